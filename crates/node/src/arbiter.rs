@@ -1,0 +1,410 @@
+//! Who may use one GPU now: deficit-weighted turns over the sessions that compete for it.
+//!
+//! The core is pure. Events come in with the time they happened at, decisions come out; there is no clock and
+//! no I/O, so the tests below drive it through hours of simulated time. `turns.rs` is the shell around it.
+//!
+//! ```text
+//!            want                 grant                 recall
+//!   Idle ------------> Waiting ------------> Holding ----------> Recalled --(overrun)--> Overrunning
+//!    ^                    ^                     |                    |                        |
+//!    |                    +---- done, more -----+--------------------+------------------------+
+//!    +------------------------- done, no more --+--------------------+------------------------+
+//! ```
+//!
+//! A lease has a *virtual time*: the GPU time its sessions have used, divided by its share. The turn goes to the
+//! waiting lease with the least virtual time, so debt and credit carry over from turn to turn by themselves, and
+//! a lease that waits alone gets everything (work-conserving). A lease that comes back from idleness is lifted to
+//! one quantum behind those that ran meanwhile: being idle earns no more credit than that. The holder keeps the
+//! turn past its quantum as long as it is still owed more than the others, so a 90/10 pair hands over twice
+//! per 10 quanta and not 10 times.
+//!
+//! A hard cap is a token bucket on top: GPU time flows in at the rate of the share, at most one quantum is kept.
+
+use std::collections::BTreeMap;
+
+/// Parts in a million: the unit of shares.
+pub const PPM: u64 = 1_000_000;
+
+/// Which lease a session draws its share from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseKey(pub u64);
+
+/// One session on one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionKey(pub u64);
+
+/// What one lease may take of the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight {
+    /// 1 to [`PPM`].
+    pub share_ppm: u32,
+    /// Never more than the share, even while nobody else waits.
+    pub hard_cap: bool,
+}
+
+/// How long turns last.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// A turn that somebody else waits for ends after this long.
+    pub quantum_ns: u64,
+    /// A recalled holder that has not given the turn back after this long no longer keeps the others waiting.
+    pub overrun_ns: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { quantum_ns: 5_000_000, overrun_ns: 250_000_000 }
+    }
+}
+
+/// What the shell has to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// This session has the turn.
+    Grant(SessionKey),
+    /// Somebody waits: this holder gives the turn back as soon as it has no work, without being recalled.
+    Press(SessionKey),
+    /// This session must stop at the next opportunity and report what it used.
+    Recall(SessionKey),
+}
+
+/// The answer to [`Arbiter::step`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// In this order.
+    pub actions: Vec<Action>,
+    /// Call `step` again at this time at the latest, in nanoseconds.
+    pub wake_at_ns: Option<u64>,
+}
+
+/// The turns on one GPU.
+#[derive(Debug)]
+pub struct Arbiter {
+    pace: Pace,
+    leases: BTreeMap<LeaseKey, Lease>,
+    sessions: BTreeMap<SessionKey, Session>,
+    holder: Option<SessionKey>,
+    /// Virtual time of the lease that was charged last: where newcomers start.
+    virtual_now: i128,
+    /// Orders waiting sessions of one lease among themselves.
+    arrivals: u64,
+}
+
+#[derive(Debug)]
+struct Lease {
+    weight: Weight,
+    /// Nanoseconds of a whole GPU owed to it so far.
+    virtual_time: i128,
+    /// Came from idleness; its virtual time is settled when the holder reports what it used.
+    arriving: bool,
+    tokens_ns: i64,
+    refilled_at_ns: u64,
+}
+
+#[derive(Debug)]
+struct Session {
+    lease: LeaseKey,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Waiting { arrival: u64 },
+    Holding { since_ns: u64, pressed: bool },
+    Recalled { since_ns: u64, at_ns: u64 },
+    Overrunning { since_ns: u64 },
+}
+
+impl State {
+    fn running_since(self) -> Option<u64> {
+        match self {
+            State::Holding { since_ns, .. }
+            | State::Recalled { since_ns, .. }
+            | State::Overrunning { since_ns } => Some(since_ns),
+            State::Idle | State::Waiting { .. } => None,
+        }
+    }
+}
+
+impl Arbiter {
+    /// A GPU that nobody uses.
+    pub fn new(pace: Pace) -> Arbiter {
+        Arbiter {
+            pace,
+            leases: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            holder: None,
+            virtual_now: 0,
+            arrivals: 0,
+        }
+    }
+
+    /// A session begins. Sessions of one lease share its weight.
+    pub fn join(&mut self, now_ns: u64, session: SessionKey, lease: LeaseKey, weight: Weight) {
+        let full_bucket = self.pace.quantum_ns as i64;
+        self.leases.entry(lease).or_insert(Lease {
+            weight,
+            virtual_time: 0,
+            arriving: false,
+            tokens_ns: full_bucket,
+            refilled_at_ns: now_ns,
+        });
+        self.sessions.entry(session).or_insert(Session { lease, state: State::Idle });
+    }
+
+    /// A session has ended, however it ended. A turn that it held is charged up to now and free again.
+    /// Its lease keeps its debt until [`Arbiter::forget`].
+    pub fn leave(&mut self, now_ns: u64, session: SessionKey) {
+        let Some(state) = self.sessions.get(&session).map(|s| s.state) else { return };
+        if let Some(since_ns) = state.running_since() {
+            self.done(now_ns, session, now_ns.saturating_sub(since_ns), false);
+        }
+        self.sessions.remove(&session);
+    }
+
+    /// A lease has ended: nothing of it is remembered.
+    pub fn forget(&mut self, now_ns: u64, lease: LeaseKey) {
+        let left: Vec<_> = self.sessions.iter().filter(|(_, s)| s.lease == lease).map(|(&k, _)| k).collect();
+        for session in left {
+            self.leave(now_ns, session);
+        }
+        self.leases.remove(&lease);
+    }
+
+    /// A session has work and no turn. Asking twice is harmless.
+    pub fn want(&mut self, session: SessionKey) {
+        let arrival = self.next_arrival();
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        if entry.state != State::Idle {
+            return;
+        }
+        entry.state = State::Waiting { arrival };
+        let lease = entry.lease;
+        let was_active =
+            self.sessions.iter().any(|(&k, s)| k != session && s.lease == lease && s.state != State::Idle);
+        if let Some(lease) = self.leases.get_mut(&lease).filter(|_| !was_active) {
+            lease.arriving = true;
+        }
+        if self.holder.is_none() {
+            self.settle_arrivals();
+        }
+    }
+
+    /// A session gives its turn back after `used_ns` of GPU time; `more` when it still has work.
+    pub fn done(&mut self, now_ns: u64, session: SessionKey, used_ns: u64, more: bool) {
+        let arrival = self.next_arrival();
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        if entry.state.running_since().is_none() {
+            return;
+        }
+        entry.state = if more { State::Waiting { arrival } } else { State::Idle };
+        if let Some(lease) = self.leases.get_mut(&entry.lease) {
+            lease.spend(now_ns, used_ns, self.pace.quantum_ns);
+            lease.virtual_time += lease.weight.virtual_ns(used_ns);
+            lease.arriving = false;
+            self.virtual_now = lease.virtual_time;
+        }
+        if self.holder == Some(session) {
+            self.holder = None;
+        }
+        self.settle_arrivals();
+    }
+
+    /// What to do at `now_ns`. The shell calls it after every event and when [`Decision::wake_at_ns`] has come.
+    pub fn step(&mut self, now_ns: u64) -> Decision {
+        let mut decision = Decision::default();
+        if let Some(holder) = self.holder {
+            self.watch_holder(now_ns, holder, &mut decision);
+        }
+        if self.holder.is_none() {
+            self.grant_next(now_ns, &mut decision);
+        }
+        self.press_holder(&mut decision);
+        decision
+    }
+
+    /// A holder that nobody waits for keeps the turn while it idles: that saves a hand-over per kernel.
+    fn press_holder(&mut self, decision: &mut Decision) {
+        let Some(holder) = self.holder else { return };
+        if let State::Holding { since_ns, pressed: false } = self.sessions[&holder].state
+            && self.waiting().next().is_some()
+        {
+            self.set_state(holder, State::Holding { since_ns, pressed: true });
+            decision.actions.push(Action::Press(holder));
+        }
+    }
+
+    /// Recalls the holder when its time is over, gives up on it when it does not listen.
+    fn watch_holder(&mut self, now_ns: u64, holder: SessionKey, decision: &mut Decision) {
+        let state = self.sessions[&holder].state;
+        match state {
+            State::Holding { since_ns, .. } => {
+                let ends_ns = self.turn_ends(since_ns, now_ns, holder);
+                match ends_ns {
+                    Some(at) if at <= now_ns => {
+                        self.set_state(holder, State::Recalled { since_ns, at_ns: now_ns });
+                        decision.actions.push(Action::Recall(holder));
+                        decision.wake_at_ns = Some(now_ns + self.pace.overrun_ns);
+                    }
+                    later => decision.wake_at_ns = later,
+                }
+            }
+            State::Recalled { since_ns, at_ns } => {
+                let patience_ends_ns = at_ns + self.pace.overrun_ns;
+                if patience_ends_ns <= now_ns {
+                    self.set_state(holder, State::Overrunning { since_ns });
+                    self.holder = None;
+                } else {
+                    decision.wake_at_ns = Some(patience_ends_ns);
+                }
+            }
+            State::Idle | State::Waiting { .. } | State::Overrunning { .. } => self.holder = None,
+        }
+    }
+
+    /// When the present turn has to end, if anything wants it to.
+    fn turn_ends(&self, since_ns: u64, now_ns: u64, holder: SessionKey) -> Option<u64> {
+        let own = &self.leases[&self.sessions[&holder].lease];
+        let capped_ns = own.weight.hard_cap.then(|| own.exhausted_at(since_ns)).flatten();
+        let fair_ns = self.fair_end(since_ns, now_ns, holder);
+        [capped_ns, fair_ns].into_iter().flatten().min()
+    }
+
+    fn fair_end(&self, since_ns: u64, now_ns: u64, holder: SessionKey) -> Option<u64> {
+        let quantum_end_ns = since_ns + self.pace.quantum_ns;
+        let own_key = self.sessions[&holder].lease;
+        let own = &self.leases[&own_key];
+        let mut end: Option<u64> = None;
+        for (_, waiting) in self.waiting() {
+            let lease = &self.leases[&waiting.lease];
+            let end_ns = if !lease.may_run(now_ns, self.pace.quantum_ns) {
+                lease.runnable_at(self.pace.quantum_ns).max(quantum_end_ns)
+            } else if waiting.lease == own_key || lease.arriving {
+                quantum_end_ns
+            } else {
+                // Until the holder has caught up with the lease that is owed most.
+                let behind = (lease.virtual_time - own.virtual_time).max(0);
+                quantum_end_ns.max(since_ns + own.weight.real_ns(behind))
+            };
+            end = Some(end.map_or(end_ns, |e| e.min(end_ns)));
+        }
+        end
+    }
+
+    fn grant_next(&mut self, now_ns: u64, decision: &mut Decision) {
+        let quantum_ns = self.pace.quantum_ns;
+        let best = self
+            .waiting()
+            .filter(|(_, s)| self.leases[&s.lease].may_run(now_ns, quantum_ns))
+            .min_by_key(|(_, s)| (self.leases[&s.lease].virtual_time, s.arrival()))
+            .map(|(k, _)| k);
+        match best {
+            Some(session) => {
+                let lease = self.sessions[&session].lease;
+                if let Some(lease) = self.leases.get_mut(&lease) {
+                    lease.refill(now_ns, quantum_ns);
+                }
+                self.set_state(session, State::Holding { since_ns: now_ns, pressed: false });
+                self.holder = Some(session);
+                decision.actions.push(Action::Grant(session));
+                decision.wake_at_ns = self.turn_ends(now_ns, now_ns, session);
+            }
+            // Whoever waits has used up a hard cap.
+            None => {
+                decision.wake_at_ns =
+                    self.waiting().map(|(_, s)| self.leases[&s.lease].runnable_at(quantum_ns)).min();
+            }
+        }
+    }
+
+    /// Newcomers start at most one quantum behind those who ran.
+    fn settle_arrivals(&mut self) {
+        let (virtual_now, quantum_ns) = (self.virtual_now, self.pace.quantum_ns);
+        for lease in self.leases.values_mut().filter(|l| l.arriving) {
+            let floor = virtual_now - lease.weight.virtual_ns(quantum_ns);
+            lease.virtual_time = lease.virtual_time.max(floor);
+            lease.arriving = false;
+        }
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
+        self.sessions.iter().filter(|(_, s)| matches!(s.state, State::Waiting { .. })).map(|(&k, s)| (k, s))
+    }
+
+    fn set_state(&mut self, session: SessionKey, state: State) {
+        if let Some(entry) = self.sessions.get_mut(&session) {
+            entry.state = state;
+        }
+    }
+
+    fn next_arrival(&mut self) -> u64 {
+        self.arrivals += 1;
+        self.arrivals
+    }
+}
+
+impl Session {
+    fn arrival(&self) -> u64 {
+        match self.state {
+            State::Waiting { arrival } => arrival,
+            _ => u64::MAX,
+        }
+    }
+}
+
+impl Weight {
+    /// GPU time as the virtual time that it costs this share.
+    fn virtual_ns(self, real_ns: u64) -> i128 {
+        i128::from(real_ns) * i128::from(PPM) / i128::from(self.share_ppm.max(1))
+    }
+
+    /// The inverse of [`Weight::virtual_ns`].
+    fn real_ns(self, virtual_ns: i128) -> u64 {
+        let real = virtual_ns * i128::from(self.share_ppm) / i128::from(PPM);
+        real.clamp(0, i128::from(u64::MAX / 4)) as u64
+    }
+}
+
+impl Lease {
+    fn refill(&mut self, now_ns: u64, quantum_ns: u64) {
+        self.tokens_ns = self.tokens_at(now_ns).min(quantum_ns as i64);
+        self.refilled_at_ns = self.refilled_at_ns.max(now_ns);
+    }
+
+    /// What flowed in during the turn counts before the bucket overflows.
+    fn spend(&mut self, now_ns: u64, used_ns: u64, quantum_ns: u64) {
+        self.tokens_ns = self.tokens_at(now_ns).saturating_sub_unsigned(used_ns).min(quantum_ns as i64);
+        self.refilled_at_ns = self.refilled_at_ns.max(now_ns);
+    }
+
+    fn tokens_at(&self, now_ns: u64) -> i64 {
+        let elapsed_ns = now_ns.saturating_sub(self.refilled_at_ns);
+        self.tokens_ns.saturating_add(self.weight.real_ns(i128::from(elapsed_ns)) as i64)
+    }
+
+    /// A capped lease runs again once half a quantum has flowed in, so that its turns do not shrink to nothing.
+    fn may_run(&self, now_ns: u64, quantum_ns: u64) -> bool {
+        !self.weight.hard_cap || self.tokens_at(now_ns) >= (quantum_ns / 2) as i64
+    }
+
+    fn runnable_at(&self, quantum_ns: u64) -> u64 {
+        if !self.weight.hard_cap {
+            return self.refilled_at_ns;
+        }
+        let missing_ns = ((quantum_ns / 2) as i64 - self.tokens_ns).max(0) as u64;
+        let wait_ns = self.weight.virtual_ns(missing_ns).min(i128::from(u64::MAX / 4)) as u64;
+        self.refilled_at_ns + wait_ns + 1
+    }
+
+    /// When a turn that began at `since_ns` has used the bucket up while it kept filling.
+    fn exhausted_at(&self, since_ns: u64) -> Option<u64> {
+        let drain_ppm = PPM.checked_sub(u64::from(self.weight.share_ppm)).filter(|&d| d > 0)?;
+        let tokens_ns = i128::from(self.tokens_ns.max(0));
+        Some(since_ns + (tokens_ns * i128::from(PPM) / i128::from(drain_ppm)) as u64)
+    }
+}
+
+#[cfg(test)]
+#[path = "arbiter_tests.rs"]
+mod tests;

@@ -1,0 +1,283 @@
+//! The arbiter in simulated time: each simulated session says how long it keeps running once recalled, and how
+//! long it works and rests; the simulation measures what share of the GPU each one got.
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+/// A client program as the arbiter sees it.
+#[derive(Clone, Copy)]
+struct Program {
+    lease: u64,
+    share_ppm: u32,
+    hard_cap: bool,
+    /// From recall to the report: the rest of a kernel that cannot be paused at once.
+    overrun_ns: u64,
+    /// Works this long before it rests; `u64::MAX` is backlogged for ever.
+    work_ns: u64,
+    rest_ns: u64,
+    starts_ns: u64,
+}
+
+impl Program {
+    fn backlogged(share_ppm: u32) -> Program {
+        Program {
+            lease: u64::from(share_ppm),
+            share_ppm,
+            hard_cap: false,
+            overrun_ns: 50_000,
+            work_ns: u64::MAX,
+            rest_ns: 0,
+            starts_ns: 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    Resting { until_ns: u64 },
+    Waiting,
+    Running { since_ns: u64, stops_ns: u64 },
+}
+
+/// GPU time of each program after `length_ns`, and how often the turn changed hands.
+fn simulate(programs: &[Program], length_ns: u64) -> (Vec<u64>, u64) {
+    let mut arbiter = Arbiter::new(Pace::default());
+    let mut phase = Vec::new();
+    let mut left = Vec::new();
+    for (i, p) in programs.iter().enumerate() {
+        let weight = Weight { share_ppm: p.share_ppm, hard_cap: p.hard_cap };
+        arbiter.join(0, SessionKey(i as u64), LeaseKey(p.lease), weight);
+        phase.push(Phase::Resting { until_ns: p.starts_ns });
+        left.push(p.work_ns);
+    }
+    let (mut used, mut grants, mut now, mut wake) = (vec![0; programs.len()], 0, 0, Some(0));
+    while now < length_ns {
+        for (i, p) in programs.iter().enumerate() {
+            let key = SessionKey(i as u64);
+            match phase[i] {
+                Phase::Resting { until_ns } if until_ns <= now => {
+                    left[i] = p.work_ns;
+                    arbiter.want(key);
+                    phase[i] = Phase::Waiting;
+                }
+                Phase::Running { since_ns, stops_ns } if stops_ns <= now => {
+                    let ran = now - since_ns;
+                    used[i] += ran;
+                    left[i] = left[i].saturating_sub(ran);
+                    let more = left[i] > 0;
+                    arbiter.done(now, key, ran, more);
+                    phase[i] = if more {
+                        Phase::Waiting
+                    } else {
+                        Phase::Resting { until_ns: now + p.rest_ns.max(1) }
+                    };
+                }
+                _ => {}
+            }
+        }
+        let decision = arbiter.step(now);
+        for action in &decision.actions {
+            match *action {
+                Action::Grant(SessionKey(i)) => {
+                    let i = i as usize;
+                    assert!(phase[i] == Phase::Waiting, "granted a session that does not wait");
+                    let running = phase.iter().any(|p| matches!(p, Phase::Running { .. }));
+                    assert!(!running, "two sessions hold the turn");
+                    let stops_ns = now.saturating_add(left[i]);
+                    phase[i] = Phase::Running { since_ns: now, stops_ns };
+                    grants += 1;
+                }
+                // These programs give their turn back the moment they rest.
+                Action::Press(_) => {}
+                Action::Recall(SessionKey(i)) => {
+                    let i = i as usize;
+                    let Phase::Running { since_ns, stops_ns } = phase[i] else { panic!("recalled nobody") };
+                    let stops_ns = stops_ns.min(now + programs[i].overrun_ns);
+                    phase[i] = Phase::Running { since_ns, stops_ns };
+                }
+            }
+        }
+        wake = decision.wake_at_ns.or(wake.filter(|&w| w > now));
+        let next = phase
+            .iter()
+            .filter_map(|p| match *p {
+                Phase::Resting { until_ns } => Some(until_ns),
+                Phase::Running { stops_ns, .. } => Some(stops_ns),
+                Phase::Waiting => None,
+            })
+            .chain(decision.wake_at_ns)
+            .min();
+        now = next.unwrap_or(length_ns).max(now + 1).min(length_ns);
+    }
+    for (i, p) in phase.iter().enumerate() {
+        if let Phase::Running { since_ns, .. } = *p {
+            used[i] += length_ns - since_ns;
+        }
+    }
+    (used, grants)
+}
+
+fn percent(used: &[u64], i: usize, length_ns: u64) -> f64 {
+    100.0 * used[i] as f64 / length_ns as f64
+}
+
+fn check_split(programs: &[Program], expect: &[f64], tolerance: f64) {
+    let length_ns = 10 * SECOND;
+    let (used, _) = simulate(programs, length_ns);
+    for (i, want) in expect.iter().enumerate() {
+        let got = percent(&used, i, length_ns);
+        assert!((got - want).abs() <= tolerance, "program {i} got {got:.2} %, not {want} %: {used:?}");
+    }
+}
+
+#[test]
+fn backlogged_sessions_get_their_shares() {
+    check_split(&[Program::backlogged(750_000), Program::backlogged(250_000)], &[75.0, 25.0], 0.5);
+    check_split(&[Program::backlogged(900_000), Program::backlogged(100_000)], &[90.0, 10.0], 0.5);
+    let three = [Program::backlogged(500_000), Program::backlogged(300_000), Program::backlogged(200_000)];
+    check_split(&three, &[50.0, 30.0, 20.0], 0.5);
+}
+
+#[test]
+fn unclaimed_share_is_divided_in_proportion() {
+    check_split(&[Program::backlogged(300_000), Program::backlogged(100_000)], &[75.0, 25.0], 0.5);
+    check_split(&[Program::backlogged(100_000)], &[100.0], 0.01);
+}
+
+#[test]
+fn units_that_overrun_the_quantum_are_paid_back() {
+    let long = Program { overrun_ns: 40 * MS, ..Program::backlogged(250_000) };
+    check_split(&[Program::backlogged(750_000), long], &[75.0, 25.0], 1.0);
+    let long = Program { overrun_ns: 100 * MS, ..Program::backlogged(900_000) };
+    check_split(&[long, Program::backlogged(100_000)], &[90.0, 10.0], 2.0);
+}
+
+#[test]
+fn tiny_units_against_an_endless_kernel_keep_the_shares() {
+    // 100 us of work, then 10 us away: never backlogged, as a client that waits for each kernel.
+    let tiny = Program { work_ns: 100_000, rest_ns: 1_000, ..Program::backlogged(500_000) };
+    let endless = Program { overrun_ns: 200_000, lease: 2, ..Program::backlogged(500_000) };
+    let (used, _) = simulate(&[tiny, endless], 10 * SECOND);
+    assert!(percent(&used, 0, 10 * SECOND) < 50.5, "{used:?}");
+    assert!(percent(&used, 1, 10 * SECOND) > 49.5, "{used:?}");
+}
+
+#[test]
+fn a_favoured_holder_is_not_recalled_every_quantum() {
+    let (_, grants) = simulate(&[Program::backlogged(900_000), Program::backlogged(100_000)], 10 * SECOND);
+    // A cycle is 50 ms: 45 ms and 5 ms.
+    assert!(grants < 450, "{grants} hand-overs");
+}
+
+#[test]
+fn idleness_earns_at_most_a_quantum() {
+    let late = Program { starts_ns: 5 * SECOND, lease: 2, ..Program::backlogged(500_000) };
+    let (used, _) = simulate(&[Program::backlogged(500_000), late], 6 * SECOND);
+    let extra = used[1].abs_diff(500 * MS);
+    assert!(extra <= 11 * MS, "the late one got {} ms of its first second", used[1] / MS);
+}
+
+#[test]
+fn sessions_of_one_lease_share_its_weight() {
+    let a = Program { lease: 1, ..Program::backlogged(500_000) };
+    let b = Program { lease: 2, ..Program::backlogged(500_000) };
+    check_split(&[a, a, b], &[25.0, 25.0, 50.0], 1.0);
+}
+
+#[test]
+fn a_hard_cap_holds_when_nobody_else_waits() {
+    let length_ns = 10 * SECOND;
+    for share_ppm in [100_000, 250_000, 900_000] {
+        let capped = Program { hard_cap: true, overrun_ns: 20_000, ..Program::backlogged(share_ppm) };
+        let (used, _) = simulate(&[capped], length_ns);
+        let (got, want) = (percent(&used, 0, length_ns), f64::from(share_ppm) / 10_000.0);
+        assert!(got <= want + 0.1 && got >= want - 1.0, "{got:.2} % under a cap of {want} %");
+    }
+    let capped = Program { hard_cap: true, ..Program::backlogged(200_000) };
+    check_split(&[capped, Program::backlogged(300_000)], &[20.0, 80.0], 1.0);
+}
+
+#[test]
+fn random_mixes_keep_the_shares() {
+    for seed in 1..200_u64 {
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut random = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let count = 2 + random(4);
+        let shares: Vec<u64> = (0..count).map(|_| 1 + random(20)).collect();
+        let total: u64 = shares.iter().sum();
+        let programs: Vec<Program> = shares
+            .iter()
+            .enumerate()
+            .map(|(i, share)| Program {
+                lease: i as u64,
+                overrun_ns: random(5 * MS),
+                ..Program::backlogged((share * PPM / total) as u32)
+            })
+            .collect();
+        let (used, _) = simulate(&programs, 10 * SECOND);
+        for (i, share) in shares.iter().enumerate() {
+            let (got, want) = (percent(&used, i, 10 * SECOND), 100.0 * *share as f64 / total as f64);
+            assert!((got - want).abs() < 1.5, "seed {seed}, program {i}: {got:.2} % of {want:.2} %");
+        }
+    }
+}
+
+#[test]
+fn a_holder_that_never_reports_does_not_stop_the_others() {
+    let mut arbiter = Arbiter::new(Pace::default());
+    let weight = Weight { share_ppm: 500_000, hard_cap: false };
+    let (a, b) = (SessionKey(1), SessionKey(2));
+    arbiter.join(0, a, LeaseKey(1), weight);
+    arbiter.join(0, b, LeaseKey(2), weight);
+    arbiter.want(a);
+    assert_eq!(arbiter.step(0).actions, [Action::Grant(a)]);
+    arbiter.want(b);
+    let quantum = Pace::default().quantum_ns;
+    assert_eq!(arbiter.step(quantum).actions, [Action::Recall(a)]);
+    assert_eq!(arbiter.step(quantum + 1).actions, []);
+    let later = quantum + Pace::default().overrun_ns;
+    assert_eq!(arbiter.step(later).actions, [Action::Grant(b)]);
+    // Its report is charged all the same, and b goes first from then on.
+    arbiter.done(later + MS, a, later + MS, true);
+    arbiter.done(later + 2 * MS, b, 2 * MS, true);
+    assert_eq!(arbiter.step(later + 2 * MS).actions, [Action::Grant(b), Action::Press(b)]);
+}
+
+#[test]
+fn the_holder_hears_once_that_somebody_waits() {
+    let mut arbiter = Arbiter::new(Pace::default());
+    let weight = Weight { share_ppm: 500_000, hard_cap: false };
+    let (a, b, c) = (SessionKey(1), SessionKey(2), SessionKey(3));
+    for (session, lease) in [(a, 1), (b, 2), (c, 3)] {
+        arbiter.join(0, session, LeaseKey(lease), weight);
+    }
+    arbiter.want(a);
+    assert_eq!(arbiter.step(0).actions, [Action::Grant(a)]);
+    arbiter.want(b);
+    assert_eq!(arbiter.step(1).actions, [Action::Press(a)]);
+    arbiter.want(c);
+    assert_eq!(arbiter.step(2).actions, []);
+}
+
+#[test]
+fn a_session_that_dies_in_its_turn_frees_it() {
+    let mut arbiter = Arbiter::new(Pace::default());
+    let weight = Weight { share_ppm: 500_000, hard_cap: false };
+    let (a, b) = (SessionKey(1), SessionKey(2));
+    arbiter.join(0, a, LeaseKey(1), weight);
+    arbiter.join(0, b, LeaseKey(2), weight);
+    arbiter.want(a);
+    arbiter.want(b);
+    assert_eq!(arbiter.step(0).actions, [Action::Grant(a), Action::Press(a)]);
+    arbiter.leave(MS, a);
+    assert_eq!(arbiter.step(MS).actions, [Action::Grant(b)]);
+    arbiter.forget(2 * MS, LeaseKey(2));
+    assert_eq!(arbiter.step(2 * MS), Decision::default());
+}

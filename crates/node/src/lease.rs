@@ -1,0 +1,317 @@
+//! The books of a node: which lease holds what of each GPU, and how much memory its sessions have taken.
+//!
+//! Pure state: the daemon asks, the books answer. Limits belong to the lease and count over all its sessions,
+//! so a program that starts ten processes gets no more than one that starts one. What a session took is on its
+//! own account as well, which is how a worker killed in the middle of anything gives back exactly what it had.
+
+use std::collections::BTreeMap;
+
+use crate::arbiter::PPM;
+
+/// One GPU that the node divides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// As the driver names it.
+    pub name: String,
+    /// Whole device memory in bytes.
+    pub memory: u64,
+}
+
+/// What a client asks for, per GPU where it is an amount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Number of distinct GPUs.
+    pub gpus: u32,
+    /// Share of each GPU's compute, 1 to 1,000,000.
+    pub share_ppm: u32,
+    /// Bytes on each GPU; 0 asks for the same part of the memory as of the compute.
+    pub memory: u64,
+    /// Never more compute than the share.
+    pub hard_cap: bool,
+}
+
+/// What was granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub ask: Ask,
+    /// Indices of the node's GPUs in the order in which the client sees them.
+    pub gpus: Vec<usize>,
+    /// Bytes on each GPU.
+    pub memory: u64,
+    sessions: BTreeMap<u64, Account>,
+}
+
+/// Bytes that one session has taken on each GPU of its lease.
+type Account = Vec<u64>;
+
+/// Why a lease is refused; the text is what the user reads.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("a share is more than 0 and at most 1 (0.25 is a quarter of a GPU)")]
+    Share,
+    #[error("a lease has at least one GPU, and this node has {0}")]
+    Count(usize),
+    #[error("{asked} of memory are more than any GPU of this node has; the largest has {largest}")]
+    LargerThanAnyGpu { asked: String, largest: String },
+    #[error(
+        "no {count} with {share} of the compute and {memory} of memory free; free now: {free}. Ask for less (-p, \
+         --memory) or wait for a session to end (`sluice sessions` lists them)"
+    )]
+    NothingFree { count: String, share: String, memory: String, free: String },
+}
+
+/// Everything that is leased on this node.
+#[derive(Debug, Default)]
+pub struct Books {
+    cards: Vec<Card>,
+    leases: BTreeMap<u64, Lease>,
+}
+
+impl Books {
+    /// A node with these GPUs and no lease.
+    pub fn new(cards: Vec<Card>) -> Books {
+        Books { cards, leases: BTreeMap::new() }
+    }
+
+    pub fn cards(&self) -> &[Card] {
+        &self.cards
+    }
+
+    pub fn lease(&self, id: u64) -> Option<&Lease> {
+        self.leases.get(&id)
+    }
+
+    pub fn leases(&self) -> impl Iterator<Item = (u64, &Lease)> {
+        self.leases.iter().map(|(&id, lease)| (id, lease))
+    }
+
+    /// Guaranteed share that all leases together have of a GPU.
+    pub fn leased_ppm(&self, gpu: usize) -> u64 {
+        self.on(gpu).map(|l| u64::from(l.ask.share_ppm)).sum()
+    }
+
+    /// Bytes that all leases together may take of a GPU.
+    pub fn leased_memory(&self, gpu: usize) -> u64 {
+        self.on(gpu).map(|l| l.memory).sum()
+    }
+
+    fn on(&self, gpu: usize) -> impl Iterator<Item = &Lease> {
+        self.leases.values().filter(move |l| l.gpus.contains(&gpu))
+    }
+
+    /// Enters a lease, on the fullest GPUs that still have room, so that large requests find room later.
+    pub fn grant(&mut self, id: u64, ask: Ask) -> Result<&Lease, Refusal> {
+        if ask.share_ppm == 0 || u64::from(ask.share_ppm) > PPM {
+            return Err(Refusal::Share);
+        }
+        let count = ask.gpus as usize;
+        if count == 0 || count > self.cards.len() {
+            return Err(Refusal::Count(self.cards.len()));
+        }
+        let largest = self.cards.iter().map(|c| c.memory).max().unwrap_or(0);
+        if ask.memory > largest {
+            let (asked, largest) = (bytes_text(ask.memory), bytes_text(largest));
+            return Err(Refusal::LargerThanAnyGpu { asked, largest });
+        }
+        let mut fitting: Vec<usize> = (0..self.cards.len()).filter(|&gpu| self.fits(gpu, &ask)).collect();
+        if fitting.len() < count {
+            return Err(self.nothing_free(&ask));
+        }
+        fitting.sort_by_key(|&gpu| PPM.saturating_sub(self.leased_ppm(gpu)));
+        fitting.truncate(count);
+        fitting.sort_unstable();
+        let memory = fitting.iter().map(|&gpu| self.memory_of(gpu, &ask)).min().unwrap_or(0);
+        let lease = Lease { ask, gpus: fitting, memory, sessions: BTreeMap::new() };
+        Ok(self.leases.entry(id).insert_entry(lease).into_mut())
+    }
+
+    fn fits(&self, gpu: usize, ask: &Ask) -> bool {
+        let memory = self.memory_of(gpu, ask);
+        self.leased_ppm(gpu) + u64::from(ask.share_ppm) <= PPM
+            && self.leased_memory(gpu).saturating_add(memory) <= self.cards[gpu].memory
+    }
+
+    fn memory_of(&self, gpu: usize, ask: &Ask) -> u64 {
+        match ask.memory {
+            0 => share_of(self.cards[gpu].memory, ask.share_ppm),
+            bytes => bytes,
+        }
+    }
+
+    fn nothing_free(&self, ask: &Ask) -> Refusal {
+        let free: Vec<String> = self
+            .cards
+            .iter()
+            .enumerate()
+            .map(|(gpu, card)| {
+                let share = PPM.saturating_sub(self.leased_ppm(gpu));
+                let memory = card.memory.saturating_sub(self.leased_memory(gpu));
+                format!("GPU {gpu} ({}) {} and {}", card.name, percent_text(share), bytes_text(memory))
+            })
+            .collect();
+        let smallest = (0..self.cards.len()).map(|gpu| self.memory_of(gpu, ask)).min().unwrap_or(0);
+        Refusal::NothingFree {
+            count: if ask.gpus == 1 { "GPU".into() } else { format!("{} GPUs", ask.gpus) },
+            share: percent_text(u64::from(ask.share_ppm)),
+            memory: bytes_text(smallest),
+            free: free.join(", "),
+        }
+    }
+
+    /// Strikes a lease out. Its sessions' accounts go with it.
+    pub fn end(&mut self, id: u64) -> Option<Lease> {
+        self.leases.remove(&id)
+    }
+
+    /// Opens an account for a session of a lease; false when the lease is no more.
+    pub fn open_session(&mut self, lease: u64, session: u64) -> bool {
+        let Some(lease) = self.leases.get_mut(&lease) else { return false };
+        let account = vec![0; lease.gpus.len()];
+        lease.sessions.entry(session).or_insert(account);
+        true
+    }
+
+    /// Closes it: what the session had is free again.
+    pub fn close_session(&mut self, lease: u64, session: u64) {
+        if let Some(lease) = self.leases.get_mut(&lease) {
+            lease.sessions.remove(&session);
+        }
+    }
+
+    /// Takes `bytes` on the lease's `gpu`th GPU for a session if its lease has them left.
+    pub fn take(&mut self, lease: u64, session: u64, gpu: usize, bytes: u64) -> bool {
+        let Some(lease) = self.leases.get_mut(&lease) else { return false };
+        let left = lease.memory.saturating_sub(lease.used(gpu));
+        match lease.sessions.get_mut(&session).and_then(|a| a.get_mut(gpu)) {
+            Some(taken) if bytes <= left => {
+                *taken += bytes;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Gives bytes back; never more than the session had.
+    pub fn give_back(&mut self, lease: u64, session: u64, gpu: usize, bytes: u64) {
+        let account = self.leases.get_mut(&lease).and_then(|l| l.sessions.get_mut(&session));
+        if let Some(taken) = account.and_then(|a| a.get_mut(gpu)) {
+            *taken = taken.saturating_sub(bytes);
+        }
+    }
+}
+
+impl Lease {
+    /// Bytes that all sessions together have taken on the lease's `gpu`th GPU.
+    pub fn used(&self, gpu: usize) -> u64 {
+        self.sessions.values().filter_map(|a| a.get(gpu)).sum()
+    }
+
+    /// Bytes that one session has taken on all its GPUs.
+    pub fn used_by(&self, session: u64) -> u64 {
+        self.sessions.get(&session).map_or(0, |a| a.iter().sum())
+    }
+}
+
+/// `share_ppm` millionths of an amount, rounded down.
+fn share_of(amount: u64, share_ppm: u32) -> u64 {
+    (u128::from(amount) * u128::from(share_ppm) / u128::from(PPM)) as u64
+}
+
+/// `8.0 GiB`, as the messages of a node write sizes.
+pub fn bytes_text(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+fn percent_text(ppm: u64) -> String {
+    let percent = ppm as f64 / 10_000.0;
+    if percent.fract() == 0.0 { format!("{percent:.0} %") } else { format!("{percent:.2} %") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn node(cards: usize) -> Books {
+        Books::new(vec![Card { name: "software GPU".into(), memory: 16 * GIB }; cards])
+    }
+
+    fn ask(share_ppm: u32, memory: u64) -> Ask {
+        Ask { gpus: 1, share_ppm, memory, hard_cap: false }
+    }
+
+    #[test]
+    fn memory_follows_the_share_unless_named() {
+        let mut books = node(1);
+        assert_eq!(books.grant(1, ask(250_000, 0)).unwrap().memory, 4 * GIB);
+        assert_eq!(books.grant(2, ask(250_000, GIB)).unwrap().memory, GIB);
+        assert_eq!((books.leased_ppm(0), books.leased_memory(0)), (500_000, 5 * GIB));
+    }
+
+    #[test]
+    fn shares_and_memory_are_never_oversold() {
+        let mut books = node(1);
+        books.grant(1, ask(750_000, GIB)).unwrap();
+        let refusal = books.grant(2, ask(250_001, GIB)).unwrap_err().to_string();
+        assert!(refusal.contains("GPU 0 (software GPU) 25 % and 15.0 GiB"), "{refusal}");
+        books.grant(3, ask(250_000, 15 * GIB)).unwrap();
+        assert!(books.grant(4, ask(1, 1)).is_err());
+        books.end(3);
+        books.grant(4, ask(1, 1)).unwrap();
+    }
+
+    #[test]
+    fn senseless_requests_say_what_makes_sense() {
+        let mut books = node(2);
+        assert_eq!(books.grant(1, ask(0, 0)), Err(Refusal::Share));
+        assert_eq!(books.grant(1, ask(1_000_001, 0)), Err(Refusal::Share));
+        assert_eq!(books.grant(1, Ask { gpus: 3, ..ask(1, 0) }), Err(Refusal::Count(2)));
+        assert_eq!(books.grant(1, Ask { gpus: 0, ..ask(1, 0) }), Err(Refusal::Count(2)));
+        let refusal = books.grant(1, ask(1000, 17 * GIB)).unwrap_err().to_string();
+        assert!(refusal.contains("17.0 GiB") && refusal.contains("16.0 GiB"), "{refusal}");
+        assert!(books.grant(1, ask(1000, u64::MAX)).is_err());
+    }
+
+    #[test]
+    fn several_gpus_are_distinct_and_fill_up_one_after_another() {
+        let mut books = node(3);
+        let first = books.grant(1, ask(100_000, GIB)).unwrap().gpus.clone();
+        assert_eq!(books.grant(2, ask(100_000, GIB)).unwrap().gpus, first);
+        let three = Ask { gpus: 3, ..ask(500_000, GIB) };
+        assert_eq!(books.grant(3, three).unwrap().gpus, [0, 1, 2]);
+    }
+
+    #[test]
+    fn the_limit_counts_over_all_sessions_of_a_lease() {
+        let mut books = node(1);
+        books.grant(1, ask(500_000, 4 * GIB)).unwrap();
+        assert!(books.open_session(1, 10) && books.open_session(1, 11));
+        assert!(books.take(1, 10, 0, 3 * GIB));
+        assert!(!books.take(1, 11, 0, 2 * GIB));
+        assert!(books.take(1, 11, 0, GIB));
+        assert!(!books.take(1, 11, 0, 1) && !books.take(1, 10, 0, u64::MAX));
+        books.close_session(1, 10);
+        assert_eq!(books.lease(1).unwrap().used(0), GIB);
+        assert!(books.take(1, 11, 0, 3 * GIB));
+        books.give_back(1, 11, 0, u64::MAX);
+        assert_eq!(books.lease(1).unwrap().used(0), 0);
+    }
+
+    #[test]
+    fn unknown_leases_sessions_and_gpus_get_nothing() {
+        let mut books = node(1);
+        assert!(!books.open_session(7, 1) && !books.take(7, 1, 0, 1));
+        books.grant(7, ask(1000, GIB)).unwrap();
+        assert!(!books.take(7, 1, 0, 1));
+        books.open_session(7, 1);
+        assert!(!books.take(7, 1, 1, 1));
+    }
+}

@@ -1,0 +1,154 @@
+//! The I/O shell around the arbiters: one per GPU, a clock, and the links to the workers.
+//!
+//! A hand-over is one packet to a worker (recall), one back (done) and one to the next worker (grant): about two
+//! wake-ups, measured against turns of milliseconds.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sluice_worker::link::{Link, Packet};
+
+use crate::arbiter::{Action, Arbiter, LeaseKey, Pace, SessionKey, Weight};
+
+/// GPU time of all GPUs of a node.
+#[derive(Debug)]
+pub struct Turns {
+    state: Mutex<State>,
+    earlier_wake: Condvar,
+    started: Instant,
+}
+
+#[derive(Debug)]
+struct State {
+    gpus: Vec<Gpu>,
+    members: BTreeMap<SessionKey, Member>,
+}
+
+#[derive(Debug)]
+struct Gpu {
+    arbiter: Arbiter,
+    wake_at_ns: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Member {
+    link: Arc<Link>,
+    /// The node's GPU for each GPU of the lease.
+    gpus: Vec<usize>,
+}
+
+impl Turns {
+    /// Turns on `gpus` GPUs. [`Turns::keep_time`] has to run on a thread of its own.
+    pub fn new(gpus: usize, pace: Pace) -> Turns {
+        let gpus = (0..gpus).map(|_| Gpu { arbiter: Arbiter::new(pace), wake_at_ns: None }).collect();
+        Turns {
+            state: Mutex::new(State { gpus, members: BTreeMap::new() }),
+            earlier_wake: Condvar::new(),
+            started: Instant::now(),
+        }
+    }
+
+    /// Lets a session compete on the GPUs of its lease.
+    pub fn join(&self, session: u64, lease: u64, gpus: &[usize], weight: Weight, link: Arc<Link>) {
+        let now_ns = self.now_ns();
+        let mut state = self.lock();
+        for &gpu in gpus {
+            state.gpus[gpu].arbiter.join(now_ns, SessionKey(session), LeaseKey(lease), weight);
+        }
+        state.members.insert(SessionKey(session), Member { link, gpus: gpus.to_vec() });
+    }
+
+    /// A worker has work and no turn on the lease's `gpu`th GPU.
+    pub fn want(&self, session: u64, gpu: u32) {
+        self.change(session, gpu, |arbiter, _| arbiter.want(SessionKey(session)));
+    }
+
+    /// A worker gives its turn back.
+    pub fn done(&self, session: u64, gpu: u32, used_ns: u64, more: bool) {
+        self.change(session, gpu, |arbiter, now_ns| {
+            arbiter.done(now_ns, SessionKey(session), used_ns, more);
+        });
+    }
+
+    /// A session is over.
+    pub fn leave(&self, session: u64) {
+        let now_ns = self.now_ns();
+        let mut state = self.lock();
+        let Some(member) = state.members.remove(&SessionKey(session)) else { return };
+        for gpu in member.gpus {
+            state.gpus[gpu].arbiter.leave(now_ns, SessionKey(session));
+            self.step(&mut state, gpu, now_ns);
+        }
+    }
+
+    /// A lease is over.
+    pub fn forget(&self, lease: u64, gpus: &[usize]) {
+        let now_ns = self.now_ns();
+        let mut state = self.lock();
+        for &gpu in gpus {
+            state.gpus[gpu].arbiter.forget(now_ns, LeaseKey(lease));
+            self.step(&mut state, gpu, now_ns);
+        }
+    }
+
+    /// Ends quanta when their time has come; never returns.
+    pub fn keep_time(&self) -> ! {
+        let mut state = self.lock();
+        loop {
+            let now_ns = self.now_ns();
+            for gpu in 0..state.gpus.len() {
+                if state.gpus[gpu].wake_at_ns.is_some_and(|at| at <= now_ns) {
+                    self.step(&mut state, gpu, now_ns);
+                }
+            }
+            let next_ns = state.gpus.iter().filter_map(|g| g.wake_at_ns).min();
+            state = match next_ns {
+                None => self.earlier_wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(at) => {
+                    let pause = Duration::from_nanos(at.saturating_sub(self.now_ns()));
+                    let waited = self.earlier_wake.wait_timeout(state, pause);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    fn change(&self, session: u64, gpu: u32, change: impl FnOnce(&mut Arbiter, u64)) {
+        let now_ns = self.now_ns();
+        let mut state = self.lock();
+        let member = state.members.get(&SessionKey(session));
+        let Some(&gpu) = member.and_then(|m| m.gpus.get(gpu as usize)) else { return };
+        change(&mut state.gpus[gpu].arbiter, now_ns);
+        self.step(&mut state, gpu, now_ns);
+    }
+
+    fn step(&self, state: &mut State, gpu: usize, now_ns: u64) {
+        let decision = state.gpus[gpu].arbiter.step(now_ns);
+        for action in decision.actions {
+            let (Action::Grant(session) | Action::Press(session) | Action::Recall(session)) = action;
+            let Some(member) = state.members.get(&session) else { continue };
+            let Some(place) = member.gpus.iter().position(|&g| g == gpu) else { continue };
+            let place = place as u32;
+            let packet = match action {
+                Action::Grant(_) => Packet::Grant { gpu: place },
+                Action::Press(_) => Packet::Press { gpu: place },
+                Action::Recall(_) => Packet::Recall { gpu: place },
+            };
+            // A worker that cannot be reached is about to be reaped, which frees its turn.
+            let _ = member.link.send_now(&packet);
+        }
+        state.gpus[gpu].wake_at_ns = decision.wake_at_ns;
+        if decision.wake_at_ns.is_some() {
+            self.earlier_wake.notify_one();
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,144 @@
+//! What a session has done so far, in a page that its worker writes and its daemon reads.
+//!
+//! The page is a memory file, so that counting costs one relaxed addition and the last values survive a worker
+//! that is killed.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The counters, all since the start of the session.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Counters {
+    /// Kernels launched.
+    pub kernels: AtomicU64,
+    /// Bytes received from the client.
+    pub bytes_in: AtomicU64,
+    /// Bytes sent to the client.
+    pub bytes_out: AtomicU64,
+    /// GPU time used in nanoseconds.
+    pub gpu_ns: AtomicU64,
+    /// Commands accepted.
+    pub commands: AtomicU64,
+    /// Process id of the client, as it says.
+    pub client_pid: AtomicU64,
+}
+
+/// A snapshot of [`Counters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub kernels: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub gpu_ns: u64,
+    pub commands: u64,
+    pub client_pid: u64,
+}
+
+impl Counters {
+    pub fn read(&self) -> Counts {
+        Counts {
+            kernels: self.kernels.load(Relaxed),
+            bytes_in: self.bytes_in.load(Relaxed),
+            bytes_out: self.bytes_out.load(Relaxed),
+            gpu_ns: self.gpu_ns.load(Relaxed),
+            commands: self.commands.load(Relaxed),
+            client_pid: self.client_pid.load(Relaxed),
+        }
+    }
+}
+
+/// The page as mapped by one process.
+#[derive(Debug)]
+pub struct CounterPage {
+    file: OwnedFd,
+    page: NonNull<Counters>,
+}
+
+// SAFETY: the page is shared memory that holds atomics only, and it stays mapped until the drop.
+unsafe impl Send for CounterPage {}
+// SAFETY: as above; every access is atomic.
+unsafe impl Sync for CounterPage {}
+
+const PAGE_BYTES: usize = 4096;
+
+impl CounterPage {
+    /// A new page of zeros.
+    pub fn create() -> io::Result<CounterPage> {
+        // SAFETY: the name is a NUL-terminated literal.
+        let fd = unsafe {
+            libc::memfd_create(c"sluice-counters".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call returned a new descriptor that nobody else owns.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: plain system call on our own descriptor.
+        if unsafe { libc::ftruncate(file.as_raw_fd(), PAGE_BYTES as libc::off_t) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // A worker that shrank the file would take the daemon down with SIGBUS.
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: plain system call on our own descriptor.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        CounterPage::map(file)
+    }
+
+    /// Maps a page that another process created.
+    pub fn map(file: OwnedFd) -> io::Result<CounterPage> {
+        // SAFETY: a new shared mapping at an address of the kernel's choice touches no memory of ours.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                PAGE_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        match NonNull::new(address.cast()) {
+            Some(page) if address != libc::MAP_FAILED => Ok(CounterPage { file, page }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The descriptor to hand over.
+    pub fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+}
+
+impl std::ops::Deref for CounterPage {
+    type Target = Counters;
+
+    fn deref(&self) -> &Counters {
+        // SAFETY: the mapping is page-aligned, larger than `Counters`, and lives as long as `self`.
+        unsafe { self.page.as_ref() }
+    }
+}
+
+impl Drop for CounterPage {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping made in `map`, and no reference to it outlives `self`.
+        unsafe { libc::munmap(self.page.as_ptr().cast(), PAGE_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_mappings_show_the_same_counters() {
+        let worker = CounterPage::create().unwrap();
+        let daemon = CounterPage::map(worker.file().try_clone().unwrap()).unwrap();
+        worker.kernels.fetch_add(3, Relaxed);
+        assert_eq!(daemon.read(), Counts { kernels: 3, ..Counts::default() });
+    }
+}

@@ -1,0 +1,253 @@
+//! The session's side of the arbiter: GPU work runs only while the session has the turn.
+//!
+//! ```text
+//!          first work            Grant               no work left, somebody waits; or Recall
+//!   Without ---------> Wanted ---------> Held -------------------------------------------> Without
+//!                         ^                |                                                  (or Wanted,
+//!                         +--- Recall with work left, on a driver that can pause ---+          if work is left)
+//! ```
+//!
+//! A holder that nobody waits for keeps the turn while it idles, so a lone session sends no packets at all. Time
+//! is charged from the first submission to the drain, while the turn is held.
+//!
+//! A driver that can stop device code in the middle (the software GPU, at its safepoints) takes work at any
+//! time and is paused between turns. Any other driver gets no work between turns, and a recall waits until what
+//! it has is finished.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::counters::CounterPage;
+use crate::link::{Link, Packet};
+
+/// What the gate needs from a driver.
+pub trait Brake: Send + Sync {
+    /// Whether [`Brake::pause`] stops device code that already runs.
+    fn can_pause(&self) -> bool;
+    /// Stops device code at its next safepoint.
+    fn pause(&self);
+    /// Lets it go on.
+    fn resume(&self);
+    /// Returns when everything submitted before the call has finished; after an error at once.
+    fn drain(&self);
+}
+
+/// A session that is asked to make room waits this long for more work before it gives an idle GPU up. A client
+/// that launches, waits and launches again would otherwise lose its turn after every kernel.
+const LINGER: Duration = Duration::from_micros(300);
+
+/// The gate to one GPU of the lease.
+pub struct Gate {
+    gpu: u32,
+    brake: Box<dyn Brake>,
+    link: Arc<Link>,
+    counters: Arc<CounterPage>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    turn: Turn,
+    /// The daemon wants the turn back once this driver has drained.
+    recalled: bool,
+    /// Somebody waits.
+    pressed: bool,
+    /// Submissions in progress, submissions made, and how many of these are known to have finished.
+    inside: u32,
+    submitted: u64,
+    drained: u64,
+    charged_since: Option<Instant>,
+    /// GPU time of this turn so far.
+    used_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Without,
+    Wanted,
+    Held,
+}
+
+impl State {
+    fn idle(&self) -> bool {
+        self.inside == 0 && self.submitted == self.drained
+    }
+}
+
+/// Held around a driver call that gives the GPU work.
+pub struct Submission<'a>(&'a Gate);
+
+impl Gate {
+    /// A gate without the turn. [`Gate::watch`] has to run on a thread of its own.
+    pub fn new(gpu: u32, brake: Box<dyn Brake>, link: Arc<Link>, counters: Arc<CounterPage>) -> Gate {
+        brake.pause();
+        let state = State {
+            turn: Turn::Without,
+            recalled: false,
+            pressed: false,
+            inside: 0,
+            submitted: 0,
+            drained: 0,
+            charged_since: None,
+            used_ns: 0,
+        };
+        Gate { gpu, brake, link, counters, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Call before giving the GPU work; waits for the turn if the driver cannot be paused.
+    pub fn enter(&self) -> Submission<'_> {
+        let mut state = self.lock();
+        state.inside += 1;
+        if state.turn == Turn::Without {
+            state.turn = Turn::Wanted;
+            self.send(Packet::Want { gpu: self.gpu });
+        }
+        if !self.brake.can_pause() {
+            while state.turn != Turn::Held || state.recalled {
+                state = self.wait(state);
+            }
+        }
+        if state.turn == Turn::Held {
+            state.charged_since.get_or_insert_with(Instant::now);
+        }
+        drop(state);
+        Submission(self)
+    }
+
+    /// The daemon gave this session the turn.
+    pub fn granted(&self) {
+        let mut state = self.lock();
+        state.turn = Turn::Held;
+        (state.recalled, state.pressed, state.used_ns) = (false, false, 0);
+        if !state.idle() {
+            state.charged_since = Some(Instant::now());
+        }
+        self.brake.resume();
+        self.changed.notify_all();
+    }
+
+    /// Somebody waits for the turn.
+    pub fn pressed(&self) {
+        let mut state = self.lock();
+        if state.turn == Turn::Held {
+            state.pressed = true;
+            if state.idle() {
+                self.give_up(&mut state, false);
+            }
+        }
+    }
+
+    /// The turn is over.
+    pub fn recalled(&self) {
+        let mut state = self.lock();
+        if state.turn != Turn::Held {
+            return;
+        }
+        if state.idle() {
+            self.give_up(&mut state, false);
+        } else if self.brake.can_pause() {
+            self.brake.pause();
+            self.give_up(&mut state, true);
+        } else {
+            state.recalled = true;
+        }
+    }
+
+    /// Notices when the GPU has finished everything; never returns.
+    pub fn watch(&self) -> ! {
+        loop {
+            let mut state = self.lock();
+            while state.submitted == state.drained {
+                state = self.wait(state);
+            }
+            let target = state.submitted;
+            drop(state);
+            self.brake.drain();
+            let mut state = self.lock();
+            state.drained = target;
+            // Submissions that wait for the next turn are inside, and are not work of this one.
+            let waiting_at_gate = state.recalled && state.submitted == state.drained;
+            if !state.idle() && !waiting_at_gate {
+                continue;
+            }
+            if state.pressed && !state.recalled && state.turn == Turn::Held {
+                state = self.linger(state);
+            }
+            if state.idle() || (state.recalled && state.submitted == state.drained) {
+                self.stop_charging(&mut state);
+                if state.turn == Turn::Held && (state.pressed || state.recalled) {
+                    let more = state.inside > 0;
+                    self.give_up(&mut state, more);
+                }
+            }
+        }
+    }
+
+    /// Adds what has run up since the last time to the session's counters, so that a long kernel shows.
+    pub fn account(&self) {
+        let mut state = self.lock();
+        if state.charged_since.is_some() {
+            self.stop_charging(&mut state);
+            state.charged_since = Some(Instant::now());
+        }
+    }
+
+    fn linger<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let until = Instant::now() + LINGER;
+        while state.idle() && !state.recalled && state.turn == Turn::Held {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state
+    }
+
+    fn give_up(&self, state: &mut State, more: bool) {
+        self.stop_charging(state);
+        state.turn = if more { Turn::Wanted } else { Turn::Without };
+        (state.recalled, state.pressed) = (false, false);
+        if !more {
+            self.brake.pause();
+        }
+        self.send(Packet::Done { gpu: self.gpu, used_ns: state.used_ns, more });
+        state.used_ns = 0;
+    }
+
+    fn stop_charging(&self, state: &mut State) {
+        if let Some(since) = state.charged_since.take() {
+            let ns = since.elapsed().as_nanos() as u64;
+            state.used_ns += ns;
+            self.counters.gpu_ns.fetch_add(ns, Relaxed);
+        }
+    }
+
+    fn send(&self, packet: Packet) {
+        // Without a daemon there is nobody to ask; the link's reader ends the process.
+        let _ = self.link.send(&packet);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Submission<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.inside -= 1;
+        state.submitted += 1;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+#[path = "gate_tests.rs"]
+mod tests;

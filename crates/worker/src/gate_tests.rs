@@ -1,0 +1,153 @@
+//! The gate against a scripted daemon and a driver whose work finishes when the test says so.
+
+use super::*;
+
+/// Work in units; `finished` counts those that are done.
+#[derive(Default)]
+struct FakeDriver {
+    pausable: bool,
+    state: Mutex<FakeState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct FakeState {
+    paused: bool,
+    pending: u32,
+}
+
+impl FakeDriver {
+    fn submit(&self) {
+        self.state.lock().unwrap().pending += 1;
+    }
+
+    fn finish_all(&self) {
+        self.state.lock().unwrap().pending = 0;
+        self.changed.notify_all();
+    }
+
+    fn paused(&self) -> bool {
+        self.state.lock().unwrap().paused
+    }
+}
+
+impl Brake for Arc<FakeDriver> {
+    fn can_pause(&self) -> bool {
+        self.pausable
+    }
+
+    fn pause(&self) {
+        self.state.lock().unwrap().paused = true;
+    }
+
+    fn resume(&self) {
+        self.state.lock().unwrap().paused = false;
+    }
+
+    fn drain(&self) {
+        let mut state = self.state.lock().unwrap();
+        while state.pending > 0 {
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+}
+
+struct Bench {
+    driver: Arc<FakeDriver>,
+    gate: Arc<Gate>,
+    daemon: Link,
+}
+
+fn bench(pausable: bool) -> Bench {
+    let driver = Arc::new(FakeDriver { pausable, ..FakeDriver::default() });
+    let (daemon, worker) = Link::pair().unwrap();
+    let counters = Arc::new(CounterPage::create().unwrap());
+    let gate = Arc::new(Gate::new(0, Box::new(Arc::clone(&driver)), Arc::new(worker), counters));
+    let watched = Arc::clone(&gate);
+    std::thread::spawn(move || watched.watch());
+    Bench { driver, gate, daemon }
+}
+
+impl Bench {
+    fn submit(&self) {
+        let _submission = self.gate.enter();
+        self.driver.submit();
+    }
+
+    fn next(&self) -> Packet {
+        self.daemon.receive().unwrap().unwrap()
+    }
+}
+
+#[test]
+fn pausable_work_is_taken_before_the_turn_and_runs_in_it() {
+    let b = bench(true);
+    b.submit();
+    b.submit();
+    assert_eq!(b.next(), Packet::Want { gpu: 0 });
+    assert!(b.driver.paused());
+    b.gate.granted();
+    assert!(!b.driver.paused());
+    b.gate.recalled();
+    assert!(b.driver.paused());
+    assert!(matches!(b.next(), Packet::Done { more: true, .. }));
+    b.gate.granted();
+    b.gate.pressed();
+    b.driver.finish_all();
+    assert!(matches!(b.next(), Packet::Done { more: false, .. }));
+}
+
+#[test]
+fn a_lone_holder_keeps_the_turn_until_somebody_waits() {
+    let b = bench(true);
+    b.submit();
+    assert_eq!(b.next(), Packet::Want { gpu: 0 });
+    b.gate.granted();
+    b.driver.finish_all();
+    b.submit();
+    b.driver.finish_all();
+    // Whether the gate has noticed the drain yet or not, the turn comes back without a second Want.
+    b.gate.pressed();
+    assert!(matches!(b.next(), Packet::Done { more: false, .. }));
+    b.submit();
+    assert_eq!(b.next(), Packet::Want { gpu: 0 });
+}
+
+#[test]
+fn a_driver_that_cannot_pause_gets_no_work_between_turns() {
+    let b = bench(false);
+    let (gate, driver) = (Arc::clone(&b.gate), Arc::clone(&b.driver));
+    let submitter = std::thread::spawn(move || {
+        let _submission = gate.enter();
+        driver.submit();
+    });
+    assert_eq!(b.next(), Packet::Want { gpu: 0 });
+    assert_eq!(b.driver.state.lock().unwrap().pending, 0);
+    b.gate.granted();
+    submitter.join().unwrap();
+    assert_eq!(b.driver.state.lock().unwrap().pending, 1);
+    // The recall waits for the kernel, and the next submission for the next turn.
+    b.gate.recalled();
+    let (gate, driver) = (Arc::clone(&b.gate), Arc::clone(&b.driver));
+    let submitter = std::thread::spawn(move || {
+        let _submission = gate.enter();
+        driver.submit();
+    });
+    b.driver.finish_all();
+    let Packet::Done { more, .. } = b.next() else { panic!("not done") };
+    if !more {
+        // The submitter came after the turn was given up.
+        assert_eq!(b.next(), Packet::Want { gpu: 0 });
+    }
+    b.gate.granted();
+    submitter.join().unwrap();
+    assert_eq!(b.driver.state.lock().unwrap().pending, 1);
+}
+
+#[test]
+fn a_recall_of_an_idle_holder_is_answered_at_once() {
+    let b = bench(false);
+    b.gate.granted();
+    b.gate.recalled();
+    assert_eq!(b.next(), Packet::Done { gpu: 0, used_ns: 0, more: false });
+}
