@@ -1,0 +1,375 @@
+//! Runs the warps of one block on one thread until all have exited.
+//!
+//! Warps take turns: each runs until it stops at a barrier, yields in a long loop, or exits. A warp that comes to an
+//! end without stopping leaves its memory to the next, so a kernel without barriers runs in the memory of one warp.
+//!
+//! ```text
+//!   not started -> running -> stopped (parked lanes) -> running ... -> finished
+//!                         \-> yielded (ready lanes)  -/
+//! ```
+
+use std::cell::{Cell, RefCell};
+
+use crate::context::{BARRIERS, FrameLayout, LANES, WarpContext, WarpFunction, status};
+use crate::control::LaunchControl;
+use crate::entry;
+use crate::fault::FaultKind;
+use crate::frames::Frames;
+use crate::heap::DeviceHeap;
+use crate::signal::Guard;
+
+/// Back edges that a warp takes before its siblings get a turn.
+const FUEL: u32 = 1 << 14;
+/// The same for a warp with groups of lanes that wait for each other.
+const FUEL_ROTATING: u32 = 1 << 8;
+
+/// The code of a kernel and what the runtime must know to run it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Code {
+    pub function: WarpFunction,
+    pub frame: FrameLayout,
+    /// Whether the code reads [`WarpContext::tid`].
+    pub lane_tids: bool,
+    /// Whether lanes of one warp may wait for each other in a loop, so that groups must take turns.
+    pub rotates: bool,
+}
+
+/// What all blocks of a launch share.
+pub(crate) struct LaunchShape {
+    pub code: Code,
+    pub memory_base: u64,
+    pub memory_size: u64,
+    pub params: *const u8,
+    pub globals: *const u64,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub threads: u32,
+    pub warps: u32,
+    pub shared_bytes: u32,
+    pub params_bytes: u32,
+    pub dynamic_shared_bytes: u32,
+    pub local_bytes: u32,
+    pub grid_id: u64,
+}
+
+/// Places of one thread's blocks in the arena.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockMemory {
+    pub shared: u64,
+    /// Local memory of thread 0 of the block.
+    pub local: u64,
+}
+
+/// One block in execution. Runtime functions called by compiled code reach it through [`WarpContext::run`].
+pub(crate) struct BlockRun<'a> {
+    pub shape: &'a LaunchShape,
+    pub control: &'a LaunchControl,
+    pub heap: Option<&'a DeviceHeap>,
+    memory: BlockMemory,
+    index: [u32; 3],
+    /// Where [`BlockRun::leave`] goes, and how the signal handler leaves.
+    guard: *mut Guard,
+    fault: Cell<Option<FaultKind>>,
+    barriers: RefCell<[Barrier; BARRIERS]>,
+    warps: RefCell<Vec<Warp>>,
+    live_threads: Cell<u32>,
+}
+
+#[derive(Clone)]
+struct Warp {
+    /// Null before it starts and after it has finished.
+    context: *mut WarpContext,
+    finished: bool,
+    /// Nodes whose lanes wait for other lanes of this warp.
+    waiting: Vec<u32>,
+}
+
+#[derive(Clone, Default)]
+struct Barrier {
+    arrived: u32,
+    /// Threads to wait for; 0 for all that live.
+    expected: u32,
+    /// Arrived threads whose predicate was true.
+    votes: u32,
+    parked: Vec<Parked>,
+}
+
+#[derive(Clone, Copy)]
+struct Parked {
+    warp: u32,
+    node: u32,
+    lanes: u32,
+}
+
+impl<'a> BlockRun<'a> {
+    pub(crate) fn new(
+        shape: &'a LaunchShape,
+        control: &'a LaunchControl,
+        heap: Option<&'a DeviceHeap>,
+        memory: BlockMemory,
+        guard: *mut Guard,
+    ) -> BlockRun<'a> {
+        let warp = Warp { context: std::ptr::null_mut(), finished: false, waiting: Vec::new() };
+        BlockRun {
+            shape,
+            control,
+            heap,
+            memory,
+            index: [0; 3],
+            guard,
+            fault: Cell::new(None),
+            barriers: RefCell::default(),
+            warps: RefCell::new(vec![warp; shape.warps as usize]),
+            live_threads: Cell::new(0),
+        }
+    }
+
+    /// Runs block `index` to its end.
+    pub(crate) fn run(&mut self, index: [u32; 3], frames: &mut Frames) -> Result<(), FaultKind> {
+        self.index = index;
+        self.live_threads.set(self.shape.threads);
+        for barrier in self.barriers.get_mut() {
+            if barrier.arrived != 0 {
+                *barrier = Barrier::default();
+            }
+        }
+        let warps = self.shape.warps;
+        let mut started = 0;
+        let mut unfinished = warps;
+        self.warps.get_mut().iter_mut().for_each(|warp| warp.finished = false);
+        while unfinished > 0 {
+            let mut progress = false;
+            for warp in 0..warps {
+                let context = self.context(warp);
+                let context = if warp == started {
+                    started += 1;
+                    self.start(warp, frames)
+                } else if context.is_null() || !self.is_ready(context) {
+                    continue;
+                } else {
+                    context
+                };
+                progress = true;
+                if self.resume(warp, context)? {
+                    frames.give_back(context);
+                    unfinished -= 1;
+                }
+            }
+            if !progress && !self.force_waiting() {
+                return Err(FaultKind::Deadlock);
+            }
+        }
+        Ok(())
+    }
+
+    fn context(&self, warp: u32) -> *mut WarpContext {
+        self.warps.borrow()[warp as usize].context
+    }
+
+    fn is_ready(&self, context: *mut WarpContext) -> bool {
+        // SAFETY: contexts in `warps` are valid until they are given back, and only this thread uses them.
+        unsafe { (*context).ready != 0 }
+    }
+
+    /// Sets a warp's memory up for its first instruction.
+    fn start(&self, warp: u32, frames: &mut Frames) -> *mut WarpContext {
+        let shape = self.shape;
+        let (context, fresh) = frames.take(shape.code.frame);
+        let first_thread = warp * LANES as u32;
+        let lanes = (shape.threads - first_thread).min(LANES as u32);
+        let members = u32::MAX >> (LANES as u32 - lanes);
+        // SAFETY: `context` is ours alone, aligned, and as long as the frame layout says.
+        unsafe {
+            if fresh {
+                self.write_launch(context);
+            }
+            let header = &mut *context;
+            header.run = std::ptr::from_ref(self).cast();
+            header.shared_base = self.memory.shared;
+            header.local_base = self.memory.local + u64::from(first_thread) * u64::from(shape.local_bytes);
+            header.live = members;
+            header.warp_index = warp;
+            header.rotation = 0;
+            header.force = 0;
+            header.ctaid = self.index;
+            header.tid0 = self.thread(first_thread);
+            if shape.code.lane_tids {
+                for lane in 0..LANES {
+                    let tid = self.thread(first_thread + lane as u32);
+                    (0..3).for_each(|axis| header.tid[axis][lane] = tid[axis]);
+                }
+            }
+            shape.code.frame.make_ready(context, 0, members);
+        }
+        self.warps.borrow_mut()[warp as usize].context = context;
+        context
+    }
+
+    /// Writes what is the same for all warps of the launch.
+    ///
+    /// # Safety
+    /// `context` points to a warp's memory of this launch's layout.
+    unsafe fn write_launch(&self, context: *mut WarpContext) {
+        let shape = self.shape;
+        // SAFETY: the caller's promise.
+        unsafe {
+            shape.code.frame.clear(context);
+            let header = &mut *context;
+            header.control = self.control.word();
+            header.memory_base = shape.memory_base;
+            header.memory_size = shape.memory_size;
+            header.shared_size = u64::from(shape.shared_bytes);
+            header.params_size = u64::from(shape.params_bytes);
+            header.local_stride = u64::from(shape.local_bytes);
+            header.params = shape.params;
+            header.globals = shape.globals;
+            header.warps = shape.warps;
+            header.dynamic_shared_bytes = shape.dynamic_shared_bytes;
+            header.ntid = shape.block;
+            header.nctaid = shape.grid;
+            header.grid_id = shape.grid_id;
+        }
+    }
+
+    fn thread(&self, linear: u32) -> [u32; 3] {
+        let [x, y, _] = self.shape.block;
+        if y == 1 && self.shape.block[2] == 1 {
+            return [linear, 0, 0];
+        }
+        [linear % x, linear / x % y, linear / x / y]
+    }
+
+    /// Runs a warp until it stops or yields; says whether it has finished.
+    fn resume(&self, warp: u32, context: *mut WarpContext) -> Result<bool, FaultKind> {
+        // SAFETY: the context is valid, the code is its launch's, and runtime functions beneath it hold nothing that
+        // needs dropping when they leave.
+        let (status, live, ready) = unsafe {
+            (*context).fuel = if (*context).rotation == 0 { FUEL } else { FUEL_ROTATING };
+            let status = entry::enter(context, self.shape.code.function, &raw mut (*self.guard).saved_sp);
+            (status, (*context).live, (*context).ready)
+        };
+        match status {
+            status::FAULTED => Err(self.take_fault()),
+            status::YIELDED if ready != 0 => {
+                if self.shape.code.rotates {
+                    // SAFETY: as above.
+                    unsafe { (*context).rotation = (*context).rotation.wrapping_add(1).max(1) };
+                }
+                if self.control.at_safepoint() { Ok(false) } else { Err(FaultKind::Cancelled) }
+            }
+            _ if live == 0 => {
+                self.finish(warp);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn take_fault(&self) -> FaultKind {
+        // SAFETY: the guard outlives the run, and the handler has returned.
+        let address = unsafe { (*self.guard).address.take() };
+        match (self.fault.take(), address) {
+            (_, Some(address)) => FaultKind::IllegalAddress { address },
+            (Some(kind), None) => kind,
+            (None, None) => FaultKind::Trap,
+        }
+    }
+
+    fn finish(&self, warp: u32) {
+        let mut warps = self.warps.borrow_mut();
+        let warp = &mut warps[warp as usize];
+        warp.context = std::ptr::null_mut();
+        warp.finished = true;
+        warp.waiting.clear();
+    }
+
+    /// With every warp stuck: lets lanes that wait for others of their warp go on without them. Real devices would
+    /// hang; programs that get here name lanes in a member mask that took another path.
+    fn force_waiting(&self) -> bool {
+        let mut any = false;
+        for warp in self.warps.borrow_mut().iter_mut().filter(|warp| !warp.waiting.is_empty()) {
+            for node in warp.waiting.drain(..) {
+                // SAFETY: a warp with waiting lanes has a context of this layout, and nodes are its code's.
+                unsafe {
+                    (*warp.context).force = 1;
+                    self.shape.code.frame.make_ready(warp.context, node, 0);
+                }
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+/// What compiled code asks for, through [`crate::runtime`].
+impl BlockRun<'_> {
+    /// Ends the grid with a fault.
+    pub(crate) fn leave(&self, kind: FaultKind) -> ! {
+        self.fault.set(Some(kind));
+        // SAFETY: compiled code called us, so the `enter` that stored `saved_sp` has not returned; the frames between
+        // are compiled code and runtime functions that own nothing.
+        unsafe { entry::leave((*self.guard).saved_sp, status::FAULTED) }
+    }
+
+    /// `lanes` of `warp` come to barrier `id`. They go on at `node` when all have come; with `node` `None` they only
+    /// count. `votes` are those whose predicate is true.
+    pub(crate) fn arrive(&self, id: u32, threads: u32, warp: u32, node: Option<u32>, lanes: u32, votes: u32) {
+        let mut barriers = self.barriers.borrow_mut();
+        let barrier = &mut barriers[id as usize % BARRIERS];
+        barrier.arrived += lanes.count_ones();
+        barrier.expected = threads;
+        barrier.votes += (votes & lanes).count_ones();
+        if let Some(node) = node {
+            barrier.parked.push(Parked { warp, node, lanes });
+        }
+        self.release_if_complete(barrier, id);
+    }
+
+    fn release_if_complete(&self, barrier: &mut Barrier, id: u32) {
+        let expected = if barrier.expected == 0 { self.live_threads.get() } else { barrier.expected };
+        if barrier.arrived == 0 || barrier.arrived < expected {
+            return;
+        }
+        let warps = self.warps.borrow();
+        for parked in barrier.parked.drain(..) {
+            let context = warps[parked.warp as usize].context;
+            // SAFETY: a warp with parked lanes has a context of this layout, and nodes are its code's.
+            unsafe {
+                (*context).barrier_votes[id as usize % BARRIERS] = barrier.votes;
+                (*context).barrier_arrived[id as usize % BARRIERS] = barrier.arrived;
+                self.shape.code.frame.make_ready(context, parked.node, parked.lanes);
+            }
+        }
+        (barrier.arrived, barrier.expected, barrier.votes) = (0, 0, 0);
+    }
+
+    /// `lanes` threads have exited: barriers of all threads wait for fewer, and so do lanes of their warp.
+    pub(crate) fn exited(&self, warp: u32, lanes: u32) {
+        self.live_threads.set(self.live_threads.get() - lanes.count_ones());
+        for (id, barrier) in self.barriers.borrow_mut().iter_mut().enumerate() {
+            if barrier.expected == 0 && barrier.arrived > 0 {
+                self.release_if_complete(barrier, id as u32);
+            }
+        }
+        let mut warps = self.warps.borrow_mut();
+        let warp = &mut warps[warp as usize];
+        for node in warp.waiting.drain(..) {
+            // SAFETY: the warp runs, so it has a context; nodes are its code's.
+            unsafe { self.shape.code.frame.make_ready(warp.context, node, 0) };
+        }
+    }
+
+    /// Lanes pending at `node`, which is not ready, wait for others of their warp.
+    pub(crate) fn wait(&self, warp: u32, node: u32) {
+        let mut warps = self.warps.borrow_mut();
+        let waiting = &mut warps[warp as usize].waiting;
+        if !waiting.contains(&node) {
+            waiting.push(node);
+        }
+    }
+
+    /// Lanes that waited at `node` go on.
+    pub(crate) fn waited(&self, warp: u32, node: u32) {
+        self.warps.borrow_mut()[warp as usize].waiting.retain(|&other| other != node);
+    }
+}

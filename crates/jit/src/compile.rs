@@ -1,0 +1,100 @@
+//! From IR to machine code.
+
+use std::sync::{Arc, OnceLock};
+
+use sluice_ir::Kernel;
+use thiserror::Error;
+
+use crate::block::Code;
+use crate::codegen::{self, Machine, Tids};
+use crate::machine_code::MachineCode;
+
+/// Compiles kernels for this machine. Cheap to clone, usable from many threads at a time.
+#[derive(Clone)]
+pub struct Compiler {
+    machine: Arc<Machine>,
+}
+
+/// Why a kernel was not compiled.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CompileError {
+    #[error("the software GPU does not run on this processor: {0}")]
+    Processor(String),
+    #[error("kernel {kernel} has {blocks} basic blocks, at most {max} are possible")]
+    TooManyBlocks { kernel: String, blocks: usize, max: u32 },
+    #[error("kernel {kernel}: {what} is not supported by the software GPU")]
+    Unsupported { kernel: String, what: String },
+    #[error("kernel {kernel}: code generation failed: {reason}")]
+    Backend { kernel: String, reason: String },
+    #[error("no memory for machine code: {0}")]
+    Memory(String),
+}
+
+impl Compiler {
+    pub fn new() -> Result<Compiler, CompileError> {
+        Ok(Compiler { machine: Arc::new(Machine::host()?) })
+    }
+
+    /// Compiles a kernel on which the passes of [`sluice_ir`] have run.
+    pub fn compile(&self, kernel: &Kernel) -> Result<CompiledKernel, CompileError> {
+        let compiled = CompiledKernel {
+            kernel: kernel.clone(),
+            machine: self.machine.clone(),
+            rows: OnceLock::new(),
+            any: OnceLock::new(),
+        };
+        compiled.code([32, 1, 1])?;
+        Ok(compiled)
+    }
+}
+
+/// Machine code of one kernel. It is freed when this is dropped, so not while a launch runs.
+pub struct CompiledKernel {
+    kernel: Kernel,
+    machine: Arc<Machine>,
+    /// For blocks in which the threads of a warp are neighbours in x.
+    rows: OnceLock<Result<MachineCode, CompileError>>,
+    /// For all other blocks; compiled when one comes.
+    any: OnceLock<Result<MachineCode, CompileError>>,
+}
+
+impl CompiledKernel {
+    pub fn name(&self) -> &str {
+        &self.kernel.name
+    }
+
+    /// Bytes of the parameter buffer.
+    pub fn param_bytes(&self) -> u32 {
+        self.kernel.params.bytes
+    }
+
+    /// Names of the module variables whose addresses a launch must give, in order.
+    pub fn globals(&self) -> &[String] {
+        &self.kernel.globals
+    }
+
+    /// Bytes of local memory per thread.
+    pub fn local_bytes(&self) -> u32 {
+        self.kernel.local_bytes
+    }
+
+    /// Bytes of static shared memory per block.
+    pub fn static_shared_bytes(&self) -> u32 {
+        self.kernel.shared.static_bytes
+    }
+
+    /// Shared memory of a block with this much dynamic memory.
+    pub(crate) fn shared_bytes(&self, dynamic_bytes: u32) -> u32 {
+        let shared = &self.kernel.shared;
+        let start = shared.dynamic_offset.unwrap_or(shared.static_bytes).max(shared.static_bytes);
+        start.saturating_add(dynamic_bytes)
+    }
+
+    /// The code for a block shape.
+    pub(crate) fn code(&self, block: [u32; 3]) -> Result<Code, CompileError> {
+        let in_rows = block[0].is_multiple_of(32) || (block[1] == 1 && block[2] == 1);
+        let (place, tids) = if in_rows { (&self.rows, Tids::Rows) } else { (&self.any, Tids::Any) };
+        let compiled = place.get_or_init(|| codegen::compile(&self.machine, &self.kernel, tids));
+        compiled.as_ref().map(MachineCode::code).map_err(Clone::clone)
+    }
+}

@@ -1,0 +1,78 @@
+//! What a launch is given, and what it gives back.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::heap::DeviceHeap;
+
+/// Shape and arguments of one launch (CUDA Driver API, Execution Control, `cuLaunchKernelEx`).
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchConfig<'a> {
+    /// Blocks in x, y, z; none of them zero.
+    pub grid: [u32; 3],
+    /// Threads per block in x, y, z; none of them zero, at most [`LaunchConfig::BLOCK_THREADS_MAX`] together.
+    pub block: [u32; 3],
+    /// Blocks per cluster in x, y, z; `[1, 1, 1]` without clusters.
+    pub cluster: [u32; 3],
+    /// Bytes of shared memory beyond the kernel's static ones.
+    pub dynamic_shared_bytes: u32,
+    /// The parameter buffer, laid out as the kernel declares its parameters.
+    pub params: &'a [u8],
+    /// Addresses of the module's global and constant variables, in the order in which the kernel lists them
+    /// ([`crate::CompiledKernel::globals`]).
+    pub globals: &'a [u64],
+    /// Number of this launch, shown to device code as `%gridid`.
+    pub grid_id: u64,
+}
+
+impl LaunchConfig<'_> {
+    /// Threads that one block may have.
+    pub const BLOCK_THREADS_MAX: u32 = 1024;
+
+    /// Threads per block.
+    pub fn block_threads(&self) -> u64 {
+        self.block.iter().map(|&n| u64::from(n)).product()
+    }
+
+    /// Blocks in the grid.
+    pub fn blocks(&self) -> u64 {
+        self.grid.iter().fold(1, |product, &n| product.saturating_mul(u64::from(n)))
+    }
+}
+
+impl Default for LaunchConfig<'_> {
+    fn default() -> Self {
+        LaunchConfig {
+            grid: [1; 3],
+            block: [1; 3],
+            cluster: [1; 3],
+            dynamic_shared_bytes: 0,
+            params: &[],
+            globals: &[],
+            grid_id: 0,
+        }
+    }
+}
+
+/// The memory that a launch may touch.
+#[derive(Clone, Debug)]
+pub struct LaunchMemory<'a> {
+    /// Host addresses that are device addresses too. An access outside faults; one inside that hits an
+    /// unmapped page faults as well. Only device allocations and arenas may be mapped in there.
+    pub range: Range<u64>,
+    /// Readable and writable memory inside `range`, 256-byte aligned, for parameters, shared and local memory.
+    /// One launch at a time owns it; [`crate::Executor::arena_bytes`] says how long it must be. Its content needs
+    /// no initialisation, and pages that are never touched cost nothing.
+    pub arena: Range<u64>,
+    /// Where device `malloc` takes from; without one it returns null.
+    pub heap: Option<&'a DeviceHeap>,
+}
+
+/// What a finished launch used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaunchStats {
+    /// Blocks that ran to completion.
+    pub blocks: u64,
+    /// CPU time of all threads that ran them.
+    pub cpu_time: Duration,
+}

@@ -1,0 +1,130 @@
+//! The state of one warp, as compiled code and the runtime share it.
+//!
+//! A warp's memory is one piece: this header, then the frame that the kernel's [`FrameLayout`] describes. Compiled
+//! code keeps the header's address in one register and reaches everything from there.
+
+use std::sync::atomic::AtomicU32;
+
+/// Lanes of a warp.
+pub(crate) const LANES: usize = 32;
+/// Named barriers of a block (PTX ISA, `barrier`).
+pub(crate) const BARRIERS: usize = 16;
+
+/// Header of a warp's memory. Compiled code addresses fields by `offset_of!`.
+#[repr(C, align(64))]
+pub(crate) struct WarpContext {
+    /// IR blocks with pending lanes: bit per block with up to 64 blocks, else bit per word of the frame's group
+    /// words. Zero when no lane can run.
+    pub ready: u64,
+    /// The launch's control word.
+    pub control: *const AtomicU32,
+    pub memory_base: u64,
+    pub memory_size: u64,
+    pub shared_base: u64,
+    pub shared_size: u64,
+    pub params_size: u64,
+    /// Local memory of lane 0; lane `l` has its own at `l * local_stride`.
+    pub local_base: u64,
+    pub local_stride: u64,
+    pub params: *const u8,
+    pub globals: *const u64,
+    /// Lanes that exist and have not exited.
+    pub live: u32,
+    /// Back edges left before the warp yields to its siblings.
+    pub fuel: u32,
+    /// Which of several ready groups goes first: 0 is the lowest block.
+    pub rotation: u32,
+    /// Not 0: lanes that wait for others of their warp go on without them.
+    pub force: u32,
+    pub warp_index: u32,
+    pub warps: u32,
+    pub dynamic_shared_bytes: u32,
+    /// Thread index of lane 0.
+    pub tid0: [u32; 3],
+    pub ctaid: [u32; 3],
+    pub ntid: [u32; 3],
+    pub nctaid: [u32; 3],
+    pub grid_id: u64,
+    /// Of each named barrier's last completion: threads whose predicate was true, and threads that came.
+    pub barrier_votes: [u32; BARRIERS],
+    pub barrier_arrived: [u32; BARRIERS],
+    /// Thread index of each lane; filled only for code that asks for it.
+    pub tid: [[u32; LANES]; 3],
+    /// The [`crate::block::BlockRun`] that runs this warp.
+    pub run: *const (),
+}
+
+/// What a warp function returns.
+pub(crate) mod status {
+    /// No lane is ready: all have exited or wait at barriers.
+    pub(crate) const STOPPED: u32 = 0;
+    /// Lanes are ready, but siblings should run first.
+    pub(crate) const YIELDED: u32 = 1;
+    /// Left through a fault; The block's run says which.
+    pub(crate) const FAULTED: u32 = 2;
+}
+
+/// Runs one warp until it stops, yields or faults.
+pub(crate) type WarpFunction = unsafe extern "C" fn(*mut WarpContext) -> u32;
+
+/// Places in a warp's memory, in bytes from the header's start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FrameLayout {
+    /// IR blocks, each with a mask of pending lanes.
+    pub blocks: u32,
+    /// `[u64]`, a bit per IR block; only with more than 64 blocks.
+    pub group_words: u32,
+    /// `[u32; blocks]`, the pending lanes.
+    pub pending: u32,
+    /// First byte behind what the runtime needs to know; value slots follow up to `size`.
+    pub slots: u32,
+    pub size: u32,
+}
+
+impl FrameLayout {
+    /// Blocks that one kernel may have: `ready` has a bit for each 64.
+    pub(crate) const BLOCKS_MAX: u32 = 64 * 64;
+
+    /// The layout without value slots.
+    pub(crate) fn new(blocks: u32) -> FrameLayout {
+        let group_words = size_of::<WarpContext>() as u32;
+        let words = if blocks > 64 { blocks.div_ceil(64) } else { 0 };
+        let pending = group_words + words * 8;
+        let slots = (pending + blocks * 4).next_multiple_of(64);
+        FrameLayout { blocks, group_words, pending, slots, size: slots }
+    }
+
+    /// Makes `lanes` ready to run at IR block `block`.
+    ///
+    /// # Safety
+    /// `warp` points to a warp's memory with this layout, and `block < self.blocks`.
+    pub(crate) unsafe fn make_ready(&self, warp: *mut WarpContext, block: u32, lanes: u32) {
+        debug_assert!(block < self.blocks);
+        let bytes = warp.cast::<u8>();
+        // SAFETY: the caller vouches for memory and layout; `pending` and `group_words` are aligned for their types.
+        unsafe {
+            let pending = bytes.add(self.pending as usize).cast::<u32>().add(block as usize);
+            *pending |= lanes;
+            if self.blocks <= 64 {
+                (*warp).ready |= 1 << block;
+            } else {
+                *bytes.add(self.group_words as usize).cast::<u64>().add(block as usize / 64) |=
+                    1 << (block % 64);
+                (*warp).ready |= 1 << (block / 64);
+            }
+        }
+    }
+
+    /// Clears all pending lanes.
+    ///
+    /// # Safety
+    /// `warp` points to a warp's memory with this layout.
+    pub(crate) unsafe fn clear(&self, warp: *mut WarpContext) {
+        // SAFETY: group words and pending masks are adjacent and inside the warp's memory.
+        unsafe {
+            (*warp).ready = 0;
+            let bytes = warp.cast::<u8>().add(self.group_words as usize);
+            bytes.write_bytes(0, (self.slots - self.group_words) as usize);
+        }
+    }
+}

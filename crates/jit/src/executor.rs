@@ -1,0 +1,367 @@
+//! Spreads the blocks of grids over threads.
+//!
+//! A launch becomes a [`Grid`]. The launching thread works on it together with pool threads that are idle; each
+//! takes the block with the next index, so a block that spins on blocks before it (decoupled look-back) is sure
+//! that those have been started, and makes progress.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::block::{BlockMemory, BlockRun, LaunchShape};
+use crate::compile::CompiledKernel;
+use crate::config::{LaunchConfig, LaunchMemory, LaunchStats};
+use crate::context::LANES;
+use crate::control::LaunchControl;
+use crate::fault::{Fault, FaultKind, LaunchError};
+use crate::frames::Frames;
+use crate::signal::{self, Guard};
+
+/// Alignment of what is placed in an arena.
+const ARENA_ALIGN: u64 = 256;
+
+/// A pool of threads that run grids. Launches from several threads share it, the earliest grid first.
+pub struct Executor {
+    pool: Arc<Pool>,
+    threads: u32,
+    workers: Vec<JoinHandle<()>>,
+}
+
+struct Pool {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    grids: VecDeque<Arc<Grid>>,
+    closed: bool,
+}
+
+impl Executor {
+    /// An executor that runs up to `threads` blocks of a launch at a time (at least 1). The launching thread is one
+    /// of them, so `threads - 1` are started.
+    pub fn new(threads: usize) -> std::io::Result<Executor> {
+        let threads = u32::try_from(threads.max(1)).unwrap_or(u32::MAX);
+        let pool = Arc::new(Pool { queue: Mutex::default(), changed: Condvar::new() });
+        let mut executor = Executor { pool, threads, workers: Vec::new() };
+        for index in 1..threads {
+            let pool = executor.pool.clone();
+            let worker =
+                std::thread::Builder::new().name(format!("sm-{index}")).spawn(move || pool.work())?;
+            executor.workers.push(worker);
+        }
+        Ok(executor)
+    }
+
+    /// Blocks of one launch that run at the same time: the multiprocessors of this device.
+    pub fn threads(&self) -> u32 {
+        self.threads
+    }
+
+    /// Bytes of arena that a launch needs.
+    pub fn arena_bytes(&self, kernel: &CompiledKernel, config: &LaunchConfig<'_>) -> u64 {
+        let layout = ArenaLayout::new(kernel, config);
+        layout.params_bytes + layout.block_bytes * self.participants(config)
+    }
+
+    fn participants(&self, config: &LaunchConfig<'_>) -> u64 {
+        u64::from(self.threads).min(config.blocks())
+    }
+
+    /// Runs a grid to its end. Blocks the caller, whose thread takes part.
+    pub fn launch(
+        &self,
+        kernel: &CompiledKernel,
+        config: &LaunchConfig<'_>,
+        memory: &LaunchMemory<'_>,
+        control: &LaunchControl,
+    ) -> Result<LaunchStats, LaunchError> {
+        self.check(kernel, config, memory)?;
+        let code = kernel.code(config.block)?;
+        let layout = ArenaLayout::new(kernel, config);
+        // SAFETY: the arena is mapped, writable and ours by the contract of `LaunchMemory`, and long enough.
+        let params = unsafe {
+            let params = memory.arena.start as *mut u8;
+            params.copy_from_nonoverlapping(config.params.as_ptr(), config.params.len());
+            params.cast_const()
+        };
+        let threads = config.block_threads() as u32;
+        let shape = LaunchShape {
+            code,
+            memory_base: memory.range.start,
+            memory_size: memory.range.end - memory.range.start,
+            params,
+            globals: config.globals.as_ptr(),
+            grid: config.grid,
+            block: config.block,
+            threads,
+            warps: threads.div_ceil(LANES as u32),
+            shared_bytes: layout.shared_bytes,
+            params_bytes: config.params.len() as u32,
+            dynamic_shared_bytes: config.dynamic_shared_bytes,
+            local_bytes: kernel.local_bytes(),
+            grid_id: config.grid_id,
+        };
+        let work = Work {
+            shape,
+            control,
+            memory: memory.clone(),
+            layout,
+            blocks: config.blocks(),
+            next: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            cpu_ns: AtomicU64::new(0),
+            fault: Mutex::new(None),
+        };
+        let participants = self.participants(config) as u32;
+        self.run(&work, participants);
+        match work.fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(fault) => Err(LaunchError::Fault(fault)),
+            None => Ok(LaunchStats {
+                blocks: work.completed.into_inner(),
+                cpu_time: Duration::from_nanos(work.cpu_ns.into_inner()),
+            }),
+        }
+    }
+
+    fn check(
+        &self,
+        kernel: &CompiledKernel,
+        config: &LaunchConfig<'_>,
+        memory: &LaunchMemory<'_>,
+    ) -> Result<(), LaunchError> {
+        if config.grid.contains(&0) || config.blocks() > u64::MAX / 2 {
+            return Err(LaunchError::GridShape);
+        }
+        let (threads, max) = (config.block_threads(), LaunchConfig::BLOCK_THREADS_MAX);
+        if config.block.contains(&0) || threads > u64::from(max) {
+            return Err(LaunchError::BlockShape { threads, max });
+        }
+        let (given, expected) = (config.params.len(), kernel.param_bytes() as usize);
+        if given != expected {
+            return Err(LaunchError::Params { given, expected });
+        }
+        let (given, expected) = (config.globals.len(), kernel.globals().len());
+        if given != expected {
+            return Err(LaunchError::Globals { given, expected });
+        }
+        let (range, arena) = (&memory.range, &memory.arena);
+        let inside = range.start <= arena.start && arena.start <= arena.end && arena.end <= range.end;
+        if !inside || !arena.start.is_multiple_of(ARENA_ALIGN) {
+            return Err(LaunchError::ArenaPlace);
+        }
+        let (given, needed) = (arena.end - arena.start, self.arena_bytes(kernel, config));
+        if given < needed {
+            return Err(LaunchError::Arena { given, needed });
+        }
+        Ok(())
+    }
+
+    /// Works on `work` with up to `participants` threads until none is left in it.
+    fn run(&self, work: &Work<'_>, participants: u32) {
+        if participants <= 1 {
+            return work.participate(0);
+        }
+        let work: *const Work<'_> = work;
+        let grid = Arc::new(Grid {
+            work: work.cast(),
+            participants: AtomicU32::new(1),
+            participants_max: participants,
+            inside: Mutex::new(0),
+            left: Condvar::new(),
+        });
+        self.pool.lock().grids.push_back(grid.clone());
+        match participants {
+            2 => self.pool.changed.notify_one(),
+            _ => self.pool.changed.notify_all(),
+        }
+        // SAFETY: `work` outlives this call.
+        unsafe { (*work).participate(0) };
+        // Whoever still takes the grid out of the queue under its lock enters before this removal.
+        self.pool.lock().grids.retain(|other| !Arc::ptr_eq(other, &grid));
+        let mut inside = grid.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        while *inside > 0 {
+            inside = grid.left.wait(inside).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        self.pool.lock().closed = true;
+        self.pool.changed.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker that panicked has nothing left to give back.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Pool {
+    fn work(&self) {
+        let mut queue = self.lock();
+        while !queue.closed {
+            match queue.enter() {
+                Some((grid, participant)) => {
+                    drop(queue);
+                    // SAFETY: the launch waits for all who entered before `work` ends.
+                    unsafe { (*grid.work.cast::<Work<'_>>()).participate(participant) };
+                    grid.leave();
+                    queue = self.lock();
+                }
+                None => queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    /// Enters the earliest grid that takes another thread. Called under the queue's lock, so that a launch that has
+    /// removed its grid knows everybody who is inside.
+    fn enter(&mut self) -> Option<(Arc<Grid>, u32)> {
+        let grid = self.grids.front()?.clone();
+        let participant = grid.participants.fetch_add(1, Ordering::Relaxed);
+        if participant + 1 >= grid.participants_max {
+            self.grids.pop_front();
+        }
+        *grid.inside.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Some((grid, participant))
+    }
+}
+
+/// A launch in the queue: the part that outlives the call, and a pointer to the part that does not.
+struct Grid {
+    work: *const (),
+    participants: AtomicU32,
+    participants_max: u32,
+    /// Pool threads that work on it now.
+    inside: Mutex<u32>,
+    left: Condvar,
+}
+
+// SAFETY: `work` is a `Work`, which is `Sync`, and valid for as long as a thread is inside.
+unsafe impl Send for Grid {}
+// SAFETY: as above.
+unsafe impl Sync for Grid {}
+
+impl Grid {
+    fn leave(&self) {
+        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        *inside -= 1;
+        if *inside == 0 {
+            self.left.notify_all();
+        }
+    }
+}
+
+/// A launch in execution.
+struct Work<'a> {
+    shape: LaunchShape,
+    control: &'a LaunchControl,
+    memory: LaunchMemory<'a>,
+    layout: ArenaLayout,
+    blocks: u64,
+    next: AtomicU64,
+    completed: AtomicU64,
+    cpu_ns: AtomicU64,
+    fault: Mutex<Option<Fault>>,
+}
+
+// SAFETY: the pointers in `shape` are to memory that is only read through them and outlives the launch.
+unsafe impl Sync for Work<'_> {}
+
+impl Work<'_> {
+    /// Runs blocks until none is left or one has failed.
+    fn participate(&self, participant: u32) {
+        let start = thread_cpu_time();
+        let guard = Cell::new(Guard {
+            saved_sp: 0,
+            memory_base: self.shape.memory_base,
+            memory_size: self.shape.memory_size,
+            address: None,
+        });
+        // SAFETY: the guard stays in place until it is taken back below.
+        unsafe { signal::guard_thread(guard.as_ptr()) };
+        let (completed, fault) = self.run_blocks(participant, guard.as_ptr());
+        // SAFETY: null is always valid.
+        unsafe { signal::guard_thread(std::ptr::null_mut()) };
+        self.completed.fetch_add(completed, Ordering::Relaxed);
+        if let Some(fault) = fault {
+            self.fail(fault);
+        }
+        self.cpu_ns.fetch_add(thread_cpu_time().saturating_sub(start).as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn run_blocks(&self, participant: u32, guard: *mut Guard) -> (u64, Option<Fault>) {
+        let memory = self.layout.block(self.memory.arena.start, participant);
+        let mut run = BlockRun::new(&self.shape, self.control, self.memory.heap, memory, guard);
+        let mut frames = Frames::default();
+        let mut completed = 0;
+        loop {
+            if !self.control.at_safepoint() {
+                return (completed, Some(Fault { kind: FaultKind::Cancelled, block: None }));
+            }
+            let next = self.next.fetch_add(1, Ordering::Relaxed);
+            if next >= self.blocks {
+                return (completed, None);
+            }
+            let [x, y, _] = self.shape.grid.map(u64::from);
+            let index = if next < x { [next, 0, 0] } else { [next % x, next / x % y, next / x / y] }
+                .map(|i| i as u32);
+            if let Err(kind) = run.run(index, &mut frames) {
+                return (completed, Some(Fault { kind, block: Some(index) }));
+            }
+            completed += 1;
+        }
+    }
+
+    /// Records the first fault and ends the launch for the other threads, whose own cancellation then is no news.
+    fn fail(&self, fault: Fault) {
+        let mut first = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.is_none() {
+            *first = Some(fault);
+            self.next.store(self.blocks, Ordering::Relaxed);
+            self.control.cancel();
+        }
+    }
+}
+
+/// Where things are in an arena: the parameters, then per participating thread shared and local memory.
+#[derive(Clone, Copy)]
+struct ArenaLayout {
+    params_bytes: u64,
+    shared_bytes: u32,
+    local_offset: u64,
+    block_bytes: u64,
+}
+
+impl ArenaLayout {
+    fn new(kernel: &CompiledKernel, config: &LaunchConfig<'_>) -> ArenaLayout {
+        let params_bytes = u64::from(kernel.param_bytes()).next_multiple_of(ARENA_ALIGN);
+        let shared_bytes = kernel.shared_bytes(config.dynamic_shared_bytes);
+        let local_offset = u64::from(shared_bytes).next_multiple_of(ARENA_ALIGN);
+        let threads = config.block_threads().min(u64::from(LaunchConfig::BLOCK_THREADS_MAX));
+        let local = (threads * u64::from(kernel.local_bytes())).next_multiple_of(ARENA_ALIGN);
+        ArenaLayout { params_bytes, shared_bytes, local_offset, block_bytes: local_offset + local }
+    }
+
+    fn block(&self, arena: u64, participant: u32) -> BlockMemory {
+        let shared = arena + self.params_bytes + u64::from(participant) * self.block_bytes;
+        BlockMemory { shared, local: shared + self.local_offset }
+    }
+}
+
+fn thread_cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid clock and a valid place for the result.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

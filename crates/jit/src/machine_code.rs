@@ -1,0 +1,66 @@
+//! Executable memory of one compiled function.
+
+use std::io;
+use std::ptr::{self, NonNull};
+
+use crate::block::Code;
+use crate::context::{FrameLayout, WarpFunction};
+
+/// A mapping that holds machine code, readable and executable; unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct MachineCode {
+    memory: NonNull<u8>,
+    len: usize,
+    frame: FrameLayout,
+    lane_tids: bool,
+    rotates: bool,
+}
+
+// SAFETY: the mapping is never written after `new`.
+unsafe impl Send for MachineCode {}
+// SAFETY: as above.
+unsafe impl Sync for MachineCode {}
+
+impl MachineCode {
+    /// Maps `bytes`, the position-independent code of a [`WarpFunction`] over warps with this layout.
+    pub(crate) fn new(
+        bytes: &[u8],
+        frame: FrameLayout,
+        lane_tids: bool,
+        rotates: bool,
+    ) -> io::Result<MachineCode> {
+        let len = bytes.len().max(1);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new private mapping touches nothing that exists.
+        let address = unsafe {
+            libc::mmap(ptr::null_mut(), len, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let memory = NonNull::new(address.cast::<u8>()).expect("a mapping is not at null");
+        let code = MachineCode { memory, len, frame, lane_tids, rotates };
+        // SAFETY: the mapping is writable, ours alone and `len` long; then it becomes executable instead.
+        let protected = unsafe {
+            memory.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            libc::mprotect(address, len, libc::PROT_READ | libc::PROT_EXEC)
+        };
+        if protected != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(code)
+    }
+
+    pub(crate) fn code(&self) -> Code {
+        // SAFETY: the mapping starts with a function of this type.
+        let function = unsafe { std::mem::transmute::<*mut u8, WarpFunction>(self.memory.as_ptr()) };
+        Code { function, frame: self.frame, lane_tids: self.lane_tids, rotates: self.rotates }
+    }
+}
+
+impl Drop for MachineCode {
+    fn drop(&mut self) {
+        // SAFETY: `new` mapped exactly this.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.len) };
+    }
+}
