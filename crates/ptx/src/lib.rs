@@ -11,6 +11,13 @@
 //! the answer is a tree or a [`ParseError`] that says where, and memory grows with the text, never with a number in it.
 
 pub mod ast;
+mod error;
+mod index;
+mod lex;
 mod mnemonic;
+mod parse;
 
+pub use error::{ParseError, ParseErrorKind};
+pub use index::{ClosureError, ModuleIndex};
 pub use mnemonic::{Modifier, Opcode, Space, SpecialRegister, Type};
+pub use parse::parse;
