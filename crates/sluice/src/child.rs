@@ -1,0 +1,241 @@
+//! The program under a lease: started as a direct child, its signals passed on, its end reported as a shell would.
+//!
+//! A terminal sends its signals (Ctrl-C, Ctrl-\, hang-up) to the whole foreground process group, the child
+//! included, so those are only kept from ending us before the child. A signal that some process sent to us alone
+//! (`kill PID`, a supervisor's SIGTERM) is passed on. The kernel says which is which in `si_code`.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// Sluice itself failed; `env` and `docker run` use the same codes.
+pub(crate) const EXIT_SLUICE_FAILED: i32 = 125;
+/// The program exists and cannot be started.
+const EXIT_NOT_EXECUTABLE: i32 = 126;
+/// The program does not exist.
+const EXIT_NOT_FOUND: i32 = 127;
+
+/// Why a program did not start.
+#[derive(Debug)]
+pub(crate) struct NotStarted {
+    pub(crate) message: String,
+    pub(crate) exit_code: i32,
+}
+
+/// The file that the shell would run for `program`; checked before anything is leased for it.
+pub(crate) fn find_program(program: &OsStr, search_path: Option<&OsStr>) -> Result<PathBuf, NotStarted> {
+    let not_found = || NotStarted {
+        message: format!("{}: no such program", program.to_string_lossy()),
+        exit_code: EXIT_NOT_FOUND,
+    };
+    let not_executable = |why: &str| NotStarted {
+        message: format!("{}: {why}", program.to_string_lossy()),
+        exit_code: EXIT_NOT_EXECUTABLE,
+    };
+    if program.as_bytes().contains(&b'/') {
+        let path = Path::new(program);
+        return match path.metadata() {
+            Err(_) => Err(not_found()),
+            Ok(found) if found.is_dir() => Err(not_executable("is a folder")),
+            Ok(_) if !may_execute(path) => Err(not_executable("is not executable (chmod +x)")),
+            Ok(_) => Ok(path.to_path_buf()),
+        };
+    }
+    let folders = search_path.map(std::env::split_paths).into_iter().flatten();
+    let found: Vec<PathBuf> = folders.map(|folder| folder.join(program)).filter(|path| path.is_file()).collect();
+    match found.iter().find(|path| may_execute(path)) {
+        Some(path) => Ok(path.clone()),
+        None if found.is_empty() => Err(not_found()),
+        None => Err(not_executable("is not executable (chmod +x)")),
+    }
+}
+
+fn may_execute(path: &Path) -> bool {
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: the path is a NUL-terminated string that lives through the call.
+    unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
+}
+
+/// Starts `arguments` with `environment` on top of ours and waits for its end.
+pub(crate) fn run_to_end(
+    arguments: &[OsString],
+    environment: &[(OsString, OsString)],
+) -> Result<ExitStatus, NotStarted> {
+    let (program, arguments) = arguments.split_first().ok_or_else(|| NotStarted {
+        message: "no program was named".into(),
+        exit_code: EXIT_NOT_FOUND,
+    })?;
+    let mut command = Command::new(program);
+    command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
+    let parent = std::process::id();
+    // SAFETY: between fork and exec the closure makes two system calls and touches no memory of the parent.
+    unsafe { command.pre_exec(move || die_with_parent(parent)) };
+
+    let relay = SignalRelay::install();
+    let mut child = command.spawn().map_err(|error| NotStarted {
+        message: format!("{}: {}", program.to_string_lossy(), start_failure(&error)),
+        exit_code: match error.kind() {
+            io::ErrorKind::NotFound => EXIT_NOT_FOUND,
+            _ => EXIT_NOT_EXECUTABLE,
+        },
+    })?;
+    relay.start(child.id() as i32);
+    let status = child.wait();
+    relay.stop();
+    status.map_err(|error| NotStarted {
+        message: format!("waiting for {}: {error}", program.to_string_lossy()),
+        exit_code: EXIT_SLUICE_FAILED,
+    })
+}
+
+fn start_failure(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOEXEC) => "is neither a program for this machine nor a script with a #! line".into(),
+        Some(libc::ENOENT) => "the interpreter that it names does not exist".into(),
+        _ => error.to_string(),
+    }
+}
+
+/// If sluice is killed, its program must not go on without the GPU: it gets SIGTERM.
+fn die_with_parent(parent: u32) -> io::Result<()> {
+    // SAFETY: PR_SET_PDEATHSIG takes a signal number and changes only the calling process.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if std::os::unix::process::parent_id() != parent {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH)); // it died before the call above
+    }
+    Ok(())
+}
+
+/// What a shell's `$?` would be: the exit code, or 128 + the signal that ended the program.
+pub(crate) fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// The signals that ask a process for something and that people send to `sluice run` meaning its program.
+/// (SIGKILL and SIGSTOP cannot be caught, SIGCHLD is ours, faults are our own, and job control by Ctrl-Z works on
+/// the whole group.)
+const PASSED_ON: [i32; 9] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGWINCH,
+    libc::SIGCONT,
+];
+
+/// The child that signals go to; 0 while there is none.
+static CHILD: AtomicI32 = AtomicI32::new(0);
+
+/// Signals that arrive between the installation of the handlers and the start of the child wait, blocked.
+struct SignalRelay {
+    /// The mask from before.
+    mask: libc::sigset_t,
+}
+
+impl SignalRelay {
+    /// From here on no signal of [`PASSED_ON`] ends this process. A signal that was ignored when we were started
+    /// (`nohup`) stays ignored, by the child as well.
+    fn install() -> SignalRelay {
+        let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
+        let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises `blocked` before the others read it; pthread_sigmask fills `mask`.
+        let (blocked, mask) = unsafe {
+            libc::sigemptyset(blocked.as_mut_ptr());
+            for signal in PASSED_ON {
+                libc::sigaddset(blocked.as_mut_ptr(), signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, blocked.as_ptr(), mask.as_mut_ptr());
+            (blocked.assume_init(), mask.assume_init())
+        };
+        let _ = blocked;
+        for signal in PASSED_ON {
+            // SAFETY: an all-zero sigaction is valid (no flags, empty mask, default handler); the handler below
+            // only makes async-signal-safe calls, and SA_SIGINFO announces its three-argument form.
+            unsafe {
+                let mut before: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, std::ptr::null(), &mut before);
+                if before.sa_sigaction == libc::SIG_IGN {
+                    continue;
+                }
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = pass_on as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
+                action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+                libc::sigaction(signal, &action, std::ptr::null_mut());
+            }
+        }
+        SignalRelay { mask }
+    }
+
+    fn start(&self, child: i32) {
+        CHILD.store(child, Ordering::SeqCst);
+        // SAFETY: the mask was filled by pthread_sigmask.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
+    }
+
+    /// The child has been waited for: its process id may become somebody else's.
+    fn stop(&self) {
+        CHILD.store(0, Ordering::SeqCst);
+    }
+}
+
+extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    let child = CHILD.load(Ordering::SeqCst);
+    // SAFETY: the kernel passes a valid siginfo_t to a handler installed with SA_SIGINFO.
+    let sent_by_a_process = unsafe { (*info).si_code } <= 0;
+    if child > 0 && sent_by_a_process {
+        // SAFETY: kill is async-signal-safe, and `child` has not been waited for.
+        unsafe { libc::kill(child, signal) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(arguments: &[&str]) -> Result<i32, i32> {
+        let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        run_to_end(&arguments, &[("SLUICE_TEST".into(), "seven".into())])
+            .map(exit_code)
+            .map_err(|failure| failure.exit_code)
+    }
+
+    // One test: the relay is one per process.
+    #[test]
+    fn ends_are_reported_as_a_shell_does() {
+        assert_eq!(run(&["true"]), Ok(0));
+        assert_eq!(run(&["sh", "-c", "exit 42"]), Ok(42));
+        assert_eq!(run(&["sh", "-c", "kill -KILL $$"]), Ok(128 + 9));
+        assert_eq!(run(&["sh", "-c", "test $SLUICE_TEST = seven"]), Ok(0));
+        assert_eq!(run(&["/nonexistent/program"]), Err(127));
+        assert_eq!(run(&["/"]), Err(126));
+        // A signal to us reaches the child: it asks for one and waits for it.
+        let ask_parent = "trap 'exit 7' USR1; kill -USR1 $PPID; while :; do sleep 0.01; done";
+        assert_eq!(run(&["sh", "-c", ask_parent]), Ok(7));
+    }
+
+    #[test]
+    fn programs_are_found_as_a_shell_finds_them() {
+        let folder = std::env::temp_dir().join(format!("sluice-find-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(folder.join("data"), "").expect("a file");
+        let path = std::env::join_paths([folder.as_path(), Path::new("/bin")]).expect("a path");
+        let find = |name: &str| find_program(OsStr::new(name), Some(&path)).map_err(|failure| failure.exit_code);
+        assert_eq!(find("sh"), Ok(PathBuf::from("/bin/sh")));
+        assert_eq!(find("/bin/sh"), Ok(PathBuf::from("/bin/sh")));
+        assert_eq!(find("data"), Err(126));
+        assert_eq!(find("no-such-program"), Err(127));
+        assert_eq!(find("/bin"), Err(126));
+        assert_eq!(find("./no-such-program"), Err(127));
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+}

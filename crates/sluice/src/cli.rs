@@ -1,0 +1,239 @@
+//! The command line: what can be said, and what `--help` tells a newcomer. No behaviour.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::quantity::{Memory, Period, Share};
+
+/// Run CUDA programs on a share of a GPU that this machine does not have.
+#[derive(Debug, Parser)]
+#[command(name = "sluice", version, max_term_width = 100, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sluice run -- python train.py                       on this machine's GPU, or a software GPU
+  sluice run -p 0.25 --memory 8GiB --node gpu1:7583 -- python train.py
+                                                      on a quarter of a GPU of the machine gpu1
+  sluice node --listen 0.0.0.0:7583                   lend this machine's GPUs to others
+  sluice sessions --node gpu1:7583                    who uses them now
+  sluice doctor                                       what is wrong, and what to do about it";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program on a share of a GPU
+    Run(RunArgs),
+    /// Lend this machine's GPUs (or a software GPU) to programs on other machines
+    Node(NodeArgs),
+    /// List the GPUs of a node and what is free on them
+    Gpus(QueryArgs),
+    /// List the programs that use a node's GPUs now
+    Sessions(QueryArgs),
+    /// Check this machine and a node, and say what to do about what is found
+    Doctor(QueryArgs),
+    /// Show the GPU of the lease this program runs under, as nvidia-smi does
+    Smi(SmiArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell to complete for
+        shell: clap_complete::Shell,
+    },
+    /// Serve one client process (started by a node)
+    #[command(hide = true)]
+    Worker {
+        /// What the node hands over
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The program's output, exit code and signals pass through untouched. Sluice's own messages go to stderr, and its own
+failures have exit code 125; a program that cannot be started gives 126, one that does not exist 127.")]
+pub(crate) struct RunArgs {
+    /// How many GPUs
+    #[arg(short = 'n', long = "gpu-count", value_name = "GPUS", default_value_t = 1)]
+    pub(crate) gpu_count: u32,
+
+    /// Share of each GPU's compute time: above 0, up to 1 (0.25 and 25% are the same)
+    #[arg(short = 'p', long, value_name = "SHARE", default_value = "1")]
+    pub(crate) share: Share,
+
+    /// Memory on each GPU, such as 8GiB or 512MiB [default: SHARE x the GPU's memory]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<Memory>,
+
+    /// "hard": never more than the share, even while nobody else computes
+    #[arg(long, value_name = "KIND", default_value = "none")]
+    pub(crate) cap: Cap,
+
+    /// End a kernel that runs longer than this, such as 10s or 500ms
+    #[arg(long, value_name = "TIME")]
+    pub(crate) kernel_timeout: Option<Period>,
+
+    /// The node to run on [default: $SLUICE_NODE, else a private node on this machine]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) node: Option<String>,
+
+    /// GPUs of the private node: auto, nvidia, or software[:COUNT[,MEMORY]]
+    #[arg(long, value_name = "GPUS", conflicts_with = "node")]
+    pub(crate) gpus: Option<GpuChoice>,
+
+    /// Do not say which GPU the program got, nor what it used
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "CMD")]
+    pub(crate) program: Vec<std::ffi::OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NodeArgs {
+    /// Where to listen: HOST:PORT (port 0 takes a free one) or unix:PATH. There is no authentication yet: beyond
+    /// this machine, listen only on networks you trust
+    #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN)]
+    pub(crate) listen: String,
+
+    /// auto (NVIDIA GPUs, else one software GPU), nvidia, or software[:COUNT[,MEMORY]]
+    #[arg(long, value_name = "GPUS", default_value = "auto")]
+    pub(crate) gpus: GpuChoice,
+}
+
+/// Loopback only, until a person says otherwise.
+const DEFAULT_LISTEN: &str = "127.0.0.1:7583";
+
+#[derive(Debug, Args)]
+pub(crate) struct QueryArgs {
+    /// The node to ask [default: $SLUICE_NODE]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) node: Option<String>,
+
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SmiArgs {
+    /// One line for each GPU
+    #[arg(short = 'L', long = "list-gpus")]
+    pub(crate) list_gpus: bool,
+
+    /// Comma-separated properties, such as name,memory.total,utilization.gpu
+    #[arg(long, value_name = "PROPERTIES")]
+    pub(crate) query_gpu: Option<String>,
+
+    /// csv, optionally with noheader and nounits
+    #[arg(long, value_name = "FORMAT", requires = "query_gpu")]
+    pub(crate) format: Option<String>,
+
+    /// Only this GPU: its index or UUID
+    #[arg(short = 'i', long = "id", value_name = "ID")]
+    pub(crate) id: Option<String>,
+}
+
+/// Whether a session may use more than its share while the GPU would idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Cap {
+    /// What nobody else wants is free to use
+    None,
+    /// Never more than the share
+    Hard,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    Table,
+    Json,
+}
+
+/// Which GPUs a node lends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GpuChoice {
+    /// NVIDIA's if there are any, else one software GPU.
+    Auto,
+    Nvidia,
+    Software { count: u32, memory: Option<Memory> },
+}
+
+impl std::str::FromStr for GpuChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<GpuChoice, String> {
+        let (kind, detail) = match text.split_once(':') {
+            Some((kind, detail)) => (kind, Some(detail)),
+            None => (text, None),
+        };
+        match (kind, detail) {
+            ("auto", None) => Ok(GpuChoice::Auto),
+            ("nvidia", None) => Ok(GpuChoice::Nvidia),
+            ("software", None) => Ok(GpuChoice::Software { count: 1, memory: None }),
+            ("software", Some(detail)) => {
+                let (count, memory) = match detail.split_once(',') {
+                    Some((count, memory)) => (count, Some(memory.parse()?)),
+                    None => (detail, None),
+                };
+                match count.parse() {
+                    Ok(count @ 1..=GPUS_MAX) => Ok(GpuChoice::Software { count, memory }),
+                    _ => Err(format!("the number of software GPUs is 1 to {GPUS_MAX}, not {count:?}")),
+                }
+            }
+            _ => Err("expected auto, nvidia, or software[:COUNT[,MEMORY]], such as software:2,4GiB".into()),
+        }
+    }
+}
+
+/// More than any server holds; a bound against slips of the keyboard.
+const GPUS_MAX: u32 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn gpu_choices() {
+        let check = |text: &str, expect: Result<GpuChoice, &str>| match (text.parse::<GpuChoice>(), expect) {
+            (Ok(got), Ok(expect)) => assert_eq!(got, expect, "{text}"),
+            (Err(got), Err(part)) => assert!(got.contains(part), "{text}: {got}"),
+            (got, expect) => panic!("{text}: {got:?}, expected {expect:?}"),
+        };
+        let software = |count, memory_mib: Option<u64>| {
+            Ok(GpuChoice::Software { count, memory: memory_mib.map(|mib| Memory::from_bytes(mib << 20)) })
+        };
+        check("auto", Ok(GpuChoice::Auto));
+        check("nvidia", Ok(GpuChoice::Nvidia));
+        check("software", software(1, None));
+        check("software:3", software(3, None));
+        check("software:2,4GiB", software(2, Some(4096)));
+        check("software:0", Err("1 to 64"));
+        check("software:2,lots", Err("lots"));
+        check("amd", Err("expected auto"));
+        check("auto:2", Err("expected auto"));
+    }
+
+    #[test]
+    fn the_program_keeps_its_own_options() {
+        let cli = Cli::parse_from(["sluice", "run", "-p", "25%", "--", "prog", "-p", "--memory", "--", "x"]);
+        let Command::Run(run) = cli.command else { panic!("not a run") };
+        assert_eq!(run.share.ppm(), 250_000);
+        assert_eq!(run.program, ["prog", "-p", "--memory", "--", "x"]);
+    }
+
+    #[test]
+    fn shares_outside_the_range_are_refused() {
+        for share in ["0", "1.01", "-1", "101%", "nan", "inf", "", "half"] {
+            let refused = Cli::try_parse_from(["sluice", "run", &format!("--share={share}"), "--", "x"]);
+            assert!(refused.is_err(), "{share}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What a program finds around it under a lease: the client libraries under the names that CUDA programs look for,
+//! the session to attach to, and, for a software GPU only, what makes each toolkit hand over PTX.
+//!
+//! Everything is environment: nothing is installed, no file of the system is touched, and the folder of links that
+//! the environment points to is gone when the program has ended.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// A library that Sluice brings, and the names that programs know it by.
+struct ClientLibrary {
+    /// As cargo builds it.
+    built: &'static str,
+    /// As programs load it; the first is the name that an installation uses.
+    names: &'static [&'static str],
+}
+
+const CUDA: ClientLibrary =
+    ClientLibrary { built: "libsluice_client.so", names: &["libcuda.so.1", "libcuda.so"] };
+const NVML: ClientLibrary =
+    ClientLibrary { built: "libsluice_nvml.so", names: &["libnvidia-ml.so.1", "libnvidia-ml.so"] };
+/// Hides nvJitLink from Python, see `crates/nojitlink`.
+const NO_JITLINK: ClientLibrary =
+    ClientLibrary { built: "libsluice_nojitlink.so", names: &["libsluice-nojitlink.so"] };
+
+/// Where the client libraries are.
+#[derive(Clone, Debug)]
+pub(crate) struct Libraries {
+    pub(crate) cuda: PathBuf,
+    pub(crate) nvml: Option<PathBuf>,
+    no_jitlink: Option<PathBuf>,
+}
+
+impl Libraries {
+    /// Looks in `$SLUICE_LIB_DIR`, or else beside the executable: `../lib/sluice` of an installation, the
+    /// executable's own folder of a build.
+    pub(crate) fn find() -> Result<Libraries, String> {
+        let folders = match std::env::var_os("SLUICE_LIB_DIR") {
+            Some(folder) => vec![PathBuf::from(folder)],
+            None => {
+                let executable = std::env::current_exe().map_err(|e| format!("where this program is: {e}"))?;
+                let folder = executable.parent().unwrap_or(Path::new("/")).to_path_buf();
+                vec![folder.join("../lib/sluice"), folder]
+            }
+        };
+        Libraries::find_in(&folders)
+    }
+
+    fn find_in(folders: &[PathBuf]) -> Result<Libraries, String> {
+        let look = |library: &ClientLibrary| {
+            let names = || library.names.iter().take(1).chain([&library.built]);
+            let mut paths = folders.iter().flat_map(|folder| names().map(move |name| folder.join(name)));
+            paths.find(|path| path.is_file()).and_then(|path| path.canonicalize().ok())
+        };
+        let cuda = look(&CUDA).ok_or_else(|| {
+            let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+            format!(
+                "the client library ({} or {}) is not in {}; build it with `cargo build --release`, or set \
+                 SLUICE_LIB_DIR to the folder that holds it",
+                CUDA.names[0],
+                CUDA.built,
+                folders.join(" nor in ")
+            )
+        })?;
+        Ok(Libraries { cuda, nvml: look(&NVML), no_jitlink: look(&NO_JITLINK) })
+    }
+}
+
+/// The folder of links, and the environment that points to it. Dropping it removes the folder.
+pub(crate) struct Surroundings {
+    folder: PathBuf,
+    environment: Vec<(OsString, OsString)>,
+}
+
+impl Surroundings {
+    /// `session` is what the client library attaches with; `software` says that the leased GPU runs PTX only.
+    pub(crate) fn prepare(libraries: &Libraries, session: &str, software: bool) -> io::Result<Surroundings> {
+        let mut this = Surroundings { folder: fresh_folder()?, environment: Vec::new() };
+        let (lib, bin) = (this.folder.join("lib"), this.folder.join("bin"));
+        fs::create_dir(&lib)?;
+        fs::create_dir(&bin)?;
+        link_all(&lib, &CUDA, &libraries.cuda)?;
+        if let Some(nvml) = &libraries.nvml {
+            link_all(&lib, &NVML, nvml)?;
+        }
+        symlink(std::env::current_exe()?, bin.join("nvidia-smi"))?;
+
+        this.prepend("LD_LIBRARY_PATH", &lib);
+        this.prepend("PATH", &bin);
+        this.set("SLUICE_SESSION", session);
+        if software {
+            this.ask_for_ptx(libraries);
+        }
+        Ok(this)
+    }
+
+    pub(crate) fn environment(&self) -> &[(OsString, OsString)] {
+        &self.environment
+    }
+
+    /// What each toolkit needs to hand PTX, not machine code, to the driver. What the user has set stays.
+    fn ask_for_ptx(&mut self, libraries: &Libraries) {
+        // CuPy: NVRTC to PTX instead of to machine code.
+        self.set_default("CUPY_COMPILE_WITH_PTX", "1");
+        // numba-cuda hands LTO code to nvJitLink whenever it finds that, and PTX to the driver otherwise.
+        if let Some(no_jitlink) = &libraries.no_jitlink {
+            let mut audit = no_jitlink.clone().into_os_string();
+            if let Some(others) = non_empty("LD_AUDIT") {
+                audit.push(":");
+                audit.push(others);
+            }
+            self.set("LD_AUDIT", audit);
+        }
+    }
+
+    fn set(&mut self, name: &str, value: impl AsRef<OsStr>) {
+        self.environment.push((name.into(), value.as_ref().into()));
+    }
+
+    fn set_default(&mut self, name: &str, value: &str) {
+        if std::env::var_os(name).is_none() {
+            self.set(name, value);
+        }
+    }
+
+    fn prepend(&mut self, name: &str, folder: &Path) {
+        let mut value = folder.as_os_str().to_os_string();
+        if let Some(others) = non_empty(name) {
+            value.push(":");
+            value.push(others);
+        }
+        self.set(name, value);
+    }
+}
+
+impl Drop for Surroundings {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// An empty entry in a search path means the current folder; an empty variable must not become one.
+fn non_empty(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn link_all(folder: &Path, library: &ClientLibrary, target: &Path) -> io::Result<()> {
+    library.names.iter().try_for_each(|name| symlink(target, folder.join(name)))
+}
+
+/// A new folder that only this user can enter.
+fn fresh_folder() -> io::Result<PathBuf> {
+    let base = std::env::temp_dir();
+    for attempt in 0..100u32 {
+        let folder = base.join(format!("sluice-{}-{attempt}", std::process::id()));
+        match fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            done => return done.map(|()| folder),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("no free folder name in {}", base.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn build_folder() -> PathBuf {
+        let folder = fresh_folder().expect("a folder");
+        fs::write(folder.join(CUDA.built), "").expect("a file");
+        fs::write(folder.join(NO_JITLINK.built), "").expect("a file");
+        folder
+    }
+
+    fn value(surroundings: &Surroundings, name: &str) -> Option<String> {
+        let found = surroundings.environment().iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.to_string_lossy().into_owned())
+    }
+
+    #[test]
+    fn a_missing_library_is_named_with_the_way_out() {
+        let error = Libraries::find_in(&["/nowhere".into(), "/nor/here".into()]).expect_err("not there");
+        for part in ["libcuda.so.1", "/nowhere", "/nor/here", "SLUICE_LIB_DIR", "cargo build"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn programs_find_the_client_library_first() {
+        let build = build_folder();
+        let libraries = Libraries::find_in(std::slice::from_ref(&build)).expect("found");
+        assert!(libraries.nvml.is_none());
+        let surroundings = Surroundings::prepare(&libraries, "tcp:host:1#token", false).expect("prepared");
+        let folder = surroundings.folder.clone();
+        let search = value(&surroundings, "LD_LIBRARY_PATH").expect("set");
+        assert!(search.starts_with(&format!("{}/lib", folder.display())), "{search}");
+        assert_eq!(fs::read_link(folder.join("lib/libcuda.so.1")).expect("a link"), libraries.cuda);
+        assert_eq!(value(&surroundings, "SLUICE_SESSION").as_deref(), Some("tcp:host:1#token"));
+        // With an NVIDIA GPU, nothing else.
+        assert_eq!(surroundings.environment().len(), 3);
+        drop(surroundings);
+        assert!(!folder.exists());
+        fs::remove_dir_all(build).expect("removed");
+    }
+
+    #[test]
+    fn a_software_gpu_asks_for_ptx() {
+        let build = build_folder();
+        let libraries = Libraries::find_in(std::slice::from_ref(&build)).expect("found");
+        let surroundings = Surroundings::prepare(&libraries, "session", true).expect("prepared");
+        assert_eq!(value(&surroundings, "CUPY_COMPILE_WITH_PTX").as_deref(), Some("1"));
+        assert!(value(&surroundings, "LD_AUDIT").expect("set").ends_with(NO_JITLINK.built));
+        fs::remove_dir_all(build).expect("removed");
+    }
+}

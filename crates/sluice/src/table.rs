@@ -1,0 +1,46 @@
+//! Tables for people: columns as wide as their widest cell, numbers to the right.
+
+use std::fmt::Write;
+
+/// Which side of its column a cell leans to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Align {
+    Left,
+    Right,
+}
+
+/// Renders `rows` under `columns`, two spaces apart, with no trailing blanks.
+pub(crate) fn render(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = columns.iter().map(|(title, _)| title.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let titles: Vec<String> = columns.iter().map(|(title, _)| title.to_string()).collect();
+    let mut text = String::new();
+    for row in std::iter::once(&titles).chain(rows) {
+        let mut line = String::new();
+        for ((cell, width), (_, align)) in row.iter().zip(&widths).zip(columns) {
+            let _ = match align {
+                Align::Left => write!(line, "{cell:<width$}  "),
+                Align::Right => write!(line, "{cell:>width$}  "),
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_fit_their_cells() {
+        let rows = [vec!["one".into(), "8 GiB".into()], vec!["another".into(), "512 MiB".into()]];
+        let text = render(&[("GPU", Align::Left), ("MEMORY", Align::Right)], &rows);
+        assert_eq!(text, "GPU       MEMORY\none        8 GiB\nanother  512 MiB\n");
+    }
+}
