@@ -20,6 +20,8 @@
 pub mod analysis;
 pub mod builder;
 pub mod inst;
+#[cfg(feature = "interp")]
+pub mod interp;
 pub mod kernel;
 pub mod types;
 

@@ -1,0 +1,203 @@
+//! Loads, stores and atomics: the windows of a block, and global memory behind a trait.
+
+use std::collections::HashMap;
+
+use super::{InterpFault, Launch, RunningBlock, scalar};
+use crate::{Inst, InstId, Place, RuntimeFunction, Space, Type, Window};
+
+/// Global memory as the interpreter sees it.
+pub trait GlobalMemory {
+    /// Fills `bytes` from `address`, or says that there is no memory.
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), InterpFault>;
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), InterpFault>;
+}
+
+/// Separate allocations at given addresses; everything between them is illegal.
+#[derive(Default)]
+pub struct SparseMemory {
+    allocations: HashMap<u64, Vec<u8>>,
+}
+
+impl SparseMemory {
+    pub fn insert(&mut self, address: u64, bytes: Vec<u8>) {
+        self.allocations.insert(address, bytes);
+    }
+
+    pub fn get(&self, address: u64) -> Option<&[u8]> {
+        self.allocations.get(&address).map(Vec::as_slice)
+    }
+
+    fn slice(&mut self, address: u64, length: usize) -> Result<&mut [u8], InterpFault> {
+        self.allocations
+            .iter_mut()
+            .find_map(|(start, bytes)| {
+                let offset = usize::try_from(address.checked_sub(*start)?).ok()?;
+                bytes.get_mut(offset..offset.checked_add(length)?)
+            })
+            .ok_or(InterpFault::IllegalAddress { address })
+    }
+}
+
+impl GlobalMemory for SparseMemory {
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), InterpFault> {
+        bytes.copy_from_slice(self.slice(address, bytes.len())?);
+        Ok(())
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), InterpFault> {
+        self.slice(address, bytes.len())?.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+// Generic addresses of the windows, far above any real address.
+const SHARED_BASE: u64 = 1 << 60;
+const LOCAL_BASE: u64 = 2 << 60;
+const PARAM_BASE: u64 = 3 << 60;
+/// Between the local frames of two threads.
+const LOCAL_STRIDE: u64 = 1 << 32;
+
+pub(super) fn window_base(window: Window, thread: usize) -> u64 {
+    match window {
+        Window::Shared => SHARED_BASE,
+        Window::Local => LOCAL_BASE + thread as u64 * LOCAL_STRIDE,
+        Window::Param => PARAM_BASE,
+    }
+}
+
+impl RunningBlock {
+    /// A memory instruction or call of one thread.
+    pub(super) fn access(
+        &mut self,
+        launch: &Launch<'_>,
+        memory: &mut dyn GlobalMemory,
+        t: usize,
+        id: InstId,
+    ) -> Result<(), InterpFault> {
+        let data = launch.kernel.inst(id);
+        match &data.inst {
+            Inst::Load { place, ty, count, guard, .. } => {
+                let active = guard.is_none_or(|guard| self.value(t, guard) != 0);
+                for index in 0..u32::from(*count) {
+                    let bits = if active {
+                        let address = self.address(t, place, *ty, *count, index)?;
+                        self.read(launch, memory, address, *ty)?
+                    } else {
+                        0
+                    };
+                    self.set(t, data.result(index as usize), bits);
+                }
+            }
+            Inst::Store { place, ty, values, guard, .. } => {
+                if guard.is_none_or(|guard| self.value(t, guard) != 0) {
+                    for (index, value) in values.iter().enumerate() {
+                        let address = self.address(t, place, *ty, values.len() as u8, index as u32)?;
+                        self.write(memory, address, *ty, self.value(t, *value))?;
+                    }
+                }
+            }
+            Inst::Atomic { op, place, ty, arg, compare, guard, .. } => {
+                let mut old = 0;
+                if guard.is_none_or(|guard| self.value(t, guard) != 0) {
+                    let address = self.address(t, place, *ty, 1, 0)?;
+                    old = self.read(launch, memory, address, *ty)?;
+                    let compare = compare.map(|compare| self.value(t, compare));
+                    let new = scalar::atomic(*op, *ty, old, self.value(t, *arg), compare);
+                    self.write(memory, address, *ty, new)?;
+                }
+                if data.result_count > 0 {
+                    self.set(t, data.result(0), old);
+                }
+            }
+            Inst::CallRuntime { function, .. } => {
+                return Err(match function {
+                    RuntimeFunction::AssertFail => InterpFault::Assert,
+                    RuntimeFunction::Vprintf => InterpFault::Unsupported("vprintf"),
+                    RuntimeFunction::Malloc | RuntimeFunction::Free => {
+                        InterpFault::Unsupported("device heap")
+                    }
+                });
+            }
+            _ => unreachable!("not a memory instruction"),
+        }
+        self.threads[t].at += 1;
+        Ok(())
+    }
+
+    /// The generic address of element `index` of `count`; the whole access is aligned, as PTX asks.
+    fn address(&self, t: usize, place: &Place, ty: Type, count: u8, index: u32) -> Result<u64, InterpFault> {
+        let base = self.value(t, place.addr);
+        let in_window = |window| {
+            let offset = (base as u32).wrapping_add(place.offset as u32);
+            window_base(window, t) + u64::from(offset)
+        };
+        let address = match place.space {
+            Space::Generic | Space::Global | Space::Const => base.wrapping_add(place.offset as i64 as u64),
+            Space::Shared => in_window(Window::Shared),
+            Space::Local => in_window(Window::Local),
+            Space::Param => in_window(Window::Param),
+        };
+        if !address.is_multiple_of(u64::from(ty.bytes()) * u64::from(count)) {
+            return Err(InterpFault::MisalignedAddress { address });
+        }
+        Ok(address + u64::from(index * ty.bytes()))
+    }
+
+    fn read(
+        &mut self,
+        launch: &Launch<'_>,
+        memory: &mut dyn GlobalMemory,
+        address: u64,
+        ty: Type,
+    ) -> Result<u64, InterpFault> {
+        let mut bytes = [0; 8];
+        let length = ty.bytes() as usize;
+        if address >= PARAM_BASE {
+            bytes[..length].copy_from_slice(within(launch.params, address, address - PARAM_BASE, length)?);
+        } else if let Some(window) = self.window(address, length)? {
+            bytes[..length].copy_from_slice(window);
+        } else {
+            memory.read(address, &mut bytes[..length])?;
+        }
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    fn write(
+        &mut self,
+        memory: &mut dyn GlobalMemory,
+        address: u64,
+        ty: Type,
+        bits: u64,
+    ) -> Result<(), InterpFault> {
+        let bytes = &bits.to_le_bytes()[..ty.bytes() as usize];
+        if let Some(window) = self.window(address, bytes.len())? {
+            window.copy_from_slice(bytes);
+            return Ok(());
+        }
+        memory.write(address, bytes)
+    }
+
+    /// Where in the block's own memory this address is; None when it is global.
+    fn window(&mut self, address: u64, length: usize) -> Result<Option<&mut [u8]>, InterpFault> {
+        let illegal = InterpFault::IllegalAddress { address };
+        let (bytes, offset) = if address < SHARED_BASE {
+            return Ok(None);
+        } else if address < LOCAL_BASE {
+            (&mut self.shared, address - SHARED_BASE)
+        } else if address < PARAM_BASE {
+            let thread = ((address - LOCAL_BASE) / LOCAL_STRIDE) as usize;
+            let Some(thread) = self.threads.get_mut(thread) else { return Err(illegal) };
+            (&mut thread.local, (address - LOCAL_BASE) % LOCAL_STRIDE)
+        } else {
+            return Err(illegal);
+        };
+        bytes.get_mut(offset as usize..offset as usize + length).map(Some).ok_or(illegal)
+    }
+}
+
+fn within(bytes: &[u8], address: u64, offset: u64, length: usize) -> Result<&[u8], InterpFault> {
+    usize::try_from(offset)
+        .ok()
+        .and_then(|offset| bytes.get(offset..offset.checked_add(length)?))
+        .ok_or(InterpFault::IllegalAddress { address })
+}
