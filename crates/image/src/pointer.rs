@@ -1,0 +1,111 @@
+//! Images as the CUDA Driver API gets them: a pointer without a length. How far an image goes is told by itself.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::slice;
+
+use crate::elf::{self, Tables};
+use crate::fatbin::{self, CONTAINER_HEADER_BYTES, CONTAINER_MAGIC};
+use crate::{ImageError, looks_like_ptx};
+
+/// Begins the record (`__fatBinC_Wrapper_t` in what nvcc generates) that points to a container.
+pub const WRAPPER_MAGIC: u32 = 0x4662_43b1;
+
+/// What the CUDA runtime passes for code compiled into a program.
+#[repr(C)]
+struct Wrapper {
+    magic: u32,
+    /// 1: `data` is the container. 2: `list` is a null-terminated array of containers to be linked together.
+    version: u32,
+    data: *const c_void,
+    list: *const *const c_void,
+}
+
+/// Containers in a version 2 record; a limit on a list that nothing else ends.
+const LIST_ENTRIES_MAX: usize = 4096;
+
+/// The image or images at a pointer: one, except for a program linked from relocatable device code.
+///
+/// # Safety
+/// The pointer is null, or one that the CUDA Driver API would accept as `cuModuleLoadData`'s `image`: PTX text with
+/// a NUL at its end, or a whole ELF file, fat binary, or wrapper of a fat binary. It stays so for `'a`.
+pub unsafe fn images_at<'a>(pointer: *const c_void) -> Result<Vec<&'a [u8]>, ImageError> {
+    // SAFETY: passed on.
+    let Some(magic) = (unsafe { magic_at(pointer) })? else {
+        // SAFETY: passed on.
+        return unsafe { image_at(pointer) }.map(|image| vec![image]);
+    };
+    if magic != WRAPPER_MAGIC {
+        // SAFETY: passed on.
+        return unsafe { image_at(pointer) }.map(|image| vec![image]);
+    }
+    // SAFETY: the magic says that a wrapper is here, which is whole by the contract.
+    let wrapper = unsafe { pointer.cast::<Wrapper>().read_unaligned() };
+    if wrapper.version != 2 || wrapper.list.is_null() {
+        // SAFETY: the wrapper's data is an image by the contract.
+        return unsafe { image_at(wrapper.data) }.map(|image| vec![image]);
+    }
+    let mut images = Vec::new();
+    for index in 0..LIST_ENTRIES_MAX {
+        // SAFETY: the list goes on until its null entry, which has not been met.
+        let entry = unsafe { wrapper.list.add(index).read_unaligned() };
+        if entry.is_null() {
+            return Ok(images);
+        }
+        // SAFETY: each entry of the list is an image.
+        images.push(unsafe { image_at(entry) }?);
+    }
+    Err(ImageError::Invalid("list of fat binaries"))
+}
+
+/// The image at a pointer that is no wrapper.
+///
+/// # Safety
+/// As for [`images_at`].
+unsafe fn image_at<'a>(pointer: *const c_void) -> Result<&'a [u8], ImageError> {
+    let bytes = pointer.cast::<u8>();
+    // SAFETY: passed on.
+    let size = match unsafe { magic_at(pointer) }? {
+        Some(CONTAINER_MAGIC) => {
+            // SAFETY: a container is whole by the contract, so it has its header.
+            fatbin::container_bytes(unsafe { slice::from_raw_parts(bytes, CONTAINER_HEADER_BYTES) })?
+        }
+        Some(magic) if magic.to_le_bytes() == *elf::MAGIC => {
+            // SAFETY: an ELF file is whole by the contract, so it has its header.
+            let tables = Tables::read(unsafe { slice::from_raw_parts(bytes, elf::HEADER_BYTES) })?;
+            let (offset, length, _) = tables.sections;
+            let offset = usize::try_from(offset).map_err(|_| ImageError::Invalid("ELF header"))?;
+            // SAFETY: and it has its section headers, where its header says.
+            let headers = unsafe { slice::from_raw_parts(bytes.add(offset), length as usize) };
+            usize::try_from(tables.file_bytes(headers)?).map_err(|_| ImageError::Invalid("ELF section"))?
+        }
+        _ => {
+            // SAFETY: what is neither is text with a NUL at its end.
+            let text = unsafe { CStr::from_ptr(pointer.cast::<c_char>()) }.to_bytes();
+            return if looks_like_ptx(text) { Ok(text) } else { Err(ImageError::Unrecognized) };
+        }
+    };
+    if isize::try_from(size).is_err() {
+        return Err(ImageError::Invalid("size"));
+    }
+    // SAFETY: the image is whole by the contract, and this is its size.
+    Ok(unsafe { slice::from_raw_parts(bytes, size) })
+}
+
+/// The first four bytes, as the little-endian number they are; None where text ends before.
+///
+/// # Safety
+/// As for [`images_at`].
+unsafe fn magic_at(pointer: *const c_void) -> Result<Option<u32>, ImageError> {
+    if pointer.is_null() {
+        return Err(ImageError::NullPointer);
+    }
+    let mut magic = [0; 4];
+    for (index, byte) in magic.iter_mut().enumerate() {
+        // SAFETY: no byte of a magic number is zero, so a zero is the end of a text, and nothing is read after it.
+        *byte = unsafe { pointer.cast::<u8>().add(index).read() };
+        if *byte == 0 {
+            return Ok(None);
+        }
+    }
+    Ok(Some(u32::from_le_bytes(magic)))
+}
