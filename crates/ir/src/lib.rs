@@ -23,6 +23,7 @@ pub mod inst;
 #[cfg(feature = "interp")]
 pub mod interp;
 pub mod kernel;
+pub mod text;
 pub mod types;
 
 pub use builder::Builder;
