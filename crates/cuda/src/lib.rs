@@ -5,16 +5,26 @@
 
 mod abi;
 pub mod attributes;
+mod driver;
 pub mod enums;
 pub mod flags;
+mod function;
+mod generated {
+    pub(crate) mod functions;
+    pub(crate) mod table;
+}
 mod guard;
 mod handles;
 mod result;
 mod structs;
 
 pub use attributes::*;
+pub use driver::{CLIENT_MARKER, LoadError, Presence};
 pub use enums::*;
 pub use flags::*;
+pub use function::{Class, FnInfo, ProcAddress, Variant, proc_address};
+pub use generated::functions::{FUNCTIONS, Fn};
+pub use generated::table::DriverTable;
 pub use guard::{absent, guard};
 pub use handles::*;
 pub use result::CUresult;

@@ -1,0 +1,185 @@
+//! Back ends: where a driver table comes from, and what is in it.
+
+use std::{
+    ffi::c_void,
+    path::{Path, PathBuf},
+};
+
+use crate::generated::{
+    functions::{FUNCTIONS, Fn},
+    table::DriverTable,
+};
+
+/// A symbol that only Sluice's client library exports.
+///
+/// Three libraries of a machine may be called `libcuda.so.1`; a worker that took the client's for a driver would
+/// connect to itself.
+pub const CLIENT_MARKER: &str = "sluice_client_marker";
+
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("{0} is not an absolute path")]
+    Relative(PathBuf),
+    #[error("{path} cannot be loaded: {reason}")]
+    Unloadable { path: PathBuf, reason: String },
+    #[error("{0} is Sluice's own client library, not a driver")]
+    Client(PathBuf),
+    #[error("{0} has no cuInit, so it is not a CUDA driver")]
+    NoDriver(PathBuf),
+}
+
+/// Makes the driver table from the prototypes of its functions.
+macro_rules! driver_table {
+    ($($name:ident($($parameter:ident: $of:ty),*);)*) => {
+        /// A CUDA driver: its functions, `None` where it has none. A null stream is the legacy default stream.
+        #[derive(Clone, Copy)]
+        pub struct DriverTable {
+            $(pub $name: Option<unsafe extern "C" fn($($parameter: $of),*) -> CUresult>,)*
+        }
+
+        impl DriverTable {
+            /// No driver at all: what a back end in Rust starts from.
+            pub const EMPTY: DriverTable = DriverTable { $($name: None,)* };
+
+            /// Fills the table from a library.
+            ///
+            /// # Safety
+            ///
+            /// What `symbol` answers is null, or the address of the driver function of that name.
+            pub(crate) unsafe fn resolve(symbol: impl std::ops::Fn(&str) -> *mut c_void) -> DriverTable {
+                DriverTable {
+                    // SAFETY: null is `None`, anything else is the function of that name, as the caller vouches.
+                    $($name: unsafe {
+                        std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn($($of),*) -> CUresult>>(
+                            symbol(stringify!($name)),
+                        )
+                    },)*
+                }
+            }
+
+            /// Whether the driver has this function.
+            pub fn has(&self, function: Fn) -> bool {
+                match function {
+                    $(Fn::$name => self.$name.is_some(),)*
+                    _ => false,
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use driver_table;
+
+impl DriverTable {
+    /// Loads a driver library and keeps it for the rest of the process.
+    ///
+    /// The path is absolute, so that neither the loader's search path nor `LD_LIBRARY_PATH` decides which it is.
+    pub fn load(path: &Path) -> Result<DriverTable, LoadError> {
+        if !path.is_absolute() {
+            return Err(LoadError::Relative(path.into()));
+        }
+        // SAFETY: constructors of a driver library are as trustworthy as the driver that the node was told to use.
+        let library = unsafe { libloading::Library::new(path) }
+            .map_err(|error| LoadError::Unloadable { path: path.into(), reason: error.to_string() })?;
+        // SAFETY: the address is only compared with null, never called or read.
+        if unsafe { address(&library, CLIENT_MARKER) }.is_some() {
+            return Err(LoadError::Client(path.into()));
+        }
+        // SAFETY: a CUDA driver exports its functions with the prototypes of the CUDA Driver API.
+        let table =
+            unsafe { DriverTable::resolve(|name| address(&library, name).unwrap_or(std::ptr::null_mut())) };
+        if table.cuInit.is_none() {
+            return Err(LoadError::NoDriver(path.into()));
+        }
+        // The table points into the library, and drivers do not survive being unloaded.
+        std::mem::forget(library);
+        Ok(table)
+    }
+
+    /// The functions that this driver has.
+    pub fn present(&self) -> Presence {
+        let mut presence = Presence::default();
+        for info in FUNCTIONS.iter().filter(|info| self.has(info.function)) {
+            presence.insert(info.function);
+        }
+        presence
+    }
+}
+
+/// # Safety
+///
+/// The symbol is not a thread-local variable.
+unsafe fn address(library: &libloading::Library, name: &str) -> Option<*mut c_void> {
+    // SAFETY: a raw pointer makes no claim about what it points to.
+    let symbol = unsafe { library.get::<*mut c_void>(name.as_bytes()) };
+    symbol.ok().map(|symbol| *symbol).filter(|address| !address.is_null())
+}
+
+const WORDS: usize = Fn::COUNT.div_ceil(64);
+
+/// A set of driver functions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Presence {
+    words: [u64; WORDS],
+}
+
+impl Default for Presence {
+    fn default() -> Self {
+        Presence { words: [0; WORDS] }
+    }
+}
+
+impl Presence {
+    pub fn insert(&mut self, function: Fn) {
+        let number = function as usize;
+        self.words[number / 64] |= 1 << (number % 64);
+    }
+
+    pub fn contains(&self, function: Fn) -> bool {
+        let number = function as usize;
+        self.words[number / 64] & 1 << (number % 64) != 0
+    }
+
+    pub fn len(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// As sent: 64 functions per word, the first in the lowest bit.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// From what a peer of the same version sent; other lengths give `None`.
+    pub fn from_words(words: &[u64]) -> Option<Presence> {
+        Some(Presence { words: words.try_into().ok()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CUresult;
+
+    #[test]
+    fn a_table_in_rust_tells_what_it_has() {
+        unsafe extern "C" fn init(_flags: u32) -> CUresult {
+            CUresult::SUCCESS
+        }
+        let table = DriverTable { cuInit: Some(init), ..DriverTable::EMPTY };
+        let present = table.present();
+        assert_eq!(present.len(), 1);
+        assert!(present.contains(Fn::cuInit) && !present.contains(Fn::cuMemAlloc_v2));
+        assert_eq!(Presence::from_words(present.words()), Some(present));
+        assert_eq!(Presence::from_words(&[0]), None);
+    }
+
+    #[test]
+    fn only_absolute_paths_of_drivers_are_loaded() {
+        assert!(matches!(DriverTable::load(Path::new("libcuda.so.1")), Err(LoadError::Relative(_))));
+        assert!(matches!(DriverTable::load(Path::new("/nonexistent.so")), Err(LoadError::Unloadable { .. })));
+    }
+}

@@ -1,0 +1,185 @@
+//! What `driver.api` declares, as data.
+
+/// The whole list, in its order.
+#[derive(Debug)]
+pub(crate) struct Declarations {
+    pub(crate) functions: Vec<Function>,
+    pub(crate) messages: Vec<Message>,
+}
+
+/// One driver function.
+#[derive(Debug)]
+pub(crate) struct Function {
+    pub(crate) section: String,
+    /// The exported name, without a per-thread suffix.
+    pub(crate) name: String,
+    /// `None` where the prototype is of no use.
+    pub(crate) parameters: Option<Vec<Parameter>>,
+    pub(crate) class: Class,
+    /// First CUDA version whose `cuGetProcAddress` gives it.
+    pub(crate) version: Option<u32>,
+    pub(crate) variant: Option<Variant>,
+    /// The message, where it is not simply the parameters.
+    pub(crate) message: Option<Fields>,
+}
+
+/// A second export of the same function, for which null streams are the calling thread's own.
+#[derive(Debug)]
+pub(crate) struct Variant {
+    /// `ptds` or `ptsz`.
+    pub(crate) suffix: &'static str,
+    pub(crate) version: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Local,
+    Queued,
+    Waiting,
+    CustomQueued,
+    CustomWaiting,
+    /// By hand in the client, over messages of another function.
+    Via(String),
+    Absent(String),
+}
+
+#[derive(Debug)]
+pub(crate) struct Parameter {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Value(String),
+    /// A handle; the text is its wire name, such as `Stream`.
+    Use(String),
+    New(String),
+    Del(String),
+    Address(Length),
+    InBytes(Length),
+    OutBytes(Length),
+    CStr,
+    In(String),
+    InArray(String, Length),
+    Out {
+        of: String,
+        optional: bool,
+    },
+    /// A C pointer that does not travel.
+    Raw(String),
+}
+
+/// A product of parameter names and numbers, in bytes or elements.
+pub(crate) type Length = Vec<String>;
+
+/// A message of the session: its own fields and those of its answer, as (name, wire type).
+#[derive(Debug, Default)]
+pub(crate) struct Fields {
+    pub(crate) sends: Vec<(String, String)>,
+    pub(crate) replies: Vec<(String, String)>,
+}
+
+/// A message that belongs to no driver function.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) name: String,
+    pub(crate) waits: bool,
+    pub(crate) fields: Fields,
+}
+
+/// Wire names of handles with their C types.
+pub(crate) const HANDLES: &[(&str, &str)] = &[
+    ("Context", "CUcontext"),
+    ("Stream", "CUstream"),
+    ("Event", "CUevent"),
+    ("Module", "CUmodule"),
+    ("Function", "CUfunction"),
+    ("Library", "CUlibrary"),
+    ("Kernel", "CUkernel"),
+    ("LinkState", "CUlinkState"),
+    ("Graph", "CUgraph"),
+    ("GraphNode", "CUgraphNode"),
+    ("GraphExec", "CUgraphExec"),
+    ("MemPool", "CUmemoryPool"),
+    ("Array", "CUarray"),
+];
+
+pub(crate) fn handle_type(name: &str) -> Option<&'static str> {
+    HANDLES.iter().find(|(wire, _)| *wire == name).map(|(_, c)| *c)
+}
+
+impl Class {
+    /// Whether a message of its own travels.
+    pub(crate) fn travels(&self) -> bool {
+        matches!(self, Class::Queued | Class::Waiting | Class::CustomQueued | Class::CustomWaiting)
+    }
+
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self, Class::Waiting | Class::CustomWaiting)
+    }
+
+    /// Whether client stub and worker dispatch are generated as well.
+    pub(crate) fn is_generated(&self) -> bool {
+        matches!(self, Class::Queued | Class::Waiting)
+    }
+}
+
+impl Function {
+    /// The name that `cuGetProcAddress` knows: without `_v2` and the like.
+    pub(crate) fn symbol(&self) -> &str {
+        match self.name.rsplit_once("_v") {
+            Some((symbol, digits)) if digits.bytes().all(|b| b.is_ascii_digit()) => symbol,
+            _ => &self.name,
+        }
+    }
+
+    /// Whether the call goes to a default stream that no parameter names, so that the variant must say which.
+    pub(crate) fn has_hidden_stream(&self) -> bool {
+        let named = self.parameters.iter().flatten().any(|p| p.kind == Kind::Use("Stream".into()));
+        self.variant.is_some() && !named
+    }
+
+    /// The fields of its message.
+    pub(crate) fn fields(&self) -> Fields {
+        let mut fields = Fields::default();
+        if let Some(message) = &self.message {
+            return Fields { sends: message.sends.clone(), replies: message.replies.clone() };
+        }
+        for parameter in self.parameters.iter().flatten() {
+            let name = parameter.name.clone();
+            match &parameter.kind {
+                Kind::Value(of) | Kind::In(of) => fields.sends.push((name, of.clone())),
+                Kind::Use(handle) | Kind::New(handle) | Kind::Del(handle) => {
+                    fields.sends.push((name, handle.clone()))
+                }
+                Kind::Address(_) => fields.sends.push((name, "DevicePtr".into())),
+                Kind::InBytes(_) => fields.sends.push((name, "bytes".into())),
+                Kind::CStr => fields.sends.push((name, "cstr".into())),
+                Kind::InArray(of, _) => fields.sends.push((name, format!("[{of}]"))),
+                Kind::OutBytes(_) => fields.replies.push((name, "bytes".into())),
+                Kind::Out { of, .. } => fields.replies.push((name, of.clone())),
+                Kind::Raw(_) => unreachable!("the parser refuses plain pointers in functions that travel"),
+            }
+        }
+        fields
+    }
+}
+
+impl Parameter {
+    /// Its C type, written in Rust.
+    pub(crate) fn c_type(&self) -> String {
+        let of = |name: &str| handle_type(name).unwrap_or(name).to_string();
+        match &self.kind {
+            Kind::Value(of) | Kind::Raw(of) => of.clone(),
+            Kind::Use(handle) | Kind::Del(handle) => of(handle),
+            Kind::New(handle) => format!("*mut {}", of(handle)),
+            Kind::Address(_) => "CUdeviceptr".into(),
+            Kind::InBytes(_) => "*const c_void".into(),
+            Kind::OutBytes(_) => "*mut c_void".into(),
+            Kind::CStr => "*const c_char".into(),
+            Kind::In(value) | Kind::InArray(value, _) => format!("*const {}", of(value)),
+            Kind::Out { of: value, .. } => format!("*mut {}", of(value)),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The worker's side: from a message to a call of the driver table.
+
+use std::fmt::Write as _;
+
+use super::{declaration::*, source, stubs::extent};
+
+pub(crate) fn generate(api: &Declarations) -> String {
+    let mut out = source::header("The worker's dispatch: from a message to a call of the driver.");
+    out += "#![allow(non_snake_case)] // CUDA's names\n\n";
+    out += "use sluice_cuda::*;\nuse sluice_wire::{Decode, Encode, Op, Reader, Target, commands};\n\n";
+    out += "use crate::execute::{Execute, Refusal, extent, finished};\n\n";
+    customs(&mut out, api);
+    out += "/// Decodes one command, executes it, and appends what its answer carries to `reply`.\n";
+    out += "pub fn dispatch<S: Execute + Custom>(session: &S, op: Op, payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Refusal> {\n";
+    out += "let mut reader = Reader::new(payload);\nmatch op.target() {\n";
+    for function in api.functions.iter().filter(|f| f.class.travels()) {
+        let _ = writeln!(out, "Some(Target::Driver(Fn::{})) => {{", function.name);
+        if function.class.is_generated() {
+            call(&mut out, function);
+        } else {
+            custom(&mut out, &function.name, !function.fields().replies.is_empty());
+        }
+        out += "}\n";
+    }
+    for (index, message) in api.messages.iter().enumerate() {
+        let _ = writeln!(out, "Some(Target::Own({index})) => {{");
+        custom(&mut out, &message.name, !message.fields.replies.is_empty());
+        out += "}\n";
+    }
+    out + "_ => Err(Refusal::UnknownOp(op)),\n}\n}\n"
+}
+
+/// The trait of what is executed by hand; a method that a session does not have refuses.
+fn customs(out: &mut String, api: &Declarations) {
+    *out += "/// The commands that are executed by hand. Answers are appended to `reply` by their own `encode`.\npub trait Custom {\n";
+    let functions = api.functions.iter().filter(|f| f.class.travels() && !f.class.is_generated());
+    let names = functions.map(|f| (f.name.as_str(), f.class.waits(), f.fields())).chain(
+        api.messages.iter().map(|m| {
+            (
+                m.name.as_str(),
+                m.waits,
+                Fields { sends: m.fields.sends.clone(), replies: m.fields.replies.clone() },
+            )
+        }),
+    );
+    for (name, _, fields) in names {
+        let borrowed = fields.sends.iter().any(|(_, of)| source::wire_type(of).contains("'a"));
+        let lifetime = if borrowed { "<'_>" } else { "" };
+        let (reply, last) = match fields.replies.is_empty() {
+            true => ("", "let _ = command;"),
+            false => (", reply: &mut Vec<u8>", "let _ = (command, reply);"),
+        };
+        let _ = writeln!(
+            out,
+            "fn {name}(&self, command: commands::{name}{lifetime}{reply}) -> Result<(), CUresult> {{\n{last}\nErr(CUresult::NOT_SUPPORTED)\n}}"
+        );
+    }
+    *out += "}\n\n";
+}
+
+fn custom(out: &mut String, name: &str, answers: bool) {
+    let _ = writeln!(out, "let command = commands::{name}::decode(&mut reader)?;\nreader.end()?;");
+    let reply = if answers { ", reply" } else { "" };
+    let _ = writeln!(out, "Ok(session.{name}(command{reply})?)");
+}
+
+fn call(out: &mut String, function: &Function) {
+    let name = &function.name;
+    let parameters: Vec<&Parameter> = function.parameters.iter().flatten().collect();
+    let _ = writeln!(out, "let command = commands::{name}::decode(&mut reader)?;\nreader.end()?;");
+    let _ = writeln!(out, "let function = session.table().{name}.ok_or(CUresult::NOT_SUPPORTED)?;");
+    let mut arguments = Vec::new();
+    let mut after = Vec::new();
+    for parameter in &parameters {
+        let field = format!("command.{}", parameter.name);
+        let local = &parameter.name;
+        arguments.push(match &parameter.kind {
+            Kind::Value(of) if of == "usize" => format!("{field} as usize"),
+            Kind::Value(_) => field,
+            Kind::Use(_) => format!("session.find({field})?"),
+            Kind::Del(_) => format!("session.remove({field})?"),
+            Kind::New(handle) => {
+                let c = handle_type(handle).unwrap_or(handle);
+                let _ = writeln!(out, "session.vacant({field})?;\nlet mut {local} = {c}::NULL;");
+                after.push(format!("session.insert({field}, {local})?;"));
+                format!("&mut {local}")
+            }
+            Kind::Address(length) => {
+                let length: Length = length
+                    .iter()
+                    .map(|factor| match factor.parse::<u64>() {
+                        Ok(_) => factor.clone(),
+                        Err(_) => format!("command.{factor}"),
+                    })
+                    .collect();
+                format!("session.range({field}, {})?", extent(&length))
+            }
+            Kind::Out { of, .. } => {
+                let _ = writeln!(out, "let mut {local}: {of} = Default::default();");
+                format!("&mut {local}")
+            }
+            other => unreachable!("{name}: {other:?} is executed by hand"),
+        });
+    }
+    let _ = writeln!(
+        out,
+        "// SAFETY: handles and addresses were checked against the session, pointers are to locals.\nfinished(unsafe {{ function({}) }})?;",
+        arguments.join(", ")
+    );
+    for line in after {
+        let _ = writeln!(out, "{line}");
+    }
+    let replies: Vec<String> = parameters
+        .iter()
+        .filter_map(|p| match &p.kind {
+            Kind::Out { of, .. } if of == "usize" => Some(format!("{0}: {0} as u64", p.name)),
+            Kind::Out { .. } => Some(p.name.clone()),
+            _ => None,
+        })
+        .collect();
+    if !replies.is_empty() {
+        let _ = writeln!(out, "commands::{name}Reply {{ {} }}.encode(reply);", replies.join(", "));
+    }
+    *out += "Ok(())\n";
+}

@@ -1,0 +1,255 @@
+//! Reads `driver.api`. An error names its line.
+
+use std::collections::HashSet;
+
+use anyhow::{Context, bail, ensure};
+
+use super::declaration::*;
+
+pub(crate) fn declarations(text: &str) -> anyhow::Result<Declarations> {
+    let mut api = Declarations { functions: Vec::new(), messages: Vec::new() };
+    let mut section = String::new();
+    for (number, line) in joined_lines(text) {
+        if let Some(title) = line.strip_prefix("## ") {
+            section = title.to_string();
+        } else if let Some(message) = line.strip_prefix("message ") {
+            api.messages.push(self::message(message).with_context(|| format!("line {number}: {line}"))?);
+        } else if !line.is_empty() && !line.starts_with('#') {
+            let function = function(&line, &section).with_context(|| format!("line {number}: {line}"))?;
+            api.functions.push(function);
+        }
+    }
+    check(&api)?;
+    Ok(api)
+}
+
+/// The lines with their numbers, each joined with the indented ones that follow it.
+fn joined_lines(text: &str) -> Vec<(usize, String)> {
+    let mut lines: Vec<(usize, String)> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        match lines.last_mut() {
+            Some((_, last)) if line.starts_with(' ') && !last.starts_with('#') => {
+                last.push(' ');
+                last.push_str(line.trim());
+            }
+            _ => lines.push((index + 1, line.trim_end().to_string())),
+        }
+    }
+    lines
+}
+
+fn function(line: &str, section: &str) -> anyhow::Result<Function> {
+    let (name, rest) = line.split_once('(').context("a declaration is NAME(PARAMETERS) CLASS @VERSION")?;
+    let (parameters, rest) = rest.split_once(')').context("the parameters have no end")?;
+    let (head, message) = match rest.split_once(" sends ") {
+        Some((head, message)) => (head, Some(fields(message)?)),
+        None => (rest, None),
+    };
+    let (class, versions) = head.split_once('@').context("the version is missing")?;
+    let mut versions = versions.split_whitespace();
+    let version = match versions.next() {
+        Some("-") => None,
+        Some(number) => Some(number.parse()?),
+        None => bail!("the version is missing"),
+    };
+    let variant = versions.next().map(variant).transpose()?;
+    let parameters = match parameters {
+        "..." => None,
+        text => Some(split(text).map(parameter).collect::<anyhow::Result<Vec<_>>>()?),
+    };
+    let class = self::class(class.trim())?;
+    Ok(Function { section: section.into(), name: name.into(), parameters, class, version, variant, message })
+}
+
+fn variant(word: &str) -> anyhow::Result<Variant> {
+    let (suffix, version) = match word.split_once('@') {
+        Some((suffix, version)) => (suffix, Some(version.parse()?)),
+        None => (word, None),
+    };
+    let suffix =
+        ["ptds", "ptsz"].into_iter().find(|known| *known == suffix).context("a variant is ptds or ptsz")?;
+    Ok(Variant { suffix, version })
+}
+
+fn class(text: &str) -> anyhow::Result<Class> {
+    if let Some(reason) = text.strip_prefix("absent \"").and_then(|rest| rest.strip_suffix('"')) {
+        return Ok(Class::Absent(reason.into()));
+    }
+    if let Some(name) = text.strip_prefix("custom via ") {
+        return Ok(Class::Via(name.into()));
+    }
+    Ok(match text {
+        "local" => Class::Local,
+        "queued" => Class::Queued,
+        "waiting" => Class::Waiting,
+        "custom queued" => Class::CustomQueued,
+        "custom waiting" => Class::CustomWaiting,
+        _ => bail!("`{text}` is no class"),
+    })
+}
+
+fn parameter(text: &str) -> anyhow::Result<Parameter> {
+    let (name, kind) = text.split_once(": ").context("a parameter is NAME: KIND")?;
+    Ok(Parameter { name: name.into(), kind: self::kind(kind) })
+}
+
+fn kind(text: &str) -> Kind {
+    let array = |text: &str| {
+        let (of, length) = text.strip_suffix(']')?.split_once('[')?;
+        Some((of.to_string(), length.split(" * ").map(str::to_string).collect::<Length>()))
+    };
+    if text.starts_with('*') {
+        return Kind::Raw(text.into());
+    }
+    match text.split_once(' ') {
+        Some(("new", handle)) => return Kind::New(handle.into()),
+        Some(("del", handle)) => return Kind::Del(handle.into()),
+        Some(("out", of)) => {
+            return match array(of) {
+                Some((_, length)) => Kind::OutBytes(length),
+                None => Kind::Out { of: of.into(), optional: false },
+            };
+        }
+        Some(("out?", of)) => return Kind::Out { of: of.into(), optional: true },
+        Some(("in", of)) => {
+            return match array(of) {
+                Some((of, length)) if of == "bytes" => Kind::InBytes(length),
+                Some((of, length)) => Kind::InArray(of, length),
+                None => Kind::In(of.into()),
+            };
+        }
+        _ => {}
+    }
+    match array(text) {
+        Some((_, length)) => Kind::Address(length),
+        None if text == "cstr" => Kind::CStr,
+        None if handle_type(text).is_some() => Kind::Use(text.into()),
+        None => Kind::Value(text.into()),
+    }
+}
+
+fn message(line: &str) -> anyhow::Result<Message> {
+    let (head, rest) = line.split_once(" sends ").context("a message is NAME CLASS sends (FIELDS)")?;
+    let (name, class) = head.split_once(' ').context("the class is missing")?;
+    let waits = match class.trim() {
+        "queued" => false,
+        "waiting" => true,
+        other => bail!("`{other}` is no class of a message"),
+    };
+    Ok(Message { name: name.into(), waits, fields: fields(rest)? })
+}
+
+/// `(name: type, ...)`, then perhaps `replies (name: type, ...)`.
+fn fields(text: &str) -> anyhow::Result<Fields> {
+    let list = |text: &str| {
+        let inner = text
+            .trim()
+            .strip_prefix('(')
+            .and_then(|rest| rest.strip_suffix(')'))
+            .context("fields stand in ()")?;
+        split(inner)
+            .map(|field| {
+                let (name, of) = field.split_once(": ").context("a field is NAME: TYPE")?;
+                Ok((name.to_string(), of.trim_start_matches("new ").to_string()))
+            })
+            .collect::<anyhow::Result<Vec<_>>>()
+    };
+    match text.split_once(" replies ") {
+        Some((sends, replies)) => Ok(Fields { sends: list(sends)?, replies: list(replies)? }),
+        None => Ok(Fields { sends: list(text)?, replies: Vec::new() }),
+    }
+}
+
+fn split(text: &str) -> impl Iterator<Item = &str> {
+    text.split(", ").filter(|part| !part.is_empty())
+}
+
+/// What no single line can get wrong.
+fn check(api: &Declarations) -> anyhow::Result<()> {
+    let mut names = HashSet::new();
+    for function in &api.functions {
+        let name = &function.name;
+        ensure!(names.insert(name.as_str()), "{name} is declared twice");
+        let plain_pointer = function.parameters.iter().flatten().any(|p| matches!(p.kind, Kind::Raw(_)));
+        let message_from_parameters = function.class.travels() && function.message.is_none();
+        ensure!(!(message_from_parameters && plain_pointer), "{name} travels, but a plain pointer cannot");
+        ensure!(
+            !function.class.is_generated() || function.message.is_none(),
+            "{name}: `sends` is for custom ones"
+        );
+        ensure!(
+            function.class.waits() || function.fields_or_none().is_none_or(|f| f.replies.is_empty()),
+            "{name} has an answer but does not wait for it"
+        );
+        ensure!(
+            function.parameters.is_some() || matches!(function.class, Class::Absent(_)),
+            "{name} needs its parameters"
+        );
+    }
+    for function in &api.functions {
+        if let Class::Via(target) = &function.class {
+            let target = api.functions.iter().find(|f| f.name == *target);
+            ensure!(
+                target.is_some_and(|f| f.class.travels()),
+                "{} goes via a function that travels",
+                function.name
+            );
+        }
+    }
+    Ok(())
+}
+
+impl Function {
+    fn fields_or_none(&self) -> Option<Fields> {
+        self.class.travels().then(|| self.fields())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(line: &str) -> Function {
+        declarations(line).unwrap().functions.remove(0)
+    }
+
+    #[test]
+    fn a_declaration_has_kinds_class_and_versions() {
+        let f = one(
+            "cuX_v2(a: dptr[N * 4], N: usize, s: Stream, e: new Event, p: out? i32) waiting @3020 ptsz@7000",
+        );
+        let kinds: Vec<&Kind> = f.parameters.as_ref().unwrap().iter().map(|p| &p.kind).collect();
+        assert_eq!(kinds[0], &Kind::Address(vec!["N".into(), "4".into()]));
+        assert_eq!(kinds[1], &Kind::Value("usize".into()));
+        assert_eq!(kinds[2], &Kind::Use("Stream".into()));
+        assert_eq!(kinds[3], &Kind::New("Event".into()));
+        assert_eq!(kinds[4], &Kind::Out { of: "i32".into(), optional: true });
+        assert_eq!(
+            (f.symbol(), f.version, f.variant.as_ref().unwrap().version),
+            ("cuX", Some(3020), Some(7000))
+        );
+    }
+
+    #[test]
+    fn an_indented_line_continues_the_one_before() {
+        let f = one("cuX(p: *const c_void) custom waiting @2000\n    sends (a: u64) replies (b: bytes)");
+        let fields = f.fields();
+        assert_eq!(fields.sends, [("a".to_string(), "u64".to_string())]);
+        assert_eq!(fields.replies, [("b".to_string(), "bytes".to_string())]);
+    }
+
+    #[test]
+    fn mistakes_are_found() {
+        for (text, why) in [
+            ("cuX(p: *mut u8) queued @1", "plain pointer"),
+            ("cuX() local @1\ncuX() local @1", "twice"),
+            ("cuX() custom via cuY @1", "travels"),
+            ("cuX(n: out i32) queued @1", "wait"),
+            ("cuX() soon @1", "no class"),
+            ("cuX() local", "version"),
+        ] {
+            let error = format!("{:#}", declarations(text).err().expect(text));
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The client's side of the functions that only travel.
+
+use std::fmt::Write as _;
+
+use super::{declaration::*, source};
+
+pub(crate) fn generate(api: &Declarations) -> String {
+    let mut out = source::header(
+        "Client stubs of the functions that only travel: check, translate handles, send, and write what came back.",
+    );
+    out += "#![allow(non_snake_case)] // CUDA's names\n\n";
+    out +=
+        "use sluice_cuda::*;\nuse sluice_wire::commands;\n\nuse crate::issue::{Issue, extent, wanted};\n\n";
+    for function in api.functions.iter().filter(|f| f.class.is_generated()) {
+        stub(&mut out, function);
+    }
+    out
+}
+
+fn stub(out: &mut String, function: &Function) {
+    let parameters: Vec<&Parameter> = function.parameters.iter().flatten().collect();
+    let _ = writeln!(
+        out,
+        "pub(crate) unsafe fn {}<S: Issue>(session: &S{}) -> Result<(), CUresult> {{",
+        function.name,
+        parameters.iter().map(|p| format!(", {}: {}", p.name, p.c_type())).collect::<String>()
+    );
+    let mut fields = Vec::new();
+    let mut after = Vec::new();
+    for parameter in parameters {
+        let name = &parameter.name;
+        match &parameter.kind {
+            Kind::Value(of) if of == "usize" => fields.push(format!("{name}: {name} as u64")),
+            Kind::Value(_) => fields.push(name.clone()),
+            Kind::Use(_) => fields.push(format!("{name}: session.find({name})?")),
+            Kind::Del(_) => {
+                fields.push(format!("{name}: session.find({name})?"));
+                after.push(format!("session.forget({name});"));
+            }
+            Kind::New(handle) => {
+                let _ = writeln!(
+                    out,
+                    "wanted({name})?;\nlet minted = session.mint::<{}>()?;",
+                    handle_type(handle).unwrap_or(handle)
+                );
+                fields.push(format!("{name}: session.find(minted)?"));
+                after.push(format!("{SAFE} unsafe {{ {name}.write(minted) }};"));
+            }
+            Kind::Address(length) => {
+                fields.push(format!("{name}: session.range({name}, {})?", extent(length)));
+            }
+            Kind::Out { of, optional } => {
+                if !optional {
+                    let _ = writeln!(out, "wanted({name})?;");
+                }
+                let value = format!("answer.{name}{}", if of == "usize" { " as usize" } else { "" });
+                let write = format!("{SAFE} unsafe {{ {name}.write({value}) }};");
+                after.push(if *optional { format!("if !{name}.is_null() {{ {write} }}") } else { write });
+            }
+            other => unreachable!("{}: {other:?} needs a stub by hand", function.name),
+        }
+    }
+    let send = if function.class.waits() { "call" } else { "queue" };
+    let command = format!("&commands::{} {{ {} }}", function.name, fields.join(", "));
+    let has_answer = !function.fields().replies.is_empty();
+    let minted = function.parameters.iter().flatten().any(|p| matches!(p.kind, Kind::New(_)));
+    let sent = format!(
+        "session.{send}({command}{})",
+        if has_answer {
+            ", |answer| answer"
+        } else if function.class.waits() {
+            ", |()| ()"
+        } else {
+            ""
+        }
+    );
+    let undo = if minted { ".inspect_err(|_| session.forget(minted))" } else { "" };
+    let binding = if has_answer { "let answer = " } else { "" };
+    let _ = writeln!(out, "{binding}{sent}{undo}?;");
+    for line in after {
+        out.push_str(&line);
+        out.push('\n');
+    }
+    out.push_str("Ok(())\n}\n\n");
+}
+
+const SAFE: &str = "// SAFETY: not null, and the caller's to be written.\n";
+
+/// A length as an expression, in bytes.
+pub(crate) fn extent(length: &Length) -> String {
+    match length.as_slice() {
+        [one] => format!("{one} as u64"),
+        factors => format!(
+            "extent(&[{}])",
+            factors.iter().map(|f| format!("{f} as u64")).collect::<Vec<_>>().join(", ")
+        ),
+    }
+}
