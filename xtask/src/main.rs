@@ -1,30 +1,59 @@
-//! `cargo xtask COMMAND`: the chores of this repository.
+//! Automation of this repository: `cargo xtask TASK`.
+//!
+//! Every task does its own set-up (builds, Python environments under `target/`) and says what it does.
 
+mod bench;
 mod codegen;
+mod demo;
+mod e2e;
+mod gpu_check;
+mod node;
+mod process;
+mod python;
+mod test;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-fn main() -> anyhow::Result<()> {
+const USAGE: &str = "\
+cargo xtask demo                  run a CUDA program on a quarter of a GPU, over TCP
+cargo xtask test [--all] [NAME]   all tests; --all adds those that download much; NAME: only end-to-end tests so named
+cargo xtask codegen [--check]     write what is generated from crates/cuda/driver.api, or only check that it is current
+cargo xtask bench [NAME]          measure, and write the figures into docs/benchmarks.md
+cargo xtask gpu-check --bundle    build the folder that checks everything on a machine with an NVIDIA GPU";
+
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (command, rest) = match arguments.split_first() {
-        Some((command, rest)) => (command.as_str(), rest),
-        None => ("help", &[][..]),
-    };
-    match command {
-        "codegen" => codegen::run(rest),
-        "help" | "--help" | "-h" => {
-            print!("{HELP}");
-            Ok(())
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["codegen", ..] => codegen::run(&arguments[1..]).map(|()| ExitCode::SUCCESS),
+        ["demo"] => demo::run(),
+        ["test", options @ ..] => test::run(options),
+        ["bench", names @ ..] => bench::run(names),
+        ["gpu-check", "--bundle"] => gpu_check::bundle(),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
         }
-        other => anyhow::bail!("there is no `cargo xtask {other}`; `cargo xtask help` lists what there is"),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 
-const HELP: &str = "\
-cargo xtask codegen [--check]    write what is generated from crates/cuda/driver.api, or only check that it is current
-";
-
-/// The repository's root folder.
+/// The root of the repository.
 pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root")
+}
+
+/// Where cargo builds: `$CARGO_TARGET_DIR`, or `target` in the root.
+fn target_folder() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => root().join(folder),
+        None => root().join("target"),
+    }
 }

@@ -27,7 +27,11 @@ pub extern "C" fn la_version(offered: c_uint) -> c_uint {
 /// # Safety
 /// The dynamic linker calls it with a NUL-terminated name and with the cookie of the object that asks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn la_objsearch(name: *const c_char, cookie: *const usize, _flag: c_uint) -> *const c_char {
+pub unsafe extern "C" fn la_objsearch(
+    name: *const c_char,
+    cookie: *const usize,
+    _flag: c_uint,
+) -> *const c_char {
     // SAFETY: the dynamic linker passes a NUL-terminated string that outlives the call.
     let text = unsafe { CStr::from_ptr(name) }.to_bytes();
     if file_name(text).starts_with(b"libnvJitLink.so") && cookie as usize == CTYPES.load(Ordering::Relaxed) {
@@ -41,7 +45,11 @@ pub unsafe extern "C" fn la_objsearch(name: *const c_char, cookie: *const usize,
 /// # Safety
 /// The dynamic linker calls it with the link map of the object and with its cookie.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn la_objopen(map: *const LinkMap, _namespace: libc::c_long, cookie: *const usize) -> c_uint {
+pub unsafe extern "C" fn la_objopen(
+    map: *const LinkMap,
+    _namespace: libc::c_long,
+    cookie: *const usize,
+) -> c_uint {
     // SAFETY: the dynamic linker passes the object's link map, whose name is a NUL-terminated string.
     let path = unsafe { CStr::from_ptr((*map).name) }.to_bytes();
     if file_name(path).starts_with(b"_ctypes.") {

@@ -47,7 +47,8 @@ pub(crate) fn find_program(program: &OsStr, search_path: Option<&OsStr>) -> Resu
         };
     }
     let folders = search_path.map(std::env::split_paths).into_iter().flatten();
-    let found: Vec<PathBuf> = folders.map(|folder| folder.join(program)).filter(|path| path.is_file()).collect();
+    let found: Vec<PathBuf> =
+        folders.map(|folder| folder.join(program)).filter(|path| path.is_file()).collect();
     match found.iter().find(|path| may_execute(path)) {
         Some(path) => Ok(path.clone()),
         None if found.is_empty() => Err(not_found()),
@@ -66,10 +67,9 @@ pub(crate) fn run_to_end(
     arguments: &[OsString],
     environment: &[(OsString, OsString)],
 ) -> Result<ExitStatus, NotStarted> {
-    let (program, arguments) = arguments.split_first().ok_or_else(|| NotStarted {
-        message: "no program was named".into(),
-        exit_code: EXIT_NOT_FOUND,
-    })?;
+    let (program, arguments) = arguments
+        .split_first()
+        .ok_or_else(|| NotStarted { message: "no program was named".into(), exit_code: EXIT_NOT_FOUND })?;
     let mut command = Command::new(program);
     command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
     let parent = std::process::id();
@@ -168,7 +168,8 @@ impl SignalRelay {
                     continue;
                 }
                 let mut action: libc::sigaction = std::mem::zeroed();
-                action.sa_sigaction = pass_on as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
+                action.sa_sigaction =
+                    pass_on as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
                 action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
                 libc::sigaction(signal, &action, std::ptr::null_mut());
             }
@@ -229,7 +230,8 @@ mod tests {
         std::fs::create_dir_all(&folder).expect("a folder");
         std::fs::write(folder.join("data"), "").expect("a file");
         let path = std::env::join_paths([folder.as_path(), Path::new("/bin")]).expect("a path");
-        let find = |name: &str| find_program(OsStr::new(name), Some(&path)).map_err(|failure| failure.exit_code);
+        let find =
+            |name: &str| find_program(OsStr::new(name), Some(&path)).map_err(|failure| failure.exit_code);
         assert_eq!(find("sh"), Ok(PathBuf::from("/bin/sh")));
         assert_eq!(find("/bin/sh"), Ok(PathBuf::from("/bin/sh")));
         assert_eq!(find("data"), Err(126));

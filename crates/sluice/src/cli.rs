@@ -157,7 +157,10 @@ pub(crate) enum GpuChoice {
     /// NVIDIA's if there are any, else one software GPU.
     Auto,
     Nvidia,
-    Software { count: u32, memory: Option<Memory> },
+    Software {
+        count: u32,
+        memory: Option<Memory>,
+    },
 }
 
 impl std::str::FromStr for GpuChoice {

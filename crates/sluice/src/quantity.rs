@@ -146,7 +146,8 @@ impl FromStr for Period {
         } else {
             return Err(format!("{text:?} has no unit: expected ms, s, m or h, such as 10s"));
         };
-        let amount: f64 = digits.trim().parse().map_err(|_| format!("{text:?} is not a time, such as 10s"))?;
+        let amount: f64 =
+            digits.trim().parse().map_err(|_| format!("{text:?} is not a time, such as 10s"))?;
         match Duration::try_from_secs_f64(amount * unit_s) {
             Ok(duration) if duration >= Duration::from_millis(1) => Ok(Period(duration)),
             _ => Err(format!("{text:?} is not a time of at least 1ms")),
@@ -175,7 +176,9 @@ mod tests {
 
     #[test]
     fn shares() {
-        for (text, ppm) in [("1", 1_000_000), ("0.25", 250_000), ("25%", 250_000), ("5 %", 50_000), ("1e-6", 1)] {
+        for (text, ppm) in
+            [("1", 1_000_000), ("0.25", 250_000), ("25%", 250_000), ("5 %", 50_000), ("1e-6", 1)]
+        {
             assert_eq!(text.parse::<Share>().map(Share::ppm), Ok(ppm), "{text}");
         }
         for text in ["0", "0%", "1.0001", "101%", "-0.5", "NaN", "inf", "", "%", "a quarter"] {
@@ -221,7 +224,9 @@ mod tests {
 
     #[test]
     fn periods() {
-        for (text, ms) in [("10s", 10_000), ("500ms", 500), ("1.5s", 1500), ("2m", 120_000), ("1h", 3_600_000)] {
+        for (text, ms) in
+            [("10s", 10_000), ("500ms", 500), ("1.5s", 1500), ("2m", 120_000), ("1h", 3_600_000)]
+        {
             assert_eq!(text.parse::<Period>().map(|p| p.0.as_millis()), Ok(ms), "{text}");
         }
         for text in ["", "10", "0s", "-1s", "xs", "1e30h"] {

@@ -41,7 +41,8 @@ impl Libraries {
         let folders = match std::env::var_os("SLUICE_LIB_DIR") {
             Some(folder) => vec![PathBuf::from(folder)],
             None => {
-                let executable = std::env::current_exe().map_err(|e| format!("where this program is: {e}"))?;
+                let executable =
+                    std::env::current_exe().map_err(|e| format!("where this program is: {e}"))?;
                 let folder = executable.parent().unwrap_or(Path::new("/")).to_path_buf();
                 vec![folder.join("../lib/sluice"), folder]
             }

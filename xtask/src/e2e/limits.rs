@@ -1,0 +1,116 @@
+//! What a session may not do, and what it leaves behind: memory, time, addresses, killed clients.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::e2e::{Test, bare_program, expect_clean, expect_pass, start_node, tail};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("memory limit", memory_limit),
+    ("kernels run in the worker", kernels_run_in_the_worker),
+    ("illegal address", illegal_address),
+    ("kernel timeout", kernel_timeout),
+    ("endless kernel dies with its client", endless_kernel_dies_with_its_client),
+    ("machine code only", machine_code_only),
+    ("100 kills", hundred_kills),
+];
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn memory_limit() -> Result<()> {
+    let node = start_node()?;
+    let mut command = bare_program(&node, &["-p", "0.25", "--memory", "256MiB"], "memory_limit.py");
+    expect_pass(command.env("MEMORY", (256u64 << 20).to_string()), "memory limit", LIMIT)?;
+    expect_clean(&node)?;
+    // Without --memory: the share's part of the card, here a quarter of 4 GiB.
+    let mut command = bare_program(&node, &["-p", "0.25"], "memory_limit.py");
+    expect_pass(command.env("MEMORY", (1u64 << 30).to_string()), "memory of a share", LIMIT)?;
+    expect_clean(&node)
+}
+
+/// The CPU time of the kernels is the worker's, not the client's.
+fn kernels_run_in_the_worker() -> Result<()> {
+    let node = start_node()?;
+    let mut command = bare_program(&node, &[], "compute.py");
+    let ended =
+        expect_pass(command.env("SECONDS", "3").env("KIND", "long"), "kernels run in the worker", LIMIT)?;
+    node.wait_until_free(Duration::from_secs(5))?;
+    let worker = node.ended_workers_cpu()?;
+    eprintln!("   worker {:.2} s of CPU, client {:.2} s", worker.as_secs_f64(), ended.cpu.as_secs_f64());
+    ensure!(worker > Duration::from_millis(2000), "the worker used {worker:?} of CPU for 3 s of kernels");
+    ensure!(ended.cpu < worker / 4, "the client used {:?} of CPU, the worker {worker:?}", ended.cpu);
+    Ok(())
+}
+
+fn illegal_address() -> Result<()> {
+    let node = start_node()?;
+    expect_pass(&mut bare_program(&node, &["-p", "0.5"], "illegal_address.py"), "illegal address", LIMIT)?;
+    expect_clean(&node)
+}
+
+fn kernel_timeout() -> Result<()> {
+    let node = start_node()?;
+    let mut command = bare_program(&node, &["--kernel-timeout", "500ms"], "endless.py");
+    expect_pass(command.env("EXPECT", "timeout"), "kernel timeout", Duration::from_secs(20))?;
+    expect_clean(&node)
+}
+
+fn endless_kernel_dies_with_its_client() -> Result<()> {
+    let node = start_node()?;
+    let mut client = bare_program(&node, &[], "endless.py").stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    BufReader::new(client.stdout.take().context("piped above")?).read_line(&mut line)?;
+    ensure!(line.trim() == "launched", "the program said {line:?}");
+    let begin = Instant::now();
+    client.kill()?;
+    client.wait()?;
+    node.wait_until_free(Duration::from_secs(5))?;
+    let took = begin.elapsed();
+    ensure!(took < Duration::from_secs(1), "the session was gone only after {took:?}");
+    expect_clean(&node)
+}
+
+fn machine_code_only() -> Result<()> {
+    let node = start_node()?;
+    let ended =
+        expect_pass(&mut bare_program(&node, &[], "machine_code_only.py"), "machine code only", LIMIT)?;
+    ensure!(ended.output.contains("PTX"), "no line says that PTX is needed: {}", tail(&ended.output));
+    Ok(())
+}
+
+/// SIGKILL at random points, the program itself or `sluice run`, leaves nothing behind.
+fn hundred_kills() -> Result<()> {
+    const KILLS: u32 = 100;
+    const LATEST_MS: u64 = 300;
+    let node = start_node()?;
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+    let mut random = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 | 1);
+    eprintln!("   seed {random}");
+    for kill in 0..KILLS {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let delay = Duration::from_millis((random >> 33) % LATEST_MS);
+        let mut command = bare_program(&node, &["-q", "-p", "0.25", "--memory", "128MiB"], "victim.py");
+        let mut client = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        std::thread::sleep(delay); // the random point itself, not a wait for something
+        let target = match kill % 2 {
+            0 => client.id(),
+            _ => child_of(client.id()).unwrap_or(client.id()),
+        };
+        // SAFETY: kill has no memory effects; the target is our child, or a child of it that it still waits for.
+        unsafe { libc::kill(target as i32, libc::SIGKILL) };
+        client.wait()?;
+    }
+    expect_clean(&node)?;
+    // And the node still works.
+    let mut command = bare_program(&node, &["-p", "0.25", "--memory", "256MiB"], "memory_limit.py");
+    expect_pass(command.env("MEMORY", (256u64 << 20).to_string()), "after 100 kills", LIMIT)?;
+    expect_clean(&node)
+}
+
+fn child_of(pid: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,116 @@
+//! End-to-end tests: whole programs, a node in another process, and everything between them as users have it.
+
+mod bad_input;
+mod limits;
+mod namespaces;
+mod programs;
+mod shares;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::node::{self, Node};
+use crate::process::{self, Ended};
+use crate::test::Tally;
+
+/// The software GPU of all end-to-end tests; two of them, so that a test sees which one it gets.
+const NODE_GPUS: &str = "software:2,4GiB";
+
+/// Runs the tests whose name contains one of `names` (all, if there are none).
+pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|part| name.contains(part));
+    node::build()?;
+    std::fs::create_dir_all(logs())?;
+    programs::run(&wanted, all, tally);
+    for (name, test) in limits::TESTS.iter().chain(bad_input::TESTS).chain(shares::TESTS) {
+        if wanted(name) {
+            eprintln!("-- {name}");
+            tally.record(name, test());
+        }
+    }
+    Ok(())
+}
+
+/// A test that is a function and not a program.
+type Test = (&'static str, fn() -> Result<()>);
+
+/// Where the output of each program is kept.
+fn logs() -> PathBuf {
+    crate::target_folder().join("e2e-logs")
+}
+
+fn program_file(name: &str) -> PathBuf {
+    crate::root().join("tests/programs").join(name)
+}
+
+/// A node on loopback, as most tests need it.
+fn start_node() -> Result<Node> {
+    Node::start(&["--listen", "127.0.0.1:0", "--gpus", NODE_GPUS])
+}
+
+/// `sluice run OPTIONS --node NODE --`, to be completed by the program.
+fn sluice_run(node: &Node, options: &[&str]) -> Command {
+    let mut command = Command::new(node::sluice());
+    command.arg("run").args(options).args(["--node", &node.address, "--"]);
+    command
+}
+
+/// `python3 tests/programs/NAME` under `sluice run`: the programs that need nothing but the driver.
+fn bare_program(node: &Node, options: &[&str], name: &str) -> Command {
+    let mut command = sluice_run(node, options);
+    command.arg("python3").arg(program_file(name));
+    command
+}
+
+/// Runs a program whose last word is PASS.
+fn expect_pass(command: &mut Command, name: &str, limit: Duration) -> Result<Ended> {
+    let ended = finish(command, name, limit)?;
+    match ended.code {
+        Some(0) if ended.output.contains("PASS") => Ok(ended),
+        Some(code) => bail!("exit code {code}: {}", tail(&ended.output)),
+        None => bail!("did not end within {limit:?}: {}", tail(&ended.output)),
+    }
+}
+
+/// Runs a program to its end, whatever that is.
+fn finish(command: &mut Command, name: &str, limit: Duration) -> Result<Ended> {
+    let log = logs().join(format!("{}.log", name.replace([' ', '/'], "-")));
+    process::run_limited(command, limit, &log).with_context(|| process::show(command))
+}
+
+/// Runs a command that is to fail with this code and to say all of `parts`.
+fn expect_failure(command: &mut Command, name: &str, code: i32, parts: &[&str]) -> Result<()> {
+    let ended = finish(command, name, Duration::from_secs(30))?;
+    match ended.code {
+        Some(got) if got == code => {}
+        Some(got) => bail!("exit code {got}, expected {code}: {}", tail(&ended.output)),
+        None => bail!("hangs: {}", tail(&ended.output)),
+    }
+    for part in parts {
+        ensure!(ended.output.contains(part), "no {part:?} in {:?}", tail(&ended.output));
+    }
+    Ok(())
+}
+
+/// The last lines of an output, for a message.
+fn tail(output: &str) -> String {
+    let lines: Vec<&str> = output.lines().collect();
+    lines[lines.len().saturating_sub(12)..].join("\n    ")
+}
+
+/// The node has no session, no worker and no lease left, and all its memory is free.
+fn expect_clean(node: &Node) -> Result<()> {
+    node.wait_until_free(Duration::from_secs(5))?;
+    let gpus: serde_json::Value = serde_json::from_str(&node.query("gpus")?)?;
+    for gpu in gpus.as_array().context("a list of GPUs")? {
+        for held in ["used_memory", "leased_memory", "leased_ppm", "leases"] {
+            ensure!(gpu[held] == 0, "{held} of {gpu} is not 0");
+        }
+    }
+    let workers = node.workers();
+    ensure!(workers.is_empty(), "processes {workers:?} are left");
+    Ok(())
+}

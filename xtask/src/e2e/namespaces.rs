@@ -1,0 +1,104 @@
+//! Two machines on one: client and node in network and mount namespaces of their own, with a virtual cable between
+//! them. What one has on its file system the other cannot open, so nothing but TCP connects them.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::node::{self, Node};
+use crate::process;
+
+const NODE_ADDRESS: &str = "10.83.75.1";
+const CLIENT_ADDRESS: &str = "10.83.75.2";
+
+/// The two network namespaces and the client's folder; gone when dropped.
+pub(crate) struct Separation {
+    node_network: String,
+    client_network: String,
+    /// All that the client has of Sluice: the client libraries.
+    client_libraries: PathBuf,
+}
+
+impl Separation {
+    pub(crate) fn new() -> Result<Separation> {
+        // SAFETY: geteuid has no preconditions.
+        ensure!(unsafe { libc::geteuid() } == 0, "needs root");
+        let id = std::process::id();
+        let this = Separation {
+            node_network: format!("sluice-node-{id}"),
+            client_network: format!("sluice-client-{id}"),
+            client_libraries: std::env::temp_dir().join(format!("sluice-client-libraries-{id}")),
+        };
+        this.lay_cable(&format!("slu{}", id % 1_000_000))?;
+        std::fs::create_dir_all(&this.client_libraries)?;
+        let built = node::sluice().parent().context("sluice lies in a folder")?.to_path_buf();
+        for library in ["libsluice_client.so", "libsluice_nvml.so", "libsluice_nojitlink.so"] {
+            std::fs::copy(built.join(library), this.client_libraries.join(library)).context(library)?;
+        }
+        Ok(this)
+    }
+
+    fn lay_cable(&self, name: &str) -> Result<()> {
+        let (node, client) = (self.node_network.as_str(), self.client_network.as_str());
+        let (near, far) = (format!("{name}a"), format!("{name}b"));
+        let node_end = format!("{NODE_ADDRESS}/24");
+        let client_end = format!("{CLIENT_ADDRESS}/24");
+        for words in [
+            vec!["netns", "add", node],
+            vec!["netns", "add", client],
+            vec!["link", "add", &near, "netns", node, "type", "veth", "peer", "name", &far, "netns", client],
+            vec!["-n", node, "address", "add", &node_end, "dev", &near],
+            vec!["-n", client, "address", "add", &client_end, "dev", &far],
+            vec!["-n", node, "link", "set", &near, "up"],
+            vec!["-n", client, "link", "set", &far, "up"],
+            vec!["-n", node, "link", "set", "lo", "up"],
+            vec!["-n", client, "link", "set", "lo", "up"],
+        ] {
+            process::output_of(Command::new("ip").args(words))?;
+        }
+        Ok(())
+    }
+
+    /// A node in its own network and mount namespaces.
+    pub(crate) fn start_node(&self) -> Result<Node> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.node_network, "unshare", "--mount"]).arg(node::sluice());
+        let listen = format!("{NODE_ADDRESS}:0");
+        command.args(["node", "--listen", &listen, "--gpus", super::NODE_GPUS]);
+        Node::start_command(&mut command)
+    }
+
+    /// `sluice run` in the client's namespaces, to be completed by the program. The program itself runs where the
+    /// build folder is empty but for itself: it has the client libraries and no compiler, worker or software GPU.
+    pub(crate) fn client(&self, node: &Node, options: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.client_network]).arg(node::sluice());
+        command.arg("run").args(options).args(["--node", &node.address, "--"]);
+        command
+            .args(["unshare", "--mount", "sh", "-c", HIDE_BUILD, "sh"])
+            .arg(node::sluice().parent().unwrap_or(crate::root()));
+        command.env("SLUICE_LIB_DIR", &self.client_libraries);
+        command
+    }
+}
+
+/// `$1` is the folder of release builds; the rest is the program. A program that lies in that folder (a test
+/// program of ours) is put back alone.
+const HIDE_BUILD: &str = r#"
+builds=$1; shift
+copy=$(mktemp) && case $1 in "$builds"/*) cp "$1" "$copy";; esac
+mount -t tmpfs none "$builds" || exit 125
+case $1 in "$builds"/*) cp "$copy" "$1" && chmod +x "$1";; esac
+rm "$copy"
+exec "$@"
+"#;
+
+impl Drop for Separation {
+    fn drop(&mut self) {
+        for network in [&self.node_network, &self.client_network] {
+            let _ = process::output_of(Command::new("ip").args(["netns", "delete", network]));
+        }
+        let _ = std::fs::remove_dir_all(&self.client_libraries);
+    }
+}

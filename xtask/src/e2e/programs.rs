@@ -1,0 +1,130 @@
+//! The programs that users bring, unmodified: over TCP, and again from a machine of their own.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::e2e::namespaces::Separation;
+use crate::e2e::{expect_clean, expect_pass, program_file, sluice_run, start_node};
+use crate::node::Node;
+use crate::process;
+use crate::python::{self, Environment};
+use crate::test::Tally;
+
+enum Program {
+    /// A file of `tests/programs` and its arguments, run in an environment with packages from PyPI.
+    Python(&'static Environment, &'static str, &'static [&'static str]),
+    /// A CUDA C++ file of `tests/programs`, built by `nvcc` with default options.
+    Cuda(&'static str),
+    /// A package of this workspace that is an ordinary user of a crate.
+    Rust(&'static str),
+}
+
+struct Case {
+    name: &'static str,
+    program: Program,
+    /// Downloads or computes much: only with `--all`.
+    heavy: bool,
+}
+
+const fn case(name: &'static str, program: Program) -> Case {
+    Case { name, program, heavy: false }
+}
+
+const CASES: &[Case] = &[
+    case("tinygrad", Program::Python(&python::TINYGRAD, "tinygrad_train.py", &[])),
+    case("nvcc", Program::Cuda("kernels.cu")),
+    case("cudarc", Program::Rust("cudarc-program")),
+    case("cupy kernels", Program::Python(&python::CUDA_13, "cupy_kernels.py", &[])),
+    case("cupy arrays", Program::Python(&python::CUDA_13, "cupy_arrays.py", &[])),
+    case("cuda.core", Program::Python(&python::CUDA_13, "cuda_core.py", &[])),
+    case("numba", Program::Python(&python::CUDA_13, "numba_kernels.py", &[])),
+    case("nvml", Program::Python(&python::CUDA_13, "nvml_lease.py", &["2147483648"])),
+    Case {
+        heavy: true,
+        ..case("cuda 12 cupy kernels", Program::Python(&python::CUDA_12, "cupy_kernels.py", &[]))
+    },
+    Case { heavy: true, ..case("cuda 12 cupy arrays", Program::Python(&python::CUDA_12, "cupy_arrays.py", &[])) },
+];
+
+const LIMIT: Duration = Duration::from_secs(600);
+
+pub(crate) fn run(wanted: &dyn Fn(&str) -> bool, all: bool, tally: &mut Tally) {
+    let separation = Separation::new();
+    if let Err(reason) = &separation {
+        tally.skip("programs in namespaces of their own", &format!("{reason:#}"));
+    }
+    for case in CASES.iter().filter(|case| wanted(case.name)) {
+        if case.heavy && !all {
+            tally.skip(case.name, "only with --all");
+            continue;
+        }
+        eprintln!("-- {}", case.name);
+        let words = match case.program.words() {
+            Ok(words) => words,
+            Err(error) => {
+                tally.record(case.name, Err(error));
+                continue;
+            }
+        };
+        tally.record(case.name, over_tcp(case.name, &words));
+        if let Ok(separation) = &separation {
+            let name = format!("{} in namespaces", case.name);
+            tally.record(&name, separated(separation, &name, &words));
+        }
+    }
+}
+
+fn over_tcp(name: &str, words: &[PathBuf]) -> Result<()> {
+    let node = start_node()?;
+    expect_pass(sluice_run(&node, &["-p", "0.5", "--memory", "2GiB"]).args(words), name, LIMIT)?;
+    expect_clean(&node)
+}
+
+/// Client and node see neither each other's network nor each other's files; and the kernels ran in the worker.
+fn separated(separation: &Separation, name: &str, words: &[PathBuf]) -> Result<()> {
+    let node: Node = separation.start_node()?;
+    let mut command = separation.client(&node, &["-p", "0.5", "--memory", "2GiB"]);
+    expect_pass(command.args(words), name, LIMIT)?;
+    node.wait_until_free(Duration::from_secs(5))?;
+    let worker = node.ended_workers_cpu()?;
+    ensure!(worker > Duration::ZERO, "no CPU time was spent in the worker");
+    Ok(())
+}
+
+impl Program {
+    /// The command line; builds and installs what it needs.
+    fn words(&self) -> Result<Vec<PathBuf>> {
+        match self {
+            Program::Python(environment, file, arguments) => {
+                let mut words = vec![environment.ready()?, program_file(file)];
+                words.extend(arguments.iter().map(PathBuf::from));
+                Ok(words)
+            }
+            Program::Cuda(file) => Ok(vec![nvcc(file)?]),
+            Program::Rust(package) => {
+                process::run(process::cargo().args(["build", "--release", "--package", package]))?;
+                Ok(vec![crate::target_folder().join("release").join(package)])
+            }
+        }
+    }
+}
+
+/// Builds a CUDA C++ file with the compiler from PyPI: default options, so a static CUDA runtime.
+fn nvcc(file: &str) -> Result<PathBuf> {
+    let python = python::CUDA_13.ready()?;
+    let packages = python::CUDA_13.site_packages()?;
+    let toolkit = ["nvidia/cu13", "nvidia/cuda_nvcc"].map(|folder| packages.join(folder));
+    let toolkit = toolkit.iter().find(|folder| folder.join("bin/nvcc").is_file());
+    let toolkit = toolkit.with_context(|| format!("no nvcc beside {}", python.display()))?;
+    let program = crate::target_folder().join("e2e-logs").join(file.trim_end_matches(".cu"));
+    let mut command = Command::new(toolkit.join("bin/nvcc"));
+    command.arg("-o").arg(&program).arg(program_file(file)).arg("-L").arg(toolkit.join("lib"));
+    process::run(&mut command)?;
+    if !program.is_file() {
+        bail!("nvcc made no {}", program.display());
+    }
+    Ok(program)
+}

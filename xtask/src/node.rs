@@ -1,0 +1,106 @@
+//! A node in a process of its own, for the time of a demo, a test or a measurement.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+
+/// The release build of the `sluice` binary and of the client libraries beside it.
+pub(crate) fn sluice() -> PathBuf {
+    crate::target_folder().join("release/sluice")
+}
+
+/// Builds what the README's commands run.
+pub(crate) fn build() -> Result<()> {
+    process::run(process::cargo().args(["build", "--release"]))
+}
+
+/// A running node; dropping it ends it.
+pub(crate) struct Node {
+    child: Child,
+    /// `HOST:PORT`.
+    pub(crate) address: String,
+}
+
+impl Node {
+    /// Starts `sluice node` with these options and waits until it says where it listens.
+    pub(crate) fn start(options: &[&str]) -> Result<Node> {
+        let mut command = Command::new(sluice());
+        command.arg("node").args(options);
+        Node::start_command(&mut command)
+    }
+
+    /// As `start`, with the whole command given (it may enter namespaces first).
+    pub(crate) fn start_command(command: &mut Command) -> Result<Node> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| process::show(command))?;
+        let stdout = child.stdout.take().expect("piped above");
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        match line.trim().strip_prefix("listening on ") {
+            Some(address) => Ok(Node { address: address.to_string(), child }),
+            None => {
+                let _ = child.kill();
+                bail!("{} said {line:?} (ended with {})", process::show(command), child.wait()?);
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// CPU time of the node's workers that have ended, from `cutime` and `cstime` of `/proc/PID/stat`.
+    pub(crate) fn ended_workers_cpu(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
+        let after_name = stat.rsplit_once(')').context("/proc/PID/stat")?.1;
+        let ticks: Vec<u64> = after_name.split_whitespace().skip(13).take(2).flat_map(str::parse).collect();
+        // SAFETY: sysconf takes a constant and has no other precondition.
+        let ticks_per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+        Ok(Duration::from_secs_f64(ticks.iter().sum::<u64>() as f64 / ticks_per_s))
+    }
+
+    /// Process ids of the workers that live now.
+    pub(crate) fn workers(&self) -> Vec<u32> {
+        let children = format!("/proc/{0}/task", self.pid());
+        let tasks = std::fs::read_dir(children).into_iter().flatten().flatten();
+        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        lists.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<u32>>()).collect()
+    }
+
+    /// Waits until the node lists no session; what is left after `limit` is an error.
+    pub(crate) fn wait_until_free(&self, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let sessions = self.query("sessions")?;
+            let sessions: serde_json::Value = serde_json::from_str(&sessions)?;
+            if sessions.as_array().is_some_and(Vec::is_empty) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("after {limit:?} the node still has {sessions}");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// `sluice WHAT -o json` about this node.
+    pub(crate) fn query(&self, what: &str) -> Result<String> {
+        process::output_of(Command::new(sluice()).args([what, "-o", "json", "--node", &self.address]))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // SAFETY: the child has not been waited for, so its process id is still its own.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        let _ = self.child.wait();
+    }
+}

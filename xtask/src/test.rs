@@ -1,0 +1,136 @@
+//! The README's second command: every test there is, and one line of counts at the end.
+
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::{e2e, process};
+
+/// What came out, added up over all steps.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) passed: u32,
+    pub(crate) failed: Vec<String>,
+    /// Name and reason.
+    pub(crate) skipped: Vec<(String, String)>,
+}
+
+impl Tally {
+    pub(crate) fn record(&mut self, name: &str, outcome: Result<()>) {
+        match outcome {
+            Ok(()) => self.passed += 1,
+            Err(error) => {
+                eprintln!("FAILED {name}: {error:#}");
+                self.failed.push(name.into());
+            }
+        }
+    }
+
+    pub(crate) fn skip(&mut self, name: &str, reason: &str) {
+        eprintln!("skipped {name}: {reason}");
+        self.skipped.push((name.into(), reason.into()));
+    }
+}
+
+pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
+    let all = options.contains(&"--all");
+    let names: Vec<&str> = options.iter().copied().filter(|option| !option.starts_with("--")).collect();
+    let begin = Instant::now();
+    let mut tally = Tally::default();
+    if names.is_empty() {
+        house(&mut tally);
+        unit_tests(&mut tally)?;
+    }
+    e2e::run(&names, all, &mut tally)?;
+
+    eprintln!("\nAll of it took {} s.", begin.elapsed().as_secs());
+    for (name, reason) in &tally.skipped {
+        println!("skipped: {name} ({reason})");
+    }
+    for name in &tally.failed {
+        println!("failed: {name}");
+    }
+    let skipped = match tally.skipped.len() {
+        0 => String::new(),
+        count => format!(", {count} skipped"),
+    };
+    println!("{} passed, {} failed{skipped}", tally.passed, tally.failed.len());
+    Ok(if tally.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Format, lints, licences and generated files.
+fn house(tally: &mut Tally) {
+    let mut step = |name: &str, arguments: &[&str]| {
+        tally.record(name, process::run(process::cargo().args(arguments)));
+    };
+    step("cargo fmt", &["fmt", "--all", "--check"]);
+    step("cargo clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
+    step("generated files are current", &["xtask", "codegen", "--check"]);
+    tally.record("cargo deny", deny());
+}
+
+/// `cargo deny`, installed into `target/` if this machine has none (its compilation takes minutes, once).
+fn deny() -> Result<()> {
+    let installed = Command::new("cargo-deny").arg("--version").stdout(Stdio::null()).status();
+    let mut command = match installed {
+        Ok(status) if status.success() => Command::new("cargo-deny"),
+        _ => {
+            let tools = crate::target_folder().join("tools");
+            let program = tools.join("bin/cargo-deny");
+            if !program.is_file() {
+                let mut install = process::cargo();
+                install.args([
+                    "install",
+                    "cargo-deny",
+                    "--locked",
+                    "--version",
+                    "0.20.2",
+                    "--no-default-features",
+                ]);
+                process::run(install.arg("--root").arg(&tools))?;
+            }
+            Command::new(program)
+        }
+    };
+    process::run(command.current_dir(crate::root()).args(["check", "bans", "licenses", "sources"]))
+}
+
+/// `cargo test`, its counts added to ours.
+fn unit_tests(tally: &mut Tally) -> Result<()> {
+    let mut command = process::cargo();
+    command.args(["test", "--workspace", "--no-fail-fast"]);
+    eprintln!("$ {}", process::show(&command));
+    let output = command.stderr(Stdio::inherit()).output().context("cargo test")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!("{text}");
+    let (passed, failed) = counts(&text);
+    tally.passed += passed;
+    tally.failed.extend(failed);
+    if !output.status.success() && tally.failed.is_empty() {
+        tally.failed.push("cargo test (see above)".into());
+    }
+    Ok(())
+}
+
+/// How many tests passed and which failed, from the text of Rust's test harness.
+fn counts(text: &str) -> (u32, Vec<String>) {
+    let of = |line: &str, what: &str| -> u32 {
+        let before = line.split(what).next().unwrap_or("");
+        before.split_whitespace().last().and_then(|count| count.parse().ok()).unwrap_or(0)
+    };
+    let passed =
+        text.lines().filter(|line| line.starts_with("test result:")).map(|line| of(line, " passed")).sum();
+    let failed = text.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+    (passed, failed.map(String::from).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn counts_are_read_from_the_harness() {
+        let text = "test a ... ok\ntest b::c ... FAILED\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\n\
+                    test result: ok. 12 passed; 0 failed; 0 ignored\n";
+        assert_eq!(super::counts(text), (13, vec!["b::c".to_string()]));
+    }
+}
