@@ -46,7 +46,10 @@ const CASES: &[Case] = &[
         heavy: true,
         ..case("cuda 12 cupy kernels", Program::Python(&python::CUDA_12, "cupy_kernels.py", &[]))
     },
-    Case { heavy: true, ..case("cuda 12 cupy arrays", Program::Python(&python::CUDA_12, "cupy_arrays.py", &[])) },
+    Case {
+        heavy: true,
+        ..case("cuda 12 cupy arrays", Program::Python(&python::CUDA_12, "cupy_arrays.py", &[]))
+    },
 ];
 
 const LIMIT: Duration = Duration::from_secs(600);
