@@ -1,5 +1,7 @@
 //! What is known about a kernel without changing it.
 
+pub mod cfg;
 pub mod shapes;
 
+pub use cfg::{Cfg, Dominators};
 pub use shapes::{Shape, Shapes};

@@ -6,6 +6,7 @@
 //! of a warp together as long as they agree, and the analyses say where they do.
 //!
 //! - [`types`], [`inst`], [`kernel`]: the definition. [`builder`]: a convenient way to write one.
+//! - [`lower`]: from PTX, by way of [`ssa`]. [`verify`]: every invariant, checked.
 //! - [`analysis`]: what is known about the lanes of a value.
 //!
 //! # What a back end can rely on
@@ -23,8 +24,11 @@ pub mod inst;
 #[cfg(feature = "interp")]
 pub mod interp;
 pub mod kernel;
+pub mod lower;
+pub mod ssa;
 pub mod text;
 pub mod types;
+pub mod verify;
 
 pub use builder::Builder;
 pub use inst::{

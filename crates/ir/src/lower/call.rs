@@ -1,0 +1,184 @@
+//! Calls: device functions are lowered in place; a few names belong to the runtime.
+
+use sluice_ptx::ast::{Call, Callee, Function, Operand, Symbol};
+
+use super::layout::{Home, resolve_function};
+use super::operand::register_type;
+use super::{CALL_DEPTH_MAX, Frame, LowerErrorKind, Lowered, Lowering};
+use crate::inst::{Inst, MemoryOrder, Place, RuntimeFunction, Space};
+use crate::kernel::{Target, Terminator};
+use crate::types::{Type, Value};
+
+impl<'m> Lowering<'m> {
+    pub(super) fn call(&mut self, call: &'m Call) -> Lowered {
+        let Callee::Function(name) = &call.callee else { return Err(LowerErrorKind::IndirectCall) };
+        let guard = call.guard.map(|guard| {
+            let value = self.register(guard.register);
+            if guard.is_negated { self.build().unary(crate::inst::UnaryOp::Not, value) } else { value }
+        });
+        self.branch_around(guard, |lowering| match resolve_function(lowering.module, name) {
+            Some(callee) if callee.body.is_some() => lowering.inline(call, callee),
+            _ => lowering.call_runtime(call, name),
+        })
+    }
+
+    fn call_runtime(&mut self, call: &'m Call, name: &str) -> Lowered {
+        let function = match name {
+            "vprintf" => RuntimeFunction::Vprintf,
+            "__assertfail" => RuntimeFunction::AssertFail,
+            "malloc" => RuntimeFunction::Malloc,
+            "free" => RuntimeFunction::Free,
+            _ => return Err(LowerErrorKind::Unresolved(name.to_owned())),
+        };
+        let params = function.params();
+        if call.arguments.len() != params.len() {
+            return Err(malformed(call));
+        }
+        let mut args = Vec::with_capacity(params.len());
+        for (argument, ty) in call.arguments.iter().zip(params) {
+            args.push(self.argument(argument, *ty)?);
+        }
+        let id = self.build().push(Inst::CallRuntime { function, args: args.into() });
+        let result = self.kernel.inst(id).results().next();
+        match (result, call.returns.first()) {
+            (Some(result), Some(Operand::Symbol { symbol, .. })) => {
+                let place = self.local_place(call, symbol)?;
+                let ty = self.kernel.ty(result);
+                self.build().push(Inst::Store {
+                    place,
+                    ty,
+                    values: Box::new([result]),
+                    order: MemoryOrder::WEAK,
+                    guard: None,
+                });
+                Ok(())
+            }
+            (Some(result), Some(register)) => self.write(register, result),
+            _ => Ok(()),
+        }
+    }
+
+    /// The value of an argument.
+    fn argument(&mut self, argument: &Operand, ty: Type) -> Lowered<Value> {
+        match argument {
+            Operand::Symbol { symbol: symbol @ Symbol::Variable(_), offset: 0 } => {
+                let (space, addr) = self.symbol_address(symbol, 0)?;
+                Ok(self.build().load(space, ty, addr, 0))
+            }
+            other => self.read(other, ty),
+        }
+    }
+
+    fn local_place(&mut self, call: &Call, symbol: &Symbol) -> Lowered<Place> {
+        match self.symbol_address(symbol, 0)? {
+            (Space::Local, addr) => Ok(Place { space: Space::Local, addr, offset: 0 }),
+            _ => Err(malformed(call)),
+        }
+    }
+
+    /// Lowers the callee's body here. Parameters in `.param` space are the caller's variables; those in registers are
+    /// copied.
+    fn inline(&mut self, call: &'m Call, callee: &'m Function) -> Lowered {
+        if self.calls.contains(&&*callee.name) || self.calls.len() >= CALL_DEPTH_MAX {
+            return Err(LowerErrorKind::Recursion(callee.name.to_string()));
+        }
+        let body = callee.body.as_ref().ok_or_else(|| LowerErrorKind::Unresolved(callee.name.to_string()))?;
+        if call.arguments.len() != callee.params.len() || call.returns.len() != callee.returns.len() {
+            return Err(malformed(call));
+        }
+
+        // What the caller passes, before its frame is put away.
+        let mut params = Vec::with_capacity(callee.params.len());
+        for (argument, param) in call.arguments.iter().zip(&callee.params) {
+            params.push(match (param.register, argument) {
+                (None, Operand::Symbol { symbol, offset: 0 }) => {
+                    Passed::Variable(self.home_of(call, symbol)?)
+                }
+                (_, argument) => Passed::Value(self.argument(argument, register_type(param.ty))?),
+            });
+        }
+        let mut returns = Vec::with_capacity(callee.returns.len());
+        for (result, param) in call.returns.iter().zip(&callee.returns) {
+            returns.push(match (param.register, result) {
+                (None, Operand::Symbol { symbol, offset: 0 }) => Some(self.home_of(call, symbol)?),
+                (None, _) => return Err(malformed(call)),
+                (Some(_), _) => None,
+            });
+        }
+
+        let continuation = self.kernel.add_block();
+        let frame = Frame {
+            body,
+            registers: Vec::new(),
+            labels: Vec::new(),
+            variables: Vec::new(),
+            params: Vec::new(),
+            returns: Vec::new(),
+            carry: self.variables.declare(Type::I1),
+            continuation: Some(continuation),
+        };
+        let caller = std::mem::replace(&mut self.frame, frame);
+        let line = self.line;
+        self.calls.push(&callee.name);
+
+        self.enter_body(callee, body)?;
+        for (passed, param) in params.into_iter().zip(&callee.params) {
+            let home = match (passed, param.register) {
+                (Passed::Variable(home), _) => home,
+                (Passed::Value(value), Some(register)) => {
+                    let variable = self.frame.registers[register.0 as usize];
+                    let value = self.coerce(value, self.variables.ty(variable), false);
+                    self.variables.write(variable, value);
+                    Home::Register(variable)
+                }
+                (Passed::Value(_), None) => return Err(malformed(call)),
+            };
+            self.frame.params.push(home);
+        }
+        for (home, param) in returns.into_iter().zip(&callee.returns) {
+            let home = match (home, param.register) {
+                (Some(home), _) => home,
+                (None, Some(register)) => Home::Register(self.frame.registers[register.0 as usize]),
+                (None, None) => return Err(malformed(call)),
+            };
+            self.frame.returns.push(home);
+        }
+        self.lower_body(body)?;
+        self.end_block(Terminator::Jump(Target::new(continuation)));
+
+        self.calls.pop();
+        self.line = line;
+        let callee_frame = std::mem::replace(&mut self.frame, caller);
+        self.start_block(continuation);
+        for (result, home) in call.returns.iter().zip(callee_frame.returns) {
+            if let Home::Register(variable) = home {
+                let value = self.variables.read(&mut self.kernel, variable);
+                self.write(result, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn home_of(&mut self, call: &Call, symbol: &Symbol) -> Lowered<Home> {
+        let homes = match symbol {
+            Symbol::Variable(id) => self.frame.variables.get(id.0 as usize),
+            Symbol::Param(index) => self.frame.params.get(*index as usize),
+            Symbol::Return(index) => self.frame.returns.get(*index as usize),
+            Symbol::Module(_) => None,
+        };
+        homes.copied().ok_or_else(|| malformed(call))
+    }
+}
+
+/// An argument on its way into a callee.
+enum Passed {
+    Variable(Home),
+    Value(Value),
+}
+
+fn malformed(call: &Call) -> LowerErrorKind {
+    match &call.callee {
+        Callee::Function(name) => LowerErrorKind::Malformed(format!("call {name}")),
+        Callee::Indirect { .. } => LowerErrorKind::IndirectCall,
+    }
+}
