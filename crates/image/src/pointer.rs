@@ -14,45 +14,56 @@ pub const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 #[repr(C)]
 struct Wrapper {
     magic: u32,
-    /// 1: `data` is the container. 2: `list` is a null-terminated array of containers to be linked together.
+    /// 1, or 2 where there is a list.
     version: u32,
+    /// A container.
     data: *const c_void,
+    /// What `data` was linked from, up to a null. `nvcc` writes version 2 with an empty list into every program.
     list: *const *const c_void,
 }
 
 /// Containers in a version 2 record; a limit on a list that nothing else ends.
 const LIST_ENTRIES_MAX: usize = 4096;
 
-/// The image or images at a pointer: one, except for a program linked from relocatable device code.
+/// What a pointer leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located<'a> {
+    /// The image to load.
+    pub image: &'a [u8],
+    /// For a program linked from relocatable device code (`nvcc -rdc=true`), the images it was linked from. Then
+    /// `image` holds the linked machine code, without PTX and possibly without anything, and a device that it does not
+    /// fit has to link the PTX of these.
+    pub parts: Vec<&'a [u8]>,
+}
+
+/// Finds the image at a pointer.
 ///
 /// # Safety
 /// The pointer is null, or one that the CUDA Driver API would accept as `cuModuleLoadData`'s `image`: PTX text with
 /// a NUL at its end, or a whole ELF file, fat binary, or wrapper of a fat binary. It stays so for `'a`.
-pub unsafe fn images_at<'a>(pointer: *const c_void) -> Result<Vec<&'a [u8]>, ImageError> {
+pub unsafe fn locate<'a>(pointer: *const c_void) -> Result<Located<'a>, ImageError> {
     // SAFETY: passed on.
-    let Some(magic) = (unsafe { magic_at(pointer) })? else {
+    if unsafe { magic_at(pointer) }? != Some(WRAPPER_MAGIC) {
         // SAFETY: passed on.
-        return unsafe { image_at(pointer) }.map(|image| vec![image]);
-    };
-    if magic != WRAPPER_MAGIC {
-        // SAFETY: passed on.
-        return unsafe { image_at(pointer) }.map(|image| vec![image]);
+        let image = unsafe { image_at(pointer) }?;
+        return Ok(Located { image, parts: Vec::new() });
     }
     // SAFETY: the magic says that a wrapper is here, which is whole by the contract.
     let wrapper = unsafe { pointer.cast::<Wrapper>().read_unaligned() };
+    // SAFETY: the wrapper's data is an image by the contract.
+    let image = unsafe { image_at(wrapper.data) }?;
+    let mut parts = Vec::new();
     if wrapper.version != 2 || wrapper.list.is_null() {
-        // SAFETY: the wrapper's data is an image by the contract.
-        return unsafe { image_at(wrapper.data) }.map(|image| vec![image]);
+        return Ok(Located { image, parts });
     }
-    let mut images = Vec::new();
     for index in 0..LIST_ENTRIES_MAX {
         // SAFETY: the list goes on until its null entry, which has not been met.
         let entry = unsafe { wrapper.list.add(index).read_unaligned() };
         if entry.is_null() {
-            return Ok(images);
+            return Ok(Located { image, parts });
         }
         // SAFETY: each entry of the list is an image.
-        images.push(unsafe { image_at(entry) }?);
+        parts.push(unsafe { image_at(entry) }?);
     }
     Err(ImageError::Invalid("list of fat binaries"))
 }
@@ -60,7 +71,7 @@ pub unsafe fn images_at<'a>(pointer: *const c_void) -> Result<Vec<&'a [u8]>, Ima
 /// The image at a pointer that is no wrapper.
 ///
 /// # Safety
-/// As for [`images_at`].
+/// As for [`locate`].
 unsafe fn image_at<'a>(pointer: *const c_void) -> Result<&'a [u8], ImageError> {
     let bytes = pointer.cast::<u8>();
     // SAFETY: passed on.
@@ -94,7 +105,7 @@ unsafe fn image_at<'a>(pointer: *const c_void) -> Result<&'a [u8], ImageError> {
 /// The first four bytes, as the little-endian number they are; None where text ends before.
 ///
 /// # Safety
-/// As for [`images_at`].
+/// As for [`locate`].
 unsafe fn magic_at(pointer: *const c_void) -> Result<Option<u32>, ImageError> {
     if pointer.is_null() {
         return Err(ImageError::NullPointer);

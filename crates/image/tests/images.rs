@@ -5,7 +5,7 @@ use std::ptr;
 
 use proptest::prelude::*;
 use sluice_image::fatbin::CONTAINER_MAGIC;
-use sluice_image::pointer::{WRAPPER_MAGIC, images_at};
+use sluice_image::pointer::{Located, WRAPPER_MAGIC, locate};
 use sluice_image::{Compression, ComputeCapability, EntryKind, FatBinary, Image, ImageError};
 
 const DEVICE: ComputeCapability = ComputeCapability::SOFTWARE_GPU;
@@ -196,19 +196,23 @@ fn a_pointer_leads_to_whole_images() {
     let list = [fatbin.as_ptr().cast(), text.as_ptr().cast(), ptr::null::<c_void>()];
     let wrapper =
         |version, list| Wrapper { magic: WRAPPER_MAGIC, version, data: fatbin.as_ptr().cast(), list };
-    let (single, several) = (wrapper(1, ptr::null()), wrapper(2, list.as_ptr()));
-    let images = |pointer: *const c_void| {
+    let (single, unlinked, linked) =
+        (wrapper(1, ptr::null()), wrapper(2, &raw const list[2]), wrapper(2, list.as_ptr()));
+    let located = |pointer: *const c_void| {
         // SAFETY: each pointer of this test is to a whole image that lives as long as the test, or null.
-        unsafe { images_at(pointer) }
+        unsafe { locate(pointer) }
     };
+    let alone = |image| Ok(Located { image, parts: Vec::new() });
 
-    assert_eq!(images(fatbin.as_ptr().cast()), Ok(vec![&fatbin[..]]));
-    assert_eq!(images(text.as_ptr().cast()), Ok(vec![TEXT]));
-    assert_eq!(images(elf.as_ptr().cast()), Ok(vec![&elf[..elf_bytes]]));
-    assert_eq!(images((&raw const single).cast()), Ok(vec![&fatbin[..]]));
-    assert_eq!(images((&raw const several).cast()), Ok(vec![&fatbin[..], TEXT]));
-    assert_eq!(images(ptr::null()), Err(ImageError::NullPointer));
-    assert_eq!(images(c"no".as_ptr().cast()), Err(ImageError::Unrecognized));
+    assert_eq!(located(fatbin.as_ptr().cast()), alone(&fatbin));
+    assert_eq!(located(text.as_ptr().cast()), alone(TEXT));
+    assert_eq!(located(elf.as_ptr().cast()), alone(&elf[..elf_bytes]));
+    assert_eq!(located((&raw const single).cast()), alone(&fatbin));
+    assert_eq!(located((&raw const unlinked).cast()), alone(&fatbin));
+    let parts = vec![&fatbin[..], TEXT];
+    assert_eq!(located((&raw const linked).cast()), Ok(Located { image: &fatbin, parts }));
+    assert_eq!(located(ptr::null()), Err(ImageError::NullPointer));
+    assert_eq!(located(c"no".as_ptr().cast()), Err(ImageError::Unrecognized));
 }
 
 /// Everything that is done with bytes from a stranger.
