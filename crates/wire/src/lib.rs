@@ -1,1 +1,50 @@
-//! 
+//! What client, node and worker say to each other: frames, messages, versions, limits. Nothing here does I/O: bytes go
+//! in and come out, and whoever has a socket moves them.
+//!
+//! # How a launch travels
+//!
+//! 1. A program calls `cuLaunchKernel` of the client's `libcuda.so.1`. The client knows the parameter layout of the
+//!    function from the `FunctionInfo` that came with it, and copies the parameters into one buffer.
+//! 2. [`commands::cuLaunchKernel`] with that buffer becomes a [`frame`] of kind `Command` with the number of the calling
+//!    thread (its lane) and the current device, is appended to what waits to be sent, and the call returns.
+//! 3. The worker's [`FrameDecoder`] gives the frame out as soon as its last byte is there, the payload still in the
+//!    receive buffer. The generated dispatch decodes it by its [`Op`], looks up the ids in the session's own tables, and
+//!    calls the [driver table](sluice_cuda::DriverTable).
+//! 4. Nothing comes back. Should the launch fail, a [`Sticky`] frame ends the session with the driver's code; the
+//!    client returns that from the next calls that CUDA allows to fail for it. A command that waits (`Command::WAITS`)
+//!    is answered by a `Reply` frame of its lane and sequence: a [`ReplyHead`], then the command's own fields.
+//!
+//! # Bytes from a peer
+//!
+//! A frame has a size limit that is checked on its header, a count inside is compared with the bytes that are there
+//! before anything is allocated, and a message must use up its payload. Whatever else arrives is a [`WireError`]: there
+//! is no panic and no unbounded allocation on any input.
+
+#![allow(non_camel_case_types)] // commands bear the names of driver functions
+
+mod codec;
+mod command;
+pub mod control;
+mod error;
+pub mod frame;
+mod generated {
+    pub(crate) mod commands;
+}
+pub mod handshake;
+#[cfg(test)]
+mod sample;
+#[cfg(test)]
+mod tests;
+mod types;
+
+pub use codec::{Decode, Encode, Reader, decode};
+pub use command::{Command, HostCall, HostWrite, Op, ReplyHead, Sticky, Target};
+pub use error::WireError;
+pub use frame::{BULK_SIZE_MAX, FRAME_SIZE_MAX, Frame, FrameDecoder, Header, Kind};
+pub use handshake::VERSION;
+pub use types::*;
+
+/// Every command and its reply, named after the driver function.
+pub mod commands {
+    pub use crate::generated::commands::*;
+}

@@ -248,7 +248,7 @@ mod tests {
             ("cuX() soon @1", "no class"),
             ("cuX() local", "version"),
         ] {
-            let error = format!("{:#}", declarations(text).err().expect(text));
+            let error = format!("{:#}", declarations(text).expect_err(text));
             assert!(error.contains(why), "{text}: {error}");
         }
     }

@@ -1,0 +1,260 @@
+//! What is said outside sessions: leases, and questions about a node.
+
+use sluice_cuda::{CUdevice_attribute, CUlimit, CUuuid, Presence};
+
+use crate::{
+    codec::{Decode, Encode, Reader, decode, message},
+    error::WireError,
+    handshake::LeaseToken,
+};
+
+/// A whole GPU, in the unit of shares: millionths.
+pub const SHARE_WHOLE_PPM: u32 = 1_000_000;
+
+message! {
+    /// Asks for a lease. The connection on which it was granted holds it: the lease ends when that closes.
+    pub struct LeaseRequest {
+        /// Millionths of each GPU's compute, above 0 up to `SHARE_WHOLE_PPM`.
+        share_ppm: u32,
+        /// Bytes on each GPU; 0 for the same part of its memory as of its compute.
+        memory: u64,
+        gpus: u32,
+        /// Whether the share is also the limit when the GPU would be idle otherwise.
+        hard_cap: bool,
+        /// The longest a kernel may run, in milliseconds; 0 for no limit.
+        kernel_timeout_ms: u32,
+        /// The program, for people to read.
+        name: String,
+    }
+}
+
+message! {
+    pub struct LeaseGranted {
+        lease: u64,
+        token: LeaseToken,
+        devices: Vec<DeviceSnapshot>,
+    }
+}
+
+message! {
+    pub struct LeaseRefused {
+        reason: String,
+        /// What could have been granted instead, per GPU.
+        free: Vec<GpuFree>,
+    }
+}
+
+message! {
+    pub struct GpuFree { name: String, share_ppm: u32, memory: u64 }
+}
+
+message! {
+    /// What is fixed about a leased device while the lease lasts. Clients answer most questions from it.
+    pub struct DeviceSnapshot {
+        name: String,
+        uuid: [u8; 16],
+        /// Of the lease, in bytes.
+        memory: u64,
+        /// As `cuDriverGetVersion` gives it.
+        driver_version: u32,
+        attributes: Vec<(CUdevice_attribute, i32)>,
+        limits: Vec<(CUlimit, u64)>,
+        /// Lowest and highest, as `cuCtxGetStreamPriorityRange` gives them.
+        stream_priorities: (i32, i32),
+        /// Whether it runs PTX only.
+        is_software: bool,
+        /// The driver's functions.
+        functions: Presence,
+        /// Granularity of memory, in bytes; what a session commits and takes back is a multiple of it.
+        chunk: u64,
+    }
+}
+
+impl DeviceSnapshot {
+    pub fn uuid(&self) -> CUuuid {
+        CUuuid { bytes: self.uuid }
+    }
+
+    pub fn attribute(&self, attribute: CUdevice_attribute) -> Option<i32> {
+        self.attributes.iter().find(|(id, _)| *id == attribute).map(|(_, value)| *value)
+    }
+
+    /// Major and minor.
+    pub fn compute_capability(&self) -> (i32, i32) {
+        let of = |attribute| self.attribute(attribute).unwrap_or(0);
+        (of(CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR), of(CUdevice_attribute::COMPUTE_CAPABILITY_MINOR))
+    }
+}
+
+impl Encode for Presence {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.words().to_vec().encode(out);
+    }
+}
+
+impl Decode<'_> for Presence {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let words = Vec::<u64>::decode(reader)?;
+        Presence::from_words(&words)
+            .ok_or(WireError::Value { what: "a set's length", value: words.len() as u64 })
+    }
+}
+
+message! {
+    /// The client's first frame in a session: where device addresses could be.
+    pub struct SessionOpen {
+        /// Ranges that the client has reserved on its side, first choice first: address and size in bytes.
+        ranges: Vec<(u64, u64)>,
+    }
+}
+
+message! {
+    /// The worker's first frame in a session.
+    pub struct SessionOpened {
+        session: u64,
+        /// The range in which the client mints device addresses, if one of its offers fitted.
+        range: Option<(u64, u64)>,
+        /// In the order of the lease.
+        devices: Vec<DeviceSnapshot>,
+    }
+}
+
+message! {
+    pub struct SessionRefused { reason: String }
+}
+
+message! {
+    pub struct StatusRequest {}
+}
+
+message! {
+    pub struct Status {
+        gpus: Vec<GpuStatus>,
+        sessions: Vec<SessionStatus>,
+    }
+}
+
+message! {
+    pub struct GpuStatus {
+        index: u32,
+        name: String,
+        uuid: [u8; 16],
+        memory: u64,
+        memory_leased: u64,
+        memory_used: u64,
+        share_leased_ppm: u32,
+        sessions: u32,
+        is_software: bool,
+        driver_version: u32,
+        compute_capability: (i32, i32),
+        /// Part of the last second in which it worked, in millionths.
+        busy_ppm: u32,
+    }
+}
+
+message! {
+    pub struct SessionStatus {
+        session: u64,
+        lease: u64,
+        name: String,
+        /// Of the client, where that means something: process id and address.
+        process: u32,
+        peer: String,
+        gpu: u32,
+        share_ppm: u32,
+        hard_cap: bool,
+        memory: u64,
+        memory_used: u64,
+        kernels: u64,
+        bytes_in: u64,
+        bytes_out: u64,
+        /// GPU time so far, in microseconds.
+        busy_us: u64,
+        age_ms: u64,
+    }
+}
+
+message! {
+    /// Asks for the devices of a lease without opening a session, as NVML does.
+    pub struct DevicesRequest { token: LeaseToken }
+}
+
+message! {
+    pub struct Devices {
+        devices: Vec<DeviceSnapshot>,
+        sessions: Vec<SessionStatus>,
+    }
+}
+
+message! {
+    /// The answer to what cannot be answered otherwise.
+    pub struct Refused { reason: String }
+}
+
+macro_rules! control {
+    ($($number:literal $name:ident)*) => {
+        /// Any control message; its number travels in the frame header.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Control {
+            $($name($name),)*
+        }
+
+        $(impl From<$name> for Control {
+            fn from(message: $name) -> Control {
+                Control::$name(message)
+            }
+        })*
+
+        impl Control {
+            /// The `op` of its frame.
+            pub fn number(&self) -> u16 {
+                match self {
+                    $(Control::$name(_) => $number,)*
+                }
+            }
+
+            pub fn decode(number: u16, payload: &[u8]) -> Result<Control, WireError> {
+                match number {
+                    $($number => Ok(Control::$name(decode(payload)?)),)*
+                    other => Err(WireError::Value { what: "a control message", value: other.into() }),
+                }
+            }
+        }
+
+        impl Encode for Control {
+            fn encode(&self, out: &mut Vec<u8>) {
+                match self {
+                    $(Control::$name(message) => message.encode(out),)*
+                }
+            }
+        }
+    };
+}
+
+control! {
+    1 LeaseRequest
+    2 LeaseGranted
+    3 LeaseRefused
+    4 StatusRequest
+    5 Status
+    6 DevicesRequest
+    7 Devices
+    8 SessionOpen
+    9 SessionOpened
+    10 SessionRefused
+    11 Refused
+}
+
+impl Control {
+    /// Appends its frame.
+    pub fn frame(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
+        let header = crate::frame::Header {
+            kind: crate::frame::Kind::Control,
+            device: 0,
+            op: self.number(),
+            lane: 0,
+            sequence: 0,
+        };
+        header.frame(out, |out| self.encode(out))
+    }
+}

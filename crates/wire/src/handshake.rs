@@ -1,0 +1,221 @@
+//! The first bytes on every connection, both ways: who speaks, and in which version.
+//!
+//! ```text
+//! client                              node
+//!   | -- Hello: SLCE, version, purpose -> |    the node reads at most HELLO_SIZE_MAX bytes, under a deadline
+//!   | <- Welcome: SLCE, version --------- |    always, so that either side can name both versions
+//! ```
+//!
+//! Then a control connection carries `control` messages. The socket of a session goes to a worker: the client offers
+//! address ranges by `SessionOpen`, the worker answers `SessionOpened`, and commands follow.
+
+use std::fmt;
+
+use crate::{
+    codec::{Decode, Encode, Reader, message},
+    error::WireError,
+};
+
+/// Counts changes of the protocol.
+pub const PROTOCOL: u16 = 1;
+/// What this build speaks.
+pub const VERSION: Version = Version { protocol: PROTOCOL, release: RELEASE };
+/// The largest `Hello` with its length, in bytes.
+pub const HELLO_SIZE_MAX: usize = 128;
+
+const MAGIC: [u8; 4] = *b"SLCE";
+const RELEASE: [u16; 3] = [
+    number(env!("CARGO_PKG_VERSION_MAJOR")),
+    number(env!("CARGO_PKG_VERSION_MINOR")),
+    number(env!("CARGO_PKG_VERSION_PATCH")),
+];
+
+const fn number(digits: &str) -> u16 {
+    let bytes = digits.as_bytes();
+    let (mut value, mut index) = (0, 0);
+    while index < bytes.len() {
+        value = value * 10 + (bytes[index] - b'0') as u16;
+        index += 1;
+    }
+    value
+}
+
+/// Protocol and release. Both sides must be the same: message numbers follow from the list of functions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Version {
+    pub protocol: u16,
+    pub release: [u16; 3],
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [major, minor, patch] = self.release;
+        write!(f, "{major}.{minor}.{patch} (protocol {})", self.protocol)
+    }
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Leases and questions about the node.
+    Control,
+    /// CUDA work under a lease, which the token proves.
+    Session { token: LeaseToken },
+}
+
+/// A secret that the node gave out with a lease.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct LeaseToken(pub [u8; 32]);
+
+impl fmt::Debug for LeaseToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LeaseToken(secret)")
+    }
+}
+
+impl Encode for LeaseToken {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode<'_> for LeaseToken {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(LeaseToken(Decode::decode(reader)?))
+    }
+}
+
+/// What a client says first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hello {
+    pub purpose: Purpose,
+    /// The client's process id, for people to read.
+    pub process: u32,
+}
+
+message! {
+    /// What differs between versions comes after this, so that any two versions can name each other.
+    pub struct Opening { magic: [u8; 4], protocol: u16, release: [u16; 3] }
+}
+
+impl Opening {
+    const OURS: Opening = Opening { magic: MAGIC, protocol: PROTOCOL, release: RELEASE };
+
+    fn check(&self) -> Result<(), WireError> {
+        if self.magic != MAGIC {
+            return Err(WireError::NotSluice);
+        }
+        let theirs = Version { protocol: self.protocol, release: self.release };
+        if theirs == VERSION { Ok(()) } else { Err(WireError::Version { theirs }) }
+    }
+}
+
+impl Hello {
+    /// The bytes to send: a 16-bit length and what it counts.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        Opening::OURS.encode(&mut body);
+        self.process.encode(&mut body);
+        match &self.purpose {
+            Purpose::Control => 0u8.encode(&mut body),
+            Purpose::Session { token } => {
+                1u8.encode(&mut body);
+                token.encode(&mut body);
+            }
+        }
+        with_length(&body)
+    }
+
+    /// Reads a `Hello` from what has arrived: `None` while it is incomplete, else it and its size in bytes.
+    ///
+    /// A peer that speaks something else is refused after its first six bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Option<(Hello, usize)>, WireError> {
+        let Some((body, size)) = body(bytes)? else { return Ok(None) };
+        let mut reader = Reader::new(body);
+        Opening::decode(&mut reader)?.check()?;
+        let process = u32::decode(&mut reader)?;
+        let purpose = match u8::decode(&mut reader)? {
+            0 => Purpose::Control,
+            1 => Purpose::Session { token: LeaseToken::decode(&mut reader)? },
+            other => return Err(WireError::Value { what: "a purpose", value: other.into() }),
+        };
+        reader.end()?;
+        Ok(Some((Hello { purpose, process }, size)))
+    }
+}
+
+/// What a node answers to any `Hello`, also to one of another version.
+pub struct Welcome;
+
+impl Welcome {
+    pub fn to_bytes() -> Vec<u8> {
+        let mut body = Vec::new();
+        Opening::OURS.encode(&mut body);
+        with_length(&body)
+    }
+
+    /// Reads a `Welcome` from what has arrived: `None` while it is incomplete, else its size in bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Option<usize>, WireError> {
+        let Some((body, size)) = body(bytes)? else { return Ok(None) };
+        Opening::decode(&mut Reader::new(body))?.check()?;
+        Ok(Some(size))
+    }
+}
+
+fn with_length(body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(2 + body.len());
+    // Both messages have fixed, small sizes.
+    (body.len() as u16).encode(&mut bytes);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// The counted body and the size of the whole, once it is there.
+fn body(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, WireError> {
+    let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
+    let length = usize::from(u16::from_le_bytes(*length));
+    let begins_right = rest.iter().zip(&MAGIC).all(|(theirs, ours)| theirs == ours);
+    if length + 2 > HELLO_SIZE_MAX || !begins_right {
+        return Err(WireError::NotSluice);
+    }
+    Ok(rest.get(..length).map(|body| (body, length + 2)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELLO: Hello = Hello { purpose: Purpose::Session { token: LeaseToken([9; 32]) }, process: 4711 };
+
+    #[test]
+    fn a_hello_is_complete_with_its_last_byte() {
+        let bytes = HELLO.to_bytes();
+        assert!(bytes.len() <= HELLO_SIZE_MAX);
+        for cut in 0..bytes.len() {
+            assert_eq!(Hello::from_bytes(&bytes[..cut]), Ok(None), "{cut} bytes");
+        }
+        assert_eq!(Hello::from_bytes(&bytes), Ok(Some((HELLO, bytes.len()))));
+        assert_eq!(Welcome::from_bytes(&Welcome::to_bytes()), Ok(Some(Welcome::to_bytes().len())));
+    }
+
+    #[test]
+    fn another_version_is_refused_by_both_names() {
+        let mut bytes = HELLO.to_bytes();
+        bytes[6] = 99;
+        let error = Hello::from_bytes(&bytes).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("(protocol 99)") && text.contains("(protocol 1)"), "{text}");
+    }
+
+    #[test]
+    fn another_protocol_is_refused_early() {
+        assert_eq!(Hello::from_bytes(b"GET / HTTP/1.1"), Err(WireError::NotSluice));
+        assert_eq!(Welcome::from_bytes(b"SSH-2.0-OpenSSH"), Err(WireError::NotSluice));
+        assert_eq!(Hello::from_bytes(&[10, 0, b'S', b'L', b'X']), Err(WireError::NotSluice));
+    }
+
+    #[test]
+    fn a_token_stays_out_of_logs() {
+        assert!(!format!("{HELLO:?}").contains('9'));
+    }
+}

@@ -1,0 +1,136 @@
+//! Random messages for tests: any value of any message, made from random bytes.
+
+use std::ffi::CStr;
+
+use sluice_cuda::*;
+
+use crate::{handshake::LeaseToken, types::*};
+
+/// A value made of random bytes.
+pub(crate) trait Sample<'s> {
+    fn sample(source: &mut Source<'s>) -> Self;
+}
+
+/// Random bytes; zeros when they run out, so that every sample ends.
+pub(crate) struct Source<'s> {
+    rest: &'s [u8],
+}
+
+impl<'s> Source<'s> {
+    pub(crate) fn new(bytes: &'s [u8]) -> Source<'s> {
+        Source { rest: bytes }
+    }
+
+    fn take(&mut self, count: usize) -> &'s [u8] {
+        let (taken, rest) = self.rest.split_at(count.min(self.rest.len()));
+        self.rest = rest;
+        taken
+    }
+
+    fn small(&mut self) -> usize {
+        usize::from(u8::sample(self) % 8)
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty)*) => {$(
+        impl Sample<'_> for $number {
+            fn sample(source: &mut Source<'_>) -> Self {
+                let mut bytes = [0; size_of::<$number>()];
+                let taken = source.take(bytes.len());
+                bytes[..taken.len()].copy_from_slice(taken);
+                <$number>::from_le_bytes(bytes)
+            }
+        }
+    )*};
+}
+
+numbers! { u8 u16 u32 u64 i32 i64 }
+
+impl Sample<'_> for f32 {
+    fn sample(source: &mut Source<'_>) -> Self {
+        // Not a bit pattern: NaN would not equal itself.
+        i32::sample(source) as f32
+    }
+}
+
+impl Sample<'_> for bool {
+    fn sample(source: &mut Source<'_>) -> Self {
+        u8::sample(source) % 2 == 1
+    }
+}
+
+impl<'s> Sample<'s> for &'s [u8] {
+    fn sample(source: &mut Source<'s>) -> Self {
+        let count = source.small() * 7;
+        source.take(count)
+    }
+}
+
+impl<'s> Sample<'s> for &'s CStr {
+    fn sample(source: &mut Source<'s>) -> Self {
+        [c"", c"saxpy", c"_Z6kernelPfi"][source.small() % 3]
+    }
+}
+
+impl Sample<'_> for String {
+    fn sample(source: &mut Source<'_>) -> Self {
+        "größe".repeat(source.small())
+    }
+}
+
+impl<'s, T: Sample<'s>> Sample<'s> for Vec<T> {
+    fn sample(source: &mut Source<'s>) -> Self {
+        (0..source.small()).map(|_| T::sample(source)).collect()
+    }
+}
+
+impl<'s, T: Sample<'s>> Sample<'s> for Option<T> {
+    fn sample(source: &mut Source<'s>) -> Self {
+        bool::sample(source).then(|| T::sample(source))
+    }
+}
+
+impl<'s, T: Sample<'s>, const N: usize> Sample<'s> for [T; N] {
+    fn sample(source: &mut Source<'s>) -> Self {
+        std::array::from_fn(|_| T::sample(source))
+    }
+}
+
+impl<'s, A: Sample<'s>, B: Sample<'s>> Sample<'s> for (A, B) {
+    fn sample(source: &mut Source<'s>) -> Self {
+        (A::sample(source), B::sample(source))
+    }
+}
+
+macro_rules! wrapped {
+    ($($name:ident)*) => {$(
+        impl Sample<'_> for $name {
+            fn sample(source: &mut Source<'_>) -> Self {
+                $name(Sample::sample(source))
+            }
+        }
+    )*};
+}
+
+wrapped! {
+    StreamId EventId ModuleId FunctionId GraphId GraphNodeId GraphExecId ArrayId DevicePtr ImageHash LeaseToken
+    CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID
+}
+
+impl Sample<'_> for CUlaunchAttribute {
+    fn sample(source: &mut Source<'_>) -> Self {
+        let value = CUlaunchAttributeValue { words: Sample::sample(source) };
+        CUlaunchAttribute { id: Sample::sample(source), pad: [0; 4], value }
+    }
+}
+
+impl Sample<'_> for Presence {
+    fn sample(source: &mut Source<'_>) -> Self {
+        let mut presence = Presence::default();
+        for _ in 0..source.small() {
+            presence.insert(Fn::from_number(u16::sample(source) % Fn::COUNT as u16).unwrap());
+        }
+        presence
+    }
+}

@@ -1,0 +1,198 @@
+//! Types of the fields of commands: ids, addresses, shapes.
+
+use std::fmt;
+
+use sluice_cuda::*;
+
+use crate::{
+    codec::{Decode, Encode, Reader, message},
+    error::WireError,
+};
+
+/// A handle that both sides know by a number which the client minted.
+pub trait Handle: Copy + Eq + fmt::Debug {
+    /// The number.
+    type Id: Id<Handle = Self>;
+}
+
+/// The number of a stream, an event, a module, ...; unique in its session and kind, never used twice.
+pub trait Id: Copy + Eq + std::hash::Hash + fmt::Debug {
+    /// The C handle that it stands for.
+    type Handle: Handle<Id = Self>;
+    const KIND: HandleKind;
+
+    fn new(number: u64) -> Self;
+    fn number(self) -> u64;
+    fn handle_from(number: usize) -> Self::Handle;
+    fn handle_number(handle: Self::Handle) -> usize;
+}
+
+macro_rules! ids {
+    ($($kind:ident $id:ident $handle:ident)*) => {
+        /// What a handle is a handle of.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum HandleKind {
+            $($kind,)*
+        }
+
+        $(
+            #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+            pub struct $id(pub u64);
+
+            impl Id for $id {
+                type Handle = $handle;
+                const KIND: HandleKind = HandleKind::$kind;
+
+                fn new(number: u64) -> Self {
+                    $id(number)
+                }
+
+                fn number(self) -> u64 {
+                    self.0
+                }
+
+                fn handle_from(number: usize) -> $handle {
+                    $handle(number)
+                }
+
+                fn handle_number(handle: $handle) -> usize {
+                    handle.0
+                }
+            }
+
+            impl Handle for $handle {
+                type Id = $id;
+            }
+
+            impl Encode for $id {
+                fn encode(&self, out: &mut Vec<u8>) {
+                    self.0.encode(out);
+                }
+            }
+
+            impl Decode<'_> for $id {
+                fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+                    Ok($id(u64::decode(reader)?))
+                }
+            }
+        )*
+    };
+}
+
+ids! {
+    Stream StreamId CUstream
+    Event EventId CUevent
+    Module ModuleId CUmodule
+    Function FunctionId CUfunction
+    Graph GraphId CUgraph
+    GraphNode GraphNodeId CUgraphNode
+    GraphExec GraphExecId CUgraphExec
+    Array ArrayId CUarray
+}
+
+macro_rules! enumerations {
+    ($($name:ident)*) => {$(
+        impl Encode for $name {
+            fn encode(&self, out: &mut Vec<u8>) {
+                self.0.encode(out);
+            }
+        }
+
+        impl Decode<'_> for $name {
+            fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+                Ok($name(u32::decode(reader)?))
+            }
+        }
+    )*};
+}
+
+// Any number may arrive: what a driver does not know, it refuses.
+enumerations! { CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID }
+
+/// An address in device memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct DevicePtr(pub u64);
+
+impl fmt::Debug for DevicePtr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DevicePtr({:#x})", self.0)
+    }
+}
+
+impl Encode for DevicePtr {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode<'_> for DevicePtr {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(DevicePtr(u64::decode(reader)?))
+    }
+}
+
+/// The content hash of a code image (BLAKE3).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ImageHash(pub [u8; 32]);
+
+impl fmt::Debug for ImageHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl Encode for ImageHash {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode<'_> for ImageHash {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(ImageHash(Decode::decode(reader)?))
+    }
+}
+
+/// Grid or block: x, y, z.
+pub type Dim = [u32; 3];
+
+message! {
+    /// A strided box in device memory: one operand of a 2D or 3D copy.
+    pub struct Pitched {
+        /// The first byte of the box.
+        start: DevicePtr,
+        /// From one row to the next, in bytes.
+        pitch: u64,
+        /// From one slice to the next, in rows.
+        height: u64,
+    }
+}
+
+message! {
+    /// A parameter of a kernel: where in the parameter buffer, in bytes.
+    pub struct Parameter { offset: u32, size: u32 }
+}
+
+message! {
+    /// What a client knows of a function from its first mention on.
+    pub struct FunctionInfo {
+        parameters: Vec<Parameter>,
+        /// Each attribute that the driver gave, with its value.
+        attributes: Vec<(CUfunction_attribute, i32)>,
+    }
+}
+
+impl Encode for CUlaunchAttribute {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.id.encode(out);
+        self.value.words.encode(out);
+    }
+}
+
+impl Decode<'_> for CUlaunchAttribute {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let id = CUlaunchAttributeID::decode(reader)?;
+        let value = CUlaunchAttributeValue { words: Decode::decode(reader)? };
+        Ok(CUlaunchAttribute { id, pad: [0; 4], value })
+    }
+}
