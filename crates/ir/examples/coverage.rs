@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use sluice_ir::{lower, verify};
+use sluice_ir::{lower, passes, verify};
 use sluice_ptx::ModuleIndex;
 
 fn main() -> std::process::ExitCode {
     let mut reasons: BTreeMap<String, (usize, String)> = BTreeMap::new();
     let mut entries = 0;
     let mut slowest = (Duration::ZERO, String::new());
+    let mut instructions = 0;
     let mut total = Duration::ZERO;
     for path in std::env::args().skip(1) {
         let index = match std::fs::read(&path)
@@ -34,11 +35,16 @@ fn main() -> std::process::ExitCode {
                 }
             };
             let start = Instant::now();
+            let mut took = Duration::ZERO;
             let outcome = match lower::lower_kernel(&module, &function.name) {
-                Ok(kernel) => verify::verify(&kernel).map_err(|error| error.defect.to_string()),
+                Ok(mut kernel) => {
+                    passes::pipeline(&mut kernel);
+                    took = start.elapsed();
+                    instructions += kernel.blocks.iter().map(|block| block.insts.len()).sum::<usize>();
+                    verify::verify_scheduled(&kernel).map_err(|error| error.defect.to_string())
+                }
                 Err(error) => Err(error.kind.to_string()),
             };
-            let took = start.elapsed();
             total += took;
             if took > slowest.0 {
                 slowest = (took, function.name.to_string());
@@ -49,7 +55,10 @@ fn main() -> std::process::ExitCode {
         }
     }
     let failed: usize = reasons.values().map(|(count, _)| count).sum();
-    println!("{entries} entries, {failed} failures, {total:?}; slowest {:?}: {}", slowest.0, slowest.1);
+    println!(
+        "{entries} entries, {failed} failures, {instructions} instructions, {total:?}; slowest {:?}: {}",
+        slowest.0, slowest.1
+    );
     for (reason, (count, example)) in &reasons {
         println!("{count:6} {reason}\n       {example}");
     }

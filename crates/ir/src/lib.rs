@@ -7,7 +7,7 @@
 //!
 //! - [`types`], [`inst`], [`kernel`]: the definition. [`builder`]: a convenient way to write one.
 //! - [`lower`]: from PTX, by way of [`ssa`]. [`verify`]: every invariant, checked.
-//! - [`analysis`]: what is known about the lanes of a value.
+//! - [`passes`]: better code, and the order of blocks. [`analysis`]: what is known about the lanes of a value.
 //!
 //! # What a back end can rely on
 //! After the passes:
@@ -25,6 +25,7 @@ pub mod inst;
 pub mod interp;
 pub mod kernel;
 pub mod lower;
+pub mod passes;
 pub mod ssa;
 pub mod text;
 pub mod types;

@@ -15,7 +15,7 @@
 //! [`verify_scheduled`] adds what passes promise to a back end: blocks numbered as [`crate`]'s documentation says, and
 //! collective instructions first in their blocks.
 
-use crate::analysis::{Cfg, Dominators};
+use crate::analysis::{Cfg, Dominators, Loops};
 use crate::inst::{ConvertOp, Inst, Space, UnaryOp};
 use crate::kernel::{Definition, InstData, Kernel, Target};
 use crate::types::{BlockId, InstId, Type, Value};
@@ -340,6 +340,10 @@ impl Verifier<'_> {
     /// What passes promise to a back end.
     fn check_schedule(&mut self) -> Result<(), Defect> {
         let cfg = Cfg::new(self.kernel);
+        let dominators = Dominators::new(&cfg);
+        let loops = Loops::new(self.kernel, &cfg, &dominators);
+        // By loop: its first and last block and the number of blocks directly or indirectly in it.
+        let mut extents = vec![(u32::MAX, 0, 0); loops.headers.len()];
         for id in self.kernel.block_ids() {
             self.block = id;
             if !cfg.is_reachable(id) {
@@ -350,8 +354,23 @@ impl Verifier<'_> {
                     return Err(Defect::Collective(*inst));
                 }
             }
-            // Some predecessor comes first: otherwise the order would not be one of a walk from the entry.
-            if id.0 != 0 && !cfg.preds(id).iter().any(|pred| *pred < id) {
+            let back_edges = cfg.preds(id).iter().filter(|pred| **pred >= id).count();
+            if back_edges > 1 && !loops.is_irreducible {
+                return Err(Defect::Order);
+            }
+            let mut around = loops.innermost(id);
+            while let Some(inner) = around {
+                let (first, last, count) = &mut extents[inner.0 as usize];
+                *first = id.0.min(*first);
+                *last = id.0.max(*last);
+                *count += 1;
+                around = loops.parent(inner);
+            }
+        }
+        for (header, (first, last, count)) in loops.headers.iter().zip(extents) {
+            self.block = *header;
+            let ends_with_latch = cfg.preds(*header).iter().any(|pred| pred.0 == last);
+            if first != header.0 || last - first + 1 != count || !ends_with_latch {
                 return Err(Defect::Order);
             }
         }
