@@ -22,6 +22,7 @@
 
 #![allow(non_camel_case_types)] // commands bear the names of driver functions
 
+pub mod address;
 mod codec;
 mod command;
 pub mod control;
