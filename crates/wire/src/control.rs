@@ -187,6 +187,26 @@ message! {
 }
 
 message! {
+    /// Asks what the lease of this connection has used so far.
+    pub struct UsageRequest {}
+}
+
+message! {
+    /// What all sessions of a lease have used, those that have ended included.
+    pub struct Usage {
+        age_ms: u64,
+        sessions: u64,
+        kernels: u64,
+        bytes_in: u64,
+        bytes_out: u64,
+        /// GPU time in microseconds.
+        busy_us: u64,
+        /// The most memory that its sessions had together, in bytes.
+        memory_peak: u64,
+    }
+}
+
+message! {
     /// The answer to what cannot be answered otherwise.
     pub struct Refused { reason: String }
 }
@@ -243,6 +263,8 @@ control! {
     9 SessionOpened
     10 SessionRefused
     11 Refused
+    12 UsageRequest
+    13 Usage
 }
 
 impl Control {

@@ -23,6 +23,7 @@
 #![allow(non_camel_case_types)] // commands bear the names of driver functions
 
 pub mod address;
+mod attachment;
 mod codec;
 mod command;
 pub mod control;
@@ -38,6 +39,7 @@ mod sample;
 mod tests;
 mod types;
 
+pub use attachment::{Attachment, NodeAddress, NotAnAddress, NotAnAttachment};
 pub use codec::{Decode, Encode, Reader, decode};
 pub use command::{Command, HostCall, HostWrite, Op, ReplyHead, Sticky, Target};
 pub use error::WireError;

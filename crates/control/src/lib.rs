@@ -1,0 +1,234 @@
+//! A control connection to a node: leases and questions, one request and one answer at a time, with deadlines.
+//!
+//! `sluice` and the client's NVML use it. A lease lives as long as the connection on which it was granted.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use sluice_wire::control::Control;
+use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Welcome};
+use sluice_wire::{FrameDecoder, Kind, NodeAddress, WireError};
+
+/// All addresses of a host together get this long.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+/// A node answers from memory; one that takes longer is none.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Why a node could not be asked. The text names the node and the way out.
+#[derive(Debug)]
+pub struct Failure {
+    pub node: String,
+    pub cause: Cause,
+}
+
+#[derive(Debug)]
+pub enum Cause {
+    /// The host's name has no address.
+    UnknownHost(io::Error),
+    /// The host is there, and no node is.
+    NobodyListens,
+    /// The connection failed, or broke.
+    Connection(io::Error),
+    /// What answers is no node, or one of another version.
+    Protocol(WireError),
+    /// The node said no, for this reason.
+    Refused(String),
+    /// A message that does not answer the question.
+    UnexpectedAnswer,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let node = &self.node;
+        match &self.cause {
+            Cause::UnknownHost(error) => {
+                write!(f, "{node}: unknown host ({error}); is the name right, and written HOST:PORT?")
+            }
+            Cause::NobodyListens => {
+                write!(f, "{node}: connection refused; start a node there with `sluice node --listen {node}`")
+            }
+            Cause::Connection(error) if is_timeout(error) => {
+                write!(
+                    f,
+                    "{node}: no answer; is it up, is it a Sluice node, does a firewall let TCP through?"
+                )
+            }
+            Cause::Connection(error) => write!(f, "{node}: {error}"),
+            Cause::Protocol(error) => write!(f, "{node}: {error}"),
+            Cause::Refused(reason) => write!(f, "{node}: {reason}"),
+            Cause::UnexpectedAnswer => write!(f, "{node}: the answer does not fit the question"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+}
+
+/// A connection on which a node has said who it is.
+pub struct Connection {
+    node: NodeAddress,
+    stream: Stream,
+    decoder: FrameDecoder,
+}
+
+impl Connection {
+    /// Connects and shakes hands.
+    pub fn open(node: &NodeAddress) -> Result<Connection, Failure> {
+        let failure = |cause| Failure { node: node.to_string(), cause };
+        let stream = Stream::connect(node).map_err(failure)?;
+        let mut connection = Connection { node: node.clone(), stream, decoder: FrameDecoder::new() };
+        connection.greet().map_err(failure)?;
+        Ok(connection)
+    }
+
+    fn greet(&mut self) -> Result<(), Cause> {
+        let hello = Hello { purpose: Purpose::Control, process: std::process::id() };
+        let deadline = Instant::now() + ANSWER_TIME_MAX;
+        self.stream.send(&hello.to_bytes())?;
+        let mut bytes = Vec::new();
+        loop {
+            match Welcome::from_bytes(&bytes).map_err(Cause::Protocol)? {
+                None => {
+                    let mut piece = [0; 256];
+                    let count = self.stream.receive(&mut piece, deadline)?;
+                    bytes.extend_from_slice(&piece[..count]);
+                }
+                Some(size) => {
+                    self.decoder.push(&bytes[size..]);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Asks, and takes the one answer. A node's `Refused` is a failure like any other.
+    pub fn ask(&mut self, question: impl Into<Control>) -> Result<Control, Failure> {
+        match self.exchange(&question.into()) {
+            Ok(Control::Refused(refused)) => Err(self.failure(Cause::Refused(refused.reason))),
+            Ok(answer) => Ok(answer),
+            Err(cause) => Err(self.failure(cause)),
+        }
+    }
+
+    /// The failure of a question whose answer was of the wrong kind.
+    pub fn unexpected(&self) -> Failure {
+        self.failure(Cause::UnexpectedAnswer)
+    }
+
+    /// A failure that names this connection's node.
+    pub fn failure(&self, cause: Cause) -> Failure {
+        Failure { node: self.node.to_string(), cause }
+    }
+
+    fn exchange(&mut self, question: &Control) -> Result<Control, Cause> {
+        let mut bytes = Vec::new();
+        question.frame(&mut bytes).map_err(Cause::Protocol)?;
+        self.stream.send(&bytes)?;
+        let deadline = Instant::now() + ANSWER_TIME_MAX;
+        loop {
+            if let Some(frame) = self.decoder.next_frame().map_err(Cause::Protocol)? {
+                if frame.header.kind != Kind::Control {
+                    return Err(Cause::UnexpectedAnswer);
+                }
+                return Control::decode(frame.header.op, frame.payload).map_err(Cause::Protocol);
+            }
+            let count = self.stream.receive(self.decoder.space(READ_SIZE), deadline)?;
+            self.decoder.received(count);
+        }
+    }
+}
+
+const READ_SIZE: usize = 16 << 10;
+
+/// The two kinds of sockets.
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl From<io::Error> for Cause {
+    fn from(error: io::Error) -> Cause {
+        Cause::Connection(error)
+    }
+}
+
+impl Stream {
+    fn connect(node: &NodeAddress) -> Result<Stream, Cause> {
+        let refused = |error: io::Error| match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Cause::NobodyListens,
+            _ => Cause::Connection(error),
+        };
+        let stream = match node {
+            NodeAddress::Unix(path) => Stream::Unix(UnixStream::connect(path).map_err(refused)?),
+            NodeAddress::Tcp(address) => {
+                let addresses = address.to_socket_addrs().map_err(Cause::UnknownHost)?;
+                let deadline = Instant::now() + CONNECT_TIME_MAX;
+                let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+                let mut connected = None;
+                for address in addresses {
+                    let left =
+                        deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+                    match TcpStream::connect_timeout(&address, left) {
+                        Ok(stream) => {
+                            connected = Some(stream);
+                            break;
+                        }
+                        Err(error) => failure = error,
+                    }
+                }
+                let stream = connected.ok_or(failure).map_err(refused)?;
+                stream.set_nodelay(true)?;
+                Stream::Tcp(stream)
+            }
+        };
+        let limit = Some(ANSWER_TIME_MAX);
+        match &stream {
+            Stream::Tcp(stream) => stream.set_write_timeout(limit)?,
+            Stream::Unix(stream) => stream.set_write_timeout(limit)?,
+        }
+        Ok(stream)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Cause> {
+        match self {
+            Stream::Tcp(stream) => stream.write_all(bytes)?,
+            Stream::Unix(stream) => stream.write_all(bytes)?,
+        }
+        Ok(())
+    }
+
+    /// At least one byte, or an error once the deadline has passed or the peer has gone.
+    fn receive(&mut self, buffer: &mut [u8], deadline: Instant) -> Result<usize, Cause> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Cause::Connection(io::ErrorKind::TimedOut.into()));
+        }
+        let count = match self {
+            Stream::Tcp(stream) => stream.set_read_timeout(Some(left)).and_then(|()| stream.read(buffer)),
+            Stream::Unix(stream) => stream.set_read_timeout(Some(left)).and_then(|()| stream.read(buffer)),
+        }?;
+        match count {
+            0 => Err(Cause::Connection(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the connection was closed by what listens there; is it a Sluice node?",
+            ))),
+            count => Ok(count),
+        }
+    }
+}
+
+/// What a program under a lease finds in its environment.
+pub const SESSION_VARIABLE: &str = "SLUICE_SESSION";
+
+/// The lease that this process runs under, if any: its node and its token.
+pub fn own_lease() -> Option<(NodeAddress, LeaseToken)> {
+    let text = std::env::var(SESSION_VARIABLE).ok()?;
+    let attachment: sluice_wire::Attachment = text.parse().ok()?;
+    Some((attachment.node, attachment.token))
+}
