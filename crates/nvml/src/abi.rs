@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_uint, c_ulonglong};
 /// `nvmlReturn_t`.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Return(pub c_uint);
+pub(crate) struct Return(pub(crate) c_uint);
 
 impl Return {
     pub(crate) const SUCCESS: Return = Return(0);
@@ -23,61 +23,61 @@ impl Return {
 /// `nvmlDevice_t`: the index of a leased GPU, plus one, so that null stays invalid.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Device(pub usize);
+pub(crate) struct Device(pub(crate) usize);
 
 /// `nvmlMemory_t`, in bytes.
 #[repr(C)]
-pub struct Memory {
-    pub total: c_ulonglong,
-    pub free: c_ulonglong,
-    pub used: c_ulonglong,
+pub(crate) struct Memory {
+    pub(crate) total: c_ulonglong,
+    pub(crate) free: c_ulonglong,
+    pub(crate) used: c_ulonglong,
 }
 
 /// `nvmlMemory_v2_t`, in bytes.
 #[repr(C)]
-pub struct MemoryV2 {
-    pub version: c_uint,
-    pub total: c_ulonglong,
-    pub reserved: c_ulonglong,
-    pub free: c_ulonglong,
-    pub used: c_ulonglong,
+pub(crate) struct MemoryV2 {
+    pub(crate) version: c_uint,
+    pub(crate) total: c_ulonglong,
+    pub(crate) reserved: c_ulonglong,
+    pub(crate) free: c_ulonglong,
+    pub(crate) used: c_ulonglong,
 }
 
 /// `nvmlUtilization_t`, in percent.
 #[repr(C)]
-pub struct Utilization {
-    pub gpu: c_uint,
-    pub memory: c_uint,
+pub(crate) struct Utilization {
+    pub(crate) gpu: c_uint,
+    pub(crate) memory: c_uint,
 }
 
 /// `nvmlPciInfo_t` as versions 2 and 3 of the call fill it.
 #[repr(C)]
-pub struct PciInfo {
-    pub bus_id_legacy: [c_char; 16],
-    pub domain: c_uint,
-    pub bus: c_uint,
-    pub device: c_uint,
-    pub pci_device_id: c_uint,
-    pub pci_sub_system_id: c_uint,
-    pub bus_id: [c_char; 32],
+pub(crate) struct PciInfo {
+    pub(crate) bus_id_legacy: [c_char; 16],
+    pub(crate) domain: c_uint,
+    pub(crate) bus: c_uint,
+    pub(crate) device: c_uint,
+    pub(crate) pci_device_id: c_uint,
+    pub(crate) pci_sub_system_id: c_uint,
+    pub(crate) bus_id: [c_char; 32],
 }
 
 /// `nvmlProcessInfo_t` as versions 2 and 3 of the call fill it.
 #[repr(C)]
-pub struct ProcessInfo {
-    pub pid: c_uint,
+pub(crate) struct ProcessInfo {
+    pub(crate) pid: c_uint,
     /// Bytes.
-    pub used_gpu_memory: c_ulonglong,
-    pub gpu_instance_id: c_uint,
-    pub compute_instance_id: c_uint,
+    pub(crate) used_gpu_memory: c_ulonglong,
+    pub(crate) gpu_instance_id: c_uint,
+    pub(crate) compute_instance_id: c_uint,
 }
 
 /// `nvmlProcessInfo_v1_t`.
 #[repr(C)]
-pub struct ProcessInfoV1 {
-    pub pid: c_uint,
+pub(crate) struct ProcessInfoV1 {
+    pub(crate) pid: c_uint,
     /// Bytes.
-    pub used_gpu_memory: c_ulonglong,
+    pub(crate) used_gpu_memory: c_ulonglong,
 }
 
 /// The version word of a structure: its size, and its version in the top byte.

@@ -9,7 +9,7 @@ macro_rules! absent {
     ($($name:ident)*) => {
         $(
             #[unsafe(no_mangle)]
-            pub extern "C" fn $name() -> Return {
+            extern "C" fn $name() -> Return {
                 Return::NOT_SUPPORTED
             }
         )*

@@ -2,26 +2,28 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-use crate::abi::{Device, Memory, MemoryV2, PciInfo, ProcessInfo, ProcessInfoV1, Return, Utilization, version_of};
+use crate::abi::{
+    Device, Memory, MemoryV2, PciInfo, ProcessInfo, ProcessInfoV1, Return, Utilization, version_of,
+};
 use crate::lease::{self, Gpu};
 use crate::system::{guard, write, write_text};
 
 // ---- Finding a GPU ----
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> Return {
+unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> Return {
     // SAFETY: the caller passes a valid pointer or null.
     guard(|| unsafe { write(count, lease::snapshot()?.gpus.len() as c_uint) })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetCount(count: *mut c_uint) -> Return {
+unsafe extern "C" fn nvmlDeviceGetCount(count: *mut c_uint) -> Return {
     // SAFETY: the caller's promise is the same.
     unsafe { nvmlDeviceGetCount_v2(count) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *mut Device) -> Return {
+unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *mut Device) -> Return {
     // SAFETY: the caller passes a valid pointer or null.
     guard(|| unsafe {
         if index as usize >= lease::snapshot()?.gpus.len() {
@@ -32,25 +34,25 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *m
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex(index: c_uint, device: *mut Device) -> Return {
+unsafe extern "C" fn nvmlDeviceGetHandleByIndex(index: c_uint, device: *mut Device) -> Return {
     // SAFETY: the caller's promise is the same.
     unsafe { nvmlDeviceGetHandleByIndex_v2(index, device) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut Device) -> Return {
+unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut Device) -> Return {
     // SAFETY: the caller passes a NUL-terminated string and a valid pointer, or nulls.
     guard(|| unsafe { find(uuid, device, |gpu, text| gpu.uuid.eq_ignore_ascii_case(text)) })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: *const c_char, device: *mut Device) -> Return {
+unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: *const c_char, device: *mut Device) -> Return {
     // SAFETY: the caller passes a NUL-terminated string and a valid pointer, or nulls.
     guard(|| unsafe { find(bus_id, device, |gpu, text| same_bus_id(&gpu.bus_id(), text)) })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId(bus_id: *const c_char, device: *mut Device) -> Return {
+unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId(bus_id: *const c_char, device: *mut Device) -> Return {
     // SAFETY: the caller's promise is the same.
     unsafe { nvmlDeviceGetHandleByPciBusId_v2(bus_id, device) }
 }
@@ -62,7 +64,11 @@ fn same_bus_id(left: &str, right: &str) -> bool {
 
 /// # Safety
 /// `wanted` is null or a NUL-terminated string; `device` is null or valid for a write.
-unsafe fn find(wanted: *const c_char, device: *mut Device, matches: fn(&Gpu, &str) -> bool) -> Result<(), Return> {
+unsafe fn find(
+    wanted: *const c_char,
+    device: *mut Device,
+    matches: fn(&Gpu, &str) -> bool,
+) -> Result<(), Return> {
     if wanted.is_null() {
         return Err(Return::INVALID_ARGUMENT);
     }
@@ -83,31 +89,31 @@ fn gpu_of(device: Device) -> Result<Gpu, Return> {
 // ---- Which GPU it is ----
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetIndex(device: Device, index: *mut c_uint) -> Return {
+unsafe extern "C" fn nvmlDeviceGetIndex(device: Device, index: *mut c_uint) -> Return {
     // SAFETY: the caller passes a valid pointer or null.
     guard(|| unsafe { gpu_of(device).and_then(|_| write(index, device.0 as c_uint - 1)) })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMinorNumber(device: Device, minor: *mut c_uint) -> Return {
+unsafe extern "C" fn nvmlDeviceGetMinorNumber(device: Device, minor: *mut c_uint) -> Return {
     // SAFETY: the caller passes a valid pointer or null.
     unsafe { nvmlDeviceGetIndex(device, minor) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetName(device: Device, name: *mut c_char, length: c_uint) -> Return {
+unsafe extern "C" fn nvmlDeviceGetName(device: Device, name: *mut c_char, length: c_uint) -> Return {
     // SAFETY: the caller passes a buffer of `length` bytes.
     guard(|| unsafe { write_text(name, length, &gpu_of(device)?.name) })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetUUID(device: Device, uuid: *mut c_char, length: c_uint) -> Return {
+unsafe extern "C" fn nvmlDeviceGetUUID(device: Device, uuid: *mut c_char, length: c_uint) -> Return {
     // SAFETY: the caller passes a buffer of `length` bytes.
     guard(|| unsafe { write_text(uuid, length, &gpu_of(device)?.uuid) })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(
+unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(
     device: Device,
     major: *mut c_int,
     minor: *mut c_int,
@@ -121,7 +127,7 @@ pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(device: Device, info: *mut PciInfo) -> Return {
+unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(device: Device, info: *mut PciInfo) -> Return {
     // SAFETY: the caller passes a valid pointer or null.
     guard(|| unsafe {
         let gpu = gpu_of(device)?;
@@ -142,7 +148,7 @@ pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(device: Device, info: *mut PciI
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v2(device: Device, info: *mut PciInfo) -> Return {
+unsafe extern "C" fn nvmlDeviceGetPciInfo_v2(device: Device, info: *mut PciInfo) -> Return {
     // SAFETY: the caller's promise is the same.
     unsafe { nvmlDeviceGetPciInfo_v3(device, info) }
 }
@@ -150,7 +156,7 @@ pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v2(device: Device, info: *mut PciI
 // ---- What the lease holds and uses ----
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Device, memory: *mut Memory) -> Return {
+unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Device, memory: *mut Memory) -> Return {
     // SAFETY: the caller passes a valid pointer or null.
     guard(|| unsafe {
         let gpu = gpu_of(device)?;
@@ -160,7 +166,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Device, memory: *mut Me
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: *mut MemoryV2) -> Return {
+unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: *mut MemoryV2) -> Return {
     // SAFETY: the caller passes a pointer to a structure whose version word is set, or null.
     guard(|| unsafe {
         if memory.is_null() {
@@ -176,16 +182,16 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: *mut
     })
 }
 
-/// `gpu`: the part of the time since the last query in which the lease's kernels ran. `memory` would be the memory
-/// controller's time, which a lease has not; the same figure stands in for it nowhere, so it is 0.
+/// `gpu`: the part of the time since the last query in which the lease's kernels ran. `memory`, the time in which the
+/// memory controller worked, cannot be told apart by lease and stays 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(device: Device, utilization: *mut Utilization) -> Return {
+unsafe extern "C" fn nvmlDeviceGetUtilizationRates(device: Device, utilization: *mut Utilization) -> Return {
     // SAFETY: the caller passes a valid pointer or null.
     guard(|| unsafe { write(utilization, Utilization { gpu: gpu_of(device)?.busy_percent, memory: 0 }) })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
+unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     device: Device,
     count: *mut c_uint,
     processes: *mut ProcessInfo,
@@ -202,7 +208,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v2(
+unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v2(
     device: Device,
     count: *mut c_uint,
     processes: *mut ProcessInfo,
@@ -212,7 +218,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses(
+unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses(
     device: Device,
     count: *mut c_uint,
     processes: *mut ProcessInfoV1,
@@ -225,7 +231,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses(
 
 /// No leased GPU draws pictures.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
+unsafe extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     device: Device,
     count: *mut c_uint,
     _processes: *mut ProcessInfo,
@@ -266,27 +272,27 @@ unsafe fn list<T>(
 
 /// No exclusive mode: any process under the lease may use the GPU.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetComputeMode(device: Device, mode: *mut c_uint) -> Return {
+unsafe extern "C" fn nvmlDeviceGetComputeMode(device: Device, mode: *mut c_uint) -> Return {
     // SAFETY: the caller passes a valid pointer or null.
     guard(|| unsafe { gpu_of(device).and_then(|_| write(mode, 0)) })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceIsMigDeviceHandle(device: Device, is_mig: *mut c_uint) -> Return {
+unsafe extern "C" fn nvmlDeviceIsMigDeviceHandle(device: Device, is_mig: *mut c_uint) -> Return {
     // SAFETY: the caller passes a valid pointer or null.
     guard(|| unsafe { gpu_of(device).and_then(|_| write(is_mig, 0)) })
 }
 
 /// A display is attached to none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetDisplayActive(device: Device, active: *mut c_uint) -> Return {
+unsafe extern "C" fn nvmlDeviceGetDisplayActive(device: Device, active: *mut c_uint) -> Return {
     // SAFETY: the caller passes a valid pointer or null.
     guard(|| unsafe { gpu_of(device).and_then(|_| write(active, 0)) })
 }
 
 /// The GPU stays ready between programs: the node holds it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetPersistenceMode(device: Device, mode: *mut c_uint) -> Return {
+unsafe extern "C" fn nvmlDeviceGetPersistenceMode(device: Device, mode: *mut c_uint) -> Return {
     // SAFETY: the caller passes a valid pointer or null.
     guard(|| unsafe { gpu_of(device).and_then(|_| write(mode, 1)) })
 }

@@ -7,7 +7,7 @@
 //! link by symbol; [`absent`] lists those that are not built.
 
 mod abi;
+mod absent;
+mod device;
 mod lease;
 mod system;
-mod device;
-mod absent;

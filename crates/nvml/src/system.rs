@@ -6,28 +6,28 @@ use crate::abi::Return;
 use crate::lease;
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlInit_v2() -> Return {
-    guard(|| lease::attach())
+extern "C" fn nvmlInit_v2() -> Return {
+    guard(lease::attach)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlInit() -> Return {
+extern "C" fn nvmlInit() -> Return {
     nvmlInit_v2()
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> Return {
+extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> Return {
     nvmlInit_v2()
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlShutdown() -> Return {
-    guard(|| lease::detach())
+extern "C" fn nvmlShutdown() -> Return {
+    guard(lease::detach)
 }
 
 /// The text of a result code; it lives for ever.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlErrorString(result: Return) -> *const c_char {
+extern "C" fn nvmlErrorString(result: Return) -> *const c_char {
     let text = match result.0 {
         0 => c"success",
         1 => c"NVML is not initialised",
@@ -47,13 +47,13 @@ pub extern "C" fn nvmlErrorString(result: Return) -> *const c_char {
 
 /// The driver version of a node, as NVIDIA writes them: the first that supports the CUDA version.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint) -> Return {
+unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint) -> Return {
     // SAFETY: the caller passes a buffer of `length` bytes.
     guard(|| unsafe { write_text(version, length, &lease::snapshot()?.driver_version) })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlSystemGetNVMLVersion(version: *mut c_char, length: c_uint) -> Return {
+unsafe extern "C" fn nvmlSystemGetNVMLVersion(version: *mut c_char, length: c_uint) -> Return {
     let text = concat!("13.", env!("CARGO_PKG_VERSION"));
     // SAFETY: the caller passes a buffer of `length` bytes.
     guard(|| unsafe { write_text(version, length, text) })
@@ -61,13 +61,13 @@ pub unsafe extern "C" fn nvmlSystemGetNVMLVersion(version: *mut c_char, length: 
 
 /// As `cuDriverGetVersion`: 1000 x major + 10 x minor.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int) -> Return {
+unsafe extern "C" fn nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int) -> Return {
     // SAFETY: the caller passes a valid pointer or null.
     guard(|| unsafe { write(version, lease::snapshot()?.cuda_version as c_int) })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlSystemGetCudaDriverVersion(version: *mut c_int) -> Return {
+unsafe extern "C" fn nvmlSystemGetCudaDriverVersion(version: *mut c_int) -> Return {
     // SAFETY: the caller's promise is the same.
     unsafe { nvmlSystemGetCudaDriverVersion_v2(version) }
 }
