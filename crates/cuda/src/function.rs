@@ -105,15 +105,27 @@ pub struct ProcAddress {
     pub per_thread: bool,
 }
 
-/// The newest function of this symbol that a program built for CUDA `version` may call.
+/// The function of this symbol that a program built for CUDA `version` calls, if the client has it.
 ///
-/// `flags` are those of `cuGetProcAddress`. The error is what its `symbolStatus` gets: the symbol is unknown (or not
-/// built here), or all its functions are newer than `version`. A newer function that is absent does not give way to
-/// an older one: their prototypes may differ.
+/// `flags` are those of `cuGetProcAddress`.
 pub fn proc_address(
     symbol: &str,
     version: u32,
     flags: u64,
+) -> Result<ProcAddress, CUdriverProcAddressQueryResult> {
+    find_proc_address(symbol, version, flags, |info| !matches!(info.class, Class::Absent(_)))
+}
+
+/// The newest function of this symbol up to `version`, if `is_present` holds for it.
+///
+/// The error is what `cuGetProcAddress` writes to its `symbolStatus`: the symbol is unknown or not present, or all its
+/// functions are newer than `version`. A function that is not present does not give way to an older one: their
+/// prototypes may differ.
+pub fn find_proc_address(
+    symbol: &str,
+    version: u32,
+    flags: u64,
+    is_present: impl std::ops::Fn(&FnInfo) -> bool,
 ) -> Result<ProcAddress, CUdriverProcAddressQueryResult> {
     let wants_variant = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM != 0;
     let mut known = false;
@@ -127,12 +139,11 @@ pub fn proc_address(
         }
     }
     match newest {
-        Some((_, info, _)) if matches!(info.class, Class::Absent(_)) => {
-            Err(CUdriverProcAddressQueryResult::SYMBOL_NOT_FOUND)
+        Some((_, info, per_thread)) if is_present(info) => {
+            Ok(ProcAddress { function: info.function, per_thread })
         }
-        Some((_, info, per_thread)) => Ok(ProcAddress { function: info.function, per_thread }),
         None if known => Err(CUdriverProcAddressQueryResult::VERSION_NOT_SUFFICIENT),
-        None => Err(CUdriverProcAddressQueryResult::SYMBOL_NOT_FOUND),
+        _ => Err(CUdriverProcAddressQueryResult::SYMBOL_NOT_FOUND),
     }
 }
 

@@ -42,13 +42,6 @@ impl Function {
         list.map(|p| format!("{}: {}", p.name, p.c_type())).collect::<Vec<_>>().join(", ")
     }
 
-    /// The type of a pointer to it.
-    pub(crate) fn pointer_type(&self) -> String {
-        let list = self.parameters.iter().flatten();
-        let types: Vec<String> = list.map(|p| p.c_type()).collect();
-        format!("unsafe extern \"C\" fn({}) -> CUresult", types.join(", "))
-    }
-
     /// Its exported name for null streams that are the calling thread's own.
     pub(crate) fn variant_name(&self) -> Option<String> {
         self.variant.as_ref().map(|variant| format!("{}_{}", self.name, variant.suffix))

@@ -1,0 +1,39 @@
+//! What the generated stubs ask of a session.
+
+use sluice_cuda::{CUdeviceptr, CUresult};
+use sluice_wire::{Command, DevicePtr, Handle};
+
+/// A session as the generated stubs see it.
+pub(crate) trait Issue {
+    /// Sends a command and does not wait. The error of an earlier one may come back.
+    fn queue<C: Command>(&self, command: &C) -> Result<(), CUresult>;
+
+    /// Sends a command, waits, and gives its answer to `read`.
+    fn call<C: Command, R>(
+        &self,
+        command: &C,
+        read: impl for<'a> FnOnce(C::Reply<'a>) -> R,
+    ) -> Result<R, CUresult>;
+
+    /// The number of a live handle, default streams included.
+    fn find<H: Handle>(&self, handle: H) -> Result<H::Id, CUresult>;
+
+    /// Makes a handle of an object that the worker is about to make.
+    fn mint<H: Handle>(&self) -> Result<H, CUresult>;
+
+    /// The handle is of no more use.
+    fn forget<H: Handle>(&self, handle: H);
+
+    /// The address as it travels, if the program may use `bytes` bytes from it on.
+    fn range(&self, address: CUdeviceptr, bytes: u64) -> Result<DevicePtr, CUresult>;
+}
+
+/// A product of lengths; one that overflows is longer than any memory.
+pub(crate) fn extent(factors: &[u64]) -> u64 {
+    factors.iter().fold(1, |product: u64, factor| product.saturating_mul(*factor))
+}
+
+/// Refuses null where CUDA wants an answer written.
+pub(crate) fn wanted<T>(pointer: *mut T) -> Result<(), CUresult> {
+    if pointer.is_null() { Err(CUresult::INVALID_VALUE) } else { Ok(()) }
+}
