@@ -1,9 +1,11 @@
 //! What is known about a kernel without changing it.
 
 pub mod cfg;
+mod divergence;
 pub mod loops;
+mod ranges;
 pub mod shapes;
 
 pub use cfg::{Cfg, Dominators};
 pub use loops::{LoopId, Loops};
-pub use shapes::{Shape, Shapes};
+pub use shapes::{BlockShape, Shape, Shapes};
