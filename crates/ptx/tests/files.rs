@@ -167,6 +167,10 @@ fn operands_have_their_form() {
     assert_eq!(operands(body, "vadd.u32.u32.u32", 0)[2], Operand::Part(register_id("%r3"), "h1".into()));
     let Operand::Bracketed(texture) = &operands(body, "tex.2d.v4.f32.f32", 0)[1] else { panic!("brackets") };
     assert_eq!(texture[0], Operand::Symbol { symbol: symbol("image"), offset: 0 });
+    let local0 = Symbol::Variable(VariableId(0));
+    assert_eq!(operands(body, "mov.u64", 1)[1], Operand::Symbol { symbol: local0.clone(), offset: 12 });
+    assert_eq!(operands(body, "ld.shared.f32", 0)[1], address(AddressBase::Symbol(local0), 12));
+    assert_eq!(operands(body, "mov.u64", 2)[1], Operand::Symbol { symbol: symbol("tile"), offset: 0 });
     assert_eq!(operands(body, "frobnicate.sideways.u32", 0), [r("%r1"), r("%r2")]);
 }
 

@@ -2,6 +2,7 @@
 
 use super::Parser;
 use super::function::Declared;
+use super::operand::as_value;
 use super::scope::{InRange, Local, Range, ScopeId, Scopes};
 use crate::ast::{
     Body, Call, Callee, Guard, IndirectTargets, Instruction, Label, LabelId, Name, Operand, Register,
@@ -226,7 +227,8 @@ impl<'a> BodyParser<'_, 'a> {
             if !operands.is_empty() {
                 self.parser.expect(b',')?;
             }
-            operands.push(self.operand(0)?);
+            let operand = self.operand(0)?;
+            operands.push(if opcode == Opcode::Mov { as_value(operand) } else { operand });
         }
         self.parser.expect(b';')?;
         if operands.iter().any(|operand| module_name(operand).is_some()) {

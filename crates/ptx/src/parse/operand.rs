@@ -4,7 +4,7 @@ use super::body::{BodyParser, module_symbol};
 use super::constant::Constant;
 use super::scope::Local;
 use crate::SpecialRegister;
-use crate::ast::{Address, AddressBase, Operand, RegisterId, Symbol};
+use crate::ast::{Address, AddressBase, Operand, RegisterId, Symbol, VariableId};
 use crate::error::{ParseError, ParseErrorKind};
 use crate::lex::Token;
 
@@ -109,8 +109,36 @@ impl<'a> BodyParser<'_, 'a> {
     }
 
     fn symbol(&mut self, symbol: Symbol) -> Result<Operand, ParseError> {
+        if self.parser.is(b'[') {
+            return self.indexed(symbol);
+        }
         let offset = self.parser.offset()?;
         Ok(Operand::Symbol { symbol, offset })
+    }
+
+    /// `array[3]`: the memory at an element, by its index (PTX ISA, "Arrays as Operands"). The size of an element is
+    /// known for variables of the body; of those of the module only the first can be meant.
+    fn indexed(&mut self, symbol: Symbol) -> Result<Operand, ParseError> {
+        self.parser.expect(b'[')?;
+        let start = self.parser.next.start;
+        let index = self.parser.integer()?;
+        self.parser.expect(b']')?;
+        let element_bytes = match &symbol {
+            Symbol::Variable(VariableId(variable)) => {
+                let variable = &self.body.variables[*variable as usize];
+                i64::from(variable.ty.bytes() * variable.vector)
+            }
+            _ if index == 0 => 0,
+            _ => {
+                return Err(self
+                    .parser
+                    .error_at(ParseErrorKind::Expected("the index 0 for this variable"), start));
+            }
+        };
+        Ok(Operand::Address(Address {
+            base: AddressBase::Symbol(symbol),
+            offset: index.wrapping_mul(element_bytes),
+        }))
     }
 
     /// `%tid.x`, `%laneid`; `%tid` alone is the vector of its components.
@@ -151,6 +179,16 @@ impl<'a> BodyParser<'_, 'a> {
             }
             other => other,
         })
+    }
+}
+
+/// What `mov` makes of an element: its address, where other instructions mean its memory.
+pub(super) fn as_value(operand: Operand) -> Operand {
+    match operand {
+        Operand::Address(Address { base: AddressBase::Symbol(symbol), offset }) => {
+            Operand::Symbol { symbol, offset }
+        }
+        other => other,
     }
 }
 
