@@ -110,12 +110,15 @@ proptest! {
     fn mutated_modules_never_panic(which in 0..3usize, edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..4u8), 1..8)) {
         let mut text = VALID[which].as_bytes().to_vec();
         for (at, byte, kind) in edits {
+            if text.is_empty() {
+                break;
+            }
             let at = at.index(text.len());
             match kind {
                 0 => text[at] = byte,
                 1 => { text.remove(at); }
                 2 => text.insert(at, byte),
-                _ => text.truncate(at.max(1)),
+                _ => text.truncate(at),
             }
         }
         read(&text);

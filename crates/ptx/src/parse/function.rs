@@ -140,6 +140,7 @@ impl<'a> Parser<'a> {
             if self.skip_ignored(word)? {
                 continue;
             }
+            let start = self.next.start;
             self.advance()?;
             match word {
                 "maxntid" => directives.max_threads = Some(self.triple()?),
@@ -153,12 +154,13 @@ impl<'a> Parser<'a> {
                 "explicitcluster" => directives.explicit_cluster = true,
                 "noreturn" => directives.no_return = true,
                 "attribute" => self.skip_parentheses()?,
-                _ => {
-                    // `.maxnctapersm 2`, `.blocksareclusters`, `.abi_preserve 5`: hints to an assembler.
-                    while matches!(self.next.token, Token::Number(_) | Token::Punct(b',')) {
+                // Hints to an assembler, with a number or without.
+                "maxnctapersm" | "blocksareclusters" | "abi_preserve" | "abi_preserve_control" => {
+                    if let Token::Number(_) = self.next.token {
                         self.advance()?;
                     }
                 }
+                _ => return Err(self.error_at(ParseErrorKind::UnknownDirective, start)),
             }
         }
         Ok(())
