@@ -58,6 +58,9 @@ pub(crate) struct BlockMemory {
     pub shared: u64,
     /// Local memory of thread 0 of the block.
     pub local: u64,
+    /// The executor's thread that runs them, and how many there are.
+    pub sm_id: u32,
+    pub sms: u32,
 }
 
 /// One block in execution. Runtime functions called by compiled code reach it through [`WarpContext::run`].
@@ -162,6 +165,10 @@ impl<'a> BlockRun<'a> {
         Ok(())
     }
 
+    pub(crate) fn index(&self) -> [u32; 3] {
+        self.index
+    }
+
     fn context(&self, warp: u32) -> *mut WarpContext {
         self.warps.borrow()[warp as usize].context
     }
@@ -228,6 +235,8 @@ impl<'a> BlockRun<'a> {
             header.ntid = shape.block;
             header.nctaid = shape.grid;
             header.grid_id = shape.grid_id;
+            header.sm_id = self.memory.sm_id;
+            header.sms = self.memory.sms;
         }
     }
 

@@ -1,12 +1,27 @@
 //! Cranelift code for one warp of a kernel.
+//!
+//! [`plan`] decides what runs once and what runs per lane, and where values live; [`emitter`] writes the control
+//! flow; [`lanes`], [`scalar`], [`memory`] and [`collective`] write the instructions.
 
+mod collective;
+mod emitter;
+mod lanes;
+mod machine;
+mod memory;
+mod plan;
+mod scalar;
+mod shapes;
+
+use cranelift_codegen::Context;
+use cranelift_codegen::control::ControlPlane;
+use cranelift_codegen::ir::{AbiParam, Function, Signature, UserFuncName, types};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use sluice_ir::Kernel;
+
+pub(crate) use machine::Machine;
 
 use crate::compile::CompileError;
 use crate::machine_code::MachineCode;
-
-/// The processor that code is made for.
-pub(crate) struct Machine;
 
 /// What is known about the thread indices of a warp's lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +32,30 @@ pub(crate) enum Tids {
     Any,
 }
 
-impl Machine {
-    pub(crate) fn host() -> Result<Machine, CompileError> {
-        Ok(Machine)
+pub(crate) fn compile(machine: &Machine, kernel: &Kernel, tids: Tids) -> Result<MachineCode, CompileError> {
+    let plan = plan::Plan::new(kernel, tids)?;
+    let mut signature = Signature::new(machine.isa.default_call_conv());
+    signature.params.push(AbiParam::new(types::I64));
+    signature.returns.push(AbiParam::new(types::I32));
+    let mut context =
+        Context::for_function(Function::with_name_signature(UserFuncName::default(), signature));
+    let mut builder_context = FunctionBuilderContext::new();
+    let builder = FunctionBuilder::new(&mut context.func, &mut builder_context);
+    let mut emitter = emitter::Emitter::new(builder, kernel, &plan, machine);
+    emitter.function();
+    let unsupported = emitter.unsupported.take();
+    emitter.b.finalize(machine.isa.frontend_config());
+    if let Some(what) = unsupported {
+        return Err(CompileError::Unsupported { kernel: kernel.name.clone(), what });
     }
-}
-
-pub(crate) fn compile(_: &Machine, kernel: &Kernel, _: Tids) -> Result<MachineCode, CompileError> {
-    Err(CompileError::Unsupported { kernel: kernel.name.clone(), what: "every instruction".into() })
+    let backend = |reason: String| CompileError::Backend { kernel: kernel.name.clone(), reason };
+    let code = context
+        .compile(&*machine.isa, &mut ControlPlane::default())
+        .map_err(|error| backend(format!("{:?}", error.inner)))?;
+    if let Some(relocation) = code.buffer.relocs().first() {
+        return Err(backend(format!("it refers to {:?}", relocation.target)));
+    }
+    let (frame, lane_tids, rotates) = (plan.frame, plan.lane_tids, plan.rotates);
+    MachineCode::new(code.code_buffer(), frame, lane_tids, rotates)
+        .map_err(|error| CompileError::Memory(error.to_string()))
 }

@@ -39,6 +39,9 @@ pub(crate) struct WarpContext {
     pub warp_index: u32,
     pub warps: u32,
     pub dynamic_shared_bytes: u32,
+    /// The executor's thread, and how many there are.
+    pub sm_id: u32,
+    pub sms: u32,
     /// Thread index of lane 0.
     pub tid0: [u32; 3],
     pub ctaid: [u32; 3],
@@ -112,6 +115,33 @@ impl FrameLayout {
                     1 << (block % 64);
                 (*warp).ready |= 1 << (block / 64);
             }
+        }
+    }
+
+    /// Adds lanes to those pending at IR block `block` without making it ready.
+    ///
+    /// # Safety
+    /// As [`FrameLayout::make_ready`].
+    pub(crate) unsafe fn leave_pending(&self, warp: *mut WarpContext, block: u32, lanes: u32) {
+        // SAFETY: the caller vouches for memory and layout.
+        unsafe { *warp.cast::<u8>().add(self.pending as usize).cast::<u32>().add(block as usize) |= lanes };
+    }
+
+    /// Whether IR block `block` is ready.
+    ///
+    /// # Safety
+    /// As [`FrameLayout::make_ready`].
+    pub(crate) unsafe fn is_ready(&self, warp: *const WarpContext, block: u32) -> bool {
+        // SAFETY: the caller vouches for memory and layout.
+        unsafe {
+            let word = match self.blocks <= 64 {
+                true => (*warp).ready,
+                false => {
+                    let words = warp.cast::<u8>().add(self.group_words as usize).cast::<u64>();
+                    *words.add(block as usize / 64)
+                }
+            };
+            word >> (block % 64) & 1 != 0
         }
     }
 

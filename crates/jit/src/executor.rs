@@ -64,7 +64,7 @@ impl Executor {
 
     /// Bytes of arena that a launch needs.
     pub fn arena_bytes(&self, kernel: &CompiledKernel, config: &LaunchConfig<'_>) -> u64 {
-        let layout = ArenaLayout::new(kernel, config);
+        let layout = ArenaLayout::new(kernel, config, self.threads);
         layout.params_bytes + layout.block_bytes * self.participants(config)
     }
 
@@ -82,7 +82,7 @@ impl Executor {
     ) -> Result<LaunchStats, LaunchError> {
         self.check(kernel, config, memory)?;
         let code = kernel.code(config.block)?;
-        let layout = ArenaLayout::new(kernel, config);
+        let layout = ArenaLayout::new(kernel, config, self.threads);
         // SAFETY: the arena is mapped, writable and ours by the contract of `LaunchMemory`, and long enough.
         let params = unsafe {
             let params = memory.arena.start as *mut u8;
@@ -151,6 +151,8 @@ impl Executor {
         }
         let (range, arena) = (&memory.range, &memory.arena);
         let inside = range.start <= arena.start && arena.start <= arena.end && arena.end <= range.end;
+        // Compiled code subtracts the size of an access from the range's.
+        let inside = inside && range.end - range.start >= ARENA_ALIGN;
         if !inside || !arena.start.is_multiple_of(ARENA_ALIGN) {
             return Err(LaunchError::ArenaPlace);
         }
@@ -341,21 +343,22 @@ struct ArenaLayout {
     shared_bytes: u32,
     local_offset: u64,
     block_bytes: u64,
+    sms: u32,
 }
 
 impl ArenaLayout {
-    fn new(kernel: &CompiledKernel, config: &LaunchConfig<'_>) -> ArenaLayout {
+    fn new(kernel: &CompiledKernel, config: &LaunchConfig<'_>, sms: u32) -> ArenaLayout {
         let params_bytes = u64::from(kernel.param_bytes()).next_multiple_of(ARENA_ALIGN);
         let shared_bytes = kernel.shared_bytes(config.dynamic_shared_bytes);
         let local_offset = u64::from(shared_bytes).next_multiple_of(ARENA_ALIGN);
         let threads = config.block_threads().min(u64::from(LaunchConfig::BLOCK_THREADS_MAX));
         let local = (threads * u64::from(kernel.local_bytes())).next_multiple_of(ARENA_ALIGN);
-        ArenaLayout { params_bytes, shared_bytes, local_offset, block_bytes: local_offset + local }
+        ArenaLayout { params_bytes, shared_bytes, local_offset, block_bytes: local_offset + local, sms }
     }
 
     fn block(&self, arena: u64, participant: u32) -> BlockMemory {
         let shared = arena + self.params_bytes + u64::from(participant) * self.block_bytes;
-        BlockMemory { shared, local: shared + self.local_offset }
+        BlockMemory { shared, local: shared + self.local_offset, sm_id: participant, sms: self.sms }
     }
 }
 

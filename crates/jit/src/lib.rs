@@ -26,6 +26,9 @@ mod context;
 mod entry;
 mod frames;
 mod machine_code;
+mod math;
+mod round;
+mod runtime;
 mod signal;
 
 pub use compile::{CompileError, CompiledKernel, Compiler};

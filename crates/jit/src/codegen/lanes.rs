@@ -1,0 +1,366 @@
+//! Steps that are done lane by lane, and those done once.
+
+use std::collections::HashMap;
+use std::mem::offset_of;
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{BlockArg, InstBuilder, Value as Clif, types};
+use sluice_ir::analysis::Shape;
+use sluice_ir::{Inst, InstId, RuntimeFunction, SpecialRegister, Target, Type, Value, Window};
+
+use super::emitter::{Emitter, constant_flags, frame_flags};
+use super::scalar::clif_type;
+use crate::context::WarpContext;
+use crate::runtime;
+
+/// One pass of a loop over lanes.
+pub(super) struct Lane {
+    /// Number of the lane, i64.
+    pub index: Clif,
+    /// Values that this step has defined for it.
+    values: HashMap<Value, Clif>,
+}
+
+impl Emitter<'_> {
+    /// An instruction whose one execution stands for all lanes.
+    pub(super) fn once(&mut self, id: InstId) {
+        let kernel = self.kernel;
+        let data = kernel.inst(id);
+        match &data.inst {
+            Inst::Const { .. } => {}
+            Inst::Special { register } => {
+                let value = self.special(*register, None);
+                self.define_uniform(data.result(0), value);
+            }
+            Inst::GlobalAddress { global } => {
+                let table = self.fixed_field(types::I64, offset_of!(WarpContext, globals));
+                let address = self.b.ins().load(types::I64, constant_flags(), table, (global.0 * 8) as i32);
+                self.define_uniform(data.result(0), address);
+            }
+            Inst::WindowBase { window } => {
+                let address = self.window_base(*window);
+                self.define_uniform(data.result(0), address);
+            }
+            Inst::Load { .. } | Inst::Store { .. } => {
+                for (value, result) in data.results().zip(self.access(&data.inst, data.result_count, None)) {
+                    self.define_uniform(value, result);
+                }
+            }
+            Inst::Fence { .. } => _ = self.b.ins().fence(),
+            Inst::ActiveMask => self.define_uniform(data.result(0), self.mask),
+            Inst::Nanosleep { .. } => {
+                // The next back edge lets other warps run.
+                let none = self.b.ins().iconst(types::I32, 0);
+                self.b.ins().store(frame_flags(), none, self.ctx, offset_of!(WarpContext, fuel) as i32);
+            }
+            Inst::Barrier { .. } => self.arrive(id),
+            inst => {
+                let mut args = Vec::with_capacity(3);
+                inst.for_each_arg(|value| args.push(self.uniform(value)));
+                let result = self.scalar(inst, &args);
+                self.define_uniform(data.result(0), result);
+            }
+        }
+    }
+
+    /// A run of instructions, all of them for one active lane after the other.
+    pub(super) fn lanes(&mut self, insts: &[InstId]) {
+        let kernel = self.kernel;
+        for &id in insts {
+            kernel.inst(id).inst.for_each_arg(|value| self.prepare(value));
+        }
+        let predicates: Vec<Value> = insts
+            .iter()
+            .flat_map(|&id| kernel.inst(id).results())
+            .filter(|&value| kernel.ty(value) == Type::I1 && self.plan.escapes(value))
+            .collect();
+        let mask = self.mask;
+        let bits = self.each_lane(mask, predicates.len(), |emitter, lane| {
+            for &id in insts {
+                emitter.lane_inst(id, lane);
+            }
+            predicates.iter().map(|value| lane.values[value]).collect()
+        });
+        for (value, bits) in predicates.into_iter().zip(bits) {
+            self.predicates.insert(value, bits);
+            self.store_predicate(value, bits, mask);
+        }
+    }
+
+    /// Runs `body` for each lane of `mask`, which is not zero. Its results, `count` predicates, come back as bits.
+    pub(super) fn each_lane(
+        &mut self,
+        mask: Clif,
+        count: usize,
+        mut body: impl FnMut(&mut Self, &mut Lane) -> Vec<Clif>,
+    ) -> Vec<Clif> {
+        let (head, done) = (self.b.create_block(), self.b.create_block());
+        let zero = self.b.ins().iconst(types::I32, 0);
+        let mut entry = vec![BlockArg::Value(mask)];
+        entry.extend((0..count).map(|_| BlockArg::Value(zero)));
+        self.b.ins().jump(head, &entry);
+        for _ in 0..=count {
+            self.b.append_block_param(head, types::I32);
+        }
+        for _ in 0..count {
+            self.b.append_block_param(done, types::I32);
+        }
+        self.b.switch_to_block(head);
+        let params = self.b.block_params(head).to_vec();
+        let lane_index = self.b.ins().ctz(params[0]);
+        let index = self.b.ins().uextend(types::I64, lane_index);
+        let mut lane = Lane { index, values: HashMap::new() };
+        let results = body(self, &mut lane);
+        let bits: Vec<BlockArg> = results
+            .into_iter()
+            .zip(&params[1..])
+            .map(|(result, &before)| {
+                let bit = self.b.ins().uextend(types::I32, result);
+                let bit = self.b.ins().ishl(bit, lane_index);
+                BlockArg::Value(self.b.ins().bor(before, bit))
+            })
+            .collect();
+        let less = self.b.ins().iadd_imm_s(params[0], -1);
+        let rest = self.b.ins().band(params[0], less);
+        let mut again = vec![BlockArg::Value(rest)];
+        again.extend(bits.iter().copied());
+        self.b.ins().brif(rest, head, &again, done, &bits);
+        self.b.switch_to_block(done);
+        self.b.block_params(done).to_vec()
+    }
+
+    fn lane_inst(&mut self, id: InstId, lane: &mut Lane) {
+        let kernel = self.kernel;
+        let data = kernel.inst(id);
+        match &data.inst {
+            Inst::Special { register } => {
+                let value = self.special(*register, Some(lane));
+                self.define(data.result(0), value, lane);
+            }
+            Inst::Load { .. } | Inst::Store { .. } | Inst::Atomic { .. } => {
+                let results = self.access(&data.inst, data.result_count, Some(lane));
+                for (value, result) in data.results().zip(results) {
+                    self.define(value, result, lane);
+                }
+            }
+            Inst::CallRuntime { function, args } => {
+                let args: Vec<Clif> = args.iter().map(|&arg| self.value(arg, Some(lane))).collect();
+                let result = self.call_runtime(*function, &args);
+                if data.result_count > 0 {
+                    self.define(data.result(0), result, lane);
+                }
+            }
+            Inst::Const { .. } => {}
+            Inst::ActiveMask => self.define(data.result(0), self.mask, lane),
+            inst => {
+                let mut args = Vec::with_capacity(3);
+                inst.for_each_arg(|value| args.push(self.value(value, Some(lane))));
+                let result = self.scalar(inst, &args);
+                self.define(data.result(0), result, lane);
+            }
+        }
+    }
+
+    pub(super) fn define(&mut self, value: Value, result: Clif, lane: &mut Lane) {
+        lane.values.insert(value, result);
+        if self.kernel.ty(value) != Type::I1 && self.plan.escapes(value) {
+            self.store_lane(value, result, lane);
+        }
+    }
+
+    /// One lane's element of a varying value's slot.
+    fn store_lane(&mut self, value: Value, result: Clif, lane: &Lane) {
+        let slot = self.plan.slot(value).expect("an escaping value has a slot");
+        let address = self.lane_address(self.kernel.ty(value), lane);
+        self.b.ins().store(frame_flags(), result, address, slot as i32);
+    }
+
+    fn lane_address(&mut self, ty: Type, lane: &Lane) -> Clif {
+        let place = match ty.bytes() {
+            1 => lane.index,
+            bytes => self.b.ins().ishl_imm_u(lane.index, i64::from(bytes.trailing_zeros())),
+        };
+        self.b.ins().iadd(self.ctx, place)
+    }
+
+    /// A value in one lane, or (without) a uniform one.
+    pub(super) fn value(&mut self, value: Value, lane: Option<&Lane>) -> Clif {
+        let Some(lane) = lane else { return self.uniform(value) };
+        let ty = self.kernel.ty(value);
+        match self.plan.shape(value) {
+            Shape::Uniform => self.uniform(value),
+            Shape::Affine { stride } => {
+                let base = self.uniform(value);
+                self.affine_at(base, ty, stride, lane.index)
+            }
+            Shape::Varying => {
+                if let Some(&known) = lane.values.get(&value) {
+                    return known;
+                }
+                if ty == Type::I1 {
+                    let bits = self.predicate(value);
+                    let index = self.b.ins().ireduce(types::I32, lane.index);
+                    let bit = self.b.ins().ushr(bits, index);
+                    let bit = self.b.ins().band_imm_u(bit, 1);
+                    return self.b.ins().ireduce(types::I8, bit);
+                }
+                let slot = self.plan.slot(value).expect("a value from another step has a slot");
+                let address = self.lane_address(ty, lane);
+                self.b.ins().load(clif_type(ty), frame_flags(), address, slot as i32)
+            }
+        }
+    }
+
+    /// `base + lane * stride` in the value's own type.
+    fn affine_at(&mut self, base: Clif, ty: Type, stride: i64, lane: Clif) -> Clif {
+        let clif = clif_type(ty);
+        let lane = if ty == Type::I64 { lane } else { self.b.ins().ireduce(clif, lane) };
+        let offset = if stride == 1 {
+            lane
+        } else {
+            let stride = self.constant(ty, stride as u64);
+            self.b.ins().imul(lane, stride)
+        };
+        self.b.ins().iadd(base, offset)
+    }
+
+    /// Gives the parameters of a target the values of its arguments, in `lanes`, all at the same time.
+    pub(super) fn assign(&mut self, target: &Target, lanes: Clif) {
+        let kernel = self.kernel;
+        let pairs = || kernel.block(target.block).params.iter().copied().zip(target.args.iter().copied());
+        pairs().for_each(|(_, arg)| self.prepare(arg));
+        let is_predicate = |value: Value| kernel.ty(value) == Type::I1;
+
+        // Read everything that a parameter may overwrite, then write.
+        let mut uniform = Vec::new();
+        let mut predicates = Vec::new();
+        let mut varying = Vec::new();
+        for (param, arg) in pairs().filter(|(param, arg)| param != arg) {
+            if !self.plan.is_varying(param) {
+                uniform.push((param, self.uniform(arg)));
+            } else if is_predicate(param) {
+                predicates.push((param, self.predicate_of(arg)));
+            } else {
+                varying.push((param, arg));
+            }
+        }
+        if !varying.is_empty() {
+            self.each_lane(lanes, 0, |emitter, lane| {
+                let values: Vec<Clif> =
+                    varying.iter().map(|&(_, arg)| emitter.value(arg, Some(lane))).collect();
+                for (&(param, _), value) in varying.iter().zip(values) {
+                    emitter.store_lane(param, value, lane);
+                }
+                Vec::new()
+            });
+        }
+        for (param, value) in uniform {
+            let slot = self.plan.slot(param).expect("parameters have slots");
+            self.b.ins().store(frame_flags(), value, self.ctx, slot as i32);
+        }
+        for (param, bits) in predicates {
+            self.store_predicate(param, bits, lanes);
+        }
+    }
+
+    /// Any predicate as bits.
+    pub(super) fn predicate_of(&mut self, value: Value) -> Clif {
+        if self.plan.is_varying(value) {
+            return self.predicate(value);
+        }
+        let one = self.uniform(value);
+        let one = self.b.ins().uextend(types::I32, one);
+        self.b.ins().ineg(one)
+    }
+
+    /// The lanes of `mask` in which an I32 value equals a constant.
+    pub(super) fn lanes_equal(&mut self, value: Value, constant: u64, mask: Clif) -> Clif {
+        let (some, next) = (self.b.create_block(), self.b.create_block());
+        self.b.append_block_param(next, types::I32);
+        let none = self.b.ins().iconst(types::I32, 0);
+        self.b.ins().brif(mask, some, &[], next, &[BlockArg::Value(none)]);
+        self.b.switch_to_block(some);
+        let bits = self.each_lane(mask, 1, |emitter, lane| {
+            let value = emitter.value(value, Some(lane));
+            vec![emitter.b.ins().icmp_imm_u(IntCC::Equal, value, constant as i64)]
+        });
+        self.b.ins().jump(next, &[BlockArg::Value(bits[0])]);
+        self.b.switch_to_block(next);
+        self.b.block_params(next)[0]
+    }
+
+    fn special(&mut self, register: SpecialRegister, lane: Option<&Lane>) -> Clif {
+        let axis = |base: usize, axis: usize| base + 4 * axis;
+        let (tid0, tid) = (offset_of!(WarpContext, tid0), offset_of!(WarpContext, tid));
+        let (ntid, ctaid) = (offset_of!(WarpContext, ntid), offset_of!(WarpContext, ctaid));
+        let nctaid = offset_of!(WarpContext, nctaid);
+        let offset = match register {
+            SpecialRegister::TidX | SpecialRegister::TidY | SpecialRegister::TidZ => {
+                let number = match register {
+                    SpecialRegister::TidX => 0,
+                    SpecialRegister::TidY => 1,
+                    _ => 2,
+                };
+                if let Some(lane) = lane {
+                    let address = self.lane_address(Type::I32, lane);
+                    let offset = (tid + 128 * number) as i32;
+                    return self.b.ins().load(types::I32, frame_flags(), address, offset);
+                }
+                axis(tid0, number)
+            }
+            SpecialRegister::NtidX => axis(ntid, 0),
+            SpecialRegister::NtidY => axis(ntid, 1),
+            SpecialRegister::NtidZ => axis(ntid, 2),
+            SpecialRegister::CtaidX => axis(ctaid, 0),
+            SpecialRegister::CtaidY => axis(ctaid, 1),
+            SpecialRegister::CtaidZ => axis(ctaid, 2),
+            SpecialRegister::NctaidX => axis(nctaid, 0),
+            SpecialRegister::NctaidY => axis(nctaid, 1),
+            SpecialRegister::NctaidZ => axis(nctaid, 2),
+            SpecialRegister::LaneId => {
+                return match lane {
+                    Some(lane) => self.b.ins().ireduce(types::I32, lane.index),
+                    None => self.b.ins().iconst(types::I32, 0),
+                };
+            }
+            SpecialRegister::WarpId => offset_of!(WarpContext, warp_index),
+            SpecialRegister::Nwarpid => offset_of!(WarpContext, warps),
+            SpecialRegister::SmId => offset_of!(WarpContext, sm_id),
+            SpecialRegister::Nsmid => offset_of!(WarpContext, sms),
+            SpecialRegister::DynamicSharedBytes => offset_of!(WarpContext, dynamic_shared_bytes),
+            SpecialRegister::TotalSharedBytes => offset_of!(WarpContext, shared_size),
+            SpecialRegister::GridId => return self.fixed_field(types::I64, offset_of!(WarpContext, grid_id)),
+            SpecialRegister::Clock => {
+                let clock = self.call(runtime::clock as *const (), &[], Some(types::I64));
+                return self.b.ins().ireduce(types::I32, clock);
+            }
+            SpecialRegister::Clock64 => return self.call(runtime::clock as *const (), &[], Some(types::I64)),
+            SpecialRegister::GlobalTimer => {
+                return self.call(runtime::global_timer as *const (), &[], Some(types::I64));
+            }
+            SpecialRegister::EnvReg(_) => return self.b.ins().iconst(types::I32, 0),
+        };
+        self.fixed_field(types::I32, offset)
+    }
+
+    fn window_base(&mut self, window: Window) -> Clif {
+        let offset = match window {
+            Window::Shared => offset_of!(WarpContext, shared_base),
+            Window::Local => offset_of!(WarpContext, local_base),
+            Window::Param => offset_of!(WarpContext, params),
+        };
+        self.fixed_field(types::I64, offset)
+    }
+
+    fn call_runtime(&mut self, function: RuntimeFunction, args: &[Clif]) -> Clif {
+        let address = match function {
+            RuntimeFunction::Vprintf => runtime::vprintf as *const (),
+            RuntimeFunction::AssertFail => runtime::assert_fail as *const (),
+            RuntimeFunction::Malloc => runtime::malloc as *const (),
+            RuntimeFunction::Free => runtime::free as *const (),
+        };
+        let mut all = vec![self.ctx];
+        all.extend_from_slice(args);
+        self.call(address, &all, function.result().map(clif_type))
+    }
+}

@@ -1,0 +1,44 @@
+//! The processor that code is made for.
+
+use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_codegen::settings::{self, Configurable, Flags};
+
+use crate::compile::CompileError;
+
+/// Instruction set and settings of the host.
+pub(crate) struct Machine {
+    pub isa: OwnedTargetIsa,
+    /// Whether `fma` is one instruction.
+    pub has_fma: bool,
+}
+
+impl Machine {
+    pub(crate) fn host() -> Result<Machine, CompileError> {
+        let processor = |reason: &dyn std::fmt::Display| CompileError::Processor(reason.to_string());
+        let mut flags = settings::builder();
+        for (name, value) in [
+            ("opt_level", "speed"),
+            ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
+            ("is_pic", "false"),
+            ("enable_probestack", "false"),
+            ("unwind_info", "false"),
+        ] {
+            flags.set(name, value).map_err(|error| processor(&error))?;
+        }
+        let builder = cranelift_native::builder().map_err(|error| processor(&error))?;
+        let isa = builder.finish(Flags::new(flags)).map_err(|error| processor(&error))?;
+        if !cfg!(target_arch = "x86_64") && !cfg!(target_arch = "aarch64") {
+            return Err(processor(&isa.triple()));
+        }
+        #[cfg(target_arch = "x86_64")]
+        let has_fma = {
+            if !std::is_x86_feature_detected!("sse4.1") {
+                return Err(processor(&"it lacks SSE 4.1"));
+            }
+            std::is_x86_feature_detected!("fma")
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let has_fma = true;
+        Ok(Machine { isa, has_fma })
+    }
+}

@@ -1,0 +1,241 @@
+//! Loads, stores and atomics of one lane (or of all, where they are the same), each behind its range check.
+
+use std::mem::offset_of;
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{AtomicRmwOp, BlockArg, InstBuilder, MemFlagsData, Value as Clif, types};
+use sluice_ir::{AtomicOp, Inst, MemoryOrder, Ordering, Place, Space, Type, Value};
+
+use super::emitter::{Emitter, frame_flags};
+use super::lanes::Lane;
+use super::scalar::clif_type;
+use crate::context::WarpContext;
+use crate::runtime::{self, fault_code};
+
+/// Device memory. A fault there is a signal that never comes back, so Cranelift need not know of it.
+pub(super) fn memory_flags() -> MemFlagsData {
+    MemFlagsData::new().with_notrap()
+}
+
+impl Emitter<'_> {
+    /// A load, store or atomic; its results.
+    pub(super) fn access(&mut self, inst: &Inst, results: u8, lane: Option<&Lane>) -> Vec<Clif> {
+        let guard = match inst {
+            Inst::Load { guard, .. } | Inst::Store { guard, .. } | Inst::Atomic { guard, .. } => *guard,
+            _ => None,
+        };
+        let Some(guard) = guard else { return self.unguarded_access(inst, results, lane) };
+        let (Inst::Load { ty, .. } | Inst::Store { ty, .. } | Inst::Atomic { ty, .. }) = inst else {
+            return vec![];
+        };
+        let guard = self.value(guard, lane);
+        let (go, next) = (self.b.create_block(), self.b.create_block());
+        let skipped: Vec<BlockArg> = (0..results).map(|_| BlockArg::Value(self.constant(*ty, 0))).collect();
+        for _ in 0..results {
+            self.b.append_block_param(next, clif_type(*ty));
+        }
+        self.b.ins().brif(guard, go, &[], next, &skipped);
+        self.b.switch_to_block(go);
+        let done = self.unguarded_access(inst, results, lane);
+        let done: Vec<BlockArg> = done.into_iter().map(BlockArg::Value).collect();
+        self.b.ins().jump(next, &done);
+        self.b.switch_to_block(next);
+        self.b.block_params(next).to_vec()
+    }
+
+    fn unguarded_access(&mut self, inst: &Inst, results: u8, lane: Option<&Lane>) -> Vec<Clif> {
+        match inst {
+            Inst::Load { place, ty, count, order, .. } => {
+                let address = self.host_address(place, ty.bytes() * u32::from(*count), lane);
+                (0..*count)
+                    .map(|index| self.load_element(*ty, address, ty.bytes() * u32::from(index), *order))
+                    .collect()
+            }
+            Inst::Store { place, ty, values, order, .. } => {
+                let values: Vec<Clif> = values.iter().map(|&value| self.value(value, lane)).collect();
+                let address = self.host_address(place, ty.bytes() * values.len() as u32, lane);
+                for (index, value) in values.into_iter().enumerate() {
+                    self.store_element(value, address, ty.bytes() * index as u32, *order);
+                }
+                Vec::new()
+            }
+            Inst::Atomic { op, place, ty, arg, compare, .. } => {
+                let arg = self.value(*arg, lane);
+                let compare = compare.map(|compare| self.value(compare, lane));
+                let address = self.host_address(place, ty.bytes(), lane);
+                let old = self.atomic(*op, *ty, address, arg, compare);
+                if results == 0 { Vec::new() } else { vec![old] }
+            }
+            _ => unreachable!("not an access"),
+        }
+    }
+
+    fn load_element(&mut self, ty: Type, address: Clif, offset: u32, order: MemoryOrder) -> Clif {
+        match order.ordering {
+            Ordering::Weak | Ordering::Invariant => {
+                self.b.ins().load(clif_type(ty), memory_flags(), address, offset as i32)
+            }
+            _ => {
+                let address = self.b.ins().iadd_imm_u(address, i64::from(offset));
+                let bits = self.b.ins().atomic_load(clif_type(ty.as_int()), memory_flags(), address);
+                self.bits(clif_type(ty), bits)
+            }
+        }
+    }
+
+    fn store_element(&mut self, value: Clif, address: Clif, offset: u32, order: MemoryOrder) {
+        // On x86 a plain store is a release, and Cranelift keeps every store in its place.
+        let is_plain = matches!(order.ordering, Ordering::Weak | Ordering::Invariant)
+            || cfg!(target_arch = "x86_64")
+            || order.ordering == Ordering::Volatile;
+        if is_plain {
+            self.b.ins().store(memory_flags(), value, address, offset as i32);
+            return;
+        }
+        let ty = self.b.func.dfg.value_type(value);
+        let bits = self.bits(ty.as_int(), value);
+        let address = self.b.ins().iadd_imm_u(address, i64::from(offset));
+        self.b.ins().atomic_store(memory_flags(), bits, address);
+    }
+
+    /// The host address of an access of `bytes`, checked.
+    pub(super) fn host_address(&mut self, place: &Place, bytes: u32, lane: Option<&Lane>) -> Clif {
+        let constant = self.kernel.constant(place.addr);
+        if let Some(constant) = constant
+            && let Some(address) = self.constant_window_address(place, constant as u32, bytes)
+        {
+            return address;
+        }
+        let address = self.value(place.addr, lane);
+        let address = match place.offset {
+            0 => address,
+            offset => self.b.ins().iadd_imm_s(address, i64::from(offset)),
+        };
+        match place.space {
+            Space::Generic | Space::Global | Space::Const => {
+                self.check_range(address, bytes);
+                address
+            }
+            Space::Shared => self.window_address(
+                address,
+                bytes,
+                offset_of!(WarpContext, shared_base),
+                offset_of!(WarpContext, shared_size),
+            ),
+            Space::Param => self.window_address(
+                address,
+                bytes,
+                offset_of!(WarpContext, params),
+                offset_of!(WarpContext, params_size),
+            ),
+            Space::Local => {
+                let in_lane = self.window_address(
+                    address,
+                    bytes,
+                    offset_of!(WarpContext, local_base),
+                    offset_of!(WarpContext, local_stride),
+                );
+                let index = lane.expect("local memory is each lane's own").index;
+                let stride = self.b.ins().imul_imm_u(index, i64::from(self.kernel.local_bytes));
+                self.b.ins().iadd(in_lane, stride)
+            }
+        }
+    }
+
+    /// An access at a constant place that is known to be inside its window needs no check.
+    fn constant_window_address(&mut self, place: &Place, addr: u32, bytes: u32) -> Option<Clif> {
+        let offset = addr.wrapping_add_signed(place.offset);
+        let (window, size) = match place.space {
+            Space::Shared => (offset_of!(WarpContext, shared_base), self.kernel.shared.static_bytes),
+            Space::Param => (offset_of!(WarpContext, params), self.kernel.params.bytes),
+            _ => return None,
+        };
+        if u64::from(offset) + u64::from(bytes) > u64::from(size) {
+            return None;
+        }
+        let base = self.fixed_field(types::I64, window);
+        Some(self.b.ins().iadd_imm_u(base, i64::from(offset)))
+    }
+
+    /// Faults unless `[address, address + bytes)` is inside the device address range.
+    pub(super) fn check_range(&mut self, address: Clif, bytes: u32) {
+        let base = self.fixed_field(types::I64, offset_of!(WarpContext, memory_base));
+        let size = self.fixed_field(types::I64, offset_of!(WarpContext, memory_size));
+        let offset = self.b.ins().isub(address, base);
+        // The range is larger than any access, see `Executor::launch`.
+        let last = self.b.ins().iadd_imm_s(size, -i64::from(bytes));
+        let is_bad = self.b.ins().icmp(IntCC::UnsignedGreaterThan, offset, last);
+        self.fault_if(is_bad, fault_code::ILLEGAL_ADDRESS, address);
+    }
+
+    fn window_address(&mut self, offset: Clif, bytes: u32, base: usize, size: usize) -> Clif {
+        let offset = self.b.ins().uextend(types::I64, offset);
+        let size = self.fixed_field(types::I64, size);
+        let end = self.b.ins().iadd_imm_u(offset, i64::from(bytes));
+        let is_bad = self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, size);
+        self.fault_if(is_bad, fault_code::OUT_OF_WINDOW, offset);
+        let base = self.fixed_field(types::I64, base);
+        self.b.ins().iadd(base, offset)
+    }
+
+    fn atomic(&mut self, op: AtomicOp, ty: Type, address: Clif, arg: Clif, compare: Option<Clif>) -> Clif {
+        let int = clif_type(ty.as_int());
+        if let Some(compare) = compare {
+            let (compare, arg) = (self.bits(int, compare), self.bits(int, arg));
+            let old = self.b.ins().atomic_cas(memory_flags(), address, compare, arg);
+            return self.bits(clif_type(ty), old);
+        }
+        let rmw = match op {
+            AtomicOp::Add => AtomicRmwOp::Add,
+            AtomicOp::And => AtomicRmwOp::And,
+            AtomicOp::Or => AtomicRmwOp::Or,
+            AtomicOp::Xor => AtomicRmwOp::Xor,
+            AtomicOp::MinS => AtomicRmwOp::Smin,
+            AtomicOp::MaxS => AtomicRmwOp::Smax,
+            AtomicOp::MinU => AtomicRmwOp::Umin,
+            AtomicOp::MaxU => AtomicRmwOp::Umax,
+            AtomicOp::Exchange => AtomicRmwOp::Xchg,
+            _ => return self.atomic_call(op, ty, address, arg),
+        };
+        let arg = self.bits(int, arg);
+        let old = self.b.ins().atomic_rmw(int, memory_flags(), rmw, address, arg);
+        self.bits(clif_type(ty), old)
+    }
+
+    /// Atomics that the processor does not have.
+    fn atomic_call(&mut self, op: AtomicOp, ty: Type, address: Clif, arg: Clif) -> Clif {
+        let function = match (op, ty) {
+            (AtomicOp::FAdd, Type::F32) => runtime::atomic_add_f32 as *const (),
+            (AtomicOp::FAdd, Type::F64) => runtime::atomic_add_f64 as *const (),
+            (AtomicOp::Inc, Type::I32) => runtime::atomic_inc as *const (),
+            (AtomicOp::Dec, Type::I32) => runtime::atomic_dec as *const (),
+            (AtomicOp::HalfAdd, Type::I16) => runtime::atomic_add_half as *const (),
+            (AtomicOp::HalfAdd, Type::I32) => runtime::atomic_add_half2 as *const (),
+            (AtomicOp::BfloatAdd, Type::I16) => runtime::atomic_add_bfloat as *const (),
+            (AtomicOp::BfloatAdd, Type::I32) => runtime::atomic_add_bfloat2 as *const (),
+            _ => {
+                self.unsupported(format!("atomic {op:?} of {ty}"));
+                return self.constant(ty, 0);
+            }
+        };
+        self.call(function, &[address, arg], Some(clif_type(ty)))
+    }
+
+    /// Stores an operand of all active lanes as words of the warp's scratch; returns its address.
+    pub(super) fn scratch_words(&mut self, value: Value, array: u32) -> Clif {
+        let base = (self.plan.scratch + array * 128) as i32;
+        let kernel = self.kernel;
+        let ty = kernel.ty(value);
+        self.for_active_lanes(|emitter, lane| {
+            let word = emitter.value(value, Some(lane));
+            let word = match ty {
+                Type::I1 => emitter.b.ins().uextend(types::I32, word),
+                _ => emitter.bits(types::I32, word),
+            };
+            let place = emitter.b.ins().ishl_imm_u(lane.index, 2);
+            let address = emitter.b.ins().iadd(emitter.ctx, place);
+            emitter.b.ins().store(frame_flags(), word, address, base);
+        });
+        self.b.ins().iadd_imm_u(self.ctx, i64::from(base))
+    }
+}

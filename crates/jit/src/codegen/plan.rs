@@ -1,0 +1,303 @@
+//! What is decided about a kernel before code is written: nodes, steps, and where values live.
+//!
+//! A *node* is what the dispatcher can jump to: an IR block, or the part of one behind a barrier, where parked lanes
+//! come back. Nodes are numbered in block order, and the ready node of the lowest number runs first.
+//!
+//! A node's instructions are cut into *steps*: what is done once for the warp, and runs of instructions that are done
+//! lane by lane (or chunk by chunk). Within such a run values stay in registers. What is used beyond it has a slot
+//! in the frame: one element for a uniform or affine value (that of lane 0), a mask for a predicate, else 32.
+
+use sluice_ir::analysis::Shape;
+use sluice_ir::{
+    BarrierKind, BlockId, Definition, Effect, Inst, InstId, Kernel, Ordering, Space, Type, Value,
+};
+
+use super::Tids;
+use super::shapes::shapes;
+use crate::compile::CompileError;
+use crate::context::{FrameLayout, LANES};
+
+pub(super) struct Plan {
+    pub nodes: Vec<Node>,
+    /// By block, the node that its predecessors jump to.
+    pub entry: Vec<u32>,
+    shapes: Vec<Shape>,
+    slots: Vec<Option<u32>>,
+    /// Whether a value is used outside of the step that defines it.
+    escapes: Vec<bool>,
+    pub frame: FrameLayout,
+    pub lane_tids: bool,
+    pub rotates: bool,
+    /// Whether exits matter to other threads: barriers, or lanes that wait for each other.
+    pub has_sync: bool,
+    /// Whether lanes of a warp can ever be at different nodes.
+    pub can_split: bool,
+    /// Four arrays of 32 words, operands and results of collective instructions.
+    pub scratch: u32,
+}
+
+pub(super) struct Node {
+    pub block: BlockId,
+    pub steps: Vec<Step>,
+    /// Parks its lanes at this barrier instead of running steps; they come back at the next node.
+    pub barrier: Option<InstId>,
+    /// The barrier behind which this node starts.
+    pub behind: Option<InstId>,
+    /// Whether the block's terminator is this node's.
+    pub is_last: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Done once for the warp.
+    Once(InstId),
+    /// Looks across lanes.
+    Collective(InstId),
+    /// Done for each active lane.
+    Lanes(Vec<InstId>),
+}
+
+impl Plan {
+    pub(super) fn new(kernel: &Kernel, tids: Tids) -> Result<Plan, CompileError> {
+        let rotates = has_spin_loop(kernel);
+        let shapes = shapes(kernel, tids, rotates);
+        let (nodes, entry) = nodes(kernel, &shapes);
+        if nodes.len() > FrameLayout::BLOCKS_MAX as usize {
+            let (kernel, blocks, max) = (kernel.name.clone(), nodes.len(), FrameLayout::BLOCKS_MAX);
+            return Err(CompileError::TooManyBlocks { kernel, blocks, max });
+        }
+        let has_sync = kernel.insts.iter().any(|data| data.inst.is_collective());
+        let can_split = has_sync
+            || kernel.blocks.iter().any(|block| {
+                block.terminator.condition().is_some_and(|value| shapes[value.index()] != Shape::Uniform)
+            });
+        let frame = FrameLayout::new(nodes.len() as u32);
+        let mut plan = Plan {
+            nodes,
+            entry,
+            shapes,
+            slots: vec![None; kernel.values.len()],
+            escapes: vec![false; kernel.values.len()],
+            scratch: frame.slots,
+            frame,
+            lane_tids: tids == Tids::Any,
+            rotates,
+            has_sync,
+            can_split,
+        };
+        plan.frame.size += 4 * 4 * LANES as u32;
+        plan.place_values(kernel)?;
+        Ok(plan)
+    }
+
+    pub(super) fn shape(&self, value: Value) -> Shape {
+        self.shapes[value.index()]
+    }
+
+    pub(super) fn is_varying(&self, value: Value) -> bool {
+        self.shape(value) == Shape::Varying
+    }
+
+    /// Offset of a value's slot from the start of the warp's memory.
+    pub(super) fn slot(&self, value: Value) -> Option<u32> {
+        self.slots[value.index()]
+    }
+
+    /// Whether the value is used outside of the step that defines it.
+    pub(super) fn escapes(&self, value: Value) -> bool {
+        self.escapes[value.index()]
+    }
+
+    /// Gives slots to all values that are used in another step or node than they are defined in.
+    fn place_values(&mut self, kernel: &Kernel) -> Result<(), CompileError> {
+        const NOWHERE: (u32, u32) = (u32::MAX, 0);
+        let mut home = vec![NOWHERE; kernel.values.len()];
+        for (number, node) in self.nodes.iter().enumerate() {
+            for (place, step) in node.steps.iter().enumerate() {
+                for &inst in step.insts() {
+                    for value in kernel.inst(inst).results() {
+                        home[value.index()] = (number as u32, place as u32);
+                    }
+                }
+            }
+        }
+        let mut crosses_nodes = vec![false; kernel.values.len()];
+        let mut note = |value: Value, node: usize, place: usize, escapes: &mut [bool]| {
+            let (home_node, home_place) = home[value.index()];
+            crosses_nodes[value.index()] |= home_node != node as u32;
+            escapes[value.index()] |= home_node != node as u32 || home_place != place as u32;
+        };
+        for (number, node) in self.nodes.iter().enumerate() {
+            for (place, step) in node.steps.iter().enumerate() {
+                for &inst in step.insts() {
+                    kernel
+                        .inst(inst)
+                        .inst
+                        .for_each_arg(|value| note(value, number, place, &mut self.escapes));
+                }
+            }
+            if let Some(barrier) = node.barrier {
+                kernel
+                    .inst(barrier)
+                    .inst
+                    .for_each_arg(|value| note(value, number, usize::MAX, &mut self.escapes));
+            }
+            if node.is_last {
+                let terminator = &kernel.block(node.block).terminator;
+                terminator.for_each_arg(|value| note(value, number, usize::MAX, &mut self.escapes));
+            }
+        }
+        for (index, data) in kernel.values.iter().enumerate() {
+            let value = Value::new(index);
+            let is_param = matches!(data.definition, Definition::Param { .. });
+            let is_const = kernel.constant(value).is_some();
+            // Inside a node uniform values and predicates are in registers.
+            let needs_slot = match self.is_varying(value) && data.ty != Type::I1 {
+                true => self.escapes[index],
+                false => crosses_nodes[index],
+            };
+            if is_param || (needs_slot && !is_const) {
+                self.slots[index] = Some(self.allocate(data.ty, self.is_varying(value)));
+            }
+        }
+        self.frame.size = self.frame.size.next_multiple_of(64);
+        match self.frame.size < 1 << 24 {
+            true => Ok(()),
+            false => Err(CompileError::Unsupported {
+                kernel: kernel.name.clone(),
+                what: format!("{} bytes of state per warp", self.frame.size),
+            }),
+        }
+    }
+
+    fn allocate(&mut self, ty: Type, is_varying: bool) -> u32 {
+        let (bytes, align) = match (is_varying, ty) {
+            (false, _) => (8, 8),
+            (true, Type::I1) => (4, 4),
+            (true, ty) => (ty.bytes() * LANES as u32, 16),
+        };
+        let slot = self.frame.size.next_multiple_of(align);
+        self.frame.size = slot + bytes;
+        slot
+    }
+}
+
+impl Step {
+    pub(super) fn insts(&self) -> &[InstId] {
+        match self {
+            Step::Once(inst) | Step::Collective(inst) => std::slice::from_ref(inst),
+            Step::Lanes(insts) => insts,
+        }
+    }
+}
+
+fn nodes(kernel: &Kernel, shapes: &[Shape]) -> (Vec<Node>, Vec<u32>) {
+    let mut nodes = Vec::with_capacity(kernel.blocks.len());
+    let mut entry = Vec::with_capacity(kernel.blocks.len());
+    for id in kernel.block_ids() {
+        entry.push(nodes.len() as u32);
+        let block = kernel.block(id);
+        let mut insts = &block.insts[..];
+        let mut behind = None;
+        if let Some((&first, rest)) = insts.split_first()
+            && matches!(kernel.inst(first).inst, Inst::Barrier { kind, .. } if kind != BarrierKind::Arrive)
+        {
+            nodes.push(Node { block: id, steps: vec![], barrier: Some(first), behind: None, is_last: false });
+            insts = rest;
+            behind = Some(first);
+        }
+        let steps = steps(kernel, shapes, insts);
+        nodes.push(Node { block: id, steps, barrier: None, behind, is_last: true });
+    }
+    (nodes, entry)
+}
+
+fn steps(kernel: &Kernel, shapes: &[Shape], insts: &[InstId]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut lanes = Vec::new();
+    // Whether `lanes` writes, and whether it has an ordered access.
+    let (mut writes, mut ordered, mut accesses) = (false, false, false);
+    for &id in insts {
+        let inst = &kernel.inst(id).inst;
+        if inst.is_collective() && !matches!(inst, Inst::Barrier { .. }) {
+            flush(&mut steps, &mut lanes);
+            steps.push(Step::Collective(id));
+            continue;
+        }
+        if is_once(kernel, shapes, id) {
+            let stays_behind = match inst.effect() {
+                Effect::Pure => false,
+                Effect::Reads => writes,
+                Effect::Writes => true,
+            };
+            if stays_behind {
+                flush(&mut steps, &mut lanes);
+                (writes, ordered, accesses) = (false, false, false);
+            }
+            steps.push(Step::Once(id));
+            continue;
+        }
+        // Lanes take ordered accesses in step, as programs from before independent thread scheduling expect.
+        let is_ordered = is_ordered_access(inst);
+        let is_access = inst.effect() != Effect::Pure;
+        if (is_ordered && accesses) || (is_access && ordered) {
+            flush(&mut steps, &mut lanes);
+            (writes, ordered, accesses) = (false, false, false);
+        }
+        writes |= inst.effect() == Effect::Writes;
+        ordered |= is_ordered;
+        accesses |= is_access;
+        lanes.push(id);
+    }
+    flush(&mut steps, &mut lanes);
+    steps
+}
+
+fn flush(steps: &mut Vec<Step>, lanes: &mut Vec<InstId>) {
+    if !lanes.is_empty() {
+        steps.push(Step::Lanes(std::mem::take(lanes)));
+    }
+}
+
+/// Whether one execution stands for all lanes.
+fn is_once(kernel: &Kernel, shapes: &[Shape], id: InstId) -> bool {
+    let data = kernel.inst(id);
+    let are_results_known = data.results().all(|value| shapes[value.index()] != Shape::Varying);
+    let mut are_args_uniform = true;
+    data.inst.for_each_arg(|value| are_args_uniform &= shapes[value.index()] == Shape::Uniform);
+    match data.inst {
+        Inst::Fence { .. } | Inst::Nanosleep { .. } | Inst::Barrier { .. } => true,
+        // Each lane has local memory of its own.
+        Inst::Store { place, .. } | Inst::Load { place, .. } if place.space == Space::Local => false,
+        Inst::Store { .. } | Inst::Load { .. } => are_results_known && are_args_uniform,
+        Inst::Atomic { .. } | Inst::CallRuntime { .. } => false,
+        _ => are_results_known,
+    }
+}
+
+fn is_ordered_access(inst: &Inst) -> bool {
+    match inst {
+        Inst::Load { order, .. } | Inst::Store { order, .. } => {
+            !matches!(order.ordering, Ordering::Weak | Ordering::Invariant)
+        }
+        _ => false,
+    }
+}
+
+/// Whether lanes may wait in a loop for something that another lane of their warp does: a loop with an ordered access
+/// or an atomic in it. Their groups must take turns then.
+fn has_spin_loop(kernel: &Kernel) -> bool {
+    let is_waited_for = |block: usize| {
+        kernel.blocks[block].insts.iter().any(|&id| {
+            let inst = &kernel.inst(id).inst;
+            matches!(inst, Inst::Atomic { .. })
+                || (matches!(inst, Inst::Load { .. }) && is_ordered_access(inst))
+        })
+    };
+    kernel.blocks.iter().enumerate().any(|(from, block)| {
+        block.terminator.targets().any(|target| {
+            // A back edge; the loop's blocks are consecutive.
+            target.block.index() <= from && (target.block.index()..=from).any(is_waited_for)
+        })
+    })
+}

@@ -1,0 +1,161 @@
+//! Functions that compiled code calls.
+//!
+//! Each gets the warp first where it needs it. They may end the grid ([`BlockRun::leave`]) or be left by a signal
+//! when device memory turns out to be unmapped, so none of them holds a lock or owns anything while it touches
+//! device memory.
+
+pub(crate) mod atomics;
+pub(crate) mod lanes;
+mod printf;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub(crate) use atomics::*;
+pub(crate) use lanes::{matching, redux, shuffle, union, vote};
+
+use crate::block::BlockRun;
+use crate::context::WarpContext;
+use crate::fault::FaultKind;
+
+/// Kinds of fault as compiled code names them.
+pub(crate) mod fault_code {
+    pub(crate) const ILLEGAL_ADDRESS: u32 = 0;
+    pub(crate) const OUT_OF_WINDOW: u32 = 1;
+    pub(crate) const TRAP: u32 = 2;
+}
+
+/// The block that runs this warp.
+///
+/// # Safety
+/// `warp` is what compiled code was entered with.
+unsafe fn run<'a>(warp: *const WarpContext) -> &'a BlockRun<'a> {
+    // SAFETY: `BlockRun::start` stored a pointer to itself, and it runs the warp now.
+    unsafe { &*(*warp).run.cast() }
+}
+
+/// Number of the warp in its block.
+unsafe fn number(warp: *const WarpContext) -> u32 {
+    // SAFETY: as `run`.
+    unsafe { (*warp).warp_index }
+}
+
+/// Ends the grid.
+pub(crate) unsafe extern "C" fn fault(warp: *mut WarpContext, code: u32, address: u64) {
+    let kind = match code {
+        fault_code::ILLEGAL_ADDRESS => FaultKind::IllegalAddress { address },
+        fault_code::OUT_OF_WINDOW => FaultKind::OutOfWindow { address },
+        _ => FaultKind::Trap,
+    };
+    // SAFETY: compiled code passes its own warp, in this function and in all below.
+    unsafe { run(warp) }.leave(kind)
+}
+
+/// Lanes have exited.
+pub(crate) unsafe extern "C" fn exited(warp: *mut WarpContext, lanes: u32) {
+    // SAFETY: see `fault`.
+    unsafe { run(warp).exited(number(warp), lanes) }
+}
+
+/// Lanes come to a barrier of `threads` threads (0: all); they go on at `node`, or do not stop (-1).
+pub(crate) unsafe extern "C" fn barrier(
+    warp: *mut WarpContext,
+    id: u32,
+    threads: u32,
+    node: u32,
+    lanes: u32,
+    votes: u32,
+) {
+    let node = (node != u32::MAX).then_some(node);
+    // SAFETY: see `fault`.
+    unsafe { run(warp).arrive(id, threads, number(warp), node, lanes, votes) }
+}
+
+/// `lanes` are at a collective instruction of `members`. Returns 1 if they go on; else they have been left pending
+/// at `node`, which is not ready, until others come.
+pub(crate) unsafe extern "C" fn gather(warp: *mut WarpContext, node: u32, lanes: u32, members: u32) -> u32 {
+    // SAFETY: see `fault`; the node is the code's.
+    unsafe {
+        let missing = members & (*warp).live & !lanes;
+        if missing == 0 || (*warp).force != 0 {
+            (*warp).force = 0;
+            run(warp).waited(number(warp), node);
+            return 1;
+        }
+        run(warp).shape.code.frame.leave_pending(warp, node, lanes);
+        run(warp).wait(number(warp), node);
+        0
+    }
+}
+
+/// Picks a ready node in turn, by the warp's rotation, and returns it. It stays ready.
+pub(crate) unsafe extern "C" fn rotate(warp: *mut WarpContext, nodes: u32) -> u32 {
+    // SAFETY: see `fault`.
+    unsafe {
+        let frame = run(warp).shape.code.frame;
+        let ready: u32 = (0..nodes).filter(|&node| frame.is_ready(warp, node)).count() as u32;
+        let turn = (*warp).rotation % ready.max(1);
+        (0..nodes).filter(|&node| frame.is_ready(warp, node)).nth(turn as usize).unwrap_or(0)
+    }
+}
+
+/// A counter that only grows, at about the rate of a clock (`%clock64`).
+pub(crate) extern "C" fn clock() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has it.
+    unsafe {
+        std::arch::x86_64::_rdtsc()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    global_timer()
+}
+
+/// Nanoseconds of the wall clock (`%globaltimer`).
+pub(crate) extern "C" fn global_timer() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
+}
+
+pub(crate) unsafe extern "C" fn malloc(warp: *mut WarpContext, bytes: u64) -> u64 {
+    // SAFETY: see `fault`.
+    unsafe { run(warp) }.heap.map_or(0, |heap| heap.allocate(bytes))
+}
+
+pub(crate) unsafe extern "C" fn free(warp: *mut WarpContext, address: u64) {
+    // SAFETY: see `fault`.
+    if let Some(heap) = unsafe { run(warp) }.heap {
+        heap.free(address);
+    }
+}
+
+/// `printf`: formats and hands the text to the launch's output. Returns the number of arguments, or -1.
+pub(crate) unsafe extern "C" fn vprintf(warp: *mut WarpContext, format: u64, arguments: u64) -> i32 {
+    // SAFETY: see `fault`.
+    let run = unsafe { run(warp) };
+    let mut text = printf::Text::new();
+    let count = printf::format(&printf::DeviceMemory::of(run), format, arguments, &mut text);
+    run.control.print(text.bytes());
+    count
+}
+
+/// A failed assertion: prints where, and ends the grid.
+pub(crate) unsafe extern "C" fn assert_fail(
+    warp: *mut WarpContext,
+    message: u64,
+    file: u64,
+    line: u32,
+    function: u64,
+    _char_bytes: u64,
+) {
+    // SAFETY: see `fault`.
+    let (run, lane0) = unsafe { (run(warp), (*warp).tid0) };
+    let memory = printf::DeviceMemory::of(run);
+    let mut text = printf::Text::new();
+    memory.copy_string(file, &mut text);
+    text.push_format(format_args!(":{line}: "));
+    memory.copy_string(function, &mut text);
+    let block = run.index();
+    text.push_format(format_args!(": block: {block:?}, warp of thread: {lane0:?} Assertion `"));
+    memory.copy_string(message, &mut text);
+    text.push_format(format_args!("` failed.\n"));
+    run.control.print(text.bytes());
+    run.leave(FaultKind::Assert)
+}
