@@ -1,9 +1,9 @@
 //! Code images: what a program hands to `cuModuleLoadData`, `cuLibraryLoadData` and `cuLinkAddData`.
 //!
 //! An image is PTX text, an ELF file (machine code for one architecture), or a fat binary: a container of both for
-//! several architectures, its entries usually compressed. A client finds the image at a pointer ([`pointer`]), names it
+//! several architectures, its entries usually compressed. A client finds the image at a pointer ([`mod@pointer`]), names it
 //! by its [`ImageHash`] and sends it; for a software GPU, which can run PTX alone, it sends the one entry that is
-//! eligible ([`FatBinary::subset`]), still compressed. What runs it reads the text ([`Image::ptx`]).
+//! eligible ([`FatBinary::subset`]), still compressed. What runs it reads the text (`Image::ptx`, feature `decompress`).
 //!
 //! There is no public specification of the container. What is here was found out by looking at what `nvcc`
 //! and `fatbinary` write for known options; each fact stands at its constant in [`fatbin`].
