@@ -106,7 +106,7 @@ fn expect_clean(node: &Node) -> Result<()> {
     node.wait_until_free(Duration::from_secs(5))?;
     let gpus: serde_json::Value = serde_json::from_str(&node.query("gpus")?)?;
     for gpu in gpus.as_array().context("a list of GPUs")? {
-        for held in ["used_memory", "leased_memory", "leased_ppm", "leases"] {
+        for held in ["memory_used", "memory_leased", "share_leased_ppm", "sessions"] {
             ensure!(gpu[held] == 0, "{held} of {gpu} is not 0");
         }
     }
