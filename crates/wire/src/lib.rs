@@ -28,6 +28,7 @@ mod codec;
 mod command;
 pub mod control;
 mod error;
+mod extent;
 pub mod frame;
 mod generated {
     pub(crate) mod commands;
@@ -43,6 +44,7 @@ pub use attachment::{Attachment, NodeAddress, NotAnAddress, NotAnAttachment};
 pub use codec::{Decode, Encode, Reader, decode};
 pub use command::{Command, HostCall, HostWrite, Op, ReplyHead, Sticky, Target};
 pub use error::WireError;
+pub use extent::{product, rows};
 pub use frame::{BULK_SIZE_MAX, FRAME_SIZE_MAX, Frame, FrameDecoder, Header, Kind};
 pub use handshake::VERSION;
 pub use types::*;
