@@ -7,8 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_control::{Cause, Connection, Failure, driver_version, uuid_text};
+use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, Devices, DevicesRequest};
-use sluice_wire::{NodeAddress, handshake::LeaseToken};
+use sluice_wire::handshake::LeaseToken;
 
 use crate::abi::Return;
 
@@ -60,7 +61,7 @@ impl Gpu {
 struct Attached {
     /// How many `nvmlShutdown` are owed.
     users: u32,
-    node: NodeAddress,
+    node: Endpoint,
     token: LeaseToken,
     /// The process that opened the connection.
     process: u32,
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn without_a_lease_there_is_no_driver() {
-        if std::env::var_os(sluice_control::SESSION_VARIABLE).is_none() {
+        if std::env::var_os(sluice_wire::address::SESSION_VARIABLE).is_none() {
             assert_eq!(attach(), Err(Return::DRIVER_NOT_LOADED));
             assert_eq!(snapshot().err(), Some(Return::UNINITIALIZED));
         }

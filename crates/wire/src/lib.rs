@@ -23,7 +23,6 @@
 #![allow(non_camel_case_types)] // commands bear the names of driver functions
 
 pub mod address;
-mod attachment;
 mod codec;
 mod command;
 pub mod control;
@@ -40,7 +39,6 @@ mod sample;
 mod tests;
 mod types;
 
-pub use attachment::{Attachment, NodeAddress, NotAnAddress, NotAnAttachment};
 pub use codec::{Decode, Encode, Reader, decode};
 pub use command::{Command, HostCall, HostWrite, Op, ReplyHead, Sticky, Target};
 pub use error::WireError;
