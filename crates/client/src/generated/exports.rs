@@ -11,7 +11,7 @@ use std::{
 
 use sluice_cuda::*;
 
-use crate::{api, generated::stubs, session};
+use crate::{api, evidence, generated::stubs, session};
 
 macro_rules! rows {
     ($($how:ident $export:ident $function:ident ($($parameter:ident: $of:ty),*) $last:tt;)*) => {
@@ -21,7 +21,7 @@ macro_rules! rows {
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $export($($parameter: $of),*) -> CUresult {
             // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
-            guard(|| unsafe { api::$function($($argument),*) }.into())
+            evidence::note(Fn::$function, guard(|| unsafe { api::$function($($argument),*) }.into()))
         }
     };
     (@travels $export:ident $function:ident ($($parameter:ident: $of:ty),*) ($($argument:expr),*)) => {
@@ -31,7 +31,7 @@ macro_rules! rows {
                 // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
                 unsafe { stubs::$function(session $(, $argument)*) }
             };
-            guard(|| session::enter().and_then(|session| call(&session)).into())
+            evidence::note(Fn::$function, guard(|| session::enter().and_then(|session| call(&session)).into()))
         }
     };
     (@absent $export:ident $function:ident ($($parameter:ident: $of:ty),*) $reason:literal) => {
