@@ -4,6 +4,7 @@ pub mod dead_code;
 mod fold;
 pub mod layout;
 pub mod params;
+pub mod promote_local;
 pub mod simplify_cfg;
 pub mod split_at_sync;
 pub mod value_numbering;
@@ -21,6 +22,11 @@ pub fn optimize(kernel: &mut Kernel) {
     simplify_cfg::run(kernel);
     params::run(kernel);
     value_numbering::run(kernel);
+    // Needs the constant addresses that the walk before has found, and leaves copies and conversions for the next.
+    if promote_local::run(kernel) {
+        params::run(kernel);
+        value_numbering::run(kernel);
+    }
     simplify_cfg::run(kernel);
     dead_code::run(kernel);
 }
