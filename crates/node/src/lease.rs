@@ -81,10 +81,6 @@ impl Books {
         self.leases.get(&id)
     }
 
-    pub fn leases(&self) -> impl Iterator<Item = (u64, &Lease)> {
-        self.leases.iter().map(|(&id, lease)| (id, lease))
-    }
-
     /// Guaranteed share that all leases together have of a GPU.
     pub fn leased_ppm(&self, gpu: usize) -> u64 {
         self.on(gpu).map(|l| u64::from(l.ask.share_ppm)).sum()
@@ -93,6 +89,12 @@ impl Books {
     /// Bytes that all leases together may take of a GPU.
     pub fn leased_memory(&self, gpu: usize) -> u64 {
         self.on(gpu).map(|l| l.memory).sum()
+    }
+
+    /// Bytes that all sessions together have taken of a GPU.
+    pub fn used_memory(&self, gpu: usize) -> u64 {
+        let place = |l: &Lease| l.gpus.iter().position(|&g| g == gpu);
+        self.leases.values().filter_map(|l| place(l).map(|place| l.used(place))).sum()
     }
 
     fn on(&self, gpu: usize) -> impl Iterator<Item = &Lease> {

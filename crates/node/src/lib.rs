@@ -1,5 +1,30 @@
 //! The node: a daemon that divides the GPUs of one machine among sessions.
+//!
+//! ```no_run
+//! let node = sluice_node::Node::bind(&sluice_node::NodeConfig::default())?;
+//! println!("listening on {}", node.addresses().join(", "));
+//! node.run()?;
+//! # Ok::<(), sluice_node::NodeError>(())
+//! ```
+//!
+//! A connection is for control or for a session ([`connection`]). A control connection holds at most one lease, which
+//! the pure books admit ([`lease`]); a session gets a worker process of its own and is then not on this process's data
+//! path ([`registry`], [`spawn`]). Who computes when is decided by the pure [`arbiter`], carried out by [`turns`].
+
+mod config;
+mod daemon;
+
+mod connection;
+mod registry;
+
+pub mod lease;
 
 pub mod arbiter;
-pub mod lease;
-pub mod turns;
+mod turns;
+
+mod inventory;
+mod spawn;
+
+pub use config::{GpuSelection, Listen, NodeConfig, WorkerCommand};
+pub use daemon::{Node, NodeError, Stopper};
+pub use inventory::{Inventory, InventoryError};

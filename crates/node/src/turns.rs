@@ -13,7 +13,7 @@ use crate::arbiter::{Action, Arbiter, LeaseKey, Pace, SessionKey, Weight};
 
 /// GPU time of all GPUs of a node.
 #[derive(Debug)]
-pub struct Turns {
+pub(crate) struct Turns {
     state: Mutex<State>,
     earlier_wake: Condvar,
     started: Instant,
@@ -40,7 +40,7 @@ struct Member {
 
 impl Turns {
     /// Turns on `gpus` GPUs. [`Turns::keep_time`] has to run on a thread of its own.
-    pub fn new(gpus: usize, pace: Pace) -> Turns {
+    pub(crate) fn new(gpus: usize, pace: Pace) -> Turns {
         let gpus = (0..gpus).map(|_| Gpu { arbiter: Arbiter::new(pace), wake_at_ns: None }).collect();
         Turns {
             state: Mutex::new(State { gpus, members: BTreeMap::new() }),
@@ -50,7 +50,7 @@ impl Turns {
     }
 
     /// Lets a session compete on the GPUs of its lease.
-    pub fn join(&self, session: u64, lease: u64, gpus: &[usize], weight: Weight, link: Arc<Link>) {
+    pub(crate) fn join(&self, session: u64, lease: u64, gpus: &[usize], weight: Weight, link: Arc<Link>) {
         let now_ns = self.now_ns();
         let mut state = self.lock();
         for &gpu in gpus {
@@ -60,19 +60,19 @@ impl Turns {
     }
 
     /// A worker has work and no turn on the lease's `gpu`th GPU.
-    pub fn want(&self, session: u64, gpu: u32) {
+    pub(crate) fn want(&self, session: u64, gpu: u32) {
         self.change(session, gpu, |arbiter, _| arbiter.want(SessionKey(session)));
     }
 
     /// A worker gives its turn back.
-    pub fn done(&self, session: u64, gpu: u32, used_ns: u64, more: bool) {
+    pub(crate) fn done(&self, session: u64, gpu: u32, used_ns: u64, more: bool) {
         self.change(session, gpu, |arbiter, now_ns| {
             arbiter.done(now_ns, SessionKey(session), used_ns, more);
         });
     }
 
     /// A session is over.
-    pub fn leave(&self, session: u64) {
+    pub(crate) fn leave(&self, session: u64) {
         let now_ns = self.now_ns();
         let mut state = self.lock();
         let Some(member) = state.members.remove(&SessionKey(session)) else { return };
@@ -83,7 +83,7 @@ impl Turns {
     }
 
     /// A lease is over.
-    pub fn forget(&self, lease: u64, gpus: &[usize]) {
+    pub(crate) fn forget(&self, lease: u64, gpus: &[usize]) {
         let now_ns = self.now_ns();
         let mut state = self.lock();
         for &gpu in gpus {
@@ -93,7 +93,7 @@ impl Turns {
     }
 
     /// Ends quanta when their time has come; never returns.
-    pub fn keep_time(&self) -> ! {
+    pub(crate) fn keep_time(&self) -> ! {
         let mut state = self.lock();
         loop {
             let now_ns = self.now_ns();

@@ -22,8 +22,6 @@ pub struct Counters {
     pub gpu_ns: AtomicU64,
     /// Commands accepted.
     pub commands: AtomicU64,
-    /// Process id of the client, as it says.
-    pub client_pid: AtomicU64,
 }
 
 /// A snapshot of [`Counters`].
@@ -34,7 +32,6 @@ pub struct Counts {
     pub bytes_out: u64,
     pub gpu_ns: u64,
     pub commands: u64,
-    pub client_pid: u64,
 }
 
 impl Counters {
@@ -45,7 +42,6 @@ impl Counters {
             bytes_out: self.bytes_out.load(Relaxed),
             gpu_ns: self.gpu_ns.load(Relaxed),
             commands: self.commands.load(Relaxed),
-            client_pid: self.client_pid.load(Relaxed),
         }
     }
 }

@@ -1,5 +1,61 @@
-//! One process per client process.
+//! One process per client process: takes the client's commands off its socket and executes them through a CUDA
+//! driver, whichever it is.
+//!
+//! Everything that a session owns lives in its process: the driver, the contexts, the memory. A fault, a limit that
+//! is exceeded or a client that is gone ends the process, and with it everything that has to be freed. The daemon
+//! keeps the books ([`link`]) and decides who computes ([`gate`]); it never touches the data.
 
+use std::ffi::OsString;
+use std::os::fd::RawFd;
+
+mod brake;
+mod budget;
+mod chunks;
 pub mod counters;
+mod custom;
+mod driver;
+mod ending;
+mod execute;
 pub mod gate;
+mod generated {
+    // One shape for every function: some casts change nothing, some messages have no fields.
+    #[allow(clippy::unnecessary_cast, unused_variables, unreachable_pub)]
+    pub(crate) mod dispatch;
+}
+mod host_calls;
+mod images;
 pub mod link;
+mod memory;
+mod modules;
+mod objects;
+mod outbox;
+mod pipeline;
+pub mod probe;
+mod serve;
+mod session;
+mod snapshot;
+mod software;
+mod staging;
+
+/// The descriptors that a worker finds open: the client's socket, the link to the daemon, the counter page.
+pub const INHERITED_FDS: [RawFd; 3] = [3, 4, 5];
+
+/// Runs this process as a worker, as the daemon starts it; never returns.
+///
+/// `arguments` are what follows those of the daemon's worker command: none to serve a session,
+/// [`probe::ARGUMENT`] and a driver to say what that driver has.
+pub fn main(arguments: &[OsString]) -> ! {
+    let [argument, driver] = arguments else { serve::serve() };
+    let driver = driver.to_str().and_then(|text| serde_json::from_str(text).ok());
+    let (true, Some(driver)) = (argument == probe::ARGUMENT, driver) else {
+        eprintln!("sluice worker: not started by a node");
+        std::process::exit(2)
+    };
+    match probe::probe(&driver, &mut std::io::stdout().lock()) {
+        Ok(()) => std::process::exit(0),
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::exit(1)
+        }
+    }
+}

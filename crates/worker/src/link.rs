@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +25,8 @@ pub struct Start {
     pub gpus: Vec<GpuPart>,
     /// Longest time that one kernel may run in milliseconds; 0 is no limit.
     pub kernel_timeout_ms: u64,
+    /// Folder of the module cache.
+    pub cache: Option<PathBuf>,
 }
 
 /// Where the driver functions come from.
@@ -101,6 +104,11 @@ impl Link {
     /// Takes over an inherited end.
     pub fn from_fd(fd: OwnedFd) -> Link {
         Link { fd }
+    }
+
+    /// The descriptor, to hand over to another process.
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
     }
 
     /// Sends one packet; an error means that the other side is gone.

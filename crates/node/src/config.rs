@@ -1,0 +1,70 @@
+//! What a node is told when it starts.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+pub use crate::spawn::WorkerCommand;
+
+/// Everything that [`crate::Node::bind`] needs.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Where to accept connections; at least one.
+    pub listen: Vec<Listen>,
+    /// Which GPUs to lend.
+    pub gpus: GpuSelection,
+    /// How workers are started.
+    pub worker: WorkerCommand,
+    /// Folder of the module cache; `None` keeps none on disk.
+    pub cache: Option<PathBuf>,
+    /// Most connections at a time, sessions and others.
+    pub connections_max: usize,
+}
+
+impl Default for NodeConfig {
+    fn default() -> NodeConfig {
+        NodeConfig {
+            listen: vec![Listen::Tcp("127.0.0.1:7583".into())],
+            gpus: GpuSelection::Auto,
+            worker: WorkerCommand::default(),
+            cache: None,
+            connections_max: 1024,
+        }
+    }
+}
+
+/// An address to accept connections at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// `HOST:PORT`; port 0 takes a free one.
+    Tcp(String),
+    /// A socket file, which is replaced if no node listens there.
+    Unix(PathBuf),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    /// `HOST:PORT` or `unix:PATH`.
+    fn from_str(text: &str) -> Result<Listen, String> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err("unix: needs a path after it, such as unix:/run/sluice.sock".into()),
+            Some(path) => Ok(Listen::Unix(path.into())),
+            None if text.contains(':') => Ok(Listen::Tcp(text.into())),
+            None => Err(format!("{text:?} is neither HOST:PORT nor unix:PATH")),
+        }
+    }
+}
+
+/// Which GPUs a node lends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GpuSelection {
+    /// NVIDIA's if there are any, else one software GPU.
+    Auto,
+    /// NVIDIA's, by the system's own `libcuda.so.1`.
+    Nvidia,
+    /// Software GPUs that compute on this machine's CPUs; without `memory` (bytes each) they share half of the
+    /// machine's.
+    Software { count: u32, memory: Option<u64> },
+    /// The devices of any other CUDA driver: an absolute path of a `libcuda.so.1`.
+    Library(PathBuf),
+}

@@ -1,0 +1,290 @@
+//! The daemon: listens, accepts, and gives each connection a thread.
+//!
+//! Connections are few and long (one per client process and one per lease), so a blocking thread each is the
+//! simplest thing that works; a session's thread only waits for its worker.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use sluice_wire::control::Status;
+
+use crate::config::{Listen, NodeConfig};
+use crate::connection::{self, Stream};
+use crate::inventory::{Inventory, InventoryError, take_inventory};
+use crate::registry::Registry;
+use crate::spawn::Spawner;
+
+/// A node that is bound to its addresses.
+#[derive(Debug)]
+pub struct Node {
+    listeners: Vec<Listener>,
+    registry: Arc<Registry>,
+    connections: Arc<AtomicUsize>,
+    connections_max: usize,
+    stop: Arc<OwnedFd>,
+}
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error(transparent)]
+    Inventory(#[from] InventoryError),
+    #[error("cannot listen on {address}: {source}")]
+    Listen { address: String, source: io::Error },
+    #[error("a node listens there already: {}", .0.display())]
+    InUse(PathBuf),
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Ends a node from another thread; its sessions end with it.
+#[derive(Clone, Debug)]
+pub struct Stopper(Arc<OwnedFd>);
+
+impl Stopper {
+    pub fn stop(&self) {
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: writes eight bytes to an event counter that `self` keeps open.
+        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+}
+
+impl Node {
+    /// Finds the GPUs and binds the addresses; nobody is served before [`Node::run`].
+    pub fn bind(config: &NodeConfig) -> Result<Node, NodeError> {
+        let listeners = config.listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
+        let inventory = take_inventory(&config.gpus, &config.worker)?;
+        let spawner = Spawner::start(config.worker.clone())?;
+        // SAFETY: plain system call; the result is checked before it is used.
+        let stop = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if stop < 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        Ok(Node {
+            listeners,
+            registry: Arc::new(Registry::new(inventory, spawner, config.cache.clone())),
+            connections: Arc::default(),
+            connections_max: config.connections_max,
+            // SAFETY: the descriptor is new and nobody else owns it.
+            stop: Arc::new(unsafe { OwnedFd::from_raw_fd(stop) }),
+        })
+    }
+
+    /// Where clients reach the node: `HOST:PORT` with the real port, or `unix:PATH`.
+    pub fn addresses(&self) -> Vec<String> {
+        self.listeners.iter().map(Listener::address).collect()
+    }
+
+    pub fn inventory(&self) -> &Inventory {
+        self.registry.inventory()
+    }
+
+    /// What this node does now.
+    pub fn status(&self) -> Status {
+        self.registry.status()
+    }
+
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.stop))
+    }
+
+    /// Serves until [`Stopper::stop`].
+    pub fn run(self) -> Result<(), NodeError> {
+        let registry = Arc::clone(&self.registry);
+        std::thread::Builder::new().name("turns".into()).spawn(move || registry.turns.keep_time())?;
+        let registry = Arc::clone(&self.registry);
+        std::thread::Builder::new().name("meter".into()).spawn(move || registry.meter())?;
+        loop {
+            let mut polled: Vec<libc::pollfd> = std::iter::once(self.stop.as_raw_fd())
+                .chain(self.listeners.iter().map(Listener::fd))
+                .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+                .collect();
+            // SAFETY: the pointer and length describe `polled`.
+            let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
+            if ready < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() == ErrorKind::Interrupted {
+                    continue;
+                }
+                return Err(error.into());
+            }
+            if polled[0].revents != 0 {
+                break;
+            }
+            for (listener, polled) in self.listeners.iter().zip(&polled[1..]) {
+                if polled.revents != 0 {
+                    self.accept(listener);
+                }
+            }
+        }
+        self.registry.end_all();
+        Ok(())
+    }
+
+    fn accept(&self, listener: &Listener) {
+        let (stream, peer) = match listener.accept() {
+            Ok(accepted) => accepted,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(error) => {
+                eprintln!("sluice node: cannot accept a connection: {error}");
+                // Most likely out of descriptors: without a pause this loop would spin.
+                std::thread::sleep(Duration::from_millis(10));
+                return;
+            }
+        };
+        let place = Place::take(&self.connections, self.connections_max);
+        let Some(place) = place else {
+            eprintln!("sluice node: {peer} turned away: {} connections already", self.connections_max);
+            return;
+        };
+        let registry = Arc::clone(&self.registry);
+        let serve = move || {
+            let _place = place;
+            connection::serve(&registry, stream, &peer);
+        };
+        if let Err(error) = std::thread::Builder::new().name("connection".into()).spawn(serve) {
+            eprintln!("sluice node: cannot start a thread for a connection: {error}");
+        }
+    }
+}
+
+/// One of the connections that a node has room for.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(taken: &Arc<AtomicUsize>, most: usize) -> Option<Place> {
+        // Only the accepting thread adds.
+        (taken.load(Relaxed) < most).then(|| {
+            taken.fetch_add(1, Relaxed);
+            Place(Arc::clone(taken))
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+#[derive(Debug)]
+enum Listener {
+    Tcp(TcpListener),
+    Unix { listener: UnixListener, path: PathBuf },
+}
+
+impl Listener {
+    fn bind(listen: &Listen) -> Result<Listener, NodeError> {
+        match listen {
+            Listen::Tcp(address) => bind_tcp(address)
+                .map(Listener::Tcp)
+                .map_err(|source| NodeError::Listen { address: address.clone(), source }),
+            Listen::Unix(path) => bind_unix(path),
+        }
+    }
+
+    fn address(&self) -> String {
+        match self {
+            Listener::Tcp(listener) => {
+                listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string())
+            }
+            Listener::Unix { path, .. } => format!("unix:{}", path.display()),
+        }
+    }
+
+    fn fd(&self) -> i32 {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd().as_raw_fd(),
+            Listener::Unix { listener, .. } => listener.as_fd().as_raw_fd(),
+        }
+    }
+
+    fn accept(&self) -> io::Result<(Stream, String)> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, peer) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                stream.set_nodelay(true)?;
+                notice_dead_peer(&stream)?;
+                Ok((Stream::Tcp(stream), peer.to_string()))
+            }
+            Listener::Unix { listener, .. } => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                let peer = local_peer(&stream);
+                Ok((Stream::Unix(stream), peer))
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Listener::Unix { path, .. } = self {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn bind_tcp(address: &str) -> io::Result<TcpListener> {
+    let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
+    let listener = TcpListener::bind(addresses.as_slice())?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// A host that is switched off sends no end of file. There is no limit on unacknowledged data (`TCP_USER_TIMEOUT`):
+/// it would also end a session whose client computes for a while and takes no data meanwhile.
+fn notice_dead_peer(stream: &TcpStream) -> io::Result<()> {
+    let options = [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 4),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
+    ];
+    for (level, option, value) in options {
+        let value: libc::c_int = value;
+        let size = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the option's value is an int, and the kernel reads exactly that many bytes.
+        let result =
+            unsafe { libc::setsockopt(stream.as_raw_fd(), level, option, (&raw const value).cast(), size) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// A socket file that nobody answers at is what a killed node left behind.
+fn bind_unix(path: &Path) -> Result<Listener, NodeError> {
+    let failed = |source| NodeError::Listen { address: format!("unix:{}", path.display()), source };
+    if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
+        if UnixStream::connect(path).is_ok() {
+            return Err(NodeError::InUse(path.to_owned()));
+        }
+        fs::remove_file(path).map_err(failed)?;
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(Listener::Unix { listener, path: path.to_owned() })
+}
+
+/// `pid 1234`, as the kernel vouches for it.
+fn local_peer(stream: &UnixStream) -> String {
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `who`.
+    let result = unsafe {
+        let place = (&raw mut who).cast();
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &mut length)
+    };
+    if result == 0 { format!("pid {}", who.pid) } else { "local".into() }
+}

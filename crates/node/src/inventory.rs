@@ -1,0 +1,225 @@
+//! Which GPUs this machine has.
+//!
+//! The daemon never loads a CUDA driver: a driver that has been initialised cannot be forked, keeps threads and
+//! memory, and may hang. A short-lived child process loads it and prints what it finds.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sluice_wire::control::DeviceSnapshot;
+use sluice_worker::link::Driver;
+use sluice_worker::probe;
+
+use crate::config::{GpuSelection, WorkerCommand};
+use crate::lease::Card;
+
+/// The GPUs to lend and the driver that runs them.
+#[derive(Clone, Debug)]
+pub struct Inventory {
+    pub driver: Driver,
+    /// In the order of the driver's ordinals.
+    pub cards: Vec<Card>,
+    /// What is fixed about each of them.
+    pub snapshots: Vec<DeviceSnapshot>,
+}
+
+/// Why there is no GPU to lend.
+#[derive(Debug, thiserror::Error)]
+pub enum InventoryError {
+    #[error(
+        "no NVIDIA GPU: {0}. `--gpus software` lends a GPU that computes on this machine's CPUs; `sluice doctor` \
+         looks closer"
+    )]
+    Nvidia(String),
+    #[error("{driver} lends no GPU: {why}")]
+    Driver { driver: String, why: String },
+    #[error("a software GPU needs a count from 1 to {SOFTWARE_MAX} and at least {} MiB of memory each", SMALLEST >> 20)]
+    Software,
+}
+
+/// Bounds against slips of the keyboard, not of the machine.
+const SOFTWARE_MAX: u32 = 64;
+const SMALLEST: u64 = 64 << 20;
+
+/// How long a driver may take to say what it has; NVIDIA's can take seconds after a reboot.
+const PROBE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Finds the GPUs that `selection` means.
+pub(crate) fn take_inventory(
+    selection: &GpuSelection,
+    worker: &WorkerCommand,
+) -> Result<Inventory, InventoryError> {
+    match selection {
+        GpuSelection::Software { count, memory } => software(*count, *memory, worker),
+        GpuSelection::Nvidia => nvidia(worker),
+        GpuSelection::Auto => nvidia(worker).or_else(|_| software(1, None, worker)),
+        GpuSelection::Library(path) => {
+            let why = |why| InventoryError::Driver { driver: path.display().to_string(), why };
+            ask(library(path).map_err(why)?, worker).map_err(why)
+        }
+    }
+}
+
+fn software(count: u32, memory: Option<u64>, worker: &WorkerCommand) -> Result<Inventory, InventoryError> {
+    let memory = software_memory(count, memory)?;
+    ask(Driver::Software { memory: vec![memory; count as usize] }, worker)
+        .map_err(|why| InventoryError::Driver { driver: "the software GPU".into(), why })
+}
+
+/// Bytes of each software card.
+fn software_memory(count: u32, memory: Option<u64>) -> Result<u64, InventoryError> {
+    if !(1..=SOFTWARE_MAX).contains(&count) {
+        return Err(InventoryError::Software);
+    }
+    let memory = memory.unwrap_or_else(|| host_memory() / 2 / u64::from(count));
+    // Chunks of 2 MiB are what a card gives out.
+    let memory = memory & !((2 << 20) - 1);
+    if memory < SMALLEST {
+        return Err(InventoryError::Software);
+    }
+    Ok(memory)
+}
+
+fn host_memory() -> u64 {
+    // SAFETY: plain queries.
+    let (pages, bytes) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    pages.max(0) as u64 * bytes.max(0) as u64
+}
+
+fn nvidia(worker: &WorkerCommand) -> Result<Inventory, InventoryError> {
+    let mut reasons = Vec::new();
+    for path in libcuda_candidates() {
+        match library(&path).and_then(|driver| ask(driver, worker)) {
+            Ok(inventory) => return Ok(inventory),
+            Err(why) => reasons.push(format!("{}: {why}", path.display())),
+        }
+    }
+    if reasons.is_empty() {
+        reasons.push("no libcuda.so.1 (part of NVIDIA's driver) is installed".into());
+    }
+    Err(InventoryError::Nvidia(reasons.join("; ")))
+}
+
+/// Where NVIDIA's driver installs its library. Absolute paths only: the search path of the environment may lead
+/// to Sluice's own library.
+fn libcuda_candidates() -> Vec<PathBuf> {
+    let folders = [
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib64",
+        "/usr/local/cuda/compat",
+        "/usr/lib/wsl/lib",
+        "/run/opengl-driver/lib",
+    ];
+    let known = folders.iter().map(|folder| Path::new(folder).join("libcuda.so.1"));
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for path in known.chain(loader_cache()).filter(|path| path.exists()) {
+        let real = path.canonicalize().unwrap_or(path);
+        if !paths.contains(&real) {
+            paths.push(real);
+        }
+    }
+    paths
+}
+
+/// What the dynamic loader's cache says; nothing where `ldconfig` cannot be run.
+fn loader_cache() -> Vec<PathBuf> {
+    let output = ["/sbin/ldconfig", "/usr/sbin/ldconfig"]
+        .iter()
+        .find_map(|program| Command::new(program).arg("-p").stderr(Stdio::null()).output().ok());
+    let Some(output) = output else { return Vec::new() };
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter(|line| line.trim_start().starts_with("libcuda.so.1 ") && line.contains("x86-64"))
+        .filter_map(|line| line.split_once("=> "))
+        .map(|(_, path)| PathBuf::from(path.trim()))
+        .collect()
+}
+
+fn library(path: &Path) -> Result<Driver, String> {
+    let path = path.to_str().ok_or("its path is not UTF-8")?.to_owned();
+    Ok(Driver::Library { path })
+}
+
+/// Asks a driver what it has, in a process of its own.
+fn ask(driver: Driver, worker: &WorkerCommand) -> Result<Inventory, String> {
+    let snapshots = run_probe(&driver, worker).map_err(|error| error.to_string())?;
+    if snapshots.is_empty() {
+        return Err("it has no devices".into());
+    }
+    let cards = snapshots.iter().map(|s| Card { name: s.name.clone(), memory: s.memory }).collect();
+    Ok(Inventory { driver, cards, snapshots })
+}
+
+fn run_probe(driver: &Driver, worker: &WorkerCommand) -> io::Result<Vec<DeviceSnapshot>> {
+    let mut child = Command::new(&worker.program)
+        .args(&worker.arguments)
+        .arg(probe::ARGUMENT)
+        .arg(serde_json::to_string(driver)?)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let output = read_aside(child.stdout.take());
+    let errors = read_aside(child.stderr.take());
+    let deadline = Instant::now() + PROBE_PATIENCE;
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+            None => {
+                child.kill()?;
+                child.wait()?;
+                return Err(io::Error::other("it did not answer within 30 s"));
+            }
+        }
+    };
+    if status.success() {
+        return probe::decode(&output.join().unwrap_or_default()).map_err(io::Error::other);
+    }
+    let text = errors.join().unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    Err(io::Error::other(text.lines().last().unwrap_or("it failed without a word").to_owned()))
+}
+
+/// Reads a pipe on a thread of its own: a child that fills it would never end otherwise.
+fn read_aside(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(pipe) = pipe {
+            // What could be read before an error is all there is.
+            let _ = pipe.take(PROBE_SIZE_MAX).read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
+
+/// Bytes that a probe may print.
+const PROBE_SIZE_MAX: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn software_cards_split_the_machine_and_are_bounded() {
+        assert_eq!(software_memory(2, Some(4 << 30)).unwrap(), 4 << 30);
+        assert!(software_memory(1, None).unwrap() <= host_memory() / 2);
+        for (count, memory) in [(0, None), (65, None), (1, Some(1 << 20))] {
+            assert!(matches!(software_memory(count, memory), Err(InventoryError::Software)));
+        }
+    }
+
+    #[test]
+    fn a_library_that_cannot_be_probed_says_why() {
+        let worker = WorkerCommand {
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".into(), "echo broken >&2; exit 3".into()],
+        };
+        let selection = GpuSelection::Library("/nowhere/libcuda.so.1".into());
+        let error = take_inventory(&selection, &worker).unwrap_err().to_string();
+        assert_eq!(error, "/nowhere/libcuda.so.1 lends no GPU: broken");
+    }
+}

@@ -1,0 +1,559 @@
+//! Leases and sessions as they live: the books, the workers, the turns and what was used, kept in step.
+//!
+//! A lease lives as long as the control connection that asked for it; a session as long as its worker. Ending a
+//! lease kills its workers and waits for their end, so that what is reported as free afterwards is free.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sluice_cuda::CUdevice_attribute;
+use sluice_wire::control::{DeviceSnapshot, GpuFree, GpuStatus, SessionStatus, Status, Usage};
+use sluice_wire::handshake::LeaseToken;
+use sluice_worker::counters::{CounterPage, Counts};
+use sluice_worker::link::{Driver, GpuPart, Link, Packet, Start};
+
+use crate::arbiter::{PPM, Pace, Weight};
+use crate::inventory::Inventory;
+use crate::lease::{Ask, Books, Card, Refusal};
+use crate::spawn::{Inheritance, Spawner};
+use crate::turns::Turns;
+
+/// A lease as its owner learns of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Granted {
+    pub lease: u64,
+    pub token: LeaseToken,
+    /// Its devices in the client's order, with the lease's part of their memory.
+    pub devices: Vec<DeviceSnapshot>,
+}
+
+/// Why a session is refused; the text goes to the client.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionRefusal {
+    #[error("the lease is no more: the `sluice run` that holds it may have ended")]
+    Lease,
+    #[error("the lease has {0} sessions already, the most that one lease may have")]
+    TooMany(usize),
+    #[error("the node cannot start a worker: {0}")]
+    Worker(#[source] io::Error),
+}
+
+/// A session whose worker runs; [`Registry::serve_session`] takes it to its end.
+#[derive(Debug)]
+pub(crate) struct RunningSession {
+    lease: u64,
+    session: u64,
+    link: Arc<Link>,
+}
+
+const METER_EVERY: Duration = Duration::from_secs(1);
+
+/// Most processes under one lease at a time.
+const SESSIONS_PER_LEASE_MAX: usize = 256;
+
+/// Everything alive on a node.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    inventory: Inventory,
+    spawner: Spawner,
+    /// Folder of the module cache, which all workers share.
+    cache: Option<PathBuf>,
+    pub(crate) turns: Turns,
+    ledger: Mutex<Ledger>,
+    session_ended: Condvar,
+}
+
+#[derive(Debug)]
+struct Ledger {
+    books: Books,
+    leases: BTreeMap<u64, LeaseRecord>,
+    sessions: BTreeMap<u64, SessionRecord>,
+    last_id: u64,
+    /// One per GPU.
+    meters: Vec<Meter>,
+}
+
+/// How busy a GPU was in the last second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Meter {
+    /// GPU time of sessions that have ended.
+    past_ns: u64,
+    /// GPU time of all sessions at the last reading.
+    read_ns: u64,
+    busy_ppm: u32,
+}
+
+#[derive(Debug)]
+struct LeaseRecord {
+    token: LeaseToken,
+    /// The program that it is for, for people to read.
+    name: String,
+    kernel_timeout_ms: u64,
+    started: Instant,
+    /// No more sessions: the lease is about to end.
+    closing: bool,
+    /// Of the sessions that have ended.
+    past: Counts,
+    sessions_total: u64,
+    memory_peak: u64,
+}
+
+/// The client program of a session, as far as is known.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientOf {
+    /// Its process id, as it says.
+    pub(crate) process: u32,
+    /// Where its connection comes from.
+    pub(crate) peer: String,
+}
+
+#[derive(Debug)]
+struct SessionRecord {
+    lease: u64,
+    client: ClientOf,
+    started: Instant,
+    worker: Child,
+    counters: Arc<CounterPage>,
+}
+
+impl Registry {
+    pub(crate) fn new(inventory: Inventory, spawner: Spawner, cache: Option<PathBuf>) -> Registry {
+        let turns = Turns::new(inventory.cards.len(), Pace::default());
+        let books = Books::new(inventory.cards.clone());
+        let meters = vec![Meter::default(); inventory.cards.len()];
+        let ledger = Ledger { books, leases: BTreeMap::new(), sessions: BTreeMap::new(), last_id: 0, meters };
+        Registry {
+            inventory,
+            spawner,
+            cache,
+            turns,
+            ledger: Mutex::new(ledger),
+            session_ended: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn inventory(&self) -> &Inventory {
+        &self.inventory
+    }
+
+    /// Enters a lease. The caller ends it with [`Registry::end_lease`].
+    pub(crate) fn grant(&self, ask: Ask, kernel_timeout_ms: u64, name: String) -> Result<Granted, Refusal> {
+        let token = random_token();
+        let mut ledger = self.lock();
+        let lease = ledger.next_id();
+        let granted = ledger.books.grant(lease, ask)?;
+        let device =
+            |&gpu: &usize| DeviceSnapshot { memory: granted.memory, ..self.inventory.snapshots[gpu].clone() };
+        let granted = Granted { lease, token, devices: granted.gpus.iter().map(device).collect() };
+        let record = LeaseRecord {
+            token,
+            name,
+            kernel_timeout_ms,
+            started: Instant::now(),
+            closing: false,
+            past: Counts::default(),
+            sessions_total: 0,
+            memory_peak: 0,
+        };
+        ledger.leases.insert(lease, record);
+        Ok(granted)
+    }
+
+    /// Kills the lease's workers, waits until they are gone, and strikes it out.
+    pub(crate) fn end_lease(&self, lease: u64) -> Option<()> {
+        let mut ledger = self.lock();
+        ledger.leases.get_mut(&lease)?.closing = true;
+        for session in ledger.sessions.values_mut().filter(|s| s.lease == lease) {
+            // An error means that it has ended by itself.
+            let _ = session.worker.kill();
+        }
+        while ledger.sessions.values().any(|s| s.lease == lease) {
+            ledger = self.session_ended.wait(ledger).unwrap_or_else(PoisonError::into_inner);
+        }
+        ledger.leases.remove(&lease)?;
+        let entry = ledger.books.end(lease)?;
+        drop(ledger);
+        self.turns.forget(lease, &entry.gpus);
+        Some(())
+    }
+
+    /// Ends every lease.
+    pub(crate) fn end_all(&self) {
+        let leases: Vec<u64> = self.lock().leases.keys().copied().collect();
+        for lease in leases {
+            self.end_lease(lease);
+        }
+    }
+
+    /// What is free of each GPU.
+    pub(crate) fn free(&self) -> Vec<GpuFree> {
+        let ledger = self.lock();
+        let free = |(gpu, card): (usize, &Card)| GpuFree {
+            name: card.name.clone(),
+            share_ppm: PPM.saturating_sub(ledger.books.leased_ppm(gpu)) as u32,
+            memory: card.memory.saturating_sub(ledger.books.leased_memory(gpu)),
+        };
+        ledger.books.cards().iter().enumerate().map(free).collect()
+    }
+
+    /// What a lease has used so far.
+    pub(crate) fn usage(&self, lease: u64) -> Option<Usage> {
+        let ledger = self.lock();
+        let record = ledger.leases.get(&lease)?;
+        let live = ledger.sessions.values().filter(|s| s.lease == lease).map(|s| s.counters.read());
+        let counts = live.fold(record.past, sum);
+        Some(Usage {
+            age_ms: record.started.elapsed().as_millis() as u64,
+            sessions: record.sessions_total,
+            kernels: counts.kernels,
+            bytes_in: counts.bytes_in,
+            bytes_out: counts.bytes_out,
+            busy_us: counts.gpu_ns / 1000,
+            memory_peak: record.memory_peak,
+        })
+    }
+
+    /// The lease that a token stands for.
+    pub(crate) fn lease_of(&self, token: &LeaseToken) -> Option<u64> {
+        self.lock().lease_of(token)
+    }
+
+    /// Starts a worker for a client that has this token, and hands it the client's socket.
+    pub(crate) fn start_session(
+        &self,
+        token: &LeaseToken,
+        client_of: ClientOf,
+        client: OwnedFd,
+    ) -> Result<RunningSession, SessionRefusal> {
+        let lease = self.lock().admit(token)?;
+        let (link, worker_link) = Link::pair().map_err(SessionRefusal::Worker)?;
+        let counters = Arc::new(CounterPage::create().map_err(SessionRefusal::Worker)?);
+        let inheritance = Inheritance {
+            client,
+            link: worker_link.into_fd(),
+            counters: counters.file().try_clone().map_err(SessionRefusal::Worker)?,
+        };
+        let worker = self.spawner.spawn(inheritance).map_err(SessionRefusal::Worker)?;
+        let record = SessionRecord { lease, client: client_of, started: Instant::now(), worker, counters };
+        let session = self.enter_session(record)?;
+        Ok(RunningSession { lease, session, link: Arc::new(link) })
+    }
+
+    /// Serves a worker to its end, on the calling thread.
+    pub(crate) fn serve_session(&self, running: RunningSession) {
+        let RunningSession { lease, session, link } = running;
+        if self.start_worker(lease, session, &link).is_some() {
+            self.serve_worker(lease, session, &link);
+        }
+        self.leave_session(session);
+    }
+
+    /// Books the session.
+    fn enter_session(&self, mut record: SessionRecord) -> Result<u64, SessionRefusal> {
+        let mut ledger = self.lock();
+        if ledger.leases.get(&record.lease).is_none_or(|lease| lease.closing) {
+            // The lease ended while the worker started.
+            drop(ledger);
+            let _ = record.worker.kill();
+            let _ = record.worker.wait();
+            return Err(SessionRefusal::Lease);
+        }
+        let session = ledger.next_id();
+        ledger.books.open_session(record.lease, session);
+        ledger.sessions.insert(session, record);
+        Ok(session)
+    }
+
+    /// Tells a worker what it serves and lets it compete for the GPUs.
+    fn start_worker(&self, lease: u64, session: u64, link: &Arc<Link>) -> Option<()> {
+        let (start, gpus, weight) = self.start_of(lease, session)?;
+        self.turns.join(session, lease, &gpus, weight, Arc::clone(link));
+        link.send(&start).ok()
+    }
+
+    fn start_of(&self, lease: u64, session: u64) -> Option<(Start, Vec<usize>, Weight)> {
+        let mut ledger = self.lock();
+        let record = ledger.leases.get_mut(&lease)?;
+        record.sessions_total += 1;
+        let kernel_timeout_ms = record.kernel_timeout_ms;
+        let entry = ledger.books.lease(lease)?;
+        let part = |&gpu: &usize| GpuPart {
+            ordinal: gpu as u32,
+            share_ppm: entry.ask.share_ppm,
+            memory: entry.memory,
+        };
+        let start = Start {
+            session,
+            driver: self.inventory.driver.clone(),
+            gpus: entry.gpus.iter().map(part).collect(),
+            kernel_timeout_ms,
+            cache: self.cache.clone(),
+        };
+        let weight = Weight { share_ppm: entry.ask.share_ppm, hard_cap: entry.ask.hard_cap };
+        Some((start, entry.gpus.clone(), weight))
+    }
+
+    /// Answers a worker until it is gone.
+    fn serve_worker(&self, lease: u64, session: u64, link: &Link) {
+        loop {
+            let packet = match link.receive::<Packet>() {
+                Ok(Some(packet)) => packet,
+                Ok(None) => return,
+                Err(error) => {
+                    eprintln!("sluice node: session {session} ended: its worker sent nonsense: {error}");
+                    return;
+                }
+            };
+            let answered = match packet {
+                Packet::Want { gpu } => {
+                    self.turns.want(session, gpu);
+                    Ok(())
+                }
+                Packet::Done { gpu, used_ns, more } => {
+                    self.turns.done(session, gpu, used_ns, more);
+                    Ok(())
+                }
+                Packet::Take { gpu, bytes } => {
+                    link.send_now(&Packet::Taken(self.take(lease, session, gpu, bytes)))
+                }
+                Packet::GiveBack { gpu, bytes } => {
+                    self.lock().books.give_back(lease, session, gpu as usize, bytes);
+                    Ok(())
+                }
+                Packet::QueryUsed { gpu } => link.send_now(&Packet::Used(self.used(lease, gpu))),
+                Packet::Failed(why) => {
+                    eprintln!("sluice node: session {session} ended: {}", one_line(&why));
+                    Ok(())
+                }
+                Packet::Ready
+                | Packet::Taken(_)
+                | Packet::Used(_)
+                | Packet::Grant { .. }
+                | Packet::Press { .. }
+                | Packet::Recall { .. } => Ok(()),
+            };
+            if answered.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn take(&self, lease: u64, session: u64, gpu: u32, bytes: u64) -> bool {
+        let mut ledger = self.lock();
+        let taken = ledger.books.take(lease, session, gpu as usize, bytes);
+        let used = ledger.memory_used(lease);
+        if let Some(record) = ledger.leases.get_mut(&lease) {
+            record.memory_peak = record.memory_peak.max(used);
+        }
+        taken
+    }
+
+    fn used(&self, lease: u64, gpu: u32) -> u64 {
+        self.lock().books.lease(lease).map_or(0, |l| l.used(gpu as usize))
+    }
+
+    /// Makes sure that the worker is gone and frees what it had.
+    fn leave_session(&self, session: u64) {
+        let mut ledger = self.lock();
+        let Some(record) = ledger.sessions.get_mut(&session) else { return };
+        let _ = record.worker.kill();
+        let pid = record.worker.id();
+        drop(ledger);
+        // Gigabytes take the kernel a while to tear down; nobody else waits for that. The books say free when
+        // the memory is.
+        wait_without_reaping(pid);
+        let mut ledger = self.lock();
+        if let Some(record) = ledger.sessions.get_mut(&session) {
+            let _ = record.worker.wait();
+        }
+        let Some(record) = ledger.sessions.remove(&session) else { return };
+        if let Some(gpu) = ledger.first_gpu(record.lease) {
+            ledger.meters[gpu].past_ns += record.counters.read().gpu_ns;
+        }
+        ledger.books.close_session(record.lease, session);
+        if let Some(lease) = ledger.leases.get_mut(&record.lease) {
+            lease.past = sum(lease.past, record.counters.read());
+        }
+        drop(ledger);
+        self.turns.leave(session);
+        self.session_ended.notify_all();
+    }
+
+    /// Reads the meters once a second; never returns.
+    pub(crate) fn meter(&self) -> ! {
+        let mut last = Instant::now();
+        loop {
+            std::thread::sleep(METER_EVERY);
+            let elapsed_ns = last.elapsed().as_nanos().max(1);
+            last = Instant::now();
+            let mut ledger = self.lock();
+            for gpu in 0..ledger.meters.len() {
+                let live_ns: u64 = ledger.gpu_ns_of_sessions(gpu);
+                let meter = &mut ledger.meters[gpu];
+                let total_ns = meter.past_ns + live_ns;
+                let used_ns = u128::from(total_ns.saturating_sub(meter.read_ns));
+                meter.busy_ppm = (used_ns * u128::from(PPM) / elapsed_ns).min(u128::from(PPM)) as u32;
+                meter.read_ns = total_ns;
+            }
+        }
+    }
+
+    /// What this node does now.
+    pub(crate) fn status(&self) -> Status {
+        let ledger = self.lock();
+        let gpus = (0..self.inventory.cards.len()).map(|gpu| self.gpu_status(&ledger, gpu)).collect();
+        Status { gpus, sessions: ledger.session_status(|_| true) }
+    }
+
+    /// The devices of a lease and what runs on them.
+    pub(crate) fn lease_status(&self, lease: u64) -> Option<(Vec<DeviceSnapshot>, Vec<SessionStatus>)> {
+        let ledger = self.lock();
+        let entry = ledger.books.lease(lease)?;
+        let device =
+            |&gpu: &usize| DeviceSnapshot { memory: entry.memory, ..self.inventory.snapshots[gpu].clone() };
+        Some((entry.gpus.iter().map(device).collect(), ledger.session_status(|of| of == lease)))
+    }
+
+    fn gpu_status(&self, ledger: &Ledger, gpu: usize) -> GpuStatus {
+        let snapshot = &self.inventory.snapshots[gpu];
+        let on = |lease: u64| ledger.books.lease(lease).is_some_and(|l| l.gpus.contains(&gpu));
+        let attribute = |attribute| snapshot.attribute(attribute).unwrap_or(0);
+        GpuStatus {
+            index: gpu as u32,
+            name: snapshot.name.clone(),
+            uuid: snapshot.uuid,
+            memory: snapshot.memory,
+            memory_leased: ledger.books.leased_memory(gpu),
+            memory_used: ledger.books.used_memory(gpu),
+            share_leased_ppm: ledger.books.leased_ppm(gpu) as u32,
+            sessions: ledger.sessions.values().filter(|s| on(s.lease)).count() as u32,
+            is_software: matches!(self.inventory.driver, Driver::Software { .. }),
+            driver_version: snapshot.driver_version,
+            compute_capability: (
+                attribute(CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR),
+                attribute(CUdevice_attribute::COMPUTE_CAPABILITY_MINOR),
+            ),
+            busy_ppm: ledger.meters[gpu].busy_ppm,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ledger {
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    fn lease_of(&self, token: &LeaseToken) -> Option<u64> {
+        // Every token is compared, and compared whole: the time says nothing about how much was right.
+        let mut found = None;
+        for (&id, record) in &self.leases {
+            if same(&record.token, token) {
+                found = Some(id);
+            }
+        }
+        found
+    }
+
+    /// The lease under which this token may start a session.
+    fn admit(&self, token: &LeaseToken) -> Result<u64, SessionRefusal> {
+        let lease = self.lease_of(token).ok_or(SessionRefusal::Lease)?;
+        if self.leases.get(&lease).is_none_or(|record| record.closing) {
+            return Err(SessionRefusal::Lease);
+        }
+        let sessions = self.sessions.values().filter(|s| s.lease == lease).count();
+        if sessions >= SESSIONS_PER_LEASE_MAX {
+            return Err(SessionRefusal::TooMany(sessions));
+        }
+        Ok(lease)
+    }
+
+    /// The sessions of the leases that are `wanted`.
+    fn session_status(&self, wanted: impl Fn(u64) -> bool) -> Vec<SessionStatus> {
+        let status = |(&session, record): (&u64, &SessionRecord)| {
+            let (lease, entry) = (self.leases.get(&record.lease)?, self.books.lease(record.lease)?);
+            let counts = record.counters.read();
+            Some(SessionStatus {
+                session,
+                lease: record.lease,
+                name: lease.name.clone(),
+                process: record.client.process,
+                peer: record.client.peer.clone(),
+                gpu: entry.gpus.first().map_or(0, |&gpu| gpu as u32),
+                share_ppm: entry.ask.share_ppm,
+                hard_cap: entry.ask.hard_cap,
+                memory: entry.memory,
+                memory_used: entry.used_by(session),
+                kernels: counts.kernels,
+                bytes_in: counts.bytes_in,
+                bytes_out: counts.bytes_out,
+                busy_us: counts.gpu_ns / 1000,
+                age_ms: record.started.elapsed().as_millis() as u64,
+            })
+        };
+        self.sessions.iter().filter(|(_, record)| wanted(record.lease)).filter_map(status).collect()
+    }
+
+    /// The GPU whose meter a lease's sessions run on: workers count GPU time, not which GPU it was.
+    fn first_gpu(&self, lease: u64) -> Option<usize> {
+        self.books.lease(lease)?.gpus.first().copied()
+    }
+
+    fn gpu_ns_of_sessions(&self, gpu: usize) -> u64 {
+        let on = |s: &&SessionRecord| self.first_gpu(s.lease) == Some(gpu);
+        self.sessions.values().filter(on).map(|s| s.counters.read().gpu_ns).sum()
+    }
+
+    fn memory_used(&self, lease: u64) -> u64 {
+        self.books.lease(lease).map_or(0, |l| (0..l.gpus.len()).map(|gpu| l.used(gpu)).sum())
+    }
+}
+
+/// Blocks until the child has ended, and leaves its number taken.
+fn wait_without_reaping(pid: u32) {
+    // SAFETY: an all-zero `siginfo_t` is a valid place for the answer.
+    let mut answer: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `answer` outlives the call, which writes to nothing else.
+    unsafe { libc::waitid(libc::P_PID, pid, &mut answer, libc::WEXITED | libc::WNOWAIT) };
+}
+
+fn sum(a: Counts, b: Counts) -> Counts {
+    Counts {
+        kernels: a.kernels + b.kernels,
+        bytes_in: a.bytes_in + b.bytes_in,
+        bytes_out: a.bytes_out + b.bytes_out,
+        gpu_ns: a.gpu_ns + b.gpu_ns,
+        commands: a.commands + b.commands,
+    }
+}
+
+/// Compares without telling by its duration how much was right.
+fn same(a: &LeaseToken, b: &LeaseToken) -> bool {
+    a.0.iter().zip(b.0).fold(0, |different, (x, y)| different | (x ^ y)) == 0
+}
+
+fn random_token() -> LeaseToken {
+    let mut token = [0_u8; 32];
+    loop {
+        // SAFETY: the pointer and length describe `token`.
+        let got = unsafe { libc::getrandom(token.as_mut_ptr().cast(), token.len(), 0) };
+        // Requests of up to 256 bytes are never cut short once the pool is ready; EINTR can come before.
+        if got == token.len() as isize {
+            return LeaseToken(token);
+        }
+    }
+}
+
+/// Text from elsewhere, safe for a log: one line, bounded, no control characters.
+pub(crate) fn one_line(text: &str) -> String {
+    text.chars().take(400).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

@@ -1,0 +1,109 @@
+//! Starts worker processes and hands each its descriptors.
+//!
+//! Workers die with the daemon. The kernel's parent-death signal fires when the *thread* that forked ends, so
+//! one thread that lives as long as the daemon does all the forking.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use sluice_worker::INHERITED_FDS;
+
+/// How to start the program that becomes a worker; it has to call [`sluice_worker::main`] with what follows
+/// these arguments.
+#[derive(Clone, Debug)]
+pub struct WorkerCommand {
+    pub program: PathBuf,
+    pub arguments: Vec<OsString>,
+}
+
+impl Default for WorkerCommand {
+    /// This very program, with the argument `worker`.
+    fn default() -> WorkerCommand {
+        WorkerCommand { program: PathBuf::from("/proc/self/exe"), arguments: vec!["worker".into()] }
+    }
+}
+
+/// What a worker inherits, in the order of [`INHERITED_FDS`].
+pub(crate) struct Inheritance {
+    pub(crate) client: OwnedFd,
+    pub(crate) link: OwnedFd,
+    pub(crate) counters: OwnedFd,
+}
+
+/// The thread that forks.
+#[derive(Debug)]
+pub(crate) struct Spawner {
+    requests: SyncSender<Request>,
+}
+
+struct Request {
+    inheritance: Inheritance,
+    reply: SyncSender<io::Result<Child>>,
+}
+
+impl Spawner {
+    pub(crate) fn start(command: WorkerCommand) -> io::Result<Spawner> {
+        let (requests, queue) = sync_channel::<Request>(64);
+        std::thread::Builder::new().name("spawner".into()).spawn(move || serve(&command, &queue))?;
+        Ok(Spawner { requests })
+    }
+
+    /// Starts a worker; the daemon's copies of the descriptors are closed when this returns.
+    pub(crate) fn spawn(&self, inheritance: Inheritance) -> io::Result<Child> {
+        let (reply, answer) = sync_channel(1);
+        let gone = || io::Error::other("the thread that starts workers has ended");
+        self.requests.send(Request { inheritance, reply }).map_err(|_| gone())?;
+        answer.recv().map_err(|_| gone())?
+    }
+}
+
+fn serve(command: &WorkerCommand, queue: &Receiver<Request>) {
+    for request in queue {
+        let child = spawn_worker(command, &request.inheritance);
+        drop(request.inheritance);
+        // The session's thread may be gone; the worker then finds its link closed and exits.
+        if let Err(unclaimed) = request.reply.send(child)
+            && let Ok(mut child) = unclaimed.0
+        {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn spawn_worker(command: &WorkerCommand, inheritance: &Inheritance) -> io::Result<Child> {
+    let sources = [&inheritance.client, &inheritance.link, &inheritance.counters].map(AsRawFd::as_raw_fd);
+    let daemon = std::process::id();
+    let mut child = Command::new(&command.program);
+    child.args(&command.arguments).stdin(Stdio::null()).stdout(Stdio::null());
+    // SAFETY: between fork and exec the closure makes only async-signal-safe system calls.
+    unsafe { child.pre_exec(move || prepare_child(sources, daemon)) };
+    child.spawn()
+}
+
+/// Runs in the child before `exec`.
+fn prepare_child(sources: [RawFd; 3], daemon: u32) -> io::Result<()> {
+    let check = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
+    // SAFETY: plain system call.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+    // SAFETY: plain system call.
+    if unsafe { libc::getppid() } as u32 != daemon {
+        return Err(io::Error::other("the daemon has ended"));
+    }
+    // First away from the target numbers, since a source may be the target of another.
+    let mut moved = sources;
+    for fd in &mut moved {
+        // SAFETY: duplicates a descriptor that is open in this process.
+        *fd = check(unsafe { libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, 10) })?;
+    }
+    for (fd, target) in moved.into_iter().zip(INHERITED_FDS) {
+        // SAFETY: the target numbers belong to nothing that this child still needs.
+        check(unsafe { libc::dup2(fd, target) })?;
+    }
+    Ok(())
+}

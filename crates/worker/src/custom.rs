@@ -1,0 +1,440 @@
+//! The commands that are executed by hand.
+
+use std::ffi::c_void;
+
+use sluice_cuda::*;
+use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, Pitched, commands};
+
+use crate::execute::Execute;
+use crate::generated::dispatch::Custom;
+use crate::modules;
+use crate::outbox::{Outbox, Push};
+use crate::session::Session;
+use crate::staging::PIECE;
+
+#[allow(non_snake_case)] // CUDA's names
+impl Custom for Session {
+    fn cuCtxSetLimit(&self, command: commands::cuCtxSetLimit) -> Result<(), CUresult> {
+        let set = self.table.cuCtxSetLimit.ok_or(CUresult::NOT_SUPPORTED)?;
+        let (_, device) = self.device()?;
+        // Heap and buffers of device code come out of the card, not out of the lease's books.
+        if command.value > device.memory {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        // SAFETY: two numbers.
+        unsafe { set(command.limit, command.value as usize) }.ok()
+    }
+
+    fn cuModuleLoadDataEx(
+        &self,
+        command: commands::cuModuleLoadDataEx,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        self.vacant(command.module)?;
+        let image = self.images.find(command.image).ok_or(CUresult::INVALID_IMAGE)?;
+        let module = modules::load(&self.table, &image)?;
+        self.insert(command.module, module)?;
+        commands::cuModuleLoadDataExReply { log: &[] }.encode(reply);
+        Ok(())
+    }
+
+    fn cuModuleUnload(&self, command: commands::cuModuleUnload) -> Result<(), CUresult> {
+        let unload = self.table.cuModuleUnload.ok_or(CUresult::NOT_SUPPORTED)?;
+        let module = self.remove(command.hmod)?;
+        for function in self.modules.remove(command.hmod) {
+            self.remove(function)?;
+        }
+        self.memory.remove_globals(command.hmod.0);
+        // SAFETY: the module was live until now, and nothing in our tables names it any more.
+        unsafe { unload(module) }.ok()
+    }
+
+    fn cuModuleGetFunction(
+        &self,
+        command: commands::cuModuleGetFunction<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        self.vacant(command.hfunc)?;
+        let module = self.find(command.hmod)?;
+        let (function, info) = modules::function(&self.table, module, command.name)?;
+        self.insert(command.hfunc, function)?;
+        self.modules.add(command.hmod, command.hfunc, &info);
+        commands::cuModuleGetFunctionReply { info }.encode(reply);
+        Ok(())
+    }
+
+    fn cuModuleGetGlobal_v2(
+        &self,
+        command: commands::cuModuleGetGlobal_v2<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let get = self.table.cuModuleGetGlobal_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        let module = self.find(command.hmod)?;
+        let (mut address, mut bytes) = (0, 0);
+        // SAFETY: the module is live, the name is NUL-terminated, and the driver writes to two locals.
+        unsafe { get(&mut address, &mut bytes, module, command.name.as_ptr()) }.ok()?;
+        self.memory.add_global(command.hmod.0, address, bytes as u64);
+        commands::cuModuleGetGlobal_v2Reply { dptr: DevicePtr(address), bytes: bytes as u64 }.encode(reply);
+        Ok(())
+    }
+
+    fn cuFuncSetAttribute(&self, command: commands::cuFuncSetAttribute) -> Result<(), CUresult> {
+        let set = self.table.cuFuncSetAttribute.ok_or(CUresult::NOT_SUPPORTED)?;
+        // SAFETY: the function is live; the rest are numbers.
+        unsafe { set(self.find(command.hfunc)?, command.attrib, command.value) }.ok()
+    }
+
+    fn cuMemGetInfo_v2(
+        &self,
+        _command: commands::cuMemGetInfo_v2,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let (gpu, device) = self.device()?;
+        let used = self.budget.used(gpu)?;
+        let free = device.memory.saturating_sub(used);
+        commands::cuMemGetInfo_v2Reply { free, total: device.memory }.encode(reply);
+        Ok(())
+    }
+
+    fn cuMemAlloc_v2(&self, command: commands::cuMemAlloc_v2, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        let (gpu, _) = self.device()?;
+        let address = self.memory.allocate(&self.table, &self.budget, gpu, command.bytesize)?;
+        commands::cuMemAlloc_v2Reply { dptr: DevicePtr(address) }.encode(reply);
+        Ok(())
+    }
+
+    fn cuMemFree_v2(&self, command: commands::cuMemFree_v2) -> Result<(), CUresult> {
+        self.memory.free(&self.table, &self.budget, command.dptr.0)
+    }
+
+    fn MemoryCommit(&self, command: commands::MemoryCommit) -> Result<(), CUresult> {
+        let (gpu, device) = self.device()?;
+        let place = (gpu, device.ordinal);
+        self.memory.commit(&self.table, &self.budget, place, command.address.0, command.bytes)
+    }
+
+    fn MemoryDecommit(&self, command: commands::MemoryDecommit) -> Result<(), CUresult> {
+        self.memory.decommit(&self.table, &self.budget, command.address.0, command.bytes)
+    }
+
+    fn cuMemcpyHtoDAsync_v2(&self, command: commands::cuMemcpyHtoDAsync_v2<'_>) -> Result<(), CUresult> {
+        let copy = self.table.cuMemcpyHtoDAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        let from = command.srcHost;
+        let to = self.range(command.dstDevice, from.len() as u64)?;
+        let stream = self.find(command.hStream)?;
+        // SAFETY: the range is the session's. The source is pageable memory, which the driver has read when the
+        // call returns (CUDA Driver API, API synchronization behavior).
+        unsafe { copy(to, from.as_ptr().cast(), from.len(), stream) }.ok()
+    }
+
+    fn cuMemcpyDtoH_v2(
+        &self,
+        command: commands::cuMemcpyDtoH_v2,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let copy = self.table.cuMemcpyDtoHAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        let synchronize = self.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
+        if command.ByteCount > BULK_SIZE_MAX as u64 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let from = self.range(command.srcDevice, command.ByteCount)?;
+        let stream = self.find(command.hStream)?;
+        let mut bytes = vec![0_u8; command.ByteCount as usize];
+        // SAFETY: the range is the session's, the buffer has as many bytes, and it outlives the copy, which the
+        // synchronisation waits for.
+        unsafe {
+            copy(bytes.as_mut_ptr().cast(), from, bytes.len(), stream).ok()?;
+            synchronize(stream).ok()?;
+        }
+        commands::cuMemcpyDtoH_v2Reply { dstHost: &bytes }.encode(reply);
+        Ok(())
+    }
+
+    fn cuMemcpyDtoHAsync_v2(&self, command: commands::cuMemcpyDtoHAsync_v2) -> Result<(), CUresult> {
+        let copy = self.table.cuMemcpyDtoHAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        let from = self.range(command.srcDevice, command.ByteCount)?;
+        let stream = self.find(command.hStream)?;
+        let mut done = 0;
+        while done < command.ByteCount {
+            let length = (command.ByteCount - done).min(PIECE as u64);
+            let bytes = self.staging.take(&self.table, length as usize)?;
+            // SAFETY: the range is the session's; the piece stays taken until its push has been sent, which the
+            // stream triggers after the copy.
+            unsafe { copy(bytes.address(), from + done, length as usize, stream) }.ok()?;
+            let offset = command.offset.saturating_add(done);
+            let push = Push::Data { ticket: command.ticket, offset, bytes };
+            self.call_in_order(stream, Call::Push(push))?;
+            done += length;
+        }
+        Ok(())
+    }
+
+    fn cuMemcpy3DAsync_v2(&self, command: commands::cuMemcpy3DAsync_v2) -> Result<(), CUresult> {
+        let copy = self.table.cuMemcpy3DAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        let extent = [command.width, command.height, command.depth];
+        if extent.contains(&0) {
+            return Ok(());
+        }
+        let (from, to) = (&command.src, &command.dst);
+        let described = CUDA_MEMCPY3D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcZ: 0,
+            srcLOD: 0,
+            srcMemoryType: CUmemorytype::DEVICE,
+            srcHost: std::ptr::null(),
+            srcDevice: self.range(from.start, span(from, extent))?,
+            srcArray: CUarray::NULL,
+            reserved0: std::ptr::null_mut(),
+            srcPitch: from.pitch as usize,
+            srcHeight: from.height as usize,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstZ: 0,
+            dstLOD: 0,
+            dstMemoryType: CUmemorytype::DEVICE,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: self.range(to.start, span(to, extent))?,
+            dstArray: CUarray::NULL,
+            reserved1: std::ptr::null_mut(),
+            dstPitch: to.pitch as usize,
+            dstHeight: to.height as usize,
+            WidthInBytes: command.width as usize,
+            Height: command.height as usize,
+            Depth: command.depth as usize,
+        };
+        // SAFETY: both boxes lie in the session's memory, and the driver reads one description.
+        unsafe { copy(&described, self.find(command.hStream)?) }.ok()
+    }
+
+    fn cuStreamCreateWithPriority(
+        &self,
+        command: commands::cuStreamCreateWithPriority,
+    ) -> Result<(), CUresult> {
+        self.vacant(command.phStream)?;
+        let create = self.table.cuStreamCreateWithPriority.ok_or(CUresult::NOT_SUPPORTED)?;
+        let mut stream = CUstream::NULL;
+        // SAFETY: the driver writes one handle to a local.
+        unsafe { create(&mut stream, command.flags, command.priority) }.ok()?;
+        self.insert(command.phStream, stream)
+    }
+
+    fn cuStreamDestroy_v2(&self, command: commands::cuStreamDestroy_v2) -> Result<(), CUresult> {
+        let destroy = self.table.cuStreamDestroy_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        // SAFETY: the stream was live until now, and our table names it no more.
+        unsafe { destroy(self.remove(command.hStream)?) }.ok()
+    }
+
+    fn cuStreamBeginCapture_v2(&self, command: commands::cuStreamBeginCapture_v2) -> Result<(), CUresult> {
+        let begin = self.table.cuStreamBeginCapture_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        // The client has applied its mode to its own calls; ours on other threads must not break the capture.
+        let mode = CUstreamCaptureMode::RELAXED;
+        // SAFETY: the stream is live.
+        unsafe { begin(self.find(command.hStream)?, mode) }.ok()
+    }
+
+    fn cuStreamEndCapture(&self, command: commands::cuStreamEndCapture) -> Result<(), CUresult> {
+        let end = self.table.cuStreamEndCapture.ok_or(CUresult::NOT_SUPPORTED)?;
+        self.vacant(command.phGraph)?;
+        let mut graph = CUgraph::NULL;
+        // SAFETY: the stream is live, and the driver writes one handle to a local.
+        unsafe { end(self.find(command.hStream)?, &mut graph) }.ok()?;
+        self.insert(command.phGraph, graph)
+    }
+
+    fn cuEventCreate(&self, command: commands::cuEventCreate) -> Result<(), CUresult> {
+        self.vacant(command.phEvent)?;
+        let create = self.table.cuEventCreate.ok_or(CUresult::NOT_SUPPORTED)?;
+        let mut event = CUevent::NULL;
+        // SAFETY: the driver writes one handle to a local.
+        unsafe { create(&mut event, command.Flags) }.ok()?;
+        self.insert(command.phEvent, event)
+    }
+
+    fn cuEventDestroy_v2(&self, command: commands::cuEventDestroy_v2) -> Result<(), CUresult> {
+        let destroy = self.table.cuEventDestroy_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        // SAFETY: the event was live until now, and our table names it no more.
+        unsafe { destroy(self.remove(command.hEvent)?) }.ok()
+    }
+
+    fn cuLaunchKernel(&self, command: commands::cuLaunchKernel<'_>) -> Result<(), CUresult> {
+        let launch = self.table.cuLaunchKernel.ok_or(CUresult::NOT_SUPPORTED)?;
+        let function = self.find(command.f)?;
+        self.modules.check_parameters(command.f, command.params.len())?;
+        let (stream, [gx, gy, gz], [bx, by, bz]) = (self.find(command.hStream)?, command.grid, command.block);
+        let size = command.params.len();
+        let mut extra = packed(command.params, &size);
+        // SAFETY: function and stream are live; the buffer holds every byte of the parameters and is read before
+        // the call returns. What the kernel does with them is confined to this process's context.
+        unsafe {
+            launch(
+                function,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                command.sharedMemBytes,
+                stream,
+                std::ptr::null_mut(),
+                extra.as_mut_ptr(),
+            )
+        }
+        .ok()?;
+        self.count_kernel();
+        Ok(())
+    }
+
+    fn cuLaunchKernelEx(&self, command: commands::cuLaunchKernelEx<'_>) -> Result<(), CUresult> {
+        let launch = self.table.cuLaunchKernelEx.ok_or(CUresult::NOT_SUPPORTED)?;
+        let function = self.find(command.f)?;
+        self.modules.check_parameters(command.f, command.params.len())?;
+        let mut attributes = command.attrs;
+        if attributes.iter().any(|attribute| !is_plain(attribute.id)) {
+            return Err(CUresult::NOT_SUPPORTED);
+        }
+        let ([gridDimX, gridDimY, gridDimZ], [blockDimX, blockDimY, blockDimZ]) =
+            (command.grid, command.block);
+        let config = CUlaunchConfig {
+            gridDimX,
+            gridDimY,
+            gridDimZ,
+            blockDimX,
+            blockDimY,
+            blockDimZ,
+            sharedMemBytes: command.sharedMemBytes,
+            hStream: self.find(command.hStream)?,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        };
+        let size = command.params.len();
+        let mut extra = packed(command.params, &size);
+        // SAFETY: as for `cuLaunchKernel`; the attributes are plain numbers and outlive the call.
+        unsafe { launch(&config, function, std::ptr::null_mut(), extra.as_mut_ptr()) }.ok()?;
+        self.count_kernel();
+        Ok(())
+    }
+
+    fn cuLaunchHostFunc(&self, command: commands::cuLaunchHostFunc) -> Result<(), CUresult> {
+        let stream = self.find(command.hStream)?;
+        if !self.host_calls.expect(command.ticket) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        self.call_in_order(stream, Call::Client { ticket: command.ticket })
+    }
+
+    fn HostCallDone(&self, command: commands::HostCallDone) -> Result<(), CUresult> {
+        self.host_calls.done(command.ticket);
+        Ok(())
+    }
+
+    fn ImageQuery(&self, command: commands::ImageQuery, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        let known = self.images.find(command.image).is_some();
+        commands::ImageQueryReply { known }.encode(reply);
+        Ok(())
+    }
+
+    fn ImageData(&self, command: commands::ImageData<'_>) -> Result<(), CUresult> {
+        self.images.receive(command.image, command.offset, command.total, command.bytes)
+    }
+}
+
+/// What happens when a stream gets to a place.
+enum Call {
+    Push(Push),
+    Client { ticket: u64 },
+}
+
+/// What the driver's callback gets.
+struct Callback {
+    call: Call,
+    outbox: std::sync::Arc<Outbox>,
+    host_calls: std::sync::Arc<crate::host_calls::HostCalls>,
+}
+
+impl Session {
+    /// Has something done when the stream gets there.
+    fn call_in_order(&self, stream: CUstream, call: Call) -> Result<(), CUresult> {
+        let launch = self.table.cuLaunchHostFunc.ok_or(CUresult::NOT_SUPPORTED)?;
+        let callback =
+            Box::new(Callback { call, outbox: self.outbox.clone(), host_calls: self.host_calls.clone() });
+        let data: *mut c_void = Box::into_raw(callback).cast();
+        // SAFETY: the stream is live, and `run_callback` takes the box over when it is called.
+        let result = unsafe { launch(stream, Some(run_callback), data) }.ok();
+        if result.is_err() {
+            // SAFETY: the driver refused it, so nobody else will ever use the box.
+            drop(unsafe { Box::from_raw(data.cast::<Callback>()) });
+        }
+        result
+    }
+
+    fn count_kernel(&self) {
+        self.counters.kernels.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// Runs on a thread of the driver. Nothing in it can panic, and nothing in it calls the driver.
+unsafe extern "C" fn run_callback(data: *mut c_void) {
+    // SAFETY: `call_in_order` made this box, and the driver calls once.
+    let callback = unsafe { Box::from_raw(data.cast::<Callback>()) };
+    match callback.call {
+        Call::Push(push) => callback.outbox.push(push),
+        Call::Client { ticket } => {
+            callback.outbox.push(Push::Call { ticket });
+            callback.host_calls.wait(ticket);
+        }
+    }
+}
+
+/// The `extra` argument of a launch: one buffer with all parameters.
+fn packed(parameters: &[u8], size: &usize) -> [*mut c_void; 5] {
+    let tag = |number: usize| number as *mut c_void;
+    [
+        tag(CU_LAUNCH_PARAM_BUFFER_POINTER),
+        parameters.as_ptr().cast_mut().cast(),
+        tag(CU_LAUNCH_PARAM_BUFFER_SIZE),
+        std::ptr::from_ref(size).cast_mut().cast(),
+        tag(CU_LAUNCH_PARAM_END),
+    ]
+}
+
+/// Launch attributes that are numbers, not handles or addresses of the client.
+fn is_plain(attribute: CUlaunchAttributeID) -> bool {
+    use CUlaunchAttributeID as A;
+    matches!(
+        attribute,
+        A::IGNORE
+            | A::COOPERATIVE
+            | A::SYNCHRONIZATION_POLICY
+            | A::CLUSTER_DIMENSION
+            | A::CLUSTER_SCHEDULING_POLICY_PREFERENCE
+            | A::PROGRAMMATIC_STREAM_SERIALIZATION
+            | A::PRIORITY
+            | A::MEM_SYNC_DOMAIN
+            | A::MEM_SYNC_DOMAIN_MAP
+            | A::PREFERRED_CLUSTER_DIMENSION
+            | A::PREFERRED_SHARED_MEMORY_CARVEOUT
+    )
+}
+
+/// Bytes from the first to the last of a box; a box that overflows is larger than any range.
+fn span(operand: &Pitched, [width, height, depth]: [u64; 3]) -> u64 {
+    let rows = (depth - 1).saturating_mul(operand.height).saturating_add(height - 1);
+    rows.saturating_mul(operand.pitch).saturating_add(width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_span_of_a_box_never_wraps() {
+        let operand = |pitch, height| Pitched { start: DevicePtr(0), pitch, height };
+        assert_eq!(span(&operand(100, 10), [10, 1, 1]), 10);
+        assert_eq!(span(&operand(100, 10), [10, 3, 2]), 12 * 100 + 10);
+        for huge in [u64::MAX, u64::MAX / 2, 1 << 33] {
+            assert!(span(&operand(huge, huge), [huge, huge, huge]) >= u64::MAX - 1);
+        }
+    }
+}

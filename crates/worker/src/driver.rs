@@ -1,0 +1,89 @@
+//! From a name to a driver that runs: loading, initialising, contexts, and the range of device addresses.
+
+use std::ops::Range;
+use std::path::Path;
+
+use sluice_cuda::{CUcontext, CUresult, DriverTable, LoadError};
+
+use crate::chunks::CHUNK;
+use crate::link::Driver;
+
+/// Why a driver does not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DriverError {
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error("the driver's {function} failed: {result:?}")]
+    Call { function: &'static str, result: CUresult },
+    #[error("the driver has no {0}")]
+    Missing(&'static str),
+    #[error("cannot write the answer: {0}")]
+    Output(String),
+    #[error("the software GPU cannot start: {0}")]
+    Software(String),
+}
+
+/// Loads and initialises a driver.
+pub(crate) fn start(driver: &Driver) -> Result<DriverTable, DriverError> {
+    let table = match driver {
+        Driver::Software { memory } => crate::software::table(memory)?,
+        Driver::Library { path } => DriverTable::load(Path::new(path))?,
+    };
+    let init = table.cuInit.ok_or(DriverError::Missing("cuInit"))?;
+    // SAFETY: the table is a CUDA driver's.
+    check("cuInit", unsafe { init(0) })?;
+    Ok(table)
+}
+
+/// The primary context of a device, current on the calling thread and retained until the process ends.
+pub(crate) fn retain_context(table: &DriverTable, ordinal: i32) -> Result<CUcontext, DriverError> {
+    let retain = table.cuDevicePrimaryCtxRetain.ok_or(DriverError::Missing("cuDevicePrimaryCtxRetain"))?;
+    let mut context = CUcontext::NULL;
+    // SAFETY: the driver writes one handle to a local.
+    check("cuDevicePrimaryCtxRetain", unsafe { retain(&mut context, ordinal) })?;
+    crate::session::make_current(table, context)
+        .map_err(|result| DriverError::Call { function: "cuCtxSetCurrent", result })?;
+    Ok(context)
+}
+
+/// The smallest range that is worth having: less, and the driver mints.
+const RANGE_MIN: u64 = 1 << 30;
+
+/// Reserves addresses in one of the ranges that the client offers; `None` where no offer fits, or where the driver
+/// cannot map memory at addresses of our choice.
+pub(crate) fn reserve(table: &DriverTable, offers: &[(u64, u64)]) -> Option<Range<u64>> {
+    table.cuMemCreate.and(table.cuMemMap).and(table.cuMemSetAccess)?;
+    offers.iter().find_map(|&(start, bytes)| {
+        let end = start.checked_add(bytes)? / CHUNK * CHUNK;
+        let start = start.checked_next_multiple_of(CHUNK)?;
+        let mut bytes = end.checked_sub(start)?;
+        while bytes >= RANGE_MIN {
+            if reserve_at(table, start, bytes) {
+                return Some(start..start + bytes);
+            }
+            bytes = bytes / 2 / CHUNK * CHUNK;
+        }
+        None
+    })
+}
+
+/// CUDA takes the address as a hint, so the result is compared and a reservation elsewhere given back.
+fn reserve_at(table: &DriverTable, start: u64, bytes: u64) -> bool {
+    let (Some(reserve), Some(free)) = (table.cuMemAddressReserve, table.cuMemAddressFree) else {
+        return false;
+    };
+    let mut got = 0;
+    // SAFETY: reserving addresses touches no memory; the driver writes one address to a local.
+    if !unsafe { reserve(&mut got, bytes as usize, CHUNK as usize, start, 0) }.is_success() {
+        return false;
+    }
+    if got != start {
+        // SAFETY: the reservation was made just now, and nothing is mapped in it. A failure leaves addresses taken.
+        let _ = unsafe { free(got, bytes as usize) };
+    }
+    got == start
+}
+
+fn check(function: &'static str, result: CUresult) -> Result<(), DriverError> {
+    result.ok().map_err(|result| DriverError::Call { function, result })
+}

@@ -1,0 +1,62 @@
+//! How a worker ends: at once, whatever its threads are doing.
+//!
+//! Ending is always `_exit`: device code may run without end on other threads, and nothing that the process holds
+//! outlives it. What it has used is in the counter page already.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+use crate::link::{Link, Packet};
+
+/// The link over which a reason is given, once there is one.
+static LINK: OnceLock<std::sync::Arc<Link>> = OnceLock::new();
+
+/// Work to do right before the end, such as the last accounting.
+static LAST_WORDS: OnceLock<Box<dyn std::ops::Fn() + Send + Sync>> = OnceLock::new();
+
+pub(crate) fn set_link(link: std::sync::Arc<Link>) {
+    let _ = LINK.set(link);
+}
+
+pub(crate) fn set_last_words(last_words: impl std::ops::Fn() + Send + Sync + 'static) {
+    let _ = LAST_WORDS.set(Box::new(last_words));
+}
+
+/// The client has closed its connection.
+pub(crate) fn client_gone() -> ! {
+    exit(0)
+}
+
+/// The daemon is gone; so is the lease.
+pub(crate) fn daemon_gone() -> ! {
+    exit(0)
+}
+
+/// The session cannot go on, for this reason.
+pub(crate) fn failed(why: &str) -> ! {
+    match LINK.get() {
+        Some(link) => _ = link.send(&Packet::Failed(why.into())),
+        None => eprintln!("sluice worker: {why}"),
+    }
+    exit(1)
+}
+
+/// Starts a thread whose panic ends the process: a session with a part missing would hang its client.
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
+    let guarded = move || {
+        if catch_unwind(AssertUnwindSafe(body)).is_err() {
+            failed("a thread of the worker panicked");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(guarded) {
+        failed(&format!("cannot start a thread: {error}"));
+    }
+}
+
+fn exit(status: i32) -> ! {
+    if let Some(last_words) = LAST_WORDS.get() {
+        last_words();
+    }
+    // SAFETY: ends the process without running anything else of it.
+    unsafe { libc::_exit(status) }
+}

@@ -1,0 +1,53 @@
+//! What the generated dispatch needs of a session, and why a command is not executed.
+
+use sluice_cuda::{CUdeviceptr, CUresult, DriverTable};
+use sluice_wire::{DevicePtr, Id, Op, WireError};
+
+/// The session as the generated dispatch sees it: every handle and address argument goes through here, so that no
+/// number from the wire reaches the driver unchecked.
+pub(crate) trait Execute {
+    fn table(&self) -> &DriverTable;
+
+    /// The driver's handle of a live object.
+    fn find<I: Id>(&self, id: I) -> Result<I::Handle, CUresult>;
+
+    /// The same, and the id is free from then on.
+    fn remove<I: Id>(&self, id: I) -> Result<I::Handle, CUresult>;
+
+    /// Refuses an id that is taken, or one too many; called before the driver makes anything.
+    fn vacant<I: Id>(&self, id: I) -> Result<(), CUresult>;
+
+    fn insert<I: Id>(&self, id: I, handle: I::Handle) -> Result<(), CUresult>;
+
+    /// The address, if all `bytes` from it on are the session's own.
+    fn range(&self, address: DevicePtr, bytes: u64) -> Result<CUdeviceptr, CUresult>;
+}
+
+/// Why a command was not executed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// The driver or a check of ours answered this.
+    #[error("{0:?}")]
+    Failed(CUresult),
+    /// The client does not keep to the protocol: the session ends.
+    #[error("{0}")]
+    Malformed(#[from] WireError),
+    #[error("unknown operation {0:?}")]
+    UnknownOp(Op),
+}
+
+impl From<CUresult> for Refusal {
+    fn from(result: CUresult) -> Refusal {
+        Refusal::Failed(result)
+    }
+}
+
+/// A product of lengths; one that overflows is longer than anything that a session owns.
+pub(crate) fn extent(factors: &[u64]) -> u64 {
+    factors.iter().fold(1, |product: u64, &factor| product.saturating_mul(factor))
+}
+
+/// The driver's answer as a result.
+pub(crate) fn finished(result: CUresult) -> Result<(), CUresult> {
+    result.ok()
+}

@@ -1,0 +1,224 @@
+//! Device memory: backing what the client minted, within what the lease grants.
+//!
+//! Where the driver gave the session a reservation at addresses that the client has reserved too, the client mints
+//! addresses and this module backs them: `cuMemCreate`, `cuMemMap`, `cuMemSetAccess` (CUDA Driver API, Virtual
+//! Memory Management). Where it did not, the driver's own `cuMemAlloc` mints. Either way the lease is asked first.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sluice_cuda::{
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult,
+    DriverTable,
+};
+
+use crate::budget::Budget;
+use crate::chunks::{Chunks, Run};
+
+/// Most ranges that are not chunks: allocations of the driver's minting, and module globals.
+const RANGES_MAX: usize = 1 << 20;
+
+/// All device memory of a session.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    chunks: Chunks<Backing>,
+    /// Address to size, of what the driver minted.
+    allocations: BTreeMap<u64, Allocation>,
+    /// Variables of loaded modules: address to size and module id.
+    globals: BTreeMap<u64, (u64, u64)>,
+}
+
+/// Physical memory behind a run of chunks.
+#[derive(Clone, Copy, Debug)]
+struct Backing {
+    handle: CUmemGenericAllocationHandle,
+    gpu: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Allocation {
+    bytes: u64,
+    gpu: u32,
+}
+
+impl Memory {
+    /// A session whose reservation is this range; an empty one where the driver mints.
+    pub(crate) fn new(reservation: std::ops::Range<u64>) -> Memory {
+        let state = State {
+            chunks: Chunks::new(reservation),
+            allocations: BTreeMap::new(),
+            globals: BTreeMap::new(),
+        };
+        Memory { state: Mutex::new(state) }
+    }
+
+    /// Whether all of `[address, address + bytes)` is the session's.
+    pub(crate) fn covers(&self, address: u64, bytes: u64) -> bool {
+        let state = self.lock();
+        state.chunks.covers(address, bytes)
+            || covers(&state.allocations, address, bytes, |a| a.bytes)
+            || covers(&state.globals, address, bytes, |g| g.0)
+    }
+
+    /// Backs whole chunks at an address of the client's choice, on the lease's `gpu`th GPU.
+    pub(crate) fn commit(
+        &self,
+        table: &DriverTable,
+        budget: &Budget,
+        (gpu, ordinal): (u32, i32),
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), CUresult> {
+        // The lock is held over the driver calls: two commits of one address must not both succeed.
+        let mut state = self.lock();
+        if !state.chunks.is_vacant(address, bytes) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        budget.take(gpu, bytes)?;
+        match back(table, ordinal, address, bytes) {
+            Ok(handle) => {
+                state.chunks.insert(address, bytes, Backing { handle, gpu });
+                Ok(())
+            }
+            Err(result) => {
+                budget.give_back(gpu, bytes);
+                Err(result)
+            }
+        }
+    }
+
+    /// Takes the backing away again. The caller has waited for work that may use it.
+    pub(crate) fn decommit(
+        &self,
+        table: &DriverTable,
+        budget: &Budget,
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), CUresult> {
+        let mut state = self.lock();
+        let runs = state.chunks.remove(address, bytes).ok_or(CUresult::INVALID_VALUE)?;
+        for (start, Run { bytes, backing }) in runs {
+            unback(table, start, bytes, backing.handle)?;
+            budget.give_back(backing.gpu, bytes);
+        }
+        Ok(())
+    }
+
+    /// An allocation at an address of the driver's choice.
+    pub(crate) fn allocate(
+        &self,
+        table: &DriverTable,
+        budget: &Budget,
+        gpu: u32,
+        bytes: u64,
+    ) -> Result<CUdeviceptr, CUresult> {
+        let allocate = table.cuMemAlloc_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
+        let mut state = self.lock();
+        if state.allocations.len() >= RANGES_MAX {
+            return Err(CUresult::OUT_OF_MEMORY);
+        }
+        budget.take(gpu, bytes)?;
+        let mut address = 0;
+        // SAFETY: the driver writes one address to a local.
+        if let Err(result) = unsafe { allocate(&mut address, size) }.ok() {
+            budget.give_back(gpu, bytes);
+            return Err(result);
+        }
+        state.allocations.insert(address, Allocation { bytes, gpu });
+        Ok(address)
+    }
+
+    /// Frees an allocation of the driver's minting.
+    pub(crate) fn free(&self, table: &DriverTable, budget: &Budget, address: u64) -> Result<(), CUresult> {
+        let free = table.cuMemFree_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        let gone = self.lock().allocations.remove(&address).ok_or(CUresult::INVALID_VALUE)?;
+        // SAFETY: the address was the driver's, and was in our table once.
+        unsafe { free(address) }.ok()?;
+        budget.give_back(gone.gpu, gone.bytes);
+        Ok(())
+    }
+
+    /// Makes a module's variable the session's own.
+    pub(crate) fn add_global(&self, module: u64, address: u64, bytes: u64) {
+        let mut state = self.lock();
+        if state.globals.len() < RANGES_MAX {
+            state.globals.insert(address, (bytes, module));
+        }
+    }
+
+    /// Forgets the variables of an unloaded module.
+    pub(crate) fn remove_globals(&self, module: u64) {
+        self.lock().globals.retain(|_, &mut (_, of)| of != module);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn covers<T>(ranges: &BTreeMap<u64, T>, address: u64, bytes: u64, size: impl Fn(&T) -> u64) -> bool {
+    ranges.range(..=address).next_back().is_some_and(|(&start, range)| {
+        let offset = address - start;
+        offset <= size(range) && bytes <= size(range) - offset
+    })
+}
+
+/// Physical memory on a device, mapped and accessible at `address`.
+fn back(
+    table: &DriverTable,
+    ordinal: i32,
+    address: u64,
+    bytes: u64,
+) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    let create = table.cuMemCreate.ok_or(CUresult::NOT_SUPPORTED)?;
+    let map = table.cuMemMap.ok_or(CUresult::NOT_SUPPORTED)?;
+    let set_access = table.cuMemSetAccess.ok_or(CUresult::NOT_SUPPORTED)?;
+    let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
+    let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: ordinal };
+    let wanted = CUmemAllocationProp {
+        kind: CUmemAllocationType::PINNED,
+        requestedHandleTypes: CUmemAllocationHandleType::NONE,
+        location,
+        win32HandleMetaData: std::ptr::null_mut(),
+        compressionType: 0,
+        gpuDirectRDMACapable: 0,
+        usage: 0,
+        reserved: [0; 4],
+    };
+    let mut handle = CUmemGenericAllocationHandle::default();
+    // SAFETY: the driver writes one handle to a local and reads the properties.
+    unsafe { create(&mut handle, size, &wanted, 0) }.ok()?;
+    // SAFETY: the range is vacant and inside the session's own reservation.
+    let mapped = unsafe { map(address, size, 0, handle, 0) }.ok();
+    let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE };
+    // SAFETY: the range was mapped just now; the driver reads one description.
+    let accessible = mapped.and_then(|()| unsafe { set_access(address, size, &access, 1) }.ok());
+    if let Err(result) = accessible {
+        // Not mapped is what `unback` answers when the map failed; the handle is released either way.
+        let _ = unback(table, address, bytes, handle);
+        return Err(result);
+    }
+    Ok(handle)
+}
+
+fn unback(
+    table: &DriverTable,
+    address: u64,
+    bytes: u64,
+    handle: CUmemGenericAllocationHandle,
+) -> Result<(), CUresult> {
+    let unmap = table.cuMemUnmap.ok_or(CUresult::NOT_SUPPORTED)?;
+    let release = table.cuMemRelease.ok_or(CUresult::NOT_SUPPORTED)?;
+    // SAFETY: the range is inside the session's reservation, and its user has given it up.
+    let unmapped = unsafe { unmap(address, bytes as usize) }.ok();
+    // SAFETY: the handle came from `cuMemCreate`, and this is its only release.
+    unsafe { release(handle) }.ok()?;
+    unmapped
+}

@@ -1,0 +1,106 @@
+//! Modules and their functions: loading images, and what clients need to know to launch.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::{Mutex, PoisonError, RwLock};
+
+use sluice_cuda::{CUfunction, CUfunction_attribute, CUmodule, CUresult, DriverTable};
+use sluice_wire::{FunctionId, FunctionInfo, ModuleId, Parameter};
+
+/// Most parameters of a kernel; CUDA's limit is 32,764 bytes of them.
+const PARAMETERS_MAX: usize = 8192;
+/// Function attributes that are asked for: all that CUDA 13 names (CUDA Driver API, `CUfunction_attribute`).
+const ATTRIBUTES: std::ops::Range<u32> = 0..16;
+
+/// What belongs to which module.
+#[derive(Debug, Default)]
+pub(crate) struct Modules {
+    functions: Mutex<HashMap<ModuleId, Vec<FunctionId>>>,
+    /// Bytes of each function's parameters.
+    parameter_bytes: RwLock<HashMap<FunctionId, usize>>,
+}
+
+impl Modules {
+    /// Notes a function of a module.
+    pub(crate) fn add(&self, module: ModuleId, function: FunctionId, info: &FunctionInfo) {
+        let end = |p: &Parameter| p.offset as usize + p.size as usize;
+        let bytes = info.parameters.iter().map(end).max().unwrap_or(0);
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        functions.entry(module).or_default().push(function);
+        self.parameter_bytes.write().unwrap_or_else(PoisonError::into_inner).insert(function, bytes);
+    }
+
+    /// Forgets a module; its functions, which die with it, are returned.
+    pub(crate) fn remove(&self, module: ModuleId) -> Vec<FunctionId> {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = functions.remove(&module).unwrap_or_default();
+        let mut sizes = self.parameter_bytes.write().unwrap_or_else(PoisonError::into_inner);
+        for function in &gone {
+            sizes.remove(function);
+        }
+        gone
+    }
+
+    /// Whether a launch brings all parameters that the function reads.
+    pub(crate) fn check_parameters(&self, function: FunctionId, bytes: usize) -> Result<(), CUresult> {
+        let sizes = self.parameter_bytes.read().unwrap_or_else(PoisonError::into_inner);
+        match sizes.get(&function) {
+            Some(&needed) if bytes >= needed => Ok(()),
+            Some(_) => Err(CUresult::INVALID_VALUE),
+            None => Err(CUresult::INVALID_HANDLE),
+        }
+    }
+}
+
+/// Loads an image; `image` ends with a NUL, as PTX has to.
+pub(crate) fn load(table: &DriverTable, image: &[u8]) -> Result<CUmodule, CUresult> {
+    let load = table.cuModuleLoadData.ok_or(CUresult::NOT_SUPPORTED)?;
+    let mut module = CUmodule::NULL;
+    // SAFETY: the image is a NUL-terminated buffer that outlives the call; the driver writes one handle.
+    unsafe { load(&mut module, image.as_ptr().cast()) }.ok()?;
+    Ok(module)
+}
+
+/// A function of a module, and what launching it takes.
+pub(crate) fn function(
+    table: &DriverTable,
+    module: CUmodule,
+    name: &CStr,
+) -> Result<(CUfunction, FunctionInfo), CUresult> {
+    let get = table.cuModuleGetFunction.ok_or(CUresult::NOT_SUPPORTED)?;
+    let mut function = CUfunction::NULL;
+    // SAFETY: the module is live, the name is NUL-terminated, and the driver writes one handle.
+    unsafe { get(&mut function, module, name.as_ptr()) }.ok()?;
+    let info =
+        FunctionInfo { parameters: parameters(table, function)?, attributes: attributes(table, function) };
+    Ok((function, info))
+}
+
+fn parameters(table: &DriverTable, function: CUfunction) -> Result<Vec<Parameter>, CUresult> {
+    let get = table.cuFuncGetParamInfo.ok_or(CUresult::NOT_SUPPORTED)?;
+    let mut parameters = Vec::new();
+    for index in 0..PARAMETERS_MAX {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the function is live, and the driver writes two sizes to locals.
+        match unsafe { get(function, index, &mut offset, &mut size) } {
+            CUresult::SUCCESS => parameters.push(Parameter { offset: offset as u32, size: size as u32 }),
+            // How the driver says that there is no such parameter.
+            CUresult::INVALID_VALUE => break,
+            other => return Err(other),
+        }
+    }
+    Ok(parameters)
+}
+
+fn attributes(table: &DriverTable, function: CUfunction) -> Vec<(CUfunction_attribute, i32)> {
+    let Some(get) = table.cuFuncGetAttribute else { return Vec::new() };
+    ATTRIBUTES
+        .map(CUfunction_attribute)
+        .filter_map(|attribute| {
+            let mut value = 0;
+            // SAFETY: the function is live, and the driver writes one number to a local.
+            let result = unsafe { get(&mut value, attribute, function) };
+            result.is_success().then_some((attribute, value))
+        })
+        .collect()
+}

@@ -1,0 +1,269 @@
+//! A worker's life: take over what the daemon hands down, start the driver, serve the client, end.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use sluice_cuda::DriverTable;
+use sluice_wire::control::{Control, SessionOpen, SessionOpened, SessionRefused};
+use sluice_wire::{FrameDecoder, Kind};
+
+use crate::INHERITED_FDS;
+use crate::budget::{Answers, Budget};
+use crate::counters::CounterPage;
+use crate::driver::{self, DriverError};
+use crate::gate::Gate;
+use crate::images::Images;
+use crate::link::{Driver, GpuPart, Link, Packet, Start};
+use crate::outbox::Outbox;
+use crate::pipeline::{self, Job, Queue};
+use crate::session::{Device, Session, SessionParts};
+use crate::{ending, snapshot};
+
+/// Bytes that are read from the client at a time, unless a frame is longer.
+const READ_SIZE: usize = 64 << 10;
+/// How often long-running work is added to the counters, in milliseconds.
+const ACCOUNT_EVERY_MS: i32 = 100;
+
+/// Serves one session on the inherited descriptors; never returns.
+pub(crate) fn serve() -> ! {
+    // SAFETY: the daemon put these descriptors there for us, and nothing else in this process uses them.
+    let [client, link, counters] = INHERITED_FDS.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let link = Arc::new(Link::from_fd(link));
+    ending::set_link(Arc::clone(&link));
+    let start = match link.receive::<Start>() {
+        Ok(Some(start)) => start,
+        Ok(None) => ending::daemon_gone(),
+        Err(error) => ending::failed(&format!("the daemon's first packet cannot be read: {error}")),
+    };
+    let counters = match CounterPage::map(counters) {
+        Ok(page) => Arc::new(page),
+        Err(error) => ending::failed(&format!("the counters cannot be mapped: {error}")),
+    };
+    let mut reader = Reader { client, decoder: FrameDecoder::new(), counters: Arc::clone(&counters) };
+    let outbox = match reader.client.try_clone() {
+        Ok(socket) => Arc::new(Outbox::new(socket, Arc::clone(&counters))),
+        Err(error) => ending::failed(&format!("the client's socket cannot be shared: {error}")),
+    };
+    let (session, answers) = open(&start, &mut reader, &link, outbox, counters).unwrap_or_else(|error| {
+        ending::failed(&format!("the session cannot start: {error}"));
+    });
+    run(session, answers, link, reader)
+}
+
+/// Starts the driver and greets the client.
+fn open(
+    start: &Start,
+    reader: &mut Reader,
+    link: &Arc<Link>,
+    outbox: Arc<Outbox>,
+    counters: Arc<CounterPage>,
+) -> Result<(Arc<Session>, Answers), OpenError> {
+    let offers = reader.session_open()?.ranges;
+    let opened = start_driver(start, link, &counters);
+    let (table, devices) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            let reason = format!("the node's driver does not start: {error}");
+            outbox.send(&frame_of(SessionRefused { reason })?)?;
+            return Err(error.into());
+        }
+    };
+    let reservation = driver::reserve(&table, &offers);
+    let message = SessionOpened {
+        session: start.session,
+        range: reservation.as_ref().map(|range| (range.start, range.end - range.start)),
+        devices: devices.iter().map(|(_, snapshot)| snapshot.clone()).collect(),
+    };
+    let (budget, answers) = Budget::new(Arc::clone(link));
+    let session = Arc::new(Session::new(SessionParts {
+        table,
+        devices: devices.into_iter().map(|(device, _)| device).collect(),
+        reservation: reservation.unwrap_or(0..0),
+        budget,
+        images: Images::new(start.cache.clone()),
+        outbox: Arc::clone(&outbox),
+        counters,
+    }));
+    outbox.send(&frame_of(message)?)?;
+    Ok((session, answers))
+}
+
+type Opened = (DriverTable, Vec<(Device, sluice_wire::control::DeviceSnapshot)>);
+
+fn start_driver(start: &Start, link: &Arc<Link>, counters: &Arc<CounterPage>) -> Result<Opened, DriverError> {
+    let table = driver::start(&start.driver)?;
+    let is_software = matches!(start.driver, Driver::Software { .. });
+    let mut devices = Vec::new();
+    for (place, part) in start.gpus.iter().enumerate() {
+        let GpuPart { ordinal, memory, .. } = *part;
+        let ordinal = ordinal as i32;
+        let context = driver::retain_context(&table, ordinal)?;
+        let snapshot = snapshot::take(&table, ordinal, memory, is_software)
+            .map_err(|result| DriverError::Call { function: "device query", result })?;
+        let brake = crate::brake::of(&start.driver, table, context);
+        let gate = Gate::new(place as u32, brake, Arc::clone(link), Arc::clone(counters));
+        devices.push((Device { ordinal, context, memory, gate: Arc::new(gate) }, snapshot));
+    }
+    Ok((table, devices))
+}
+
+/// Starts the session's threads and reads the client's commands on this one.
+fn run(session: Arc<Session>, answers: Answers, link: Arc<Link>, mut reader: Reader) -> ! {
+    for device in &session.devices {
+        let gate = Arc::clone(&device.gate);
+        ending::spawn("gate", move || gate.watch());
+    }
+    let accounted = Arc::clone(&session);
+    ending::set_last_words(move || account(&accounted));
+    let queue = Arc::new(Queue::default());
+    let (submitting, submitted) = (Arc::clone(&session), Arc::clone(&queue));
+    ending::spawn("submit", move || pipeline::submit(&submitting, &submitted));
+    let pushing = Arc::clone(&session.outbox);
+    ending::spawn("push", move || {
+        let _ = pushing.run();
+        ending::client_gone()
+    });
+    let (watching, client) = (Arc::clone(&session), reader.client.as_raw_fd());
+    let listening = Arc::clone(&link);
+    ending::spawn("daemon", move || listen(&watching, &answers, &listening, client));
+    let _ = link.send(&Packet::Ready);
+    loop {
+        let job = reader.next_job();
+        session.counters.commands.fetch_add(1, Relaxed);
+        queue.push(job);
+    }
+}
+
+/// Hears what the daemon says, and notices when the client is gone, also while nobody reads from it.
+fn listen(session: &Session, answers: &Answers, link: &Link, client: i32) -> ! {
+    loop {
+        let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        let mut polled =
+            [poll(std::os::fd::AsFd::as_fd(link).as_raw_fd(), libc::POLLIN), poll(client, libc::POLLRDHUP)];
+        // SAFETY: the pointer and length describe `polled`.
+        unsafe { libc::poll(polled.as_mut_ptr(), 2, ACCOUNT_EVERY_MS) };
+        if polled[1].revents != 0 {
+            ending::client_gone();
+        }
+        if polled[0].revents == 0 {
+            account(session);
+            continue;
+        }
+        let packet = match link.receive::<Packet>() {
+            Ok(Some(packet)) => packet,
+            Ok(None) => ending::daemon_gone(),
+            Err(error) => ending::failed(&format!("the daemon sent nonsense: {error}")),
+        };
+        let gate = |gpu: u32| session.devices.get(gpu as usize).map(|device| &device.gate);
+        match packet {
+            Packet::Grant { gpu } => gate(gpu).into_iter().for_each(|gate| gate.granted()),
+            Packet::Press { gpu } => gate(gpu).into_iter().for_each(|gate| gate.pressed()),
+            Packet::Recall { gpu } => gate(gpu).into_iter().for_each(|gate| gate.recalled()),
+            answer @ (Packet::Taken(_) | Packet::Used(_)) => answers.pass_on(answer),
+            // What workers say.
+            _ => {}
+        }
+    }
+}
+
+fn account(session: &Session) {
+    for device in &session.devices {
+        device.gate.account();
+    }
+}
+
+/// The client's socket and the frames that come out of it.
+struct Reader {
+    client: OwnedFd,
+    decoder: FrameDecoder,
+    counters: Arc<CounterPage>,
+}
+
+impl Reader {
+    /// The client's first frame.
+    fn session_open(&mut self) -> Result<SessionOpen, OpenError> {
+        loop {
+            if let Some(frame) = self.decoder.next_frame()? {
+                if frame.header.kind != Kind::Control {
+                    return Err(OpenError::Unexpected);
+                }
+                return match Control::decode(frame.header.op, frame.payload)? {
+                    Control::SessionOpen(open) => Ok(open),
+                    _ => Err(OpenError::Unexpected),
+                };
+            }
+            self.receive()?;
+        }
+    }
+
+    /// The next command; ends the process when there is none.
+    fn next_job(&mut self) -> Job {
+        loop {
+            match self.decoder.next_frame() {
+                Ok(Some(frame)) if frame.header.kind == Kind::Command => {
+                    return Job { header: frame.header, payload: frame.payload.to_vec() };
+                }
+                Ok(Some(frame)) => {
+                    ending::failed(&format!("the client sent a frame of kind {:?}", frame.header.kind))
+                }
+                Ok(None) => {}
+                Err(error) => ending::failed(&format!("the client sent nonsense: {error}")),
+            }
+            match self.receive() {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    ending::failed(&format!("the client sent nonsense: {error}"))
+                }
+                Err(_) => ending::client_gone(),
+            }
+        }
+    }
+
+    /// Waits for more bytes.
+    fn receive(&mut self) -> io::Result<()> {
+        let missing =
+            self.decoder.missing().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let fd = self.client.as_raw_fd();
+        let space = self.decoder.space(missing.max(READ_SIZE));
+        let got = loop {
+            // SAFETY: the pointer and length describe `space`.
+            let got = unsafe { libc::recv(fd, space.as_mut_ptr().cast(), space.len(), 0) };
+            match usize::try_from(got) {
+                Ok(got) => break got,
+                Err(_) => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        if got == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.decoder.received(got);
+        self.counters.bytes_in.fetch_add(got as u64, Relaxed);
+        Ok(())
+    }
+}
+
+fn frame_of(message: impl Into<Control>) -> Result<Vec<u8>, sluice_wire::WireError> {
+    let mut bytes = Vec::new();
+    message.into().frame(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Why a session does not start.
+#[derive(Debug, thiserror::Error)]
+enum OpenError {
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    #[error("the client sent nonsense: {0}")]
+    Wire(#[from] sluice_wire::WireError),
+    #[error("the client did not open it")]
+    Unexpected,
+    #[error("the client is gone: {0}")]
+    Gone(#[from] io::Error),
+}
