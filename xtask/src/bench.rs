@@ -1,8 +1,312 @@
-//! `cargo xtask bench`.
-use std::process::ExitCode;
+//! `cargo xtask bench`: the measurements of `docs/benchmarks.md`.
+//!
+//! Each row is measured several times, together with its baseline and in the same run, and shown as the median with
+//! the lowest and the highest value. The file's tables are written between markers; its prose is for people.
 
-use anyhow::{Result, bail};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
 
-pub(crate) fn run(_names: &[&str]) -> Result<ExitCode> {
-    bail!("no measurement yet")
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::node::{self, Node};
+use crate::{process, python};
+
+/// Runs of each measurement.
+const RUNS: usize = 5;
+
+/// Figures of one run by name.
+type Figures = BTreeMap<String, f64>;
+
+/// One line of a table: what, the figure, and what it is compared with.
+struct Row {
+    what: &'static str,
+    unit: &'static str,
+    figure: fn(&Figures) -> Option<f64>,
+    baseline: &'static str,
+    of_baseline: fn(&Figures) -> Option<f64>,
+}
+
+struct Section {
+    name: &'static str,
+    title: &'static str,
+    measure: fn() -> Result<Vec<Figures>>,
+    rows: &'static [Row],
+}
+
+const SECTIONS: &[Section] = &[
+    Section { name: "calls", title: "Calls and copies over loopback TCP", measure: calls, rows: CALLS },
+    Section { name: "start", title: "Start of a program", measure: start, rows: START },
+    Section {
+        name: "software-gpu",
+        title: "Software GPU against C",
+        measure: software_gpu,
+        rows: SOFTWARE_GPU,
+    },
+];
+
+macro_rules! get {
+    ($name:literal) => {
+        |figures: &Figures| figures.get($name).copied()
+    };
+}
+
+const CALLS: &[Row] = &[
+    Row {
+        what: "queued call (launch of an empty kernel), CPU of all client threads",
+        unit: "us",
+        figure: get!("queued_launch_cpu_us"),
+        baseline: "none",
+        of_baseline: |_| None,
+    },
+    Row {
+        what: "queued calls until all are done",
+        unit: "us per call",
+        figure: get!("queued_launch_done_wall_us"),
+        baseline: "time to queue one",
+        of_baseline: get!("queued_launch_wall_us"),
+    },
+    Row {
+        what: "waiting call (cuCtxSynchronize, nothing queued)",
+        unit: "us",
+        figure: get!("waiting_call_us"),
+        baseline: "16-byte ping-pong, plain socket",
+        of_baseline: get!("waiting_ping_us"),
+    },
+    Row {
+        what: "copy to the device, 128 MiB of random bytes",
+        unit: "GiB/s",
+        figure: get!("bulk_in_gib_s"),
+        baseline: "plain socket",
+        of_baseline: get!("bulk_in_plain_gib_s"),
+    },
+    Row {
+        what: "copy from the device, 128 MiB",
+        unit: "GiB/s",
+        figure: get!("bulk_out_gib_s"),
+        baseline: "plain socket",
+        of_baseline: get!("bulk_out_plain_gib_s"),
+    },
+];
+
+const START: &[Row] = &[
+    Row {
+        what: "`sluice run --node` of `true`",
+        unit: "ms",
+        figure: get!("with_node_ms"),
+        baseline: "`true` alone",
+        of_baseline: get!("alone_ms"),
+    },
+    Row {
+        what: "`sluice run` of `true` with a private node",
+        unit: "ms",
+        figure: get!("private_ms"),
+        baseline: "`true` alone",
+        of_baseline: get!("alone_ms"),
+    },
+];
+
+const SOFTWARE_GPU: &[Row] = &[
+    Row {
+        what: "saxpy, 16 Mi floats",
+        unit: "ms",
+        figure: get!("gpu_saxpy_ms"),
+        baseline: "C, all cores",
+        of_baseline: get!("c_saxpy_ms"),
+    },
+    Row {
+        what: "SGEMM 512, tiled",
+        unit: "ms",
+        figure: get!("gpu_sgemm_ms"),
+        baseline: "C, all cores",
+        of_baseline: get!("c_sgemm_ms"),
+    },
+    Row {
+        what: "sum of 16 Mi floats",
+        unit: "ms",
+        figure: get!("gpu_reduce_ms"),
+        baseline: "C, all cores",
+        of_baseline: get!("c_reduce_ms"),
+    },
+];
+
+pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
+    if let Some(unknown) = names.iter().find(|name| SECTIONS.iter().all(|section| section.name != **name)) {
+        bail!("no measurement is called {unknown}");
+    }
+    node::build()?;
+    std::fs::create_dir_all(folder())?;
+    for section in SECTIONS.iter().filter(|section| names.is_empty() || names.contains(&section.name)) {
+        eprintln!("== {}", section.title);
+        let runs = (section.measure)()?;
+        let table = table(section, &runs);
+        println!("{table}");
+        write_section(section.name, &table)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn folder() -> PathBuf {
+    crate::target_folder().join("bench")
+}
+
+fn source(name: &str) -> PathBuf {
+    crate::root().join("tests/bench").join(name)
+}
+
+fn calls() -> Result<Vec<Figures>> {
+    let program = folder().join("calls");
+    let mut gcc = Command::new("gcc");
+    process::run(gcc.args(["-O2", "-std=gnu11"]).arg(source("calls.c")).arg("-o").arg(&program).arg("-ldl"))?;
+    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "software:1,1GiB"])?;
+    repeat(|| {
+        let mut command = Command::new(node::sluice());
+        command.args(["run", "-q", "--node", &node.address, "--"]).arg(&program);
+        figures("", &process::output_of(&mut command)?)
+    })
+}
+
+fn start() -> Result<Vec<Figures>> {
+    const STARTS: u32 = 20;
+    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "software:1,1GiB"])?;
+    let time = |command: &mut Command| -> Result<f64> {
+        let begin = Instant::now();
+        for _ in 0..STARTS {
+            ensure!(command.status()?.success(), "{} failed", process::show(command));
+        }
+        Ok(begin.elapsed().as_secs_f64() * 1e3 / f64::from(STARTS))
+    };
+    let sluice = |options: &[&str]| {
+        let mut command = Command::new(node::sluice());
+        command.args(["run", "-q"]).args(options).args(["--", "true"]).env_remove("SLUICE_NODE");
+        command
+    };
+    repeat(|| {
+        Ok(Figures::from([
+            ("alone_ms".into(), time(&mut Command::new("true"))?),
+            ("with_node_ms".into(), time(&mut sluice(&["--node", &node.address]))?),
+            ("private_ms".into(), time(&mut sluice(&["--gpus", "software:1,1GiB"]))?),
+        ]))
+    })
+}
+
+fn software_gpu() -> Result<Vec<Figures>> {
+    let (in_c, in_cuda) = (folder().join("kernels-c"), folder().join("kernels-cuda"));
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O3", "-march=native", "-fopenmp"]).arg(source("kernels.c"));
+    process::run(gcc.arg("-o").arg(&in_c))?;
+    python::nvcc(&source("kernels.cu"), &in_cuda)?;
+    repeat(|| {
+        let mut command = Command::new(node::sluice());
+        command
+            .args(["run", "-q", "--gpus", "software:1,1GiB", "--"])
+            .arg(&in_cuda)
+            .env_remove("SLUICE_NODE");
+        let mut run = figures("gpu_", &process::output_of(&mut command)?)?;
+        run.extend(figures("c_", &process::output_of(&mut Command::new(&in_c))?)?);
+        Ok(run)
+    })
+}
+
+fn repeat(mut once: impl FnMut() -> Result<Figures>) -> Result<Vec<Figures>> {
+    (0..RUNS).map(|_| once()).collect()
+}
+
+/// Reads lines "NAME VALUE".
+fn figures(prefix: &str, text: &str) -> Result<Figures> {
+    let line = |line: &str| -> Result<(String, f64)> {
+        let (name, value) = line.split_once(' ').with_context(|| format!("not a figure: {line:?}"))?;
+        Ok((format!("{prefix}{name}"), value.trim().parse()?))
+    };
+    text.lines().map(line).collect()
+}
+
+fn table(section: &Section, runs: &[Figures]) -> String {
+    let mut text = format!(
+        "{}. Measured by `cargo xtask bench {}` on {}; median of {} runs, lowest and highest in brackets.\n\n\
+         | what | figure | baseline, same run | ratio |\n|---|---|---|---|\n",
+        section.title,
+        section.name,
+        machine(),
+        runs.len()
+    );
+    for row in section.rows {
+        let of = |get: fn(&Figures) -> Option<f64>| -> Vec<f64> { runs.iter().filter_map(get).collect() };
+        let ratios: Vec<f64> =
+            runs.iter().filter_map(|run| Some((row.figure)(run)? / (row.of_baseline)(run)?)).collect();
+        let baseline = match spread(of(row.of_baseline)) {
+            Some(spread) => format!("{spread} {} ({})", row.unit, row.baseline),
+            None => "-".into(),
+        };
+        let figure = spread(of(row.figure)).unwrap_or_else(|| "not measured".into());
+        let ratio = spread(ratios).unwrap_or_else(|| "-".into());
+        text += &format!("| {} | {figure} {} | {baseline} | {ratio} |\n", row.what, row.unit);
+    }
+    text
+}
+
+/// `MEDIAN [LOWEST, HIGHEST]` with three digits that count.
+fn spread(mut values: Vec<f64>) -> Option<String> {
+    values.sort_by(f64::total_cmp);
+    let (lowest, highest) = (*values.first()?, *values.last()?);
+    let median = values[values.len() / 2];
+    let digits = |value: f64| match value.abs() {
+        100.0.. => format!("{value:.0}"),
+        10.0.. => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    };
+    Some(format!("{} [{}, {}]", digits(median), digits(lowest), digits(highest)))
+}
+
+/// The processor and how many cores of it, for the heading of a table.
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{cores} cores of {}", model.map_or("an unknown processor", |(_, name)| name.trim()))
+}
+
+fn write_section(name: &str, table: &str) -> Result<()> {
+    let path: &Path = &crate::root().join("docs/benchmarks.md");
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    std::fs::write(path, replace_section(&text, name, table)?)?;
+    Ok(())
+}
+
+/// Replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`.
+fn replace_section(text: &str, name: &str, table: &str) -> Result<String> {
+    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
+    let (before, rest) =
+        text.split_once(&begin).with_context(|| format!("no {begin:?} in docs/benchmarks.md"))?;
+    let (_, after) = rest.split_once(&end).with_context(|| format!("no {end:?} in docs/benchmarks.md"))?;
+    Ok(format!("{before}{begin}{table}{end}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_is_replaced_and_the_rest_stays() {
+        let text = "prose\n<!-- a -->\nold\n<!-- /a -->\nmore\n";
+        let replaced = replace_section(text, "a", "new\n").expect("a section");
+        assert_eq!(replaced, "prose\n<!-- a -->\nnew\n<!-- /a -->\nmore\n");
+        assert!(replace_section(text, "b", "new\n").is_err());
+    }
+
+    #[test]
+    fn figures_are_lines() {
+        assert_eq!(figures("x_", "a 1.5\nb 2\n").expect("figures")["x_a"], 1.5);
+        assert!(figures("", "nonsense").is_err());
+        assert_eq!(spread(vec![3.0, 1.0, 200.0]).as_deref(), Some("3.00 [1.00, 200]"));
+    }
+
+    #[test]
+    fn the_file_has_a_place_for_every_section() {
+        let text = include_str!("../../docs/benchmarks.md");
+        for section in SECTIONS {
+            assert!(replace_section(text, section.name, "").is_ok(), "{}", section.name);
+        }
+    }
 }

@@ -6,6 +6,7 @@ mod bench;
 mod codegen;
 mod demo;
 mod e2e;
+mod evidence;
 mod gpu_check;
 mod node;
 mod process;
@@ -17,7 +18,8 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 cargo xtask demo                  run a CUDA program on a quarter of a GPU, over TCP
-cargo xtask test [--all] [NAME]   all tests; --all adds those that download much; NAME: only end-to-end tests so named
+cargo xtask test [--all] [NAME]   all tests; --all adds those that download much; NAME: only end-to-end tests so named;
+                                  --record: write what the programs called into docs/cuda-support.md
 cargo xtask codegen [--check]     write what is generated from crates/cuda/driver.api, or only check that it is current
 cargo xtask bench [NAME]          measure, and write the figures into docs/benchmarks.md
 cargo xtask gpu-check --bundle    build the folder that checks everything on a machine with an NVIDIA GPU";

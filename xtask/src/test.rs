@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::{e2e, process};
+use crate::{e2e, evidence, process};
 
 /// What came out, added up over all steps.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +43,9 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
         unit_tests(&mut tally)?;
     }
     e2e::run(&names, all, &mut tally)?;
+    if options.contains(&"--record") {
+        evidence::record()?;
+    }
 
     eprintln!("\nAll of it took {} s.", begin.elapsed().as_secs());
     for (name, reason) in &tally.skipped {

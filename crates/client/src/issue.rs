@@ -4,6 +4,9 @@ use sluice_cuda::{CUdeviceptr, CUresult};
 use sluice_wire::{Command, DevicePtr, Handle};
 
 /// A session as the generated stubs see it.
+///
+/// A command whose function the node's driver lacks is refused here, by `DeviceSnapshot::functions`: once queued, its
+/// failure would be the session's.
 pub(crate) trait Issue {
     /// Sends a command and does not wait. The error of an earlier one may come back.
     fn queue<C: Command>(&self, command: &C) -> Result<(), CUresult>;
@@ -26,11 +29,6 @@ pub(crate) trait Issue {
 
     /// The address as it travels, if the program may use `bytes` bytes from it on.
     fn range(&self, address: CUdeviceptr, bytes: u64) -> Result<DevicePtr, CUresult>;
-}
-
-/// A product of lengths; one that overflows is longer than any memory.
-pub(crate) fn extent(factors: &[u64]) -> u64 {
-    factors.iter().fold(1, |product: u64, factor| product.saturating_mul(*factor))
 }
 
 /// Refuses null where CUDA wants an answer written.

@@ -8,9 +8,10 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
 use sluice_wire::control::Control;
 use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Welcome};
-use sluice_wire::{FrameDecoder, Kind, NodeAddress, WireError};
+use sluice_wire::{FrameDecoder, Kind, WireError};
 
 /// All addresses of a host together get this long.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
@@ -72,14 +73,14 @@ fn is_timeout(error: &io::Error) -> bool {
 
 /// A connection on which a node has said who it is.
 pub struct Connection {
-    node: NodeAddress,
+    node: Endpoint,
     stream: Stream,
     decoder: FrameDecoder,
 }
 
 impl Connection {
     /// Connects and shakes hands.
-    pub fn open(node: &NodeAddress) -> Result<Connection, Failure> {
+    pub fn open(node: &Endpoint) -> Result<Connection, Failure> {
         let failure = |cause| Failure { node: node.to_string(), cause };
         let stream = Stream::connect(node).map_err(failure)?;
         let mut connection = Connection { node: node.clone(), stream, decoder: FrameDecoder::new() };
@@ -159,14 +160,14 @@ impl From<io::Error> for Cause {
 }
 
 impl Stream {
-    fn connect(node: &NodeAddress) -> Result<Stream, Cause> {
+    fn connect(node: &Endpoint) -> Result<Stream, Cause> {
         let refused = |error: io::Error| match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Cause::NobodyListens,
             _ => Cause::Connection(error),
         };
         let stream = match node {
-            NodeAddress::Unix(path) => Stream::Unix(UnixStream::connect(path).map_err(refused)?),
-            NodeAddress::Tcp(address) => {
+            Endpoint::Unix(path) => Stream::Unix(UnixStream::connect(path).map_err(refused)?),
+            Endpoint::Tcp(address) => {
                 let addresses = address.to_socket_addrs().map_err(Cause::UnknownHost)?;
                 let deadline = Instant::now() + CONNECT_TIME_MAX;
                 let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
@@ -223,12 +224,44 @@ impl Stream {
     }
 }
 
-/// What a program under a lease finds in its environment.
-pub const SESSION_VARIABLE: &str = "SLUICE_SESSION";
-
 /// The lease that this process runs under, if any: its node and its token.
-pub fn own_lease() -> Option<(NodeAddress, LeaseToken)> {
+pub fn own_lease() -> Option<(Endpoint, LeaseToken)> {
     let text = std::env::var(SESSION_VARIABLE).ok()?;
-    let attachment: sluice_wire::Attachment = text.parse().ok()?;
-    Some((attachment.node, attachment.token))
+    let SessionAddress { node, token } = text.parse().ok()?;
+    Some((node, token))
+}
+
+/// `GPU-` and the digits in their usual groups, as NVIDIA's tools write it.
+pub fn uuid_text(uuid: [u8; 16]) -> String {
+    let mut text = String::from("GPU-");
+    for (at, byte) in uuid.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// The branch of NVIDIA's drivers that brought a CUDA version: programs compare it with what they need.
+pub fn driver_version(cuda_version: u32) -> String {
+    let branch = match cuda_version {
+        13_000.. => 580,
+        12_080.. => 570,
+        12_040.. => 550,
+        12_000.. => 525,
+        _ => 450,
+    };
+    format!("{branch}.65.06")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_has_its_usual_groups() {
+        let uuid: [u8; 16] = std::array::from_fn(|at| at as u8);
+        assert_eq!(uuid_text(uuid), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
 }

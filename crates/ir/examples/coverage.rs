@@ -12,7 +12,7 @@ fn main() -> std::process::ExitCode {
     let mut reasons: BTreeMap<String, (usize, String)> = BTreeMap::new();
     let mut entries = 0;
     let mut slowest = (Duration::ZERO, String::new());
-    let mut instructions = 0;
+    let (mut instructions, mut with_frame) = (0, 0);
     let mut total = Duration::ZERO;
     for path in std::env::args().skip(1) {
         let index = match std::fs::read(&path)
@@ -40,6 +40,7 @@ fn main() -> std::process::ExitCode {
                 Ok(mut kernel) => {
                     passes::pipeline(&mut kernel);
                     took = start.elapsed();
+                    with_frame += usize::from(kernel.local_bytes > 0);
                     instructions += kernel.blocks.iter().map(|block| block.insts.len()).sum::<usize>();
                     verify::verify_scheduled(&kernel).map_err(|error| error.defect.to_string())
                 }
@@ -56,7 +57,7 @@ fn main() -> std::process::ExitCode {
     }
     let failed: usize = reasons.values().map(|(count, _)| count).sum();
     println!(
-        "{entries} entries, {failed} failures, {instructions} instructions, {total:?}; slowest {:?}: {}",
+        "{entries} entries, {failed} failures, {instructions} instructions, {with_frame} with local memory, {total:?}; slowest {:?}: {}",
         slowest.0, slowest.1
     );
     for (reason, (count, example)) in &reasons {

@@ -11,7 +11,7 @@ use crate::types::{GlobalId, Type, Value};
 
 /// One instruction. The types of its results are [`Inst::result_types`]; how many results an instruction *has* in a
 /// kernel is in [`crate::InstData`].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Inst {
     // ---- Values -------------------------------------------------------------------------------------------
     /// The same bits in all lanes. Floats are given by their bits.

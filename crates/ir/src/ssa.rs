@@ -84,7 +84,12 @@ impl Variables {
     }
 
     /// Puts SSA values in the place of all placeholders. Variables read before any assignment are 0.
-    pub fn finish(mut self, kernel: &mut Kernel) {
+    pub fn finish(self, kernel: &mut Kernel) {
+        self.finish_with(kernel, Vec::new());
+    }
+
+    /// The same, and the second of each pair in the place of the first.
+    pub fn finish_with(mut self, kernel: &mut Kernel, replaced: Vec<(Value, Value)>) {
         self.leave();
         let cfg = Cfg::new(kernel);
         let dominators = Dominators::new(&cfg);
@@ -95,7 +100,10 @@ impl Variables {
                 renamer.rename(self.types[variable], &sites);
             }
         }
-        let aliases = std::mem::take(&mut renamer.aliases);
+        let mut aliases = std::mem::take(&mut renamer.aliases);
+        for (old, new) in replaced {
+            aliases[old.index()] = new;
+        }
         replace(kernel, aliases);
     }
 

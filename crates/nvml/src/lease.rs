@@ -6,9 +6,10 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sluice_control::{Cause, Connection, Failure};
+use sluice_control::{Cause, Connection, Failure, driver_version, uuid_text};
+use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, Devices, DevicesRequest};
-use sluice_wire::{NodeAddress, handshake::LeaseToken};
+use sluice_wire::handshake::LeaseToken;
 
 use crate::abi::Return;
 
@@ -60,7 +61,7 @@ impl Gpu {
 struct Attached {
     /// How many `nvmlShutdown` are owed.
     users: u32,
-    node: NodeAddress,
+    node: Endpoint,
     token: LeaseToken,
     /// The process that opened the connection.
     process: u32,
@@ -208,42 +209,13 @@ impl Attached {
     }
 }
 
-fn uuid_text(uuid: [u8; 16]) -> String {
-    let mut text = String::from("GPU-");
-    for (at, byte) in uuid.iter().enumerate() {
-        if matches!(at, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
-}
-
-/// The branch of NVIDIA's drivers that brought a CUDA version: programs compare it with what they need.
-fn driver_version(cuda_version: u32) -> String {
-    let branch = match cuda_version {
-        13_000.. => 580,
-        12_080.. => 570,
-        12_040.. => 550,
-        12_000.. => 525,
-        _ => 450,
-    };
-    format!("{branch}.65.06")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_uuid_has_its_usual_groups() {
-        let uuid: [u8; 16] = std::array::from_fn(|at| at as u8);
-        assert_eq!(uuid_text(uuid), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
-    }
-
-    #[test]
     fn without_a_lease_there_is_no_driver() {
-        if std::env::var_os(sluice_control::SESSION_VARIABLE).is_none() {
+        if std::env::var_os(sluice_wire::address::SESSION_VARIABLE).is_none() {
             assert_eq!(attach(), Err(Return::DRIVER_NOT_LOADED));
             assert_eq!(snapshot().err(), Some(Return::UNINITIALIZED));
         }

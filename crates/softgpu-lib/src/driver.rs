@@ -3,16 +3,23 @@
 #![allow(non_snake_case)] // CUDA's names
 
 use std::ffi::{CStr, c_char, c_void};
+use std::sync::LazyLock;
 
 use sluice_cuda::{
     CUdriverProcAddressQueryResult, CUresult, CUstream, DriverTable, Fn, FnInfo, find_proc_address,
 };
+use sluice_softgpu::Config;
 
+use crate::export_tables::cuGetExportTable;
 use crate::generated::exports;
 
+/// The software GPU's functions, configured from the environment on the first call.
 pub(crate) fn table() -> &'static DriverTable {
-    // Filled as soon as the software GPU has functions to give.
-    static TABLE: DriverTable = DriverTable::EMPTY;
+    static TABLE: LazyLock<DriverTable> = LazyLock::new(|| {
+        sluice_softgpu::configure(Config::from_env());
+        sluice_softgpu::on_context_destroyed(sluice_export_tables::context_destroyed);
+        DriverTable { cuGetExportTable: Some(cuGetExportTable), ..sluice_softgpu::table() }
+    });
     &TABLE
 }
 

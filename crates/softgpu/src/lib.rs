@@ -1,1 +1,65 @@
-//! 
+//! A CUDA driver in software: the functions of [`DriverTable`], carried out by a compiler for PTX and threads.
+//!
+//! ```text
+//!   api        functions with CUDA's prototypes: arguments checked, errors as CUDA gives them
+//!   device, context, stream, event, graph, capture, module, library, function, link, pool, vmm
+//!              what the handles mean
+//!   engine     the queues of all streams and the threads that empty them; op, copy, launch: what is queued
+//!   memory, heap, allocation, address_space
+//!              device memory: ordinary pages inside one reserved range of addresses
+//!   code       PTX to machine code, entry by entry on first use (sluice-ptx, sluice-ir, sluice-jit)
+//! ```
+//!
+//! It is linked into the worker, and `softgpu-lib` makes it a `libcuda.so.1` of its own. A function that is not
+//! here is `None` in the table, never a success that did nothing.
+
+mod api;
+
+mod device;
+
+mod capture;
+mod context;
+mod event;
+mod graph;
+mod stream;
+
+mod code;
+mod function;
+mod jit_options;
+mod launch;
+mod library;
+mod link;
+mod load;
+mod module;
+mod occupancy;
+
+mod engine;
+mod execution;
+mod op;
+
+mod address_space;
+mod allocation;
+mod copy;
+mod heap;
+mod memory;
+mod pool;
+mod ranges;
+mod vmm;
+
+mod status;
+mod table;
+
+use sluice_cuda::DriverTable;
+
+pub use context::{on_context_destroyed, primary_context};
+pub use device::{Config, SoftDevice, configure};
+pub use execution::{Usage, cancel_running, control, longest_running, set_output, usage};
+pub use sluice_jit::{Control, Output};
+
+/// What `cuDriverGetVersion` answers: 1000 * major + 10 * minor.
+pub const DRIVER_VERSION: i32 = api::DRIVER_VERSION;
+
+/// The software GPU as a driver. [`configure`] decides what devices it has.
+pub fn table() -> DriverTable {
+    api::TABLE
+}

@@ -28,7 +28,7 @@ pub struct SessionAddress {
 /// What is wrong with the text of an address; says what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    #[error("{0:?} is neither HOST:PORT (such as gpu1:7411 or [::1]:7411) nor unix:PATH")]
+    #[error("{0:?} is neither HOST:PORT (such as gpu1:7583 or [::1]:7583) nor unix:PATH")]
     Endpoint(String),
     #[error("an address of a session ends with # and a token of {} hexadecimal digits", 2 * size_of::<LeaseToken>())]
     Token,
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn addresses_survive_their_text() {
-        for node in ["gpu1:7411", "[::1]:7411", "10.0.0.7:1", "unix:/run/a#b.sock"] {
+        for node in ["gpu1:7583", "[::1]:7583", "10.0.0.7:1", "unix:/run/a#b.sock"] {
             let address = SessionAddress { node: node.parse().unwrap(), token: LeaseToken([0xa5; 32]) };
             assert_eq!(address.to_string().parse(), Ok(address));
         }
@@ -98,10 +98,10 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused() {
-        for text in ["", "gpu1", ":7411", "gpu1:port", "gpu1:70000", "::1:7411", "unix:"] {
+        for text in ["", "gpu1", ":7583", "gpu1:port", "gpu1:70000", "::1:7583", "unix:"] {
             assert_eq!(text.parse::<Endpoint>(), Err(AddressError::Endpoint(text.to_owned())));
         }
-        for text in ["gpu1:7411", "gpu1:7411#", "gpu1:7411#12", &format!("gpu1:7411#{}", "é".repeat(32))] {
+        for text in ["gpu1:7583", "gpu1:7583#", "gpu1:7583#12", &format!("gpu1:7583#{}", "é".repeat(32))] {
             assert_eq!(text.parse::<SessionAddress>(), Err(AddressError::Token));
         }
     }

@@ -125,7 +125,8 @@ impl FrameDecoder {
 
     /// Room for at least `count` bytes; `received` says how many came.
     pub fn space(&mut self, count: usize) -> &mut [u8] {
-        if self.taken > 0 {
+        // What is left moves to the front only where there is no room behind it, or where nothing is left to move.
+        if self.taken == self.filled || self.buffer.len() < self.filled + count {
             self.buffer.copy_within(self.taken..self.filled, 0);
             self.filled -= self.taken;
             self.taken = 0;

@@ -23,11 +23,11 @@
 #![allow(non_camel_case_types)] // commands bear the names of driver functions
 
 pub mod address;
-mod attachment;
 mod codec;
 mod command;
 pub mod control;
 mod error;
+mod extent;
 pub mod frame;
 mod generated {
     pub(crate) mod commands;
@@ -39,10 +39,10 @@ mod sample;
 mod tests;
 mod types;
 
-pub use attachment::{Attachment, NodeAddress, NotAnAddress, NotAnAttachment};
 pub use codec::{Decode, Encode, Reader, decode};
 pub use command::{Command, HostCall, HostWrite, Op, ReplyHead, Sticky, Target};
 pub use error::WireError;
+pub use extent::{product, rows};
 pub use frame::{BULK_SIZE_MAX, FRAME_SIZE_MAX, Frame, FrameDecoder, Header, Kind};
 pub use handshake::VERSION;
 pub use types::*;

@@ -70,8 +70,20 @@ pub(crate) enum Kind {
     Raw(String),
 }
 
-/// A product of parameter names and numbers, in bytes or elements.
-pub(crate) type Length = Vec<String>;
+/// How much memory a parameter stands for, in bytes or elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    Product(Product),
+    /// So many rows of such a length, their starts so far apart.
+    Rows {
+        count: Product,
+        length: Product,
+        pitch: Product,
+    },
+}
+
+/// Names of parameters and numbers, to be multiplied.
+pub(crate) type Product = Vec<String>;
 
 /// A message of the session: its own fields and those of its answer, as (name, wire type).
 #[derive(Debug, Default)]

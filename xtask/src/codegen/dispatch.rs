@@ -7,8 +7,8 @@ use super::{declaration::*, source, stubs::extent};
 pub(crate) fn generate(api: &Declarations) -> String {
     let mut out = source::header("The worker's dispatch: from a message to a call of the driver.");
     out += "#![allow(non_snake_case)] // CUDA's names\n\n";
-    out += "use sluice_cuda::*;\nuse sluice_wire::{Decode, Encode, Op, Reader, Target, commands};\n\n";
-    out += "use crate::execute::{Execute, Refusal, extent, finished};\n\n";
+    out += "use sluice_cuda::*;\nuse sluice_wire::{Decode, Encode, Op, Reader, Target, commands, product, rows};\n\n";
+    out += "use crate::execute::{Execute, Refusal, finished};\n\n";
     customs(&mut out, api);
     out += "/// Decodes one command, executes it, and appends what its answer carries to `reply`.\n";
     out += "pub fn dispatch<S: Execute + Custom>(session: &S, op: Op, payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Refusal> {\n";
@@ -86,14 +86,7 @@ fn call(out: &mut String, function: &Function) {
                 format!("&mut {local}")
             }
             Kind::Address(length) => {
-                let length: Length = length
-                    .iter()
-                    .map(|factor| match factor.parse::<u64>() {
-                        Ok(_) => factor.clone(),
-                        Err(_) => format!("command.{factor}"),
-                    })
-                    .collect();
-                format!("session.range({field}, {})?", extent(&length))
+                format!("session.range({field}, {})?", extent(length, |name| format!("command.{name}")))
             }
             Kind::Out { of, .. } => {
                 let _ = writeln!(out, "let mut {local}: {of} = Default::default();");

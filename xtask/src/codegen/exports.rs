@@ -10,7 +10,7 @@ use super::{declaration::*, source};
 pub(crate) fn client(api: &Declarations) -> String {
     let mut out = source::header("The symbols of the client's `libcuda.so.1`.");
     out += "#![allow(non_snake_case, non_upper_case_globals)] // CUDA's names\n\n";
-    out += "use std::{ffi::{c_char, c_void}, sync::Once};\n\nuse sluice_cuda::*;\n\nuse crate::{api, generated::stubs, session};\n\n";
+    out += "use std::{ffi::{c_char, c_void}, sync::Once};\n\nuse sluice_cuda::*;\n\nuse crate::{api, evidence, generated::stubs, session};\n\n";
     out += CLIENT_ROWS;
     out += DEFAULT_STREAMS;
     out += MARKER;
@@ -97,7 +97,7 @@ macro_rules! rows {
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern \"C\" fn $export($($parameter: $of),*) -> CUresult {
             // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
-            guard(|| unsafe { api::$function($($argument),*) }.into())
+            evidence::note(Fn::$function, guard(|| unsafe { api::$function($($argument),*) }.into()))
         }
     };
     (@travels $export:ident $function:ident ($($parameter:ident: $of:ty),*) ($($argument:expr),*)) => {
@@ -107,7 +107,7 @@ macro_rules! rows {
                 // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
                 unsafe { stubs::$function(session $(, $argument)*) }
             };
-            guard(|| session::enter().and_then(|session| call(&session)).into())
+            evidence::note(Fn::$function, guard(|| session::enter().and_then(|session| call(&session)).into()))
         }
     };
     (@absent $export:ident $function:ident ($($parameter:ident: $of:ty),*) $reason:literal) => {

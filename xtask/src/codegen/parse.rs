@@ -96,7 +96,7 @@ fn parameter(text: &str) -> anyhow::Result<Parameter> {
 fn kind(text: &str) -> Kind {
     let array = |text: &str| {
         let (of, length) = text.strip_suffix(']')?.split_once('[')?;
-        Some((of.to_string(), length.split(" * ").map(str::to_string).collect::<Length>()))
+        Some((of.to_string(), self::length(length)))
     };
     if text.starts_with('*') {
         return Kind::Raw(text.into());
@@ -126,6 +126,17 @@ fn kind(text: &str) -> Kind {
         None if handle_type(text).is_some() => Kind::Use(text.into()),
         None => Kind::Value(text.into()),
     }
+}
+
+/// `N * 4`, or `HEIGHT of WIDTH * 4 by PITCH`.
+fn length(text: &str) -> Length {
+    let product = |text: &str| text.split(" * ").map(str::to_string).collect::<Product>();
+    let rows = |text: &str| {
+        let (count, rest) = text.split_once(" of ")?;
+        let (length, pitch) = rest.split_once(" by ")?;
+        Some(Length::Rows { count: product(count), length: product(length), pitch: product(pitch) })
+    };
+    rows(text).unwrap_or_else(|| Length::Product(product(text)))
 }
 
 fn message(line: &str) -> anyhow::Result<Message> {
@@ -219,7 +230,7 @@ mod tests {
             "cuX_v2(a: dptr[N * 4], N: usize, s: Stream, e: new Event, p: out? i32) waiting @3020 ptsz@7000",
         );
         let kinds: Vec<&Kind> = f.parameters.as_ref().unwrap().iter().map(|p| &p.kind).collect();
-        assert_eq!(kinds[0], &Kind::Address(vec!["N".into(), "4".into()]));
+        assert_eq!(kinds[0], &Kind::Address(Length::Product(vec!["N".into(), "4".into()])));
         assert_eq!(kinds[1], &Kind::Value("usize".into()));
         assert_eq!(kinds[2], &Kind::Use("Stream".into()));
         assert_eq!(kinds[3], &Kind::New("Event".into()));
@@ -228,6 +239,17 @@ mod tests {
             (f.symbol(), f.version, f.variant.as_ref().unwrap().version),
             ("cuX", Some(3020), Some(7000))
         );
+    }
+
+    #[test]
+    fn rows_have_a_count_a_length_and_a_pitch() {
+        let f = one("cuX(d: dptr[H of W * 4 by P], P: usize, W: usize, H: usize) queued @3020");
+        let rows = Length::Rows {
+            count: vec!["H".into()],
+            length: vec!["W".into(), "4".into()],
+            pitch: vec!["P".into()],
+        };
+        assert_eq!(f.parameters.unwrap()[0].kind, Kind::Address(rows));
     }
 
     #[test]

@@ -9,8 +9,7 @@ pub(crate) fn generate(api: &Declarations) -> String {
         "Client stubs of the functions that only travel: check, translate handles, send, and write what came back.",
     );
     out += "#![allow(non_snake_case)] // CUDA's names\n\n";
-    out +=
-        "use sluice_cuda::*;\nuse sluice_wire::commands;\n\nuse crate::issue::{Issue, extent, wanted};\n\n";
+    out += "use sluice_cuda::*;\nuse sluice_wire::{commands, product, rows};\n\nuse crate::issue::{Issue, wanted};\n\n";
     for function in api.functions.iter().filter(|f| f.class.is_generated()) {
         stub(&mut out, function);
     }
@@ -47,7 +46,10 @@ fn stub(out: &mut String, function: &Function) {
                 after.push(format!("{SAFE} unsafe {{ {name}.write(minted) }};"));
             }
             Kind::Address(length) => {
-                fields.push(format!("{name}: session.range({name}, {})?", extent(length)));
+                fields.push(format!(
+                    "{name}: session.range({name}, {})?",
+                    extent(length, |name| format!("{name} as u64"))
+                ));
             }
             Kind::Out { of, optional } => {
                 if !optional {
@@ -86,13 +88,20 @@ fn stub(out: &mut String, function: &Function) {
 
 const SAFE: &str = "// SAFETY: not null, and the caller's to be written.\n";
 
-/// A length as an expression, in bytes.
-pub(crate) fn extent(length: &Length) -> String {
-    match length.as_slice() {
-        [one] => format!("{one} as u64"),
-        factors => format!(
-            "extent(&[{}])",
-            factors.iter().map(|f| format!("{f} as u64")).collect::<Vec<_>>().join(", ")
-        ),
+/// A length as an expression, in bytes; `name` turns a parameter into an expression.
+pub(crate) fn extent(length: &Length, name: impl Fn(&str) -> String) -> String {
+    let factor = |factor: &String| match factor.parse::<u64>() {
+        Ok(number) => number.to_string(),
+        Err(_) => name(factor),
+    };
+    let product = |factors: &Product| match factors.as_slice() {
+        [one] => factor(one),
+        many => format!("product(&[{}])", many.iter().map(factor).collect::<Vec<_>>().join(", ")),
+    };
+    match length {
+        Length::Product(factors) => product(factors),
+        Length::Rows { count, length, pitch } => {
+            format!("rows({}, {}, {})", product(count), product(length), product(pitch))
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::evidence;
 use crate::node::{self, Node};
 use crate::process::{self, Ended};
 use crate::test::Tally;
@@ -67,7 +68,15 @@ fn bare_program(node: &Node, options: &[&str], name: &str) -> Command {
 
 /// Runs a program whose last word is PASS.
 fn expect_pass(command: &mut Command, name: &str, limit: Duration) -> Result<Ended> {
-    let ended = finish(command, name, limit)?;
+    command.env("SLUICE_EVIDENCE", evidence::folder(name)?);
+    let outcome = finish(command, name, limit).and_then(|ended| passed(ended, limit));
+    if outcome.is_err() {
+        evidence::forget(name);
+    }
+    outcome
+}
+
+fn passed(ended: Ended, limit: Duration) -> Result<Ended> {
     match ended.code {
         Some(0) if ended.output.contains("PASS") => Ok(ended),
         Some(code) => bail!("exit code {code}: {}", tail(&ended.output)),
@@ -106,7 +115,7 @@ fn expect_clean(node: &Node) -> Result<()> {
     node.wait_until_free(Duration::from_secs(5))?;
     let gpus: serde_json::Value = serde_json::from_str(&node.query("gpus")?)?;
     for gpu in gpus.as_array().context("a list of GPUs")? {
-        for held in ["used_memory", "leased_memory", "leased_ppm", "leases"] {
+        for held in ["memory_used", "memory_leased", "share_leased_ppm", "sessions"] {
             ensure!(gpu[held] == 0, "{held} of {gpu} is not 0");
         }
     }

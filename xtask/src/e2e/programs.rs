@@ -1,10 +1,9 @@
 //! The programs that users bring, unmodified: over TCP, and again from a machine of their own.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use crate::e2e::namespaces::Separation;
 use crate::e2e::{expect_clean, expect_pass, program_file, sluice_run, start_node};
@@ -106,28 +105,15 @@ impl Program {
                 words.extend(arguments.iter().map(PathBuf::from));
                 Ok(words)
             }
-            Program::Cuda(file) => Ok(vec![nvcc(file)?]),
+            Program::Cuda(file) => {
+                let program = crate::e2e::logs().join(file.trim_end_matches(".cu"));
+                python::nvcc(&program_file(file), &program)?;
+                Ok(vec![program])
+            }
             Program::Rust(package) => {
                 process::run(process::cargo().args(["build", "--release", "--package", package]))?;
                 Ok(vec![crate::target_folder().join("release").join(package)])
             }
         }
     }
-}
-
-/// Builds a CUDA C++ file with the compiler from PyPI: default options, so a static CUDA runtime.
-fn nvcc(file: &str) -> Result<PathBuf> {
-    let python = python::CUDA_13.ready()?;
-    let packages = python::CUDA_13.site_packages()?;
-    let toolkit = ["nvidia/cu13", "nvidia/cuda_nvcc"].map(|folder| packages.join(folder));
-    let toolkit = toolkit.iter().find(|folder| folder.join("bin/nvcc").is_file());
-    let toolkit = toolkit.with_context(|| format!("no nvcc beside {}", python.display()))?;
-    let program = crate::target_folder().join("e2e-logs").join(file.trim_end_matches(".cu"));
-    let mut command = Command::new(toolkit.join("bin/nvcc"));
-    command.arg("-o").arg(&program).arg(program_file(file)).arg("-L").arg(toolkit.join("lib"));
-    process::run(&mut command)?;
-    if !program.is_file() {
-        bail!("nvcc made no {}", program.display());
-    }
-    Ok(program)
 }

@@ -11,7 +11,7 @@ use std::{
 
 use sluice_cuda::*;
 
-use crate::{api, generated::stubs, session};
+use crate::{api, evidence, generated::stubs, session};
 
 macro_rules! rows {
     ($($how:ident $export:ident $function:ident ($($parameter:ident: $of:ty),*) $last:tt;)*) => {
@@ -21,7 +21,7 @@ macro_rules! rows {
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $export($($parameter: $of),*) -> CUresult {
             // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
-            guard(|| unsafe { api::$function($($argument),*) }.into())
+            evidence::note(Fn::$function, guard(|| unsafe { api::$function($($argument),*) }.into()))
         }
     };
     (@travels $export:ident $function:ident ($($parameter:ident: $of:ty),*) ($($argument:expr),*)) => {
@@ -31,7 +31,7 @@ macro_rules! rows {
                 // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
                 unsafe { stubs::$function(session $(, $argument)*) }
             };
-            guard(|| session::enter().and_then(|session| call(&session)).into())
+            evidence::note(Fn::$function, guard(|| session::enter().and_then(|session| call(&session)).into()))
         }
     };
     (@absent $export:ident $function:ident ($($parameter:ident: $of:ty),*) $reason:literal) => {
@@ -332,18 +332,18 @@ rows! {
     travels cuMemsetD32Async_ptsz cuMemsetD32Async (dstDevice: CUdeviceptr, ui: u32, N: usize, hStream: CUstream) (dstDevice, ui, N, per_thread(hStream));
     absent cuMemsetD16 cuMemsetD16 () "prototype of CUDA before its _v2";
     absent cuMemsetD2D16 cuMemsetD2D16 () "prototype of CUDA before its _v2";
-    absent cuMemsetD2D16Async cuMemsetD2D16Async (dstDevice: CUdeviceptr, dstPitch: usize, us: u16, Width: usize, Height: usize, hStream: CUstream) "not built yet";
-    absent cuMemsetD2D16Async_ptsz cuMemsetD2D16Async (dstDevice: CUdeviceptr, dstPitch: usize, us: u16, Width: usize, Height: usize, hStream: CUstream) "not built yet";
+    travels cuMemsetD2D16Async cuMemsetD2D16Async (dstDevice: CUdeviceptr, dstPitch: usize, us: u16, Width: usize, Height: usize, hStream: CUstream) (dstDevice, dstPitch, us, Width, Height, legacy(hStream));
+    travels cuMemsetD2D16Async_ptsz cuMemsetD2D16Async (dstDevice: CUdeviceptr, dstPitch: usize, us: u16, Width: usize, Height: usize, hStream: CUstream) (dstDevice, dstPitch, us, Width, Height, per_thread(hStream));
     absent cuMemsetD2D16_v2 cuMemsetD2D16_v2 (dstDevice: CUdeviceptr, dstPitch: usize, us: u16, Width: usize, Height: usize) "not built yet";
     absent cuMemsetD2D16_v2_ptds cuMemsetD2D16_v2 (dstDevice: CUdeviceptr, dstPitch: usize, us: u16, Width: usize, Height: usize) "not built yet";
     absent cuMemsetD2D32 cuMemsetD2D32 () "prototype of CUDA before its _v2";
-    absent cuMemsetD2D32Async cuMemsetD2D32Async (dstDevice: CUdeviceptr, dstPitch: usize, ui: u32, Width: usize, Height: usize, hStream: CUstream) "not built yet";
-    absent cuMemsetD2D32Async_ptsz cuMemsetD2D32Async (dstDevice: CUdeviceptr, dstPitch: usize, ui: u32, Width: usize, Height: usize, hStream: CUstream) "not built yet";
+    travels cuMemsetD2D32Async cuMemsetD2D32Async (dstDevice: CUdeviceptr, dstPitch: usize, ui: u32, Width: usize, Height: usize, hStream: CUstream) (dstDevice, dstPitch, ui, Width, Height, legacy(hStream));
+    travels cuMemsetD2D32Async_ptsz cuMemsetD2D32Async (dstDevice: CUdeviceptr, dstPitch: usize, ui: u32, Width: usize, Height: usize, hStream: CUstream) (dstDevice, dstPitch, ui, Width, Height, per_thread(hStream));
     absent cuMemsetD2D32_v2 cuMemsetD2D32_v2 (dstDevice: CUdeviceptr, dstPitch: usize, ui: u32, Width: usize, Height: usize) "not built yet";
     absent cuMemsetD2D32_v2_ptds cuMemsetD2D32_v2 (dstDevice: CUdeviceptr, dstPitch: usize, ui: u32, Width: usize, Height: usize) "not built yet";
     absent cuMemsetD2D8 cuMemsetD2D8 () "prototype of CUDA before its _v2";
-    absent cuMemsetD2D8Async cuMemsetD2D8Async (dstDevice: CUdeviceptr, dstPitch: usize, uc: u8, Width: usize, Height: usize, hStream: CUstream) "not built yet";
-    absent cuMemsetD2D8Async_ptsz cuMemsetD2D8Async (dstDevice: CUdeviceptr, dstPitch: usize, uc: u8, Width: usize, Height: usize, hStream: CUstream) "not built yet";
+    travels cuMemsetD2D8Async cuMemsetD2D8Async (dstDevice: CUdeviceptr, dstPitch: usize, uc: u8, Width: usize, Height: usize, hStream: CUstream) (dstDevice, dstPitch, uc, Width, Height, legacy(hStream));
+    travels cuMemsetD2D8Async_ptsz cuMemsetD2D8Async (dstDevice: CUdeviceptr, dstPitch: usize, uc: u8, Width: usize, Height: usize, hStream: CUstream) (dstDevice, dstPitch, uc, Width, Height, per_thread(hStream));
     absent cuMemsetD2D8_v2 cuMemsetD2D8_v2 (dstDevice: CUdeviceptr, dstPitch: usize, uc: u8, Width: usize, Height: usize) "not built yet";
     absent cuMemsetD2D8_v2_ptds cuMemsetD2D8_v2 (dstDevice: CUdeviceptr, dstPitch: usize, uc: u8, Width: usize, Height: usize) "not built yet";
     absent cuMemsetD32 cuMemsetD32 () "prototype of CUDA before its _v2";

@@ -5,9 +5,9 @@
 #![allow(non_snake_case)] // CUDA's names
 
 use sluice_cuda::*;
-use sluice_wire::commands;
+use sluice_wire::{commands, product, rows};
 
-use crate::issue::{Issue, extent, wanted};
+use crate::issue::{Issue, wanted};
 
 pub(crate) unsafe fn cuCtxSynchronize<S: Issue>(session: &S) -> Result<(), CUresult> {
     session.call(&commands::cuCtxSynchronize {}, |()| ())?;
@@ -54,7 +54,7 @@ pub(crate) unsafe fn cuMemsetD16Async<S: Issue>(
     hStream: CUstream,
 ) -> Result<(), CUresult> {
     session.queue(&commands::cuMemsetD16Async {
-        dstDevice: session.range(dstDevice, extent(&[N as u64, 2 as u64]))?,
+        dstDevice: session.range(dstDevice, product(&[N as u64, 2]))?,
         us,
         N: N as u64,
         hStream: session.find(hStream)?,
@@ -70,9 +70,71 @@ pub(crate) unsafe fn cuMemsetD32Async<S: Issue>(
     hStream: CUstream,
 ) -> Result<(), CUresult> {
     session.queue(&commands::cuMemsetD32Async {
-        dstDevice: session.range(dstDevice, extent(&[N as u64, 4 as u64]))?,
+        dstDevice: session.range(dstDevice, product(&[N as u64, 4]))?,
         ui,
         N: N as u64,
+        hStream: session.find(hStream)?,
+    })?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemsetD2D16Async<S: Issue>(
+    session: &S,
+    dstDevice: CUdeviceptr,
+    dstPitch: usize,
+    us: u16,
+    Width: usize,
+    Height: usize,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuMemsetD2D16Async {
+        dstDevice: session
+            .range(dstDevice, rows(Height as u64, product(&[Width as u64, 2]), dstPitch as u64))?,
+        dstPitch: dstPitch as u64,
+        us,
+        Width: Width as u64,
+        Height: Height as u64,
+        hStream: session.find(hStream)?,
+    })?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemsetD2D32Async<S: Issue>(
+    session: &S,
+    dstDevice: CUdeviceptr,
+    dstPitch: usize,
+    ui: u32,
+    Width: usize,
+    Height: usize,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuMemsetD2D32Async {
+        dstDevice: session
+            .range(dstDevice, rows(Height as u64, product(&[Width as u64, 4]), dstPitch as u64))?,
+        dstPitch: dstPitch as u64,
+        ui,
+        Width: Width as u64,
+        Height: Height as u64,
+        hStream: session.find(hStream)?,
+    })?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemsetD2D8Async<S: Issue>(
+    session: &S,
+    dstDevice: CUdeviceptr,
+    dstPitch: usize,
+    uc: u8,
+    Width: usize,
+    Height: usize,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuMemsetD2D8Async {
+        dstDevice: session.range(dstDevice, rows(Height as u64, Width as u64, dstPitch as u64))?,
+        dstPitch: dstPitch as u64,
+        uc,
+        Width: Width as u64,
+        Height: Height as u64,
         hStream: session.find(hStream)?,
     })?;
     Ok(())

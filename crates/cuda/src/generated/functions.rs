@@ -222,13 +222,13 @@ functions! {
     cuMemsetD32Async "cuMemsetD32Async" (Some(3020)) ("cuMemsetD32Async_ptsz" (Some(7000))) Class::Queued;
     cuMemsetD16 "cuMemsetD16" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
     cuMemsetD2D16 "cuMemsetD2D16" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
-    cuMemsetD2D16Async "cuMemsetD2D16Async" (Some(3020)) ("cuMemsetD2D16Async_ptsz" (Some(7000))) Class::Absent("not built yet");
+    cuMemsetD2D16Async "cuMemsetD2D16Async" (Some(3020)) ("cuMemsetD2D16Async_ptsz" (Some(7000))) Class::Queued;
     cuMemsetD2D16_v2 "cuMemsetD2D16" (Some(3020)) ("cuMemsetD2D16_v2_ptds" (Some(7000))) Class::Absent("not built yet");
     cuMemsetD2D32 "cuMemsetD2D32" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
-    cuMemsetD2D32Async "cuMemsetD2D32Async" (Some(3020)) ("cuMemsetD2D32Async_ptsz" (Some(7000))) Class::Absent("not built yet");
+    cuMemsetD2D32Async "cuMemsetD2D32Async" (Some(3020)) ("cuMemsetD2D32Async_ptsz" (Some(7000))) Class::Queued;
     cuMemsetD2D32_v2 "cuMemsetD2D32" (Some(3020)) ("cuMemsetD2D32_v2_ptds" (Some(7000))) Class::Absent("not built yet");
     cuMemsetD2D8 "cuMemsetD2D8" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
-    cuMemsetD2D8Async "cuMemsetD2D8Async" (Some(3020)) ("cuMemsetD2D8Async_ptsz" (Some(7000))) Class::Absent("not built yet");
+    cuMemsetD2D8Async "cuMemsetD2D8Async" (Some(3020)) ("cuMemsetD2D8Async_ptsz" (Some(7000))) Class::Queued;
     cuMemsetD2D8_v2 "cuMemsetD2D8" (Some(3020)) ("cuMemsetD2D8_v2_ptds" (Some(7000))) Class::Absent("not built yet");
     cuMemsetD32 "cuMemsetD32" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
     cuMemsetD8 "cuMemsetD8" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");

@@ -219,6 +219,36 @@ impl Command for cuMemsetD32Async {
 }
 
 message! {
+pub struct cuMemsetD2D16Async { dstDevice: DevicePtr, dstPitch: u64, us: u16, Width: u64, Height: u64, hStream: StreamId }
+}
+
+impl Command for cuMemsetD2D16Async {
+    const OP: Op = Op::of(Fn::cuMemsetD2D16Async);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuMemsetD2D32Async { dstDevice: DevicePtr, dstPitch: u64, ui: u32, Width: u64, Height: u64, hStream: StreamId }
+}
+
+impl Command for cuMemsetD2D32Async {
+    const OP: Op = Op::of(Fn::cuMemsetD2D32Async);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuMemsetD2D8Async { dstDevice: DevicePtr, dstPitch: u64, uc: u8, Width: u64, Height: u64, hStream: StreamId }
+}
+
+impl Command for cuMemsetD2D8Async {
+    const OP: Op = Op::of(Fn::cuMemsetD2D8Async);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct cuStreamCreateWithPriority { phStream: StreamId, flags: u32, priority: i32 }
 }
 
@@ -549,5 +579,5 @@ pub(crate) const OWN: &[&str] =
 /// Calls a macro with the name of every message.
 #[macro_export]
 macro_rules! for_each_command {
-($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamBeginCapture_v2 cuStreamEndCapture cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy MemoryCommit MemoryDecommit ImageQuery ImageData HostCallDone } };
+($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamBeginCapture_v2 cuStreamEndCapture cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy MemoryCommit MemoryDecommit ImageQuery ImageData HostCallDone } };
 }

@@ -5,9 +5,9 @@
 #![allow(non_snake_case)] // CUDA's names
 
 use sluice_cuda::*;
-use sluice_wire::{Decode, Encode, Op, Reader, Target, commands};
+use sluice_wire::{Decode, Encode, Op, Reader, Target, commands, product, rows};
 
-use crate::execute::{Execute, Refusal, extent, finished};
+use crate::execute::{Execute, Refusal, finished};
 
 /// The commands that are executed by hand. Answers are appended to `reply` by their own `encode`.
 pub trait Custom {
@@ -228,8 +228,8 @@ pub fn dispatch<S: Execute + Custom>(
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
-                    session.range(command.dstDevice, command.ByteCount as u64)?,
-                    session.range(command.srcDevice, command.ByteCount as u64)?,
+                    session.range(command.dstDevice, command.ByteCount)?,
+                    session.range(command.srcDevice, command.ByteCount)?,
                     command.ByteCount as usize,
                     session.find(command.hStream)?,
                 )
@@ -248,7 +248,7 @@ pub fn dispatch<S: Execute + Custom>(
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
-                    session.range(command.dstDevice, command.N as u64)?,
+                    session.range(command.dstDevice, command.N)?,
                     command.uc,
                     command.N as usize,
                     session.find(command.hStream)?,
@@ -263,7 +263,7 @@ pub fn dispatch<S: Execute + Custom>(
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
-                    session.range(command.dstDevice, extent(&[command.N as u64, 2 as u64]))?,
+                    session.range(command.dstDevice, product(&[command.N, 2]))?,
                     command.us,
                     command.N as usize,
                     session.find(command.hStream)?,
@@ -278,9 +278,67 @@ pub fn dispatch<S: Execute + Custom>(
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
-                    session.range(command.dstDevice, extent(&[command.N as u64, 4 as u64]))?,
+                    session.range(command.dstDevice, product(&[command.N, 4]))?,
                     command.ui,
                     command.N as usize,
+                    session.find(command.hStream)?,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuMemsetD2D16Async)) => {
+            let command = commands::cuMemsetD2D16Async::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuMemsetD2D16Async.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.range(
+                        command.dstDevice,
+                        rows(command.Height, product(&[command.Width, 2]), command.dstPitch),
+                    )?,
+                    command.dstPitch as usize,
+                    command.us,
+                    command.Width as usize,
+                    command.Height as usize,
+                    session.find(command.hStream)?,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuMemsetD2D32Async)) => {
+            let command = commands::cuMemsetD2D32Async::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuMemsetD2D32Async.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.range(
+                        command.dstDevice,
+                        rows(command.Height, product(&[command.Width, 4]), command.dstPitch),
+                    )?,
+                    command.dstPitch as usize,
+                    command.ui,
+                    command.Width as usize,
+                    command.Height as usize,
+                    session.find(command.hStream)?,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuMemsetD2D8Async)) => {
+            let command = commands::cuMemsetD2D8Async::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuMemsetD2D8Async.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session
+                        .range(command.dstDevice, rows(command.Height, command.Width, command.dstPitch))?,
+                    command.dstPitch as usize,
+                    command.uc,
+                    command.Width as usize,
+                    command.Height as usize,
                     session.find(command.hStream)?,
                 )
             })?;

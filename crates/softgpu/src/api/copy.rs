@@ -1,0 +1,361 @@
+//! Copies and fills (CUDA Driver API: Memory Management).
+
+use std::ffi::c_void;
+
+use sluice_cuda::{
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype, CUresult,
+    CUstream,
+};
+
+use crate::copy::{self, Extent, Fill, Place, require_device};
+use crate::status::{Result, Status, call, require};
+use crate::stream;
+
+/// A copy of one row.
+fn line(to: u64, from: u64, size: usize, stream: CUstream, synchronous: bool) -> Result<()> {
+    let target = stream::target(stream)?;
+    copy::submit(&target, Place::line(to), Place::line(from), Extent::line(size as u64), synchronous)
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, size: usize) -> CUresult {
+    call(|| line(to, from, size, CUstream::LEGACY, true))
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpyAsync(
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    size: usize,
+    s: CUstream,
+) -> CUresult {
+    call(|| line(to, from, size, s, false))
+}
+
+/// Refuses a nonempty copy whose device side is not an address of a device.
+fn device_side(address: CUdeviceptr, size: usize) -> Result<()> {
+    if size == 0 { Ok(()) } else { require_device(address) }
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpyHtoD_v2(
+    to: CUdeviceptr,
+    from: *const c_void,
+    size: usize,
+) -> CUresult {
+    call(|| {
+        stream::target(CUstream::LEGACY)?;
+        device_side(to, size)?;
+        line(to, from as u64, size, CUstream::LEGACY, true)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: CUdeviceptr,
+    from: *const c_void,
+    size: usize,
+    s: CUstream,
+) -> CUresult {
+    call(|| {
+        stream::target(s)?;
+        device_side(to, size)?;
+        line(to, from as u64, size, s, false)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, size: usize) -> CUresult {
+    call(|| {
+        stream::target(CUstream::LEGACY)?;
+        device_side(from, size)?;
+        line(to as u64, from, size, CUstream::LEGACY, true)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: *mut c_void,
+    from: CUdeviceptr,
+    size: usize,
+    s: CUstream,
+) -> CUresult {
+    call(|| {
+        stream::target(s)?;
+        device_side(from, size)?;
+        line(to as u64, from, size, s, false)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, size: usize) -> CUresult {
+    // Within a device the call does not wait (CUDA Driver API, API synchronization behavior).
+    // SAFETY: passed on.
+    unsafe { cuMemcpyDtoDAsync_v2(to, from, size, CUstream::LEGACY) }
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    size: usize,
+    s: CUstream,
+) -> CUresult {
+    call(|| {
+        stream::target(s)?;
+        device_side(to, size)?;
+        device_side(from, size)?;
+        line(to, from, size, s, false)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpyPeer(
+    to: CUdeviceptr,
+    _to_context: CUcontext,
+    from: CUdeviceptr,
+    _from_context: CUcontext,
+    size: usize,
+) -> CUresult {
+    // SAFETY: passed on.
+    unsafe { cuMemcpyDtoDAsync_v2(to, from, size, CUstream::LEGACY) }
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpyPeerAsync(
+    to: CUdeviceptr,
+    _to_context: CUcontext,
+    from: CUdeviceptr,
+    _from_context: CUcontext,
+    size: usize,
+    s: CUstream,
+) -> CUresult {
+    // SAFETY: passed on.
+    unsafe { cuMemcpyDtoDAsync_v2(to, from, size, s) }
+}
+
+/// One side of a strided copy as the structures describe it.
+struct Side {
+    kind: CUmemorytype,
+    host: u64,
+    device: u64,
+    x: usize,
+    y: usize,
+    z: usize,
+    pitch: usize,
+    /// Rows per slice; 0 where there is one slice.
+    height: usize,
+}
+
+impl Side {
+    fn place(&self, extent: Extent) -> Result<Place> {
+        let base = match self.kind {
+            CUmemorytype::HOST => self.host,
+            CUmemorytype::DEVICE | CUmemorytype::UNIFIED => self.device,
+            // Arrays do not exist here.
+            CUmemorytype::ARRAY => return Err(Status::NOT_SUPPORTED),
+            _ => return Err(Status::INVALID_VALUE),
+        };
+        if self.kind == CUmemorytype::DEVICE && !extent.is_empty() {
+            require_device(base)?;
+        }
+        let pitch = if self.pitch == 0 { extent.width } else { self.pitch as u64 };
+        let rows = if self.height == 0 { extent.height } else { self.height as u64 };
+        let overflow = Status::INVALID_VALUE;
+        let slice = pitch.checked_mul(rows).ok_or(overflow)?;
+        let offset = (self.z as u64).checked_mul(slice).ok_or(overflow)?;
+        let offset =
+            (self.y as u64).checked_mul(pitch).and_then(|y| y.checked_add(offset)).ok_or(overflow)?;
+        let offset = offset.checked_add(self.x as u64).ok_or(overflow)?;
+        Ok(Place { address: base.checked_add(offset).ok_or(overflow)?, pitch, slice })
+    }
+}
+
+/// Destination, source and size of a two-dimensional copy.
+fn places_2d(copy: &CUDA_MEMCPY2D) -> Result<(Place, Place, Extent)> {
+    let extent = Extent { width: copy.WidthInBytes as u64, height: copy.Height as u64, depth: 1 };
+    let from = Side {
+        kind: copy.srcMemoryType,
+        host: copy.srcHost as u64,
+        device: copy.srcDevice,
+        x: copy.srcXInBytes,
+        y: copy.srcY,
+        z: 0,
+        pitch: copy.srcPitch,
+        height: 0,
+    };
+    let to = Side {
+        kind: copy.dstMemoryType,
+        host: copy.dstHost as u64,
+        device: copy.dstDevice,
+        x: copy.dstXInBytes,
+        y: copy.dstY,
+        z: 0,
+        pitch: copy.dstPitch,
+        height: 0,
+    };
+    Ok((to.place(extent)?, from.place(extent)?, extent))
+}
+
+/// Destination, source and size of a three-dimensional copy.
+pub(super) fn places_3d(copy: &CUDA_MEMCPY3D) -> Result<(Place, Place, Extent)> {
+    let extent =
+        Extent { width: copy.WidthInBytes as u64, height: copy.Height as u64, depth: copy.Depth as u64 };
+    let from = Side {
+        kind: copy.srcMemoryType,
+        host: copy.srcHost as u64,
+        device: copy.srcDevice,
+        x: copy.srcXInBytes,
+        y: copy.srcY,
+        z: copy.srcZ,
+        pitch: copy.srcPitch,
+        height: copy.srcHeight,
+    };
+    let to = Side {
+        kind: copy.dstMemoryType,
+        host: copy.dstHost as u64,
+        device: copy.dstDevice,
+        x: copy.dstXInBytes,
+        y: copy.dstY,
+        z: copy.dstZ,
+        pitch: copy.dstPitch,
+        height: copy.dstHeight,
+    };
+    Ok((to.place(extent)?, from.place(extent)?, extent))
+}
+
+/// # Safety
+/// `copy` is null or an input structure.
+unsafe fn submit_2d(copy: *const CUDA_MEMCPY2D, s: CUstream, synchronous: bool) -> Result<()> {
+    require(copy)?;
+    let target = stream::target(s)?;
+    // SAFETY: by this function's contract.
+    let (to, from, extent) = places_2d(&unsafe { copy.read_unaligned() })?;
+    copy::submit(&target, to, from, extent, synchronous)
+}
+
+/// # Safety
+/// `copy` is null or an input structure.
+unsafe fn submit_3d(copy: *const CUDA_MEMCPY3D, s: CUstream, synchronous: bool) -> Result<()> {
+    require(copy)?;
+    let target = stream::target(s)?;
+    // SAFETY: by this function's contract.
+    let (to, from, extent) = places_3d(&unsafe { copy.read_unaligned() })?;
+    copy::submit(&target, to, from, extent, synchronous)
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpy2D_v2(copy: *const CUDA_MEMCPY2D) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { submit_2d(copy, CUstream::LEGACY, true) })
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, s: CUstream) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { submit_2d(copy, s, false) })
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpy3D_v2(copy: *const CUDA_MEMCPY3D) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { submit_3d(copy, CUstream::LEGACY, true) })
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpy3DAsync_v2(copy: *const CUDA_MEMCPY3D, s: CUstream) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { submit_3d(copy, s, false) })
+}
+
+/// The same copy without its contexts, which an address does not need here.
+///
+/// # Safety
+/// `copy` is null or an input structure.
+unsafe fn submit_peer(copy: *const CUDA_MEMCPY3D_PEER, s: CUstream) -> Result<()> {
+    require(copy)?;
+    // SAFETY: by this function's contract; the two structures differ only in that the contexts stand where the other
+    // has reserved pointers, which nobody reads.
+    let copy = unsafe { copy.cast::<CUDA_MEMCPY3D>().read_unaligned() };
+    let (to, from, extent) = places_3d(&copy)?;
+    copy::submit(&stream::target(s)?, to, from, extent, false)
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpy3DPeer(copy: *const CUDA_MEMCPY3D_PEER) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { submit_peer(copy, CUstream::LEGACY) })
+}
+
+pub(crate) unsafe extern "C" fn cuMemcpy3DPeerAsync(
+    copy: *const CUDA_MEMCPY3D_PEER,
+    s: CUstream,
+) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { submit_peer(copy, s) })
+}
+
+fn fill(
+    address: CUdeviceptr,
+    pitch: usize,
+    value: u32,
+    element: u32,
+    width: usize,
+    height: usize,
+    s: CUstream,
+) -> CUresult {
+    call(|| {
+        let target = stream::target(s)?;
+        let (width, height) = (width as u64, height as u64);
+        copy::submit_fill(&target, Fill { address, pitch: pitch as u64, value, element, width, height })
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemsetD8_v2(to: CUdeviceptr, value: u8, n: usize) -> CUresult {
+    fill(to, 0, value.into(), 1, n, 1, CUstream::LEGACY)
+}
+
+pub(crate) unsafe extern "C" fn cuMemsetD16_v2(to: CUdeviceptr, value: u16, n: usize) -> CUresult {
+    fill(to, 0, value.into(), 2, n, 1, CUstream::LEGACY)
+}
+
+pub(crate) unsafe extern "C" fn cuMemsetD32_v2(to: CUdeviceptr, value: u32, n: usize) -> CUresult {
+    fill(to, 0, value, 4, n, 1, CUstream::LEGACY)
+}
+
+pub(crate) unsafe extern "C" fn cuMemsetD8Async(
+    to: CUdeviceptr,
+    value: u8,
+    n: usize,
+    s: CUstream,
+) -> CUresult {
+    fill(to, 0, value.into(), 1, n, 1, s)
+}
+
+pub(crate) unsafe extern "C" fn cuMemsetD16Async(
+    to: CUdeviceptr,
+    value: u16,
+    n: usize,
+    s: CUstream,
+) -> CUresult {
+    fill(to, 0, value.into(), 2, n, 1, s)
+}
+
+pub(crate) unsafe extern "C" fn cuMemsetD32Async(
+    to: CUdeviceptr,
+    value: u32,
+    n: usize,
+    s: CUstream,
+) -> CUresult {
+    fill(to, 0, value, 4, n, 1, s)
+}
+
+macro_rules! fill_2d {
+    ($($sync:ident, $queued:ident, $ty:ty, $element:expr;)*) => {$(
+        pub(crate) unsafe extern "C" fn $sync(to: CUdeviceptr, pitch: usize, v: $ty, width: usize, height: usize) -> CUresult {
+            fill(to, pitch, v.into(), $element, width, height, CUstream::LEGACY)
+        }
+
+        pub(crate) unsafe extern "C" fn $queued(
+            to: CUdeviceptr,
+            pitch: usize,
+            v: $ty,
+            width: usize,
+            height: usize,
+            s: CUstream,
+        ) -> CUresult {
+            fill(to, pitch, v.into(), $element, width, height, s)
+        }
+    )*};
+}
+
+fill_2d! {
+    cuMemsetD2D8_v2, cuMemsetD2D8Async, u8, 1;
+    cuMemsetD2D16_v2, cuMemsetD2D16Async, u16, 2;
+    cuMemsetD2D32_v2, cuMemsetD2D32Async, u32, 4;
+}

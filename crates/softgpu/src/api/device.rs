@@ -1,0 +1,283 @@
+//! Start-up, errors and devices (CUDA Driver API: Initialization, Error Handling, Version and Device Management).
+
+use std::ffi::{CStr, c_char};
+
+use sluice_cuda::{
+    CUdevice, CUdevice_P2PAttribute, CUdevice_attribute as A, CUdevprop, CUmemoryPool, CUresult, CUuuid,
+};
+
+use crate::device::{Device, device, driver, init};
+use crate::launch::{
+    BLOCK_MAX, GRID_MAX, SHARED_DEFAULT, SHARED_OPT_IN, SHARED_PER_MULTIPROCESSOR, SHARED_RESERVED,
+};
+use crate::occupancy::{BLOCKS_MAX, THREADS_MAX};
+use crate::pool::Pool;
+use crate::status::{Result, Status, call, put, put_optional};
+
+/// The CUDA version that this driver speaks: 1000 * major + 10 * minor.
+pub(crate) const DRIVER_VERSION: i32 = 13000;
+/// The compute capability of every device.
+pub(crate) const CAPABILITY: (i32, i32) = (12, 0);
+
+pub(crate) unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
+    call(|| if flags == 0 { init() } else { Err(Status::INVALID_VALUE) })
+}
+
+pub(crate) unsafe extern "C" fn cuDriverGetVersion(version: *mut i32) -> CUresult {
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(version, DRIVER_VERSION) })
+}
+
+pub(crate) unsafe extern "C" fn cuGetErrorName(error: CUresult, text: *mut *const c_char) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { put_text(error.name(), text) })
+}
+
+pub(crate) unsafe extern "C" fn cuGetErrorString(error: CUresult, text: *mut *const c_char) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { put_text(error.description(), text) })
+}
+
+/// # Safety
+/// `place` is an output argument.
+unsafe fn put_text(text: Option<&'static CStr>, place: *mut *const c_char) -> Result<()> {
+    // SAFETY: an output argument by contract.
+    unsafe { put(place, text.map_or(std::ptr::null(), CStr::as_ptr)) }?;
+    text.map(drop).ok_or(Status::INVALID_VALUE)
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceGet(place: *mut CUdevice, ordinal: i32) -> CUresult {
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(place, device(ordinal)?.ordinal as CUdevice) })
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceGetCount(count: *mut i32) -> CUresult {
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(count, driver()?.devices.len() as i32) })
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: i32, dev: CUdevice) -> CUresult {
+    // SAFETY: `name` has room for `len` bytes by contract.
+    call(|| unsafe { put_string(name, len, &device(dev)?.name) })
+}
+
+/// Writes a string cut to `len` bytes, its NUL included.
+///
+/// # Safety
+/// `place` is null or has room for `len` bytes.
+unsafe fn put_string(place: *mut c_char, len: i32, text: &str) -> Result<()> {
+    let len =
+        usize::try_from(len).ok().filter(|&len| len > 0 && !place.is_null()).ok_or(Status::INVALID_VALUE)?;
+    let bytes = &text.as_bytes()[..text.len().min(len - 1)];
+    // SAFETY: `bytes` and the NUL are at most `len` bytes.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len());
+        place.add(bytes.len()).write(0);
+    }
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut CUuuid, dev: CUdevice) -> CUresult {
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(uuid, device(dev)?.uuid) })
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> CUresult {
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(bytes, device(dev)?.heap.total() as usize) })
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceComputeCapability(
+    major: *mut i32,
+    minor: *mut i32,
+    dev: CUdevice,
+) -> CUresult {
+    call(|| {
+        device(dev)?;
+        // SAFETY: output arguments by contract.
+        unsafe { put(major, CAPABILITY.0).and(put(minor, CAPABILITY.1)) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceGetAttribute(
+    place: *mut i32,
+    attribute: A,
+    dev: CUdevice,
+) -> CUresult {
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(place, attribute_of(device(dev)?, attribute)?) })
+}
+
+/// Fixed properties. Clocks, bus widths and caches do not exist here; programs divide by some of them, so these have
+/// plausible values: a 1 GHz clock and a 64-bit bus.
+fn attribute_of(device: &Device, attribute: A) -> Result<i32> {
+    let driver = driver()?;
+    Ok(match attribute {
+        A::MAX_THREADS_PER_BLOCK => 1024,
+        A::MAX_BLOCK_DIM_X => BLOCK_MAX[0] as i32,
+        A::MAX_BLOCK_DIM_Y => BLOCK_MAX[1] as i32,
+        A::MAX_BLOCK_DIM_Z => BLOCK_MAX[2] as i32,
+        A::MAX_GRID_DIM_X => GRID_MAX[0] as i32,
+        A::MAX_GRID_DIM_Y => GRID_MAX[1] as i32,
+        A::MAX_GRID_DIM_Z => GRID_MAX[2] as i32,
+        A::MAX_SHARED_MEMORY_PER_BLOCK => SHARED_DEFAULT as i32,
+        A::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => SHARED_OPT_IN as i32,
+        A::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => SHARED_PER_MULTIPROCESSOR as i32,
+        A::RESERVED_SHARED_MEMORY_PER_BLOCK => SHARED_RESERVED as i32,
+        A::TOTAL_CONSTANT_MEMORY => 64 << 10,
+        A::WARP_SIZE => 32,
+        A::MAX_PITCH => i32::MAX,
+        A::MAX_REGISTERS_PER_BLOCK | A::MAX_REGISTERS_PER_MULTIPROCESSOR => 65536,
+        A::CLOCK_RATE | A::MEMORY_CLOCK_RATE => 1_000_000,
+        A::GLOBAL_MEMORY_BUS_WIDTH => 64,
+        A::L2_CACHE_SIZE => 1 << 20,
+        A::TEXTURE_ALIGNMENT | A::SURFACE_ALIGNMENT => 512,
+        A::TEXTURE_PITCH_ALIGNMENT => 32,
+        A::MULTIPROCESSOR_COUNT => driver.threads as i32,
+        A::MAX_THREADS_PER_MULTIPROCESSOR => THREADS_MAX,
+        A::MAX_BLOCKS_PER_MULTIPROCESSOR => BLOCKS_MAX,
+        A::COMPUTE_CAPABILITY_MAJOR => CAPABILITY.0,
+        A::COMPUTE_CAPABILITY_MINOR => CAPABILITY.1,
+        A::PCI_DEVICE_ID => device.ordinal as i32,
+        // What the device can do and what it is.
+        A::UNIFIED_ADDRESSING
+        | A::CAN_MAP_HOST_MEMORY
+        | A::STREAM_PRIORITIES_SUPPORTED
+        | A::GLOBAL_L1_CACHE_SUPPORTED
+        | A::LOCAL_L1_CACHE_SUPPORTED
+        | A::MEMORY_POOLS_SUPPORTED
+        | A::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED
+        | A::COOPERATIVE_LAUNCH
+        | A::CAN_USE_64_BIT_STREAM_MEM_OPS
+        | A::CAN_USE_STREAM_WAIT_VALUE_NOR
+        | A::HOST_REGISTER_SUPPORTED
+        | A::COMPUTE_PREEMPTION_SUPPORTED
+        | A::INTEGRATED
+        | A::SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO => 1,
+        A::MANAGED_MEMORY | A::CONCURRENT_MANAGED_ACCESS | A::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST => {
+            i32::from(driver.same_process)
+        }
+        A::MULTI_GPU_BOARD_GROUP_ID => device.ordinal as i32,
+        A::NUMA_ID => -1,
+        // Everything else is something that this device does not have.
+        attribute if attribute.0 != 0 && attribute < A::MAX => 0,
+        _ => return Err(Status::INVALID_VALUE),
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceGetProperties(place: *mut CUdevprop, dev: CUdevice) -> CUresult {
+    call(|| {
+        let device = device(dev)?;
+        let attribute = |attribute| attribute_of(device, attribute);
+        let properties = CUdevprop {
+            maxThreadsPerBlock: attribute(A::MAX_THREADS_PER_BLOCK)?,
+            maxThreadsDim: BLOCK_MAX.map(|n| n as i32),
+            maxGridSize: GRID_MAX.map(|n| n as i32),
+            sharedMemPerBlock: attribute(A::MAX_SHARED_MEMORY_PER_BLOCK)?,
+            totalConstantMemory: attribute(A::TOTAL_CONSTANT_MEMORY)?,
+            SIMDWidth: attribute(A::WARP_SIZE)?,
+            memPitch: attribute(A::MAX_PITCH)?,
+            regsPerBlock: attribute(A::MAX_REGISTERS_PER_BLOCK)?,
+            clockRate: attribute(A::CLOCK_RATE)?,
+            textureAlign: attribute(A::TEXTURE_ALIGNMENT)?,
+        };
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, properties) }
+    })
+}
+
+/// Domain, bus and device of a device that is on no bus: the ordinal as the device number.
+fn pci_name(device: &Device) -> String {
+    format!("0000:00:{:02x}.0", device.ordinal)
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceGetPCIBusId(place: *mut c_char, len: i32, dev: CUdevice) -> CUresult {
+    // SAFETY: `place` has room for `len` bytes by contract.
+    call(|| unsafe { put_string(place, len, &pci_name(device(dev)?)) })
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceGetByPCIBusId(place: *mut CUdevice, name: *const c_char) -> CUresult {
+    call(|| {
+        if name.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        // SAFETY: a C string by contract.
+        let name = unsafe { CStr::from_ptr(name) };
+        let same = |device: &&Device| pci_name(device).as_bytes().eq_ignore_ascii_case(name.to_bytes());
+        let device = driver()?.devices.iter().find(same).ok_or(Status::INVALID_VALUE)?;
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, device.ordinal as CUdevice) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceCanAccessPeer(
+    place: *mut i32,
+    dev: CUdevice,
+    peer: CUdevice,
+) -> CUresult {
+    // Memory of all devices is the machine's; a device is not its own peer.
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(place, i32::from(device(dev)?.ordinal != device(peer)?.ordinal)) })
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceGetP2PAttribute(
+    place: *mut i32,
+    attribute: CUdevice_P2PAttribute,
+    from: CUdevice,
+    to: CUdevice,
+) -> CUresult {
+    call(|| {
+        if device(from)?.ordinal == device(to)?.ordinal {
+            return Err(Status::INVALID_DEVICE);
+        }
+        let value = match attribute {
+            CUdevice_P2PAttribute::PERFORMANCE_RANK => 0,
+            CUdevice_P2PAttribute::ACCESS_SUPPORTED | CUdevice_P2PAttribute::NATIVE_ATOMIC_SUPPORTED => 1,
+            CUdevice_P2PAttribute::ACCESS_ACCESS_SUPPORTED
+            | CUdevice_P2PAttribute::ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED => 0,
+            _ => return Err(Status::INVALID_VALUE),
+        };
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, value) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceGetDefaultMemPool(
+    place: *mut CUmemoryPool,
+    dev: CUdevice,
+) -> CUresult {
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(place, CUmemoryPool(Pool::default_of(device(dev)?).handle)) })
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceGetMemPool(place: *mut CUmemoryPool, dev: CUdevice) -> CUresult {
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(place, CUmemoryPool(Pool::of_device(device(dev)?).handle)) })
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> CUresult {
+    call(|| {
+        let (device, pool) = (device(dev)?, Pool::get(pool)?);
+        if pool.device()?.ordinal != device.ordinal {
+            return Err(Status::INVALID_VALUE);
+        }
+        *device.pool.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = pool.handle;
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuDeviceGetLuid(
+    luid: *mut c_char,
+    mask: *mut u32,
+    dev: CUdevice,
+) -> CUresult {
+    call(|| {
+        device(dev)?;
+        // LUIDs are Windows' names for devices.
+        // SAFETY: output arguments by contract.
+        unsafe { put_optional(luid.cast::<[u8; 8]>(), [0; 8]) };
+        // SAFETY: as above.
+        unsafe { put_optional(mask, 0) };
+        Ok(())
+    })
+}

@@ -1,0 +1,87 @@
+//! Events (CUDA Driver API: Event Management).
+
+use sluice_cuda::{
+    CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CU_EVENT_RECORD_EXTERNAL,
+    CUevent, CUresult, CUstream,
+};
+
+use crate::capture;
+use crate::context::current;
+use crate::event::{EVENTS, Event, elapsed_ms, event};
+use crate::op::Op;
+use crate::status::{Status, call, put, require};
+use crate::stream;
+
+pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut CUevent, flags: u32) -> CUresult {
+    call(|| {
+        let context = current()?;
+        require(place)?;
+        if flags & !(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS) != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        if flags & CU_EVENT_INTERPROCESS != 0 {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let event = EVENTS.insert(|handle| Event::new(handle, context.handle, flags));
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, CUevent(event.handle)) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuEventDestroy_v2(handle: CUevent) -> CUresult {
+    call(|| {
+        crate::device::driver()?;
+        EVENTS.remove(handle.0).map(drop).ok_or(Status::INVALID_HANDLE)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuEventRecord(handle: CUevent, s: CUstream) -> CUresult {
+    // SAFETY: passed on.
+    unsafe { cuEventRecordWithFlags(handle, s, 0) }
+}
+
+pub(crate) unsafe extern "C" fn cuEventRecordWithFlags(handle: CUevent, s: CUstream, flags: u32) -> CUresult {
+    call(|| {
+        let target = stream::target(s)?;
+        let event = event(handle)?;
+        if flags & !CU_EVENT_RECORD_EXTERNAL != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let external = flags & CU_EVENT_RECORD_EXTERNAL != 0;
+        if external && target.stream.capture().is_some() {
+            return target.submit(Op::RecordEvent(event));
+        }
+        if capture::record_event(&target.stream, &event) {
+            return Ok(());
+        }
+        target.submit(Op::Record(event.issue_ticket()))
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuEventQuery(handle: CUevent) -> CUresult {
+    call(|| {
+        current()?;
+        event(handle)?.query()
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuEventSynchronize(handle: CUevent) -> CUresult {
+    call(|| {
+        let context = current()?;
+        event(handle)?.synchronize()?;
+        context.check()
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuEventElapsedTime(
+    place: *mut f32,
+    start: CUevent,
+    end: CUevent,
+) -> CUresult {
+    call(|| {
+        current()?;
+        let (start, end) = (event(start)?, event(end)?);
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, elapsed_ms(&start, &end)?) }
+    })
+}

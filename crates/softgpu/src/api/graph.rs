@@ -1,0 +1,506 @@
+//! Graphs (CUDA Driver API: Graph Management).
+
+use std::ffi::c_char;
+
+use sluice_cuda::{
+    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D,
+    CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphExecUpdateResult,
+    CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeType, CUresult, CUstream,
+};
+
+use super::copy::places_3d;
+use super::launch::gather;
+use crate::context::current;
+use crate::copy::{Fill, for_graph};
+use crate::device::driver;
+use crate::event::event;
+use crate::graph::{EXECS, Exec, GRAPHS, Graph, Node, NodeId, graph_of};
+use crate::launch::{Shape, prepare};
+use crate::module::function;
+use crate::op::{HostCall, Op};
+use crate::status::{Result, Status, call, put, put_optional, require};
+use crate::stream::target;
+
+pub(crate) unsafe extern "C" fn cuGraphCreate(place: *mut CUgraph, flags: u32) -> CUresult {
+    call(|| {
+        driver()?;
+        require(place)?;
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, CUgraph(Graph::create().handle)) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphDestroy(graph: CUgraph) -> CUresult {
+    call(|| {
+        driver()?;
+        GRAPHS.remove(graph.0).map(drop).ok_or(Status::INVALID_VALUE)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphClone(place: *mut CUgraph, graph: CUgraph) -> CUresult {
+    call(|| {
+        driver()?;
+        let body = Graph::get(graph)?.body().clone();
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, CUgraph(Graph::with_body(body).handle)) }
+    })
+}
+
+fn instantiate(graph: CUgraph) -> Result<CUgraphExec> {
+    let context = current()?;
+    Ok(CUgraphExec(Exec::instantiate(&*Graph::get(graph)?, context.handle)?.handle))
+}
+
+pub(crate) unsafe extern "C" fn cuGraphInstantiateWithFlags(
+    place: *mut CUgraphExec,
+    graph: CUgraph,
+    flags: u64,
+) -> CUresult {
+    call(|| {
+        require(place)?;
+        // Launches from device code do not exist here; the other flags are about when and how fast.
+        if flags & !15 != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        if flags & sluice_cuda::CU_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH != 0 {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, instantiate(graph)?) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphInstantiate_v2(
+    place: *mut CUgraphExec,
+    graph: CUgraph,
+    error_node: *mut CUgraphNode,
+    log: *mut c_char,
+    log_size: usize,
+) -> CUresult {
+    call(|| {
+        require(place)?;
+        // SAFETY: output arguments by contract.
+        unsafe {
+            put_optional(error_node, CUgraphNode::NULL);
+            if log_size > 0 {
+                put_optional(log, 0);
+            }
+        }
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, instantiate(graph)?) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphExecDestroy(exec: CUgraphExec) -> CUresult {
+    call(|| {
+        driver()?;
+        EXECS.remove(exec.0).map(drop).ok_or(Status::INVALID_VALUE)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphLaunch(exec: CUgraphExec, s: CUstream) -> CUresult {
+    call(|| {
+        let target = target(s)?;
+        Exec::get(exec)?.launch(&target)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphExecUpdate_v2(
+    exec: CUgraphExec,
+    graph: CUgraph,
+    info: *mut CUgraphExecUpdateResultInfo,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        let outcome = Exec::get(exec)?.update(&*Graph::get(graph)?);
+        let ok = outcome.is_ok();
+        let result = if ok {
+            CUgraphExecUpdateResult::SUCCESS
+        } else {
+            CUgraphExecUpdateResult::ERROR_TOPOLOGY_CHANGED
+        };
+        // SAFETY: an output argument by contract.
+        unsafe { put_optional(info, CUgraphExecUpdateResultInfo { result, ..Default::default() }) };
+        outcome
+    })
+}
+
+/// The nodes of an argument list.
+///
+/// # Safety
+/// `nodes` is null or has `count` elements.
+unsafe fn node_list(nodes: *const CUgraphNode, count: usize) -> Result<Vec<NodeId>> {
+    if count > 0 {
+        require(nodes)?;
+    }
+    // SAFETY: by this function's contract.
+    Ok((0..count).map(|index| NodeId(unsafe { nodes.add(index).read_unaligned() }.0)).collect())
+}
+
+/// Adds a node that depends on `count` others.
+///
+/// # Safety
+/// `place` is an output argument; `dependencies` is null or has `count` elements.
+unsafe fn add(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    make: impl FnOnce(Vec<NodeId>) -> Result<Node>,
+) -> Result<()> {
+    driver()?;
+    require(place)?;
+    let graph = Graph::get(graph)?;
+    // SAFETY: by this function's contract.
+    let dependencies = unsafe { node_list(dependencies, count) }?;
+    if !dependencies.iter().all(|node| graph.body().nodes.contains_key(node)) {
+        return Err(Status::INVALID_VALUE);
+    }
+    let node = make(dependencies)?;
+    let id = graph.body().add(node);
+    // SAFETY: by this function's contract.
+    unsafe { put(place, CUgraphNode(id.0)) }
+}
+
+/// The launch that a kernel node's parameters describe.
+///
+/// # Safety
+/// `params` is null or an input structure.
+unsafe fn kernel(params: *const CUDA_KERNEL_NODE_PARAMS) -> Result<Op> {
+    require(params)?;
+    // SAFETY: by this function's contract.
+    let params = unsafe { params.read_unaligned() };
+    let handle = if params.func.is_null() { CUfunction(params.kern.0) } else { params.func };
+    let function = function(handle)?;
+    let shape = Shape {
+        grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
+        block: [params.blockDimX, params.blockDimY, params.blockDimZ],
+        dynamic_shared: params.sharedMemBytes,
+        cooperative: false,
+    };
+    // SAFETY: by this function's contract.
+    let arguments = unsafe { gather(&function, params.kernelParams, params.extra) }?;
+    prepare(&function, shape, arguments)
+}
+
+/// The same from the structure that lacks the kernel and its context.
+///
+/// # Safety
+/// `params` is null or an input structure.
+unsafe fn kernel_v1(params: *const CUDA_KERNEL_NODE_PARAMS_v1) -> Result<Op> {
+    require(params)?;
+    // SAFETY: by this function's contract.
+    let old = unsafe { params.read_unaligned() };
+    let new = CUDA_KERNEL_NODE_PARAMS {
+        func: old.func,
+        gridDimX: old.gridDimX,
+        gridDimY: old.gridDimY,
+        gridDimZ: old.gridDimZ,
+        blockDimX: old.blockDimX,
+        blockDimY: old.blockDimY,
+        blockDimZ: old.blockDimZ,
+        sharedMemBytes: old.sharedMemBytes,
+        kernelParams: old.kernelParams,
+        extra: old.extra,
+        kern: Default::default(),
+        ctx: CUcontext::NULL,
+    };
+    // SAFETY: the structure stands above; its pointers are the caller's.
+    unsafe { kernel(&new) }
+}
+
+/// # Safety
+/// `params` is null or an input structure.
+unsafe fn copy(params: *const CUDA_MEMCPY3D) -> Result<Op> {
+    require(params)?;
+    // SAFETY: by this function's contract.
+    let (to, from, extent) = places_3d(&unsafe { params.read_unaligned() })?;
+    for_graph(to, from, extent)
+}
+
+/// # Safety
+/// `params` is null or an input structure.
+unsafe fn fill(params: *const CUDA_MEMSET_NODE_PARAMS) -> Result<Op> {
+    require(params)?;
+    // SAFETY: by this function's contract.
+    let params = unsafe { params.read_unaligned() };
+    let fill = Fill {
+        address: params.dst,
+        pitch: params.pitch as u64,
+        value: params.value,
+        element: params.elementSize,
+        width: params.width as u64,
+        height: params.height as u64,
+    };
+    fill.check()?;
+    Ok(Op::Fill(fill))
+}
+
+/// # Safety
+/// `params` is null or an input structure.
+unsafe fn host(params: *const CUDA_HOST_NODE_PARAMS) -> Result<Op> {
+    require(params)?;
+    // SAFETY: by this function's contract.
+    let params = unsafe { params.read_unaligned() };
+    if params.fn_.is_none() {
+        return Err(Status::INVALID_VALUE);
+    }
+    Ok(Op::HostCall(HostCall { function: params.fn_, data: params.userData }))
+}
+
+pub(crate) unsafe extern "C" fn cuGraphAddEmptyNode(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { add(place, graph, dependencies, count, |before| Ok(Node::new(Op::Empty, before))) })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphAddKernelNode(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe {
+        add(place, graph, dependencies, count, |before| Ok(Node::new(kernel_v1(params)?, before)))
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphAddKernelNode_v2(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    params: *const CUDA_KERNEL_NODE_PARAMS,
+) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe {
+        add(place, graph, dependencies, count, |before| Ok(Node::new(kernel(params)?, before)))
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphAddMemcpyNode(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    params: *const CUDA_MEMCPY3D,
+    _ctx: CUcontext,
+) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { add(place, graph, dependencies, count, |before| Ok(Node::new(copy(params)?, before))) })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphAddMemsetNode(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    params: *const CUDA_MEMSET_NODE_PARAMS,
+    _ctx: CUcontext,
+) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { add(place, graph, dependencies, count, |before| Ok(Node::new(fill(params)?, before))) })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphAddHostNode(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    params: *const CUDA_HOST_NODE_PARAMS,
+) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { add(place, graph, dependencies, count, |before| Ok(Node::new(host(params)?, before))) })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphAddEventRecordNode(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    recorded: CUevent,
+) -> CUresult {
+    let make = |before| Ok(Node::new(Op::RecordEvent(event(recorded)?), before));
+    // SAFETY: passed on.
+    call(|| unsafe { add(place, graph, dependencies, count, make) })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphAddEventWaitNode(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    awaited: CUevent,
+) -> CUresult {
+    let make = |before| Ok(Node::new(Op::AwaitEvent(event(awaited)?), before));
+    // SAFETY: passed on.
+    call(|| unsafe { add(place, graph, dependencies, count, make) })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphAddChildGraphNode(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    count: usize,
+    child: CUgraph,
+) -> CUresult {
+    let make = |before| Ok(Node::child(Graph::get(child)?.body().clone(), before));
+    // SAFETY: passed on.
+    call(|| unsafe { add(place, graph, dependencies, count, make) })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphAddDependencies(
+    graph: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    count: usize,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        let graph = Graph::get(graph)?;
+        // SAFETY: arrays of `count` elements by contract.
+        let (from, to) = unsafe { (node_list(from, count)?, node_list(to, count)?) };
+        let mut body = graph.body();
+        from.into_iter().zip(to).try_for_each(|(from, to)| body.connect(from, to))
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphNodeGetType(
+    node: CUgraphNode,
+    place: *mut CUgraphNodeType,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        let node = NodeId(node.0);
+        let kind =
+            graph_of(node)?.body().nodes.get(&node).map(|node| node.kind).ok_or(Status::INVALID_VALUE)?;
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, kind) }
+    })
+}
+
+/// Writes node handles, as many as fit in `*count`, and sets that to how many were written; without a place for them
+/// to how many there are.
+///
+/// # Safety
+/// `count` is an argument read and written; `places` is null or has `*count` elements.
+unsafe fn put_nodes(nodes: &[NodeId], places: *mut CUgraphNode, count: *mut usize) -> Result<()> {
+    require(count)?;
+    if places.is_null() {
+        // SAFETY: by this function's contract.
+        return unsafe { put(count, nodes.len()) };
+    }
+    // SAFETY: by this function's contract.
+    let room = unsafe { count.read_unaligned() };
+    for index in 0..room {
+        let node = nodes.get(index).map_or(CUgraphNode::NULL, |node| CUgraphNode(node.0));
+        // SAFETY: by this function's contract.
+        unsafe { put(places.add(index), node) }?;
+    }
+    // SAFETY: by this function's contract.
+    unsafe { put(count, room.min(nodes.len())) }
+}
+
+pub(crate) unsafe extern "C" fn cuGraphGetNodes(
+    graph: CUgraph,
+    places: *mut CUgraphNode,
+    count: *mut usize,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        let nodes: Vec<NodeId> = Graph::get(graph)?.body().nodes.keys().copied().collect();
+        // SAFETY: output arguments by contract.
+        unsafe { put_nodes(&nodes, places, count) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphGetRootNodes(
+    graph: CUgraph,
+    places: *mut CUgraphNode,
+    count: *mut usize,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        let graph = Graph::get(graph)?;
+        let body = graph.body();
+        let roots = body.nodes.iter().filter(|(_, node)| node.dependencies.is_empty());
+        let roots: Vec<NodeId> = roots.map(|(&id, _)| id).collect();
+        // SAFETY: output arguments by contract.
+        unsafe { put_nodes(&roots, places, count) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphNodeGetDependencies(
+    node: CUgraphNode,
+    places: *mut CUgraphNode,
+    count: *mut usize,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        let node = NodeId(node.0);
+        let graph = graph_of(node)?;
+        let before = graph.body().nodes.get(&node).map(|node| node.dependencies.clone()).unwrap_or_default();
+        // SAFETY: output arguments by contract.
+        unsafe { put_nodes(&before, places, count) }
+    })
+}
+
+fn replace(exec: CUgraphExec, node: CUgraphNode, op: Op) -> Result<()> {
+    Exec::get(exec)?.replace(NodeId(node.0), op)
+}
+
+pub(crate) unsafe extern "C" fn cuGraphExecKernelNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+) -> CUresult {
+    // SAFETY: an input structure by contract.
+    call(|| replace(exec, node, unsafe { kernel_v1(params) }?))
+}
+
+pub(crate) unsafe extern "C" fn cuGraphExecKernelNodeSetParams_v2(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    params: *const CUDA_KERNEL_NODE_PARAMS,
+) -> CUresult {
+    // SAFETY: an input structure by contract.
+    call(|| replace(exec, node, unsafe { kernel(params) }?))
+}
+
+pub(crate) unsafe extern "C" fn cuGraphExecMemcpyNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    params: *const CUDA_MEMCPY3D,
+    _ctx: CUcontext,
+) -> CUresult {
+    // SAFETY: an input structure by contract.
+    call(|| replace(exec, node, unsafe { copy(params) }?))
+}
+
+pub(crate) unsafe extern "C" fn cuGraphExecMemsetNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    params: *const CUDA_MEMSET_NODE_PARAMS,
+    _ctx: CUcontext,
+) -> CUresult {
+    // SAFETY: an input structure by contract.
+    call(|| replace(exec, node, unsafe { fill(params) }?))
+}
+
+pub(crate) unsafe extern "C" fn cuGraphExecHostNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    params: *const CUDA_HOST_NODE_PARAMS,
+) -> CUresult {
+    // SAFETY: an input structure by contract.
+    call(|| replace(exec, node, unsafe { host(params) }?))
+}

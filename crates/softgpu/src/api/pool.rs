@@ -1,0 +1,194 @@
+//! Memory pools (CUDA Driver API: Stream Ordered Memory Allocator).
+
+use std::ffi::c_void;
+
+use sluice_cuda::{
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationType, CUmemLocation, CUmemLocationType,
+    CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
+};
+
+use crate::allocation::{self, Kind};
+use crate::device::{device, driver};
+use crate::memory;
+use crate::op::Op;
+use crate::pool::{POOLS, Pool};
+use crate::status::{Result, Status, call, put, require};
+use crate::stream;
+
+use std::sync::Arc;
+
+/// Memory from `pool` (the device's own if none is given), in the order of a stream.
+///
+/// # Safety
+/// `place` is an output argument.
+unsafe fn allocate(place: *mut CUdeviceptr, size: usize, pool: Option<Arc<Pool>>, s: CUstream) -> Result<()> {
+    require(place)?;
+    let target = stream::target(s)?;
+    // An allocation in a capture would be a node of the graph with an address of its own; those do not exist yet.
+    if target.stream.capture().is_some() {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    let pool = pool.unwrap_or_else(|| Pool::of_device(target.context.device));
+    // SAFETY: by this function's contract.
+    unsafe { put(place, memory::allocate_from_pool(&target.context, &pool, size as u64)?) }
+}
+
+pub(crate) unsafe extern "C" fn cuMemAllocAsync(
+    place: *mut CUdeviceptr,
+    size: usize,
+    s: CUstream,
+) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { allocate(place, size, None, s) })
+}
+
+pub(crate) unsafe extern "C" fn cuMemAllocFromPoolAsync(
+    place: *mut CUdeviceptr,
+    size: usize,
+    pool: CUmemoryPool,
+    s: CUstream,
+) -> CUresult {
+    // SAFETY: passed on.
+    call(|| unsafe { allocate(place, size, Some(Pool::get(pool)?), s) })
+}
+
+pub(crate) unsafe extern "C" fn cuMemFreeAsync(address: CUdeviceptr, s: CUstream) -> CUresult {
+    call(|| {
+        let target = stream::target(s)?;
+        if address == 0 {
+            return Ok(());
+        }
+        let freeable =
+            |a: &allocation::Allocation| a.base == address && matches!(a.kind, Kind::Pool(_) | Kind::Device);
+        allocation::find(address).filter(freeable).ok_or(Status::INVALID_VALUE)?;
+        target.submit(Op::Free(address))
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemPoolCreate(
+    place: *mut CUmemoryPool,
+    props: *const CUmemPoolProps,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        require(place)?;
+        require(props)?;
+        // SAFETY: an input structure by contract.
+        let props = unsafe { props.read_unaligned() };
+        if props.allocType != CUmemAllocationType::PINNED || props.location.kind != CUmemLocationType::DEVICE
+        {
+            return Err(Status::INVALID_VALUE);
+        }
+        if props.handleTypes.0 != 0 {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let pool = Pool::create(device(props.location.id)?, false);
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, CUmemoryPool(pool.handle)) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
+    call(|| {
+        driver()?;
+        let pool = Pool::get(pool)?;
+        if pool.is_default {
+            return Err(Status::INVALID_VALUE);
+        }
+        POOLS.remove(pool.handle);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemPoolGetAttribute(
+    pool: CUmemoryPool,
+    attribute: CUmemPool_attribute,
+    place: *mut c_void,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        let (value, is_wide) = Pool::get(pool)?.get_attribute(attribute)?;
+        if is_wide {
+            // SAFETY: a 64-bit output argument for this attribute by contract.
+            unsafe { put(place.cast::<u64>(), value) }
+        } else {
+            // SAFETY: a 32-bit output argument for this attribute by contract.
+            unsafe { put(place.cast::<u32>(), value as u32) }
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemPoolSetAttribute(
+    pool: CUmemoryPool,
+    attribute: CUmemPool_attribute,
+    place: *mut c_void,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        require(place)?;
+        let pool = Pool::get(pool)?;
+        let value = if pool.is_wide(attribute)? {
+            // SAFETY: a 64-bit input argument for this attribute by contract.
+            unsafe { place.cast::<u64>().read_unaligned() }
+        } else {
+            // SAFETY: a 32-bit input argument for this attribute by contract.
+            u64::from(unsafe { place.cast::<u32>().read_unaligned() })
+        };
+        pool.set_attribute(attribute, value)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, _keep: usize) -> CUresult {
+    call(|| {
+        driver()?;
+        // Nothing is kept beyond what is in use.
+        Pool::get(pool).map(drop)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemPoolSetAccess(
+    pool: CUmemoryPool,
+    map: *const CUmemAccessDesc,
+    count: usize,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        let pool = Pool::get(pool)?;
+        require(map)?;
+        for index in 0..count {
+            // SAFETY: an array of `count` elements by contract.
+            let access = unsafe { map.add(index).read_unaligned() };
+            if access.location.kind != CUmemLocationType::DEVICE {
+                return Err(Status::INVALID_VALUE);
+            }
+            // All devices reach all memory. What cannot be done is to take the right away.
+            let own = device(access.location.id)?.ordinal == pool.device()?.ordinal;
+            match access.flags {
+                CUmemAccess_flags::READWRITE => {}
+                CUmemAccess_flags::NONE if !own => return Err(Status::NOT_SUPPORTED),
+                _ => return Err(Status::INVALID_VALUE),
+            }
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemPoolGetAccess(
+    place: *mut CUmemAccess_flags,
+    pool: CUmemoryPool,
+    location: *mut CUmemLocation,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        Pool::get(pool)?;
+        require(location)?;
+        // SAFETY: an input structure by contract.
+        let location = unsafe { location.read_unaligned() };
+        if location.kind != CUmemLocationType::DEVICE {
+            return Err(Status::INVALID_VALUE);
+        }
+        device(location.id)?;
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, CUmemAccess_flags::READWRITE) }
+    })
+}

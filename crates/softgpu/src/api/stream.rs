@@ -1,0 +1,368 @@
+//! Streams (CUDA Driver API: Stream Management, Stream Memory Operations).
+
+use std::ffi::c_void;
+
+use sluice_cuda::{
+    CU_EVENT_WAIT_EXTERNAL, CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode,
+    CUgreenCtx, CUhostFn, CUresult, CUstream, CUstreamCallback, CUstreamCaptureMode, CUstreamCaptureStatus,
+};
+
+use crate::allocation;
+use crate::capture;
+use crate::context::current;
+use crate::engine;
+use crate::event::{Recorded, event};
+use crate::graph::{self, Graph};
+use crate::op::{Callback, Comparison, HostCall, Op, Value};
+use crate::status::{Result, Status, call, put, put_optional, require};
+use crate::stream::{self, Order, target, target_unchecked};
+
+use std::cell::Cell;
+
+pub(crate) unsafe extern "C" fn cuStreamCreate(place: *mut CUstream, flags: u32) -> CUresult {
+    // SAFETY: passed on.
+    unsafe { cuStreamCreateWithPriority(place, flags, 0) }
+}
+
+pub(crate) unsafe extern "C" fn cuStreamCreateWithPriority(
+    place: *mut CUstream,
+    flags: u32,
+    priority: i32,
+) -> CUresult {
+    call(|| {
+        let context = current()?;
+        require(place)?;
+        let stream = stream::create(&context, flags, priority)?;
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, CUstream(stream.handle)) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamDestroy_v2(s: CUstream) -> CUresult {
+    call(|| {
+        crate::device::driver()?;
+        stream::destroy(s)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamGetPriority(s: CUstream, place: *mut i32) -> CUresult {
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(place, target_unchecked(s)?.stream.priority) })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamGetFlags(s: CUstream, place: *mut u32) -> CUresult {
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(place, target_unchecked(s)?.stream.flags) })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamGetId(s: CUstream, place: *mut u64) -> CUresult {
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(place, target_unchecked(s)?.stream.id) })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamGetCtx(s: CUstream, place: *mut CUcontext) -> CUresult {
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(place, CUcontext(target_unchecked(s)?.context.handle)) })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamGetCtx_v2(
+    s: CUstream,
+    place: *mut CUcontext,
+    green: *mut CUgreenCtx,
+) -> CUresult {
+    call(|| {
+        let context = CUcontext(target_unchecked(s)?.context.handle);
+        // SAFETY: output arguments by contract.
+        unsafe { put_optional(green, CUgreenCtx::NULL) };
+        // SAFETY: as above.
+        unsafe { put(place, context) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamGetDevice(s: CUstream, place: *mut CUdevice) -> CUresult {
+    // SAFETY: an output argument by contract.
+    call(|| unsafe { put(place, target_unchecked(s)?.stream.device as CUdevice) })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamGetGreenCtx(s: CUstream, place: *mut CUgreenCtx) -> CUresult {
+    call(|| {
+        target_unchecked(s)?;
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, CUgreenCtx::NULL) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamSynchronize(s: CUstream) -> CUresult {
+    call(|| target(s)?.synchronize())
+}
+
+pub(crate) unsafe extern "C" fn cuStreamQuery(s: CUstream) -> CUresult {
+    call(|| {
+        let target = target(s)?;
+        target.stream.check_not_capturing()?;
+        let is_done = engine::is_done(&target.stream);
+        target.context.check()?;
+        if is_done { Ok(()) } else { Err(Status::NOT_READY) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamWaitEvent(s: CUstream, handle: CUevent, flags: u32) -> CUresult {
+    call(|| {
+        let target = target(s)?;
+        let event = event(handle)?;
+        if flags & !CU_EVENT_WAIT_EXTERNAL != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let is_capturing = target.stream.capture().is_some();
+        if is_capturing && flags & CU_EVENT_WAIT_EXTERNAL != 0 {
+            return target.submit(Op::AwaitEvent(event));
+        }
+        match event.recorded() {
+            Recorded::Never => Ok(()),
+            Recorded::Captured(capture, nodes) => capture::wait_event(&target.stream, &capture, &nodes),
+            Recorded::Ticket(_) if is_capturing => Err(Status::STREAM_CAPTURE_ISOLATION),
+            Recorded::Ticket(ticket) => target.submit(Op::Await(ticket)),
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuLaunchHostFunc(
+    s: CUstream,
+    function: CUhostFn,
+    data: *mut c_void,
+) -> CUresult {
+    call(|| {
+        let target = target(s)?;
+        if function.is_none() {
+            return Err(Status::INVALID_VALUE);
+        }
+        target.submit(Op::HostCall(HostCall { function, data }))
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamAddCallback(
+    s: CUstream,
+    function: CUstreamCallback,
+    data: *mut c_void,
+    flags: u32,
+) -> CUresult {
+    call(|| {
+        let target = target(s)?;
+        target.stream.check_not_capturing()?;
+        if function.is_none() || flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        target.submit(Op::Callback(Callback { function, stream: s, data }))
+    })
+}
+
+/// A word that a stream writes or waits for.
+fn value(address: CUdeviceptr, value: u64, is_64_bit: bool) -> Result<Value> {
+    let width = if is_64_bit { 8 } else { 4 };
+    if !address.is_multiple_of(width) {
+        return Err(Status::INVALID_VALUE);
+    }
+    crate::copy::require_device(address)?;
+    allocation::check(address, width)?;
+    Ok(Value { address, value, is_64_bit })
+}
+
+/// How to compare, from `CUstreamWaitValue_flags`; its flush bit has nothing to do here.
+fn comparison(flags: u32) -> Result<Comparison> {
+    const FLUSH: u32 = 1 << 30;
+    Ok(match flags & !FLUSH {
+        0 => Comparison::GreaterOrEqual,
+        1 => Comparison::Equal,
+        2 => Comparison::And,
+        3 => Comparison::Nor,
+        _ => return Err(Status::INVALID_VALUE),
+    })
+}
+
+fn wait_value(s: CUstream, address: CUdeviceptr, wanted: u64, is_64_bit: bool, flags: u32) -> CUresult {
+    call(|| target(s)?.submit(Op::AwaitValue(value(address, wanted, is_64_bit)?, comparison(flags)?)))
+}
+
+fn write_value(s: CUstream, address: CUdeviceptr, written: u64, is_64_bit: bool, flags: u32) -> CUresult {
+    call(|| {
+        let target = target(s)?;
+        // The only flag asks for no barrier before the write, which is a barrier less.
+        if flags & !1 != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        target.submit(Op::WriteValue(value(address, written, is_64_bit)?))
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamWaitValue32_v2(
+    s: CUstream,
+    to: CUdeviceptr,
+    v: u32,
+    flags: u32,
+) -> CUresult {
+    wait_value(s, to, v.into(), false, flags)
+}
+
+pub(crate) unsafe extern "C" fn cuStreamWaitValue64_v2(
+    s: CUstream,
+    to: CUdeviceptr,
+    v: u64,
+    flags: u32,
+) -> CUresult {
+    wait_value(s, to, v, true, flags)
+}
+
+pub(crate) unsafe extern "C" fn cuStreamWriteValue32_v2(
+    s: CUstream,
+    to: CUdeviceptr,
+    v: u32,
+    flags: u32,
+) -> CUresult {
+    write_value(s, to, v.into(), false, flags)
+}
+
+pub(crate) unsafe extern "C" fn cuStreamWriteValue64_v2(
+    s: CUstream,
+    to: CUdeviceptr,
+    v: u64,
+    flags: u32,
+) -> CUresult {
+    write_value(s, to, v, true, flags)
+}
+
+pub(crate) unsafe extern "C" fn cuStreamIsCapturing(
+    s: CUstream,
+    place: *mut CUstreamCaptureStatus,
+) -> CUresult {
+    call(|| {
+        let target = target_unchecked(s)?;
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, capture_of(&target.stream).0) }
+    })
+}
+
+/// Status, id and graph of a stream's capture.
+fn capture_of(stream: &stream::Stream) -> (CUstreamCaptureStatus, u64, CUgraph) {
+    match &*stream.capture() {
+        None => (CUstreamCaptureStatus::NONE, 0, CUgraph::NULL),
+        Some(part) => {
+            let capture = &part.capture;
+            let valid = capture.is_valid();
+            let status =
+                if valid { CUstreamCaptureStatus::ACTIVE } else { CUstreamCaptureStatus::INVALIDATED };
+            (status, capture.id, CUgraph(capture.graph.handle))
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn cuStreamGetCaptureInfo(
+    s: CUstream,
+    status: *mut CUstreamCaptureStatus,
+    id: *mut u64,
+) -> CUresult {
+    call(|| {
+        let (state, number, _) = capture_of(&target_unchecked(s)?.stream);
+        // SAFETY: output arguments by contract.
+        unsafe { put_optional(id, number) };
+        // SAFETY: as above.
+        unsafe { put(status, state) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
+    s: CUstream,
+    status: *mut CUstreamCaptureStatus,
+    id: *mut u64,
+    graph: *mut CUgraph,
+    dependencies: *mut *const CUgraphNode,
+    count: *mut usize,
+) -> CUresult {
+    thread_local! {
+        /// What the last answer of this thread points to; valid until its next call, as CUDA says.
+        static NODES: std::cell::RefCell<Vec<CUgraphNode>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+    call(|| {
+        let target = target_unchecked(s)?;
+        let (state, number, handle) = capture_of(&target.stream);
+        let last = target.stream.capture().as_ref().map(|part| part.last.clone()).unwrap_or_default();
+        NODES.with_borrow_mut(|nodes| {
+            *nodes = last.into_iter().map(|node| CUgraphNode(node.0)).collect();
+            // SAFETY: output arguments by contract.
+            unsafe {
+                put_optional(id, number);
+                put_optional(graph, handle);
+                put_optional(dependencies, nodes.as_ptr());
+                put_optional(count, nodes.len());
+            }
+        });
+        // SAFETY: an output argument by contract.
+        unsafe { put(status, state) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
+    s: CUstream,
+    status: *mut CUstreamCaptureStatus,
+    id: *mut u64,
+    graph: *mut CUgraph,
+    dependencies: *mut *const CUgraphNode,
+    edges: *mut *const CUgraphEdgeData,
+    count: *mut usize,
+) -> CUresult {
+    // All edges are plain, for which a null list stands.
+    // SAFETY: output arguments by contract; the rest is passed on.
+    unsafe {
+        put_optional(edges, std::ptr::null());
+        cuStreamGetCaptureInfo_v2(s, status, id, graph, dependencies, count)
+    }
+}
+
+pub(crate) unsafe extern "C" fn cuStreamBeginCapture_v2(s: CUstream, mode: CUstreamCaptureMode) -> CUresult {
+    call(|| {
+        let target = target(s)?;
+        if target.stream.order == Order::Legacy {
+            return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        capture::begin(&target.stream, mode, Graph::create(), Vec::new())
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamEndCapture(s: CUstream, place: *mut CUgraph) -> CUresult {
+    call(|| {
+        let target = target(s)?;
+        require(place)?;
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, CUgraph::NULL) }?;
+        let graph = capture::end(&target.stream)?;
+        // SAFETY: as above.
+        unsafe { put(place, CUgraph(graph.handle)) }
+    })
+}
+
+thread_local! {
+    /// What this thread lets others capture; only reported, since no call here is unsafe in a capture.
+    static CAPTURE_MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CUstreamCaptureMode::GLOBAL) };
+}
+
+pub(crate) unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(
+    place: *mut CUstreamCaptureMode,
+) -> CUresult {
+    call(|| {
+        require(place)?;
+        // SAFETY: an argument read and written by contract.
+        let new = unsafe { place.read_unaligned() };
+        if new > CUstreamCaptureMode::RELAXED {
+            return Err(Status::INVALID_VALUE);
+        }
+        // SAFETY: as above.
+        unsafe { put(place, CAPTURE_MODE.replace(new)) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuGraphUpload(exec: sluice_cuda::CUgraphExec, s: CUstream) -> CUresult {
+    call(|| {
+        target(s)?;
+        // There is nothing to bring anywhere before a launch.
+        graph::Exec::get(exec).map(drop)
+    })
+}

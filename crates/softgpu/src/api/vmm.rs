@@ -1,0 +1,198 @@
+//! Virtual memory management (CUDA Driver API: Virtual Memory Management).
+
+use std::ffi::c_void;
+
+use sluice_cuda::{
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle,
+    CUmemLocation, CUmemLocationType, CUresult,
+};
+
+use crate::device::{device, driver};
+use crate::status::{Result, Status, call, put, require};
+use crate::vmm;
+
+pub(crate) unsafe extern "C" fn cuMemAddressReserve(
+    place: *mut CUdeviceptr,
+    size: usize,
+    alignment: usize,
+    hint: CUdeviceptr,
+    flags: u64,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        require(place)?;
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, vmm::reserve(size as u64, alignment as u64, hint)?) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemAddressFree(address: CUdeviceptr, size: usize) -> CUresult {
+    call(|| {
+        driver()?;
+        vmm::unreserve(address, size as u64)
+    })
+}
+
+/// # Safety
+/// `properties` is null or an input structure.
+unsafe fn properties(properties: *const CUmemAllocationProp) -> Result<CUmemAllocationProp> {
+    require(properties)?;
+    // SAFETY: by this function's contract.
+    Ok(unsafe { properties.read_unaligned() })
+}
+
+pub(crate) unsafe extern "C" fn cuMemGetAllocationGranularity(
+    place: *mut usize,
+    prop: *const CUmemAllocationProp,
+    option: CUmemAllocationGranularity_flags,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        // SAFETY: passed on.
+        vmm::check_properties(&unsafe { properties(prop) }?)?;
+        if option > CUmemAllocationGranularity_flags::RECOMMENDED {
+            return Err(Status::INVALID_VALUE);
+        }
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, vmm::GRANULARITY as usize) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemCreate(
+    place: *mut CUmemGenericAllocationHandle,
+    size: usize,
+    prop: *const CUmemAllocationProp,
+    flags: u64,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        require(place)?;
+        // SAFETY: passed on.
+        let device = vmm::check_properties(&unsafe { properties(prop) }?)?;
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, vmm::create(device, size as u64)? as u64) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
+    call(|| {
+        driver()?;
+        vmm::release(handle)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemRetainAllocationHandle(
+    place: *mut CUmemGenericAllocationHandle,
+    address: *mut c_void,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        require(place)?;
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, vmm::retain(address as u64)?) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
+    place: *mut CUmemAllocationProp,
+    handle: CUmemGenericAllocationHandle,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        let physical = vmm::physical(handle)?;
+        let properties = CUmemAllocationProp {
+            kind: CUmemAllocationType::PINNED,
+            requestedHandleTypes: CUmemAllocationHandleType(0),
+            location: CUmemLocation { kind: CUmemLocationType::DEVICE, id: physical.device.ordinal as i32 },
+            win32HandleMetaData: std::ptr::null_mut(),
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        };
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, properties) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemMap(
+    address: CUdeviceptr,
+    size: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: u64,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        vmm::map(address, size as u64, offset as u64, handle)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemUnmap(address: CUdeviceptr, size: usize) -> CUresult {
+    call(|| {
+        driver()?;
+        vmm::unmap(address, size as u64)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemSetAccess(
+    address: CUdeviceptr,
+    size: usize,
+    descriptions: *const CUmemAccessDesc,
+    count: usize,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        require(descriptions)?;
+        for index in 0..count {
+            // SAFETY: an array of `count` elements by contract.
+            let description = unsafe { descriptions.add(index).read_unaligned() };
+            check_location(description.location)?;
+            let (readable, writable) = match description.flags {
+                CUmemAccess_flags::NONE => (false, false),
+                CUmemAccess_flags::READ => (true, false),
+                CUmemAccess_flags::READWRITE => (true, true),
+                _ => return Err(Status::INVALID_VALUE),
+            };
+            vmm::set_access(address, size as u64, readable, writable)?;
+        }
+        Ok(())
+    })
+}
+
+fn check_location(location: CUmemLocation) -> Result<()> {
+    if location.kind != CUmemLocationType::DEVICE {
+        return Err(Status::INVALID_VALUE);
+    }
+    device(location.id).map(drop)
+}
+
+pub(crate) unsafe extern "C" fn cuMemGetAccess(
+    place: *mut u64,
+    location: *const CUmemLocation,
+    address: CUdeviceptr,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        require(location)?;
+        // SAFETY: an input structure by contract.
+        check_location(unsafe { location.read_unaligned() })?;
+        let flags = match vmm::access(address)? {
+            (_, true) => CUmemAccess_flags::READWRITE,
+            (true, false) => CUmemAccess_flags::READ,
+            (false, false) => CUmemAccess_flags::NONE,
+        };
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, u64::from(flags.0)) }
+    })
+}

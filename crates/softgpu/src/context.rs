@@ -1,0 +1,263 @@
+//! Contexts, the primary context of each device, and each thread's stack of current contexts
+//! (CUDA Driver API, Context Management and Primary Context Management).
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use sluice_cuda::{CUcontext, CUdevice, CUlimit};
+
+use sluice_jit::DeviceHeap;
+
+use crate::allocation;
+use crate::device::{Device, driver};
+use crate::engine;
+use crate::event::EVENTS;
+use crate::graph;
+use crate::heap;
+use crate::memory;
+use crate::module;
+use crate::status::{Result, Status};
+use crate::stream::{self, STREAMS, Stream};
+use crate::table::Table;
+
+pub(crate) static CONTEXTS: Table<Context> = Table::new(1);
+
+pub(crate) struct Context {
+    pub(crate) handle: usize,
+    /// Unique in the process and never used again (`cuCtxGetId`).
+    pub(crate) id: u64,
+    pub(crate) device: &'static Device,
+    pub(crate) is_primary: bool,
+    pub(crate) flags: AtomicU32,
+    pub(crate) api_version: u32,
+    pub(crate) cache_config: AtomicU32,
+    /// The stream that synchronises with all blocking streams.
+    pub(crate) legacy: Arc<Stream>,
+    limits: Mutex<[u64; LIMITS.len()]>,
+    /// Behind device-side `malloc`; made with the first launch.
+    device_heap: OnceLock<Option<DeviceHeap>>,
+    /// The sticky error of a failed kernel, or 0.
+    error: AtomicI32,
+    destroyed: AtomicBool,
+}
+
+/// The primary context of a device: one object, alive while somebody retains it.
+#[derive(Default)]
+pub(crate) struct Primary {
+    pub(crate) context: Option<Arc<Context>>,
+    pub(crate) retained: u32,
+    pub(crate) flags: u32,
+    /// The handle stays the same over releases and resets.
+    handle: usize,
+}
+
+impl Primary {
+    fn handle(&mut self) -> usize {
+        if self.handle == 0 {
+            self.handle = CONTEXTS.mint();
+        }
+        self.handle
+    }
+}
+
+/// The limits that can be read, with their values in a new context, in bytes or counts.
+const LIMITS: [(CUlimit, u64); 7] = [
+    (CUlimit::STACK_SIZE, 1 << 10),
+    (CUlimit::PRINTF_FIFO_SIZE, 1 << 20),
+    (CUlimit::MALLOC_HEAP_SIZE, 8 << 20),
+    (CUlimit::DEV_RUNTIME_SYNC_DEPTH, 2),
+    (CUlimit::DEV_RUNTIME_PENDING_LAUNCH_COUNT, 2048),
+    (CUlimit::MAX_L2_FETCH_GRANULARITY, 64),
+    (CUlimit::PERSISTING_L2_CACHE_SIZE, 0),
+];
+
+/// Version of the API that `cuCtxGetApiVersion` reports for every context.
+const API_VERSION: u32 = 3020;
+
+thread_local! {
+    static STACK: RefCell<Vec<Arc<Context>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Context {
+    fn new(handle: usize, device: &'static Device, is_primary: bool, flags: u32) -> Arc<Self> {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        let id = IDS.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self {
+            handle,
+            id,
+            device,
+            is_primary,
+            flags: AtomicU32::new(flags),
+            api_version: API_VERSION,
+            cache_config: AtomicU32::new(0),
+            legacy: Arc::new(Stream::legacy(handle, device.ordinal)),
+            limits: Mutex::new(LIMITS.map(|(_, value)| value)),
+            device_heap: OnceLock::new(),
+            error: AtomicI32::new(0),
+            destroyed: AtomicBool::new(false),
+        })
+    }
+
+    /// A context of its own, not current anywhere yet.
+    pub(crate) fn create(device: &'static Device, flags: u32) -> Arc<Self> {
+        let handle = CONTEXTS.mint();
+        let context = Self::new(handle, device, false, flags);
+        CONTEXTS.insert_at(handle, Arc::clone(&context));
+        context
+    }
+
+    /// The sticky error, if a kernel of this context has failed.
+    pub(crate) fn check(&self) -> Result<()> {
+        Status(self.error.load(Ordering::Acquire)).ok()
+    }
+
+    /// Makes the first error stay: every later call in this context answers it.
+    pub(crate) fn fail(&self, status: Status) {
+        let _ = self.error.compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// The heap for device-side `malloc`, as large as the limit said at the first launch. Its pages are the host's
+    /// and not accounted to the device; untouched ones cost nothing.
+    pub(crate) fn device_heap(&self) -> Option<&DeviceHeap> {
+        let make = || {
+            let size = heap::whole_chunks(self.limit(CUlimit::MALLOC_HEAP_SIZE).ok()?).ok()?;
+            let start = heap::map_chunks(size).ok()?;
+            Some(DeviceHeap::new(start..start + size))
+        };
+        self.device_heap.get_or_init(make).as_ref()
+    }
+
+    pub(crate) fn limit(&self, limit: CUlimit) -> Result<u64> {
+        let place = limit_place(limit)?;
+        Ok(self.limits.lock().unwrap_or_else(PoisonError::into_inner)[place])
+    }
+
+    pub(crate) fn set_limit(&self, limit: CUlimit, value: u64) -> Result<()> {
+        let place = limit_place(limit)?;
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)[place] = value;
+        Ok(())
+    }
+
+    /// Waits for all work of this context, then frees everything that was made in it.
+    pub(crate) fn destroy(&self) {
+        if self.destroyed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        CONTEXTS.remove(self.handle);
+        engine::wait_context(self.handle);
+        graph::context_destroyed(self.handle);
+        module::context_destroyed(self.handle);
+        STREAMS.remove_all(|stream| stream.context == self.handle);
+        EVENTS.remove_all(|event| event.context == self.handle);
+        for allocation in allocation::remove_all(|a| a.context == self.handle) {
+            memory::release(&allocation);
+        }
+        stream::context_destroyed(self.handle);
+        if let Some(observer) = OBSERVER.get() {
+            observer(CUcontext(self.handle));
+        }
+    }
+}
+
+fn limit_place(limit: CUlimit) -> Result<usize> {
+    LIMITS.iter().position(|&(known, _)| known == limit).ok_or(Status::UNSUPPORTED_LIMIT)
+}
+
+/// The context with this handle.
+pub(crate) fn context(handle: CUcontext) -> Result<Arc<Context>> {
+    driver()?;
+    CONTEXTS.get(handle.0).ok_or(Status::INVALID_CONTEXT)
+}
+
+/// The calling thread's current context, whatever state it is in; `None` if there is none.
+pub(crate) fn current_or_none() -> Result<Option<Arc<Context>>> {
+    driver()?;
+    STACK.with_borrow_mut(|stack| {
+        let Some(top) = stack.last_mut() else { return Ok(None) };
+        if top.destroyed.load(Ordering::Acquire) {
+            // A primary context that was reset and retained again goes by the same handle.
+            *top = CONTEXTS.get(top.handle).ok_or(Status::CONTEXT_IS_DESTROYED)?;
+        }
+        Ok(Some(Arc::clone(top)))
+    })
+}
+
+/// The calling thread's current context, for calls that a sticky error does not stop.
+pub(crate) fn current_unchecked() -> Result<Arc<Context>> {
+    current_or_none()?.ok_or(Status::INVALID_CONTEXT)
+}
+
+/// The calling thread's current context, which must not have failed.
+pub(crate) fn current() -> Result<Arc<Context>> {
+    let context = current_unchecked()?;
+    context.check()?;
+    Ok(context)
+}
+
+/// Replaces the top of the calling thread's stack; `None` pops it.
+pub(crate) fn set_current(context: Option<Arc<Context>>) {
+    STACK.with_borrow_mut(|stack| {
+        stack.pop();
+        stack.extend(context);
+    });
+}
+
+pub(crate) fn push(context: Arc<Context>) {
+    STACK.with_borrow_mut(|stack| stack.push(context));
+}
+
+/// Takes the top off the calling thread's stack and returns its handle.
+pub(crate) fn pop() -> Result<usize> {
+    STACK.with_borrow_mut(|stack| stack.pop()).map(|context| context.handle).ok_or(Status::INVALID_CONTEXT)
+}
+
+/// The handle of a device's primary context, whether or not anybody retains it.
+pub fn primary_context(device: CUdevice) -> Result<CUcontext> {
+    Ok(CUcontext(crate::device::device(device)?.lock_primary().handle()))
+}
+
+/// Sets what is called with the handle of each context that has been destroyed or reset, for those who keep state
+/// by context. The first setting stays.
+pub fn on_context_destroyed(observer: fn(CUcontext)) {
+    let _ = OBSERVER.set(observer);
+}
+
+static OBSERVER: OnceLock<fn(CUcontext)> = OnceLock::new();
+
+/// Retains the primary context of `device`, creating it if nobody does.
+pub(crate) fn retain_primary(device: &'static Device) -> Arc<Context> {
+    let mut primary = device.lock_primary();
+    primary.retained += 1;
+    if let Some(context) = &primary.context {
+        return Arc::clone(context);
+    }
+    let handle = primary.handle();
+    let context = Context::new(handle, device, true, primary.flags);
+    CONTEXTS.insert_at(handle, Arc::clone(&context));
+    primary.context = Some(Arc::clone(&context));
+    context
+}
+
+/// Gives one retain back; the last one destroys the context.
+pub(crate) fn release_primary(device: &'static Device) -> Result<()> {
+    let mut primary = device.lock_primary();
+    primary.retained = primary.retained.checked_sub(1).ok_or(Status::INVALID_CONTEXT)?;
+    let last = if primary.retained == 0 { primary.context.take() } else { None };
+    drop(primary);
+    if let Some(context) = last {
+        context.destroy();
+    }
+    Ok(())
+}
+
+/// Destroys the primary context whoever retains it; a sticky error goes with it.
+pub(crate) fn reset_primary(device: &'static Device) {
+    let mut primary = device.lock_primary();
+    primary.retained = 0;
+    let context = primary.context.take();
+    drop(primary);
+    if let Some(context) = context {
+        context.destroy();
+    }
+}

@@ -1,0 +1,250 @@
+//! Copies and fills of memory: one shape for all of them, boxes of rows.
+//!
+//! With unified addressing an address alone says which memory it is in: inside the device address range it must lie
+//! in live allocations; outside it is the program's own memory, which the program answers for.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::address_space;
+use crate::allocation;
+use crate::op::Op;
+use crate::status::{Result, Status};
+use crate::stream::Target;
+
+/// Copies of pageable memory up to this size are staged, so that the caller may go on at once; CUDA's own limit
+/// (CUDA Driver API, API synchronization behavior).
+const STAGED_MAX: u64 = 64 << 10;
+
+/// Size of a box: bytes per row, rows per slice, slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) width: u64,
+    pub(crate) height: u64,
+    pub(crate) depth: u64,
+}
+
+/// Where a box lies: its first byte, and the bytes from row to row and from slice to slice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) address: u64,
+    pub(crate) pitch: u64,
+    pub(crate) slice: u64,
+}
+
+pub(crate) struct Copy {
+    from: Source,
+    to: Place,
+    extent: Extent,
+}
+
+enum Source {
+    Memory(Place),
+    /// What the source held when the copy was submitted; one row.
+    Staged(Box<[u8]>),
+}
+
+/// Rows of equal elements of 1, 2 or 4 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fill {
+    pub(crate) address: u64,
+    pub(crate) pitch: u64,
+    pub(crate) value: u32,
+    pub(crate) element: u32,
+    /// Elements per row.
+    pub(crate) width: u64,
+    pub(crate) height: u64,
+}
+
+impl Extent {
+    /// One row.
+    pub(crate) fn line(width: u64) -> Self {
+        Self { width, height: 1, depth: 1 }
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.width == 0 || self.height == 0 || self.depth == 0
+    }
+}
+
+impl Place {
+    /// One row at `address`.
+    pub(crate) fn line(address: u64) -> Self {
+        Self { address, pitch: 0, slice: 0 }
+    }
+
+    /// Bytes from the first to the last byte of a box here.
+    fn span(self, extent: Extent) -> Option<u64> {
+        let rows = self.pitch.checked_mul(extent.height - 1)?;
+        let slices = self.slice.checked_mul(extent.depth - 1)?;
+        rows.checked_add(slices)?.checked_add(extent.width)
+    }
+
+    fn check(self, extent: Extent) -> Result<()> {
+        let pitch_fits = extent.height == 1 || self.pitch >= extent.width;
+        let span =
+            self.span(extent).filter(|_| pitch_fits && self.address != 0).ok_or(Status::INVALID_VALUE)?;
+        if address_space::contains(self.address) {
+            return allocation::check(self.address, span);
+        }
+        // Memory of the program must not run into the device's addresses.
+        let end = self.address.checked_add(span).ok_or(Status::INVALID_VALUE)?;
+        if address_space::contains(end - 1) { Err(Status::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// Whether the driver may use the memory after the call that names it has returned.
+    fn is_pinned(self, extent: Extent) -> bool {
+        address_space::contains(self.address)
+            || self.span(extent).is_some_and(|span| is_registered(self.address, span))
+    }
+}
+
+/// Refuses an address that must be a device's and is not.
+pub(crate) fn require_device(address: u64) -> Result<()> {
+    if address_space::contains(address) { Ok(()) } else { Err(Status::INVALID_VALUE) }
+}
+
+/// Copies a box in stream order. The call waits where `synchronous`, or where memory of the program is neither
+/// pinned nor small enough to stage.
+pub(crate) fn submit(
+    target: &Target,
+    to: Place,
+    from: Place,
+    extent: Extent,
+    synchronous: bool,
+) -> Result<()> {
+    if extent.is_empty() {
+        return Ok(());
+    }
+    to.check(extent)?;
+    from.check(extent)?;
+    let memory = || Op::Copy(Arc::new(Copy { from: Source::Memory(from), to, extent }));
+    if target.stream.capture().is_some() && !synchronous {
+        return target.submit(memory());
+    }
+    if synchronous || !to.is_pinned(extent) {
+        return target.run(memory());
+    }
+    if from.is_pinned(extent) {
+        return target.submit(memory());
+    }
+    if extent == Extent::line(extent.width) && extent.width <= STAGED_MAX {
+        // SAFETY: the program says that it may be read here (CUDA Driver API, `cuMemcpyHtoDAsync`).
+        let bytes = unsafe { std::slice::from_raw_parts(from.address as *const u8, extent.width as usize) };
+        return target.submit(Op::Copy(Arc::new(Copy { from: Source::Staged(bytes.into()), to, extent })));
+    }
+    target.run(memory())
+}
+
+/// A copy that a graph keeps; both ends are read and written when the graph runs.
+pub(crate) fn for_graph(to: Place, from: Place, extent: Extent) -> Result<Op> {
+    if extent.is_empty() {
+        return Err(Status::INVALID_VALUE);
+    }
+    to.check(extent)?;
+    from.check(extent)?;
+    Ok(Op::Copy(Arc::new(Copy { from: Source::Memory(from), to, extent })))
+}
+
+impl Copy {
+    pub(crate) fn run(&self) {
+        match &self.from {
+            Source::Memory(from) => copy_box(self.to, *from, self.extent),
+            // SAFETY: the destination was checked when the copy was submitted, and memory is not freed while
+            // submitted work may use it.
+            Source::Staged(bytes) => unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.to.address as *mut u8, bytes.len());
+            },
+        }
+    }
+}
+
+fn copy_box(to: Place, from: Place, extent: Extent) {
+    for z in 0..extent.depth {
+        for y in 0..extent.height {
+            let to = to.address + z * to.slice + y * to.pitch;
+            let from = from.address + z * from.slice + y * from.pitch;
+            // SAFETY: both boxes were checked when the copy was submitted, and memory is not freed while submitted
+            // work may use it. The ends may overlap.
+            unsafe { std::ptr::copy(from as *const u8, to as *mut u8, extent.width as usize) };
+        }
+    }
+}
+
+impl Fill {
+    pub(crate) fn check(&self) -> Result<()> {
+        let element = u64::from(self.element);
+        if !matches!(element, 1 | 2 | 4)
+            || !self.address.is_multiple_of(element)
+            || !self.pitch.is_multiple_of(element)
+        {
+            return Err(Status::INVALID_VALUE);
+        }
+        if self.is_empty() {
+            return Ok(());
+        }
+        let width = self.width.checked_mul(element).ok_or(Status::INVALID_VALUE)?;
+        require_device(self.address)?;
+        let place = Place { address: self.address, pitch: self.pitch, slice: 0 };
+        place.check(Extent { width, height: self.height, depth: 1 })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.width == 0 || self.height == 0
+    }
+
+    pub(crate) fn run(&self) {
+        for y in 0..self.height {
+            let row = self.address + y * self.pitch;
+            let width = self.width as usize;
+            // SAFETY: checked when it was submitted, with alignment; memory is not freed while submitted work may
+            // use it.
+            unsafe {
+                match self.element {
+                    1 => std::slice::from_raw_parts_mut(row as *mut u8, width).fill(self.value as u8),
+                    2 => std::slice::from_raw_parts_mut(row as *mut u16, width).fill(self.value as u16),
+                    _ => std::slice::from_raw_parts_mut(row as *mut u32, width).fill(self.value),
+                }
+            }
+        }
+    }
+}
+
+/// Fills memory in stream order.
+pub(crate) fn submit_fill(target: &Target, fill: Fill) -> Result<()> {
+    fill.check()?;
+    if fill.is_empty() {
+        return Ok(());
+    }
+    target.submit(Op::Fill(fill))
+}
+
+/// Memory of the program that `cuMemHostRegister` pinned: start to length and flags.
+static REGISTERED: RwLock<BTreeMap<u64, (u64, u32)>> = RwLock::new(BTreeMap::new());
+
+pub(crate) fn register(address: u64, size: u64, flags: u32) -> Result<()> {
+    let end = address.checked_add(size).filter(|_| address != 0 && size != 0).ok_or(Status::INVALID_VALUE)?;
+    let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    let before = registered.range(..end).next_back();
+    if before.is_some_and(|(&start, &(len, _))| start + len > address) {
+        return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    registered.insert(address, (size, flags));
+    Ok(())
+}
+
+pub(crate) fn unregister(address: u64) -> Result<()> {
+    let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    registered.remove(&address).map(drop).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)
+}
+
+/// Start, length and flags of the registration that `address` lies in.
+pub(crate) fn registration(address: u64) -> Option<(u64, u64, u32)> {
+    let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+    let (&start, &(len, flags)) = registered.range(..=address).next_back()?;
+    (address - start < len).then_some((start, len, flags))
+}
+
+fn is_registered(address: u64, size: u64) -> bool {
+    registration(address).is_some_and(|(start, len, _)| size <= len - (address - start))
+}

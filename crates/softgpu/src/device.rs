@@ -1,0 +1,202 @@
+//! The configured devices.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use sluice_cuda::{CUdevice, CUuuid};
+
+use crate::context::Primary;
+use crate::heap::Heap;
+use crate::status::{Result, Status};
+
+/// One software device, as the embedding program wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SoftDevice {
+    /// What `cuDeviceGetName` answers.
+    pub name: String,
+    /// Device memory in bytes.
+    pub memory: u64,
+}
+
+impl SoftDevice {
+    /// Name of a device unless the configuration says otherwise.
+    pub const NAME: &str = "Sluice Software GPU";
+
+    /// A device of the default name with this much memory.
+    pub fn with_memory(memory: u64) -> Self {
+        Self { name: Self::NAME.to_owned(), memory }
+    }
+}
+
+/// What the driver is made of; see [`crate::configure`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub devices: Vec<SoftDevice>,
+    /// CPU threads that run blocks; every device reports as many multiprocessors.
+    pub threads: usize,
+    /// Whether the program and the driver share an address space, so that managed memory just works.
+    pub same_process: bool,
+}
+
+impl Default for Config {
+    /// One device with half of the machine's memory, and all of its CPUs.
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { devices: vec![SoftDevice::with_memory(half_of_host_memory())], threads, same_process: false }
+    }
+}
+
+impl Config {
+    /// The configuration of the library that stands alone, from `SLUICE_SOFTGPU=COUNT,MEMORY` (for example
+    /// `2,4GiB`) if that is set. Words that it does not understand are told on stderr and replaced by the default.
+    pub fn from_env() -> Self {
+        let mut config = Self { same_process: true, ..Self::default() };
+        let Some(text) = std::env::var_os("SLUICE_SOFTGPU") else { return config };
+        match text.to_str().and_then(parse_devices) {
+            Some(devices) => config.devices = devices,
+            None => eprintln!(
+                "sluice: SLUICE_SOFTGPU={text:?} ignored: it reads COUNT,MEMORY, for example 2,4GiB"
+            ),
+        }
+        config
+    }
+}
+
+/// `COUNT` or `COUNT,MEMORY`, up to 64 devices; without MEMORY they share half of the host's.
+fn parse_devices(text: &str) -> Option<Vec<SoftDevice>> {
+    let (count, memory) = match text.split_once(',') {
+        Some((count, memory)) => (count, Some(parse_bytes(memory.trim())?)),
+        None => (text, None),
+    };
+    let count: usize = count.trim().parse().ok().filter(|count| (1..=64).contains(count))?;
+    let memory = memory.unwrap_or_else(|| half_of_host_memory() / count as u64);
+    Some(vec![SoftDevice::with_memory(memory); count])
+}
+
+/// `4GiB`, `512MiB`, `1.5G`, or plain bytes.
+fn parse_bytes(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit.trim().to_ascii_lowercase().trim_end_matches('b').trim_end_matches('i') {
+        "" => 1u64,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        "t" => 1 << 40,
+        _ => return None,
+    };
+    let bytes = number.parse::<f64>().ok()? * scale as f64;
+    (bytes >= 1.0 && bytes < (1u64 << 46) as f64).then_some(bytes as u64)
+}
+
+fn half_of_host_memory() -> u64 {
+    // SAFETY: sysconf only reads the name.
+    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    let bytes = u64::try_from(pages).unwrap_or(0) * u64::try_from(page).unwrap_or(0);
+    (bytes / 2).max(64 << 20)
+}
+
+/// A device that programs can open.
+pub(crate) struct Device {
+    pub(crate) ordinal: usize,
+    pub(crate) name: String,
+    pub(crate) uuid: CUuuid,
+    pub(crate) heap: Heap,
+    pub(crate) primary: Mutex<Primary>,
+    /// Handle of the pool behind `cuMemAllocAsync`, 0 before the first use.
+    pub(crate) pool: Mutex<usize>,
+}
+
+pub(crate) struct Driver {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) threads: usize,
+    pub(crate) same_process: bool,
+}
+
+static CONFIG: Mutex<Option<Config>> = Mutex::new(None);
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+
+/// Sets what [`init`] will build. Without effect once a program has called `cuInit`.
+pub fn configure(config: Config) {
+    *CONFIG.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
+}
+
+/// `cuInit`: builds the devices on the first call.
+pub(crate) fn init() -> Result<()> {
+    let driver = DRIVER.get_or_init(|| {
+        let config = CONFIG.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+        let device = |(ordinal, device): (usize, SoftDevice)| Device {
+            ordinal,
+            name: device.name,
+            uuid: uuid(ordinal),
+            heap: Heap::new(device.memory),
+            primary: Mutex::default(),
+            pool: Mutex::default(),
+        };
+        Driver {
+            devices: config.devices.into_iter().enumerate().map(device).collect(),
+            threads: config.threads.max(1),
+            same_process: config.same_process,
+        }
+    });
+    if driver.devices.is_empty() { Err(Status::NO_DEVICE) } else { Ok(()) }
+}
+
+/// The driver, once the program has called `cuInit`.
+pub(crate) fn driver() -> Result<&'static Driver> {
+    DRIVER.get().ok_or(Status::NOT_INITIALIZED)
+}
+
+/// The device with this ordinal.
+pub(crate) fn device(ordinal: CUdevice) -> Result<&'static Device> {
+    let devices = &driver()?.devices;
+    usize::try_from(ordinal).ok().and_then(|ordinal| devices.get(ordinal)).ok_or(Status::INVALID_DEVICE)
+}
+
+impl Device {
+    pub(crate) fn lock_primary(&self) -> std::sync::MutexGuard<'_, Primary> {
+        self.primary.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The same on every start on the same machine, different between machines and between devices.
+fn uuid(ordinal: usize) -> CUuuid {
+    let host = std::fs::read("/etc/machine-id")
+        .or_else(|_| std::fs::read("/proc/sys/kernel/hostname"))
+        .unwrap_or_else(|_| b"sluice".to_vec());
+    let half = |seed: u64| -> u64 {
+        // FNV-1a: a name, not a secret.
+        let start = 0xcbf2_9ce4_8422_2325 ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        host.iter().fold(start, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    };
+    let ordinal = ordinal as u64;
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&half(2 * ordinal + 1).to_be_bytes());
+    bytes[8..].copy_from_slice(&half(2 * ordinal + 2).to_be_bytes());
+    // Version 8 (custom), variant 1 (RFC 9562).
+    bytes[6] = bytes[6] & 0x0f | 0x80;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    CUuuid { bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_lists_are_read_or_refused() {
+        let memories =
+            |text: &str| parse_devices(text).map(|all| all.iter().map(|d| d.memory).collect::<Vec<_>>());
+        assert_eq!(memories("2,4GiB"), Some(vec![4 << 30; 2]));
+        assert_eq!(memories("1, 512m"), Some(vec![512 << 20]));
+        assert_eq!(memories("1,1.5G"), Some(vec![3 << 29]));
+        for bad in ["0", "65", "", "x", "1,", "1,4Q", "1,-1", "1,9999999T"] {
+            assert_eq!(memories(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn devices_have_different_lasting_uuids() {
+        assert_eq!(uuid(0), uuid(0));
+        assert_ne!(uuid(0), uuid(1));
+    }
+}

@@ -1,0 +1,232 @@
+//! The queues of all streams, and the threads that empty them.
+//!
+//! Each device has one thread, which takes the next piece of work that is ready and runs it: kernels, copies, fills,
+//! events and host functions, one at a time per device. (A kernel itself runs on all threads of the executor.)
+//! That is slower than hardware only where a copy could run beside a kernel, and it keeps every order that CUDA
+//! promises. Kernels that wait for another stream's kernel do not get that far on it.
+//!
+//! All work has a number in the order of acceptance. The head of a queue is ready when
+//! - it is in the legacy stream, and no blocking stream of the context has earlier work left;
+//! - it is in a blocking stream, and the legacy stream of the context has no earlier work left;
+//! - it waits for an event or a value, and that has come about.
+//!
+//! Work stays at the head of its queue while it runs, so it holds back what has to wait for it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::context::Context;
+use crate::op::Op;
+use crate::stream::{Order, Stream, Target};
+
+/// How often the value that a stream waits for is looked at.
+const VALUE_POLL: Duration = Duration::from_micros(50);
+
+struct Engine {
+    state: Mutex<State>,
+    /// Something may have become ready.
+    work: Condvar,
+    /// Something was done.
+    done: Condvar,
+}
+
+struct State {
+    /// The queues that are not empty, by stream id.
+    queues: BTreeMap<u64, Queue>,
+    sequence: u64,
+    /// Which devices have their thread, by ordinal.
+    threads: u64,
+}
+
+struct Queue {
+    stream: Arc<Stream>,
+    context: Arc<Context>,
+    /// Work with its sequence number, oldest first.
+    work: VecDeque<(u64, Op)>,
+    running: bool,
+}
+
+static ENGINE: Engine = Engine {
+    state: Mutex::new(State { queues: BTreeMap::new(), sequence: 0, threads: 0 }),
+    work: Condvar::new(),
+    done: Condvar::new(),
+};
+
+/// Appends work to a stream.
+pub(crate) fn submit(target: &Target, op: Op) {
+    let mut state = ENGINE.lock();
+    state.sequence += 1;
+    let sequence = state.sequence;
+    let (stream, context) = (&target.stream, &target.context);
+    stream.submitted.store(sequence, Ordering::Relaxed);
+    let queue = state.queues.entry(stream.id).or_insert_with(|| Queue {
+        stream: Arc::clone(stream),
+        context: Arc::clone(context),
+        work: VecDeque::new(),
+        running: false,
+    });
+    queue.work.push_back((sequence, op));
+    start_thread(&mut state, stream.device);
+    drop(state);
+    ENGINE.work.notify_all();
+}
+
+/// Waits until everything submitted to the stream so far is done.
+pub(crate) fn wait_stream(stream: &Stream) {
+    let state = ENGINE.lock();
+    let goal = stream.submitted.load(Ordering::Relaxed);
+    ENGINE.wait(state, |_| stream.completed.load(Ordering::Relaxed) >= goal);
+}
+
+/// Waits until everything submitted in the context so far is done.
+pub(crate) fn wait_context(context: usize) {
+    let state = ENGINE.lock();
+    let goal = state.sequence;
+    let older =
+        move |queue: &Queue| queue.context.handle == context && queue.head().is_some_and(|head| head <= goal);
+    ENGINE.wait(state, |state| !state.queues.values().any(older));
+}
+
+/// Waits until `condition` holds; it is looked at after each piece of work.
+pub(crate) fn wait_until(condition: impl Fn() -> bool) {
+    ENGINE.wait(ENGINE.lock(), |_| condition());
+}
+
+/// Whether the stream has done everything submitted so far.
+pub(crate) fn is_done(stream: &Stream) -> bool {
+    let _state = ENGINE.lock();
+    stream.completed.load(Ordering::Relaxed) >= stream.submitted.load(Ordering::Relaxed)
+}
+
+/// Whether no stream of the context has work left.
+pub(crate) fn is_idle(context: usize) -> bool {
+    !ENGINE.lock().queues.values().any(|queue| queue.context.handle == context)
+}
+
+impl Engine {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&self, mut state: MutexGuard<'_, State>, until: impl Fn(&State) -> bool) {
+        while !until(&state) {
+            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn start_thread(state: &mut State, device: usize) {
+    if state.threads >> device & 1 == 0 {
+        state.threads |= 1 << device;
+        let named = std::thread::Builder::new().name(format!("sluice-gpu{device}"));
+        // Without a thread nothing submitted would ever be done; the system is then beyond help.
+        named.spawn(move || run_device(device)).expect("start a device's thread");
+    }
+}
+
+/// The life of a device's thread.
+fn run_device(device: usize) -> ! {
+    let mut state = ENGINE.lock();
+    loop {
+        let Some(next) = state.take_ready(device) else {
+            state = state.sleep(device);
+            continue;
+        };
+        drop(state);
+        next.run();
+        state = ENGINE.lock();
+        state.finish(&next);
+        ENGINE.done.notify_all();
+        ENGINE.work.notify_all();
+    }
+}
+
+/// A piece of work taken for running.
+struct Taken {
+    stream: Arc<Stream>,
+    context: Arc<Context>,
+    sequence: u64,
+    op: Op,
+}
+
+impl Taken {
+    fn run(&self) {
+        // After a failure nothing runs any more, but whoever waits for an event must not wait for ever.
+        if self.context.check().is_err() {
+            self.op.skip();
+        } else if let Err(status) = self.op.run(&self.context) {
+            self.context.fail(status);
+        }
+    }
+}
+
+impl Queue {
+    /// Number of the oldest work.
+    fn head(&self) -> Option<u64> {
+        self.work.front().map(|&(sequence, _)| sequence)
+    }
+}
+
+impl State {
+    /// Marks the ready work with the highest priority, then the lowest number, as running.
+    fn take_ready(&mut self, device: usize) -> Option<Taken> {
+        let ready =
+            self.queues.values().filter(|queue| queue.stream.device == device && self.is_ready(queue));
+        let id =
+            ready.min_by_key(|queue| (queue.stream.priority, queue.head())).map(|queue| queue.stream.id)?;
+        let queue = self.queues.get_mut(&id)?;
+        let (sequence, op) = queue.work.front().map(|(sequence, op)| (*sequence, op.clone()))?;
+        queue.running = true;
+        Some(Taken { stream: Arc::clone(&queue.stream), context: Arc::clone(&queue.context), sequence, op })
+    }
+
+    fn is_ready(&self, queue: &Queue) -> bool {
+        let Some((sequence, op)) = queue.work.front() else { return false };
+        if queue.running {
+            return false;
+        }
+        let may_start = match queue.stream.order {
+            Order::NonBlocking => true,
+            Order::Blocking => {
+                let legacy = self.queues.get(&queue.context.legacy.id);
+                legacy.and_then(Queue::head).is_none_or(|head| head > *sequence)
+            }
+            Order::Legacy => !self.queues.values().any(|other| {
+                other.context.handle == queue.context.handle
+                    && other.stream.order == Order::Blocking
+                    && other.head().is_some_and(|head| head < *sequence)
+            }),
+        };
+        may_start && (op.is_ready() || queue.context.check().is_err())
+    }
+
+    fn finish(&mut self, taken: &Taken) {
+        taken.stream.completed.store(taken.sequence, Ordering::Relaxed);
+        let Some(queue) = self.queues.get_mut(&taken.stream.id) else { return };
+        queue.work.pop_front();
+        queue.running = false;
+        if queue.work.is_empty() {
+            self.queues.remove(&taken.stream.id);
+        }
+    }
+}
+
+trait Sleep {
+    fn sleep(self, device: usize) -> Self;
+}
+
+impl Sleep for MutexGuard<'_, State> {
+    /// Sleeps until something may have become ready on the device.
+    fn sleep(self, device: usize) -> Self {
+        let polls = |queue: &Queue| {
+            queue.stream.device == device && queue.work.front().is_some_and(|(_, op)| op.waits_for_memory())
+        };
+        if self.queues.values().any(polls) {
+            let woken = ENGINE.work.wait_timeout(self, VALUE_POLL);
+            return woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        ENGINE.work.wait(self).unwrap_or_else(PoisonError::into_inner)
+    }
+}

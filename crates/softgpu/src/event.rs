@@ -1,0 +1,117 @@
+//! Events: marks in streams that others wait for or take the time of (CUDA Driver API, Event Management).
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use sluice_cuda::{CU_EVENT_DISABLE_TIMING, CUevent};
+
+use crate::capture::Capture;
+use crate::engine;
+use crate::graph::NodeId;
+use crate::status::{Result, Status};
+use crate::table::Table;
+
+pub(crate) static EVENTS: Table<Event> = Table::new(3);
+
+pub(crate) struct Event {
+    pub(crate) handle: usize,
+    /// Handle of its context.
+    pub(crate) context: usize,
+    pub(crate) flags: u32,
+    recorded: Mutex<Recorded>,
+}
+
+/// What an event stands for: its latest record.
+#[derive(Clone, Default)]
+pub(crate) enum Recorded {
+    #[default]
+    Never,
+    /// A place in a stream.
+    Ticket(Arc<Ticket>),
+    /// The nodes of a capture that were last in the stream.
+    Captured(Arc<Capture>, Vec<NodeId>),
+}
+
+/// One record of an event. A later record of the same event does not change what earlier waits wait for.
+#[derive(Default)]
+pub(crate) struct Ticket {
+    done_at: OnceLock<Instant>,
+}
+
+impl Ticket {
+    pub(crate) fn is_done(&self) -> bool {
+        self.done_at.get().is_some()
+    }
+
+    pub(crate) fn complete(&self) {
+        self.done_at.get_or_init(Instant::now);
+    }
+}
+
+impl Event {
+    pub(crate) fn new(handle: usize, context: usize, flags: u32) -> Self {
+        Self { handle, context, flags, recorded: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recorded> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn recorded(&self) -> Recorded {
+        self.lock().clone()
+    }
+
+    pub(crate) fn set_recorded(&self, recorded: Recorded) {
+        *self.lock() = recorded;
+    }
+
+    /// A new ticket, which the event stands for from now on.
+    pub(crate) fn issue_ticket(&self) -> Arc<Ticket> {
+        let ticket = Arc::new(Ticket::default());
+        self.set_recorded(Recorded::Ticket(Arc::clone(&ticket)));
+        ticket
+    }
+
+    /// Whether the recorded work is done; an event that was never recorded is.
+    pub(crate) fn query(&self) -> Result<()> {
+        match self.recorded() {
+            Recorded::Never => Ok(()),
+            Recorded::Ticket(ticket) if ticket.is_done() => Ok(()),
+            Recorded::Ticket(_) => Err(Status::NOT_READY),
+            Recorded::Captured(..) => Err(Status::CAPTURED_EVENT),
+        }
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        match self.recorded() {
+            Recorded::Never => {}
+            Recorded::Ticket(ticket) => engine::wait_until(|| ticket.is_done()),
+            Recorded::Captured(..) => return Err(Status::CAPTURED_EVENT),
+        }
+        Ok(())
+    }
+
+    /// When the recorded work was done.
+    fn time(&self) -> Result<Instant> {
+        if self.flags & CU_EVENT_DISABLE_TIMING != 0 {
+            return Err(Status::INVALID_HANDLE);
+        }
+        match self.recorded() {
+            Recorded::Never => Err(Status::INVALID_HANDLE),
+            Recorded::Ticket(ticket) => ticket.done_at.get().copied().ok_or(Status::NOT_READY),
+            Recorded::Captured(..) => Err(Status::CAPTURED_EVENT),
+        }
+    }
+}
+
+/// The event with this handle.
+pub(crate) fn event(handle: CUevent) -> Result<Arc<Event>> {
+    EVENTS.get(handle.0).ok_or(Status::INVALID_HANDLE)
+}
+
+/// Milliseconds from `start` to `end`; negative if `end` came first.
+pub(crate) fn elapsed_ms(start: &Event, end: &Event) -> Result<f32> {
+    let (start, end) = (start.time()?, end.time()?);
+    let ms = |late: Instant, early: Instant| late.duration_since(early).as_secs_f64() as f32 * 1e3;
+    Ok(if end >= start { ms(end, start) } else { -ms(start, end) })
+}

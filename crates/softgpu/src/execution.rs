@@ -1,0 +1,125 @@
+//! What runs the grids of all devices, and what the embedding program can do to it: hold it back, end it, and see
+//! how much it has worked.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use sluice_jit::{Compiler, Control, Executor, LaunchControl, LaunchStats, Output};
+
+use crate::device::driver;
+use crate::status::{Result, Status};
+
+/// What kernels have used so far, over all devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Grids that have ended.
+    pub launches: u64,
+    /// CPU time of all threads that ran blocks of them.
+    pub cpu_time: Duration,
+    /// Time during which a grid was running or held back, the one that runs now included.
+    pub busy_time: Duration,
+}
+
+/// Pauses, resumes and cancels all device code of the process.
+pub fn control() -> &'static Control {
+    static CONTROL: OnceLock<Control> = OnceLock::new();
+    CONTROL.get_or_init(Control::new)
+}
+
+/// Says where device-side `printf` goes; standard output unless set.
+pub fn set_output(output: Output) {
+    *OUTPUT.lock().unwrap_or_else(PoisonError::into_inner) = Some(output);
+}
+
+/// Ends the grids that run now with `CUDA_ERROR_LAUNCH_TIMEOUT`; those that wait in their streams fall to the
+/// context's error.
+pub fn cancel_running() {
+    for (launch, _) in running_grids().iter() {
+        launch.cancel();
+    }
+}
+
+/// For how long the oldest running grid has been running, if one is.
+pub fn longest_running() -> Option<Duration> {
+    running_grids().iter().map(|(_, start)| start.elapsed()).max()
+}
+
+/// What kernels have used so far.
+pub fn usage() -> Usage {
+    let now: Duration = running_grids().iter().map(|(_, start)| start.elapsed()).sum();
+    Usage {
+        launches: LAUNCHES.load(Ordering::Relaxed),
+        cpu_time: Duration::from_nanos(CPU_NS.load(Ordering::Relaxed)),
+        busy_time: Duration::from_nanos(BUSY_NS.load(Ordering::Relaxed)) + now,
+    }
+}
+
+static OUTPUT: Mutex<Option<Output>> = Mutex::new(None);
+static RUNNING: Mutex<Vec<(LaunchControl, Instant)>> = Mutex::new(Vec::new());
+static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+static CPU_NS: AtomicU64 = AtomicU64::new(0);
+static BUSY_NS: AtomicU64 = AtomicU64::new(0);
+
+fn running_grids() -> std::sync::MutexGuard<'static, Vec<(LaunchControl, Instant)>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The threads that run blocks, started with the first launch.
+pub(crate) fn executor() -> Result<&'static Executor> {
+    static EXECUTOR: OnceLock<Option<Executor>> = OnceLock::new();
+    let threads = driver()?.threads;
+    EXECUTOR.get_or_init(|| Executor::new(threads).ok()).as_ref().ok_or(Status::OPERATING_SYSTEM)
+}
+
+/// The compiler for this machine.
+pub(crate) fn compiler() -> Result<&'static Compiler> {
+    static COMPILER: OnceLock<std::result::Result<Compiler, ()>> = OnceLock::new();
+    let compiler = COMPILER.get_or_init(|| Compiler::new().map_err(|error| eprintln!("sluice: {error}")));
+    compiler.as_ref().map_err(|()| Status::SYSTEM_NOT_READY)
+}
+
+/// A grid that runs now.
+pub(crate) struct Running {
+    launch: LaunchControl,
+    start: Instant,
+}
+
+impl Running {
+    pub(crate) fn start() -> Self {
+        let output = OUTPUT.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let launch = control().launch(Some(output.unwrap_or_else(standard_output)));
+        let start = Instant::now();
+        running_grids().push((launch.clone(), start));
+        Self { launch, start }
+    }
+
+    pub(crate) fn control(&self) -> &LaunchControl {
+        &self.launch
+    }
+
+    /// The grid has ended; a failed one has no statistics.
+    pub(crate) fn finish(self, stats: Option<&LaunchStats>) {
+        let mut running = running_grids();
+        if let Some(place) = running.iter().position(|(_, start)| *start == self.start) {
+            running.swap_remove(place);
+        }
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        BUSY_NS.fetch_add(nanoseconds(self.start.elapsed()), Ordering::Relaxed);
+        LAUNCHES.fetch_add(1, Ordering::Relaxed);
+        if let Some(stats) = stats {
+            CPU_NS.fetch_add(nanoseconds(stats.cpu_time), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The program's own standard output. It shows a text when its line ends, as the C library would.
+fn standard_output() -> Output {
+    Arc::new(|text| {
+        let mut out = std::io::stdout().lock();
+        // A closed standard output is the program's choice.
+        let _ = out.write_all(text);
+        let _ = out.flush();
+    })
+}

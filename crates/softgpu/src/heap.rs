@@ -1,0 +1,166 @@
+//! A device's memory: how much of it is in use, and the allocator behind `cuMemAlloc`.
+//!
+//! Memory is accounted in chunks of 2 MiB, as the hardware driver does. Requests of up to half a chunk share
+//! chunks; a larger one has chunks of its own. A chunk that nothing uses goes back to the system.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::address_space::{CHUNK, space};
+use crate::ranges::FreeRanges;
+use crate::status::{Result, Status};
+
+/// Every address from the allocator is a multiple of this (CUDA C++ Programming Guide, Device Memory Accesses).
+pub(crate) const ALIGN: u64 = 256;
+/// Requests above this have chunks of their own.
+const SHARED_MAX: u64 = CHUNK / 2;
+
+pub(crate) struct Heap {
+    total: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Bytes in use, accounted in chunks.
+    used: u64,
+    /// Chunks that small allocations share, by address.
+    shared: BTreeMap<u64, Chunk>,
+}
+
+struct Chunk {
+    free: FreeRanges,
+    used: u64,
+}
+
+impl Heap {
+    pub(crate) fn new(total: u64) -> Self {
+        Self { total, state: Mutex::default() }
+    }
+
+    /// Bytes of memory that the device has.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Bytes that are still to be had.
+    pub(crate) fn free(&self) -> u64 {
+        self.total - self.lock().used
+    }
+
+    /// Counts `size` bytes as used without mapping anything; `cuMemCreate` brings its own pages.
+    pub(crate) fn charge(&self, size: u64) -> Result<()> {
+        self.lock().charge(self.total, size)
+    }
+
+    /// Takes back a [`Self::charge`].
+    pub(crate) fn refund(&self, size: u64) {
+        let mut state = self.lock();
+        state.used = state.used.saturating_sub(size);
+    }
+
+    /// The address of `size` bytes (not zero) of device memory.
+    pub(crate) fn allocate(&self, size: u64) -> Result<u64> {
+        let mut state = self.lock();
+        if size > SHARED_MAX {
+            let whole = whole_chunks(size)?;
+            state.charge(self.total, whole)?;
+            return map_chunks(whole).inspect_err(|_| state.used -= whole);
+        }
+        let size = size.next_multiple_of(ALIGN);
+        if let Some(address) = state.shared.values_mut().find_map(|chunk| chunk.take(size)) {
+            return Ok(address);
+        }
+        state.charge(self.total, CHUNK)?;
+        let base = map_chunks(CHUNK).inspect_err(|_| state.used -= CHUNK)?;
+        let chunk = state.shared.entry(base).or_insert(Chunk { free: FreeRanges::new(base, CHUNK), used: 0 });
+        chunk.take(size).ok_or(Status::OUT_OF_MEMORY)
+    }
+
+    /// Gives back what [`Self::allocate`] returned for `size` bytes.
+    pub(crate) fn release(&self, address: u64, size: u64) {
+        let Ok(space) = space() else { return };
+        let mut state = self.lock();
+        if size > SHARED_MAX {
+            let whole = size.next_multiple_of(CHUNK);
+            space.give(address, whole);
+            state.used -= whole;
+            return;
+        }
+        let size = size.next_multiple_of(ALIGN);
+        let base = address / CHUNK * CHUNK;
+        let Some(chunk) = state.shared.get_mut(&base) else { return };
+        chunk.free.give(address, size);
+        chunk.used -= size;
+        if chunk.used == 0 {
+            state.shared.remove(&base);
+            space.give(base, CHUNK);
+            state.used -= CHUNK;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn charge(&mut self, total: u64, size: u64) -> Result<()> {
+        if size > total - self.used {
+            return Err(Status::OUT_OF_MEMORY);
+        }
+        self.used += size;
+        Ok(())
+    }
+}
+
+impl Chunk {
+    fn take(&mut self, size: u64) -> Option<u64> {
+        if size > CHUNK - self.used {
+            return None;
+        }
+        let address = self.free.take(size, ALIGN)?;
+        self.used += size;
+        Some(address)
+    }
+}
+
+/// `size` rounded up to whole chunks.
+pub(crate) fn whole_chunks(size: u64) -> Result<u64> {
+    size.checked_next_multiple_of(CHUNK).ok_or(Status::OUT_OF_MEMORY)
+}
+
+/// Takes addresses for whole chunks and puts zeroed pages there.
+pub(crate) fn map_chunks(size: u64) -> Result<u64> {
+    let space = space()?;
+    let address = space.take(size, CHUNK)?;
+    space.map_private(address, size).inspect_err(|_| space.give(address, size))?;
+    Ok(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_accounted_in_chunks_and_limited() {
+        let heap = Heap::new(3 * CHUNK);
+        let small = heap.allocate(1).expect("a byte fits");
+        assert_eq!(heap.free(), 2 * CHUNK);
+        let large = heap.allocate(CHUNK + 1).expect("two chunks fit");
+        assert_eq!(heap.free(), 0);
+        assert_eq!(heap.allocate(SHARED_MAX + 1), Err(Status::OUT_OF_MEMORY));
+        assert!(heap.allocate(SHARED_MAX).is_ok(), "the shared chunk has room");
+        heap.release(large, CHUNK + 1);
+        assert_eq!(heap.free(), 2 * CHUNK);
+        heap.release(small, 1);
+        assert_eq!(heap.free(), 2 * CHUNK, "the other small allocation holds the chunk");
+    }
+
+    #[test]
+    fn sizes_near_the_limit_of_the_type_are_refused() {
+        let heap = Heap::new(CHUNK);
+        assert_eq!(heap.allocate(u64::MAX), Err(Status::OUT_OF_MEMORY));
+        assert_eq!(heap.allocate(u64::MAX - CHUNK), Err(Status::OUT_OF_MEMORY));
+    }
+}

@@ -1,0 +1,121 @@
+//! Making and freeing memory of every kind that is known by address: device, pool, pinned host and managed memory.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::address_space::{CHUNK, space};
+use crate::allocation::{self, Allocation, Kind};
+use crate::context::Context;
+use crate::device::{Device, driver};
+use crate::engine;
+use crate::heap;
+use crate::pool::{POOLS, Pool};
+use crate::status::{Result, Status};
+
+/// `cuMemAlloc`: `size` bytes of the context's device.
+pub(crate) fn allocate(context: &Context, size: u64) -> Result<u64> {
+    allocate_as(context, size, Kind::Device)
+}
+
+/// Device memory entered as `kind`.
+pub(crate) fn allocate_as(context: &Context, size: u64, kind: Kind) -> Result<u64> {
+    if size == 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let address = context.device.heap.allocate(size)?;
+    allocation::insert(address, size, kind, context.handle, context.device.ordinal);
+    Ok(address)
+}
+
+/// `cuMemFree`, which waits for the work of the context that may still use the memory.
+pub(crate) fn free(context: &Context, address: u64) -> Result<()> {
+    let known = allocation::find(address).filter(|a| a.base == address).ok_or(Status::INVALID_VALUE)?;
+    match known.kind {
+        Kind::Device | Kind::Managed | Kind::Pool(_) => {}
+        _ => return Err(Status::INVALID_VALUE),
+    }
+    engine::wait_context(known.context);
+    context.check()?;
+    let freed = allocation::remove(address, |a| a.id == known.id).ok_or(Status::INVALID_VALUE)?;
+    release(&freed);
+    Ok(())
+}
+
+/// Pinned host memory lies in the device address range too, so kernels reach it by the same address. It is the
+/// machine's memory, not the device's, and not accounted to it.
+pub(crate) fn allocate_host(context: &Context, size: u64, flags: u32) -> Result<u64> {
+    allocate_on_host(context, size, Kind::Host(flags))
+}
+
+/// `cuMemAllocManaged`: host and device are one here, where program and driver share an address space.
+pub(crate) fn allocate_managed(context: &Context, size: u64) -> Result<u64> {
+    if !driver()?.same_process {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    allocate_on_host(context, size, Kind::Managed)
+}
+
+fn allocate_on_host(context: &Context, size: u64, kind: Kind) -> Result<u64> {
+    if size == 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let address = heap::map_chunks(heap::whole_chunks(size)?)?;
+    allocation::insert(address, size, kind, context.handle, context.device.ordinal);
+    Ok(address)
+}
+
+/// `cuMemFreeHost`, which waits as [`free`] does.
+pub(crate) fn free_host(address: u64) -> Result<()> {
+    let is_host = |a: &Allocation| a.base == address && matches!(a.kind, Kind::Host(_));
+    let known = allocation::find(address).filter(is_host).ok_or(Status::INVALID_VALUE)?;
+    engine::wait_context(known.context);
+    let freed = allocation::remove(address, |a| a.id == known.id).ok_or(Status::INVALID_VALUE)?;
+    release(&freed);
+    Ok(())
+}
+
+/// Stream-ordered allocation. The memory is there at once, which is earlier than the stream asks for.
+pub(crate) fn allocate_from_pool(context: &Context, pool: &Arc<Pool>, size: u64) -> Result<u64> {
+    if size == 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let device = pool.device()?;
+    let address = device.heap.allocate(size)?;
+    allocation::insert(address, size, Kind::Pool(pool.handle), context.handle, device.ordinal);
+    pool.count(size);
+    Ok(address)
+}
+
+/// The free of a stream-ordered allocation, when the stream has come to it. The address was checked on submission.
+pub(crate) fn free_from_pool(address: u64) {
+    if let Some(freed) = allocation::remove(address, |_| true) {
+        release(&freed);
+    }
+}
+
+/// Gives back the memory of an allocation that nobody can name any more.
+pub(crate) fn release(freed: &Allocation) {
+    let Ok(driver) = driver() else { return };
+    let Some(device) = driver.devices.get(freed.device) else { return };
+    match freed.kind {
+        Kind::Device | Kind::Global => device.heap.release(freed.base, freed.size),
+        Kind::Pool(pool) => {
+            device.heap.release(freed.base, freed.size);
+            if let Some(pool) = POOLS.get(pool) {
+                pool.used.fetch_sub(freed.size, Ordering::Relaxed);
+            }
+        }
+        Kind::Host(_) | Kind::Managed => {
+            if let Ok(space) = space() {
+                space.give(freed.base, freed.size.next_multiple_of(CHUNK));
+            }
+        }
+        // The mapping holds its memory by itself; it goes with `cuMemUnmap`.
+        Kind::Mapped(_) => {}
+    }
+}
+
+/// Free and total bytes of a device.
+pub(crate) fn info(device: &Device) -> (u64, u64) {
+    (device.heap.free(), device.heap.total())
+}

@@ -1,0 +1,186 @@
+//! Modules: code in a context, with its variables in device memory (CUDA Driver API, Module Management).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluice_cuda::{CUfunction, CUmodule};
+use sluice_ir::lower::{Global, GlobalRelocation};
+
+use crate::allocation::{self, Kind};
+use crate::code::Code;
+use crate::context::Context;
+use crate::function::{FUNCTIONS, Function, Settings};
+use crate::library;
+use crate::memory;
+use crate::status::{Result, Status};
+use crate::table::Table;
+
+pub(crate) static MODULES: Table<Module> = Table::new(8);
+
+pub(crate) struct Module {
+    pub(crate) handle: usize,
+    /// Handle of its context.
+    pub(crate) context: usize,
+    pub(crate) device: usize,
+    pub(crate) code: Arc<Code>,
+    /// Variables that have their place, by name. The others get theirs when something refers to them.
+    variables: Mutex<BTreeMap<String, Placed>>,
+    /// Handles of the functions asked for so far, by name.
+    functions: Mutex<BTreeMap<String, usize>>,
+}
+
+/// A variable in device memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    allocation: u64,
+}
+
+impl Module {
+    pub(crate) fn create(context: &Context, code: Arc<Code>) -> Arc<Self> {
+        MODULES.insert(|handle| Self {
+            handle,
+            context: context.handle,
+            device: context.device.ordinal,
+            code,
+            variables: Mutex::default(),
+            functions: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn get(handle: CUmodule) -> Result<Arc<Self>> {
+        MODULES.get(handle.0).ok_or(Status::INVALID_HANDLE)
+    }
+
+    fn variables(&self) -> MutexGuard<'_, BTreeMap<String, Placed>> {
+        self.variables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The variable of this name, placed now if it has no place yet (`cuModuleGetGlobal`).
+    pub(crate) fn variable(&self, name: &str) -> Result<Placed> {
+        let mut placed = self.variables();
+        if let Some(&known) = placed.get(name) {
+            return Ok(known);
+        }
+        self.place(&mut placed, self.code.global(name)?, &[])
+    }
+
+    /// Addresses of the variables in `names`, in their order; those that are not the module's own are in `known`.
+    pub(crate) fn addresses(&self, names: &[String], known: &[Global]) -> Result<Arc<[u64]>> {
+        let mut placed = self.variables();
+        names.iter().map(|name| Ok(self.find_or_place(&mut placed, name, known)?.address)).collect()
+    }
+
+    fn find_or_place(
+        &self,
+        placed: &mut BTreeMap<String, Placed>,
+        name: &str,
+        known: &[Global],
+    ) -> Result<Placed> {
+        if let Some(&there) = placed.get(name) {
+            return Ok(there);
+        }
+        let global = match known.iter().find(|global| global.name == name) {
+            Some(global) => global.clone(),
+            None => self.code.global(name)?,
+        };
+        self.place(placed, global, known)
+    }
+
+    /// Gives a variable its place and its first contents, and places what its contents point to.
+    fn place(
+        &self,
+        placed: &mut BTreeMap<String, Placed>,
+        global: Global,
+        known: &[Global],
+    ) -> Result<Placed> {
+        if global.is_extern {
+            eprintln!("sluice: variable {} is declared in this module and defined in another", global.name);
+            return Err(Status::NOT_FOUND);
+        }
+        let device = crate::device::device(self.device as i32)?;
+        let bytes = global.bytes.max(1);
+        let address = device.heap.allocate(bytes)?;
+        let allocation = allocation::insert(address, bytes, Kind::Global, self.context, self.device);
+        let there = Placed { address, bytes: global.bytes, allocation };
+        // Known before its contents are: they may point back here.
+        placed.insert(global.name.clone(), there);
+        let init = &global.init[..global.init.len().min(bytes as usize)];
+        // SAFETY: the memory was allocated just now with this size; no kernel knows of it yet.
+        unsafe {
+            std::ptr::write_bytes(address as *mut u8, 0, bytes as usize);
+            std::ptr::copy_nonoverlapping(init.as_ptr(), address as *mut u8, init.len());
+        }
+        for relocation in &global.relocations {
+            let target = self.find_or_place(placed, &relocation.symbol, known)?;
+            store_address(there, relocation, target.address)?;
+        }
+        Ok(there)
+    }
+
+    /// The function of this name, always with the same handle.
+    pub(crate) fn function(self: &Arc<Self>, name: &str, settings: &Arc<Settings>) -> Result<Arc<Function>> {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = functions.get(name).and_then(|&handle| FUNCTIONS.get(handle)) {
+            return Ok(function);
+        }
+        let function = Function::create(self, name, Arc::clone(settings))?;
+        functions.insert(name.to_owned(), function.handle);
+        Ok(function)
+    }
+
+    /// Takes the handles of the module and of its functions away. Launches under way keep what they need.
+    pub(crate) fn unload(&self) {
+        MODULES.remove(self.handle);
+        let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        for &handle in functions.values() {
+            FUNCTIONS.remove(handle);
+        }
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        let variables = std::mem::take(self.variables.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for placed in variables.values() {
+            // A context that was destroyed has freed it already.
+            if let Some(freed) = allocation::remove(placed.address, |a| a.id == placed.allocation) {
+                memory::release(&freed);
+            }
+        }
+    }
+}
+
+/// Writes the bits of an address that a relocation asks for.
+fn store_address(variable: Placed, relocation: &GlobalRelocation, address: u64) -> Result<()> {
+    let value = address.wrapping_add_signed(relocation.addend) & relocation.mask;
+    let value = if relocation.mask == 0 { 0 } else { value >> relocation.mask.trailing_zeros() };
+    let end = relocation.offset.checked_add(u64::from(relocation.bytes));
+    if relocation.bytes > 8 || end.is_none_or(|end| end > variable.bytes) {
+        return Err(Status::INVALID_PTX);
+    }
+    let bytes = value.to_le_bytes();
+    // SAFETY: checked to lie in the variable, which no kernel knows of yet.
+    unsafe {
+        let to = (variable.address + relocation.offset) as *mut u8;
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, relocation.bytes as usize);
+    }
+    Ok(())
+}
+
+/// Looks up a function by handle; a kernel's handle stands for its function in the current context.
+pub(crate) fn function(handle: CUfunction) -> Result<Arc<Function>> {
+    match FUNCTIONS.get(handle.0) {
+        Some(function) => Ok(function),
+        None => library::Kernel::from_handle(handle.0)?.function(&*crate::context::current()?),
+    }
+}
+
+/// Forgets the modules of a context that is gone.
+pub(crate) fn context_destroyed(context: usize) {
+    library::context_destroyed(context);
+    for module in MODULES.remove_all(|module| module.context == context) {
+        module.unload();
+    }
+}

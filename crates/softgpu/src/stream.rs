@@ -1,0 +1,181 @@
+//! Streams: which queue a piece of work goes into (CUDA Driver API, Stream Management and Stream synchronization
+//! behavior). What the queues then do is in [`crate::engine`].
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluice_cuda::{CU_STREAM_NON_BLOCKING, CUstream};
+
+use crate::capture::StreamCapture;
+use crate::context::{self, CONTEXTS, Context};
+use crate::engine;
+use crate::op::Op;
+use crate::status::{Result, Status};
+use crate::table::Table;
+
+pub(crate) static STREAMS: Table<Stream> = Table::new(2);
+
+/// Priorities from the least to the greatest urgency (`cuCtxGetStreamPriorityRange`): lower numbers go first.
+pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Waits for the blocking streams of its context, and they for it.
+    Legacy,
+    Blocking,
+    NonBlocking,
+}
+
+pub(crate) struct Stream {
+    pub(crate) handle: usize,
+    /// Unique in the process and never used again (`cuStreamGetId`).
+    pub(crate) id: u64,
+    /// Handle of its context.
+    pub(crate) context: usize,
+    pub(crate) device: usize,
+    pub(crate) order: Order,
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    /// Sequence number of the last work accepted and of the last done; the engine's lock guards both.
+    pub(crate) submitted: AtomicU64,
+    pub(crate) completed: AtomicU64,
+    capture: Mutex<Option<StreamCapture>>,
+}
+
+static IDS: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// This thread's own default streams, by context id.
+    static PER_THREAD: RefCell<BTreeMap<u64, Arc<Stream>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+impl Stream {
+    /// The default stream of the context with this handle.
+    pub(crate) fn legacy(context: usize, device: usize) -> Self {
+        Self::new(CUstream::LEGACY.0, context, device, Order::Legacy, 0, 0)
+    }
+
+    fn new(handle: usize, context: usize, device: usize, order: Order, flags: u32, priority: i32) -> Self {
+        Self {
+            handle,
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            context,
+            device,
+            order,
+            flags,
+            priority,
+            submitted: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            capture: Mutex::new(None),
+        }
+    }
+
+    /// What this stream captures, if it is capturing.
+    pub(crate) fn capture(&self) -> MutexGuard<'_, Option<StreamCapture>> {
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses calls that have no meaning in a capture.
+    pub(crate) fn check_not_capturing(&self) -> Result<()> {
+        if self.capture().is_some() { Err(Status::STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    }
+}
+
+/// Creates a stream in `context`. A priority out of range is moved to its nearer end, as CUDA does.
+pub(crate) fn create(context: &Context, flags: u32, priority: i32) -> Result<Arc<Stream>> {
+    let order = match flags {
+        0 => Order::Blocking,
+        CU_STREAM_NON_BLOCKING => Order::NonBlocking,
+        _ => return Err(Status::INVALID_VALUE),
+    };
+    let priority = priority.clamp(PRIORITIES.1, PRIORITIES.0);
+    Ok(STREAMS
+        .insert(|handle| Stream::new(handle, context.handle, context.device.ordinal, order, flags, priority)))
+}
+
+/// Takes a stream's handle away. Work that is still in it completes.
+pub(crate) fn destroy(handle: CUstream) -> Result<()> {
+    if handle.is_null() || handle == CUstream::LEGACY || handle == CUstream::PER_THREAD {
+        return Err(Status::INVALID_HANDLE);
+    }
+    let stream = STREAMS.remove(handle.0).ok_or(Status::INVALID_HANDLE)?;
+    crate::capture::abandon(&stream);
+    Ok(())
+}
+
+/// Forgets what belongs to a context that is gone.
+pub(crate) fn context_destroyed(context: usize) {
+    PER_THREAD.with_borrow_mut(|streams| streams.retain(|_, stream| stream.context != context));
+}
+
+/// A stream with the context that its work runs in.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) context: Arc<Context>,
+    pub(crate) stream: Arc<Stream>,
+}
+
+/// The stream that a handle means to the calling thread; its context must not have failed.
+pub(crate) fn target(handle: CUstream) -> Result<Target> {
+    let target = target_unchecked(handle)?;
+    target.context.check()?;
+    Ok(target)
+}
+
+/// As [`target`], also in a context that has failed.
+pub(crate) fn target_unchecked(handle: CUstream) -> Result<Target> {
+    let context = context::current_unchecked()?;
+    let stream = match handle {
+        CUstream::NULL | CUstream::LEGACY => Arc::clone(&context.legacy),
+        CUstream::PER_THREAD => per_thread(&context),
+        _ => {
+            let stream = STREAMS.get(handle.0).ok_or(Status::INVALID_HANDLE)?;
+            if stream.context != context.handle {
+                let context = CONTEXTS.get(stream.context).ok_or(Status::CONTEXT_IS_DESTROYED)?;
+                return Ok(Target { context, stream });
+            }
+            stream
+        }
+    };
+    Ok(Target { context, stream })
+}
+
+fn per_thread(context: &Context) -> Arc<Stream> {
+    PER_THREAD.with_borrow_mut(|streams| {
+        let new = || {
+            let (handle, device) = (CUstream::PER_THREAD.0, context.device.ordinal);
+            Arc::new(Stream::new(handle, context.handle, device, Order::Blocking, 0, 0))
+        };
+        Arc::clone(streams.entry(context.id).or_insert_with(new))
+    })
+}
+
+impl Target {
+    /// Queues work, or records it where the stream is capturing.
+    pub(crate) fn submit(&self, op: Op) -> Result<()> {
+        if let Some(capture) = self.stream.capture().as_mut() {
+            return capture.record(op);
+        }
+        engine::submit(self, op);
+        Ok(())
+    }
+
+    /// Queues work and waits until it is done. An idle context does it in the calling thread.
+    pub(crate) fn run(&self, op: Op) -> Result<()> {
+        self.stream.check_not_capturing()?;
+        if engine::is_idle(self.context.handle) {
+            return op.run(&self.context);
+        }
+        engine::submit(self, op);
+        self.synchronize()
+    }
+
+    /// Waits for everything submitted to the stream so far.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.stream.check_not_capturing()?;
+        engine::wait_stream(&self.stream);
+        self.context.check()
+    }
+}

@@ -1,0 +1,244 @@
+//! Virtual memory management: addresses, physical memory and mappings apart from each other
+//! (CUDA Driver API, Virtual Memory Management).
+//!
+//! Physical memory is a memory file, so that it can be mapped at several addresses and survives being unmapped.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluice_cuda::{CUmemAllocationProp, CUmemAllocationType, CUmemLocationType};
+
+use crate::address_space::{CHUNK, space, space_around};
+use crate::allocation::{self, Kind};
+use crate::context;
+use crate::device::{Device, device};
+use crate::engine;
+use crate::status::{Result, Status};
+use crate::table::Table;
+
+/// Sizes, offsets and alignments are multiples of this.
+pub(crate) const GRANULARITY: u64 = CHUNK;
+
+pub(crate) static PHYSICAL: Table<Physical> = Table::new(12);
+
+/// Physical memory of a device. It is freed when its handle is released and nothing maps it any more.
+pub(crate) struct Physical {
+    pub(crate) size: u64,
+    pub(crate) device: &'static Device,
+    file: OwnedFd,
+    /// References that the program holds: `cuMemCreate` and each `cuMemRetainAllocationHandle`.
+    held: Mutex<u32>,
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        self.device.heap.refund(self.size);
+    }
+}
+
+/// Address ranges that the program has reserved: start to size.
+static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+/// What is mapped where, by address.
+static MAPPED: Mutex<BTreeMap<u64, Mapping>> = Mutex::new(BTreeMap::new());
+
+struct Mapping {
+    size: u64,
+    handle: usize,
+    /// Keeps the memory while it is mapped.
+    physical: Arc<Physical>,
+    readable: bool,
+    writable: bool,
+}
+
+fn reserved() -> MutexGuard<'static, BTreeMap<u64, u64>> {
+    RESERVED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn mapped() -> MutexGuard<'static, BTreeMap<u64, Mapping>> {
+    MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn check_granular(value: u64) -> Result<()> {
+    if value != 0 && value.is_multiple_of(GRANULARITY) { Ok(()) } else { Err(Status::INVALID_VALUE) }
+}
+
+/// Reserves addresses, at `hint` if that is free; the first reservation may move the whole range there.
+pub(crate) fn reserve(size: u64, alignment: u64, hint: u64) -> Result<u64> {
+    check_granular(size)?;
+    if alignment != 0 && !alignment.is_power_of_two() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let wanted = (hint != 0 && hint.is_multiple_of(GRANULARITY.max(alignment))).then_some((hint, size));
+    let space = space_around(wanted)?;
+    let at_hint = wanted.is_some_and(|(address, size)| space.take_at(address, size));
+    let address = if at_hint { hint } else { space.take(size, alignment)? };
+    reserved().insert(address, size);
+    Ok(address)
+}
+
+/// Gives a reservation back, which must not have mappings.
+pub(crate) fn unreserve(address: u64, size: u64) -> Result<()> {
+    let mut reserved = reserved();
+    if reserved.get(&address) != Some(&size) {
+        return Err(Status::INVALID_VALUE);
+    }
+    if mapped().range(address..address + size).next().is_some() {
+        return Err(Status::INVALID_VALUE);
+    }
+    reserved.remove(&address);
+    space()?.give(address, size);
+    Ok(())
+}
+
+/// Checks what physical memory is asked for, and returns its device.
+pub(crate) fn check_properties(properties: &CUmemAllocationProp) -> Result<&'static Device> {
+    if properties.kind != CUmemAllocationType::PINNED || properties.location.kind != CUmemLocationType::DEVICE
+    {
+        return Err(Status::INVALID_VALUE);
+    }
+    if properties.requestedHandleTypes.0 != 0 {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    device(properties.location.id)
+}
+
+/// Physical memory of `size` bytes; the handle that it is known by.
+pub(crate) fn create(device: &'static Device, size: u64) -> Result<usize> {
+    check_granular(size)?;
+    device.heap.charge(size)?;
+    let file = memory_file(size).inspect_err(|_| device.heap.refund(size))?;
+    let handle = PHYSICAL.mint();
+    PHYSICAL.insert_at(handle, Arc::new(Physical { size, device, file, held: Mutex::new(1) }));
+    Ok(handle)
+}
+
+fn memory_file(size: u64) -> Result<OwnedFd> {
+    // SAFETY: the name is a C string, and the flags are known to the system.
+    let fd = unsafe { libc::memfd_create(c"sluice device memory".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(Status::OUT_OF_MEMORY);
+    }
+    // SAFETY: the descriptor was opened just now and nobody else owns it.
+    let file = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: changing the size of an own file has no effect on memory of this process.
+    let rc = unsafe { libc::ftruncate(file.as_raw_fd(), size as libc::off_t) };
+    if rc == 0 { Ok(file) } else { Err(Status::OUT_OF_MEMORY) }
+}
+
+/// The memory with this handle.
+pub(crate) fn physical(handle: u64) -> Result<Arc<Physical>> {
+    usize::try_from(handle).ok().and_then(|handle| PHYSICAL.get(handle)).ok_or(Status::INVALID_VALUE)
+}
+
+/// Gives one reference back; the handle goes with the last.
+pub(crate) fn release(handle: u64) -> Result<()> {
+    let physical = physical(handle)?;
+    let mut held = physical.held.lock().unwrap_or_else(PoisonError::into_inner);
+    *held -= 1;
+    if *held == 0 {
+        PHYSICAL.remove(handle as usize);
+    }
+    Ok(())
+}
+
+/// The handle of the memory mapped at `address`, retained.
+pub(crate) fn retain(address: u64) -> Result<u64> {
+    let mapped = mapped();
+    let (&start, mapping) = mapped.range(..=address).next_back().ok_or(Status::INVALID_VALUE)?;
+    if address - start >= mapping.size {
+        return Err(Status::INVALID_VALUE);
+    }
+    let mut held = mapping.physical.held.lock().unwrap_or_else(PoisonError::into_inner);
+    if *held == 0 {
+        PHYSICAL.insert_at(mapping.handle, Arc::clone(&mapping.physical));
+    }
+    *held += 1;
+    Ok(mapping.handle as u64)
+}
+
+/// Maps physical memory at reserved addresses, without access rights yet.
+pub(crate) fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<()> {
+    check_granular(address)?;
+    check_granular(size)?;
+    let physical = physical(handle)?;
+    let inside = offset.is_multiple_of(GRANULARITY)
+        && offset.checked_add(size).is_some_and(|end| end <= physical.size);
+    if !inside || !is_reserved(address, size) {
+        return Err(Status::INVALID_VALUE);
+    }
+    let mut mapped = mapped();
+    let end = address + size;
+    if mapped.range(..end).next_back().is_some_and(|(&start, before)| start + before.size > address) {
+        return Err(Status::INVALID_VALUE);
+    }
+    space()?.map_file(address, size, physical.file.as_raw_fd(), offset)?;
+    let handle = handle as usize;
+    mapped.insert(address, Mapping { size, handle, physical, readable: false, writable: false });
+    Ok(())
+}
+
+fn is_reserved(address: u64, size: u64) -> bool {
+    let reserved = reserved();
+    let Some((&start, &len)) = reserved.range(..=address).next_back() else { return false };
+    address.checked_add(size).is_some_and(|end| end <= start + len)
+}
+
+/// The start addresses of the mappings that make up `[address, address + size)` exactly.
+fn whole_mappings(mapped: &BTreeMap<u64, Mapping>, address: u64, size: u64) -> Result<Vec<u64>> {
+    let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
+    let mut next = address;
+    let mut found = Vec::new();
+    while next < end {
+        let mapping = mapped.get(&next).ok_or(Status::INVALID_VALUE)?;
+        found.push(next);
+        next += mapping.size;
+    }
+    if next == end { Ok(found) } else { Err(Status::INVALID_VALUE) }
+}
+
+/// Takes whole mappings away, when the work that may use them is done.
+pub(crate) fn unmap(address: u64, size: u64) -> Result<()> {
+    whole_mappings(&mapped(), address, size)?;
+    for context in context::CONTEXTS.all() {
+        engine::wait_context(context.handle);
+    }
+    let mut mapped = mapped();
+    for start in whole_mappings(&mapped, address, size)? {
+        let Some(mapping) = mapped.remove(&start) else { continue };
+        allocation::remove(start, |a| matches!(a.kind, Kind::Mapped(_)));
+        space()?.unmap(start, mapping.size);
+    }
+    Ok(())
+}
+
+/// Sets the rights of whole mappings. All devices are one machine here: what one may do all may.
+pub(crate) fn set_access(address: u64, size: u64, readable: bool, writable: bool) -> Result<()> {
+    let mut mapped = mapped();
+    let rights = match (readable, writable) {
+        (_, true) => libc::PROT_READ | libc::PROT_WRITE,
+        (true, false) => libc::PROT_READ,
+        (false, false) => libc::PROT_NONE,
+    };
+    for start in whole_mappings(&mapped, address, size)? {
+        let Some(mapping) = mapped.get_mut(&start) else { continue };
+        space()?.protect(start, mapping.size, rights)?;
+        (mapping.readable, mapping.writable) = (readable, writable);
+        // Copies and queries know the memory from when it can be used.
+        allocation::remove(start, |a| matches!(a.kind, Kind::Mapped(_)));
+        if writable {
+            let ordinal = mapping.physical.device.ordinal;
+            // No context's: a mapping outlives them all.
+            allocation::insert(start, mapping.size, Kind::Mapped(mapping.handle), 0, ordinal);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the memory at `address` can be read, and written.
+pub(crate) fn access(address: u64) -> Result<(bool, bool)> {
+    let mapped = mapped();
+    let (&start, mapping) = mapped.range(..=address).next_back().ok_or(Status::INVALID_VALUE)?;
+    let inside = address - start < mapping.size;
+    if inside { Ok((mapping.readable, mapping.writable)) } else { Err(Status::INVALID_VALUE) }
+}

@@ -1,0 +1,94 @@
+//! Evidence for the support table: which driver functions the end-to-end tests called with success.
+//!
+//! Every program that a test starts finds a folder of the test's name in `SLUICE_EVIDENCE`, in which the client library
+//! writes what was called. `cargo xtask test --record` turns the folders of the tests that passed into
+//! `docs/cuda-support.results`, from which `cargo xtask codegen` makes the table.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+
+const RESULTS: &str = "docs/cuda-support.results";
+const BACK_END: &str = "software GPU";
+
+fn folders() -> PathBuf {
+    crate::target_folder().join("evidence")
+}
+
+/// An empty folder for a test's programs.
+pub(crate) fn folder(test: &str) -> Result<PathBuf> {
+    let folder = folders().join(test);
+    forget(test);
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    Ok(folder)
+}
+
+/// A test that failed is evidence of nothing.
+pub(crate) fn forget(test: &str) {
+    // It may not be there.
+    let _ = fs::remove_dir_all(folders().join(test));
+}
+
+/// Rewrites the results: one row per function that any test called, with the first such test by name.
+pub(crate) fn record() -> Result<()> {
+    let mut rows: BTreeMap<String, String> = BTreeMap::new();
+    let mut tests: Vec<PathBuf> = entries(&folders())?;
+    tests.sort();
+    for test in tests {
+        let name = test.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for file in entries(&test)? {
+            for function in fs::read_to_string(&file)?.lines() {
+                rows.entry(function.to_string()).or_insert_with(|| name.clone());
+            }
+        }
+    }
+    let date = today();
+    let mut text = String::from("# function\tback end\ttest\tdate\n");
+    for (function, test) in rows {
+        text += &format!("{function}\t{BACK_END}\t{test}\t{date}\n");
+    }
+    fs::write(crate::root().join(RESULTS), text).context(RESULTS)?;
+    crate::codegen::run(&[])
+}
+
+fn entries(folder: &PathBuf) -> Result<Vec<PathBuf>> {
+    let list = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    list.map(|entry| Ok(entry?.path())).collect()
+}
+
+/// The date in UTC, as YYYY-MM-DD.
+fn today() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (year, month, day) = civil(seconds / 86_400);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+/// Year, month and day of a number of days since 1970-01-01.
+fn civil(days: u64) -> (u64, u64, u64) {
+    // Years that begin in March have their leap day last, so months are regular (Hinnant, "chrono-compatible low-level
+    // date algorithms").
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, year) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (era * 400 + year_of_era + year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_become_dates() {
+        assert_eq!(civil(0), (1970, 1, 1));
+        assert_eq!(civil(11_016), (2000, 2, 29));
+        assert_eq!(civil(20_777), (2026, 11, 20));
+    }
+}
