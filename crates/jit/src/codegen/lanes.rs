@@ -18,7 +18,7 @@ pub(super) struct Lane {
     /// Number of the lane, i64.
     pub index: Clif,
     /// Values that this step has defined for it.
-    values: HashMap<Value, Clif>,
+    pub values: HashMap<Value, Clif>,
 }
 
 impl Emitter<'_> {
@@ -75,12 +75,29 @@ impl Emitter<'_> {
             .filter(|&value| kernel.ty(value) == Type::I1 && self.plan.escapes(value))
             .collect();
         let mask = self.mask;
+        let (all, some, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+        for _ in &predicates {
+            self.b.append_block_param(done, types::I32);
+        }
+        let is_full = self.b.ins().icmp_imm_s(IntCC::Equal, mask, -1);
+        self.b.ins().brif(is_full, all, &[], some, &[]);
+
+        self.b.switch_to_block(all);
+        let bits: Vec<BlockArg> = self.chunks(insts, &predicates).into_iter().map(BlockArg::Value).collect();
+        self.b.ins().jump(done, &bits);
+
+        self.b.switch_to_block(some);
         let bits = self.each_lane(mask, predicates.len(), |emitter, lane| {
             for &id in insts {
                 emitter.lane_inst(id, lane);
             }
             predicates.iter().map(|value| lane.values[value]).collect()
         });
+        let bits: Vec<BlockArg> = bits.into_iter().map(BlockArg::Value).collect();
+        self.b.ins().jump(done, &bits);
+
+        self.b.switch_to_block(done);
+        let bits = self.b.block_params(done).to_vec();
         for (value, bits) in predicates.into_iter().zip(bits) {
             self.predicates.insert(value, bits);
             self.store_predicate(value, bits, mask);
@@ -130,33 +147,36 @@ impl Emitter<'_> {
     }
 
     fn lane_inst(&mut self, id: InstId, lane: &mut Lane) {
+        let results = self.lane_results(id, lane);
+        for (value, result) in self.kernel.inst(id).results().zip(results) {
+            self.define(value, result, lane);
+        }
+    }
+
+    /// What an instruction gives in one lane.
+    pub(super) fn lane_results(&mut self, id: InstId, lane: &Lane) -> Vec<Clif> {
         let kernel = self.kernel;
         let data = kernel.inst(id);
         match &data.inst {
-            Inst::Special { register } => {
-                let value = self.special(*register, Some(lane));
-                self.define(data.result(0), value, lane);
-            }
+            Inst::Const { ty, bits } => vec![self.constant(*ty, *bits)],
+            Inst::Special { register } => vec![self.special(*register, Some(lane))],
+            Inst::ActiveMask => vec![self.mask],
             Inst::Load { .. } | Inst::Store { .. } | Inst::Atomic { .. } => {
-                let results = self.access(&data.inst, data.result_count, Some(lane));
-                for (value, result) in data.results().zip(results) {
-                    self.define(value, result, lane);
-                }
+                self.access(&data.inst, data.result_count, Some(lane))
             }
             Inst::CallRuntime { function, args } => {
                 let args: Vec<Clif> = args.iter().map(|&arg| self.value(arg, Some(lane))).collect();
-                let result = self.call_runtime(*function, &args);
-                if data.result_count > 0 {
-                    self.define(data.result(0), result, lane);
-                }
+                vec![self.call_runtime(*function, &args)]
             }
-            Inst::Const { .. } => {}
-            Inst::ActiveMask => self.define(data.result(0), self.mask, lane),
+            Inst::WindowBase { .. } => {
+                let base = self.fixed_field(types::I64, offset_of!(WarpContext, local_base));
+                let place = self.b.ins().imul_imm_u(lane.index, i64::from(self.kernel.local_bytes));
+                vec![self.b.ins().iadd(base, place)]
+            }
             inst => {
                 let mut args = Vec::with_capacity(3);
                 inst.for_each_arg(|value| args.push(self.value(value, Some(lane))));
-                let result = self.scalar(inst, &args);
-                self.define(data.result(0), result, lane);
+                vec![self.scalar(inst, &args)]
             }
         }
     }
@@ -212,7 +232,7 @@ impl Emitter<'_> {
     }
 
     /// `base + lane * stride` in the value's own type.
-    fn affine_at(&mut self, base: Clif, ty: Type, stride: i64, lane: Clif) -> Clif {
+    pub(super) fn affine_at(&mut self, base: Clif, ty: Type, stride: i64, lane: Clif) -> Clif {
         let clif = clif_type(ty);
         let lane = if ty == Type::I64 { lane } else { self.b.ins().ireduce(clif, lane) };
         let offset = if stride == 1 {
@@ -245,6 +265,13 @@ impl Emitter<'_> {
             }
         }
         if !varying.is_empty() {
+            let (all, some, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+            let is_full = self.b.ins().icmp_imm_s(IntCC::Equal, lanes, -1);
+            self.b.ins().brif(is_full, all, &[], some, &[]);
+            self.b.switch_to_block(all);
+            self.assign_chunks(&varying);
+            self.b.ins().jump(done, &[]);
+            self.b.switch_to_block(some);
             self.each_lane(lanes, 0, |emitter, lane| {
                 let values: Vec<Clif> =
                     varying.iter().map(|&(_, arg)| emitter.value(arg, Some(lane))).collect();
@@ -253,6 +280,8 @@ impl Emitter<'_> {
                 }
                 Vec::new()
             });
+            self.b.ins().jump(done, &[]);
+            self.b.switch_to_block(done);
         }
         for (param, value) in uniform {
             let slot = self.plan.slot(param).expect("parameters have slots");

@@ -168,7 +168,7 @@ impl Emitter<'_> {
         self.fault_if(is_bad, fault_code::ILLEGAL_ADDRESS, address);
     }
 
-    fn window_address(&mut self, offset: Clif, bytes: u32, base: usize, size: usize) -> Clif {
+    pub(super) fn window_address(&mut self, offset: Clif, bytes: u32, base: usize, size: usize) -> Clif {
         let offset = self.b.ins().uextend(types::I64, offset);
         let size = self.fixed_field(types::I64, size);
         let end = self.b.ins().iadd_imm_u(offset, i64::from(bytes));

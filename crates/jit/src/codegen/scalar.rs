@@ -1,9 +1,10 @@
-//! Pure instructions on one lane.
+//! Pure instructions, on one lane or on a vector of lanes: Cranelift's instructions take both.
 //!
-//! Predicates are 0 or 1 in an i8; every other type is Cranelift's of the same name.
+//! A lane's predicate is 0 or 1 in an i8, and every other type is Cranelift's of the same name. In vectors a
+//! predicate is a lane of all ones or zeros. [`super::chunks`] says what may be asked of vectors.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type as ClifType, Value as Clif, types};
+use cranelift_codegen::ir::{Endianness, InstBuilder, MemFlagsData, Type as ClifType, Value as Clif, types};
 use sluice_ir::{BinaryOp, ConvertOp, FloatCond, FloatOp, Inst, IntCond, Rounding, Type, UnaryOp};
 
 use super::emitter::Emitter;
@@ -31,6 +32,27 @@ impl Emitter<'_> {
         }
     }
 
+    /// A constant in the form of `like`: a number, or a vector of them.
+    fn constant_like(&mut self, like: Clif, ty: Type, bits: u64) -> Clif {
+        let constant = self.constant(ty, bits);
+        let like = self.b.func.dfg.value_type(like);
+        if !like.is_vector() {
+            return constant;
+        }
+        let vector = clif_type(ty).by(128 / ty.bits()).expect("a vector type");
+        self.b.ins().splat(vector, constant)
+    }
+
+    /// `a` where the condition holds, else `b`.
+    pub(super) fn choose(&mut self, condition: Clif, a: Clif, b: Clif) -> Clif {
+        let ty = self.b.func.dfg.value_type(a);
+        if !ty.is_vector() {
+            return self.b.ins().select(condition, a, b);
+        }
+        let condition = self.bits(ty, condition);
+        self.b.ins().bitselect(condition, a, b)
+    }
+
     /// The result of a pure instruction for one lane's operands, in the order of [`Inst::for_each_arg`].
     pub(super) fn scalar(&mut self, inst: &Inst, args: &[Clif]) -> Clif {
         match *inst {
@@ -47,11 +69,47 @@ impl Emitter<'_> {
                 self.call(function, &[args[0], mode], Some(clif_type(ty)))
             }
             Inst::Permute { .. } => self.call(math::permute as *const (), args, Some(types::I32)),
-            Inst::Compare { cond, .. } => self.b.ins().icmp(int_condition(cond), args[0], args[1]),
-            Inst::FloatCompare { cond, .. } => self.b.ins().fcmp(float_condition(cond), args[0], args[1]),
-            Inst::Select { .. } => self.b.ins().select(args[0], args[1], args[2]),
+            Inst::Compare { cond, ty, .. } => self.compare(int_condition(cond), ty, args[0], args[1]),
+            Inst::FloatCompare { cond, .. } => self.float_compare(float_condition(cond), args[0], args[1]),
+            Inst::Select { .. } => self.choose(args[0], args[1], args[2]),
             Inst::Convert { op, from, to, .. } => self.convert(op, from, to, args[0]),
             _ => unreachable!("not a pure instruction on values: {inst:?}"),
+        }
+    }
+
+    /// Vectors of I64 compare with a sign only.
+    fn compare(&mut self, condition: IntCC, ty: Type, a: Clif, b: Clif) -> Clif {
+        let is_vector = self.b.func.dfg.value_type(a).is_vector();
+        if !is_vector || ty != Type::I64 || condition.unsigned() != condition {
+            return self.b.ins().icmp(condition, a, b);
+        }
+        let signed = match condition {
+            IntCC::UnsignedLessThan => IntCC::SignedLessThan,
+            IntCC::UnsignedLessThanOrEqual => IntCC::SignedLessThanOrEqual,
+            IntCC::UnsignedGreaterThan => IntCC::SignedGreaterThan,
+            IntCC::UnsignedGreaterThanOrEqual => IntCC::SignedGreaterThanOrEqual,
+            equality => return self.b.ins().icmp(equality, a, b),
+        };
+        let top = self.constant_like(a, ty, 1 << 63);
+        let (a, b) = (self.b.ins().bxor(a, top), self.b.ins().bxor(b, top));
+        self.b.ins().icmp(signed, a, b)
+    }
+
+    /// Vectors lack two of the conditions.
+    fn float_compare(&mut self, condition: FloatCC, a: Clif, b: Clif) -> Clif {
+        let is_vector = self.b.func.dfg.value_type(a).is_vector();
+        match condition {
+            FloatCC::OrderedNotEqual if is_vector => {
+                let ordered = self.b.ins().fcmp(FloatCC::Ordered, a, b);
+                let different = self.b.ins().fcmp(FloatCC::NotEqual, a, b);
+                self.b.ins().band(ordered, different)
+            }
+            FloatCC::UnorderedOrEqual if is_vector => {
+                let unordered = self.b.ins().fcmp(FloatCC::Unordered, a, b);
+                let equal = self.b.ins().fcmp(FloatCC::Equal, a, b);
+                self.b.ins().bor(unordered, equal)
+            }
+            _ => self.b.ins().fcmp(condition, a, b),
         }
     }
 
@@ -59,12 +117,15 @@ impl Emitter<'_> {
         let is_single = ty == Type::F32;
         match op {
             UnaryOp::Neg => self.b.ins().ineg(arg),
-            UnaryOp::Not if ty == Type::I1 => self.b.ins().bxor_imm_u(arg, 1),
+            UnaryOp::Not if ty == Type::I1 && !self.b.func.dfg.value_type(arg).is_vector() => {
+                self.b.ins().bxor_imm_u(arg, 1)
+            }
             UnaryOp::Not => self.b.ins().bnot(arg),
             UnaryOp::Abs => {
                 let negated = self.b.ins().ineg(arg);
-                let negative = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, arg, 0);
-                self.b.ins().select(negative, negated, arg)
+                let zero = self.constant_like(arg, ty, 0);
+                let negative = self.b.ins().icmp(IntCC::SignedLessThan, arg, zero);
+                self.choose(negative, negated, arg)
             }
             UnaryOp::Clz => self.b.ins().clz(arg),
             UnaryOp::Popc => self.b.ins().popcnt(arg),
@@ -73,18 +134,27 @@ impl Emitter<'_> {
             UnaryOp::FAbs => self.b.ins().fabs(arg),
             UnaryOp::FlushSubnormal => {
                 let magnitude = self.b.ins().fabs(arg);
-                let smallest = self.b.ins().f32const(f32::MIN_POSITIVE);
+                let smallest = self.constant_like(arg, ty, u64::from(f32::MIN_POSITIVE.to_bits()));
                 let subnormal = self.b.ins().fcmp(FloatCC::LessThan, magnitude, smallest);
-                let zero = self.b.ins().f32const(0.0);
-                let zero = self.b.ins().fcopysign(zero, arg);
-                self.b.ins().select(subnormal, zero, arg)
+                let int = self.b.func.dfg.value_type(subnormal);
+                // The sign is all that is left of one.
+                let zero = if int.is_vector() {
+                    let bits = self.bits(int, arg);
+                    let sign = self.constant_like(bits, Type::I32, 1 << 31);
+                    let sign = self.b.ins().band(bits, sign);
+                    self.bits(types::F32X4, sign)
+                } else {
+                    let zero = self.b.ins().f32const(0.0);
+                    self.b.ins().fcopysign(zero, arg)
+                };
+                self.choose(subnormal, zero, arg)
             }
             UnaryOp::Rcp => {
-                let one = self.one(ty);
+                let one = self.one(ty, arg);
                 self.b.ins().fdiv(one, arg)
             }
             UnaryOp::Rsqrt => {
-                let one = self.one(ty);
+                let one = self.one(ty, arg);
                 let root = self.b.ins().sqrt(arg);
                 self.b.ins().fdiv(one, root)
             }
@@ -100,8 +170,9 @@ impl Emitter<'_> {
         }
     }
 
-    fn one(&mut self, ty: Type) -> Clif {
-        if ty == Type::F32 { self.b.ins().f32const(1.0) } else { self.b.ins().f64const(1.0) }
+    fn one(&mut self, ty: Type, like: Clif) -> Clif {
+        let bits = if ty == Type::F32 { u64::from(1f32.to_bits()) } else { 1f64.to_bits() };
+        self.constant_like(like, ty, bits)
     }
 
     fn binary(&mut self, op: BinaryOp, ty: Type, a: Clif, b: Clif) -> Clif {
@@ -117,10 +188,10 @@ impl Emitter<'_> {
             BinaryOp::Or => self.b.ins().bor(a, b),
             BinaryOp::Xor => self.b.ins().bxor(a, b),
             BinaryOp::Shl | BinaryOp::ShrS | BinaryOp::ShrU => self.shift(op, ty, a, b),
-            BinaryOp::MinS => self.pick(IntCC::SignedLessThan, a, b),
-            BinaryOp::MaxS => self.pick(IntCC::SignedGreaterThan, a, b),
-            BinaryOp::MinU => self.pick(IntCC::UnsignedLessThan, a, b),
-            BinaryOp::MaxU => self.pick(IntCC::UnsignedGreaterThan, a, b),
+            BinaryOp::MinS => self.pick(IntCC::SignedLessThan, ty, a, b),
+            BinaryOp::MaxS => self.pick(IntCC::SignedGreaterThan, ty, a, b),
+            BinaryOp::MinU => self.pick(IntCC::UnsignedLessThan, ty, a, b),
+            BinaryOp::MaxU => self.pick(IntCC::UnsignedGreaterThan, ty, a, b),
             BinaryOp::FMin | BinaryOp::FMax | BinaryOp::FMinNan | BinaryOp::FMaxNan => {
                 self.float_extreme(op, ty, a, b)
             }
@@ -128,9 +199,9 @@ impl Emitter<'_> {
     }
 
     /// `a` where the comparison holds, else `b`.
-    fn pick(&mut self, condition: IntCC, a: Clif, b: Clif) -> Clif {
-        let first = self.b.ins().icmp(condition, a, b);
-        self.b.ins().select(first, a, b)
+    fn pick(&mut self, condition: IntCC, ty: Type, a: Clif, b: Clif) -> Clif {
+        let first = self.compare(condition, ty, a, b);
+        self.choose(first, a, b)
     }
 
     /// Total division: all ones by zero (the dividend as remainder), and `MIN / -1` wraps.
@@ -144,27 +215,27 @@ impl Emitter<'_> {
             let by_minus_one = self.b.ins().icmp_imm_s(IntCC::Equal, b, -1);
             unsafe_divisor = self.b.ins().bor(by_zero, by_minus_one);
         }
-        let divisor = self.b.ins().select(unsafe_divisor, one, b);
+        let divisor = self.choose(unsafe_divisor, one, b);
         match op {
             BinaryOp::DivU => {
                 let quotient = self.b.ins().udiv(a, divisor);
                 let ones = self.constant(ty, u64::MAX);
-                self.b.ins().select(by_zero, ones, quotient)
+                self.choose(by_zero, ones, quotient)
             }
             BinaryOp::RemU => {
                 let remainder = self.b.ins().urem(a, divisor);
-                self.b.ins().select(by_zero, a, remainder)
+                self.choose(by_zero, a, remainder)
             }
             BinaryOp::DivS => {
                 let quotient = self.b.ins().sdiv(a, divisor);
                 let negated = self.b.ins().ineg(a);
                 let ones = self.constant(ty, u64::MAX);
-                let special = self.b.ins().select(by_zero, ones, negated);
-                self.b.ins().select(unsafe_divisor, special, quotient)
+                let special = self.choose(by_zero, ones, negated);
+                self.choose(unsafe_divisor, special, quotient)
             }
             _ => {
                 let remainder = self.b.ins().srem(a, divisor);
-                self.b.ins().select(by_zero, a, remainder)
+                self.choose(by_zero, a, remainder)
             }
         }
     }
@@ -172,16 +243,24 @@ impl Emitter<'_> {
     /// Shifts by an I32 amount; amounts beyond the width shift everything out.
     fn shift(&mut self, op: BinaryOp, ty: Type, a: Clif, amount: Clif) -> Clif {
         let bits = i64::from(ty.bits());
+        if self.b.func.dfg.value_type(a).is_vector() {
+            // Constant and below the width: see `chunks`.
+            return match op {
+                BinaryOp::Shl => self.b.ins().ishl(a, amount),
+                BinaryOp::ShrU => self.b.ins().ushr(a, amount),
+                _ => self.b.ins().sshr(a, amount),
+            };
+        }
         if op == BinaryOp::ShrS {
             let last = self.b.ins().iconst(types::I32, bits - 1);
-            let amount = self.pick(IntCC::UnsignedLessThan, amount, last);
+            let amount = self.pick(IntCC::UnsignedLessThan, Type::I32, amount, last);
             return self.b.ins().sshr(a, amount);
         }
         let inside = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, amount, bits);
         let shifted =
             if op == BinaryOp::Shl { self.b.ins().ishl(a, amount) } else { self.b.ins().ushr(a, amount) };
         let zero = self.constant(ty, 0);
-        self.b.ins().select(inside, shifted, zero)
+        self.choose(inside, shifted, zero)
     }
 
     /// Minimum and maximum with the zeros ordered; `a` and `b` are never both needed when one is NaN.
@@ -191,31 +270,36 @@ impl Emitter<'_> {
         let first = self.b.ins().fcmp(condition, a, b);
         let equal = self.b.ins().fcmp(FloatCC::Equal, a, b);
         // Equal operands differ at most in the sign of zero.
-        let (int, float) = (clif_type(ty.as_int()), clif_type(ty));
+        let float = self.b.func.dfg.value_type(a);
+        let int = float.as_int();
         let (a_bits, b_bits) = (self.bits(int, a), self.bits(int, b));
         let both = if is_min { self.b.ins().bor(a_bits, b_bits) } else { self.b.ins().band(a_bits, b_bits) };
         let both = self.bits(float, both);
-        let second = self.b.ins().select(equal, both, b);
-        let result = self.b.ins().select(first, a, second);
+        let second = self.choose(equal, both, b);
+        let result = self.choose(first, a, second);
         let nan = match ty {
-            Type::F32 => self.constant(ty, 0x7fff_ffff),
-            _ => self.constant(ty, 0x7fff_ffff_ffff_ffff),
+            Type::F32 => self.constant_like(a, ty, 0x7fff_ffff),
+            _ => self.constant_like(a, ty, 0x7fff_ffff_ffff_ffff),
         };
         if matches!(op, BinaryOp::FMinNan | BinaryOp::FMaxNan) {
             let unordered = self.b.ins().fcmp(FloatCC::Unordered, a, b);
-            return self.b.ins().select(unordered, nan, result);
+            return self.choose(unordered, nan, result);
         }
         let b_is_nan = self.b.ins().fcmp(FloatCC::Unordered, b, b);
-        let result = self.b.ins().select(b_is_nan, a, result);
+        let result = self.choose(b_is_nan, a, result);
         let is_nan = self.b.ins().fcmp(FloatCC::Unordered, result, result);
-        self.b.ins().select(is_nan, nan, result)
+        self.choose(is_nan, nan, result)
     }
 
     pub(super) fn bits(&mut self, to: ClifType, value: Clif) -> Clif {
-        if self.b.func.dfg.value_type(value) == to {
+        let from = self.b.func.dfg.value_type(value);
+        if from == to {
             return value;
         }
-        self.b.ins().bitcast(to, MemFlagsData::new(), value)
+        let flags = MemFlagsData::new();
+        // Between vectors the order of bytes counts.
+        let flags = if from.is_vector() { flags.with_endianness(Endianness::Little) } else { flags };
+        self.b.ins().bitcast(to, flags, value)
     }
 
     fn float(&mut self, op: FloatOp, rounding: Rounding, ty: Type, a: Clif, b: Clif) -> Clif {
@@ -355,7 +439,7 @@ impl Emitter<'_> {
         if from == Type::F64 || to == Type::I64 {
             let is_nan = self.b.ins().fcmp(FloatCC::Unordered, arg, arg);
             let top = self.constant(to, 1 << (to.bits() - 1));
-            result = self.b.ins().select(is_nan, top, result);
+            result = self.choose(is_nan, top, result);
         }
         result
     }
@@ -365,16 +449,16 @@ impl Emitter<'_> {
         let clamped = if is_signed {
             let max = self.b.ins().iconst(types::I32, (1i64 << (to.bits() - 1)) - 1);
             let min = self.constant(Type::I32, (-(1i64 << (to.bits() - 1))) as u64);
-            let low = self.pick(IntCC::SignedLessThan, value, max);
-            self.pick(IntCC::SignedGreaterThan, low, min)
+            let low = self.pick(IntCC::SignedLessThan, Type::I32, value, max);
+            self.pick(IntCC::SignedGreaterThan, Type::I32, low, min)
         } else {
             let max = self.b.ins().iconst(types::I32, (1i64 << to.bits()) - 1);
-            self.pick(IntCC::UnsignedLessThan, value, max)
+            self.pick(IntCC::UnsignedLessThan, Type::I32, value, max)
         };
         self.b.ins().ireduce(clif_type(to), clamped)
     }
 
-    fn round_to_integral(&mut self, rounding: Rounding, ty: Type, arg: Clif) -> Clif {
+    pub(super) fn round_to_integral(&mut self, rounding: Rounding, ty: Type, arg: Clif) -> Clif {
         match rounding {
             Rounding::Near => self.b.ins().nearest(arg),
             Rounding::Zero => self.b.ins().trunc(arg),

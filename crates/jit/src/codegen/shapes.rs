@@ -4,15 +4,23 @@
 //! lanes take turns instead, only what does not depend on the iteration is known: pure functions of constants,
 //! parameters and indices.
 
-use sluice_ir::analysis::Shape;
-use sluice_ir::{BinaryOp, ConvertOp, Inst, Kernel, Ordering, Space, SpecialRegister, Value, Window};
+use sluice_ir::analysis::shapes::BlockShape;
+use sluice_ir::analysis::{Shape, Shapes};
+use sluice_ir::{BinaryOp, Inst, Kernel, Ordering, Space, SpecialRegister, Value, Window};
 
 use super::Tids;
 
 /// The shape of every value, by index.
 pub(super) fn shapes(kernel: &Kernel, tids: Tids, rotates: bool) -> Vec<Shape> {
-    let _ = rotates;
-    invariant_shapes(kernel, tids)
+    if rotates {
+        return invariant_shapes(kernel, tids);
+    }
+    let block_shape = match tids {
+        Tids::Rows => BlockShape::Rows,
+        Tids::Any => BlockShape::Any,
+    };
+    let shapes = Shapes::new(kernel, block_shape);
+    (0..kernel.values.len()).map(|index| shapes.shape(Value::new(index))).collect()
 }
 
 fn invariant_shapes(kernel: &Kernel, tids: Tids) -> Vec<Shape> {
@@ -72,10 +80,7 @@ fn invariant_shape(kernel: &Kernel, inst: &Inst, tids: Tids, shapes: &[Shape]) -
             }
             _ => Shape::Varying,
         },
-        _ => {
-            let _ = ConvertOp::Truncate;
-            Shape::Varying
-        }
+        _ => Shape::Varying,
     }
 }
 
