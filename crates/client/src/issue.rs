@@ -35,3 +35,22 @@ pub(crate) trait Issue {
 pub(crate) fn wanted<T>(pointer: *mut T) -> Result<(), CUresult> {
     if pointer.is_null() { Err(CUresult::INVALID_VALUE) } else { Ok(()) }
 }
+
+/// The most items of an array argument: far above any use, and it keeps a wild count from being followed.
+const ITEMS_MAX: u64 = 1 << 20;
+
+/// An array argument as a slice; null is fine where there are no items.
+///
+/// # Safety
+///
+/// Unless null, `start` points to `count` items that stay as they are while the slice lives.
+pub(crate) unsafe fn list<'a, T>(start: *const T, count: u64) -> Result<&'a [T], CUresult> {
+    match count {
+        0 => Ok(&[]),
+        1..=ITEMS_MAX if !start.is_null() => {
+            // SAFETY: not null, and so many items as the caller says.
+            Ok(unsafe { std::slice::from_raw_parts(start, count as usize) })
+        }
+        _ => Err(CUresult::INVALID_VALUE),
+    }
+}

@@ -88,6 +88,23 @@ fn call(out: &mut String, function: &Function) {
             Kind::Address(length) => {
                 format!("session.range({field}, {})?", extent(length, |name| format!("command.{name}")))
             }
+            Kind::InArray(of, length) => {
+                let count = extent(length, |name| format!("command.{name}"));
+                let _ = writeln!(
+                    out,
+                    "if {field}.len() as u64 != {count} {{\nreturn Err(CUresult::INVALID_VALUE.into());\n}}"
+                );
+                match handle_type(of) {
+                    Some(c) => {
+                        let _ = writeln!(
+                            out,
+                            "let {local}: Vec<{c}> = {field}.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;"
+                        );
+                        format!("{local}.as_ptr()")
+                    }
+                    None => format!("{field}.as_ptr()"),
+                }
+            }
             Kind::Out { of, .. } => {
                 let _ = writeln!(out, "let mut {local}: {of} = Default::default();");
                 format!("&mut {local}")

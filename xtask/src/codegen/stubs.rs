@@ -9,7 +9,7 @@ pub(crate) fn generate(api: &Declarations) -> String {
         "Client stubs of the functions that only travel: check, translate handles, send, and write what came back.",
     );
     out += "#![allow(non_snake_case)] // CUDA's names\n\n";
-    out += "use sluice_cuda::*;\nuse sluice_wire::{commands, product, rows};\n\nuse crate::issue::{Issue, wanted};\n\n";
+    out += "use sluice_cuda::*;\nuse sluice_wire::{commands, product, rows};\n\nuse crate::issue::{Issue, list, wanted};\n\n";
     for function in api.functions.iter().filter(|f| f.class.is_generated()) {
         stub(&mut out, function);
     }
@@ -44,6 +44,18 @@ fn stub(out: &mut String, function: &Function) {
                 );
                 fields.push(format!("{name}: session.find(minted)?"));
                 after.push(format!("{SAFE} unsafe {{ {name}.write(minted) }};"));
+            }
+            Kind::InArray(of, length) => {
+                let count = extent(length, |name| format!("{name} as u64"));
+                let _ = writeln!(out, "{LIST}let {name} = unsafe {{ list({name}, {count}) }}?;");
+                let _ = match handle_type(of) {
+                    Some(_) => writeln!(
+                        out,
+                        "let {name} = {name}.iter().map(|handle| session.find(*handle)).collect::<Result<_, _>>()?;"
+                    ),
+                    None => writeln!(out, "let {name} = {name}.to_vec();"),
+                };
+                fields.push(name.clone());
             }
             Kind::Address(length) => {
                 fields.push(format!(
@@ -86,6 +98,7 @@ fn stub(out: &mut String, function: &Function) {
     out.push_str("Ok(())\n}\n\n");
 }
 
+const LIST: &str = "// SAFETY: null is refused, else it points to so many, as CUDA's documentation says.\n";
 const SAFE: &str = "// SAFETY: not null, and the caller's to be written.\n";
 
 /// A length as an expression, in bytes; `name` turns a parameter into an expression.

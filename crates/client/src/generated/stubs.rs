@@ -7,7 +7,7 @@
 use sluice_cuda::*;
 use sluice_wire::{commands, product, rows};
 
-use crate::issue::{Issue, wanted};
+use crate::issue::{Issue, list, wanted};
 
 pub(crate) unsafe fn cuCtxSynchronize<S: Issue>(session: &S) -> Result<(), CUresult> {
     session.call(&commands::cuCtxSynchronize {}, |()| ())?;
@@ -161,6 +161,134 @@ pub(crate) unsafe fn cuStreamSynchronize<S: Issue>(session: &S, hStream: CUstrea
 
 pub(crate) unsafe fn cuStreamQuery<S: Issue>(session: &S, hStream: CUstream) -> Result<(), CUresult> {
     session.call(&commands::cuStreamQuery { hStream: session.find(hStream)? }, |()| ())?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuStreamWaitValue32<S: Issue>(
+    session: &S,
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: u32,
+    flags: u32,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuStreamWaitValue32 {
+        stream: session.find(stream)?,
+        addr: session.range(addr, 4)?,
+        value,
+        flags,
+    })?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuStreamWaitValue32_v2<S: Issue>(
+    session: &S,
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: u32,
+    flags: u32,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuStreamWaitValue32_v2 {
+        stream: session.find(stream)?,
+        addr: session.range(addr, 4)?,
+        value,
+        flags,
+    })?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuStreamWaitValue64<S: Issue>(
+    session: &S,
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: u64,
+    flags: u32,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuStreamWaitValue64 {
+        stream: session.find(stream)?,
+        addr: session.range(addr, 8)?,
+        value,
+        flags,
+    })?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuStreamWaitValue64_v2<S: Issue>(
+    session: &S,
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: u64,
+    flags: u32,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuStreamWaitValue64_v2 {
+        stream: session.find(stream)?,
+        addr: session.range(addr, 8)?,
+        value,
+        flags,
+    })?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuStreamWriteValue32<S: Issue>(
+    session: &S,
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: u32,
+    flags: u32,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuStreamWriteValue32 {
+        stream: session.find(stream)?,
+        addr: session.range(addr, 4)?,
+        value,
+        flags,
+    })?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuStreamWriteValue32_v2<S: Issue>(
+    session: &S,
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: u32,
+    flags: u32,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuStreamWriteValue32_v2 {
+        stream: session.find(stream)?,
+        addr: session.range(addr, 4)?,
+        value,
+        flags,
+    })?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuStreamWriteValue64<S: Issue>(
+    session: &S,
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: u64,
+    flags: u32,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuStreamWriteValue64 {
+        stream: session.find(stream)?,
+        addr: session.range(addr, 8)?,
+        value,
+        flags,
+    })?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuStreamWriteValue64_v2<S: Issue>(
+    session: &S,
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: u64,
+    flags: u32,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuStreamWriteValue64_v2 {
+        stream: session.find(stream)?,
+        addr: session.range(addr, 8)?,
+        value,
+        flags,
+    })?;
     Ok(())
 }
 
@@ -342,5 +470,196 @@ pub(crate) unsafe fn cuGraphExecDestroy<S: Issue>(
 pub(crate) unsafe fn cuGraphDestroy<S: Issue>(session: &S, hGraph: CUgraph) -> Result<(), CUresult> {
     session.queue(&commands::cuGraphDestroy { hGraph: session.find(hGraph)? })?;
     session.forget(hGraph);
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphAddChildGraphNode<S: Issue>(
+    session: &S,
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+    childGraph: CUgraph,
+) -> Result<(), CUresult> {
+    wanted(phGraphNode)?;
+    let minted = session.mint::<CUgraphNode>()?;
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let dependencies = unsafe { list(dependencies, numDependencies as u64) }?;
+    let dependencies = dependencies.iter().map(|handle| session.find(*handle)).collect::<Result<_, _>>()?;
+    session
+        .call(
+            &commands::cuGraphAddChildGraphNode {
+                phGraphNode: session.find(minted)?,
+                hGraph: session.find(hGraph)?,
+                dependencies,
+                numDependencies: numDependencies as u64,
+                childGraph: session.find(childGraph)?,
+            },
+            |()| (),
+        )
+        .inspect_err(|_| session.forget(minted))?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { phGraphNode.write(minted) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphAddDependencies<S: Issue>(
+    session: &S,
+    hGraph: CUgraph,
+    from_: *const CUgraphNode,
+    to: *const CUgraphNode,
+    numDependencies: usize,
+) -> Result<(), CUresult> {
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let from_ = unsafe { list(from_, numDependencies as u64) }?;
+    let from_ = from_.iter().map(|handle| session.find(*handle)).collect::<Result<_, _>>()?;
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let to = unsafe { list(to, numDependencies as u64) }?;
+    let to = to.iter().map(|handle| session.find(*handle)).collect::<Result<_, _>>()?;
+    session.call(
+        &commands::cuGraphAddDependencies {
+            hGraph: session.find(hGraph)?,
+            from_,
+            to,
+            numDependencies: numDependencies as u64,
+        },
+        |()| (),
+    )?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphAddEmptyNode<S: Issue>(
+    session: &S,
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+) -> Result<(), CUresult> {
+    wanted(phGraphNode)?;
+    let minted = session.mint::<CUgraphNode>()?;
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let dependencies = unsafe { list(dependencies, numDependencies as u64) }?;
+    let dependencies = dependencies.iter().map(|handle| session.find(*handle)).collect::<Result<_, _>>()?;
+    session
+        .call(
+            &commands::cuGraphAddEmptyNode {
+                phGraphNode: session.find(minted)?,
+                hGraph: session.find(hGraph)?,
+                dependencies,
+                numDependencies: numDependencies as u64,
+            },
+            |()| (),
+        )
+        .inspect_err(|_| session.forget(minted))?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { phGraphNode.write(minted) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphAddEventRecordNode<S: Issue>(
+    session: &S,
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+    event: CUevent,
+) -> Result<(), CUresult> {
+    wanted(phGraphNode)?;
+    let minted = session.mint::<CUgraphNode>()?;
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let dependencies = unsafe { list(dependencies, numDependencies as u64) }?;
+    let dependencies = dependencies.iter().map(|handle| session.find(*handle)).collect::<Result<_, _>>()?;
+    session
+        .call(
+            &commands::cuGraphAddEventRecordNode {
+                phGraphNode: session.find(minted)?,
+                hGraph: session.find(hGraph)?,
+                dependencies,
+                numDependencies: numDependencies as u64,
+                event: session.find(event)?,
+            },
+            |()| (),
+        )
+        .inspect_err(|_| session.forget(minted))?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { phGraphNode.write(minted) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphAddEventWaitNode<S: Issue>(
+    session: &S,
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+    event: CUevent,
+) -> Result<(), CUresult> {
+    wanted(phGraphNode)?;
+    let minted = session.mint::<CUgraphNode>()?;
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let dependencies = unsafe { list(dependencies, numDependencies as u64) }?;
+    let dependencies = dependencies.iter().map(|handle| session.find(*handle)).collect::<Result<_, _>>()?;
+    session
+        .call(
+            &commands::cuGraphAddEventWaitNode {
+                phGraphNode: session.find(minted)?,
+                hGraph: session.find(hGraph)?,
+                dependencies,
+                numDependencies: numDependencies as u64,
+                event: session.find(event)?,
+            },
+            |()| (),
+        )
+        .inspect_err(|_| session.forget(minted))?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { phGraphNode.write(minted) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphClone<S: Issue>(
+    session: &S,
+    phGraphClone: *mut CUgraph,
+    originalGraph: CUgraph,
+) -> Result<(), CUresult> {
+    wanted(phGraphClone)?;
+    let minted = session.mint::<CUgraph>()?;
+    session
+        .call(
+            &commands::cuGraphClone {
+                phGraphClone: session.find(minted)?,
+                originalGraph: session.find(originalGraph)?,
+            },
+            |()| (),
+        )
+        .inspect_err(|_| session.forget(minted))?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { phGraphClone.write(minted) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphCreate<S: Issue>(
+    session: &S,
+    phGraph: *mut CUgraph,
+    flags: u32,
+) -> Result<(), CUresult> {
+    wanted(phGraph)?;
+    let minted = session.mint::<CUgraph>()?;
+    session
+        .call(&commands::cuGraphCreate { phGraph: session.find(minted)?, flags }, |()| ())
+        .inspect_err(|_| session.forget(minted))?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { phGraph.write(minted) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphUpload<S: Issue>(
+    session: &S,
+    hGraphExec: CUgraphExec,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuGraphUpload {
+        hGraphExec: session.find(hGraphExec)?,
+        hStream: session.find(hStream)?,
+    })?;
     Ok(())
 }

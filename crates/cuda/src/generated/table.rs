@@ -321,7 +321,7 @@ driver_table! {
     cuDeviceSetGraphMemAttribute(device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void);
     cuGraphAddBatchMemOpNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, nodeParams: *const c_void);
     cuGraphAddChildGraphNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, childGraph: CUgraph);
-    cuGraphAddDependencies(hGraph: CUgraph, from_: *const CUgraphNode, to_: *const CUgraphNode, numDependencies: usize);
+    cuGraphAddDependencies(hGraph: CUgraph, from_: *const CUgraphNode, to: *const CUgraphNode, numDependencies: usize);
     cuGraphAddDependencies_v2(hGraph: CUgraph, from_: *const CUgraphNode, to_: *const CUgraphNode, edgeData: *const CUgraphEdgeData, numDependencies: usize);
     cuGraphAddEmptyNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize);
     cuGraphAddEventRecordNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, event: CUevent);

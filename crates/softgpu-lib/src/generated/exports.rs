@@ -527,7 +527,7 @@ rows! {
     table cuDeviceSetGraphMemAttribute cuDeviceSetGraphMemAttribute (device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void) (device, attr, value);
     table cuGraphAddBatchMemOpNode cuGraphAddBatchMemOpNode (phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, nodeParams: *const c_void) (phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
     table cuGraphAddChildGraphNode cuGraphAddChildGraphNode (phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, childGraph: CUgraph) (phGraphNode, hGraph, dependencies, numDependencies, childGraph);
-    table cuGraphAddDependencies cuGraphAddDependencies (hGraph: CUgraph, from_: *const CUgraphNode, to_: *const CUgraphNode, numDependencies: usize) (hGraph, from_, to_, numDependencies);
+    table cuGraphAddDependencies cuGraphAddDependencies (hGraph: CUgraph, from_: *const CUgraphNode, to: *const CUgraphNode, numDependencies: usize) (hGraph, from_, to, numDependencies);
     table cuGraphAddDependencies_v2 cuGraphAddDependencies_v2 (hGraph: CUgraph, from_: *const CUgraphNode, to_: *const CUgraphNode, edgeData: *const CUgraphEdgeData, numDependencies: usize) (hGraph, from_, to_, edgeData, numDependencies);
     table cuGraphAddEmptyNode cuGraphAddEmptyNode (phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize) (phGraphNode, hGraph, dependencies, numDependencies);
     table cuGraphAddEventRecordNode cuGraphAddEventRecordNode (phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, event: CUevent) (phGraphNode, hGraph, dependencies, numDependencies, event);

@@ -319,6 +319,86 @@ impl Command for cuStreamEndCapture {
 }
 
 message! {
+pub struct cuStreamWaitValue32 { stream: StreamId, addr: DevicePtr, value: u32, flags: u32 }
+}
+
+impl Command for cuStreamWaitValue32 {
+    const OP: Op = Op::of(Fn::cuStreamWaitValue32);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuStreamWaitValue32_v2 { stream: StreamId, addr: DevicePtr, value: u32, flags: u32 }
+}
+
+impl Command for cuStreamWaitValue32_v2 {
+    const OP: Op = Op::of(Fn::cuStreamWaitValue32_v2);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuStreamWaitValue64 { stream: StreamId, addr: DevicePtr, value: u64, flags: u32 }
+}
+
+impl Command for cuStreamWaitValue64 {
+    const OP: Op = Op::of(Fn::cuStreamWaitValue64);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuStreamWaitValue64_v2 { stream: StreamId, addr: DevicePtr, value: u64, flags: u32 }
+}
+
+impl Command for cuStreamWaitValue64_v2 {
+    const OP: Op = Op::of(Fn::cuStreamWaitValue64_v2);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuStreamWriteValue32 { stream: StreamId, addr: DevicePtr, value: u32, flags: u32 }
+}
+
+impl Command for cuStreamWriteValue32 {
+    const OP: Op = Op::of(Fn::cuStreamWriteValue32);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuStreamWriteValue32_v2 { stream: StreamId, addr: DevicePtr, value: u32, flags: u32 }
+}
+
+impl Command for cuStreamWriteValue32_v2 {
+    const OP: Op = Op::of(Fn::cuStreamWriteValue32_v2);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuStreamWriteValue64 { stream: StreamId, addr: DevicePtr, value: u64, flags: u32 }
+}
+
+impl Command for cuStreamWriteValue64 {
+    const OP: Op = Op::of(Fn::cuStreamWriteValue64);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuStreamWriteValue64_v2 { stream: StreamId, addr: DevicePtr, value: u64, flags: u32 }
+}
+
+impl Command for cuStreamWriteValue64_v2 {
+    const OP: Op = Op::of(Fn::cuStreamWriteValue64_v2);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct cuEventCreate { phEvent: EventId, Flags: u32 }
 }
 
@@ -519,6 +599,86 @@ impl Command for cuGraphDestroy {
 }
 
 message! {
+pub struct cuGraphAddChildGraphNode { phGraphNode: GraphNodeId, hGraph: GraphId, dependencies: Vec<GraphNodeId>, numDependencies: u64, childGraph: GraphId }
+}
+
+impl Command for cuGraphAddChildGraphNode {
+    const OP: Op = Op::of(Fn::cuGraphAddChildGraphNode);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphAddDependencies { hGraph: GraphId, from_: Vec<GraphNodeId>, to: Vec<GraphNodeId>, numDependencies: u64 }
+}
+
+impl Command for cuGraphAddDependencies {
+    const OP: Op = Op::of(Fn::cuGraphAddDependencies);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphAddEmptyNode { phGraphNode: GraphNodeId, hGraph: GraphId, dependencies: Vec<GraphNodeId>, numDependencies: u64 }
+}
+
+impl Command for cuGraphAddEmptyNode {
+    const OP: Op = Op::of(Fn::cuGraphAddEmptyNode);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphAddEventRecordNode { phGraphNode: GraphNodeId, hGraph: GraphId, dependencies: Vec<GraphNodeId>, numDependencies: u64, event: EventId }
+}
+
+impl Command for cuGraphAddEventRecordNode {
+    const OP: Op = Op::of(Fn::cuGraphAddEventRecordNode);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphAddEventWaitNode { phGraphNode: GraphNodeId, hGraph: GraphId, dependencies: Vec<GraphNodeId>, numDependencies: u64, event: EventId }
+}
+
+impl Command for cuGraphAddEventWaitNode {
+    const OP: Op = Op::of(Fn::cuGraphAddEventWaitNode);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphClone { phGraphClone: GraphId, originalGraph: GraphId }
+}
+
+impl Command for cuGraphClone {
+    const OP: Op = Op::of(Fn::cuGraphClone);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphCreate { phGraph: GraphId, flags: u32 }
+}
+
+impl Command for cuGraphCreate {
+    const OP: Op = Op::of(Fn::cuGraphCreate);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphUpload { hGraphExec: GraphExecId, hStream: StreamId }
+}
+
+impl Command for cuGraphUpload {
+    const OP: Op = Op::of(Fn::cuGraphUpload);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct MemoryCommit { address: DevicePtr, bytes: u64 }
 }
 
@@ -579,5 +739,5 @@ pub(crate) const OWN: &[&str] =
 /// Calls a macro with the name of every message.
 #[macro_export]
 macro_rules! for_each_command {
-($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamBeginCapture_v2 cuStreamEndCapture cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy MemoryCommit MemoryDecommit ImageQuery ImageData HostCallDone } };
+($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode cuGraphClone cuGraphCreate cuGraphUpload MemoryCommit MemoryDecommit ImageQuery ImageData HostCallDone } };
 }

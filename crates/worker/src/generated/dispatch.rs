@@ -390,6 +390,126 @@ pub fn dispatch<S: Execute + Custom>(
             reader.end()?;
             Ok(session.cuStreamEndCapture(command)?)
         }
+        Some(Target::Driver(Fn::cuStreamWaitValue32)) => {
+            let command = commands::cuStreamWaitValue32::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuStreamWaitValue32.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.stream)?,
+                    session.range(command.addr, 4)?,
+                    command.value,
+                    command.flags,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuStreamWaitValue32_v2)) => {
+            let command = commands::cuStreamWaitValue32_v2::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuStreamWaitValue32_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.stream)?,
+                    session.range(command.addr, 4)?,
+                    command.value,
+                    command.flags,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuStreamWaitValue64)) => {
+            let command = commands::cuStreamWaitValue64::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuStreamWaitValue64.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.stream)?,
+                    session.range(command.addr, 8)?,
+                    command.value,
+                    command.flags,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuStreamWaitValue64_v2)) => {
+            let command = commands::cuStreamWaitValue64_v2::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuStreamWaitValue64_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.stream)?,
+                    session.range(command.addr, 8)?,
+                    command.value,
+                    command.flags,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuStreamWriteValue32)) => {
+            let command = commands::cuStreamWriteValue32::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuStreamWriteValue32.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.stream)?,
+                    session.range(command.addr, 4)?,
+                    command.value,
+                    command.flags,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuStreamWriteValue32_v2)) => {
+            let command = commands::cuStreamWriteValue32_v2::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuStreamWriteValue32_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.stream)?,
+                    session.range(command.addr, 4)?,
+                    command.value,
+                    command.flags,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuStreamWriteValue64)) => {
+            let command = commands::cuStreamWriteValue64::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuStreamWriteValue64.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.stream)?,
+                    session.range(command.addr, 8)?,
+                    command.value,
+                    command.flags,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuStreamWriteValue64_v2)) => {
+            let command = commands::cuStreamWriteValue64_v2::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuStreamWriteValue64_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.stream)?,
+                    session.range(command.addr, 8)?,
+                    command.value,
+                    command.flags,
+                )
+            })?;
+            Ok(())
+        }
         Some(Target::Driver(Fn::cuEventCreate)) => {
             let command = commands::cuEventCreate::decode(&mut reader)?;
             reader.end()?;
@@ -567,6 +687,156 @@ pub fn dispatch<S: Execute + Custom>(
             let function = session.table().cuGraphDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe { function(session.remove(command.hGraph)?) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphAddChildGraphNode)) => {
+            let command = commands::cuGraphAddChildGraphNode::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphAddChildGraphNode.ok_or(CUresult::NOT_SUPPORTED)?;
+            session.vacant(command.phGraphNode)?;
+            let mut phGraphNode = CUgraphNode::NULL;
+            if command.dependencies.len() as u64 != command.numDependencies {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            let dependencies: Vec<CUgraphNode> =
+                command.dependencies.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    &mut phGraphNode,
+                    session.find(command.hGraph)?,
+                    dependencies.as_ptr(),
+                    command.numDependencies as usize,
+                    session.find(command.childGraph)?,
+                )
+            })?;
+            session.insert(command.phGraphNode, phGraphNode)?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphAddDependencies)) => {
+            let command = commands::cuGraphAddDependencies::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphAddDependencies.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.from_.len() as u64 != command.numDependencies {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            let from_: Vec<CUgraphNode> =
+                command.from_.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;
+            if command.to.len() as u64 != command.numDependencies {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            let to: Vec<CUgraphNode> =
+                command.to.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.hGraph)?,
+                    from_.as_ptr(),
+                    to.as_ptr(),
+                    command.numDependencies as usize,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphAddEmptyNode)) => {
+            let command = commands::cuGraphAddEmptyNode::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphAddEmptyNode.ok_or(CUresult::NOT_SUPPORTED)?;
+            session.vacant(command.phGraphNode)?;
+            let mut phGraphNode = CUgraphNode::NULL;
+            if command.dependencies.len() as u64 != command.numDependencies {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            let dependencies: Vec<CUgraphNode> =
+                command.dependencies.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    &mut phGraphNode,
+                    session.find(command.hGraph)?,
+                    dependencies.as_ptr(),
+                    command.numDependencies as usize,
+                )
+            })?;
+            session.insert(command.phGraphNode, phGraphNode)?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphAddEventRecordNode)) => {
+            let command = commands::cuGraphAddEventRecordNode::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphAddEventRecordNode.ok_or(CUresult::NOT_SUPPORTED)?;
+            session.vacant(command.phGraphNode)?;
+            let mut phGraphNode = CUgraphNode::NULL;
+            if command.dependencies.len() as u64 != command.numDependencies {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            let dependencies: Vec<CUgraphNode> =
+                command.dependencies.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    &mut phGraphNode,
+                    session.find(command.hGraph)?,
+                    dependencies.as_ptr(),
+                    command.numDependencies as usize,
+                    session.find(command.event)?,
+                )
+            })?;
+            session.insert(command.phGraphNode, phGraphNode)?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphAddEventWaitNode)) => {
+            let command = commands::cuGraphAddEventWaitNode::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphAddEventWaitNode.ok_or(CUresult::NOT_SUPPORTED)?;
+            session.vacant(command.phGraphNode)?;
+            let mut phGraphNode = CUgraphNode::NULL;
+            if command.dependencies.len() as u64 != command.numDependencies {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            let dependencies: Vec<CUgraphNode> =
+                command.dependencies.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    &mut phGraphNode,
+                    session.find(command.hGraph)?,
+                    dependencies.as_ptr(),
+                    command.numDependencies as usize,
+                    session.find(command.event)?,
+                )
+            })?;
+            session.insert(command.phGraphNode, phGraphNode)?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphClone)) => {
+            let command = commands::cuGraphClone::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphClone.ok_or(CUresult::NOT_SUPPORTED)?;
+            session.vacant(command.phGraphClone)?;
+            let mut phGraphClone = CUgraph::NULL;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut phGraphClone, session.find(command.originalGraph)?) })?;
+            session.insert(command.phGraphClone, phGraphClone)?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphCreate)) => {
+            let command = commands::cuGraphCreate::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphCreate.ok_or(CUresult::NOT_SUPPORTED)?;
+            session.vacant(command.phGraph)?;
+            let mut phGraph = CUgraph::NULL;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut phGraph, command.flags) })?;
+            session.insert(command.phGraph, phGraph)?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphUpload)) => {
+            let command = commands::cuGraphUpload::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphUpload.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hGraphExec)?, session.find(command.hStream)?) })?;
             Ok(())
         }
         Some(Target::Own(0)) => {
