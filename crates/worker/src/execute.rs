@@ -42,11 +42,6 @@ impl From<CUresult> for Refusal {
     }
 }
 
-/// A product of lengths; one that overflows is longer than anything that a session owns.
-pub(crate) fn extent(factors: &[u64]) -> u64 {
-    factors.iter().fold(1, |product: u64, &factor| product.saturating_mul(factor))
-}
-
 /// The driver's answer as a result.
 pub(crate) fn finished(result: CUresult) -> Result<(), CUresult> {
     result.ok()
