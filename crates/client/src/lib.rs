@@ -1,1 +1,86 @@
-//! 
+//! The client's `libcuda.so.1`: the CUDA driver API in a process that has no GPU.
+//!
+//! It loads into programs of strangers, so it keeps out of their way: no thread unless a program launches host
+//! functions, nothing before the first call, no panic through the ABI, a forked child leaves the session alone, and
+//! the end of the process is the end of it all.
+//!
+//! # Where to start reading
+//!
+//! - [`generated::exports`] has every symbol. A function that only travels goes to a generated stub; one with a part in
+//!   this process goes to the function of its name in one of the modules below, all of them gathered in [`api`].
+//! - [`session`] and [`attach`]: how the one session of a process begins, and which calls work without it.
+//! - [`link`], [`outbox`], [`inbox`]: the connection, which all threads share without a thread of its own.
+//! - [`launch`]: what a launch costs.
+//!
+//! # What is known here
+//!
+//! Devices come as a snapshot with the session ([`device`]). Contexts ([`context`]), streams and events, modules and
+//! functions have handles minted here ([`ids`]). Device addresses are minted here, too ([`addresses`], [`memory`]), so
+//! the direction of a copy ([`copy`]) and the answers about a pointer ([`pointer`]) never need the node.
+
+// Entry points and their parameters bear CUDA's names, letter by letter.
+#![allow(non_snake_case)]
+
+mod addresses;
+mod attach;
+mod boxes;
+mod context;
+mod copy;
+mod device;
+mod errors;
+mod event;
+mod evidence;
+mod handles;
+mod hidden_tables;
+mod host_function;
+mod host_memory;
+mod ids;
+mod image;
+mod inbox;
+mod issue;
+mod launch;
+mod link;
+mod linker;
+mod memory;
+mod memset;
+mod module;
+mod occupancy;
+mod out;
+mod outbox;
+mod parameters;
+mod pointer;
+mod pool;
+mod proc_address;
+mod reservation;
+mod session;
+mod socket;
+mod stream;
+
+mod generated {
+    pub(crate) mod exports;
+    pub(crate) mod stubs;
+}
+
+/// Every entry point that is written by hand, under CUDA's name.
+mod api {
+    pub(crate) use crate::boxes::*;
+    pub(crate) use crate::context::*;
+    pub(crate) use crate::copy::*;
+    pub(crate) use crate::device::*;
+    pub(crate) use crate::errors::*;
+    pub(crate) use crate::event::*;
+    pub(crate) use crate::hidden_tables::*;
+    pub(crate) use crate::host_function::*;
+    pub(crate) use crate::host_memory::*;
+    pub(crate) use crate::launch::*;
+    pub(crate) use crate::linker::*;
+    pub(crate) use crate::memory::*;
+    pub(crate) use crate::memset::*;
+    pub(crate) use crate::module::*;
+    pub(crate) use crate::occupancy::*;
+    pub(crate) use crate::pointer::*;
+    pub(crate) use crate::pool::*;
+    pub(crate) use crate::proc_address::*;
+    pub(crate) use crate::session::cuInit;
+    pub(crate) use crate::stream::*;
+}

@@ -1,0 +1,224 @@
+//! Minting device addresses.
+//!
+//! The worker has reserved one large range at an address that is free in this process too, so the client can name
+//! the address of an allocation itself. Physical memory comes and goes in chunks of 2 MiB, which only the node can
+//! give; this module decides which chunks an allocation needs, and cuts small allocations out of shared ones.
+//!
+//! Pure bookkeeping: [`Space::allocate`] says which chunks to ask the node for, and the caller asks.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Physical memory is committed in multiples of this, in bytes.
+pub(crate) const CHUNK: u64 = 2 << 20;
+/// Every allocation's alignment, in bytes, as `cuMemAlloc` promises.
+const ALIGNMENT: u64 = 256;
+/// Allocations of at least this many bytes get chunks of their own.
+const LARGE: u64 = CHUNK / 2;
+
+/// The addresses of one device's memory.
+#[derive(Debug)]
+pub(crate) struct Space {
+    /// Runs of chunks that belong to nobody: start to length. Neighbours are always merged.
+    free_chunks: BTreeMap<u64, u64>,
+    /// Pieces of committed shared chunks that belong to nobody: start to length, merged within their chunk.
+    free_pieces: BTreeMap<u64, u64>,
+    /// What programs hold: start to bytes asked for.
+    allocations: BTreeMap<u64, Allocation>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allocation {
+    pub(crate) start: u64,
+    /// Bytes the program asked for.
+    pub(crate) bytes: u64,
+    /// Bytes set aside, a multiple of the alignment or of a chunk.
+    pub(crate) reserved: u64,
+}
+
+/// A place for an allocation, and what the node must commit before anybody may use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Placement {
+    pub(crate) address: u64,
+    pub(crate) commit: Option<Range<u64>>,
+}
+
+impl Space {
+    pub(crate) fn new(range: Range<u64>) -> Self {
+        let start = range.start.next_multiple_of(CHUNK);
+        let end = range.end / CHUNK * CHUNK;
+        let mut free_chunks = BTreeMap::new();
+        if start < end {
+            free_chunks.insert(start, end - start);
+        }
+        Space { free_chunks, free_pieces: BTreeMap::new(), allocations: BTreeMap::new() }
+    }
+
+    /// Finds a place for `bytes` > 0. `None`: the range is used up, which programs see as "out of memory". If the node
+    /// then refuses the commit, the caller takes the place back with [`Space::forget`].
+    pub(crate) fn allocate(&mut self, bytes: u64) -> Option<Placement> {
+        if bytes >= LARGE {
+            let reserved = bytes.checked_next_multiple_of(CHUNK)?;
+            let address = take_first_fit(&mut self.free_chunks, reserved)?;
+            self.allocations.insert(address, Allocation { start: address, bytes, reserved });
+            return Some(Placement { address, commit: Some(address..address + reserved) });
+        }
+        let reserved = bytes.next_multiple_of(ALIGNMENT);
+        let (address, commit) = match take_first_fit(&mut self.free_pieces, reserved) {
+            Some(address) => (address, None),
+            None => {
+                let chunk = take_first_fit(&mut self.free_chunks, CHUNK)?;
+                self.free_pieces.insert(chunk + reserved, CHUNK - reserved);
+                (chunk, Some(chunk..chunk + CHUNK))
+            }
+        };
+        self.allocations.insert(address, Allocation { start: address, bytes, reserved });
+        Some(Placement { address, commit })
+    }
+
+    /// Frees the allocation that starts at `address`; `None` if none does. Chunks that nobody uses any more come back
+    /// for the caller to release.
+    pub(crate) fn free(&mut self, address: u64) -> Option<(Allocation, Option<Range<u64>>)> {
+        let allocation = self.allocations.remove(&address)?;
+        if allocation.reserved >= CHUNK {
+            give_back(&mut self.free_chunks, address, allocation.reserved, |_| true);
+            return Some((allocation, Some(address..address + allocation.reserved)));
+        }
+        // Pieces of two chunks never merge: each chunk is released alone.
+        let piece =
+            give_back(&mut self.free_pieces, address, allocation.reserved, |at| !at.is_multiple_of(CHUNK));
+        if piece.end - piece.start < CHUNK {
+            return Some((allocation, None));
+        }
+        self.free_pieces.remove(&piece.start);
+        give_back(&mut self.free_chunks, piece.start, CHUNK, |_| true);
+        Some((allocation, Some(piece)))
+    }
+
+    /// Takes back an allocation whose commit the node refused: as if it had never been.
+    pub(crate) fn forget(&mut self, address: u64) {
+        let _ = self.free(address);
+    }
+
+    /// The allocation that `address` lies in.
+    pub(crate) fn find(&self, address: u64) -> Option<Allocation> {
+        let (_, allocation) = self.allocations.range(..=address).next_back()?;
+        (address - allocation.start < allocation.bytes).then_some(*allocation)
+    }
+}
+
+/// Cuts `bytes` off the first run that has them.
+fn take_first_fit(runs: &mut BTreeMap<u64, u64>, bytes: u64) -> Option<u64> {
+    let (&start, &length) = runs.iter().find(|(_, length)| **length >= bytes)?;
+    runs.remove(&start);
+    if length > bytes {
+        runs.insert(start + bytes, length - bytes);
+    }
+    Some(start)
+}
+
+/// Adds a run, merging it with its neighbours wherever `may_join` allows a seam at that address.
+fn give_back(
+    runs: &mut BTreeMap<u64, u64>,
+    start: u64,
+    bytes: u64,
+    may_join: impl Fn(u64) -> bool,
+) -> Range<u64> {
+    let (mut start, mut end) = (start, start + bytes);
+    if may_join(end)
+        && let Some(length) = runs.remove(&end)
+    {
+        end += length;
+    }
+    if may_join(start)
+        && let Some((&before, &length)) = runs.range(..start).next_back()
+        && before + length == start
+    {
+        start = before;
+    }
+    runs.insert(start, end - start);
+    start..end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u64 = 0x7000_0000_0000;
+
+    fn space(chunks: u64) -> Space {
+        Space::new(BASE..BASE + chunks * CHUNK)
+    }
+
+    #[test]
+    fn small_allocations_share_a_chunk_and_give_it_back() {
+        let mut space = space(4);
+        let first = space.allocate(1).unwrap();
+        let second = space.allocate(1000).unwrap();
+        assert_eq!(first, Placement { address: BASE, commit: Some(BASE..BASE + CHUNK) });
+        assert_eq!(second, Placement { address: BASE + 256, commit: None });
+        assert_eq!(space.free(first.address).unwrap().1, None);
+        assert_eq!(space.free(second.address).unwrap().1, Some(BASE..BASE + CHUNK));
+        assert!(space.free(second.address).is_none());
+    }
+
+    #[test]
+    fn large_allocations_own_their_chunks() {
+        let mut space = space(4);
+        let large = space.allocate(CHUNK + 1).unwrap();
+        assert_eq!(large.commit, Some(BASE..BASE + 2 * CHUNK));
+        assert!(space.allocate(3 * CHUNK).is_none());
+        assert_eq!(space.free(BASE).unwrap().1, large.commit);
+        assert_eq!(space.allocate(4 * CHUNK).unwrap().address, BASE);
+    }
+
+    #[test]
+    fn pieces_of_neighbouring_chunks_stay_apart() {
+        let mut space = space(2);
+        let pieces: Vec<u64> = (0..8).map(|_| space.allocate(CHUNK / 4).unwrap().address).collect();
+        let released: Vec<_> = pieces.iter().filter_map(|&piece| space.free(piece).unwrap().1).collect();
+        assert_eq!(released, [BASE..BASE + CHUNK, BASE + CHUNK..BASE + 2 * CHUNK]);
+        assert_eq!(space.allocate(2 * CHUNK).unwrap().address, BASE);
+    }
+
+    #[test]
+    fn an_address_belongs_to_the_bytes_asked_for() {
+        let mut space = space(1);
+        let address = space.allocate(100).unwrap().address;
+        assert_eq!(space.find(address + 99).unwrap().start, address);
+        assert!(space.find(address + 100).is_none());
+    }
+
+    /// Random allocations and frees: no two overlap, and at the end every chunk is free again.
+    #[test]
+    fn random_use_leaves_nothing_behind() {
+        let seed = 0x9E37_79B9_7F4A_7C15_u64;
+        println!("seed {seed:#x}");
+        let mut state = seed;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let mut space = space(64);
+        let mut held: Vec<Range<u64>> = Vec::new();
+        for _ in 0..20_000 {
+            if random(2) == 0 || held.is_empty() {
+                let scale = random(23);
+                let bytes = 1 + random(1 << scale);
+                if let Some(placement) = space.allocate(bytes) {
+                    let new = placement.address..placement.address + bytes;
+                    assert!(held.iter().all(|old| new.end <= old.start || old.end <= new.start));
+                    held.push(new);
+                }
+            } else {
+                let gone = held.swap_remove(random(held.len() as u64) as usize);
+                space.free(gone.start).unwrap();
+            }
+        }
+        for gone in held {
+            space.free(gone.start).unwrap();
+        }
+        assert_eq!(space.free_chunks, BTreeMap::from([(BASE, 64 * CHUNK)]));
+        assert!(space.free_pieces.is_empty());
+    }
+}

@@ -1,0 +1,250 @@
+//! Attaching to the lease that `sluice run` left in the environment: connect, greet, agree on device addresses.
+//!
+//! All of it has one deadline. Whatever goes wrong is one line on stderr that names the node, and an error from `cuInit`.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use sluice_cuda::*;
+use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
+use sluice_wire::control::{Control, SessionOpen, SessionOpened};
+use sluice_wire::handshake::{Hello, Purpose, Welcome};
+use sluice_wire::{FrameDecoder, Kind, WireError};
+
+use crate::addresses::Space;
+use crate::context::Primary;
+use crate::device::Device;
+use crate::launch::Limits;
+use crate::link::Link;
+use crate::memory::{Memory, Names};
+use crate::session::Session;
+use crate::socket::Socket;
+use crate::{pool, reservation};
+
+/// A node that has not opened the session by then is as good as none.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Why there is no session.
+#[derive(Debug)]
+pub(crate) enum AttachError {
+    NoVariable,
+    BadVariable,
+    Connect { node: Endpoint, error: io::Error },
+    Protocol { node: Endpoint, error: WireError },
+    Refused { node: Endpoint, reason: String },
+}
+
+impl AttachError {
+    /// What `cuInit` answers.
+    pub(crate) fn code(&self) -> CUresult {
+        match self {
+            AttachError::NoVariable => CUresult::NO_DEVICE,
+            AttachError::BadVariable | AttachError::Connect { .. } => CUresult::SYSTEM_NOT_READY,
+            AttachError::Protocol { .. } => CUresult::SYSTEM_DRIVER_MISMATCH,
+            AttachError::Refused { .. } => CUresult::DEVICE_UNAVAILABLE,
+        }
+    }
+}
+
+impl std::fmt::Display for AttachError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            AttachError::NoVariable => {
+                write!(
+                    f,
+                    "no GPU: {SESSION_VARIABLE} is not set; start the program with `sluice run -- PROGRAM`"
+                )
+            }
+            AttachError::BadVariable => {
+                write!(
+                    f,
+                    "{SESSION_VARIABLE} does not name a lease; start the program with `sluice run -- PROGRAM`"
+                )
+            }
+            AttachError::Connect { node, error } => {
+                write!(f, "the node {node} cannot be reached ({error}); is it running? try `sluice doctor`")
+            }
+            AttachError::Protocol { node, error } => write!(f, "the node {node}: {error}"),
+            AttachError::Refused { node, reason } => {
+                write!(f, "the node {node} refused the session: {reason}")
+            }
+        }
+    }
+}
+
+/// Makes the session that the environment names.
+pub(crate) fn attach() -> Result<Session, AttachError> {
+    let text = std::env::var(SESSION_VARIABLE).map_err(|_| AttachError::NoVariable)?;
+    let address: SessionAddress = text.parse().map_err(|_| AttachError::BadVariable)?;
+    let node = address.node.clone();
+    let deadline = Instant::now() + DEADLINE;
+    let ranges = reservation::Reservations::make();
+    let mut greeting = Greeting::connect(&address, deadline)?;
+    let opened = greeting.open(&address, ranges.offers())?;
+    let minted = ranges.keep(opened.range);
+    let opened =
+        SessionOpened { range: minted.clone().map(|range| (range.start, range.end - range.start)), ..opened };
+    if opened.devices.is_empty() {
+        return Err(AttachError::Refused { node, reason: "the lease has no device".to_string() });
+    }
+    let Greeting { socket, decoder, .. } = greeting;
+    Ok(Session::new(Link::new(socket, decoder), devices(opened), minted.unwrap_or(0..0)))
+}
+
+/// Each device mints in a part of its own, so that an address tells its device.
+fn devices(opened: SessionOpened) -> Vec<Device> {
+    let count = opened.devices.len() as u64;
+    let part = |i: u64, (start, bytes): (u64, u64)| {
+        let each = bytes / count / crate::addresses::CHUNK * crate::addresses::CHUNK;
+        start + i * each..start + (i + 1) * each
+    };
+    opened
+        .devices
+        .into_iter()
+        .zip(0..)
+        .map(|(snapshot, ordinal)| {
+            let names = match opened.range {
+                Some(range) => Names::Minted(Space::new(part(ordinal as u64, range))),
+                None => Names::Given(std::collections::BTreeMap::new()),
+            };
+            Device {
+                ordinal,
+                launch_limits: Limits::of(|attribute| snapshot.attribute(attribute)),
+                snapshot,
+                primary: Primary::new(ordinal),
+                memory: Mutex::new(Memory::new(names)),
+                default_pool: pool::create(ordinal, true),
+            }
+        })
+        .collect()
+}
+
+/// A connection on which the session is being opened.
+struct Greeting {
+    node: Endpoint,
+    socket: Socket,
+    decoder: FrameDecoder,
+    deadline: Instant,
+}
+
+impl Greeting {
+    fn connect(address: &SessionAddress, deadline: Instant) -> Result<Greeting, AttachError> {
+        let node = address.node.clone();
+        let socket = match &node {
+            Endpoint::Tcp(host) => Socket::connect_tcp(host, deadline),
+            Endpoint::Unix(path) => Socket::connect_unix(path),
+        };
+        match socket {
+            Ok(socket) => Ok(Greeting { node, socket, decoder: FrameDecoder::new(), deadline }),
+            Err(error) => Err(AttachError::Connect { node, error }),
+        }
+    }
+
+    fn open(
+        &mut self,
+        address: &SessionAddress,
+        ranges: Vec<(u64, u64)>,
+    ) -> Result<SessionOpened, AttachError> {
+        let purpose = Purpose::Session { token: address.token };
+        self.send(&Hello { purpose, process: std::process::id() }.to_bytes())?;
+        self.await_welcome()?;
+        let mut frame = Vec::new();
+        Control::from(SessionOpen { ranges }).frame(&mut frame).map_err(|error| self.protocol(error))?;
+        self.send(&frame)?;
+        match self.next_control()? {
+            Control::SessionOpened(opened) => Ok(opened),
+            Control::SessionRefused(refused) => {
+                Err(AttachError::Refused { node: self.node.clone(), reason: refused.reason })
+            }
+            Control::Refused(refused) => {
+                Err(AttachError::Refused { node: self.node.clone(), reason: refused.reason })
+            }
+            _ => Err(self.protocol(WireError::NotSluice)),
+        }
+    }
+
+    fn send(&self, mut bytes: &[u8]) -> Result<(), AttachError> {
+        while !bytes.is_empty() {
+            match self.socket.write(bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let left = self.left()?;
+                    self.socket.wait_writable(false, left).map_err(|error| self.failed(error))?;
+                }
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What is read beyond the welcome is the beginning of the first frame.
+    fn await_welcome(&mut self) -> Result<(), AttachError> {
+        let mut bytes = Vec::new();
+        loop {
+            if let Some(size) = Welcome::from_bytes(&bytes).map_err(|error| self.protocol(error))? {
+                self.decoder.push(&bytes[size..]);
+                return Ok(());
+            }
+            let mut piece = [0; 256];
+            let count = self.read(|socket| socket.read(&mut piece, false))?;
+            bytes.extend_from_slice(&piece[..count]);
+        }
+    }
+
+    fn next_control(&mut self) -> Result<Control, AttachError> {
+        loop {
+            match self.decoder.next_frame() {
+                Ok(Some(frame)) if frame.header.kind == Kind::Control => {
+                    let control = Control::decode(frame.header.op, frame.payload);
+                    return control.map_err(|error| self.protocol(error));
+                }
+                Ok(Some(frame)) => {
+                    let error = WireError::FrameKind(frame.header.kind as u8);
+                    return Err(self.protocol(error));
+                }
+                Ok(None) => {}
+                Err(error) => return Err(self.protocol(error)),
+            }
+            let mut decoder = std::mem::take(&mut self.decoder);
+            let count = self.read(|socket| socket.read(decoder.space(16 << 10), false));
+            decoder.received(*count.as_ref().unwrap_or(&0));
+            self.decoder = decoder;
+            count?;
+        }
+    }
+
+    fn read(&self, mut once: impl FnMut(Socket) -> io::Result<usize>) -> Result<usize, AttachError> {
+        loop {
+            match once(self.socket) {
+                Ok(0) => return Err(self.failed(io::ErrorKind::ConnectionAborted.into())),
+                Ok(count) => return Ok(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let left = self.left()?;
+                    self.socket.wait_readable(left).map_err(|error| self.failed(error))?;
+                }
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+    }
+
+    /// Time left; an error once there is none.
+    fn left(&self) -> Result<Duration, AttachError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(self.failed(io::ErrorKind::TimedOut.into())) } else { Ok(left) }
+    }
+
+    fn failed(&self, error: io::Error) -> AttachError {
+        AttachError::Connect { node: self.node.clone(), error }
+    }
+
+    fn protocol(&self, error: WireError) -> AttachError {
+        AttachError::Protocol { node: self.node.clone(), error }
+    }
+}
+
+/// For readers: an offered range as the wire carries it.
+pub(crate) fn as_range((start, bytes): (u64, u64)) -> Option<Range<u64>> {
+    Some(start..start.checked_add(bytes)?)
+}

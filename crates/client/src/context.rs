@@ -1,0 +1,371 @@
+//! Contexts, and each thread's stack of them. All of it lives in the client: on the node a session has one context
+//! per device, and which of the program's contexts a command comes from makes no difference there.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sluice_cuda::*;
+
+use crate::ids::{self, Kind, Table};
+use crate::session;
+
+/// One context of the program.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) handle: CUcontext,
+    pub(crate) device: CUdevice,
+    /// Never the same for two contexts of a process, and never 0.
+    pub(crate) number: u64,
+    primary: bool,
+    flags: AtomicU32,
+    cache_config: AtomicU32,
+    /// A primary context is dead while nobody retains it; any other is dead once destroyed.
+    alive: AtomicBool,
+}
+
+/// A device's primary context and who holds it.
+#[derive(Debug)]
+pub(crate) struct Primary {
+    pub(crate) context: Arc<Context>,
+    retained: Mutex<u32>,
+}
+
+static CONTEXTS: Table<Context> = Table::new();
+
+thread_local! {
+    /// The innermost context is the current one; null entries stand for "no context", which programs may set.
+    static STACK: RefCell<Vec<Option<Arc<Context>>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Context {
+    fn create(device: CUdevice, primary: bool, flags: u32) -> Arc<Context> {
+        let handle = ids::mint(Kind::Context);
+        let context = Context {
+            handle: CUcontext(handle as usize),
+            device,
+            number: ids::sequence(handle),
+            primary,
+            flags: AtomicU32::new(flags),
+            cache_config: AtomicU32::new(0),
+            alive: AtomicBool::new(!primary),
+        };
+        CONTEXTS.insert(handle, context)
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire)
+    }
+}
+
+impl Primary {
+    pub(crate) fn new(device: CUdevice) -> Primary {
+        Primary { context: Context::create(device, true, 0), retained: Mutex::new(0) }
+    }
+
+    fn retained(&self) -> std::sync::MutexGuard<'_, u32> {
+        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn retain(&self) -> CUcontext {
+        let mut retained = self.retained();
+        *retained = retained.saturating_add(1);
+        self.context.alive.store(true, Ordering::Release);
+        self.context.handle
+    }
+
+    fn release(&self) -> Result<(), CUresult> {
+        {
+            let mut retained = self.retained();
+            *retained = retained.checked_sub(1).ok_or(CUresult::INVALID_CONTEXT)?;
+            if *retained > 0 {
+                return Ok(());
+            }
+        }
+        end(&self.context)
+    }
+}
+
+/// The calling thread's context. Errors as CUDA gives them: none, or one that is gone.
+pub(crate) fn current() -> Result<Arc<Context>, CUresult> {
+    let context = innermost().ok_or(CUresult::INVALID_CONTEXT)?;
+    if context.is_alive() { Ok(context) } else { Err(CUresult::CONTEXT_IS_DESTROYED) }
+}
+
+/// Whether the calling thread has a context to work in; cheaper than [`current`].
+pub(crate) fn check_current() -> Result<(), CUresult> {
+    let alive = STACK
+        .try_with(|stack| stack.borrow().last().map(|top| top.as_ref().map(|context| context.is_alive())))
+        .ok()
+        .flatten()
+        .flatten();
+    match alive {
+        Some(true) => Ok(()),
+        Some(false) => Err(CUresult::CONTEXT_IS_DESTROYED),
+        None => Err(CUresult::INVALID_CONTEXT),
+    }
+}
+
+/// The context that `handle` names; `NULL` stands for the calling thread's.
+pub(crate) fn named_or_current(handle: CUcontext) -> Result<Arc<Context>, CUresult> {
+    if handle.is_null() { current() } else { named(handle) }
+}
+
+fn named(handle: CUcontext) -> Result<Arc<Context>, CUresult> {
+    CONTEXTS.get(handle.0 as u64).ok_or(CUresult::INVALID_CONTEXT)
+}
+
+fn innermost() -> Option<Arc<Context>> {
+    // A thread's destructors may call CUDA after its stack is gone: then there is no context.
+    STACK.try_with(|stack| stack.borrow().last().cloned().flatten()).ok().flatten()
+}
+
+fn with_stack<T>(body: impl FnOnce(&mut Vec<Option<Arc<Context>>>) -> T) -> Result<T, CUresult> {
+    STACK.try_with(|stack| body(&mut stack.borrow_mut())).map_err(|_| CUresult::DEINITIALIZED)
+}
+
+/// Everything that belongs to a context goes with it; the device's memory follows in the order of the session.
+fn end(context: &Context) -> Result<(), CUresult> {
+    if !context.alive.swap(false, Ordering::AcqRel) {
+        return Ok(());
+    }
+    sluice_export_tables::context_destroyed(context.handle);
+    session::get()?.context_ended(context)
+}
+
+fn checked_flags(flags: u32) -> Result<u32, CUresult> {
+    let schedule = flags & CU_CTX_SCHED_MASK;
+    let known = matches!(
+        schedule,
+        CU_CTX_SCHED_AUTO | CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD | CU_CTX_SCHED_BLOCKING_SYNC
+    );
+    if flags & !CU_CTX_FLAGS_MASK == 0 && known { Ok(flags) } else { Err(CUresult::INVALID_VALUE) }
+}
+
+fn create(pctx: *mut CUcontext, flags: u32, device: CUdevice) -> Result<(), CUresult> {
+    session::get()?.device(device)?;
+    let flags = checked_flags(flags)?;
+    let context = Context::create(device, false, flags);
+    let handle = context.handle;
+    with_stack(|stack| stack.push(Some(context)))?;
+    // SAFETY: the program passes a place for the context.
+    unsafe { crate::out::write(pctx, handle) }
+}
+
+fn primary(device: CUdevice) -> Result<&'static Primary, CUresult> {
+    session::get()?.primary(device)
+}
+
+// The entry points. CUDA Driver API, sections "Primary Context Management" and "Context Management".
+
+pub(crate) unsafe fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> Result<(), CUresult> {
+    let handle = primary(dev)?.retain();
+    // SAFETY: the program passes a place for the context.
+    unsafe { crate::out::write(pctx, handle) }
+}
+
+pub(crate) unsafe fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> Result<(), CUresult> {
+    primary(dev)?.release()
+}
+
+pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> Result<(), CUresult> {
+    end(&primary(dev)?.context)
+}
+
+pub(crate) unsafe fn cuDevicePrimaryCtxGetState(
+    dev: CUdevice,
+    flags: *mut u32,
+    active: *mut i32,
+) -> Result<(), CUresult> {
+    let context = &primary(dev)?.context;
+    // SAFETY: the program passes two places.
+    unsafe {
+        crate::out::write(flags, context.flags.load(Ordering::Relaxed))?;
+        crate::out::write(active, i32::from(context.is_alive()))
+    }
+}
+
+pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> Result<(), CUresult> {
+    primary(dev)?.context.flags.store(checked_flags(flags)?, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) unsafe fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> Result<(), CUresult> {
+    create(pctx, flags, dev)
+}
+
+pub(crate) unsafe fn cuCtxCreate_v3(
+    pctx: *mut CUcontext,
+    _: *mut CUexecAffinityParam,
+    affinities: i32,
+    flags: u32,
+    dev: CUdevice,
+) -> Result<(), CUresult> {
+    if affinities != 0 {
+        return Err(CUresult::UNSUPPORTED_EXEC_AFFINITY);
+    }
+    create(pctx, flags, dev)
+}
+
+pub(crate) unsafe fn cuCtxCreate_v4(
+    pctx: *mut CUcontext,
+    params: *mut CUctxCreateParams,
+    flags: u32,
+    dev: CUdevice,
+) -> Result<(), CUresult> {
+    // SAFETY: the program passes null or parameters.
+    if let Some(params) = unsafe { params.as_ref() }
+        && (params.numExecAffinityParams != 0 || !params.cigParams.is_null())
+    {
+        return Err(CUresult::NOT_SUPPORTED);
+    }
+    create(pctx, flags, dev)
+}
+
+pub(crate) unsafe fn cuCtxDestroy_v2(ctx: CUcontext) -> Result<(), CUresult> {
+    let context = named(ctx)?;
+    if context.primary {
+        return Err(CUresult::INVALID_CONTEXT);
+    }
+    with_stack(|stack| {
+        // Only the innermost place: other threads, and places further out, keep a destroyed context.
+        if stack.last().and_then(Option::as_ref).is_some_and(|top| top.handle == ctx) {
+            stack.pop();
+        }
+    })?;
+    end(&context)?;
+    CONTEXTS.remove(ctx.0 as u64);
+    Ok(())
+}
+
+pub(crate) unsafe fn cuCtxPushCurrent_v2(ctx: CUcontext) -> Result<(), CUresult> {
+    let context = named(ctx)?;
+    with_stack(|stack| stack.push(Some(context)))
+}
+
+pub(crate) unsafe fn cuCtxPopCurrent_v2(pctx: *mut CUcontext) -> Result<(), CUresult> {
+    session::get()?;
+    let popped = with_stack(Vec::pop)?.flatten().ok_or(CUresult::INVALID_CONTEXT)?;
+    // SAFETY: the program passes null or a place for the context.
+    unsafe { crate::out::write_if_wanted(pctx, popped.handle) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuCtxSetCurrent(ctx: CUcontext) -> Result<(), CUresult> {
+    session::get()?;
+    let context = if ctx.is_null() { None } else { Some(named(ctx)?) };
+    with_stack(|stack| {
+        stack.pop();
+        if context.is_some() {
+            stack.push(context);
+        }
+    })
+}
+
+pub(crate) unsafe fn cuCtxGetCurrent(pctx: *mut CUcontext) -> Result<(), CUresult> {
+    session::get()?;
+    let handle = innermost().map_or(CUcontext::NULL, |context| context.handle);
+    // SAFETY: the program passes a place for the context.
+    unsafe { crate::out::write(pctx, handle) }
+}
+
+pub(crate) unsafe fn cuCtxGetDevice(device: *mut CUdevice) -> Result<(), CUresult> {
+    session::get()?;
+    // SAFETY: the program passes a place for the device.
+    unsafe { crate::out::write(device, current()?.device) }
+}
+
+pub(crate) unsafe fn cuCtxGetDevice_v2(device: *mut CUdevice, ctx: CUcontext) -> Result<(), CUresult> {
+    session::get()?;
+    // SAFETY: the program passes a place for the device.
+    unsafe { crate::out::write(device, named_or_current(ctx)?.device) }
+}
+
+pub(crate) unsafe fn cuCtxGetFlags(flags: *mut u32) -> Result<(), CUresult> {
+    session::get()?;
+    // SAFETY: the program passes a place for the flags.
+    unsafe { crate::out::write(flags, current()?.flags.load(Ordering::Relaxed)) }
+}
+
+pub(crate) unsafe fn cuCtxGetId(ctx: CUcontext, id: *mut u64) -> Result<(), CUresult> {
+    session::get()?;
+    // SAFETY: the program passes a place for the number.
+    unsafe { crate::out::write(id, named_or_current(ctx)?.number) }
+}
+
+/// The version since which contexts have looked as they do now; what NVIDIA's driver answers too.
+const API_VERSION: u32 = 3020;
+
+pub(crate) unsafe fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut u32) -> Result<(), CUresult> {
+    session::get()?;
+    named_or_current(ctx)?;
+    // SAFETY: the program passes a place for the version.
+    unsafe { crate::out::write(version, API_VERSION) }
+}
+
+pub(crate) unsafe fn cuCtxGetCacheConfig(config: *mut CUfunc_cache) -> Result<(), CUresult> {
+    session::get()?;
+    let value = CUfunc_cache(current()?.cache_config.load(Ordering::Relaxed));
+    // SAFETY: the program passes a place for the preference.
+    unsafe { crate::out::write(config, value) }
+}
+
+/// A preference only, which devices with a unified cache ignore: remembered, not sent.
+pub(crate) unsafe fn cuCtxSetCacheConfig(config: CUfunc_cache) -> Result<(), CUresult> {
+    session::get()?;
+    if config.name().is_none() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    current()?.cache_config.store(config.0, Ordering::Relaxed);
+    Ok(())
+}
+
+// Names from before CUDA gave these functions their `_v2`; the meaning is the same.
+
+pub(crate) unsafe fn cuDevicePrimaryCtxRelease(dev: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuDevicePrimaryCtxRelease_v2(dev) }
+}
+
+pub(crate) unsafe fn cuDevicePrimaryCtxReset(dev: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuDevicePrimaryCtxReset_v2(dev) }
+}
+
+pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuDevicePrimaryCtxSetFlags_v2(dev, flags) }
+}
+
+pub(crate) unsafe fn cuCtxDestroy(ctx: CUcontext) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuCtxDestroy_v2(ctx) }
+}
+
+pub(crate) unsafe fn cuCtxPushCurrent(ctx: CUcontext) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuCtxPushCurrent_v2(ctx) }
+}
+
+pub(crate) unsafe fn cuCtxPopCurrent(pctx: *mut CUcontext) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuCtxPopCurrent_v2(pctx) }
+}
+
+/// The calling thread's device for the header of a frame; 0 where the thread has no context.
+pub(crate) fn device_index() -> u8 {
+    let device = STACK.try_with(|stack| {
+        let stack = stack.borrow();
+        stack.last().and_then(Option::as_ref).map_or(0, |context| context.device)
+    });
+    device.ok().and_then(|device| u8::try_from(device).ok()).unwrap_or(0)
+}
+
+/// The hidden tables' view.
+pub(crate) fn current_or_null() -> CUcontext {
+    innermost().map_or(CUcontext::NULL, |context| context.handle)
+}
+
+pub(crate) fn number_of(ctx: CUcontext) -> Result<u64, CUresult> {
+    named(ctx).map(|context| context.number)
+}

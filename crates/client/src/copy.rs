@@ -1,0 +1,281 @@
+//! Copies. The client's tables say which side is the device's; the node never sees an address of this machine.
+//!
+//! - To the device: queued. The data leave the caller's memory before the call returns, which is all that CUDA promises
+//!   of the synchronous call too.
+//! - From the device: the worker pushes the data in pieces once the stream gets there, and whichever thread reads writes
+//!   them straight into the caller's memory. The call waits for its stream, except for an asynchronous copy into memory
+//!   that came from CUDA: those data land at the latest when a call that synchronises with the stream returns,
+//!   since the session keeps its order on the way back, too.
+//! - On the device: queued.
+
+use std::ffi::c_void;
+
+use sluice_cuda::*;
+use sluice_wire::{BULK_SIZE_MAX, DevicePtr, commands};
+
+use crate::inbox::Sink;
+use crate::issue::Issue;
+use crate::session::Session;
+use crate::{host_memory, session};
+
+/// Answers up to this size come with the call's own reply.
+const INLINE: usize = 32 << 10;
+
+/// Whether a copy from the device must have landed when the call returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Landing {
+    Now,
+    Later,
+}
+
+/// A copy from the device may land later in memory that came from CUDA.
+pub(crate) fn landing(dst: u64, bytes: usize, asynchronous: bool) -> Landing {
+    if asynchronous && host_memory::is_pinned(dst, bytes as u64) { Landing::Later } else { Landing::Now }
+}
+
+/// # Safety
+/// `src` is valid for reading `bytes` bytes.
+pub(crate) unsafe fn to_device(
+    session: &Session,
+    dst: CUdeviceptr,
+    src: *const c_void,
+    bytes: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    let hStream = session.find(stream)?;
+    session.range(dst, bytes as u64)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    if src.is_null() || isize::try_from(bytes).is_err() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: the program passes `bytes` bytes to read.
+    let data = unsafe { std::slice::from_raw_parts(src.cast::<u8>(), bytes) };
+    for (i, srcHost) in data.chunks(BULK_SIZE_MAX).enumerate() {
+        let dstDevice = DevicePtr(dst + (i * BULK_SIZE_MAX) as u64);
+        session.queue(&commands::cuMemcpyHtoDAsync_v2 { dstDevice, srcHost, hStream })?;
+    }
+    Ok(())
+}
+
+/// Queues a copy from the device whose data land by themselves; the ticket is for [`Session::land`].
+///
+/// # Safety
+/// `dst` is valid for writing `bytes` bytes until the data have landed.
+pub(crate) unsafe fn from_device(
+    session: &Session,
+    dst: *mut c_void,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> Result<u64, CUresult> {
+    let hStream = session.find(stream)?;
+    let srcDevice = session.range(src, bytes as u64)?;
+    if dst.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let ticket = session.link.ticket();
+    // SAFETY: the caller vouches for the buffer.
+    session.link.expect(ticket, unsafe { Sink::new(dst.cast(), bytes as u64) });
+    let command =
+        commands::cuMemcpyDtoHAsync_v2 { ticket, offset: 0, srcDevice, ByteCount: bytes as u64, hStream };
+    session.queue(&command).inspect_err(|_| session.link.forget(ticket))?;
+    Ok(ticket)
+}
+
+/// A small copy whose data come with the answer: one round trip, and no ticket.
+///
+/// # Safety
+/// `dst` is valid for writing `bytes` bytes.
+unsafe fn from_device_inline(
+    session: &Session,
+    dst: *mut c_void,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    let command = commands::cuMemcpyDtoH_v2 {
+        srcDevice: session.range(src, bytes as u64)?,
+        ByteCount: bytes as u64,
+        hStream: session.find(stream)?,
+    };
+    if dst.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    session.call(&command, |answer| {
+        if answer.dstHost.len() != bytes {
+            return Err(CUresult::UNKNOWN);
+        }
+        // SAFETY: the caller vouches for `bytes` bytes, and that many have come.
+        unsafe { std::ptr::copy_nonoverlapping(answer.dstHost.as_ptr(), dst.cast(), bytes) };
+        Ok(())
+    })?
+}
+
+/// # Safety
+/// `dst` is valid for writing `bytes` bytes, until the data have landed.
+unsafe fn to_host(
+    session: &Session,
+    dst: *mut c_void,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+    landing: Landing,
+) -> Result<(), CUresult> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    // SAFETY: the caller vouches for the buffer; a copy that must land now has landed or is forgotten on return.
+    unsafe {
+        match landing {
+            Landing::Now if bytes <= INLINE => from_device_inline(session, dst, src, bytes, stream),
+            Landing::Now => {
+                let ticket = from_device(session, dst, src, bytes, stream)?;
+                session.land(stream, &[ticket])
+            }
+            Landing::Later => from_device(session, dst, src, bytes, stream).map(drop),
+        }
+    }
+}
+
+/// Both on this machine; the copy still has its place in the stream's order.
+///
+/// # Safety
+/// `dst` and `src` are valid for writing and reading `bytes` bytes.
+pub(crate) unsafe fn on_host(
+    session: &Session,
+    dst: u64,
+    src: u64,
+    bytes: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    session.call(&commands::cuStreamSynchronize { hStream: session.find(stream)? }, |()| ())?;
+    // SAFETY: the caller vouches for both.
+    unsafe { std::ptr::copy(src as *const u8, dst as *mut u8, bytes) };
+    Ok(())
+}
+
+fn on_device(
+    session: &Session,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuMemcpyDtoDAsync_v2 {
+        dstDevice: session.range(dst, bytes as u64)?,
+        srcDevice: session.range(src, bytes as u64)?,
+        ByteCount: bytes as u64,
+        hStream: session.find(stream)?,
+    })
+}
+
+/// A copy whose directions follow from the addresses.
+unsafe fn unified(
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+    asynchronous: bool,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    let (host_dst, host_src) = (dst as *mut c_void, src as *const c_void);
+    match (session.is_device_address(dst), session.is_device_address(src)) {
+        (true, true) => on_device(session, dst, src, bytes, stream),
+        // SAFETY: the program's addresses, by its contract with CUDA.
+        (true, false) => unsafe { to_device(session, dst, host_src, bytes, stream) },
+        // SAFETY: as above.
+        (false, true) => unsafe {
+            to_host(session, host_dst, src, bytes, stream, landing(dst, bytes, asynchronous))
+        },
+        // SAFETY: as above.
+        (false, false) => unsafe { on_host(session, dst, src, bytes, stream) },
+    }
+}
+
+impl Session {
+    /// Waits until the data of these tickets have landed. If the wait fails they never will.
+    pub(crate) fn land(&self, stream: CUstream, tickets: &[u64]) -> Result<(), CUresult> {
+        let landed = self.call(&commands::cuStreamSynchronize { hStream: self.find(stream)? }, |()| ());
+        tickets.iter().for_each(|&ticket| self.link.forget(ticket));
+        landed
+    }
+
+    /// Waits for copies that are still to land in host memory, which is about to go.
+    pub(crate) fn settle_pushed_copies(&self) -> Result<(), CUresult> {
+        if self.link.owes_data() { self.call(&commands::cuCtxSynchronize {}, |()| ()) } else { Ok(()) }
+    }
+}
+
+// The entry points. CUDA Driver API, section "Memory Management".
+
+pub(crate) unsafe fn cuMemcpy(
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    ByteCount: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { unified(dst, src, ByteCount, stream, false) }
+}
+
+pub(crate) unsafe fn cuMemcpyAsync(
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    ByteCount: usize,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { unified(dst, src, ByteCount, hStream, true) }
+}
+
+pub(crate) unsafe fn cuMemcpyHtoD_v2(
+    dstDevice: CUdeviceptr,
+    srcHost: *const c_void,
+    ByteCount: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { to_device(session::enter()?, dstDevice, srcHost, ByteCount, stream) }
+}
+
+pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(
+    dstDevice: CUdeviceptr,
+    srcHost: *const c_void,
+    ByteCount: usize,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { to_device(session::enter()?, dstDevice, srcHost, ByteCount, hStream) }
+}
+
+pub(crate) unsafe fn cuMemcpyDtoH_v2(
+    dstHost: *mut c_void,
+    srcDevice: CUdeviceptr,
+    ByteCount: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { to_host(session::enter()?, dstHost, srcDevice, ByteCount, stream, Landing::Now) }
+}
+
+pub(crate) unsafe fn cuMemcpyDtoHAsync_v2(
+    dstHost: *mut c_void,
+    srcDevice: CUdeviceptr,
+    ByteCount: usize,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    let landing = landing(dstHost as u64, ByteCount, true);
+    // SAFETY: the same contract.
+    unsafe { to_host(session::enter()?, dstHost, srcDevice, ByteCount, hStream, landing) }
+}
+
+pub(crate) unsafe fn cuMemcpyDtoD_v2(
+    dstDevice: CUdeviceptr,
+    srcDevice: CUdeviceptr,
+    ByteCount: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    on_device(session::enter()?, dstDevice, srcDevice, ByteCount, stream)
+}

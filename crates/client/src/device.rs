@@ -1,0 +1,267 @@
+//! Devices: everything that programs ask about them was in one snapshot that came with the handshake.
+
+use std::ffi::{CStr, c_char};
+use std::sync::Mutex;
+
+use sluice_cuda::*;
+use sluice_wire::control::DeviceSnapshot;
+
+use crate::context::Primary;
+use crate::launch::Limits;
+use crate::memory::Memory;
+use crate::{context, out, session};
+
+/// One device of the lease.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) ordinal: CUdevice,
+    pub(crate) snapshot: DeviceSnapshot,
+    pub(crate) primary: Primary,
+    pub(crate) memory: Mutex<Memory>,
+    pub(crate) launch_limits: Limits,
+    /// The handle of the pool that `cuMemAllocAsync` takes from.
+    pub(crate) default_pool: CUmemoryPool,
+}
+
+/// What a device behind a network cannot do for this process, whatever the card can: kernels do not reach this
+/// machine's memory, and memory is not shared with other processes or APIs.
+const NOT_FROM_AFAR: &[CUdevice_attribute] = &[
+    CUdevice_attribute::CAN_MAP_HOST_MEMORY,
+    CUdevice_attribute::MANAGED_MEMORY,
+    CUdevice_attribute::CONCURRENT_MANAGED_ACCESS,
+    CUdevice_attribute::PAGEABLE_MEMORY_ACCESS,
+    CUdevice_attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+    CUdevice_attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
+    CUdevice_attribute::HOST_NATIVE_ATOMIC_SUPPORTED,
+    CUdevice_attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+    CUdevice_attribute::READ_ONLY_HOST_REGISTER_SUPPORTED,
+    CUdevice_attribute::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED,
+    CUdevice_attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+    CUdevice_attribute::HANDLE_TYPE_FABRIC_SUPPORTED,
+    CUdevice_attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES,
+    CUdevice_attribute::GPU_DIRECT_RDMA_SUPPORTED,
+    CUdevice_attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+    CUdevice_attribute::DMA_BUF_SUPPORTED,
+    CUdevice_attribute::IPC_EVENT_SUPPORTED,
+    CUdevice_attribute::MULTICAST_SUPPORTED,
+];
+
+impl Device {
+    pub(crate) fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32, CUresult> {
+        if NOT_FROM_AFAR.contains(&attribute) {
+            return Ok(0);
+        }
+        self.snapshot.attribute(attribute).ok_or(CUresult::INVALID_VALUE)
+    }
+
+    pub(crate) fn limit(&self, limit: CUlimit) -> Result<u64, CUresult> {
+        let found = self.snapshot.limits.iter().find(|(known, _)| *known == limit);
+        found.map(|(_, value)| *value).ok_or(CUresult::UNSUPPORTED_LIMIT)
+    }
+
+    /// Domain, bus and device, as `cuDeviceGetPCIBusId` writes them.
+    fn pci_bus_id(&self) -> String {
+        let part = |attribute| self.attribute(attribute).unwrap_or(0);
+        format!(
+            "{:04X}:{:02X}:{:02X}.0",
+            part(CUdevice_attribute::PCI_DOMAIN_ID),
+            part(CUdevice_attribute::PCI_BUS_ID),
+            part(CUdevice_attribute::PCI_DEVICE_ID)
+        )
+    }
+}
+
+/// Of the node's driver, as `cuDriverGetVersion` gives it.
+pub(crate) fn driver_version() -> Result<u32, CUresult> {
+    let session = session::connect()?;
+    session.devices.first().map(|device| device.snapshot.driver_version).ok_or(CUresult::NO_DEVICE)
+}
+
+// The entry points. CUDA Driver API, sections "Version Management" and "Device Management".
+
+/// The CUDA version that this library speaks, for programs that ask where no node answers; `cuInit` then says why.
+const OWN_VERSION: u32 = 13000;
+
+/// Works before `cuInit`: the runtime asks for the version first.
+pub(crate) unsafe fn cuDriverGetVersion(driverVersion: *mut i32) -> Result<(), CUresult> {
+    let version = driver_version().unwrap_or(OWN_VERSION);
+    // SAFETY: the program passes a place for the version.
+    unsafe { out::write(driverVersion, version as i32) }
+}
+
+pub(crate) unsafe fn cuDeviceGet(device: *mut CUdevice, ordinal: i32) -> Result<(), CUresult> {
+    let found = session::get()?.device(ordinal)?.ordinal;
+    // SAFETY: the program passes a place for the device.
+    unsafe { out::write(device, found) }
+}
+
+pub(crate) unsafe fn cuDeviceGetCount(count: *mut i32) -> Result<(), CUresult> {
+    let devices = session::get()?.devices.len();
+    // SAFETY: the program passes a place for the count.
+    unsafe { out::write(count, devices as i32) }
+}
+
+pub(crate) unsafe fn cuDeviceGetName(name: *mut c_char, len: i32, dev: CUdevice) -> Result<(), CUresult> {
+    let device = session::get()?.device(dev)?;
+    // SAFETY: the program passes `len` bytes.
+    unsafe { out::write_text(name, len, &device.snapshot.name) }
+}
+
+pub(crate) unsafe fn cuDeviceGetUuid(uuid: *mut CUuuid, dev: CUdevice) -> Result<(), CUresult> {
+    let value = session::get()?.device(dev)?.snapshot.uuid();
+    // SAFETY: the program passes a place for the UUID.
+    unsafe { out::write(uuid, value) }
+}
+
+pub(crate) unsafe fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, dev: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: the same contract; the two differ for MIG devices only.
+    unsafe { cuDeviceGetUuid(uuid, dev) }
+}
+
+pub(crate) unsafe fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> Result<(), CUresult> {
+    let memory = session::get()?.device(dev)?.snapshot.memory;
+    // SAFETY: the program passes a place for the size.
+    unsafe { out::write(bytes, memory as usize) }
+}
+
+pub(crate) unsafe fn cuDeviceGetAttribute(
+    pi: *mut i32,
+    attrib: CUdevice_attribute,
+    dev: CUdevice,
+) -> Result<(), CUresult> {
+    let value = session::get()?.device(dev)?.attribute(attrib)?;
+    // SAFETY: the program passes a place for the value.
+    unsafe { out::write(pi, value) }
+}
+
+pub(crate) unsafe fn cuDeviceGetProperties(prop: *mut CUdevprop, dev: CUdevice) -> Result<(), CUresult> {
+    use CUdevice_attribute as A;
+    let device = session::get()?.device(dev)?;
+    let of = |attribute| device.attribute(attribute).unwrap_or(0);
+    let properties = CUdevprop {
+        maxThreadsPerBlock: of(A::MAX_THREADS_PER_BLOCK),
+        maxThreadsDim: [of(A::MAX_BLOCK_DIM_X), of(A::MAX_BLOCK_DIM_Y), of(A::MAX_BLOCK_DIM_Z)],
+        maxGridSize: [of(A::MAX_GRID_DIM_X), of(A::MAX_GRID_DIM_Y), of(A::MAX_GRID_DIM_Z)],
+        sharedMemPerBlock: of(A::MAX_SHARED_MEMORY_PER_BLOCK),
+        totalConstantMemory: of(A::TOTAL_CONSTANT_MEMORY),
+        SIMDWidth: of(A::WARP_SIZE),
+        memPitch: of(A::MAX_PITCH),
+        regsPerBlock: of(A::MAX_REGISTERS_PER_BLOCK),
+        clockRate: of(A::CLOCK_RATE),
+        textureAlign: of(A::TEXTURE_ALIGNMENT),
+    };
+    // SAFETY: the program passes a place for the properties.
+    unsafe { out::write(prop, properties) }
+}
+
+pub(crate) unsafe fn cuDeviceComputeCapability(
+    major: *mut i32,
+    minor: *mut i32,
+    dev: CUdevice,
+) -> Result<(), CUresult> {
+    let capability = session::get()?.device(dev)?.snapshot.compute_capability();
+    // SAFETY: the program passes two places.
+    unsafe {
+        out::write(major, capability.0)?;
+        out::write(minor, capability.1)
+    }
+}
+
+pub(crate) unsafe fn cuDeviceGetByPCIBusId(
+    dev: *mut CUdevice,
+    pciBusId: *const c_char,
+) -> Result<(), CUresult> {
+    let session = session::get()?;
+    if pciBusId.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: not null, and the program passes a string.
+    let wanted = unsafe { CStr::from_ptr(pciBusId) }.to_string_lossy().to_uppercase();
+    // Domain and function may be left out: 0000:01:00.0, 01:00.0, 0000:01:00 and 01:00 name the same device.
+    let names = |device: &&Device| {
+        let whole = device.pci_bus_id();
+        let bus = &whole[5..];
+        [whole.as_str(), bus, &whole[..whole.len() - 2], &bus[..bus.len() - 2]].contains(&wanted.as_str())
+    };
+    let device = session.devices.iter().find(names).ok_or(CUresult::INVALID_DEVICE)?;
+    // SAFETY: the program passes a place for the device.
+    unsafe { out::write(dev, device.ordinal) }
+}
+
+pub(crate) unsafe fn cuDeviceGetPCIBusId(
+    pciBusId: *mut c_char,
+    len: i32,
+    dev: CUdevice,
+) -> Result<(), CUresult> {
+    let id = session::get()?.device(dev)?.pci_bus_id();
+    // SAFETY: the program passes `len` bytes.
+    unsafe { out::write_text(pciBusId, len, &id) }
+}
+
+/// Devices of a lease may be on different cards of a node; copies between them go through the node's memory.
+pub(crate) unsafe fn cuDeviceCanAccessPeer(
+    canAccessPeer: *mut i32,
+    dev: CUdevice,
+    peerDev: CUdevice,
+) -> Result<(), CUresult> {
+    let session = session::get()?;
+    session.device(dev)?;
+    session.device(peerDev)?;
+    // SAFETY: the program passes a place for the answer.
+    unsafe { out::write(canAccessPeer, 0) }
+}
+
+pub(crate) unsafe fn cuDeviceGetP2PAttribute(
+    value: *mut i32,
+    attrib: CUdevice_P2PAttribute,
+    srcDevice: CUdevice,
+    dstDevice: CUdevice,
+) -> Result<(), CUresult> {
+    let session = session::get()?;
+    session.device(srcDevice)?;
+    session.device(dstDevice)?;
+    if srcDevice == dstDevice || attrib.name().is_none() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: the program passes a place for the value.
+    unsafe { out::write(value, 0) }
+}
+
+/// LUIDs exist on Windows only.
+pub(crate) unsafe fn cuDeviceGetLuid(_: *mut c_char, _: *mut u32, dev: CUdevice) -> Result<(), CUresult> {
+    session::get()?.device(dev)?;
+    Err(CUresult::NOT_SUPPORTED)
+}
+
+// Limits and priorities of the current context's device. Section "Context Management".
+
+pub(crate) unsafe fn cuCtxGetLimit(pvalue: *mut usize, limit: CUlimit) -> Result<(), CUresult> {
+    let session = session::get()?;
+    let device = session.device(context::current()?.device)?;
+    let value = session.limit_set(limit).map_or_else(|| device.limit(limit), Ok)?;
+    // SAFETY: the program passes a place for the value.
+    unsafe { out::write(pvalue, value as usize) }
+}
+
+pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Result<(), CUresult> {
+    use crate::issue::Issue;
+    let session = session::enter()?;
+    session.device(context::current()?.device)?.limit(limit)?;
+    session.queue(&sluice_wire::commands::cuCtxSetLimit { limit, value: value as u64 })?;
+    session.remember_limit(limit, value as u64);
+    Ok(())
+}
+
+pub(crate) unsafe fn cuCtxGetStreamPriorityRange(
+    leastPriority: *mut i32,
+    greatestPriority: *mut i32,
+) -> Result<(), CUresult> {
+    let session = session::get()?;
+    let (least, greatest) = session.device(context::current()?.device)?.snapshot.stream_priorities;
+    // SAFETY: the program passes null or places for the two ends.
+    unsafe {
+        out::write_if_wanted(leastPriority, least);
+        out::write_if_wanted(greatestPriority, greatest);
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! What the generated stubs stand on: checking handles and addresses, and sending commands.
+
+use std::sync::atomic::Ordering;
+
+use sluice_cuda::*;
+use sluice_wire::{Command, DevicePtr, Handle, HandleKind, Id, Op, decode};
+
+use crate::ids::{self, Kind, Table};
+use crate::issue::Issue;
+use crate::session::Session;
+use crate::{context, event, module, stream};
+
+/// Graphs and their executable forms have nothing about them that the client must know.
+static GRAPHS: Table<()> = Table::new();
+static GRAPH_EXECS: Table<()> = Table::new();
+static GRAPH_NODES: Table<()> = Table::new();
+
+fn number<H: Handle>(handle: H) -> u64 {
+    H::Id::handle_number(handle) as u64
+}
+
+impl Issue for Session {
+    fn find<H: Handle>(&self, handle: H) -> Result<H::Id, CUresult> {
+        let number = number(handle);
+        let live = match H::Id::KIND {
+            HandleKind::Stream => stream::exists(number),
+            HandleKind::Event => event::exists(number),
+            HandleKind::Module => module::exists(number),
+            HandleKind::Function => module::function_exists(number),
+            HandleKind::Graph => GRAPHS.contains(number),
+            HandleKind::GraphExec => GRAPH_EXECS.contains(number),
+            HandleKind::GraphNode => GRAPH_NODES.contains(number),
+            HandleKind::Array => false,
+        };
+        if live { Ok(H::Id::new(number)) } else { Err(CUresult::INVALID_HANDLE) }
+    }
+
+    fn mint<H: Handle>(&self) -> Result<H, CUresult> {
+        let (kind, table) = match H::Id::KIND {
+            HandleKind::Graph => (Kind::Graph, &GRAPHS),
+            HandleKind::GraphExec => (Kind::GraphExec, &GRAPH_EXECS),
+            HandleKind::GraphNode => (Kind::GraphNode, &GRAPH_NODES),
+            // The other kinds are minted by hand, together with what the client knows about them.
+            _ => return Err(CUresult::NOT_SUPPORTED),
+        };
+        let handle = ids::mint(kind);
+        table.insert(handle, ());
+        Ok(H::Id::handle_from(handle as usize))
+    }
+
+    fn forget<H: Handle>(&self, handle: H) {
+        match H::Id::KIND {
+            HandleKind::Graph => drop(GRAPHS.remove(number(handle))),
+            HandleKind::GraphExec => drop(GRAPH_EXECS.remove(number(handle))),
+            HandleKind::GraphNode => drop(GRAPH_NODES.remove(number(handle))),
+            _ => {}
+        }
+    }
+
+    fn range(&self, address: CUdeviceptr, bytes: u64) -> Result<DevicePtr, CUresult> {
+        if bytes == 0 || self.holds(address, bytes) {
+            Ok(DevicePtr(address))
+        } else {
+            Err(CUresult::INVALID_VALUE)
+        }
+    }
+
+    fn queue<C: Command>(&self, command: &C) -> Result<(), CUresult> {
+        self.unsynchronized.store(true, Ordering::Release);
+        self.queue_quietly(command)
+    }
+
+    fn call<C: Command, R>(
+        &self,
+        command: &C,
+        read: impl for<'a> FnOnce(C::Reply<'a>) -> R,
+    ) -> Result<R, CUresult> {
+        if const { C::OP.0 == Op::of(Fn::cuCtxSynchronize).0 } {
+            // What other threads queue from here on is not covered by this wait, and sets the mark again.
+            self.unsynchronized.store(false, Ordering::Release);
+        }
+        let answer = self.link.call(context::device_index(), C::OP, |out| command.encode(out))?;
+        answer.result.ok()?;
+        decode(&answer.payload).map(read).map_err(|error| {
+            crate::say_once!("the node's answer to {} cannot be read: {error}", C::OP.name());
+            CUresult::UNKNOWN
+        })
+    }
+}
+
+impl Session {
+    /// As `queue`, for commands that leave nothing running: a later free need not wait for them.
+    pub(crate) fn queue_quietly<C: Command>(&self, command: &C) -> Result<(), CUresult> {
+        self.link.queue(context::device_index(), C::OP, |out| command.encode(out))
+    }
+}

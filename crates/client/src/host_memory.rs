@@ -1,0 +1,146 @@
+//! Host memory that programs get from CUDA or register with it. It is ordinary memory of this process: the device
+//! reaches it through copies only, so nothing is pinned and nothing is mapped into the device.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sluice_cuda::*;
+
+use crate::{context, out, session};
+
+/// One block, by its start.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) range: Range<u64>,
+    pub(crate) flags: u32,
+    pub(crate) context: CUcontext,
+    /// From `cuMemHostRegister`: the program's own memory, not ours to free.
+    registered: bool,
+}
+
+static BLOCKS: Mutex<BTreeMap<u64, Block>> = Mutex::new(BTreeMap::new());
+
+fn blocks() -> MutexGuard<'static, BTreeMap<u64, Block>> {
+    BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The block that `address` lies in.
+pub(crate) fn find(address: u64) -> Option<Block> {
+    let blocks = blocks();
+    let (_, block) = blocks.range(..=address).next_back()?;
+    block.range.contains(&address).then(|| block.clone())
+}
+
+/// Whether a copy into `bytes` bytes from `address` may land after the call returns: only into memory that
+/// the program has promised to leave alone.
+pub(crate) fn is_pinned(address: u64, bytes: u64) -> bool {
+    find(address).is_some_and(|block| bytes <= block.range.end - address)
+}
+
+fn allocate(bytes: usize, flags: u32) -> Result<*mut c_void, CUresult> {
+    session::get()?;
+    let context = context::current()?.handle;
+    if bytes == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: an anonymous mapping at an address of the kernel's choice touches nobody's memory.
+    let start = unsafe {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0)
+    };
+    if start == libc::MAP_FAILED {
+        return Err(CUresult::OUT_OF_MEMORY);
+    }
+    let range = start as u64..start as u64 + bytes as u64;
+    blocks().insert(range.start, Block { range, flags, context, registered: false });
+    Ok(start)
+}
+
+/// Takes the block that starts at `start` out of the table, if it is of the expected sort.
+fn take(start: u64, registered: bool) -> Option<Block> {
+    let mut blocks = blocks();
+    (blocks.get(&start)?.registered == registered).then(|| blocks.remove(&start)).flatten()
+}
+
+// The entry points. CUDA Driver API, section "Memory Management".
+
+pub(crate) unsafe fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuMemHostAlloc(pp, bytesize, 0) }
+}
+
+pub(crate) unsafe fn cuMemHostAlloc(
+    pp: *mut *mut c_void,
+    bytesize: usize,
+    Flags: u32,
+) -> Result<(), CUresult> {
+    if pp.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let start = allocate(bytesize, Flags)?;
+    // SAFETY: the program passes a place for the address.
+    unsafe { out::write(pp, start) }
+}
+
+/// Copies on their way into the block land first, as CUDA's own call waits for them.
+pub(crate) unsafe fn cuMemFreeHost(p: *mut c_void) -> Result<(), CUresult> {
+    let session = session::get()?;
+    if find(p as u64).is_none_or(|block| block.registered || block.range.start != p as u64) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    session.settle_pushed_copies()?;
+    let block = take(p as u64, false).ok_or(CUresult::INVALID_VALUE)?;
+    // SAFETY: the mapping was made by `allocate`, and whoever takes the entry out of the table is the only one to unmap.
+    unsafe { libc::munmap(p, (block.range.end - block.range.start) as usize) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemHostRegister_v2(
+    p: *mut c_void,
+    bytesize: usize,
+    Flags: u32,
+) -> Result<(), CUresult> {
+    session::get()?;
+    let context = context::current()?.handle;
+    let start = p as u64;
+    let end = start.checked_add(bytesize as u64).ok_or(CUresult::INVALID_VALUE)?;
+    if start == 0 || bytesize == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let mut blocks = blocks();
+    if blocks.range(..end).next_back().is_some_and(|(_, before)| before.range.end > start) {
+        return Err(CUresult::HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    blocks.insert(start, Block { range: start..end, flags: Flags, context, registered: true });
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemHostUnregister(p: *mut c_void) -> Result<(), CUresult> {
+    let session = session::get()?;
+    session.settle_pushed_copies()?;
+    take(p as u64, true).map(drop).ok_or(CUresult::HOST_MEMORY_NOT_REGISTERED)
+}
+
+/// Kernels cannot reach this machine's memory.
+pub(crate) unsafe fn cuMemHostGetDevicePointer_v2(
+    _: *mut CUdeviceptr,
+    p: *mut c_void,
+    _: u32,
+) -> Result<(), CUresult> {
+    session::get()?;
+    if find(p as u64).is_none() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    crate::say_once!("mapped host memory is not supported: kernels run on another machine");
+    Err(CUresult::NOT_SUPPORTED)
+}
+
+pub(crate) unsafe fn cuMemHostGetFlags(pFlags: *mut u32, p: *mut c_void) -> Result<(), CUresult> {
+    session::get()?;
+    let block = find(p as u64).filter(|block| !block.registered).ok_or(CUresult::INVALID_VALUE)?;
+    // SAFETY: the program passes a place for the flags.
+    unsafe { out::write(pFlags, block.flags) }
+}

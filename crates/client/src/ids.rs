@@ -1,0 +1,141 @@
+//! Handles: opaque numbers that the client mints, and the tables of what they stand for.
+//!
+//! A handle is the same number in the program and on the wire. It names its kind, so that a stream passed as an event
+//! is refused, and it is never used twice, so that a destroyed one is refused too. Programs never follow it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Above every address a user process can have, yet below 2^56: a handle that a program does follow faults.
+const KIND_SHIFT: u32 = 48;
+/// Handles look like aligned pointers, as some programs keep flags in the low bits.
+const STEP: u64 = 16;
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// What a handle is a handle of; part of its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Context = 1,
+    Stream,
+    Event,
+    /// Libraries too: a library is a module that its device loads at once.
+    Module,
+    /// Kernels too: a kernel is the function of its library's module.
+    Function,
+    Graph,
+    GraphExec,
+    GraphNode,
+    Pool,
+    LinkState,
+}
+
+/// A new handle.
+pub(crate) fn mint(kind: Kind) -> u64 {
+    (u64::from(kind as u8) << KIND_SHIFT) | (NEXT.fetch_add(1, Ordering::Relaxed) * STEP)
+}
+
+/// A handle's own number in this process, from 1.
+pub(crate) fn sequence(handle: u64) -> u64 {
+    (handle & ((1 << KIND_SHIFT) - 1)) / STEP
+}
+
+/// The live objects of one kind, by handle.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    objects: RwLock<HashMap<u64, Arc<T>, BuildHasherDefault<HandleHasher>>>,
+}
+
+impl<T> Table<T> {
+    pub(crate) const fn new() -> Self {
+        Table { objects: RwLock::new(HashMap::with_hasher(BuildHasherDefault::new())) }
+    }
+
+    pub(crate) fn insert(&self, handle: u64, object: T) -> Arc<T> {
+        let object = Arc::new(object);
+        self.write().insert(handle, Arc::clone(&object));
+        object
+    }
+
+    pub(crate) fn get(&self, handle: u64) -> Option<Arc<T>> {
+        self.read().get(&handle).cloned()
+    }
+
+    pub(crate) fn contains(&self, handle: u64) -> bool {
+        self.read().contains_key(&handle)
+    }
+
+    pub(crate) fn remove(&self, handle: u64) -> Option<Arc<T>> {
+        self.write().remove(&handle)
+    }
+
+    /// Removes every object that `belongs` holds for.
+    pub(crate) fn remove_where(&self, belongs: impl Fn(&T) -> bool) {
+        self.write().retain(|_, object| !belongs(object));
+    }
+
+    /// The handles of every object that `belongs` holds for, oldest first.
+    pub(crate) fn find(&self, belongs: impl Fn(&T) -> bool) -> Vec<u64> {
+        let objects = self.read();
+        let mut handles: Vec<u64> =
+            objects.iter().filter(|(_, object)| belongs(object)).map(|(&handle, _)| handle).collect();
+        handles.sort_unstable();
+        handles
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<u64, Arc<T>, BuildHasherDefault<HandleHasher>>> {
+        self.objects.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(
+        &self,
+    ) -> std::sync::RwLockWriteGuard<'_, HashMap<u64, Arc<T>, BuildHasherDefault<HandleHasher>>> {
+        self.objects.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Handles are counters, so one multiplication spreads them well enough, and a launch looks up two.
+#[derive(Default)]
+pub(crate) struct HandleHasher(u64);
+
+impl Hasher for HandleHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(20);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_are_unique_and_name_their_kind() {
+        let (first, second) = (mint(Kind::Event), mint(Kind::Event));
+        assert_eq!(sequence(first) + 1, sequence(second));
+        assert_ne!(first, second);
+        assert_eq!(first >> KIND_SHIFT, Kind::Event as u64);
+        assert_eq!(first % STEP, 0);
+    }
+
+    #[test]
+    fn a_removed_object_is_gone() {
+        let table = Table::new();
+        let handle = mint(Kind::Graph);
+        table.insert(handle, "object");
+        assert_eq!(table.get(handle).as_deref(), Some(&"object"));
+        assert!(table.remove(handle).is_some() && table.get(handle).is_none());
+    }
+}

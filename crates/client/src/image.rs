@@ -1,0 +1,176 @@
+//! Code images: from what a program points at to what the node needs, and the compiler's log on the way back.
+
+use std::borrow::Cow;
+use std::ffi::{CStr, c_char, c_void};
+
+use sluice_cuda::*;
+use sluice_image::{ComputeCapability, Image, ImageError};
+use sluice_wire::control::DeviceSnapshot;
+
+/// What a program that brings machine code only can do about it.
+const NO_PTX: &str = "the software GPU runs PTX, and this image has none that fits; run the program on a node with \
+                      an NVIDIA GPU, or build it with PTX (nvcc -arch=compute_80, -code=compute_80)";
+
+/// The image at a pointer.
+///
+/// # Safety
+/// `image` is what a program may pass to `cuModuleLoadData`.
+pub(crate) unsafe fn at<'a>(image: *const c_void) -> Result<&'a [u8], CUresult> {
+    // SAFETY: the caller vouches for the image.
+    let located = unsafe { sluice_image::pointer::locate(image) }.map_err(code)?;
+    if !located.parts.is_empty() {
+        crate::say_once!(
+            "this program is linked from relocatable device code (nvcc -rdc=true): its PTX is not joined yet"
+        );
+    }
+    Ok(located.image)
+}
+
+pub(crate) fn read_file(path: &CStr) -> Result<Vec<u8>, CUresult> {
+    use std::os::unix::ffi::OsStrExt;
+    std::fs::read(std::ffi::OsStr::from_bytes(path.to_bytes())).map_err(|_| CUresult::FILE_NOT_FOUND)
+}
+
+/// The part of an image that a device can run: for a software GPU its PTX, else all of it.
+pub(crate) fn for_device<'a>(
+    bytes: &'a [u8],
+    device: &DeviceSnapshot,
+    log: &mut JitLog,
+) -> Result<Cow<'a, [u8]>, CUresult> {
+    let (major, minor) = device.compute_capability();
+    let capability = ComputeCapability { major: major as u32, minor: minor as u32 };
+    let part = match Image::parse(bytes) {
+        Ok(Image::Ptx(text)) => Ok(Cow::Borrowed(text)),
+        Ok(Image::Elf(_)) if device.is_software => {
+            Err(ImageError::NoEligiblePtx { capability, available: "machine code only".to_string() })
+        }
+        Ok(Image::Elf(file)) => Ok(Cow::Borrowed(file)),
+        Ok(Image::FatBinary(fatbin)) if device.is_software => fatbin.subset(capability).map(Cow::Owned),
+        Ok(Image::FatBinary(fatbin)) => Ok(Cow::Borrowed(fatbin.bytes)),
+        Err(error) => Err(error),
+    };
+    part.map_err(|error| {
+        log.write(error.to_string().as_bytes(), false);
+        if matches!(error, ImageError::NoEligiblePtx { .. }) {
+            crate::say_once!("{error}: {NO_PTX}");
+        }
+        code(error)
+    })
+}
+
+fn code(error: ImageError) -> CUresult {
+    match error {
+        ImageError::NullPointer => CUresult::INVALID_VALUE,
+        ImageError::NoEligiblePtx { .. } => CUresult::NO_BINARY_FOR_GPU,
+        _ => CUresult::INVALID_IMAGE,
+    }
+}
+
+/// Where a program wants to read what the compiler says: its JIT options name two buffers.
+#[derive(Debug)]
+pub(crate) struct JitLog {
+    info: Buffer,
+    error: Buffer,
+}
+
+#[derive(Debug)]
+struct Buffer {
+    start: *mut c_char,
+    bytes: usize,
+    /// The option's own value, which becomes the number of bytes written.
+    count: *mut *mut c_void,
+}
+
+impl Buffer {
+    const NONE: Buffer = Buffer { start: std::ptr::null_mut(), bytes: 0, count: std::ptr::null_mut() };
+
+    fn write(&self, text: &[u8]) {
+        if self.start.is_null() || self.bytes == 0 {
+            return;
+        }
+        let kept = text.len().min(self.bytes - 1);
+        // SAFETY: the program's buffer has `bytes` bytes, of which at most that many are written; its option array has a
+        // place for the count.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), self.start.cast(), kept);
+            self.start.add(kept).write(0);
+            if !self.count.is_null() {
+                self.count.write_unaligned(std::ptr::without_provenance_mut(kept + 1));
+            }
+        }
+    }
+}
+
+impl JitLog {
+    pub(crate) fn none() -> JitLog {
+        JitLog { info: Buffer::NONE, error: Buffer::NONE }
+    }
+
+    /// Finds the buffers among JIT options; the other options are hints to a compiler that is not here.
+    ///
+    /// # Safety
+    /// `options` and `values` are null or arrays of `count`, as `cuModuleLoadDataEx` takes them, and stay so while
+    /// the log is used.
+    pub(crate) unsafe fn from_options(
+        count: u32,
+        options: *const CUjit_option,
+        values: *mut *mut c_void,
+    ) -> JitLog {
+        let mut log = JitLog::none();
+        if options.is_null() || values.is_null() {
+            return log;
+        }
+        for i in 0..count as usize {
+            // SAFETY: the arrays have `count` entries.
+            let (option, place) = unsafe { (options.add(i).read_unaligned(), values.add(i)) };
+            // SAFETY: as above.
+            let value = unsafe { place.read_unaligned() };
+            // Sizes are 32-bit numbers in the place of a pointer; programs leave the upper half unset.
+            let size = value as usize as u32 as usize;
+            match option {
+                CUjit_option::INFO_LOG_BUFFER => log.info.start = value.cast(),
+                CUjit_option::ERROR_LOG_BUFFER => log.error.start = value.cast(),
+                CUjit_option::INFO_LOG_BUFFER_SIZE_BYTES => (log.info.bytes, log.info.count) = (size, place),
+                CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES => {
+                    (log.error.bytes, log.error.count) = (size, place)
+                }
+                _ => {}
+            }
+        }
+        log
+    }
+
+    /// Hands the program what the compiler said.
+    pub(crate) fn write(&mut self, text: &[u8], success: bool) {
+        if success { self.info.write(text) } else { self.error.write(text) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_go_to_the_buffers_that_options_name() {
+        let mut buffer = [b'x'; 8];
+        let mut options = [CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES, CUjit_option::ERROR_LOG_BUFFER];
+        let mut values: [*mut c_void; 2] = [std::ptr::without_provenance_mut(8), buffer.as_mut_ptr().cast()];
+        // SAFETY: two options with their values, and a buffer of the size that they name.
+        let mut log = unsafe { JitLog::from_options(2, options.as_mut_ptr(), values.as_mut_ptr()) };
+        log.write(b"nothing to tell", true);
+        log.write(b"line 1: wrong", false);
+        assert_eq!(&buffer, b"line 1:\0");
+        assert_eq!(values[0] as usize, 8);
+    }
+
+    #[test]
+    fn machine_code_does_not_fit_a_software_gpu() {
+        assert_eq!(
+            code(ImageError::NoEligiblePtx {
+                capability: ComputeCapability::SOFTWARE_GPU,
+                available: String::new()
+            }),
+            CUresult::NO_BINARY_FOR_GPU
+        );
+    }
+}

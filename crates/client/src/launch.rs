@@ -1,0 +1,225 @@
+//! Launches: checked as CUDA checks them, then queued. A plain launch costs a few look-ups, one copy of its parameters,
+//! and its part of a system call.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use sluice_cuda::*;
+use sluice_wire::{Dim, StreamId, commands};
+
+use crate::context;
+use crate::device::Device;
+use crate::issue::Issue;
+use crate::module::{self, Function};
+use crate::session::{self, Session};
+
+/// Where and how large, from the arguments of any launch function.
+struct Geometry {
+    grid: Dim,
+    block: Dim,
+    shared_bytes: u32,
+}
+
+/// A device's limits on launches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    threads: u64,
+    grid: Dim,
+    block: Dim,
+}
+
+impl Limits {
+    pub(crate) fn of(attribute: impl std::ops::Fn(CUdevice_attribute) -> Option<i32>) -> Limits {
+        use CUdevice_attribute as A;
+        let of = |id, usual: u32| attribute(id).and_then(|value| u32::try_from(value).ok()).unwrap_or(usual);
+        Limits {
+            threads: u64::from(of(A::MAX_THREADS_PER_BLOCK, 1024)),
+            grid: [
+                of(A::MAX_GRID_DIM_X, i32::MAX as u32),
+                of(A::MAX_GRID_DIM_Y, 65535),
+                of(A::MAX_GRID_DIM_Z, 65535),
+            ],
+            block: [of(A::MAX_BLOCK_DIM_X, 1024), of(A::MAX_BLOCK_DIM_Y, 1024), of(A::MAX_BLOCK_DIM_Z, 64)],
+        }
+    }
+}
+
+impl Geometry {
+    /// Refuses what CUDA refuses before anything runs.
+    fn check(&self, function: &Function, device: &Device) -> Result<(), CUresult> {
+        let limits = &device.launch_limits;
+        let within = |dims: Dim, most: Dim| dims.iter().zip(most).all(|(&dim, most)| dim != 0 && dim <= most);
+        let threads = self.block.iter().map(|&dim| u64::from(dim)).product::<u64>();
+        if !within(self.grid, limits.grid) || !within(self.block, limits.block) || threads > limits.threads {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        if threads > function.threads_max {
+            return Err(CUresult::LAUNCH_OUT_OF_RESOURCES);
+        }
+        if self.shared_bytes > function.dynamic_shared_max() {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        Ok(())
+    }
+}
+
+/// What every launch needs, found and checked.
+struct Launch {
+    session: &'static Session,
+    function: Arc<Function>,
+    stream: StreamId,
+    params: Vec<u8>,
+}
+
+/// # Safety
+/// `values` and `extra` are what a program may pass to a launch of `f`.
+unsafe fn prepare(
+    f: CUfunction,
+    geometry: &Geometry,
+    stream: CUstream,
+    values: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<Launch, CUresult> {
+    let session = session::enter()?;
+    let function = module::function(f.0)?;
+    geometry.check(&function, session.device(context::device_index().into())?)?;
+    let stream = session.find(stream)?;
+    let mut params = Vec::with_capacity(function.layout.bytes);
+    // SAFETY: the caller vouches for both.
+    unsafe { function.layout.gather(values, extra, &mut params)? };
+    Ok(Launch { session, function, stream, params })
+}
+
+impl Launch {
+    fn plain(&self, geometry: &Geometry) -> Result<(), CUresult> {
+        self.session.queue(&commands::cuLaunchKernel {
+            f: self.function.id,
+            grid: geometry.grid,
+            block: geometry.block,
+            sharedMemBytes: geometry.shared_bytes,
+            hStream: self.stream,
+            params: &self.params,
+        })
+    }
+
+    fn with_attributes(&self, geometry: &Geometry, attrs: Vec<CUlaunchAttribute>) -> Result<(), CUresult> {
+        self.session.queue(&commands::cuLaunchKernelEx {
+            f: self.function.id,
+            grid: geometry.grid,
+            block: geometry.block,
+            sharedMemBytes: geometry.shared_bytes,
+            hStream: self.stream,
+            attrs,
+            params: &self.params,
+        })
+    }
+}
+
+/// Launch attributes are few; a number beyond this is not a count.
+const ATTRIBUTES_MAX: u32 = 64;
+
+/// The attributes that mean something on the node. The rest concern what is not there: access windows of a cache,
+/// and synchronisation domains.
+fn travels(attribute: &CUlaunchAttribute) -> Result<bool, CUresult> {
+    use CUlaunchAttributeID as Id;
+    match attribute.id {
+        Id::COOPERATIVE
+        | Id::CLUSTER_DIMENSION
+        | Id::CLUSTER_SCHEDULING_POLICY_PREFERENCE
+        | Id::PROGRAMMATIC_STREAM_SERIALIZATION
+        | Id::PRIORITY
+        | Id::PREFERRED_SHARED_MEMORY_CARVEOUT => Ok(true),
+        // These name events and nodes that were not minted for this.
+        Id::PROGRAMMATIC_EVENT | Id::LAUNCH_COMPLETION_EVENT | Id::DEVICE_UPDATABLE_KERNEL_NODE => {
+            Err(CUresult::NOT_SUPPORTED)
+        }
+        _ => Ok(false),
+    }
+}
+
+fn cooperative() -> CUlaunchAttribute {
+    let mut attribute = CUlaunchAttribute { id: CUlaunchAttributeID::COOPERATIVE, ..Default::default() };
+    attribute.value.words[0] = 1;
+    attribute
+}
+
+// The entry points. CUDA Driver API, section "Execution Control".
+
+pub(crate) unsafe fn cuLaunchKernel(
+    f: CUfunction,
+    gridDimX: u32,
+    gridDimY: u32,
+    gridDimZ: u32,
+    blockDimX: u32,
+    blockDimY: u32,
+    blockDimZ: u32,
+    sharedMemBytes: u32,
+    hStream: CUstream,
+    kernelParams: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    let geometry = Geometry {
+        grid: [gridDimX, gridDimY, gridDimZ],
+        block: [blockDimX, blockDimY, blockDimZ],
+        shared_bytes: sharedMemBytes,
+    };
+    // SAFETY: the same contract.
+    unsafe { prepare(f, &geometry, hStream, kernelParams, extra)? }.plain(&geometry)
+}
+
+/// `stream` is what the configuration's null stream means: it depends on which variant the program called.
+pub(crate) unsafe fn cuLaunchKernelEx(
+    config: *const CUlaunchConfig,
+    f: CUfunction,
+    kernelParams: *mut *mut c_void,
+    extra: *mut *mut c_void,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    if config.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: not null, and the program passes a configuration.
+    let config = unsafe { config.read_unaligned() };
+    if config.numAttrs > ATTRIBUTES_MAX || (config.numAttrs > 0 && config.attrs.is_null()) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let mut attrs = Vec::new();
+    for i in 0..config.numAttrs as usize {
+        // SAFETY: the program passes `numAttrs` attributes.
+        let attribute = unsafe { config.attrs.add(i).read_unaligned() };
+        if travels(&attribute)? {
+            attrs.push(attribute);
+        }
+    }
+    let geometry = Geometry {
+        grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+        block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+        shared_bytes: config.sharedMemBytes,
+    };
+    let stream = if config.hStream.is_null() { stream } else { config.hStream };
+    // SAFETY: the same contract.
+    let launch = unsafe { prepare(f, &geometry, stream, kernelParams, extra)? };
+    if attrs.is_empty() { launch.plain(&geometry) } else { launch.with_attributes(&geometry, attrs) }
+}
+
+pub(crate) unsafe fn cuLaunchCooperativeKernel(
+    f: CUfunction,
+    gridDimX: u32,
+    gridDimY: u32,
+    gridDimZ: u32,
+    blockDimX: u32,
+    blockDimY: u32,
+    blockDimZ: u32,
+    sharedMemBytes: u32,
+    hStream: CUstream,
+    kernelParams: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    let geometry = Geometry {
+        grid: [gridDimX, gridDimY, gridDimZ],
+        block: [blockDimX, blockDimY, blockDimZ],
+        shared_bytes: sharedMemBytes,
+    };
+    // SAFETY: the same contract.
+    let launch = unsafe { prepare(f, &geometry, hStream, kernelParams, std::ptr::null_mut())? };
+    launch.with_attributes(&geometry, vec![cooperative()])
+}

@@ -1,0 +1,293 @@
+//! Device memory: allocations, frees, and the memory that streams give back in their own time.
+//!
+//! Usually the client mints addresses (see [`addresses`](crate::addresses)) and only asks the node for physical memory,
+//! 2 MiB at a time. Where the node could not reserve a range that is free here too, it names the addresses, and every
+//! allocation waits.
+//!
+//! `cuMemFree` waits for the device, as CUDA's own does, but only if work was sent since the last time anybody waited:
+//! then nothing can still be using the memory, and it may be handed out again at once.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+
+use sluice_cuda::*;
+use sluice_wire::{DevicePtr, commands};
+
+use crate::addresses::{Allocation, Space};
+use crate::issue::Issue;
+use crate::session::Session;
+use crate::{context, out, session};
+
+/// What a device's memory holds, by the rules of who names addresses.
+#[derive(Debug)]
+pub(crate) enum Names {
+    Minted(Space),
+    /// Allocations that the node named.
+    Given(BTreeMap<u64, u64>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) names: Names,
+    /// Freed in the order of a stream that may not have got there yet.
+    freed_later: Vec<(CUstream, Allocation)>,
+    freed_later_bytes: u64,
+    pub(crate) pool_used: u64,
+    pub(crate) pool_used_high: u64,
+}
+
+/// Memory freed in stream order beyond this many bytes is worth a wait, so that other streams can have it.
+const FREED_LATER_MAX: u64 = 256 << 20;
+
+impl Memory {
+    pub(crate) fn new(names: Names) -> Memory {
+        Memory { names, freed_later: Vec::new(), freed_later_bytes: 0, pool_used: 0, pool_used_high: 0 }
+    }
+
+    pub(crate) fn find(&self, address: u64) -> Option<Allocation> {
+        match &self.names {
+            Names::Minted(space) => space.find(address),
+            Names::Given(given) => {
+                let (&start, &bytes) = given.range(..=address).next_back()?;
+                (address - start < bytes).then_some(Allocation { start, bytes, reserved: bytes })
+            }
+        }
+    }
+
+    /// Memory that was freed in the order of this very stream may be used again in the same order.
+    fn take_freed(&mut self, stream: CUstream, bytes: u64) -> Option<u64> {
+        let fits = |(freed_in, it): &(CUstream, Allocation)| *freed_in == stream && it.bytes == bytes;
+        let index = self.freed_later.iter().position(fits)?;
+        let (_, allocation) = self.freed_later.swap_remove(index);
+        self.freed_later_bytes -= allocation.bytes;
+        Some(allocation.start)
+    }
+
+    fn count_pool(&mut self, bytes: u64) {
+        self.pool_used += bytes;
+        self.pool_used_high = self.pool_used_high.max(self.pool_used);
+    }
+
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.pool_used + self.freed_later_bytes
+    }
+}
+
+impl Session {
+    pub(crate) fn memory(&self, device: CUdevice) -> Result<MutexGuard<'_, Memory>, CUresult> {
+        Ok(self.device(device)?.memory.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The allocation that an address lies in, and its device.
+    pub(crate) fn find_allocation(&self, address: u64) -> Option<(CUdevice, Allocation)> {
+        self.devices.iter().find_map(|device| {
+            let memory = device.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            Some((device.ordinal, memory.find(address)?))
+        })
+    }
+
+    /// Allocates `bytes` > 0. If the node refuses, memory that streams have freed is waited for, and it is asked again.
+    pub(crate) fn allocate(&self, device: CUdevice, bytes: u64) -> Result<u64, CUresult> {
+        match self.try_allocate(device, bytes) {
+            Err(CUresult::OUT_OF_MEMORY) if self.reclaim(device)? => self.try_allocate(device, bytes),
+            other => other,
+        }
+    }
+
+    fn try_allocate(&self, device: CUdevice, bytes: u64) -> Result<u64, CUresult> {
+        let mut memory = self.memory(device)?;
+        match &mut memory.names {
+            Names::Minted(space) => {
+                let placement = space.allocate(bytes).ok_or(CUresult::OUT_OF_MEMORY)?;
+                // The lock is held while the node commits: nobody else may be given a piece of a chunk that is not there yet.
+                if let Some(chunks) = placement.commit
+                    && let Err(error) = self.call(&commit(&chunks), |()| ())
+                {
+                    space.forget(placement.address);
+                    return Err(error);
+                }
+                Ok(placement.address)
+            }
+            Names::Given(given) => {
+                let command = commands::cuMemAlloc_v2 { bytesize: bytes };
+                let address = self.call(&command, |answer| answer.dptr.0)?;
+                given.insert(address, bytes);
+                Ok(address)
+            }
+        }
+    }
+
+    /// Frees what starts at `address`, which nothing uses any more.
+    fn release(&self, memory: &mut Memory, address: u64) -> Result<Allocation, CUresult> {
+        match &mut memory.names {
+            Names::Minted(space) => {
+                let (allocation, chunks) = space.free(address).ok_or(CUresult::INVALID_VALUE)?;
+                if let Some(chunks) = chunks {
+                    self.queue_quietly(&commands::MemoryDecommit {
+                        address: DevicePtr(chunks.start),
+                        bytes: chunks.end - chunks.start,
+                    })?;
+                }
+                Ok(allocation)
+            }
+            Names::Given(given) => {
+                let bytes = given.remove(&address).ok_or(CUresult::INVALID_VALUE)?;
+                self.queue_quietly(&commands::cuMemFree_v2 { dptr: DevicePtr(address) })?;
+                Ok(Allocation { start: address, bytes, reserved: bytes })
+            }
+        }
+    }
+
+    /// Waits for the device and takes back what streams have freed; false if there was nothing.
+    fn reclaim(&self, device: CUdevice) -> Result<bool, CUresult> {
+        if self.memory(device)?.freed_later.is_empty() {
+            return Ok(false);
+        }
+        // What is freed from here on may not be covered by the wait.
+        let freed = {
+            let mut memory = self.memory(device)?;
+            memory.freed_later_bytes = 0;
+            std::mem::take(&mut memory.freed_later)
+        };
+        self.wait_for_device()?;
+        let mut memory = self.memory(device)?;
+        for (_, allocation) in freed {
+            self.release(&mut memory, allocation.start)?;
+        }
+        Ok(true)
+    }
+
+    /// Waits for the device, unless nothing was sent since the last time.
+    pub(crate) fn wait_for_device(&self) -> Result<(), CUresult> {
+        if self.unsynchronized.load(Ordering::Acquire) {
+            self.call(&commands::cuCtxSynchronize {}, |()| ())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn commit(chunks: &Range<u64>) -> commands::MemoryCommit {
+    commands::MemoryCommit { address: DevicePtr(chunks.start), bytes: chunks.end - chunks.start }
+}
+
+// The entry points. CUDA Driver API, sections "Memory Management" and "Stream Ordered Memory Allocator".
+
+pub(crate) unsafe fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    let device = context::current()?.device;
+    if dptr.is_null() || bytesize == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let address = session.allocate(device, bytesize as u64)?;
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(dptr, address) }
+}
+
+/// Rows start at multiples of this many bytes, which suits every access and texture width.
+const PITCH_ALIGNMENT: usize = 512;
+
+pub(crate) unsafe fn cuMemAllocPitch_v2(
+    dptr: *mut CUdeviceptr,
+    pPitch: *mut usize,
+    WidthInBytes: usize,
+    Height: usize,
+    ElementSizeBytes: u32,
+) -> Result<(), CUresult> {
+    if !matches!(ElementSizeBytes, 4 | 8 | 16) || WidthInBytes == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let pitch = WidthInBytes.checked_next_multiple_of(PITCH_ALIGNMENT).ok_or(CUresult::INVALID_VALUE)?;
+    let bytes = pitch.checked_mul(Height).ok_or(CUresult::INVALID_VALUE)?;
+    // SAFETY: the program passes two places.
+    unsafe {
+        out::write(pPitch, pitch)?;
+        cuMemAlloc_v2(dptr, bytes)
+    }
+}
+
+pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    if dptr == 0 {
+        return Ok(());
+    }
+    let (device, allocation) = session.find_allocation(dptr).ok_or(CUresult::INVALID_VALUE)?;
+    if allocation.start != dptr {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    session.wait_for_device()?;
+    session.release(&mut *session.memory(device)?, dptr).map(drop)
+}
+
+pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    context::check_current()?;
+    let answer = session.call(&commands::cuMemGetInfo_v2 {}, |answer| answer)?;
+    // SAFETY: the program passes two places.
+    unsafe {
+        out::write(free, answer.free as usize)?;
+        out::write(total, answer.total as usize)
+    }
+}
+
+pub(crate) unsafe fn cuMemAllocAsync(
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    session.find(hStream)?;
+    let device = context::current()?.device;
+    if dptr.is_null() || bytesize == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let freed = session.memory(device)?.take_freed(hStream, bytesize as u64);
+    let address = match freed {
+        Some(address) => address,
+        None => session.allocate(device, bytesize as u64)?,
+    };
+    session.memory(device)?.count_pool(bytesize as u64);
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(dptr, address) }
+}
+
+pub(crate) unsafe fn cuMemAllocFromPoolAsync(
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    pool: CUmemoryPool,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    crate::pool::check(pool)?;
+    // SAFETY: the same contract.
+    unsafe { cuMemAllocAsync(dptr, bytesize, hStream) }
+}
+
+pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    session.find(hStream)?;
+    if dptr == 0 {
+        return Ok(());
+    }
+    let (device, allocation) = session.find_allocation(dptr).ok_or(CUresult::INVALID_VALUE)?;
+    if allocation.start != dptr {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let full = {
+        let mut memory = session.memory(device)?;
+        if memory.freed_later.iter().any(|(_, freed)| freed.start == dptr) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        memory.freed_later.push((hStream, allocation));
+        memory.freed_later_bytes += allocation.bytes;
+        memory.pool_used = memory.pool_used.saturating_sub(allocation.bytes);
+        memory.freed_later_bytes > FREED_LATER_MAX
+    };
+    if full { session.reclaim(device).map(drop) } else { Ok(()) }
+}
+
+/// Gives back what streams have freed, for pools that a program trims.
+pub(crate) fn trim(session: &Session, device: CUdevice) -> Result<(), CUresult> {
+    session.reclaim(device).map(drop)
+}

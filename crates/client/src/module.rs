@@ -1,0 +1,523 @@
+//! Modules and libraries, and the functions and kernels in them.
+//!
+//! An image is named by its content hash, and travels only if the node has not seen it before. A library is its module,
+//! loaded at once, and a kernel is its function: each pair shares one handle.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluice_cuda::*;
+use sluice_wire::{BULK_SIZE_MAX, FunctionId, ImageHash, ModuleId, commands};
+
+use crate::ids::{self, Kind, Table};
+use crate::image::{self, JitLog};
+use crate::issue::{Issue, wanted};
+use crate::parameters::Layout;
+use crate::session::{self, Session};
+use crate::{context, out};
+
+#[derive(Debug)]
+pub(crate) struct Module {
+    context: CUcontext,
+    /// The functions that programs asked for, by name.
+    functions: Mutex<HashMap<CString, u64>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Function {
+    pub(crate) id: FunctionId,
+    module: u64,
+    name: CString,
+    pub(crate) layout: Layout,
+    /// Threads that one block of this function can have.
+    pub(crate) threads_max: u64,
+    /// Bytes of dynamic shared memory that a launch may ask for.
+    dynamic_shared_max: AtomicU32,
+    attributes: Mutex<HashMap<CUfunction_attribute, i32>>,
+}
+
+static MODULES: Table<Module> = Table::new();
+static FUNCTIONS: Table<Function> = Table::new();
+
+pub(crate) fn exists(number: u64) -> bool {
+    MODULES.contains(number)
+}
+
+pub(crate) fn function_exists(number: u64) -> bool {
+    FUNCTIONS.contains(number)
+}
+
+/// Forgets the modules of a context that has ended, with their functions.
+pub(crate) fn context_ended(context: CUcontext) {
+    for module in of_context(context) {
+        forget(module);
+    }
+}
+
+/// The handles of a context's modules.
+pub(crate) fn of_context(context: CUcontext) -> Vec<u64> {
+    MODULES.find(|module| module.context == context)
+}
+
+/// The function or kernel of a handle.
+pub(crate) fn function(handle: usize) -> Result<Arc<Function>, CUresult> {
+    FUNCTIONS.get(handle as u64).ok_or(CUresult::INVALID_HANDLE)
+}
+
+fn forget(module: u64) {
+    MODULES.remove(module);
+    FUNCTIONS.remove_where(|function| function.module == module);
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Function {
+    fn new(
+        id: FunctionId,
+        module: u64,
+        name: CString,
+        layout: Layout,
+        attributes: HashMap<CUfunction_attribute, i32>,
+    ) -> Function {
+        /// Where the driver does not say, what every device has had since compute capability 2.0.
+        const USUAL: (u32, u32) = (1024, 48 << 10);
+        let of = |attribute, usual| {
+            attributes.get(&attribute).and_then(|value| u32::try_from(*value).ok()).unwrap_or(usual)
+        };
+        Function {
+            threads_max: of(CUfunction_attribute::MAX_THREADS_PER_BLOCK, USUAL.0).into(),
+            dynamic_shared_max: of(CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, USUAL.1).into(),
+            attributes: Mutex::new(attributes),
+            id,
+            module,
+            name,
+            layout,
+        }
+    }
+
+    /// An attribute's value, as it came with the function or as it was set.
+    pub(crate) fn attribute(&self, attribute: CUfunction_attribute) -> Result<i32, CUresult> {
+        locked(&self.attributes).get(&attribute).copied().ok_or(CUresult::INVALID_VALUE)
+    }
+
+    fn set_attribute(&self, attribute: CUfunction_attribute, value: i32) -> Result<(), CUresult> {
+        let session = session::enter()?;
+        use CUfunction_attribute as A;
+        let settable = matches!(
+            attribute,
+            A::MAX_DYNAMIC_SHARED_SIZE_BYTES
+                | A::PREFERRED_SHARED_MEMORY_CARVEOUT
+                | A::REQUIRED_CLUSTER_WIDTH
+                | A::REQUIRED_CLUSTER_HEIGHT
+                | A::REQUIRED_CLUSTER_DEPTH
+                | A::NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+                | A::CLUSTER_SCHEDULING_POLICY_PREFERENCE
+        );
+        if !settable {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        if attribute == A::MAX_DYNAMIC_SHARED_SIZE_BYTES {
+            let device = session.device(context::current()?.device)?;
+            let most = device.attribute(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+            if value < 0 || value > most - self.attribute(A::SHARED_SIZE_BYTES).unwrap_or(0) {
+                return Err(CUresult::INVALID_VALUE);
+            }
+        }
+        session.queue_quietly(&commands::cuFuncSetAttribute { hfunc: self.id, attrib: attribute, value })?;
+        locked(&self.attributes).insert(attribute, value);
+        if attribute == A::MAX_DYNAMIC_SHARED_SIZE_BYTES {
+            self.dynamic_shared_max.store(value as u32, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn dynamic_shared_max(&self) -> u32 {
+        self.dynamic_shared_max.load(Ordering::Acquire)
+    }
+
+    fn parameter(&self, index: usize, offset: *mut usize, size: *mut usize) -> Result<(), CUresult> {
+        let &(at, bytes) = self.layout.places.get(index).ok_or(CUresult::INVALID_VALUE)?;
+        // SAFETY: the program passes a place for the offset, and null or one for the size.
+        unsafe {
+            out::write(offset, at as usize)?;
+            out::write_if_wanted(size, bytes as usize);
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Loads an image and gives it a handle.
+    fn load(&self, image: &[u8], log: &mut JitLog) -> Result<u64, CUresult> {
+        let context = context::current()?;
+        let image = image::for_device(image, &self.device(context.device)?.snapshot, log)?;
+        let hash = ImageHash(sluice_image::ImageHash::of(&image).0);
+        self.provide(hash, &image)?;
+        let handle = ids::mint(Kind::Module);
+        self.load_known(handle, hash, log)?;
+        MODULES.insert(handle, Module { context: context.handle, functions: Mutex::new(HashMap::new()) });
+        Ok(handle)
+    }
+
+    /// Makes sure that the node has an image.
+    fn provide(&self, image: ImageHash, bytes: &[u8]) -> Result<(), CUresult> {
+        if self.call(&commands::ImageQuery { image }, |answer| answer.known)? {
+            return Ok(());
+        }
+        let total = bytes.len() as u64;
+        for (i, piece) in bytes.chunks(BULK_SIZE_MAX).enumerate() {
+            let offset = (i * BULK_SIZE_MAX) as u64;
+            self.queue_quietly(&commands::ImageData { image, offset, total, bytes: piece })?;
+        }
+        Ok(())
+    }
+
+    /// A refused load has a log too: it is the compiler's, and what the program wants to read.
+    fn load_known(&self, handle: u64, image: ImageHash, log: &mut JitLog) -> Result<(), CUresult> {
+        use sluice_wire::{Command, Encode, decode};
+        let command = commands::cuModuleLoadDataEx { module: ModuleId(handle), image };
+        let op = commands::cuModuleLoadDataEx::OP;
+        let answer = self.link.call(context::device_index(), op, |out| command.encode(out))?;
+        if let Ok(reply) = decode::<commands::cuModuleLoadDataExReply<'_>>(&answer.payload) {
+            log.write(reply.log, answer.result.is_success());
+        }
+        answer.result.ok()
+    }
+
+    /// The handle of a module's function, asking the node the first time.
+    fn get_function(&self, module: u64, name: &CStr) -> Result<u64, CUresult> {
+        let object = MODULES.get(module).ok_or(CUresult::INVALID_HANDLE)?;
+        if let Some(&known) = locked(&object.functions).get(name) {
+            return Ok(known);
+        }
+        let handle = ids::mint(Kind::Function);
+        let id = FunctionId(handle);
+        let command = commands::cuModuleGetFunction { hfunc: id, hmod: ModuleId(module), name };
+        let info = self.call(&command, |answer| answer.info)?;
+        let places = info.parameters.iter().map(|parameter| (parameter.offset, parameter.size)).collect();
+        let layout = Layout::new(places).ok_or(CUresult::INVALID_IMAGE)?;
+        let name = name.to_owned();
+        locked(&object.functions).insert(name.clone(), handle);
+        FUNCTIONS
+            .insert(handle, Function::new(id, module, name, layout, info.attributes.into_iter().collect()));
+        Ok(handle)
+    }
+
+    fn get_global(&self, module: u64, name: &CStr) -> Result<(u64, u64), CUresult> {
+        if !exists(module) {
+            return Err(CUresult::INVALID_HANDLE);
+        }
+        let command = commands::cuModuleGetGlobal_v2 { hmod: ModuleId(module), name };
+        let (address, bytes) = self.call(&command, |answer| (answer.dptr.0, answer.bytes))?;
+        self.know_global(address, bytes);
+        Ok((address, bytes))
+    }
+
+    fn unload(&self, module: u64) -> Result<(), CUresult> {
+        if !exists(module) {
+            return Err(CUresult::INVALID_HANDLE);
+        }
+        forget(module);
+        self.queue(&commands::cuModuleUnload { hmod: ModuleId(module) })
+    }
+}
+
+/// A name that a program passed.
+///
+/// # Safety
+/// `name` is null or a string.
+unsafe fn text<'a>(name: *const c_char) -> Result<&'a CStr, CUresult> {
+    if name.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: not null, and the caller vouches for the rest.
+    Ok(unsafe { CStr::from_ptr(name) })
+}
+
+// The entry points. CUDA Driver API, sections "Module Management" and "Library Management".
+
+pub(crate) unsafe fn cuModuleGetLoadingMode(mode: *mut CUmoduleLoadingMode) -> Result<(), CUresult> {
+    session::get()?;
+    // SAFETY: the program passes a place for the mode.
+    unsafe { out::write(mode, CUmoduleLoadingMode::LAZY_LOADING) }
+}
+
+pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(module)?;
+    // SAFETY: the program passes a string.
+    let image = image::read_file(unsafe { text(fname)? })?;
+    let handle = session.load(&image, &mut JitLog::none())?;
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(module, CUmodule(handle as usize)) }
+}
+
+pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuModuleLoadDataEx(module, image, 0, std::ptr::null_mut(), std::ptr::null_mut()) }
+}
+
+pub(crate) unsafe fn cuModuleLoadFatBinary(
+    module: *mut CUmodule,
+    fatCubin: *const c_void,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuModuleLoadData(module, fatCubin) }
+}
+
+pub(crate) unsafe fn cuModuleLoadDataEx(
+    module: *mut CUmodule,
+    image: *const c_void,
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(module)?;
+    // SAFETY: the program passes an image, and arrays of `numOptions` options.
+    let handle = unsafe {
+        let mut log = JitLog::from_options(numOptions, options, optionValues);
+        session.load(image::at(image)?, &mut log)?
+    };
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(module, CUmodule(handle as usize)) }
+}
+
+pub(crate) unsafe fn cuModuleUnload(hmod: CUmodule) -> Result<(), CUresult> {
+    session::enter()?.unload(hmod.0 as u64)
+}
+
+pub(crate) unsafe fn cuModuleGetFunction(
+    hfunc: *mut CUfunction,
+    hmod: CUmodule,
+    name: *const c_char,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(hfunc)?;
+    // SAFETY: the program passes a string.
+    let handle = session.get_function(hmod.0 as u64, unsafe { text(name)? })?;
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(hfunc, CUfunction(handle as usize)) }
+}
+
+pub(crate) unsafe fn cuModuleGetGlobal_v2(
+    dptr: *mut CUdeviceptr,
+    bytes: *mut usize,
+    hmod: CUmodule,
+    name: *const c_char,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    // SAFETY: the program passes a string.
+    let (address, size) = session.get_global(hmod.0 as u64, unsafe { text(name)? })?;
+    // SAFETY: the program passes null or places for address and size.
+    unsafe {
+        out::write_if_wanted(dptr, address);
+        out::write_if_wanted(bytes, size as usize);
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn cuLibraryLoadData(
+    library: *mut CUlibrary,
+    code: *const c_void,
+    jitOptions: *mut CUjit_option,
+    jitOptionsValues: *mut *mut c_void,
+    numJitOptions: u32,
+    _: *mut CUlibraryOption,
+    _: *mut *mut c_void,
+    _: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract; both handles are transparent numbers.
+    unsafe { cuModuleLoadDataEx(library.cast(), code, numJitOptions, jitOptions, jitOptionsValues) }
+}
+
+pub(crate) unsafe fn cuLibraryLoadFromFile(
+    library: *mut CUlibrary,
+    fileName: *const c_char,
+    _: *mut CUjit_option,
+    _: *mut *mut c_void,
+    _: u32,
+    _: *mut CUlibraryOption,
+    _: *mut *mut c_void,
+    _: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract; both handles are transparent numbers.
+    unsafe { cuModuleLoad(library.cast(), fileName) }
+}
+
+pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> Result<(), CUresult> {
+    session::enter()?.unload(library.0 as u64)
+}
+
+pub(crate) unsafe fn cuLibraryGetKernel(
+    pKernel: *mut CUkernel,
+    library: CUlibrary,
+    name: *const c_char,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract; both handles are transparent numbers.
+    unsafe { cuModuleGetFunction(pKernel.cast(), CUmodule(library.0), name) }
+}
+
+pub(crate) unsafe fn cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibrary) -> Result<(), CUresult> {
+    session::enter()?;
+    if !exists(library.0 as u64) {
+        return Err(CUresult::INVALID_HANDLE);
+    }
+    // SAFETY: the program passes a place for the module.
+    unsafe { out::write(pMod, CUmodule(library.0)) }
+}
+
+pub(crate) unsafe fn cuLibraryGetGlobal(
+    dptr: *mut CUdeviceptr,
+    bytes: *mut usize,
+    library: CUlibrary,
+    name: *const c_char,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuModuleGetGlobal_v2(dptr, bytes, CUmodule(library.0), name) }
+}
+
+pub(crate) unsafe fn cuKernelGetFunction(pFunc: *mut CUfunction, kernel: CUkernel) -> Result<(), CUresult> {
+    session::enter()?;
+    function(kernel.0)?;
+    // SAFETY: the program passes a place for the function.
+    unsafe { out::write(pFunc, CUfunction(kernel.0)) }
+}
+
+pub(crate) unsafe fn cuKernelGetLibrary(pLib: *mut CUlibrary, kernel: CUkernel) -> Result<(), CUresult> {
+    session::get()?;
+    let library = CUlibrary(function(kernel.0)?.module as usize);
+    // SAFETY: the program passes a place for the library.
+    unsafe { out::write(pLib, library) }
+}
+
+pub(crate) unsafe fn cuKernelGetName(name: *mut *const c_char, hfunc: CUkernel) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuFuncGetName(name, CUfunction(hfunc.0)) }
+}
+
+/// Devices of a lease share one function's attributes: what is set for one is seen for all.
+pub(crate) unsafe fn cuKernelGetAttribute(
+    pi: *mut i32,
+    attrib: CUfunction_attribute,
+    kernel: CUkernel,
+    dev: CUdevice,
+) -> Result<(), CUresult> {
+    session::get()?.device(dev)?;
+    // SAFETY: the program passes a place for the value.
+    unsafe { out::write(pi, function(kernel.0)?.attribute(attrib)?) }
+}
+
+pub(crate) unsafe fn cuKernelSetAttribute(
+    attrib: CUfunction_attribute,
+    val: i32,
+    kernel: CUkernel,
+    dev: CUdevice,
+) -> Result<(), CUresult> {
+    session::get()?.device(dev)?;
+    function(kernel.0)?.set_attribute(attrib, val)
+}
+
+/// A preference, which devices with a unified cache ignore.
+pub(crate) unsafe fn cuKernelSetCacheConfig(
+    kernel: CUkernel,
+    _: CUfunc_cache,
+    dev: CUdevice,
+) -> Result<(), CUresult> {
+    session::get()?.device(dev)?;
+    function(kernel.0).map(drop)
+}
+
+pub(crate) unsafe fn cuKernelGetParamInfo(
+    kernel: CUkernel,
+    paramIndex: usize,
+    paramOffset: *mut usize,
+    paramSize: *mut usize,
+) -> Result<(), CUresult> {
+    session::get()?;
+    function(kernel.0)?.parameter(paramIndex, paramOffset, paramSize)
+}
+
+pub(crate) unsafe fn cuKernelGetParamCount(kernel: CUkernel, paramCount: *mut usize) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuFuncGetParamCount(CUfunction(kernel.0), paramCount) }
+}
+
+// Section "Execution Control".
+
+pub(crate) unsafe fn cuFuncGetAttribute(
+    pi: *mut i32,
+    attrib: CUfunction_attribute,
+    hfunc: CUfunction,
+) -> Result<(), CUresult> {
+    session::get()?;
+    // SAFETY: the program passes a place for the value.
+    unsafe { out::write(pi, function(hfunc.0)?.attribute(attrib)?) }
+}
+
+pub(crate) unsafe fn cuFuncSetAttribute(
+    hfunc: CUfunction,
+    attrib: CUfunction_attribute,
+    value: i32,
+) -> Result<(), CUresult> {
+    session::get()?;
+    function(hfunc.0)?.set_attribute(attrib, value)
+}
+
+/// A preference, which devices with a unified cache ignore.
+pub(crate) unsafe fn cuFuncSetCacheConfig(hfunc: CUfunction, _: CUfunc_cache) -> Result<(), CUresult> {
+    session::get()?;
+    function(hfunc.0).map(drop)
+}
+
+pub(crate) unsafe fn cuFuncGetModule(hmod: *mut CUmodule, hfunc: CUfunction) -> Result<(), CUresult> {
+    session::get()?;
+    let module = CUmodule(function(hfunc.0)?.module as usize);
+    // SAFETY: the program passes a place for the module.
+    unsafe { out::write(hmod, module) }
+}
+
+/// The text lives as long as its module is loaded.
+pub(crate) unsafe fn cuFuncGetName(name: *mut *const c_char, hfunc: CUfunction) -> Result<(), CUresult> {
+    session::get()?;
+    let text = function(hfunc.0)?.name.as_ptr();
+    // SAFETY: the program passes a place for the address.
+    unsafe { out::write(name, text) }
+}
+
+pub(crate) unsafe fn cuFuncGetParamInfo(
+    func: CUfunction,
+    paramIndex: usize,
+    paramOffset: *mut usize,
+    paramSize: *mut usize,
+) -> Result<(), CUresult> {
+    session::get()?;
+    function(func.0)?.parameter(paramIndex, paramOffset, paramSize)
+}
+
+pub(crate) unsafe fn cuFuncGetParamCount(func: CUfunction, paramCount: *mut usize) -> Result<(), CUresult> {
+    session::get()?;
+    let count = function(func.0)?.layout.places.len();
+    // SAFETY: the program passes a place for the count.
+    unsafe { out::write(paramCount, count) }
+}
+
+pub(crate) unsafe fn cuFuncIsLoaded(
+    state: *mut CUfunctionLoadingState,
+    function: CUfunction,
+) -> Result<(), CUresult> {
+    session::get()?;
+    self::function(function.0)?;
+    // SAFETY: the program passes a place for the state.
+    unsafe { out::write(state, CUfunctionLoadingState::LOADED) }
+}
+
+/// A function is loaded with its handle.
+pub(crate) unsafe fn cuFuncLoad(function: CUfunction) -> Result<(), CUresult> {
+    session::get()?;
+    self::function(function.0).map(drop)
+}

@@ -1,0 +1,146 @@
+//! What an address is: answered from the client's own tables, never by asking the node.
+
+use std::ffi::c_void;
+
+use sluice_cuda::*;
+
+use crate::{host_memory, out, session};
+
+/// What an address lies in, as far as CUDA knows.
+enum Place {
+    Device { allocation: crate::addresses::Allocation, device: CUdevice, context: CUcontext },
+    Host(host_memory::Block),
+}
+
+fn locate(address: u64) -> Result<Option<Place>, CUresult> {
+    let session = session::get()?;
+    if let Some((device, allocation)) = session.find_allocation(address) {
+        let context = session.primary(device)?.context.handle;
+        return Ok(Some(Place::Device { allocation, device, context }));
+    }
+    Ok(host_memory::find(address).map(Place::Host))
+}
+
+/// An attribute's value, in the C type that CUDA's documentation gives it.
+enum Value {
+    Word(u64),
+    Int(u32),
+    Bool(bool),
+    P2pTokens,
+}
+
+impl Value {
+    /// # Safety
+    /// `to` is a place for the attribute's type.
+    unsafe fn write(self, to: *mut c_void) -> Result<(), CUresult> {
+        // SAFETY: the caller vouches for the place.
+        unsafe {
+            match self {
+                Value::Word(word) => out::write(to.cast(), word),
+                Value::Int(int) => out::write(to.cast(), int),
+                Value::Bool(bit) => out::write(to.cast(), u8::from(bit)),
+                Value::P2pTokens => Err(CUresult::NOT_SUPPORTED),
+            }
+        }
+    }
+}
+
+fn value(place: &Place, attribute: CUpointer_attribute, address: u64) -> Result<Value, CUresult> {
+    use CUpointer_attribute as A;
+    let (context, device, kind) = match place {
+        Place::Device { context, device, .. } => (*context, *device, CUmemorytype::DEVICE),
+        Place::Host(block) => (block.context, 0, CUmemorytype::HOST),
+    };
+    let (start, bytes) = match place {
+        Place::Device { allocation, .. } => (allocation.start, allocation.bytes),
+        Place::Host(block) => (block.range.start, block.range.end - block.range.start),
+    };
+    let on_device = matches!(place, Place::Device { .. });
+    Ok(match attribute {
+        A::CONTEXT => Value::Word(context.0 as u64),
+        A::MEMORY_TYPE => Value::Int(kind.0),
+        A::DEVICE_POINTER => Value::Word(address),
+        A::HOST_POINTER if on_device => return Err(CUresult::INVALID_VALUE),
+        A::HOST_POINTER => Value::Word(address),
+        A::P2P_TOKENS => Value::P2pTokens,
+        A::SYNC_MEMOPS | A::IS_MANAGED => Value::Bool(false),
+        A::BUFFER_ID | A::MEMORY_BLOCK_ID => Value::Word(start),
+        A::DEVICE_ORDINAL => Value::Int(device as u32),
+        A::IS_LEGACY_CUDA_IPC_CAPABLE | A::IS_GPU_DIRECT_RDMA_CAPABLE | A::IS_HW_DECOMPRESS_CAPABLE => {
+            Value::Bool(false)
+        }
+        A::RANGE_START_ADDR | A::MAPPING_BASE_ADDR => Value::Word(start),
+        A::RANGE_SIZE | A::MAPPING_SIZE => Value::Word(bytes),
+        A::MAPPED => Value::Bool(true),
+        A::ALLOWED_HANDLE_TYPES => Value::Word(0),
+        A::ACCESS_FLAGS => Value::Int(CUmemAccess_flags::READWRITE.0),
+        A::MEMPOOL_HANDLE => Value::Word(0),
+        _ => return Err(CUresult::INVALID_VALUE),
+    })
+}
+
+/// What [`value`] would be for memory that CUDA does not know: `cuPointerGetAttributes` never fails for it.
+fn value_of_unknown(attribute: CUpointer_attribute) -> Value {
+    use CUpointer_attribute as A;
+    match attribute {
+        A::DEVICE_ORDINAL => Value::Int(-2_i32 as u32),
+        A::MEMORY_TYPE | A::ACCESS_FLAGS => Value::Int(0),
+        A::SYNC_MEMOPS
+        | A::IS_MANAGED
+        | A::MAPPED
+        | A::IS_LEGACY_CUDA_IPC_CAPABLE
+        | A::IS_GPU_DIRECT_RDMA_CAPABLE
+        | A::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),
+        _ => Value::Word(0),
+    }
+}
+
+// The entry points. CUDA Driver API, section "Unified Addressing".
+
+pub(crate) unsafe fn cuPointerGetAttribute(
+    data: *mut c_void,
+    attribute: CUpointer_attribute,
+    ptr: CUdeviceptr,
+) -> Result<(), CUresult> {
+    let place = locate(ptr)?.ok_or(CUresult::INVALID_VALUE)?;
+    // SAFETY: the program passes a place for the attribute.
+    unsafe { value(&place, attribute, ptr)?.write(data) }
+}
+
+pub(crate) unsafe fn cuPointerGetAttributes(
+    numAttributes: u32,
+    attributes: *mut CUpointer_attribute,
+    data: *mut *mut c_void,
+    ptr: CUdeviceptr,
+) -> Result<(), CUresult> {
+    if attributes.is_null() || data.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let place = locate(ptr)?;
+    for i in 0..numAttributes as usize {
+        // SAFETY: the program passes arrays of `numAttributes` attributes and of places for them.
+        unsafe {
+            let attribute = attributes.add(i).read_unaligned();
+            let value = match &place {
+                Some(place) => value(place, attribute, ptr).unwrap_or_else(|_| value_of_unknown(attribute)),
+                None => value_of_unknown(attribute),
+            };
+            value.write(data.add(i).read_unaligned())?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemGetAddressRange_v2(
+    pbase: *mut CUdeviceptr,
+    psize: *mut usize,
+    dptr: CUdeviceptr,
+) -> Result<(), CUresult> {
+    let (_, allocation) = session::get()?.find_allocation(dptr).ok_or(CUresult::NOT_FOUND)?;
+    // SAFETY: the program passes null or places for base and size.
+    unsafe {
+        out::write_if_wanted(pbase, allocation.start);
+        out::write_if_wanted(psize, allocation.bytes as usize);
+    }
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! Memory pools. All of them take from the device's one space; what a pool adds is its attributes and its counts.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sluice_cuda::*;
+
+use crate::ids::{self, Kind, Table};
+use crate::session::{self, Session};
+use crate::{memory, out};
+
+#[derive(Debug)]
+pub(crate) struct Pool {
+    device: CUdevice,
+    default: bool,
+    release_threshold: AtomicU64,
+    /// The three reuse policies, by attribute number; all on, as CUDA starts.
+    reuse: [AtomicU64; 3],
+}
+
+static POOLS: Table<Pool> = Table::new();
+
+pub(crate) fn create(device: CUdevice, default: bool) -> CUmemoryPool {
+    let handle = ids::mint(Kind::Pool);
+    let reuse = std::array::from_fn(|_| AtomicU64::new(1));
+    POOLS.insert(handle, Pool { device, default, release_threshold: AtomicU64::new(0), reuse });
+    CUmemoryPool(handle as usize)
+}
+
+fn find(pool: CUmemoryPool) -> Result<std::sync::Arc<Pool>, CUresult> {
+    POOLS.get(pool.0 as u64).ok_or(CUresult::INVALID_VALUE)
+}
+
+pub(crate) fn check(pool: CUmemoryPool) -> Result<(), CUresult> {
+    find(pool).map(drop)
+}
+
+impl Session {
+    fn pool_count(&self, pool: &Pool, attribute: CUmemPool_attribute) -> Result<u64, CUresult> {
+        let memory = self.memory(pool.device)?;
+        Ok(match attribute {
+            CUmemPool_attribute::USED_MEM_CURRENT => memory.pool_used,
+            CUmemPool_attribute::USED_MEM_HIGH => memory.pool_used_high,
+            CUmemPool_attribute::RESERVED_MEM_CURRENT => memory.reserved_bytes(),
+            _ => memory.reserved_bytes().max(memory.pool_used_high),
+        })
+    }
+}
+
+// The entry points. CUDA Driver API, section "Stream Ordered Memory Allocator".
+
+pub(crate) unsafe fn cuDeviceGetDefaultMemPool(
+    pool_out: *mut CUmemoryPool,
+    dev: CUdevice,
+) -> Result<(), CUresult> {
+    let pool = session::get()?.device(dev)?.default_pool;
+    // SAFETY: the program passes a place for the pool.
+    unsafe { out::write(pool_out, pool) }
+}
+
+pub(crate) unsafe fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuDeviceGetDefaultMemPool(pool, dev) }
+}
+
+/// Every pool takes from the same space, so the choice makes no difference to what is allocated.
+pub(crate) unsafe fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> Result<(), CUresult> {
+    session::get()?.device(dev)?;
+    if find(pool)?.device == dev { Ok(()) } else { Err(CUresult::INVALID_DEVICE) }
+}
+
+pub(crate) unsafe fn cuMemPoolCreate(
+    pool: *mut CUmemoryPool,
+    poolProps: *const CUmemPoolProps,
+) -> Result<(), CUresult> {
+    let session = session::get()?;
+    if pool.is_null() || poolProps.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: not null, and the program passes properties.
+    let props = unsafe { poolProps.read_unaligned() };
+    if props.handleTypes.0 != 0 || props.location.kind != CUmemLocationType::DEVICE {
+        return Err(CUresult::NOT_SUPPORTED);
+    }
+    session.device(props.location.id)?;
+    // SAFETY: not null, and the program passes a place for the pool.
+    unsafe { out::write(pool, create(props.location.id, false)) }
+}
+
+pub(crate) unsafe fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result<(), CUresult> {
+    session::get()?;
+    if find(pool)?.default {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    POOLS.remove(pool.0 as u64);
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemPoolTrimTo(pool: CUmemoryPool, _: usize) -> Result<(), CUresult> {
+    let session = session::get()?;
+    memory::trim(session, find(pool)?.device)
+}
+
+pub(crate) unsafe fn cuMemPoolGetAttribute(
+    pool: CUmemoryPool,
+    attr: CUmemPool_attribute,
+    value: *mut c_void,
+) -> Result<(), CUresult> {
+    use CUmemPool_attribute as A;
+    let session = session::get()?;
+    let pool = find(pool)?;
+    let word = match attr {
+        A::RELEASE_THRESHOLD => pool.release_threshold.load(Ordering::Relaxed),
+        A::USED_MEM_CURRENT | A::USED_MEM_HIGH | A::RESERVED_MEM_CURRENT | A::RESERVED_MEM_HIGH => {
+            session.pool_count(&pool, attr)?
+        }
+        A::REUSE_FOLLOW_EVENT_DEPENDENCIES
+        | A::REUSE_ALLOW_OPPORTUNISTIC
+        | A::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+            let int = pool.reuse[attr.0 as usize - 1].load(Ordering::Relaxed) as i32;
+            // SAFETY: the program passes a place for this attribute's int.
+            return unsafe { out::write(value.cast(), int) };
+        }
+        _ => return Err(CUresult::INVALID_VALUE),
+    };
+    // SAFETY: the program passes a place for this attribute's 64 bits.
+    unsafe { out::write(value.cast(), word) }
+}
+
+pub(crate) unsafe fn cuMemPoolSetAttribute(
+    pool: CUmemoryPool,
+    attr: CUmemPool_attribute,
+    value: *mut c_void,
+) -> Result<(), CUresult> {
+    use CUmemPool_attribute as A;
+    let session = session::get()?;
+    let pool = find(pool)?;
+    if value.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    match attr {
+        A::REUSE_FOLLOW_EVENT_DEPENDENCIES
+        | A::REUSE_ALLOW_OPPORTUNISTIC
+        | A::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+            // SAFETY: not null, and this attribute's value is an int.
+            let int = unsafe { value.cast::<i32>().read_unaligned() };
+            pool.reuse[attr.0 as usize - 1].store(int as u64, Ordering::Relaxed);
+        }
+        A::RELEASE_THRESHOLD => {
+            // SAFETY: not null, and this attribute's value has 64 bits.
+            let bytes = unsafe { value.cast::<u64>().read_unaligned() };
+            pool.release_threshold.store(bytes, Ordering::Relaxed);
+        }
+        // High-water marks can only be set back to what is in use.
+        A::USED_MEM_HIGH | A::RESERVED_MEM_HIGH => {
+            let mut memory = session.memory(pool.device)?;
+            memory.pool_used_high = memory.pool_used;
+        }
+        _ => return Err(CUresult::INVALID_VALUE),
+    }
+    Ok(())
+}
+
+/// A pool's own device always has access; no other device can be given it here.
+pub(crate) unsafe fn cuMemPoolSetAccess(
+    pool: CUmemoryPool,
+    map: *const CUmemAccessDesc,
+    count: usize,
+) -> Result<(), CUresult> {
+    session::get()?;
+    let pool = find(pool)?;
+    for i in 0..count {
+        if map.is_null() {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        // SAFETY: the program passes `count` descriptions.
+        let access = unsafe { map.add(i).read_unaligned() };
+        if access.location.kind != CUmemLocationType::DEVICE || access.location.id != pool.device {
+            return Err(CUresult::NOT_SUPPORTED);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemPoolGetAccess(
+    flags: *mut CUmemAccess_flags,
+    memPool: CUmemoryPool,
+    location: *mut CUmemLocation,
+) -> Result<(), CUresult> {
+    session::get()?;
+    let pool = find(memPool)?;
+    if location.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: not null, and the program passes a location.
+    let location = unsafe { location.read_unaligned() };
+    let own = location.kind == CUmemLocationType::DEVICE && location.id == pool.device;
+    let access = if own { CUmemAccess_flags::READWRITE } else { CUmemAccess_flags::NONE };
+    // SAFETY: the program passes a place for the flags.
+    unsafe { out::write(flags, access) }
+}
