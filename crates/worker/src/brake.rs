@@ -5,20 +5,26 @@ use sluice_cuda::{CUcontext, DriverTable};
 use crate::gate::Brake;
 use crate::link::Driver;
 use crate::session::make_current;
+use crate::software::SafepointBrake;
 
 /// The brake of a device of this driver.
 pub(crate) fn of(driver: &Driver, table: DriverTable, context: CUcontext) -> Box<dyn Brake> {
-    let drain = Drain { table, context };
     match driver {
-        Driver::Software { .. } => Box::new(drain),
-        Driver::Library { .. } => Box::new(drain),
+        Driver::Software { .. } => Box::new(SafepointBrake::new(table, context)),
+        Driver::Library { .. } => Box::new(Drain::new(table, context)),
     }
 }
 
 /// A driver that finishes what it has begun.
-struct Drain {
+pub(crate) struct Drain {
     table: DriverTable,
     context: CUcontext,
+}
+
+impl Drain {
+    pub(crate) fn new(table: DriverTable, context: CUcontext) -> Drain {
+        Drain { table, context }
+    }
 }
 
 impl Brake for Drain {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use sluice_cuda::DriverTable;
 use sluice_wire::control::{Control, SessionOpen, SessionOpened, SessionRefused};
@@ -19,6 +20,7 @@ use crate::link::{Driver, GpuPart, Link, Packet, Start};
 use crate::outbox::Outbox;
 use crate::pipeline::{self, Job, Queue};
 use crate::session::{Device, Session, SessionParts};
+use crate::software::Watchdog;
 use crate::{ending, snapshot};
 
 /// Bytes that are read from the client at a time, unless a frame is longer.
@@ -49,7 +51,10 @@ pub(crate) fn serve() -> ! {
     let (session, answers) = open(&start, &mut reader, &link, outbox, counters).unwrap_or_else(|error| {
         ending::failed(&format!("the session cannot start: {error}"));
     });
-    run(session, answers, link, reader)
+    // Only the software GPU can end a kernel and keep its context's error apart from other sessions.
+    let is_software = matches!(start.driver, Driver::Software { .. });
+    let limit = Duration::from_millis(start.kernel_timeout_ms);
+    run(session, answers, link, reader, Some(limit).filter(|limit| is_software && !limit.is_zero()))
 }
 
 /// Starts the driver and greets the client.
@@ -110,7 +115,13 @@ fn start_driver(start: &Start, link: &Arc<Link>, counters: &Arc<CounterPage>) ->
 }
 
 /// Starts the session's threads and reads the client's commands on this one.
-fn run(session: Arc<Session>, answers: Answers, link: Arc<Link>, mut reader: Reader) -> ! {
+fn run(
+    session: Arc<Session>,
+    answers: Answers,
+    link: Arc<Link>,
+    mut reader: Reader,
+    kernel_limit: Option<Duration>,
+) -> ! {
     for device in &session.devices {
         let gate = Arc::clone(&device.gate);
         ending::spawn("gate", move || gate.watch());
@@ -128,6 +139,9 @@ fn run(session: Arc<Session>, answers: Answers, link: Arc<Link>, mut reader: Rea
     let (watching, client) = (Arc::clone(&session), reader.client.as_raw_fd());
     let listening = Arc::clone(&link);
     ending::spawn("daemon", move || listen(&watching, &answers, &listening, client));
+    if let Some(limit) = kernel_limit {
+        ending::spawn("watchdog", move || watch_kernels(limit));
+    }
     let _ = link.send(&Packet::Ready);
     loop {
         let job = reader.next_job();
@@ -165,6 +179,15 @@ fn listen(session: &Session, answers: &Answers, link: &Link, client: i32) -> ! {
             // What workers say.
             _ => {}
         }
+    }
+}
+
+/// Looks often enough to be a tenth late at most; never returns.
+fn watch_kernels(limit: Duration) -> ! {
+    let mut watchdog = Watchdog::new(limit);
+    loop {
+        std::thread::sleep((limit / 10).clamp(Duration::from_millis(1), Duration::from_millis(100)));
+        watchdog.look();
     }
 }
 

@@ -1,0 +1,432 @@
+//! A node and its workers against a client that speaks the protocol by hand.
+//!
+//! This program is its own worker: the node starts it again with the argument `worker`.
+
+#![allow(non_snake_case)] // fields of commands bear CUDA's names
+
+mod raw;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use raw::{Connection, Session, lease, request};
+use sluice_cuda::{CUresult, Fn};
+use sluice_node::{GpuSelection, Listen, Node, NodeConfig, Stopper, WorkerCommand};
+use sluice_wire::control::{Control, Status, StatusRequest, UsageRequest};
+use sluice_wire::handshake::{LeaseToken, Purpose};
+use sluice_wire::{DevicePtr, EventId, FunctionId, ModuleId, Op, StreamId, commands};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const NULL: StreamId = StreamId(0);
+
+/// One thread in each block adds 1 to a number of its own; the second entry never ends.
+const PTX: &str = "
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry bump(.param .u64 place) {
+    .reg .u64 %rd<4>;
+    .reg .u32 %r<3>;
+    .reg .pred %p;
+    ld.param.u64 %rd1, [place];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd2, %r1, 4;
+    add.u64 %rd3, %rd1, %rd2;
+    ld.global.u32 %r2, [%rd3];
+    add.u32 %r2, %r2, 1;
+    st.global.u32 [%rd3], %r2;
+    ret;
+}
+.visible .entry endless(.param .u64 place) {
+    .reg .u64 %rd<2>;
+    .reg .u32 %r<2>;
+    ld.param.u64 %rd1, [place];
+again:
+    ld.volatile.global.u32 %r1, [%rd1];
+    bra again;
+}
+";
+
+fn main() {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == "worker") {
+        sluice_worker::main(&arguments[1..]);
+    }
+    let filter = arguments.iter().filter_map(|a| a.to_str()).find(|a| !a.starts_with('-'));
+    let mut failed = 0;
+    for (name, test) in TESTS {
+        if filter.is_some_and(|filter| !name.contains(filter)) {
+            continue;
+        }
+        let started = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(|| test(&TestNode::start())));
+        println!(
+            "test {name} ... {} ({:.1?})",
+            if result.is_ok() { "ok" } else { "FAILED" },
+            started.elapsed()
+        );
+        failed += i32::from(result.is_err());
+    }
+    std::process::exit(failed.min(1));
+}
+
+type Test = (&'static str, fn(&TestNode));
+
+macro_rules! tests {
+    ($($name:ident)*) => { &[$((stringify!($name), $name as fn(&TestNode))),*] };
+}
+
+const TESTS: &[Test] = tests! {
+    a_kernel_adds
+    garbage_is_turned_away_and_nobody_notices
+    a_wrong_token_opens_no_session
+    forged_ids_and_addresses_get_cuda_errors
+    half_frames_and_nonsense_end_one_session
+    the_memory_limit_is_the_leases
+    a_lease_beyond_what_is_free_is_refused
+    the_end_of_a_lease_ends_its_sessions
+    an_endless_kernel_dies_with_its_client
+    an_endless_kernel_times_out
+    clients_killed_at_random_leave_nothing
+};
+
+/// A node in this process, on a free port.
+struct TestNode {
+    address: String,
+    stopper: Stopper,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl TestNode {
+    fn start() -> TestNode {
+        let worker = WorkerCommand { arguments: vec!["worker".into()], ..WorkerCommand::default() };
+        let config = NodeConfig {
+            listen: vec![Listen::Tcp("127.0.0.1:0".into())],
+            gpus: GpuSelection::Software { count: 1, memory: Some(GIB) },
+            worker,
+            ..NodeConfig::default()
+        };
+        let node = Node::bind(&config).unwrap();
+        let (address, stopper) = (node.addresses().remove(0), node.stopper());
+        let thread = std::thread::spawn(move || node.run().unwrap());
+        TestNode { address, stopper, thread: Some(thread) }
+    }
+
+    fn status(&self) -> Status {
+        match Connection::greet(&self.address, Purpose::Control).ask(StatusRequest {}) {
+            Control::Status(status) => status,
+            other => panic!("no status: {other:?}"),
+        }
+    }
+
+    /// Waits until the node is as if nobody had ever come.
+    fn wait_until_idle(&self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        loop {
+            let status = self.status();
+            let gpu = &status.gpus[0];
+            if status.sessions.is_empty() && gpu.memory_used == 0 && gpu.share_leased_ppm == 0 {
+                assert_eq!(children(), [0_u32; 0], "workers are left");
+                return;
+            }
+            assert!(Instant::now() < deadline, "left behind: {status:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn session(&self) -> (raw::Lease, Session) {
+        let lease = lease(&self.address, request(500_000, 256 * MIB));
+        let session = Session::open(&self.address, lease.granted.token);
+        (lease, session)
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The child processes of this one.
+fn children() -> Vec<u32> {
+    let mut children = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+        let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        children.extend(text.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    children
+}
+
+fn commit(session: &mut Session, offset: u64, bytes: u64) -> Result<u64, CUresult> {
+    let address = session.base() + offset;
+    session.call(&commands::MemoryCommit { address: DevicePtr(address), bytes }).map(|_| address)
+}
+
+fn synchronize(session: &mut Session) -> Result<(), CUresult> {
+    session.call(&commands::cuCtxSynchronize {}).map(|_| ())
+}
+
+fn read(session: &mut Session, address: u64, bytes: u64) -> Result<Vec<u8>, CUresult> {
+    let command =
+        commands::cuMemcpyDtoH_v2 { srcDevice: DevicePtr(address), ByteCount: bytes, hStream: NULL };
+    let fields = session.call(&command)?;
+    Ok(sluice_wire::decode::<commands::cuMemcpyDtoH_v2Reply<'_>>(&fields).unwrap().dstHost.to_vec())
+}
+
+fn a_kernel_adds(node: &TestNode) {
+    let (mut lease, mut session) = node.session();
+    let place = commit(&mut session, 0, 2 * MIB).unwrap();
+    let module = session.load(PTX);
+    let bump = session.function(module, c"bump");
+    let start: Vec<u8> = (0..32_u32).flat_map(|i| (i * 10).to_le_bytes()).collect();
+    session.queue(&commands::cuMemcpyHtoDAsync_v2 {
+        dstDevice: DevicePtr(place),
+        srcHost: &start,
+        hStream: NULL,
+    });
+    for _ in 0..3 {
+        session.launch(bump, 1, &[place]);
+    }
+    let got = read(&mut session, place, 128).unwrap();
+    let want: Vec<u8> = (0..32_u32).flat_map(|i| (i * 10 + 3).to_le_bytes()).collect();
+    assert_eq!(got, want);
+    let status = node.status();
+    assert_eq!(status.sessions.len(), 1);
+    assert_eq!((status.sessions[0].kernels, status.sessions[0].memory_used), (3, 2 * MIB));
+    let Control::Usage(usage) = lease.connection.ask(UsageRequest {}) else { panic!("no usage") };
+    assert_eq!((usage.sessions, usage.kernels, usage.memory_peak), (1, 3, 2 * MIB));
+    drop((session, lease));
+    node.wait_until_idle(Duration::from_secs(5));
+}
+
+fn garbage_is_turned_away_and_nobody_notices(node: &TestNode) {
+    let (_lease, mut session) = node.session();
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 64], &[0xFF; 64], b"\x10\0SLCE", b"SLCE"] {
+        let mut connection = Connection::connect(&node.address);
+        connection.send(garbage);
+        connection.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        connection.wait_for_end();
+    }
+    // Control frames that are none.
+    for garbage in
+        [&[0_u8; 20][..], &[0xFF; 40], &[16, 0, 0, 0, 6, 0, 99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]]
+    {
+        let mut connection = Connection::greet(&node.address, Purpose::Control);
+        connection.send(garbage);
+        connection.wait_for_end();
+    }
+    synchronize(&mut session).unwrap();
+}
+
+fn a_wrong_token_opens_no_session(node: &TestNode) {
+    let (lease, _session) = node.session();
+    let mut wrong = lease.granted.token;
+    wrong.0[31] ^= 1;
+    for token in [wrong, LeaseToken([0; 32])] {
+        let mut connection = Connection::greet(&node.address, Purpose::Session { token });
+        let (header, payload) = connection.next().expect("a refusal");
+        let Ok(Control::SessionRefused(refused)) = Control::decode(header.op, &payload) else {
+            panic!("not refused")
+        };
+        assert!(refused.reason.contains("lease"), "{}", refused.reason);
+        connection.wait_for_end();
+    }
+    assert_eq!(node.status().sessions.len(), 1);
+}
+
+fn forged_ids_and_addresses_get_cuda_errors(node: &TestNode) {
+    let (_lease, mut session) = node.session();
+    let place = commit(&mut session, 0, 2 * MIB).unwrap();
+    for forged in [3, 100, 0x7FFF_FFFF_FFFF, u64::MAX, place] {
+        let invalid = Err(CUresult::INVALID_HANDLE);
+        assert_eq!(session.call(&commands::cuStreamSynchronize { hStream: StreamId(forged) }), invalid);
+        assert_eq!(session.call(&commands::cuEventSynchronize { hEvent: EventId(forged) }), invalid);
+        let (hfunc, name) = (FunctionId(1), c"bump");
+        assert_eq!(
+            session.call(&commands::cuModuleGetFunction { hfunc, hmod: ModuleId(forged), name }),
+            invalid
+        );
+    }
+    for (address, bytes) in [
+        (0, 4),
+        (place - 1, 1),
+        (place + 2 * MIB - 1, 2),
+        (place, 2 * MIB + 1),
+        (place, u64::MAX),
+        (u64::MAX, 2),
+        (session.base() + GIB, 4),
+        (main as fn() as usize as u64, 4),
+    ] {
+        assert!(read(&mut session, address, bytes).is_err(), "{address:#x}, {bytes} bytes");
+    }
+    assert_eq!(commit(&mut session, 0, 2 * MIB), Err(CUresult::INVALID_VALUE));
+    assert_eq!(commit(&mut session, 1 << 50, 2 * MIB), Err(CUresult::INVALID_VALUE));
+    synchronize(&mut session).unwrap();
+    // A queued command that fails is the end of its session, and says so.
+    let dptr = DevicePtr(place + GIB);
+    session.queue(&commands::cuMemsetD8Async { dstDevice: dptr, uc: 1, N: 16, hStream: NULL });
+    assert_eq!(synchronize(&mut session), Err(CUresult::INVALID_VALUE));
+}
+
+fn half_frames_and_nonsense_end_one_session(node: &TestNode) {
+    let (_neighbours_lease, mut neighbour) = node.session();
+    let lease = lease(&node.address, request(100_000, 64 * MIB));
+    let token = lease.granted.token;
+    // A message that ends too early, one that goes on, operations that do not exist.
+    for (op, payload) in [
+        (Op::of(Fn::cuMemsetD8Async), &[0_u8; 3][..]),
+        (Op::of(Fn::cuMemsetD8Async), &[0; 64]),
+        (Op::of(Fn::cuModuleGetFunction), &[0xFF; 40]),
+        (Op(0x7FFF), &[]),
+        (Op(0xFFFF), &[1, 2, 3]),
+    ] {
+        let mut session = Session::open(&node.address, token);
+        let frame = session.frame(op, payload);
+        session.connection.send(&frame);
+        session.connection.wait_for_end();
+    }
+    // A header that announces more than is allowed, and half a frame.
+    let mut session = Session::open(&node.address, token);
+    session.connection.send(&[0xFF; 20]);
+    session.connection.wait_for_end();
+    let mut session = Session::open(&node.address, token);
+    let frame = session.frame(Op::of(Fn::cuCtxSynchronize), &[]);
+    session.connection.send(&frame[..frame.len() / 2]);
+    drop(session);
+    synchronize(&mut neighbour).unwrap();
+    drop(lease);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while node.status().sessions.len() > 1 {
+        assert!(Instant::now() < deadline, "{:?}", node.status());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn the_memory_limit_is_the_leases(node: &TestNode) {
+    let (lease, mut first) = node.session();
+    let mut second = Session::open(&node.address, lease.granted.token);
+    commit(&mut first, 0, 200 * MIB).unwrap();
+    assert_eq!(commit(&mut second, 0, 58 * MIB), Err(CUresult::OUT_OF_MEMORY));
+    commit(&mut second, 0, 56 * MIB).unwrap();
+    assert_eq!(commit(&mut first, GIB, 2 * MIB), Err(CUresult::OUT_OF_MEMORY));
+    let info: commands::cuMemGetInfo_v2Reply = second.read(&commands::cuMemGetInfo_v2 {}).unwrap();
+    assert_eq!((info.free, info.total), (0, 256 * MIB));
+    let address = DevicePtr(first.base());
+    first.queue(&commands::MemoryDecommit { address, bytes: 200 * MIB });
+    let info: commands::cuMemGetInfo_v2Reply = first.read(&commands::cuMemGetInfo_v2 {}).unwrap();
+    assert_eq!(info.free, 200 * MIB);
+    drop(first);
+    commit(&mut second, GIB, 200 * MIB).unwrap();
+}
+
+fn a_lease_beyond_what_is_free_is_refused(node: &TestNode) {
+    let _held = lease(&node.address, request(750_000, 512 * MIB));
+    let mut connection = Connection::greet(&node.address, Purpose::Control);
+    for (request, says) in [
+        (request(300_000, MIB), "25 %"),
+        (request(100_000, 600 * MIB), "512.0 MiB"),
+        (request(100_000, 2 * GIB), "largest"),
+        (request(0, MIB), "share"),
+        (request(1_000_001, MIB), "share"),
+    ] {
+        let Control::LeaseRefused(refused) = connection.ask(request) else { panic!("not refused") };
+        assert!(refused.reason.contains(says), "{}", refused.reason);
+        assert_eq!(refused.free[0].share_ppm, 250_000);
+    }
+}
+
+fn the_end_of_a_lease_ends_its_sessions(node: &TestNode) {
+    let (lease, mut session) = node.session();
+    commit(&mut session, 0, 2 * MIB).unwrap();
+    drop(lease);
+    session.connection.wait_for_end();
+    node.wait_until_idle(Duration::from_secs(5));
+}
+
+fn start_endless(session: &mut Session) {
+    let place = commit(session, 0, 2 * MIB).unwrap();
+    let module = session.load(PTX);
+    let endless = session.function(module, c"endless");
+    session.launch(endless, 4, &[place]);
+}
+
+fn an_endless_kernel_dies_with_its_client(node: &TestNode) {
+    let (lease, mut session) = node.session();
+    start_endless(&mut session);
+    assert_eq!(session.call(&commands::cuStreamQuery { hStream: NULL }), Err(CUresult::NOT_READY));
+    drop(session);
+    let killed = Instant::now();
+    while !node.status().sessions.is_empty() {
+        assert!(killed.elapsed() < Duration::from_secs(1), "it lives on");
+    }
+    drop(lease);
+    node.wait_until_idle(Duration::from_secs(5));
+}
+
+fn an_endless_kernel_times_out(node: &TestNode) {
+    let request = sluice_wire::control::LeaseRequest { kernel_timeout_ms: 200, ..request(500_000, 64 * MIB) };
+    let lease = lease(&node.address, request);
+    let mut session = Session::open(&node.address, lease.granted.token);
+    start_endless(&mut session);
+    assert_eq!(synchronize(&mut session), Err(CUresult::LAUNCH_TIMEOUT));
+}
+
+/// What a client does before it dies: more with every step.
+fn live(session: &mut Session, steps: u64) {
+    let place = session.base();
+    if steps > 0 {
+        session.queue(&commands::MemoryCommit { address: DevicePtr(place), bytes: 8 * MIB });
+    }
+    if steps > 1 {
+        let data = vec![7; MIB as usize];
+        session.queue(&commands::cuMemcpyHtoDAsync_v2 {
+            dstDevice: DevicePtr(place),
+            srcHost: &data,
+            hStream: NULL,
+        });
+    }
+    if steps > 2 {
+        let module = session.load(PTX);
+        let endless = session.function(module, c"endless");
+        session.launch(endless, 2, &[place]);
+    }
+    if steps > 3 {
+        session.queue(&commands::cuCtxSynchronize {});
+    }
+}
+
+fn clients_killed_at_random_leave_nothing(node: &TestNode) {
+    let seed = u64::from(std::process::id()) * 0x9E37_79B9;
+    println!("seed {seed}");
+    let mut state = seed | 1;
+    let mut random = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    for _ in 0..100 {
+        let lease = lease(&node.address, request(200_000, 64 * MIB));
+        match random(6) {
+            // Dies with the connection just made, before it has read that it is welcome.
+            0 => drop(Connection::greet(&node.address, Purpose::Session { token: lease.granted.token })),
+            steps => {
+                let mut session = Session::open(&node.address, lease.granted.token);
+                live(&mut session, steps - 1);
+                // A reset, as the kernel sends for a killed process with unread data, or an end of file.
+                if random(2) == 0 {
+                    let frame = session.frame(Op::of(Fn::cuCtxSynchronize), &[]);
+                    session.connection.send(&frame[..random(20) as usize]);
+                }
+            }
+        }
+        if random(2) == 0 {
+            drop(lease);
+        }
+    }
+    node.wait_until_idle(Duration::from_secs(10));
+}

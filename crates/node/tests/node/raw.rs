@@ -1,0 +1,182 @@
+//! A client that speaks the protocol by hand, and therefore also wrongly.
+
+use std::ffi::CStr;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use sluice_cuda::CUresult;
+use sluice_wire::control::{Control, LeaseGranted, LeaseRequest, SessionOpen, SessionOpened};
+use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Welcome};
+use sluice_wire::{
+    Command, Decode, FrameDecoder, FunctionId, Header, ImageHash, Kind, ModuleId, Op, ReplyHead, Sticky,
+    commands, decode,
+};
+
+/// Nothing in these tests takes longer, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Any connection to a node.
+pub(crate) struct Connection {
+    pub(crate) stream: TcpStream,
+    decoder: FrameDecoder,
+}
+
+impl Connection {
+    /// Connects and says nothing.
+    pub(crate) fn connect(address: &str) -> Connection {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Connection { stream, decoder: FrameDecoder::new() }
+    }
+
+    /// Connects and is welcome.
+    pub(crate) fn greet(address: &str, purpose: Purpose) -> Connection {
+        let mut connection = Connection::connect(address);
+        connection.send(&Hello { purpose, process: std::process::id() }.to_bytes());
+        let mut welcome = vec![0; Welcome::to_bytes().len()];
+        connection.stream.read_exact(&mut welcome).unwrap();
+        assert!(Welcome::from_bytes(&welcome).unwrap().is_some());
+        connection
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// The next frame; `None` at the end of the connection.
+    pub(crate) fn next(&mut self) -> Option<(Header, Vec<u8>)> {
+        loop {
+            if let Some(frame) = self.decoder.next_frame().unwrap() {
+                return Some((frame.header, frame.payload.to_vec()));
+            }
+            match self.stream.read(self.decoder.space(4096)) {
+                Ok(0) => return None,
+                Ok(got) => self.decoder.received(got),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("nothing came: {error}"),
+            }
+        }
+    }
+
+    /// The end of the connection, whatever comes before it.
+    pub(crate) fn wait_for_end(&mut self) {
+        while self.next().is_some() {}
+    }
+
+    pub(crate) fn ask(&mut self, question: impl Into<Control>) -> Control {
+        let mut bytes = Vec::new();
+        question.into().frame(&mut bytes).unwrap();
+        self.send(&bytes);
+        let (header, payload) = self.next().expect("the node answers");
+        assert_eq!(header.kind, Kind::Control);
+        Control::decode(header.op, &payload).unwrap()
+    }
+}
+
+/// A lease with the connection that holds it.
+pub(crate) struct Lease {
+    pub(crate) connection: Connection,
+    pub(crate) granted: LeaseGranted,
+}
+
+pub(crate) fn request(share_ppm: u32, memory: u64) -> LeaseRequest {
+    LeaseRequest { share_ppm, memory, gpus: 1, hard_cap: false, kernel_timeout_ms: 0, name: "test".into() }
+}
+
+pub(crate) fn lease(address: &str, request: LeaseRequest) -> Lease {
+    let mut connection = Connection::greet(address, Purpose::Control);
+    match connection.ask(request) {
+        Control::LeaseGranted(granted) => Lease { connection, granted },
+        other => panic!("no lease: {other:?}"),
+    }
+}
+
+/// A client program.
+pub(crate) struct Session {
+    pub(crate) connection: Connection,
+    pub(crate) opened: SessionOpened,
+    sequence: u64,
+    ids: u64,
+}
+
+impl Session {
+    pub(crate) fn open(address: &str, token: LeaseToken) -> Session {
+        let mut connection = Connection::greet(address, Purpose::Session { token });
+        let ranges = (0..4).map(|i| (0x2000_0000_0000 + (i << 42), 1 << 40)).collect();
+        match connection.ask(SessionOpen { ranges }) {
+            Control::SessionOpened(opened) => Session { connection, opened, sequence: 0, ids: 100 },
+            other => panic!("no session: {other:?}"),
+        }
+    }
+
+    pub(crate) fn id(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
+    }
+
+    /// Where the session mints addresses.
+    pub(crate) fn base(&self) -> u64 {
+        self.opened.range.expect("the software GPU takes the first offer").0
+    }
+
+    pub(crate) fn frame(&mut self, op: Op, payload: &[u8]) -> Vec<u8> {
+        self.sequence += 1;
+        let header = Header { kind: Kind::Command, device: 0, op: op.0, lane: 0, sequence: self.sequence };
+        let mut bytes = Vec::new();
+        header.frame(&mut bytes, |out| out.extend_from_slice(payload)).unwrap();
+        bytes
+    }
+
+    pub(crate) fn queue<C: Command>(&mut self, command: &C) {
+        let mut payload = Vec::new();
+        command.encode(&mut payload);
+        let frame = self.frame(C::OP, &payload);
+        self.connection.send(&frame);
+    }
+
+    /// Sends a command and waits for its reply; pushes in between are dropped.
+    pub(crate) fn call<C: Command>(&mut self, command: &C) -> Result<Vec<u8>, CUresult> {
+        self.queue(command);
+        loop {
+            let (header, payload) = self.connection.next().expect("the worker answers");
+            match header.kind {
+                // Others answer waiting commands that were only queued.
+                Kind::Reply if header.sequence == self.sequence => {
+                    let (head, fields) = payload.split_at(4);
+                    let head: ReplyHead = decode(head).unwrap();
+                    return CUresult(head.result).ok().map(|()| fields.to_vec());
+                }
+                Kind::Sticky => return Err(CUresult(decode::<Sticky>(&payload).unwrap().result)),
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn read<C: Command, T: for<'a> Decode<'a>>(&mut self, command: &C) -> Result<T, CUresult> {
+        self.call(command).map(|fields| decode(&fields).unwrap())
+    }
+
+    pub(crate) fn load(&mut self, ptx: &str) -> ModuleId {
+        let image = ImageHash(*blake3::hash(ptx.as_bytes()).as_bytes());
+        let (total, bytes) = (ptx.len() as u64, ptx.as_bytes());
+        self.queue(&commands::ImageData { image, offset: 0, total, bytes });
+        let module = ModuleId(self.id());
+        self.call(&commands::cuModuleLoadDataEx { module, image }).unwrap();
+        module
+    }
+
+    pub(crate) fn function(&mut self, module: ModuleId, name: &CStr) -> FunctionId {
+        let hfunc = FunctionId(self.id());
+        self.call(&commands::cuModuleGetFunction { hfunc, hmod: module, name }).unwrap();
+        hfunc
+    }
+
+    pub(crate) fn launch(&mut self, f: FunctionId, blocks: u32, params: &[u64]) {
+        let params: Vec<u8> = params.iter().flat_map(|p| p.to_le_bytes()).collect();
+        let hStream = sluice_wire::StreamId(0);
+        let (grid, block) = ([blocks, 1, 1], [32, 1, 1]);
+        self.queue(&commands::cuLaunchKernel { f, grid, block, sharedMemBytes: 0, hStream, params: &params });
+    }
+}
