@@ -59,6 +59,18 @@ impl Primary {
         }
         self.handle
     }
+
+    /// The context, created if it is not there.
+    fn activate(&mut self, device: &'static Device) -> Arc<Context> {
+        if let Some(context) = &self.context {
+            return Arc::clone(context);
+        }
+        let handle = self.handle();
+        let context = Context::new(handle, device, true, self.flags);
+        CONTEXTS.insert_at(handle, Arc::clone(&context));
+        self.context = Some(Arc::clone(&context));
+        context
+    }
 }
 
 /// The limits that can be read, with their values in a new context, in bytes or counts.
@@ -170,6 +182,19 @@ pub(crate) fn context(handle: CUcontext) -> Result<Arc<Context>> {
     CONTEXTS.get(handle.0).ok_or(Status::INVALID_CONTEXT)
 }
 
+/// The context with this handle, to be made current. CUDA's runtime knows the handle of a primary context from a
+/// hidden table and uses it before anybody has retained it; that brings the context into being.
+pub(crate) fn context_to_use(handle: CUcontext) -> Result<Arc<Context>> {
+    let known = context(handle);
+    if known.is_ok() {
+        return known;
+    }
+    let mut primaries = driver()?.devices.iter().map(|device| (device, device.lock_primary()));
+    let found = primaries.find(|(_, primary)| primary.handle == handle.0 && handle.0 != 0);
+    let (device, mut primary) = found.ok_or(Status::INVALID_CONTEXT)?;
+    Ok(primary.activate(device))
+}
+
 /// The calling thread's current context, whatever state it is in; `None` if there is none.
 pub(crate) fn current_or_none() -> Result<Option<Arc<Context>>> {
     driver()?;
@@ -229,14 +254,7 @@ static OBSERVER: OnceLock<fn(CUcontext)> = OnceLock::new();
 pub(crate) fn retain_primary(device: &'static Device) -> Arc<Context> {
     let mut primary = device.lock_primary();
     primary.retained += 1;
-    if let Some(context) = &primary.context {
-        return Arc::clone(context);
-    }
-    let handle = primary.handle();
-    let context = Context::new(handle, device, true, primary.flags);
-    CONTEXTS.insert_at(handle, Arc::clone(&context));
-    primary.context = Some(Arc::clone(&context));
-    context
+    primary.activate(device)
 }
 
 /// Gives one retain back; the last one destroys the context.

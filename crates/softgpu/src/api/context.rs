@@ -130,7 +130,7 @@ pub(crate) unsafe extern "C" fn cuCtxDestroy_v2(ctx: CUcontext) -> CUresult {
 
 pub(crate) unsafe extern "C" fn cuCtxPushCurrent_v2(ctx: CUcontext) -> CUresult {
     call(|| {
-        context::push(context::context(ctx)?);
+        context::push(context::context_to_use(ctx)?);
         Ok(())
     })
 }
@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C" fn cuCtxPopCurrent_v2(place: *mut CUcontext) -> CUr
 pub(crate) unsafe extern "C" fn cuCtxSetCurrent(ctx: CUcontext) -> CUresult {
     call(|| {
         driver()?;
-        let context = if ctx.is_null() { None } else { Some(context::context(ctx)?) };
+        let context = if ctx.is_null() { None } else { Some(context::context_to_use(ctx)?) };
         context::set_current(context);
         Ok(())
     })
