@@ -21,7 +21,7 @@ mod warp;
 
 use std::collections::HashMap;
 
-use sluice_ptx::ast::{Body, Function, Instruction, Module, Operand, Statement};
+use sluice_ptx::ast::{Body, Function, Guard, Instruction, Module, Operand, Statement};
 use sluice_ptx::{Modifier, Opcode};
 
 pub use layout::{Global, GlobalRelocation, module_globals};
@@ -33,7 +33,8 @@ use crate::ssa::{Variable, Variables};
 use crate::types::{BlockId, GlobalId, InstId, Type, Value};
 use layout::{Home, Layout};
 
-/// The most instructions that one kernel may have, inlined functions counted as often as they are called.
+/// The most instructions (and blocks, and registers) that one kernel may have, inlined functions counted as often as they
+/// are called.
 pub const INSTRUCTIONS_MAX: usize = 4 << 20;
 
 /// The deepest nesting of calls.
@@ -51,6 +52,8 @@ pub fn lower_kernel(module: &Module, entry: &str) -> Result<Kernel, LowerError> 
     lowering.run(function).map_err(|kind| fail(lowering.line, kind))?;
     let Lowering { mut kernel, variables, .. } = lowering;
     variables.finish(&mut kernel);
+    // The parser does not look at types, so a text can ask for what no instruction can do.
+    crate::verify::verify(&kernel).map_err(|error| fail(0, LowerErrorKind::IllTyped(error.to_string())))?;
     Ok(kernel)
 }
 
@@ -73,6 +76,8 @@ pub enum LowerErrorKind {
     Unsupported(String),
     #[error("operands of {0} that PTX does not allow")]
     Malformed(String),
+    #[error("an instruction with registers of the wrong type ({0})")]
+    IllTyped(String),
     #[error("{0} is not defined in this module")]
     Unresolved(String),
     #[error("a call to {0}, which calls itself: recursion is not supported by the software GPU")]
@@ -211,7 +216,8 @@ impl<'m> Lowering<'m> {
                     self.call(call)?;
                 }
             }
-            if self.kernel.insts.len() > INSTRUCTIONS_MAX {
+            let largest = self.kernel.insts.len().max(self.kernel.blocks.len()).max(self.variables.len());
+            if largest > INSTRUCTIONS_MAX {
                 return Err(LowerErrorKind::TooLarge);
             }
         }
@@ -261,13 +267,7 @@ impl<'m> Lowering<'m> {
     // ---- Instructions -------------------------------------------------------------------------------------
 
     fn instruction(&mut self, i: &'m Instruction) -> Lowered {
-        let guard = match i.guard {
-            None => None,
-            Some(guard) => {
-                let value = self.register(guard.register);
-                Some(if guard.is_negated { self.build().unary(UnaryOp::Not, value) } else { value })
-            }
-        };
+        let guard = i.guard.map(|guard| self.guard_value(guard));
         match i.opcode {
             Opcode::Bra => self.branch(i, guard),
             Opcode::Brx | Opcode::Ret | Opcode::Exit | Opcode::Trap => {
@@ -281,6 +281,12 @@ impl<'m> Lowering<'m> {
                 result
             }
         }
+    }
+
+    fn guard_value(&mut self, guard: Guard) -> Value {
+        let value = self.register(guard.register);
+        let value = self.coerce(value, Type::I1, false);
+        if guard.is_negated { self.build().unary(UnaryOp::Not, value) } else { value }
     }
 
     fn branch(&mut self, i: &'m Instruction, guard: Option<Value>) -> Lowered {

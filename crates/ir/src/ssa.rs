@@ -43,6 +43,15 @@ impl Variables {
         Variable(self.types.len() as u32 - 1)
     }
 
+    /// The number of variables declared.
+    pub fn len(&self) -> usize {
+        self.types.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.types.is_empty()
+    }
+
     pub fn ty(&self, variable: Variable) -> Type {
         self.types[variable.0 as usize]
     }

@@ -17,7 +17,7 @@
 
 use crate::analysis::{Cfg, Dominators, Loops};
 use crate::inst::{ConvertOp, Inst, Space, UnaryOp};
-use crate::kernel::{Definition, InstData, Kernel, Target};
+use crate::kernel::{Definition, InstData, Kernel, Target, Terminator};
 use crate::types::{BlockId, InstId, Type, Value};
 
 /// The first thing wrong with a kernel.
@@ -217,6 +217,11 @@ impl Verifier<'_> {
         });
         if let Some(value) = missing {
             return Err(Defect::Dominance { value, user: "the terminator".into() });
+        }
+        match &block.terminator {
+            Terminator::Branch { cond, .. } => self.want_for(&"branch", *cond, Type::I1)?,
+            Terminator::Switch { index, .. } => self.want_for(&"switch", *index, Type::I32)?,
+            _ => {}
         }
         block.terminator.targets().try_for_each(|target| self.check_target(target))
     }

@@ -14,7 +14,7 @@
 use crate::analysis::divergence::Regions;
 use crate::analysis::ranges::Ranges;
 use crate::inst::{
-    BinaryOp, ConvertOp, Inst, MatchKind, ShuffleMode, Space, SpecialRegister, UnaryOp, Window,
+    BinaryOp, ConvertOp, Inst, IntCond, MatchKind, ShuffleMode, Space, SpecialRegister, UnaryOp, Window,
 };
 use crate::kernel::{Definition, InstData, Kernel};
 use crate::types::{BlockId, Type, Value};
@@ -207,6 +207,11 @@ impl Solver<'_> {
                 (ConvertOp::Bitcast, affine @ Affine { .. }) if ty.is_int() => affine,
                 _ => Varying,
             }),
+            Inst::Compare { cond, args, .. } => match (shape(args[0])?, shape(args[1])?) {
+                (Uniform, Uniform) => Some(Uniform),
+                (_, Uniform) if self.is_whole_rows(*cond, *args) => Some(Uniform),
+                _ => Some(Varying),
+            },
             Inst::Select { cond, args, .. } => match shape(*cond)? {
                 Uniform => Some(join(shape(args[0])?, shape(args[1])?)),
                 _ => Some(Varying),
@@ -306,6 +311,18 @@ impl Solver<'_> {
             },
             _ => Varying,
         }
+    }
+
+    /// Whether a comparison with a constant has a multiple of 32 for its border, so that no warp lies on both sides.
+    fn is_whole_rows(&self, cond: IntCond, args: [Value; 2]) -> bool {
+        use IntCond::*;
+        let Some(limit) = self.kernel.constant(args[1]) else { return false };
+        let border = match cond {
+            LtU | GeU | LtS | GeS => limit,
+            LeU | GtU | LeS | GtS => limit.wrapping_add(1),
+            Eq | Ne => return false,
+        };
+        border % 32 == 0 && self.in_row(args[0])
     }
 
     /// Whether lane l holds `32 * n + l` for some uniform n, far from overflow.

@@ -12,10 +12,7 @@ use crate::types::{Type, Value};
 impl<'m> Lowering<'m> {
     pub(super) fn call(&mut self, call: &'m Call) -> Lowered {
         let Callee::Function(name) = &call.callee else { return Err(LowerErrorKind::IndirectCall) };
-        let guard = call.guard.map(|guard| {
-            let value = self.register(guard.register);
-            if guard.is_negated { self.build().unary(crate::inst::UnaryOp::Not, value) } else { value }
-        });
+        let guard = call.guard.map(|guard| self.guard_value(guard));
         self.branch_around(guard, |lowering| match resolve_function(lowering.module, name) {
             Some(callee) if callee.body.is_some() => lowering.inline(call, callee),
             _ => lowering.call_runtime(call, name),

@@ -17,10 +17,10 @@ impl<'m> Lowering<'m> {
         if i.has(Modifier::Nc) || matches!(place.space, Space::Param | Space::Const) {
             order = MemoryOrder::INVARIANT;
         }
-        let results = parts(operand(i, 0)?);
+        let results = parts(i, operand(i, 0)?)?;
         if ptx == PtxType::B128 {
             for (index, result) in results.iter().enumerate() {
-                let place = Place { offset: place.offset + 16 * index as i32, ..place };
+                let place = Place { offset: place.offset.wrapping_add(16 * index as i32), ..place };
                 let halves = self.load(place, Type::I64, 2, order);
                 self.write_wide(i, result, [halves[0], halves[1]])?;
             }
@@ -43,7 +43,7 @@ impl<'m> Lowering<'m> {
         let ptx = ptx_type(i)?;
         let place = self.place(address(i, 0)?, named_space(i))?;
         let order = memory_order(i, Ordering::Weak);
-        let sources = parts(operand(i, 1)?);
+        let sources = parts(i, operand(i, 1)?)?;
         let mut values = Vec::with_capacity(sources.len());
         let ty = if ptx == PtxType::B128 { Type::I64 } else { register_type(ptx) };
         for source in sources {
@@ -69,13 +69,14 @@ impl<'m> Lowering<'m> {
         }
         let op = atomic_op(i, ptx)?;
         let ty = register_type(ptx);
-        let results = if has_result { parts(operand(i, 0)?) } else { &[] };
-        let args = parts(operand(i, first + 1)?);
+        let results = if has_result { parts(i, operand(i, 0)?)? } else { &[] };
+        let args = parts(i, operand(i, first + 1)?)?;
         if has_result && results.len() != args.len() && !matches!(results, [Operand::Sink]) {
             return Err(malformed(i));
         }
         for (index, arg) in args.iter().enumerate() {
-            let place = Place { offset: place.offset + (ty.bytes() as i32) * index as i32, ..place };
+            let place =
+                Place { offset: place.offset.wrapping_add(ty.bytes() as i32 * index as i32), ..place };
             let mut arg = self.read(arg, ty)?;
             let mut compare = None;
             if i.has(Modifier::Cas) {
@@ -166,7 +167,7 @@ impl<'m> Lowering<'m> {
                 None => is_wanted,
             };
             self.guard = Some(guard);
-            let place = Place { offset: from.offset + 4 * index as i32, ..from };
+            let place = Place { offset: from.offset.wrapping_add(4 * index as i32), ..from };
             let value = self.load(place, Type::I32, 1, MemoryOrder::WEAK)[0];
             self.guard = outer;
             // The last word may be wanted in part.
@@ -191,10 +192,11 @@ fn address(i: &Instruction, index: usize) -> Lowered<&Address> {
 }
 
 /// The elements of a vector operand, or the one operand.
-fn parts(operand: &Operand) -> &[Operand] {
+fn parts<'i>(i: &Instruction, operand: &'i Operand) -> Lowered<&'i [Operand]> {
     match operand {
-        Operand::Vector(parts) => parts,
-        one => std::slice::from_ref(one),
+        Operand::Vector(parts) if matches!(parts.len(), 1 | 2 | 4 | 8) => Ok(parts),
+        Operand::Vector(_) => Err(malformed(i)),
+        one => Ok(std::slice::from_ref(one)),
     }
 }
 

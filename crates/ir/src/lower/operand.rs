@@ -85,7 +85,8 @@ impl<'m> Lowering<'m> {
             }
             Operand::NegatedRegister(register) => {
                 let value = self.register(*register);
-                self.build().unary(UnaryOp::Not, value)
+                let value = self.build().unary(UnaryOp::Not, value);
+                self.coerce(value, ty, false)
             }
             Operand::Special(register) => {
                 let value = self.special(*register);
