@@ -2,8 +2,9 @@
 //!
 //! numba-cuda hands LTO code to nvJitLink, which makes machine code of it, wherever it finds that library. Where it
 //! does not, it hands PTX to the driver, and PTX is what a software GPU runs. `sluice run` names this library in
-//! `LD_AUDIT` when the leased GPU is a software one. Only loads by Python itself (through `ctypes`) fail, with the
-//! ordinary "cannot open shared object file"; cuSPARSE and others that are linked with nvJitLink still get it.
+//! `LD_AUDIT` when the leased GPU is a software one. Only loads by Python itself (through `ctypes`) get this library,
+//! which has no function of nvJitLink's, in its place; cuSPARSE and others that are linked with nvJitLink still get it.
+//! (A load that fails would not do: the file is there, so cuda-bindings takes that for a broken installation.)
 //!
 //! An auditor lives in a link namespace of its own, so nothing of the program is interposed on, and calls through
 //! symbols cost what they always cost.
@@ -22,7 +23,7 @@ pub extern "C" fn la_version(offered: c_uint) -> c_uint {
     offered.min(INTERFACE_VERSION)
 }
 
-/// Called for every name that the dynamic linker is about to try; a null answer says "not there".
+/// Called for every name that the dynamic linker is about to try; the answer is the name that it tries.
 ///
 /// # Safety
 /// The dynamic linker calls it with a NUL-terminated name and with the cookie of the object that asks.
@@ -35,9 +36,18 @@ pub unsafe extern "C" fn la_objsearch(
     // SAFETY: the dynamic linker passes a NUL-terminated string that outlives the call.
     let text = unsafe { CStr::from_ptr(name) }.to_bytes();
     if file_name(text).starts_with(b"libnvJitLink.so") && cookie as usize == CTYPES.load(Ordering::Relaxed) {
-        return std::ptr::null();
+        return own_path();
     }
     name
+}
+
+/// Where this library was loaded from; null, which says "not there", if the system does not know.
+fn own_path() -> *const c_char {
+    // SAFETY: all zeros is a value of this structure of pointers.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: the address is one of this library, and the place for the answer is on the stack.
+    let found = unsafe { libc::dladdr(la_version as *const libc::c_void, &mut info) };
+    if found == 0 { std::ptr::null() } else { info.dli_fname }
 }
 
 /// Called for every object that has been loaded; the answer asks for no symbol-binding callbacks.
