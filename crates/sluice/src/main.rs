@@ -1,9 +1,61 @@
+//! The `sluice` binary: runs programs on a share of a GPU, lends GPUs, and answers questions about them.
+//!
+//! Data go to stdout, everything else to stderr. It is also the worker that a node starts, and, under the name
+//! `nvidia-smi`, the tool that programs under a lease find by that name.
+
 mod child;
 mod cli;
+mod doctor;
+mod place;
 mod quantity;
+mod query;
+mod run;
+mod smi;
 mod surroundings;
 mod table;
 
-fn main() {
-    let _ = <cli::Cli as clap::Parser>::parse();
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let called_as = std::env::args_os().next().unwrap_or_default();
+    if Path::new(&called_as).file_name() == Some(OsStr::new("nvidia-smi")) {
+        return answer(smi::run(&smi::Cli::parse().arguments));
+    }
+    match Cli::parse().command {
+        Command::Run(arguments) => match run::run(&arguments) {
+            // The process must end with this very code; what is left has been dropped.
+            Ok(code) => std::process::exit(code),
+            Err(failure) => {
+                complain(&failure.message);
+                std::process::exit(failure.exit_code)
+            }
+        },
+        Command::Node(arguments) => answer(place::serve(&arguments)),
+        Command::Worker { arguments } => place::worker(&arguments),
+        Command::Gpus(arguments) => answer(query::gpus(&arguments)),
+        Command::Sessions(arguments) => answer(query::sessions(&arguments)),
+        Command::Doctor(arguments) => answer(doctor::run(&arguments)),
+        Command::Smi(arguments) => answer(smi::run(&arguments)),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn answer(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        complain(&format!("{error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+fn complain(message: &str) {
+    eprintln!("sluice: {message}");
 }

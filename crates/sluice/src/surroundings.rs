@@ -10,6 +10,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
+use sluice_wire::address::SESSION_VARIABLE;
+
 /// A library that Sluice brings, and the names that programs know it by.
 struct ClientLibrary {
     /// As cargo builds it.
@@ -70,17 +72,50 @@ impl Libraries {
     }
 }
 
-/// The folder of links, and the environment that points to it. Dropping it removes the folder.
+/// A folder that only this user can enter, for as long as this value lives.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> io::Result<Scratch> {
+        let base = std::env::temp_dir();
+        for attempt in 0..100u32 {
+            let folder = base.join(format!("sluice-{}-{attempt}", std::process::id()));
+            match fs::DirBuilder::new().mode(0o700).create(&folder) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                done => return done.map(|()| Scratch(folder)),
+            }
+        }
+        let message = format!("no free folder name in {}", base.display());
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, message))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The environment that points a program to its libraries and its lease.
 pub(crate) struct Surroundings {
-    folder: PathBuf,
     environment: Vec<(OsString, OsString)>,
 }
 
 impl Surroundings {
-    /// `session` is what the client library attaches with; `software` says that the leased GPU runs PTX only.
-    pub(crate) fn prepare(libraries: &Libraries, session: &str, software: bool) -> io::Result<Surroundings> {
-        let mut this = Surroundings { folder: fresh_folder()?, environment: Vec::new() };
-        let (lib, bin) = (this.folder.join("lib"), this.folder.join("bin"));
+    /// Places links in `folder`. `session` is what the client library attaches with; `software` says that the leased
+    /// GPU runs PTX only.
+    pub(crate) fn prepare(
+        folder: &Path,
+        libraries: &Libraries,
+        session: &str,
+        software: bool,
+    ) -> io::Result<Surroundings> {
+        let mut this = Surroundings { environment: Vec::new() };
+        let (lib, bin) = (folder.join("lib"), folder.join("bin"));
         fs::create_dir(&lib)?;
         fs::create_dir(&bin)?;
         link_all(&lib, &CUDA, &libraries.cuda)?;
@@ -91,7 +126,7 @@ impl Surroundings {
 
         this.prepend("LD_LIBRARY_PATH", &lib);
         this.prepend("PATH", &bin);
-        this.set("SLUICE_SESSION", session);
+        this.set(SESSION_VARIABLE, session);
         if software {
             this.ask_for_ptx(libraries);
         }
@@ -137,12 +172,6 @@ impl Surroundings {
     }
 }
 
-impl Drop for Surroundings {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
 /// An empty entry in a search path means the current folder; an empty variable must not become one.
 fn non_empty(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
@@ -152,27 +181,14 @@ fn link_all(folder: &Path, library: &ClientLibrary, target: &Path) -> io::Result
     library.names.iter().try_for_each(|name| symlink(target, folder.join(name)))
 }
 
-/// A new folder that only this user can enter.
-fn fresh_folder() -> io::Result<PathBuf> {
-    let base = std::env::temp_dir();
-    for attempt in 0..100u32 {
-        let folder = base.join(format!("sluice-{}-{attempt}", std::process::id()));
-        match fs::DirBuilder::new().mode(0o700).create(&folder) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-            done => return done.map(|()| folder),
-        }
-    }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("no free folder name in {}", base.display())))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn build_folder() -> PathBuf {
-        let folder = fresh_folder().expect("a folder");
-        fs::write(folder.join(CUDA.built), "").expect("a file");
-        fs::write(folder.join(NO_JITLINK.built), "").expect("a file");
+    fn build_folder() -> Scratch {
+        let folder = Scratch::new().expect("a folder");
+        fs::write(folder.path().join(CUDA.built), "").expect("a file");
+        fs::write(folder.path().join(NO_JITLINK.built), "").expect("a file");
         folder
     }
 
@@ -191,29 +207,29 @@ mod tests {
 
     #[test]
     fn programs_find_the_client_library_first() {
-        let build = build_folder();
-        let libraries = Libraries::find_in(std::slice::from_ref(&build)).expect("found");
+        let (build, scratch) = (build_folder(), Scratch::new().expect("a folder"));
+        let libraries = Libraries::find_in(&[build.path().into()]).expect("found");
         assert!(libraries.nvml.is_none());
-        let surroundings = Surroundings::prepare(&libraries, "tcp:host:1#token", false).expect("prepared");
-        let folder = surroundings.folder.clone();
+        let folder = scratch.path().to_path_buf();
+        let surroundings =
+            Surroundings::prepare(&folder, &libraries, "token@host:1", false).expect("prepared");
         let search = value(&surroundings, "LD_LIBRARY_PATH").expect("set");
         assert!(search.starts_with(&format!("{}/lib", folder.display())), "{search}");
         assert_eq!(fs::read_link(folder.join("lib/libcuda.so.1")).expect("a link"), libraries.cuda);
-        assert_eq!(value(&surroundings, "SLUICE_SESSION").as_deref(), Some("tcp:host:1#token"));
+        assert_eq!(value(&surroundings, "SLUICE_SESSION").as_deref(), Some("token@host:1"));
         // With an NVIDIA GPU, nothing else.
         assert_eq!(surroundings.environment().len(), 3);
-        drop(surroundings);
+        drop(scratch);
         assert!(!folder.exists());
-        fs::remove_dir_all(build).expect("removed");
     }
 
     #[test]
     fn a_software_gpu_asks_for_ptx() {
-        let build = build_folder();
-        let libraries = Libraries::find_in(std::slice::from_ref(&build)).expect("found");
-        let surroundings = Surroundings::prepare(&libraries, "session", true).expect("prepared");
+        let (build, scratch) = (build_folder(), Scratch::new().expect("a folder"));
+        let libraries = Libraries::find_in(&[build.path().into()]).expect("found");
+        let surroundings =
+            Surroundings::prepare(scratch.path(), &libraries, "session", true).expect("prepared");
         assert_eq!(value(&surroundings, "CUPY_COMPILE_WITH_PTX").as_deref(), Some("1"));
         assert!(value(&surroundings, "LD_AUDIT").expect("set").ends_with(NO_JITLINK.built));
-        fs::remove_dir_all(build).expect("removed");
     }
 }

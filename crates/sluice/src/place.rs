@@ -1,0 +1,122 @@
+//! Where a program runs: on a node somewhere, or on a private one inside this process.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use sluice_node::{GpuSelection, Listen, Node, NodeConfig, Stopper};
+use sluice_wire::address::Endpoint;
+
+use crate::cli::{GpuChoice, NodeArgs};
+
+/// The environment variable that names the node to use.
+const NODE_VARIABLE: &str = "SLUICE_NODE";
+
+/// The node that the command line or the environment names, if any.
+pub(crate) fn named_node(option: Option<&str>) -> Result<Option<Endpoint>> {
+    let named = match option {
+        Some(text) => Some(text.to_string()),
+        None => std::env::var(NODE_VARIABLE).ok().filter(|text| !text.is_empty()),
+    };
+    named.map(|text| text.parse().map_err(anyhow::Error::from)).transpose()
+}
+
+/// A node that lives as long as this value.
+pub(crate) struct PrivateNode {
+    pub(crate) address: Endpoint,
+    stopper: Stopper,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PrivateNode {
+    /// Listens on a socket in `folder`, which only this user can enter.
+    pub(crate) fn start(gpus: &GpuChoice, folder: &Path) -> Result<PrivateNode> {
+        let socket = folder.join("node.sock");
+        let config = NodeConfig {
+            listen: vec![Listen::Unix(socket.clone())],
+            gpus: selection(gpus),
+            ..NodeConfig::default()
+        };
+        let node = Node::bind(&config).context("cannot start a node on this machine")?;
+        let stopper = node.stopper();
+        let serve = move || {
+            if let Err(error) = node.run() {
+                eprintln!("sluice: the private node failed: {error}");
+            }
+        };
+        let thread = std::thread::Builder::new().name("node".into()).spawn(serve)?;
+        Ok(PrivateNode { address: Endpoint::Unix(socket), stopper, thread: Some(thread) })
+    }
+}
+
+impl Drop for PrivateNode {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// `sluice node`: serves until SIGINT or SIGTERM.
+pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
+    let listen: Listen = arguments.listen.parse().map_err(anyhow::Error::msg)?;
+    let config =
+        NodeConfig { listen: vec![listen], gpus: selection(&arguments.gpus), ..NodeConfig::default() };
+    let signals = EndSignals::block()?;
+    let node = Node::bind(&config)?;
+    for address in node.addresses() {
+        println!("listening on {address}");
+    }
+    let stopper = node.stopper();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        signals.wait();
+        stopper.stop();
+    })?;
+    node.run()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `sluice worker`, started by a node.
+pub(crate) fn worker(arguments: &[std::ffi::OsString]) -> ExitCode {
+    sluice_worker::main(arguments)
+}
+
+fn selection(gpus: &GpuChoice) -> GpuSelection {
+    match gpus {
+        GpuChoice::Auto => GpuSelection::Auto,
+        GpuChoice::Nvidia => GpuSelection::Nvidia,
+        GpuChoice::Software { count, memory } => {
+            GpuSelection::Software { count: *count, memory: memory.map(|memory| memory.bytes()) }
+        }
+    }
+}
+
+/// The signals that end a node in good order. Blocked in all threads, and waited for by one.
+struct EndSignals(libc::sigset_t);
+
+impl EndSignals {
+    /// Called before any thread starts, so that all of them inherit the mask.
+    fn block() -> Result<EndSignals> {
+        let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises the set before the others read it.
+        let (set, result) = unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
+            libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+            let result = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            (set.assume_init(), result)
+        };
+        if result != 0 {
+            return Err(std::io::Error::from_raw_os_error(result)).context("blocking signals");
+        }
+        Ok(EndSignals(set))
+    }
+
+    fn wait(&self) {
+        let mut signal = 0;
+        // SAFETY: the set is initialised and `signal` outlives the call.
+        unsafe { libc::sigwait(&self.0, &mut signal) };
+    }
+}

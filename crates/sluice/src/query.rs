@@ -1,0 +1,214 @@
+//! `sluice gpus` and `sluice sessions`: what a node says about itself, for people and for programs.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use sluice_control::{Connection, uuid_text};
+use sluice_wire::address::Endpoint;
+use sluice_wire::control::{Control, GpuStatus, SessionStatus, Status, StatusRequest};
+
+use crate::cli::{GpuChoice, Output, QueryArgs};
+use crate::place::{self, PrivateNode};
+use crate::quantity::{Memory, Period};
+use crate::run::share_text;
+use crate::surroundings::Scratch;
+use crate::table::{self, Align};
+
+/// Without a node: the GPUs that a private node on this machine would have.
+pub(crate) fn gpus(arguments: &QueryArgs) -> Result<ExitCode> {
+    let status = match place::named_node(arguments.node.as_deref())? {
+        Some(node) => status_of(&node)?,
+        None => {
+            let scratch = Scratch::new()?;
+            let node = PrivateNode::start(&GpuChoice::Auto, scratch.path())?;
+            status_of(&node.address)?
+        }
+    };
+    let rows: Vec<GpuRow> = status.gpus.iter().map(GpuRow::from).collect();
+    match arguments.output {
+        Output::Json => print_json(&rows)?,
+        Output::Table => {
+            print!("{}", table::render(GPU_COLUMNS, &rows.iter().map(GpuRow::cells).collect::<Vec<_>>()))
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn sessions(arguments: &QueryArgs) -> Result<ExitCode> {
+    let Some(node) = place::named_node(arguments.node.as_deref())? else {
+        bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE");
+    };
+    let status = status_of(&node)?;
+    let rows: Vec<SessionRow> = status.sessions.iter().map(SessionRow::from).collect();
+    match arguments.output {
+        Output::Json => print_json(&rows)?,
+        Output::Table if rows.is_empty() => eprintln!("no program uses {node} now"),
+        Output::Table => {
+            print!(
+                "{}",
+                table::render(SESSION_COLUMNS, &rows.iter().map(SessionRow::cells).collect::<Vec<_>>())
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn status_of(node: &Endpoint) -> Result<Status> {
+    let mut connection = Connection::open(node)?;
+    match connection.ask(StatusRequest {})? {
+        Control::Status(status) => Ok(status),
+        _ => Err(connection.unexpected().into()),
+    }
+}
+
+fn print_json(rows: &impl Serialize) -> Result<()> {
+    println!("{}", serde_json::to_string_pretty(rows)?);
+    Ok(())
+}
+
+/// A GPU as JSON; memory in bytes, shares in millionths.
+#[derive(Serialize)]
+struct GpuRow {
+    index: u32,
+    name: String,
+    uuid: String,
+    software: bool,
+    memory: u64,
+    memory_leased: u64,
+    memory_used: u64,
+    share_leased_ppm: u32,
+    sessions: u32,
+    busy_ppm: u32,
+    compute_capability: String,
+    driver_version: u32,
+}
+
+const GPU_COLUMNS: &[(&str, Align)] = &[
+    ("GPU", Align::Right),
+    ("NAME", Align::Left),
+    ("CC", Align::Left),
+    ("MEMORY", Align::Right),
+    ("LEASED", Align::Right),
+    ("USED", Align::Right),
+    ("SHARE LEASED", Align::Right),
+    ("BUSY", Align::Right),
+    ("SESSIONS", Align::Right),
+];
+
+impl From<&GpuStatus> for GpuRow {
+    fn from(gpu: &GpuStatus) -> GpuRow {
+        let (major, minor) = gpu.compute_capability;
+        GpuRow {
+            index: gpu.index,
+            name: gpu.name.clone(),
+            uuid: uuid_text(gpu.uuid),
+            software: gpu.is_software,
+            memory: gpu.memory,
+            memory_leased: gpu.memory_leased,
+            memory_used: gpu.memory_used,
+            share_leased_ppm: gpu.share_leased_ppm,
+            sessions: gpu.sessions,
+            busy_ppm: gpu.busy_ppm,
+            compute_capability: format!("{major}.{minor}"),
+            driver_version: gpu.driver_version,
+        }
+    }
+}
+
+impl GpuRow {
+    fn cells(&self) -> Vec<String> {
+        let memory = |bytes| Memory::from_bytes(bytes).to_string();
+        vec![
+            self.index.to_string(),
+            self.name.clone(),
+            self.compute_capability.clone(),
+            memory(self.memory),
+            memory(self.memory_leased),
+            memory(self.memory_used),
+            share_text(self.share_leased_ppm),
+            share_text(self.busy_ppm / 10_000 * 10_000),
+            self.sessions.to_string(),
+        ]
+    }
+}
+
+/// A session as JSON; memory in bytes, times in the unit that their name says.
+#[derive(Serialize)]
+struct SessionRow {
+    session: u64,
+    lease: u64,
+    name: String,
+    process: u32,
+    peer: String,
+    gpu: u32,
+    share_ppm: u32,
+    hard_cap: bool,
+    memory: u64,
+    memory_used: u64,
+    kernels: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    busy_us: u64,
+    age_ms: u64,
+}
+
+const SESSION_COLUMNS: &[(&str, Align)] = &[
+    ("SESSION", Align::Right),
+    ("PROGRAM", Align::Left),
+    ("CLIENT", Align::Left),
+    ("GPU", Align::Right),
+    ("SHARE", Align::Right),
+    ("MEMORY", Align::Right),
+    ("USED", Align::Right),
+    ("KERNELS", Align::Right),
+    ("GPU TIME", Align::Right),
+    ("IN", Align::Right),
+    ("OUT", Align::Right),
+    ("AGE", Align::Right),
+];
+
+impl From<&SessionStatus> for SessionRow {
+    fn from(session: &SessionStatus) -> SessionRow {
+        SessionRow {
+            session: session.session,
+            lease: session.lease,
+            name: session.name.clone(),
+            process: session.process,
+            peer: session.peer.clone(),
+            gpu: session.gpu,
+            share_ppm: session.share_ppm,
+            hard_cap: session.hard_cap,
+            memory: session.memory,
+            memory_used: session.memory_used,
+            kernels: session.kernels,
+            bytes_in: session.bytes_in,
+            bytes_out: session.bytes_out,
+            busy_us: session.busy_us,
+            age_ms: session.age_ms,
+        }
+    }
+}
+
+impl SessionRow {
+    fn cells(&self) -> Vec<String> {
+        let memory = |bytes| Memory::from_bytes(bytes).to_string();
+        let period = |duration| Period::from_duration(duration).to_string();
+        let cap = if self.hard_cap { " hard" } else { "" };
+        vec![
+            self.session.to_string(),
+            self.name.clone(),
+            self.peer.clone(),
+            self.gpu.to_string(),
+            format!("{}{cap}", share_text(self.share_ppm)),
+            memory(self.memory),
+            memory(self.memory_used),
+            self.kernels.to_string(),
+            period(Duration::from_micros(self.busy_us)),
+            memory(self.bytes_in),
+            memory(self.bytes_out),
+            period(Duration::from_millis(self.age_ms)),
+        ]
+    }
+}

@@ -1,0 +1,152 @@
+//! `sluice run`: a lease, surroundings in which a program finds it, the program, and what it used.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use sluice_control::Connection;
+use sluice_wire::address::{Endpoint, SessionAddress};
+use sluice_wire::control::{Control, DeviceSnapshot, LeaseGranted, LeaseRequest, Usage, UsageRequest};
+
+use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
+use crate::cli::{Cap, GpuChoice, RunArgs};
+use crate::place::{self, PrivateNode};
+use crate::quantity::{Memory, Period, Share};
+use crate::surroundings::{Libraries, Scratch, Surroundings};
+
+/// Runs the program to its end; the answer is the exit code, as a shell's.
+pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
+    let program = arguments.program.first().map(OsString::as_os_str).unwrap_or_default();
+    child::find_program(program, std::env::var_os("PATH").as_deref())?;
+    let libraries = Libraries::find().map_err(failed)?;
+    let scratch = Scratch::new().map_err(|error| failed(format!("a temporary folder: {error}")))?;
+
+    let named = place::named_node(arguments.node.as_deref()).map_err(failed)?;
+    // Fields of a struct would drop in the same order: the lease before its node, the folder last.
+    let private = match named.is_none() || arguments.gpus.is_some() {
+        true => Some(start_private(arguments, scratch.path())?),
+        false => None,
+    };
+    let address = match (&private, named) {
+        (Some(private), _) => private.address.clone(),
+        (None, Some(named)) => named,
+        (None, None) => return Err(failed("no node")),
+    };
+    let mut connection = Connection::open(&address).map_err(failed)?;
+    let lease = take_lease(&mut connection, arguments)?;
+    if !arguments.quiet {
+        eprintln!("sluice: {}", granted_line(&lease, arguments, &address, private.is_some()));
+    }
+
+    let session = SessionAddress { node: address, token: lease.token }.to_string();
+    let software = lease.devices.iter().any(|device| device.is_software);
+    let surroundings = Surroundings::prepare(scratch.path(), &libraries, &session, software)
+        .map_err(|error| failed(format!("{}: {error}", scratch.path().display())))?;
+    let status = child::run_to_end(&arguments.program, surroundings.environment())?;
+
+    if !arguments.quiet {
+        match connection.ask(UsageRequest {}) {
+            Ok(Control::Usage(usage)) => eprintln!("sluice: {}", usage_line(&usage)),
+            Ok(_) => eprintln!("sluice: {}", connection.unexpected()),
+            Err(failure) => eprintln!("sluice: {failure}"),
+        }
+    }
+    Ok(child::exit_code(status))
+}
+
+fn failed(message: impl ToString) -> NotStarted {
+    NotStarted { message: message.to_string(), exit_code: EXIT_SLUICE_FAILED }
+}
+
+fn start_private(arguments: &RunArgs, folder: &Path) -> Result<PrivateNode, NotStarted> {
+    let gpus = arguments.gpus.as_ref().unwrap_or(&GpuChoice::Auto);
+    PrivateNode::start(gpus, folder).map_err(|error| failed(format!("{error:#}")))
+}
+
+fn take_lease(connection: &mut Connection, arguments: &RunArgs) -> Result<LeaseGranted, NotStarted> {
+    let timeout_ms = arguments.kernel_timeout.map_or(0, |timeout| timeout.duration().as_millis());
+    let request = LeaseRequest {
+        share_ppm: arguments.share.ppm(),
+        memory: arguments.memory.map_or(0, Memory::bytes),
+        gpus: arguments.gpu_count,
+        hard_cap: arguments.cap == Cap::Hard,
+        kernel_timeout_ms: u32::try_from(timeout_ms).unwrap_or(u32::MAX),
+        name: program_name(&arguments.program),
+    };
+    match connection.ask(request).map_err(failed)? {
+        Control::LeaseGranted(lease) => Ok(lease),
+        Control::LeaseRefused(refused) => Err(failed(refused.reason)),
+        _ => Err(failed(connection.unexpected())),
+    }
+}
+
+/// What `sluice sessions` shows of a command line: the program's file name and its first argument.
+fn program_name(words: &[OsString]) -> String {
+    const CHARACTERS_MAX: usize = 60;
+    let file_name = |word: &OsString| {
+        let name = Path::new(word).file_name().unwrap_or(word);
+        name.to_string_lossy().into_owned()
+    };
+    let name = words.iter().take(2).map(file_name).collect::<Vec<_>>().join(" ");
+    name.chars().filter(|c| !c.is_control()).take(CHARACTERS_MAX).collect()
+}
+
+fn granted_line(lease: &LeaseGranted, arguments: &RunArgs, node: &Endpoint, private: bool) -> String {
+    let gpus = match lease.devices.as_slice() {
+        [device] => format!("{} of {}", arguments.share, device.name),
+        devices => {
+            let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+            format!("{} of each of {} GPUs ({})", arguments.share, names.len(), names.join(", "))
+        }
+    };
+    let memory = lease.devices.first().map_or(0, |device: &DeviceSnapshot| device.memory);
+    let cap = if arguments.cap == Cap::Hard { ", never more" } else { "" };
+    let node = if private { "a private node".to_string() } else { format!("node {node}") };
+    format!("{gpus}{cap}, {} of memory, on {node}", Memory::from_bytes(memory))
+}
+
+fn usage_line(usage: &Usage) -> String {
+    let milliseconds = std::time::Duration::from_millis;
+    format!(
+        "{}, {} kernels, {} of GPU time, {} of memory at most, {} in, {} out",
+        Period::from_duration(milliseconds(usage.age_ms)),
+        usage.kernels,
+        Period::from_duration(std::time::Duration::from_micros(usage.busy_us)),
+        Memory::from_bytes(usage.memory_peak),
+        Memory::from_bytes(usage.bytes_in),
+        Memory::from_bytes(usage.bytes_out),
+    )
+}
+
+/// The share of a lease as people write it.
+pub(crate) fn share_text(ppm: u32) -> String {
+    Share::from_ppm(ppm).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_named_by_what_it_runs() {
+        let name = |words: &[&str]| program_name(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(name(&["/usr/bin/python3", "work/train.py", "--epochs", "3"]), "python3 train.py");
+        assert_eq!(name(&["./a.out"]), "a.out");
+        assert_eq!(name(&["x\u{1b}[31m", &"y".repeat(100)]).chars().count(), 60);
+    }
+
+    #[test]
+    fn usage_reads_as_a_sentence() {
+        let usage = Usage {
+            age_ms: 61_500,
+            sessions: 1,
+            kernels: 4711,
+            bytes_in: 3 << 20,
+            bytes_out: 1536,
+            busy_us: 1_500_000,
+            memory_peak: 1 << 30,
+        };
+        let expect =
+            "1 min 1 s, 4711 kernels, 1.5 s of GPU time, 1 GiB of memory at most, 3 MiB in, 1.5 KiB out";
+        assert_eq!(usage_line(&usage), expect);
+    }
+}
