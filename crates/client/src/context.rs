@@ -320,6 +320,50 @@ pub(crate) unsafe fn cuCtxSetCacheConfig(config: CUfunc_cache) -> Result<(), CUr
     Ok(())
 }
 
+pub(crate) unsafe fn cuCtxSetFlags(flags: u32) -> Result<(), CUresult> {
+    session::get()?;
+    if flags & !CU_CTX_FLAGS_MASK != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    current()?.flags.store(flags, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Devices since compute capability 5.0 have banks of four bytes, whatever is asked for.
+pub(crate) unsafe fn cuCtxGetSharedMemConfig(pConfig: *mut CUsharedconfig) -> Result<(), CUresult> {
+    session::get()?;
+    current()?;
+    // SAFETY: the program passes a place for the width.
+    unsafe { crate::out::write(pConfig, CUsharedconfig::FOUR_BYTE_BANK_SIZE) }
+}
+
+pub(crate) unsafe fn cuCtxSetSharedMemConfig(config: CUsharedconfig) -> Result<(), CUresult> {
+    session::get()?;
+    current()?;
+    if config.name().is_some() { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
+}
+
+/// Access windows are not sent to the node, so no line of its cache persists for this session.
+pub(crate) unsafe fn cuCtxResetPersistingL2Cache() -> Result<(), CUresult> {
+    session::get()?;
+    current().map(drop)
+}
+
+/// As `cuDeviceCanAccessPeer` says: no device of a lease reaches into another.
+pub(crate) unsafe fn cuCtxEnablePeerAccess(peerContext: CUcontext, Flags: u32) -> Result<(), CUresult> {
+    session::get()?;
+    current()?;
+    named(peerContext)?;
+    Err(if Flags == 0 { CUresult::PEER_ACCESS_UNSUPPORTED } else { CUresult::INVALID_VALUE })
+}
+
+pub(crate) unsafe fn cuCtxDisablePeerAccess(peerContext: CUcontext) -> Result<(), CUresult> {
+    session::get()?;
+    current()?;
+    named(peerContext)?;
+    Err(CUresult::PEER_ACCESS_NOT_ENABLED)
+}
+
 // Names from before CUDA gave these functions their `_v2`; the meaning is the same.
 
 pub(crate) unsafe fn cuDevicePrimaryCtxRelease(dev: CUdevice) -> Result<(), CUresult> {

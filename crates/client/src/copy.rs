@@ -16,7 +16,7 @@ use sluice_wire::{BULK_SIZE_MAX, DevicePtr, commands};
 use crate::inbox::Sink;
 use crate::issue::Issue;
 use crate::session::Session;
-use crate::{host_memory, session};
+use crate::{context, host_memory, session};
 
 /// Answers up to this size come with the call's own reply.
 const INLINE: usize = 32 << 10;
@@ -278,4 +278,31 @@ pub(crate) unsafe fn cuMemcpyDtoD_v2(
     stream: CUstream,
 ) -> Result<(), CUresult> {
     on_device(session::enter()?, dstDevice, srcDevice, ByteCount, stream)
+}
+
+/// Contexts of one session share one address space, so that the addresses say it all.
+pub(crate) unsafe fn cuMemcpyPeer(
+    dstDevice: CUdeviceptr,
+    dstContext: CUcontext,
+    srcDevice: CUdeviceptr,
+    srcContext: CUcontext,
+    ByteCount: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, stream) }
+}
+
+pub(crate) unsafe fn cuMemcpyPeerAsync(
+    dstDevice: CUdeviceptr,
+    dstContext: CUcontext,
+    srcDevice: CUdeviceptr,
+    srcContext: CUcontext,
+    ByteCount: usize,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    context::named_or_current(dstContext)?;
+    context::named_or_current(srcContext)?;
+    on_device(session, dstDevice, srcDevice, ByteCount, hStream)
 }

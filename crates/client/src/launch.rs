@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use sluice_cuda::*;
-use sluice_wire::{Dim, StreamId, commands};
+use sluice_wire::{Dim, FunctionId, StreamId, commands};
 
 use crate::context;
 use crate::device::Device;
@@ -14,10 +14,10 @@ use crate::module::{self, Function};
 use crate::session::{self, Session};
 
 /// Where and how large, from the arguments of any launch function.
-struct Geometry {
-    grid: Dim,
-    block: Dim,
-    shared_bytes: u32,
+pub(crate) struct Geometry {
+    pub(crate) grid: Dim,
+    pub(crate) block: Dim,
+    pub(crate) shared_bytes: u32,
 }
 
 /// A device's limits on launches.
@@ -88,6 +88,67 @@ unsafe fn prepare(
     // SAFETY: the caller vouches for both.
     unsafe { function.layout.gather(values, extra, &mut params)? };
     Ok(Launch { session, function, stream, params })
+}
+
+/// What a kernel node of a graph needs, found and checked as for a launch.
+///
+/// # Safety
+/// `values` and `extra` are what a program may pass to a launch of `f`.
+pub(crate) unsafe fn for_node(
+    f: CUfunction,
+    geometry: &Geometry,
+    values: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<(FunctionId, Vec<u8>), CUresult> {
+    // SAFETY: the same contract; a node has no stream, and the default one always exists.
+    let launch = unsafe { prepare(f, geometry, CUstream::LEGACY, values, extra)? };
+    Ok((launch.function.id, launch.params))
+}
+
+/// Reads a configuration: its geometry, and the attributes that travel.
+///
+/// # Safety
+/// `config` is null or a configuration, with as many attributes as it says.
+unsafe fn read(config: *const CUlaunchConfig) -> Result<(CUlaunchConfig, Vec<CUlaunchAttribute>), CUresult> {
+    if config.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: not null, and the program passes a configuration.
+    let config = unsafe { config.read_unaligned() };
+    if config.numAttrs > ATTRIBUTES_MAX || (config.numAttrs > 0 && config.attrs.is_null()) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let mut attrs = Vec::new();
+    for i in 0..config.numAttrs as usize {
+        // SAFETY: the program passes `numAttrs` attributes.
+        let attribute = unsafe { config.attrs.add(i).read_unaligned() };
+        if travels(&attribute)? {
+            attrs.push(attribute);
+        }
+    }
+    Ok((config, attrs))
+}
+
+impl From<&CUlaunchConfig> for Geometry {
+    fn from(config: &CUlaunchConfig) -> Geometry {
+        Geometry {
+            grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+            block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+            shared_bytes: config.sharedMemBytes,
+        }
+    }
+}
+
+/// Geometry and attributes of a configuration that is only asked about.
+///
+/// # Safety
+/// `config` is null or a configuration, with as many attributes as it says.
+pub(crate) unsafe fn planned(
+    config: *const CUlaunchConfig,
+) -> Result<(Geometry, Vec<CUlaunchAttribute>), CUresult> {
+    // SAFETY: the same contract.
+    let (config, attrs) = unsafe { read(config)? };
+    Ok((Geometry::from(&config), attrs))
 }
 
 impl Launch {
@@ -175,27 +236,9 @@ pub(crate) unsafe fn cuLaunchKernelEx(
     extra: *mut *mut c_void,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    if config.is_null() {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    // SAFETY: not null, and the program passes a configuration.
-    let config = unsafe { config.read_unaligned() };
-    if config.numAttrs > ATTRIBUTES_MAX || (config.numAttrs > 0 && config.attrs.is_null()) {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    let mut attrs = Vec::new();
-    for i in 0..config.numAttrs as usize {
-        // SAFETY: the program passes `numAttrs` attributes.
-        let attribute = unsafe { config.attrs.add(i).read_unaligned() };
-        if travels(&attribute)? {
-            attrs.push(attribute);
-        }
-    }
-    let geometry = Geometry {
-        grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
-        block: [config.blockDimX, config.blockDimY, config.blockDimZ],
-        shared_bytes: config.sharedMemBytes,
-    };
+    // SAFETY: the program passes a configuration.
+    let (config, attrs) = unsafe { read(config)? };
+    let geometry = Geometry::from(&config);
     let stream = if config.hStream.is_null() { stream } else { config.hStream };
     // SAFETY: the same contract.
     let launch = unsafe { prepare(f, &geometry, stream, kernelParams, extra)? };

@@ -30,6 +30,7 @@ mod device;
 mod errors;
 mod event;
 mod evidence;
+mod graph;
 mod handles;
 mod hidden_tables;
 mod host_function;
@@ -69,6 +70,7 @@ mod api {
     pub(crate) use crate::device::*;
     pub(crate) use crate::errors::*;
     pub(crate) use crate::event::*;
+    pub(crate) use crate::graph::*;
     pub(crate) use crate::hidden_tables::*;
     pub(crate) use crate::host_function::*;
     pub(crate) use crate::host_memory::*;

@@ -36,3 +36,42 @@ pub(crate) unsafe fn cuMemsetD32_v2(
     // SAFETY: no pointers of this process.
     unsafe { stubs::cuMemsetD32Async(session::enter()?, dstDevice, ui, N, stream) }
 }
+
+pub(crate) unsafe fn cuMemsetD2D8_v2(
+    dstDevice: CUdeviceptr,
+    dstPitch: usize,
+    uc: u8,
+    Width: usize,
+    Height: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    // SAFETY: no pointers of this process.
+    unsafe { stubs::cuMemsetD2D8Async(session, dstDevice, dstPitch, uc, Width, Height, stream) }
+}
+
+pub(crate) unsafe fn cuMemsetD2D16_v2(
+    dstDevice: CUdeviceptr,
+    dstPitch: usize,
+    us: u16,
+    Width: usize,
+    Height: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    // SAFETY: no pointers of this process.
+    unsafe { stubs::cuMemsetD2D16Async(session, dstDevice, dstPitch, us, Width, Height, stream) }
+}
+
+pub(crate) unsafe fn cuMemsetD2D32_v2(
+    dstDevice: CUdeviceptr,
+    dstPitch: usize,
+    ui: u32,
+    Width: usize,
+    Height: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    // SAFETY: no pointers of this process.
+    unsafe { stubs::cuMemsetD2D32Async(session, dstDevice, dstPitch, ui, Width, Height, stream) }
+}

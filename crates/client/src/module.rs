@@ -474,6 +474,16 @@ pub(crate) unsafe fn cuFuncSetCacheConfig(hfunc: CUfunction, _: CUfunc_cache) ->
     function(hfunc.0).map(drop)
 }
 
+/// Devices since compute capability 5.0 ignore it.
+pub(crate) unsafe fn cuFuncSetSharedMemConfig(
+    hfunc: CUfunction,
+    config: CUsharedconfig,
+) -> Result<(), CUresult> {
+    session::get()?;
+    function(hfunc.0)?;
+    if config.name().is_some() { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
+}
+
 pub(crate) unsafe fn cuFuncGetModule(hmod: *mut CUmodule, hfunc: CUfunction) -> Result<(), CUresult> {
     session::get()?;
     let module = CUmodule(function(hfunc.0)?.module as usize);

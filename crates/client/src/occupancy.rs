@@ -1,10 +1,12 @@
 //! The occupancy calculators that call back into the program; the node answers the plain question for each size.
 
 use sluice_cuda::*;
+use sluice_wire::commands;
 
 use crate::generated::stubs;
-use crate::issue::wanted;
-use crate::{context, module, out, session};
+use crate::issue::{Issue, wanted};
+use crate::launch::Geometry;
+use crate::{context, launch, module, out, session};
 
 /// CUDA Driver API, section "Occupancy".
 pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSize(
@@ -82,4 +84,38 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
         out::write(blockSize, best_size)?;
         out::write(minGridSize, best_blocks * processors)
     }
+}
+
+/// How many clusters of such a launch the device runs at once.
+pub(crate) unsafe fn cuOccupancyMaxActiveClusters(
+    numClusters: *mut i32,
+    func: CUfunction,
+    config: *const CUlaunchConfig,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(numClusters)?;
+    // SAFETY: the program passes a configuration.
+    let (Geometry { grid, block, shared_bytes: sharedMemBytes }, attrs) = unsafe { launch::planned(config)? };
+    let func = session.find(func)?;
+    let command = commands::cuOccupancyMaxActiveClusters { func, grid, block, sharedMemBytes, attrs };
+    let answer = session.call(&command, |answer| answer.numClusters)?;
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(numClusters, answer) }
+}
+
+/// The largest cluster with which such a launch can run, in blocks.
+pub(crate) unsafe fn cuOccupancyMaxPotentialClusterSize(
+    clusterSize: *mut i32,
+    func: CUfunction,
+    config: *const CUlaunchConfig,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(clusterSize)?;
+    // SAFETY: the program passes a configuration.
+    let (Geometry { grid, block, shared_bytes: sharedMemBytes }, attrs) = unsafe { launch::planned(config)? };
+    let func = session.find(func)?;
+    let command = commands::cuOccupancyMaxPotentialClusterSize { func, grid, block, sharedMemBytes, attrs };
+    let answer = session.call(&command, |answer| answer.clusterSize)?;
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(clusterSize, answer) }
 }

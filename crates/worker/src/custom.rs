@@ -1,18 +1,20 @@
 //! The commands that are executed by hand.
 
+#![allow(non_snake_case)] // CUDA's names
+
 use std::ffi::c_void;
 
 use sluice_cuda::*;
-use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, Pitched, commands};
+use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Dim, Encode, Pitched, commands};
 
 use crate::execute::Execute;
 use crate::generated::dispatch::Custom;
+use crate::graphs;
 use crate::modules;
 use crate::outbox::{Outbox, Push};
 use crate::session::Session;
 use crate::staging::PIECE;
 
-#[allow(non_snake_case)] // CUDA's names
 impl Custom for Session {
     fn cuCtxSetLimit(&self, command: commands::cuCtxSetLimit) -> Result<(), CUresult> {
         let set = self.table.cuCtxSetLimit.ok_or(CUresult::NOT_SUPPORTED)?;
@@ -290,30 +292,79 @@ impl Custom for Session {
         let launch = self.table.cuLaunchKernelEx.ok_or(CUresult::NOT_SUPPORTED)?;
         let function = self.find(command.f)?;
         self.modules.check_parameters(command.f, command.params.len())?;
-        let mut attributes = command.attrs;
-        if attributes.iter().any(|attribute| !is_plain(attribute.id)) {
-            return Err(CUresult::NOT_SUPPORTED);
-        }
-        let ([gridDimX, gridDimY, gridDimZ], [blockDimX, blockDimY, blockDimZ]) =
-            (command.grid, command.block);
-        let config = CUlaunchConfig {
-            gridDimX,
-            gridDimY,
-            gridDimZ,
-            blockDimX,
-            blockDimY,
-            blockDimZ,
-            sharedMemBytes: command.sharedMemBytes,
-            hStream: self.find(command.hStream)?,
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: attributes.len() as u32,
-        };
+        let mut attributes = plain(command.attrs)?;
+        let mut config = config(command.grid, command.block, command.sharedMemBytes, &mut attributes);
+        config.hStream = self.find(command.hStream)?;
         let size = command.params.len();
         let mut extra = packed(command.params, &size);
         // SAFETY: as for `cuLaunchKernel`; the attributes are plain numbers and outlive the call.
         unsafe { launch(&config, function, std::ptr::null_mut(), extra.as_mut_ptr()) }.ok()?;
         self.count_kernel();
         Ok(())
+    }
+
+    fn cuOccupancyMaxActiveClusters(
+        &self,
+        command: commands::cuOccupancyMaxActiveClusters,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let ask = self.table.cuOccupancyMaxActiveClusters.ok_or(CUresult::NOT_SUPPORTED)?;
+        let function = self.find(command.func)?;
+        let mut attributes = plain(command.attrs)?;
+        let config = config(command.grid, command.block, command.sharedMemBytes, &mut attributes);
+        let mut numClusters = 0;
+        // SAFETY: the function is live, the attributes outlive the call, and the driver writes to a local.
+        unsafe { ask(&mut numClusters, function, &config) }.ok()?;
+        commands::cuOccupancyMaxActiveClustersReply { numClusters }.encode(reply);
+        Ok(())
+    }
+
+    fn cuOccupancyMaxPotentialClusterSize(
+        &self,
+        command: commands::cuOccupancyMaxPotentialClusterSize,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let ask = self.table.cuOccupancyMaxPotentialClusterSize.ok_or(CUresult::NOT_SUPPORTED)?;
+        let function = self.find(command.func)?;
+        let mut attributes = plain(command.attrs)?;
+        let config = config(command.grid, command.block, command.sharedMemBytes, &mut attributes);
+        let mut clusterSize = 0;
+        // SAFETY: as for the number of clusters.
+        unsafe { ask(&mut clusterSize, function, &config) }.ok()?;
+        commands::cuOccupancyMaxPotentialClusterSizeReply { clusterSize }.encode(reply);
+        Ok(())
+    }
+
+    fn cuGraphAddKernelNode_v2(
+        &self,
+        command: commands::cuGraphAddKernelNode_v2<'_>,
+    ) -> Result<(), CUresult> {
+        graphs::add_kernel_node(self, command)
+    }
+
+    fn cuGraphExecKernelNodeSetParams_v2(
+        &self,
+        command: commands::cuGraphExecKernelNodeSetParams_v2<'_>,
+    ) -> Result<(), CUresult> {
+        graphs::set_kernel(self, command)
+    }
+
+    fn cuGraphAddMemsetNode(&self, command: commands::cuGraphAddMemsetNode) -> Result<(), CUresult> {
+        graphs::add_memset_node(self, command)
+    }
+
+    fn cuGraphGetNodes(
+        &self,
+        command: commands::cuGraphGetNodes,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let numNodes = graphs::count_nodes(self, command.hGraph)?;
+        commands::cuGraphGetNodesReply { numNodes }.encode(reply);
+        Ok(())
+    }
+
+    fn cuGraphExecUpdate_v2(&self, command: commands::cuGraphExecUpdate_v2) -> Result<(), CUresult> {
+        graphs::update(self, command)
     }
 
     fn cuLaunchHostFunc(&self, command: commands::cuLaunchHostFunc) -> Result<(), CUresult> {
@@ -388,7 +439,7 @@ unsafe extern "C" fn run_callback(data: *mut c_void) {
 }
 
 /// The `extra` argument of a launch: one buffer with all parameters.
-fn packed(parameters: &[u8], size: &usize) -> [*mut c_void; 5] {
+pub(crate) fn packed(parameters: &[u8], size: &usize) -> [*mut c_void; 5] {
     let tag = |number: usize| number as *mut c_void;
     [
         tag(CU_LAUNCH_PARAM_BUFFER_POINTER),
@@ -397,6 +448,34 @@ fn packed(parameters: &[u8], size: &usize) -> [*mut c_void; 5] {
         std::ptr::from_ref(size).cast_mut().cast(),
         tag(CU_LAUNCH_PARAM_END),
     ]
+}
+
+/// The attributes, if none of them means anything but a number.
+fn plain(attributes: Vec<CUlaunchAttribute>) -> Result<Vec<CUlaunchAttribute>, CUresult> {
+    let all_plain = attributes.iter().all(|attribute| is_plain(attribute.id));
+    if all_plain { Ok(attributes) } else { Err(CUresult::NOT_SUPPORTED) }
+}
+
+/// A launch as the driver wants it described, in the default stream.
+fn config(
+    grid: Dim,
+    block: Dim,
+    sharedMemBytes: u32,
+    attributes: &mut [CUlaunchAttribute],
+) -> CUlaunchConfig {
+    let ([gridDimX, gridDimY, gridDimZ], [blockDimX, blockDimY, blockDimZ]) = (grid, block);
+    CUlaunchConfig {
+        gridDimX,
+        gridDimY,
+        gridDimZ,
+        blockDimX,
+        blockDimY,
+        blockDimZ,
+        sharedMemBytes,
+        hStream: CUstream::NULL,
+        attrs: attributes.as_mut_ptr(),
+        numAttrs: attributes.len() as u32,
+    }
 }
 
 /// Launch attributes that are numbers, not handles or addresses of the client.

@@ -22,6 +22,7 @@ mod generated {
     #[allow(clippy::unnecessary_cast, unused_variables, unreachable_pub)]
     pub(crate) mod dispatch;
 }
+mod graphs;
 mod host_calls;
 mod images;
 pub mod link;

@@ -559,6 +559,34 @@ impl Command for cuOccupancyAvailableDynamicSMemPerBlock {
 }
 
 message! {
+pub struct cuOccupancyMaxActiveClusters { func: FunctionId, grid: Dim, block: Dim, sharedMemBytes: u32, attrs: Vec<CUlaunchAttribute> }
+}
+
+message! {
+pub struct cuOccupancyMaxActiveClustersReply { numClusters: i32 }
+}
+
+impl Command for cuOccupancyMaxActiveClusters {
+    const OP: Op = Op::of(Fn::cuOccupancyMaxActiveClusters);
+    const WAITS: bool = true;
+    type Reply<'a> = cuOccupancyMaxActiveClustersReply;
+}
+
+message! {
+pub struct cuOccupancyMaxPotentialClusterSize { func: FunctionId, grid: Dim, block: Dim, sharedMemBytes: u32, attrs: Vec<CUlaunchAttribute> }
+}
+
+message! {
+pub struct cuOccupancyMaxPotentialClusterSizeReply { clusterSize: i32 }
+}
+
+impl Command for cuOccupancyMaxPotentialClusterSize {
+    const OP: Op = Op::of(Fn::cuOccupancyMaxPotentialClusterSize);
+    const WAITS: bool = true;
+    type Reply<'a> = cuOccupancyMaxPotentialClusterSizeReply;
+}
+
+message! {
 pub struct cuGraphInstantiateWithFlags { phGraphExec: GraphExecId, hGraph: GraphId, flags: u64 }
 }
 
@@ -649,6 +677,26 @@ impl Command for cuGraphAddEventWaitNode {
 }
 
 message! {
+pub struct cuGraphAddKernelNode_v2<'a> { phGraphNode: GraphNodeId, hGraph: GraphId, dependencies: Vec<GraphNodeId>, f: FunctionId, grid: Dim, block: Dim, sharedMemBytes: u32, params: &'a [u8] }
+}
+
+impl Command for cuGraphAddKernelNode_v2<'_> {
+    const OP: Op = Op::of(Fn::cuGraphAddKernelNode_v2);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphAddMemsetNode { phGraphNode: GraphNodeId, hGraph: GraphId, dependencies: Vec<GraphNodeId>, dst: DevicePtr, pitch: u64, value: u32, elementSize: u32, width: u64, height: u64 }
+}
+
+impl Command for cuGraphAddMemsetNode {
+    const OP: Op = Op::of(Fn::cuGraphAddMemsetNode);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct cuGraphClone { phGraphClone: GraphId, originalGraph: GraphId }
 }
 
@@ -666,6 +714,40 @@ impl Command for cuGraphCreate {
     const OP: Op = Op::of(Fn::cuGraphCreate);
     const WAITS: bool = true;
     type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphExecKernelNodeSetParams_v2<'a> { hGraphExec: GraphExecId, hNode: GraphNodeId, f: FunctionId, grid: Dim, block: Dim, sharedMemBytes: u32, params: &'a [u8] }
+}
+
+impl Command for cuGraphExecKernelNodeSetParams_v2<'_> {
+    const OP: Op = Op::of(Fn::cuGraphExecKernelNodeSetParams_v2);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphExecUpdate_v2 { hGraphExec: GraphExecId, hGraph: GraphId }
+}
+
+impl Command for cuGraphExecUpdate_v2 {
+    const OP: Op = Op::of(Fn::cuGraphExecUpdate_v2);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphGetNodes { hGraph: GraphId }
+}
+
+message! {
+pub struct cuGraphGetNodesReply { numNodes: u64 }
+}
+
+impl Command for cuGraphGetNodes {
+    const OP: Op = Op::of(Fn::cuGraphGetNodes);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphGetNodesReply;
 }
 
 message! {
@@ -739,5 +821,5 @@ pub(crate) const OWN: &[&str] =
 /// Calls a macro with the name of every message.
 #[macro_export]
 macro_rules! for_each_command {
-($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode cuGraphClone cuGraphCreate cuGraphUpload MemoryCommit MemoryDecommit ImageQuery ImageData HostCallDone } };
+($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode cuGraphAddKernelNode_v2 cuGraphAddMemsetNode cuGraphClone cuGraphCreate cuGraphExecKernelNodeSetParams_v2 cuGraphExecUpdate_v2 cuGraphGetNodes cuGraphUpload MemoryCommit MemoryDecommit ImageQuery ImageData HostCallDone } };
 }

@@ -122,6 +122,52 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuOccupancyMaxActiveClusters(
+        &self,
+        command: commands::cuOccupancyMaxActiveClusters,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuOccupancyMaxPotentialClusterSize(
+        &self,
+        command: commands::cuOccupancyMaxPotentialClusterSize,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphAddKernelNode_v2(
+        &self,
+        command: commands::cuGraphAddKernelNode_v2<'_>,
+    ) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphAddMemsetNode(&self, command: commands::cuGraphAddMemsetNode) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphExecKernelNodeSetParams_v2(
+        &self,
+        command: commands::cuGraphExecKernelNodeSetParams_v2<'_>,
+    ) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphExecUpdate_v2(&self, command: commands::cuGraphExecUpdate_v2) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphGetNodes(
+        &self,
+        command: commands::cuGraphGetNodes,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn MemoryCommit(&self, command: commands::MemoryCommit) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
@@ -654,6 +700,16 @@ pub fn dispatch<S: Execute + Custom>(
             .encode(reply);
             Ok(())
         }
+        Some(Target::Driver(Fn::cuOccupancyMaxActiveClusters)) => {
+            let command = commands::cuOccupancyMaxActiveClusters::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuOccupancyMaxActiveClusters(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuOccupancyMaxPotentialClusterSize)) => {
+            let command = commands::cuOccupancyMaxPotentialClusterSize::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuOccupancyMaxPotentialClusterSize(command, reply)?)
+        }
         Some(Target::Driver(Fn::cuGraphInstantiateWithFlags)) => {
             let command = commands::cuGraphInstantiateWithFlags::decode(&mut reader)?;
             reader.end()?;
@@ -809,6 +865,16 @@ pub fn dispatch<S: Execute + Custom>(
             session.insert(command.phGraphNode, phGraphNode)?;
             Ok(())
         }
+        Some(Target::Driver(Fn::cuGraphAddKernelNode_v2)) => {
+            let command = commands::cuGraphAddKernelNode_v2::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphAddKernelNode_v2(command)?)
+        }
+        Some(Target::Driver(Fn::cuGraphAddMemsetNode)) => {
+            let command = commands::cuGraphAddMemsetNode::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphAddMemsetNode(command)?)
+        }
         Some(Target::Driver(Fn::cuGraphClone)) => {
             let command = commands::cuGraphClone::decode(&mut reader)?;
             reader.end()?;
@@ -830,6 +896,21 @@ pub fn dispatch<S: Execute + Custom>(
             finished(unsafe { function(&mut phGraph, command.flags) })?;
             session.insert(command.phGraph, phGraph)?;
             Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphExecKernelNodeSetParams_v2)) => {
+            let command = commands::cuGraphExecKernelNodeSetParams_v2::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphExecKernelNodeSetParams_v2(command)?)
+        }
+        Some(Target::Driver(Fn::cuGraphExecUpdate_v2)) => {
+            let command = commands::cuGraphExecUpdate_v2::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphExecUpdate_v2(command)?)
+        }
+        Some(Target::Driver(Fn::cuGraphGetNodes)) => {
+            let command = commands::cuGraphGetNodes::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphGetNodes(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphUpload)) => {
             let command = commands::cuGraphUpload::decode(&mut reader)?;
