@@ -598,8 +598,9 @@ pub enum Effect {
 }
 
 impl Inst {
-    /// Waits for all lanes of a member mask or for other warps. After `passes::split_at_sync` such an instruction is
-    /// the first of its block, so a back end that gathers lanes at block starts has them together there.
+    /// Waits for all lanes of a member mask or for other warps. [`crate::passes::split_at_sync`] puts such an instruction
+    /// first in its block (or behind one of the same mask), so a back end that gathers lanes at block starts has them
+    /// together there.
     pub fn is_collective(&self) -> bool {
         matches!(
             self,

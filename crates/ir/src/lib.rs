@@ -15,7 +15,8 @@
 //!   from its last block. Running the pending block of the lowest number first therefore keeps the lanes of a
 //!   loop in the same iteration and gathers them at the earliest common block. A target with a number not above
 //!   its source is a back edge.
-//! - A collective instruction is the first of its block.
+//! - A collective instruction is the first of its block, or the first one is a collective instruction of the warp with the
+//!   same member mask (the same value), so that its lanes are there already.
 //! - Edges may be critical; parameters of a block are assigned in parallel.
 
 pub mod analysis;

@@ -13,11 +13,12 @@
 //! 7. Offsets of the layouts lie within what they describe.
 //!
 //! [`verify_scheduled`] adds what passes promise to a back end: blocks numbered as [`crate`]'s documentation says, and
-//! collective instructions first in their blocks.
+//! collective instructions first in their blocks, or behind one that has gathered the same lanes.
 
 use crate::analysis::{Cfg, Dominators, Loops};
 use crate::inst::{ConvertOp, Inst, Space, UnaryOp};
 use crate::kernel::{Definition, InstData, Kernel, Target, Terminator};
+use crate::passes::split_at_sync;
 use crate::types::{BlockId, InstId, Type, Value};
 
 /// The first thing wrong with a kernel.
@@ -50,7 +51,7 @@ pub enum Defect {
     Shape(InstId),
     #[error("the layout of parameters, shared or local memory contradicts itself")]
     Layout,
-    #[error("{0} is collective and not the first of its block")]
+    #[error("{0} is collective, not the first of its block, and gathers other lanes than the first")]
     Collective(InstId),
     #[error("the block is unreachable or out of order")]
     Order,
@@ -354,10 +355,9 @@ impl Verifier<'_> {
             if !cfg.is_reachable(id) {
                 return Err(Defect::Order);
             }
-            for inst in self.kernel.block(id).insts.iter().skip(1) {
-                if self.kernel.inst(*inst).inst.is_collective() {
-                    return Err(Defect::Collective(*inst));
-                }
+            let insts = &self.kernel.block(id).insts;
+            if let Some(late) = split_at_sync::first_late(self.kernel, insts) {
+                return Err(Defect::Collective(insts[late]));
             }
             let back_edges = cfg.preds(id).iter().filter(|pred| **pred >= id).count();
             if back_edges > 1 && !loops.is_irreducible {
