@@ -33,10 +33,11 @@ def main():
                     connection.shutdown(socket.SHUT_WR)
                     while connection.recv(4096):
                         pass
-                except (ConnectionError, TimeoutError) as error:
-                    if isinstance(error, TimeoutError):
-                        print(f"FAIL: the node kept a connection of garbage for 10 s ({message[:16]!r}...)")
-                        return 1
+                except TimeoutError:
+                    print(f"FAIL: the node kept a connection of garbage for 10 s ({message[:16]!r}...)")
+                    return 1
+                except OSError:
+                    pass  # closed by the node in the middle, as it may
     print("PASS")
 
 

@@ -73,10 +73,17 @@ pub(crate) fn run_to_end(
     let mut command = Command::new(program);
     command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
     let parent = std::process::id();
-    // SAFETY: between fork and exec the closure makes two system calls and touches no memory of the parent.
-    unsafe { command.pre_exec(move || die_with_parent(parent)) };
-
     let relay = SignalRelay::install();
+    let mask = relay.mask;
+    // SAFETY: between fork and exec the closure makes system calls only and touches no memory of the parent.
+    unsafe {
+        command.pre_exec(move || {
+            // SAFETY: the mask was filled by pthread_sigmask in the parent.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) };
+            die_with_parent(parent)
+        })
+    };
+
     let mut child = command.spawn().map_err(|error| NotStarted {
         message: format!("{}: {}", program.to_string_lossy(), start_failure(&error)),
         exit_code: match error.kind() {
@@ -216,6 +223,7 @@ mod tests {
         assert_eq!(run(&["true"]), Ok(0));
         assert_eq!(run(&["sh", "-c", "exit 42"]), Ok(42));
         assert_eq!(run(&["sh", "-c", "kill -KILL $$"]), Ok(128 + 9));
+        assert_eq!(run(&["sh", "-c", "kill -TERM $$"]), Ok(128 + 15));
         assert_eq!(run(&["sh", "-c", "test $SLUICE_TEST = seven"]), Ok(0));
         assert_eq!(run(&["/nonexistent/program"]), Err(127));
         assert_eq!(run(&["/"]), Err(126));

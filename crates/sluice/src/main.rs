@@ -24,7 +24,7 @@ use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
     let called_as = std::env::args_os().next().unwrap_or_default();
-    if Path::new(&called_as).file_name() == Some(OsStr::new("nvidia-smi")) {
+    if Path::new(&called_as).file_name() == Some(OsStr::new(surroundings::NVIDIA_SMI)) {
         return answer(smi::run(&smi::Cli::parse().arguments));
     }
     match Cli::parse().command {

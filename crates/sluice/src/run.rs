@@ -11,12 +11,14 @@ use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
 use crate::cli::{Cap, GpuChoice, RunArgs};
 use crate::place::{self, PrivateNode};
 use crate::quantity::{Memory, Period, Share};
-use crate::surroundings::{Libraries, Scratch, Surroundings};
+use crate::surroundings::{Libraries, NVIDIA_SMI, Scratch, Surroundings};
 
 /// Runs the program to its end; the answer is the exit code, as a shell's.
 pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
     let program = arguments.program.first().map(OsString::as_os_str).unwrap_or_default();
-    child::find_program(program, std::env::var_os("PATH").as_deref())?;
+    if program != NVIDIA_SMI {
+        child::find_program(program, std::env::var_os("PATH").as_deref())?;
+    }
     let libraries = Libraries::find().map_err(failed)?;
     let scratch = Scratch::new().map_err(|error| failed(format!("a temporary folder: {error}")))?;
 

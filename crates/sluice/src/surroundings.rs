@@ -28,6 +28,9 @@ const NVML: ClientLibrary =
 const NO_JITLINK: ClientLibrary =
     ClientLibrary { built: "libsluice_nojitlink.so", names: &["libsluice-nojitlink.so"] };
 
+/// The tool that every program under a lease finds on its PATH; it is this binary.
+pub(crate) const NVIDIA_SMI: &str = "nvidia-smi";
+
 /// Where the client libraries are.
 #[derive(Clone, Debug)]
 pub(crate) struct Libraries {
@@ -122,7 +125,7 @@ impl Surroundings {
         if let Some(nvml) = &libraries.nvml {
             link_all(&lib, &NVML, nvml)?;
         }
-        symlink(std::env::current_exe()?, bin.join("nvidia-smi"))?;
+        symlink(std::env::current_exe()?, bin.join(NVIDIA_SMI))?;
 
         this.prepend("LD_LIBRARY_PATH", &lib);
         this.prepend("PATH", &bin);
