@@ -10,12 +10,13 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::context::{BARRIERS, FrameLayout, LANES, WarpContext, WarpFunction, status};
+use crate::context::{BARRIERS, LANES, WarpContext, WarpFunction, status};
 use crate::control::LaunchControl;
 use crate::entry;
 use crate::fault::FaultKind;
 use crate::frames::Frames;
 use crate::heap::DeviceHeap;
+use crate::machine_code::CodeTraits;
 use crate::signal::Guard;
 
 /// Back edges that a warp takes before its siblings get a turn.
@@ -27,11 +28,7 @@ const FUEL_ROTATING: u32 = 1 << 8;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Code {
     pub function: WarpFunction,
-    pub frame: FrameLayout,
-    /// Whether the code reads [`WarpContext::tid`].
-    pub lane_tids: bool,
-    /// Whether lanes of one warp may wait for each other in a loop, so that groups must take turns.
-    pub rotates: bool,
+    pub traits: CodeTraits,
 }
 
 /// What all blocks of a launch share.
@@ -82,7 +79,6 @@ pub(crate) struct BlockRun<'a> {
 struct Warp {
     /// Null before it starts and after it has finished.
     context: *mut WarpContext,
-    finished: bool,
     /// Nodes whose lanes wait for other lanes of this warp.
     waiting: Vec<u32>,
 }
@@ -112,7 +108,7 @@ impl<'a> BlockRun<'a> {
         memory: BlockMemory,
         guard: *mut Guard,
     ) -> BlockRun<'a> {
-        let warp = Warp { context: std::ptr::null_mut(), finished: false, waiting: Vec::new() };
+        let warp = Warp { context: std::ptr::null_mut(), waiting: Vec::new() };
         BlockRun {
             shape,
             control,
@@ -137,25 +133,28 @@ impl<'a> BlockRun<'a> {
             }
         }
         let warps = self.shape.warps;
-        let mut started = 0;
-        let mut unfinished = warps;
-        self.warps.get_mut().iter_mut().for_each(|warp| warp.finished = false);
-        while unfinished > 0 {
+        let (mut started, mut finished) = (0, 0);
+        if !self.shape.code.traits.has_sync {
+            (started, finished) = self.run_one_by_one(frames)?;
+        }
+        while finished < warps {
             let mut progress = false;
             for warp in 0..warps {
                 let context = self.context(warp);
                 let context = if warp == started {
                     started += 1;
-                    self.start(warp, frames)
+                    let context = self.start(warp, frames);
+                    self.keep(warp, context)
                 } else if context.is_null() || !self.is_ready(context) {
                     continue;
                 } else {
                     context
                 };
                 progress = true;
-                if self.resume(warp, context)? {
+                if self.resume(context)? {
+                    self.finish(warp);
                     frames.give_back(context);
-                    unfinished -= 1;
+                    finished += 1;
                 }
             }
             if !progress && !self.force_waiting() {
@@ -163,6 +162,26 @@ impl<'a> BlockRun<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Runs warps that have no barriers, one after the other in the same memory, up to the first that yields: from there
+    /// on they must take turns. Returns how many have started and finished.
+    fn run_one_by_one(&self, frames: &mut Frames) -> Result<(u32, u32), FaultKind> {
+        for warp in 0..self.shape.warps {
+            let context = self.start(warp, frames);
+            if !self.resume(context)? {
+                self.keep(warp, context);
+                return Ok((warp + 1, warp));
+            }
+            frames.give_back(context);
+        }
+        Ok((self.shape.warps, self.shape.warps))
+    }
+
+    /// Remembers the memory of a warp that is to be resumed.
+    fn keep(&self, warp: u32, context: *mut WarpContext) -> *mut WarpContext {
+        self.warps.borrow_mut()[warp as usize].context = context;
+        context
     }
 
     pub(crate) fn index(&self) -> [u32; 3] {
@@ -181,7 +200,7 @@ impl<'a> BlockRun<'a> {
     /// Sets a warp's memory up for its first instruction.
     fn start(&self, warp: u32, frames: &mut Frames) -> *mut WarpContext {
         let shape = self.shape;
-        let (context, fresh) = frames.take(shape.code.frame);
+        let (context, fresh) = frames.take(shape.code.traits.frame);
         let first_thread = warp * LANES as u32;
         let lanes = (shape.threads - first_thread).min(LANES as u32);
         let members = u32::MAX >> (LANES as u32 - lanes);
@@ -200,15 +219,14 @@ impl<'a> BlockRun<'a> {
             header.force = 0;
             header.ctaid = self.index;
             header.tid0 = self.thread(first_thread);
-            if shape.code.lane_tids {
+            if shape.code.traits.lane_tids {
                 for lane in 0..LANES {
                     let tid = self.thread(first_thread + lane as u32);
                     (0..3).for_each(|axis| header.tid[axis][lane] = tid[axis]);
                 }
             }
-            shape.code.frame.make_ready(context, 0, members);
+            shape.code.traits.frame.make_ready(context, 0, members);
         }
-        self.warps.borrow_mut()[warp as usize].context = context;
         context
     }
 
@@ -220,7 +238,7 @@ impl<'a> BlockRun<'a> {
         let shape = self.shape;
         // SAFETY: the caller's promise.
         unsafe {
-            shape.code.frame.clear(context);
+            shape.code.traits.frame.clear(context);
             let header = &mut *context;
             header.control = self.control.word();
             header.memory_base = shape.memory_base;
@@ -249,7 +267,7 @@ impl<'a> BlockRun<'a> {
     }
 
     /// Runs a warp until it stops or yields; says whether it has finished.
-    fn resume(&self, warp: u32, context: *mut WarpContext) -> Result<bool, FaultKind> {
+    fn resume(&self, context: *mut WarpContext) -> Result<bool, FaultKind> {
         // SAFETY: the context is valid, the code is its launch's, and runtime functions beneath it hold nothing that
         // needs dropping when they leave.
         let (status, live, ready) = unsafe {
@@ -260,17 +278,13 @@ impl<'a> BlockRun<'a> {
         match status {
             status::FAULTED => Err(self.take_fault()),
             status::YIELDED if ready != 0 => {
-                if self.shape.code.rotates {
+                if self.shape.code.traits.rotates {
                     // SAFETY: as above.
                     unsafe { (*context).rotation = (*context).rotation.wrapping_add(1).max(1) };
                 }
                 if self.control.at_safepoint() { Ok(false) } else { Err(FaultKind::Cancelled) }
             }
-            _ if live == 0 => {
-                self.finish(warp);
-                Ok(true)
-            }
-            _ => Ok(false),
+            _ => Ok(live == 0),
         }
     }
 
@@ -288,7 +302,6 @@ impl<'a> BlockRun<'a> {
         let mut warps = self.warps.borrow_mut();
         let warp = &mut warps[warp as usize];
         warp.context = std::ptr::null_mut();
-        warp.finished = true;
         warp.waiting.clear();
     }
 
@@ -301,7 +314,7 @@ impl<'a> BlockRun<'a> {
                 // SAFETY: a warp with waiting lanes has a context of this layout, and nodes are its code's.
                 unsafe {
                     (*warp.context).force = 1;
-                    self.shape.code.frame.make_ready(warp.context, node, 0);
+                    self.shape.code.traits.frame.make_ready(warp.context, node, 0);
                 }
                 any = true;
             }
@@ -346,7 +359,7 @@ impl BlockRun<'_> {
             unsafe {
                 (*context).barrier_votes[id as usize % BARRIERS] = barrier.votes;
                 (*context).barrier_arrived[id as usize % BARRIERS] = barrier.arrived;
-                self.shape.code.frame.make_ready(context, parked.node, parked.lanes);
+                self.shape.code.traits.frame.make_ready(context, parked.node, parked.lanes);
             }
         }
         (barrier.arrived, barrier.expected, barrier.votes) = (0, 0, 0);
@@ -364,7 +377,7 @@ impl BlockRun<'_> {
         let warp = &mut warps[warp as usize];
         for node in warp.waiting.drain(..) {
             // SAFETY: the warp runs, so it has a context; nodes are its code's.
-            unsafe { self.shape.code.frame.make_ready(warp.context, node, 0) };
+            unsafe { self.shape.code.traits.frame.make_ready(warp.context, node, 0) };
         }
     }
 

@@ -56,7 +56,6 @@ pub(crate) fn compile(machine: &Machine, kernel: &Kernel, tids: Tids) -> Result<
     if let Some(relocation) = code.buffer.relocs().first() {
         return Err(backend(format!("it refers to {:?}", relocation.target)));
     }
-    let (frame, lane_tids, rotates) = (plan.frame, plan.lane_tids, plan.rotates);
-    MachineCode::new(code.code_buffer(), frame, lane_tids, rotates)
+    MachineCode::new(code.code_buffer(), plan.traits())
         .map_err(|error| CompileError::Memory(error.to_string()))
 }

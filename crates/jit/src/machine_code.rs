@@ -11,9 +11,19 @@ use crate::context::{FrameLayout, WarpFunction};
 pub(crate) struct MachineCode {
     memory: NonNull<u8>,
     len: usize,
-    frame: FrameLayout,
-    lane_tids: bool,
-    rotates: bool,
+    traits: CodeTraits,
+}
+
+/// What the runtime must know about the code.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CodeTraits {
+    pub frame: FrameLayout,
+    /// Whether it reads [`crate::context::WarpContext::tid`].
+    pub lane_tids: bool,
+    /// Whether lanes of one warp may wait for each other in a loop, so that groups must take turns.
+    pub rotates: bool,
+    /// Whether warps wait for each other at barriers, or lanes for lanes at collective instructions.
+    pub has_sync: bool,
 }
 
 // SAFETY: the mapping is never written after `new`.
@@ -23,12 +33,7 @@ unsafe impl Sync for MachineCode {}
 
 impl MachineCode {
     /// Maps `bytes`, the position-independent code of a [`WarpFunction`] over warps with this layout.
-    pub(crate) fn new(
-        bytes: &[u8],
-        frame: FrameLayout,
-        lane_tids: bool,
-        rotates: bool,
-    ) -> io::Result<MachineCode> {
+    pub(crate) fn new(bytes: &[u8], traits: CodeTraits) -> io::Result<MachineCode> {
         let len = bytes.len().max(1);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new private mapping touches nothing that exists.
@@ -39,7 +44,7 @@ impl MachineCode {
             return Err(io::Error::last_os_error());
         }
         let memory = NonNull::new(address.cast::<u8>()).expect("a mapping is not at null");
-        let code = MachineCode { memory, len, frame, lane_tids, rotates };
+        let code = MachineCode { memory, len, traits };
         // SAFETY: the mapping is writable, ours alone and `len` long; then it becomes executable instead.
         let protected = unsafe {
             memory.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
@@ -54,7 +59,7 @@ impl MachineCode {
     pub(crate) fn code(&self) -> Code {
         // SAFETY: the mapping starts with a function of this type.
         let function = unsafe { std::mem::transmute::<*mut u8, WarpFunction>(self.memory.as_ptr()) };
-        Code { function, frame: self.frame, lane_tids: self.lane_tids, rotates: self.rotates }
+        Code { function, traits: self.traits }
     }
 }
 

@@ -81,7 +81,7 @@ pub(crate) unsafe extern "C" fn gather(warp: *mut WarpContext, node: u32, lanes:
             run(warp).waited(number(warp), node);
             return 1;
         }
-        run(warp).shape.code.frame.leave_pending(warp, node, lanes);
+        run(warp).shape.code.traits.frame.leave_pending(warp, node, lanes);
         run(warp).wait(number(warp), node);
         0
     }
@@ -91,7 +91,7 @@ pub(crate) unsafe extern "C" fn gather(warp: *mut WarpContext, node: u32, lanes:
 pub(crate) unsafe extern "C" fn rotate(warp: *mut WarpContext, nodes: u32) -> u32 {
     // SAFETY: see `fault`.
     unsafe {
-        let frame = run(warp).shape.code.frame;
+        let frame = run(warp).shape.code.traits.frame;
         let ready: u32 = (0..nodes).filter(|&node| frame.is_ready(warp, node)).count() as u32;
         let turn = (*warp).rotation % ready.max(1);
         (0..nodes).filter(|&node| frame.is_ready(warp, node)).nth(turn as usize).unwrap_or(0)

@@ -57,7 +57,8 @@ struct Case<'t> {
 }
 
 enum Param {
-    Buffer(Vec<u8>),
+    /// Type and content.
+    Buffer(String, Vec<u8>),
     Value(Vec<u8>),
 }
 
@@ -90,7 +91,7 @@ impl<'t> Case<'t> {
                 let (shape, content) = rest.split_once('=').unwrap_or((rest, ""));
                 let (ty, count) = shape.trim().split_once(' ').expect("type and count");
                 let count: usize = count.trim().parse().expect("a count");
-                self.params.push(Param::Buffer(elements(ty, content.trim(), count)));
+                self.params.push(Param::Buffer(ty.to_owned(), elements(ty, content.trim(), count)));
             }
             "value" => {
                 let (ty, value) = rest.split_once(' ').expect("type and value");
@@ -135,10 +136,10 @@ impl<'t> Case<'t> {
         for param in &self.params {
             match param {
                 Param::Value(value) => params.put(value),
-                Param::Buffer(content) => {
+                Param::Buffer(ty, content) => {
                     let address = device.buffer(content);
                     params = params.pointer(address);
-                    buffers.push((address, content.len()));
+                    buffers.push((address, content.len(), ty.as_str()));
                     memory.insert(address, content.clone());
                 }
             }
@@ -160,7 +161,7 @@ impl<'t> Case<'t> {
             (other, expected) => return Err(format!("launch gave {other:?}, expected fault: {expected:?}")),
         }
         for (index, expected) in &self.expect {
-            let (address, _) = buffers[*index];
+            let (address, ..) = buffers[*index];
             let found = device.read(address, expected.len());
             if found != *expected {
                 return Err(format!("buffer {index}\n found {}\n expected {}", show(&found), show(expected)));
@@ -180,18 +181,32 @@ impl<'t> Case<'t> {
             steps_max: 1 << 26,
         };
         interp::run(&launch, &mut memory).map_err(|fault| format!("interpreter: {fault}"))?;
-        for (index, &(address, len)) in buffers.iter().enumerate() {
+        for (index, &(address, len, ty)) in buffers.iter().enumerate() {
             let (found, expected) = (device.read(address, len), memory.get(address).expect("the buffer"));
-            if found != *expected {
-                return Err(format!(
-                    "buffer {index}\n found {}\n interpreter {}",
-                    show(&found),
-                    show(expected)
-                ));
+            let differences = differences(ty, &found, expected);
+            if !differences.is_empty() {
+                return Err(format!("buffer {index} is not the interpreter's: {differences}"));
             }
         }
         Ok(())
     }
+}
+
+/// Whether two elements are the same. Which NaN an operation gives is not specified.
+fn agree(ty: &str, found: &[u8], expected: &[u8]) -> bool {
+    let float = |bytes: &[u8]| match bytes.try_into() {
+        Ok(bytes) => f64::from(f32::from_le_bytes(bytes)),
+        Err(_) => f64::from_le_bytes(bytes.try_into().expect("an f64")),
+    };
+    found == expected || (ty.starts_with('f') && float(found).is_nan() && float(expected).is_nan())
+}
+
+/// The first elements that differ, by index; empty when none does.
+fn differences(ty: &str, found: &[u8], expected: &[u8]) -> String {
+    let size = element(ty, "0").len();
+    let pairs = found.chunks(size).zip(expected.chunks(size)).enumerate();
+    let different = pairs.filter(|(_, (found, expected))| !agree(ty, found, expected));
+    different.take(8).map(|(index, (a, b))| format!("[{index}] {}not {}", show(a), show(b))).collect()
 }
 
 fn elements(ty: &str, content: &str, count: usize) -> Vec<u8> {
@@ -238,7 +253,7 @@ fn element(ty: &str, value: &str) -> Vec<u8> {
 
 fn show(bytes: &[u8]) -> String {
     bytes
-        .chunks(4)
+        .chunks(8)
         .map(|word| word.iter().rev().map(|byte| format!("{byte:02x}")).collect::<String>() + " ")
         .collect()
 }

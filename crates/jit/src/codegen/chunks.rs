@@ -1,27 +1,26 @@
 //! Steps of a warp whose 32 lanes are all active, on vectors.
 //!
-//! The lanes are cut into chunks of one, two or four *quads* of four lanes, and a loop goes over the chunks. A value of
+//! The lanes are cut into chunks of one to eight *quads* of four lanes, and a loop goes over the chunks. A value of
 //! a quad is one vector of 32-bit elements, two of 64-bit elements, or, for what has no vector instruction, four
 //! single lanes. Predicates are vectors of 32-bit lanes that are all ones or zeros.
 //!
 //! An access whose lanes are neighbours is checked once for the whole warp, in front of the loop.
 
 use std::collections::HashMap;
-use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::immediates::V128Imm;
-use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, Type as ClifType, Value as Clif, types};
+use cranelift_codegen::ir::{BlockArg, InstBuilder, Type as ClifType, Value as Clif, types};
 use sluice_ir::analysis::Shape;
 use sluice_ir::{
-    BinaryOp, ConvertOp, Effect, Inst, InstId, Kernel, Ordering, Place, Rounding, Space, Type, UnaryOp, Value,
+    BinaryOp, ConvertOp, Inst, InstId, Kernel, Ordering, Place, Rounding, Space, Type, UnaryOp, Value,
 };
 
 use super::emitter::{Emitter, frame_flags};
 use super::lanes::Lane;
-use super::memory::memory_flags;
+use super::memory::{Extent, memory_flags};
 use super::scalar::clif_type;
-use crate::context::{LANES, WarpContext};
+use crate::context::LANES;
 
 /// Lanes of a quad.
 const QUAD: usize = 4;
@@ -32,10 +31,15 @@ pub(super) struct Chunk {
     first: Clif,
     quads: usize,
     values: HashMap<(Value, usize), Quad>,
-    /// Host address of lane 0 for accesses whose lanes are neighbours.
-    hoisted: HashMap<InstId, Clif>,
-    /// For loads.
-    flags: MemFlagsData,
+    /// Accesses whose lanes are neighbours.
+    hoisted: HashMap<InstId, Hoisted>,
+}
+
+/// Where the lanes of an access are neighbours: lane 0's place, as a host address and a displacement.
+#[derive(Clone, Copy)]
+struct Hoisted {
+    address: Clif,
+    offset: i32,
 }
 
 /// A value in four lanes, in one form or both.
@@ -55,20 +59,10 @@ enum Vector {
 impl Emitter<'_> {
     /// A run of instructions for all 32 lanes. Returns the bits of `predicates`.
     pub(super) fn chunks(&mut self, insts: &[InstId], predicates: &[Value]) -> Vec<Clif> {
-        let kernel = self.kernel;
-        let mut hoisted = HashMap::new();
-        for &id in insts {
-            if let Some(address) = self.hoist(&kernel.inst(id).inst) {
-                hoisted.insert(id, address);
-            }
-        }
-        let writes = insts.iter().any(|&id| kernel.inst(id).inst.effect() == Effect::Writes);
-        // Where nothing is written, loads may go next to their uses. Their addresses are this loop's own, so none is
-        // merged with one from elsewhere.
-        let flags = if writes { memory_flags() } else { memory_flags().with_readonly().with_can_move() };
+        let hoisted = self.hoist_all(insts);
         let quads = self.quads_per_chunk(insts, &hoisted);
         self.each_chunk(quads, predicates.len(), |emitter, first| {
-            let mut chunk = Chunk { first, quads, values: HashMap::new(), hoisted: hoisted.clone(), flags };
+            let mut chunk = Chunk { first, quads, values: HashMap::new(), hoisted: hoisted.clone() };
             for &id in insts {
                 emitter.chunk_inst(id, &mut chunk);
             }
@@ -80,8 +74,7 @@ impl Emitter<'_> {
     pub(super) fn assign_chunks(&mut self, pairs: &[(Value, Value)]) {
         let quads = if pairs.len() <= 3 { 4 } else { 1 };
         self.each_chunk(quads, 0, |emitter, first| {
-            let flags = memory_flags();
-            let mut chunk = Chunk { first, quads, values: HashMap::new(), hoisted: HashMap::new(), flags };
+            let mut chunk = Chunk { first, quads, values: HashMap::new(), hoisted: HashMap::new() };
             let mut stores = Vec::new();
             for &(param, arg) in pairs {
                 for quad in 0..quads {
@@ -107,13 +100,16 @@ impl Emitter<'_> {
         count: usize,
         body: impl FnOnce(&mut Self, Clif) -> Vec<Clif>,
     ) -> Vec<Clif> {
+        let zero = self.b.ins().iconst(types::I64, 0);
+        if quads * QUAD == LANES {
+            return body(self, zero);
+        }
         let (head, done) = (self.b.create_block(), self.b.create_block());
         self.b.append_block_param(head, types::I64);
         for _ in 0..count {
             self.b.append_block_param(head, types::I32);
             self.b.append_block_param(done, types::I32);
         }
-        let zero = self.b.ins().iconst(types::I64, 0);
         let none = self.b.ins().iconst(types::I32, 0);
         let mut entry = vec![BlockArg::Value(zero)];
         entry.extend((0..count).map(|_| BlockArg::Value(none)));
@@ -136,18 +132,24 @@ impl Emitter<'_> {
     }
 
     /// How many quads to work on at a time: as many as leave the values in registers.
-    fn quads_per_chunk(&self, insts: &[InstId], hoisted: &HashMap<InstId, Clif>) -> usize {
+    fn quads_per_chunk(&self, insts: &[InstId], hoisted: &HashMap<InstId, Hoisted>) -> usize {
         let kernel = self.kernel;
         let is_light = |id: &InstId| is_vector_inst(kernel, *id) || hoisted.contains_key(id);
-        if insts.len() > 64 || !insts.iter().all(is_light) {
+        if insts.len() > 160 || !insts.iter().all(is_light) {
             return 1;
         }
-        let mut live = Vec::new();
+        let mut live: Vec<Value> = Vec::new();
         let mut live_max = 1;
-        for &id in insts.iter().rev() {
+        for (place, &id) in insts.iter().enumerate().rev() {
             live.retain(|&value| !kernel.inst(id).results().any(|result| result == value));
+            // What is loaded for the next instruction only is an operand in memory there.
+            let loaded =
+                place.checked_sub(1).map(|before| insts[before]).filter(|id| hoisted.contains_key(id));
+            let loaded = loaded.map(|id| kernel.inst(id)).filter(|data| data.result_count == 1);
+            let loaded = loaded.map(|data| data.result(0)).filter(|&value| !self.plan.escapes(value));
             kernel.inst(id).inst.for_each_arg(|value| {
-                if self.plan.is_varying(value) && !live.contains(&value) {
+                let is_operand = Some(value) == loaded;
+                if self.plan.is_varying(value) && !is_operand && !live.contains(&value) {
                     live.push(value);
                 }
             });
@@ -155,10 +157,11 @@ impl Emitter<'_> {
                 live.iter().map(|&value| if kernel.ty(value).bits() == 64 { 2 } else { 1 }).sum();
             live_max = live_max.max(weight);
         }
-        match 12 / live_max {
+        match 15 / live_max {
             0 | 1 => 1,
             2 | 3 => 2,
-            _ => 4,
+            4..8 => 4,
+            _ => 8,
         }
     }
 
@@ -208,6 +211,9 @@ impl Emitter<'_> {
     }
 
     fn lane_number(&mut self, chunk: &Chunk, quad: usize, number: usize) -> Clif {
+        if chunk.quads * QUAD == LANES {
+            return self.b.ins().iconst(types::I64, (quad * QUAD + number) as i64);
+        }
         self.b.ins().iadd_imm_u(chunk.first, (quad * QUAD + number) as i64)
     }
 
@@ -245,6 +251,9 @@ impl Emitter<'_> {
 
     /// The warp's memory plus the first lane's place in an array of elements of this size.
     fn chunk_address(&mut self, bytes: u32, chunk: &Chunk) -> Clif {
+        if chunk.quads * QUAD == LANES {
+            return self.ctx;
+        }
         let place = self.b.ins().ishl_imm_u(chunk.first, i64::from(bytes.trailing_zeros()));
         self.b.ins().iadd(self.ctx, place)
     }
@@ -253,6 +262,7 @@ impl Emitter<'_> {
 
     /// A value of 1, 32 or 64 bits as a vector.
     fn vector(&mut self, value: Value, quad: usize, chunk: &mut Chunk) -> Vector {
+        let quad = if self.plan.shape(value) == Shape::Uniform { 0 } else { quad };
         let known = chunk.values.get(&(value, quad)).copied().unwrap_or_default();
         if let Some(vector) = known.vector {
             return vector;
@@ -405,6 +415,9 @@ impl Emitter<'_> {
             let four = self.b.ins().ishl_imm_u(four, (quad * QUAD) as i64);
             bits = self.b.ins().bor(bits, four);
         }
+        if chunk.quads * QUAD == LANES {
+            return bits;
+        }
         let first = self.b.ins().ireduce(types::I32, chunk.first);
         self.b.ins().ishl(bits, first)
     }
@@ -530,8 +543,34 @@ impl Emitter<'_> {
 
     // ---- Memory ---------------------------------------------------------------------------------------------
 
-    /// If the lanes of an access are neighbours: checks it for the whole warp, and gives lane 0's host address.
-    fn hoist(&mut self, inst: &Inst) -> Option<Clif> {
+    /// Finds the accesses whose lanes are neighbours and checks them for the whole warp, those that differ by a
+    /// constant together.
+    fn hoist_all(&mut self, insts: &[InstId]) -> HashMap<InstId, Hoisted> {
+        let kernel = self.kernel;
+        let mut groups: Vec<(Extent, Vec<(InstId, i32)>)> = Vec::new();
+        for &id in insts {
+            let Some((place, bytes)) = self.neighbour_access(&kernel.inst(id).inst) else { continue };
+            let own = Extent::new(place, bytes * LANES as u32);
+            match groups.iter_mut().find(|(extent, _)| extent.can_join(&own)) {
+                Some((extent, members)) => {
+                    extent.join(&own);
+                    members.push((id, place.offset));
+                }
+                None => groups.push((own, vec![(id, place.offset)])),
+            }
+        }
+        let mut hoisted = HashMap::new();
+        for (extent, members) in groups {
+            let address = self.extent_address(&extent);
+            for (id, offset) in members {
+                hoisted.insert(id, Hoisted { address, offset: offset - extent.start });
+            }
+        }
+        hoisted
+    }
+
+    /// The place of an access whose lanes are neighbours, and its bytes per lane.
+    fn neighbour_access<'i>(&self, inst: &'i Inst) -> Option<(&'i Place, u32)> {
         let (place, ty, count, order, guard) = match inst {
             Inst::Load { place, ty, count, order, guard } => (place, ty, u32::from(*count), order, guard),
             Inst::Store { place, ty, values, order, guard } => (place, ty, values.len() as u32, order, guard),
@@ -540,57 +579,31 @@ impl Emitter<'_> {
         let bytes = ty.bytes() * count;
         let Shape::Affine { stride } = self.plan.shape(place.addr) else { return None };
         let is_plain = matches!(order.ordering, Ordering::Weak | Ordering::Invariant);
-        if stride != i64::from(bytes) || guard.is_some() || !is_plain {
-            return None;
-        }
-        self.warp_address(place, bytes)
+        let is_shared_space = !matches!(place.space, Space::Local | Space::Param);
+        let fits = stride == i64::from(bytes) && guard.is_none() && is_plain && is_shared_space;
+        fits.then_some((place, bytes))
     }
 
-    /// The host address of lane 0, after a check of 32 neighbouring accesses of `bytes`.
-    fn warp_address(&mut self, place: &Place, bytes: u32) -> Option<Clif> {
-        let all = bytes * LANES as u32;
-        let address = self.uniform(place.addr);
-        let address = match place.offset {
-            0 => address,
-            offset => self.b.ins().iadd_imm_s(address, i64::from(offset)),
-        };
-        match place.space {
-            Space::Generic | Space::Global | Space::Const => {
-                self.check_range(address, all);
-                Some(address)
-            }
-            Space::Shared => Some(self.window_address(
-                address,
-                all,
-                offset_of!(WarpContext, shared_base),
-                offset_of!(WarpContext, shared_size),
-            )),
-            Space::Local | Space::Param => None,
-        }
-    }
-
-    /// Loads or stores of neighbouring lanes. `base` is lane 0's address.
-    fn neighbours(&mut self, id: InstId, base: Clif, chunk: &mut Chunk) {
+    /// Loads or stores of neighbouring lanes.
+    fn neighbours(&mut self, id: InstId, base: Hoisted, chunk: &mut Chunk) {
         let kernel = self.kernel;
         let data = kernel.inst(id);
         match &data.inst {
             Inst::Load { ty, count, .. } => {
                 let count = usize::from(*count);
-                let address = self.element_address(base, ty.bytes() as usize * count, chunk);
+                let address = self.element_address(base.address, ty.bytes() as usize * count, chunk);
                 for quad in 0..chunk.quads {
-                    let start = (quad * QUAD * count * ty.bytes() as usize) as i32;
-                    for (value, forms) in
-                        data.results().zip(self.load_quad(*ty, count, address, start, chunk.flags))
-                    {
+                    let start = base.offset + (quad * QUAD * count * ty.bytes() as usize) as i32;
+                    for (value, forms) in data.results().zip(self.load_quad(*ty, count, address, start)) {
                         self.define_quad(value, quad, forms, chunk);
                     }
                 }
             }
             Inst::Store { ty, values, .. } => {
                 let count = values.len();
-                let address = self.element_address(base, ty.bytes() as usize * count, chunk);
+                let address = self.element_address(base.address, ty.bytes() as usize * count, chunk);
                 for quad in 0..chunk.quads {
-                    let start = (quad * QUAD * count * ty.bytes() as usize) as i32;
+                    let start = base.offset + (quad * QUAD * count * ty.bytes() as usize) as i32;
                     if count == 1 && is_vector_type(*ty) {
                         let vector = self.vector(values[0], quad, chunk);
                         self.store_vector(vector, address, start);
@@ -610,7 +623,14 @@ impl Emitter<'_> {
     }
 
     fn element_address(&mut self, base: Clif, bytes: usize, chunk: &Chunk) -> Clif {
-        let place = self.b.ins().imul_imm_u(chunk.first, bytes as i64);
+        if chunk.quads * QUAD == LANES {
+            return base;
+        }
+        let place = if bytes.is_power_of_two() {
+            self.b.ins().ishl_imm_u(chunk.first, i64::from(bytes.trailing_zeros()))
+        } else {
+            self.b.ins().imul_imm_u(chunk.first, bytes as i64)
+        };
         self.b.ins().iadd(base, place)
     }
 
@@ -625,14 +645,8 @@ impl Emitter<'_> {
     }
 
     /// Four lanes of `count` elements each.
-    fn load_quad(
-        &mut self,
-        ty: Type,
-        count: usize,
-        address: Clif,
-        start: i32,
-        flags: MemFlagsData,
-    ) -> Vec<Quad> {
+    fn load_quad(&mut self, ty: Type, count: usize, address: Clif, start: i32) -> Vec<Quad> {
+        let flags = memory_flags();
         let bytes = ty.bytes() as i32;
         if count == 1 && is_vector_type(ty) {
             let low = self.b.ins().load(vector_type(ty), flags, address, start);

@@ -19,6 +19,7 @@ use cranelift_frontend::FunctionBuilder;
 use sluice_ir::{BlockId, Inst, Kernel, Target, Terminator, Type, Value};
 
 use super::machine::Machine;
+use super::memory::Extent;
 use super::plan::{Plan, Step};
 use crate::context::{WarpContext, status};
 use crate::runtime::{self, fault_code};
@@ -36,7 +37,9 @@ pub(super) struct Emitter<'a> {
     nodes: Vec<ClifBlock>,
     dispatch: ClifBlock,
     fault: ClifBlock,
-    current: u32,
+    pub current: u32,
+    /// Extents that the current node has checked, with the host address of their first byte.
+    pub(super) checked: Vec<(Extent, Clif)>,
     /// Uniform values, and affine ones at lane 0, in the current node.
     uniform: HashMap<Value, Clif>,
     /// Predicates of the current node, a bit per lane.
@@ -92,6 +95,7 @@ impl<'a> Emitter<'a> {
             dispatch,
             fault,
             current: 0,
+            checked: Vec::new(),
             uniform: HashMap::new(),
             predicates: HashMap::new(),
             signatures: HashMap::new(),
@@ -229,6 +233,7 @@ impl<'a> Emitter<'a> {
         self.mask = self.b.block_params(block)[0];
         self.current = number;
         self.uniform.clear();
+        self.checked.clear();
         self.predicates.clear();
         let plan = self.plan;
         let node = &plan.nodes[number as usize];

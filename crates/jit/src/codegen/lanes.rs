@@ -6,11 +6,11 @@ use std::mem::offset_of;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, Value as Clif, types};
 use sluice_ir::analysis::Shape;
-use sluice_ir::{Inst, InstId, RuntimeFunction, SpecialRegister, Target, Type, Value, Window};
+use sluice_ir::{Inst, InstId, IntCond, RuntimeFunction, SpecialRegister, Target, Type, Value, Window};
 
 use super::emitter::{Emitter, constant_flags, frame_flags};
-use super::scalar::clif_type;
-use crate::context::WarpContext;
+use super::scalar::{clif_type, int_condition};
+use crate::context::{LANES, WarpContext};
 use crate::runtime;
 
 /// One pass of a loop over lanes.
@@ -54,6 +54,11 @@ impl Emitter<'_> {
                 self.b.ins().store(frame_flags(), none, self.ctx, offset_of!(WarpContext, fuel) as i32);
             }
             Inst::Barrier { .. } => self.arrive(id),
+            Inst::Compare { .. } if self.plan.is_varying(data.result(0)) => {
+                let bits = self.lane_compare(id);
+                self.predicates.insert(data.result(0), bits);
+                self.store_predicate(data.result(0), bits, self.mask);
+            }
             inst => {
                 let mut args = Vec::with_capacity(3);
                 inst.for_each_arg(|value| args.push(self.uniform(value)));
@@ -61,6 +66,65 @@ impl Emitter<'_> {
                 self.define_uniform(data.result(0), result);
             }
         }
+    }
+
+    /// The lanes in which a comparison of consecutive numbers with a uniform one holds.
+    fn lane_compare(&mut self, id: InstId) -> Clif {
+        let kernel = self.kernel;
+        let (cond, first, other) = self.plan.lane_compare(kernel, id).expect("a comparison of this kind");
+        let ty = kernel.ty(first);
+        let (first_value, other_value) = (self.uniform(first), self.uniform(other));
+        let distance = self.b.ins().isub(other_value, first_value);
+        let one = self.b.ins().iconst(types::I64, 1);
+        if matches!(cond, IntCond::Eq | IntCond::Ne) {
+            let is_near = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, distance, LANES as i64);
+            let is_near = self.b.ins().uextend(types::I64, is_near);
+            let bit = self.b.ins().ishl(is_near, distance);
+            let bit = self.b.ins().ireduce(types::I32, bit);
+            return if cond == IntCond::Eq { bit } else { self.b.ins().bnot(bit) };
+        }
+        // Numbers that wrap within the warp are compared one by one.
+        let is_signed = matches!(cond, IntCond::LtS | IntCond::LeS | IntCond::GtS | IntCond::GeS);
+        let top = if is_signed { ty.mask() >> 1 } else { ty.mask() };
+        let top = self.constant(ty, top - (LANES as u64 - 1));
+        let above = if is_signed { IntCC::SignedGreaterThan } else { IntCC::UnsignedGreaterThan };
+        let wraps = self.b.ins().icmp(above, first_value, top);
+        let (slow, fast, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(slow);
+        self.b.append_block_param(done, types::I32);
+        self.b.ins().brif(wraps, slow, &[], fast, &[]);
+
+        self.b.switch_to_block(slow);
+        let bits = self.each_lane(self.mask, 1, |emitter, lane| {
+            let (a, b) = (emitter.value(first, Some(lane)), emitter.value(other, Some(lane)));
+            vec![emitter.b.ins().icmp(int_condition(cond), a, b)]
+        });
+        self.b.ins().jump(done, &[BlockArg::Value(bits[0])]);
+
+        self.b.switch_to_block(fast);
+        // `<` holds in the lanes below the distance, `<=` also in the next; the others are their negations.
+        let is_strict = matches!(cond, IntCond::LtS | IntCond::LtU | IntCond::GeS | IntCond::GeU);
+        let below = match (is_strict, is_signed) {
+            (true, true) => IntCC::SignedLessThan,
+            (true, false) => IntCC::UnsignedLessThan,
+            (false, true) => IntCC::SignedLessThanOrEqual,
+            (false, false) => IntCC::UnsignedLessThanOrEqual,
+        };
+        let any = self.b.ins().icmp(below, first_value, other_value);
+        let limit = self.constant(ty, LANES as u64 - u64::from(!is_strict));
+        let is_far = self.b.ins().icmp(IntCC::UnsignedGreaterThan, distance, limit);
+        let count = self.b.ins().select(is_far, limit, distance);
+        let count = if is_strict { count } else { self.b.ins().iadd_imm_u(count, 1) };
+        let power = self.b.ins().ishl(one, count);
+        let bits = self.b.ins().iadd_imm_s(power, -1);
+        let bits = self.b.ins().ireduce(types::I32, bits);
+        let none = self.b.ins().iconst(types::I32, 0);
+        let bits = self.b.ins().select(any, bits, none);
+        let is_negated = matches!(cond, IntCond::GtS | IntCond::GeS | IntCond::GtU | IntCond::GeU);
+        let bits = if is_negated { self.b.ins().bnot(bits) } else { bits };
+        self.b.ins().jump(done, &[BlockArg::Value(bits)]);
+        self.b.switch_to_block(done);
+        self.b.block_params(done)[0]
     }
 
     /// A run of instructions, all of them for one active lane after the other.
@@ -166,7 +230,8 @@ impl Emitter<'_> {
             }
             Inst::CallRuntime { function, args } => {
                 let args: Vec<Clif> = args.iter().map(|&arg| self.value(arg, Some(lane))).collect();
-                vec![self.call_runtime(*function, &args)]
+                let result = self.call_runtime(*function, &args);
+                if data.result_count == 0 { Vec::new() } else { vec![result] }
             }
             Inst::WindowBase { .. } => {
                 let base = self.fixed_field(types::I64, offset_of!(WarpContext, local_base));
@@ -255,7 +320,10 @@ impl Emitter<'_> {
         let mut uniform = Vec::new();
         let mut predicates = Vec::new();
         let mut varying = Vec::new();
-        for (param, arg) in pairs().filter(|(param, arg)| param != arg) {
+        let is_move = |&(param, arg): &(Value, Value)| {
+            param != arg && (self.plan.slot(param) != self.plan.slot(arg) || self.plan.slot(arg).is_none())
+        };
+        for (param, arg) in pairs().filter(is_move).collect::<Vec<_>>() {
             if !self.plan.is_varying(param) {
                 uniform.push((param, self.uniform(arg)));
             } else if is_predicate(param) {

@@ -8,6 +8,7 @@ use sluice_ir::{AtomicOp, Inst, MemoryOrder, Ordering, Place, Space, Type, Value
 
 use super::emitter::{Emitter, frame_flags};
 use super::lanes::Lane;
+use super::plan::Step;
 use super::scalar::clif_type;
 use crate::context::WarpContext;
 use crate::runtime::{self, fault_code};
@@ -17,7 +18,104 @@ pub(super) fn memory_flags() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
 
+/// The bytes that accesses at constant distances from one address touch together.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    space: Space,
+    addr: Value,
+    /// From `addr`, in bytes.
+    pub start: i32,
+    end: i64,
+}
+
+impl Extent {
+    pub(super) fn new(place: &Place, bytes: u32) -> Extent {
+        let end = i64::from(place.offset) + i64::from(bytes);
+        Extent { space: place.space, addr: place.addr, start: place.offset, end }
+    }
+
+    pub(super) fn can_join(&self, other: &Extent) -> bool {
+        // A gap that is not accessed may be as large as a structure.
+        let (start, end) = (self.start.min(other.start), self.end.max(other.end));
+        (self.space, self.addr) == (other.space, other.addr) && end - i64::from(start) < 1 << 16
+    }
+
+    fn covers(&self, other: &Extent) -> bool {
+        (self.space, self.addr) == (other.space, other.addr)
+            && self.start <= other.start
+            && other.end <= self.end
+    }
+
+    pub(super) fn join(&mut self, other: &Extent) {
+        (self.start, self.end) = (self.start.min(other.start), self.end.max(other.end));
+    }
+}
+
 impl Emitter<'_> {
+    /// The host address of an extent's first byte (in lane 0), after a check of all of it. The address is uniform or
+    /// affine.
+    pub(super) fn extent_address(&mut self, extent: &Extent) -> Clif {
+        let bytes = (extent.end - i64::from(extent.start)) as u32;
+        let address = self.uniform(extent.addr);
+        let address = match extent.start {
+            0 => address,
+            start => self.b.ins().iadd_imm_s(address, i64::from(start)),
+        };
+        self.checked_address(extent.space, address, bytes)
+    }
+
+    /// The host address of `bytes` at an address of a space that all lanes share.
+    fn checked_address(&mut self, space: Space, address: Clif, bytes: u32) -> Clif {
+        let (base, size) = match space {
+            Space::Shared => (offset_of!(WarpContext, shared_base), offset_of!(WarpContext, shared_size)),
+            Space::Param => (offset_of!(WarpContext, params), offset_of!(WarpContext, params_size)),
+            Space::Local => unreachable!("local memory is each lane's own"),
+            Space::Generic | Space::Global | Space::Const => {
+                self.check_range(address, bytes);
+                return address;
+            }
+        };
+        self.window_address(address, bytes, base, size)
+    }
+
+    /// Where an access of the node's straight line goes that is done once: a host address and a displacement. Accesses
+    /// at constant distances are checked together, at the first.
+    pub(super) fn once_address(&mut self, place: &Place, bytes: u32) -> (Clif, i32) {
+        if let Some(constant) = self.kernel.constant(place.addr)
+            && let Some(address) = self.constant_window_address(place, constant as u32, bytes)
+        {
+            return (address, 0);
+        }
+        let own = Extent::new(place, bytes);
+        if let Some((extent, address)) = self.checked.iter().find(|(extent, _)| extent.covers(&own)) {
+            return (*address, place.offset - extent.start);
+        }
+        let extent = self.once_extent(own);
+        let address = self.extent_address(&extent);
+        self.checked.push((extent, address));
+        (address, place.offset - extent.start)
+    }
+
+    /// The extent of all plain accesses of the node that are done once and are near this one.
+    fn once_extent(&self, own: Extent) -> Extent {
+        let mut extent = own;
+        for step in &self.plan.nodes[self.current as usize].steps {
+            let Step::Once(id) = step else { continue };
+            let (place, bytes) = match &self.kernel.inst(*id).inst {
+                Inst::Load { place, ty, count, guard: None, .. } => (place, ty.bytes() * u32::from(*count)),
+                Inst::Store { place, ty, values, guard: None, .. } => {
+                    (place, ty.bytes() * values.len() as u32)
+                }
+                _ => continue,
+            };
+            let other = Extent::new(place, bytes);
+            if extent.can_join(&other) {
+                extent.join(&other);
+            }
+        }
+        extent
+    }
+
     /// A load, store or atomic; its results.
     pub(super) fn access(&mut self, inst: &Inst, results: u8, lane: Option<&Lane>) -> Vec<Clif> {
         let guard = match inst {
@@ -46,16 +144,18 @@ impl Emitter<'_> {
     fn unguarded_access(&mut self, inst: &Inst, results: u8, lane: Option<&Lane>) -> Vec<Clif> {
         match inst {
             Inst::Load { place, ty, count, order, .. } => {
-                let address = self.host_address(place, ty.bytes() * u32::from(*count), lane);
-                (0..*count)
-                    .map(|index| self.load_element(*ty, address, ty.bytes() * u32::from(index), *order))
+                let (address, offset) =
+                    self.access_address(inst, place, ty.bytes() * u32::from(*count), lane);
+                (0..i32::from(*count))
+                    .map(|index| self.load_element(*ty, address, offset + ty.bytes() as i32 * index, *order))
                     .collect()
             }
             Inst::Store { place, ty, values, order, .. } => {
+                let bytes = ty.bytes() * values.len() as u32;
                 let values: Vec<Clif> = values.iter().map(|&value| self.value(value, lane)).collect();
-                let address = self.host_address(place, ty.bytes() * values.len() as u32, lane);
+                let (address, offset) = self.access_address(inst, place, bytes, lane);
                 for (index, value) in values.into_iter().enumerate() {
-                    self.store_element(value, address, ty.bytes() * index as u32, *order);
+                    self.store_element(value, address, offset + (ty.bytes() as usize * index) as i32, *order);
                 }
                 Vec::new()
             }
@@ -70,31 +170,40 @@ impl Emitter<'_> {
         }
     }
 
-    fn load_element(&mut self, ty: Type, address: Clif, offset: u32, order: MemoryOrder) -> Clif {
+    fn access_address(&mut self, inst: &Inst, place: &Place, bytes: u32, lane: Option<&Lane>) -> (Clif, i32) {
+        let is_guarded =
+            matches!(inst, Inst::Load { guard: Some(_), .. } | Inst::Store { guard: Some(_), .. });
+        match lane {
+            None if !is_guarded => self.once_address(place, bytes),
+            _ => (self.host_address(place, bytes, lane), 0),
+        }
+    }
+
+    fn load_element(&mut self, ty: Type, address: Clif, offset: i32, order: MemoryOrder) -> Clif {
         match order.ordering {
             Ordering::Weak | Ordering::Invariant => {
-                self.b.ins().load(clif_type(ty), memory_flags(), address, offset as i32)
+                self.b.ins().load(clif_type(ty), memory_flags(), address, offset)
             }
             _ => {
-                let address = self.b.ins().iadd_imm_u(address, i64::from(offset));
+                let address = self.b.ins().iadd_imm_s(address, i64::from(offset));
                 let bits = self.b.ins().atomic_load(clif_type(ty.as_int()), memory_flags(), address);
                 self.bits(clif_type(ty), bits)
             }
         }
     }
 
-    fn store_element(&mut self, value: Clif, address: Clif, offset: u32, order: MemoryOrder) {
+    fn store_element(&mut self, value: Clif, address: Clif, offset: i32, order: MemoryOrder) {
         // On x86 a plain store is a release, and Cranelift keeps every store in its place.
         let is_plain = matches!(order.ordering, Ordering::Weak | Ordering::Invariant)
             || cfg!(target_arch = "x86_64")
             || order.ordering == Ordering::Volatile;
         if is_plain {
-            self.b.ins().store(memory_flags(), value, address, offset as i32);
+            self.b.ins().store(memory_flags(), value, address, offset);
             return;
         }
         let ty = self.b.func.dfg.value_type(value);
         let bits = self.bits(ty.as_int(), value);
-        let address = self.b.ins().iadd_imm_u(address, i64::from(offset));
+        let address = self.b.ins().iadd_imm_s(address, i64::from(offset));
         self.b.ins().atomic_store(memory_flags(), bits, address);
     }
 
@@ -111,35 +220,14 @@ impl Emitter<'_> {
             0 => address,
             offset => self.b.ins().iadd_imm_s(address, i64::from(offset)),
         };
-        match place.space {
-            Space::Generic | Space::Global | Space::Const => {
-                self.check_range(address, bytes);
-                address
-            }
-            Space::Shared => self.window_address(
-                address,
-                bytes,
-                offset_of!(WarpContext, shared_base),
-                offset_of!(WarpContext, shared_size),
-            ),
-            Space::Param => self.window_address(
-                address,
-                bytes,
-                offset_of!(WarpContext, params),
-                offset_of!(WarpContext, params_size),
-            ),
-            Space::Local => {
-                let in_lane = self.window_address(
-                    address,
-                    bytes,
-                    offset_of!(WarpContext, local_base),
-                    offset_of!(WarpContext, local_stride),
-                );
-                let index = lane.expect("local memory is each lane's own").index;
-                let stride = self.b.ins().imul_imm_u(index, i64::from(self.kernel.local_bytes));
-                self.b.ins().iadd(in_lane, stride)
-            }
+        if place.space != Space::Local {
+            return self.checked_address(place.space, address, bytes);
         }
+        let (base, size) = (offset_of!(WarpContext, local_base), offset_of!(WarpContext, local_stride));
+        let in_lane0 = self.window_address(address, bytes, base, size);
+        let index = lane.expect("local memory is each lane's own").index;
+        let stride = self.b.ins().imul_imm_u(index, i64::from(self.kernel.local_bytes));
+        self.b.ins().iadd(in_lane0, stride)
     }
 
     /// An access at a constant place that is known to be inside its window needs no check.
@@ -158,7 +246,7 @@ impl Emitter<'_> {
     }
 
     /// Faults unless `[address, address + bytes)` is inside the device address range.
-    pub(super) fn check_range(&mut self, address: Clif, bytes: u32) {
+    fn check_range(&mut self, address: Clif, bytes: u32) {
         let base = self.fixed_field(types::I64, offset_of!(WarpContext, memory_base));
         let size = self.fixed_field(types::I64, offset_of!(WarpContext, memory_size));
         let offset = self.b.ins().isub(address, base);
@@ -168,7 +256,7 @@ impl Emitter<'_> {
         self.fault_if(is_bad, fault_code::ILLEGAL_ADDRESS, address);
     }
 
-    pub(super) fn window_address(&mut self, offset: Clif, bytes: u32, base: usize, size: usize) -> Clif {
+    fn window_address(&mut self, offset: Clif, bytes: u32, base: usize, size: usize) -> Clif {
         let offset = self.b.ins().uextend(types::I64, offset);
         let size = self.fixed_field(types::I64, size);
         let end = self.b.ins().iadd_imm_u(offset, i64::from(bytes));

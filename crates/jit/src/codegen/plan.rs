@@ -9,13 +9,14 @@
 
 use sluice_ir::analysis::Shape;
 use sluice_ir::{
-    BarrierKind, BlockId, Definition, Effect, Inst, InstId, Kernel, Ordering, Space, Type, Value,
+    BarrierKind, BlockId, Definition, Effect, Inst, InstId, IntCond, Kernel, Ordering, Space, Type, Value,
 };
 
 use super::Tids;
 use super::shapes::shapes;
 use crate::compile::CompileError;
 use crate::context::{FrameLayout, LANES};
+use crate::machine_code::CodeTraits;
 
 pub(super) struct Plan {
     pub nodes: Vec<Node>,
@@ -90,6 +91,15 @@ impl Plan {
         Ok(plan)
     }
 
+    pub(super) fn traits(&self) -> CodeTraits {
+        let Plan { frame, lane_tids, rotates, has_sync, .. } = *self;
+        CodeTraits { frame, lane_tids, rotates, has_sync }
+    }
+
+    pub(super) fn lane_compare(&self, kernel: &Kernel, id: InstId) -> Option<(IntCond, Value, Value)> {
+        lane_compare(kernel, &self.shapes, id)
+    }
+
     pub(super) fn shape(&self, value: Value) -> Shape {
         self.shapes[value.index()]
     }
@@ -147,6 +157,7 @@ impl Plan {
                 terminator.for_each_arg(|value| note(value, number, usize::MAX, &mut self.escapes));
             }
         }
+        let shared = self.loop_carried(kernel, &home);
         for (index, data) in kernel.values.iter().enumerate() {
             let value = Value::new(index);
             let is_param = matches!(data.definition, Definition::Param { .. });
@@ -156,9 +167,14 @@ impl Plan {
                 true => self.escapes[index],
                 false => crosses_nodes[index],
             };
-            if is_param || (needs_slot && !is_const) {
+            let is_shared = shared.iter().any(|&(arg, _)| arg == value);
+            if is_param || (needs_slot && !is_const && !is_shared) {
                 self.slots[index] = Some(self.allocate(data.ty, self.is_varying(value)));
             }
+        }
+        for (arg, param) in shared {
+            self.slots[arg.index()] = self.slots[param.index()];
+            self.escapes[arg.index()] = true;
         }
         self.frame.size = self.frame.size.next_multiple_of(64);
         match self.frame.size < 1 << 24 {
@@ -168,6 +184,72 @@ impl Plan {
                 what: format!("{} bytes of state per warp", self.frame.size),
             }),
         }
+    }
+
+    /// Pairs of a value that a back edge passes and the parameter that it is passed for, which can live in one
+    /// place: nobody wants the parameter once the value is there.
+    ///
+    /// That holds when every use of the parameter is before the value's definition, in the same node or in one before
+    /// it, and no inner loop around the definition comes back to such a use.
+    fn loop_carried(&self, kernel: &Kernel, home: &[(u32, u32)]) -> Vec<(Value, Value)> {
+        let mut back_edges = Vec::new();
+        for (number, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_last) {
+            for target in kernel.block(node.block).terminator.targets() {
+                let to = self.entry[target.block.index()];
+                if to <= number as u32 {
+                    back_edges.push((number as u32, to, target));
+                }
+            }
+        }
+        let mut pairs: Vec<(Value, Value)> = Vec::new();
+        for &(_, header, target) in &back_edges {
+            for (&param, &arg) in kernel.block(target.block).params.iter().zip(&target.args) {
+                let (node, _) = home[arg.index()];
+                let fits = kernel.ty(arg) != Type::I1
+                    && self.is_varying(arg) == self.is_varying(param)
+                    && node != u32::MAX
+                    && kernel.constant(arg).is_none()
+                    && !back_edges.iter().any(|&(from, to, _)| header < to && to <= node && node <= from)
+                    && !pairs.iter().any(|&(other, place)| other == arg || place == param)
+                    && self.is_used_before(kernel, param, arg, node);
+                if fits {
+                    pairs.push((arg, param));
+                }
+            }
+        }
+        pairs
+    }
+
+    /// Whether all uses of `param` are before the definition of `arg` in node `home`.
+    fn is_used_before(&self, kernel: &Kernel, param: Value, arg: Value, home: u32) -> bool {
+        let uses = |inst: &Inst| {
+            let mut found = false;
+            inst.for_each_arg(|value| found |= value == param);
+            found
+        };
+        for (number, node) in self.nodes.iter().enumerate() {
+            let mut is_defined = number as u32 > home;
+            for &id in node.steps.iter().flat_map(Step::insts) {
+                if is_defined && uses(&kernel.inst(id).inst) {
+                    return false;
+                }
+                is_defined |= kernel.inst(id).results().any(|value| value == arg);
+            }
+            if let Some(barrier) = node.barrier
+                && is_defined
+                && uses(&kernel.inst(barrier).inst)
+            {
+                return false;
+            }
+            if node.is_last && number as u32 >= home {
+                let mut found = false;
+                kernel.block(node.block).terminator.for_each_arg(|value| found |= value == param);
+                if found {
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     fn allocate(&mut self, ty: Type, is_varying: bool) -> u32 {
@@ -271,7 +353,34 @@ fn is_once(kernel: &Kernel, shapes: &[Shape], id: InstId) -> bool {
         Inst::Store { place, .. } | Inst::Load { place, .. } if place.space == Space::Local => false,
         Inst::Store { .. } | Inst::Load { .. } => are_results_known && are_args_uniform,
         Inst::Atomic { .. } | Inst::CallRuntime { .. } => false,
-        _ => are_results_known,
+        _ => are_results_known || lane_compare(kernel, shapes, id).is_some(),
+    }
+}
+
+/// A comparison of consecutive numbers in the lanes with one that is the same in all: what it asks of the lanes, their
+/// numbers and the other one. Bits for all lanes come out at once.
+pub(super) fn lane_compare(kernel: &Kernel, shapes: &[Shape], id: InstId) -> Option<(IntCond, Value, Value)> {
+    let Inst::Compare { cond, ty: Type::I32 | Type::I64, args: [a, b] } = kernel.inst(id).inst else {
+        return None;
+    };
+    match (shapes[a.index()], shapes[b.index()]) {
+        (Shape::Affine { stride: 1 }, Shape::Uniform) => Some((cond, a, b)),
+        (Shape::Uniform, Shape::Affine { stride: 1 }) => Some((swapped(cond), b, a)),
+        _ => None,
+    }
+}
+
+fn swapped(cond: IntCond) -> IntCond {
+    match cond {
+        IntCond::Eq | IntCond::Ne => cond,
+        IntCond::LtS => IntCond::GtS,
+        IntCond::LeS => IntCond::GeS,
+        IntCond::GtS => IntCond::LtS,
+        IntCond::GeS => IntCond::LeS,
+        IntCond::LtU => IntCond::GtU,
+        IntCond::LeU => IntCond::GeU,
+        IntCond::GtU => IntCond::LtU,
+        IntCond::GeU => IntCond::LeU,
     }
 }
 
