@@ -188,10 +188,14 @@ impl Session {
         let command = commands::cuModuleLoadDataEx { module: ModuleId(handle), image };
         let op = commands::cuModuleLoadDataEx::OP;
         let answer = self.link.call(context::device_index(), op, |out| command.encode(out))?;
-        if let Ok(reply) = decode::<commands::cuModuleLoadDataExReply<'_>>(&answer.payload) {
-            log.write(reply.log, answer.result.is_success());
-        }
-        answer.result.ok()
+        let reply = decode::<commands::cuModuleLoadDataExReply<'_>>(&answer.payload);
+        let said = reply.map_or(&[][..], |reply| reply.log);
+        answer.result.ok().inspect_err(|error| {
+            let refusal = format!("the node's driver refuses the image: {error}");
+            log.write(if said.is_empty() { refusal.as_bytes() } else { said }, false);
+        })?;
+        log.write(said, true);
+        Ok(())
     }
 
     /// The handle of a module's function, asking the node the first time.
@@ -219,7 +223,7 @@ impl Session {
         }
         let command = commands::cuModuleGetGlobal_v2 { hmod: ModuleId(module), name };
         let (address, bytes) = self.call(&command, |answer| (answer.dptr.0, answer.bytes))?;
-        self.know_global(address, bytes);
+        self.know_global(module, address, bytes);
         Ok((address, bytes))
     }
 
@@ -228,6 +232,7 @@ impl Session {
             return Err(CUresult::INVALID_HANDLE);
         }
         forget(module);
+        self.forget_globals(module);
         self.queue(&commands::cuModuleUnload { hmod: ModuleId(module) })
     }
 }
