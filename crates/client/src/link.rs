@@ -286,6 +286,3 @@ fn append(
     let header = Header { kind: Kind::Command, device, op: op.0, lane, sequence };
     header.frame(&mut outbox.bytes, payload).map_err(|_| CUresult::INVALID_VALUE)
 }
-
-#[cfg(test)]
-mod tests;

@@ -89,6 +89,13 @@ impl AddressSpace {
         free.take(size, align.max(CHUNK)).ok_or(Status::OUT_OF_MEMORY)
     }
 
+    /// As [`Self::take`] from the other end of the range, for what no program has an address of: a kernel that runs
+    /// past its own memory does not get there.
+    pub(crate) fn take_hidden(&self, size: u64) -> Result<u64> {
+        let mut free = self.free.lock().map_err(|_| Status::UNKNOWN)?;
+        free.take_high(size, CHUNK).ok_or(Status::OUT_OF_MEMORY)
+    }
+
     /// Takes the addresses `[address, address + size)` if they are free.
     pub(crate) fn take_at(&self, address: u64, size: u64) -> bool {
         self.free.lock().is_ok_and(|mut free| free.take_at(address, size))

@@ -134,7 +134,7 @@ impl Context {
     pub(crate) fn device_heap(&self) -> Option<&DeviceHeap> {
         let make = || {
             let size = heap::whole_chunks(self.limit(CUlimit::MALLOC_HEAP_SIZE).ok()?).ok()?;
-            let start = heap::map_chunks(size).ok()?;
+            let start = heap::map_hidden_chunks(size).ok()?;
             Some(DeviceHeap::new(start..start + size))
         };
         self.device_heap.get_or_init(make).as_ref()

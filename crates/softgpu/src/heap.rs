@@ -138,6 +138,14 @@ pub(crate) fn map_chunks(size: u64) -> Result<u64> {
     Ok(address)
 }
 
+/// The same for the driver's own use, away from what programs have addresses of.
+pub(crate) fn map_hidden_chunks(size: u64) -> Result<u64> {
+    let space = space()?;
+    let address = space.take_hidden(size)?;
+    space.map_private(address, size).inspect_err(|_| space.give(address, size))?;
+    Ok(address)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,7 @@ use crate::address_space::{CHUNK, space};
 use crate::context::Context;
 use crate::execution;
 use crate::function::Function;
-use crate::heap::map_chunks;
+use crate::heap::map_hidden_chunks;
 use crate::op::Op;
 use crate::status::{Result, Status};
 
@@ -150,7 +150,7 @@ fn arena(bytes: u64) -> Result<Range<u64>> {
             if !old.is_empty() {
                 space()?.give(old.start, old.end - old.start);
             }
-            let start = map_chunks(size)?;
+            let start = map_hidden_chunks(size)?;
             *arena = start..start + size;
         }
         Ok(arena.clone())

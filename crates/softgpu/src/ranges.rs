@@ -24,6 +24,16 @@ impl FreeRanges {
         Some(address)
     }
 
+    /// Takes `size` bytes aligned to `align` (a power of two) at the highest address where they fit.
+    pub(crate) fn take_high(&mut self, size: u64, align: u64) -> Option<u64> {
+        let (start, address) = self.free.iter().rev().find_map(|(&start, &len)| {
+            let address = (start + len).checked_sub(size)? & !(align - 1);
+            (address >= start).then_some((start, address))
+        })?;
+        self.cut(start, address, size);
+        Some(address)
+    }
+
     /// Takes exactly `[address, address + size)`, if all of it is free.
     pub(crate) fn take_at(&mut self, address: u64, size: u64) -> bool {
         let Some((&start, &len)) = self.free.range(..=address).next_back() else { return false };
@@ -83,6 +93,8 @@ mod tests {
         let mut ranges = FreeRanges::new(0x1100, 0x2000);
         assert_eq!(ranges.take(0x100, 0x1000), Some(0x2000));
         assert_eq!(ranges.take(0xf00, 0x100), Some(0x1100));
+        assert_eq!(ranges.take_high(0x80, 0x200), Some(0x3000));
+        assert_eq!(ranges.take_high(0x80, 0x80), Some(0x3080));
     }
 
     #[test]

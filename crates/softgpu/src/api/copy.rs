@@ -7,6 +7,7 @@ use sluice_cuda::{
     CUstream,
 };
 
+use crate::address_space;
 use crate::copy::{self, Extent, Fill, Place, require_device};
 use crate::status::{Result, Status, call, require};
 use crate::stream;
@@ -146,9 +147,6 @@ impl Side {
             CUmemorytype::ARRAY => return Err(Status::NOT_SUPPORTED),
             _ => return Err(Status::INVALID_VALUE),
         };
-        if self.kind == CUmemorytype::DEVICE && !extent.is_empty() {
-            require_device(base)?;
-        }
         let pitch = if self.pitch == 0 { extent.width } else { self.pitch as u64 };
         let rows = if self.height == 0 { extent.height } else { self.height as u64 };
         let overflow = Status::INVALID_VALUE;
@@ -157,7 +155,15 @@ impl Side {
         let offset =
             (self.y as u64).checked_mul(pitch).and_then(|y| y.checked_add(offset)).ok_or(overflow)?;
         let offset = offset.checked_add(self.x as u64).ok_or(overflow)?;
-        Ok(Place { address: base.checked_add(offset).ok_or(overflow)?, pitch, slice })
+        let address = base.checked_add(offset).ok_or(overflow)?;
+        if self.kind == CUmemorytype::DEVICE && !extent.is_empty() {
+            require_device(address)?;
+        }
+        // An offset does not lead from one side's memory into the other's.
+        if address_space::contains(base) != address_space::contains(address) {
+            return Err(overflow);
+        }
+        Ok(Place { address, pitch, slice })
     }
 }
 

@@ -1,0 +1,94 @@
+//! Kernels that fail: what the program sees, and what goes on. One test, since ending kernels concerns the process.
+
+use std::time::Duration;
+
+use sluice_cuda::*;
+
+mod common;
+use common::*;
+
+const KERNELS: &str = "
+.visible .entry stray(.param .u64 x) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [x]; st.global.u32 [%rd1], 1; ret; }
+.visible .entry trap() { trap; ret; }
+.visible .entry endless() { LOOP: bra LOOP; }
+";
+
+/// Launches a kernel that fails, in a context of its own, and returns the error that stays.
+fn error_of(kernel: &str, argument: u64, meanwhile: impl FnOnce()) -> CUresult {
+    let context = Context::new(0);
+    let (f, mut argument, mut address) = (function(module(KERNELS), kernel), argument, allocate(4));
+    let ready = event();
+    assert_eq!(launch(f, 1, 32, CUstream::NULL, &mut [arg(&mut argument)]), CUresult::SUCCESS);
+    let _ = result!(cuEventRecord(ready, CUstream::NULL));
+    meanwhile();
+    let error = result!(cuCtxSynchronize());
+    assert_eq!(result!(cuMemAlloc_v2(&mut address, 4)), error, "sticky");
+    assert_eq!(result!(cuEventSynchronize(ready)), error, "nothing waits for ever");
+    assert_eq!(launch(f, 1, 32, CUstream::NULL, &mut [arg(&mut argument)]), error, "sticky");
+    assert_eq!(result!(cuMemcpyDtoH_v2(arg(&mut argument), address, 4)), error, "sticky");
+    drop(context);
+    error
+}
+
+#[test]
+fn failures_stay_in_their_context() {
+    let other = Context::new(0);
+    let add = function(module(ADD), "add");
+    let mut x = allocate(4);
+    write(x, &[1u32]);
+    let host = 0u32;
+    let nothing = || {};
+    assert_eq!(
+        error_of("stray", &raw const host as u64, nothing),
+        CUresult::ILLEGAL_ADDRESS,
+        "the program's memory"
+    );
+    assert_eq!(error_of("stray", 0, nothing), CUresult::ILLEGAL_ADDRESS);
+    assert_eq!(
+        error_of("stray", x + (8 << 20), nothing),
+        CUresult::ILLEGAL_ADDRESS,
+        "beyond every allocation"
+    );
+    assert_eq!(host, 0);
+    assert_eq!(error_of("trap", 0, nothing), CUresult::LAUNCH_FAILED);
+    let end_it = || {
+        while sluice_softgpu::longest_running().is_none_or(|age| age < Duration::from_millis(1)) {
+            std::thread::yield_now();
+        }
+        sluice_softgpu::cancel_running();
+    };
+    assert_eq!(error_of("endless", 0, end_it), CUresult::LAUNCH_TIMEOUT);
+
+    let mut current = CUcontext::NULL;
+    ok!(cuCtxGetCurrent(&mut current));
+    assert_eq!(current, other.0);
+    let (mut n, mut v) = (1u32, 1u32);
+    assert_eq!(
+        launch(add, 1, 32, CUstream::NULL, &mut [arg(&mut x), arg(&mut n), arg(&mut v)]),
+        CUresult::SUCCESS
+    );
+    assert_eq!(read::<u32>(x, 1), [2]);
+    assert!(sluice_softgpu::usage().launches >= 6);
+}
+
+#[test]
+fn a_reset_brings_a_failed_primary_context_back() {
+    init();
+    let (mut primary, mut again) = (CUcontext::NULL, CUcontext::NULL);
+    ok!(cuDevicePrimaryCtxRetain(&mut primary, 1));
+    ok!(cuCtxSetCurrent(primary));
+    let f = function(module(KERNELS), "trap");
+    assert_eq!(launch(f, 1, 1, CUstream::NULL, &mut []), CUresult::SUCCESS);
+    assert_eq!(result!(cuCtxSynchronize()), CUresult::LAUNCH_FAILED);
+    ok!(cuDevicePrimaryCtxReset_v2(1));
+    let (mut flags, mut active) = (9, 9);
+    ok!(cuDevicePrimaryCtxGetState(1, &mut flags, &mut active));
+    assert_eq!((flags, active), (0, 0));
+    assert_eq!(result!(cuCtxSynchronize()), CUresult::CONTEXT_IS_DESTROYED);
+    ok!(cuDevicePrimaryCtxRetain(&mut again, 1));
+    assert_eq!(again, primary);
+    ok!(cuCtxSynchronize());
+    ok!(cuCtxSetCurrent(CUcontext::NULL));
+    ok!(cuDevicePrimaryCtxRelease_v2(1));
+    assert_eq!(result!(cuDevicePrimaryCtxRelease_v2(1)), CUresult::INVALID_CONTEXT);
+}

@@ -1,0 +1,196 @@
+//! Memory as programs see it.
+
+use std::ptr::{null_mut, without_provenance_mut};
+
+use sluice_cuda::*;
+
+mod common;
+use common::*;
+
+const CHUNK: usize = 2 << 20;
+
+fn free_bytes() -> usize {
+    let (mut free, mut total) = (0, 0);
+    ok!(cuMemGetInfo_v2(&mut free, &mut total));
+    assert_eq!(total as u64, MEMORY);
+    free
+}
+
+// One test for the device's whole memory: tests of one file run side by side.
+#[test]
+fn memory_is_limited_accounted_and_given_back() {
+    let _context = Context::new(1);
+    let before = free_bytes();
+    let block = allocate(before / 2);
+    let mut other = 0;
+    assert_eq!(result!(cuMemAlloc_v2(&mut other, before)), CUresult::OUT_OF_MEMORY);
+    assert_eq!(result!(cuMemAlloc_v2(&mut other, 0)), CUresult::INVALID_VALUE);
+    assert_eq!(result!(cuMemAlloc_v2(null_mut(), 1)), CUresult::INVALID_VALUE);
+    assert!(free_bytes() <= before / 2);
+    assert_eq!(result!(cuMemFree_v2(block + 256)), CUresult::INVALID_VALUE);
+    ok!(cuMemFree_v2(block));
+    assert_eq!(result!(cuMemFree_v2(block)), CUresult::INVALID_VALUE);
+    assert_eq!(free_bytes(), before);
+    ok!(cuMemFree_v2(0));
+
+    mapped_twice_is_the_same_memory(before);
+    pools_count_what_is_used();
+    assert_eq!(free_bytes(), before);
+}
+
+fn mapped_twice_is_the_same_memory(before: usize) {
+    let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: 1 };
+    let properties = CUmemAllocationProp {
+        kind: CUmemAllocationType::PINNED,
+        requestedHandleTypes: CUmemAllocationHandleType(0),
+        location,
+        win32HandleMetaData: null_mut(),
+        compressionType: 0,
+        gpuDirectRDMACapable: 0,
+        usage: 0,
+        reserved: [0; 4],
+    };
+    let (mut range, mut physical) = (0, 0);
+    ok!(cuMemAddressReserve(&mut range, 4 * CHUNK, 0, 0, 0));
+    assert_eq!(result!(cuMemCreate(&mut physical, CHUNK + 1, &properties, 0)), CUresult::INVALID_VALUE);
+    ok!(cuMemCreate(&mut physical, CHUNK, &properties, 0));
+    assert_eq!(free_bytes(), before - CHUNK);
+    let (low, high) = (range, range + 2 * CHUNK as u64);
+    ok!(cuMemMap(low, CHUNK, 0, physical, 0));
+    ok!(cuMemMap(high, CHUNK, 0, physical, 0));
+    assert_eq!(result!(cuMemMap(low, CHUNK, 0, physical, 0)), CUresult::INVALID_VALUE);
+    assert_eq!(result!(cuMemsetD8_v2(low, 1, 16)), CUresult::INVALID_VALUE, "no access yet");
+    let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE };
+    ok!(cuMemSetAccess(low, CHUNK, &access, 1));
+    ok!(cuMemSetAccess(high, CHUNK, &access, 1));
+    ok!(cuMemsetD32_v2(low, 0x0102_0304, 100));
+    assert_eq!(read::<u32>(high, 101), [vec![0x0102_0304; 100], vec![0]].concat());
+
+    ok!(cuMemRelease(physical));
+    assert_eq!(free_bytes(), before - CHUNK, "still mapped");
+    assert_eq!(result!(cuMemAddressFree(range, 4 * CHUNK)), CUresult::INVALID_VALUE, "still mapped");
+    ok!(cuMemUnmap(low, CHUNK));
+    ok!(cuMemUnmap(high, CHUNK));
+    assert_eq!(free_bytes(), before);
+    assert_eq!(result!(cuMemsetD8_v2(low, 1, 16)), CUresult::INVALID_VALUE);
+    ok!(cuMemAddressFree(range, 4 * CHUNK));
+}
+
+fn pools_count_what_is_used() {
+    let s = stream(CU_STREAM_NON_BLOCKING);
+    let (mut pool, mut address) = (CUmemoryPool::NULL, 0);
+    ok!(cuDeviceGetMemPool(&mut pool, 1));
+    ok!(cuMemAllocAsync(&mut address, 3 * CHUNK, s));
+    let used = || {
+        let mut bytes = 0u64;
+        ok!(cuMemPoolGetAttribute(pool, CUmemPool_attribute::USED_MEM_CURRENT, arg(&mut bytes)));
+        bytes
+    };
+    assert_eq!(used(), 3 * CHUNK as u64);
+    ok!(cuMemsetD8Async(address, 7, 3 * CHUNK, s));
+    ok!(cuMemFreeAsync(address, s));
+    ok!(cuStreamSynchronize(s));
+    assert_eq!(used(), 0);
+    assert_eq!(result!(cuMemFreeAsync(address, s)), CUresult::INVALID_VALUE);
+    ok!(cuStreamDestroy_v2(s));
+}
+
+#[test]
+fn boxes_are_copied_row_by_row() {
+    let _context = Context::new(0);
+    let (width, height) = (5usize, 4usize);
+    let source: Vec<u8> = (0..40).collect();
+    let (mut address, mut pitch) = (0, 0);
+    ok!(cuMemAllocPitch_v2(&mut address, &mut pitch, width, height, 4));
+    let up = CUDA_MEMCPY2D {
+        srcXInBytes: 2,
+        srcY: 1,
+        srcMemoryType: CUmemorytype::HOST,
+        srcHost: source.as_ptr().cast(),
+        srcDevice: 0,
+        srcArray: CUarray::NULL,
+        srcPitch: 8,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: CUmemorytype::DEVICE,
+        dstHost: null_mut(),
+        dstDevice: address,
+        dstArray: CUarray::NULL,
+        dstPitch: pitch,
+        WidthInBytes: width,
+        Height: height,
+    };
+    ok!(cuMemcpy2D_v2(&up));
+    for row in 0..height {
+        let start = (row + 1) * 8 + 2;
+        assert_eq!(read::<u8>(address + (row * pitch) as u64, width), source[start..start + width]);
+    }
+    let outside = CUDA_MEMCPY2D { dstY: 1 << 40, ..up };
+    assert_eq!(result!(cuMemcpy2D_v2(&outside)), CUresult::INVALID_VALUE);
+    ok!(cuMemsetD2D16_v2(address, pitch, 0x1234, 2, height));
+    assert_eq!(read::<u16>(address + pitch as u64, 2), [0x1234; 2]);
+}
+
+#[test]
+fn copies_must_stay_in_allocations() {
+    let _context = Context::new(0);
+    let address = allocate(1000);
+    let mut bytes = [0u8; 2000];
+    let host = bytes.as_mut_ptr().cast();
+    assert_eq!(result!(cuMemcpyHtoD_v2(address, host, 2000)), CUresult::INVALID_VALUE);
+    assert_eq!(result!(cuMemcpyDtoH_v2(host, address + 999, 2)), CUresult::INVALID_VALUE);
+    assert_eq!(
+        result!(cuMemcpyHtoD_v2(host as u64, host, 1)),
+        CUresult::INVALID_VALUE,
+        "not a device's address"
+    );
+    assert_eq!(result!(cuMemsetD32_v2(address + 2, 0, 1)), CUresult::INVALID_VALUE, "not aligned");
+    ok!(cuMemcpyHtoD_v2(address, host, 0));
+    assert_eq!(result!(cuMemFree_v2(host as u64)), CUresult::INVALID_VALUE);
+}
+
+#[test]
+fn pointers_know_what_they_point_to() {
+    let context = Context::new(0);
+    let address = allocate(1000);
+    let mut pinned = null_mut();
+    ok!(cuMemHostAlloc(&mut pinned, 100, CU_MEMHOSTALLOC_DEVICEMAP));
+    let kind = |address: u64| {
+        let mut kind = CUmemorytype::default();
+        result!(cuPointerGetAttribute(arg(&mut kind), CUpointer_attribute::MEMORY_TYPE, address))
+            .ok()
+            .map(|()| kind)
+    };
+    assert_eq!(kind(address + 999), Ok(CUmemorytype::DEVICE));
+    assert_eq!(kind(pinned as u64), Ok(CUmemorytype::HOST));
+    assert_eq!(kind(&raw const kind as u64), Err(CUresult::INVALID_VALUE));
+    let (mut owner, mut base, mut size) = (CUcontext::NULL, 0, 0);
+    ok!(cuPointerGetAttribute(arg(&mut owner), CUpointer_attribute::CONTEXT, address + 1));
+    ok!(cuMemGetAddressRange_v2(&mut base, &mut size, address + 1));
+    assert_eq!((owner, base, size), (context.0, address, 1000));
+    let mut mapped = 0;
+    ok!(cuMemHostGetDevicePointer_v2(&mut mapped, pinned, 0));
+    let function = function(module(ADD), "add");
+    // SAFETY: 100 bytes were allocated; the kernel runs when this is over.
+    unsafe { pinned.cast::<u32>().write(40) };
+    assert_eq!(
+        launch(function, 1, 32, CUstream::NULL, &mut [arg(&mut mapped), arg(&mut 1u32), arg(&mut 2u32)]),
+        CUresult::SUCCESS
+    );
+    ok!(cuCtxSynchronize());
+    // SAFETY: as above; the kernel has ended.
+    assert_eq!(unsafe { pinned.cast::<u32>().read() }, 42);
+    ok!(cuMemFreeHost(pinned));
+    assert_eq!(result!(cuMemFreeHost(without_provenance_mut(8))), CUresult::INVALID_VALUE);
+}
+
+#[test]
+fn memory_of_another_device_can_be_copied() {
+    let first = Context::new(0);
+    let from = allocate(64);
+    write(from, &[7u8; 64]);
+    let second = Context::new(1);
+    let to = allocate(64);
+    ok!(cuMemcpyPeer(to, second.0, from, first.0, 64));
+    assert_eq!(read::<u8>(to, 64), [7; 64]);
+}

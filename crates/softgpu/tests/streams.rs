@@ -1,0 +1,170 @@
+//! Order between and within streams, events, captures and graphs.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::Mutex;
+
+use sluice_cuda::*;
+
+mod common;
+use common::*;
+
+/// A word in pinned memory that a stream can wait for and the test can set.
+struct Gate(*mut c_void);
+
+impl Gate {
+    fn new() -> Self {
+        let mut word = null_mut();
+        ok!(cuMemHostAlloc(&mut word, 4, 0));
+        Self(word)
+    }
+
+    fn hold(&self, s: CUstream) {
+        ok!(cuStreamWaitValue32_v2(s, self.0 as u64, 1, 1));
+    }
+
+    fn open(&self) {
+        ok!(cuStreamWriteValue32_v2(stream(CU_STREAM_NON_BLOCKING), self.0 as u64, 1, 0));
+    }
+}
+
+/// Notes the order in which streams come to its marks.
+#[derive(Default)]
+struct Log(Mutex<Vec<u32>>);
+
+struct Mark<'a>(&'a Log, u32);
+
+impl Log {
+    fn entries(&self) -> Vec<u32> {
+        self.0.lock().expect("no panic").clone()
+    }
+}
+
+unsafe extern "C" fn note(mark: *mut c_void) {
+    // SAFETY: the tests pass a mark that outlives the stream's work.
+    let Mark(log, number) = unsafe { &*mark.cast::<Mark<'_>>() };
+    log.0.lock().expect("no panic").push(*number);
+}
+
+fn mark(s: CUstream, mark: &Mark<'_>) {
+    ok!(cuLaunchHostFunc(s, Some(note), (mark as *const Mark<'_>).cast_mut().cast()));
+}
+
+#[test]
+fn a_stream_waits_for_an_event_of_another() {
+    let _context = Context::new(0);
+    let (log, gate, ready) = (Log::default(), Gate::new(), event());
+    let marks = [Mark(&log, 0), Mark(&log, 1)];
+    let (first, second) = (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING));
+    gate.hold(first);
+    mark(first, &marks[0]);
+    ok!(cuEventRecord(ready, first));
+    ok!(cuStreamWaitEvent(second, ready, 0));
+    mark(second, &marks[1]);
+    assert_eq!(result!(cuStreamQuery(second)), CUresult::NOT_READY);
+    assert_eq!(result!(cuEventQuery(ready)), CUresult::NOT_READY);
+    gate.open();
+    ok!(cuStreamSynchronize(second));
+    ok!(cuEventQuery(ready));
+    assert_eq!(log.entries(), [0, 1]);
+}
+
+#[test]
+fn the_legacy_stream_waits_for_blocking_streams_only() {
+    let _context = Context::new(0);
+    let (log, gate) = (Log::default(), Gate::new());
+    let marks: Vec<_> = (0..4).map(|number| Mark(&log, number)).collect();
+    let (blocking, free) = (stream(CU_STREAM_DEFAULT), stream(CU_STREAM_NON_BLOCKING));
+    gate.hold(blocking);
+    mark(blocking, &marks[0]);
+    mark(CUstream::LEGACY, &marks[1]);
+    mark(stream(CU_STREAM_DEFAULT), &marks[2]);
+    mark(free, &marks[3]);
+    ok!(cuStreamSynchronize(free));
+    assert_eq!(log.entries(), [3]);
+    gate.open();
+    ok!(cuCtxSynchronize());
+    assert_eq!(log.entries(), [3, 0, 1, 2]);
+}
+
+#[test]
+fn events_measure_time_and_know_their_state() {
+    let _context = Context::new(0);
+    let (start, end) = (event(), event());
+    let mut ms = -1.0;
+    assert_eq!(result!(cuEventElapsedTime(&mut ms, start, end)), CUresult::INVALID_HANDLE, "never recorded");
+    ok!(cuEventQuery(start));
+    ok!(cuEventRecord(start, CUstream::NULL));
+    ok!(cuEventRecord(end, CUstream::NULL));
+    ok!(cuEventSynchronize(end));
+    ok!(cuEventElapsedTime(&mut ms, start, end));
+    assert!(ms >= 0.0);
+    ok!(cuEventDestroy_v2(end));
+    assert_eq!(result!(cuEventRecord(end, CUstream::NULL)), CUresult::INVALID_HANDLE);
+    assert_eq!(
+        result!(cuStreamSynchronize(CUstream(end.0))),
+        CUresult::INVALID_HANDLE,
+        "an event is no stream"
+    );
+}
+
+#[test]
+fn a_capture_with_a_fork_becomes_a_graph_that_runs_twice() {
+    let _context = Context::new(0);
+    let add = function(module(ADD), "add");
+    let x = allocate(400);
+    write(x, &[0u32; 100]);
+    let add = |amount: u32, s| {
+        let (mut x, mut n, mut amount) = (x, 100u32, amount);
+        assert_eq!(
+            launch(add, 4, 32, s, &mut [arg(&mut x), arg(&mut n), arg(&mut amount)]),
+            CUresult::SUCCESS
+        );
+    };
+    let (main, side, fork, join) =
+        (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING), event(), event());
+    ok!(cuStreamBeginCapture_v2(main, CUstreamCaptureMode::GLOBAL));
+    add(1, main);
+    ok!(cuEventRecord(fork, main));
+    ok!(cuStreamWaitEvent(side, fork, 0));
+    add(10, side);
+    ok!(cuEventRecord(join, side));
+    assert_eq!(result!(cuStreamSynchronize(main)), CUresult::STREAM_CAPTURE_UNSUPPORTED);
+    ok!(cuStreamWaitEvent(main, join, 0));
+    let (mut graph, mut exec, mut count) = (CUgraph::NULL, CUgraphExec::NULL, 0);
+    ok!(cuStreamEndCapture(main, &mut graph));
+    assert_eq!(result!(cuEventSynchronize(join)), CUresult::CAPTURED_EVENT);
+    ok!(cuGraphGetNodes(graph, null_mut(), &mut count));
+    assert_eq!(count, 2);
+    assert_eq!(read::<u32>(x, 1), [0], "nothing has run");
+    ok!(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
+    ok!(cuGraphDestroy(graph));
+    ok!(cuGraphLaunch(exec, main));
+    ok!(cuGraphLaunch(exec, main));
+    ok!(cuStreamSynchronize(main));
+    assert_eq!(read::<u32>(x, 100), [22; 100]);
+    ok!(cuGraphExecDestroy(exec));
+    assert_eq!(result!(cuGraphLaunch(exec, main)), CUresult::INVALID_VALUE);
+}
+
+#[test]
+fn a_capture_that_is_not_joined_is_refused() {
+    let _context = Context::new(0);
+    let (log, fork) = (Log::default(), event());
+    let nothing = Mark(&log, 0);
+    let (main, side) = (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING));
+    ok!(cuStreamBeginCapture_v2(main, CUstreamCaptureMode::RELAXED));
+    ok!(cuEventRecord(fork, main));
+    ok!(cuStreamWaitEvent(side, fork, 0));
+    mark(side, &nothing);
+    let mut graph = CUgraph::NULL;
+    assert_eq!(result!(cuStreamEndCapture(side, &mut graph)), CUresult::STREAM_CAPTURE_UNMATCHED);
+    assert_eq!(result!(cuStreamEndCapture(main, &mut graph)), CUresult::STREAM_CAPTURE_UNJOINED);
+    assert!(graph.is_null());
+    ok!(cuStreamSynchronize(side));
+    assert_eq!(result!(cuStreamEndCapture(main, &mut graph)), CUresult::ILLEGAL_STATE);
+    assert_eq!(
+        result!(cuStreamBeginCapture_v2(CUstream::LEGACY, CUstreamCaptureMode::GLOBAL)),
+        CUresult::STREAM_CAPTURE_UNSUPPORTED
+    );
+}
