@@ -57,7 +57,8 @@ fn compare(name: &str, unit: &str, work: f64, mut gpu: impl FnMut(), mut c: impl
         run();
         if is_single { cpu_time() - cpu_start } else { start.elapsed().as_secs_f64() }
     };
-    (gpu(), c());
+    gpu();
+    c();
     let (mut of_gpu, mut of_c): (Vec<f64>, Vec<f64>) =
         (0..ROUNDS).map(|_| (time(&mut gpu), time(&mut c))).unzip();
     of_gpu.sort_by(f64::total_cmp);

@@ -134,6 +134,7 @@ impl<'a> BlockRun<'a> {
         }
         let warps = self.shape.warps;
         let (mut started, mut finished) = (0, 0);
+        // The first to yield keeps the siblings behind it waiting for a turn, so only then each gets memory of its own.
         if !self.shape.code.traits.has_sync {
             (started, finished) = self.run_one_by_one(frames)?;
         }
@@ -167,13 +168,27 @@ impl<'a> BlockRun<'a> {
     /// Runs warps that have no barriers, one after the other in the same memory, up to the first that yields: from there
     /// on they must take turns. Returns how many have started and finished.
     fn run_one_by_one(&self, frames: &mut Frames) -> Result<(u32, u32), FaultKind> {
-        for warp in 0..self.shape.warps {
+        let mut warp = 0;
+        while warp < self.shape.warps {
             let context = self.start(warp, frames);
-            if !self.resume(context)? {
+            if self.shape.code.traits.takes_next_warp {
+                // SAFETY: the context is valid and ours.
+                unsafe {
+                    (*context).threads_left = self.shape.threads.saturating_sub((warp + 1) * LANES as u32)
+                };
+            }
+            let is_finished = self.resume(context)?;
+            // SAFETY: the context is valid; the code may have gone on with later warps.
+            unsafe {
+                warp = (*context).warp_index;
+                (*context).threads_left = 0;
+            }
+            if !is_finished {
                 self.keep(warp, context);
                 return Ok((warp + 1, warp));
             }
             frames.give_back(context);
+            warp += 1;
         }
         Ok((self.shape.warps, self.shape.warps))
     }
@@ -215,6 +230,7 @@ impl<'a> BlockRun<'a> {
             header.local_base = self.memory.local + u64::from(first_thread) * u64::from(shape.local_bytes);
             header.live = members;
             header.warp_index = warp;
+            header.threads_left = 0;
             header.rotation = 0;
             header.force = 0;
             header.ctaid = self.index;

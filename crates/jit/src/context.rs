@@ -38,6 +38,8 @@ pub(crate) struct WarpContext {
     pub force: u32,
     pub warp_index: u32,
     pub warps: u32,
+    /// Threads of the block in warps behind this one, for code that goes on with the next by itself.
+    pub threads_left: u32,
     pub dynamic_shared_bytes: u32,
     /// The executor's thread, and how many there are.
     pub sm_id: u32,

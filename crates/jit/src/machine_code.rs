@@ -24,6 +24,8 @@ pub(crate) struct CodeTraits {
     pub rotates: bool,
     /// Whether warps wait for each other at barriers, or lanes for lanes at collective instructions.
     pub has_sync: bool,
+    /// Whether it goes on with the next warp when one has exited, up to the block's last.
+    pub takes_next_warp: bool,
 }
 
 // SAFETY: the mapping is never written after `new`.

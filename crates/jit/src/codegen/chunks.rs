@@ -93,6 +93,40 @@ impl Emitter<'_> {
         });
     }
 
+    /// Writes a value of 1 or 32 bits as words to an array in the warp's memory, whatever lanes are active.
+    pub(super) fn write_words(&mut self, value: Value, place: u32) {
+        self.each_chunk(LANES / QUAD, 0, |emitter, first| {
+            let quads = LANES / QUAD;
+            let mut chunk = Chunk { first, quads, values: HashMap::new(), hoisted: HashMap::new() };
+            for quad in 0..quads {
+                let vector = emitter.vector(value, quad, &mut chunk);
+                let words = emitter.half(vector, 0);
+                emitter.b.ins().store(frame_flags(), words, emitter.ctx, place as i32 + 16 * quad as i32);
+            }
+            Vec::new()
+        });
+    }
+
+    /// Lane `l` gets the word of lane `sources[l]`, in all 32 lanes; both arrays may be the same.
+    pub(super) fn permute_words(&mut self, from: Clif, to: Clif, sources: &[u32; LANES]) {
+        let quads: Vec<Clif> = sources
+            .chunks_exact(QUAD)
+            .map(|sources| {
+                let place = |lane: u32| 4 * lane as i32;
+                if sources.windows(2).all(|pair| pair[1] == pair[0] + 1) {
+                    return self.b.ins().load(types::I32X4, frame_flags(), from, place(sources[0]));
+                }
+                let each = [0, 1, 2, 3]
+                    .map(|number| self.b.ins().load(types::I32, frame_flags(), from, place(sources[number])));
+                let vector = self.gather_lanes(Type::I32, each);
+                self.half(vector, 0)
+            })
+            .collect();
+        for (quad, words) in quads.into_iter().enumerate() {
+            self.b.ins().store(frame_flags(), words, to, 16 * quad as i32);
+        }
+    }
+
     /// Runs `body` for each chunk with the number of its first lane. Its results are merged by `or`.
     fn each_chunk(
         &mut self,

@@ -6,17 +6,17 @@
 use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{InstBuilder, Value as Clif, types};
+use cranelift_codegen::ir::{BlockArg, InstBuilder, Value as Clif, types};
 use sluice_ir::{BarrierKind, Inst, InstId, MatchKind, ReduxOp, ShuffleMode, Type, Value, VoteKind};
 
 use super::emitter::{Emitter, frame_flags};
 use super::lanes::Lane;
 use super::scalar::clif_type;
-use crate::context::WarpContext;
-use crate::runtime;
+use crate::context::{LANES, WarpContext};
+use crate::runtime::{self, lanes};
 
 impl Emitter<'_> {
-    pub(super) fn collective(&mut self, id: InstId, node: u32) {
+    pub(super) fn collective(&mut self, id: InstId, node: u32, is_first: bool) {
         let kernel = self.kernel;
         let data = kernel.inst(id);
         let (Inst::Shuffle { mask, .. }
@@ -28,7 +28,10 @@ impl Emitter<'_> {
             unreachable!("not a warp's collective instruction")
         };
         data.inst.for_each_arg(|value| self.prepare(value));
-        self.gather(mask, node);
+        // Others of the node have the same members, who are here already.
+        if is_first {
+            self.gather(mask, node);
+        }
         match data.inst {
             Inst::WarpSync { .. } => {}
             Inst::Vote { kind, predicate, .. } => self.vote(kind, predicate, mask, data.result(0)),
@@ -51,7 +54,7 @@ impl Emitter<'_> {
         // Not everybody is here: somebody who is not may be a member.
         self.b.switch_to_block(complete);
         let members = if self.plan.is_varying(members) {
-            let words = self.scratch_words(members, 3);
+            let words = self.words(members, 3);
             self.call(runtime::union as *const (), &[words, self.mask], Some(types::I32))
         } else {
             self.uniform_after_split(members)
@@ -75,9 +78,9 @@ impl Emitter<'_> {
         let predicate = self.predicate_of(predicate);
         if self.plan.is_varying(members) {
             // Groups with different member masks vote at the same time.
-            let words = self.scratch_words(members, 0);
+            let words = self.words(members, 0);
             let kind_code = self.b.ins().iconst(types::I32, kind as i64);
-            let out = self.b.ins().iadd_imm_u(self.ctx, i64::from(self.plan.scratch + 128));
+            let out = self.result_words(result, 1);
             self.call(runtime::vote as *const (), &[words, predicate, self.mask, kind_code, out], None);
             return self.define_from_words(result, 1);
         }
@@ -134,38 +137,76 @@ impl Emitter<'_> {
             let word = self.b.ins().load(clif_type(ty), frame_flags(), address, base);
             return self.define_uniform(result, word);
         }
-        self.for_active_lanes(|emitter, lane| {
-            let place = emitter.b.ins().ishl_imm_u(lane.index, 2);
-            let address = emitter.b.ins().iadd(emitter.ctx, place);
-            let word = emitter.b.ins().load(clif_type(ty), frame_flags(), address, base);
-            emitter.define(result, word, lane);
-        });
+        // One that varies has been written to its slot.
+    }
+
+    /// Where a collective instruction writes the words of a result: its slot, or an array of the scratch.
+    fn result_words(&mut self, result: Value, array: u32) -> Clif {
+        let is_words = self.plan.is_varying(result) && self.kernel.ty(result) != Type::I1;
+        let slot = self.plan.slot(result).filter(|_| is_words);
+        let place = slot.unwrap_or(self.plan.scratch + array * 128);
+        self.b.ins().iadd_imm_u(self.ctx, i64::from(place))
     }
 
     fn shuffle(&mut self, mode: ShuffleMode, [value, lane, clamp]: [Value; 3], result: Value, inside: Value) {
-        let values = self.scratch_words(value, 0);
-        let lanes = self.scratch_words(lane, 1);
-        let clamps = self.scratch_words(clamp, 2);
-        let mode = self.b.ins().iconst(types::I32, mode as i64);
-        let bits = self.call(
-            runtime::shuffle as *const (),
-            &[values, lanes, clamps, self.mask, mode],
-            Some(types::I32),
-        );
+        let constants = (self.kernel.constant(lane), self.kernel.constant(clamp));
+        let (Some(by), Some(limit)) = constants else {
+            let bits = self.shuffle_call(mode, [value, lane, clamp], result);
+            self.define_from_words(result, 1);
+            return self.define_bits(inside, bits);
+        };
+        let (all, some, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+        self.b.append_block_param(done, types::I32);
+        let is_full = self.b.ins().icmp_imm_s(IntCC::Equal, self.mask, -1);
+        self.b.ins().brif(is_full, all, &[], some, &[]);
+
+        self.b.switch_to_block(all);
+        let sources: [(u32, bool); LANES] = std::array::from_fn(|own| {
+            lanes::shuffle_source(mode as u32, own as u32, by as u32, limit as u32)
+        });
+        let from = self.words(value, 0);
+        let to = self.result_words(result, 1);
+        self.permute_words(from, to, &sources.map(|(source, _)| source));
+        let bits = (0..LANES).fold(0u32, |bits, lane| bits | u32::from(sources[lane].1) << lane);
+        let bits = self.b.ins().iconst(types::I32, i64::from(bits));
+        self.b.ins().jump(done, &[BlockArg::Value(bits)]);
+
+        self.b.switch_to_block(some);
+        let bits = self.shuffle_call(mode, [value, lane, clamp], result);
+        self.b.ins().jump(done, &[BlockArg::Value(bits)]);
+
+        self.b.switch_to_block(done);
+        let bits = self.b.block_params(done)[0];
         self.define_from_words(result, 1);
-        self.predicates.insert(inside, bits);
-        if !self.plan.is_varying(inside) {
-            let any = self.b.ins().band(bits, self.mask);
-            let one = self.b.ins().icmp_imm_u(IntCC::NotEqual, any, 0);
-            return self.define_uniform(inside, one);
+        self.define_bits(inside, bits);
+    }
+
+    /// Any shuffle, by the runtime.
+    fn shuffle_call(&mut self, mode: ShuffleMode, [value, lane, clamp]: [Value; 3], result: Value) -> Clif {
+        let values = self.words(value, 0);
+        let lanes = self.words(lane, 2);
+        let clamps = self.words(clamp, 3);
+        let out = self.result_words(result, 1);
+        let mode = self.b.ins().iconst(types::I32, mode as i64);
+        let args = [values, lanes, clamps, self.mask, mode, out];
+        self.call(runtime::shuffle as *const (), &args, Some(types::I32))
+    }
+
+    /// A predicate given by the bits of the active lanes.
+    fn define_bits(&mut self, result: Value, bits: Clif) {
+        if self.plan.is_varying(result) {
+            self.predicates.insert(result, bits);
+            return self.store_predicate(result, bits, self.mask);
         }
-        self.store_predicate(inside, bits, self.mask);
+        let any = self.b.ins().band(bits, self.mask);
+        let one = self.b.ins().icmp_imm_u(IntCC::NotEqual, any, 0);
+        self.define_uniform(result, one);
     }
 
     fn matching(&mut self, kind: MatchKind, ty: Type, value: Value, members: Value, id: InstId) {
         let kernel = self.kernel;
         let data = kernel.inst(id);
-        let members = self.scratch_words(members, 0);
+        let members = self.words(members, 0);
         let wide = self.b.ins().iadd_imm_u(self.ctx, i64::from(self.plan.scratch + 256));
         let base = (self.plan.scratch + 256) as i32;
         self.for_active_lanes(|emitter, lane| {
@@ -175,7 +216,7 @@ impl Emitter<'_> {
             let address = emitter.b.ins().iadd(emitter.ctx, place);
             emitter.b.ins().store(frame_flags(), value, address, base);
         });
-        let out = self.b.ins().iadd_imm_u(self.ctx, i64::from(self.plan.scratch + 128));
+        let out = self.result_words(data.result(0), 1);
         let is_all = self.b.ins().iconst(types::I32, i64::from(kind == MatchKind::All));
         let bits = self.call(
             runtime::matching as *const (),
@@ -184,16 +225,14 @@ impl Emitter<'_> {
         );
         self.define_from_words(data.result(0), 1);
         if kind == MatchKind::All {
-            let place = self.plan.scratch as i32;
-            self.b.ins().store(frame_flags(), bits, self.ctx, place);
-            self.define_from_words(data.result(1), 0);
+            self.define_bits(data.result(1), bits);
         }
     }
 
     fn redux(&mut self, op: ReduxOp, _ty: Type, value: Value, members: Value, result: Value) {
-        let values = self.scratch_words(value, 0);
-        let members = self.scratch_words(members, 2);
-        let out = self.b.ins().iadd_imm_u(self.ctx, i64::from(self.plan.scratch + 128));
+        let values = self.words(value, 0);
+        let members = self.words(members, 2);
+        let out = self.result_words(result, 1);
         let op = self.b.ins().iconst(types::I32, op as i64);
         self.call(runtime::redux as *const (), &[values, members, self.mask, op, out], None);
         self.define_from_words(result, 1);

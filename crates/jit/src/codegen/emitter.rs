@@ -21,7 +21,7 @@ use sluice_ir::{BlockId, Inst, Kernel, Target, Terminator, Type, Value};
 use super::machine::Machine;
 use super::memory::Extent;
 use super::plan::{Plan, Step};
-use crate::context::{WarpContext, status};
+use crate::context::{LANES, WarpContext, status};
 use crate::runtime::{self, fault_code};
 
 pub(super) struct Emitter<'a> {
@@ -140,7 +140,7 @@ impl<'a> Emitter<'a> {
         let pick = self.b.create_block();
         self.b.ins().brif(ready, pick, &[], stop, &[]);
         self.b.switch_to_block(stop);
-        self.return_status(status::STOPPED);
+        self.stop();
 
         self.b.switch_to_block(pick);
         let first = self.b.ins().ctz(ready);
@@ -157,6 +157,69 @@ impl<'a> Emitter<'a> {
         };
         let node = self.b.ins().ireduce(types::I32, node);
         self.enter_pending(node);
+    }
+
+    /// No lane is ready: the warp is at its end, or waits at barriers.
+    fn stop(&mut self) {
+        if self.plan.takes_next_warp() {
+            let left = self.field(types::I32, offset_of!(WarpContext, threads_left));
+            let (next, none) = (self.b.create_block(), self.b.create_block());
+            self.b.ins().brif(left, next, &[], none, &[]);
+            self.b.switch_to_block(next);
+            self.next_warp(left);
+            self.b.switch_to_block(none);
+        }
+        self.return_status(status::STOPPED);
+    }
+
+    /// Goes on with the block's next warp in the same memory: what `BlockRun::start` does, in steps.
+    fn next_warp(&mut self, left: Clif) {
+        let warp = LANES as i64;
+        let is_whole = self.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, left, warp);
+        let whole = self.b.ins().iconst(types::I32, warp);
+        let lanes = self.b.ins().select(is_whole, whole, left);
+        let left = self.b.ins().isub(left, lanes);
+        self.set_field(left, offset_of!(WarpContext, threads_left));
+        if self.plan.rotates {
+            let none = self.b.ins().iconst(types::I32, 0);
+            self.set_field(none, offset_of!(WarpContext, rotation));
+        }
+        let lanes = self.b.ins().uextend(types::I64, lanes);
+        let one = self.b.ins().iconst(types::I64, 1);
+        let power = self.b.ins().ishl(one, lanes);
+        let members = self.b.ins().iadd_imm_s(power, -1);
+        let members = self.b.ins().ireduce(types::I32, members);
+        self.set_field(members, offset_of!(WarpContext, live));
+        let index = self.field(types::I32, offset_of!(WarpContext, warp_index));
+        let index = self.b.ins().iadd_imm_u(index, 1);
+        self.set_field(index, offset_of!(WarpContext, warp_index));
+        if self.kernel.local_bytes > 0 {
+            let local = self.field(types::I64, offset_of!(WarpContext, local_base));
+            let local = self.b.ins().iadd_imm_u(local, warp * i64::from(self.kernel.local_bytes));
+            self.set_field(local, offset_of!(WarpContext, local_base));
+        }
+        // The next 32 of the row, or the start of the next row.
+        let (tid0, ntid) = (offset_of!(WarpContext, tid0), offset_of!(WarpContext, ntid));
+        let [x, y, z] = [0, 4, 8].map(|axis| self.field(types::I32, tid0 + axis));
+        let x = self.b.ins().iadd_imm_u(x, warp);
+        let [width, height] = [0, 4].map(|axis| self.field(types::I32, ntid + axis));
+        let (row, go) = (self.b.create_block(), self.b.create_block());
+        self.set_field(x, tid0);
+        let is_inside = self.b.ins().icmp(IntCC::UnsignedLessThan, x, width);
+        self.b.ins().brif(is_inside, go, &[], row, &[]);
+        self.b.switch_to_block(row);
+        let zero = self.b.ins().iconst(types::I32, 0);
+        self.set_field(zero, tid0);
+        let y = self.b.ins().iadd_imm_u(y, 1);
+        let is_last = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, y, height);
+        let y = self.b.ins().select(is_last, zero, y);
+        self.set_field(y, tid0 + 4);
+        let step = self.b.ins().uextend(types::I32, is_last);
+        let z = self.b.ins().iadd(z, step);
+        self.set_field(z, tid0 + 8);
+        self.b.ins().jump(go, &[]);
+        self.b.switch_to_block(go);
+        self.b.ins().jump(self.nodes[0], &[BlockArg::Value(members)]);
     }
 
     /// Takes the pending lanes of a ready node and jumps there.
@@ -245,10 +308,10 @@ impl<'a> Emitter<'a> {
         if let Some(barrier) = node.behind {
             self.barrier_result(barrier);
         }
-        for step in &node.steps {
+        for (place, step) in node.steps.iter().enumerate() {
             match step {
                 Step::Once(inst) => self.once(*inst),
-                Step::Collective(inst) => self.collective(*inst, number),
+                Step::Collective(inst) => self.collective(*inst, number, place == 0),
                 Step::Lanes(insts) => self.lanes(insts),
             }
         }
@@ -421,7 +484,7 @@ impl<'a> Emitter<'a> {
         if self.plan.can_split {
             self.b.ins().jump(self.dispatch, &[]);
         } else {
-            self.return_status(status::STOPPED);
+            self.stop();
         }
     }
 
@@ -462,6 +525,10 @@ impl<'a> Emitter<'a> {
     /// A field of the header that may change.
     pub(super) fn field(&mut self, ty: ClifType, offset: usize) -> Clif {
         self.b.ins().load(ty, frame_flags(), self.ctx, offset as i32)
+    }
+
+    fn set_field(&mut self, value: Clif, offset: usize) {
+        self.b.ins().store(frame_flags(), value, self.ctx, offset as i32);
     }
 
     /// A field of the header that stays.

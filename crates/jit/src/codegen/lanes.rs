@@ -234,7 +234,7 @@ impl Emitter<'_> {
                 if data.result_count == 0 { Vec::new() } else { vec![result] }
             }
             Inst::WindowBase { .. } => {
-                let base = self.fixed_field(types::I64, offset_of!(WarpContext, local_base));
+                let base = self.field(types::I64, offset_of!(WarpContext, local_base));
                 let place = self.b.ins().imul_imm_u(lane.index, i64::from(self.kernel.local_bytes));
                 vec![self.b.ins().iadd(base, place)]
             }
@@ -437,7 +437,7 @@ impl Emitter<'_> {
             }
             SpecialRegister::EnvReg(_) => return self.b.ins().iconst(types::I32, 0),
         };
-        self.fixed_field(types::I32, offset)
+        self.field(types::I32, offset)
     }
 
     fn window_base(&mut self, window: Window) -> Clif {
@@ -446,7 +446,7 @@ impl Emitter<'_> {
             Window::Local => offset_of!(WarpContext, local_base),
             Window::Param => offset_of!(WarpContext, params),
         };
-        self.fixed_field(types::I64, offset)
+        self.field(types::I64, offset)
     }
 
     fn call_runtime(&mut self, function: RuntimeFunction, args: &[Clif]) -> Clif {

@@ -6,7 +6,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{AtomicRmwOp, BlockArg, InstBuilder, MemFlagsData, Value as Clif, types};
 use sluice_ir::{AtomicOp, Inst, MemoryOrder, Ordering, Place, Space, Type, Value};
 
-use super::emitter::{Emitter, frame_flags};
+use super::emitter::Emitter;
 use super::lanes::Lane;
 use super::plan::Step;
 use super::scalar::clif_type;
@@ -309,21 +309,15 @@ impl Emitter<'_> {
         self.call(function, &[address, arg], Some(clif_type(ty)))
     }
 
-    /// Stores an operand of all active lanes as words of the warp's scratch; returns its address.
-    pub(super) fn scratch_words(&mut self, value: Value, array: u32) -> Clif {
-        let base = (self.plan.scratch + array * 128) as i32;
-        let kernel = self.kernel;
-        let ty = kernel.ty(value);
-        self.for_active_lanes(|emitter, lane| {
-            let word = emitter.value(value, Some(lane));
-            let word = match ty {
-                Type::I1 => emitter.b.ins().uextend(types::I32, word),
-                _ => emitter.bits(types::I32, word),
-            };
-            let place = emitter.b.ins().ishl_imm_u(lane.index, 2);
-            let address = emitter.b.ins().iadd(emitter.ctx, place);
-            emitter.b.ins().store(frame_flags(), word, address, base);
-        });
-        self.b.ins().iadd_imm_u(self.ctx, i64::from(base))
+    /// The address of an operand's 32 words: its slot, or an array of the scratch that it is written to. Words of
+    /// lanes that are not active mean nothing.
+    pub(super) fn words(&mut self, value: Value, array: u32) -> Clif {
+        let ty = self.kernel.ty(value);
+        let slot = self.plan.slot(value).filter(|_| self.plan.is_varying(value) && ty.bits() == 32);
+        let place = slot.unwrap_or(self.plan.scratch + array * 128);
+        if slot.is_none() {
+            self.write_words(value, place);
+        }
+        self.b.ins().iadd_imm_u(self.ctx, i64::from(place))
     }
 }

@@ -93,7 +93,12 @@ impl Plan {
 
     pub(super) fn traits(&self) -> CodeTraits {
         let Plan { frame, lane_tids, rotates, has_sync, .. } = *self;
-        CodeTraits { frame, lane_tids, rotates, has_sync }
+        CodeTraits { frame, lane_tids, rotates, has_sync, takes_next_warp: self.takes_next_warp() }
+    }
+
+    /// Warps that do not wait for each other and whose indices are easily stepped run in one loop.
+    pub(super) fn takes_next_warp(&self) -> bool {
+        !self.has_sync && !self.lane_tids
     }
 
     pub(super) fn lane_compare(&self, kernel: &Kernel, id: InstId) -> Option<(IntCond, Value, Value)> {

@@ -17,27 +17,28 @@ pub(crate) unsafe extern "C" fn union(words: *const Words, active: u32) -> u32 {
     lanes_of(active).fold(0, |union, lane| union | words[lane])
 }
 
-/// `shfl.sync` (PTX ISA, "shfl.sync"): the results replace `lanes`. Returns the lanes whose source is in range.
+/// `shfl.sync` (PTX ISA, "shfl.sync"): the results of active lanes to `out`. Returns the lanes whose source is in range.
 pub(crate) unsafe extern "C" fn shuffle(
     values: *const Words,
-    lanes: *mut Words,
+    lanes: *const Words,
     clamps: *const Words,
     active: u32,
     mode: u32,
+    out: *mut Words,
 ) -> u32 {
-    // SAFETY: see `union`; the three arrays are different ones.
-    let (values, lanes, clamps) = unsafe { (&*values, &mut *lanes, &*clamps) };
+    // SAFETY: see `union`. The result may take the place of an operand, which is why that is copied.
+    let (values, lanes, clamps, out) = unsafe { (*values, *lanes, *clamps, &mut *out) };
     let mut inside = 0;
     for lane in lanes_of(active) {
         let (source, is_inside) = shuffle_source(mode, lane as u32, lanes[lane], clamps[lane]);
         inside |= u32::from(is_inside) << lane;
-        lanes[lane] = values[source as usize & 31];
+        out[lane] = values[source as usize & 31];
     }
     inside
 }
 
 /// The lane that `lane` reads, and whether it is the one it asked for.
-fn shuffle_source(mode: u32, lane: u32, b: u32, c: u32) -> (u32, bool) {
+pub(crate) fn shuffle_source(mode: u32, lane: u32, b: u32, c: u32) -> (u32, bool) {
     let (b, clamp, segment) = (b & 31, c & 31, c >> 8 & 31);
     let max = (lane & segment) | (clamp & !segment);
     let min = lane & segment;
@@ -60,8 +61,8 @@ pub(crate) unsafe extern "C" fn vote(
     kind: u32,
     out: *mut Words,
 ) {
-    // SAFETY: see `union`.
-    let (members, out) = unsafe { (&*members, &mut *out) };
+    // SAFETY: see `shuffle`.
+    let (members, out) = unsafe { (*members, &mut *out) };
     if kind == VoteKind::Ballot as u32 {
         lanes_of(active).for_each(|lane| out[lane] = predicate & members[lane] & active);
         return;
@@ -86,8 +87,8 @@ pub(crate) unsafe extern "C" fn matching(
     is_all: u32,
     out: *mut Words,
 ) -> u32 {
-    // SAFETY: see `union`; the three arrays are different ones.
-    let (members, values, out) = unsafe { (&*members, &*values, &mut *out) };
+    // SAFETY: see `shuffle`.
+    let (members, values, out) = unsafe { (*members, &*values, &mut *out) };
     let mut all = 0;
     for lane in lanes_of(active) {
         let group = members[lane] & active;
@@ -108,8 +109,8 @@ pub(crate) unsafe extern "C" fn redux(
     op: u32,
     out: *mut Words,
 ) {
-    // SAFETY: see `union`; the three arrays are different ones.
-    let (values, members, out) = unsafe { (&*values, &*members, &mut *out) };
+    // SAFETY: see `shuffle`.
+    let (values, members, out) = unsafe { (*values, *members, &mut *out) };
     let mut known = (0, 0);
     for lane in lanes_of(active) {
         let group = members[lane] & active;
