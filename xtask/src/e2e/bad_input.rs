@@ -101,7 +101,8 @@ fn exit_codes_and_streams() -> Result<()> {
 fn a_node_that_dies() -> Result<()> {
     use std::io::{BufRead, BufReader};
     let node = start_node()?;
-    let mut client = bare_program(&node, &[], "endless.py").stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut client =
+        bare_program(&node, &[], "endless.py").stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let mut line = String::new();
     BufReader::new(client.stdout.take().context("piped above")?).read_line(&mut line)?;
     ensure!(line.trim() == "launched", "the program said {line:?}");

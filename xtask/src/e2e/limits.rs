@@ -59,7 +59,8 @@ fn kernel_timeout() -> Result<()> {
 
 fn endless_kernel_dies_with_its_client() -> Result<()> {
     let node = start_node()?;
-    let mut client = bare_program(&node, &[], "endless.py").stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut client =
+        bare_program(&node, &[], "endless.py").stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let mut line = String::new();
     BufReader::new(client.stdout.take().context("piped above")?).read_line(&mut line)?;
     ensure!(line.trim() == "launched", "the program said {line:?}");

@@ -13,6 +13,8 @@ use crate::python::{self, Environment};
 use crate::test::Tally;
 
 enum Program {
+    /// A file of `tests/programs` that any Python runs.
+    Bare(&'static str),
     /// A file of `tests/programs` and its arguments, run in an environment with packages from PyPI.
     Python(&'static Environment, &'static str, &'static [&'static str]),
     /// A CUDA C++ file of `tests/programs`, built by `nvcc` with default options.
@@ -33,6 +35,7 @@ const fn case(name: &'static str, program: Program) -> Case {
 }
 
 const CASES: &[Case] = &[
+    case("driver functions", Program::Bare("driver_functions.py")),
     case("tinygrad", Program::Python(&python::TINYGRAD, "tinygrad_train.py", &[])),
     case("nvcc", Program::Cuda("kernels.cu")),
     case("cudarc", Program::Rust("cudarc-program")),
@@ -100,6 +103,7 @@ impl Program {
     /// The command line; builds and installs what it needs.
     fn words(&self) -> Result<Vec<PathBuf>> {
         match self {
+            Program::Bare(file) => Ok(vec![PathBuf::from("python3"), program_file(file)]),
             Program::Python(environment, file, arguments) => {
                 let mut words = vec![environment.ready()?, program_file(file)];
                 words.extend(arguments.iter().map(PathBuf::from));

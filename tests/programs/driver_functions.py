@@ -1,0 +1,587 @@
+"""The driver's functions one by one, called as a C program would, each with a result that can be checked.
+
+Programs reach most functions by way of a runtime; here are those that they rarely use. What is checked holds on any
+CUDA driver, so the same file runs against NVIDIA's. Needs nothing but Python.
+"""
+
+import ctypes
+import os
+import sys
+import tempfile
+import traceback
+
+from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint32, c_uint64, c_ushort, c_void_p
+
+from driver import HEADER, allocate, attach, call, code_of, free, library
+
+INVALID_VALUE, NOT_FOUND, NOT_READY, INVALID_HANDLE = 1, 500, 600, 400
+PEER_ACCESS_UNSUPPORTED, PEER_ACCESS_NOT_ENABLED = 217, 705
+LEGACY, PER_THREAD = c_void_p(1), c_void_p(2)
+
+# Adds `value` to each of `count` words; `table` is a global that programs find by its name.
+ADD = HEADER + """
+.visible .global .align 4 .u32 table[4] = {1, 2, 3, 4};
+
+.visible .entry add(.param .u64 words, .param .u32 count, .param .u32 value)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [words];
+    ld.param.u32 %r1, [count];
+    ld.param.u32 %r2, [value];
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mov.u32 %r5, %tid.x;
+    mad.lo.u32 %r6, %r3, %r4, %r5;
+    setp.ge.u32 %p1, %r6, %r1;
+    @%p1 bra DONE;
+    mul.wide.u32 %rd2, %r6, 4;
+    add.u64 %rd3, %rd1, %rd2;
+    ld.global.u32 %r7, [%rd3];
+    add.u32 %r7, %r7, %r2;
+    st.global.u32 [%rd3], %r7;
+DONE:
+    ret;
+}
+"""
+
+SECTIONS = []
+
+
+def section(function):
+    SECTIONS.append(function)
+    return function
+
+
+def out(kind, function, *arguments, first=True):
+    """Calls a function that writes one value through its first (or last) parameter, and returns the value."""
+    value = kind()
+    call(function, *((byref(value), *arguments) if first else (*arguments, byref(value))))
+    return value.value
+
+
+def equal(got, want, what=""):
+    assert got == want, f"{what}: {got!r}, expected {want!r}"
+
+
+def refused(code, function, *arguments):
+    equal(code_of(function, *arguments), code, function)
+
+
+def address(value):
+    return c_uint64(value)
+
+
+def size(value):
+    return c_size_t(value)
+
+
+def words(device, count):
+    """Words of device memory."""
+    host = (c_uint32 * count)()
+    call("cuMemcpyDtoH_v2", host, address(device), size(4 * count))
+    return list(host)
+
+
+def upload(device, values):
+    host = (c_uint32 * len(values))(*values)
+    call("cuMemcpyHtoD_v2", address(device), host, size(4 * len(values)))
+
+
+def module():
+    handle = c_void_p()
+    call("cuModuleLoadData", byref(handle), ADD.encode() + b"\0")
+    return handle
+
+
+def function(of=None, name=b"add"):
+    handle = c_void_p()
+    call("cuModuleGetFunction", byref(handle), of or module(), name)
+    return handle
+
+
+def parameters(*values):
+    """Keeps the values alive beside the array of pointers to them."""
+    pointers = (c_void_p * len(values))(*(ctypes.cast(byref(value), c_void_p) for value in values))
+    pointers.values = values
+    return pointers
+
+
+@section
+def errors_and_versions():
+    for name, code, want in [("cuGetErrorName", 2, b"CUDA_ERROR_OUT_OF_MEMORY"), ("cuGetErrorString", 2, b"out of memory")]:
+        text = c_char_p()
+        call(name, code, byref(text))
+        equal(text.value, want)
+    refused(INVALID_VALUE, "cuGetErrorName", 123456, byref(c_char_p()))
+    version = out(c_int, "cuDriverGetVersion")
+    found = c_void_p()
+    call("cuGetProcAddress", b"cuMemAlloc", byref(found), version, c_uint64(0))
+    equal(found.value, ctypes.cast(library.cuMemAlloc_v2, c_void_p).value, "cuMemAlloc leads to its _v2")
+    call("cuGetProcAddress", b"cuMemcpyHtoD", byref(found), version, c_uint64(2))
+    equal(found.value, ctypes.cast(library.cuMemcpyHtoD_v2_ptds, c_void_p).value, "the variant for a thread's own stream")
+    status = c_int()
+    refused(NOT_FOUND, "cuGetProcAddress_v2", b"cuNoSuchFunction", byref(found), version, c_uint64(0), byref(status))
+    equal(status.value, 1, "symbol not found")
+
+
+@section
+def devices():
+    device = out(c_int, "cuDeviceGet", 0)
+    major, minor = c_int(), c_int()
+    call("cuDeviceComputeCapability", byref(major), byref(minor), device)
+    equal((major.value, minor.value), (attribute(75, device), attribute(76, device)))
+    bus = ctypes.create_string_buffer(32)
+    call("cuDeviceGetPCIBusId", bus, 32, device)
+    equal(out(c_int, "cuDeviceGetByPCIBusId", bus), device)
+    properties = (c_int * 14)()
+    call("cuDeviceGetProperties", properties, device)
+    equal(properties[0], attribute(1, device), "threads per block")
+    equal(properties[9], attribute(10, device), "warp size")
+    equal(out(c_int, "cuDeviceCanAccessPeer", device, device), 0)
+    pool, default = c_void_p(), c_void_p()
+    call("cuDeviceGetDefaultMemPool", byref(default), device)
+    call("cuDeviceGetMemPool", byref(pool), device)
+    equal(pool.value, default.value)
+
+
+def attribute(number, device):
+    return out(c_int, "cuDeviceGetAttribute", number, device)
+
+
+@section
+def contexts():
+    device = out(c_int, "cuDeviceGet", 0)
+    primary = out(c_void_p, "cuCtxGetCurrent")
+    flags, active = c_uint32(), c_int()
+    call("cuDevicePrimaryCtxGetState", device, byref(flags), byref(active))
+    equal(active.value, 1)
+    context = c_void_p()
+    call("cuCtxCreate_v2", byref(context), 0, device)
+    equal(out(c_void_p, "cuCtxGetCurrent"), context.value, "a created context is current")
+    memory = allocate(64)
+    call("cuMemsetD32_v2", address(memory), 5, size(16))
+    call("cuCtxSynchronize")
+    equal(words(memory, 16), [5] * 16)
+    free(memory)
+    popped = c_void_p()
+    call("cuCtxPopCurrent_v2", byref(popped))
+    equal(popped.value, context.value)
+    equal(out(c_void_p, "cuCtxGetCurrent"), primary)
+    call("cuCtxPushCurrent_v2", context)
+    equal(out(c_int, "cuCtxGetDevice"), device)
+    one = out(c_uint64, "cuCtxGetId", context, first=False)
+    other = out(c_uint64, "cuCtxGetId", c_void_p(primary), first=False)
+    assert one != other, "two contexts have one id"
+    assert out(c_uint32, "cuCtxGetApiVersion", context, first=False) >= 3010
+    call("cuCtxSetFlags", 1)
+    equal(out(c_uint32, "cuCtxGetFlags") & 7, 1, "scheduling flag")
+    call("cuCtxSetCacheConfig", 1)
+    out(c_int, "cuCtxGetCacheConfig")
+    call("cuCtxSetSharedMemConfig", 0)
+    equal(out(c_int, "cuCtxGetSharedMemConfig"), 1, "banks of four bytes")
+    call("cuCtxResetPersistingL2Cache")
+    refused(PEER_ACCESS_UNSUPPORTED, "cuCtxEnablePeerAccess", c_void_p(primary), 0)
+    refused(PEER_ACCESS_NOT_ENABLED, "cuCtxDisablePeerAccess", c_void_p(primary))
+    heap = out(c_size_t, "cuCtxGetLimit", 2)
+    call("cuCtxSetLimit", 2, size(heap * 2))
+    assert out(c_size_t, "cuCtxGetLimit", 2) >= heap * 2
+    call("cuCtxDestroy_v2", context)
+    equal(out(c_void_p, "cuCtxGetCurrent"), primary)
+    call("cuCtxCreate_v4", byref(context), None, 0, device)
+    call("cuCtxDestroy", context)
+    least, greatest = c_int(), c_int()
+    call("cuCtxGetStreamPriorityRange", byref(least), byref(greatest))
+    assert least.value >= greatest.value
+
+
+@section
+def modules():
+    with tempfile.NamedTemporaryFile(suffix=".ptx") as file:
+        file.write(ADD.encode())
+        file.flush()
+        loaded, library_handle = c_void_p(), c_void_p()
+        call("cuModuleLoad", byref(loaded), os.fsencode(file.name))
+        call("cuLibraryLoadFromFile", byref(library_handle), os.fsencode(file.name), None, None, 0, None, None, 0)
+    refused(301, "cuModuleLoad", byref(c_void_p()), b"/no/such/file")
+    refused(NOT_FOUND, "cuModuleGetFunction", byref(c_void_p()), loaded, b"missing")
+    check_function(loaded)
+    check_table(*global_of("cuModuleGetGlobal_v2", loaded))
+    call("cuModuleUnload", loaded)
+    refused(INVALID_HANDLE, "cuModuleGetFunction", byref(c_void_p()), loaded, b"add")
+    check_kernel(library_handle)
+    check_table(*global_of("cuLibraryGetGlobal", library_handle))
+    call("cuLibraryUnload", library_handle)
+    log, used = ctypes.create_string_buffer(4096), 4096
+    options, values = (c_int * 2)(5, 6), (c_void_p * 2)(ctypes.addressof(log), used)
+    code = code_of("cuModuleLoadDataEx", byref(c_void_p()), b".version 7.0\n.target sm_75\n.nonsense\n\0", 2, options, values)
+    equal(code, 218, "invalid PTX")
+    fresh = c_void_p()
+    call("cuModuleLoadDataEx", byref(fresh), ADD.encode() + b"\0", 0, None, None)
+    call("cuModuleUnload", fresh)
+
+
+def global_of(function_name, handle):
+    place, length = c_uint64(), c_size_t()
+    call(function_name, byref(place), byref(length), handle, b"table")
+    return place.value, length.value
+
+
+def check_table(place, length):
+    equal(length, 16)
+    equal(words(place, 4), [1, 2, 3, 4])
+
+
+def check_function(of):
+    add = function(of)
+    owner = c_void_p()
+    call("cuFuncGetModule", byref(owner), add)
+    equal(owner.value, of.value)
+    name = c_char_p()
+    call("cuFuncGetName", byref(name), add)
+    equal(name.value, b"add")
+    equal(out(c_size_t, "cuFuncGetParamCount", add, first=False), 3)
+    equal([parameter_info("cuFuncGetParamInfo", add, index) for index in range(3)], [(0, 8), (8, 4), (12, 4)])
+    refused(INVALID_VALUE, "cuFuncGetParamInfo", add, size(3), byref(c_size_t()), byref(c_size_t()))
+    call("cuFuncLoad", add)
+    equal(out(c_int, "cuFuncIsLoaded", add), 1)
+    assert out(c_int, "cuFuncGetAttribute", 0, add) >= 32, "threads per block"
+    call("cuFuncSetAttribute", add, 8, 1024)
+    equal(out(c_int, "cuFuncGetAttribute", 8, add), 1024, "dynamic shared memory")
+    call("cuFuncSetCacheConfig", add, 1)
+    call("cuFuncSetSharedMemConfig", add, 0)
+
+
+def check_kernel(of):
+    kernel, handle = c_void_p(), c_void_p()
+    call("cuLibraryGetKernel", byref(kernel), of, b"add")
+    call("cuKernelGetLibrary", byref(handle), kernel)
+    equal(handle.value, of.value)
+    name = c_char_p()
+    call("cuKernelGetName", byref(name), kernel)
+    equal(name.value, b"add")
+    equal(out(c_size_t, "cuKernelGetParamCount", kernel, first=False), 3)
+    equal(parameter_info("cuKernelGetParamInfo", kernel, 2), (12, 4))
+    call("cuKernelSetAttribute", 8, 2048, kernel, 0)
+    equal(out(c_int, "cuKernelGetAttribute", 8, kernel, 0), 2048)
+    call("cuKernelSetCacheConfig", kernel, 1, 0)
+    call("cuKernelGetFunction", byref(handle), kernel)
+    call("cuLibraryGetModule", byref(handle), of)
+    check_table(*global_of("cuModuleGetGlobal_v2", handle))
+
+
+def parameter_info(function_name, handle, index):
+    offset, length = c_size_t(), c_size_t()
+    call(function_name, handle, size(index), byref(offset), byref(length))
+    return offset.value, length.value
+
+
+@section
+def memory():
+    place, pitch = c_uint64(), c_size_t()
+    call("cuMemAllocPitch_v2", byref(place), byref(pitch), size(100), size(7), 4)
+    assert pitch.value >= 100 and pitch.value % 4 == 0
+    base, length = c_uint64(), c_size_t()
+    call("cuMemGetAddressRange_v2", byref(base), byref(length), address(place.value + 50))
+    equal(base.value, place.value)
+    assert length.value >= 7 * 100
+    equal(out(c_int, "cuPointerGetAttribute", 2, place), 2, "device memory")
+    free(place.value)
+    refused(INVALID_VALUE, "cuMemFree_v2", place)
+
+
+@section
+def host_memory():
+    pinned = c_void_p()
+    call("cuMemAllocHost_v2", byref(pinned), size(4096))
+    equal(out(c_int, "cuPointerGetAttribute", 2, address(pinned.value)), 1, "host memory")
+    call("cuMemFreeHost", pinned)
+    call("cuMemHostAlloc", byref(pinned), size(4096), 1)
+    equal(out(c_uint32, "cuMemHostGetFlags", pinned) & 1, 1, "portable")
+    device = allocate(4096)
+    ctypes.memset(pinned.value, 7, 4096)
+    call("cuMemcpy", address(device), address(pinned.value), size(4096))
+    ctypes.memset(pinned.value, 0, 4096)
+    call("cuMemcpyAsync", address(pinned.value), address(device), size(4096), None)
+    call("cuStreamSynchronize", None)
+    equal(ctypes.string_at(pinned.value, 4096), b"\7" * 4096)
+    call("cuMemFreeHost", pinned)
+    free(device)
+    page = ctypes.create_string_buffer(3 * 4096)
+    start = (ctypes.addressof(page) + 4095) & ~4095
+    call("cuMemHostRegister_v2", c_void_p(start), size(4096), 0)
+    refused(712, "cuMemHostRegister_v2", c_void_p(start), size(4096), 0)
+    call("cuMemHostUnregister", c_void_p(start))
+    refused(713, "cuMemHostUnregister", c_void_p(start))
+
+
+@section
+def memsets():
+    place = allocate(4096)
+    stream = c_void_p()
+    call("cuStreamCreate", byref(stream), 1)
+    for asynchronous in (False, True):
+        end, last = ("Async", [stream]) if asynchronous else ("_v2", [])
+        call(f"cuMemsetD8{end}", address(place), c_ubyte(0), size(4096), *last)
+        call(f"cuMemsetD16{end}", address(place), c_ushort(0x1234), size(4), *last)
+        call(f"cuMemsetD32{end}", address(place + 8), c_uint32(0xdeadbeef), size(2), *last)
+        call(f"cuMemsetD2D8{end}", address(place + 64), size(16), c_ubyte(1), size(4), size(2), *last)
+        call(f"cuMemsetD2D16{end}", address(place + 128), size(16), c_ushort(2), size(4), size(2), *last)
+        call(f"cuMemsetD2D32{end}", address(place + 192), size(16), c_uint32(3), size(2), size(2), *last)
+        call("cuStreamSynchronize", stream if asynchronous else None)
+        equal(words(place, 4), [0x12341234, 0x12341234, 0xdeadbeef, 0xdeadbeef])
+        equal(words(place + 64, 6), [0x01010101, 0, 0, 0, 0x01010101, 0])
+        equal(words(place + 128, 6), [0x00020002, 0x00020002, 0, 0, 0x00020002, 0x00020002])
+        equal(words(place + 192, 6), [3, 3, 0, 0, 3, 3])
+    call("cuStreamDestroy_v2", stream)
+    free(place)
+
+
+class Copy2D(ctypes.Structure):
+    _fields_ = [(f"{side}{name}", kind) for side in ("src", "dst") for name, kind in [
+        ("XInBytes", c_size_t), ("Y", c_size_t), ("MemoryType", c_int), ("Host", c_void_p), ("Device", c_uint64),
+        ("Array", c_void_p), ("Pitch", c_size_t)]] + [("WidthInBytes", c_size_t), ("Height", c_size_t)]
+
+
+class Copy3D(ctypes.Structure):
+    _fields_ = [(f"{side}{name}", kind) for side in ("src", "dst") for name, kind in [
+        ("XInBytes", c_size_t), ("Y", c_size_t), ("Z", c_size_t), ("LOD", c_size_t), ("MemoryType", c_int),
+        ("Host", c_void_p), ("Device", c_uint64), ("Array", c_void_p), ("reserved", c_void_p), ("Pitch", c_size_t),
+        ("Height", c_size_t)]] + [("WidthInBytes", c_size_t), ("Height", c_size_t), ("Depth", c_size_t)]
+
+
+@section
+def copies():
+    one, two = allocate(1024), allocate(1024)
+    upload(one, list(range(256)))
+    context = c_void_p(out(c_void_p, "cuCtxGetCurrent"))
+    copy = [address(two), address(one), size(1024)]
+    for name, arguments in [
+        ("cuMemcpyDtoD_v2", copy),
+        ("cuMemcpyDtoDAsync_v2", [*copy, None]),
+        ("cuMemcpy", copy),
+        ("cuMemcpyPeer", [address(two), context, address(one), context, size(1024)]),
+        ("cuMemcpyPeerAsync", [address(two), context, address(one), context, size(1024), None]),
+    ]:
+        call("cuMemsetD8_v2", address(two), c_ubyte(0), size(1024))
+        call(name, *arguments)
+        equal(words(two, 256), list(range(256)), name)
+    # Three rows of two words, from the second row and column on; rows are eight words on the device.
+    for name, last in [("cuMemcpy2D_v2", []), ("cuMemcpy2DUnaligned_v2", []), ("cuMemcpy2DAsync_v2", [None])]:
+        host = (c_uint32 * 6)()
+        box = Copy2D(srcXInBytes=4, srcY=1, srcMemoryType=2, srcDevice=one, srcPitch=32, dstMemoryType=1,
+                     dstHost=ctypes.addressof(host), WidthInBytes=8, Height=3)
+        call(name, byref(box), *last)
+        call("cuStreamSynchronize", None)
+        equal(list(host), [9, 10, 17, 18, 25, 26], name)
+    # Two slices of such rows, from device to device: slices are four rows there, and tight here.
+    for name, last in [("cuMemcpy3D_v2", []), ("cuMemcpy3DAsync_v2", [None])]:
+        call("cuMemsetD8_v2", address(two), c_ubyte(0), size(1024))
+        box = Copy3D(srcXInBytes=4, srcY=1, srcMemoryType=2, srcDevice=one, srcPitch=32, srcHeight=4, dstMemoryType=2,
+                     dstDevice=two, dstPitch=8, dstHeight=3, WidthInBytes=8, Height=3, Depth=2)
+        call(name, byref(box), *last)
+        call("cuStreamSynchronize", None)
+        equal(words(two, 13), [9, 10, 17, 18, 25, 26, 41, 42, 49, 50, 57, 58, 0], name)
+    free(one)
+    free(two)
+
+
+@section
+def streams_and_events():
+    stream, event, end = c_void_p(), c_void_p(), c_void_p()
+    least, greatest = c_int(), c_int()
+    call("cuCtxGetStreamPriorityRange", byref(least), byref(greatest))
+    call("cuStreamCreateWithPriority", byref(stream), 1, greatest)
+    equal(out(c_int, "cuStreamGetPriority", stream, first=False), greatest.value)
+    equal(out(c_uint32, "cuStreamGetFlags", stream, first=False), 1)
+    equal(out(c_void_p, "cuStreamGetCtx", stream, first=False), out(c_void_p, "cuCtxGetCurrent"))
+    assert out(c_uint64, "cuStreamGetId", stream, first=False) != out(c_uint64, "cuStreamGetId", LEGACY, first=False)
+    equal(capture_status(stream), 0)
+    call("cuEventCreate", byref(event), 0)
+    call("cuEventCreate", byref(end), 0)
+    place = allocate(64)
+    call("cuEventRecordWithFlags", event, stream, 0)
+    call("cuMemsetD32Async", address(place), 9, size(16), stream)
+    call("cuEventRecord", end, stream)
+    call("cuStreamWaitEvent", PER_THREAD, end, 0)
+    call("cuEventSynchronize", end)
+    equal(code_of("cuEventQuery", end), 0)
+    assert out(c_float, "cuEventElapsedTime", event, end) >= 0
+    while code_of("cuStreamQuery", stream) == NOT_READY:
+        pass
+    call("cuStreamWriteValue32_v2", stream, address(place), 77, 0)
+    call("cuStreamWaitValue32_v2", stream, address(place), 77, 1)
+    call("cuStreamWriteValue64_v2", stream, address(place + 8), c_uint64(1 << 40), 0)
+    call("cuStreamWaitValue64_v2", stream, address(place + 8), c_uint64(1 << 40), 1)
+    call("cuStreamSynchronize", stream)
+    equal(words(place, 4), [77, 9, 0, 1 << 8])
+    free(place)
+    call("cuEventDestroy_v2", event)
+    call("cuEventDestroy", end)
+    call("cuStreamDestroy", stream)
+
+
+def capture_status(stream):
+    status, number = c_int(), c_uint64()
+    call("cuStreamGetCaptureInfo", stream, byref(status), byref(number))
+    return status.value
+
+
+@section
+def host_functions():
+    seen = []
+    host = ctypes.CFUNCTYPE(None, c_void_p)(lambda data: seen.append(("host", data)))
+    callback = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_void_p)(
+        lambda stream, status, data: seen.append(("callback", stream, status, data)))
+    stream = c_void_p()
+    call("cuStreamCreate", byref(stream), 0)
+    call("cuLaunchHostFunc", stream, host, c_void_p(1))
+    call("cuStreamAddCallback", stream, callback, c_void_p(2), 0)
+    call("cuStreamSynchronize", stream)
+    equal(seen, [("host", 1), ("callback", stream.value, 0, 2)])
+    call("cuStreamDestroy_v2", stream)
+
+
+@section
+def launches():
+    add, place = function(), allocate(4000)
+    call("cuMemsetD32_v2", address(place), 1, size(1000))
+    values = parameters(c_uint64(place), c_uint32(1000), c_uint32(41))
+    call("cuLaunchKernel", add, 8, 1, 1, 128, 1, 1, 0, None, values, None)
+    equal(words(place, 1000), [42] * 1000)
+    call("cuLaunchCooperativeKernel", add, 1, 1, 1, 128, 1, 1, 0, None, values)
+    equal(words(place, 129), [83] * 128 + [42])
+    refused(INVALID_VALUE, "cuLaunchKernel", add, 0, 1, 1, 128, 1, 1, 0, None, values, None)
+    refused(INVALID_VALUE, "cuLaunchKernel", add, 1, 1, 1, 4096, 1, 1, 0, None, values, None)
+    free(place)
+
+
+@section
+def occupancy():
+    add = function()
+    blocks = out(c_int, "cuOccupancyMaxActiveBlocksPerMultiprocessor", add, 128, size(0))
+    assert blocks >= 1
+    equal(out(c_int, "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", add, 128, size(0), 0), blocks)
+    assert out(c_size_t, "cuOccupancyAvailableDynamicSMemPerBlock", add, 1, 128) > 0
+    grid, block = c_int(), c_int()
+    call("cuOccupancyMaxPotentialBlockSize", byref(grid), byref(block), add, None, size(0), 0)
+    assert grid.value >= 1 and block.value >= 32
+    call("cuOccupancyMaxPotentialBlockSizeWithFlags", byref(grid), byref(block), add, None, size(0), 64, 0)
+    assert block.value <= 64
+
+
+class KernelNode(ctypes.Structure):
+    _fields_ = [("func", c_void_p)] + [(name, c_uint32) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")] + [
+        ("params", c_void_p), ("extra", c_void_p), ("kern", c_void_p), ("ctx", c_void_p)]
+
+
+class MemsetNode(ctypes.Structure):
+    _fields_ = [("dst", c_uint64), ("pitch", c_size_t), ("value", c_uint32), ("element", c_uint32), ("width", c_size_t),
+                ("height", c_size_t)]
+
+
+@section
+def graphs():
+    graph, executable, stream = c_void_p(), c_void_p(), c_void_p()
+    clear, kernel, empty = c_void_p(), c_void_p(), c_void_p()
+    place, add = allocate(400), function()
+    context = c_void_p(out(c_void_p, "cuCtxGetCurrent"))
+    call("cuStreamCreate", byref(stream), 1)
+    call("cuGraphCreate", byref(graph), 0)
+    memset = MemsetNode(place, 0, 5, 4, 100, 1)
+    call("cuGraphAddMemsetNode", byref(clear), graph, None, size(0), byref(memset), context)
+    values = parameters(c_uint64(place), c_uint32(100), c_uint32(2))
+    node = KernelNode(add.value, 1, 1, 1, 128, 1, 1, 0, ctypes.addressof(values), None, None, None)
+    call("cuGraphAddKernelNode_v2", byref(kernel), graph, byref(clear), size(1), byref(node))
+    call("cuGraphAddEmptyNode", byref(empty), graph, None, size(0))
+    call("cuGraphAddDependencies", graph, byref(kernel), byref(empty), size(1))
+    equal(out(c_size_t, "cuGraphGetNodes", graph, None, first=False), 3)
+    call("cuGraphInstantiate_v2", byref(executable), graph, None, None, size(0))
+    call("cuGraphUpload", executable, stream)
+    for _ in range(2):
+        call("cuGraphLaunch", executable, stream)
+    call("cuStreamSynchronize", stream)
+    equal(words(place, 100), [7] * 100)
+    more = parameters(c_uint64(place), c_uint32(50), c_uint32(4))
+    node.params = ctypes.addressof(more)
+    call("cuGraphExecKernelNodeSetParams_v2", executable, kernel, byref(node))
+    call("cuGraphLaunch", executable, stream)
+    call("cuStreamSynchronize", stream)
+    equal(words(place, 100), [9] * 50 + [5] * 50)
+    clone = c_void_p()
+    call("cuGraphClone", byref(clone), graph)
+    equal(out(c_size_t, "cuGraphGetNodes", clone, None, first=False), 3)
+    info = (c_uint64 * 3)()
+    call("cuGraphExecUpdate_v2", executable, clone, info)
+    equal(info[0] & 0xffffffff, 0)
+    call("cuGraphLaunch", executable, stream)
+    call("cuStreamSynchronize", stream)
+    equal(words(place, 100), [7] * 100)
+    for name, handle in [("cuGraphExecDestroy", executable), ("cuGraphDestroy", clone), ("cuGraphDestroy", graph)]:
+        call(name, handle)
+    call("cuStreamDestroy_v2", stream)
+    free(place)
+
+
+@section
+def captures():
+    stream, graph, executable = c_void_p(), c_void_p(), c_void_p()
+    mode = c_int(2)
+    call("cuThreadExchangeStreamCaptureMode", byref(mode))
+    equal(mode.value, 0, "global by default")
+    call("cuThreadExchangeStreamCaptureMode", byref(mode))
+    place = allocate(64)
+    call("cuStreamCreate", byref(stream), 1)
+    call("cuStreamBeginCapture_v2", stream, 0)
+    equal(capture_status(stream), 1, "capturing")
+    equal(out(c_int, "cuStreamIsCapturing", stream, first=False), 1)
+    call("cuMemsetD32Async", address(place), 3, size(16), stream)
+    call("cuStreamEndCapture", stream, byref(graph))
+    equal(capture_status(stream), 0)
+    instantiate = (c_uint64 * 4)(2, stream.value, 0, 0)
+    call("cuGraphInstantiateWithParams", byref(executable), graph, instantiate)
+    call("cuGraphLaunch", executable, stream)
+    call("cuStreamSynchronize", stream)
+    equal(words(place, 16), [3] * 16)
+    call("cuGraphExecDestroy", executable)
+    call("cuGraphDestroy", graph)
+    call("cuStreamDestroy_v2", stream)
+    free(place)
+
+
+@section
+def pools():
+    class Properties(ctypes.Structure):
+        _fields_ = [("kind", c_int), ("handles", c_int), ("place", c_int), ("device", c_int), ("security", c_void_p),
+                    ("most", c_size_t), ("rest", c_ubyte * 56)]
+
+    pool, place = c_void_p(), c_uint64()
+    call("cuMemPoolCreate", byref(pool), byref(Properties(kind=1, place=1)))
+    call("cuMemAllocFromPoolAsync", byref(place), size(1 << 20), pool, None)
+    call("cuMemsetD32Async", address(place.value), 8, size(4), None)
+    equal(words(place.value, 4), [8] * 4)
+    assert out(c_uint64, "cuMemPoolGetAttribute", pool, 7, first=False) >= 1 << 20, "bytes in use"
+    call("cuMemFreeAsync", place, None)
+    call("cuStreamSynchronize", None)
+    call("cuMemPoolTrimTo", pool, size(0))
+    equal(out(c_uint64, "cuMemPoolGetAttribute", pool, 7, first=False), 0)
+    call("cuMemPoolDestroy", pool)
+
+
+def main():
+    attach()
+    failed = []
+    for run in SECTIONS:
+        try:
+            run()
+            print(f"ok   {run.__name__}", flush=True)
+        except Exception:
+            failed.append(run.__name__)
+            print(f"FAIL {run.__name__}\n{traceback.format_exc(limit=4)}", flush=True)
+    print(f"FAIL: {', '.join(failed)}" if failed else f"PASS: {len(SECTIONS)} sections")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
