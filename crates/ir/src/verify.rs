@@ -372,6 +372,10 @@ impl Verifier<'_> {
                 around = loops.parent(inner);
             }
         }
+        if loops.is_irreducible {
+            // There is no good order; analyses then assume nothing about lanes.
+            return Ok(());
+        }
         for (header, (first, last, count)) in loops.headers.iter().zip(extents) {
             self.block = *header;
             let ends_with_latch = cfg.preds(*header).iter().any(|pred| pred.0 == last);

@@ -18,14 +18,16 @@ pub fn run(kernel: &mut Kernel) {
     renumber(kernel, &order);
 }
 
-/// Gives each loop with several back edges a last block that they all go through.
+/// Gives a loop a last block that its back edges go through, where there are several or they come out of a loop inside.
 fn join_back_edges(kernel: &mut Kernel) {
     let cfg = Cfg::new(kernel);
     let dominators = Dominators::new(&cfg);
+    let loops = Loops::new(kernel, &cfg, &dominators);
     for header in &cfg.order {
         let latches: Vec<BlockId> =
             cfg.preds(*header).iter().copied().filter(|pred| dominators.dominates(*header, *pred)).collect();
-        if latches.len() < 2 {
+        let is_last = |latch: &BlockId| loops.innermost(*latch).is_some_and(|id| loops.header(id) == *header);
+        if latches.is_empty() || (latches.len() == 1 && latches.iter().all(is_last)) {
             continue;
         }
         let latch = kernel.add_block();
