@@ -22,11 +22,18 @@ pub(crate) fn build() -> Result<()> {
     process::run(process::cargo().args(["build", "--release"]))
 }
 
+/// What nodes and their workers say.
+fn log() -> PathBuf {
+    crate::target_folder().join("node.log")
+}
+
 /// A running node; dropping it ends it.
 pub(crate) struct Node {
     child: Child,
     /// `HOST:PORT`.
     pub(crate) address: String,
+    /// The network namespace from which the node can be asked, if not ours.
+    pub(crate) seen_from: Option<String>,
 }
 
 impl Node {
@@ -48,10 +55,15 @@ impl Node {
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
         match line.trim().strip_prefix("listening on ") {
-            Some(address) => Ok(Node { address: address.to_string(), child }),
+            Some(address) => Ok(Node { address: address.to_string(), child, seen_from: None }),
             None => {
                 let _ = child.kill();
-                bail!("{} said {line:?} (ended with {})", process::show(command), child.wait()?);
+                let status = child.wait()?;
+                bail!(
+                    "{} said {line:?} and ended with {status}; see {}",
+                    process::show(command),
+                    log().display()
+                );
             }
         }
     }
@@ -96,7 +108,15 @@ impl Node {
 
     /// `sluice WHAT -o json` about this node.
     pub(crate) fn query(&self, what: &str) -> Result<String> {
-        process::output_of(Command::new(sluice()).args([what, "-o", "json", "--node", &self.address]))
+        let mut command = match &self.seen_from {
+            None => Command::new(sluice()),
+            Some(network) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", network]).arg(sluice());
+                command
+            }
+        };
+        process::output_of(command.args([what, "-o", "json", "--node", &self.address]))
     }
 }
 

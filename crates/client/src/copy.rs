@@ -1,7 +1,7 @@
 //! Copies. The client's tables say which side is the device's; the node never sees an address of this machine.
 //!
-//! - To the device: queued. The data leave the caller's memory before the call returns, which is all that CUDA promises
-//!   of the synchronous call too.
+//! - To the device: queued. The data leave the caller's memory before the call returns. The synchronous call also waits
+//!   where streams exist that do not wait for the default stream, since what it copied must be there for them, too.
 //! - From the device: the worker pushes the data in pieces once the stream gets there, and whichever thread reads writes
 //!   them straight into the caller's memory. The call waits for its stream, except for an asynchronous copy into memory
 //!   that came from CUDA: those data land at the latest when a call that synchronises with the stream returns,
@@ -16,7 +16,7 @@ use sluice_wire::{BULK_SIZE_MAX, DevicePtr, commands};
 use crate::inbox::Sink;
 use crate::issue::Issue;
 use crate::session::Session;
-use crate::{context, host_memory, session};
+use crate::{context, host_memory, session, stream};
 
 /// Answers up to this size come with the call's own reply.
 const INLINE: usize = 32 << 10;
@@ -183,8 +183,11 @@ unsafe fn unified(
     let (host_dst, host_src) = (dst as *mut c_void, src as *const c_void);
     match (session.is_device_address(dst), session.is_device_address(src)) {
         (true, true) => on_device(session, dst, src, bytes, stream),
-        // SAFETY: the program's addresses, by its contract with CUDA.
-        (true, false) => unsafe { to_device(session, dst, host_src, bytes, stream) },
+        (true, false) => {
+            // SAFETY: the program's addresses, by its contract with CUDA.
+            unsafe { to_device(session, dst, host_src, bytes, stream)? };
+            if asynchronous { Ok(()) } else { session.arrive(stream) }
+        }
         // SAFETY: as above.
         (false, true) => unsafe {
             to_host(session, host_dst, src, bytes, stream, landing(dst, bytes, asynchronous))
@@ -195,6 +198,14 @@ unsafe fn unified(
 }
 
 impl Session {
+    /// After a synchronous copy to the device: waits if anything could overtake it.
+    fn arrive(&self, stream: CUstream) -> Result<(), CUresult> {
+        if stream == CUstream::LEGACY && !stream::some_run_freely() {
+            return Ok(());
+        }
+        self.call(&commands::cuStreamSynchronize { hStream: self.find(stream)? }, |()| ())
+    }
+
     /// Waits until the data of these tickets have landed. If the wait fails they never will.
     pub(crate) fn land(&self, stream: CUstream, tickets: &[u64]) -> Result<(), CUresult> {
         let landed = self.call(&commands::cuStreamSynchronize { hStream: self.find(stream)? }, |()| ());
@@ -236,8 +247,10 @@ pub(crate) unsafe fn cuMemcpyHtoD_v2(
     ByteCount: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
+    let session = session::enter()?;
     // SAFETY: the same contract.
-    unsafe { to_device(session::enter()?, dstDevice, srcHost, ByteCount, stream) }
+    unsafe { to_device(session, dstDevice, srcHost, ByteCount, stream)? };
+    session.arrive(stream)
 }
 
 pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use sluice_cuda::*;
-use sluice_wire::{Command, DevicePtr, Handle, HandleKind, Id, Op, decode};
+use sluice_wire::{Command, DevicePtr, Handle, HandleKind, Id, Op, Target, decode};
 
 use crate::ids::{self, Kind, Table};
 use crate::issue::Issue;
@@ -79,6 +79,7 @@ impl Issue for Session {
             // What other threads queue from here on is not covered by this wait, and sets the mark again.
             self.unsynchronized.store(false, Ordering::Release);
         }
+        self.require(C::OP)?;
         let answer = self.link.call(context::device_index(), C::OP, |out| command.encode(out))?;
         answer.result.ok()?;
         decode(&answer.payload).map(read).map_err(|error| {
@@ -91,6 +92,17 @@ impl Issue for Session {
 impl Session {
     /// As `queue`, for commands that leave nothing running: a later free need not wait for them.
     pub(crate) fn queue_quietly<C: Command>(&self, command: &C) -> Result<(), CUresult> {
+        self.require(C::OP)?;
         self.link.queue(context::device_index(), C::OP, |out| command.encode(out))
+    }
+
+    /// Refuses what the node's driver does not have: once queued, its failure would be the session's.
+    fn require(&self, op: Op) -> Result<(), CUresult> {
+        match op.target() {
+            Some(Target::Driver(function)) if !self.functions.contains(function) => {
+                Err(CUresult::NOT_SUPPORTED)
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -286,3 +286,6 @@ fn append(
     let header = Header { kind: Kind::Command, device, op: op.0, lane, sequence };
     header.frame(&mut outbox.bytes, payload).map_err(|_| CUresult::INVALID_VALUE)
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,7 @@ use sluice_cuda::*;
 use sluice_wire::{DevicePtr, commands};
 
 use crate::addresses::{Allocation, Space};
+use crate::context::Context;
 use crate::issue::Issue;
 use crate::session::Session;
 use crate::{context, out, session};
@@ -31,6 +32,8 @@ pub(crate) enum Names {
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) names: Names,
+    /// Whose context each allocation ends with.
+    owners: BTreeMap<u64, CUcontext>,
     /// Freed in the order of a stream that may not have got there yet.
     freed_later: Vec<(CUstream, Allocation)>,
     freed_later_bytes: u64,
@@ -43,7 +46,14 @@ const FREED_LATER_MAX: u64 = 256 << 20;
 
 impl Memory {
     pub(crate) fn new(names: Names) -> Memory {
-        Memory { names, freed_later: Vec::new(), freed_later_bytes: 0, pool_used: 0, pool_used_high: 0 }
+        Memory {
+            names,
+            owners: BTreeMap::new(),
+            freed_later: Vec::new(),
+            freed_later_bytes: 0,
+            pool_used: 0,
+            pool_used_high: 0,
+        }
     }
 
     pub(crate) fn find(&self, address: u64) -> Option<Allocation> {
@@ -89,11 +99,23 @@ impl Session {
     }
 
     /// Allocates `bytes` > 0. If the node refuses, memory that streams have freed is waited for, and it is asked again.
-    pub(crate) fn allocate(&self, device: CUdevice, bytes: u64) -> Result<u64, CUresult> {
-        match self.try_allocate(device, bytes) {
+    pub(crate) fn allocate(&self, owner: &Context, bytes: u64) -> Result<u64, CUresult> {
+        let device = owner.device;
+        let address = match self.try_allocate(device, bytes) {
             Err(CUresult::OUT_OF_MEMORY) if self.reclaim(device)? => self.try_allocate(device, bytes),
             other => other,
-        }
+        }?;
+        self.memory(device)?.owners.insert(address, owner.handle);
+        Ok(address)
+    }
+
+    /// Frees what a context that has ended still held.
+    pub(crate) fn release_all(&self, device: CUdevice, owner: CUcontext) -> Result<(), CUresult> {
+        self.reclaim(device)?;
+        let mut memory = self.memory(device)?;
+        let held: Vec<u64> =
+            memory.owners.iter().filter(|(_, of)| **of == owner).map(|(&address, _)| address).collect();
+        held.into_iter().try_for_each(|address| self.release(&mut memory, address).map(drop))
     }
 
     fn try_allocate(&self, device: CUdevice, bytes: u64) -> Result<u64, CUresult> {
@@ -121,6 +143,7 @@ impl Session {
 
     /// Frees what starts at `address`, which nothing uses any more.
     fn release(&self, memory: &mut Memory, address: u64) -> Result<Allocation, CUresult> {
+        memory.owners.remove(&address);
         match &mut memory.names {
             Names::Minted(space) => {
                 let (allocation, chunks) = space.free(address).ok_or(CUresult::INVALID_VALUE)?;
@@ -177,11 +200,11 @@ fn commit(chunks: &Range<u64>) -> commands::MemoryCommit {
 
 pub(crate) unsafe fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> Result<(), CUresult> {
     let session = session::enter()?;
-    let device = context::current()?.device;
+    let context = context::current()?;
     if dptr.is_null() || bytesize == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let address = session.allocate(device, bytesize as u64)?;
+    let address = session.allocate(&context, bytesize as u64)?;
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(dptr, address) }
 }
@@ -239,14 +262,15 @@ pub(crate) unsafe fn cuMemAllocAsync(
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
     session.find(hStream)?;
-    let device = context::current()?.device;
+    let context = context::current()?;
+    let device = context.device;
     if dptr.is_null() || bytesize == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
     let freed = session.memory(device)?.take_freed(hStream, bytesize as u64);
     let address = match freed {
         Some(address) => address,
-        None => session.allocate(device, bytesize as u64)?,
+        None => session.allocate(&context, bytesize as u64)?,
     };
     session.memory(device)?.count_pool(bytesize as u64);
     // SAFETY: not null, and the program's to be written.

@@ -105,7 +105,7 @@ impl Function {
     }
 
     fn set_attribute(&self, attribute: CUfunction_attribute, value: i32) -> Result<(), CUresult> {
-        let session = session::enter()?;
+        let session = session::get()?;
         use CUfunction_attribute as A;
         let settable = matches!(
             attribute,
@@ -121,7 +121,7 @@ impl Function {
             return Err(CUresult::INVALID_VALUE);
         }
         if attribute == A::MAX_DYNAMIC_SHARED_SIZE_BYTES {
-            let device = session.device(context::current()?.device)?;
+            let device = session.device(context::device_index().into())?;
             let most = device.attribute(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
             if value < 0 || value > most - self.attribute(A::SHARED_SIZE_BYTES).unwrap_or(0) {
                 return Err(CUresult::INVALID_VALUE);
@@ -152,14 +152,20 @@ impl Function {
 
 impl Session {
     /// Loads an image and gives it a handle.
-    fn load(&self, image: &[u8], log: &mut JitLog) -> Result<u64, CUresult> {
-        let context = context::current()?;
-        let image = image::for_device(image, &self.device(context.device)?.snapshot, log)?;
+    fn load(&self, owner: Owner, image: &[u8], log: &mut JitLog) -> Result<u64, CUresult> {
+        let (context, device) = match owner {
+            Owner::Context => {
+                let context = context::current()?;
+                (context.handle, context.device)
+            }
+            Owner::Process => (CUcontext::NULL, context::device_index().into()),
+        };
+        let image = image::for_device(image, &self.device(device)?.snapshot, log)?;
         let hash = ImageHash(sluice_image::ImageHash::of(&image).0);
         self.provide(hash, &image)?;
         let handle = ids::mint(Kind::Module);
         self.load_known(handle, hash, log)?;
-        MODULES.insert(handle, Module { context: context.handle, functions: Mutex::new(HashMap::new()) });
+        MODULES.insert(handle, Module { context, functions: Mutex::new(HashMap::new()) });
         Ok(handle)
     }
 
@@ -182,10 +188,14 @@ impl Session {
         let command = commands::cuModuleLoadDataEx { module: ModuleId(handle), image };
         let op = commands::cuModuleLoadDataEx::OP;
         let answer = self.link.call(context::device_index(), op, |out| command.encode(out))?;
-        if let Ok(reply) = decode::<commands::cuModuleLoadDataExReply<'_>>(&answer.payload) {
-            log.write(reply.log, answer.result.is_success());
-        }
-        answer.result.ok()
+        let reply = decode::<commands::cuModuleLoadDataExReply<'_>>(&answer.payload);
+        let said = reply.map_or(&[][..], |reply| reply.log);
+        answer.result.ok().inspect_err(|error| {
+            let refusal = format!("the node's driver refuses the image: {error}");
+            log.write(if said.is_empty() { refusal.as_bytes() } else { said }, false);
+        })?;
+        log.write(said, true);
+        Ok(())
     }
 
     /// The handle of a module's function, asking the node the first time.
@@ -213,7 +223,7 @@ impl Session {
         }
         let command = commands::cuModuleGetGlobal_v2 { hmod: ModuleId(module), name };
         let (address, bytes) = self.call(&command, |answer| (answer.dptr.0, answer.bytes))?;
-        self.know_global(address, bytes);
+        self.know_global(module, address, bytes);
         Ok((address, bytes))
     }
 
@@ -222,8 +232,50 @@ impl Session {
             return Err(CUresult::INVALID_HANDLE);
         }
         forget(module);
+        self.forget_globals(module);
         self.queue(&commands::cuModuleUnload { hmod: ModuleId(module) })
     }
+}
+
+/// To whom a module belongs.
+#[derive(Clone, Copy)]
+enum Owner {
+    /// To the calling thread's context: a module proper.
+    Context,
+    /// To no context: a library, which programs load before they have one.
+    Process,
+}
+
+/// # Safety
+/// `module` is null or valid for writing a handle, and `fname` is null or a string.
+unsafe fn load_file(owner: Owner, module: *mut CUmodule, fname: *const c_char) -> Result<(), CUresult> {
+    let session = session::get()?;
+    wanted(module)?;
+    // SAFETY: the caller passes a string.
+    let image = image::read_file(unsafe { text(fname)? })?;
+    let handle = session.load(owner, &image, &mut JitLog::none())?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { out::write(module, CUmodule(handle as usize)) }
+}
+
+/// # Safety
+/// `module` is null or valid for writing a handle, `image` is null or an image, and the options are so many as said.
+unsafe fn load_data(
+    owner: Owner,
+    module: *mut CUmodule,
+    image: *const c_void,
+    options: (u32, *mut CUjit_option, *mut *mut c_void),
+) -> Result<(), CUresult> {
+    let session = session::get()?;
+    wanted(module)?;
+    let (count, names, values) = options;
+    // SAFETY: the caller passes an image, and arrays of `count` options.
+    let handle = unsafe {
+        let mut log = JitLog::from_options(count, names, values);
+        session.load(owner, image::at(image)?, &mut log)?
+    };
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { out::write(module, CUmodule(handle as usize)) }
 }
 
 /// A name that a program passed.
@@ -247,13 +299,8 @@ pub(crate) unsafe fn cuModuleGetLoadingMode(mode: *mut CUmoduleLoadingMode) -> R
 }
 
 pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) -> Result<(), CUresult> {
-    let session = session::enter()?;
-    wanted(module)?;
-    // SAFETY: the program passes a string.
-    let image = image::read_file(unsafe { text(fname)? })?;
-    let handle = session.load(&image, &mut JitLog::none())?;
-    // SAFETY: not null, and the program's to be written.
-    unsafe { out::write(module, CUmodule(handle as usize)) }
+    // SAFETY: the same contract.
+    unsafe { load_file(Owner::Context, module, fname) }
 }
 
 pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> Result<(), CUresult> {
@@ -276,15 +323,8 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
     options: *mut CUjit_option,
     optionValues: *mut *mut c_void,
 ) -> Result<(), CUresult> {
-    let session = session::enter()?;
-    wanted(module)?;
-    // SAFETY: the program passes an image, and arrays of `numOptions` options.
-    let handle = unsafe {
-        let mut log = JitLog::from_options(numOptions, options, optionValues);
-        session.load(image::at(image)?, &mut log)?
-    };
-    // SAFETY: not null, and the program's to be written.
-    unsafe { out::write(module, CUmodule(handle as usize)) }
+    // SAFETY: the same contract.
+    unsafe { load_data(Owner::Context, module, image, (numOptions, options, optionValues)) }
 }
 
 pub(crate) unsafe fn cuModuleUnload(hmod: CUmodule) -> Result<(), CUresult> {
@@ -332,7 +372,10 @@ pub(crate) unsafe fn cuLibraryLoadData(
     _: u32,
 ) -> Result<(), CUresult> {
     // SAFETY: the same contract; both handles are transparent numbers.
-    unsafe { cuModuleLoadDataEx(library.cast(), code, numJitOptions, jitOptions, jitOptionsValues) }
+    unsafe {
+        let options = (numJitOptions, jitOptions, jitOptionsValues);
+        load_data(Owner::Process, library.cast(), code, options)
+    }
 }
 
 pub(crate) unsafe fn cuLibraryLoadFromFile(
@@ -346,11 +389,11 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
     _: u32,
 ) -> Result<(), CUresult> {
     // SAFETY: the same contract; both handles are transparent numbers.
-    unsafe { cuModuleLoad(library.cast(), fileName) }
+    unsafe { load_file(Owner::Process, library.cast(), fileName) }
 }
 
 pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> Result<(), CUresult> {
-    session::enter()?.unload(library.0 as u64)
+    session::get()?.unload(library.0 as u64)
 }
 
 pub(crate) unsafe fn cuLibraryGetKernel(
@@ -358,8 +401,12 @@ pub(crate) unsafe fn cuLibraryGetKernel(
     library: CUlibrary,
     name: *const c_char,
 ) -> Result<(), CUresult> {
-    // SAFETY: the same contract; both handles are transparent numbers.
-    unsafe { cuModuleGetFunction(pKernel.cast(), CUmodule(library.0), name) }
+    let session = session::get()?;
+    wanted(pKernel)?;
+    // SAFETY: the program passes a string.
+    let handle = session.get_function(library.0 as u64, unsafe { text(name)? })?;
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(pKernel, CUkernel(handle as usize)) }
 }
 
 pub(crate) unsafe fn cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibrary) -> Result<(), CUresult> {

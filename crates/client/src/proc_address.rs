@@ -14,12 +14,8 @@ fn node_has(function: Fn) -> bool {
         Class::Via(other) => other,
         Class::Local | Class::Absent(_) => return true,
     };
-    // Memory and modules go through the session's own messages on every driver.
-    if matches!(travels, Fn::cuMemAlloc_v2 | Fn::cuMemFree_v2 | Fn::cuLaunchHostFunc) {
-        return true;
-    }
-    let Ok(session) = session::connect() else { return true };
-    session.devices.iter().all(|device| device.snapshot.functions.contains(travels))
+    // Without a session every function says so itself.
+    session::connect().map_or(true, |session| session.functions.contains(travels))
 }
 
 fn find(symbol: &CStr, version: i32, flags: u64) -> Result<*mut c_void, CUdriverProcAddressQueryResult> {

@@ -26,12 +26,20 @@ pub(crate) struct Session {
     pub(crate) devices: Vec<Device>,
     /// The range in which this side names device addresses; empty where the node does.
     pub(crate) minted: Range<u64>,
+    /// What the node can do for this session.
+    pub(crate) functions: Presence,
     /// Whether work was sent since the device was last waited for.
     pub(crate) unsynchronized: AtomicBool,
-    /// Module globals that programs have asked for: address to bytes.
-    globals: Mutex<BTreeMap<u64, u64>>,
+    /// Module globals that programs have asked for, by address.
+    globals: Mutex<BTreeMap<u64, Global>>,
     /// Limits that the program has set.
     limits: Mutex<BTreeMap<CUlimit, u64>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Global {
+    bytes: u64,
+    module: u64,
 }
 
 /// The session, once there is one. It is never freed: any thread may be inside it when the process ends.
@@ -127,6 +135,7 @@ unsafe extern "C" fn leave_to_parent() {
 impl Session {
     pub(crate) fn new(link: Link, devices: Vec<Device>, minted: Range<u64>) -> Session {
         Session {
+            functions: functions(&devices),
             link,
             devices,
             minted,
@@ -158,11 +167,15 @@ impl Session {
             return within(allocation.start, allocation.bytes);
         }
         let globals = locked(&self.globals);
-        globals.range(..=address).next_back().is_some_and(|(&start, &size)| within(start, size))
+        globals.range(..=address).next_back().is_some_and(|(&start, global)| within(start, global.bytes))
     }
 
-    pub(crate) fn know_global(&self, address: u64, bytes: u64) {
-        locked(&self.globals).insert(address, bytes);
+    pub(crate) fn know_global(&self, module: u64, address: u64, bytes: u64) {
+        locked(&self.globals).insert(address, Global { bytes, module });
+    }
+
+    pub(crate) fn forget_globals(&self, module: u64) {
+        locked(&self.globals).retain(|_, global| global.module != module);
     }
 
     pub(crate) fn limit_set(&self, limit: CUlimit) -> Option<u64> {
@@ -173,8 +186,7 @@ impl Session {
         locked(&self.limits).insert(limit, value);
     }
 
-    /// Everything that a context owned goes with it. Memory stays until it is freed: the node has one context per
-    /// device, and libraries free what they hold while a context ends.
+    /// Everything that a context owned goes with it.
     pub(crate) fn context_ended(&self, context: &Context) -> Result<(), CUresult> {
         let handle = context.handle;
         self.wait_for_device()?;
@@ -185,11 +197,26 @@ impl Session {
             self.queue_quietly(&commands::cuEventDestroy_v2 { hEvent: EventId(hEvent) })?;
         }
         for hmod in module::of_context(handle) {
+            self.forget_globals(hmod);
             self.queue_quietly(&commands::cuModuleUnload { hmod: ModuleId(hmod) })?;
         }
+        self.release_all(context.device, handle)?;
         stream::context_ended(handle);
         event::context_ended(handle);
         module::context_ended(handle);
         Ok(())
     }
+}
+
+/// What every device of a lease has, and what the session's own messages do on any driver.
+fn functions(devices: &[Device]) -> Presence {
+    const ANYWAY: &[Fn] = &[Fn::cuMemAlloc_v2, Fn::cuMemFree_v2, Fn::cuMemGetInfo_v2];
+    let mut all = Presence::default();
+    for info in FUNCTIONS.iter() {
+        let everywhere = devices.iter().all(|device| device.snapshot.functions.contains(info.function));
+        if everywhere || ANYWAY.contains(&info.function) {
+            all.insert(info.function);
+        }
+    }
+    all
 }

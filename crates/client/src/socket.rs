@@ -41,6 +41,11 @@ impl Socket {
         Ok(Socket(UnixStream::connect(path)?.into_raw_fd()))
     }
 
+    #[cfg(test)]
+    pub(crate) fn from_unix(stream: UnixStream) -> Socket {
+        Socket(stream.into_raw_fd())
+    }
+
     /// A host that is switched off sends no end of file: probes while idle, and a limit on unacknowledged data.
     fn notice_dead_peer(self) -> io::Result<()> {
         self.set_option(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;

@@ -29,6 +29,8 @@ struct Capture {
 }
 
 static STREAMS: Table<Stream> = Table::new();
+/// How many non-blocking streams exist.
+static FREE_STREAMS: AtomicU64 = AtomicU64::new(0);
 static NEXT_CAPTURE: AtomicU64 = AtomicU64::new(1);
 
 /// Whether a handle names a stream; the two default streams always exist.
@@ -46,6 +48,11 @@ fn find(stream: CUstream) -> Result<Option<Arc<Stream>>, CUresult> {
         return Ok(None);
     }
     STREAMS.get(stream.0 as u64).map(Some).ok_or(CUresult::INVALID_HANDLE)
+}
+
+/// Whether there are streams that do not wait for the default stream.
+pub(crate) fn some_run_freely() -> bool {
+    FREE_STREAMS.load(Ordering::Acquire) != 0
 }
 
 /// Forgets the streams of a context that has ended.
@@ -75,9 +82,20 @@ fn create(session: &Session, flags: u32, priority: i32) -> Result<CUstream, CUre
         capture: Mutex::new(None),
     };
     STREAMS.insert(handle, stream);
+    if flags & CU_STREAM_NON_BLOCKING != 0 {
+        FREE_STREAMS.fetch_add(1, Ordering::AcqRel);
+    }
     let command = commands::cuStreamCreateWithPriority { phStream: StreamId(handle), flags, priority };
     session.queue_quietly(&command).inspect_err(|_| drop(STREAMS.remove(handle)))?;
     Ok(CUstream(handle as usize))
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.flags & CU_STREAM_NON_BLOCKING != 0 {
+            FREE_STREAMS.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
 }
 
 impl Stream {

@@ -15,6 +15,7 @@ mod float;
 mod half;
 mod integer;
 mod layout;
+mod matrix;
 mod memory;
 mod operand;
 mod warp;
@@ -361,6 +362,7 @@ impl<'m> Lowering<'m> {
             Redux => self.redux(i),
             Activemask => self.activemask(i),
             Elect => self.elect(i),
+            Mma | Wmma | Ldmatrix | Stmatrix => self.matrix(i),
             Nanosleep => {
                 let nanoseconds = self.read(operand(i, 0)?, Type::I32)?;
                 self.build().push(Inst::Nanosleep { nanoseconds });
@@ -378,7 +380,21 @@ impl<'m> Lowering<'m> {
 /// that carries no guard.
 fn is_collective(i: &Instruction) -> bool {
     use Opcode::*;
-    matches!(i.opcode, Bar | Barrier | Shfl | Vote | Match | Redux | Activemask | Elect | Nanosleep)
+    matches!(
+        i.opcode,
+        Bar | Barrier
+            | Shfl
+            | Vote
+            | Match
+            | Redux
+            | Activemask
+            | Elect
+            | Nanosleep
+            | Mma
+            | Wmma
+            | Ldmatrix
+            | Stmatrix
+    )
 }
 
 fn unsupported(i: &Instruction) -> LowerErrorKind {

@@ -66,7 +66,9 @@ impl Separation {
         command.args(["netns", "exec", &self.node_network, "unshare", "--mount"]).arg(node::sluice());
         let listen = format!("{NODE_ADDRESS}:0");
         command.args(["node", "--listen", &listen, "--gpus", super::NODE_GPUS]);
-        Node::start_command(&mut command)
+        let mut node = Node::start_command(&mut command)?;
+        node.seen_from = Some(self.client_network.clone());
+        Ok(node)
     }
 
     /// `sluice run` in the client's namespaces, to be completed by the program. The program itself runs where the

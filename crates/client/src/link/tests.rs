@@ -1,0 +1,176 @@
+//! The link against a worker that is played by the test, on the other end of a socket pair.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use sluice_wire::{Encode, HostWrite};
+
+use super::*;
+
+const OP: Op = Op::of(sluice_cuda::Fn::cuCtxSynchronize);
+
+fn pair() -> (&'static Link, Peer) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let link = Link::new(Socket::from_unix(ours), FrameDecoder::new());
+    // As in a program, where the session is never freed.
+    (Box::leak(Box::new(link)), Peer { stream: theirs, decoder: FrameDecoder::new() })
+}
+
+/// The worker's end.
+struct Peer {
+    stream: UnixStream,
+    decoder: FrameDecoder,
+}
+
+impl Peer {
+    fn next(&mut self) -> Option<(Header, Vec<u8>)> {
+        loop {
+            if let Some(frame) = self.decoder.next_frame().unwrap() {
+                return Some((frame.header, frame.payload.to_vec()));
+            }
+            let count = self.stream.read(self.decoder.space(4096)).unwrap();
+            if count == 0 {
+                return None;
+            }
+            self.decoder.received(count);
+        }
+    }
+
+    fn send(&mut self, header: Header, payload: impl FnOnce(&mut Vec<u8>)) {
+        let mut frame = Vec::new();
+        header.frame(&mut frame, payload).unwrap();
+        self.stream.write_all(&frame).unwrap();
+    }
+
+    /// Success, with the command's own payload as the answer.
+    fn echo(&mut self, command: (Header, Vec<u8>)) {
+        let (header, payload) = command;
+        self.send(Header { kind: Kind::Reply, ..header }, |out| {
+            0_i32.encode(out);
+            out.extend_from_slice(&payload);
+        });
+    }
+}
+
+fn header(kind: Kind) -> Header {
+    Header { kind, device: 0, op: 0, lane: 0, sequence: 0 }
+}
+
+#[test]
+fn answers_find_their_threads_in_any_order() {
+    const THREADS: usize = 8;
+    let (link, mut peer) = pair();
+    std::thread::scope(|scope| {
+        for number in 0..THREADS as u64 {
+            scope.spawn(move || {
+                let answer = link.call(0, OP, |out| number.encode(out)).unwrap();
+                assert_eq!(answer.payload, number.to_le_bytes());
+            });
+        }
+        let mut commands: Vec<_> = (0..THREADS).map(|_| peer.next().unwrap()).collect();
+        commands.sort_by_key(|(header, _)| std::cmp::Reverse(header.lane));
+        commands.into_iter().for_each(|command| peer.echo(command));
+    });
+}
+
+#[test]
+fn commands_of_a_thread_keep_their_order() {
+    let (link, mut peer) = pair();
+    for number in 0..1000_u64 {
+        link.queue(0, OP, |out| number.encode(out)).unwrap();
+    }
+    link.flush_now().unwrap();
+    let (first, _) = peer.next().unwrap();
+    for number in 1..1000_u64 {
+        let (header, payload) = peer.next().unwrap();
+        assert_eq!((header.lane, header.sequence), (first.lane, first.sequence + number));
+        assert_eq!(payload, number.to_le_bytes());
+    }
+}
+
+/// Neither side reads before it has written more than the socket holds.
+#[test]
+fn a_full_socket_is_read_while_it_is_written() {
+    const PIECES: usize = 64;
+    const PIECE: usize = 256 << 10;
+    let (link, mut peer) = pair();
+    let mut landed = vec![0_u8; PIECES * PIECE];
+    let ticket = link.ticket();
+    // SAFETY: the buffer outlives the ticket: all of it has landed before the test looks at it.
+    link.expect(ticket, unsafe { Sink::new(landed.as_mut_ptr(), landed.len() as u64) });
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for piece in 0..PIECES {
+                let bytes = vec![piece as u8 + 1; PIECE];
+                let write = HostWrite { ticket, offset: (piece * PIECE) as u64, bytes: &bytes };
+                peer.send(header(Kind::HostWrite), |out| write.encode(out));
+            }
+            let mut received = 0;
+            while received < PIECES {
+                let (_, payload) = peer.next().unwrap();
+                received += usize::from(payload.len() == PIECE);
+            }
+            let command = peer.next().unwrap();
+            peer.echo(command);
+        });
+        let data = vec![9_u8; PIECE];
+        for _ in 0..PIECES {
+            link.queue(0, OP, |out| out.extend_from_slice(&data)).unwrap();
+        }
+        link.call(0, OP, |_| ()).unwrap();
+    });
+    assert!(!link.owes_data());
+    assert!(landed.chunks(PIECE).zip(1..).all(|(piece, value)| piece.iter().all(|byte| *byte == value)));
+}
+
+#[test]
+fn a_lost_connection_fails_every_call_now_and_later() {
+    let (link, mut peer) = pair();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(link.call(0, OP, |_| ()).unwrap_err(), LOST));
+        }
+        (0..4).for_each(|_| drop(peer.next().unwrap()));
+        drop(peer);
+    });
+    assert_eq!(link.queue(0, OP, |_| ()), Err(LOST));
+    assert_eq!(link.check(), Err(LOST));
+}
+
+#[test]
+fn a_peer_that_breaks_the_protocol_is_lost() {
+    let (link, mut peer) = pair();
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(link.call(0, OP, |_| ()).unwrap_err(), LOST));
+        peer.next().unwrap();
+        peer.stream.write_all(&[0xff; 64]).unwrap();
+    });
+}
+
+#[test]
+fn a_sticky_error_is_the_answer_to_later_calls() {
+    let (link, mut peer) = pair();
+    std::thread::scope(|scope| {
+        scope.spawn(|| link.call(0, OP, |_| ()).unwrap());
+        let command = peer.next().unwrap();
+        let sticky = sluice_wire::Sticky {
+            result: CUresult::ILLEGAL_ADDRESS.0,
+            op: Op::of(sluice_cuda::Fn::cuLaunchKernel).0,
+            text: String::new(),
+        };
+        peer.send(header(Kind::Sticky), |out| sticky.encode(out));
+        peer.echo(command);
+    });
+    assert_eq!(link.queue(0, OP, |_| ()), Err(CUresult::ILLEGAL_ADDRESS));
+    assert_eq!(link.call(0, OP, |_| ()).unwrap_err(), CUresult::ILLEGAL_ADDRESS);
+}
+
+#[test]
+fn host_functions_are_announced_to_the_thread_that_waits_for_them() {
+    let (link, mut peer) = pair();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| link.wait_for_host_calls().unwrap());
+        peer.send(header(Kind::HostCall), |out| sluice_wire::HostCall { ticket: 5 }.encode(out));
+        assert_eq!(waiter.join().unwrap(), [5]);
+    });
+}
