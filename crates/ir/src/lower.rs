@@ -25,6 +25,7 @@ use std::collections::HashMap;
 use sluice_ptx::ast::{Body, Function, Guard, Instruction, Module, Operand, Statement};
 use sluice_ptx::{Modifier, Opcode};
 
+pub use call::function_address;
 pub use layout::{Global, GlobalRelocation, module_globals};
 
 use crate::builder::Builder;
@@ -83,7 +84,7 @@ pub enum LowerErrorKind {
     Unresolved(String),
     #[error("a call to {0}, which calls itself: recursion is not supported by the software GPU")]
     Recursion(String),
-    #[error("an indirect call: function pointers are not supported by the software GPU")]
+    #[error("a call through a pointer that no function's address fits")]
     IndirectCall,
     #[error("more than {INSTRUCTIONS_MAX} instructions after inlining")]
     TooLarge,

@@ -1,22 +1,88 @@
 //! Calls: device functions are lowered in place; a few names belong to the runtime.
+//!
+//! A call through a pointer compares the pointer with every function whose address is taken and whose signature fits,
+//! and does what that one does. The addresses are made of names ([`function_address`]), so that what loads a module can
+//! put them into tables without knowing how a kernel is compiled.
 
-use sluice_ptx::ast::{Call, Callee, Function, Operand, Symbol};
+use sluice_ptx::ast::{Call, Callee, Function, IndirectTargets, Name, Operand, Param, Symbol};
 
 use super::layout::{Home, resolve_function};
 use super::operand::register_type;
 use super::{CALL_DEPTH_MAX, Frame, LowerErrorKind, Lowered, Lowering};
-use crate::inst::{Inst, MemoryOrder, Place, RuntimeFunction, Space};
+use crate::inst::{Inst, IntCond, MemoryOrder, Place, RuntimeFunction, Space};
 use crate::kernel::{Target, Terminator};
 use crate::types::{Type, Value};
 
 impl<'m> Lowering<'m> {
     pub(super) fn call(&mut self, call: &'m Call) -> Lowered {
-        let Callee::Function(name) = &call.callee else { return Err(LowerErrorKind::IndirectCall) };
         let guard = call.guard.map(|guard| self.guard_value(guard));
-        self.branch_around(guard, |lowering| match resolve_function(lowering.module, name) {
-            Some(callee) if callee.body.is_some() => lowering.inline(call, callee),
-            _ => lowering.call_runtime(call, name),
+        self.branch_around(guard, |lowering| match &call.callee {
+            Callee::Indirect { register, targets } => {
+                let pointer = lowering.register(*register);
+                let pointer = lowering.coerce(pointer, Type::I64, false);
+                lowering.call_one_of(call, pointer, *targets)
+            }
+            Callee::Function(name) => match resolve_function(lowering.module, name) {
+                Some(callee) if callee.body.is_some() => lowering.inline(call, callee),
+                _ => lowering.call_runtime(call, name),
+            },
         })
+    }
+
+    /// Calls the function at `pointer`; a pointer to none of them traps.
+    fn call_one_of(&mut self, call: &'m Call, pointer: Value, targets: IndirectTargets) -> Lowered {
+        let candidates = self.candidates(targets)?;
+        if candidates.is_empty() {
+            return Err(LowerErrorKind::IndirectCall);
+        }
+        let join = self.kernel.add_block();
+        for callee in candidates {
+            let then = self.kernel.add_block();
+            let next = self.kernel.add_block();
+            let mut build = self.build();
+            let address = build.i64(function_address(&callee.name));
+            let cond = build.compare(IntCond::Eq, pointer, address);
+            self.end_block(Terminator::Branch {
+                cond,
+                then: Target::new(then),
+                otherwise: Target::new(next),
+            });
+            self.start_block(then);
+            self.inline(call, callee)?;
+            self.end_block(Terminator::Jump(Target::new(join)));
+            self.start_block(next);
+        }
+        self.end_block(Terminator::Trap);
+        self.start_block(join);
+        Ok(())
+    }
+
+    /// What an indirect call can reach.
+    fn candidates(&self, targets: IndirectTargets) -> Lowered<Vec<&'m Function>> {
+        let with_body = |function: &&Function| !function.is_entry && function.body.is_some();
+        match targets {
+            IndirectTargets::Targets(index) => {
+                let names = &self.frame.body.call_targets[index as usize];
+                let resolve = |name: &Name| {
+                    resolve_function(self.module, name)
+                        .filter(with_body)
+                        .ok_or_else(|| LowerErrorKind::Unresolved(name.to_string()))
+                };
+                names.iter().map(resolve).collect()
+            }
+            IndirectTargets::Prototype(index) => {
+                let prototype = &self.frame.body.prototypes[index as usize];
+                let same = |a: &[Param], b: &[Param]| {
+                    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.size == b.size)
+                };
+                let functions = self.module.functions.iter().filter(with_body).filter(|function| {
+                    same(&function.params, &prototype.params)
+                        && same(&function.returns, &prototype.returns)
+                        && self.layout.addressed.contains(&*function.name)
+                });
+                Ok(functions.collect())
+            }
+        }
     }
 
     fn call_runtime(&mut self, call: &'m Call, name: &str) -> Lowered {
@@ -165,6 +231,15 @@ impl<'m> Lowering<'m> {
         };
         homes.copied().ok_or_else(|| malformed(call))
     }
+}
+
+/// The address that stands for a function: where no variable can be, and the same wherever the name is. (64-bit FNV-1a of
+/// the name.)
+pub fn function_address(name: &str) -> u64 {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    0xf << 60 | hash >> 4
 }
 
 /// An argument on its way into a callee.

@@ -25,6 +25,8 @@ pub(super) enum Home {
     Global(GlobalId),
     /// A function's parameter in register space.
     Register(ssa::Variable),
+    /// A function, by what stands for its address.
+    Function(u64),
 }
 
 /// A module variable in global or constant space, to be placed in device memory when the module is loaded.
@@ -111,6 +113,8 @@ pub(super) struct Layout<'m> {
     named: HashMap<&'m str, u32>,
     /// Offsets of shared variables declared in bodies, by function, then by variable.
     in_bodies: HashMap<&'m str, HashMap<u32, u32>>,
+    /// Names whose addresses are taken, functions among them.
+    pub(super) addressed: HashSet<&'m str>,
 }
 
 impl<'m> Layout<'m> {
@@ -120,6 +124,7 @@ impl<'m> Layout<'m> {
             shared: SharedLayout { align: 16, ..SharedLayout::default() },
             named: HashMap::new(),
             in_bodies: HashMap::new(),
+            addressed: HashSet::new(),
         };
         let mut end = 0;
         let mut dynamic = Vec::new();
@@ -148,6 +153,7 @@ impl<'m> Layout<'m> {
                 }
             }
         }
+        layout.addressed = reach.addressed;
         layout.shared.static_bytes = end;
         if !dynamic.is_empty() || !dynamic_in_bodies.is_empty() {
             let start = end.next_multiple_of(layout.shared.align);
@@ -232,11 +238,19 @@ impl<'m> Lowering<'m> {
 struct Reach<'m> {
     functions: Vec<&'m Function>,
     names: HashSet<&'m str>,
+    /// Names used as values, and those in initialisers.
+    addressed: HashSet<&'m str>,
 }
 
 impl<'m> Reach<'m> {
     fn new(module: &'m Module, entry: &'m Function) -> Self {
-        let mut reach = Reach { functions: vec![entry], names: HashSet::from([&*entry.name]) };
+        let initializers = module.variables.iter().filter_map(|variable| variable.initializer.as_ref());
+        let relocations = initializers.flat_map(|initializer| &initializer.relocations);
+        let mut reach = Reach {
+            functions: vec![entry],
+            names: HashSet::from([&*entry.name]),
+            addressed: relocations.map(|relocation| &*relocation.symbol).collect(),
+        };
         let mut next = 0;
         while let Some(function) = reach.functions.get(next) {
             next += 1;
@@ -249,12 +263,7 @@ impl<'m> Reach<'m> {
                     }
                     Statement::Call(call) => {
                         call.arguments.iter().for_each(|operand| reach.visit(operand));
-                        if let Callee::Function(name) = &call.callee
-                            && reach.names.insert(name)
-                            && let Some(callee) = resolve_function(module, name)
-                        {
-                            reach.functions.push(callee);
-                        }
+                        reach.call(module, &call.callee);
                     }
                 }
             }
@@ -262,10 +271,31 @@ impl<'m> Reach<'m> {
         reach
     }
 
+    fn call(&mut self, module: &'m Module, callee: &'m Callee) {
+        match callee {
+            Callee::Function(name) => {
+                if self.names.insert(name)
+                    && let Some(callee) = resolve_function(module, name)
+                {
+                    self.functions.push(callee);
+                }
+            }
+            // Any function may be meant.
+            Callee::Indirect { .. } => {
+                for function in module.functions.iter().filter(|function| !function.is_entry) {
+                    if self.names.insert(&function.name) {
+                        self.functions.push(function);
+                    }
+                }
+            }
+        }
+    }
+
     fn visit(&mut self, operand: &'m Operand) {
         match operand {
             Operand::Symbol { symbol: Symbol::Module(name), .. } => {
                 self.names.insert(name);
+                self.addressed.insert(name);
             }
             Operand::Address(address) => {
                 if let AddressBase::Symbol(Symbol::Module(name)) = &address.base {

@@ -3,7 +3,8 @@
 use sluice_ptx::ast::{Address, AddressBase, Instruction, Operand, RegisterId, Symbol};
 use sluice_ptx::{SpecialRegister as Ptx, Type as PtxType};
 
-use super::layout::Home;
+use super::call::function_address;
+use super::layout::{Home, resolve_function};
 use super::{LowerErrorKind, Lowered, Lowering, malformed};
 use crate::inst::{BinaryOp, ConvertOp, Inst, IntCond, Place, Space, SpecialRegister, UnaryOp, Window};
 use crate::ssa::Variable;
@@ -245,6 +246,7 @@ impl<'m> Lowering<'m> {
                 };
                 (Space::Global, address)
             }
+            Home::Function(address) => (Space::Global, self.build().i64(address.wrapping_add(offset as u64))),
             Home::Register(_) => return Err(LowerErrorKind::Malformed("the address of a register".into())),
         })
     }
@@ -264,7 +266,9 @@ impl<'m> Lowering<'m> {
         }
         match self.module.variable(name) {
             Some(variable) => Ok(Home::Global(self.global(&variable.name))),
-            None if self.module.function(name).is_some() => Err(LowerErrorKind::IndirectCall),
+            None if resolve_function(self.module, name).is_some() => {
+                Ok(Home::Function(function_address(name)))
+            }
             None => Err(LowerErrorKind::Unresolved(name.to_owned())),
         }
     }
