@@ -97,6 +97,11 @@ impl Code {
         Ok(Arc::new(Entry { kernel: Arc::new(compiled), globals: module_globals(&module) }))
     }
 
+    /// Whether the name is a device function's or an entry's.
+    pub(crate) fn is_function(&self, name: &str) -> bool {
+        self.index.function(name).is_some()
+    }
+
     /// The module variable of this name, with its first contents.
     pub(crate) fn global(&self, name: &str) -> Result<Global> {
         let variable: Variable =

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{CUfunction, CUmodule};
-use sluice_ir::lower::{Global, GlobalRelocation};
+use sluice_ir::lower::{Global, GlobalRelocation, function_address};
 
 use crate::allocation::{self, Kind};
 use crate::code::Code;
@@ -113,8 +113,11 @@ impl Module {
             std::ptr::copy_nonoverlapping(init.as_ptr(), address as *mut u8, init.len());
         }
         for relocation in &global.relocations {
-            let target = self.find_or_place(placed, &relocation.symbol, known)?;
-            store_address(there, relocation, target.address)?;
+            let target = match self.code.is_function(&relocation.symbol) {
+                true => function_address(&relocation.symbol),
+                false => self.find_or_place(placed, &relocation.symbol, known)?.address,
+            };
+            store_address(there, relocation, target)?;
         }
         Ok(there)
     }
