@@ -81,7 +81,7 @@ impl StreamCapture {
     }
 
     /// Makes the stream wait for more nodes.
-    fn wait_for(&mut self, nodes: &[NodeId]) {
+    pub(crate) fn wait_for(&mut self, nodes: &[NodeId]) {
         let mut last = self.last.clone();
         last.extend(nodes.iter().filter(|node| !self.last.contains(node)));
         self.set_last(last);

@@ -67,7 +67,7 @@ fn parse_devices(text: &str) -> Option<Vec<SoftDevice>> {
         Some((count, memory)) => (count, Some(parse_bytes(memory.trim())?)),
         None => (text, None),
     };
-    let count: usize = count.trim().parse().ok().filter(|count| (1..=64).contains(count))?;
+    let count: usize = count.trim().parse().ok().filter(|count| (1..=DEVICES_MAX).contains(count))?;
     let memory = memory.unwrap_or_else(|| half_of_host_memory() / count as u64);
     Some(vec![SoftDevice::with_memory(memory); count])
 }
@@ -112,6 +112,9 @@ pub(crate) struct Driver {
     pub(crate) same_process: bool,
 }
 
+/// Devices of a process; the threads of the engine are counted in 64 bits.
+const DEVICES_MAX: usize = 64;
+
 static CONFIG: Mutex<Option<Config>> = Mutex::new(None);
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
@@ -133,7 +136,7 @@ pub(crate) fn init() -> Result<()> {
             pool: Mutex::default(),
         };
         Driver {
-            devices: config.devices.into_iter().enumerate().map(device).collect(),
+            devices: config.devices.into_iter().take(DEVICES_MAX).enumerate().map(device).collect(),
             threads: config.threads.max(1),
             same_process: config.same_process,
         }

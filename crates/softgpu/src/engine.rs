@@ -13,12 +13,14 @@
 //! Work stays at the head of its queue while it runs, so it holds back what has to wait for it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::context::Context;
 use crate::op::Op;
+use crate::status::Status;
 use crate::stream::{Order, Stream, Target};
 
 /// How often the value that a stream waits for is looked at.
@@ -38,6 +40,10 @@ struct State {
     sequence: u64,
     /// Which devices have their thread, by ordinal.
     threads: u64,
+    /// Threads of devices that have nothing to do, and callers that wait for something to be done. Waking nobody
+    /// costs as much as waking somebody, and most work is submitted while a device is busy.
+    sleeping: u32,
+    waiting: u32,
 }
 
 struct Queue {
@@ -49,7 +55,7 @@ struct Queue {
 }
 
 static ENGINE: Engine = Engine {
-    state: Mutex::new(State { queues: BTreeMap::new(), sequence: 0, threads: 0 }),
+    state: Mutex::new(State { queues: BTreeMap::new(), sequence: 0, threads: 0, sleeping: 0, waiting: 0 }),
     work: Condvar::new(),
     done: Condvar::new(),
 };
@@ -69,8 +75,11 @@ pub(crate) fn submit(target: &Target, op: Op) {
     });
     queue.work.push_back((sequence, op));
     start_thread(&mut state, stream.device);
+    let wake = state.sleeping > 0;
     drop(state);
-    ENGINE.work.notify_all();
+    if wake {
+        ENGINE.work.notify_all();
+    }
 }
 
 /// Waits until everything submitted to the stream so far is done.
@@ -112,7 +121,9 @@ impl Engine {
 
     fn wait(&self, mut state: MutexGuard<'_, State>, until: impl Fn(&State) -> bool) {
         while !until(&state) {
+            state.waiting += 1;
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
         }
     }
 }
@@ -138,8 +149,13 @@ fn run_device(device: usize) -> ! {
         next.run();
         state = ENGINE.lock();
         state.finish(&next);
-        ENGINE.done.notify_all();
-        ENGINE.work.notify_all();
+        if state.waiting > 0 {
+            ENGINE.done.notify_all();
+        }
+        // An event may have made work of other devices ready.
+        if state.sleeping > 0 {
+            ENGINE.work.notify_all();
+        }
     }
 }
 
@@ -155,8 +171,11 @@ impl Taken {
     fn run(&self) {
         // After a failure nothing runs any more, but whoever waits for an event must not wait for ever.
         if self.context.check().is_err() {
-            self.op.skip();
-        } else if let Err(status) = self.op.run(&self.context) {
+            return self.op.skip();
+        }
+        // A panic is a bug of this driver; the program sees it as a failed context, and everybody else goes on.
+        let body = AssertUnwindSafe(|| self.op.run(&self.context));
+        if let Err(status) = catch_unwind(body).unwrap_or(Err(Status::UNKNOWN)) {
             self.context.fail(status);
         }
     }
@@ -219,14 +238,15 @@ trait Sleep {
 
 impl Sleep for MutexGuard<'_, State> {
     /// Sleeps until something may have become ready on the device.
-    fn sleep(self, device: usize) -> Self {
+    fn sleep(mut self, device: usize) -> Self {
         let polls = |queue: &Queue| {
             queue.stream.device == device && queue.work.front().is_some_and(|(_, op)| op.waits_for_memory())
         };
-        if self.queues.values().any(polls) {
-            let woken = ENGINE.work.wait_timeout(self, VALUE_POLL);
-            return woken.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        ENGINE.work.wait(self).unwrap_or_else(PoisonError::into_inner)
+        let limit = if self.queues.values().any(polls) { VALUE_POLL } else { Duration::MAX };
+        self.sleeping += 1;
+        let woken = ENGINE.work.wait_timeout(self, limit);
+        let (mut state, _) = woken.unwrap_or_else(PoisonError::into_inner);
+        state.sleeping -= 1;
+        state
     }
 }

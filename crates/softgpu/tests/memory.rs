@@ -16,10 +16,12 @@ fn free_bytes() -> usize {
     free
 }
 
-// One test for the device's whole memory: tests of one file run side by side.
+/// The device whose memory is counted: tests of one file run side by side, and no other uses this one.
+const COUNTED: CUdevice = 2;
+
 #[test]
 fn memory_is_limited_accounted_and_given_back() {
-    let _context = Context::new(1);
+    let _context = Context::new(COUNTED);
     let before = free_bytes();
     let block = allocate(before / 2);
     let mut other = 0;
@@ -39,7 +41,7 @@ fn memory_is_limited_accounted_and_given_back() {
 }
 
 fn mapped_twice_is_the_same_memory(before: usize) {
-    let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: 1 };
+    let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: COUNTED };
     let properties = CUmemAllocationProp {
         kind: CUmemAllocationType::PINNED,
         requestedHandleTypes: CUmemAllocationHandleType(0),
@@ -79,7 +81,7 @@ fn mapped_twice_is_the_same_memory(before: usize) {
 fn pools_count_what_is_used() {
     let s = stream(CU_STREAM_NON_BLOCKING);
     let (mut pool, mut address) = (CUmemoryPool::NULL, 0);
-    ok!(cuDeviceGetMemPool(&mut pool, 1));
+    ok!(cuDeviceGetMemPool(&mut pool, COUNTED));
     ok!(cuMemAllocAsync(&mut address, 3 * CHUNK, s));
     let used = || {
         let mut bytes = 0u64;

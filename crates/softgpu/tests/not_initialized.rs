@@ -23,5 +23,5 @@ fn nothing_but_facts_is_answered_before_init() {
     common::init();
     assert_eq!(result!(cuMemAlloc_v2(&mut address, 16)), CUresult::INVALID_CONTEXT);
     assert_eq!(result!(cuCtxPopCurrent_v2(null_mut())), CUresult::INVALID_CONTEXT);
-    assert_eq!(result!(cuDeviceGet(&mut number, 2)), CUresult::INVALID_DEVICE);
+    assert_eq!(result!(cuDeviceGet(&mut number, 3)), CUresult::INVALID_DEVICE);
 }

@@ -3,9 +3,10 @@
 use std::ffi::c_char;
 
 use sluice_cuda::{
-    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D,
-    CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphExecUpdateResult,
-    CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeType, CUresult, CUstream,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
+    CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction,
+    CUgraph, CUgraphExec, CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeType,
+    CUresult, CUstream,
 };
 
 use super::copy::places_3d;
@@ -73,6 +74,26 @@ pub(crate) unsafe extern "C" fn cuGraphInstantiateWithFlags(
     })
 }
 
+pub(crate) unsafe extern "C" fn cuGraphInstantiateWithParams(
+    place: *mut CUgraphExec,
+    graph: CUgraph,
+    params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+) -> CUresult {
+    if params.is_null() {
+        return Status::INVALID_VALUE;
+    }
+    // SAFETY: a structure read and written by contract.
+    let mut filled = unsafe { params.read_unaligned() };
+    // SAFETY: passed on.
+    let result = unsafe { cuGraphInstantiateWithFlags(place, graph, filled.flags) };
+    filled.hErrNode_out = CUgraphNode::NULL;
+    // `CUgraphInstantiateResult`: success, or an error that is none of those with a number of their own.
+    filled.result_out = u32::from(!result.is_success());
+    // SAFETY: as above.
+    unsafe { params.write_unaligned(filled) };
+    result
+}
+
 pub(crate) unsafe extern "C" fn cuGraphInstantiate_v2(
     place: *mut CUgraphExec,
     graph: CUgraph,
@@ -132,7 +153,7 @@ pub(crate) unsafe extern "C" fn cuGraphExecUpdate_v2(
 ///
 /// # Safety
 /// `nodes` is null or has `count` elements.
-unsafe fn node_list(nodes: *const CUgraphNode, count: usize) -> Result<Vec<NodeId>> {
+pub(super) unsafe fn node_list(nodes: *const CUgraphNode, count: usize) -> Result<Vec<NodeId>> {
     if count > 0 {
         require(nodes)?;
     }

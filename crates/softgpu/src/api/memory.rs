@@ -3,7 +3,8 @@
 use std::ffi::c_void;
 
 use sluice_cuda::{
-    CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CUdeviceptr, CUmemorytype, CUpointer_attribute as P, CUresult,
+    CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CUdevice, CUdeviceptr, CUmem_advise, CUmemLocation,
+    CUmemorytype, CUpointer_attribute as P, CUresult, CUstream,
 };
 
 use crate::address_space;
@@ -11,7 +12,9 @@ use crate::allocation::{self, Allocation, Kind};
 use crate::context::{current, current_unchecked};
 use crate::copy;
 use crate::memory;
+use crate::op::Op;
 use crate::status::{Result, Status, call, put, put_optional, require};
+use crate::stream;
 
 pub(crate) unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     call(|| {
@@ -75,6 +78,65 @@ pub(crate) unsafe extern "C" fn cuMemAllocManaged(
         // SAFETY: an output argument by contract.
         unsafe { put(place, memory::allocate_managed(&*current()?, size as u64)?) }
     })
+}
+
+/// Refuses a range that is not managed memory.
+fn check_managed(address: CUdeviceptr, size: usize) -> Result<()> {
+    let found = allocation::find(address).filter(|a| a.kind == Kind::Managed).ok_or(Status::INVALID_VALUE)?;
+    let inside = size as u64 <= found.size - (address - found.base);
+    if size > 0 && inside { Ok(()) } else { Err(Status::INVALID_VALUE) }
+}
+
+pub(crate) unsafe extern "C" fn cuMemPrefetchAsync(
+    address: CUdeviceptr,
+    size: usize,
+    _to: CUdevice,
+    s: CUstream,
+) -> CUresult {
+    call(|| {
+        let target = stream::target(s)?;
+        check_managed(address, size)?;
+        // Host and device memory are one: it is where it is wanted already.
+        target.submit(Op::Empty)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemPrefetchAsync_v2(
+    address: CUdeviceptr,
+    size: usize,
+    _to: CUmemLocation,
+    flags: u32,
+    s: CUstream,
+) -> CUresult {
+    if flags != 0 {
+        return Status::INVALID_VALUE;
+    }
+    // SAFETY: passed on.
+    unsafe { cuMemPrefetchAsync(address, size, 0, s) }
+}
+
+pub(crate) unsafe extern "C" fn cuMemAdvise(
+    address: CUdeviceptr,
+    size: usize,
+    advice: CUmem_advise,
+    _device: CUdevice,
+) -> CUresult {
+    call(|| {
+        current()?;
+        advice.name().ok_or(Status::INVALID_VALUE)?;
+        // Advice is about where memory should be, which is one place here.
+        check_managed(address, size)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemAdvise_v2(
+    address: CUdeviceptr,
+    size: usize,
+    advice: CUmem_advise,
+    _location: CUmemLocation,
+) -> CUresult {
+    // SAFETY: passed on.
+    unsafe { cuMemAdvise(address, size, advice, 0) }
 }
 
 pub(crate) unsafe extern "C" fn cuMemGetAddressRange_v2(

@@ -8,7 +8,7 @@ use sluice_cuda::{
 };
 
 use crate::allocation::{self, Kind};
-use crate::device::{device, driver};
+use crate::device::{Device, device, driver};
 use crate::memory;
 use crate::op::Op;
 use crate::pool::{POOLS, Pool};
@@ -190,5 +190,45 @@ pub(crate) unsafe extern "C" fn cuMemPoolGetAccess(
         device(location.id)?;
         // SAFETY: an output argument by contract.
         unsafe { put(place, CUmemAccess_flags::READWRITE) }
+    })
+}
+
+/// The device that a location names; host memory has no pools here.
+///
+/// # Safety
+/// `location` is null or an input structure.
+unsafe fn device_at(location: *mut CUmemLocation, kind: CUmemAllocationType) -> Result<&'static Device> {
+    require(location)?;
+    // SAFETY: by this function's contract.
+    let location = unsafe { location.read_unaligned() };
+    if kind != CUmemAllocationType::PINNED || location.kind != CUmemLocationType::DEVICE {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    device(location.id)
+}
+
+pub(crate) unsafe extern "C" fn cuMemGetDefaultMemPool(
+    place: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+) -> CUresult {
+    call(|| {
+        // SAFETY: an input structure by contract.
+        let pool = Pool::default_of(unsafe { device_at(location, kind) }?);
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, CUmemoryPool(pool.handle)) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemGetMemPool(
+    place: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+) -> CUresult {
+    call(|| {
+        // SAFETY: an input structure by contract.
+        let pool = Pool::of_device(unsafe { device_at(location, kind) }?);
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, CUmemoryPool(pool.handle)) }
     })
 }

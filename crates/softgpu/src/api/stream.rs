@@ -327,6 +327,66 @@ pub(crate) unsafe extern "C" fn cuStreamBeginCapture_v2(s: CUstream, mode: CUstr
     })
 }
 
+pub(crate) unsafe extern "C" fn cuStreamBeginCaptureToGraph(
+    s: CUstream,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    _edges: *const CUgraphEdgeData,
+    count: usize,
+    mode: CUstreamCaptureMode,
+) -> CUresult {
+    call(|| {
+        let target = target(s)?;
+        if target.stream.order == Order::Legacy {
+            return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        let graph = Graph::get(graph)?;
+        // SAFETY: an array of `count` elements by contract.
+        let last = unsafe { super::graph::node_list(dependencies, count) }?;
+        if !last.iter().all(|node| graph.body().nodes.contains_key(node)) {
+            return Err(Status::INVALID_VALUE);
+        }
+        capture::begin(&target.stream, mode, graph, last)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
+    s: CUstream,
+    dependencies: *mut CUgraphNode,
+    count: usize,
+    flags: u32,
+) -> CUresult {
+    /// Adds to the dependencies; 1 replaces them.
+    const ADD: u32 = 0;
+    call(|| {
+        let target = target(s)?;
+        // SAFETY: an array of `count` elements by contract.
+        let nodes = unsafe { super::graph::node_list(dependencies, count) }?;
+        let mut place = target.stream.capture();
+        let part = place.as_mut().ok_or(Status::ILLEGAL_STATE)?;
+        if flags > 1 || !nodes.iter().all(|node| part.capture.graph.body().nodes.contains_key(node)) {
+            return Err(Status::INVALID_VALUE);
+        }
+        if flags == ADD {
+            part.wait_for(&nodes)
+        } else {
+            part.set_last(nodes)
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
+    s: CUstream,
+    dependencies: *mut CUgraphNode,
+    _edges: *const CUgraphEdgeData,
+    count: usize,
+    flags: u32,
+) -> CUresult {
+    // SAFETY: passed on.
+    unsafe { cuStreamUpdateCaptureDependencies(s, dependencies, count, flags) }
+}
+
 pub(crate) unsafe extern "C" fn cuStreamEndCapture(s: CUstream, place: *mut CUgraph) -> CUresult {
     call(|| {
         let target = target(s)?;

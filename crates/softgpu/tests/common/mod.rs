@@ -12,7 +12,7 @@ use sluice_cuda::*;
 /// The driver under test.
 pub static DRIVER: LazyLock<DriverTable> = LazyLock::new(sluice_softgpu::table);
 
-/// Memory of each of the two devices.
+/// Memory of each of the three devices.
 pub const MEMORY: u64 = 64 << 20;
 
 /// Calls a driver function and returns its result.
@@ -35,11 +35,11 @@ macro_rules! ok {
     };
 }
 
-/// Two devices, initialised once per process.
+/// Three devices, initialised once per process.
 pub fn init() {
     static INIT: Once = Once::new();
     INIT.call_once(|| {
-        let devices = vec![sluice_softgpu::SoftDevice::with_memory(MEMORY); 2];
+        let devices = vec![sluice_softgpu::SoftDevice::with_memory(MEMORY); 3];
         sluice_softgpu::configure(sluice_softgpu::Config { devices, threads: 2, same_process: true });
         ok!(cuInit(0));
     });
