@@ -187,7 +187,10 @@ pub(super) fn sqrt(rounding: Rounding, ty: Type, arg: u64) -> u64 {
     } else {
         let x = f64::from_bits(arg);
         let root = x.sqrt();
-        (root.to_bits(), (-root).mul_add(root, x))
+        // Scaled up where the remainder would be too small for a float.
+        let (up, up_squared) =
+            if x < 2f64.powi(-500) { (2f64.powi(300), 2f64.powi(600)) } else { (1.0, 1.0) };
+        (root.to_bits(), (-root * up).mul_add(root * up, x * up_squared))
     };
     if is_nan(ty, root) {
         return canonical_nan(ty);

@@ -7,7 +7,9 @@ use super::float::rounding;
 use super::half::Half;
 use super::operand::{int_type, register_type};
 use super::{Lowered, Lowering, choose, malformed, operand, ptx_type, unsupported};
-use crate::inst::{BinaryOp, ConvertOp, Inst, IntCond, Rounding, Space, SpecialRegister, UnaryOp, Window};
+use crate::inst::{
+    BinaryOp, ConvertOp, FloatCond, Inst, IntCond, Rounding, Space, SpecialRegister, UnaryOp, Window,
+};
 use crate::types::{Type, Value};
 
 impl<'m> Lowering<'m> {
@@ -151,9 +153,22 @@ impl<'m> Lowering<'m> {
         };
         match kind {
             Kind::Half(half) => {
-                // Through F64, which holds every integer that a half can tell from its neighbours.
+                // Through F64, which holds every integer that a half can tell from its neighbours: with 53 digits cut off
+                // and the last one set if any was lost, so that ties at the 8 or 11 digits are still decided.
                 let mut build = self.build();
-                let wide = build.convert(convert(Rounding::Near), Type::F64, source);
+                let cut = build.convert(convert(Rounding::Zero), Type::F64, source);
+                let wide = match from.bits() {
+                    64 => {
+                        let up = build.convert(convert(Rounding::Up), Type::F64, source);
+                        let down = build.convert(convert(Rounding::Down), Type::F64, source);
+                        let lost = build.float_compare(FloatCond::Ne, up, down);
+                        let lost = build.convert(ConvertOp::ZeroExtend, Type::I64, lost);
+                        let bits = build.bitcast(Type::I64, cut);
+                        let odd = build.binary(BinaryOp::Or, bits, lost);
+                        build.bitcast(Type::F64, odd)
+                    }
+                    _ => cut,
+                };
                 build.convert(half.narrow(rounding), Type::I16, wide)
             }
             _ => {

@@ -1,7 +1,8 @@
 //! Floating-point arithmetic (PTX ISA, "Floating Point Instructions", "Half Precision Floating Point Instructions").
 //!
 //! 16-bit formats compute in F32, whose 24 bits make one further rounding to 11 or 8 bits harmless for everything
-//! but fused multiply-add, which takes F64. Packed formats do each half by itself.
+//! but fused multiply-add, which takes F64 (and rounds to odd there for `bf16`, whose exponents reach further than F64's
+//! digits). Packed formats do each half by itself.
 
 use sluice_ptx::ast::Instruction;
 use sluice_ptx::{Modifier, Opcode, Type as PtxType};
@@ -9,7 +10,7 @@ use sluice_ptx::{Modifier, Opcode, Type as PtxType};
 use super::half::Half;
 use super::operand::register_type;
 use super::{Lowered, Lowering, choose, operand, ptx_type, unsupported};
-use crate::inst::{BinaryOp, FloatOp, Inst, Rounding, UnaryOp};
+use crate::inst::{BinaryOp, FloatCond, FloatOp, Inst, IntCond, Rounding, UnaryOp};
 use crate::types::{Type, Value};
 
 /// What a float instruction does to each element.
@@ -168,11 +169,59 @@ impl<'m> Lowering<'m> {
             Operation::Arithmetic(_, rounding) => (Type::F32, rounding),
             _ => (Type::F32, Rounding::Near),
         };
-        let mut build = self.build();
-        let args: Vec<Value> = args.iter().map(|arg| build.convert(half.widen(), wide, *arg)).collect();
-        let result = self.compute(i, operation, &args);
+        // Subnormals of bf16 are those of f32; `.ftz` is for f16 only.
+        let flushes = i.has(Modifier::Ftz) && half == Half::Ieee;
+        let mut wides = Vec::with_capacity(args.len());
+        for &arg in args {
+            let arg = if flushes { self.flush_half(arg) } else { arg };
+            wides.push(self.build().convert(half.widen(), wide, arg));
+        }
+        let result = match operation {
+            Operation::Fma(Rounding::Near) if half == Half::Bfloat => self.fma_to_odd(&wides),
+            _ => self.compute(i, operation, &wides),
+        };
         let result = self.clamp(i, result);
-        self.build().convert(half.narrow(rounding), Type::I16, result)
+        let result = self.build().convert(half.narrow(rounding), Type::I16, result);
+        if flushes { self.flush_half(result) } else { result }
+    }
+
+    /// A subnormal `f16` becomes a zero of its sign.
+    fn flush_half(&mut self, value: Value) -> Value {
+        let mut build = self.build();
+        let magnitude = build.binary_imm(BinaryOp::And, value, 0x7fff);
+        let zero = build.binary_imm(BinaryOp::And, value, 0x8000);
+        let smallest_normal = build.constant(Type::I16, 0x0400);
+        let is_subnormal = build.compare(IntCond::LtU, magnitude, smallest_normal);
+        build.select(is_subnormal, zero, value)
+    }
+
+    /// `a * b + c` of `bf16` values in F64, rounded to odd: an addend too small for F64 to hold must still decide
+    /// a tie of the rounding to 8 bits that follows. The product is exact.
+    fn fma_to_odd(&mut self, args: &[Value]) -> Value {
+        let near = Rounding::Near;
+        let mut build = self.build();
+        let product = build.float(FloatOp::Mul, near, args[0], args[1]);
+        let sum = build.float(FloatOp::Add, near, product, args[2]);
+        // What the sum lost (Knuth's TwoSum).
+        let from_addend = build.float(FloatOp::Sub, near, sum, product);
+        let from_product = build.float(FloatOp::Sub, near, sum, from_addend);
+        let lost_product = build.float(FloatOp::Sub, near, product, from_product);
+        let lost_addend = build.float(FloatOp::Sub, near, args[2], from_addend);
+        let lost = build.float(FloatOp::Add, near, lost_product, lost_addend);
+        // An even sum that lost something gives way to its neighbour on that side: one step up or down in magnitude.
+        let zero = build.f64(0.0);
+        let is_inexact = build.float_compare(FloatCond::Ne, lost, zero);
+        let [sum_bits, lost_bits] = [sum, lost].map(|value| build.bitcast(Type::I64, value));
+        let signs = build.binary(BinaryOp::Xor, sum_bits, lost_bits);
+        let direction = build.binary_imm(BinaryOp::ShrS, signs, 63);
+        let step = build.binary_imm(BinaryOp::Or, direction, 1);
+        let neighbour = build.binary(BinaryOp::Add, sum_bits, step);
+        let lowest = build.binary_imm(BinaryOp::And, sum_bits, 1);
+        let one = build.constant(Type::I64, 1);
+        let is_even = build.compare(IntCond::Ne, lowest, one);
+        let steps = build.binary(BinaryOp::And, is_inexact, is_even);
+        let bits = build.select(steps, neighbour, sum_bits);
+        build.bitcast(Type::F64, bits)
     }
 
     /// Two F32 in an I64.
@@ -218,7 +267,7 @@ pub(super) fn rounding(i: &Instruction) -> Option<Rounding> {
 fn operation(i: &Instruction) -> Lowered<Operation> {
     let is_approximate = i.has(Modifier::Approx);
     let rounding = rounding(i).unwrap_or(Rounding::Near);
-    let propagates_nan = i.has(Modifier::Nan);
+    let propagates_nan = i.has(Modifier::PropagateNan);
     Ok(match i.opcode {
         Opcode::Add => Operation::Arithmetic(FloatOp::Add, rounding),
         Opcode::Sub => Operation::Arithmetic(FloatOp::Sub, rounding),

@@ -29,6 +29,7 @@ impl<'m> Lowering<'m> {
             Bfe => self.extract(i),
             Bfi => self.insert(i),
             Bmsk => self.bit_mask(i),
+            Szext => self.sign_or_zero_extend(i),
             Sad => self.absolute_difference(i),
             Lop3 => self.lop3(i),
             Prmt => self.permute(i),
@@ -365,6 +366,22 @@ impl<'m> Lowering<'m> {
         self.write(operand(i, 0)?, result)
     }
 
+    /// `szext`: the low b bits of a with their sign or zeros above; no bits give 0.
+    fn sign_or_zero_extend(&mut self, i: &Instruction) -> Lowered {
+        let signed = ptx_type(i)?.is_signed();
+        let [a, bits] = self.ints(i, [1, 2])?;
+        let mut build = self.build();
+        let bits = match i.has(Modifier::Wrap) {
+            true => build.binary_imm(BinaryOp::And, bits, 31),
+            false => build.binary_imm(BinaryOp::MinU, bits, 32),
+        };
+        let width = build.i32(32);
+        let above = build.binary(BinaryOp::Sub, width, bits);
+        let top = build.binary(BinaryOp::Shl, a, above);
+        let result = build.binary(if signed { BinaryOp::ShrS } else { BinaryOp::ShrU }, top, above);
+        self.write(operand(i, 0)?, result)
+    }
+
     fn absolute_difference(&mut self, i: &Instruction) -> Lowered {
         let signed = ptx_type(i)?.is_signed();
         let [a, b, c] = self.ints(i, [1, 2, 3])?;
@@ -387,9 +404,6 @@ impl<'m> Lowering<'m> {
     fn lop3(&mut self, i: &Instruction) -> Lowered {
         let [a, b, c] = self.ints(i, [1, 2, 3])?;
         let sluice_ptx::ast::Operand::Integer(table) = operand(i, 4)? else { return Err(malformed(i)) };
-        if i.operands.len() != 5 {
-            return Err(unsupported(i));
-        }
         let table = *table as u8;
         let (with_a, without_a) = (table >> 4, table & 15);
         let result = if with_a == without_a {
@@ -406,7 +420,15 @@ impl<'m> Lowering<'m> {
             let g = build.binary(BinaryOp::And, not_a, g);
             build.binary(BinaryOp::Or, f, g)
         };
-        self.write(operand(i, 0)?, result)
+        let Some(third) = i.operands.get(5) else { return self.write(operand(i, 0)?, result) };
+        // `lop3.or` and `lop3.and` give a predicate too: whether any bit is set, combined with another.
+        let third = self.read(third, Type::I1)?;
+        let mut build = self.build();
+        let zero = build.i32(0);
+        let any = build.compare(IntCond::Ne, result, zero);
+        let op = if i.has(Modifier::Or) { BinaryOp::Or } else { BinaryOp::And };
+        let holds = build.binary(op, any, third);
+        self.write_pair(operand(i, 0)?, result, holds)
     }
 
     /// The function of two bits with this truth table: bit `2b + c`.

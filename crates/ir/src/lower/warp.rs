@@ -88,7 +88,7 @@ impl<'m> Lowering<'m> {
         self.write_pair(operand(i, 0)?, value, in_range)
     }
 
-    fn write_pair(&mut self, operand: &Operand, first: Value, second: Value) -> Lowered {
+    pub(super) fn write_pair(&mut self, operand: &Operand, first: Value, second: Value) -> Lowered {
         match operand {
             Operand::Pair(pair) => {
                 self.write(&pair[0], first)?;
@@ -144,9 +144,9 @@ impl<'m> Lowering<'m> {
         );
         let op = match (op.ok_or_else(|| malformed(i))?, ptx) {
             (op, ptx) if !ptx.is_float() => op,
-            (ReduxOp::MinU, PtxType::F32) if i.has(Modifier::Nan) => ReduxOp::FMinNan,
+            (ReduxOp::MinU, PtxType::F32) if i.has(Modifier::PropagateNan) => ReduxOp::FMinNan,
             (ReduxOp::MinU, PtxType::F32) => ReduxOp::FMin,
-            (ReduxOp::MaxU, PtxType::F32) if i.has(Modifier::Nan) => ReduxOp::FMaxNan,
+            (ReduxOp::MaxU, PtxType::F32) if i.has(Modifier::PropagateNan) => ReduxOp::FMaxNan,
             (ReduxOp::MaxU, PtxType::F32) => ReduxOp::FMax,
             _ => return Err(unsupported(i)),
         };
