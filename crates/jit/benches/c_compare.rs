@@ -31,7 +31,8 @@ fn main() {
         saxpy(&mut device, &c, 1 << shift);
     }
     for n in [256, 512, 1024].into_iter().filter(|_| "sgemm".contains(&only)) {
-        sgemm(&mut device, &c, n);
+        sgemm(&mut device, &c, n, 32);
+        sgemm(&mut device, &c, n, 16);
     }
     for shift in [20, 24].into_iter().filter(|_| "reduce".contains(&only)) {
         reduce(&mut device, &c, 1 << shift);
@@ -101,7 +102,7 @@ fn saxpy(device: &mut Device, c: &Library, n: usize) {
     assert_eq!(device.read_floats(y, n), own);
 }
 
-fn sgemm(device: &mut Device, c: &Library, n: usize) {
+fn sgemm(device: &mut Device, c: &Library, n: usize, tile: u32) {
     // SAFETY: the function has this type.
     let function: Symbol<'_, Sgemm> = unsafe { c.get(b"sgemm") }.expect("sgemm");
     let matrix =
@@ -109,14 +110,17 @@ fn sgemm(device: &mut Device, c: &Library, n: usize) {
     let (a, b) = (matrix(1), matrix(2));
     let mut own = vec![0.0; n * n];
     let (da, db, dc) = (device.floats(&a), device.floats(&b), device.floats(&own));
-    let kernel = compile(include_str!("sgemm.ptx"), "sgemm");
+    let kernel = match tile {
+        32 => compile(include_str!("sgemm.ptx"), "sgemm"),
+        _ => compile(include_str!("sgemm16.ptx"), "sgemm16"),
+    };
     let params = Params::default().pointer(da).pointer(db).pointer(dc).word(n as u32);
-    let tiles = (n / 32) as u32;
+    let tiles = n as u32 / tile;
     compare(
-        &format!("sgemm {n}"),
+        &format!("sgemm {n}, tiles of {tile}"),
         "GFLOP/s",
         2.0 * (n as f64).powi(3) / 1e9,
-        || launch(device, &kernel, [tiles, tiles, 1], [32, 32, 1], &params),
+        || launch(device, &kernel, [tiles, tiles, 1], [tile, tile, 1], &params),
         // SAFETY: all three have n * n elements.
         || unsafe { function(a.as_ptr(), b.as_ptr(), own.as_mut_ptr(), n) },
     );

@@ -174,7 +174,8 @@ impl<'a> BlockRun<'a> {
             if self.shape.code.traits.takes_next_warp {
                 // SAFETY: the context is valid and ours.
                 unsafe {
-                    (*context).threads_left = self.shape.threads.saturating_sub((warp + 1) * LANES as u32)
+                    (*context).threads_left =
+                        self.shape.threads.saturating_sub((warp + 1) * self.shape.code.traits.lanes)
                 };
             }
             let is_finished = self.resume(context)?;
@@ -216,9 +217,10 @@ impl<'a> BlockRun<'a> {
     fn start(&self, warp: u32, frames: &mut Frames) -> *mut WarpContext {
         let shape = self.shape;
         let (context, fresh) = frames.take(shape.code.traits.frame);
-        let first_thread = warp * LANES as u32;
-        let lanes = (shape.threads - first_thread).min(LANES as u32);
-        let members = u32::MAX >> (LANES as u32 - lanes);
+        let width = shape.code.traits.lanes;
+        let first_thread = warp * width;
+        let lanes = (shape.threads - first_thread).min(width);
+        let members = u32::MAX >> (u32::BITS - lanes);
         // SAFETY: `context` is ours alone, aligned, and as long as the frame layout says.
         unsafe {
             if fresh {

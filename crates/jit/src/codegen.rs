@@ -33,8 +33,14 @@ pub(crate) enum Tids {
     Any,
 }
 
-pub(crate) fn compile(machine: &Machine, kernel: &Kernel, tids: Tids) -> Result<MachineCode, CompileError> {
-    let plan = plan::Plan::new(kernel, tids)?;
+/// Compiles a kernel for warps of `lanes` lanes.
+pub(crate) fn compile(
+    machine: &Machine,
+    kernel: &Kernel,
+    tids: Tids,
+    lanes: usize,
+) -> Result<MachineCode, CompileError> {
+    let plan = plan::Plan::new(kernel, tids, lanes)?;
     let mut signature = Signature::new(machine.isa.default_call_conv());
     signature.params.push(AbiParam::new(types::I64));
     signature.returns.push(AbiParam::new(types::I32));

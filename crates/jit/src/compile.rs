@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use sluice_ir::Kernel;
+use sluice_ir::{Inst, Kernel, SpecialRegister};
 use thiserror::Error;
 
 use crate::block::Code;
@@ -40,8 +40,7 @@ impl Compiler {
         let compiled = CompiledKernel {
             kernel: kernel.clone(),
             machine: self.machine.clone(),
-            rows: OnceLock::new(),
-            any: OnceLock::new(),
+            forms: Default::default(),
         };
         compiled.code([32, 1, 1])?;
         Ok(compiled)
@@ -52,10 +51,8 @@ impl Compiler {
 pub struct CompiledKernel {
     kernel: Kernel,
     machine: Arc<Machine>,
-    /// For blocks in which the threads of a warp are neighbours in x.
-    rows: OnceLock<Result<MachineCode, CompileError>>,
-    /// For all other blocks; compiled when one comes.
-    any: OnceLock<Result<MachineCode, CompileError>>,
+    /// By [`Form`]; each is compiled when a block of its shape comes.
+    forms: [OnceLock<Result<MachineCode, CompileError>>; 4],
 }
 
 impl CompiledKernel {
@@ -92,9 +89,52 @@ impl CompiledKernel {
 
     /// The code for a block shape.
     pub(crate) fn code(&self, block: [u32; 3]) -> Result<Code, CompileError> {
-        let in_rows = block[0].is_multiple_of(32) || (block[1] == 1 && block[2] == 1);
-        let (place, tids) = if in_rows { (&self.rows, Tids::Rows) } else { (&self.any, Tids::Any) };
-        let compiled = place.get_or_init(|| codegen::compile(&self.machine, &self.kernel, tids));
+        let form = Form::of(&self.kernel, block);
+        let (tids, lanes) = match form {
+            Form::Rows => (Tids::Rows, 32),
+            Form::HalfRows => (Tids::Rows, 16),
+            Form::QuarterRows => (Tids::Rows, 8),
+            Form::Any => (Tids::Any, 32),
+        };
+        let compiled = self.forms[form as usize]
+            .get_or_init(|| codegen::compile(&self.machine, &self.kernel, tids, lanes));
         compiled.as_ref().map(MachineCode::code).map_err(Clone::clone)
     }
+}
+
+/// How the threads of a warp lie in their block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// 32 neighbours in x, equal in y and z.
+    Rows,
+    /// The same with 16: where nothing in the kernel tells how wide a warp is, a row of 16 threads is one.
+    HalfRows,
+    /// The same with 8.
+    QuarterRows,
+    /// Anyhow.
+    Any,
+}
+
+impl Form {
+    fn of(kernel: &Kernel, [x, y, z]: [u32; 3]) -> Form {
+        if x.is_multiple_of(32) || (y == 1 && z == 1) {
+            return Form::Rows;
+        }
+        match x {
+            _ if sees_warps(kernel) => Form::Any,
+            x if x.is_multiple_of(16) => Form::HalfRows,
+            x if x.is_multiple_of(8) => Form::QuarterRows,
+            _ => Form::Any,
+        }
+    }
+}
+
+/// Whether a kernel looks at its warp: at other lanes, or at its place in it.
+fn sees_warps(kernel: &Kernel) -> bool {
+    use SpecialRegister::{LaneId, Nwarpid, WarpId};
+    kernel.blocks.iter().flat_map(|block| &block.insts).any(|&id| match &kernel.inst(id).inst {
+        Inst::ActiveMask | Inst::Special { register: LaneId | WarpId | Nwarpid } => true,
+        Inst::Barrier { .. } => false,
+        inst => inst.is_collective(),
+    })
 }

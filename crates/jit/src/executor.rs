@@ -14,7 +14,6 @@ use std::time::Duration;
 use crate::block::{BlockMemory, BlockRun, LaunchShape};
 use crate::compile::CompiledKernel;
 use crate::config::{LaunchConfig, LaunchMemory, LaunchStats};
-use crate::context::LANES;
 use crate::control::LaunchControl;
 use crate::fault::{Fault, FaultKind, LaunchError};
 use crate::frames::Frames;
@@ -99,7 +98,7 @@ impl Executor {
             grid: config.grid,
             block: config.block,
             threads,
-            warps: threads.div_ceil(LANES as u32),
+            warps: threads.div_ceil(code.traits.lanes),
             shared_bytes: layout.shared_bytes,
             params_bytes: config.params.len() as u32,
             dynamic_shared_bytes: config.dynamic_shared_bytes,

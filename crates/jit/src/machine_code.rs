@@ -18,6 +18,8 @@ pub(crate) struct MachineCode {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CodeTraits {
     pub frame: FrameLayout,
+    /// Lanes of a warp: 32, or fewer where that is the length of a row of threads.
+    pub lanes: u32,
     /// Whether it reads [`crate::context::WarpContext::tid`].
     pub lane_tids: bool,
     /// Whether lanes of one warp may wait for each other in a loop, so that groups must take turns.

@@ -1,4 +1,4 @@
-//! Steps of a warp whose 32 lanes are all active, on vectors.
+//! Steps of a warp whose lanes are all active, on vectors.
 //!
 //! The lanes are cut into chunks of one to eight *quads* of four lanes, and a loop goes over the chunks. A value of
 //! a quad is one vector of 32-bit elements, two of 64-bit elements, or, for what has no vector instruction, four
@@ -70,9 +70,18 @@ impl Emitter<'_> {
         })
     }
 
+    /// Whether vectors are worth a second version of a step: enough of it has a form on vectors.
+    pub(super) fn gains_from_chunks(&self, insts: &[InstId]) -> bool {
+        let is_light = |id: &&InstId| {
+            is_vector_inst(self.kernel, **id) || self.neighbour_access(&self.kernel.inst(**id).inst).is_some()
+        };
+        let light = insts.iter().filter(is_light).count();
+        2 * light > insts.len()
+    }
+
     /// Copies arguments to parameters in all 32 lanes.
     pub(super) fn assign_chunks(&mut self, pairs: &[(Value, Value)]) {
-        let quads = if pairs.len() <= 3 { 4 } else { 1 };
+        let quads = if pairs.len() <= 3 { 4.min(self.plan.lanes / QUAD) } else { 1 };
         self.each_chunk(quads, 0, |emitter, first| {
             let mut chunk = Chunk { first, quads, values: HashMap::new(), hoisted: HashMap::new() };
             let mut stores = Vec::new();
@@ -95,8 +104,8 @@ impl Emitter<'_> {
 
     /// Writes a value of 1 or 32 bits as words to an array in the warp's memory, whatever lanes are active.
     pub(super) fn write_words(&mut self, value: Value, place: u32) {
-        self.each_chunk(LANES / QUAD, 0, |emitter, first| {
-            let quads = LANES / QUAD;
+        let quads = self.plan.lanes / QUAD;
+        self.each_chunk(quads, 0, |emitter, first| {
             let mut chunk = Chunk { first, quads, values: HashMap::new(), hoisted: HashMap::new() };
             for quad in 0..quads {
                 let vector = emitter.vector(value, quad, &mut chunk);
@@ -135,7 +144,7 @@ impl Emitter<'_> {
         body: impl FnOnce(&mut Self, Clif) -> Vec<Clif>,
     ) -> Vec<Clif> {
         let zero = self.b.ins().iconst(types::I64, 0);
-        if quads * QUAD == LANES {
+        if quads * QUAD == self.plan.lanes {
             return body(self, zero);
         }
         let (head, done) = (self.b.create_block(), self.b.create_block());
@@ -157,7 +166,7 @@ impl Emitter<'_> {
             .map(|(result, &before)| BlockArg::Value(self.b.ins().bor(before, result)))
             .collect();
         let next = self.b.ins().iadd_imm_u(params[0], (quads * QUAD) as i64);
-        let is_last = self.b.ins().icmp_imm_u(IntCC::Equal, next, LANES as i64);
+        let is_last = self.b.ins().icmp_imm_u(IntCC::Equal, next, self.plan.lanes as i64);
         let mut again = vec![BlockArg::Value(next)];
         again.extend(bits.iter().copied());
         self.b.ins().brif(is_last, done, &bits, head, &again);
@@ -191,12 +200,13 @@ impl Emitter<'_> {
                 live.iter().map(|&value| if kernel.ty(value).bits() == 64 { 2 } else { 1 }).sum();
             live_max = live_max.max(weight);
         }
-        match 15 / live_max {
+        let quads = match 15 / live_max {
             0 | 1 => 1,
             2 | 3 => 2,
             4..8 => 4,
             _ => 8,
-        }
+        };
+        quads.min(self.plan.lanes / QUAD)
     }
 
     fn chunk_inst(&mut self, id: InstId, chunk: &mut Chunk) {
@@ -245,7 +255,7 @@ impl Emitter<'_> {
     }
 
     fn lane_number(&mut self, chunk: &Chunk, quad: usize, number: usize) -> Clif {
-        if chunk.quads * QUAD == LANES {
+        if chunk.quads * QUAD == self.plan.lanes {
             return self.b.ins().iconst(types::I64, (quad * QUAD + number) as i64);
         }
         self.b.ins().iadd_imm_u(chunk.first, (quad * QUAD + number) as i64)
@@ -285,7 +295,7 @@ impl Emitter<'_> {
 
     /// The warp's memory plus the first lane's place in an array of elements of this size.
     fn chunk_address(&mut self, bytes: u32, chunk: &Chunk) -> Clif {
-        if chunk.quads * QUAD == LANES {
+        if chunk.quads * QUAD == self.plan.lanes {
             return self.ctx;
         }
         let place = self.b.ins().ishl_imm_u(chunk.first, i64::from(bytes.trailing_zeros()));
@@ -449,7 +459,7 @@ impl Emitter<'_> {
             let four = self.b.ins().ishl_imm_u(four, (quad * QUAD) as i64);
             bits = self.b.ins().bor(bits, four);
         }
-        if chunk.quads * QUAD == LANES {
+        if chunk.quads * QUAD == self.plan.lanes {
             return bits;
         }
         let first = self.b.ins().ireduce(types::I32, chunk.first);
@@ -584,7 +594,7 @@ impl Emitter<'_> {
         let mut groups: Vec<(Extent, Vec<(InstId, i32)>)> = Vec::new();
         for &id in insts {
             let Some((place, bytes)) = self.neighbour_access(&kernel.inst(id).inst) else { continue };
-            let own = Extent::new(place, bytes * LANES as u32);
+            let own = Extent::new(place, bytes * self.plan.lanes as u32);
             match groups.iter_mut().find(|(extent, _)| extent.can_join(&own)) {
                 Some((extent, members)) => {
                     extent.join(&own);
@@ -657,7 +667,7 @@ impl Emitter<'_> {
     }
 
     fn element_address(&mut self, base: Clif, bytes: usize, chunk: &Chunk) -> Clif {
-        if chunk.quads * QUAD == LANES {
+        if chunk.quads * QUAD == self.plan.lanes {
             return base;
         }
         let place = if bytes.is_power_of_two() {

@@ -135,7 +135,7 @@ impl Emitter<'_> {
             let place = self.b.ins().ishl_imm_u(first, 2);
             let address = self.b.ins().iadd(self.ctx, place);
             let word = self.b.ins().load(clif_type(ty), frame_flags(), address, base);
-            return self.define_uniform(result, word);
+            self.define_uniform(result, word);
         }
         // One that varies has been written to its slot.
     }
@@ -157,7 +157,7 @@ impl Emitter<'_> {
         };
         let (all, some, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
         self.b.append_block_param(done, types::I32);
-        let is_full = self.b.ins().icmp_imm_s(IntCC::Equal, self.mask, -1);
+        let is_full = self.is_full(self.mask);
         self.b.ins().brif(is_full, all, &[], some, &[]);
 
         self.b.switch_to_block(all);

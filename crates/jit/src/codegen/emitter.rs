@@ -21,7 +21,7 @@ use sluice_ir::{BlockId, Inst, Kernel, Target, Terminator, Type, Value};
 use super::machine::Machine;
 use super::memory::Extent;
 use super::plan::{Plan, Step};
-use crate::context::{LANES, WarpContext, status};
+use crate::context::{WarpContext, status};
 use crate::runtime::{self, fault_code};
 
 pub(super) struct Emitter<'a> {
@@ -174,7 +174,7 @@ impl<'a> Emitter<'a> {
 
     /// Goes on with the block's next warp in the same memory: what `BlockRun::start` does, in steps.
     fn next_warp(&mut self, left: Clif) {
-        let warp = LANES as i64;
+        let warp = self.plan.lanes as i64;
         let is_whole = self.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, left, warp);
         let whole = self.b.ins().iconst(types::I32, warp);
         let lanes = self.b.ins().select(is_whole, whole, left);
@@ -515,6 +515,13 @@ impl<'a> Emitter<'a> {
         let kind = self.b.ins().iconst(types::I32, i64::from(kind));
         self.b.ins().brif(is_bad, self.fault, &[BlockArg::Value(kind), BlockArg::Value(address)], go_on, &[]);
         self.b.switch_to_block(go_on);
+    }
+
+    /// Whether a mask has all lanes of a warp.
+    pub(super) fn is_full(&mut self, lanes: Clif) -> Clif {
+        let all = u32::MAX >> (u32::BITS - self.plan.lanes as u32);
+        let all = self.constant(Type::I32, u64::from(all));
+        self.b.ins().icmp(IntCC::Equal, lanes, all)
     }
 
     /// Jumps to the dispatcher with nothing taken along.

@@ -10,7 +10,7 @@ use sluice_ir::{Inst, InstId, IntCond, RuntimeFunction, SpecialRegister, Target,
 
 use super::emitter::{Emitter, constant_flags, frame_flags};
 use super::scalar::{clif_type, int_condition};
-use crate::context::{LANES, WarpContext};
+use crate::context::WarpContext;
 use crate::runtime;
 
 /// One pass of a loop over lanes.
@@ -77,7 +77,7 @@ impl Emitter<'_> {
         let distance = self.b.ins().isub(other_value, first_value);
         let one = self.b.ins().iconst(types::I64, 1);
         if matches!(cond, IntCond::Eq | IntCond::Ne) {
-            let is_near = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, distance, LANES as i64);
+            let is_near = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, distance, self.plan.lanes as i64);
             let is_near = self.b.ins().uextend(types::I64, is_near);
             let bit = self.b.ins().ishl(is_near, distance);
             let bit = self.b.ins().ireduce(types::I32, bit);
@@ -86,7 +86,7 @@ impl Emitter<'_> {
         // Numbers that wrap within the warp are compared one by one.
         let is_signed = matches!(cond, IntCond::LtS | IntCond::LeS | IntCond::GtS | IntCond::GeS);
         let top = if is_signed { ty.mask() >> 1 } else { ty.mask() };
-        let top = self.constant(ty, top - (LANES as u64 - 1));
+        let top = self.constant(ty, top - (self.plan.lanes as u64 - 1));
         let above = if is_signed { IntCC::SignedGreaterThan } else { IntCC::UnsignedGreaterThan };
         let wraps = self.b.ins().icmp(above, first_value, top);
         let (slow, fast, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
@@ -111,7 +111,7 @@ impl Emitter<'_> {
             (false, false) => IntCC::UnsignedLessThanOrEqual,
         };
         let any = self.b.ins().icmp(below, first_value, other_value);
-        let limit = self.constant(ty, LANES as u64 - u64::from(!is_strict));
+        let limit = self.constant(ty, self.plan.lanes as u64 - u64::from(!is_strict));
         let is_far = self.b.ins().icmp(IntCC::UnsignedGreaterThan, distance, limit);
         let count = self.b.ins().select(is_far, limit, distance);
         let count = if is_strict { count } else { self.b.ins().iadd_imm_u(count, 1) };
@@ -139,11 +139,15 @@ impl Emitter<'_> {
             .filter(|&value| kernel.ty(value) == Type::I1 && self.plan.escapes(value))
             .collect();
         let mask = self.mask;
+        if !self.gains_from_chunks(insts) {
+            let bits = self.lane_loop(insts, &predicates);
+            return self.define_predicates(&predicates, &bits);
+        }
         let (all, some, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
         for _ in &predicates {
             self.b.append_block_param(done, types::I32);
         }
-        let is_full = self.b.ins().icmp_imm_s(IntCC::Equal, mask, -1);
+        let is_full = self.is_full(mask);
         self.b.ins().brif(is_full, all, &[], some, &[]);
 
         self.b.switch_to_block(all);
@@ -151,20 +155,29 @@ impl Emitter<'_> {
         self.b.ins().jump(done, &bits);
 
         self.b.switch_to_block(some);
-        let bits = self.each_lane(mask, predicates.len(), |emitter, lane| {
-            for &id in insts {
-                emitter.lane_inst(id, lane);
-            }
-            predicates.iter().map(|value| lane.values[value]).collect()
-        });
-        let bits: Vec<BlockArg> = bits.into_iter().map(BlockArg::Value).collect();
+        let bits: Vec<BlockArg> =
+            self.lane_loop(insts, &predicates).into_iter().map(BlockArg::Value).collect();
         self.b.ins().jump(done, &bits);
 
         self.b.switch_to_block(done);
         let bits = self.b.block_params(done).to_vec();
-        for (value, bits) in predicates.into_iter().zip(bits) {
+        self.define_predicates(&predicates, &bits);
+    }
+
+    /// All instructions for one active lane after the other. Returns the bits of `predicates`.
+    fn lane_loop(&mut self, insts: &[InstId], predicates: &[Value]) -> Vec<Clif> {
+        self.each_lane(self.mask, predicates.len(), |emitter, lane| {
+            for &id in insts {
+                emitter.lane_inst(id, lane);
+            }
+            predicates.iter().map(|value| lane.values[value]).collect()
+        })
+    }
+
+    fn define_predicates(&mut self, predicates: &[Value], bits: &[Clif]) {
+        for (&value, &bits) in predicates.iter().zip(bits) {
             self.predicates.insert(value, bits);
-            self.store_predicate(value, bits, mask);
+            self.store_predicate(value, bits, self.mask);
         }
     }
 
@@ -334,7 +347,7 @@ impl Emitter<'_> {
         }
         if !varying.is_empty() {
             let (all, some, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
-            let is_full = self.b.ins().icmp_imm_s(IntCC::Equal, lanes, -1);
+            let is_full = self.is_full(lanes);
             self.b.ins().brif(is_full, all, &[], some, &[]);
             self.b.switch_to_block(all);
             self.assign_chunks(&varying);

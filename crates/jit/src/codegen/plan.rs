@@ -27,6 +27,8 @@ pub(super) struct Plan {
     /// Whether a value is used outside of the step that defines it.
     escapes: Vec<bool>,
     pub frame: FrameLayout,
+    /// Lanes of a warp, a multiple of 8 up to 32.
+    pub lanes: usize,
     pub lane_tids: bool,
     pub rotates: bool,
     /// Whether exits matter to other threads: barriers, or lanes that wait for each other.
@@ -59,7 +61,7 @@ pub(super) enum Step {
 }
 
 impl Plan {
-    pub(super) fn new(kernel: &Kernel, tids: Tids) -> Result<Plan, CompileError> {
+    pub(super) fn new(kernel: &Kernel, tids: Tids, lanes: usize) -> Result<Plan, CompileError> {
         let rotates = has_spin_loop(kernel);
         let shapes = shapes(kernel, tids, rotates);
         let (nodes, entry) = nodes(kernel, &shapes);
@@ -81,6 +83,7 @@ impl Plan {
             escapes: vec![false; kernel.values.len()],
             scratch: frame.slots,
             frame,
+            lanes,
             lane_tids: tids == Tids::Any,
             rotates,
             has_sync,
@@ -93,7 +96,14 @@ impl Plan {
 
     pub(super) fn traits(&self) -> CodeTraits {
         let Plan { frame, lane_tids, rotates, has_sync, .. } = *self;
-        CodeTraits { frame, lane_tids, rotates, has_sync, takes_next_warp: self.takes_next_warp() }
+        CodeTraits {
+            frame,
+            lane_tids,
+            rotates,
+            has_sync,
+            takes_next_warp: self.takes_next_warp(),
+            lanes: self.lanes as u32,
+        }
     }
 
     /// Warps that do not wait for each other and whose indices are easily stepped run in one loop.
@@ -261,7 +271,7 @@ impl Plan {
         let (bytes, align) = match (is_varying, ty) {
             (false, _) => (8, 8),
             (true, Type::I1) => (4, 4),
-            (true, ty) => (ty.bytes() * LANES as u32, 16),
+            (true, ty) => (ty.bytes() * self.lanes as u32, 16),
         };
         let slot = self.frame.size.next_multiple_of(align);
         self.frame.size = slot + bytes;
