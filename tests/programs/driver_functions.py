@@ -569,6 +569,29 @@ def pools():
     call("cuMemPoolDestroy", pool)
 
 
+@section
+def libraries_on_every_device():
+    """A library is loaded once and used on each device; its variables are each device's own."""
+    library_handle, kernel = c_void_p(), c_void_p()
+    text = ADD.encode() + b"\0"
+    call("cuLibraryLoadData", byref(library_handle), text, None, None, 0, None, None, 0)
+    call("cuLibraryGetKernel", byref(kernel), library_handle, b"add")
+    first = c_void_p(out(c_void_p, "cuCtxGetCurrent"))
+    for device in range(out(c_int, "cuDeviceGetCount")):
+        context, function_handle = c_void_p(), c_void_p()
+        call("cuDevicePrimaryCtxRetain", byref(context), device)
+        call("cuCtxSetCurrent", context)
+        place, length = global_of("cuLibraryGetGlobal", library_handle)
+        check_table(place, length)
+        values = parameters(c_uint64(place), c_uint32(4), c_uint32(10))
+        call("cuLaunchKernel", kernel, 1, 1, 1, 32, 1, 1, 0, None, values, None)
+        call("cuKernelGetFunction", byref(function_handle), kernel)
+        call("cuLaunchKernel", function_handle, 1, 1, 1, 32, 1, 1, 0, None, values, None)
+        equal(words(place, 4), [21, 22, 23, 24], f"device {device}")
+    call("cuCtxSetCurrent", first)
+    call("cuLibraryUnload", library_handle)
+
+
 def main():
     attach()
     failed = []

@@ -21,12 +21,15 @@ fn number<H: Handle>(handle: H) -> u64 {
 
 impl Issue for Session {
     fn find<H: Handle>(&self, handle: H) -> Result<H::Id, CUresult> {
-        let number = number(handle);
+        let mut number = number(handle);
         let live = match H::Id::KIND {
             HandleKind::Stream => stream::exists(number),
             HandleKind::Event => event::exists(number),
             HandleKind::Module => module::exists(number),
-            HandleKind::Function => module::function_exists(number),
+            HandleKind::Function => {
+                number = module::function(number as usize)?.here()?.id.0;
+                true
+            }
             HandleKind::Graph => GRAPHS.contains(number),
             HandleKind::GraphExec => GRAPH_EXECS.contains(number),
             HandleKind::GraphNode => GRAPH_NODES.contains(number),

@@ -81,7 +81,7 @@ unsafe fn prepare(
     extra: *mut *mut c_void,
 ) -> Result<Launch, CUresult> {
     let session = session::enter()?;
-    let function = module::function(f.0)?;
+    let function = module::function(f.0)?.here()?;
     geometry.check(&function, session.device(context::device_index().into())?)?;
     let stream = session.find(stream)?;
     let mut params = Vec::with_capacity(function.layout.bytes);

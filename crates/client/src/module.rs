@@ -23,6 +23,16 @@ pub(crate) struct Module {
     context: CUcontext,
     /// The functions that programs asked for, by name.
     functions: Mutex<HashMap<CString, u64>>,
+    /// Of a library: what it takes to have it on other devices, too.
+    library: Option<Library>,
+}
+
+/// A library is loaded on the device of its first use, and on others when they first use it.
+#[derive(Debug)]
+struct Library {
+    home: CUdevice,
+    image: ImageHash,
+    elsewhere: Mutex<HashMap<CUdevice, u64>>,
 }
 
 #[derive(Debug)]
@@ -36,6 +46,11 @@ pub(crate) struct Function {
     /// Bytes of dynamic shared memory that a launch may ask for.
     dynamic_shared_max: AtomicU32,
     attributes: Mutex<HashMap<CUfunction_attribute, i32>>,
+    /// The device of a library's function; others have their own function for it.
+    home: Option<CUdevice>,
+    elsewhere: Mutex<HashMap<CUdevice, u64>>,
+    /// Attributes that the program has set.
+    changed: Mutex<HashMap<CUfunction_attribute, i32>>,
 }
 
 static MODULES: Table<Module> = Table::new();
@@ -43,10 +58,6 @@ static FUNCTIONS: Table<Function> = Table::new();
 
 pub(crate) fn exists(number: u64) -> bool {
     MODULES.contains(number)
-}
-
-pub(crate) fn function_exists(number: u64) -> bool {
-    FUNCTIONS.contains(number)
 }
 
 /// Forgets the modules of a context that has ended, with their functions.
@@ -82,6 +93,7 @@ impl Function {
         name: CString,
         layout: Layout,
         attributes: HashMap<CUfunction_attribute, i32>,
+        home: Option<CUdevice>,
     ) -> Function {
         /// Where the driver does not say, what every device has had since compute capability 2.0.
         const USUAL: (u32, u32) = (1024, 48 << 10);
@@ -96,7 +108,35 @@ impl Function {
             module,
             name,
             layout,
+            home,
+            elsewhere: Mutex::new(HashMap::new()),
+            changed: Mutex::new(HashMap::new()),
         }
+    }
+
+    /// The function to use on the calling thread's device: this one, or a library's for that device.
+    pub(crate) fn here(self: Arc<Function>) -> Result<Arc<Function>, CUresult> {
+        let device = context::device_index().into();
+        match self.home {
+            Some(home) if home != device => self.on(device),
+            _ => Ok(self),
+        }
+    }
+
+    fn on(&self, device: CUdevice) -> Result<Arc<Function>, CUresult> {
+        let mut elsewhere = locked(&self.elsewhere);
+        if let Some(&known) = elsewhere.get(&device) {
+            return FUNCTIONS.get(known).ok_or(CUresult::INVALID_HANDLE);
+        }
+        let session = session::get()?;
+        let module = session.library_on(self.module, device)?;
+        let handle = session.get_function(module, &self.name)?;
+        let function = FUNCTIONS.get(handle).ok_or(CUresult::INVALID_HANDLE)?;
+        for (&attribute, &value) in locked(&self.changed).iter() {
+            function.set_attribute(attribute, value)?;
+        }
+        elsewhere.insert(device, handle);
+        Ok(function)
     }
 
     /// An attribute's value, as it came with the function or as it was set.
@@ -129,6 +169,10 @@ impl Function {
         }
         session.queue_quietly(&commands::cuFuncSetAttribute { hfunc: self.id, attrib: attribute, value })?;
         locked(&self.attributes).insert(attribute, value);
+        locked(&self.changed).insert(attribute, value);
+        for other in locked(&self.elsewhere).values().filter_map(|&handle| FUNCTIONS.get(handle)) {
+            other.set_attribute(attribute, value)?;
+        }
         if attribute == A::MAX_DYNAMIC_SHARED_SIZE_BYTES {
             self.dynamic_shared_max.store(value as u32, Ordering::Release);
         }
@@ -165,7 +209,39 @@ impl Session {
         self.provide(hash, &image)?;
         let handle = ids::mint(Kind::Module);
         self.load_known(handle, hash, log)?;
-        MODULES.insert(handle, Module { context, functions: Mutex::new(HashMap::new()) });
+        let library = context.is_null().then(|| Library {
+            home: device,
+            image: hash,
+            elsewhere: Mutex::new(HashMap::new()),
+        });
+        MODULES.insert(handle, Module { context, functions: Mutex::new(HashMap::new()), library });
+        Ok(handle)
+    }
+
+    /// A library's module on the calling thread's device, which is `device`. Any other module is where it is.
+    fn library_on(&self, module: u64, device: CUdevice) -> Result<u64, CUresult> {
+        let object = MODULES.get(module).ok_or(CUresult::INVALID_HANDLE)?;
+        let Some(library) = object.library.as_ref().filter(|library| library.home != device) else {
+            return Ok(module);
+        };
+        let mut elsewhere = locked(&library.elsewhere);
+        if let Some(&known) = elsewhere.get(&device) {
+            return Ok(known);
+        }
+        let handle = ids::mint(Kind::Module);
+        self.load_known(handle, library.image, &mut JitLog::none())?;
+        // What is loaded here belongs to the library, and goes with it.
+        let module = Module {
+            context: CUcontext::NULL,
+            functions: Mutex::new(HashMap::new()),
+            library: Some(Library {
+                home: device,
+                image: library.image,
+                elsewhere: Mutex::new(HashMap::new()),
+            }),
+        };
+        MODULES.insert(handle, module);
+        elsewhere.insert(device, handle);
         Ok(handle)
     }
 
@@ -212,8 +288,9 @@ impl Session {
         let layout = Layout::new(places).ok_or(CUresult::INVALID_IMAGE)?;
         let name = name.to_owned();
         locked(&object.functions).insert(name.clone(), handle);
-        FUNCTIONS
-            .insert(handle, Function::new(id, module, name, layout, info.attributes.into_iter().collect()));
+        let attributes = info.attributes.into_iter().collect();
+        let home = object.library.as_ref().map(|library| library.home);
+        FUNCTIONS.insert(handle, Function::new(id, module, name, layout, attributes, home));
         Ok(handle)
     }
 
@@ -228,8 +305,11 @@ impl Session {
     }
 
     fn unload(&self, module: u64) -> Result<(), CUresult> {
-        if !exists(module) {
-            return Err(CUresult::INVALID_HANDLE);
+        let object = MODULES.get(module).ok_or(CUresult::INVALID_HANDLE)?;
+        if let Some(library) = &object.library {
+            for (_, other) in std::mem::take(&mut *locked(&library.elsewhere)) {
+                self.unload(other)?;
+            }
         }
         forget(module);
         self.forget_globals(module);
@@ -410,12 +490,9 @@ pub(crate) unsafe fn cuLibraryGetKernel(
 }
 
 pub(crate) unsafe fn cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibrary) -> Result<(), CUresult> {
-    session::enter()?;
-    if !exists(library.0 as u64) {
-        return Err(CUresult::INVALID_HANDLE);
-    }
+    let module = session::enter()?.library_on(library.0 as u64, context::device_index().into())?;
     // SAFETY: the program passes a place for the module.
-    unsafe { out::write(pMod, CUmodule(library.0)) }
+    unsafe { out::write(pMod, CUmodule(module as usize)) }
 }
 
 pub(crate) unsafe fn cuLibraryGetGlobal(
@@ -424,15 +501,16 @@ pub(crate) unsafe fn cuLibraryGetGlobal(
     library: CUlibrary,
     name: *const c_char,
 ) -> Result<(), CUresult> {
+    let module = session::enter()?.library_on(library.0 as u64, context::device_index().into())?;
     // SAFETY: the same contract.
-    unsafe { cuModuleGetGlobal_v2(dptr, bytes, CUmodule(library.0), name) }
+    unsafe { cuModuleGetGlobal_v2(dptr, bytes, CUmodule(module as usize), name) }
 }
 
 pub(crate) unsafe fn cuKernelGetFunction(pFunc: *mut CUfunction, kernel: CUkernel) -> Result<(), CUresult> {
     session::enter()?;
-    function(kernel.0)?;
+    let function = function(kernel.0)?.here()?;
     // SAFETY: the program passes a place for the function.
-    unsafe { out::write(pFunc, CUfunction(kernel.0)) }
+    unsafe { out::write(pFunc, CUfunction(function.id.0 as usize)) }
 }
 
 pub(crate) unsafe fn cuKernelGetLibrary(pLib: *mut CUlibrary, kernel: CUkernel) -> Result<(), CUresult> {

@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("kernel timeout", kernel_timeout),
     ("endless kernel dies with its client", endless_kernel_dies_with_its_client),
     ("machine code only", machine_code_only),
+    ("two devices", two_devices),
     ("100 kills", hundred_kills),
 ];
 
@@ -42,6 +43,13 @@ fn kernels_run_in_the_worker() -> Result<()> {
     eprintln!("   worker {:.2} s of CPU, client {:.2} s", worker.as_secs_f64(), ended.cpu.as_secs_f64());
     ensure!(ended.cpu < worker / 4, "the client used {:?} of CPU, the worker {worker:?}", ended.cpu);
     Ok(())
+}
+
+fn two_devices() -> Result<()> {
+    let node = start_node()?;
+    let options = ["-n", "2", "-p", "0.25"];
+    expect_pass(&mut bare_program(&node, &options, "driver_functions.py"), "two devices", LIMIT)?;
+    expect_clean(&node)
 }
 
 fn illegal_address() -> Result<()> {
