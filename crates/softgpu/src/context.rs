@@ -17,6 +17,7 @@ use crate::graph;
 use crate::heap;
 use crate::memory;
 use crate::module;
+use crate::pool;
 use crate::status::{Result, Status};
 use crate::stream::{self, STREAMS, Stream};
 use crate::table::Table;
@@ -165,6 +166,7 @@ impl Context {
         for allocation in allocation::remove_all(|a| a.context == self.handle) {
             memory::release(&allocation);
         }
+        pool::waited();
         stream::context_destroyed(self.handle);
         if let Some(observer) = OBSERVER.get() {
             observer(CUcontext(self.handle));

@@ -1,7 +1,6 @@
 //! Making and freeing memory of every kind that is known by address: device, pool, pinned host and managed memory.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::address_space::{CHUNK, space};
 use crate::allocation::{self, Allocation, Kind};
@@ -9,7 +8,7 @@ use crate::context::Context;
 use crate::device::{Device, driver};
 use crate::engine;
 use crate::heap;
-use crate::pool::{POOLS, Pool};
+use crate::pool::{self, POOLS, Pool};
 use crate::status::{Result, Status};
 
 /// `cuMemAlloc`: `size` bytes of the context's device.
@@ -22,7 +21,7 @@ pub(crate) fn allocate_as(context: &Context, size: u64, kind: Kind) -> Result<u6
     if size == 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let address = context.device.heap.allocate(size)?;
+    let address = pool::make_room(context.device, || context.device.heap.allocate(size))?;
     allocation::insert(address, size, kind, context.handle, context.device.ordinal);
     Ok(address)
 }
@@ -79,10 +78,8 @@ pub(crate) fn allocate_from_pool(context: &Context, pool: &Arc<Pool>, size: u64)
     if size == 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let device = pool.device()?;
-    let address = device.heap.allocate(size)?;
-    allocation::insert(address, size, Kind::Pool(pool.handle), context.handle, device.ordinal);
-    pool.count(size);
+    let address = pool.allocate(size)?;
+    allocation::insert(address, size, Kind::Pool(pool.handle), context.handle, pool.device()?.ordinal);
     Ok(address)
 }
 
@@ -99,12 +96,10 @@ pub(crate) fn release(freed: &Allocation) {
     let Some(device) = driver.devices.get(freed.device) else { return };
     match freed.kind {
         Kind::Device | Kind::Global => device.heap.release(freed.base, freed.size),
-        Kind::Pool(pool) => {
-            device.heap.release(freed.base, freed.size);
-            if let Some(pool) = POOLS.get(pool) {
-                pool.used.fetch_sub(freed.size, Ordering::Relaxed);
-            }
-        }
+        Kind::Pool(pool) => match POOLS.get(pool) {
+            Some(pool) => pool.take_back(freed.base, freed.size),
+            None => device.heap.release(freed.base, freed.size),
+        },
         Kind::Host(_) | Kind::Managed => {
             if let Ok(space) = space() {
                 space.give(freed.base, freed.size.next_multiple_of(CHUNK));

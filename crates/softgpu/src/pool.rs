@@ -1,14 +1,18 @@
 //! Memory pools (CUDA Driver API, Stream Ordered Memory Allocator).
 //!
-//! A pool here keeps nothing back: freed memory goes straight to the device's allocator, so every release
-//! threshold is honoured and the attributes about reuse change nothing.
+//! A pool keeps what is freed for the next allocation of the same size, and gives back what exceeds its release
+//! threshold when the program next waits for a stream, an event or the context. An allocation that finds
+//! no memory takes everything that pools keep first. The attributes about reuse change nothing: memory is there
+//! as soon as the free has run.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{CUmemPool_attribute, CUmemoryPool};
 
 use crate::device::{Device, driver};
+use crate::heap::ALIGN;
 use crate::status::{Result, Status};
 use crate::table::Table;
 
@@ -21,10 +25,23 @@ pub(crate) struct Pool {
     pub(crate) is_default: bool,
     pub(crate) used: AtomicU64,
     used_max: AtomicU64,
+    reserved_max: AtomicU64,
+    kept: Mutex<Kept>,
     release_threshold: AtomicU64,
     /// The three reuse policies, on unless the program says otherwise.
     reuse: [AtomicU64; 3],
 }
+
+/// Memory that is free and not given back.
+#[derive(Default)]
+struct Kept {
+    bytes: u64,
+    /// Addresses by size, in bytes as the device's heap was asked for them.
+    by_size: BTreeMap<u64, Vec<u64>>,
+}
+
+/// Whether some pool keeps more than its threshold says, so that waiting has something to give back.
+static EXCESS: AtomicBool = AtomicBool::new(false);
 
 impl Pool {
     pub(crate) fn create(device: &Device, is_default: bool) -> Arc<Self> {
@@ -34,6 +51,8 @@ impl Pool {
             is_default,
             used: AtomicU64::new(0),
             used_max: AtomicU64::new(0),
+            reserved_max: AtomicU64::new(0),
+            kept: Mutex::default(),
             release_threshold: AtomicU64::new(0),
             reuse: [const { AtomicU64::new(1) }; 3],
         })
@@ -65,10 +84,50 @@ impl Pool {
         driver()?.devices.get(self.device).ok_or(Status::INVALID_DEVICE)
     }
 
-    /// Counts an allocation of `size` bytes.
-    pub(crate) fn count(&self, size: u64) {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory of `size` bytes: what is kept, or fresh.
+    pub(crate) fn allocate(&self, size: u64) -> Result<u64> {
+        let whole = size.checked_next_multiple_of(ALIGN).ok_or(Status::OUT_OF_MEMORY)?;
+        let kept = self.kept().take(whole);
+        let address = match kept {
+            Some(address) => address,
+            None => {
+                let device = self.device()?;
+                make_room(device, || device.heap.allocate(whole))?
+            }
+        };
         let used = self.used.fetch_add(size, Ordering::Relaxed) + size;
         self.used_max.fetch_max(used, Ordering::Relaxed);
+        self.reserved_max.fetch_max(used + self.kept().bytes, Ordering::Relaxed);
+        Ok(address)
+    }
+
+    /// Takes memory back that [`Self::allocate`] gave for `size` bytes.
+    pub(crate) fn take_back(&self, address: u64, size: u64) {
+        self.used.fetch_sub(size, Ordering::Relaxed);
+        let mut kept = self.kept();
+        kept.put(size.next_multiple_of(ALIGN), address);
+        if kept.bytes > self.release_threshold.load(Ordering::Relaxed) {
+            EXCESS.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives memory back until at most `bytes` are kept.
+    pub(crate) fn trim(&self, bytes: u64) {
+        let Ok(device) = self.device() else { return };
+        let mut kept = self.kept();
+        while kept.bytes > bytes {
+            let Some((size, address)) = kept.take_largest() else { return };
+            device.heap.release(address, size);
+        }
+    }
+
+    /// The threshold up to which memory is kept over a wait.
+    fn release_threshold(&self) -> u64 {
+        self.release_threshold.load(Ordering::Relaxed)
     }
 
     /// The place of an attribute, and whether it is 64 bits wide (the others are 32).
@@ -78,13 +137,12 @@ impl Pool {
             CUmemPool_attribute::REUSE_ALLOW_OPPORTUNISTIC => (&self.reuse[1], false),
             CUmemPool_attribute::REUSE_ALLOW_INTERNAL_DEPENDENCIES => (&self.reuse[2], false),
             CUmemPool_attribute::RELEASE_THRESHOLD => (&self.release_threshold, true),
-            // Nothing is kept back, so what is reserved is what is used.
-            CUmemPool_attribute::USED_MEM_CURRENT | CUmemPool_attribute::RESERVED_MEM_CURRENT => {
+            // What is kept comes on top of what is used where the first of these is read.
+            CUmemPool_attribute::RESERVED_MEM_CURRENT | CUmemPool_attribute::USED_MEM_CURRENT => {
                 (&self.used, true)
             }
-            CUmemPool_attribute::USED_MEM_HIGH | CUmemPool_attribute::RESERVED_MEM_HIGH => {
-                (&self.used_max, true)
-            }
+            CUmemPool_attribute::RESERVED_MEM_HIGH => (&self.reserved_max, true),
+            CUmemPool_attribute::USED_MEM_HIGH => (&self.used_max, true),
             _ => return Err(Status::INVALID_VALUE),
         })
     }
@@ -92,7 +150,9 @@ impl Pool {
     /// An attribute's value, and whether it is 64 bits wide.
     pub(crate) fn get_attribute(&self, attribute: CUmemPool_attribute) -> Result<(u64, bool)> {
         let (place, is_wide) = self.attribute(attribute)?;
-        Ok((place.load(Ordering::Relaxed), is_wide))
+        let is_reserved = attribute == CUmemPool_attribute::RESERVED_MEM_CURRENT;
+        let kept = if is_reserved { self.kept().bytes } else { 0 };
+        Ok((place.load(Ordering::Relaxed) + kept, is_wide))
     }
 
     /// Whether an attribute that can be set is 64 bits wide.
@@ -116,5 +176,49 @@ impl Pool {
             _ => place.store(value, Ordering::Relaxed),
         }
         Ok(())
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.trim(0);
+    }
+}
+
+impl Kept {
+    fn take(&mut self, size: u64) -> Option<u64> {
+        let address = self.by_size.get_mut(&size)?.pop()?;
+        self.bytes -= size;
+        Some(address)
+    }
+
+    fn take_largest(&mut self) -> Option<(u64, u64)> {
+        let mut last = self.by_size.last_entry()?;
+        let (size, address) = (*last.key(), last.get_mut().pop());
+        if last.get().is_empty() {
+            last.remove();
+        }
+        self.bytes -= address.map_or(0, |_| size);
+        address.map_or_else(|| self.take_largest(), |address| Some((size, address)))
+    }
+
+    fn put(&mut self, size: u64, address: u64) {
+        self.bytes += size;
+        self.by_size.entry(size).or_default().push(address);
+    }
+}
+
+/// Takes memory of a device by `take`; where there is none left, what its pools keep makes room.
+pub(crate) fn make_room<T>(device: &Device, take: impl Fn() -> Result<T>) -> Result<T> {
+    take().or_else(|_| {
+        POOLS.all().iter().filter(|pool| pool.device == device.ordinal).for_each(|pool| pool.trim(0));
+        take()
+    })
+}
+
+/// The program has waited: pools give back what they keep beyond their thresholds.
+pub(crate) fn waited() {
+    if EXCESS.swap(false, Ordering::Relaxed) {
+        POOLS.all().iter().for_each(|pool| pool.trim(pool.release_threshold()));
     }
 }

@@ -12,6 +12,7 @@ use crate::capture::StreamCapture;
 use crate::context::{self, CONTEXTS, Context};
 use crate::engine;
 use crate::op::Op;
+use crate::pool;
 use crate::status::{Result, Status};
 use crate::table::Table;
 
@@ -176,6 +177,7 @@ impl Target {
     pub(crate) fn synchronize(&self) -> Result<()> {
         self.stream.check_not_capturing()?;
         engine::wait_stream(&self.stream);
+        pool::waited();
         self.context.check()
     }
 }

@@ -14,6 +14,7 @@ use crate::allocation::{self, Kind};
 use crate::context;
 use crate::device::{Device, device};
 use crate::engine;
+use crate::pool;
 use crate::status::{Result, Status};
 use crate::table::Table;
 
@@ -106,7 +107,7 @@ pub(crate) fn check_properties(properties: &CUmemAllocationProp) -> Result<&'sta
 /// Physical memory of `size` bytes; the handle that it is known by.
 pub(crate) fn create(device: &'static Device, size: u64) -> Result<usize> {
     check_granular(size)?;
-    device.heap.charge(size)?;
+    pool::make_room(device, || device.heap.charge(size))?;
     let file = memory_file(size).inspect_err(|_| device.heap.refund(size))?;
     let handle = PHYSICAL.mint();
     PHYSICAL.insert_at(handle, Arc::new(Physical { size, device, file, held: Mutex::new(1) }));

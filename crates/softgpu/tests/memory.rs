@@ -93,6 +93,17 @@ fn pools_count_what_is_used() {
     ok!(cuMemFreeAsync(address, s));
     ok!(cuStreamSynchronize(s));
     assert_eq!(used(), 0);
+    let (first, mut keep) = (address, 1u64 << 30);
+    ok!(cuMemPoolSetAttribute(pool, CUmemPool_attribute::RELEASE_THRESHOLD, arg(&mut keep)));
+    ok!(cuMemAllocAsync(&mut address, 3 * CHUNK, s));
+    ok!(cuMemFreeAsync(address, s));
+    ok!(cuStreamSynchronize(s));
+    ok!(cuMemAllocAsync(&mut address, 3 * CHUNK, s));
+    assert_eq!(address, first, "kept for the same size");
+    ok!(cuMemFreeAsync(address, s));
+    ok!(cuStreamSynchronize(s));
+    let everything = allocate(MEMORY as usize);
+    ok!(cuMemFree_v2(everything));
     assert_eq!(result!(cuMemFreeAsync(address, s)), CUresult::INVALID_VALUE);
     ok!(cuStreamDestroy_v2(s));
 }

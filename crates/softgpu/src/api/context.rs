@@ -8,6 +8,7 @@ use sluice_cuda::{
 use crate::context::{self, Context, current, current_or_none, current_unchecked};
 use crate::device::{device, driver};
 use crate::engine;
+use crate::pool;
 use crate::status::{Result, Status, call, put, put_optional};
 use crate::stream::PRIORITIES;
 
@@ -255,6 +256,7 @@ pub(crate) unsafe extern "C" fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult 
 fn synchronize(context: &Context) -> Result<()> {
     context.check()?;
     engine::wait_context(context.handle);
+    pool::waited();
     context.check()
 }
 

@@ -9,6 +9,7 @@ use crate::capture;
 use crate::context::current;
 use crate::event::{EVENTS, Event, elapsed_ms, event};
 use crate::op::Op;
+use crate::pool;
 use crate::status::{Status, call, put, require};
 use crate::stream;
 
@@ -69,6 +70,7 @@ pub(crate) unsafe extern "C" fn cuEventSynchronize(handle: CUevent) -> CUresult 
     call(|| {
         let context = current()?;
         event(handle)?.synchronize()?;
+        pool::waited();
         context.check()
     })
 }

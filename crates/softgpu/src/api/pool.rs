@@ -138,11 +138,13 @@ pub(crate) unsafe extern "C" fn cuMemPoolSetAttribute(
     })
 }
 
-pub(crate) unsafe extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, _keep: usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult {
     call(|| {
         driver()?;
-        // Nothing is kept beyond what is in use.
-        Pool::get(pool).map(drop)
+        let pool = Pool::get(pool)?;
+        // The limit is on used and kept memory together.
+        pool.trim((keep as u64).saturating_sub(pool.used.load(std::sync::atomic::Ordering::Relaxed)));
+        Ok(())
     })
 }
 
