@@ -9,7 +9,7 @@ OUT_OF_MEMORY, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, NO_BINARY_FOR_GPU = 2, 700, 702,
 
 HEADER = ".version 7.0\n.target sm_75\n.address_size 64\n"
 
-# Computes for `rounds` rounds in every thread, then adds one to `out[0]` from the first thread of the grid.
+# Computes for `rounds` rounds in every thread; each block's first thread then adds one to `out[0]`.
 SPIN = HEADER + """
 .visible .entry spin(.param .u64 out, .param .u32 rounds)
 {
@@ -20,7 +20,6 @@ SPIN = HEADER + """
     ld.param.u64 %rd1, [out];
     ld.param.u32 %r1, [rounds];
     mov.u32 %r2, %tid.x;
-    mov.u32 %r3, %ctaid.x;
     cvt.rn.f32.u32 %f1, %r2;
     mov.u32 %r4, 0;
 ROUND:
@@ -31,8 +30,7 @@ ROUND:
     bra ROUND;
 DONE:
     setp.lt.f32 %p2, %f1, 0f00000000;
-    or.b32 %r5, %r2, %r3;
-    setp.eq.u32 %p3, %r5, 0;
+    setp.eq.u32 %p3, %r2, 0;
     or.pred %p3, %p3, %p2;
     @!%p3 bra END;
     atom.global.add.u32 %r6, [%rd1], 1;

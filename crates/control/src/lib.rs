@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -114,6 +114,20 @@ impl Connection {
             Ok(Control::Refused(refused)) => Err(self.failure(Cause::Refused(refused.reason))),
             Ok(answer) => Ok(answer),
             Err(cause) => Err(self.failure(cause)),
+        }
+    }
+
+    /// Ends the connection, and with it its lease, and waits until the node has done so: what the lease held is free
+    /// when this returns.
+    pub fn close(mut self) {
+        let half_closed = match &self.stream {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+        };
+        let deadline = Instant::now() + ANSWER_TIME_MAX;
+        if half_closed.is_ok() {
+            // Ends with the node's end of file, or with an error: either way there is nothing left to wait for.
+            while self.stream.receive(self.decoder.space(READ_SIZE), deadline).is_ok() {}
         }
     }
 

@@ -52,6 +52,8 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
             Err(failure) => eprintln!("sluice: {failure}"),
         }
     }
+    // Whoever runs next finds the GPU free.
+    connection.close();
     Ok(child::exit_code(status))
 }
 
