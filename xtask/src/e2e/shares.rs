@@ -37,8 +37,9 @@ fn pair(left: Competitor<'_>, right: Competitor<'_>) -> Result<()> {
     // The same program has the same rate.
     let right_alone = if left.1 == right.1 { left_alone } else { rate_alone(&node, right.1)? };
     let start_at = now() + 3.0;
-    let programs = [left, right]
-        .map(|(share, kind)| compute(&node, &["-q", "-p", share, "--memory", "64MiB"], kind, SECONDS, start_at));
+    let programs = [left, right].map(|(share, kind)| {
+        compute(&node, &["-q", "-p", share, "--memory", "64MiB"], kind, SECONDS, start_at)
+    });
     let mut parts = [0.0; 2];
     for ((program, part), alone) in programs.into_iter().zip(&mut parts).zip([left_alone, right_alone]) {
         *part = finished(program?)? / SECONDS / alone;
