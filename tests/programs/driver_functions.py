@@ -15,7 +15,7 @@ from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint32,
 from driver import HEADER, allocate, attach, call, code_of, free, library
 
 INVALID_VALUE, NOT_FOUND, NOT_READY, INVALID_HANDLE = 1, 500, 600, 400
-PEER_ACCESS_UNSUPPORTED, PEER_ACCESS_NOT_ENABLED = 217, 705
+INVALID_DEVICE, PEER_ACCESS_NOT_ENABLED = 101, 705
 LEGACY, PER_THREAD = c_void_p(1), c_void_p(2)
 
 # Adds `value` to each of `count` words; `table` is a global that programs find by its name.
@@ -182,7 +182,7 @@ def contexts():
     call("cuCtxSetSharedMemConfig", 0)
     equal(out(c_int, "cuCtxGetSharedMemConfig"), 1, "banks of four bytes")
     call("cuCtxResetPersistingL2Cache")
-    refused(PEER_ACCESS_UNSUPPORTED, "cuCtxEnablePeerAccess", c_void_p(primary), 0)
+    refused(INVALID_DEVICE, "cuCtxEnablePeerAccess", c_void_p(primary), 0)
     refused(PEER_ACCESS_NOT_ENABLED, "cuCtxDisablePeerAccess", c_void_p(primary))
     heap = out(c_size_t, "cuCtxGetLimit", 2)
     call("cuCtxSetLimit", 2, size(heap * 2))

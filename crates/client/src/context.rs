@@ -349,12 +349,15 @@ pub(crate) unsafe fn cuCtxResetPersistingL2Cache() -> Result<(), CUresult> {
     current().map(drop)
 }
 
-/// As `cuDeviceCanAccessPeer` says: no device of a lease reaches into another.
+/// As `cuDeviceCanAccessPeer` says: no device of a lease reaches into another. One is no peer of itself.
 pub(crate) unsafe fn cuCtxEnablePeerAccess(peerContext: CUcontext, Flags: u32) -> Result<(), CUresult> {
     session::get()?;
-    current()?;
-    named(peerContext)?;
-    Err(if Flags == 0 { CUresult::PEER_ACCESS_UNSUPPORTED } else { CUresult::INVALID_VALUE })
+    let (here, peer) = (current()?, named(peerContext)?);
+    Err(match Flags {
+        0 if here.device == peer.device => CUresult::INVALID_DEVICE,
+        0 => CUresult::PEER_ACCESS_UNSUPPORTED,
+        _ => CUresult::INVALID_VALUE,
+    })
 }
 
 pub(crate) unsafe fn cuCtxDisablePeerAccess(peerContext: CUcontext) -> Result<(), CUresult> {

@@ -234,6 +234,19 @@ pub(crate) unsafe extern "C" fn cuCtxGetSharedMemConfig(place: *mut CUsharedconf
     })
 }
 
+/// Banks are four bytes wide on every device since compute capability 5.0.
+pub(crate) unsafe extern "C" fn cuCtxSetSharedMemConfig(config: CUsharedconfig) -> CUresult {
+    call(|| {
+        current_unchecked()?;
+        if config.name().is_some() { Ok(()) } else { Err(Status::INVALID_VALUE) }
+    })
+}
+
+/// There is no cache whose lines could persist.
+pub(crate) unsafe extern "C" fn cuCtxResetPersistingL2Cache() -> CUresult {
+    call(|| current_unchecked().map(drop))
+}
+
 pub(crate) unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) -> CUresult {
     call(|| {
         current_unchecked()?;
@@ -273,8 +286,9 @@ pub(crate) unsafe extern "C" fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u3
 
 pub(crate) unsafe extern "C" fn cuCtxDisablePeerAccess(peer: CUcontext) -> CUresult {
     call(|| {
-        current()?;
-        context::context(peer).map(drop)
+        let (own, peer) = (current()?, context::context(peer)?);
+        let same = own.device.ordinal == peer.device.ordinal;
+        if same { Err(Status::PEER_ACCESS_NOT_ENABLED) } else { Ok(()) }
     })
 }
 

@@ -441,6 +441,17 @@ pub(crate) unsafe extern "C" fn cuFuncSetCacheConfig(handle: CUfunction, config:
     })
 }
 
+pub(crate) unsafe extern "C" fn cuFuncSetSharedMemConfig(
+    handle: CUfunction,
+    config: sluice_cuda::CUsharedconfig,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        function(handle)?;
+        if config.name().is_some() { Ok(()) } else { Err(Status::INVALID_VALUE) }
+    })
+}
+
 pub(crate) unsafe extern "C" fn cuFuncGetModule(place: *mut CUmodule, handle: CUfunction) -> CUresult {
     call(|| {
         driver()?;
