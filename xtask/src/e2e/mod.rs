@@ -1,5 +1,6 @@
 //! End-to-end tests: whole programs, a node in another process, and everything between them as users have it.
 
+mod alone;
 mod bad_input;
 mod limits;
 mod namespaces;
@@ -26,7 +27,8 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     node::build()?;
     std::fs::create_dir_all(logs())?;
     programs::run(&wanted, all, tally);
-    for (name, test) in limits::TESTS.iter().chain(bad_input::TESTS).chain(shares::TESTS) {
+    for (name, test) in limits::TESTS.iter().chain(bad_input::TESTS).chain(alone::TESTS).chain(shares::TESTS)
+    {
         if wanted(name) {
             eprintln!("-- {name}");
             tally.record(name, test());
