@@ -133,11 +133,11 @@ impl<'a> BlockRun<'a> {
             }
         }
         let warps = self.shape.warps;
-        let (mut started, mut finished) = (0, 0);
-        // The first to yield keeps the siblings behind it waiting for a turn, so only then each gets memory of its own.
-        if !self.shape.code.traits.has_sync {
-            (started, finished) = self.run_one_by_one(frames)?;
-        }
+        let (mut started, mut finished);
+        (started, finished) = match self.shape.code.traits.has_sync {
+            false => self.run_one_by_one(frames)?,
+            true => (warps, self.run_in_phases(frames)?),
+        };
         while finished < warps {
             let mut progress = false;
             for warp in 0..warps {
@@ -152,7 +152,9 @@ impl<'a> BlockRun<'a> {
                     context
                 };
                 progress = true;
-                if self.resume(context)? {
+                let is_finished = self.resume(context)?;
+                self.park_whole(warp, context);
+                if is_finished {
                     self.finish(warp);
                     frames.give_back(context);
                     finished += 1;
@@ -192,6 +194,54 @@ impl<'a> BlockRun<'a> {
             warp += 1;
         }
         Ok((self.shape.warps, self.shape.warps))
+    }
+
+    /// Runs all warps from barrier to barrier, for as long as each comes to the next one as a whole. Returns how many
+    /// have finished when that ends; what has not is ready, waits at a barrier or for lanes of its own.
+    fn run_in_phases(&self, frames: &mut Frames) -> Result<u32, FaultKind> {
+        let contexts: Vec<*mut WarpContext> =
+            (0..self.shape.warps).map(|warp| self.start(warp, frames)).collect();
+        self.warps.borrow_mut().iter_mut().zip(&contexts).for_each(|(warp, &context)| warp.context = context);
+        loop {
+            let (mut arrived, mut finished) = (0, 0);
+            for &context in &contexts {
+                finished += u32::from(self.resume(context)?);
+                // SAFETY: the contexts are valid and ours.
+                arrived += u32::from(unsafe { (*context).resume_node } != 0);
+            }
+            if arrived == self.shape.warps && self.is_one_barrier(&contexts) {
+                if !self.control.at_safepoint() {
+                    return Err(FaultKind::Cancelled);
+                }
+                continue;
+            }
+            for (warp, &context) in contexts.iter().enumerate() {
+                self.park_whole(warp as u32, context);
+                // SAFETY: as above.
+                if unsafe { (*context).live } == 0 {
+                    self.finish(warp as u32);
+                    frames.give_back(context);
+                }
+            }
+            return Ok(finished);
+        }
+    }
+
+    fn is_one_barrier(&self, contexts: &[*mut WarpContext]) -> bool {
+        // SAFETY: the contexts are valid and ours.
+        contexts.windows(2).all(|pair| unsafe { (*pair[0]).resume_barrier == (*pair[1]).resume_barrier })
+    }
+
+    /// A warp that has come to a barrier as a whole is parked there, like one that comes in parts.
+    fn park_whole(&self, warp: u32, context: *mut WarpContext) {
+        // SAFETY: the context is valid and ours.
+        let (node, id, live) = unsafe {
+            let node = std::mem::take(&mut (*context).resume_node);
+            (node, (*context).resume_barrier, (*context).live)
+        };
+        if node != 0 {
+            self.arrive(id, 0, warp, Some(node), live, 0);
+        }
     }
 
     /// Remembers the memory of a warp that is to be resumed.
@@ -235,6 +285,7 @@ impl<'a> BlockRun<'a> {
             header.threads_left = 0;
             header.rotation = 0;
             header.force = 0;
+            header.resume_node = 0;
             header.ctaid = self.index;
             header.tid0 = self.thread(first_thread);
             if shape.code.traits.lane_tids {

@@ -34,6 +34,9 @@ pub(crate) struct WarpContext {
     pub fuel: u32,
     /// Which of several ready groups goes first: 0 is the lowest block.
     pub rotation: u32,
+    /// Not 0: all live lanes of the warp go on together at this node, behind barrier `resume_barrier`.
+    pub resume_node: u32,
+    pub resume_barrier: u32,
     /// Not 0: lanes that wait for others of their warp go on without them.
     pub force: u32,
     pub warp_index: u32,
@@ -65,6 +68,8 @@ pub(crate) mod status {
     pub(crate) const STOPPED: u32 = 0;
     /// Lanes are ready, but siblings should run first.
     pub(crate) const YIELDED: u32 = 1;
+    /// All live lanes have come to barrier [`super::WarpContext::resume_barrier`] of all threads together.
+    pub(crate) const AT_BARRIER: u32 = 3;
     /// Left through a fault; The block's run says which.
     pub(crate) const FAULTED: u32 = 2;
 }

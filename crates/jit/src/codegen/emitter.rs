@@ -16,7 +16,7 @@ use cranelift_codegen::ir::{
     Type as ClifType, Value as Clif, types,
 };
 use cranelift_frontend::FunctionBuilder;
-use sluice_ir::{BlockId, Inst, Kernel, Target, Terminator, Type, Value};
+use sluice_ir::{BarrierKind, BlockId, Inst, InstId, Kernel, Target, Terminator, Type, Value};
 
 use super::machine::Machine;
 use super::memory::Extent;
@@ -119,6 +119,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn entry(&mut self) {
+        self.resume();
         if !self.plan.rotates {
             self.b.ins().jump(self.dispatch, &[]);
             return;
@@ -131,6 +132,54 @@ impl<'a> Emitter<'a> {
         let blocks = self.b.ins().iconst(types::I32, i64::from(self.plan.frame.blocks));
         let node = self.call(runtime::rotate as *const (), &[self.ctx, blocks], Some(types::I32));
         self.enter_pending(node);
+    }
+
+    /// A warp that comes back whole from a barrier goes on where the barrier says.
+    fn resume(&mut self) {
+        let plan = self.plan;
+        let behind: Vec<usize> =
+            (0..plan.nodes.len()).filter(|&node| plan.nodes[node].behind.is_some()).collect();
+        let (Some(&first), Some(&last)) = (behind.first(), behind.last()) else { return };
+        let resume_node = self.field(types::I32, offset_of!(WarpContext, resume_node));
+        let (whole, other) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(resume_node, whole, &[], other, &[]);
+        self.b.switch_to_block(whole);
+        let none = self.b.ins().iconst(types::I32, 0);
+        self.set_field(none, offset_of!(WarpContext, resume_node));
+        let live = self.field(types::I32, offset_of!(WarpContext, live));
+        let live = [BlockArg::Value(live)];
+        if first == last {
+            self.b.ins().jump(self.nodes[first], &live);
+        } else {
+            let calls: Vec<_> =
+                (first..=last).map(|node| self.b.func.dfg.block_call(self.nodes[node], &live)).collect();
+            let table = self.b.create_jump_table(JumpTableData::new(calls[0], &calls));
+            let index = self.b.ins().iadd_imm_s(resume_node, -(first as i64));
+            self.b.ins().br_table(index, table);
+        }
+        self.b.switch_to_block(other);
+    }
+
+    /// At a barrier of all threads: if all live lanes are here, the warp leaves as a whole.
+    fn park_all(&mut self, barrier: InstId, node: u32) {
+        let Inst::Barrier { kind: BarrierKind::Sync, id, count: None, .. } = self.kernel.inst(barrier).inst
+        else {
+            return;
+        };
+        if self.plan.is_varying(id) {
+            return;
+        }
+        let id = self.uniform(id);
+        let live = self.field(types::I32, offset_of!(WarpContext, live));
+        let is_whole = self.b.ins().icmp(IntCC::Equal, self.mask, live);
+        let (whole, part) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(is_whole, whole, &[], part, &[]);
+        self.b.switch_to_block(whole);
+        let node = self.b.ins().iconst(types::I32, i64::from(node));
+        self.set_field(node, offset_of!(WarpContext, resume_node));
+        self.set_field(id, offset_of!(WarpContext, resume_barrier));
+        self.return_status(status::AT_BARRIER);
+        self.b.switch_to_block(part);
     }
 
     fn dispatcher(&mut self) {
@@ -301,6 +350,7 @@ impl<'a> Emitter<'a> {
         let plan = self.plan;
         let node = &plan.nodes[number as usize];
         if let Some(barrier) = node.barrier {
+            self.park_all(barrier, number + 1);
             self.park(barrier, number + 1);
             self.b.ins().jump(self.dispatch, &[]);
             return;

@@ -4,7 +4,9 @@
 //! predicate is a lane of all ones or zeros. [`super::chunks`] says what may be asked of vectors.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::{Endianness, InstBuilder, MemFlagsData, Type as ClifType, Value as Clif, types};
+use cranelift_codegen::ir::{
+    Endianness, InstBuilder, InstructionData, MemFlagsData, Opcode, Type as ClifType, Value as Clif, types,
+};
 use sluice_ir::{BinaryOp, ConvertOp, FloatCond, FloatOp, Inst, IntCond, Rounding, Type, UnaryOp};
 
 use super::emitter::Emitter;
@@ -206,6 +208,17 @@ impl Emitter<'_> {
 
     /// Total division: all ones by zero (the dividend as remainder), and `MIN / -1` wraps.
     fn divide(&mut self, op: BinaryOp, ty: Type, a: Clif, b: Clif) -> Clif {
+        if let Some(divisor) = self.known_constant(b)
+            && divisor != 0
+            && divisor as u64 & ty.mask() != ty.mask()
+        {
+            return match op {
+                BinaryOp::DivU => self.b.ins().udiv(a, b),
+                BinaryOp::RemU => self.b.ins().urem(a, b),
+                BinaryOp::DivS => self.b.ins().sdiv(a, b),
+                _ => self.b.ins().srem(a, b),
+            };
+        }
         let clif = clif_type(ty);
         let one = self.b.ins().iconst(clif, 1);
         let by_zero = self.b.ins().icmp_imm_u(IntCC::Equal, b, 0);
@@ -240,11 +253,19 @@ impl Emitter<'_> {
         }
     }
 
+    /// The number that an operand is known to be.
+    fn known_constant(&self, value: Clif) -> Option<i64> {
+        let inst = self.b.func.dfg.value_def(value).inst()?;
+        match self.b.func.dfg.insts[inst] {
+            InstructionData::UnaryImm { opcode: Opcode::Iconst, imm } => Some(imm.bits()),
+            _ => None,
+        }
+    }
+
     /// Shifts by an I32 amount; amounts beyond the width shift everything out.
     fn shift(&mut self, op: BinaryOp, ty: Type, a: Clif, amount: Clif) -> Clif {
         let bits = i64::from(ty.bits());
-        if self.b.func.dfg.value_type(a).is_vector() {
-            // Constant and below the width: see `chunks`.
+        if self.known_constant(amount).is_some_and(|amount| (0..bits).contains(&amount)) {
             return match op {
                 BinaryOp::Shl => self.b.ins().ishl(a, amount),
                 BinaryOp::ShrU => self.b.ins().ushr(a, amount),

@@ -21,6 +21,8 @@ pub(crate) struct Device {
 const RANGE_BYTES: usize = 1 << 32;
 const ARENA_BYTES: u64 = 256 << 20;
 const PAGE: u64 = 4096;
+/// Buffers of at least this many bytes start at a multiple of it.
+const HUGE_PAGE: u64 = 2 << 20;
 
 impl Device {
     pub(crate) fn new(threads: usize) -> Device {
@@ -46,7 +48,8 @@ impl Device {
 
     /// A buffer with this content; an unmapped page follows it.
     pub(crate) fn buffer(&mut self, content: &[u8]) -> u64 {
-        let address = self.next;
+        let is_large = content.len() as u64 >= HUGE_PAGE;
+        let address = if is_large { self.next.next_multiple_of(HUGE_PAGE) } else { self.next };
         let len = (content.len() as u64).next_multiple_of(PAGE).max(PAGE);
         open(address..address + len);
         self.next = address + len + PAGE;
@@ -110,6 +113,9 @@ fn open(range: Range<u64>) {
     // SAFETY: inside the test's own reservation.
     let result = unsafe { libc::mprotect(start, len, libc::PROT_READ | libc::PROT_WRITE) };
     assert_eq!(result, 0);
+    // As the driver does it; where there are no huge pages, small ones do.
+    // SAFETY: as above.
+    unsafe { libc::madvise(start, len, libc::MADV_HUGEPAGE) };
 }
 
 /// The kernel `entry` of a PTX text, ready for a back end.
