@@ -1,6 +1,8 @@
 //! A node in a process of its own, for the time of a demo, a test or a measurement.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -46,11 +48,17 @@ impl Node {
 
     /// As `start`, with the whole command given (it may enter namespaces first).
     pub(crate) fn start_command(command: &mut Command) -> Result<Node> {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| process::show(command))?;
+        let log = File::options().create(true).append(true).open(log())?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        // A test run that is killed takes its nodes along.
+        // SAFETY: between fork and exec the closure makes one system call and touches no memory.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+                Ok(())
+            })
+        };
+        let mut child = command.spawn().with_context(|| process::show(command))?;
         let stdout = child.stdout.take().expect("piped above");
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
