@@ -48,8 +48,8 @@ impl Node {
 
     /// As `start`, with the whole command given (it may enter namespaces first).
     pub(crate) fn start_command(command: &mut Command) -> Result<Node> {
-        let log = File::options().create(true).append(true).open(log())?;
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let messages = File::options().create(true).append(true).open(log())?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(messages);
         // A test run that is killed takes its nodes along.
         // SAFETY: between fork and exec the closure makes one system call and touches no memory.
         unsafe {
