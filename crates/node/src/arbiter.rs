@@ -14,9 +14,9 @@
 //! A lease has a *virtual time*: the GPU time its sessions have used, divided by its share. The turn goes to the
 //! waiting lease with the least virtual time, so debt and credit carry over from turn to turn by themselves, and
 //! a lease that waits alone gets everything (work-conserving). A lease that comes back from idleness is lifted to
-//! one quantum behind those that ran meanwhile: being idle earns no more credit than that. The holder keeps the
-//! turn past its quantum as long as it is still owed more than the others, so a 90/10 pair hands over twice
-//! per 10 quanta and not 10 times.
+//! one quantum behind those that ran meanwhile: being idle earns no more credit than that. The holder may get one
+//! quantum ahead of those that wait, so a backlogged 90/10 pair hands over rarely, and a session that waits for each
+//! of its short kernels gets the turn back soon, as long as it is owed time.
 //!
 //! A hard cap is a token bucket on top: GPU time flows in at the rate of the share, at most one quantum is kept.
 
@@ -45,15 +45,17 @@ pub struct Weight {
 /// How long turns last.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// A turn that somebody else waits for ends after this long.
+    /// How far sessions may get ahead of each other: the usual length of a turn that somebody else waits for.
     pub quantum_ns: u64,
+    /// No turn is shorter, unless its holder has no work.
+    pub slice_min_ns: u64,
     /// A recalled holder that has not given the turn back after this long no longer keeps the others waiting.
     pub overrun_ns: u64,
 }
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { quantum_ns: 5_000_000, overrun_ns: 250_000_000 }
+        Pace { quantum_ns: 5_000_000, slice_min_ns: 1_000_000, overrun_ns: 250_000_000 }
     }
 }
 
@@ -271,25 +273,33 @@ impl Arbiter {
         [capped_ns, fair_ns].into_iter().flatten().min()
     }
 
+    /// The holder may get one quantum ahead of whoever waits. One that is owed more gets the turn sooner, after
+    /// `slice_min_ns` at the soonest.
     fn fair_end(&self, since_ns: u64, now_ns: u64, holder: SessionKey) -> Option<u64> {
-        let quantum_end_ns = since_ns + self.pace.quantum_ns;
+        let Pace { quantum_ns, slice_min_ns, .. } = self.pace;
         let own_key = self.sessions[&holder].lease;
         let own = &self.leases[&own_key];
-        let mut end: Option<u64> = None;
-        for (_, waiting) in self.waiting() {
+        let own_now = own.virtual_time + own.weight.virtual_ns(now_ns.saturating_sub(since_ns));
+        let end_for = |waiting: &Session| {
             let lease = &self.leases[&waiting.lease];
-            let end_ns = if !lease.may_run(now_ns, self.pace.quantum_ns) {
-                lease.runnable_at(self.pace.quantum_ns).max(quantum_end_ns)
-            } else if waiting.lease == own_key || lease.arriving {
-                quantum_end_ns
-            } else {
-                // Until the holder has caught up with the lease that is owed most.
-                let behind = (lease.virtual_time - own.virtual_time).max(0);
-                quantum_end_ns.max(since_ns + own.weight.real_ns(behind))
+            if waiting.lease == own_key {
+                return since_ns + quantum_ns;
+            }
+            let owed_since = match lease.arriving {
+                true => lease.virtual_time.max(own_now - lease.weight.virtual_ns(quantum_ns)),
+                false => lease.virtual_time,
             };
-            end = Some(end.map_or(end_ns, |e| e.min(end_ns)));
-        }
-        end
+            let ahead_ns = own.weight.signed_real_ns(owed_since - own.virtual_time);
+            let slice_ns = (ahead_ns + i128::from(quantum_ns)).max(i128::from(slice_min_ns));
+            let fair_ns = since_ns.saturating_add(u64::try_from(slice_ns).unwrap_or(u64::MAX / 2));
+            // One that has used up its cap disturbs nobody until it may run.
+            if lease.may_run(now_ns, quantum_ns) {
+                fair_ns
+            } else {
+                fair_ns.max(lease.runnable_at(quantum_ns))
+            }
+        };
+        self.waiting().map(|(_, waiting)| end_for(waiting)).min()
     }
 
     fn grant_next(&mut self, now_ns: u64, decision: &mut Decision) {
@@ -361,8 +371,11 @@ impl Weight {
 
     /// The inverse of [`Weight::virtual_ns`].
     fn real_ns(self, virtual_ns: i128) -> u64 {
-        let real = virtual_ns * i128::from(self.share_ppm) / i128::from(PPM);
-        real.clamp(0, i128::from(u64::MAX / 4)) as u64
+        self.signed_real_ns(virtual_ns).clamp(0, i128::from(u64::MAX / 4)) as u64
+    }
+
+    fn signed_real_ns(self, virtual_ns: i128) -> i128 {
+        virtual_ns * i128::from(self.share_ppm) / i128::from(PPM)
     }
 }
 

@@ -185,22 +185,42 @@ fn may_block(op: Op) -> bool {
 
 /// Whether a command gives the GPU work, which needs the turn.
 fn gives_work(op: Op) -> bool {
-    matches!(
-        op.target(),
-        Some(Target::Driver(
-            Fn::cuLaunchKernel
-                | Fn::cuLaunchKernelEx
-                | Fn::cuGraphLaunch
-                | Fn::cuMemcpyHtoDAsync_v2
-                | Fn::cuMemcpyDtoH_v2
-                | Fn::cuMemcpyDtoHAsync_v2
-                | Fn::cuMemcpyDtoDAsync_v2
-                | Fn::cuMemcpy3DAsync_v2
-                | Fn::cuMemsetD8Async
-                | Fn::cuMemsetD16Async
-                | Fn::cuMemsetD32Async
-        ))
-    )
+    GIVES_WORK[op.0 as usize]
+}
+
+/// Copies, fills and launches, known by their names: a function that joins the list joins its family.
+static GIVES_WORK: [bool; 1 << 16] = {
+    let mut gives_work = [false; 1 << 16];
+    macro_rules! note {
+        ($($name:ident)*) => {
+            $(gives_work[<commands::$name as Command>::OP.0 as usize] = is_work(stringify!($name));)*
+        };
+    }
+    for_each_command!(note);
+    gives_work
+};
+
+const fn is_work(name: &str) -> bool {
+    let families = ["cuMemcpy", "cuMemset", "cuLaunchKernel", "cuLaunchCooperative", "cuGraphLaunch"];
+    let mut i = 0;
+    while i < families.len() {
+        if starts_with(name.as_bytes(), families[i].as_bytes()) {
+            return true;
+        }
+        i += 1;
+    }
+    false
+}
+
+const fn starts_with(text: &[u8], start: &[u8]) -> bool {
+    let mut i = 0;
+    while i < start.len() {
+        if i == text.len() || text[i] != start[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
 }
 
 #[cfg(test)]
@@ -212,6 +232,8 @@ mod tests {
         assert!(waits(Op::of(Fn::cuStreamSynchronize)) && may_block(Op::of(Fn::cuStreamSynchronize)));
         assert!(waits(Op::of(Fn::cuEventQuery)) && !may_block(Op::of(Fn::cuEventQuery)));
         assert!(!waits(Op::of(Fn::cuLaunchKernel)) && gives_work(Op::of(Fn::cuLaunchKernel)));
+        assert!(gives_work(Op::of(Fn::cuMemcpyDtoH_v2)) && gives_work(Op::of(Fn::cuMemsetD8Async)));
+        assert!(!gives_work(Op::of(Fn::cuLaunchHostFunc)) && !gives_work(Op::of(Fn::cuEventRecord)));
         assert!(!waits(Op(u16::MAX)));
     }
 }

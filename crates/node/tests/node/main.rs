@@ -5,6 +5,7 @@
 #![allow(non_snake_case)] // fields of commands bear CUDA's names
 
 mod raw;
+mod shares;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -48,10 +49,30 @@ again:
 }
 ";
 
+/// Counts down for a while on all lanes.
+const SPIN: &str = "
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry spin(.param .u64 rounds) {
+    .reg .u64 %rd<2>;
+    .reg .pred %p;
+    ld.param.u64 %rd1, [rounds];
+again:
+    sub.u64 %rd1, %rd1, 1;
+    setp.ne.u64 %p, %rd1, 0;
+    @%p bra again;
+    ret;
+}
+";
+
 fn main() {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     if arguments.first().is_some_and(|first| first == "worker") {
         sluice_worker::main(&arguments[1..]);
+    }
+    if arguments.first().is_some_and(|first| first == "--shares") {
+        return shares::print(&TestNode::start());
     }
     let filter = arguments.iter().filter_map(|a| a.to_str()).find(|a| !a.starts_with('-'));
     let mut failed = 0;
