@@ -98,6 +98,7 @@ impl Inbox {
             Kind::HostWrite => self.land(&decode(frame.payload)?)?,
             Kind::HostCall => self.host_calls.push(decode::<HostCall>(frame.payload)?.ticket),
             Kind::Sticky => return decode(frame.payload).map(Some),
+            Kind::Output => print(frame.payload),
             kind @ (Kind::Command | Kind::Control) => return Err(WireError::FrameKind(kind as u8)),
         }
         Ok(None)
@@ -127,6 +128,20 @@ fn read_answer(payload: &[u8]) -> Result<Answer, WireError> {
     let mut reader = Reader::new(payload);
     let head = ReplyHead::decode(&mut reader)?;
     Ok(Answer { result: CUresult(head.result), payload: payload[size_of::<i32>()..].to_vec() })
+}
+
+/// Writes what device code printed to the program's standard output, as CUDA does when somebody synchronises.
+fn print(mut text: &[u8]) {
+    while !text.is_empty() {
+        // SAFETY: the pointer and length describe `text`.
+        let written = unsafe { libc::write(libc::STDOUT_FILENO, text.as_ptr().cast(), text.len()) };
+        match usize::try_from(written) {
+            Ok(count) => text = &text[count..],
+            Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+            // A closed standard output is the program's choice.
+            Err(_) => return,
+        }
+    }
 }
 
 #[cfg(test)]

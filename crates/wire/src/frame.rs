@@ -34,14 +34,24 @@ pub enum Kind {
     Sticky = 5,
     /// Both ways, outside sessions: a message of the module `control`, whose number is `op`.
     Control = 6,
+    /// Worker to client: what device code printed, as it is; for the program's standard output.
+    Output = 7,
 }
 
 impl Kind {
     fn from_number(number: u8) -> Result<Kind, WireError> {
-        [Kind::Command, Kind::Reply, Kind::HostWrite, Kind::HostCall, Kind::Sticky, Kind::Control]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
-            .ok_or(WireError::FrameKind(number))
+        [
+            Kind::Command,
+            Kind::Reply,
+            Kind::HostWrite,
+            Kind::HostCall,
+            Kind::Sticky,
+            Kind::Control,
+            Kind::Output,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == number)
+        .ok_or(WireError::FrameKind(number))
     }
 }
 

@@ -10,7 +10,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use sluice_wire::{Encode, FRAME_SIZE_MAX, Header, HostCall, Kind, ReplyHead, Sticky, WireError};
+use sluice_wire::{
+    BULK_SIZE_MAX, Encode, FRAME_SIZE_MAX, Header, HostCall, Kind, ReplyHead, Sticky, WireError,
+};
 
 use crate::counters::CounterPage;
 use crate::staging::Staged;
@@ -29,6 +31,20 @@ pub(crate) enum Push {
     Data { ticket: u64, offset: u64, bytes: Staged },
     /// A stream has come to a host function.
     Call { ticket: u64 },
+    /// Device code has printed this.
+    Output(Vec<u8>),
+}
+
+/// Most bytes of text that wait for the client.
+const TEXT_MAX: usize = 8 << 20;
+
+impl Push {
+    fn text_bytes(&self) -> usize {
+        match self {
+            Push::Output(text) => text.len(),
+            Push::Data { .. } | Push::Call { .. } => 0,
+        }
+    }
 }
 
 struct Socket {
@@ -68,6 +84,23 @@ impl Outbox {
         let header = Header { kind: Kind::Sticky, ..command };
         let message = Sticky { result, op: command.op, text: text.to_owned() };
         self.flush_pushes()?.send(&self.counters, header, &[], |out| message.encode(out))
+    }
+
+    /// Queues what device code has printed. Text that the client does not take is dropped beyond a bound, as CUDA's
+    /// own buffer drops it.
+    pub(crate) fn print(&self, text: &[u8]) {
+        let mut pushes = self.lock_pushes();
+        for piece in text.chunks(BULK_SIZE_MAX) {
+            let waiting: usize = pushes.iter().map(Push::text_bytes).sum();
+            match pushes.back_mut() {
+                _ if waiting + piece.len() > TEXT_MAX => break,
+                Some(Push::Output(last)) if last.len() + piece.len() <= BULK_SIZE_MAX => {
+                    last.extend_from_slice(piece)
+                }
+                _ => pushes.push_back(Push::Output(piece.to_vec())),
+            }
+        }
+        self.pushed.notify_one();
     }
 
     /// Queues what a callback has; never blocks on the client.
@@ -122,6 +155,7 @@ impl Socket {
                 let message = HostCall { ticket: *ticket };
                 self.send(counters, header(Kind::HostCall), &[], |out| message.encode(out))
             }
+            Push::Output(text) => self.send(counters, header(Kind::Output), text, |_| ()),
         }
     }
 

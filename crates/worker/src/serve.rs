@@ -131,6 +131,8 @@ fn run(
     let queue = Arc::new(Queue::default());
     let (submitting, submitted) = (Arc::clone(&session), Arc::clone(&queue));
     ending::spawn("submit", move || pipeline::submit(&submitting, &submitted));
+    let printed = Arc::clone(&session.outbox);
+    sluice_softgpu::set_output(Arc::new(move |text| printed.print(text)));
     let pushing = Arc::clone(&session.outbox);
     ending::spawn("push", move || {
         let _ = pushing.run();
