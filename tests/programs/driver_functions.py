@@ -140,6 +140,9 @@ def devices():
     equal(properties[0], attribute(1, device), "threads per block")
     equal(properties[9], attribute(10, device), "warp size")
     equal(out(c_int, "cuDeviceCanAccessPeer", device, device), 0)
+    luid, mask = ctypes.create_string_buffer(8), c_uint32()
+    code_of("cuDeviceGetLuid", luid, byref(mask), device)
+    refused(INVALID_DEVICE, "cuDeviceGet", byref(c_int()), 64)
     pool, default = c_void_p(), c_void_p()
     call("cuDeviceGetDefaultMemPool", byref(default), device)
     call("cuDeviceGetMemPool", byref(pool), device)
@@ -191,6 +194,9 @@ def contexts():
     equal(out(c_void_p, "cuCtxGetCurrent"), primary)
     call("cuCtxCreate_v4", byref(context), None, 0, device)
     call("cuCtxDestroy", context)
+    call("cuCtxPushCurrent", c_void_p(primary))
+    call("cuCtxPopCurrent", byref(popped))
+    equal(popped.value, primary)
     least, greatest = c_int(), c_int()
     call("cuCtxGetStreamPriorityRange", byref(least), byref(greatest))
     assert least.value >= greatest.value
@@ -307,6 +313,11 @@ def host_memory():
     call("cuStreamSynchronize", None)
     equal(ctypes.string_at(pinned.value, 4096), b"\7" * 4096)
     call("cuMemFreeHost", pinned)
+    mapped = c_uint64()
+    call("cuMemHostAlloc", byref(pinned), size(4096), 2)
+    if code_of("cuMemHostGetDevicePointer_v2", byref(mapped), pinned, 0) == 0:
+        equal(out(c_int, "cuPointerGetAttribute", 2, mapped), 1, "mapped host memory")
+    call("cuMemFreeHost", pinned)
     free(device)
     page = ctypes.create_string_buffer(3 * 4096)
     start = (ctypes.addressof(page) + 4095) & ~4095
@@ -412,6 +423,11 @@ def streams_and_events():
         pass
     call("cuStreamWriteValue32_v2", stream, address(place), 77, 0)
     call("cuStreamWaitValue32_v2", stream, address(place), 77, 1)
+    equal(out(c_int, "cuStreamGetDevice", stream, first=False), out(c_int, "cuCtxGetDevice"))
+    context, green = c_void_p(), c_void_p(1)
+    call("cuStreamGetCtx_v2", stream, byref(context), byref(green))
+    equal((context.value, green.value), (out(c_void_p, "cuCtxGetCurrent"), None))
+    equal(out(c_void_p, "cuStreamGetGreenCtx", stream, first=False), None)
     call("cuStreamWriteValue64_v2", stream, address(place + 8), c_uint64(1 << 40), 0)
     call("cuStreamWaitValue64_v2", stream, address(place + 8), c_uint64(1 << 40), 1)
     call("cuStreamSynchronize", stream)
@@ -518,6 +534,23 @@ def graphs():
     call("cuGraphLaunch", executable, stream)
     call("cuStreamSynchronize", stream)
     equal(words(place, 100), [7] * 100)
+    outer, event = c_void_p(), c_void_p()
+    nodes = [c_void_p() for _ in range(3)]
+    call("cuEventCreate", byref(event), 0)
+    call("cuGraphCreate", byref(outer), 0)
+    call("cuGraphAddChildGraphNode", byref(nodes[0]), outer, None, size(0), clone)
+    call("cuGraphAddEventRecordNode", byref(nodes[1]), outer, byref(nodes[0]), size(1), event)
+    call("cuGraphAddEventWaitNode", byref(nodes[2]), outer, byref(nodes[1]), size(1), event)
+    whole = c_void_p()
+    call("cuGraphInstantiateWithFlags", byref(whole), outer, c_uint64(0))
+    call("cuMemsetD8_v2", address(place), c_ubyte(0), size(400))
+    call("cuGraphLaunch", whole, stream)
+    call("cuEventSynchronize", event)
+    call("cuStreamSynchronize", stream)
+    equal(words(place, 100), [7] * 100, "a graph in a graph")
+    call("cuGraphExecDestroy", whole)
+    call("cuGraphDestroy", outer)
+    call("cuEventDestroy_v2", event)
     for name, handle in [("cuGraphExecDestroy", executable), ("cuGraphDestroy", clone), ("cuGraphDestroy", graph)]:
         call(name, handle)
     call("cuStreamDestroy_v2", stream)
@@ -535,6 +568,10 @@ def captures():
     call("cuStreamCreate", byref(stream), 1)
     call("cuStreamBeginCapture_v2", stream, 0)
     equal(capture_status(stream), 1, "capturing")
+    for name, more in [("cuStreamGetCaptureInfo_v2", 3), ("cuStreamGetCaptureInfo_v3", 4)]:
+        status = c_int()
+        call(name, stream, byref(status), *([None] * (more + 1)))
+        equal(status.value, 1, name)
     equal(out(c_int, "cuStreamIsCapturing", stream, first=False), 1)
     call("cuMemsetD32Async", address(place), 3, size(16), stream)
     call("cuStreamEndCapture", stream, byref(graph))
@@ -565,8 +602,25 @@ def pools():
     call("cuMemFreeAsync", place, None)
     call("cuStreamSynchronize", None)
     call("cuMemPoolTrimTo", pool, size(0))
+    call("cuMemPoolSetAccess", pool, (c_int * 3)(1, 0, 3), size(1))
+    equal(out(c_int, "cuMemPoolGetAccess", pool, (c_int * 2)(1, 0)), 3, "read and write")
     equal(out(c_uint64, "cuMemPoolGetAttribute", pool, 7, first=False), 0)
     call("cuMemPoolDestroy", pool)
+
+
+@section
+def primary_context_is_reset():
+    """What belongs to a context ends with it; a new one starts afresh."""
+    device = out(c_int, "cuCtxGetDevice")
+    lost = allocate(64)
+    call("cuDevicePrimaryCtxReset_v2", device)
+    call("cuDevicePrimaryCtxSetFlags_v2", device, 4)
+    context = c_void_p()
+    call("cuDevicePrimaryCtxRetain", byref(context), device)
+    call("cuCtxSetCurrent", context)
+    equal(out(c_uint32, "cuCtxGetFlags") & 7, 4, "scheduling flag")
+    refused(INVALID_VALUE, "cuMemFree_v2", address(lost))
+    free(allocate(64))
 
 
 @section
