@@ -11,7 +11,7 @@
 use std::ffi::c_void;
 
 use sluice_cuda::*;
-use sluice_wire::{BULK_SIZE_MAX, DevicePtr, commands};
+use sluice_wire::{BULK_SIZE_MAX, DevicePtr, StreamId, commands};
 
 use crate::inbox::Sink;
 use crate::issue::Issue;
@@ -33,6 +33,17 @@ pub(crate) fn landing(dst: u64, bytes: usize, asynchronous: bool) -> Landing {
     if asynchronous && host_memory::is_pinned(dst, bytes as u64) { Landing::Later } else { Landing::Now }
 }
 
+/// The stream of a copy between this machine and the device. In a graph such a copy would have to happen again at each
+/// launch, with the data of that moment, which the node does not have.
+fn stream_across(session: &Session, stream: CUstream) -> Result<StreamId, CUresult> {
+    let id = session.find(stream)?;
+    if stream::is_capturing(stream) {
+        crate::say_once!("copies between host and device cannot be captured into a graph yet");
+        return Err(CUresult::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    Ok(id)
+}
+
 /// # Safety
 /// `src` is valid for reading `bytes` bytes.
 pub(crate) unsafe fn to_device(
@@ -42,7 +53,7 @@ pub(crate) unsafe fn to_device(
     bytes: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    let hStream = session.find(stream)?;
+    let hStream = stream_across(session, stream)?;
     session.range(dst, bytes as u64)?;
     if bytes == 0 {
         return Ok(());
@@ -70,7 +81,7 @@ pub(crate) unsafe fn from_device(
     bytes: usize,
     stream: CUstream,
 ) -> Result<u64, CUresult> {
-    let hStream = session.find(stream)?;
+    let hStream = stream_across(session, stream)?;
     let srcDevice = session.range(src, bytes as u64)?;
     if dst.is_null() {
         return Err(CUresult::INVALID_VALUE);

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_void};
 
 use sluice_cuda::*;
+use sluice_image::pointer::Located;
 use sluice_image::{ComputeCapability, Image, ImageError};
 use sluice_wire::control::DeviceSnapshot;
 
@@ -15,15 +16,9 @@ const NO_PTX: &str = "the software GPU runs PTX, and this image has none that fi
 ///
 /// # Safety
 /// `image` is what a program may pass to `cuModuleLoadData`.
-pub(crate) unsafe fn at<'a>(image: *const c_void) -> Result<&'a [u8], CUresult> {
+pub(crate) unsafe fn at<'a>(image: *const c_void) -> Result<Located<'a>, CUresult> {
     // SAFETY: the caller vouches for the image.
-    let located = unsafe { sluice_image::pointer::locate(image) }.map_err(code)?;
-    if !located.parts.is_empty() {
-        crate::say_once!(
-            "this program is linked from relocatable device code (nvcc -rdc=true): its PTX is not joined yet"
-        );
-    }
-    Ok(located.image)
+    unsafe { sluice_image::pointer::locate(image) }.map_err(code)
 }
 
 pub(crate) fn read_file(path: &CStr) -> Result<Vec<u8>, CUresult> {
@@ -33,12 +28,24 @@ pub(crate) fn read_file(path: &CStr) -> Result<Vec<u8>, CUresult> {
 
 /// The part of an image that a device can run: for a software GPU its PTX, else all of it.
 pub(crate) fn for_device<'a>(
-    bytes: &'a [u8],
+    located: &Located<'a>,
     device: &DeviceSnapshot,
     log: &mut JitLog,
 ) -> Result<Cow<'a, [u8]>, CUresult> {
     let (major, minor) = device.compute_capability();
     let capability = ComputeCapability { major: major as u32, minor: minor as u32 };
+    let bytes = match located.parts[..] {
+        [only] if device.is_software => only,
+        [_, _, ..] if device.is_software => {
+            crate::say_once!(
+                "programs linked from several files of relocatable device code (nvcc -rdc=true) are not supported \
+                 on a software GPU yet; build without -rdc=true"
+            );
+            return Err(CUresult::NO_BINARY_FOR_GPU);
+        }
+        // A GPU that the program was linked for runs what the linker made.
+        _ => located.image,
+    };
     let part = match Image::parse(bytes) {
         Ok(Image::Ptx(text)) => Ok(Cow::Borrowed(text)),
         Ok(Image::Elf(_)) if device.is_software => {

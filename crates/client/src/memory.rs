@@ -19,7 +19,7 @@ use crate::addresses::{Allocation, Space};
 use crate::context::Context;
 use crate::issue::Issue;
 use crate::session::Session;
-use crate::{context, out, session};
+use crate::{context, out, session, stream};
 
 /// What a device's memory holds, by the rules of who names addresses.
 #[derive(Debug)]
@@ -73,6 +73,11 @@ impl Memory {
         let (_, allocation) = self.freed_later.swap_remove(index);
         self.freed_later_bytes -= allocation.bytes;
         Some(allocation.start)
+    }
+
+    fn free_later(&mut self, stream: CUstream, allocation: Allocation) {
+        self.freed_later.push((stream, allocation));
+        self.freed_later_bytes += allocation.bytes;
     }
 
     fn count_pool(&mut self, bytes: u64) {
@@ -240,6 +245,11 @@ pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> Result<(), CUresult> {
     if allocation.start != dptr {
         return Err(CUresult::INVALID_VALUE);
     }
+    if stream::some_capture() {
+        // A wait would end the capture. The memory comes back with the next wait that somebody needs.
+        session.memory(device)?.free_later(CUstream::NULL, allocation);
+        return Ok(());
+    }
     session.wait_for_device()?;
     session.release(&mut *session.memory(device)?, dptr).map(drop)
 }
@@ -303,8 +313,7 @@ pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> Res
         if memory.freed_later.iter().any(|(_, freed)| freed.start == dptr) {
             return Err(CUresult::INVALID_VALUE);
         }
-        memory.freed_later.push((hStream, allocation));
-        memory.freed_later_bytes += allocation.bytes;
+        memory.free_later(hStream, allocation);
         memory.pool_used = memory.pool_used.saturating_sub(allocation.bytes);
         memory.freed_later_bytes > FREED_LATER_MAX
     };

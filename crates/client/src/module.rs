@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
+use sluice_image::pointer::Located;
 use sluice_wire::{BULK_SIZE_MAX, FunctionId, ImageHash, ModuleId, commands};
 
 use crate::ids::{self, Kind, Table};
@@ -196,7 +197,7 @@ impl Function {
 
 impl Session {
     /// Loads an image and gives it a handle.
-    fn load(&self, owner: Owner, image: &[u8], log: &mut JitLog) -> Result<u64, CUresult> {
+    fn load(&self, owner: Owner, image: &Located<'_>, log: &mut JitLog) -> Result<u64, CUresult> {
         let (context, device) = match owner {
             Owner::Context => {
                 let context = context::current()?;
@@ -333,7 +334,7 @@ unsafe fn load_file(owner: Owner, module: *mut CUmodule, fname: *const c_char) -
     wanted(module)?;
     // SAFETY: the caller passes a string.
     let image = image::read_file(unsafe { text(fname)? })?;
-    let handle = session.load(owner, &image, &mut JitLog::none())?;
+    let handle = session.load(owner, &Located { image: &image, parts: Vec::new() }, &mut JitLog::none())?;
     // SAFETY: not null, and the caller's to be written.
     unsafe { out::write(module, CUmodule(handle as usize)) }
 }
@@ -352,7 +353,7 @@ unsafe fn load_data(
     // SAFETY: the caller passes an image, and arrays of `count` options.
     let handle = unsafe {
         let mut log = JitLog::from_options(count, names, values);
-        session.load(owner, image::at(image)?, &mut log)?
+        session.load(owner, &image::at(image)?, &mut log)?
     };
     // SAFETY: not null, and the caller's to be written.
     unsafe { out::write(module, CUmodule(handle as usize)) }

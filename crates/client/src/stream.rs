@@ -31,6 +31,8 @@ struct Capture {
 static STREAMS: Table<Stream> = Table::new();
 /// How many non-blocking streams exist.
 static FREE_STREAMS: AtomicU64 = AtomicU64::new(0);
+/// How many captures have begun and not ended.
+static CAPTURES: AtomicU64 = AtomicU64::new(0);
 static NEXT_CAPTURE: AtomicU64 = AtomicU64::new(1);
 
 /// Whether a handle names a stream; the two default streams always exist.
@@ -48,6 +50,16 @@ fn find(stream: CUstream) -> Result<Option<Arc<Stream>>, CUresult> {
         return Ok(None);
     }
     STREAMS.get(stream.0 as u64).map(Some).ok_or(CUresult::INVALID_HANDLE)
+}
+
+/// Whether a handle names a stream that is being captured.
+pub(crate) fn is_capturing(stream: CUstream) -> bool {
+    some_capture() && find(stream).ok().flatten().is_some_and(|stream| stream.capture().is_some())
+}
+
+/// Whether any stream is being captured.
+pub(crate) fn some_capture() -> bool {
+    CAPTURES.load(Ordering::Acquire) != 0
 }
 
 /// Whether there are streams that do not wait for the default stream.
@@ -239,6 +251,7 @@ pub(crate) unsafe fn cuStreamBeginCapture_v2(
     }
     session.queue(&commands::cuStreamBeginCapture_v2 { hStream: StreamId(hStream.0 as u64), mode })?;
     *capture = Some(Capture { id: NEXT_CAPTURE.fetch_add(1, Ordering::Relaxed) });
+    CAPTURES.fetch_add(1, Ordering::AcqRel);
     Ok(())
 }
 
@@ -249,6 +262,7 @@ pub(crate) unsafe fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph
     if stream.capture().take().is_none() {
         return Err(CUresult::ILLEGAL_STATE);
     }
+    CAPTURES.fetch_sub(1, Ordering::AcqRel);
     let graph = session.mint::<CUgraph>()?;
     let command =
         commands::cuStreamEndCapture { hStream: StreamId(hStream.0 as u64), phGraph: session.find(graph)? };
