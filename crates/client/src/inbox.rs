@@ -130,17 +130,19 @@ fn read_answer(payload: &[u8]) -> Result<Answer, WireError> {
     Ok(Answer { result: CUresult(head.result), payload: payload[size_of::<i32>()..].to_vec() })
 }
 
-/// Writes what device code printed to the program's standard output, as CUDA does when somebody synchronises.
-fn print(mut text: &[u8]) {
-    while !text.is_empty() {
-        // SAFETY: the pointer and length describe `text`.
-        let written = unsafe { libc::write(libc::STDOUT_FILENO, text.as_ptr().cast(), text.len()) };
-        match usize::try_from(written) {
-            Ok(count) => text = &text[count..],
-            Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
-            // A closed standard output is the program's choice.
-            Err(_) => return,
-        }
+unsafe extern "C" {
+    /// The C library's standard output, which this process shares with the program.
+    static stdout: *mut libc::FILE;
+}
+
+/// Writes what device code printed to the program's standard output, as CUDA does when somebody synchronises: through
+/// the C library, so that it comes after what the program itself printed before.
+fn print(text: &[u8]) {
+    // SAFETY: pointer and length describe `text`, and the C library's stream is there for the whole process. A closed
+    // standard output is the program's choice, so nobody is told of a failure.
+    unsafe {
+        libc::fwrite(text.as_ptr().cast(), 1, text.len(), stdout);
+        libc::fflush(stdout);
     }
 }
 
