@@ -124,6 +124,31 @@ impl AddressSpace {
         self.map(address, size, libc::PROT_NONE, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, offset)
     }
 
+    /// Makes untouched taken addresses ready to hold private pages; they get rights by [`Self::protect`].
+    pub(crate) fn prepare_private(&self, address: u64, size: u64) -> Result<()> {
+        self.check(address, size)?;
+        // SAFETY: the pages lie inside the range; see `map_private` for why.
+        unsafe { libc::madvise(address as *mut libc::c_void, size as usize, libc::MADV_HUGEPAGE) };
+        Ok(())
+    }
+
+    /// Moves private pages to other taken addresses, where they have no rights at first.
+    pub(crate) fn move_private(&self, from: u64, to: u64, size: u64) -> Result<()> {
+        self.check(from, size)?;
+        self.check(to, size)?;
+        // The old addresses stay mapped, so that nothing else of the process can get in between.
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        let (old, new) = (from as *mut libc::c_void, to as *mut libc::c_void);
+        // SAFETY: both places lie inside the range, which nothing but this driver and kernels use, and the caller
+        // says that no kernel uses these.
+        let moved = unsafe { libc::mremap(old, size as usize, size as usize, flags, new) };
+        if moved == libc::MAP_FAILED {
+            return Err(Status::OUT_OF_MEMORY);
+        }
+        self.unmap(from, size);
+        self.protect(to, size, libc::PROT_NONE)
+    }
+
     /// Takes all rights away and the memory with them; the addresses stay taken.
     pub(crate) fn unmap(&self, address: u64, size: u64) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

@@ -1,15 +1,29 @@
 //! Virtual memory management: addresses, physical memory and mappings apart from each other
 //! (CUDA Driver API, Virtual Memory Management).
 //!
-//! Physical memory is a memory file, so that it can be mapped at several addresses and survives being unmapped.
+//! Physical memory has to survive being unmapped and may be mapped at several addresses at once, which takes a memory
+//! file. But nearly all of it is mapped once, whole, and released with its mapping, and private pages can be huge
+//! ones, whose first touch is several times cheaper. So memory starts as private pages and becomes a file when it
+//! is mapped in a way that needs one. Private pages that are unmapped while somebody holds their handle wait at
+//! addresses that nobody knows.
+//!
+//! ```text
+//!              map whole             unmap, held
+//!   Untouched ----------> Mapped at <-----------> Parked at
+//!        \                   |        map whole       /
+//!         \     map a part, or a second time        /
+//!          `-----------------> File <---------------'
+//! ```
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{CUmemAllocationProp, CUmemAllocationType, CUmemLocationType};
 
-use crate::address_space::{CHUNK, space, space_around};
+use crate::address_space::{AddressSpace, CHUNK, space, space_around};
 use crate::allocation::{self, Kind};
 use crate::context;
 use crate::device::{Device, device};
@@ -27,14 +41,108 @@ pub(crate) static PHYSICAL: Table<Physical> = Table::new(12);
 pub(crate) struct Physical {
     pub(crate) size: u64,
     pub(crate) device: &'static Device,
-    file: OwnedFd,
+    backing: Mutex<Backing>,
     /// References that the program holds: `cuMemCreate` and each `cuMemRetainAllocationHandle`.
     held: Mutex<u32>,
 }
 
+/// Where the memory is; see the module's documentation.
+enum Backing {
+    Untouched,
+    Mapped(u64),
+    Parked(u64),
+    File(File),
+}
+
 impl Drop for Physical {
     fn drop(&mut self) {
+        if let (Backing::Parked(address), Ok(space)) = (&*self.backing(), space()) {
+            space.give(*address, self.size);
+        }
         self.device.heap.refund(self.size);
+    }
+}
+
+impl Physical {
+    fn backing(&self) -> MutexGuard<'_, Backing> {
+        self.backing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts `size` bytes from `offset` on at reserved addresses, without rights. `rights` are those of the one
+    /// mapping that private pages may have already.
+    fn map(&self, address: u64, size: u64, offset: u64, rights: i32) -> Result<()> {
+        let space = space()?;
+        let is_whole = offset == 0 && size == self.size;
+        let mut backing = self.backing();
+        match &*backing {
+            Backing::Untouched if is_whole => {
+                space.prepare_private(address, size)?;
+                *backing = Backing::Mapped(address);
+                return Ok(());
+            }
+            Backing::Parked(parked) if is_whole => {
+                space.move_private(*parked, address, size)?;
+                space.give(*parked, size);
+                *backing = Backing::Mapped(address);
+                return Ok(());
+            }
+            Backing::Untouched | Backing::Parked(_) | Backing::Mapped(_) => {
+                self.make_file(&mut backing, rights)?
+            }
+            Backing::File(_) => {}
+        }
+        match &*backing {
+            Backing::File(file) => space.map_file(address, size, file.as_raw_fd(), offset),
+            _ => Err(Status::UNKNOWN),
+        }
+    }
+
+    /// Turns private pages into a memory file of the same contents, in their place too.
+    fn make_file(&self, backing: &mut Backing, rights: i32) -> Result<()> {
+        let space = space()?;
+        let mut file = memory_file(self.size)?;
+        if let Backing::Mapped(address) | Backing::Parked(address) = *backing {
+            wait_for_all_work();
+            space.protect(address, self.size, libc::PROT_READ)?;
+            // SAFETY: mapped and readable since just now; no work is left that could write.
+            let contents = unsafe { std::slice::from_raw_parts(address as *const u8, self.size as usize) };
+            file.write_all(contents).map_err(|_| Status::OUT_OF_MEMORY)?;
+            if let Backing::Mapped(_) = backing {
+                space.map_file(address, self.size, file.as_raw_fd(), 0)?;
+                space.protect(address, self.size, rights)?;
+            } else {
+                space.give(address, self.size);
+            }
+        }
+        *backing = Backing::File(file);
+        Ok(())
+    }
+
+    /// Takes away the mapping at `address`. Private pages are kept if somebody still holds the memory.
+    fn unmap(&self, address: u64, size: u64) -> Result<()> {
+        let space = space()?;
+        let mut backing = self.backing();
+        let is_private = matches!(*backing, Backing::Mapped(_));
+        if is_private {
+            let is_held = *self.held.lock().unwrap_or_else(PoisonError::into_inner) > 0;
+            *backing =
+                if is_held { Backing::Parked(park(space, address, size)?) } else { Backing::Untouched };
+        }
+        space.unmap(address, size);
+        Ok(())
+    }
+}
+
+/// Moves private pages to where nobody knows them.
+fn park(space: &AddressSpace, address: u64, size: u64) -> Result<u64> {
+    let parked = space.take_hidden(size)?;
+    space.move_private(address, parked, size).inspect_err(|_| space.give(parked, size))?;
+    Ok(parked)
+}
+
+fn wait_for_all_work() {
+    for context in context::CONTEXTS.all() {
+        engine::wait_context(context.handle);
     }
 }
 
@@ -50,6 +158,17 @@ struct Mapping {
     physical: Arc<Physical>,
     readable: bool,
     writable: bool,
+}
+
+impl Mapping {
+    /// The rights as the system knows them.
+    fn rights(&self) -> i32 {
+        match (self.readable, self.writable) {
+            (_, true) => libc::PROT_READ | libc::PROT_WRITE,
+            (true, false) => libc::PROT_READ,
+            (false, false) => libc::PROT_NONE,
+        }
+    }
 }
 
 fn reserved() -> MutexGuard<'static, BTreeMap<u64, u64>> {
@@ -108,23 +227,22 @@ pub(crate) fn check_properties(properties: &CUmemAllocationProp) -> Result<&'sta
 pub(crate) fn create(device: &'static Device, size: u64) -> Result<usize> {
     check_granular(size)?;
     pool::make_room(device, || device.heap.charge(size))?;
-    let file = memory_file(size).inspect_err(|_| device.heap.refund(size))?;
     let handle = PHYSICAL.mint();
-    PHYSICAL.insert_at(handle, Arc::new(Physical { size, device, file, held: Mutex::new(1) }));
+    let (backing, held) = (Mutex::new(Backing::Untouched), Mutex::new(1));
+    PHYSICAL.insert_at(handle, Arc::new(Physical { size, device, backing, held }));
     Ok(handle)
 }
 
-fn memory_file(size: u64) -> Result<OwnedFd> {
+fn memory_file(size: u64) -> Result<File> {
     // SAFETY: the name is a C string, and the flags are known to the system.
     let fd = unsafe { libc::memfd_create(c"sluice device memory".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
         return Err(Status::OUT_OF_MEMORY);
     }
     // SAFETY: the descriptor was opened just now and nobody else owns it.
-    let file = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: changing the size of an own file has no effect on memory of this process.
-    let rc = unsafe { libc::ftruncate(file.as_raw_fd(), size as libc::off_t) };
-    if rc == 0 { Ok(file) } else { Err(Status::OUT_OF_MEMORY) }
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(size).map_err(|_| Status::OUT_OF_MEMORY)?;
+    Ok(file)
 }
 
 /// The memory with this handle.
@@ -173,7 +291,9 @@ pub(crate) fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(
     if mapped.range(..end).next_back().is_some_and(|(&start, before)| start + before.size > address) {
         return Err(Status::INVALID_VALUE);
     }
-    space()?.map_file(address, size, physical.file.as_raw_fd(), offset)?;
+    let rights =
+        mapped.values().find(|other| Arc::ptr_eq(&other.physical, &physical)).map_or(0, Mapping::rights);
+    physical.map(address, size, offset, rights)?;
     let handle = handle as usize;
     mapped.insert(address, Mapping { size, handle, physical, readable: false, writable: false });
     Ok(())
@@ -201,14 +321,12 @@ fn whole_mappings(mapped: &BTreeMap<u64, Mapping>, address: u64, size: u64) -> R
 /// Takes whole mappings away, when the work that may use them is done.
 pub(crate) fn unmap(address: u64, size: u64) -> Result<()> {
     whole_mappings(&mapped(), address, size)?;
-    for context in context::CONTEXTS.all() {
-        engine::wait_context(context.handle);
-    }
+    wait_for_all_work();
     let mut mapped = mapped();
     for start in whole_mappings(&mapped, address, size)? {
         let Some(mapping) = mapped.remove(&start) else { continue };
         allocation::remove(start, |a| matches!(a.kind, Kind::Mapped(_)));
-        space()?.unmap(start, mapping.size);
+        mapping.physical.unmap(start, mapping.size)?;
     }
     Ok(())
 }
@@ -216,15 +334,10 @@ pub(crate) fn unmap(address: u64, size: u64) -> Result<()> {
 /// Sets the rights of whole mappings. All devices are one machine here: what one may do all may.
 pub(crate) fn set_access(address: u64, size: u64, readable: bool, writable: bool) -> Result<()> {
     let mut mapped = mapped();
-    let rights = match (readable, writable) {
-        (_, true) => libc::PROT_READ | libc::PROT_WRITE,
-        (true, false) => libc::PROT_READ,
-        (false, false) => libc::PROT_NONE,
-    };
     for start in whole_mappings(&mapped, address, size)? {
         let Some(mapping) = mapped.get_mut(&start) else { continue };
-        space()?.protect(start, mapping.size, rights)?;
         (mapping.readable, mapping.writable) = (readable, writable);
+        space()?.protect(start, mapping.size, mapping.rights())?;
         // Copies and queries know the memory from when it can be used.
         allocation::remove(start, |a| matches!(a.kind, Kind::Mapped(_)));
         if writable {

@@ -58,13 +58,19 @@ fn mapped_twice_is_the_same_memory(before: usize) {
     ok!(cuMemCreate(&mut physical, CHUNK, &properties, 0));
     assert_eq!(free_bytes(), before - CHUNK);
     let (low, high) = (range, range + 2 * CHUNK as u64);
+    let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE };
+    ok!(cuMemMap(high, CHUNK, 0, physical, 0));
+    ok!(cuMemSetAccess(high, CHUNK, &access, 1));
+    ok!(cuMemsetD8_v2(high + 1000, 9, 1));
+    ok!(cuMemUnmap(high, CHUNK));
     ok!(cuMemMap(low, CHUNK, 0, physical, 0));
+    ok!(cuMemSetAccess(low, CHUNK, &access, 1));
+    assert_eq!(read::<u8>(low + 999, 3), [0, 9, 0], "contents outlive a mapping");
     ok!(cuMemMap(high, CHUNK, 0, physical, 0));
     assert_eq!(result!(cuMemMap(low, CHUNK, 0, physical, 0)), CUresult::INVALID_VALUE);
-    assert_eq!(result!(cuMemsetD8_v2(low, 1, 16)), CUresult::INVALID_VALUE, "no access yet");
-    let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE };
-    ok!(cuMemSetAccess(low, CHUNK, &access, 1));
+    assert_eq!(result!(cuMemsetD8_v2(high, 1, 16)), CUresult::INVALID_VALUE, "no access yet");
     ok!(cuMemSetAccess(high, CHUNK, &access, 1));
+    assert_eq!(read::<u8>(high + 999, 3), [0, 9, 0]);
     ok!(cuMemsetD32_v2(low, 0x0102_0304, 100));
     assert_eq!(read::<u32>(high, 101), [vec![0x0102_0304; 100], vec![0]].concat());
 
