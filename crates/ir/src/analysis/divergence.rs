@@ -4,6 +4,8 @@
 //! are followed by one walk upwards. Each block gets the name of the one way that leads to it, or, where two ways
 //! meet, its own; the walk ends where all ways have met (compare LLVM's synchronisation dependence analysis).
 
+use std::cell::Cell;
+
 use crate::analysis::{Cfg, Dominators, LoopId, Loops};
 use crate::kernel::{Definition, Kernel};
 use crate::types::{BlockId, Value};
@@ -155,36 +157,45 @@ impl Regions {
         let mut pending = 0;
         let mut touched = Vec::new();
         let mut next = u32::MAX;
-        let mut reach =
-            |regions: &mut Regions, source: Option<BlockId>, to: BlockId, way: u32, pending: &mut u32| {
-                for id in around {
-                    if !regions.loops.contains(*id, to) && !left.contains(id) {
-                        left.push(*id);
-                    }
+        // Whether a way has come to a block that ends its threads.
+        let ends_somewhere = Cell::new(false);
+        let mut reach = |regions: &mut Regions,
+                         source: Option<BlockId>,
+                         to: BlockId,
+                         way: u32,
+                         pending: &mut u32,
+                         is_alone: bool| {
+            for id in around {
+                if !is_alone && !regions.loops.contains(*id, to) && !left.contains(id) {
+                    left.push(*id);
                 }
-                if source.is_some_and(|source| to <= source) {
-                    return; // A back edge: the next iteration starts when all lanes have come to the last block.
+            }
+            if source.is_some_and(|source| to <= source) {
+                return; // A back edge: the next iteration starts when all lanes have come to the last block.
+            }
+            let label = &mut regions.labels[to.index()];
+            if *label == NONE {
+                *label = way;
+                touched.push(to);
+                // A block that ends its threads leads nowhere, so nothing is to be waited for behind it.
+                match kernel.block(to).terminator.targets().next() {
+                    Some(_) => *pending += 1,
+                    None => ends_somewhere.set(true),
                 }
-                let label = &mut regions.labels[to.index()];
-                if *label == NONE {
-                    *label = way;
-                    touched.push(to);
-                    // A block that ends its threads leads nowhere, so nothing is to be waited for behind it.
-                    if kernel.block(to).terminator.targets().next().is_some() {
-                        *pending += 1;
-                    }
-                } else if *label != way {
-                    *label = to.0;
-                    regions.joins[to.index()] = true;
-                }
-            };
+            } else if *label != way {
+                *label = to.0;
+                regions.joins[to.index()] = true;
+            }
+        };
         for (index, way) in ways.iter().enumerate() {
             // Names of ways are above the names of blocks.
             let name = (kernel.blocks.len() + index) as u32;
-            reach(self, from, *way, name, &mut pending);
+            reach(self, from, *way, name, &mut pending, false);
             next = next.min(way.0);
         }
         let mut at = next;
+        // Whether all ways but one have ended.
+        let mut is_alone = false;
         while pending > 0 && (at as usize) < kernel.blocks.len() {
             let id = BlockId(at);
             at += 1;
@@ -194,11 +205,15 @@ impl Regions {
             }
             pending -= 1;
             if pending == 0 {
-                // All have met (but those that wait for a next iteration, whose ways out are followed for the loop).
-                break;
+                // All have met (but those that wait for a next iteration, whose ways out are followed for the loop), or
+                // one goes on, perhaps to the block in which another ended.
+                if !ends_somewhere.get() {
+                    break;
+                }
+                is_alone = true;
             }
             for target in kernel.block(id).terminator.targets() {
-                reach(self, Some(id), target.block, label, &mut pending);
+                reach(self, Some(id), target.block, label, &mut pending, is_alone);
             }
         }
         for block in touched {

@@ -55,7 +55,7 @@ impl Shapes {
     pub fn new(kernel: &Kernel, block_shape: BlockShape) -> Shapes {
         let mut regions = Regions::new(kernel);
         if regions.is_irreducible() {
-            return Shapes::conservative(kernel);
+            return Shapes::conservative(kernel, block_shape);
         }
         let mut solver = Solver {
             kernel,
@@ -72,13 +72,18 @@ impl Shapes {
         }
     }
 
-    /// What holds without looking: constants are uniform, every conditional branch divergent.
-    pub fn conservative(kernel: &Kernel) -> Shapes {
+    /// What holds without looking, whatever the order in which lanes run: constants are uniform, registers and
+    /// windows are what they are, every conditional branch is divergent.
+    pub fn conservative(kernel: &Kernel, block_shape: BlockShape) -> Shapes {
         let mut values = vec![Shape::Varying; kernel.values.len()];
-        for inst in &kernel.insts {
-            if matches!(inst.inst, Inst::Const { .. } | Inst::GlobalAddress { .. }) {
-                values[inst.first_result.index()] = Shape::Uniform;
-            }
+        for data in &kernel.insts {
+            let shape = match data.inst {
+                Inst::Const { .. } | Inst::GlobalAddress { .. } => Shape::Uniform,
+                Inst::Special { register } => special(register, block_shape),
+                Inst::WindowBase { window } => window_base(window),
+                _ => continue,
+            };
+            values[data.first_result.index()] = shape;
         }
         let divergent = kernel.blocks.iter().map(|block| block.terminator.condition().is_some()).collect();
         Shapes { values, divergent }
@@ -96,6 +101,19 @@ impl Shapes {
     pub fn is_divergent(&self, block: BlockId) -> bool {
         self.divergent[block.index()]
     }
+}
+
+fn special(register: SpecialRegister, block_shape: BlockShape) -> Shape {
+    use SpecialRegister::*;
+    match (register, block_shape) {
+        (LaneId, _) | (TidX, BlockShape::Rows) => Shape::Affine { stride: 1 },
+        (TidX | TidY | TidZ, BlockShape::Any) => Shape::Varying,
+        _ => Shape::Uniform,
+    }
+}
+
+fn window_base(window: Window) -> Shape {
+    if window == Window::Local { Shape::Varying } else { Shape::Uniform }
 }
 
 struct Solver<'k> {
@@ -181,8 +199,8 @@ impl Solver<'_> {
             Inst::Const { .. } | Inst::GlobalAddress { .. } | Inst::ActiveMask | Inst::Barrier { .. } => {
                 Some(Uniform)
             }
-            Inst::Special { register } => Some(self.special(*register)),
-            Inst::WindowBase { window } => Some(if *window == Window::Local { Varying } else { Uniform }),
+            Inst::Special { register } => Some(special(*register, self.block_shape)),
+            Inst::WindowBase { window } => Some(window_base(*window)),
             Inst::Unary { op, arg, .. } => Some(match (op, shape(*arg)?) {
                 (_, Uniform) => Uniform,
                 // Not is -x - 1.
@@ -248,15 +266,6 @@ impl Solver<'_> {
                 });
                 result
             }
-        }
-    }
-
-    fn special(&self, register: SpecialRegister) -> Shape {
-        use SpecialRegister::*;
-        match (register, self.block_shape) {
-            (LaneId, _) | (TidX, BlockShape::Rows) => Shape::Affine { stride: 1 },
-            (TidX | TidY | TidZ, BlockShape::Any) => Shape::Varying,
-            _ => Shape::Uniform,
         }
     }
 
