@@ -187,7 +187,8 @@ impl Parser<'_> {
         }
         self.bound.remove(&name);
         if from >= to {
-            return Err("an empty sum".into());
+            // Nothing was evaluated, so the way past the summand has not been found.
+            self.at = start + unclosed(&self.text[start..]).ok_or("a sum without its )")?;
         }
         self.expect(")")?;
         Ok(sum)
@@ -208,6 +209,15 @@ impl Parser<'_> {
     fn expect(&mut self, token: &str) -> Result<()> {
         if self.eat(token) { Ok(()) } else { Err(format!("{token} missing in {}", self.text)) }
     }
+}
+
+/// Where the parenthesis is that closes one opened before `text`.
+fn unclosed(text: &str) -> Option<usize> {
+    let mut depth = 0;
+    text.char_indices().find_map(|(at, c)| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        (depth < 0).then_some(at)
+    })
 }
 
 fn literal(word: &str) -> Result<Value> {
@@ -312,6 +322,7 @@ mod tests {
         check("i < 5 ? 1 : i == 5 ? 2 : 3", 2);
         check("-x[i - 1] % 7", -2);
         check("sum(k, 0, i, x[k])", 30);
+        check("sum(k, 3, 3, max(k, 1)) + 4", 4);
         check("~0 >> 4", -1);
         check("1 || 0 && 0", 1);
         check("max(min(3, i), 1)", 3);

@@ -79,7 +79,7 @@ impl fmt::Display for Fault {
 /// Instructions that the interpreter executes at most.
 const STEPS_MAX: u64 = 1 << 26;
 /// After this time compiled code counts as endless.
-const WATCHDOG: Duration = Duration::from_secs(60);
+const WATCHDOG: Duration = Duration::from_secs(30);
 /// Distance of device addresses in the interpreter, where nothing is mapped.
 const INTERP_BASE: u64 = 1 << 32;
 
