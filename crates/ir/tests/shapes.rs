@@ -153,3 +153,29 @@ b0:
   expect v4 varying",
     );
 }
+
+#[test]
+fn what_no_iteration_changes_stays_what_it_is_behind_the_loop() {
+    check(
+        BlockShape::Rows,
+        "
+b0:
+  v0 = const.i32 0x0
+  v1 = special.laneid
+  jump b1(v0)
+b1(v2: i32):
+  v3 = const.i32 0x1
+  v4 = special.ctaid_x
+  v5 = add.i32 v2, v3
+  v6 = icmp.lt_u.i32 v5, v1
+  branch v6, b1(v5), b2
+b2:
+  v7 = add.i32 v4, v3
+  v8 = add.i32 v5, v3
+  exit
+  expect b1 divergent
+  expect v3 uniform
+  expect v7 uniform
+  expect v8 varying",
+    );
+}

@@ -14,7 +14,8 @@
 use crate::analysis::divergence::Regions;
 use crate::analysis::ranges::Ranges;
 use crate::inst::{
-    BinaryOp, ConvertOp, Inst, IntCond, MatchKind, ShuffleMode, Space, SpecialRegister, UnaryOp, Window,
+    BinaryOp, ConvertOp, Effect, Inst, IntCond, MatchKind, ShuffleMode, Space, SpecialRegister, UnaryOp,
+    Window,
 };
 use crate::kernel::{Definition, InstData, Kernel};
 use crate::types::{BlockId, Type, Value};
@@ -135,7 +136,7 @@ impl Solver<'_> {
                 let data = self.kernel.inst(*inst);
                 for (index, result) in data.results().enumerate() {
                     let mut shape = self.result_shape(data, index);
-                    if regions.escapes_divergently(result) {
+                    if regions.escapes_divergently(result) && !is_same_in_all_iterations(&data.inst) {
                         shape = shape.map(|_| Shape::Varying);
                     }
                     changed |= self.lower_to(result, shape);
@@ -347,6 +348,16 @@ impl Solver<'_> {
             }
             _ => false,
         }
+    }
+}
+
+/// Whether an instruction gives a thread the same result whenever it is executed, so that lanes that have left a loop have
+/// what the loop goes on with.
+fn is_same_in_all_iterations(inst: &Inst) -> bool {
+    match inst {
+        Inst::Const { .. } | Inst::GlobalAddress { .. } | Inst::WindowBase { .. } => true,
+        Inst::Special { .. } => inst.effect() == Effect::Pure,
+        _ => false,
     }
 }
 
