@@ -1,7 +1,6 @@
 //! What runs the grids of all devices, and what the embedding program can do to it: hold it back, end it, and see
 //! how much it has worked.
 
-use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -114,12 +113,18 @@ impl Running {
     }
 }
 
-/// The program's own standard output. It shows a text when its line ends, as the C library would.
+unsafe extern "C" {
+    /// The C library's standard output, which this process shares with the program.
+    static stdout: *mut libc::FILE;
+}
+
+/// The program's own standard output, through the C library, so that device output comes after what the program
+/// itself printed before.
 fn standard_output() -> Output {
-    Arc::new(|text| {
-        let mut out = std::io::stdout().lock();
-        // A closed standard output is the program's choice.
-        let _ = out.write_all(text);
-        let _ = out.flush();
+    // SAFETY: pointer and length describe `text`, and the C library's stream is there for the whole process. A closed
+    // standard output is the program's choice, so nobody is told of a failure.
+    Arc::new(|text| unsafe {
+        libc::fwrite(text.as_ptr().cast(), 1, text.len(), stdout);
+        libc::fflush(stdout);
     })
 }
