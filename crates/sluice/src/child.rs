@@ -75,14 +75,13 @@ pub(crate) fn run_to_end(
     let parent = std::process::id();
     let relay = SignalRelay::install();
     let mask = relay.mask;
-    // SAFETY: between fork and exec the closure makes system calls only and touches no memory of the parent.
-    unsafe {
-        command.pre_exec(move || {
-            // SAFETY: the mask was filled by pthread_sigmask in the parent.
-            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) };
-            die_with_parent(parent)
-        })
+    let prepare = move || {
+        // SAFETY: the mask was filled by pthread_sigmask in the parent.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) };
+        die_with_parent(parent)
     };
+    // SAFETY: between fork and exec the closure makes system calls only and touches no memory of the parent.
+    unsafe { command.pre_exec(prepare) };
 
     let mut child = command.spawn().map_err(|error| NotStarted {
         message: format!("{}: {}", program.to_string_lossy(), start_failure(&error)),

@@ -75,7 +75,7 @@ fn main() {
         return shares::print(&TestNode::start());
     }
     let filter = arguments.iter().filter_map(|a| a.to_str()).find(|a| !a.starts_with('-'));
-    let mut failed = 0;
+    let (mut passed, mut failed) = (0, 0);
     for (name, test) in TESTS {
         if filter.is_some_and(|filter| !name.contains(filter)) {
             continue;
@@ -87,8 +87,11 @@ fn main() {
             if result.is_ok() { "ok" } else { "FAILED" },
             started.elapsed()
         );
+        passed += i32::from(result.is_ok());
         failed += i32::from(result.is_err());
     }
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!("\ntest result: {word}. {passed} passed; {failed} failed");
     std::process::exit(failed.min(1));
 }
 
