@@ -7,9 +7,6 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A peer that answers nothing at all for this long is dead.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
-
 /// A connected stream socket. It is never closed: the process's end closes it, and until then another thread may be
 /// inside a call on it. Only a forked child closes its copy.
 #[derive(Clone, Copy, Debug)]
@@ -46,13 +43,13 @@ impl Socket {
         Socket(stream.into_raw_fd())
     }
 
-    /// A host that is switched off sends no end of file: probes while idle, and a limit on unacknowledged data.
+    /// A host that is switched off sends no end of file, so the idle connection is probed. There is no limit on data
+    /// that is not taken (`TCP_USER_TIMEOUT`): a worker whose queue is full behind a long kernel takes none.
     fn notice_dead_peer(self) -> io::Result<()> {
         self.set_option(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
         self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 4)?;
         self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2)?;
-        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3)?;
-        self.set_option(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, SILENCE_MAX.as_millis() as i32)
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3)
     }
 
     fn set_option(self, level: i32, option: i32, value: i32) -> io::Result<()> {

@@ -14,7 +14,7 @@ pub struct NodeConfig {
     pub gpus: GpuSelection,
     /// How workers are started.
     pub worker: WorkerCommand,
-    /// Folder of the module cache; `None` keeps none on disk.
+    /// Folder of the module cache, by default the user's; `None` keeps none on disk.
     pub cache: Option<PathBuf>,
     /// Most connections at a time, sessions and others.
     pub connections_max: usize,
@@ -26,10 +26,17 @@ impl Default for NodeConfig {
             listen: vec![Listen::Tcp("127.0.0.1:7583".into())],
             gpus: GpuSelection::Auto,
             worker: WorkerCommand::default(),
-            cache: None,
+            cache: user_cache(),
             connections_max: 1024,
         }
     }
+}
+
+/// `$XDG_CACHE_HOME/sluice/images`, or the same under the home directory's `.cache`.
+fn user_cache() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let folder = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
+    folder.is_absolute().then(|| folder.join("sluice/images"))
 }
 
 /// An address to accept connections at.

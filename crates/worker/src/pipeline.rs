@@ -1,18 +1,18 @@
 //! From frames to driver calls.
 //!
 //! ```text
-//!            accepts            in log order             waits for the GPU
-//!   socket -> reader -> queue -> submitter -> (some waiting calls) -> lanes
-//!                                    |                                  |
-//!                                    +----------> outbox <--------------+
+//!            accepts           executes in log order        one call that blocks, on a thread of its own
+//!   socket -> reader -> queue -> submitter ------------> the submitter, which hands its part on first
+//!                                    |                       |
+//!                                    +-------> outbox <------+
 //! ```
 //!
-//! The reader never enters the driver. The submitter executes commands in the order of their acceptance. A waiting
-//! call that can block goes to a thread of its own once everything before it has been submitted, so that no client
-//! thread blocks another's.
+//! The reader enters the driver only for questions that are answered at once, and only while nothing is queued.
+//! Submitter is a part that any thread of a pool plays: it executes commands in the order of their acceptance. When it
+//! comes to a call that can block, everything before that has been submitted; it lets another thread be the submitter
+//! and makes the call itself. So no client thread blocks another's, and a waiting call costs one thread switch.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{CUresult, Fn};
@@ -32,97 +32,110 @@ pub(crate) struct Job {
 /// Most commands, and most bytes of them, that are accepted and not yet submitted.
 const QUEUED_MAX: usize = 64 << 10;
 const QUEUED_BYTES_MAX: usize = 64 << 20;
-/// Most waiting calls that block at a time.
-const LANES_MAX: usize = 1024;
+/// Most threads of the pool, and so most waiting calls that block at a time.
+const THREADS_MAX: usize = 1024;
 
-/// Accepted commands on their way to the submitter.
-#[derive(Default)]
-pub(crate) struct Queue {
-    state: Mutex<Queued>,
-    changed: Condvar,
+/// Accepted commands and the threads that execute them.
+pub(crate) struct Pipeline {
+    session: Arc<Session>,
+    state: Mutex<State>,
+    /// For the pool: there may be something to submit.
+    work: Condvar,
+    /// For the reader: there may be room.
+    room: Condvar,
 }
 
 #[derive(Default)]
-struct Queued {
+struct State {
     jobs: VecDeque<Job>,
     bytes: usize,
+    has_submitter: bool,
+    threads: usize,
+    idle: usize,
 }
 
-impl Queue {
-    /// Appends a command; waits while the queue is full, which in the end makes the client wait.
-    pub(crate) fn push(&self, job: Job) {
+impl Pipeline {
+    pub(crate) fn new(session: Arc<Session>) -> Arc<Pipeline> {
+        let (work, room) = (Condvar::new(), Condvar::new());
+        Arc::new(Pipeline { session, state: Mutex::default(), work, room })
+    }
+
+    /// Takes the next command of the log. Waits while too much is queued, which in the end makes the client wait.
+    pub(crate) fn accept(self: &Arc<Self>, job: Job) {
         let mut state = self.lock();
+        if state.jobs.is_empty() && !state.has_submitter && is_quick(Op(job.header.op)) {
+            // This is the only thread that accepts, so nothing can come in between.
+            drop(state);
+            return execute(&self.session, &job);
+        }
         while state.jobs.len() >= QUEUED_MAX || state.bytes >= QUEUED_BYTES_MAX {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.bytes += job.payload.len();
         state.jobs.push_back(job);
-        self.changed.notify_all();
+        self.find_submitter(&mut state);
     }
 
-    /// Takes everything there is; waits while there is nothing.
-    fn take_all(&self) -> VecDeque<Job> {
-        let mut state = self.lock();
-        while state.jobs.is_empty() {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+    /// Makes sure that somebody submits what is queued.
+    fn find_submitter(self: &Arc<Self>, state: &mut State) {
+        if state.jobs.is_empty() || state.has_submitter {
+            return;
         }
-        state.bytes = 0;
-        self.changed.notify_all();
-        std::mem::take(&mut state.jobs)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queued> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The submitter's loop; never returns.
-pub(crate) fn submit(session: &Arc<Session>, queue: &Queue) -> ! {
-    let mut lanes = Lanes::new(Arc::clone(session));
-    loop {
-        for job in queue.take_all() {
-            if may_block(Op(job.header.op)) { lanes.run(job) } else { execute(session, &job) }
+        if state.idle > 0 {
+            self.work.notify_one();
+        } else if state.threads < THREADS_MAX {
+            state.threads += 1;
+            let pipeline = Arc::clone(self);
+            ending::spawn("executor", move || pipeline.run());
         }
-    }
-}
-
-/// Threads for calls that block; as many as there are such calls at a time.
-struct Lanes {
-    session: Arc<Session>,
-    idle: Receiver<Sender<Job>>,
-    returns: Sender<Sender<Job>>,
-    count: usize,
-}
-
-impl Lanes {
-    fn new(session: Arc<Session>) -> Lanes {
-        let (returns, idle) = channel();
-        Lanes { session, idle, returns, count: 0 }
+        // Otherwise the first call that returns finds the queue.
     }
 
-    /// Has a call executed; waits if too many block already.
-    fn run(&mut self, job: Job) {
-        let lane = match self.idle.try_recv() {
-            Ok(lane) => lane,
-            Err(_) if self.count < LANES_MAX => self.spawn(),
-            // This side holds a sender of `returns`, so the channel never ends.
-            Err(_) => self.idle.recv().expect("a lane comes back"),
-        };
-        // A lane ends only with the process.
-        let _ = lane.send(job);
-    }
-
-    fn spawn(&mut self) -> Sender<Job> {
-        let (lane, jobs) = channel::<Job>();
-        let (session, returns, own) = (Arc::clone(&self.session), self.returns.clone(), lane.clone());
-        self.count += 1;
-        ending::spawn("lane", move || {
-            for job in jobs {
-                execute(&session, &job);
-                let _ = returns.send(own.clone());
+    /// The life of a thread of the pool.
+    fn run(self: &Arc<Self>) -> ! {
+        loop {
+            let mut state = self.lock();
+            while state.jobs.is_empty() || state.has_submitter {
+                state.idle += 1;
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
             }
-        });
-        lane
+            state.has_submitter = true;
+            if let Some(blocking) = self.submit(state) {
+                execute(&self.session, &blocking);
+            }
+        }
+    }
+
+    /// Submits until there is nothing left, or a call that can block: that one is returned, and no longer ours to
+    /// hold anybody up with.
+    fn submit<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) -> Option<Job> {
+        while !state.jobs.is_empty() {
+            let mut batch = std::mem::take(&mut state.jobs);
+            state.bytes = 0;
+            self.room.notify_all();
+            drop(state);
+            while let Some(job) = batch.pop_front() {
+                if !may_block(Op(job.header.op)) {
+                    execute(&self.session, &job);
+                    continue;
+                }
+                let mut state = self.lock();
+                state.bytes += batch.iter().map(|job| job.payload.len()).sum::<usize>();
+                batch.append(&mut state.jobs);
+                state.jobs = batch;
+                state.has_submitter = false;
+                self.find_submitter(&mut state);
+                return Some(job);
+            }
+            state = self.lock();
+        }
+        state.has_submitter = false;
+        None
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -168,7 +181,12 @@ static WAITS: [bool; 1 << 16] = {
 
 /// Whether a waiting command can take longer than a look at a table.
 fn may_block(op: Op) -> bool {
-    let quick = matches!(
+    waits(op) && !is_quick(op)
+}
+
+/// Whether a waiting command is a question that every driver answers at once.
+fn is_quick(op: Op) -> bool {
+    matches!(
         op.target(),
         Some(Target::Driver(
             Fn::cuEventQuery
@@ -179,8 +197,7 @@ fn may_block(op: Op) -> bool {
                 | Fn::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
                 | Fn::cuOccupancyAvailableDynamicSMemPerBlock
         ))
-    );
-    waits(op) && !quick
+    )
 }
 
 /// Whether a command gives the GPU work, which needs the turn.

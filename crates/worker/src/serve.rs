@@ -18,7 +18,7 @@ use crate::gate::Gate;
 use crate::images::Images;
 use crate::link::{Driver, GpuPart, Link, Packet, Start};
 use crate::outbox::Outbox;
-use crate::pipeline::{self, Job, Queue};
+use crate::pipeline::{Job, Pipeline};
 use crate::session::{Device, Session, SessionParts};
 use crate::software::Watchdog;
 use crate::{ending, snapshot};
@@ -128,9 +128,7 @@ fn run(
     }
     let accounted = Arc::clone(&session);
     ending::set_last_words(move || account(&accounted));
-    let queue = Arc::new(Queue::default());
-    let (submitting, submitted) = (Arc::clone(&session), Arc::clone(&queue));
-    ending::spawn("submit", move || pipeline::submit(&submitting, &submitted));
+    let pipeline = Pipeline::new(Arc::clone(&session));
     let printed = Arc::clone(&session.outbox);
     sluice_softgpu::set_output(Arc::new(move |text| printed.print(text)));
     let pushing = Arc::clone(&session.outbox);
@@ -148,7 +146,7 @@ fn run(
     loop {
         let job = reader.next_job();
         session.counters.commands.fetch_add(1, Relaxed);
-        queue.push(job);
+        pipeline.accept(job);
     }
 }
 

@@ -129,6 +129,7 @@ impl TestNode {
             listen: vec![Listen::Tcp("127.0.0.1:0".into())],
             gpus: GpuSelection::Software { count: 1, memory: Some(GIB) },
             worker,
+            cache: None,
             ..NodeConfig::default()
         };
         let node = Node::bind(&config).unwrap();
