@@ -1,4 +1,5 @@
-//! What PTX means, as a suite of cases: each runs on the reference interpreter and as compiled code.
+//! What PTX means, as a suite of cases: each runs on the reference interpreter and as compiled code. Beside them, random
+//! kernels ([`fuzz`]).
 //!
 //! Nothing here is part of the product. `cargo test -p sluice-ptx-cases` finds every file beneath `cases/` by itself; to
 //! add a case, add a file or a paragraph of one. Expected values come from the PTX ISA, never from what our code printed.
@@ -46,6 +47,7 @@
 
 pub mod content;
 pub mod expression;
+pub mod fuzz;
 pub mod kernel;
 pub mod literal;
 pub mod machine;
