@@ -1,5 +1,9 @@
 //! Functions that compiled code calls for what the processor has no instruction for.
 
+mod approximate;
+
+pub(crate) use approximate::*;
+
 /// `prmt` in its default mode (PTX ISA, "prmt"): four bytes picked by the nibbles of `selector`.
 pub(crate) extern "C" fn permute(low: u32, high: u32, selector: u32) -> u32 {
     let bytes = (u64::from(high) << 32 | u64::from(low)).to_le_bytes();
@@ -9,26 +13,6 @@ pub(crate) extern "C" fn permute(low: u32, high: u32, selector: u32) -> u32 {
         if nibble & 8 == 0 { byte } else { (byte as i8 >> 7) as u8 }
     };
     u32::from_le_bytes([pick(0), pick(1), pick(2), pick(3)])
-}
-
-pub(crate) extern "C" fn ex2(value: f32) -> f32 {
-    value.exp2()
-}
-
-pub(crate) extern "C" fn lg2(value: f32) -> f32 {
-    value.log2()
-}
-
-pub(crate) extern "C" fn sin(value: f32) -> f32 {
-    value.sin()
-}
-
-pub(crate) extern "C" fn cos(value: f32) -> f32 {
-    value.cos()
-}
-
-pub(crate) extern "C" fn tanh(value: f32) -> f32 {
-    value.tanh()
 }
 
 /// To the nearest integer, ties away from zero.

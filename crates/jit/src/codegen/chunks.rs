@@ -21,6 +21,7 @@ use super::lanes::Lane;
 use super::memory::{Extent, memory_flags};
 use super::scalar::clif_type;
 use crate::context::LANES;
+use crate::math;
 
 /// Lanes of a quad.
 const QUAD: usize = 4;
@@ -218,6 +219,9 @@ impl Emitter<'_> {
         if let Some(&address) = chunk.hoisted.get(&id) {
             return self.neighbours(id, address, chunk);
         }
+        if let Some(function) = approximation(&data.inst) {
+            return self.approximate(function, id, chunk);
+        }
         if is_vector_inst(kernel, id) {
             for quad in 0..chunk.quads {
                 let vector = self.vector_inst(&data.inst, quad, chunk);
@@ -227,6 +231,27 @@ impl Emitter<'_> {
         }
         for quad in 0..chunk.quads {
             self.lane_by_lane(id, quad, chunk);
+        }
+    }
+
+    /// A function of the runtime, over the chunk's values in the scratch.
+    fn approximate(&mut self, function: *const (), id: InstId, chunk: &mut Chunk) {
+        let kernel = self.kernel;
+        let data = kernel.inst(id);
+        let Inst::Unary { arg, .. } = data.inst else { unreachable!("approximations have one operand") };
+        let place = |quad: usize| self.plan.scratch as i32 + 16 * quad as i32;
+        for quad in 0..chunk.quads {
+            let vector = self.vector(arg, quad, chunk);
+            let words = self.half(vector, 0);
+            self.b.ins().store(frame_flags(), words, self.ctx, place(quad));
+        }
+        let values = self.b.ins().iadd_imm_u(self.ctx, i64::from(self.plan.scratch));
+        let count = self.b.ins().iconst(types::I64, (chunk.quads * QUAD) as i64);
+        self.call(function, &[values, count], None);
+        for quad in 0..chunk.quads {
+            let words = self.b.ins().load(types::F32X4, frame_flags(), self.ctx, place(quad));
+            let forms = Quad { vector: Some(Vector::Words(words)), each: None };
+            self.define_quad(data.result(0), quad, forms, chunk);
         }
     }
 
@@ -726,6 +751,19 @@ fn is_vector_type(ty: Type) -> bool {
     !matches!(ty, Type::I8 | Type::I16)
 }
 
+/// The function over an array that does what an instruction asks.
+fn approximation(inst: &Inst) -> Option<*const ()> {
+    let Inst::Unary { op, ty: Type::F32, .. } = inst else { return None };
+    Some(match op {
+        UnaryOp::Ex2 => math::ex2_array as *const (),
+        UnaryOp::Lg2 => math::lg2_array as *const (),
+        UnaryOp::Sin => math::sin_array as *const (),
+        UnaryOp::Cos => math::cos_array as *const (),
+        UnaryOp::Tanh => math::tanh_array as *const (),
+        _ => return None,
+    })
+}
+
 /// Whether an instruction has a form on vectors.
 fn is_vector_inst(kernel: &Kernel, id: InstId) -> bool {
     let is_float = |ty: Type| ty.is_float();
@@ -734,6 +772,7 @@ fn is_vector_inst(kernel: &Kernel, id: InstId) -> bool {
         Inst::Unary { op, ty, .. } => match op {
             UnaryOp::Not => is_int(*ty) || *ty == Type::I1,
             UnaryOp::Neg | UnaryOp::Abs => is_int(*ty),
+            UnaryOp::Ex2 | UnaryOp::Lg2 | UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Tanh => *ty == Type::F32,
             UnaryOp::FNeg | UnaryOp::FAbs | UnaryOp::FlushSubnormal | UnaryOp::Rcp | UnaryOp::Rsqrt => true,
             _ => false,
         },
