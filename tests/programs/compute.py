@@ -14,8 +14,8 @@ import time
 from driver import SPIN, allocate, attach, call, clear, launch, load, read_u32, synchronize
 
 # Blocks of a kernel, rounds of a block, kernels of a batch.
-KINDS = {"tiny": (4, 2_000, 100), "even": (32, 20_000, 2), "long": (64, 200_000, 1)}
-BATCHES_QUEUED = 2
+KINDS = {"tiny": (4, 2_000, 300), "even": (32, 20_000, 2), "long": (64, 200_000, 1)}
+BATCHES_QUEUED = 3
 
 
 def new_event():
