@@ -15,7 +15,7 @@ use sluice_wire::{FrameDecoder, Kind, WireError};
 
 use crate::addresses::Space;
 use crate::context::Primary;
-use crate::device::Device;
+use crate::device::{Device, Work};
 use crate::launch::Limits;
 use crate::link::Link;
 use crate::memory::{Memory, Names};
@@ -113,6 +113,7 @@ fn devices(opened: SessionOpened) -> Vec<Device> {
                 ordinal,
                 launch_limits: Limits::of(|attribute| snapshot.attribute(attribute)),
                 snapshot,
+                work: Work::default(),
                 primary: Primary::new(ordinal),
                 memory: Mutex::new(Memory::new(names)),
                 default_pool: pool::create(ordinal, true),

@@ -226,7 +226,10 @@ impl Session {
 
     /// Waits for copies that are still to land in host memory, which is about to go.
     pub(crate) fn settle_pushed_copies(&self) -> Result<(), CUresult> {
-        if self.link.owes_data() { self.call(&commands::cuCtxSynchronize {}, |()| ()) } else { Ok(()) }
+        if !self.link.owes_data() {
+            return Ok(());
+        }
+        self.devices.iter().try_for_each(|device| device.synchronize(self))
     }
 }
 

@@ -2,14 +2,17 @@
 
 use std::ffi::{CStr, c_char};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_cuda::*;
+use sluice_wire::Op;
 use sluice_wire::control::DeviceSnapshot;
 
 use crate::context::Primary;
 use crate::launch::Limits;
 use crate::memory::Memory;
-use crate::{context, out, session};
+use crate::session::{self, Session};
+use crate::{context, out};
 
 /// One device of the lease.
 #[derive(Debug)]
@@ -19,8 +22,37 @@ pub(crate) struct Device {
     pub(crate) primary: Primary,
     pub(crate) memory: Mutex<Memory>,
     pub(crate) launch_limits: Limits,
+    pub(crate) work: Work,
     /// The handle of the pool that `cuMemAllocAsync` takes from.
     pub(crate) default_pool: CUmemoryPool,
+}
+
+/// How much was sent to a device, and how much of it somebody has waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    sent: AtomicU64,
+    waited: AtomicU64,
+}
+
+impl Work {
+    /// After a command has been sent that may leave something running.
+    pub(crate) fn sent(&self) {
+        self.sent.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Everything sent so far: what a wait that begins now will cover.
+    pub(crate) fn so_far(&self) -> u64 {
+        self.sent.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn waited_for(&self, sent: u64) {
+        self.waited.fetch_max(sent, Ordering::AcqRel);
+    }
+
+    /// Whether something may still be running.
+    fn is_pending(&self) -> bool {
+        self.waited.load(Ordering::Acquire) < self.so_far()
+    }
 }
 
 /// What a device behind a network cannot do for this process, whatever the card can: kernels do not reach this
@@ -52,6 +84,20 @@ impl Device {
             return Ok(0);
         }
         self.snapshot.attribute(attribute).ok_or(CUresult::INVALID_VALUE)
+    }
+
+    /// Waits until the device has done everything sent so far; no round trip if somebody has waited for it already.
+    pub(crate) fn wait(&self, session: &Session) -> Result<(), CUresult> {
+        if self.work.is_pending() { self.synchronize(session) } else { Ok(()) }
+    }
+
+    /// `cuCtxSynchronize` for this device, whichever is the calling thread's.
+    pub(crate) fn synchronize(&self, session: &Session) -> Result<(), CUresult> {
+        let covered = self.work.so_far();
+        let place = u8::try_from(self.ordinal).map_err(|_| CUresult::INVALID_DEVICE)?;
+        session.link.call(place, Op::of(Fn::cuCtxSynchronize), |_| ())?.result.ok()?;
+        self.work.waited_for(covered);
+        Ok(())
     }
 
     pub(crate) fn limit(&self, limit: CUlimit) -> Result<u64, CUresult> {

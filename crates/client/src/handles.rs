@@ -1,10 +1,9 @@
 //! What the generated stubs stand on: checking handles and addresses, and sending commands.
 
-use std::sync::atomic::Ordering;
-
 use sluice_cuda::*;
 use sluice_wire::{Command, DevicePtr, Handle, HandleKind, Id, Op, Target, decode};
 
+use crate::device::Device;
 use crate::ids::{self, Kind, Table};
 use crate::issue::Issue;
 use crate::session::Session;
@@ -69,8 +68,11 @@ impl Issue for Session {
     }
 
     fn queue<C: Command>(&self, command: &C) -> Result<(), CUresult> {
-        self.unsynchronized.store(true, Ordering::Release);
-        self.queue_quietly(command)
+        self.queue_quietly(command)?;
+        if let Some(device) = self.here() {
+            device.work.sent();
+        }
+        Ok(())
     }
 
     fn call<C: Command, R>(
@@ -78,13 +80,14 @@ impl Issue for Session {
         command: &C,
         read: impl for<'a> FnOnce(C::Reply<'a>) -> R,
     ) -> Result<R, CUresult> {
-        if const { C::OP.0 == Op::of(Fn::cuCtxSynchronize).0 } {
-            // What other threads queue from here on is not covered by this wait, and sets the mark again.
-            self.unsynchronized.store(false, Ordering::Release);
-        }
         self.require(C::OP)?;
+        let waits_for_device = const { C::OP.0 == Op::of(Fn::cuCtxSynchronize).0 };
+        let covered = self.here().filter(|_| waits_for_device).map(|device| (device, device.work.so_far()));
         let answer = self.link.call(context::device_index(), C::OP, |out| command.encode(out))?;
         answer.result.ok()?;
+        if let Some((device, sent)) = covered {
+            device.work.waited_for(sent);
+        }
         decode(&answer.payload).map(read).map_err(|error| {
             crate::say_once!("the node's answer to {} cannot be read: {error}", C::OP.name());
             CUresult::UNKNOWN
@@ -93,6 +96,11 @@ impl Issue for Session {
 }
 
 impl Session {
+    /// The calling thread's device.
+    fn here(&self) -> Option<&Device> {
+        self.devices.get(usize::from(context::device_index()))
+    }
+
     /// As `queue`, for commands that leave nothing running: a later free need not wait for them.
     pub(crate) fn queue_quietly<C: Command>(&self, command: &C) -> Result<(), CUresult> {
         self.require(C::OP)?;

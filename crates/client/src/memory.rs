@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 use sluice_cuda::*;
@@ -179,21 +178,12 @@ impl Session {
             memory.freed_later_bytes = 0;
             std::mem::take(&mut memory.freed_later)
         };
-        self.wait_for_device()?;
+        self.device(device)?.wait(self)?;
         let mut memory = self.memory(device)?;
         for (_, allocation) in freed {
             self.release(&mut memory, allocation.start)?;
         }
         Ok(true)
-    }
-
-    /// Waits for the device, unless nothing was sent since the last time.
-    pub(crate) fn wait_for_device(&self) -> Result<(), CUresult> {
-        if self.unsynchronized.load(Ordering::Acquire) {
-            self.call(&commands::cuCtxSynchronize {}, |()| ())
-        } else {
-            Ok(())
-        }
     }
 }
 
@@ -250,7 +240,7 @@ pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> Result<(), CUresult> {
         session.memory(device)?.free_later(CUstream::NULL, allocation);
         return Ok(());
     }
-    session.wait_for_device()?;
+    session.device(device)?.wait(session)?;
     session.release(&mut *session.memory(device)?, dptr).map(drop)
 }
 

@@ -28,8 +28,6 @@ pub(crate) struct Session {
     pub(crate) minted: Range<u64>,
     /// What the node can do for this session.
     pub(crate) functions: Presence,
-    /// Whether work was sent since the device was last waited for.
-    pub(crate) unsynchronized: AtomicBool,
     /// Module globals that programs have asked for, by address.
     globals: Mutex<BTreeMap<u64, Global>>,
     /// Limits that the program has set.
@@ -139,7 +137,6 @@ impl Session {
             link,
             devices,
             minted,
-            unsynchronized: AtomicBool::new(false),
             globals: Mutex::new(BTreeMap::new()),
             limits: Mutex::new(BTreeMap::new()),
         }
@@ -189,7 +186,7 @@ impl Session {
     /// Everything that a context owned goes with it.
     pub(crate) fn context_ended(&self, context: &Context) -> Result<(), CUresult> {
         let handle = context.handle;
-        self.wait_for_device()?;
+        self.device(context.device)?.wait(self)?;
         for hStream in stream::of_context(handle) {
             self.queue_quietly(&commands::cuStreamDestroy_v2 { hStream: StreamId(hStream) })?;
         }

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sluice_cuda::*;
 use sluice_wire::{StreamId, commands};
 
-use crate::generated::stubs;
 use crate::ids::{self, Kind, Table};
 use crate::issue::{Issue, wanted};
 use crate::session::{self, Session};
@@ -228,9 +227,7 @@ pub(crate) unsafe fn cuStreamGetDevice(hStream: CUstream, device: *mut CUdevice)
 
 pub(crate) unsafe fn cuCtxSynchronize_v2(ctx: CUcontext) -> Result<(), CUresult> {
     let session = session::get()?;
-    context::named_or_current(ctx)?;
-    // SAFETY: no pointers.
-    unsafe { stubs::cuCtxSynchronize(session) }
+    session.device(context::named_or_current(ctx)?.device)?.synchronize(session)
 }
 
 // Captures. The worker's driver records; the client knows which streams are in a capture, since programs ask often.
