@@ -7,9 +7,12 @@ use crate::allocation::{self, Allocation, Kind};
 use crate::context::Context;
 use crate::device::{Device, driver};
 use crate::engine;
+use crate::event::Ticket;
 use crate::heap;
+use crate::op::Op;
 use crate::pool::{self, POOLS, Pool};
 use crate::status::{Result, Status};
+use crate::stream::Target;
 
 /// `cuMemAlloc`: `size` bytes of the context's device.
 pub(crate) fn allocate(context: &Context, size: u64) -> Result<u64> {
@@ -74,16 +77,34 @@ pub(crate) fn free_host(address: u64) -> Result<()> {
 }
 
 /// Stream-ordered allocation. The memory is there at once, which is earlier than the stream asks for.
-pub(crate) fn allocate_from_pool(context: &Context, pool: &Arc<Pool>, size: u64) -> Result<u64> {
+pub(crate) fn allocate_from_pool(target: &Target, pool: &Arc<Pool>, size: u64) -> Result<u64> {
     if size == 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let address = pool.allocate(size)?;
-    allocation::insert(address, size, Kind::Pool(pool.handle), context.handle, pool.device()?.ordinal);
+    let address = pool.allocate(size, target.stream.id)?;
+    let (context, device) = (target.context.handle, pool.device()?.ordinal);
+    allocation::insert(address, size, Kind::Pool(pool.handle), context, device);
     Ok(address)
 }
 
-/// The free of a stream-ordered allocation, when the stream has come to it. The address was checked on submission.
+/// `cuMemFreeAsync`. From now on the address is nobody's; its memory is free when the stream has come here.
+pub(crate) fn free_in_stream(target: &Target, address: u64) -> Result<()> {
+    let freeable = |a: &Allocation| a.base == address && matches!(a.kind, Kind::Pool(_) | Kind::Device);
+    let known = allocation::find(address).filter(freeable).ok_or(Status::INVALID_VALUE)?;
+    let pool = match known.kind {
+        Kind::Pool(pool) if target.stream.capture().is_none() => POOLS.get(pool),
+        _ => None,
+    };
+    let Some(pool) = pool else { return target.submit(Op::Free(address)) };
+    let freed = allocation::remove(address, |a| a.id == known.id).ok_or(Status::INVALID_VALUE)?;
+    let ticket = Arc::new(Ticket::default());
+    target.submit(Op::Record(Arc::clone(&ticket)))?;
+    pool.take_back(freed.base, freed.size, target.stream.id, ticket);
+    Ok(())
+}
+
+/// The free of an allocation that no pool takes back, or in a graph, when the stream has come to it. The address was
+/// checked on submission.
 pub(crate) fn free_from_pool(address: u64) {
     if let Some(freed) = allocation::remove(address, |_| true) {
         release(&freed);
@@ -97,7 +118,8 @@ pub(crate) fn release(freed: &Allocation) {
     match freed.kind {
         Kind::Device | Kind::Global => device.heap.release(freed.base, freed.size),
         Kind::Pool(pool) => match POOLS.get(pool) {
-            Some(pool) => pool.take_back(freed.base, freed.size),
+            // Whoever frees without a stream has waited.
+            Some(pool) => pool.take_back(freed.base, freed.size, 0, Ticket::completed()),
             None => device.heap.release(freed.base, freed.size),
         },
         Kind::Host(_) | Kind::Managed => {

@@ -1,9 +1,9 @@
 //! Memory pools (CUDA Driver API, Stream Ordered Memory Allocator).
 //!
-//! A pool keeps what is freed for the next allocation of the same size, and gives back what exceeds its release
-//! threshold when the program next waits for a stream, an event or the context. An allocation that finds
-//! no memory takes everything that pools keep first. The attributes about reuse change nothing: memory is there
-//! as soon as the free has run.
+//! A pool keeps what is freed for the next allocation of the same size: at once for one in the same stream, whose order
+//! puts it behind the free, and for others when the stream has come to the free. What exceeds the release
+//! threshold is given back when the program next waits for a stream, an event or the context. An allocation
+//! that finds no memory takes everything that pools keep first. The attributes about reuse change nothing.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluice_cuda::{CUmemPool_attribute, CUmemoryPool};
 
 use crate::device::{Device, driver};
+use crate::engine;
+use crate::event::Ticket;
 use crate::heap::ALIGN;
 use crate::status::{Result, Status};
 use crate::table::Table;
@@ -37,7 +39,15 @@ pub(crate) struct Pool {
 struct Kept {
     bytes: u64,
     /// Addresses by size, in bytes as the device's heap was asked for them.
-    by_size: BTreeMap<u64, Vec<u64>>,
+    by_size: BTreeMap<u64, Vec<Freed>>,
+}
+
+struct Freed {
+    address: u64,
+    /// The stream of the free, by id.
+    stream: u64,
+    /// Done when the stream has come to the free.
+    ticket: Arc<Ticket>,
 }
 
 /// Whether some pool keeps more than its threshold says, so that waiting has something to give back.
@@ -88,10 +98,10 @@ impl Pool {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory of `size` bytes: what is kept, or fresh.
-    pub(crate) fn allocate(&self, size: u64) -> Result<u64> {
+    /// Memory of `size` bytes for use in the order of a stream: what is kept, or fresh.
+    pub(crate) fn allocate(&self, size: u64, stream: u64) -> Result<u64> {
         let whole = size.checked_next_multiple_of(ALIGN).ok_or(Status::OUT_OF_MEMORY)?;
-        let kept = self.kept().take(whole);
+        let kept = self.kept().take(whole, stream);
         let address = match kept {
             Some(address) => address,
             None => {
@@ -105,17 +115,18 @@ impl Pool {
         Ok(address)
     }
 
-    /// Takes memory back that [`Self::allocate`] gave for `size` bytes.
-    pub(crate) fn take_back(&self, address: u64, size: u64) {
+    /// Takes memory back that [`Self::allocate`] gave for `size` bytes; it is free when the stream has come to the
+    /// ticket.
+    pub(crate) fn take_back(&self, address: u64, size: u64, stream: u64, ticket: Arc<Ticket>) {
         self.used.fetch_sub(size, Ordering::Relaxed);
         let mut kept = self.kept();
-        kept.put(size.next_multiple_of(ALIGN), address);
+        kept.put(size.next_multiple_of(ALIGN), Freed { address, stream, ticket });
         if kept.bytes > self.release_threshold.load(Ordering::Relaxed) {
             EXCESS.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Gives memory back until at most `bytes` are kept.
+    /// Gives memory back until at most `bytes` are kept, or only such as streams may still use.
     pub(crate) fn trim(&self, bytes: u64) {
         let Ok(device) = self.device() else { return };
         let mut kept = self.kept();
@@ -181,30 +192,39 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        let all_done = || self.kept().by_size.values().flatten().all(|freed| freed.ticket.is_done());
+        engine::wait_until(all_done);
         self.trim(0);
     }
 }
 
 impl Kept {
-    fn take(&mut self, size: u64) -> Option<u64> {
-        let address = self.by_size.get_mut(&size)?.pop()?;
+    /// Memory of this size that work of the stream, by id, may use.
+    fn take(&mut self, size: u64, stream: u64) -> Option<u64> {
+        let freed = self.by_size.get_mut(&size)?;
+        let usable = |freed: &Freed| freed.stream == stream || freed.ticket.is_done();
+        let address = freed.swap_remove(freed.iter().rposition(usable)?).address;
         self.bytes -= size;
         Some(address)
     }
 
+    /// Size and address of the largest piece that no stream uses any more.
     fn take_largest(&mut self) -> Option<(u64, u64)> {
-        let mut last = self.by_size.last_entry()?;
-        let (size, address) = (*last.key(), last.get_mut().pop());
-        if last.get().is_empty() {
-            last.remove();
-        }
-        self.bytes -= address.map_or(0, |_| size);
-        address.map_or_else(|| self.take_largest(), |address| Some((size, address)))
+        let done = |freed: &Freed| freed.ticket.is_done();
+        let largest = self.by_size.iter_mut().rev();
+        let (size, address) = largest
+            .filter_map(|(&size, freed)| {
+                let place = freed.iter().rposition(done)?;
+                Some((size, freed.swap_remove(place).address))
+            })
+            .next()?;
+        self.bytes -= size;
+        Some((size, address))
     }
 
-    fn put(&mut self, size: u64, address: u64) {
+    fn put(&mut self, size: u64, freed: Freed) {
         self.bytes += size;
-        self.by_size.entry(size).or_default().push(address);
+        self.by_size.entry(size).or_default().push(freed);
     }
 }
 

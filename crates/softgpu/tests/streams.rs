@@ -168,3 +168,24 @@ fn a_capture_that_is_not_joined_is_refused() {
         CUresult::STREAM_CAPTURE_UNSUPPORTED
     );
 }
+
+#[test]
+fn freed_memory_is_reused_in_its_stream_before_others() {
+    let _context = Context::new(1);
+    let gate = Gate::new();
+    let (first, second) = (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING));
+    let allocate = |s| {
+        let mut address = 0;
+        ok!(cuMemAllocAsync(&mut address, 5000, s));
+        address
+    };
+    gate.hold(first);
+    let address = allocate(first);
+    ok!(cuMemFreeAsync(address, first));
+    assert_eq!(result!(cuMemFreeAsync(address, first)), CUresult::INVALID_VALUE);
+    let elsewhere = allocate(second);
+    assert_ne!(elsewhere, address, "the free has not run");
+    assert_eq!(allocate(first), address, "the stream's order puts its use behind the free");
+    gate.open();
+    ok!(cuCtxSynchronize());
+}

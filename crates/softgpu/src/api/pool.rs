@@ -7,10 +7,8 @@ use sluice_cuda::{
     CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
 };
 
-use crate::allocation::{self, Kind};
 use crate::device::{Device, device, driver};
 use crate::memory;
-use crate::op::Op;
 use crate::pool::{POOLS, Pool};
 use crate::status::{Result, Status, call, put, require};
 use crate::stream;
@@ -30,7 +28,7 @@ unsafe fn allocate(place: *mut CUdeviceptr, size: usize, pool: Option<Arc<Pool>>
     }
     let pool = pool.unwrap_or_else(|| Pool::of_device(target.context.device));
     // SAFETY: by this function's contract.
-    unsafe { put(place, memory::allocate_from_pool(&target.context, &pool, size as u64)?) }
+    unsafe { put(place, memory::allocate_from_pool(&target, &pool, size as u64)?) }
 }
 
 pub(crate) unsafe extern "C" fn cuMemAllocAsync(
@@ -58,10 +56,7 @@ pub(crate) unsafe extern "C" fn cuMemFreeAsync(address: CUdeviceptr, s: CUstream
         if address == 0 {
             return Ok(());
         }
-        let freeable =
-            |a: &allocation::Allocation| a.base == address && matches!(a.kind, Kind::Pool(_) | Kind::Device);
-        allocation::find(address).filter(freeable).ok_or(Status::INVALID_VALUE)?;
-        target.submit(Op::Free(address))
+        memory::free_in_stream(&target, address)
     })
 }
 
