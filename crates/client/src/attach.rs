@@ -1,6 +1,7 @@
 //! Attaching to the lease that `sluice run` left in the environment: connect, greet, agree on device addresses.
 //!
-//! All of it has one deadline. Whatever goes wrong is one line on stderr that names the node, and an error from `cuInit`.
+//! All of it has one deadline. Whatever goes wrong is one line on stderr that names the node, and an error from
+//! `cuInit`.
 
 use std::io;
 use std::ops::Range;
@@ -19,9 +20,10 @@ use crate::device::{Device, Work};
 use crate::launch::Limits;
 use crate::link::Link;
 use crate::memory::{Memory, Names};
+use crate::pool;
+use crate::reservation::Reservations;
 use crate::session::Session;
 use crate::socket::Socket;
-use crate::{pool, reservation};
 
 /// A node that has not opened the session by then is as good as none.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -80,10 +82,11 @@ pub(crate) fn attach() -> Result<Session, AttachError> {
     let address: SessionAddress = text.parse().map_err(|_| AttachError::BadVariable)?;
     let node = address.node.clone();
     let deadline = Instant::now() + DEADLINE;
-    let ranges = reservation::Reservations::make();
     let mut greeting = Greeting::connect(&address, deadline)?;
-    let opened = greeting.open(&address, ranges.offers())?;
-    let minted = ranges.keep(opened.range);
+    let ranges = Reservations::make();
+    let opened = greeting.open(&address, ranges.offers());
+    let minted = ranges.keep(opened.as_ref().ok().and_then(|opened| opened.range));
+    let opened = opened?;
     let opened =
         SessionOpened { range: minted.clone().map(|range| (range.start, range.end - range.start)), ..opened };
     if opened.devices.is_empty() {
@@ -245,7 +248,7 @@ impl Greeting {
     }
 }
 
-/// For readers: an offered range as the wire carries it.
+/// A range as the wire carries it, by address and size.
 pub(crate) fn as_range((start, bytes): (u64, u64)) -> Option<Range<u64>> {
     Some(start..start.checked_add(bytes)?)
 }

@@ -1,5 +1,5 @@
-//! Copies of boxes: rows of bytes with a pitch, in slices. Between two places on the device one command does it; where one
-//! side is this machine's, the rows travel one by one, or all together where they touch.
+//! Copies of boxes: rows of bytes with a pitch, in slices. Between two places on the device one command does it; where
+//! one side is this machine's, the rows travel one by one, or all together where they touch.
 
 use std::ffi::c_void;
 

@@ -2,8 +2,8 @@
 //!
 //! - To the device: queued. The data leave the caller's memory before the call returns. The synchronous call also waits
 //!   where streams exist that do not wait for the default stream, since what it copied must be there for them, too.
-//! - From the device: the worker pushes the data in pieces once the stream gets there, and whichever thread reads writes
-//!   them straight into the caller's memory. The call waits for its stream, except for an asynchronous copy into memory
+//! - From the device: the worker pushes the data in pieces once the stream gets there, and whichever thread reads
+//!   writes them straight into the caller's memory. The call waits for its stream, except for an asynchronous copy into memory
 //!   that came from CUDA: those data land at the latest when a call that synchronises with the stream returns,
 //!   since the session keeps its order on the way back, too.
 //! - On the device: queued.

@@ -93,7 +93,7 @@ pub(crate) unsafe fn cuMemFreeHost(p: *mut c_void) -> Result<(), CUresult> {
     }
     session.settle_pushed_copies()?;
     let block = take(p as u64, false).ok_or(CUresult::INVALID_VALUE)?;
-    // SAFETY: the mapping was made by `allocate`, and whoever takes the entry out of the table is the only one to unmap.
+    // SAFETY: the mapping was made by `allocate`, and whoever takes the entry out of the table unmaps it alone.
     unsafe { libc::munmap(p, (block.range.end - block.range.start) as usize) };
     Ok(())
 }

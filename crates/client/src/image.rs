@@ -96,8 +96,8 @@ impl Buffer {
             return;
         }
         let kept = text.len().min(self.bytes - 1);
-        // SAFETY: the program's buffer has `bytes` bytes, of which at most that many are written; its option array has a
-        // place for the count.
+        // SAFETY: the program's buffer has `bytes` bytes, of which at most that many are written; its option array
+        // has a place for the count.
         unsafe {
             std::ptr::copy_nonoverlapping(text.as_ptr(), self.start.cast(), kept);
             self.start.add(kept).write(0);

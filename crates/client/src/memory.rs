@@ -127,7 +127,8 @@ impl Session {
         match &mut memory.names {
             Names::Minted(space) => {
                 let placement = space.allocate(bytes).ok_or(CUresult::OUT_OF_MEMORY)?;
-                // The lock is held while the node commits: nobody else may be given a piece of a chunk that is not there yet.
+                // The lock is held while the node commits: nobody else may be given a piece of a chunk that is not
+                // there yet.
                 if let Some(chunks) = placement.commit
                     && let Err(error) = self.call(&commit(&chunks), |()| ())
                 {

@@ -48,8 +48,8 @@ impl Layout {
         let base = block.len();
         block.resize(base + self.bytes, 0);
         for (i, &(offset, size)) in self.places.iter().enumerate() {
-            // SAFETY: the program passes as many pointers as the kernel has parameters, each to a value of its size; the
-            // block has room for every parameter since `bytes` is the largest end of any.
+            // SAFETY: the program passes as many pointers as the kernel has parameters, each to a value of its size;
+            // the block has room for every parameter since `bytes` is the largest end of any.
             unsafe {
                 let value = values.add(i).read_unaligned();
                 if value.is_null() {
