@@ -1,5 +1,6 @@
 //! The configured devices.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use sluice_cuda::{CUdevice, CUuuid};
@@ -126,6 +127,8 @@ pub fn configure(config: Config) {
 /// `cuInit`: builds the devices on the first call.
 pub(crate) fn init() -> Result<()> {
     let driver = DRIVER.get_or_init(|| {
+        // SAFETY: the handler only stores a flag, which is safe in a child of a process with threads.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         let config = CONFIG.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
         let device = |(ordinal, device): (usize, SoftDevice)| Device {
             ordinal,
@@ -141,12 +144,23 @@ pub(crate) fn init() -> Result<()> {
             same_process: config.same_process,
         }
     });
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(Status::NOT_INITIALIZED);
+    }
     if driver.devices.is_empty() { Err(Status::NO_DEVICE) } else { Ok(()) }
+}
+
+/// Set in a child that was forked from a process with this driver. The threads that would do its work are its
+/// parent's, so it gets what CUDA gives such a child: `CUDA_ERROR_NOT_INITIALIZED` for every call.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn forked() {
+    FORKED.store(true, Ordering::Relaxed);
 }
 
 /// The driver, once the program has called `cuInit`.
 pub(crate) fn driver() -> Result<&'static Driver> {
-    DRIVER.get().ok_or(Status::NOT_INITIALIZED)
+    DRIVER.get().filter(|_| !FORKED.load(Ordering::Relaxed)).ok_or(Status::NOT_INITIALIZED)
 }
 
 /// The device with this ordinal.

@@ -92,3 +92,25 @@ fn a_reset_brings_a_failed_primary_context_back() {
     ok!(cuDevicePrimaryCtxRelease_v2(1));
     assert_eq!(result!(cuDevicePrimaryCtxRelease_v2(1)), CUresult::INVALID_CONTEXT);
 }
+
+#[test]
+fn a_forked_child_is_told_so() {
+    init();
+    // SAFETY: the child calls driver functions that only read a flag, and ends without running anything else.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let (mut count, mut context) = (0, CUcontext::NULL);
+        let refused = [
+            result!(cuInit(0)),
+            result!(cuDeviceGetCount(&mut count)),
+            result!(cuCtxGetCurrent(&mut context)),
+        ];
+        let as_expected = refused.iter().all(|&result| result == CUresult::NOT_INITIALIZED);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(if as_expected { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: the child was forked just now, and the status is on the stack.
+    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!((waited, status), (child, 0));
+}
