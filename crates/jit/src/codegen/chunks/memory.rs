@@ -1,0 +1,140 @@
+//! Accesses whose lanes are neighbours.
+
+use std::collections::HashMap;
+
+use cranelift_codegen::ir::{InstBuilder, Value as Clif};
+use sluice_ir::analysis::Shape;
+use sluice_ir::{Inst, InstId, Ordering, Place, Space, Type};
+
+use super::values::{is_vector_type, vector_type};
+use super::{Chunk, Hoisted, QUAD, Quad, Vector};
+use crate::codegen::emitter::Emitter;
+use crate::codegen::memory::{Extent, memory_flags};
+use crate::codegen::scalar::clif_type;
+
+impl Emitter<'_> {
+    /// Finds the accesses whose lanes are neighbours and checks them for the whole warp, those that differ by a
+    /// constant together.
+    pub(super) fn hoist_all(&mut self, insts: &[InstId]) -> HashMap<InstId, Hoisted> {
+        let kernel = self.kernel;
+        let mut groups: Vec<(Extent, Vec<(InstId, i32)>)> = Vec::new();
+        for &id in insts {
+            let Some((place, bytes)) = self.neighbour_access(&kernel.inst(id).inst) else { continue };
+            let own = Extent::new(place, bytes * self.plan.lanes as u32);
+            match groups.iter_mut().find(|(extent, _)| extent.can_join(&own)) {
+                Some((extent, members)) => {
+                    extent.join(&own);
+                    members.push((id, place.offset));
+                }
+                None => groups.push((own, vec![(id, place.offset)])),
+            }
+        }
+        let mut hoisted = HashMap::new();
+        for (extent, members) in groups {
+            let address = self.extent_address(&extent);
+            for (id, offset) in members {
+                hoisted.insert(id, Hoisted { address, offset: offset - extent.start });
+            }
+        }
+        hoisted
+    }
+
+    /// The place of an access whose lanes are neighbours, and its bytes per lane.
+    pub(super) fn neighbour_access<'i>(&self, inst: &'i Inst) -> Option<(&'i Place, u32)> {
+        let (place, ty, count, order, guard) = match inst {
+            Inst::Load { place, ty, count, order, guard } => (place, ty, u32::from(*count), order, guard),
+            Inst::Store { place, ty, values, order, guard } => (place, ty, values.len() as u32, order, guard),
+            _ => return None,
+        };
+        let bytes = ty.bytes() * count;
+        let Shape::Affine { stride } = self.plan.shape(place.addr) else { return None };
+        let is_plain = matches!(order.ordering, Ordering::Weak | Ordering::Invariant);
+        let is_shared_space = !matches!(place.space, Space::Local | Space::Param);
+        let fits = stride == i64::from(bytes) && guard.is_none() && is_plain && is_shared_space;
+        fits.then_some((place, bytes))
+    }
+
+    /// Loads or stores of neighbouring lanes.
+    pub(super) fn neighbours(&mut self, id: InstId, base: Hoisted, chunk: &mut Chunk) {
+        let kernel = self.kernel;
+        let data = kernel.inst(id);
+        match &data.inst {
+            Inst::Load { ty, count, .. } => {
+                let count = usize::from(*count);
+                let address = self.element_address(base.address, ty.bytes() as usize * count, chunk);
+                for quad in 0..chunk.quads {
+                    let start = base.offset + (quad * QUAD * count * ty.bytes() as usize) as i32;
+                    for (value, forms) in data.results().zip(self.load_quad(*ty, count, address, start)) {
+                        self.define_quad(value, quad, forms, chunk);
+                    }
+                }
+            }
+            Inst::Store { ty, values, .. } => {
+                let count = values.len();
+                let address = self.element_address(base.address, ty.bytes() as usize * count, chunk);
+                for quad in 0..chunk.quads {
+                    let start = base.offset + (quad * QUAD * count * ty.bytes() as usize) as i32;
+                    if count == 1 && is_vector_type(*ty) {
+                        let vector = self.vector(values[0], quad, chunk);
+                        self.store_vector(vector, address, start);
+                        continue;
+                    }
+                    for (element, &value) in values.iter().enumerate() {
+                        let each = self.each(value, quad, chunk);
+                        for (number, lane) in each.into_iter().enumerate() {
+                            let offset = start + ((number * count + element) * ty.bytes() as usize) as i32;
+                            self.b.ins().store(memory_flags(), lane, address, offset);
+                        }
+                    }
+                }
+            }
+            _ => unreachable!("only loads and stores are hoisted"),
+        }
+    }
+
+    pub(super) fn element_address(&mut self, base: Clif, bytes: usize, chunk: &Chunk) -> Clif {
+        if chunk.quads * QUAD == self.plan.lanes {
+            return base;
+        }
+        let place = if bytes.is_power_of_two() {
+            self.b.ins().ishl_imm_u(chunk.first, i64::from(bytes.trailing_zeros()))
+        } else {
+            self.b.ins().imul_imm_u(chunk.first, bytes as i64)
+        };
+        self.b.ins().iadd(base, place)
+    }
+
+    pub(super) fn store_vector(&mut self, vector: Vector, address: Clif, offset: i32) {
+        match vector {
+            Vector::Words(words) => _ = self.b.ins().store(memory_flags(), words, address, offset),
+            Vector::Wides([low, high]) => {
+                self.b.ins().store(memory_flags(), low, address, offset);
+                self.b.ins().store(memory_flags(), high, address, offset + 16);
+            }
+        }
+    }
+
+    /// Four lanes of `count` elements each.
+    pub(super) fn load_quad(&mut self, ty: Type, count: usize, address: Clif, start: i32) -> Vec<Quad> {
+        let flags = memory_flags();
+        let bytes = ty.bytes() as i32;
+        if count == 1 && is_vector_type(ty) {
+            let low = self.b.ins().load(vector_type(ty), flags, address, start);
+            let vector = if ty.bits() == 64 {
+                Vector::Wides([low, self.b.ins().load(vector_type(ty), flags, address, start + 16)])
+            } else {
+                Vector::Words(low)
+            };
+            return vec![Quad { vector: Some(vector), each: None }];
+        }
+        (0..count as i32)
+            .map(|element| {
+                let each = [0, 1, 2, 3].map(|number| {
+                    let offset = start + (number * count as i32 + element) * bytes;
+                    self.b.ins().load(clif_type(ty), flags, address, offset)
+                });
+                Quad { vector: None, each: Some(each) }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,234 @@
+//! The way into a warp's nodes: the entry, the dispatcher, and the next warp of the block.
+
+use std::mem::offset_of;
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{BlockArg, InstBuilder, JumpTableData, Value as Clif, types};
+use sluice_ir::{BarrierKind, Inst, InstId};
+
+use super::{Emitter, frame_flags};
+use crate::context::{WarpContext, status};
+use crate::runtime;
+
+impl Emitter<'_> {
+    pub(super) fn entry(&mut self) {
+        self.resume();
+        if !self.plan.rotates {
+            self.b.ins().jump(self.dispatch, &[]);
+            return;
+        }
+        // Groups of lanes take turns: the runtime picks.
+        let rotation = self.field(types::I32, offset_of!(WarpContext, rotation));
+        let pick = self.b.create_block();
+        self.b.ins().brif(rotation, pick, &[], self.dispatch, &[]);
+        self.b.switch_to_block(pick);
+        let blocks = self.b.ins().iconst(types::I32, i64::from(self.plan.frame.blocks));
+        let node = self.call(runtime::rotate as *const (), &[self.ctx, blocks], Some(types::I32));
+        self.enter_pending(node);
+    }
+
+    /// A warp that comes back whole from a barrier goes on where the barrier says.
+    pub(super) fn resume(&mut self) {
+        let plan = self.plan;
+        let behind: Vec<usize> =
+            (0..plan.nodes.len()).filter(|&node| plan.nodes[node].behind.is_some()).collect();
+        let (Some(&first), Some(&last)) = (behind.first(), behind.last()) else { return };
+        let resume_node = self.field(types::I32, offset_of!(WarpContext, resume_node));
+        let (whole, other) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(resume_node, whole, &[], other, &[]);
+        self.b.switch_to_block(whole);
+        let none = self.b.ins().iconst(types::I32, 0);
+        self.set_field(none, offset_of!(WarpContext, resume_node));
+        let live = self.field(types::I32, offset_of!(WarpContext, live));
+        let live = [BlockArg::Value(live)];
+        if first == last {
+            self.b.ins().jump(self.nodes[first], &live);
+        } else {
+            let calls: Vec<_> =
+                (first..=last).map(|node| self.b.func.dfg.block_call(self.nodes[node], &live)).collect();
+            let table = self.b.create_jump_table(JumpTableData::new(calls[0], &calls));
+            let index = self.b.ins().iadd_imm_s(resume_node, -(first as i64));
+            self.b.ins().br_table(index, table);
+        }
+        self.b.switch_to_block(other);
+    }
+
+    /// At a barrier of all threads: if all live lanes are here, the warp leaves as a whole.
+    pub(super) fn park_all(&mut self, barrier: InstId, node: u32) {
+        let Inst::Barrier { kind: BarrierKind::Sync, id, count: None, .. } = self.kernel.inst(barrier).inst
+        else {
+            return;
+        };
+        if self.plan.is_varying(id) {
+            return;
+        }
+        let id = self.uniform(id);
+        let live = self.field(types::I32, offset_of!(WarpContext, live));
+        let is_whole = self.b.ins().icmp(IntCC::Equal, self.mask, live);
+        let (whole, part) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(is_whole, whole, &[], part, &[]);
+        self.b.switch_to_block(whole);
+        let node = self.b.ins().iconst(types::I32, i64::from(node));
+        self.set_field(node, offset_of!(WarpContext, resume_node));
+        self.set_field(id, offset_of!(WarpContext, resume_barrier));
+        self.return_status(status::AT_BARRIER);
+        self.b.switch_to_block(part);
+    }
+
+    pub(super) fn dispatcher(&mut self) {
+        self.b.switch_to_block(self.dispatch);
+        let ready = self.field(types::I64, offset_of!(WarpContext, ready));
+        let stop = self.b.create_block();
+        let pick = self.b.create_block();
+        self.b.ins().brif(ready, pick, &[], stop, &[]);
+        self.b.switch_to_block(stop);
+        self.stop();
+
+        self.b.switch_to_block(pick);
+        let first = self.b.ins().ctz(ready);
+        let node = if self.plan.nodes.len() <= 64 {
+            first
+        } else {
+            let place = self.b.ins().ishl_imm_u(first, 3);
+            let words = self.b.ins().iadd(self.ctx, place);
+            let offset = self.plan.frame.group_words as i32;
+            let word = self.b.ins().load(types::I64, frame_flags(), words, offset);
+            let bit = self.b.ins().ctz(word);
+            let base = self.b.ins().ishl_imm_u(first, 6);
+            self.b.ins().iadd(base, bit)
+        };
+        let node = self.b.ins().ireduce(types::I32, node);
+        self.enter_pending(node);
+    }
+
+    /// No lane is ready: the warp is at its end, or waits at barriers.
+    pub(super) fn stop(&mut self) {
+        if self.plan.takes_next_warp() {
+            let left = self.field(types::I32, offset_of!(WarpContext, threads_left));
+            let (next, none) = (self.b.create_block(), self.b.create_block());
+            self.b.ins().brif(left, next, &[], none, &[]);
+            self.b.switch_to_block(next);
+            self.next_warp(left);
+            self.b.switch_to_block(none);
+        }
+        self.return_status(status::STOPPED);
+    }
+
+    /// Goes on with the block's next warp in the same memory: what `BlockRun::start` does, in steps.
+    pub(super) fn next_warp(&mut self, left: Clif) {
+        let warp = self.plan.lanes as i64;
+        let is_whole = self.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, left, warp);
+        let whole = self.b.ins().iconst(types::I32, warp);
+        let lanes = self.b.ins().select(is_whole, whole, left);
+        let left = self.b.ins().isub(left, lanes);
+        self.set_field(left, offset_of!(WarpContext, threads_left));
+        if self.plan.rotates {
+            let none = self.b.ins().iconst(types::I32, 0);
+            self.set_field(none, offset_of!(WarpContext, rotation));
+        }
+        let lanes = self.b.ins().uextend(types::I64, lanes);
+        let one = self.b.ins().iconst(types::I64, 1);
+        let power = self.b.ins().ishl(one, lanes);
+        let members = self.b.ins().iadd_imm_s(power, -1);
+        let members = self.b.ins().ireduce(types::I32, members);
+        self.set_field(members, offset_of!(WarpContext, live));
+        let index = self.field(types::I32, offset_of!(WarpContext, warp_index));
+        let index = self.b.ins().iadd_imm_u(index, 1);
+        self.set_field(index, offset_of!(WarpContext, warp_index));
+        if self.kernel.local_bytes > 0 {
+            let local = self.field(types::I64, offset_of!(WarpContext, local_base));
+            let local = self.b.ins().iadd_imm_u(local, warp * i64::from(self.kernel.local_bytes));
+            self.set_field(local, offset_of!(WarpContext, local_base));
+        }
+        // The next 32 of the row, or the start of the next row.
+        let (tid0, ntid) = (offset_of!(WarpContext, tid0), offset_of!(WarpContext, ntid));
+        let [x, y, z] = [0, 4, 8].map(|axis| self.field(types::I32, tid0 + axis));
+        let x = self.b.ins().iadd_imm_u(x, warp);
+        let [width, height] = [0, 4].map(|axis| self.field(types::I32, ntid + axis));
+        let (row, go) = (self.b.create_block(), self.b.create_block());
+        self.set_field(x, tid0);
+        let is_inside = self.b.ins().icmp(IntCC::UnsignedLessThan, x, width);
+        self.b.ins().brif(is_inside, go, &[], row, &[]);
+        self.b.switch_to_block(row);
+        let zero = self.b.ins().iconst(types::I32, 0);
+        self.set_field(zero, tid0);
+        let y = self.b.ins().iadd_imm_u(y, 1);
+        let is_last = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, y, height);
+        let y = self.b.ins().select(is_last, zero, y);
+        self.set_field(y, tid0 + 4);
+        let step = self.b.ins().uextend(types::I32, is_last);
+        let z = self.b.ins().iadd(z, step);
+        self.set_field(z, tid0 + 8);
+        self.b.ins().jump(go, &[]);
+        self.b.switch_to_block(go);
+        self.b.ins().jump(self.nodes[0], &[BlockArg::Value(members)]);
+    }
+
+    /// Takes the pending lanes of a ready node and jumps there.
+    pub(super) fn enter_pending(&mut self, node: Clif) {
+        let wide = self.b.ins().uextend(types::I64, node);
+        let place = self.b.ins().ishl_imm_u(wide, 2);
+        let address = self.b.ins().iadd(self.ctx, place);
+        let pending = self.plan.frame.pending as i32;
+        let lanes = self.b.ins().load(types::I32, frame_flags(), address, pending);
+        let none = self.b.ins().iconst(types::I32, 0);
+        self.b.ins().store(frame_flags(), none, address, pending);
+        self.clear_ready(wide);
+        let default = self.nodes[0];
+        let lanes_arg = [BlockArg::Value(lanes)];
+        let default = self.b.func.dfg.block_call(default, &lanes_arg);
+        let table: Vec<_> = (0..self.nodes.len())
+            .map(|index| self.b.func.dfg.block_call(self.nodes[index], &lanes_arg))
+            .collect();
+        let table = self.b.create_jump_table(JumpTableData::new(default, &table));
+        self.b.ins().br_table(node, table);
+    }
+
+    pub(super) fn clear_ready(&mut self, node: Clif) {
+        let ready_offset = offset_of!(WarpContext, ready) as i32;
+        let one = self.b.ins().iconst(types::I64, 1);
+        let bit = self.b.ins().ishl(one, node);
+        if self.plan.nodes.len() <= 64 {
+            let ready = self.b.ins().load(types::I64, frame_flags(), self.ctx, ready_offset);
+            let rest = self.b.ins().band_not(ready, bit);
+            self.b.ins().store(frame_flags(), rest, self.ctx, ready_offset);
+            return;
+        }
+        let word_index = self.b.ins().ushr_imm_u(node, 6);
+        let place = self.b.ins().ishl_imm_u(word_index, 3);
+        let address = self.b.ins().iadd(self.ctx, place);
+        let offset = self.plan.frame.group_words as i32;
+        let word = self.b.ins().load(types::I64, frame_flags(), address, offset);
+        let rest = self.b.ins().band_not(word, bit);
+        self.b.ins().store(frame_flags(), rest, address, offset);
+        // The word's own bit goes when the word is empty.
+        let is_empty = self.b.ins().icmp_imm_u(IntCC::Equal, rest, 0);
+        let is_empty = self.b.ins().uextend(types::I64, is_empty);
+        let word_bit = self.b.ins().ishl(is_empty, word_index);
+        let ready = self.b.ins().load(types::I64, frame_flags(), self.ctx, ready_offset);
+        let ready = self.b.ins().band_not(ready, word_bit);
+        self.b.ins().store(frame_flags(), ready, self.ctx, ready_offset);
+    }
+
+    /// Adds lanes to those that wait at a node.
+    pub(super) fn make_pending(&mut self, node: u32, lanes: Clif) {
+        let place = (self.plan.frame.pending + 4 * node) as i32;
+        let pending = self.b.ins().load(types::I32, frame_flags(), self.ctx, place);
+        let pending = self.b.ins().bor(pending, lanes);
+        self.b.ins().store(frame_flags(), pending, self.ctx, place);
+        let ready = offset_of!(WarpContext, ready) as i32;
+        if self.plan.nodes.len() <= 64 {
+            self.set_bit(ready, node);
+        } else {
+            self.set_bit((self.plan.frame.group_words + node / 64 * 8) as i32, node % 64);
+            self.set_bit(ready, node / 64);
+        }
+    }
+
+    pub(super) fn set_bit(&mut self, offset: i32, bit: u32) {
+        let word = self.b.ins().load(types::I64, frame_flags(), self.ctx, offset);
+        let bit = self.b.ins().iconst(types::I64, 1i64 << bit);
+        let word = self.b.ins().bor(word, bit);
+        self.b.ins().store(frame_flags(), word, self.ctx, offset);
+    }
+}
