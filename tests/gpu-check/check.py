@@ -116,15 +116,17 @@ def units(output):
 
 
 def check_shares(node, report, seconds):
-    def compute(share, start_at, length):
-        environment = {**os.environ, "KIND": "even", "SECONDS": str(length), "START_AT": str(start_at)}
+    def compute(share):
+        environment = {**os.environ, "KIND": "even", "SECONDS": str(seconds), "TAIL": "4", "START": "input"}
         command = node.lease("-q", "-p", share, "--memory", "256MiB") + [str(w) for w in python("compute.py")]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
 
     for left, right in [("0.75", "0.25"), ("0.9", "0.1")]:
-        start_at = time.time() + 5
-        outputs = [p.communicate(timeout=LIMIT_S)[0] for p in
-                   [compute(left, start_at, seconds), compute(right, start_at, seconds)]]
+        programs = [compute(left), compute(right)]
+        ready = [program.stdout.readline() for program in programs]  # however long it takes, they begin together
+        start = f"{time.time() + 0.5}\n"
+        outputs = [line + program.communicate(start, timeout=LIMIT_S)[0] for line, program in zip(ready, programs)]
         done = [units(output) for output in outputs]
         entry = {"step": f"shares {left}/{right}", "units": done}
         if None in done or sum(done) == 0:

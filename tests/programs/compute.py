@@ -1,4 +1,5 @@
-"""Computes without pause from the moment START_AT (Unix time) on, and prints how much it finished in SECONDS.
+"""Computes without pause and prints how much it finished in SECONDS. With START=input it reads the moment to begin at
+(Unix time) from its input once it is ready.
 
 One unit of work is one round of one block. KIND says how it is cut into launches: `even` in kernels of some
 milliseconds, `tiny` in very many small ones, `long` in few long ones. The next batch is always queued before the one
@@ -45,8 +46,9 @@ def main():
     synchronize()
     clear(counter, 4)
 
-    start = float(os.environ.get("START_AT", "0")) or time.time()
     print("ready", flush=True)
+    start = float(sys.stdin.readline()) if os.environ.get("START") == "input" else 0
+    start = start or time.time()
     while time.time() < start:
         time.sleep(0.001)
     end = start + seconds

@@ -97,8 +97,8 @@ struct Lease {
     weight: Weight,
     /// Nanoseconds of a whole GPU owed to it so far.
     virtual_time: i128,
-    /// Came from idleness; its virtual time is settled when the holder reports what it used.
-    arriving: bool,
+    /// When it came from idleness, until its virtual time is settled: when the holder reports what it used.
+    arrived_at_ns: Option<u64>,
     tokens_ns: i64,
     refilled_at_ns: u64,
 }
@@ -148,7 +148,7 @@ impl Arbiter {
         self.leases.entry(lease).or_insert(Lease {
             weight,
             virtual_time: 0,
-            arriving: false,
+            arrived_at_ns: None,
             tokens_ns: full_bucket,
             refilled_at_ns: now_ns,
         });
@@ -175,7 +175,7 @@ impl Arbiter {
     }
 
     /// A session has work and no turn. Asking twice is harmless.
-    pub fn want(&mut self, session: SessionKey) {
+    pub fn want(&mut self, now_ns: u64, session: SessionKey) {
         let arrival = self.next_arrival();
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         if entry.state != State::Idle {
@@ -186,7 +186,7 @@ impl Arbiter {
         let was_active =
             self.sessions.iter().any(|(&k, s)| k != session && s.lease == lease && s.state != State::Idle);
         if let Some(lease) = self.leases.get_mut(&lease).filter(|_| !was_active) {
-            lease.arriving = true;
+            lease.arrived_at_ns = Some(now_ns);
         }
         if self.holder.is_none() {
             self.settle_arrivals();
@@ -204,7 +204,7 @@ impl Arbiter {
         if let Some(lease) = self.leases.get_mut(&entry.lease) {
             lease.spend(now_ns, used_ns, self.pace.quantum_ns);
             lease.virtual_time += lease.weight.virtual_ns(used_ns);
-            lease.arriving = false;
+            lease.arrived_at_ns = None;
             self.virtual_now = lease.virtual_time;
         }
         if self.holder == Some(session) {
@@ -279,15 +279,17 @@ impl Arbiter {
         let Pace { quantum_ns, slice_min_ns, .. } = self.pace;
         let own_key = self.sessions[&holder].lease;
         let own = &self.leases[&own_key];
-        let own_now = own.virtual_time + own.weight.virtual_ns(now_ns.saturating_sub(since_ns));
+        // What the holder had used by some moment, if it was busy all the time.
+        let own_at = |at_ns: u64| own.virtual_time + own.weight.virtual_ns(at_ns.saturating_sub(since_ns));
         let end_for = |waiting: &Session| {
             let lease = &self.leases[&waiting.lease];
             if waiting.lease == own_key {
                 return since_ns + quantum_ns;
             }
-            let owed_since = match lease.arriving {
-                true => lease.virtual_time.max(own_now - lease.weight.virtual_ns(quantum_ns)),
-                false => lease.virtual_time,
+            // As of its arrival: measured against a holder that runs on, nothing would ever be owed to it.
+            let owed_since = match lease.arrived_at_ns {
+                Some(at_ns) => lease.virtual_time.max(own_at(at_ns) - lease.weight.virtual_ns(quantum_ns)),
+                None => lease.virtual_time,
             };
             let ahead_ns = own.weight.signed_real_ns(owed_since - own.virtual_time);
             let slice_ns = (ahead_ns + i128::from(quantum_ns)).max(i128::from(slice_min_ns));
@@ -331,10 +333,10 @@ impl Arbiter {
     /// Newcomers start at most one quantum behind those who ran.
     fn settle_arrivals(&mut self) {
         let (virtual_now, quantum_ns) = (self.virtual_now, self.pace.quantum_ns);
-        for lease in self.leases.values_mut().filter(|l| l.arriving) {
+        for lease in self.leases.values_mut().filter(|l| l.arrived_at_ns.is_some()) {
             let floor = virtual_now - lease.weight.virtual_ns(quantum_ns);
             lease.virtual_time = lease.virtual_time.max(floor);
-            lease.arriving = false;
+            lease.arrived_at_ns = None;
         }
     }
 

@@ -59,7 +59,7 @@ fn simulate(programs: &[Program], length_ns: u64) -> (Vec<u64>, u64) {
             match phase[i] {
                 Phase::Resting { until_ns } if until_ns <= now => {
                     left[i] = p.work_ns;
-                    arbiter.want(key);
+                    arbiter.want(now, key);
                     phase[i] = Phase::Waiting;
                 }
                 Phase::Running { since_ns, stops_ns } if stops_ns <= now => {
@@ -165,6 +165,19 @@ fn tiny_units_against_an_endless_kernel_keep_the_shares() {
 }
 
 #[test]
+fn a_newcomer_gets_its_share_from_a_holder_that_ran_alone_before() {
+    for (early_ppm, late_ppm) in [(250_000, 750_000), (750_000, 250_000), (100_000, 900_000)] {
+        let late = Program { starts_ns: 2 * SECOND, ..Program::backlogged(late_ppm) };
+        let (used, _) = simulate(&[Program::backlogged(early_ppm), late], 12 * SECOND);
+        let part = used[1] as f64 / (10 * SECOND) as f64;
+        assert!(
+            (part - f64::from(late_ppm) / 1e6).abs() < 0.01,
+            "{late_ppm} ppm got {part} beside {early_ppm}"
+        );
+    }
+}
+
+#[test]
 fn a_favoured_holder_is_not_recalled_every_quantum() {
     let (_, grants) = simulate(&[Program::backlogged(900_000), Program::backlogged(100_000)], 10 * SECOND);
     // A cycle is 50 ms: 45 ms and 5 ms.
@@ -236,9 +249,9 @@ fn a_holder_that_never_reports_does_not_stop_the_others() {
     let (a, b) = (SessionKey(1), SessionKey(2));
     arbiter.join(0, a, LeaseKey(1), weight);
     arbiter.join(0, b, LeaseKey(2), weight);
-    arbiter.want(a);
+    arbiter.want(0, a);
     assert_eq!(arbiter.step(0).actions, [Action::Grant(a)]);
-    arbiter.want(b);
+    arbiter.want(0, b);
     let quantum = Pace::default().quantum_ns;
     assert_eq!(arbiter.step(quantum).actions, [Action::Recall(a)]);
     assert_eq!(arbiter.step(quantum + 1).actions, []);
@@ -258,11 +271,11 @@ fn the_holder_hears_once_that_somebody_waits() {
     for (session, lease) in [(a, 1), (b, 2), (c, 3)] {
         arbiter.join(0, session, LeaseKey(lease), weight);
     }
-    arbiter.want(a);
+    arbiter.want(0, a);
     assert_eq!(arbiter.step(0).actions, [Action::Grant(a)]);
-    arbiter.want(b);
+    arbiter.want(0, b);
     assert_eq!(arbiter.step(1).actions, [Action::Press(a)]);
-    arbiter.want(c);
+    arbiter.want(0, c);
     assert_eq!(arbiter.step(2).actions, []);
 }
 
@@ -273,8 +286,8 @@ fn a_session_that_dies_in_its_turn_frees_it() {
     let (a, b) = (SessionKey(1), SessionKey(2));
     arbiter.join(0, a, LeaseKey(1), weight);
     arbiter.join(0, b, LeaseKey(2), weight);
-    arbiter.want(a);
-    arbiter.want(b);
+    arbiter.want(0, a);
+    arbiter.want(0, b);
     assert_eq!(arbiter.step(0).actions, [Action::Grant(a), Action::Press(a)]);
     arbiter.leave(MS, a);
     assert_eq!(arbiter.step(MS).actions, [Action::Grant(b)]);

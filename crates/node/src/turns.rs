@@ -61,7 +61,7 @@ impl Turns {
 
     /// A worker has work and no turn on the lease's `gpu`th GPU.
     pub(crate) fn want(&self, session: u64, gpu: u32) {
-        self.change(session, gpu, |arbiter, _| arbiter.want(SessionKey(session)));
+        self.change(session, gpu, |arbiter, now_ns| arbiter.want(now_ns, SessionKey(session)));
     }
 
     /// A worker gives its turn back.

@@ -3,8 +3,8 @@
 //! Each program is measured alone first. What each finished beside the other, divided by its rate alone, is the
 //! part of the GPU that it got.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
@@ -23,7 +23,7 @@ pub(crate) const TESTS: &[Test] = &[
 
 const SECONDS: f64 = 10.0;
 /// The programs go on for this long after the time that counts.
-const TAIL_SECONDS: &str = "4";
+const TAIL_SECONDS: f64 = 4.0;
 const ALONE_SECONDS: f64 = 2.0;
 /// Points of 100.
 const ERROR_MAX: f64 = 5.0;
@@ -36,13 +36,18 @@ fn pair(left: Competitor<'_>, right: Competitor<'_>) -> Result<()> {
     let left_alone = rate_alone(&node, left.1)?;
     // The same program has the same rate.
     let right_alone = if left.1 == right.1 { left_alone } else { rate_alone(&node, right.1)? };
-    let start_at = now() + 3.0;
-    let programs = [left, right].map(|(share, kind)| {
-        compute(&node, &["-q", "-p", share, "--memory", "64MiB"], kind, SECONDS, start_at)
-    });
+    let start = |(share, kind)| {
+        Program::start(&node, &["-q", "-p", share, "--memory", "64MiB"], kind, SECONDS, TAIL_SECONDS)
+    };
+    let mut programs = [start(left)?, start(right)?];
+    // Both are ready: however long that took, they begin together.
+    let begin = now() + 0.5;
+    for program in &mut programs {
+        program.begin(begin)?;
+    }
     let mut parts = [0.0; 2];
     for ((program, part), alone) in programs.into_iter().zip(&mut parts).zip([left_alone, right_alone]) {
-        *part = finished(program?)? / SECONDS / alone;
+        *part = program.finished()? / SECONDS / alone;
     }
     let got = 100.0 * parts[0] / (parts[0] + parts[1]);
     let expected: f64 = 100.0 * left.0.parse::<f64>()?;
@@ -77,26 +82,45 @@ fn rate_alone(node: &Node, kind: &str) -> Result<f64> {
 
 /// Units of work per second.
 fn rate(node: &Node, options: &[&str], kind: &str) -> Result<f64> {
-    Ok(finished(compute(node, options, kind, ALONE_SECONDS, 0.0)?)? / ALONE_SECONDS)
+    let mut program = Program::start(node, options, kind, ALONE_SECONDS, 0.0)?;
+    program.begin(0.0)?;
+    Ok(program.finished()? / ALONE_SECONDS)
 }
 
-fn compute(node: &Node, options: &[&str], kind: &str, seconds: f64, start_at: f64) -> Result<Child> {
-    let mut command = bare_program(node, options, "compute.py");
-    command.env("KIND", kind).env("SECONDS", seconds.to_string()).env("START_AT", start_at.to_string());
-    command.env("TAIL", if start_at > 0.0 { TAIL_SECONDS } else { "0" });
-    command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().context("compute.py")
+/// A running `compute.py`.
+struct Program {
+    child: Child,
+    output: BufReader<ChildStdout>,
 }
 
-/// The number of units in the program's line "finished N units".
-fn finished(mut program: Child) -> Result<f64> {
-    let mut lines = BufReader::new(program.stdout.take().context("piped above")?);
-    let mut text = String::new();
-    lines.read_line(&mut text)?;
-    ensure!(text.trim() == "ready", "the program said {text:?}");
-    lines.read_to_string(&mut text)?;
-    ensure!(program.wait()?.success() && text.contains("PASS"), "the program failed: {text}");
-    let units = text.lines().find_map(|line| line.strip_prefix("finished ")?.split_whitespace().next());
-    Ok(units.context("no \"finished\" line")?.parse()?)
+impl Program {
+    /// Starts it and waits until it is ready to compute.
+    fn start(node: &Node, options: &[&str], kind: &str, seconds: f64, tail_seconds: f64) -> Result<Program> {
+        let mut command = bare_program(node, options, "compute.py");
+        command.env("KIND", kind).env("SECONDS", seconds.to_string()).env("TAIL", tail_seconds.to_string());
+        command.env("START", "input");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().context("compute.py")?;
+        let mut output = BufReader::new(child.stdout.take().context("piped above")?);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        ensure!(line.trim() == "ready", "the program said {line:?}");
+        Ok(Program { child, output })
+    }
+
+    /// Lets it compute from this moment on: Unix time, 0 for now.
+    fn begin(&mut self, at: f64) -> Result<()> {
+        writeln!(self.child.stdin.take().context("piped above")?, "{at}").context("compute.py")
+    }
+
+    /// The number of units in its line "finished N units".
+    fn finished(mut self) -> Result<f64> {
+        let mut text = String::new();
+        self.output.read_to_string(&mut text)?;
+        ensure!(self.child.wait()?.success() && text.contains("PASS"), "the program failed: {text}");
+        let units = text.lines().find_map(|line| line.strip_prefix("finished ")?.split_whitespace().next());
+        Ok(units.context("no \"finished\" line")?.parse()?)
+    }
 }
 
 fn now() -> f64 {
