@@ -350,6 +350,8 @@ impl<'a> BlockRun<'a> {
                 if self.shape.code.traits.rotates {
                     // SAFETY: as above.
                     unsafe { (*context).rotation = (*context).rotation.wrapping_add(1).max(1) };
+                    // It may wait for a block on another thread, which may wait for this core.
+                    std::thread::yield_now();
                 }
                 if self.control.at_safepoint() { Ok(false) } else { Err(FaultKind::Cancelled) }
             }

@@ -1,5 +1,6 @@
 //! From IR to machine code.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use sluice_ir::{Inst, Kernel, SpecialRegister};
@@ -87,6 +88,15 @@ impl CompiledKernel {
         start.saturating_add(dynamic_bytes)
     }
 
+    /// What Cranelift cannot lower it panics at; whoever asked for the kernel gets an error instead.
+    fn compile(&self, tids: Tids, lanes: usize) -> Result<MachineCode, CompileError> {
+        let compile = AssertUnwindSafe(|| codegen::compile(&self.machine, &self.kernel, tids, lanes));
+        catch_unwind(compile).unwrap_or_else(|_| {
+            let reason = "an instruction that the code generator does not know".to_owned();
+            Err(CompileError::Backend { kernel: self.kernel.name.clone(), reason })
+        })
+    }
+
     /// The code for a block shape.
     pub(crate) fn code(&self, block: [u32; 3]) -> Result<Code, CompileError> {
         let form = Form::of(&self.kernel, block);
@@ -96,8 +106,7 @@ impl CompiledKernel {
             Form::QuarterRows => (Tids::Rows, 8),
             Form::Any => (Tids::Any, 32),
         };
-        let compiled = self.forms[form as usize]
-            .get_or_init(|| codegen::compile(&self.machine, &self.kernel, tids, lanes));
+        let compiled = self.forms[form as usize].get_or_init(|| self.compile(tids, lanes));
         compiled.as_ref().map(MachineCode::code).map_err(Clone::clone)
     }
 }
