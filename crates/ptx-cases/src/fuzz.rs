@@ -63,6 +63,44 @@ const REGISTERS: usize = 6;
 /// What a thread writes: all of its registers.
 const OUTPUT_BYTES: usize = REGISTERS * (4 + 8 + 4 + 8);
 
+/// What kernels call: one with ways of its own through it and an early return, one with parameters in memory.
+const FUNCTIONS: &str = ".func (.reg .b32 y) steps(.reg .b32 x)
+{
+    .reg .pred p;
+    .reg .b32 n;
+    and.b32 n, x, 7;
+    mov.b32 y, x;
+    setp.eq.u32 p, n, 3;
+    @p ret;
+again:
+    setp.eq.u32 p, n, 0;
+    @p bra done;
+    mad.lo.u32 y, y, 1664525, 1013904223;
+    sub.u32 n, n, 1;
+    setp.gt.s32 p, y, 0;
+    @p bra again;
+    xor.b32 y, y, n;
+    bra again;
+done:
+    ret;
+}
+
+.func (.param .b64 y) pick(.param .align 8 .b8 pair[16], .param .b32 which)
+{
+    .reg .pred p;
+    .reg .b32 n;
+    .reg .b64 a, b;
+    ld.param.b64 a, [pair];
+    ld.param.b64 b, [pair+8];
+    ld.param.b32 n, [which];
+    setp.lt.s32 p, n, 0;
+    selp.b64 a, a, b, p;
+    st.param.b64 [y], a;
+    ret;
+}
+
+";
+
 struct Generator {
     random: Random,
     text: String,
@@ -71,19 +109,22 @@ struct Generator {
     depth: u32,
     /// Statements left.
     budget: u32,
+    /// Some threads have ended, so that the others can no longer do things together.
+    some_ended: bool,
 }
 
 impl Generator {
     fn new(seed: u64) -> Generator {
         let mut random = Random(seed);
         let budget = 10 + random.below(50) as u32;
-        Generator { random, text: String::new(), labels: 0, depth: 0, budget }
+        Generator { random, text: String::new(), labels: 0, depth: 0, budget, some_ended: false }
     }
 
     fn kernel(mut self) -> String {
+        self.text.push_str(".version 8.8\n.target sm_120\n.address_size 64\n\n");
+        self.text.push_str(FUNCTIONS);
         self.text.push_str(
-            ".version 8.8\n.target sm_120\n.address_size 64\n\n\
-             .visible .entry fuzz(.param .u64 ints, .param .u64 longs, .param .u64 floats, .param .u64 doubles,\n\
+            ".visible .entry fuzz(.param .u64 ints, .param .u64 longs, .param .u64 floats, .param .u64 doubles,\n\
              \x20   .param .u64 out, .param .u64 cells)\n{\n",
         );
         let last = REGISTERS + 1;
@@ -97,6 +138,16 @@ impl Generator {
         self.prologue();
         while self.budget > 0 {
             self.statement();
+            match self.random.below(24) {
+                0 => self.wild(),
+                1 => self.leave(),
+                _ => {}
+            }
+        }
+        if self.random.below(2) == 0 {
+            // Ways that meet in the last block.
+            self.budget = 8;
+            self.branch();
         }
         self.epilogue();
         self.text
@@ -143,9 +194,18 @@ impl Generator {
                 }
             }
         }
+        // Some predicates are the same for all threads.
+        self.line("ld.param.u64 %a0, [ints];");
         for index in 0..5 {
-            let register = self.register("r");
-            self.line(&format!("setp.lt.s32 p{index}, {register}, %t0;"));
+            let register = match index {
+                0 | 1 => {
+                    self.line(&format!("ld.global.u32 %t2, [%a0+{}];", 4 * index));
+                    "%t2".to_owned()
+                }
+                _ => self.register("r"),
+            };
+            let limit = if index < 2 { "100" } else { "%t0" };
+            self.line(&format!("setp.lt.s32 p{index}, {register}, {limit};"));
         }
         for index in 0..4 {
             let register = self.register("r");
@@ -208,7 +268,7 @@ impl Generator {
 
     fn statement(&mut self) {
         self.budget = self.budget.saturating_sub(1);
-        match self.random.below(if self.depth == 0 { 26 } else { 22 }) {
+        match self.random.below(if self.depth == 0 && !self.some_ended { 26 } else { 22 }) {
             0..=5 => self.int(),
             6..=7 => self.long(),
             8..=10 => self.float(),
@@ -219,7 +279,9 @@ impl Generator {
             16 => self.atomic(),
             17..=18 if self.depth < 3 => self.branch(),
             19 if self.depth < 3 => self.repeat(),
+            19 if self.depth < 5 => self.call(),
             20 if self.depth < 3 => self.switch(),
+            20 => self.call(),
             21 => self.guarded(),
             22..=23 => self.exchange(),
             24..=25 => self.warp(),
@@ -460,6 +522,46 @@ impl Generator {
         let _ = writeln!(self.text, "{end}:");
     }
 
+    /// Blocks with jumps anywhere, so that loops may have several entries. Each visit of a block costs fuel, which ends it.
+    fn wild(&mut self) {
+        let end = self.label();
+        let labels: Vec<String> = (0..3 + self.random.below(6)).map(|_| self.label()).collect();
+        match self.random.below(2) {
+            0 => self.line("mov.u32 %t7, 30;"),
+            _ => self.line("and.b32 %t7, %t0, 31;"),
+        }
+        self.depth += 3;
+        for label in &labels {
+            let _ = writeln!(self.text, "{label}:");
+            self.line("setp.eq.u32 p4, %t7, 0;");
+            self.line(&format!("@p4 bra {end};"));
+            self.line("sub.u32 %t7, %t7, 1;");
+            for _ in 0..self.random.below(4) {
+                self.statement();
+            }
+            let p = self.register("p");
+            let [to, other] = [0, 1].map(|_| labels[self.random.below(labels.len())].clone());
+            match self.random.below(4) {
+                0 => {}
+                1 => self.line(&format!("bra {to};")),
+                2 => self.line(&format!("@{p} bra {to};")),
+                _ => {
+                    self.line(&format!("@{p} bra {to};"));
+                    self.line(&format!("bra {other};"));
+                }
+            }
+        }
+        self.depth -= 3;
+        let _ = writeln!(self.text, "{end}:");
+    }
+
+    /// Some threads end; what they have is not written.
+    fn leave(&mut self) {
+        let p = self.register("p");
+        self.line(&format!("@{p} exit;"));
+        self.some_ended = true;
+    }
+
     fn guarded(&mut self) {
         let (p, not) = (self.register("p"), self.pick(&["", "!"]));
         let class = self.pick(&["r", "d", "f"]);
@@ -470,6 +572,23 @@ impl Generator {
             _ => "min.f32",
         };
         self.line(&format!("@{not}{p} {op} {d}, {a}, {b};"));
+    }
+
+    fn call(&mut self) {
+        let guard = match self.random.below(2) {
+            0 => format!("@{} ", self.register("p")),
+            _ => String::new(),
+        };
+        if self.random.below(2) == 0 {
+            let (to, from) = (self.register("r"), self.register("r"));
+            return self.line(&format!("{guard}call ({to}), steps, ({from});"));
+        }
+        let (to, a, b, which) =
+            (self.register("d"), self.register("d"), self.register("d"), self.register("r"));
+        self.line("{ .param .align 8 .b8 pair[16]; .param .b32 which; .param .b64 y;");
+        self.line(&format!("st.param.b64 [pair], {a}; st.param.b64 [pair+8], {b};"));
+        self.line(&format!("st.param.b32 [which], {which};"));
+        self.line(&format!("call (y), pick, (pair, which); ld.param.b64 {to}, [y]; }}"));
     }
 
     // ---- Threads together, where all have met -----------------------------------------------------------------
