@@ -88,6 +88,8 @@ pub struct Arbiter {
     holder: Option<SessionKey>,
     /// Virtual time of the lease that was charged last: where newcomers start.
     virtual_now: i128,
+    /// What one quantum costs that lease, in virtual time.
+    virtual_quantum: i128,
     /// Orders waiting sessions of one lease among themselves.
     arrivals: u64,
 }
@@ -138,6 +140,7 @@ impl Arbiter {
             sessions: BTreeMap::new(),
             holder: None,
             virtual_now: 0,
+            virtual_quantum: 0,
             arrivals: 0,
         }
     }
@@ -206,6 +209,7 @@ impl Arbiter {
             lease.virtual_time += lease.weight.virtual_ns(used_ns);
             lease.arrived_at_ns = None;
             self.virtual_now = lease.virtual_time;
+            self.virtual_quantum = lease.weight.virtual_ns(self.pace.quantum_ns);
         }
         if self.holder == Some(session) {
             self.holder = None;
@@ -288,7 +292,10 @@ impl Arbiter {
             }
             // As of its arrival: measured against a holder that runs on, nothing would ever be owed to it.
             let owed_since = match lease.arrived_at_ns {
-                Some(at_ns) => lease.virtual_time.max(own_at(at_ns) - lease.weight.virtual_ns(quantum_ns)),
+                Some(at_ns) => {
+                    let quantum = lease.weight.virtual_ns(quantum_ns).max(own.weight.virtual_ns(quantum_ns));
+                    lease.virtual_time.max(own_at(at_ns) - quantum)
+                }
                 None => lease.virtual_time,
             };
             let ahead_ns = own.weight.signed_real_ns(owed_since - own.virtual_time);
@@ -330,11 +337,12 @@ impl Arbiter {
         }
     }
 
-    /// Newcomers start at most one quantum behind those who ran.
+    /// Newcomers start at most one quantum behind those who ran: one of their own, or one of the last holder, whichever
+    /// is more. A session that is away between two kernels keeps what the holder got ahead of it meanwhile.
     fn settle_arrivals(&mut self) {
-        let (virtual_now, quantum_ns) = (self.virtual_now, self.pace.quantum_ns);
+        let (virtual_now, held, quantum_ns) = (self.virtual_now, self.virtual_quantum, self.pace.quantum_ns);
         for lease in self.leases.values_mut().filter(|l| l.arrived_at_ns.is_some()) {
-            let floor = virtual_now - lease.weight.virtual_ns(quantum_ns);
+            let floor = virtual_now - held.max(lease.weight.virtual_ns(quantum_ns));
             lease.virtual_time = lease.virtual_time.max(floor);
             lease.arrived_at_ns = None;
         }

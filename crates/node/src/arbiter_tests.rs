@@ -193,6 +193,18 @@ fn idleness_earns_at_most_a_quantum() {
 }
 
 #[test]
+fn a_returning_session_does_not_wait_longer_than_a_quantum() {
+    // 3 ms of work, 1 ms away: with nobody else it would use three quarters of the GPU.
+    for (share_ppm, at_least) in [(900_000, 55.0), (500_000, 45.0), (100_000, 9.0)] {
+        let returning = Program { work_ns: 3 * MS, rest_ns: MS, ..Program::backlogged(share_ppm) };
+        let other = Program { lease: 7, ..Program::backlogged(1_000_000 - share_ppm) };
+        let (used, _) = simulate(&[returning, other], 10 * SECOND);
+        let got = percent(&used, 0, 10 * SECOND);
+        assert!(got >= at_least, "{got:.1} % with a share of {share_ppm} ppm");
+    }
+}
+
+#[test]
 fn sessions_of_one_lease_share_its_weight() {
     let a = Program { lease: 1, ..Program::backlogged(500_000) };
     let b = Program { lease: 2, ..Program::backlogged(500_000) };

@@ -28,8 +28,7 @@ const ENDLESS: u64 = 1 << 40;
 pub(crate) fn print(node: &TestNode) {
     let load = |share_ppm, rounds, batch| Load { share_ppm, rounds, batch, hard_cap: false };
     let middle = 20_000;
-    let cases: [(&str, Vec<Load>); 7] = [
-        ("hard", vec![Load { hard_cap: true, ..load(250_000, middle, 4) }]),
+    let cases: [(&str, Vec<Load>); 6] = [
         ("75/25", vec![load(750_000, middle, 4), load(250_000, middle, 4)]),
         ("90/10", vec![load(900_000, middle, 4), load(100_000, middle, 4)]),
         ("75 tiny kernels, 25 long", vec![load(750_000, 50, 64), load(250_000, 2 * ENDLESS, 1)]),
