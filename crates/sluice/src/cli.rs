@@ -1,5 +1,7 @@
 //! The command line: what can be said, and what `--help` tells a newcomer. No behaviour.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::quantity::{Memory, Period, Share};
@@ -161,6 +163,8 @@ pub(crate) enum GpuChoice {
         count: u32,
         memory: Option<Memory>,
     },
+    /// The devices of any other CUDA driver, by the absolute path of its library.
+    Library(PathBuf),
 }
 
 impl std::str::FromStr for GpuChoice {
@@ -185,7 +189,12 @@ impl std::str::FromStr for GpuChoice {
                     _ => Err(format!("the number of software GPUs is 1 to {GPUS_MAX}, not {count:?}")),
                 }
             }
-            _ => Err("expected auto, nvidia, or software[:COUNT[,MEMORY]], such as software:2,4GiB".into()),
+            ("library", Some(path)) if path.starts_with('/') => Ok(GpuChoice::Library(path.into())),
+            ("library", _) => Err("library: needs the absolute path of a CUDA driver after it".into()),
+            _ => Err(
+                "expected auto, nvidia, library:/PATH, or software[:COUNT[,MEMORY]], such as software:2,4GiB"
+                    .into(),
+            ),
         }
     }
 }
@@ -220,6 +229,8 @@ mod tests {
         check("software:2,4GiB", software(2, Some(4096)));
         check("software:0", Err("1 to 64"));
         check("software:2,lots", Err("lots"));
+        check("library:/opt/x.so", Ok(GpuChoice::Library("/opt/x.so".into())));
+        check("library:x.so", Err("absolute"));
         check("amd", Err("expected auto"));
         check("auto:2", Err("expected auto"));
     }

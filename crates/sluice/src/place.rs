@@ -87,6 +87,7 @@ fn selection(gpus: &GpuChoice) -> GpuSelection {
     match gpus {
         GpuChoice::Auto => GpuSelection::Auto,
         GpuChoice::Nvidia => GpuSelection::Nvidia,
+        GpuChoice::Library(path) => GpuSelection::Library(path.clone()),
         GpuChoice::Software { count, memory } => {
             GpuSelection::Software { count: *count, memory: memory.map(|memory| memory.bytes()) }
         }

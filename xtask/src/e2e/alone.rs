@@ -1,25 +1,45 @@
-//! The software GPU as a `libcuda.so.1` of its own: no client, no node, no network.
+//! The software GPU as a `libcuda.so.1` of its own: without a client, node or network, and as the driver that a node
+//! loads by its path, where NVIDIA's would be.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::e2e::{Test, expect_pass, program_file};
+use crate::e2e::{Test, bare_program, expect_clean, expect_pass, program_file};
+use crate::node::Node;
 use crate::process;
 
-pub(crate) const TESTS: &[Test] = &[("software GPU by itself", driver_functions)];
+pub(crate) const TESTS: &[Test] =
+    &[("software GPU by itself", driver_functions), ("a driver by its path", driver_by_path)];
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The library, freshly built.
+fn library() -> Result<PathBuf> {
+    process::run(process::cargo().args(["build", "--release", "--package", "sluice-softgpu-lib"]))?;
+    Ok(crate::target_folder().join("release/libsluice_softgpu_cuda.so"))
+}
+
+/// A driver that the worker can only load, not pause: what holds for NVIDIA's.
+fn driver_by_path() -> Result<()> {
+    let gpus = format!("library:{}", library()?.display());
+    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", &gpus])?;
+    let mut command = bare_program(&node, &["-p", "0.5"], "driver_functions.py");
+    expect_pass(&mut command, "a driver by its path", LIMIT)?;
+    expect_clean(&node)
+}
 
 fn driver_functions() -> Result<()> {
-    process::run(process::cargo().args(["build", "--release", "--package", "sluice-softgpu-lib"]))?;
+    let library = library()?;
     let folder = crate::target_folder().join("software-gpu");
     std::fs::create_dir_all(&folder)?;
     let link = folder.join("libcuda.so.1");
     // It may not be there yet.
     let _ = std::fs::remove_file(&link);
-    let library = crate::target_folder().join("release/libsluice_softgpu_cuda.so");
     std::os::unix::fs::symlink(&library, &link).with_context(|| link.display().to_string())?;
     let mut command = Command::new("python3");
     command.arg(program_file("driver_functions.py")).env("LD_LIBRARY_PATH", &folder);
-    expect_pass(&mut command, "software GPU by itself", Duration::from_secs(120)).map(drop)
+    expect_pass(&mut command, "software GPU by itself", LIMIT).map(drop)
 }
