@@ -43,7 +43,9 @@ pub(super) struct Emitter<'a> {
     /// Extents that the current node has checked, with the host address of their first byte.
     pub(super) checked: Vec<(Extent, Clif)>,
     /// Uniform values, and affine ones at lane 0, in the current node.
-    uniform: HashMap<Value, Clif>,
+    pub(super) uniform: HashMap<Value, Clif>,
+    /// Values of the current step that count as affine in chunks, with their strides.
+    pub(super) assumed: HashMap<Value, i64>,
     /// Predicates of the current node, a bit per lane.
     pub(super) predicates: HashMap<Value, Clif>,
     signatures: HashMap<(Vec<ClifType>, Option<ClifType>), cranelift_codegen::ir::SigRef>,
@@ -99,6 +101,7 @@ impl<'a> Emitter<'a> {
             current: 0,
             checked: Vec::new(),
             uniform: HashMap::new(),
+            assumed: HashMap::new(),
             predicates: HashMap::new(),
             signatures: HashMap::new(),
             unsupported: None,

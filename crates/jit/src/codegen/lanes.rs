@@ -139,7 +139,9 @@ impl Emitter<'_> {
             .filter(|&value| kernel.ty(value) == Type::I1 && self.plan.escapes(value))
             .collect();
         let mask = self.mask;
+        let assumption = self.assume_no_wrap(insts);
         if !self.gains_from_chunks(insts) {
+            self.drop_assumptions();
             let bits = self.lane_loop(insts, &predicates);
             return self.define_predicates(&predicates, &bits);
         }
@@ -147,11 +149,15 @@ impl Emitter<'_> {
         for _ in &predicates {
             self.b.append_block_param(done, types::I32);
         }
-        let is_full = self.is_full(mask);
-        self.b.ins().brif(is_full, all, &[], some, &[]);
+        let mut fits = self.is_full(mask);
+        if let Some(holds) = assumption {
+            fits = self.b.ins().band(fits, holds);
+        }
+        self.b.ins().brif(fits, all, &[], some, &[]);
 
         self.b.switch_to_block(all);
         let bits: Vec<BlockArg> = self.chunks(insts, &predicates).into_iter().map(BlockArg::Value).collect();
+        self.drop_assumptions();
         self.b.ins().jump(done, &bits);
 
         self.b.switch_to_block(some);

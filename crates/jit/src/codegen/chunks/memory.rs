@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value as Clif};
 use sluice_ir::analysis::Shape;
-use sluice_ir::{Inst, InstId, Ordering, Place, Space, Type};
+use sluice_ir::{BinaryOp, ConvertOp, Inst, InstId, Ordering, Place, Space, Type, Value};
 
 use super::values::{is_vector_type, vector_type};
 use super::{Chunk, Hoisted, QUAD, Quad, Vector};
@@ -47,11 +48,85 @@ impl Emitter<'_> {
             _ => return None,
         };
         let bytes = ty.bytes() * count;
-        let Shape::Affine { stride } = self.plan.shape(place.addr) else { return None };
+        let stride = self.lane_stride(place.addr)?;
         let is_plain = matches!(order.ordering, Ordering::Weak | Ordering::Invariant);
         let is_shared_space = !matches!(place.space, Space::Local | Space::Param);
         let fits = stride == i64::from(bytes) && guard.is_none() && is_plain && is_shared_space;
         fits.then_some((place, bytes))
+    }
+
+    /// The distance between the lanes of an address, if it is always the same.
+    fn lane_stride(&self, value: Value) -> Option<i64> {
+        match self.plan.shape(value) {
+            Shape::Affine { stride } => Some(stride),
+            _ => self.assumed.get(&value).copied(),
+        }
+    }
+
+    /// Finds values of a step whose lanes are at a constant distance if no index wraps around 2^32 within the warp:
+    /// an unsigned index made wide, and what is computed from it. Until [`Emitter::drop_assumptions`] they count as
+    /// such, and `uniform` gives their lane 0. Returns whether that holds, at run time; None if there are none.
+    pub(in crate::codegen) fn assume_no_wrap(&mut self, insts: &[InstId]) -> Option<Clif> {
+        let kernel = self.kernel;
+        let mut holds: Option<Clif> = None;
+        for &id in insts {
+            let data = kernel.inst(id);
+            let Some(stride) = self.assumed_stride(&data.inst) else { continue };
+            let mut args = Vec::with_capacity(2);
+            data.inst.for_each_arg(|value| args.push(self.uniform(value)));
+            let base = self.scalar(&data.inst, &args);
+            if matches!(data.inst, Inst::Convert { .. }) {
+                let last = self.b.ins().iadd_imm_s(base, stride * (self.plan.lanes as i64 - 1));
+                let above = self.b.ins().ushr_imm_u(last, 32);
+                let fits = self.b.ins().icmp_imm_u(IntCC::Equal, above, 0);
+                holds = Some(match holds {
+                    Some(others) => self.b.ins().band(others, fits),
+                    None => fits,
+                });
+            }
+            self.assumed.insert(data.result(0), stride);
+            self.uniform.insert(data.result(0), base);
+        }
+        holds
+    }
+
+    /// The stride of an instruction's result under the assumption; None if nothing is assumed of it.
+    fn assumed_stride(&self, inst: &Inst) -> Option<i64> {
+        let affine = |value: Value| match self.plan.shape(value) {
+            Shape::Uniform => Some(0),
+            Shape::Affine { stride } => Some(stride),
+            Shape::Varying => self.assumed.get(&value).copied(),
+        };
+        match *inst {
+            Inst::Convert { op: ConvertOp::ZeroExtend, from: Type::I32, to: Type::I64, arg } => {
+                match self.plan.shape(arg) {
+                    Shape::Affine { stride } if stride.unsigned_abs() < 1 << 32 => Some(stride),
+                    _ => None,
+                }
+            }
+            Inst::Binary { op, ty: Type::I64, args: [a, b] } => {
+                if !self.assumed.contains_key(&a) && !self.assumed.contains_key(&b) {
+                    return None;
+                }
+                let constant = |value: Value| self.kernel.constant(value);
+                match op {
+                    BinaryOp::Add => Some(affine(a)?.wrapping_add(affine(b)?)),
+                    BinaryOp::Sub => Some(affine(a)?.wrapping_sub(affine(b)?)),
+                    BinaryOp::Mul => Some(affine(a)?.wrapping_mul(constant(b)? as i64)),
+                    BinaryOp::Shl if constant(b)? < 32 => Some(affine(a)? << constant(b)?),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// Forgets what [`Emitter::assume_no_wrap`] has found.
+    pub(in crate::codegen) fn drop_assumptions(&mut self) {
+        for value in self.assumed.keys() {
+            self.uniform.remove(value);
+        }
+        self.assumed.clear();
     }
 
     /// Loads or stores of neighbouring lanes.
