@@ -1,0 +1,235 @@
+//! Job lists: our own format and openb's pods.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use super::nodes::{CPUS_MAX, GPUS_MAX, MEMORY_MIB_MAX, cpu_milli, memory_mib};
+use super::queues::Queue;
+use super::table::{InputError, Row, Table};
+
+/// One line of a job list: a gang of `members` equal requests that start together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    pub name: String,
+    /// Where the list says it.
+    pub line: u64,
+    /// What each member needs.
+    pub cpu_milli: u32,
+    pub memory_mib: u32,
+    pub gpus: u8,
+    /// Of each GPU, in thousandths; 1000 is the whole GPU, 0 where there is none.
+    pub share_milli: u16,
+    /// Of each GPU; 0 where device memory is not counted.
+    pub gpu_memory_mib: u32,
+    /// Accepted models; any, if empty.
+    pub models: Vec<String>,
+    pub members: u32,
+    pub timing: Option<Timing>,
+    /// Empty where the list names none.
+    pub queue: String,
+    pub priority: i32,
+    pub preemptible: bool,
+}
+
+/// When a job comes and how long it computes; lists without it are for filling a cluster up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    pub arrival_ms: u64,
+    pub duration_ms: u64,
+}
+
+impl Job {
+    /// GPU demand of all members, in thousandths of a GPU.
+    pub fn gpu_milli(&self) -> u64 {
+        u64::from(self.members) * u64::from(self.gpus) * u64::from(self.share_milli)
+    }
+}
+
+/// Ten years: longer is a slip, or milliseconds where seconds were meant.
+const SECONDS_MAX: u64 = 10 * 366 * 24 * 3600;
+const MEMBERS_MAX: u64 = 100_000;
+const PRIORITY_MAX: i64 = 1_000_000_000;
+
+/// A job list and what its header says about it.
+#[derive(Clone, Debug)]
+pub struct Jobs {
+    /// In the order of the list.
+    pub jobs: Vec<Job>,
+    pub format: Format,
+    file: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Own,
+    Openb,
+}
+
+/// Reads a list in either format; the header tells which.
+pub fn read_jobs(path: &Path) -> Result<Jobs, InputError> {
+    jobs_of(&Table::open(path)?, path.display().to_string())
+}
+
+pub(super) fn jobs_of(table: &Table, file: String) -> Result<Jobs, InputError> {
+    let format = if table.has("num_gpu") {
+        table.expect_columns(
+            &["name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"],
+            &["gpu_spec", "qos", "pod_phase", "creation_time", "deletion_time", "scheduled_time"],
+        )?;
+        Format::Openb
+    } else {
+        table.expect_columns(
+            &["name", "cpus", "memory_gib", "gpus"],
+            &[
+                "arrival_s",
+                "duration_s",
+                "share",
+                "gpu_memory_gib",
+                "models",
+                "members",
+                "queue",
+                "priority",
+                "preemptible",
+            ],
+        )?;
+        if table.has("arrival_s") != table.has("duration_s") {
+            return Err(table.wrong("arrival_s and duration_s come together: one of the columns is missing"));
+        }
+        Format::Own
+    };
+    let mut names = HashSet::new();
+    let mut jobs = Vec::new();
+    for row in table.rows() {
+        let name = row.name("name")?;
+        if !names.insert(name) {
+            return Err(row.wrong("name", format!("{name:?} appears twice")));
+        }
+        jobs.push(match format {
+            Format::Own => own_job(row)?,
+            Format::Openb => openb_job(row)?,
+        });
+    }
+    if jobs.iter().all(|job| job.gpus == 0) {
+        return Err(table.wrong("no job asks for a GPU"));
+    }
+    Ok(Jobs { jobs, format, file })
+}
+
+impl Jobs {
+    /// Whether jobs come and end, rather than fill the cluster up.
+    pub fn timed(&self) -> bool {
+        self.jobs.iter().any(|job| job.timing.is_some())
+    }
+
+    /// Refuses jobs in queues that do not exist.
+    pub fn check_queues(&self, queues: &[Queue]) -> Result<(), InputError> {
+        let leaves: HashSet<&str> = queues
+            .iter()
+            .filter(|queue| !queues.iter().any(|child| child.parent.as_deref() == Some(&queue.name)))
+            .map(|queue| queue.name.as_str())
+            .collect();
+        for job in &self.jobs {
+            if leaves.contains(job.queue.as_str()) {
+                continue;
+            }
+            let problem = if job.queue.is_empty() {
+                "is empty, but there are queues".into()
+            } else if queues.iter().any(|queue| queue.name == job.queue) {
+                format!("{:?} has queues below it; jobs wait in the lowest queues", job.queue)
+            } else {
+                format!("there is no queue {:?}", job.queue)
+            };
+            return Err(InputError::Field {
+                file: self.file.clone(),
+                line: job.line,
+                field: "queue".into(),
+                problem,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn openb_job(row: Row<'_>) -> Result<Job, InputError> {
+    let gpus = row.whole("num_gpu", 0..=GPUS_MAX)? as u8;
+    let share_milli = match gpus {
+        0 => row.or("gpu_milli", 0, |row| row.whole("gpu_milli", 0..=0))?,
+        1 => row.whole("gpu_milli", 1..=1000)?,
+        _ => match row.whole("gpu_milli", 1..=1000)? {
+            1000 => 1000,
+            _ => return Err(row.wrong("gpu_milli", "a request for several GPUs takes whole ones: 1000 each")),
+        },
+    } as u16;
+    Ok(Job {
+        name: row.name("name")?.into(),
+        line: row.line(),
+        cpu_milli: row.whole("cpu_milli", 0..=CPUS_MAX * 1000)? as u32,
+        memory_mib: row.whole("memory_mib", 0..=MEMORY_MIB_MAX)? as u32,
+        gpus,
+        share_milli,
+        gpu_memory_mib: 0,
+        models: models(row, "gpu_spec", gpus)?,
+        members: 1,
+        timing: None,
+        queue: String::new(),
+        priority: 0,
+        preemptible: false,
+    })
+}
+
+fn own_job(row: Row<'_>) -> Result<Job, InputError> {
+    let gpus = row.whole("gpus", 0..=GPUS_MAX)? as u8;
+    let timing = |row: &Row<'_>| {
+        Ok(Some(Timing {
+            arrival_ms: milliseconds(row, "arrival_s", 0.0)?,
+            duration_ms: milliseconds(row, "duration_s", 0.001)?,
+        }))
+    };
+    Ok(Job {
+        name: row.name("name")?.into(),
+        line: row.line(),
+        cpu_milli: cpu_milli(row, 0.0)?,
+        memory_mib: memory_mib(row, "memory_gib", 0.0)?,
+        gpus,
+        share_milli: share_milli(row, gpus)?,
+        gpu_memory_mib: match (row.text("gpu_memory_gib"), gpus) {
+            ("", _) => 0,
+            (_, 0) => return Err(row.wrong("gpu_memory_gib", "for a job without a GPU")),
+            _ => memory_mib(row, "gpu_memory_gib", 0.001)?,
+        },
+        models: models(row, "models", gpus)?,
+        members: row.or("members", 1, |row| row.whole("members", 1..=MEMBERS_MAX))? as u32,
+        timing: if row.has("arrival_s") { timing(&row)? } else { None },
+        queue: row.or("queue", String::new(), |row| row.name("queue").map(str::to_owned))?,
+        priority: row.or("priority", 0, |row| row.signed("priority", -PRIORITY_MAX..=PRIORITY_MAX))? as i32,
+        preemptible: row.or("preemptible", true, |row| row.yes_or_no("preemptible"))?,
+    })
+}
+
+fn share_milli(row: Row<'_>, gpus: u8) -> Result<u16, InputError> {
+    if gpus == 0 {
+        return row.or("share", 0, |row| Err(row.wrong("share", "for a job without a GPU")));
+    }
+    let share = row.or("share", 1.0, |row| row.decimal("share", 0.001..=1.0))?;
+    Ok((share * 1000.0).round() as u16)
+}
+
+fn milliseconds(row: &Row<'_>, column: &str, min: f64) -> Result<u64, InputError> {
+    Ok((row.decimal(column, min..=SECONDS_MAX as f64)? * 1000.0).round() as u64)
+}
+
+/// Models joined by `|`.
+fn models(row: Row<'_>, column: &str, gpus: u8) -> Result<Vec<String>, InputError> {
+    let text = row.text(column);
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    if gpus == 0 {
+        return Err(row.wrong(column, "for a job without a GPU"));
+    }
+    let models: Vec<String> = text.split('|').map(|model| model.trim().to_owned()).collect();
+    if models.iter().any(String::is_empty) {
+        return Err(row.wrong(column, format!("{text:?} names an empty model")));
+    }
+    Ok(models)
+}
