@@ -1,0 +1,380 @@
+//! Nodes, what is free on them, and what is allocated where.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::recency::Recency;
+use crate::{GPUS_PER_NODE_MAX, LabelSet, ModelId, Request, WHOLE_GPU_MILLI};
+
+/// A node by its place in the cluster; policies break ties by the smaller id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(u32);
+
+impl NodeId {
+    pub(crate) fn from_index(index: usize) -> NodeId {
+        NodeId(index as u32)
+    }
+
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A rack, block, zone: a set of nodes that are near each other, as the caller numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DomainId(pub u32);
+
+/// Some of the GPUs of one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct GpuSet(u16);
+
+impl GpuSet {
+    pub const EMPTY: GpuSet = GpuSet(0);
+
+    pub const fn with(self, gpu: usize) -> GpuSet {
+        GpuSet(self.0 | 1 << gpu)
+    }
+
+    pub const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub const fn contains(self, gpu: usize) -> bool {
+        self.0 >> gpu & 1 == 1
+    }
+
+    /// Indices on the node, ascending.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let gpu = rest.trailing_zeros() as usize;
+            rest &= rest.wrapping_sub(1);
+            (gpu < GPUS_PER_NODE_MAX).then_some(gpu)
+        })
+    }
+}
+
+/// What a node has. Capacities are what may be promised: a pool that overcommits device memory states more than the
+/// cards hold, and the cluster keeps to that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSpec {
+    pub cpu_milli: u32,
+    pub memory_mib: u32,
+    pub gpus: u8,
+    /// The model of all its GPUs; not looked at where it has none.
+    pub model: ModelId,
+    /// Device memory of each GPU.
+    pub gpu_memory_mib: u32,
+    pub labels: LabelSet,
+    /// Where it stands, the widest domain first (zone, block, rack). All nodes of a cluster have the same levels.
+    pub domains: Vec<DomainId>,
+}
+
+/// What is free of one GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Gpu {
+    pub milli: u16,
+    pub memory_mib: u32,
+}
+
+/// A node and what is free on it.
+#[derive(Debug, Clone)]
+pub struct Node {
+    spec: NodeSpec,
+    free_cpu_milli: u32,
+    free_memory_mib: u32,
+    gpus: [Gpu; GPUS_PER_NODE_MAX],
+    schedulable: bool,
+}
+
+impl Node {
+    fn new(spec: NodeSpec) -> Node {
+        let mut gpus = [Gpu::default(); GPUS_PER_NODE_MAX];
+        gpus[..usize::from(spec.gpus)].fill(Gpu { milli: WHOLE_GPU_MILLI, memory_mib: spec.gpu_memory_mib });
+        Node {
+            free_cpu_milli: spec.cpu_milli,
+            free_memory_mib: spec.memory_mib,
+            gpus,
+            schedulable: true,
+            spec,
+        }
+    }
+
+    pub fn spec(&self) -> &NodeSpec {
+        &self.spec
+    }
+
+    pub fn free_cpu_milli(&self) -> u32 {
+        self.free_cpu_milli
+    }
+
+    pub fn free_memory_mib(&self) -> u32 {
+        self.free_memory_mib
+    }
+
+    /// What is free of each GPU.
+    pub fn gpus(&self) -> &[Gpu] {
+        &self.gpus[..usize::from(self.spec.gpus)]
+    }
+
+    /// Free compute of all GPUs, in thousandths of one.
+    pub fn free_gpu_milli(&self) -> u32 {
+        self.gpus().iter().map(|gpu| u32::from(gpu.milli)).sum()
+    }
+
+    pub fn is_schedulable(&self) -> bool {
+        self.schedulable
+    }
+
+    /// No GPU of it is in use, nor any CPU or memory.
+    pub fn is_empty(&self) -> bool {
+        self.free_cpu_milli == self.spec.cpu_milli
+            && self.free_memory_mib == self.spec.memory_mib
+            && self.gpus().iter().all(|gpu| *gpu == self.whole_gpu())
+    }
+
+    fn whole_gpu(&self) -> Gpu {
+        Gpu { milli: WHOLE_GPU_MILLI, memory_mib: self.spec.gpu_memory_mib }
+    }
+
+    fn subtract(&mut self, placement: &Placement) -> Option<()> {
+        let request = &placement.request;
+        let mut after = self.clone_free();
+        after.cpu_milli = after.cpu_milli.checked_sub(request.cpu_milli)?;
+        after.memory_mib = after.memory_mib.checked_sub(request.memory_mib)?;
+        for gpu in placement.gpus.iter() {
+            let free = &mut after.gpus[gpu];
+            free.milli = free.milli.checked_sub(request.gpu_milli)?;
+            free.memory_mib = free.memory_mib.checked_sub(request.gpu_memory_mib)?;
+        }
+        self.set_free(after);
+        Some(())
+    }
+
+    fn add(&mut self, placement: &Placement) -> Option<()> {
+        let request = &placement.request;
+        let whole = self.whole_gpu();
+        let mut after = self.clone_free();
+        after.cpu_milli = up_to(after.cpu_milli, request.cpu_milli, self.spec.cpu_milli)?;
+        after.memory_mib = up_to(after.memory_mib, request.memory_mib, self.spec.memory_mib)?;
+        for gpu in placement.gpus.iter() {
+            let free = &mut after.gpus[gpu];
+            free.milli = free.milli.checked_add(request.gpu_milli).filter(|&milli| milli <= whole.milli)?;
+            free.memory_mib = up_to(free.memory_mib, request.gpu_memory_mib, whole.memory_mib)?;
+        }
+        self.set_free(after);
+        Some(())
+    }
+
+    fn clone_free(&self) -> Free {
+        Free { cpu_milli: self.free_cpu_milli, memory_mib: self.free_memory_mib, gpus: self.gpus }
+    }
+
+    fn set_free(&mut self, free: Free) {
+        Free { cpu_milli: self.free_cpu_milli, memory_mib: self.free_memory_mib, gpus: self.gpus } = free;
+    }
+}
+
+/// One request at its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    pub request: Request,
+    pub node: NodeId,
+    pub gpus: GpuSet,
+}
+
+/// Sums over a cluster, or over the nodes with one GPU model of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    pub nodes: u32,
+    pub gpus: u32,
+    pub cpu_milli: u64,
+    pub cpu_milli_used: u64,
+    pub memory_mib: u64,
+    pub memory_mib_used: u64,
+    pub gpu_milli_used: u64,
+    pub gpu_memory_mib_used: u64,
+}
+
+/// An allocation or release that the cluster refused; nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    #[error("no node {}; the cluster has {nodes}", node.0)]
+    NoNode { node: NodeId, nodes: usize },
+    #[error("node {} has {has} GPUs, the placement names another", node.0)]
+    NoGpu { node: NodeId, has: u8 },
+    #[error("the placement names {placed} GPUs, its request asks for {requested}")]
+    GpuCount { placed: usize, requested: u8 },
+    #[error("node {} has too little free for the placement", node.0)]
+    OverCommit { node: NodeId },
+    #[error("releasing the placement would leave node {} with more free than it has", node.0)]
+    OverRelease { node: NodeId },
+    #[error("a node with {gpus} GPUs; at most {GPUS_PER_NODE_MAX} are supported")]
+    TooManyGpus { gpus: u8 },
+}
+
+/// All nodes. Allocation and release are exact inverses, and anything that would promise more than a node has is refused.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Node>,
+    usage: Usage,
+    by_model: Vec<Usage>,
+    recency: Recency,
+    /// The most CPU and GPU compute that one node has.
+    largest_node: (u32, u32),
+    identity: u64,
+}
+
+/// Distinguishes clusters (and clones, which change on their own from then on) for the placers' indexes. It decides nothing.
+static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(0);
+
+impl Clone for Cluster {
+    fn clone(&self) -> Cluster {
+        Cluster {
+            nodes: self.nodes.clone(),
+            usage: self.usage,
+            by_model: self.by_model.clone(),
+            recency: self.recency.clone(),
+            largest_node: self.largest_node,
+            identity: NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+}
+
+impl Default for Cluster {
+    fn default() -> Cluster {
+        Cluster::new()
+    }
+}
+
+impl Cluster {
+    pub fn new() -> Cluster {
+        Cluster {
+            nodes: Vec::new(),
+            usage: Usage::default(),
+            by_model: vec![Usage::default(); 64],
+            recency: Recency::new(),
+            largest_node: (0, 0),
+            identity: NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Nodes get their ids in the order in which they are added.
+    pub fn add_node(&mut self, spec: NodeSpec) -> Result<NodeId, ClusterError> {
+        if usize::from(spec.gpus) > GPUS_PER_NODE_MAX {
+            return Err(ClusterError::TooManyGpus { gpus: spec.gpus });
+        }
+        for usage in [&mut self.usage, &mut self.by_model[spec.model.index()]] {
+            usage.nodes += 1;
+            usage.gpus += u32::from(spec.gpus);
+            usage.cpu_milli += u64::from(spec.cpu_milli);
+            usage.memory_mib += u64::from(spec.memory_mib);
+        }
+        let (cpu_milli, gpu_milli) = self.largest_node;
+        self.largest_node =
+            (cpu_milli.max(spec.cpu_milli), gpu_milli.max(u32::from(spec.gpus) * u32::from(WHOLE_GPU_MILLI)));
+        self.nodes.push(Node::new(spec));
+        self.recency.push();
+        Ok(NodeId(self.nodes.len() as u32 - 1))
+    }
+
+    /// A node that is not schedulable keeps what it has and gets nothing new.
+    pub fn set_schedulable(&mut self, node: NodeId, schedulable: bool) -> Result<(), ClusterError> {
+        self.check_node(node)?;
+        self.nodes[node.index()].schedulable = schedulable;
+        self.recency.touch(node);
+        Ok(())
+    }
+
+    pub fn allocate(&mut self, placement: &Placement) -> Result<(), ClusterError> {
+        self.check(placement)?;
+        let node = placement.node;
+        self.nodes[node.index()].subtract(placement).ok_or(ClusterError::OverCommit { node })?;
+        self.count(placement, |used, amount| used + amount);
+        Ok(())
+    }
+
+    pub fn release(&mut self, placement: &Placement) -> Result<(), ClusterError> {
+        self.check(placement)?;
+        let node = placement.node;
+        self.nodes[node.index()].add(placement).ok_or(ClusterError::OverRelease { node })?;
+        self.count(placement, |used, amount| used - amount);
+        Ok(())
+    }
+
+    pub fn node(&self, node: NodeId) -> &Node {
+        &self.nodes[node.index()]
+    }
+
+    /// All nodes in the order of their ids.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().enumerate().map(|(index, node)| (NodeId(index as u32), node))
+    }
+
+    /// Sums over all nodes.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    /// Sums over the nodes with GPUs of this model (and those without GPUs whose spec names it).
+    pub fn usage_of(&self, model: ModelId) -> &Usage {
+        &self.by_model[model.index()]
+    }
+
+    /// The most CPU and the most GPU compute, both in thousandths, that one node has.
+    pub(crate) fn largest_node(&self) -> (u32, u32) {
+        self.largest_node
+    }
+
+    pub(crate) fn recency(&self) -> &Recency {
+        &self.recency
+    }
+
+    pub(crate) fn identity(&self) -> u64 {
+        self.identity
+    }
+
+    fn check_node(&self, node: NodeId) -> Result<(), ClusterError> {
+        let nodes = self.nodes.len();
+        if node.index() < nodes { Ok(()) } else { Err(ClusterError::NoNode { node, nodes }) }
+    }
+
+    fn check(&self, placement: &Placement) -> Result<(), ClusterError> {
+        let Placement { request, node, gpus } = *placement;
+        self.check_node(node)?;
+        if gpus.len() != usize::from(request.gpus) {
+            return Err(ClusterError::GpuCount { placed: gpus.len(), requested: request.gpus });
+        }
+        let has = self.nodes[node.index()].spec.gpus;
+        if gpus.0.checked_shr(u32::from(has)).unwrap_or(0) != 0 {
+            return Err(ClusterError::NoGpu { node, has });
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, placement: &Placement, change: impl Fn(u64, u64) -> u64) {
+        let Placement { request, node, .. } = placement;
+        let model = self.nodes[node.index()].spec.model;
+        let gpu_memory_mib = u64::from(request.gpus) * u64::from(request.gpu_memory_mib);
+        for usage in [&mut self.usage, &mut self.by_model[model.index()]] {
+            usage.cpu_milli_used = change(usage.cpu_milli_used, request.cpu_milli.into());
+            usage.memory_mib_used = change(usage.memory_mib_used, request.memory_mib.into());
+            usage.gpu_milli_used = change(usage.gpu_milli_used, request.total_gpu_milli());
+            usage.gpu_memory_mib_used = change(usage.gpu_memory_mib_used, gpu_memory_mib);
+        }
+        self.recency.touch(*node);
+    }
+}
+
+struct Free {
+    cpu_milli: u32,
+    memory_mib: u32,
+    gpus: [Gpu; GPUS_PER_NODE_MAX],
+}
+
+fn up_to(free: u32, amount: u32, limit: u32) -> Option<u32> {
+    free.checked_add(amount).filter(|&sum| sum <= limit)
+}

@@ -1,0 +1,36 @@
+//! Where a request for GPUs goes: a pure library. State and request in, decision with its reason out; no clock, no I/O,
+//! and the same answer for the same question every time. The control plane, the trace simulator and the Kubernetes
+//! adapter place through this code.
+//!
+//! ```text
+//! Request ──▶ Placer (Policy) ──▶ Placement ──▶ Cluster::allocate
+//!                 │    ▲
+//!                 │    └ reads the Cluster, and re-scores only nodes touched since its last question
+//!                 └───▶ Unplaced: how many nodes failed which filter
+//! ```
+//!
+//! A [`Trial`] allocates and releases on a cluster and takes everything back unless it is committed: preemption and
+//! consolidation search with it.
+
+mod cluster;
+mod fit;
+mod index;
+mod place;
+mod random;
+mod recency;
+mod request;
+mod score;
+mod trial;
+
+pub use cluster::{Cluster, ClusterError, DomainId, Gpu, GpuSet, Node, NodeId, NodeSpec, Placement, Usage};
+pub use fit::{Misfit, Unplaced, fit};
+pub use place::{Placer, Policy};
+pub use random::Random;
+pub use request::{InvalidRequest, LabelId, LabelSet, ModelId, ModelSet, Request};
+pub use score::Fragmentation;
+pub use trial::Trial;
+
+/// GPUs that one node may have.
+pub const GPUS_PER_NODE_MAX: usize = 16;
+/// One whole GPU, in thousandths of its compute.
+pub const WHOLE_GPU_MILLI: u16 = 1000;

@@ -1,0 +1,177 @@
+//! What is asked for.
+
+use crate::{GPUS_PER_NODE_MAX, WHOLE_GPU_MILLI};
+
+/// A GPU model, as the caller numbers them: 0 to 63.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModelId(u8);
+
+/// A label that requests select nodes by (a zone, a pool, a driver version), as the caller numbers them: 0 to 63.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LabelId(u8);
+
+macro_rules! small_set {
+    ($(#[$doc:meta])* $set:ident of $id:ident) => {
+        impl $id {
+            /// None above 63.
+            pub const fn new(id: u8) -> Option<$id> {
+                if id < 64 { Some($id(id)) } else { None }
+            }
+
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $set(u64);
+
+        impl $set {
+            pub const NONE: $set = $set(0);
+            pub const ALL: $set = $set(u64::MAX);
+
+            pub const fn with(self, id: $id) -> $set {
+                $set(self.0 | 1 << id.0)
+            }
+
+            pub const fn contains(self, id: $id) -> bool {
+                self.0 >> id.0 & 1 == 1
+            }
+
+            pub const fn contains_all(self, other: $set) -> bool {
+                other.0 & !self.0 == 0
+            }
+        }
+
+        impl FromIterator<$id> for $set {
+            fn from_iter<I: IntoIterator<Item = $id>>(ids: I) -> $set {
+                ids.into_iter().fold($set::NONE, $set::with)
+            }
+        }
+    };
+}
+
+small_set! {
+    /// The models that a request accepts.
+    ModelSet of ModelId
+}
+small_set! {
+    /// The labels of a node, or those that a request asks of one.
+    LabelSet of LabelId
+}
+
+/// What one piece of work needs, all of it on one node. Compute and memory of a GPU are separate dimensions.
+///
+/// Requests that are equal are one class: the placer keeps its scores of all nodes per class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Request {
+    pub cpu_milli: u32,
+    /// Host memory.
+    pub memory_mib: u32,
+    /// Different GPUs; 0 for work that needs none.
+    pub gpus: u8,
+    /// Share of compute of each of them, 1 to 1000; 0 where `gpus` is 0.
+    pub gpu_milli: u16,
+    /// Device memory on each of them.
+    pub gpu_memory_mib: u32,
+    /// Any of these; not looked at where `gpus` is 0.
+    pub models: ModelSet,
+    /// All of these.
+    pub labels: LabelSet,
+}
+
+/// A request that no cluster could ever answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRequest {
+    #[error("{gpus} GPUs on one node asked for; a node has at most {GPUS_PER_NODE_MAX}")]
+    Gpus { gpus: u8 },
+    #[error("{gpu_milli} thousandths of each GPU asked for; ask for 1 to 1000")]
+    GpuMilli { gpu_milli: u16 },
+    #[error("a share or memory of GPUs asked for, but no GPU; ask for at least one GPU")]
+    ShareOfNoGpu,
+    #[error("no accepted GPU model; name one, or accept all")]
+    NoModel,
+}
+
+impl Request {
+    /// Work without a GPU.
+    pub const fn cpu(cpu_milli: u32, memory_mib: u32) -> Request {
+        Request {
+            cpu_milli,
+            memory_mib,
+            gpus: 0,
+            gpu_milli: 0,
+            gpu_memory_mib: 0,
+            models: ModelSet::ALL,
+            labels: LabelSet::NONE,
+        }
+    }
+
+    /// The same with `gpu_milli` of each of `gpus` GPUs of any model.
+    pub const fn with_gpus(self, gpus: u8, gpu_milli: u16) -> Request {
+        Request { gpus, gpu_milli, ..self }
+    }
+
+    pub const fn with_gpu_memory(self, gpu_memory_mib: u32) -> Request {
+        Request { gpu_memory_mib, ..self }
+    }
+
+    pub const fn with_models(self, models: ModelSet) -> Request {
+        Request { models, ..self }
+    }
+
+    pub const fn with_labels(self, labels: LabelSet) -> Request {
+        Request { labels, ..self }
+    }
+
+    /// Compute of all its GPUs, in thousandths of one.
+    pub const fn total_gpu_milli(&self) -> u64 {
+        self.gpus as u64 * self.gpu_milli as u64
+    }
+
+    pub fn check(&self) -> Result<(), InvalidRequest> {
+        let Request { gpus, gpu_milli, .. } = *self;
+        if gpus == 0 {
+            return if gpu_milli == 0 && self.gpu_memory_mib == 0 {
+                Ok(())
+            } else {
+                Err(InvalidRequest::ShareOfNoGpu)
+            };
+        }
+        if usize::from(gpus) > GPUS_PER_NODE_MAX {
+            return Err(InvalidRequest::Gpus { gpus });
+        }
+        if gpu_milli == 0 || gpu_milli > WHOLE_GPU_MILLI {
+            return Err(InvalidRequest::GpuMilli { gpu_milli });
+        }
+        if self.models == ModelSet::NONE {
+            return Err(InvalidRequest::NoModel);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_requests_are_named() {
+        let ok = Request::cpu(1000, 1024);
+        for (request, expect) in [
+            (ok, Ok(())),
+            (ok.with_gpus(1, 1), Ok(())),
+            (ok.with_gpus(4, 250).with_gpu_memory(1024), Ok(())),
+            (ok.with_gpus(16, 1000), Ok(())),
+            (ok.with_gpus(17, 1000), Err(InvalidRequest::Gpus { gpus: 17 })),
+            (ok.with_gpus(1, 0), Err(InvalidRequest::GpuMilli { gpu_milli: 0 })),
+            (ok.with_gpus(1, 1001), Err(InvalidRequest::GpuMilli { gpu_milli: 1001 })),
+            (ok.with_gpus(0, 500), Err(InvalidRequest::ShareOfNoGpu)),
+            (ok.with_gpu_memory(1), Err(InvalidRequest::ShareOfNoGpu)),
+            (ok.with_gpus(1, 500).with_models(ModelSet::NONE), Err(InvalidRequest::NoModel)),
+        ] {
+            assert_eq!(request.check(), expect, "{request:?}");
+        }
+    }
+}
