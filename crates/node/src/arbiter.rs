@@ -13,12 +13,17 @@
 //!
 //! A lease has a *virtual time*: the GPU time its sessions have used, divided by its share. The turn goes to the
 //! waiting lease with the least virtual time, so debt and credit carry over from turn to turn by themselves, and
-//! a lease that waits alone gets everything (work-conserving). A lease that comes back from idleness is lifted to
-//! one quantum behind those that ran meanwhile: being idle earns no more credit than that. The holder may get one
-//! quantum ahead of those that wait, so a backlogged 90/10 pair hands over rarely, and a session that waits for each
-//! of its short kernels gets the turn back soon, as long as it is owed time.
+//! a lease that waits alone gets everything (work-conserving). The holder may get one quantum ahead of those that
+//! wait, so a backlogged 90/10 pair hands over rarely, and a session that waits for each of its short kernels gets
+//! the turn back soon, as long as it is owed time.
 //!
-//! A hard cap is a token bucket on top: GPU time flows in at the rate of the share, at most one quantum is kept.
+//! A program that computes without pause still leaves the GPU for moments: its client is woken late, its next batch
+//! is not queued yet. So a lease that is back within `gap_ns` is owed what the others used meanwhile, up to
+//! `credit_ns`, and makes up for it. One that was away for longer was idle, and being idle earns no more credit than a
+//! quantum. However much a lease is owed, those that wait for it run for a moment every `patience_ns`, or as often as
+//! their share asks for.
+//!
+//! A hard cap is a token bucket on top: GPU time flows in at the rate of the share, at most `credit_ns` is kept.
 
 use std::collections::BTreeMap;
 
@@ -49,13 +54,26 @@ pub struct Pace {
     pub quantum_ns: u64,
     /// No turn is shorter, unless its holder has no work.
     pub slice_min_ns: u64,
+    /// A lease that is away for no longer than this has not stopped computing.
+    pub gap_ns: u64,
+    /// The most GPU time that a lease is owed for its gaps.
+    pub credit_ns: u64,
+    /// The longest that a session waits while others catch up.
+    pub patience_ns: u64,
     /// A recalled holder that has not given the turn back after this long no longer keeps the others waiting.
     pub overrun_ns: u64,
 }
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { quantum_ns: 5_000_000, slice_min_ns: 1_000_000, overrun_ns: 250_000_000 }
+        Pace {
+            quantum_ns: 5_000_000,
+            slice_min_ns: 500_000,
+            gap_ns: 50_000_000,
+            credit_ns: 200_000_000,
+            patience_ns: 50_000_000,
+            overrun_ns: 250_000_000,
+        }
     }
 }
 
@@ -99,22 +117,34 @@ struct Lease {
     weight: Weight,
     /// Nanoseconds of a whole GPU owed to it so far.
     virtual_time: i128,
-    /// When it came from idleness, until its virtual time is settled: when the holder reports what it used.
-    arrived_at_ns: Option<u64>,
+    /// When it came back, until its virtual time is settled: when the holder reports what it used.
+    arrival: Option<Arrival>,
+    /// When its last session stopped working, if none works now.
+    left_at_ns: Option<u64>,
     tokens_ns: i64,
     refilled_at_ns: u64,
+}
+
+/// A lease comes back after it had no work.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    at_ns: u64,
+    /// It was away for a moment only.
+    after_gap: bool,
 }
 
 #[derive(Debug)]
 struct Session {
     lease: LeaseKey,
     state: State,
+    /// From the last recall to its report.
+    recall_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
-    Waiting { arrival: u64 },
+    Waiting { arrival: u64, since_ns: u64 },
     Holding { since_ns: u64, pressed: bool },
     Recalled { since_ns: u64, at_ns: u64 },
     Overrunning { since_ns: u64 },
@@ -151,11 +181,12 @@ impl Arbiter {
         self.leases.entry(lease).or_insert(Lease {
             weight,
             virtual_time: 0,
-            arrived_at_ns: None,
+            arrival: None,
+            left_at_ns: None,
             tokens_ns: full_bucket,
             refilled_at_ns: now_ns,
         });
-        self.sessions.entry(session).or_insert(Session { lease, state: State::Idle });
+        self.sessions.entry(session).or_insert(Session { lease, state: State::Idle, recall_ns: 0 });
     }
 
     /// A session has ended, however it ended. A turn that it held is charged up to now and free again.
@@ -184,12 +215,18 @@ impl Arbiter {
         if entry.state != State::Idle {
             return;
         }
-        entry.state = State::Waiting { arrival };
+        entry.state = State::Waiting { arrival, since_ns: now_ns };
         let lease = entry.lease;
-        let was_active =
-            self.sessions.iter().any(|(&k, s)| k != session && s.lease == lease && s.state != State::Idle);
-        if let Some(lease) = self.leases.get_mut(&lease).filter(|_| !was_active) {
-            lease.arrived_at_ns = Some(now_ns);
+        if !self.works(lease, session)
+            && let Some(lease) = self.leases.get_mut(&lease)
+        {
+            let after_gap =
+                lease.left_at_ns.is_some_and(|left_ns| now_ns.saturating_sub(left_ns) <= self.pace.gap_ns);
+            if !after_gap {
+                lease.refill(now_ns, self.pace.quantum_ns);
+            }
+            lease.arrival = Some(Arrival { at_ns: now_ns, after_gap });
+            lease.left_at_ns = None;
         }
         if self.holder.is_none() {
             self.settle_arrivals();
@@ -200,14 +237,20 @@ impl Arbiter {
     pub fn done(&mut self, now_ns: u64, session: SessionKey, used_ns: u64, more: bool) {
         let arrival = self.next_arrival();
         let Some(entry) = self.sessions.get_mut(&session) else { return };
-        if entry.state.running_since().is_none() {
-            return;
+        match entry.state {
+            State::Idle | State::Waiting { .. } => return,
+            State::Holding { .. } => {}
+            State::Recalled { at_ns, .. } => entry.recall_ns = now_ns.saturating_sub(at_ns),
+            State::Overrunning { since_ns } => entry.recall_ns = now_ns.saturating_sub(since_ns),
         }
-        entry.state = if more { State::Waiting { arrival } } else { State::Idle };
-        if let Some(lease) = self.leases.get_mut(&entry.lease) {
-            lease.spend(now_ns, used_ns, self.pace.quantum_ns);
+        entry.state = if more { State::Waiting { arrival, since_ns: now_ns } } else { State::Idle };
+        let lease = entry.lease;
+        let left = !more && !self.works(lease, session);
+        if let Some(lease) = self.leases.get_mut(&lease) {
+            lease.spend(now_ns, used_ns, self.pace.credit_ns);
             lease.virtual_time += lease.weight.virtual_ns(used_ns);
-            lease.arrived_at_ns = None;
+            lease.arrival = None;
+            lease.left_at_ns = left.then_some(now_ns);
             self.virtual_now = lease.virtual_time;
             self.virtual_quantum = lease.weight.virtual_ns(self.pace.quantum_ns);
         }
@@ -291,16 +334,18 @@ impl Arbiter {
                 return since_ns + quantum_ns;
             }
             // As of its arrival: measured against a holder that runs on, nothing would ever be owed to it.
-            let owed_since = match lease.arrived_at_ns {
-                Some(at_ns) => {
-                    let quantum = lease.weight.virtual_ns(quantum_ns).max(own.weight.virtual_ns(quantum_ns));
-                    lease.virtual_time.max(own_at(at_ns) - quantum)
+            let owed_since = match lease.arrival {
+                Some(arrival) => {
+                    let credit = self.credit(lease.weight, own.weight.virtual_ns(quantum_ns), arrival);
+                    lease.virtual_time.max(own_at(arrival.at_ns) - credit)
                 }
                 None => lease.virtual_time,
             };
             let ahead_ns = own.weight.signed_real_ns(owed_since - own.virtual_time);
             let slice_ns = (ahead_ns + i128::from(quantum_ns)).max(i128::from(slice_min_ns));
             let fair_ns = since_ns.saturating_add(u64::try_from(slice_ns).unwrap_or(u64::MAX / 2));
+            let impatient_ns = self.impatient_at(waiting).max(since_ns + slice_min_ns);
+            let fair_ns = fair_ns.min(impatient_ns);
             // One that has used up its cap disturbs nobody until it may run.
             if lease.may_run(now_ns, quantum_ns) {
                 fair_ns
@@ -316,13 +361,16 @@ impl Arbiter {
         let best = self
             .waiting()
             .filter(|(_, s)| self.leases[&s.lease].may_run(now_ns, quantum_ns))
-            .min_by_key(|(_, s)| (self.leases[&s.lease].virtual_time, s.arrival()))
+            .min_by_key(|(_, s)| {
+                let is_patient = self.impatient_at(s) > now_ns;
+                (is_patient, self.leases[&s.lease].virtual_time, s.arrival())
+            })
             .map(|(k, _)| k);
         match best {
             Some(session) => {
                 let lease = self.sessions[&session].lease;
                 if let Some(lease) = self.leases.get_mut(&lease) {
-                    lease.refill(now_ns, quantum_ns);
+                    lease.refill(now_ns, self.pace.credit_ns);
                 }
                 self.set_state(session, State::Holding { since_ns: now_ns, pressed: false });
                 self.holder = Some(session);
@@ -337,15 +385,40 @@ impl Arbiter {
         }
     }
 
-    /// Newcomers start at most one quantum behind those who ran: one of their own, or one of the last holder, whichever
-    /// is more. A session that is away between two kernels keeps what the holder got ahead of it meanwhile.
+    /// Newcomers start no further behind those who ran than their credit. A session that is away between two kernels
+    /// keeps what the holder got ahead of it meanwhile.
     fn settle_arrivals(&mut self) {
-        let (virtual_now, held, quantum_ns) = (self.virtual_now, self.virtual_quantum, self.pace.quantum_ns);
-        for lease in self.leases.values_mut().filter(|l| l.arrived_at_ns.is_some()) {
-            let floor = virtual_now - held.max(lease.weight.virtual_ns(quantum_ns));
-            lease.virtual_time = lease.virtual_time.max(floor);
-            lease.arrived_at_ns = None;
+        let arrivals: Vec<_> = self.leases.iter().filter_map(|(&key, l)| Some((key, l.arrival?))).collect();
+        for (key, arrival) in arrivals {
+            let weight = self.leases[&key].weight;
+            let floor = self.virtual_now - self.credit(weight, self.virtual_quantum, arrival);
+            if let Some(lease) = self.leases.get_mut(&key) {
+                lease.virtual_time = lease.virtual_time.max(floor);
+                lease.arrival = None;
+            }
         }
+    }
+
+    /// How far in virtual time a lease that comes back may be behind a holder for whom a quantum is worth `held`: at
+    /// least a quantum of its own or of the holder, whichever is more.
+    fn credit(&self, weight: Weight, held: i128, arrival: Arrival) -> i128 {
+        let Pace { quantum_ns, credit_ns, .. } = self.pace;
+        held.max(weight.virtual_ns(if arrival.after_gap { credit_ns } else { quantum_ns }))
+    }
+
+    /// When a waiting session has waited long enough, whoever is owed more: not before the turn that it then gets is
+    /// its due, so that impatience earns it no more than its share.
+    fn impatient_at(&self, waiting: &Session) -> u64 {
+        let State::Waiting { since_ns, .. } = waiting.state else { return u64::MAX };
+        let Pace { slice_min_ns, patience_ns, .. } = self.pace;
+        let turn_ns = slice_min_ns + waiting.recall_ns;
+        let due_ns = self.leases[&waiting.lease].weight.virtual_ns(turn_ns).min(i128::from(u64::MAX / 4));
+        since_ns + patience_ns.max(due_ns as u64)
+    }
+
+    /// Whether any session of the lease but this one has work.
+    fn works(&self, lease: LeaseKey, but: SessionKey) -> bool {
+        self.sessions.iter().any(|(&k, s)| k != but && s.lease == lease && s.state != State::Idle)
     }
 
     fn waiting(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
@@ -367,7 +440,7 @@ impl Arbiter {
 impl Session {
     fn arrival(&self) -> u64 {
         match self.state {
-            State::Waiting { arrival } => arrival,
+            State::Waiting { arrival, .. } => arrival,
             _ => u64::MAX,
         }
     }
@@ -390,14 +463,14 @@ impl Weight {
 }
 
 impl Lease {
-    fn refill(&mut self, now_ns: u64, quantum_ns: u64) {
-        self.tokens_ns = self.tokens_at(now_ns).min(quantum_ns as i64);
+    fn refill(&mut self, now_ns: u64, depth_ns: u64) {
+        self.tokens_ns = self.tokens_at(now_ns).min(depth_ns as i64);
         self.refilled_at_ns = self.refilled_at_ns.max(now_ns);
     }
 
     /// What flowed in during the turn counts before the bucket overflows.
-    fn spend(&mut self, now_ns: u64, used_ns: u64, quantum_ns: u64) {
-        self.tokens_ns = self.tokens_at(now_ns).saturating_sub_unsigned(used_ns).min(quantum_ns as i64);
+    fn spend(&mut self, now_ns: u64, used_ns: u64, depth_ns: u64) {
+        self.tokens_ns = self.tokens_at(now_ns).saturating_sub_unsigned(used_ns).min(depth_ns as i64);
         self.refilled_at_ns = self.refilled_at_ns.max(now_ns);
     }
 

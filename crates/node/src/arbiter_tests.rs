@@ -17,33 +17,52 @@ struct Program {
     /// Works this long before it rests; `u64::MAX` is backlogged for ever.
     work_ns: u64,
     rest_ns: u64,
+    /// Each tenth rest lasts this much longer.
+    hiccup_ns: u64,
     starts_ns: u64,
 }
 
+const BACKLOGGED: Program = Program {
+    lease: 0,
+    share_ppm: 0,
+    hard_cap: false,
+    overrun_ns: 50_000,
+    work_ns: u64::MAX,
+    rest_ns: 0,
+    hiccup_ns: 0,
+    starts_ns: 0,
+};
+
 impl Program {
     fn backlogged(share_ppm: u32) -> Program {
-        Program {
-            lease: u64::from(share_ppm),
-            share_ppm,
-            hard_cap: false,
-            overrun_ns: 50_000,
-            work_ns: u64::MAX,
-            rest_ns: 0,
-            starts_ns: 0,
-        }
+        Program { lease: u64::from(share_ppm), share_ppm, ..BACKLOGGED }
     }
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
     Resting { until_ns: u64 },
-    Waiting,
+    Waiting { since_ns: u64 },
     Running { since_ns: u64, stops_ns: u64 },
 }
 
 /// GPU time of each program after `length_ns`, and how often the turn changed hands.
 fn simulate(programs: &[Program], length_ns: u64) -> (Vec<u64>, u64) {
-    let mut arbiter = Arbiter::new(Pace::default());
+    let outcome = simulate_at(Pace::default(), programs, length_ns);
+    (outcome.used_ns, outcome.grants)
+}
+
+struct Outcome {
+    /// GPU time of each program.
+    used_ns: Vec<u64>,
+    /// How often the turn changed hands.
+    grants: u64,
+    /// The longest that each program has waited.
+    longest_wait_ns: Vec<u64>,
+}
+
+fn simulate_at(pace: Pace, programs: &[Program], length_ns: u64) -> Outcome {
+    let mut arbiter = Arbiter::new(pace);
     let mut phase = Vec::new();
     let mut left = Vec::new();
     for (i, p) in programs.iter().enumerate() {
@@ -53,6 +72,8 @@ fn simulate(programs: &[Program], length_ns: u64) -> (Vec<u64>, u64) {
         left.push(p.work_ns);
     }
     let (mut used, mut grants, mut now, mut wake) = (vec![0; programs.len()], 0, 0, Some(0));
+    let mut longest_wait_ns = vec![0; programs.len()];
+    let mut rests = vec![0; programs.len()];
     while now < length_ns {
         for (i, p) in programs.iter().enumerate() {
             let key = SessionKey(i as u64);
@@ -60,7 +81,7 @@ fn simulate(programs: &[Program], length_ns: u64) -> (Vec<u64>, u64) {
                 Phase::Resting { until_ns } if until_ns <= now => {
                     left[i] = p.work_ns;
                     arbiter.want(now, key);
-                    phase[i] = Phase::Waiting;
+                    phase[i] = Phase::Waiting { since_ns: now };
                 }
                 Phase::Running { since_ns, stops_ns } if stops_ns <= now => {
                     let ran = now - since_ns;
@@ -69,9 +90,11 @@ fn simulate(programs: &[Program], length_ns: u64) -> (Vec<u64>, u64) {
                     let more = left[i] > 0;
                     arbiter.done(now, key, ran, more);
                     phase[i] = if more {
-                        Phase::Waiting
+                        Phase::Waiting { since_ns: now }
                     } else {
-                        Phase::Resting { until_ns: now + p.rest_ns.max(1) }
+                        rests[i] += 1;
+                        let hiccup_ns = if rests[i] % 10 == 0 { p.hiccup_ns } else { 0 };
+                        Phase::Resting { until_ns: now + p.rest_ns.max(1) + hiccup_ns }
                     };
                 }
                 _ => {}
@@ -82,7 +105,10 @@ fn simulate(programs: &[Program], length_ns: u64) -> (Vec<u64>, u64) {
             match *action {
                 Action::Grant(SessionKey(i)) => {
                     let i = i as usize;
-                    assert!(phase[i] == Phase::Waiting, "granted a session that does not wait");
+                    let Phase::Waiting { since_ns } = phase[i] else {
+                        panic!("granted one that does not wait")
+                    };
+                    longest_wait_ns[i] = longest_wait_ns[i].max(now - since_ns);
                     let running = phase.iter().any(|p| matches!(p, Phase::Running { .. }));
                     assert!(!running, "two sessions hold the turn");
                     let stops_ns = now.saturating_add(left[i]);
@@ -105,7 +131,7 @@ fn simulate(programs: &[Program], length_ns: u64) -> (Vec<u64>, u64) {
             .filter_map(|p| match *p {
                 Phase::Resting { until_ns } => Some(until_ns),
                 Phase::Running { stops_ns, .. } => Some(stops_ns),
-                Phase::Waiting => None,
+                Phase::Waiting { .. } => None,
             })
             .chain(decision.wake_at_ns)
             .min();
@@ -116,7 +142,7 @@ fn simulate(programs: &[Program], length_ns: u64) -> (Vec<u64>, u64) {
             used[i] += length_ns - since_ns;
         }
     }
-    (used, grants)
+    Outcome { used_ns: used, grants, longest_wait_ns }
 }
 
 fn percent(used: &[u64], i: usize, length_ns: u64) -> f64 {
@@ -162,6 +188,43 @@ fn tiny_units_against_an_endless_kernel_keep_the_shares() {
     let (used, _) = simulate(&[tiny, endless], 10 * SECOND);
     assert!(percent(&used, 0, 10 * SECOND) < 50.5, "{used:?}");
     assert!(percent(&used, 1, 10 * SECOND) > 49.5, "{used:?}");
+}
+
+/// Programs that compute without pause, with clients that come late now and then.
+const HICCUPS: &[(u32, Program)] = &[
+    (750_000, Program { work_ns: 12 * MS, rest_ns: 300_000, hiccup_ns: 15 * MS, ..BACKLOGGED }),
+    (750_000, Program { work_ns: 4 * MS, rest_ns: 100_000, hiccup_ns: 2 * MS, ..BACKLOGGED }),
+    (900_000, Program { work_ns: 30 * MS, rest_ns: 200_000, hiccup_ns: 20 * MS, ..BACKLOGGED }),
+    (250_000, Program { work_ns: 12 * MS, rest_ns: 300_000, hiccup_ns: 40 * MS, ..BACKLOGGED }),
+    (100_000, Program { work_ns: 12 * MS, rest_ns: 300_000, hiccup_ns: 49 * MS, ..BACKLOGGED }),
+    (500_000, Program { work_ns: 3 * MS, rest_ns: 20_000, hiccup_ns: 500_000, ..BACKLOGGED }),
+];
+
+#[test]
+fn gaps_of_a_program_without_pause_are_made_up_for() {
+    let length_ns = 10 * SECOND;
+    for (row, &(share_ppm, hiccups)) in HICCUPS.iter().enumerate() {
+        for overrun_ns in [50_000, 500_000] {
+            let program = Program { share_ppm, ..hiccups };
+            let other = Program { lease: 1, overrun_ns, ..Program::backlogged(PPM as u32 - share_ppm) };
+            let (used, _) = simulate(&[program, other], length_ns);
+            let (got, want) = (percent(&used, 0, length_ns), f64::from(share_ppm) / 10_000.0);
+            assert!((got - want).abs() < 1.0, "row {row}: {got:.2} % of {want} %");
+        }
+    }
+}
+
+#[test]
+fn nobody_waits_longer_than_its_patience_while_another_catches_up() {
+    let pace = Pace::default();
+    for share_ppm in [900_000, 950_000, 980_000] {
+        let program = Program { work_ns: 400 * MS, rest_ns: 30 * MS, share_ppm, ..BACKLOGGED };
+        let other = Program { lease: 1, ..Program::backlogged(PPM as u32 - share_ppm) };
+        let outcome = simulate_at(pace, &[program, other], 10 * SECOND);
+        let wait_ns = outcome.longest_wait_ns[1];
+        // Its turn at the share of the slowest row: 1 ms in 50.
+        assert!(wait_ns <= 2 * pace.patience_ns, "{share_ppm}: waited {} ms", wait_ns / MS);
+    }
 }
 
 #[test]
@@ -218,6 +281,12 @@ fn a_hard_cap_holds_when_nobody_else_waits() {
         let capped = Program { hard_cap: true, overrun_ns: 20_000, ..Program::backlogged(share_ppm) };
         let (used, _) = simulate(&[capped], length_ns);
         let (got, want) = (percent(&used, 0, length_ns), f64::from(share_ppm) / 10_000.0);
+        assert!(got <= want + 0.1 && got >= want - 1.0, "{got:.2} % under a cap of {want} %");
+    }
+    for &(share_ppm, hiccups) in HICCUPS {
+        let capped = Program { hard_cap: true, share_ppm: share_ppm.min(500_000), ..hiccups };
+        let (used, _) = simulate(&[capped], length_ns);
+        let (got, want) = (percent(&used, 0, length_ns), f64::from(capped.share_ppm) / 10_000.0);
         assert!(got <= want + 0.1 && got >= want - 1.0, "{got:.2} % under a cap of {want} %");
     }
     let capped = Program { hard_cap: true, ..Program::backlogged(200_000) };
