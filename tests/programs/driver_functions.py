@@ -609,6 +609,98 @@ def pools():
 
 
 @section
+def virtual_memory():
+    """Addresses, memory and mappings apart, as PyTorch's expandable segments use them: grown piece by piece."""
+    device = out(c_int, "cuDeviceGet", 0)
+    equal(attribute(102, device), 1, "virtual memory management is supported")
+    prop = AllocationProp(kind=1, location=Location(1, device))
+    granularity = out(c_size_t, "cuMemGetAllocationGranularity", byref(prop), 0)
+    assert granularity > 0 and granularity & (granularity - 1) == 0, granularity
+    start = out(c_uint64, "cuMemAddressReserve", size(4 * granularity), size(0), address(0), c_uint64(0))
+    refused(INVALID_VALUE, "cuMemAddressReserve", byref(c_uint64()), size(granularity + 1), size(0), address(0), c_uint64(0))
+    refused(INVALID_VALUE, "cuMemFree_v2", address(start))
+    pieces = [out(c_uint64, "cuMemCreate", size(granularity), byref(prop), c_uint64(0)) for _ in range(2)]
+    refused(INVALID_VALUE, "cuMemCreate", byref(c_uint64()), size(granularity + 1), byref(prop), c_uint64(0))
+    access = AccessDesc(Location(1, device), 3)
+    for i, piece in enumerate(pieces):
+        place = address(start + i * granularity)
+        call("cuMemMap", place, size(granularity), size(0), c_uint64(piece), c_uint64(0))
+        refused(INVALID_VALUE, "cuMemMap", place, size(granularity), size(0), c_uint64(piece), c_uint64(0))
+        equal(out(c_uint64, "cuMemGetAccess", byref(access.location), place), 0, "no access yet")
+        call("cuMemSetAccess", place, size(granularity), byref(access), size(1))
+        equal(out(c_uint64, "cuMemGetAccess", byref(access.location), place), 3)
+    # A copy over the seam, and a kernel on both sides of it.
+    seam = start + granularity - 8
+    upload(seam, [1, 2, 3, 4])
+    call("cuLaunchKernel", function(), 1, 1, 1, 32, 1, 1, 0, None, parameters(c_uint64(seam), c_uint32(4), c_uint32(5)), None)
+    equal(words(seam, 4), [6, 7, 8, 9])
+    refused(INVALID_VALUE, "cuMemcpyDtoH_v2", (c_uint32 * 1)(), address(start + 2 * granularity - 2), size(4))
+    base, length = c_uint64(), c_size_t()
+    call("cuMemGetAddressRange_v2", byref(base), byref(length), address(seam))
+    equal((base.value, length.value), (start, granularity))
+    retained = out(c_uint64, "cuMemRetainAllocationHandle", c_void_p(seam))
+    equal(retained, pieces[0], "the handle that was mapped")
+    found = AllocationProp()
+    call("cuMemGetAllocationPropertiesFromHandle", byref(found), c_uint64(retained))
+    equal((found.kind, found.location.kind, found.location.id), (1, 1, device))
+    call("cuMemRelease", c_uint64(retained))
+    # Memory outlives its handle while it is mapped, and comes back elsewhere with its contents.
+    call("cuMemRelease", c_uint64(pieces[1]))
+    equal(words(seam, 4), [6, 7, 8, 9])
+    call("cuMemUnmap", address(start), size(granularity))
+    refused(INVALID_VALUE, "cuMemcpyDtoH_v2", (c_uint32 * 1)(), address(seam), size(4))
+    again = address(start + 3 * granularity)
+    call("cuMemMap", again, size(granularity), size(0), c_uint64(pieces[0]), c_uint64(0))
+    call("cuMemSetAccess", again, size(granularity), byref(access), size(1))
+    equal(words(again.value + granularity - 8, 2), [6, 7])
+    refused(INVALID_VALUE, "cuMemAddressFree", address(start), size(4 * granularity))
+    call("cuMemUnmap", address(start + granularity), size(granularity))
+    call("cuMemUnmap", again, size(granularity))
+    call("cuMemRelease", c_uint64(pieces[0]))
+    refused(INVALID_VALUE, "cuMemMap", again, size(granularity), size(0), c_uint64(pieces[0]), c_uint64(0))
+    call("cuMemAddressFree", address(start), size(4 * granularity))
+
+
+class Location(ctypes.Structure):
+    _fields_ = [("kind", c_uint32), ("id", c_int)]
+
+
+class AccessDesc(ctypes.Structure):
+    _fields_ = [("location", Location), ("flags", c_uint32)]
+
+
+class AllocationProp(ctypes.Structure):
+    _fields_ = [
+        ("kind", c_uint32),
+        ("handle_types", c_uint32),
+        ("location", Location),
+        ("win32", c_void_p),
+        ("flags", c_ubyte * 8),
+    ]
+
+
+@section
+def logs_and_profiler():
+    lines = []
+    prototype = ctypes.CFUNCTYPE(None, c_void_p, c_uint32, c_void_p, c_size_t)
+    note = prototype(lambda data, level, text, length: lines.append(ctypes.string_at(text, length)))
+    handle, position = c_void_p(), c_uint32()
+    call("cuLogsRegisterCallback", note, None, byref(handle))
+    call("cuLogsCurrent", byref(position), 0)
+    room = ctypes.create_string_buffer(1000)
+    length = c_size_t(len(room))
+    call("cuLogsDumpToMemory", byref(position), room, byref(length), 0)
+    equal(length.value, 0, "nothing new")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "log")
+        call("cuLogsDumpToFile", None, path.encode(), 0)
+        assert os.path.exists(path)
+    call("cuLogsUnregisterCallback", handle)
+    call("cuProfilerStart")
+    call("cuProfilerStop")
+
+
+@section
 def primary_context_is_reset():
     """What belongs to a context ends with it; a new one starts afresh."""
     device = out(c_int, "cuCtxGetDevice")

@@ -100,6 +100,25 @@ impl Space {
         let _ = self.free(address);
     }
 
+    /// Takes whole chunks out of the range, for what the program maps there itself: at `hint` if they are free.
+    pub(crate) fn reserve(&mut self, bytes: u64, alignment: u64, hint: u64) -> Option<u64> {
+        let alignment = alignment.max(CHUNK);
+        if hint.is_multiple_of(alignment) && take_at(&mut self.free_chunks, hint, bytes) {
+            return Some(hint);
+        }
+        let fits = |(&start, &length): (&u64, &u64)| {
+            let aligned = start.checked_next_multiple_of(alignment)?;
+            (bytes <= length.checked_sub(aligned - start)?).then_some(aligned)
+        };
+        let start = self.free_chunks.iter().find_map(fits)?;
+        take_at(&mut self.free_chunks, start, bytes).then_some(start)
+    }
+
+    /// Gives back what [`Space::reserve`] took.
+    pub(crate) fn unreserve(&mut self, start: u64, bytes: u64) {
+        give_back(&mut self.free_chunks, start, bytes, |_| true);
+    }
+
     /// The allocation that `address` lies in.
     pub(crate) fn find(&self, address: u64) -> Option<Allocation> {
         let (_, allocation) = self.allocations.range(..=address).next_back()?;
@@ -115,6 +134,19 @@ fn take_first_fit(runs: &mut BTreeMap<u64, u64>, bytes: u64) -> Option<u64> {
         runs.insert(start + bytes, length - bytes);
     }
     Some(start)
+}
+
+/// Cuts a range out of the run that it lies in, if there is one.
+fn take_at(runs: &mut BTreeMap<u64, u64>, address: u64, bytes: u64) -> bool {
+    let Some((&start, &length)) = runs.range(..=address).next_back() else { return false };
+    let before = address - start;
+    if before > length || bytes > length - before {
+        return false;
+    }
+    runs.remove(&start);
+    let after = length - before - bytes;
+    runs.extend([(start, before), (address + bytes, after)].into_iter().filter(|(_, length)| *length > 0));
+    true
 }
 
 /// Adds a run, merging it with its neighbours wherever `may_join` allows a seam at that address.
@@ -179,6 +211,25 @@ mod tests {
         let released: Vec<_> = pieces.iter().filter_map(|&piece| space.free(piece).unwrap().1).collect();
         assert_eq!(released, [BASE..BASE + CHUNK, BASE + CHUNK..BASE + 2 * CHUNK]);
         assert_eq!(space.allocate(2 * CHUNK).unwrap().address, BASE);
+    }
+
+    #[test]
+    fn a_reservation_is_aligned_and_comes_back() {
+        let mut space = space(8);
+        let first = space.reserve(CHUNK, 0, 0).unwrap();
+        assert_eq!(first, BASE);
+        assert_eq!(space.reserve(2 * CHUNK, 4 * CHUNK, 0), Some(BASE + 4 * CHUNK));
+        assert_eq!(space.reserve(CHUNK, 0, BASE + 7 * CHUNK), Some(BASE + 7 * CHUNK));
+        assert_eq!(
+            space.reserve(CHUNK, 0, BASE + 7 * CHUNK),
+            Some(BASE + CHUNK),
+            "a taken hint is only a hint"
+        );
+        assert_eq!(space.reserve(4 * CHUNK, 0, 0), None);
+        for (start, bytes) in [(BASE, 1), (BASE + 4 * CHUNK, 2), (BASE + 7 * CHUNK, 1), (BASE + CHUNK, 1)] {
+            space.unreserve(start, bytes * CHUNK);
+        }
+        assert_eq!(space.free_chunks, BTreeMap::from([(BASE, 8 * CHUNK)]));
     }
 
     #[test]

@@ -118,6 +118,7 @@ fn devices(opened: SessionOpened) -> Vec<Device> {
                 snapshot,
                 work: Work::default(),
                 primary: Primary::new(ordinal),
+                mints_addresses: matches!(names, Names::Minted(_)),
                 memory: Mutex::new(Memory::new(names)),
                 default_pool: pool::create(ordinal, true),
             }

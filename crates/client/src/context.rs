@@ -416,3 +416,16 @@ pub(crate) fn current_or_null() -> CUcontext {
 pub(crate) fn number_of(ctx: CUcontext) -> Result<u64, CUresult> {
     named(ctx).map(|context| context.number)
 }
+
+/// Starts what a profiler has attached to this process collects. None can attach to a GPU that is elsewhere, and without
+/// one CUDA's own call does nothing either.
+pub(crate) unsafe fn cuProfilerStart() -> Result<(), CUresult> {
+    session::get()?;
+    current().map(drop)
+}
+
+/// As [`cuProfilerStart`].
+pub(crate) unsafe fn cuProfilerStop() -> Result<(), CUresult> {
+    session::get()?;
+    current().map(drop)
+}

@@ -22,6 +22,8 @@ pub(crate) struct Device {
     pub(crate) primary: Primary,
     pub(crate) memory: Mutex<Memory>,
     pub(crate) launch_limits: Limits,
+    /// Whether this side names the addresses of its memory.
+    pub(crate) mints_addresses: bool,
     pub(crate) work: Work,
     /// The handle of the pool that `cuMemAllocAsync` takes from.
     pub(crate) default_pool: CUmemoryPool,
@@ -67,7 +69,6 @@ const NOT_FROM_AFAR: &[CUdevice_attribute] = &[
     CUdevice_attribute::HOST_NATIVE_ATOMIC_SUPPORTED,
     CUdevice_attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
     CUdevice_attribute::READ_ONLY_HOST_REGISTER_SUPPORTED,
-    CUdevice_attribute::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED,
     CUdevice_attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
     CUdevice_attribute::HANDLE_TYPE_FABRIC_SUPPORTED,
     CUdevice_attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES,
@@ -80,7 +81,8 @@ const NOT_FROM_AFAR: &[CUdevice_attribute] = &[
 
 impl Device {
     pub(crate) fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32, CUresult> {
-        if NOT_FROM_AFAR.contains(&attribute) {
+        let needs_addresses = attribute == CUdevice_attribute::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
+        if NOT_FROM_AFAR.contains(&attribute) || (needs_addresses && !self.mints_addresses) {
             return Ok(0);
         }
         self.snapshot.attribute(attribute).ok_or(CUresult::INVALID_VALUE)

@@ -15,10 +15,12 @@ macro_rules! say_once {
     }};
 }
 
-/// Says one line on stderr. A program may have closed it: then nobody hears.
+/// Says one line on stderr and to the program's log callbacks. A program may have closed stderr: then nobody hears.
 pub(crate) fn say(text: std::fmt::Arguments<'_>) {
     use std::io::Write as _;
+    let text = text.to_string();
     let _ = writeln!(std::io::stderr(), "sluice: {text}");
+    crate::logs::message(&text);
 }
 
 // The entry points. CUDA Driver API, section "Error Handling". They work before cuInit.

@@ -32,6 +32,7 @@ impl Issue for Session {
             HandleKind::Graph => GRAPHS.contains(number),
             HandleKind::GraphExec => GRAPH_EXECS.contains(number),
             HandleKind::GraphNode => GRAPH_NODES.contains(number),
+            HandleKind::Physical => self.virtual_memory().is_held(number),
             HandleKind::Array => false,
         };
         if live { Ok(H::Id::new(number)) } else { Err(CUresult::INVALID_HANDLE) }

@@ -31,6 +31,7 @@ pub(crate) enum Kind {
     GraphNode,
     Pool,
     LinkState,
+    Physical,
 }
 
 /// A new handle.

@@ -42,6 +42,7 @@ mod issue;
 mod launch;
 mod link;
 mod linker;
+mod logs;
 mod memory;
 mod memset;
 mod module;
@@ -56,6 +57,7 @@ mod reservation;
 mod session;
 mod socket;
 mod stream;
+mod virtual_memory;
 
 mod generated {
     pub(crate) mod exports;
@@ -76,6 +78,7 @@ mod api {
     pub(crate) use crate::host_memory::*;
     pub(crate) use crate::launch::*;
     pub(crate) use crate::linker::*;
+    pub(crate) use crate::logs::*;
     pub(crate) use crate::memory::*;
     pub(crate) use crate::memset::*;
     pub(crate) use crate::module::*;
@@ -85,4 +88,5 @@ mod api {
     pub(crate) use crate::proc_address::*;
     pub(crate) use crate::session::cuInit;
     pub(crate) use crate::stream::*;
+    pub(crate) use crate::virtual_memory::*;
 }

@@ -169,7 +169,7 @@ impl Session {
     }
 
     /// Waits for the device and takes back what streams have freed; false if there was nothing.
-    fn reclaim(&self, device: CUdevice) -> Result<bool, CUresult> {
+    pub(crate) fn reclaim(&self, device: CUdevice) -> Result<bool, CUresult> {
         if self.memory(device)?.freed_later.is_empty() {
             return Ok(false);
         }

@@ -4,11 +4,12 @@ use std::ffi::c_void;
 
 use sluice_cuda::*;
 
+use crate::addresses::Allocation;
 use crate::{host_memory, out, session};
 
 /// What an address lies in, as far as CUDA knows.
 enum Place {
-    Device { allocation: crate::addresses::Allocation, device: CUdevice, context: CUcontext },
+    Device { allocation: Allocation, device: CUdevice, context: CUcontext },
     Host(host_memory::Block),
 }
 
@@ -16,6 +17,12 @@ fn locate(address: u64) -> Result<Option<Place>, CUresult> {
     let session = session::get()?;
     if let Some((device, allocation)) = session.find_allocation(address) {
         let context = session.primary(device)?.context.handle;
+        return Ok(Some(Place::Device { allocation, device, context }));
+    }
+    if let Some((start, mapping, physical)) = session.virtual_memory().find(address) {
+        let allocation = Allocation { start, bytes: mapping.bytes, reserved: mapping.bytes };
+        // Memory that a program has mapped itself belongs to no context.
+        let (device, context) = (physical.prop.location.id, CUcontext::NULL);
         return Ok(Some(Place::Device { allocation, device, context }));
     }
     Ok(host_memory::find(address).map(Place::Host))
@@ -136,7 +143,7 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
     psize: *mut usize,
     dptr: CUdeviceptr,
 ) -> Result<(), CUresult> {
-    let (_, allocation) = session::get()?.find_allocation(dptr).ok_or(CUresult::NOT_FOUND)?;
+    let Some(Place::Device { allocation, .. }) = locate(dptr)? else { return Err(CUresult::NOT_FOUND) };
     // SAFETY: the program passes null or places for base and size.
     unsafe {
         out::write_if_wanted(pbase, allocation.start);

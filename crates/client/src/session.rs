@@ -19,6 +19,7 @@ use sluice_wire::{EventId, ModuleId, StreamId, commands};
 use crate::context::{self, Context, Primary};
 use crate::device::Device;
 use crate::link::Link;
+use crate::virtual_memory::VirtualMemory;
 use crate::{attach, event, module, stream};
 
 pub(crate) struct Session {
@@ -32,6 +33,8 @@ pub(crate) struct Session {
     globals: Mutex<BTreeMap<u64, Global>>,
     /// Limits that the program has set.
     limits: Mutex<BTreeMap<CUlimit, u64>>,
+    /// Addresses and memory that the program manages itself.
+    pub(crate) virtual_memory: Mutex<VirtualMemory>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +142,7 @@ impl Session {
             minted,
             globals: Mutex::new(BTreeMap::new()),
             limits: Mutex::new(BTreeMap::new()),
+            virtual_memory: Mutex::default(),
         }
     }
 
@@ -155,7 +159,7 @@ impl Session {
         self.minted.contains(&address) || self.holds(address, 1)
     }
 
-    /// Whether `bytes` bytes from `address` lie in one allocation or module global.
+    /// Whether `bytes` bytes from `address` lie in one allocation or module global, or in mapped memory.
     pub(crate) fn holds(&self, address: u64, bytes: u64) -> bool {
         let within = |start: u64, size: u64| {
             address.checked_sub(start).is_some_and(|offset| offset < size && bytes <= size - offset)
@@ -165,6 +169,7 @@ impl Session {
         }
         let globals = locked(&self.globals);
         globals.range(..=address).next_back().is_some_and(|(&start, global)| within(start, global.bytes))
+            || self.virtual_memory().is_accessible(address, bytes)
     }
 
     pub(crate) fn know_global(&self, module: u64, address: u64, bytes: u64) {

@@ -400,3 +400,11 @@ abi_enum! {
         ATOMIC_REDUCTION = 8,
     }
 }
+
+abi_enum! {
+    /// How bad a log message is.
+    pub struct CUlogLevel(u32) {
+        ERROR = 0,
+        WARNING = 1,
+    }
+}

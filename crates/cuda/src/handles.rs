@@ -6,8 +6,6 @@ use crate::abi::abi_handle;
 pub type CUdevice = i32;
 /// An address in device memory.
 pub type CUdeviceptr = u64;
-/// Physical memory made by `cuMemCreate`.
-pub type CUmemGenericAllocationHandle = u64;
 /// A texture object: device code sees this number, so it is always the driver's own.
 pub type CUtexObject = u64;
 /// A surface object: device code sees this number, so it is always the driver's own.
@@ -40,6 +38,8 @@ abi_handle! {
     CUasyncCallbackHandle
     CUlogsCallbackHandle
     CUcoredumpCallbackHandle
+    /// Physical memory made by `cuMemCreate`; in C a number of 64 bits.
+    CUmemGenericAllocationHandle
 }
 
 impl CUstream {

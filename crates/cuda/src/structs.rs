@@ -1,6 +1,6 @@
 //! Structures of the CUDA Driver API. Field names are CUDA's; layouts are checked against cudarc's in `tests/layout.rs`.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 use crate::{attributes::*, enums::*, handles::*};
 
@@ -276,6 +276,10 @@ pub type CUhostFn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 /// A function that the driver calls on the host when a stream gets there, with the stream's state.
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: crate::CUresult, user_data: *mut c_void)>;
+/// A function that gets the driver's log messages: `message` has `length` bytes and a NUL behind them.
+pub type CUlogsCallback = Option<
+    unsafe extern "C" fn(user_data: *mut c_void, level: CUlogLevel, message: *mut c_char, length: usize),
+>;
 /// Dynamic shared memory, in bytes, that a block of this many threads needs.
 pub type CUoccupancyB2DSize = Option<unsafe extern "C" fn(block_size: i32) -> usize>;
 

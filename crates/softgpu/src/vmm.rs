@@ -246,23 +246,23 @@ fn memory_file(size: u64) -> Result<File> {
 }
 
 /// The memory with this handle.
-pub(crate) fn physical(handle: u64) -> Result<Arc<Physical>> {
-    usize::try_from(handle).ok().and_then(|handle| PHYSICAL.get(handle)).ok_or(Status::INVALID_VALUE)
+pub(crate) fn physical(handle: usize) -> Result<Arc<Physical>> {
+    PHYSICAL.get(handle).ok_or(Status::INVALID_VALUE)
 }
 
 /// Gives one reference back; the handle goes with the last.
-pub(crate) fn release(handle: u64) -> Result<()> {
+pub(crate) fn release(handle: usize) -> Result<()> {
     let physical = physical(handle)?;
     let mut held = physical.held.lock().unwrap_or_else(PoisonError::into_inner);
     *held -= 1;
     if *held == 0 {
-        PHYSICAL.remove(handle as usize);
+        PHYSICAL.remove(handle);
     }
     Ok(())
 }
 
 /// The handle of the memory mapped at `address`, retained.
-pub(crate) fn retain(address: u64) -> Result<u64> {
+pub(crate) fn retain(address: u64) -> Result<usize> {
     let mapped = mapped();
     let (&start, mapping) = mapped.range(..=address).next_back().ok_or(Status::INVALID_VALUE)?;
     if address - start >= mapping.size {
@@ -273,11 +273,11 @@ pub(crate) fn retain(address: u64) -> Result<u64> {
         PHYSICAL.insert_at(mapping.handle, Arc::clone(&mapping.physical));
     }
     *held += 1;
-    Ok(mapping.handle as u64)
+    Ok(mapping.handle)
 }
 
 /// Maps physical memory at reserved addresses, without access rights yet.
-pub(crate) fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<()> {
+pub(crate) fn map(address: u64, size: u64, offset: u64, handle: usize) -> Result<()> {
     check_granular(address)?;
     check_granular(size)?;
     let physical = physical(handle)?;
@@ -294,7 +294,6 @@ pub(crate) fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(
     let rights =
         mapped.values().find(|other| Arc::ptr_eq(&other.physical, &physical)).map_or(0, Mapping::rights);
     physical.map(address, size, offset, rights)?;
-    let handle = handle as usize;
     mapped.insert(address, Mapping { size, handle, physical, readable: false, writable: false });
     Ok(())
 }

@@ -115,13 +115,27 @@ macro_rules! wrapped {
 
 wrapped! {
     StreamId EventId ModuleId FunctionId GraphId GraphNodeId GraphExecId ArrayId DevicePtr ImageHash LeaseToken
-    CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID
+    CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID PhysicalId
+    CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
+    CUmemAccess_flags
 }
 
 impl Sample<'_> for CUlaunchAttribute {
     fn sample(source: &mut Source<'_>) -> Self {
         let value = CUlaunchAttributeValue { words: Sample::sample(source) };
         CUlaunchAttribute { id: Sample::sample(source), pad: [0; 4], value }
+    }
+}
+
+impl Sample<'_> for CUmemLocation {
+    fn sample(source: &mut Source<'_>) -> Self {
+        CUmemLocation { kind: Sample::sample(source), id: Sample::sample(source) }
+    }
+}
+
+impl Sample<'_> for CUmemAccessDesc {
+    fn sample(source: &mut Source<'_>) -> Self {
+        CUmemAccessDesc { location: Sample::sample(source), flags: Sample::sample(source) }
     }
 }
 

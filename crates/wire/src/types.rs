@@ -88,6 +88,7 @@ ids! {
     GraphNode GraphNodeId CUgraphNode
     GraphExec GraphExecId CUgraphExec
     Array ArrayId CUarray
+    Physical PhysicalId CUmemGenericAllocationHandle
 }
 
 macro_rules! enumerations {
@@ -107,7 +108,11 @@ macro_rules! enumerations {
 }
 
 // Any number may arrive: what a driver does not know, it refuses.
-enumerations! { CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID }
+enumerations! {
+    CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID
+    CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
+    CUmemAccess_flags
+}
 
 /// An address in device memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -194,5 +199,70 @@ impl Decode<'_> for CUlaunchAttribute {
         let id = CUlaunchAttributeID::decode(reader)?;
         let value = CUlaunchAttributeValue { words: Decode::decode(reader)? };
         Ok(CUlaunchAttribute { id, pad: [0; 4], value })
+    }
+}
+
+impl Encode for CUmemLocation {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.kind.encode(out);
+        self.id.encode(out);
+    }
+}
+
+impl Decode<'_> for CUmemLocation {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(CUmemLocation { kind: Decode::decode(reader)?, id: Decode::decode(reader)? })
+    }
+}
+
+impl Encode for CUmemAccessDesc {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.location.encode(out);
+        self.flags.encode(out);
+    }
+}
+
+impl Decode<'_> for CUmemAccessDesc {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(CUmemAccessDesc { location: Decode::decode(reader)?, flags: Decode::decode(reader)? })
+    }
+}
+
+message! {
+    /// What physical memory is wanted: `CUmemAllocationProp` without what only Windows has. Devices count within the
+    /// lease.
+    pub struct PhysicalProp {
+        kind: CUmemAllocationType,
+        handle_types: CUmemAllocationHandleType,
+        location: CUmemLocation,
+        compression_type: u8,
+        gpu_direct_rdma: u8,
+        usage: u16,
+    }
+}
+
+impl PhysicalProp {
+    pub fn new(prop: &CUmemAllocationProp) -> PhysicalProp {
+        PhysicalProp {
+            kind: prop.kind,
+            handle_types: prop.requestedHandleTypes,
+            location: prop.location,
+            compression_type: prop.compressionType,
+            gpu_direct_rdma: prop.gpuDirectRDMACapable,
+            usage: prop.usage,
+        }
+    }
+
+    pub fn to_c(&self) -> CUmemAllocationProp {
+        CUmemAllocationProp {
+            kind: self.kind,
+            requestedHandleTypes: self.handle_types,
+            location: self.location,
+            win32HandleMetaData: std::ptr::null_mut(),
+            compressionType: self.compression_type,
+            gpuDirectRDMACapable: self.gpu_direct_rdma,
+            usage: self.usage,
+            reserved: [0; 4],
+        }
     }
 }

@@ -46,17 +46,27 @@ impl<T> Chunks<T> {
         self.runs.insert(address, Run { bytes, backing });
     }
 
-    /// Takes out the runs that `[address, address + bytes)` consists of; `None` if it is not exactly made of runs.
-    pub(crate) fn remove(&mut self, address: u64, bytes: u64) -> Option<Vec<(u64, Run<T>)>> {
-        let end = address.checked_add(bytes)?;
-        let mut at = address;
+    /// The starts of the runs that `[address, address + bytes)` consists of; `None` if it is not exactly made of runs, or
+    /// if `fits` does not hold for one of them.
+    pub(crate) fn runs(&self, address: u64, bytes: u64, fits: impl Fn(&T) -> bool) -> Option<Vec<u64>> {
+        let end = address.checked_add(bytes).filter(|_| bytes > 0)?;
+        let (mut at, mut starts) = (address, Vec::new());
         while at < end {
-            at = at.checked_add(self.runs.get(&at)?.bytes)?;
+            let run = self.runs.get(&at).filter(|run| fits(&run.backing))?;
+            starts.push(at);
+            at = at.checked_add(run.bytes)?;
         }
-        if at != end || bytes == 0 {
-            return None;
-        }
-        let starts: Vec<u64> = self.runs.range(address..end).map(|(&start, _)| start).collect();
+        (at == end).then_some(starts)
+    }
+
+    /// Takes out the runs that [`Chunks::runs`] finds.
+    pub(crate) fn remove(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        fits: impl Fn(&T) -> bool,
+    ) -> Option<Vec<(u64, Run<T>)>> {
+        let starts = self.runs(address, bytes, fits)?;
         Some(starts.into_iter().filter_map(|start| self.runs.remove_entry(&start)).collect())
     }
 
@@ -141,13 +151,14 @@ mod tests {
         let mut map = chunks();
         map.insert(BASE, 2 * CHUNK, 1);
         map.insert(BASE + 2 * CHUNK, CHUNK, 2);
-        assert!(map.remove(BASE, CHUNK).is_none());
-        assert!(map.remove(BASE + CHUNK, CHUNK).is_none());
-        assert!(map.remove(BASE, 4 * CHUNK).is_none());
-        assert!(map.remove(BASE, 0).is_none());
-        assert!(map.remove(BASE, u64::MAX).is_none());
+        assert!(map.remove(BASE, CHUNK, |_| true).is_none());
+        assert!(map.remove(BASE + CHUNK, CHUNK, |_| true).is_none());
+        assert!(map.remove(BASE, 4 * CHUNK, |_| true).is_none());
+        assert!(map.remove(BASE, 0, |_| true).is_none());
+        assert!(map.remove(BASE, u64::MAX, |_| true).is_none());
+        assert!(map.remove(BASE, 3 * CHUNK, |run| *run == 1).is_none());
         let backings: Vec<u32> =
-            map.remove(BASE, 3 * CHUNK).unwrap().into_iter().map(|(_, r)| r.backing).collect();
+            map.remove(BASE, 3 * CHUNK, |_| true).unwrap().into_iter().map(|(_, r)| r.backing).collect();
         assert_eq!(backings, [1, 2]);
         assert_eq!(map.committed(), 0);
     }

@@ -14,6 +14,7 @@ use crate::modules;
 use crate::outbox::{Outbox, Push};
 use crate::session::Session;
 use crate::staging::PIECE;
+use crate::virtual_memory;
 
 impl Custom for Session {
     fn cuCtxSetLimit(&self, command: commands::cuCtxSetLimit) -> Result<(), CUresult> {
@@ -117,6 +118,36 @@ impl Custom for Session {
 
     fn MemoryDecommit(&self, command: commands::MemoryDecommit) -> Result<(), CUresult> {
         self.memory.decommit(&self.table, &self.budget, command.address.0, command.bytes)
+    }
+
+    fn cuMemGetAllocationGranularity(
+        &self,
+        command: commands::cuMemGetAllocationGranularity,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let granularity = virtual_memory::granularity(self, &command.prop, command.option)?;
+        commands::cuMemGetAllocationGranularityReply { granularity }.encode(reply);
+        Ok(())
+    }
+
+    fn cuMemCreate(&self, command: commands::cuMemCreate) -> Result<(), CUresult> {
+        virtual_memory::create(self, command)
+    }
+
+    fn cuMemRelease(&self, command: commands::cuMemRelease) -> Result<(), CUresult> {
+        virtual_memory::release(self, command.handle)
+    }
+
+    fn cuMemMap(&self, command: commands::cuMemMap) -> Result<(), CUresult> {
+        virtual_memory::map(self, command)
+    }
+
+    fn cuMemUnmap(&self, command: commands::cuMemUnmap) -> Result<(), CUresult> {
+        virtual_memory::unmap(self, command.ptr, command.size)
+    }
+
+    fn cuMemSetAccess(&self, command: commands::cuMemSetAccess) -> Result<(), CUresult> {
+        virtual_memory::set_access(self, command)
     }
 
     fn cuMemcpyHtoDAsync_v2(&self, command: commands::cuMemcpyHtoDAsync_v2<'_>) -> Result<(), CUresult> {

@@ -37,6 +37,7 @@ mod session;
 mod snapshot;
 mod software;
 mod staging;
+mod virtual_memory;
 
 /// The descriptors that a worker finds open: the client's socket, the link to the daemon, the counter page.
 pub const INHERITED_FDS: [RawFd; 3] = [3, 4, 5];

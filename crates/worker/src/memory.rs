@@ -5,7 +5,7 @@
 //! Memory Management). Where it did not, the driver's own `cuMemAlloc` mints. Either way the lease is asked first.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
@@ -15,6 +15,7 @@ use sluice_cuda::{
 
 use crate::budget::Budget;
 use crate::chunks::{Chunks, Run};
+use crate::virtual_memory::Physical;
 
 /// Most ranges that are not chunks: allocations of the driver's minting, and module globals.
 const RANGES_MAX: usize = 1 << 20;
@@ -26,19 +27,23 @@ pub(crate) struct Memory {
 }
 
 #[derive(Debug)]
-struct State {
-    chunks: Chunks<Backing>,
+pub(crate) struct State {
+    pub(crate) chunks: Chunks<Backing>,
+    /// What `cuMemCreate` made and nobody has released, by the client's number.
+    pub(crate) physical: BTreeMap<u64, Arc<Physical>>,
     /// Address to size, of what the driver minted.
     allocations: BTreeMap<u64, Allocation>,
     /// Variables of loaded modules: address to size and module id.
     globals: BTreeMap<u64, (u64, u64)>,
 }
 
-/// Physical memory behind a run of chunks.
-#[derive(Clone, Copy, Debug)]
-struct Backing {
-    handle: CUmemGenericAllocationHandle,
-    gpu: u32,
+/// What is behind a run of chunks.
+#[derive(Debug)]
+pub(crate) enum Backing {
+    /// Memory that the session committed for its allocations.
+    Committed { handle: CUmemGenericAllocationHandle, gpu: u32 },
+    /// Memory that the program mapped there itself.
+    Mapped(Arc<Physical>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +57,7 @@ impl Memory {
     pub(crate) fn new(reservation: std::ops::Range<u64>) -> Memory {
         let state = State {
             chunks: Chunks::new(reservation),
+            physical: BTreeMap::new(),
             allocations: BTreeMap::new(),
             globals: BTreeMap::new(),
         };
@@ -83,7 +89,7 @@ impl Memory {
         budget.take(gpu, bytes)?;
         match back(table, ordinal, address, bytes) {
             Ok(handle) => {
-                state.chunks.insert(address, bytes, Backing { handle, gpu });
+                state.chunks.insert(address, bytes, Backing::Committed { handle, gpu });
                 Ok(())
             }
             Err(result) => {
@@ -102,10 +108,12 @@ impl Memory {
         bytes: u64,
     ) -> Result<(), CUresult> {
         let mut state = self.lock();
-        let runs = state.chunks.remove(address, bytes).ok_or(CUresult::INVALID_VALUE)?;
+        let is_ours = |backing: &Backing| matches!(backing, Backing::Committed { .. });
+        let runs = state.chunks.remove(address, bytes, is_ours).ok_or(CUresult::INVALID_VALUE)?;
         for (start, Run { bytes, backing }) in runs {
-            unback(table, start, bytes, backing.handle)?;
-            budget.give_back(backing.gpu, bytes);
+            let Backing::Committed { handle, gpu } = backing else { continue };
+            unback(table, start, bytes, handle)?;
+            budget.give_back(gpu, bytes);
         }
         Ok(())
     }
@@ -158,7 +166,7 @@ impl Memory {
         self.lock().globals.retain(|_, &mut (_, of)| of != module);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

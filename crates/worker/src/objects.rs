@@ -13,7 +13,7 @@ use sluice_wire::{HandleKind, Id};
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     /// One per kind, in the order of [`place`].
-    tables: [Table; 8],
+    tables: [Table; 9],
 }
 
 /// Most live objects of a kind. CUDA has no such limits; these are far above what programs reach, and keep one
@@ -21,7 +21,7 @@ pub(crate) struct Objects {
 const fn most(kind: HandleKind) -> usize {
     match kind {
         HandleKind::Stream => 4096,
-        HandleKind::Event | HandleKind::GraphNode => 1 << 20,
+        HandleKind::Event | HandleKind::GraphNode | HandleKind::Physical => 1 << 20,
         HandleKind::Function => 1 << 18,
         HandleKind::Module | HandleKind::Graph | HandleKind::GraphExec | HandleKind::Array => 1 << 16,
     }
@@ -37,6 +37,7 @@ const fn place(kind: HandleKind) -> usize {
         HandleKind::GraphNode => 5,
         HandleKind::GraphExec => 6,
         HandleKind::Array => 7,
+        HandleKind::Physical => 8,
     }
 }
 

@@ -115,6 +115,7 @@ pub(crate) const HANDLES: &[(&str, &str)] = &[
     ("GraphExec", "CUgraphExec"),
     ("MemPool", "CUmemoryPool"),
     ("Array", "CUarray"),
+    ("Physical", "CUmemGenericAllocationHandle"),
 ];
 
 pub(crate) fn handle_type(name: &str) -> Option<&'static str> {

@@ -14,10 +14,10 @@ driver_table! {
     cuGetProcAddress(symbol: *const c_char, pfn: *mut *mut c_void, cudaVersion: i32, flags: u64);
     cuGetProcAddress_v2(symbol: *const c_char, pfn: *mut *mut c_void, cudaVersion: i32, flags: u64, symbolStatus: *mut CUdriverProcAddressQueryResult);
     cuGetExportTable(ppExportTable: *mut *const c_void, pExportTableId: *const CUuuid);
-    cuLogsCurrent(iterator_out: *mut c_void, flags: u32);
-    cuLogsDumpToFile(iterator: *mut c_void, pathToFile: *const c_char, flags: u32);
-    cuLogsDumpToMemory(iterator: *mut c_void, buffer: *mut c_char, size: *mut usize, flags: u32);
-    cuLogsRegisterCallback(callbackFunc: *const c_void, userData: *mut c_void, callback_out: *mut CUlogsCallbackHandle);
+    cuLogsCurrent(iterator_out: *mut u32, flags: u32);
+    cuLogsDumpToFile(iterator: *mut u32, pathToFile: *const c_char, flags: u32);
+    cuLogsDumpToMemory(iterator: *mut u32, buffer: *mut c_char, size: *mut usize, flags: u32);
+    cuLogsRegisterCallback(callbackFunc: CUlogsCallback, userData: *mut c_void, callback_out: *mut CUlogsCallbackHandle);
     cuLogsUnregisterCallback(callback: CUlogsCallbackHandle);
     cuProfilerInitialize(configFile: *const c_char, outputFile: *const c_char, outputMode: u32);
     cuProfilerStart();

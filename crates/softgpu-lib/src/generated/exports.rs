@@ -83,10 +83,10 @@ rows! {
     hand cuGetProcAddress_v2 cuGetProcAddress_v2 (symbol: *const c_char, pfn: *mut *mut c_void, cudaVersion: i32, flags: u64, symbolStatus: *mut CUdriverProcAddressQueryResult) (symbol, pfn, cudaVersion, flags, symbolStatus, CUstream::LEGACY);
     hand cuGetProcAddress_v2_ptsz cuGetProcAddress_v2 (symbol: *const c_char, pfn: *mut *mut c_void, cudaVersion: i32, flags: u64, symbolStatus: *mut CUdriverProcAddressQueryResult) (symbol, pfn, cudaVersion, flags, symbolStatus, CUstream::PER_THREAD);
     table cuGetExportTable cuGetExportTable (ppExportTable: *mut *const c_void, pExportTableId: *const CUuuid) (ppExportTable, pExportTableId);
-    table cuLogsCurrent cuLogsCurrent (iterator_out: *mut c_void, flags: u32) (iterator_out, flags);
-    table cuLogsDumpToFile cuLogsDumpToFile (iterator: *mut c_void, pathToFile: *const c_char, flags: u32) (iterator, pathToFile, flags);
-    table cuLogsDumpToMemory cuLogsDumpToMemory (iterator: *mut c_void, buffer: *mut c_char, size: *mut usize, flags: u32) (iterator, buffer, size, flags);
-    table cuLogsRegisterCallback cuLogsRegisterCallback (callbackFunc: *const c_void, userData: *mut c_void, callback_out: *mut CUlogsCallbackHandle) (callbackFunc, userData, callback_out);
+    table cuLogsCurrent cuLogsCurrent (iterator_out: *mut u32, flags: u32) (iterator_out, flags);
+    table cuLogsDumpToFile cuLogsDumpToFile (iterator: *mut u32, pathToFile: *const c_char, flags: u32) (iterator, pathToFile, flags);
+    table cuLogsDumpToMemory cuLogsDumpToMemory (iterator: *mut u32, buffer: *mut c_char, size: *mut usize, flags: u32) (iterator, buffer, size, flags);
+    table cuLogsRegisterCallback cuLogsRegisterCallback (callbackFunc: CUlogsCallback, userData: *mut c_void, callback_out: *mut CUlogsCallbackHandle) (callbackFunc, userData, callback_out);
     table cuLogsUnregisterCallback cuLogsUnregisterCallback (callback: CUlogsCallbackHandle) (callback);
     table cuProfilerInitialize cuProfilerInitialize (configFile: *const c_char, outputFile: *const c_char, outputMode: u32) (configFile, outputFile, outputMode);
     table cuProfilerStart cuProfilerStart () ();

@@ -77,14 +77,14 @@ pub(crate) unsafe extern "C" fn cuMemCreate(
             return Err(Status::INVALID_VALUE);
         }
         // SAFETY: an output argument by contract.
-        unsafe { put(place, vmm::create(device, size as u64)? as u64) }
+        unsafe { put(place, CUmemGenericAllocationHandle(vmm::create(device, size as u64)?)) }
     })
 }
 
 pub(crate) unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
     call(|| {
         driver()?;
-        vmm::release(handle)
+        vmm::release(handle.0)
     })
 }
 
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn cuMemRetainAllocationHandle(
         driver()?;
         require(place)?;
         // SAFETY: an output argument by contract.
-        unsafe { put(place, vmm::retain(address as u64)?) }
+        unsafe { put(place, CUmemGenericAllocationHandle(vmm::retain(address as u64)?)) }
     })
 }
 
@@ -106,7 +106,7 @@ pub(crate) unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
 ) -> CUresult {
     call(|| {
         driver()?;
-        let physical = vmm::physical(handle)?;
+        let physical = vmm::physical(handle.0)?;
         let properties = CUmemAllocationProp {
             kind: CUmemAllocationType::PINNED,
             requestedHandleTypes: CUmemAllocationHandleType(0),
@@ -134,7 +134,7 @@ pub(crate) unsafe extern "C" fn cuMemMap(
         if flags != 0 {
             return Err(Status::INVALID_VALUE);
         }
-        vmm::map(address, size as u64, offset as u64, handle)
+        vmm::map(address, size as u64, offset as u64, handle.0)
     })
 }
 

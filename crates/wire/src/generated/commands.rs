@@ -249,6 +249,70 @@ impl Command for cuMemsetD2D8Async {
 }
 
 message! {
+pub struct cuMemCreate { handle: PhysicalId, size: u64, prop: PhysicalProp, flags: u64 }
+}
+
+impl Command for cuMemCreate {
+    const OP: Op = Op::of(Fn::cuMemCreate);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuMemGetAllocationGranularity { prop: PhysicalProp, option: CUmemAllocationGranularity_flags }
+}
+
+message! {
+pub struct cuMemGetAllocationGranularityReply { granularity: u64 }
+}
+
+impl Command for cuMemGetAllocationGranularity {
+    const OP: Op = Op::of(Fn::cuMemGetAllocationGranularity);
+    const WAITS: bool = true;
+    type Reply<'a> = cuMemGetAllocationGranularityReply;
+}
+
+message! {
+pub struct cuMemMap { ptr: DevicePtr, size: u64, offset: u64, handle: PhysicalId, flags: u64 }
+}
+
+impl Command for cuMemMap {
+    const OP: Op = Op::of(Fn::cuMemMap);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuMemRelease { handle: PhysicalId }
+}
+
+impl Command for cuMemRelease {
+    const OP: Op = Op::of(Fn::cuMemRelease);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuMemSetAccess { ptr: DevicePtr, size: u64, desc: Vec<CUmemAccessDesc> }
+}
+
+impl Command for cuMemSetAccess {
+    const OP: Op = Op::of(Fn::cuMemSetAccess);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuMemUnmap { ptr: DevicePtr, size: u64 }
+}
+
+impl Command for cuMemUnmap {
+    const OP: Op = Op::of(Fn::cuMemUnmap);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct cuStreamCreateWithPriority { phStream: StreamId, flags: u32, priority: i32 }
 }
 
@@ -821,5 +885,5 @@ pub(crate) const OWN: &[&str] =
 /// Calls a macro with the name of every message.
 #[macro_export]
 macro_rules! for_each_command {
-($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode cuGraphAddKernelNode_v2 cuGraphAddMemsetNode cuGraphClone cuGraphCreate cuGraphExecKernelNodeSetParams_v2 cuGraphExecUpdate_v2 cuGraphGetNodes cuGraphUpload MemoryCommit MemoryDecommit ImageQuery ImageData HostCallDone } };
+($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemGetAllocationGranularity cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode cuGraphAddKernelNode_v2 cuGraphAddMemsetNode cuGraphClone cuGraphCreate cuGraphExecKernelNodeSetParams_v2 cuGraphExecUpdate_v2 cuGraphGetNodes cuGraphUpload MemoryCommit MemoryDecommit ImageQuery ImageData HostCallDone } };
 }

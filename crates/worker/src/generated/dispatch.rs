@@ -83,6 +83,34 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuMemCreate(&self, command: commands::cuMemCreate) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuMemGetAllocationGranularity(
+        &self,
+        command: commands::cuMemGetAllocationGranularity,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuMemMap(&self, command: commands::cuMemMap) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuMemRelease(&self, command: commands::cuMemRelease) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuMemSetAccess(&self, command: commands::cuMemSetAccess) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuMemUnmap(&self, command: commands::cuMemUnmap) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuStreamCreateWithPriority(
         &self,
         command: commands::cuStreamCreateWithPriority,
@@ -389,6 +417,36 @@ pub fn dispatch<S: Execute + Custom>(
                 )
             })?;
             Ok(())
+        }
+        Some(Target::Driver(Fn::cuMemCreate)) => {
+            let command = commands::cuMemCreate::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMemCreate(command)?)
+        }
+        Some(Target::Driver(Fn::cuMemGetAllocationGranularity)) => {
+            let command = commands::cuMemGetAllocationGranularity::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMemGetAllocationGranularity(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuMemMap)) => {
+            let command = commands::cuMemMap::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMemMap(command)?)
+        }
+        Some(Target::Driver(Fn::cuMemRelease)) => {
+            let command = commands::cuMemRelease::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMemRelease(command)?)
+        }
+        Some(Target::Driver(Fn::cuMemSetAccess)) => {
+            let command = commands::cuMemSetAccess::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMemSetAccess(command)?)
+        }
+        Some(Target::Driver(Fn::cuMemUnmap)) => {
+            let command = commands::cuMemUnmap::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMemUnmap(command)?)
         }
         Some(Target::Driver(Fn::cuStreamCreateWithPriority)) => {
             let command = commands::cuStreamCreateWithPriority::decode(&mut reader)?;

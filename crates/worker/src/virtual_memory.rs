@@ -1,0 +1,153 @@
+//! Memory that programs make and map themselves, at addresses inside the session's reservation.
+//!
+//! The client answers for reservations; what reaches the node is physical memory, which the lease pays for, and where it
+//! is mapped. Every mapping is entered in the session's map of chunks, like the session's own memory, and so can neither
+//! replace that nor leave the reservation.
+
+use std::sync::Arc;
+
+use sluice_cuda::{
+    CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult,
+};
+use sluice_wire::{DevicePtr, PhysicalId, PhysicalProp, commands};
+
+use crate::chunks::CHUNK;
+use crate::memory::Backing;
+use crate::session::Session;
+
+/// Most pieces of physical memory that a session holds.
+const PHYSICAL_MAX: usize = 1 << 20;
+/// Most devices that one command gives access to.
+const ACCESS_MAX: usize = 64;
+
+/// Physical memory that a program made. Its bytes go back to the lease with the last reference: the program's handle, or
+/// a mapping.
+#[derive(Debug)]
+pub(crate) struct Physical {
+    handle: CUmemGenericAllocationHandle,
+    gpu: u32,
+    bytes: u64,
+}
+
+/// The least size that can be mapped, in bytes: the driver's, or that of the session's own map.
+pub(crate) fn granularity(
+    session: &Session,
+    prop: &PhysicalProp,
+    option: CUmemAllocationGranularity_flags,
+) -> Result<u64, CUresult> {
+    let ask = session.table.cuMemGetAllocationGranularity.ok_or(CUresult::NOT_SUPPORTED)?;
+    let (_, prop) = on_node(session, prop)?;
+    let mut granularity = 0;
+    // SAFETY: the driver reads the properties and writes one number to a local.
+    unsafe { ask(&mut granularity, &prop, option) }.ok()?;
+    Ok((granularity as u64).max(CHUNK))
+}
+
+pub(crate) fn create(session: &Session, command: commands::cuMemCreate) -> Result<(), CUresult> {
+    let create = session.table.cuMemCreate.ok_or(CUresult::NOT_SUPPORTED)?;
+    let (gpu, prop) = on_node(session, &command.prop)?;
+    let (id, bytes) = (command.handle.0, command.size);
+    let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
+    let mut memory = session.memory.lock();
+    if memory.physical.contains_key(&id) {
+        return Err(CUresult::INVALID_HANDLE);
+    }
+    if memory.physical.len() >= PHYSICAL_MAX {
+        return Err(CUresult::OUT_OF_MEMORY);
+    }
+    session.budget.take(gpu, bytes)?;
+    let mut handle = CUmemGenericAllocationHandle::NULL;
+    // SAFETY: the driver reads the properties and writes one handle to a local.
+    if let Err(result) = unsafe { create(&mut handle, size, &prop, command.flags) }.ok() {
+        session.budget.give_back(gpu, bytes);
+        return Err(result);
+    }
+    memory.physical.insert(id, Arc::new(Physical { handle, gpu, bytes }));
+    Ok(())
+}
+
+pub(crate) fn release(session: &Session, id: PhysicalId) -> Result<(), CUresult> {
+    let release = session.table.cuMemRelease.ok_or(CUresult::NOT_SUPPORTED)?;
+    let physical = session.memory.lock().physical.remove(&id.0).ok_or(CUresult::INVALID_HANDLE)?;
+    // SAFETY: the handle is live until this, its only release; mappings keep the memory.
+    unsafe { release(physical.handle) }.ok()?;
+    give_up(session, physical);
+    Ok(())
+}
+
+/// Gives the bytes back to the lease, if this was the last reference.
+fn give_up(session: &Session, physical: Arc<Physical>) {
+    if let Some(gone) = Arc::into_inner(physical) {
+        session.budget.give_back(gone.gpu, gone.bytes);
+    }
+}
+
+pub(crate) fn map(session: &Session, command: commands::cuMemMap) -> Result<(), CUresult> {
+    let map = session.table.cuMemMap.ok_or(CUresult::NOT_SUPPORTED)?;
+    let (address, bytes) = (command.ptr.0, command.size);
+    let mut memory = session.memory.lock();
+    let physical = memory.physical.get(&command.handle.0).cloned().ok_or(CUresult::INVALID_HANDLE)?;
+    let inside = command.offset.checked_add(bytes).is_some_and(|end| end <= physical.bytes);
+    if !inside || !memory.chunks.is_vacant(address, bytes) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: the range is vacant and inside the session's own reservation; the handle is live.
+    unsafe { map(address, bytes as usize, command.offset as usize, physical.handle, command.flags) }.ok()?;
+    memory.chunks.insert(address, bytes, Backing::Mapped(physical));
+    Ok(())
+}
+
+fn is_mapped(backing: &Backing) -> bool {
+    matches!(backing, Backing::Mapped(_))
+}
+
+/// Takes whole mappings away. The program has waited for work that may use them, as CUDA asks.
+pub(crate) fn unmap(session: &Session, address: DevicePtr, bytes: u64) -> Result<(), CUresult> {
+    let unmap = session.table.cuMemUnmap.ok_or(CUresult::NOT_SUPPORTED)?;
+    let mut memory = session.memory.lock();
+    let runs = memory.chunks.remove(address.0, bytes, is_mapped).ok_or(CUresult::INVALID_VALUE)?;
+    for (start, run) in runs {
+        // SAFETY: the range was one mapping until now, and our map names it no more.
+        unsafe { unmap(start, run.bytes as usize) }.ok()?;
+        if let Backing::Mapped(physical) = run.backing {
+            give_up(session, physical);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn set_access(session: &Session, command: commands::cuMemSetAccess) -> Result<(), CUresult> {
+    let set = session.table.cuMemSetAccess.ok_or(CUresult::NOT_SUPPORTED)?;
+    if command.desc.is_empty() || command.desc.len() > ACCESS_MAX {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let desc = command.desc.iter().map(|desc| {
+        let (_, location) = place(session, desc.location)?;
+        Ok(CUmemAccessDesc { location, flags: desc.flags })
+    });
+    let desc = desc.collect::<Result<Vec<_>, CUresult>>()?;
+    let memory = session.memory.lock();
+    memory.chunks.runs(command.ptr.0, command.size, is_mapped).ok_or(CUresult::INVALID_VALUE)?;
+    // SAFETY: the range consists of the session's own mappings; the driver reads as many descriptions as it is told.
+    unsafe { set(command.ptr.0, command.size as usize, desc.as_ptr(), desc.len()) }.ok()
+}
+
+/// A location as the driver knows it, and the GPU's place in the lease.
+fn place(session: &Session, location: CUmemLocation) -> Result<(u32, CUmemLocation), CUresult> {
+    if location.kind != CUmemLocationType::DEVICE {
+        return Err(CUresult::NOT_SUPPORTED);
+    }
+    let gpu = u32::try_from(location.id).map_err(|_| CUresult::INVALID_DEVICE)?;
+    let device = session.devices.get(gpu as usize).ok_or(CUresult::INVALID_DEVICE)?;
+    Ok((gpu, CUmemLocation { id: device.ordinal, ..location }))
+}
+
+/// The properties as the driver is to get them.
+fn on_node(session: &Session, prop: &PhysicalProp) -> Result<(u32, CUmemAllocationProp), CUresult> {
+    let (gpu, location) = place(session, prop.location)?;
+    if prop.handle_types != CUmemAllocationHandleType::NONE {
+        return Err(CUresult::NOT_SUPPORTED);
+    }
+    Ok((gpu, CUmemAllocationProp { location, ..prop.to_c() }))
+}
