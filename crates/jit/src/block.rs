@@ -10,7 +10,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::context::{BARRIERS, LANES, WarpContext, WarpFunction, status};
+use crate::context::{BARRIERS, FUEL, LANES, WarpContext, WarpFunction, status};
 use crate::control::LaunchControl;
 use crate::entry;
 use crate::fault::FaultKind;
@@ -19,9 +19,7 @@ use crate::heap::DeviceHeap;
 use crate::machine_code::CodeTraits;
 use crate::signal::Guard;
 
-/// Back edges that a warp takes before its siblings get a turn.
-const FUEL: u32 = 1 << 14;
-/// The same for a warp with groups of lanes that wait for each other.
+/// [`FUEL`] for a warp with groups of lanes that wait for each other.
 const FUEL_ROTATING: u32 = 1 << 8;
 
 /// The code of a kernel and what the runtime must know to run it.
@@ -66,7 +64,8 @@ pub(crate) struct BlockRun<'a> {
     pub control: &'a LaunchControl,
     pub heap: Option<&'a DeviceHeap>,
     memory: BlockMemory,
-    index: [u32; 3],
+    /// The block that runs; of several, the first until they have run.
+    index: Cell<[u32; 3]>,
     /// Where [`BlockRun::leave`] goes, and how the signal handler leaves.
     guard: *mut Guard,
     fault: Cell<Option<FaultKind>>,
@@ -114,7 +113,7 @@ impl<'a> BlockRun<'a> {
             control,
             heap,
             memory,
-            index: [0; 3],
+            index: Cell::new([0; 3]),
             guard,
             fault: Cell::new(None),
             barriers: RefCell::default(),
@@ -123,21 +122,29 @@ impl<'a> BlockRun<'a> {
         }
     }
 
-    /// Runs block `index` to its end.
-    pub(crate) fn run(&mut self, index: [u32; 3], frames: &mut Frames) -> Result<(), FaultKind> {
-        self.index = index;
+    /// Runs blocks from `index` on, in the order of their numbers, to their end. Says how many: 1 to `count`.
+    pub(crate) fn run(&mut self, index: [u32; 3], count: u32, frames: &mut Frames) -> Result<u32, FaultKind> {
+        self.index.set(index);
+        if self.shape.code.traits.goes_on {
+            return self.run_many(count, frames);
+        }
         self.live_threads.set(self.shape.threads);
         for barrier in self.barriers.get_mut() {
             if barrier.arrived != 0 {
                 *barrier = Barrier::default();
             }
         }
-        let warps = self.shape.warps;
-        let (mut started, mut finished);
-        (started, finished) = match self.shape.code.traits.has_sync {
-            false => self.run_one_by_one(frames)?,
-            true => (warps, self.run_in_phases(frames)?),
+        let (started, finished) = match self.shape.code.traits.has_sync {
+            false => (0, 0),
+            true => (self.shape.warps, self.run_in_phases(frames)?),
         };
+        self.take_turns(started, finished, frames)?;
+        Ok(1)
+    }
+
+    /// Runs the warps of one block until all have finished; so many have started and finished before.
+    fn take_turns(&self, mut started: u32, mut finished: u32, frames: &mut Frames) -> Result<(), FaultKind> {
+        let warps = self.shape.warps;
         while finished < warps {
             let mut progress = false;
             for warp in 0..warps {
@@ -167,69 +174,101 @@ impl<'a> BlockRun<'a> {
         Ok(())
     }
 
-    /// Runs warps that have no barriers, one after the other in the same memory, up to the first that yields: from there
-    /// on they must take turns. Returns how many have started and finished.
-    fn run_one_by_one(&self, frames: &mut Frames) -> Result<(u32, u32), FaultKind> {
-        let mut warp = 0;
-        while warp < self.shape.warps {
-            let context = self.start(warp, frames);
-            if self.shape.code.traits.takes_next_warp {
-                // SAFETY: the context is valid and ours.
-                unsafe {
-                    (*context).threads_left =
-                        self.shape.threads.saturating_sub((warp + 1) * self.shape.code.traits.lanes)
-                };
-            }
-            let is_finished = self.resume(context)?;
-            // SAFETY: the context is valid; the code may have gone on with later warps.
-            unsafe {
-                warp = (*context).warp_index;
-                (*context).threads_left = 0;
-            }
-            if !is_finished {
-                self.keep(warp, context);
-                return Ok((warp + 1, warp));
-            }
-            frames.give_back(context);
-            warp += 1;
+    /// Runs blocks whose warps do not wait for each other: the code goes from warp to warp and from block to block by
+    /// itself, in the same memory, up to the first warp that yields. From there on those of its block take turns.
+    fn run_many(&self, count: u32, frames: &mut Frames) -> Result<u32, FaultKind> {
+        let context = self.start(0, frames);
+        // SAFETY: the context is valid and ours.
+        unsafe {
+            (*context).threads_left = (*context).first_threads_left;
+            (*context).blocks_left = count - 1;
         }
-        Ok((self.shape.warps, self.shape.warps))
+        let outcome = self.resume(context);
+        // SAFETY: the context is valid; the code has left in it how far it got.
+        let (warp, blocks_left) = unsafe {
+            self.index.set((*context).ctaid);
+            (*context).threads_left = 0;
+            ((*context).warp_index, std::mem::take(&mut (*context).blocks_left))
+        };
+        if outcome? {
+            frames.give_back(context);
+        } else {
+            self.keep(warp, context);
+            self.take_turns(warp + 1, warp, frames)?;
+        }
+        Ok(count - blocks_left)
     }
 
-    /// Runs all warps from barrier to barrier, for as long as each comes to the next one as a whole. Returns how many
-    /// have finished when that ends; what has not is ready, waits at a barrier or for lanes of its own.
+    /// Runs all warps from barrier to barrier, for as long as each comes to the next one as a whole; the code goes
+    /// from warp to warp by itself. Returns how many have finished when that ends; what has not is ready, waits at a
+    /// barrier or for lanes of its own.
     fn run_in_phases(&self, frames: &mut Frames) -> Result<u32, FaultKind> {
-        let contexts: Vec<*mut WarpContext> =
-            (0..self.shape.warps).map(|warp| self.start(warp, frames)).collect();
-        self.warps.borrow_mut().iter_mut().zip(&contexts).for_each(|(warp, &context)| warp.context = context);
-        loop {
-            let (mut arrived, mut finished) = (0, 0);
-            for &context in &contexts {
-                finished += u32::from(self.resume(context)?);
-                // SAFETY: the contexts are valid and ours.
-                arrived += u32::from(unsafe { (*context).resume_node } != 0);
+        let first = self.start_linked(frames);
+        let yielded = loop {
+            let yielded = self.enter(first)?;
+            if yielded.is_some() || !self.are_at_one_barrier() {
+                break yielded;
             }
-            if arrived == self.shape.warps && self.is_one_barrier(&contexts) {
-                if !self.control.at_safepoint() {
-                    return Err(FaultKind::Cancelled);
-                }
+            if !self.control.at_safepoint() {
+                return Err(FaultKind::Cancelled);
+            }
+        };
+        // SAFETY: a warp that yielded has a valid context.
+        let last = yielded.map_or(u32::MAX, |context| unsafe { (*context).warp_index });
+        let mut finished = 0;
+        for warp in 0..self.shape.warps {
+            let context = self.context(warp);
+            // SAFETY: all warps have been started, so the contexts are valid; they are ours.
+            let live = unsafe {
+                (*context).next = std::ptr::null_mut();
+                (*context).live
+            };
+            if warp > last {
+                self.release_whole(context);
                 continue;
             }
-            for (warp, &context) in contexts.iter().enumerate() {
-                self.park_whole(warp as u32, context);
-                // SAFETY: as above.
-                if unsafe { (*context).live } == 0 {
-                    self.finish(warp as u32);
-                    frames.give_back(context);
-                }
+            self.park_whole(warp, context);
+            if live == 0 {
+                self.finish(warp);
+                frames.give_back(context);
+                finished += 1;
             }
-            return Ok(finished);
         }
+        Ok(finished)
     }
 
-    fn is_one_barrier(&self, contexts: &[*mut WarpContext]) -> bool {
-        // SAFETY: the contexts are valid and ours.
-        contexts.windows(2).all(|pair| unsafe { (*pair[0]).resume_barrier == (*pair[1]).resume_barrier })
+    /// Starts all warps, each linked to the next. Returns the first.
+    fn start_linked(&self, frames: &mut Frames) -> *mut WarpContext {
+        let mut next = std::ptr::null_mut();
+        for warp in (0..self.shape.warps).rev() {
+            let context = self.start(warp, frames);
+            // SAFETY: the context is valid and ours.
+            unsafe { (*context).next = next };
+            next = self.keep(warp, context);
+        }
+        next
+    }
+
+    /// Whether all warps have come as a whole to the same barrier.
+    fn are_at_one_barrier(&self) -> bool {
+        let warps = self.warps.borrow();
+        // SAFETY: all warps have been started, so the contexts are valid; they are ours.
+        let barrier = |warp: &Warp| unsafe {
+            ((*warp.context).resume_node != 0).then_some((*warp.context).resume_barrier)
+        };
+        let first = barrier(&warps[0]);
+        first.is_some() && warps.iter().all(|warp| barrier(warp) == first)
+    }
+
+    /// A warp that stands behind a barrier as a whole becomes ready there.
+    fn release_whole(&self, context: *mut WarpContext) {
+        // SAFETY: the context is valid and ours; the node is its code's.
+        unsafe {
+            let node = std::mem::take(&mut (*context).resume_node);
+            if node != 0 {
+                self.shape.code.traits.frame.make_ready(context, node, (*context).live);
+            }
+        }
     }
 
     /// A warp that has come to a barrier as a whole is parked there, like one that comes in parts.
@@ -250,8 +289,9 @@ impl<'a> BlockRun<'a> {
         context
     }
 
+    /// The block that ran last.
     pub(crate) fn index(&self) -> [u32; 3] {
-        self.index
+        self.index.get()
     }
 
     fn context(&self, warp: u32) -> *mut WarpContext {
@@ -282,11 +322,13 @@ impl<'a> BlockRun<'a> {
             header.local_base = self.memory.local + u64::from(first_thread) * u64::from(shape.local_bytes);
             header.live = members;
             header.warp_index = warp;
+            header.next = std::ptr::null_mut();
             header.threads_left = 0;
+            header.blocks_left = 0;
             header.rotation = 0;
             header.force = 0;
             header.resume_node = 0;
-            header.ctaid = self.index;
+            header.ctaid = self.index.get();
             header.tid0 = self.thread(first_thread);
             if shape.code.traits.lane_tids {
                 for lane in 0..LANES {
@@ -318,6 +360,10 @@ impl<'a> BlockRun<'a> {
             header.params = shape.params;
             header.globals = shape.globals;
             header.warps = shape.warps;
+            let first = shape.threads.min(shape.code.traits.lanes);
+            header.first_members = u32::MAX >> (u32::BITS - first);
+            header.first_threads_left = shape.threads - first;
+            header.local_start = self.memory.local;
             header.dynamic_shared_bytes = shape.dynamic_shared_bytes;
             header.ntid = shape.block;
             header.nctaid = shape.grid;
@@ -337,25 +383,32 @@ impl<'a> BlockRun<'a> {
 
     /// Runs a warp until it stops or yields; says whether it has finished.
     fn resume(&self, context: *mut WarpContext) -> Result<bool, FaultKind> {
+        self.enter(context)?;
+        // SAFETY: the context is valid and ours.
+        Ok(unsafe { (*context).live } == 0)
+    }
+
+    /// Runs a warp and those linked behind it until the last stops, or one yields: that one.
+    fn enter(&self, context: *mut WarpContext) -> Result<Option<*mut WarpContext>, FaultKind> {
         // SAFETY: the context is valid, the code is its launch's, and runtime functions beneath it hold nothing that
         // needs dropping when they leave.
-        let (status, live, ready) = unsafe {
+        let returned = unsafe {
             (*context).fuel = if (*context).rotation == 0 { FUEL } else { FUEL_ROTATING };
-            let status = entry::enter(context, self.shape.code.function, &raw mut (*self.guard).saved_sp);
-            (status, (*context).live, (*context).ready)
+            entry::enter(context, self.shape.code.function, &raw mut (*self.guard).saved_sp)
         };
-        match status {
+        match (returned % align_of::<WarpContext>() as u64) as u32 {
             status::FAULTED => Err(self.take_fault()),
-            status::YIELDED if ready != 0 => {
+            status::YIELDED => {
+                let yielded = (returned - u64::from(status::YIELDED)) as *mut WarpContext;
                 if self.shape.code.traits.rotates {
-                    // SAFETY: as above.
-                    unsafe { (*context).rotation = (*context).rotation.wrapping_add(1).max(1) };
+                    // SAFETY: the code returns the address of a warp that it ran.
+                    unsafe { (*yielded).rotation = (*yielded).rotation.wrapping_add(1).max(1) };
                     // It may wait for a block on another thread, which may wait for this core.
                     std::thread::yield_now();
                 }
-                if self.control.at_safepoint() { Ok(false) } else { Err(FaultKind::Cancelled) }
+                if self.control.at_safepoint() { Ok(Some(yielded)) } else { Err(FaultKind::Cancelled) }
             }
-            _ => Ok(live == 0),
+            _ => Ok(None),
         }
     }
 

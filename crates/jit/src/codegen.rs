@@ -43,7 +43,7 @@ pub(crate) fn compile(
     let plan = plan::Plan::new(kernel, tids, lanes)?;
     let mut signature = Signature::new(machine.isa.default_call_conv());
     signature.params.push(AbiParam::new(types::I64));
-    signature.returns.push(AbiParam::new(types::I32));
+    signature.returns.push(AbiParam::new(types::I64));
     let mut context =
         Context::for_function(Function::with_name_signature(UserFuncName::default(), signature));
     let mut builder_context = FunctionBuilderContext::new();

@@ -28,6 +28,8 @@ pub(crate) struct WarpContext {
     pub local_stride: u64,
     pub params: *const u8,
     pub globals: *const u64,
+    /// The warp that has its turn when this one stops; null for none.
+    pub next: *mut WarpContext,
     /// Lanes that exist and have not exited.
     pub live: u32,
     /// Back edges left before the warp yields to its siblings.
@@ -43,6 +45,13 @@ pub(crate) struct WarpContext {
     pub warps: u32,
     /// Threads of the block in warps behind this one, for code that goes on with the next by itself.
     pub threads_left: u32,
+    /// Blocks behind this one, in the order of their numbers, for the same code.
+    pub blocks_left: u32,
+    /// What the first warp of a block starts with: its lanes, and `threads_left`.
+    pub first_members: u32,
+    pub first_threads_left: u32,
+    /// Local memory of thread 0 of a block.
+    pub local_start: u64,
     pub dynamic_shared_bytes: u32,
     /// The executor's thread, and how many there are.
     pub sm_id: u32,
@@ -62,20 +71,21 @@ pub(crate) struct WarpContext {
     pub run: *const (),
 }
 
-/// What a warp function returns.
+/// How a warp function returns: added to the address of the warp that it stopped in, a multiple of 64.
 pub(crate) mod status {
     /// No lane is ready: all have exited or wait at barriers.
     pub(crate) const STOPPED: u32 = 0;
     /// Lanes are ready, but siblings should run first.
     pub(crate) const YIELDED: u32 = 1;
-    /// All live lanes have come to barrier [`super::WarpContext::resume_barrier`] of all threads together.
-    pub(crate) const AT_BARRIER: u32 = 3;
-    /// Left through a fault; The block's run says which.
+    /// Left through a fault, with no address; the block's run says which.
     pub(crate) const FAULTED: u32 = 2;
 }
 
-/// Runs one warp until it stops, yields or faults.
-pub(crate) type WarpFunction = unsafe extern "C" fn(*mut WarpContext) -> u32;
+/// Back edges that a warp takes before its siblings get a turn.
+pub(crate) const FUEL: u32 = 1 << 14;
+
+/// Runs a warp until it stops, then those behind it ([`WarpContext::next`]); returns early when one yields or faults.
+pub(crate) type WarpFunction = unsafe extern "C" fn(*mut WarpContext) -> u64;
 
 /// Places in a warp's memory, in bytes from the header's start.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,18 +2,18 @@
 
 use crate::context::{WarpContext, WarpFunction};
 
-/// Calls `code(warp)` and returns its status. The stack pointer to come back to is stored in `*saved_sp` first, so
+/// Calls `code(warp)` and returns what it returns. The stack pointer to come back to is stored in `*saved_sp` first, so
 /// that [`leave`] can end the call early.
 ///
 /// # Safety
 /// `code` is compiled code for a warp memory like `warp`; `saved_sp` stays valid until the call ends. Frames
 /// between here and a `leave` own nothing that needs dropping.
-pub(crate) unsafe fn enter(warp: *mut WarpContext, code: WarpFunction, saved_sp: *mut usize) -> u32 {
+pub(crate) unsafe fn enter(warp: *mut WarpContext, code: WarpFunction, saved_sp: *mut usize) -> u64 {
     // SAFETY: the assembly keeps the C calling convention; the rest is the caller's promise.
     unsafe { sluice_jit_enter(warp, code, saved_sp) }
 }
 
-/// Ends the innermost [`enter`] of this thread with `status`.
+/// Ends the innermost [`enter`] of this thread: it returns `status`.
 ///
 /// # Safety
 /// `saved_sp` is what that `enter` stored, and it has not returned.
@@ -29,7 +29,7 @@ pub(crate) fn leave_address() -> usize {
 }
 
 unsafe extern "C" {
-    fn sluice_jit_enter(warp: *mut WarpContext, code: WarpFunction, saved_sp: *mut usize) -> u32;
+    fn sluice_jit_enter(warp: *mut WarpContext, code: WarpFunction, saved_sp: *mut usize) -> u64;
     fn sluice_jit_leave(saved_sp: usize, status: u32) -> !;
 }
 

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -18,6 +19,9 @@ use crate::control::LaunchControl;
 use crate::fault::{Fault, FaultKind, LaunchError};
 use crate::frames::Frames;
 use crate::signal::{self, Guard};
+
+/// Blocks that a thread takes at a time.
+const BLOCKS_TAKEN_MAX: u64 = 64;
 
 /// Alignment of what is placed in an arena.
 const ARENA_ALIGN: u64 = 256;
@@ -305,23 +309,48 @@ impl Work<'_> {
         let memory = self.layout.block(self.memory.arena.start, participant);
         let mut run = BlockRun::new(&self.shape, self.control, self.memory.heap, memory, guard);
         let mut frames = Frames::default();
-        let mut completed = 0;
+        let (mut completed, mut taken) = (0, 0..0);
         loop {
             if !self.control.at_safepoint() {
                 return (completed, Some(Fault { kind: FaultKind::Cancelled, block: None }));
             }
-            let next = self.next.fetch_add(1, Ordering::Relaxed);
-            if next >= self.blocks {
+            if taken.is_empty() {
+                taken = self.take();
+            }
+            if taken.is_empty() {
                 return (completed, None);
             }
-            let [x, y, _] = self.shape.grid.map(u64::from);
-            let index = if next < x { [next, 0, 0] } else { [next % x, next / x % y, next / x / y] }
-                .map(|i| i as u32);
-            if let Err(kind) = run.run(index, &mut frames) {
-                return (completed, Some(Fault { kind, block: Some(index) }));
+            let count = (taken.end - taken.start) as u32;
+            match run.run(self.block_index(taken.start), count, &mut frames) {
+                Ok(done) => {
+                    taken.start += u64::from(done);
+                    completed += u64::from(done);
+                }
+                Err(kind) => return (completed, Some(Fault { kind, block: Some(run.index()) })),
             }
-            completed += 1;
         }
+    }
+
+    /// The next blocks for one thread; none when all have been taken.
+    ///
+    /// Where blocks may wait for those before them, one is taken at a time. Else so many that the threads seldom meet
+    /// here, and fewer towards the end, so that they finish together.
+    fn take(&self) -> Range<u64> {
+        let many = match self.shape.code.traits.goes_on && !self.shape.code.traits.rotates {
+            true => {
+                let left = self.blocks.saturating_sub(self.next.load(Ordering::Relaxed));
+                (left / (8 * u64::from(self.layout.sms))).clamp(1, BLOCKS_TAKEN_MAX)
+            }
+            false => 1,
+        };
+        let first = self.next.fetch_add(many, Ordering::Relaxed).min(self.blocks);
+        first..(first + many).min(self.blocks)
+    }
+
+    fn block_index(&self, number: u64) -> [u32; 3] {
+        let [x, y, _] = self.shape.grid.map(u64::from);
+        if number < x { [number, 0, 0] } else { [number % x, number / x % y, number / x / y] }
+            .map(|i| i as u32)
     }
 
     /// Records the first fault and ends the launch for the other threads, whose own cancellation then is no news.

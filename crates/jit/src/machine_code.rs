@@ -26,8 +26,8 @@ pub(crate) struct CodeTraits {
     pub rotates: bool,
     /// Whether warps wait for each other at barriers, or lanes for lanes at collective instructions.
     pub has_sync: bool,
-    /// Whether it goes on with the next warp when one has exited, up to the block's last.
-    pub takes_next_warp: bool,
+    /// Whether it goes on by itself when a warp has exited: with the block's next, and with the next blocks.
+    pub goes_on: bool,
 }
 
 // SAFETY: the mapping is never written after `new`.

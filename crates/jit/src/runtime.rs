@@ -146,13 +146,12 @@ pub(crate) unsafe extern "C" fn assert_fail(
     _char_bytes: u64,
 ) {
     // SAFETY: see `fault`.
-    let (run, lane0) = unsafe { (run(warp), (*warp).tid0) };
+    let (run, lane0, block) = unsafe { (run(warp), (*warp).tid0, (*warp).ctaid) };
     let memory = printf::DeviceMemory::of(run);
     let mut text = printf::Text::new();
     memory.copy_string(file, &mut text);
     text.push_format(format_args!(":{line}: "));
     memory.copy_string(function, &mut text);
-    let block = run.index();
     text.push_format(format_args!(": block: {block:?}, warp of thread: {lane0:?} Assertion `"));
     memory.copy_string(message, &mut text);
     text.push_format(format_args!("` failed.\n"));

@@ -1,10 +1,11 @@
 //! Writes the function of one kernel: entry, dispatcher, and the nodes with the jumps between them.
 //!
 //! ```text
-//!   entry -> dispatch -> pick the lowest ready node, take its pending lanes
+//!   enter -> dispatch -> pick the lowest ready node, take its pending lanes
 //!               ^                 |
 //!               |                 v
 //!   ready more?-+--------------- node(lanes): steps, then jump / split / exit
+//!        no: the next warp of the phase enters, or the function returns
 //! ```
 
 mod dispatch;
@@ -14,16 +15,15 @@ use std::collections::HashMap;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
-    AbiParam, Block as ClifBlock, BlockArg, InstBuilder, MemFlagsData, Signature, Type as ClifType,
+    AbiParam, Block as ClifBlock, BlockArg, InstBuilder, MemFlagsData, Signature, TrapCode, Type as ClifType,
     Value as Clif, types,
 };
-use cranelift_frontend::FunctionBuilder;
+use cranelift_frontend::{FunctionBuilder, Variable};
 use sluice_ir::{Inst, Kernel, Type, Value};
 
 use super::machine::Machine;
 use super::memory::Extent;
 use super::plan::{Plan, Step};
-use crate::context::status;
 use crate::runtime;
 
 pub(super) struct Emitter<'a> {
@@ -31,12 +31,14 @@ pub(super) struct Emitter<'a> {
     pub kernel: &'a Kernel,
     pub plan: &'a Plan,
     pub machine: &'a Machine,
-    /// The warp's memory.
+    /// The memory of the current node's warp, from the variable.
     pub ctx: Clif,
+    warp: Variable,
     /// The lanes that run the current node.
     pub mask: Clif,
     /// By node; each takes its lanes.
     nodes: Vec<ClifBlock>,
+    enter: ClifBlock,
     dispatch: ClifBlock,
     fault: ClifBlock,
     pub current: u32,
@@ -74,6 +76,8 @@ impl<'a> Emitter<'a> {
         b.append_block_params_for_function_params(entry);
         b.switch_to_block(entry);
         let ctx = b.block_params(entry)[0];
+        let warp = b.declare_var(types::I64);
+        b.def_var(warp, ctx);
         let nodes: Vec<ClifBlock> = plan
             .nodes
             .iter()
@@ -83,7 +87,7 @@ impl<'a> Emitter<'a> {
                 block
             })
             .collect();
-        let dispatch = b.create_block();
+        let (enter, dispatch) = (b.create_block(), b.create_block());
         let fault = b.create_block();
         b.append_block_param(fault, types::I32);
         b.append_block_param(fault, types::I64);
@@ -94,8 +98,10 @@ impl<'a> Emitter<'a> {
             plan,
             machine,
             ctx,
+            warp,
             mask: ctx,
             nodes,
+            enter,
             dispatch,
             fault,
             current: 0,
@@ -110,7 +116,7 @@ impl<'a> Emitter<'a> {
 
     /// Writes everything. The builder is ready to be finalised afterwards.
     pub(super) fn function(&mut self) {
-        self.entry();
+        self.enter();
         self.dispatcher();
         for number in 0..self.plan.nodes.len() as u32 {
             self.node(number);
@@ -125,7 +131,7 @@ impl<'a> Emitter<'a> {
 
     fn node(&mut self, number: u32) {
         let block = self.nodes[number as usize];
-        self.b.switch_to_block(block);
+        self.switch_to(block);
         self.mask = self.b.block_params(block)[0];
         self.current = number;
         self.uniform.clear();
@@ -136,8 +142,7 @@ impl<'a> Emitter<'a> {
         if let Some(barrier) = node.barrier {
             self.park_all(barrier, number + 1);
             self.park(barrier, number + 1);
-            self.b.ins().jump(self.dispatch, &[]);
-            return;
+            return self.redispatch();
         }
         if let Some(barrier) = node.behind {
             self.barrier_result(barrier);
@@ -153,15 +158,22 @@ impl<'a> Emitter<'a> {
     }
 
     fn return_status(&mut self, status: u32) {
-        let status = self.b.ins().iconst(types::I32, i64::from(status));
+        let status = self.b.ins().iadd_imm_u(self.ctx, i64::from(status));
         self.b.ins().return_(&[status]);
     }
 
+    /// Starts a block that warps come to from many places.
+    fn switch_to(&mut self, block: ClifBlock) {
+        self.b.switch_to_block(block);
+        self.ctx = self.b.use_var(self.warp);
+    }
+
     fn fault_block(&mut self) {
-        self.b.switch_to_block(self.fault);
-        let [kind, address] = *self.b.block_params(self.fault) else { unreachable!("two parameters") };
+        self.switch_to(self.fault);
+        let [kind, address, ..] = *self.b.block_params(self.fault) else { unreachable!("two parameters") };
         self.call(runtime::fault as *const (), &[self.ctx, kind, address], None);
-        self.return_status(status::FAULTED);
+        // It has not come back.
+        self.b.ins().trap(TrapCode::unwrap_user(1));
     }
 
     /// Ends the grid if `is_bad`.

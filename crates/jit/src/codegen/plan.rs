@@ -96,18 +96,11 @@ impl Plan {
 
     pub(super) fn traits(&self) -> CodeTraits {
         let Plan { frame, lane_tids, rotates, has_sync, .. } = *self;
-        CodeTraits {
-            frame,
-            lane_tids,
-            rotates,
-            has_sync,
-            takes_next_warp: self.takes_next_warp(),
-            lanes: self.lanes as u32,
-        }
+        CodeTraits { frame, lane_tids, rotates, has_sync, goes_on: self.goes_on(), lanes: self.lanes as u32 }
     }
 
-    /// Warps that do not wait for each other and whose indices are easily stepped run in one loop.
-    pub(super) fn takes_next_warp(&self) -> bool {
+    /// Warps that do not wait for each other and whose indices are easily stepped run in one loop, over all blocks.
+    pub(super) fn goes_on(&self) -> bool {
         !self.has_sync && !self.lane_tids
     }
 

@@ -3,15 +3,17 @@
 use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{BlockArg, InstBuilder, JumpTableData, Value as Clif, types};
+use cranelift_codegen::ir::{BlockArg, InstBuilder, JumpTableData, MemFlagsData, Value as Clif, types};
 use sluice_ir::{BarrierKind, Inst, InstId};
 
 use super::{Emitter, frame_flags};
-use crate::context::{WarpContext, status};
+use crate::context::{FUEL, WarpContext, status};
 use crate::runtime;
 
 impl Emitter<'_> {
-    pub(super) fn entry(&mut self) {
+    pub(super) fn enter(&mut self) {
+        self.b.ins().jump(self.enter, &[]);
+        self.switch_to(self.enter);
         self.resume();
         if !self.plan.rotates {
             self.b.ins().jump(self.dispatch, &[]);
@@ -46,7 +48,9 @@ impl Emitter<'_> {
         } else {
             let calls: Vec<_> =
                 (first..=last).map(|node| self.b.func.dfg.block_call(self.nodes[node], &live)).collect();
-            let table = self.b.create_jump_table(JumpTableData::new(calls[0], &calls));
+            // Arguments are added to each call when blocks are sealed, so no two are the same.
+            let default = self.b.func.dfg.block_call(self.nodes[first], &live);
+            let table = self.b.create_jump_table(JumpTableData::new(default, &calls));
             let index = self.b.ins().iadd_imm_s(resume_node, -(first as i64));
             self.b.ins().br_table(index, table);
         }
@@ -71,12 +75,12 @@ impl Emitter<'_> {
         let node = self.b.ins().iconst(types::I32, i64::from(node));
         self.set_field(node, offset_of!(WarpContext, resume_node));
         self.set_field(id, offset_of!(WarpContext, resume_barrier));
-        self.return_status(status::AT_BARRIER);
+        self.stop();
         self.b.switch_to_block(part);
     }
 
     pub(super) fn dispatcher(&mut self) {
-        self.b.switch_to_block(self.dispatch);
+        self.switch_to(self.dispatch);
         let ready = self.field(types::I64, offset_of!(WarpContext, ready));
         let stop = self.b.create_block();
         let pick = self.b.create_block();
@@ -101,21 +105,85 @@ impl Emitter<'_> {
         self.enter_pending(node);
     }
 
-    /// No lane is ready: the warp is at its end, or waits at barriers.
+    /// The warp is at its end, or waits at barriers: the next one's turn, if it has one.
     pub(super) fn stop(&mut self) {
-        if self.plan.takes_next_warp() {
+        if self.plan.goes_on() {
             let left = self.field(types::I32, offset_of!(WarpContext, threads_left));
             let (next, none) = (self.b.create_block(), self.b.create_block());
             self.b.ins().brif(left, next, &[], none, &[]);
             self.b.switch_to_block(next);
             self.next_warp(left);
             self.b.switch_to_block(none);
+            self.next_block();
+        }
+        if self.plan.has_sync {
+            self.next_of_phase();
         }
         self.return_status(status::STOPPED);
     }
 
+    /// Enters the warp behind this one, if the runtime has linked one for this phase.
+    fn next_of_phase(&mut self) {
+        let next = self.field(types::I64, offset_of!(WarpContext, next));
+        let (some, none) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(next, some, &[], none, &[]);
+        self.b.switch_to_block(some);
+        let fuel = self.b.ins().iconst(types::I32, i64::from(FUEL));
+        self.b.ins().store(frame_flags(), fuel, next, offset_of!(WarpContext, fuel) as i32);
+        self.b.def_var(self.warp, next);
+        self.b.ins().jump(self.enter, &[]);
+        self.b.switch_to_block(none);
+    }
+
+    /// Goes on with the first warp of the next block, if there is one and nobody asks the launch to stop.
+    fn next_block(&mut self) {
+        let left = self.field(types::I32, offset_of!(WarpContext, blocks_left));
+        let [some, go, none] = [(); 3].map(|()| self.b.create_block());
+        self.b.ins().brif(left, some, &[], none, &[]);
+        self.b.switch_to_block(some);
+        let control = self.fixed_field(types::I64, offset_of!(WarpContext, control));
+        let word = self.b.ins().atomic_load(types::I32, MemFlagsData::trusted(), control);
+        self.b.ins().brif(word, none, &[], go, &[]);
+
+        self.b.switch_to_block(go);
+        let left = self.b.ins().iadd_imm_s(left, -1);
+        self.set_field(left, offset_of!(WarpContext, blocks_left));
+        let threads = self.fixed_field(types::I32, offset_of!(WarpContext, first_threads_left));
+        self.set_field(threads, offset_of!(WarpContext, threads_left));
+        let zero = self.b.ins().iconst(types::I32, 0);
+        self.set_field(zero, offset_of!(WarpContext, warp_index));
+        (0..3).for_each(|axis| self.set_field(zero, offset_of!(WarpContext, tid0) + 4 * axis));
+        if self.plan.rotates {
+            self.set_field(zero, offset_of!(WarpContext, rotation));
+        }
+        if self.kernel.local_bytes > 0 {
+            let local = self.fixed_field(types::I64, offset_of!(WarpContext, local_start));
+            self.set_field(local, offset_of!(WarpContext, local_base));
+        }
+        let members = self.fixed_field(types::I32, offset_of!(WarpContext, first_members));
+        self.set_field(members, offset_of!(WarpContext, live));
+        // The next in x, or the start of the next row, or of the next plane.
+        let start = self.b.create_block();
+        let (ctaid, nctaid) = (offset_of!(WarpContext, ctaid), offset_of!(WarpContext, nctaid));
+        for axis in [0, 4, 8] {
+            let index = self.field(types::I32, ctaid + axis);
+            let index = self.b.ins().iadd_imm_u(index, 1);
+            self.set_field(index, ctaid + axis);
+            let count = self.fixed_field(types::I32, nctaid + axis);
+            let is_inside = self.b.ins().icmp(IntCC::UnsignedLessThan, index, count);
+            let wrap = self.b.create_block();
+            self.b.ins().brif(is_inside, start, &[], wrap, &[]);
+            self.b.switch_to_block(wrap);
+            self.set_field(zero, ctaid + axis);
+        }
+        self.b.ins().jump(start, &[]);
+        self.b.switch_to_block(start);
+        self.b.ins().jump(self.nodes[0], &[BlockArg::Value(members)]);
+        self.b.switch_to_block(none);
+    }
+
     /// Goes on with the block's next warp in the same memory: what `BlockRun::start` does, in steps.
-    pub(super) fn next_warp(&mut self, left: Clif) {
+    fn next_warp(&mut self, left: Clif) {
         let warp = self.plan.lanes as i64;
         let is_whole = self.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, left, warp);
         let whole = self.b.ins().iconst(types::I32, warp);
@@ -142,14 +210,16 @@ impl Emitter<'_> {
         }
         // The next 32 of the row, or the start of the next row.
         let (tid0, ntid) = (offset_of!(WarpContext, tid0), offset_of!(WarpContext, ntid));
-        let [x, y, z] = [0, 4, 8].map(|axis| self.field(types::I32, tid0 + axis));
+        let x = self.field(types::I32, tid0);
         let x = self.b.ins().iadd_imm_u(x, warp);
-        let [width, height] = [0, 4].map(|axis| self.field(types::I32, ntid + axis));
+        let width = self.fixed_field(types::I32, ntid);
         let (row, go) = (self.b.create_block(), self.b.create_block());
         self.set_field(x, tid0);
         let is_inside = self.b.ins().icmp(IntCC::UnsignedLessThan, x, width);
         self.b.ins().brif(is_inside, go, &[], row, &[]);
         self.b.switch_to_block(row);
+        let [y, z] = [4, 8].map(|axis| self.field(types::I32, tid0 + axis));
+        let height = self.fixed_field(types::I32, ntid + 4);
         let zero = self.b.ins().iconst(types::I32, 0);
         self.set_field(zero, tid0);
         let y = self.b.ins().iadd_imm_u(y, 1);

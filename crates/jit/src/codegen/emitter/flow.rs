@@ -76,7 +76,7 @@ impl Emitter<'_> {
         self.make_pending(self.plan.entry[then.block.index()], yes_lanes);
         self.assign(otherwise, no_lanes);
         self.make_pending(self.plan.entry[otherwise.block.index()], no_lanes);
-        self.b.ins().jump(self.dispatch, &[]);
+        self.redispatch();
     }
 
     /// Whether all that the target does is to end its threads.
@@ -107,7 +107,7 @@ impl Emitter<'_> {
             self.pend_if_any(target, matches);
         }
         self.pend_if_any(default, rest);
-        self.b.ins().jump(self.dispatch, &[]);
+        self.redispatch();
     }
 
     pub(super) fn pend_if_any(&mut self, target: &Target, lanes: Clif) {
@@ -146,7 +146,7 @@ impl Emitter<'_> {
         self.b.ins().brif(others, wait, &[], direct, &[BlockArg::Value(lanes)]);
         self.b.switch_to_block(wait);
         self.make_pending(node, lanes);
-        self.b.ins().jump(self.dispatch, &[]);
+        self.redispatch();
     }
 
     /// On a back edge: leave when asked to, or when it is another warp's turn.
@@ -177,7 +177,7 @@ impl Emitter<'_> {
     pub(super) fn exit(&mut self, lanes: Clif) {
         self.retire(lanes);
         if self.plan.can_split {
-            self.b.ins().jump(self.dispatch, &[]);
+            self.redispatch();
         } else {
             self.stop();
         }
