@@ -22,6 +22,11 @@ pub(crate) mod fault_code {
     pub(crate) const ILLEGAL_ADDRESS: u32 = 0;
     pub(crate) const OUT_OF_WINDOW: u32 = 1;
     pub(crate) const TRAP: u32 = 2;
+
+    /// The kind of a failed access that had to be a multiple of `align`: it may have been misaligned instead.
+    pub(crate) fn of_access(code: u32, align: u32) -> u32 {
+        code | align << 8
+    }
 }
 
 /// The block that runs this warp.
@@ -41,7 +46,9 @@ unsafe fn number(warp: *const WarpContext) -> u32 {
 
 /// Ends the grid.
 pub(crate) unsafe extern "C" fn fault(warp: *mut WarpContext, code: u32, address: u64) {
-    let kind = match code {
+    let align = u64::from(code >> 8);
+    let kind = match code & 0xff {
+        _ if align != 0 && !address.is_multiple_of(align) => FaultKind::MisalignedAddress { address },
         fault_code::ILLEGAL_ADDRESS => FaultKind::IllegalAddress { address },
         fault_code::OUT_OF_WINDOW => FaultKind::OutOfWindow { address },
         _ => FaultKind::Trap,

@@ -23,31 +23,47 @@ pub(super) fn memory_flags() -> MemFlagsData {
 pub(super) struct Extent {
     space: Space,
     addr: Value,
-    /// From `addr`, in bytes.
+    /// From `addr`, in bytes. The address there is a multiple of `align`.
     pub start: i32,
     end: i64,
+    align: u32,
 }
 
 impl Extent {
-    pub(super) fn new(place: &Place, bytes: u32) -> Extent {
-        let end = i64::from(place.offset) + i64::from(bytes);
-        Extent { space: place.space, addr: place.addr, start: place.offset, end }
+    /// What `count` lanes, one behind the other, access with `bytes` each. Each access is aligned as a whole.
+    pub(super) fn new(place: &Place, bytes: u32, count: u32) -> Extent {
+        let end = i64::from(place.offset) + i64::from(bytes * count);
+        Extent { space: place.space, addr: place.addr, start: place.offset, end, align: bytes }
     }
 
     pub(super) fn can_join(&self, other: &Extent) -> bool {
         // A gap that is not accessed may be as large as a structure.
         let (start, end) = (self.start.min(other.start), self.end.max(other.end));
-        (self.space, self.addr) == (other.space, other.addr) && end - i64::from(start) < 1 << 16
+        (self.space, self.addr) == (other.space, other.addr)
+            && end - i64::from(start) < 1 << 16
+            && self.is_in_step(other, self.align.min(other.align))
     }
 
     fn covers(&self, other: &Extent) -> bool {
         (self.space, self.addr) == (other.space, other.addr)
             && self.start <= other.start
             && other.end <= self.end
+            && other.align <= self.align
+            && self.is_in_step(other, other.align)
     }
 
     pub(super) fn join(&mut self, other: &Extent) {
-        (self.start, self.end) = (self.start.min(other.start), self.end.max(other.end));
+        let (reference, align) =
+            if self.align >= other.align { (self.start, self.align) } else { (other.start, other.align) };
+        let start = self.start.min(other.start);
+        // The range of device addresses and the windows start at multiples of more than that.
+        self.start = start - (start - reference).rem_euclid(align as i32);
+        (self.end, self.align) = (self.end.max(other.end), align);
+    }
+
+    /// Whether the starts are a multiple of `align` apart.
+    fn is_in_step(&self, other: &Extent, align: u32) -> bool {
+        (i64::from(self.start) - i64::from(other.start)) % i64::from(align) == 0
     }
 }
 
@@ -61,21 +77,21 @@ impl Emitter<'_> {
             0 => address,
             start => self.b.ins().iadd_imm_s(address, i64::from(start)),
         };
-        self.checked_address(extent.space, address, bytes)
+        self.checked_address(extent.space, address, bytes, extent.align)
     }
 
-    /// The host address of `bytes` at an address of a space that all lanes share.
-    fn checked_address(&mut self, space: Space, address: Clif, bytes: u32) -> Clif {
+    /// The host address of `bytes` at an address of a space that all lanes share, a multiple of `align`.
+    fn checked_address(&mut self, space: Space, address: Clif, bytes: u32, align: u32) -> Clif {
         let (base, size) = match space {
             Space::Shared => (offset_of!(WarpContext, shared_base), offset_of!(WarpContext, shared_size)),
             Space::Param => (offset_of!(WarpContext, params), offset_of!(WarpContext, params_size)),
             Space::Local => unreachable!("local memory is each lane's own"),
             Space::Generic | Space::Global | Space::Const => {
-                self.check_range(address, bytes);
+                self.check_range(address, bytes, align);
                 return address;
             }
         };
-        self.window_address(address, bytes, base, size)
+        self.window_address(address, bytes, align, base, size)
     }
 
     /// Where an access of the node's straight line goes that is done once: a host address and a displacement. Accesses
@@ -86,7 +102,7 @@ impl Emitter<'_> {
         {
             return (address, 0);
         }
-        let own = Extent::new(place, bytes);
+        let own = Extent::new(place, bytes, 1);
         if let Some((extent, address)) = self.checked.iter().find(|(extent, _)| extent.covers(&own)) {
             return (*address, place.offset - extent.start);
         }
@@ -108,7 +124,7 @@ impl Emitter<'_> {
                 }
                 _ => continue,
             };
-            let other = Extent::new(place, bytes);
+            let other = Extent::new(place, bytes, 1);
             if extent.can_join(&other) {
                 extent.join(&other);
             }
@@ -221,16 +237,16 @@ impl Emitter<'_> {
             offset => self.b.ins().iadd_imm_s(address, i64::from(offset)),
         };
         if place.space != Space::Local {
-            return self.checked_address(place.space, address, bytes);
+            return self.checked_address(place.space, address, bytes, bytes);
         }
         let (base, size) = (offset_of!(WarpContext, local_base), offset_of!(WarpContext, local_stride));
-        let in_lane0 = self.window_address(address, bytes, base, size);
+        let in_lane0 = self.window_address(address, bytes, bytes, base, size);
         let index = lane.expect("local memory is each lane's own").index;
         let stride = self.b.ins().imul_imm_u(index, i64::from(self.kernel.local_bytes));
         self.b.ins().iadd(in_lane0, stride)
     }
 
-    /// An access at a constant place that is known to be inside its window needs no check.
+    /// An access at a constant place that is known to be aligned and inside its window needs no check.
     fn constant_window_address(&mut self, place: &Place, addr: u32, bytes: u32) -> Option<Clif> {
         let offset = addr.wrapping_add_signed(place.offset);
         let (window, size) = match place.space {
@@ -238,32 +254,47 @@ impl Emitter<'_> {
             Space::Param => (offset_of!(WarpContext, params), self.kernel.params.bytes),
             _ => return None,
         };
-        if u64::from(offset) + u64::from(bytes) > u64::from(size) {
+        if u64::from(offset) + u64::from(bytes) > u64::from(size) || !offset.is_multiple_of(bytes) {
             return None;
         }
         let base = self.fixed_field(types::I64, window);
         Some(self.b.ins().iadd_imm_u(base, i64::from(offset)))
     }
 
-    /// Faults unless `[address, address + bytes)` is inside the device address range.
-    fn check_range(&mut self, address: Clif, bytes: u32) {
+    /// Faults unless `[address, address + bytes)` is inside the device address range and the address a multiple of
+    /// `align`.
+    fn check_range(&mut self, address: Clif, bytes: u32, align: u32) {
         let base = self.fixed_field(types::I64, offset_of!(WarpContext, memory_base));
         let size = self.fixed_field(types::I64, offset_of!(WarpContext, memory_size));
         let offset = self.b.ins().isub(address, base);
         // The range is larger than any access, see `Executor::launch`.
         let last = self.b.ins().iadd_imm_s(size, -i64::from(bytes));
+        let offset = self.far_if_misaligned(offset, offset, align);
         let is_bad = self.b.ins().icmp(IntCC::UnsignedGreaterThan, offset, last);
-        self.fault_if(is_bad, fault_code::ILLEGAL_ADDRESS, address);
+        self.fault_if(is_bad, fault_code::of_access(fault_code::ILLEGAL_ADDRESS, align), address);
     }
 
-    fn window_address(&mut self, offset: Clif, bytes: u32, base: usize, size: usize) -> Clif {
+    fn window_address(&mut self, offset: Clif, bytes: u32, align: u32, base: usize, size: usize) -> Clif {
         let offset = self.b.ins().uextend(types::I64, offset);
         let size = self.fixed_field(types::I64, size);
         let end = self.b.ins().iadd_imm_u(offset, i64::from(bytes));
+        let end = self.far_if_misaligned(end, offset, align);
         let is_bad = self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, size);
-        self.fault_if(is_bad, fault_code::OUT_OF_WINDOW, offset);
+        self.fault_if(is_bad, fault_code::of_access(fault_code::OUT_OF_WINDOW, align), offset);
         let base = self.fixed_field(types::I64, base);
         self.b.ins().iadd(base, offset)
+    }
+
+    /// `place`, or one beyond any range if `offset` is not a multiple of `align`: its low bits become the highest. So
+    /// one comparison checks both.
+    fn far_if_misaligned(&mut self, place: Clif, offset: Clif, align: u32) -> Clif {
+        match align.trailing_zeros() {
+            0 => place,
+            bits => {
+                let low = self.b.ins().ishl_imm_u(offset, i64::from(64 - bits));
+                self.b.ins().bor(place, low)
+            }
+        }
     }
 
     fn atomic(&mut self, op: AtomicOp, ty: Type, address: Clif, arg: Clif, compare: Option<Clif>) -> Clif {

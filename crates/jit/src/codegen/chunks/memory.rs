@@ -21,7 +21,7 @@ impl Emitter<'_> {
         let mut groups: Vec<(Extent, Vec<(InstId, i32)>)> = Vec::new();
         for &id in insts {
             let Some((place, bytes)) = self.neighbour_access(&kernel.inst(id).inst) else { continue };
-            let own = Extent::new(place, bytes * self.plan.lanes as u32);
+            let own = Extent::new(place, bytes, self.plan.lanes as u32);
             match groups.iter_mut().find(|(extent, _)| extent.can_join(&own)) {
                 Some((extent, members)) => {
                     extent.join(&own);
