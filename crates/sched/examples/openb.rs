@@ -8,7 +8,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use sluice_sched::{
-    Cluster, Fragmentation, LabelSet, ModelId, ModelSet, NodeSpec, Placer, Policy, Random, Request,
+    Cluster, Fragmentation, LabelSet, Leftover, ModelId, ModelSet, NodeSpec, Placer, Policy, Random, Request,
+    Training,
 };
 
 fn main() {
@@ -24,6 +25,7 @@ fn main() {
     for list in lists {
         let pods = read_pods(&folder.join(format!("openb_pod_list_{list}.csv")), &mut models);
         for policy in policies.split(',') {
+            let trained = policy.starts_with("sluice").then(|| train(&nodes, &pods, policy));
             let start = Instant::now();
             let mut placed = 0;
             let at_100: Vec<f64> = seeds
@@ -34,6 +36,7 @@ fn main() {
                         "bestfit" => Policy::BestFit,
                         "spread" => Policy::Spread,
                         "fgd" => Policy::Fgd(Fragmentation::from_requests(&pods)),
+                        _ if trained.is_some() => Policy::Sluice(trained.clone().unwrap()),
                         other => panic!("no policy {other}"),
                     };
                     let arrivals = arrivals(&nodes, &pods, seed);
@@ -134,4 +137,30 @@ fn run(nodes: &[NodeSpec], arrivals: &[Request], policy: Policy, seed: u64) -> f
         }
     }
     sum / f64::from(count)
+}
+
+/// `sluice:NAME=VALUE:...`
+fn train(nodes: &[NodeSpec], pods: &[Request], policy: &str) -> Leftover {
+    let mut training = Training::default();
+    let mut half = false;
+    for setting in policy.split(':').skip(1) {
+        let (name, value) = setting.split_once('=').unwrap();
+        match name {
+            "rounds" => training.rounds = value.parse().unwrap(),
+            "replays" => training.replays = value.parse().unwrap(),
+            "seed" => training.seed = value.parse().unwrap(),
+            "half" => half = true,
+            _ => panic!("{name}"),
+        }
+    }
+    // Drawn independently of what is scored, as many as the list has; or one half of the list.
+    let mut random = Random::new(0x6869_7374 + training.seed);
+    let history: Vec<Request> = if half {
+        let mut pods = pods.to_vec();
+        random.shuffle(&mut pods);
+        pods[..pods.len() / 2].to_vec()
+    } else {
+        (0..pods.len()).map(|_| pods[random.below(pods.len())]).collect()
+    };
+    training.learn(nodes, &history).unwrap()
 }

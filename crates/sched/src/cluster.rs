@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::recency::Recency;
-use crate::{GPUS_PER_NODE_MAX, LabelSet, ModelId, Request, WHOLE_GPU_MILLI};
+use crate::{GPUS_PER_NODE_MAX, LabelSet, MODELS_MAX, ModelId, Request, WHOLE_GPU_MILLI};
 
 /// A node by its place in the cluster; policies break ties by the smaller id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -255,7 +255,7 @@ impl Cluster {
         Cluster {
             nodes: Vec::new(),
             usage: Usage::default(),
-            by_model: vec![Usage::default(); 64],
+            by_model: vec![Usage::default(); MODELS_MAX],
             recency: Recency::new(),
             largest_node: (0, 0),
             identity: NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed),

@@ -15,6 +15,7 @@
 mod cluster;
 mod fit;
 mod index;
+mod learn;
 mod place;
 mod random;
 mod recency;
@@ -24,13 +25,16 @@ mod trial;
 
 pub use cluster::{Cluster, ClusterError, DomainId, Gpu, GpuSet, Node, NodeId, NodeSpec, Placement, Usage};
 pub use fit::{Misfit, Unplaced, fit};
+pub use learn::{Training, TrainingError};
 pub use place::{Placer, Policy};
 pub use random::Random;
 pub use request::{InvalidRequest, LabelId, LabelSet, ModelId, ModelSet, Request};
-pub use score::Fragmentation;
+pub use score::{Fragmentation, Leftover};
 pub use trial::Trial;
 
 /// GPUs that one node may have.
 pub const GPUS_PER_NODE_MAX: usize = 16;
+/// GPU models that one cluster may have.
+pub const MODELS_MAX: usize = 64;
 /// One whole GPU, in thousandths of its compute.
 pub const WHOLE_GPU_MILLI: u16 = 1000;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::index::ClassIndex;
-use crate::score::{Choice, Fragmentation, best_fit, random_gpus, tightest_gpus};
+use crate::score::{Choice, Fragmentation, Leftover, best_fit, random_gpus, tightest_gpus};
 use crate::{Cluster, Misfit, Node, NodeId, Placement, Random, Request, Unplaced, fit};
 
 /// Where requests should go.
@@ -17,6 +17,8 @@ pub enum Policy {
     Spread,
     /// The node where the least GPU compute becomes useless to usual requests.
     Fgd(Fragmentation),
+    /// The node where the most of what a placement takes would have been left over.
+    Sluice(Leftover),
 }
 
 /// Classes of requests whose indexes are kept; the one that was not asked for longest makes room for a new one.
@@ -132,6 +134,7 @@ impl Policy {
                 Choice { score, gpus: crate::score::loosest_gpus(node, request) }
             }
             Policy::Fgd(fragmentation) => fragmentation.choose(node, request),
+            Policy::Sluice(leftover) => leftover.choose(node, request),
         })
     }
 }

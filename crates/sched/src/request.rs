@@ -18,6 +18,10 @@ macro_rules! small_set {
                 if id < 64 { Some($id(id)) } else { None }
             }
 
+            pub fn all() -> impl Iterator<Item = $id> {
+                (0..64).map($id)
+            }
+
             pub const fn index(self) -> usize {
                 self.0 as usize
             }

@@ -3,9 +3,13 @@
 
 mod fit;
 mod fragmentation;
+mod leftover;
+mod room;
 
 pub(crate) use fit::{best_fit, loosest_gpus, random_gpus, tightest_gpus};
 pub use fragmentation::Fragmentation;
+pub use leftover::Leftover;
+pub(crate) use leftover::{Observations, States};
 
 use crate::GpuSet;
 

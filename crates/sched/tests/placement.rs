@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use sluice_sched::{
     Cluster, DomainId, Fragmentation, LabelSet, Misfit, ModelId, ModelSet, NodeSpec, Placement, Placer,
-    Policy, Request, Trial, Unplaced,
+    Policy, Request, Training, Trial, Unplaced,
 };
 
 const MODELS: u8 = 3;
@@ -53,13 +53,16 @@ fn cluster(specs: &[NodeSpec]) -> Cluster {
     cluster
 }
 
-fn policies(history: &[Request]) -> Vec<Policy> {
-    vec![
+fn policies(specs: &[NodeSpec], history: &[Request]) -> Vec<Policy> {
+    let training = Training { rounds: 1, replays: 1, seed: 3 };
+    let learned = training.learn(specs, history).map(Policy::Sluice);
+    let untrained = [
         Policy::Random { seed: 7 },
         Policy::BestFit,
         Policy::Spread,
         Policy::Fgd(Fragmentation::from_requests(history)),
-    ]
+    ];
+    untrained.into_iter().chain(learned).collect()
 }
 
 /// Everything that is free, as one comparable value.
@@ -120,7 +123,7 @@ proptest! {
     #[test]
     fn accounts_balance_and_emptying_restores_everything(specs in node_specs(), work in work(150)) {
         let history: Vec<Request> = work.iter().map(|(request, _)| *request).collect();
-        for policy in policies(&history) {
+        for policy in policies(&specs, &history) {
             let mut cluster = cluster(&specs);
             let empty = free(&cluster);
             let running = replay(&mut cluster, &mut Placer::new(policy), &work);
@@ -136,7 +139,7 @@ proptest! {
     #[test]
     fn the_index_places_as_a_look_at_every_node_does(specs in node_specs(), work in work(200)) {
         let history: Vec<Request> = work.iter().map(|(request, _)| *request).collect();
-        for policy in policies(&history).into_iter().skip(1) {
+        for policy in policies(&specs, &history).into_iter().skip(1) {
             let mut cluster = cluster(&specs);
             let mut placer = Placer::new(policy.clone());
             let mut running: Vec<Placement> = Vec::new();
@@ -163,7 +166,7 @@ proptest! {
     #[test]
     fn equal_questions_get_equal_answers(specs in node_specs(), work in work(100)) {
         let history: Vec<Request> = work.iter().map(|(request, _)| *request).collect();
-        for policy in policies(&history) {
+        for policy in policies(&specs, &history) {
             let run = || replay(&mut cluster(&specs), &mut Placer::new(policy.clone()), &work);
             prop_assert_eq!(run(), run());
         }

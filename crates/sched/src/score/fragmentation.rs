@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use crate::score::Choice;
-use crate::score::fit::{first_gpus, fitting_gpus, tightest_gpus};
-use crate::{GPUS_PER_NODE_MAX, GpuSet, ModelId, ModelSet, Node, Request, WHOLE_GPU_MILLI};
+use crate::score::room::{Room, choose_gpus};
+use crate::{GPUS_PER_NODE_MAX, MODELS_MAX, ModelId, ModelSet, Node, Request, WHOLE_GPU_MILLI};
 
 /// Of all requests, the share that the typical ones cover (section 4.2 of the paper).
 const TYPICAL_PERCENT: usize = 95;
@@ -21,12 +21,10 @@ pub struct Fragmentation {
     requests: u64,
     /// Distinct shares of a GPU that typical requests ask for, ascending.
     levels: Vec<u16>,
-    /// For each free compute of a GPU: how many levels it has room for.
-    level_count: Vec<u8>,
     /// Distinct amounts of CPU that typical requests ask for, ascending.
     cpu_milli: Vec<u32>,
-    /// Requests that fit, `[model][amounts of CPU that are free][level][GPUs with room for the level]`.
-    fitting: Vec<u32>,
+    /// Requests that fit, by the GPUs with room for the level: `[model][amounts of CPU that are free][level]`.
+    fitting: Vec<[u32; GPUS_PER_NODE_MAX + 1]>,
 }
 
 impl Fragmentation {
@@ -43,13 +41,10 @@ impl Fragmentation {
         let mut cpu_milli: Vec<u32> = typical.iter().map(|(kind, _)| kind.cpu_milli).collect();
         cpu_milli.sort_unstable();
         cpu_milli.dedup();
-        let level_count =
-            (0..=WHOLE_GPU_MILLI).map(|free| levels.partition_point(|&level| level <= free) as u8).collect();
         let mut this = Fragmentation {
             requests: typical.iter().map(|&(_, count)| u64::from(count)).sum(),
             fitting: Vec::new(),
             levels,
-            level_count,
             cpu_milli,
         };
         this.fill(typical);
@@ -57,86 +52,47 @@ impl Fragmentation {
     }
 
     fn fill(&mut self, typical: &[(Kind, u32)]) {
-        let models = 64;
-        self.fitting = vec![0; models * (self.cpu_milli.len() + 1) * self.row_len()];
+        self.fitting =
+            vec![[0; GPUS_PER_NODE_MAX + 1]; MODELS_MAX * (self.cpu_milli.len() + 1) * self.levels.len()];
         for (kind, count) in typical.iter().filter(|(kind, _)| kind.gpus > 0) {
             let level = self.levels.partition_point(|&level| level < kind.gpu_milli);
             let first_cpu = self.cpu_milli.partition_point(|&cpu| cpu < kind.cpu_milli) + 1;
-            for model in (0..64).filter_map(ModelId::new).filter(|&model| kind.models.contains(model)) {
+            for model in ModelId::all().filter(|&model| kind.models.contains(model)) {
                 for cpu in first_cpu..=self.cpu_milli.len() {
-                    let row = self.row(model, cpu) + level * (GPUS_PER_NODE_MAX + 1);
-                    for gpus in usize::from(kind.gpus)..=GPUS_PER_NODE_MAX {
-                        self.fitting[row + gpus] += count;
-                    }
+                    let row = self.row(model, cpu) + level;
+                    self.fitting[row][kind.gpus.into()..].iter_mut().for_each(|fitting| *fitting += count);
                 }
             }
         }
-    }
-
-    fn row_len(&self) -> usize {
-        self.levels.len() * (GPUS_PER_NODE_MAX + 1)
     }
 
     fn row(&self, model: ModelId, cpu: usize) -> usize {
-        (model.index() * (self.cpu_milli.len() + 1) + cpu) * self.row_len()
+        (model.index() * (self.cpu_milli.len() + 1) + cpu) * self.levels.len()
     }
 
     /// The fragmentation of a node with so much free, times the number of typical requests.
-    fn amount(&self, model: ModelId, cpu_milli: u32, gpus: &[u16]) -> u64 {
-        let mut gpus_at = [0u8; 256];
-        let mut milli_at = [0u32; 256];
-        for &milli in gpus {
-            let level_count = usize::from(self.level_count[usize::from(milli)]);
-            gpus_at[level_count] += 1;
-            milli_at[level_count] += u32::from(milli);
+    fn amount(&self, room: &Room) -> u64 {
+        let cpu = self.cpu_milli.partition_point(|&cpu| cpu <= room.cpu_milli);
+        let row = self.row(room.model, cpu);
+        let mut gpus = [0; GPUS_PER_NODE_MAX];
+        let gpus = &mut gpus[..room.gpus().len()];
+        gpus.copy_from_slice(room.gpus());
+        gpus.sort_unstable_by_key(|&milli| std::cmp::Reverse(milli));
+        // From the largest level down, more and more GPUs have room for it.
+        let (mut with_room, mut milli_with_room, mut useful) = (0, 0, 0);
+        for (level, fitting) in self.fitting[row..][..self.levels.len()].iter().enumerate().rev() {
+            while with_room < gpus.len() && gpus[with_room] >= self.levels[level] {
+                milli_with_room += u64::from(gpus[with_room]);
+                with_room += 1;
+            }
+            useful += u64::from(fitting[with_room]) * milli_with_room;
         }
-        let cpu = self.cpu_milli.partition_point(|&cpu| cpu <= cpu_milli);
-        let fitting = &self.fitting[self.row(model, cpu)..][..self.row_len()];
-        let (mut room_gpus, mut room_milli, mut useful) = (0, 0, 0);
-        for level in (0..self.levels.len()).rev() {
-            room_gpus += usize::from(gpus_at[level + 1]);
-            room_milli += milli_at[level + 1];
-            useful += u64::from(fitting[level * (GPUS_PER_NODE_MAX + 1) + room_gpus]) * u64::from(room_milli);
-        }
-        let total = u64::from(room_milli + milli_at[0]);
-        self.requests * total - useful
+        self.requests * u64::from(room.gpu_milli()) - useful
     }
 
     pub(crate) fn choose(&self, node: &Node, request: &Request) -> Choice {
-        let mut free = [0; GPUS_PER_NODE_MAX];
-        for (free, gpu) in free.iter_mut().zip(node.gpus()) {
-            *free = gpu.milli;
-        }
-        let free = &mut free[..node.gpus().len()];
-        let model = node.spec().model;
-        let before = self.amount(model, node.free_cpu_milli(), free);
-        let cpu_milli = node.free_cpu_milli() - request.cpu_milli;
-        let mut score = |gpus: GpuSet| {
-            gpus.iter().for_each(|gpu| free[gpu] -= request.gpu_milli);
-            let after = self.amount(model, cpu_milli, free);
-            gpus.iter().for_each(|gpu| free[gpu] += request.gpu_milli);
-            Choice { score: self.score(before, after), gpus }
-        };
-        match request.gpus {
-            1 if request.gpu_milli < WHOLE_GPU_MILLI => {
-                let mut best: Option<Choice> = None;
-                let mut tried = [u16::MAX; GPUS_PER_NODE_MAX];
-                for (gpu, room) in fitting_gpus(node, request) {
-                    // GPUs with the same room score the same, and the first one is taken.
-                    if tried[..gpu].contains(&room.milli) {
-                        continue;
-                    }
-                    tried[gpu] = room.milli;
-                    let choice = score(GpuSet::EMPTY.with(gpu));
-                    if best.is_none_or(|best| choice.score > best.score) {
-                        best = Some(choice);
-                    }
-                }
-                best.unwrap_or(Choice { score: 0, gpus: GpuSet::EMPTY })
-            }
-            _ if request.gpu_milli < WHOLE_GPU_MILLI => score(tightest_gpus(node, request)),
-            _ => score(first_gpus(node, request)),
-        }
+        let before = self.amount(&Room::of(node));
+        choose_gpus(node, request, |room| self.score(before, self.amount(room)))
     }
 
     /// 0 to 100: the sigmoid of the fragmentation taken away, in GPUs.
