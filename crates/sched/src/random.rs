@@ -19,7 +19,7 @@ impl Random {
 
     /// Below `bound`, which is above 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        (u128::from(self.next_u64()) * bound as u128 >> 64) as usize
+        ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
 
     /// Every order equally likely (Fisher-Yates).

@@ -7,6 +7,7 @@ mod bars;
 mod lines;
 
 pub use axis::Axis;
+pub use axis::number;
 pub use bars::{Bar, bar_chart};
 pub use lines::{Kind, LineChart, Series, line_chart};
 

@@ -8,7 +8,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use jobs::{Format, Job, Jobs, Timing, read_jobs};
+pub(crate) use jobs::Wish;
+pub use jobs::{Format, Job, Jobs, Timing, Together, read_jobs};
 pub use nodes::{Node, read_nodes};
 pub use queues::{Queue, read_queues};
 pub use table::InputError;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::quantity::{Memory, Period, Share};
+use crate::simulate::SimulateArgs;
 
 /// Run CUDA programs on a share of a GPU that this machine does not have.
 #[derive(Debug, Parser)]
@@ -37,6 +38,8 @@ pub(crate) enum Command {
     Doctor(QueryArgs),
     /// Show the GPU of the lease this program runs under, as nvidia-smi does
     Smi(SmiArgs),
+    /// Simulate a cluster: what would become of a workload under each placement policy
+    Simulate(SimulateArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell to complete for

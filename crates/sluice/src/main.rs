@@ -10,6 +10,7 @@ mod place;
 mod quantity;
 mod query;
 mod run;
+mod simulate;
 mod smi;
 mod surroundings;
 mod table;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Sessions(arguments) => answer(query::sessions(&arguments)),
         Command::Doctor(arguments) => answer(doctor::run(&arguments)),
         Command::Smi(arguments) => answer(smi::run(&arguments)),
+        Command::Simulate(arguments) => answer(simulate::run(&arguments)),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut std::io::stdout());
             ExitCode::SUCCESS

@@ -31,6 +31,16 @@ impl Axis {
         }
     }
 
+    /// The same with these very ends.
+    pub fn between(label: &str, min: f64, max: f64, unit: &str) -> Axis {
+        let mut axis = Axis::linear(label, min, max, unit);
+        if max > min {
+            (axis.min, axis.max) = (min, max);
+            axis.ticks.retain(|(value, _)| (min..=max).contains(value));
+        }
+        axis
+    }
+
     /// Logarithmic seconds, with times that people say.
     pub fn seconds(label: &str, max_s: f64) -> Axis {
         const SAID: [(f64, &str); 11] = [
@@ -87,7 +97,7 @@ fn round_step(rough: f64) -> f64 {
 }
 
 /// Thousands apart, as people write them: 18,000.
-pub(crate) fn number(value: f64, decimals: usize) -> String {
+pub fn number(value: f64, decimals: usize) -> String {
     let text = format!("{:.decimals$}", value.abs());
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
     let mut grouped = String::new();
@@ -118,6 +128,13 @@ mod tests {
         check(0.0, 0.31, &["0.0", "0.1", "0.2", "0.3", "0.4"]);
         check(0.0, 17_500.0, &["0", "5,000", "10,000", "15,000", "20,000"]);
         check(5.0, 5.0, &["5.0", "5.2", "5.4", "5.6", "5.8", "6.0"]);
+    }
+
+    #[test]
+    fn ends_can_be_given() {
+        let axis = Axis::between("", 70.0, 130.0, "");
+        assert_eq!(axis.ticks().map(|(_, text)| text).collect::<Vec<_>>(), ["80", "100", "120"]);
+        assert_eq!((axis.place(70.0), axis.place(130.0)), (0.0, 1.0));
     }
 
     #[test]

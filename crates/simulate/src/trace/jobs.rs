@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::nodes::{CPUS_MAX, GPUS_MAX, MEMORY_MIB_MAX, cpu_milli, memory_mib};
-use super::queues::Queue;
 use super::table::{InputError, Row, Table};
 
 /// One line of a job list: a gang of `members` equal requests that start together.
@@ -27,6 +26,8 @@ pub struct Job {
     pub timing: Option<Timing>,
     /// Empty where the list names none.
     pub queue: String,
+    /// The domain that all members share, if possible or in any case.
+    pub together: Option<Together>,
     pub priority: i32,
     pub preemptible: bool,
 }
@@ -36,6 +37,24 @@ pub struct Job {
 pub struct Timing {
     pub arrival_ms: u64,
     pub duration_ms: u64,
+}
+
+/// How near each other the members of a job stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Together {
+    PreferRack,
+    PreferZone,
+    RequireRack,
+    RequireZone,
+}
+
+impl Together {
+    const NAMES: [(&str, Together); 4] = [
+        ("prefer-rack", Together::PreferRack),
+        ("prefer-zone", Together::PreferZone),
+        ("require-rack", Together::RequireRack),
+        ("require-zone", Together::RequireZone),
+    ];
 }
 
 impl Job {
@@ -88,6 +107,7 @@ pub(super) fn jobs_of(table: &Table, file: String) -> Result<Jobs, InputError> {
                 "models",
                 "members",
                 "queue",
+                "together",
                 "priority",
                 "preemptible",
             ],
@@ -121,33 +141,33 @@ impl Jobs {
         self.jobs.iter().any(|job| job.timing.is_some())
     }
 
-    /// Refuses jobs in queues that do not exist.
-    pub fn check_queues(&self, queues: &[Queue]) -> Result<(), InputError> {
-        let leaves: HashSet<&str> = queues
-            .iter()
-            .filter(|queue| !queues.iter().any(|child| child.parent.as_deref() == Some(&queue.name)))
-            .map(|queue| queue.name.as_str())
-            .collect();
-        for job in &self.jobs {
-            if leaves.contains(job.queue.as_str()) {
-                continue;
-            }
-            let problem = if job.queue.is_empty() {
-                "is empty, but there are queues".into()
-            } else if queues.iter().any(|queue| queue.name == job.queue) {
-                format!("{:?} has queues below it; jobs wait in the lowest queues", job.queue)
-            } else {
-                format!("there is no queue {:?}", job.queue)
-            };
-            return Err(InputError::Field {
-                file: self.file.clone(),
-                line: job.line,
-                field: "queue".into(),
-                problem,
-            });
-        }
-        Ok(())
+    /// A complaint about the wish of a job.
+    pub(crate) fn complain(&self, job: &Job, wish: Wish, problem: String) -> InputError {
+        let field = match (self.format, wish) {
+            (Format::Openb, Wish::Cpus) => "cpu_milli",
+            (Format::Openb, Wish::Memory) => "memory_mib",
+            (Format::Openb, Wish::Gpus) => "num_gpu",
+            (Format::Openb, Wish::Models) => "gpu_spec",
+            (Format::Own, Wish::Cpus) => "cpus",
+            (Format::Own, Wish::Memory) => "memory_gib",
+            (Format::Own, Wish::Gpus) => "gpus",
+            (Format::Own, Wish::Models) => "models",
+            (_, Wish::GpuMemory) => "gpu_memory_gib",
+            (_, Wish::Members) => "members",
+        };
+        InputError::Field { file: self.file.clone(), line: job.line, field: field.into(), problem }
     }
+}
+
+/// What a job asks for that a cluster may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    Cpus,
+    Memory,
+    Gpus,
+    Models,
+    GpuMemory,
+    Members,
 }
 
 fn openb_job(row: Row<'_>) -> Result<Job, InputError> {
@@ -172,6 +192,7 @@ fn openb_job(row: Row<'_>) -> Result<Job, InputError> {
         members: 1,
         timing: None,
         queue: String::new(),
+        together: None,
         priority: 0,
         preemptible: false,
     })
@@ -201,6 +222,7 @@ fn own_job(row: Row<'_>) -> Result<Job, InputError> {
         members: row.or("members", 1, |row| row.whole("members", 1..=MEMBERS_MAX))? as u32,
         timing: if row.has("arrival_s") { timing(&row)? } else { None },
         queue: row.or("queue", String::new(), |row| row.name("queue").map(str::to_owned))?,
+        together: row.or("together", None, together)?,
         priority: row.or("priority", 0, |row| row.signed("priority", -PRIORITY_MAX..=PRIORITY_MAX))? as i32,
         preemptible: row.or("preemptible", true, |row| row.yes_or_no("preemptible"))?,
     })
@@ -212,6 +234,17 @@ fn share_milli(row: Row<'_>, gpus: u8) -> Result<u16, InputError> {
     }
     let share = row.or("share", 1.0, |row| row.decimal("share", 0.001..=1.0))?;
     Ok((share * 1000.0).round() as u16)
+}
+
+fn together(row: &Row<'_>) -> Result<Option<Together>, InputError> {
+    let text = row.text("together");
+    match Together::NAMES.iter().find(|(name, _)| *name == text) {
+        Some((_, together)) => Ok(Some(*together)),
+        None => {
+            let names = Together::NAMES.map(|(name, _)| name).join(", ");
+            Err(row.wrong("together", format!("{text:?} is none of {names}")))
+        }
+    }
 }
 
 fn milliseconds(row: &Row<'_>, column: &str, min: f64) -> Result<u64, InputError> {

@@ -25,7 +25,7 @@ pub struct Node {
 
 pub(super) const CPUS_MAX: u64 = 100_000;
 pub(super) const MEMORY_MIB_MAX: u64 = 1 << 30;
-pub(super) const GPUS_MAX: u64 = 16;
+pub(super) const GPUS_MAX: u64 = sluice_sched::GPUS_PER_NODE_MAX as u64;
 const NODES_MAX: usize = 1_000_000;
 
 /// Reads a list in either format; the header tells which.
