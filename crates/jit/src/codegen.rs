@@ -1,8 +1,9 @@
 //! Cranelift code for one warp of a kernel.
 //!
 //! [`plan`] decides what runs once and what runs per lane, and where values live; [`emitter`] writes the control
-//! flow; [`lanes`], [`chunks`], [`scalar`], [`memory`] and [`collective`] write the instructions.
+//! flow; [`lanes`], [`chunks`], [`chains`], [`scalar`], [`memory`] and [`collective`] write the instructions.
 
+mod chains;
 mod chunks;
 mod collective;
 mod emitter;

@@ -141,7 +141,7 @@ impl Emitter<'_> {
     }
 
     /// Where a collective instruction writes the words of a result: its slot, or an array of the scratch.
-    fn result_words(&mut self, result: Value, array: u32) -> Clif {
+    pub(super) fn result_words(&mut self, result: Value, array: u32) -> Clif {
         let is_words = self.plan.is_varying(result) && self.kernel.ty(result) != Type::I1;
         let slot = self.plan.slot(result).filter(|_| is_words);
         let place = slot.unwrap_or(self.plan.scratch + array * 128);

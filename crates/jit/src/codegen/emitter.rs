@@ -152,6 +152,7 @@ impl<'a> Emitter<'a> {
                 Step::Once(inst) => self.once(*inst),
                 Step::Collective(inst) => self.collective(*inst, number, place == 0),
                 Step::Lanes(insts) => self.lanes(insts),
+                Step::Chain(chain) => self.chain(chain),
             }
         }
         self.terminator(node.block);

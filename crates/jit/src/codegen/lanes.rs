@@ -171,7 +171,7 @@ impl Emitter<'_> {
     }
 
     /// All instructions for one active lane after the other. Returns the bits of `predicates`.
-    fn lane_loop(&mut self, insts: &[InstId], predicates: &[Value]) -> Vec<Clif> {
+    pub(super) fn lane_loop(&mut self, insts: &[InstId], predicates: &[Value]) -> Vec<Clif> {
         self.each_lane(self.mask, predicates.len(), |emitter, lane| {
             for &id in insts {
                 emitter.lane_inst(id, lane);

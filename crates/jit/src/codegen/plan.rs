@@ -13,10 +13,12 @@ use sluice_ir::{
 };
 
 use super::Tids;
+use super::chains::{self, Chain};
 use super::shapes::shapes;
 use crate::compile::CompileError;
 use crate::context::{FrameLayout, LANES};
 use crate::machine_code::CodeTraits;
+use crate::math;
 
 pub(super) struct Plan {
     pub nodes: Vec<Node>,
@@ -58,16 +60,24 @@ pub(super) enum Step {
     Collective(InstId),
     /// Done for each active lane.
     Lanes(Vec<InstId>),
+    /// Multiply-adds that are one call for a whole warp.
+    Chain(Box<Chain>),
 }
 
 impl Plan {
     pub(super) fn new(kernel: &Kernel, tids: Tids, lanes: usize) -> Result<Plan, CompileError> {
         let rotates = has_spin_loop(kernel);
         let shapes = shapes(kernel, tids, rotates);
-        let (nodes, entry) = nodes(kernel, &shapes);
+        let (mut nodes, entry) = nodes(kernel, &shapes);
         if nodes.len() > FrameLayout::BLOCKS_MAX as usize {
             let (kernel, blocks, max) = (kernel.name.clone(), nodes.len(), FrameLayout::BLOCKS_MAX);
             return Err(CompileError::TooManyBlocks { kernel, blocks, max });
+        }
+        if math::fma_chain(lanes).is_some() {
+            let uses = chains::count_uses(kernel);
+            for node in &mut nodes {
+                node.steps = chains::split_off(kernel, &shapes, &uses, std::mem::take(&mut node.steps));
+            }
         }
         let has_sync = kernel.insts.iter().any(|data| data.inst.is_collective());
         let can_split = has_sync
@@ -277,6 +287,7 @@ impl Step {
         match self {
             Step::Once(inst) | Step::Collective(inst) => std::slice::from_ref(inst),
             Step::Lanes(insts) => insts,
+            Step::Chain(chain) => &chain.insts,
         }
     }
 }

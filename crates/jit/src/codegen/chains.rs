@@ -1,0 +1,293 @@
+//! Chains of fused multiply-adds: `sum = fma(factor_i, row_i, sum)` for several `i`, where the factors are the same in
+//! all lanes and the lanes of each row are neighbours in memory, both loaded at constant distances. That is what the inner
+//! loop of a matrix product becomes once it is unrolled. A chain is a step of its own: for a whole warp one call of
+//! [`crate::math::fma_chain`] with four addresses, else lane by lane.
+//!
+//! The loads of a chain happen together at its end, so nothing may be written between the first of them and there.
+
+use std::collections::{HashMap, HashSet};
+
+use cranelift_codegen::ir::InstBuilder;
+use cranelift_codegen::ir::types;
+use sluice_ir::analysis::Shape;
+use sluice_ir::{Definition, Effect, Inst, InstId, Kernel, Ordering, Place, Rounding, Space, Type, Value};
+
+use super::emitter::Emitter;
+use super::memory::Extent;
+use super::plan::Step;
+use crate::math;
+
+/// Fewer steps than this stay what they are.
+const LINKS_MIN: usize = 4;
+
+/// A chain of one step of a node.
+#[derive(Debug, Clone)]
+pub(super) struct Chain {
+    /// The loads of factors, then the other loads and the multiply-adds, in program order.
+    pub insts: Vec<InstId>,
+    /// How many of `insts` load factors, once for all lanes.
+    pub factor_loads: usize,
+    /// The first addend, and what comes out.
+    sum: Value,
+    result: Value,
+    /// The first factor and the first row, and the bytes from one to the next.
+    factor: Place,
+    row: Place,
+    factor_stride: i32,
+    row_stride: i32,
+    count: u64,
+}
+
+/// One multiply-add that can be part of a chain.
+struct Link {
+    fma: InstId,
+    sum: Value,
+    result: Value,
+    factor_load: InstId,
+    factor: Place,
+    row_load: InstId,
+    row: Place,
+}
+
+/// Makes steps of the chains in `steps`.
+pub(super) fn split_off(kernel: &Kernel, shapes: &[Shape], uses: &[u32], steps: Vec<Step>) -> Vec<Step> {
+    let mut done: Vec<Step> = Vec::with_capacity(steps.len());
+    for step in steps {
+        match step {
+            Step::Lanes(insts) => split_lanes(kernel, shapes, uses, insts, &mut done),
+            step => done.push(step),
+        }
+    }
+    done
+}
+
+/// How often each value is used.
+pub(super) fn count_uses(kernel: &Kernel) -> Vec<u32> {
+    let mut uses = vec![0; kernel.values.len()];
+    for block in &kernel.blocks {
+        let mut count = |value: Value| uses[value.index()] += 1;
+        block.insts.iter().for_each(|&id| kernel.inst(id).inst.for_each_arg(&mut count));
+        block.terminator.for_each_arg(&mut count);
+    }
+    uses
+}
+
+fn split_lanes(kernel: &Kernel, shapes: &[Shape], uses: &[u32], insts: Vec<InstId>, done: &mut Vec<Step>) {
+    let is_read_only = insts.iter().all(|&id| kernel.inst(id).inst.effect() != Effect::Writes);
+    let chains = if is_read_only { find(kernel, shapes, uses, &insts, done) } else { Vec::new() };
+    let members: HashSet<InstId> = chains.iter().flat_map(|chain| &chain.insts).copied().collect();
+    let mut rest: Vec<InstId> = insts.into_iter().filter(|id| !members.contains(id)).collect();
+    done.retain(|step| !matches!(step, Step::Once(id) if members.contains(id)));
+    // What waits for the result of a chain comes behind it.
+    let mut pending: HashSet<Value> = chains.iter().map(|chain| chain.result).collect();
+    for chain in chains {
+        let mut late = pending.clone();
+        let (before, behind): (Vec<InstId>, Vec<InstId>) = rest.into_iter().partition(|&id| {
+            let data = kernel.inst(id);
+            let mut waits = false;
+            data.inst.for_each_arg(|value| waits |= late.contains(&value));
+            if waits {
+                late.extend(data.results());
+            }
+            !waits
+        });
+        if !before.is_empty() {
+            done.push(Step::Lanes(before));
+        }
+        rest = behind;
+        pending.remove(&chain.result);
+        done.push(Step::Chain(Box::new(chain)));
+    }
+    if !rest.is_empty() {
+        done.push(Step::Lanes(rest));
+    }
+}
+
+/// The chains among the instructions of a step behind the steps `before`, in the order of their ends.
+fn find(kernel: &Kernel, shapes: &[Shape], uses: &[u32], insts: &[InstId], before: &[Step]) -> Vec<Chain> {
+    let places: HashMap<InstId, usize> = insts.iter().enumerate().map(|(place, &id)| (id, place)).collect();
+    let unwritten = loaded_since_last_write(kernel, before);
+    let mut growing: Vec<Vec<Link>> = Vec::new();
+    for &id in insts {
+        let Some(link) = link(kernel, shapes, uses, id) else { continue };
+        if !places.contains_key(&link.row_load) || !unwritten.contains(&link.factor_load) {
+            continue;
+        }
+        let before =
+            growing.iter_mut().find(|links| links.last().is_some_and(|last| last.result == link.sum));
+        match before {
+            Some(links) if uses[link.sum.index()] == 1 && continues(links, &link) => links.push(link),
+            _ => growing.push(vec![link]),
+        }
+    }
+    let mut chains: Vec<Chain> =
+        growing.into_iter().filter_map(|links| finish(kernel, uses, &places, links)).collect();
+    chains.sort_by_key(|chain| chain.insts.last().map(|last| places[last]));
+    chains
+}
+
+/// Loads done once that no write follows.
+fn loaded_since_last_write(kernel: &Kernel, steps: &[Step]) -> HashSet<InstId> {
+    let writes = |step: &&Step| {
+        let is_write = |&id: &InstId| kernel.inst(id).inst.effect() == Effect::Writes;
+        matches!(step, Step::Collective(_)) || step.insts().iter().any(is_write)
+    };
+    steps
+        .iter()
+        .rev()
+        .take_while(|step| !writes(step))
+        .filter_map(|step| if let Step::Once(id) = step { Some(*id) } else { None })
+        .collect()
+}
+
+/// `fma(factor, row, sum)` with a uniform factor and a row of neighbours, in either order.
+fn link(kernel: &Kernel, shapes: &[Shape], uses: &[u32], id: InstId) -> Option<Link> {
+    let data = kernel.inst(id);
+    let Inst::Fma { rounding: Rounding::Near, ty: Type::F32, args: [a, b, sum] } = data.inst else {
+        return None;
+    };
+    [(a, b), (b, a)].into_iter().find_map(|(factor, row)| {
+        let (factor_load, factor) = loaded(kernel, factor)?;
+        let (row_load, row_place) = loaded(kernel, row)?;
+        let is_uniform = shapes[factor.addr.index()] == Shape::Uniform;
+        let is_row = shapes[row_place.addr.index()] == Shape::Affine { stride: 4 }
+            && kernel.inst(row_load).result_count == 1
+            && uses[row.index()] == 1;
+        (is_uniform && is_row).then(|| Link {
+            fma: id,
+            sum,
+            result: data.result(0),
+            factor_load,
+            factor,
+            row_load,
+            row: row_place,
+        })
+    })
+}
+
+/// The plain load of floats that defines a value, and where this one of them comes from.
+fn loaded(kernel: &Kernel, value: Value) -> Option<(InstId, Place)> {
+    let Definition::Result { inst, index } = kernel.values[value.index()].definition else {
+        return None;
+    };
+    let Inst::Load { place, ty: Type::F32, order, guard: None, .. } = kernel.inst(inst).inst else {
+        return None;
+    };
+    let is_plain = matches!(order.ordering, Ordering::Weak | Ordering::Invariant);
+    let is_shared_space = !matches!(place.space, Space::Local | Space::Param);
+    let offset = place.offset.checked_add(4 * i32::from(index))?;
+    (is_plain && is_shared_space).then_some((inst, Place { offset, ..place }))
+}
+
+/// Whether a link is as far from the last as that is from the one before.
+fn continues(links: &[Link], next: &Link) -> bool {
+    let is_same_array = |a: &Place, b: &Place| (a.space, a.addr) == (b.space, b.addr);
+    let Some(last) = links.last() else { return false };
+    if !is_same_array(&last.factor, &next.factor) || !is_same_array(&last.row, &next.row) {
+        return false;
+    }
+    let Some(before) = links.len().checked_sub(2).map(|place| &links[place]) else { return true };
+    let step = |a: &Place, b: &Place| i64::from(b.offset) - i64::from(a.offset);
+    step(&last.factor, &next.factor) == step(&before.factor, &last.factor)
+        && step(&last.row, &next.row) == step(&before.row, &last.row)
+}
+
+fn finish(kernel: &Kernel, uses: &[u32], places: &HashMap<InstId, usize>, links: Vec<Link>) -> Option<Chain> {
+    let [first, second, ..] = &links[..] else { return None };
+    if links.len() < LINKS_MIN {
+        return None;
+    }
+    let mut loads: Vec<InstId> = links.iter().map(|link| link.factor_load).collect();
+    loads.dedup();
+    // Nobody else may want what is loaded for the chain, and each factor is wanted once.
+    let wanted: u32 =
+        loads.iter().flat_map(|&load| kernel.inst(load).results()).map(|value| uses[value.index()]).sum();
+    if wanted as usize != links.len() {
+        return None;
+    }
+    let factor_loads = loads.len();
+    let mut others: Vec<InstId> = links.iter().flat_map(|link| [link.row_load, link.fma]).collect();
+    others.sort_by_key(|id| places[id]);
+    loads.extend(others);
+    let chain = Chain {
+        insts: loads,
+        factor_loads,
+        sum: first.sum,
+        result: links.last()?.result,
+        factor: first.factor,
+        row: first.row,
+        factor_stride: second.factor.offset.checked_sub(first.factor.offset)?,
+        row_stride: second.row.offset.checked_sub(first.row.offset)?,
+        count: links.len() as u64,
+    };
+    let (factors, rows) = chain.extents(kernel, 8);
+    (factors.is_some() && rows.is_some()).then_some(chain)
+}
+
+impl Chain {
+    /// All that the loads of factors touch, and all that those of rows do; None if they are too far apart.
+    fn extents(&self, kernel: &Kernel, lanes: u32) -> (Option<Extent>, Option<Extent>) {
+        let extent = |loads: &[InstId], lanes: u32| {
+            let mut all: Option<Extent> = None;
+            for &id in loads {
+                let Inst::Load { place, ty, count, .. } = &kernel.inst(id).inst else { continue };
+                let own = Extent::new(place, ty.bytes() * u32::from(*count), lanes);
+                match &mut all {
+                    Some(all) if all.can_join(&own) => all.join(&own),
+                    Some(_) => return None,
+                    None => all = Some(own),
+                }
+            }
+            all
+        };
+        let (factors, others) = self.insts.split_at(self.factor_loads);
+        (extent(factors, 1), extent(others, lanes))
+    }
+}
+
+impl Emitter<'_> {
+    pub(super) fn chain(&mut self, chain: &Chain) {
+        let kernel = self.kernel;
+        let (factor_loads, others) = chain.insts.split_at(chain.factor_loads);
+        [chain.sum, chain.factor.addr, chain.row.addr].into_iter().for_each(|value| self.prepare(value));
+        let (all, some, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+        let is_full = self.is_full(self.mask);
+        self.b.ins().brif(is_full, all, &[], some, &[]);
+
+        self.b.switch_to_block(all);
+        self.whole_chain(chain);
+        self.b.ins().jump(done, &[]);
+
+        self.b.switch_to_block(some);
+        // What is checked and loaded here holds on this way only.
+        let checked = self.checked.len();
+        factor_loads.iter().for_each(|&id| self.once(id));
+        self.lane_loop(others, &[]);
+        self.checked.truncate(checked);
+        for value in factor_loads.iter().flat_map(|&id| kernel.inst(id).results()) {
+            self.uniform.remove(&value);
+        }
+        self.b.ins().jump(done, &[]);
+        self.b.switch_to_block(done);
+    }
+
+    fn whole_chain(&mut self, chain: &Chain) {
+        let (Some(factors), Some(rows)) = chain.extents(self.kernel, self.plan.lanes as u32) else {
+            return self.unsupported("a chain of multiply-adds over far places".into());
+        };
+        let Some(function) = math::fma_chain(self.plan.lanes) else {
+            return self.unsupported("a chain of multiply-adds on this processor".into());
+        };
+        let sums = self.words(chain.sum, 0);
+        let results = self.result_words(chain.result, 1);
+        let [factor, row] =
+            [(factors, chain.factor.offset), (rows, chain.row.offset)].map(|(extent, offset)| {
+                let start = self.extent_address(&extent);
+                self.b.ins().iadd_imm_s(start, i64::from(offset) - i64::from(extent.start))
+            });
+        let strides = math::strides(chain.factor_stride, chain.row_stride);
+        let strides = self.b.ins().iconst(types::I64, strides as i64);
+        let count = self.b.ins().iconst(types::I64, chain.count as i64);
+        self.call(function, &[results, sums, factor, row, strides, count], None);
+    }
+}
