@@ -12,6 +12,7 @@ use sluice_cuda::*;
 use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
 use sluice_wire::control::{Control, SessionOpen, SessionOpened};
 use sluice_wire::handshake::{Hello, Purpose, Welcome};
+use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
 use crate::addresses::Space;
@@ -193,7 +194,7 @@ impl Greeting {
                 return Ok(());
             }
             let mut piece = [0; 256];
-            let count = self.read(|socket| socket.read(&mut piece, false))?;
+            let count = self.read(|socket| socket.read(&mut piece, Wait::No))?;
             bytes.extend_from_slice(&piece[..count]);
         }
     }
@@ -213,7 +214,7 @@ impl Greeting {
                 Err(error) => return Err(self.protocol(error)),
             }
             let mut decoder = std::mem::take(&mut self.decoder);
-            let count = self.read(|socket| socket.read(decoder.space(16 << 10), false));
+            let count = self.read(|socket| socket.read(decoder.space(16 << 10), Wait::No));
             decoder.received(*count.as_ref().unwrap_or(&0));
             self.decoder = decoder;
             count?;

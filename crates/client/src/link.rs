@@ -12,15 +12,16 @@
 //! ```
 //!
 //! A lost connection is final: every answer that is still owed becomes the session's error, and so does every later
-//! call. Whoever notices says one line on stderr.
+//! call. Whoever notices says one line on stderr, unless the session has ended with an error of its own.
 
 use std::cell::Cell;
 use std::io;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sluice_cuda::CUresult;
+use sluice_wire::spin::{Spin, Wait};
 use sluice_wire::{FrameDecoder, Header, Kind, Op};
 
 use crate::inbox::{Answer, Inbox, Sink};
@@ -35,12 +36,15 @@ const READ_BYTES: usize = 256 << 10;
 
 pub(crate) struct Link {
     socket: Socket,
+    spin: Spin,
     outbox: Mutex<Outbox>,
     inbox: Mutex<Inbox>,
     /// Somebody's answer is there, or leadership is free.
     changed: Condvar,
     /// The session's sticky error; 0 while all is well.
     failed: AtomicI32,
+    /// The connection is gone.
+    lost: AtomicBool,
     next_ticket: AtomicU64,
 }
 
@@ -73,10 +77,12 @@ impl Link {
     pub(crate) fn new(socket: Socket, decoder: FrameDecoder) -> Link {
         Link {
             socket,
+            spin: Spin::new(cores()),
             outbox: Mutex::new(Outbox::new()),
             inbox: Mutex::new(Inbox::new(decoder)),
             changed: Condvar::new(),
             failed: AtomicI32::new(0),
+            lost: AtomicBool::new(false),
             next_ticket: AtomicU64::new(1),
         }
     }
@@ -161,9 +167,9 @@ impl Link {
             inbox = match inbox.decoder.take() {
                 Some(decoder) if lost => {
                     inbox.decoder = Some(decoder);
-                    return Err(LOST);
+                    return Err(self.error());
                 }
-                Some(decoder) => self.lead(inbox, decoder, true),
+                Some(decoder) => self.lead(inbox, decoder, Wait::Asleep),
                 // Also after a loss: the leader may be writing into a buffer of this very call.
                 None => {
                     inbox.sleepers += 1;
@@ -180,11 +186,15 @@ impl Link {
         &'a self,
         inbox: MutexGuard<'a, Inbox>,
         mut decoder: FrameDecoder,
-        wait: bool,
+        wait: Wait,
     ) -> MutexGuard<'a, Inbox> {
         drop(inbox);
         let room = decoder.missing().unwrap_or(0).max(READ_BYTES);
-        let read = self.socket.read(decoder.space(room), wait);
+        let space = decoder.space(room);
+        let read = match wait {
+            Wait::No => self.socket.read(space, wait),
+            Wait::Asleep => self.spin.read(|wait| self.socket.read(space, wait)),
+        };
         let mut inbox = self.inbox();
         match read {
             Ok(0) => self.lose(&"the node has closed it"),
@@ -226,7 +236,7 @@ impl Link {
             }
         }
         outbox.clear();
-        if self.is_lost() { Err(LOST) } else { Ok(()) }
+        if self.is_lost() { Err(self.error()) } else { Ok(()) }
     }
 
     /// The worker takes no more until it gets rid of something: reads it, unless another thread does.
@@ -238,7 +248,7 @@ impl Link {
         if !somebody_leads {
             let mut inbox = self.inbox();
             if let Some(decoder) = inbox.decoder.take() {
-                drop(self.lead(inbox, decoder, false));
+                drop(self.lead(inbox, decoder, Wait::No));
             }
         }
     }
@@ -248,18 +258,27 @@ impl Link {
         let _ = self.failed.compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire);
     }
 
+    /// A session that has ended with an error keeps it: that the connection ends too is no news.
     fn lose(&self, why: &dyn std::fmt::Display) {
-        if self.failed.swap(LOST.0, Ordering::AcqRel) != LOST.0 {
+        if self.lost.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if self.failed.compare_exchange(0, LOST.0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             crate::errors::say(format_args!(
                 "the connection to the GPU is lost ({why}); every further CUDA call fails"
             ));
-            self.socket.shut_down();
         }
+        self.socket.shut_down();
+    }
+
+    /// The error of a session that has one.
+    fn error(&self) -> CUresult {
+        CUresult(self.failed.load(Ordering::Acquire))
     }
 
     /// Unlike [`Link::check`], lets answers in after an error of the device: the worker still talks.
     fn is_lost(&self) -> bool {
-        self.failed.load(Ordering::Acquire) == LOST.0
+        self.lost.load(Ordering::Acquire)
     }
 
     /// A forked child leaves the session to its parent. Async-signal-safe.
@@ -274,6 +293,16 @@ impl Link {
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Cores that this process may run on.
+fn cores() -> usize {
+    // SAFETY: an all-zero set is a valid, empty one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes at most the set's own size.
+    let status = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
+    // SAFETY: counts the bits of a local.
+    if status == 0 { unsafe { libc::CPU_COUNT(&set) as usize } } else { 1 }
 }
 
 fn append(

@@ -7,6 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use sluice_wire::spin::Wait;
+
 /// A connected stream socket. It is never closed: the process's end closes it, and until then another thread may be
 /// inside a call on it. Only a forked child closes its copy.
 #[derive(Clone, Copy, Debug)]
@@ -60,9 +62,12 @@ impl Socket {
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Reads what is there, waiting for at least one byte unless `wait` is false. `Ok(0)` is the end of the stream.
-    pub(crate) fn read(self, into: &mut [u8], wait: bool) -> io::Result<usize> {
-        let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
+    /// Reads what is there. `Ok(0)` is the end of the stream.
+    pub(crate) fn read(self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
+        let flags = match wait {
+            Wait::No => libc::MSG_DONTWAIT,
+            Wait::Asleep => 0,
+        };
         loop {
             // SAFETY: the kernel writes at most the slice's own length.
             let read = unsafe { libc::recv(self.0, into.as_mut_ptr().cast(), into.len(), flags) };

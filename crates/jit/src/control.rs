@@ -2,7 +2,7 @@
 //!
 //! Each launch has a control word that compiled code reads at its safepoints (block starts and loop back edges).
 //! Zero lets it go on; anything else sends it into [`LaunchControl::at_safepoint`], which waits out a pause and
-//! reports a cancellation. [`Control`] sets the words of all launches of the process.
+//! reports a cancellation. [`Control`] sets the words of all launches that were made with it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,7 +14,7 @@ const CANCEL: u32 = 2;
 /// Receives what device code prints, one call per `printf` or assertion message.
 pub type Output = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
-/// Holds back or ends all device code of the process. Clones are the same control.
+/// Holds back or ends the device code of all its launches. Clones are the same control.
 #[derive(Clone, Default)]
 pub struct Control(Arc<Shared>);
 
@@ -50,6 +50,14 @@ impl Control {
         state.paused = false;
         state.each_word(|word| _ = word.fetch_and(!PAUSE, Ordering::Relaxed));
         self.0.resumed.notify_all();
+    }
+
+    /// Waits while paused.
+    pub fn wait_resumed(&self) {
+        let mut state = self.lock();
+        while state.paused && !state.cancelled {
+            state = self.0.resumed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Ends all launches, those that run and those that come later, with [`crate::FaultKind::Cancelled`].

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use sluice_cuda::{CUdevice, CUuuid};
+use sluice_jit::{Control, Executor};
 
 use crate::context::Primary;
 use crate::heap::Heap;
@@ -105,6 +106,9 @@ pub(crate) struct Device {
     pub(crate) primary: Mutex<Primary>,
     /// Handle of the pool behind `cuMemAllocAsync`, 0 before the first use.
     pub(crate) pool: Mutex<usize>,
+    pub(crate) control: Control,
+    /// Made with the first launch.
+    pub(crate) executor: OnceLock<Option<Executor>>,
 }
 
 pub(crate) struct Driver {
@@ -137,6 +141,8 @@ pub(crate) fn init() -> Result<()> {
             heap: Heap::new(device.memory),
             primary: Mutex::default(),
             pool: Mutex::default(),
+            control: Control::new(),
+            executor: OnceLock::new(),
         };
         Driver {
             devices: config.devices.into_iter().take(DEVICES_MAX).enumerate().map(device).collect(),

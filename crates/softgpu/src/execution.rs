@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sluice_jit::{Compiler, Control, Executor, LaunchControl, LaunchStats, Output};
 
-use crate::device::driver;
+use crate::device::{Device, driver};
 use crate::status::{Result, Status};
 
 /// What kernels have used so far, over all devices.
@@ -21,10 +21,10 @@ pub struct Usage {
     pub busy_time: Duration,
 }
 
-/// Pauses, resumes and cancels all device code of the process.
-pub fn control() -> &'static Control {
-    static CONTROL: OnceLock<Control> = OnceLock::new();
-    CONTROL.get_or_init(Control::new)
+/// Pauses, resumes and cancels what a device does; `None` before `cuInit`, and where there is no such device. A paused
+/// device stops device code at safepoints and begins no copies and fills.
+pub fn control(ordinal: usize) -> Option<&'static Control> {
+    Some(&driver().ok()?.devices.get(ordinal)?.control)
 }
 
 /// Says where device-side `printf` goes; standard output unless set.
@@ -32,22 +32,23 @@ pub fn set_output(output: Output) {
     *OUTPUT.lock().unwrap_or_else(PoisonError::into_inner) = Some(output);
 }
 
-/// Ends the grids that run now with `CUDA_ERROR_LAUNCH_TIMEOUT`; those that wait in their streams fall to the
-/// context's error.
-pub fn cancel_running() {
-    for (launch, _) in running_grids().iter() {
-        launch.cancel();
+/// Ends the grids that run on a device now with `CUDA_ERROR_LAUNCH_TIMEOUT`; those that wait in their streams fall to
+/// the context's error.
+pub fn cancel_running(ordinal: usize) {
+    for grid in running_grids().iter().filter(|grid| grid.device == ordinal) {
+        grid.launch.cancel();
     }
 }
 
-/// For how long the oldest running grid has been running, if one is.
-pub fn longest_running() -> Option<Duration> {
-    running_grids().iter().map(|(_, start)| start.elapsed()).max()
+/// For how long the oldest grid that runs on a device has been running, if one is.
+pub fn longest_running(ordinal: usize) -> Option<Duration> {
+    let grids = running_grids();
+    grids.iter().filter(|grid| grid.device == ordinal).map(|grid| grid.start.elapsed()).max()
 }
 
 /// What kernels have used so far.
 pub fn usage() -> Usage {
-    let now: Duration = running_grids().iter().map(|(_, start)| start.elapsed()).sum();
+    let now: Duration = running_grids().iter().map(|grid| grid.start.elapsed()).sum();
     Usage {
         launches: LAUNCHES.load(Ordering::Relaxed),
         cpu_time: Duration::from_nanos(CPU_NS.load(Ordering::Relaxed)),
@@ -56,20 +57,21 @@ pub fn usage() -> Usage {
 }
 
 static OUTPUT: Mutex<Option<Output>> = Mutex::new(None);
-static RUNNING: Mutex<Vec<(LaunchControl, Instant)>> = Mutex::new(Vec::new());
+static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 static CPU_NS: AtomicU64 = AtomicU64::new(0);
 static BUSY_NS: AtomicU64 = AtomicU64::new(0);
 
-fn running_grids() -> std::sync::MutexGuard<'static, Vec<(LaunchControl, Instant)>> {
+fn running_grids() -> std::sync::MutexGuard<'static, Vec<Running>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The threads that run blocks, started with the first launch.
-pub(crate) fn executor() -> Result<&'static Executor> {
-    static EXECUTOR: OnceLock<Option<Executor>> = OnceLock::new();
+/// The threads that run blocks of a device, started with its first launch. A paused grid keeps its threads, so devices
+/// do not share them.
+pub(crate) fn executor(device: &Device) -> Result<&Executor> {
     let threads = driver()?.threads;
-    EXECUTOR.get_or_init(|| Executor::new(threads).ok()).as_ref().ok_or(Status::OPERATING_SYSTEM)
+    let executor = device.executor.get_or_init(|| Executor::new(threads).ok());
+    executor.as_ref().ok_or(Status::OPERATING_SYSTEM)
 }
 
 /// The compiler for this machine.
@@ -79,19 +81,21 @@ pub(crate) fn compiler() -> Result<&'static Compiler> {
     compiler.as_ref().map_err(|()| Status::SYSTEM_NOT_READY)
 }
 
-/// A grid that runs now.
+/// A grid that runs now. Clones are the same grid.
+#[derive(Clone)]
 pub(crate) struct Running {
+    device: usize,
     launch: LaunchControl,
     start: Instant,
 }
 
 impl Running {
-    pub(crate) fn start() -> Self {
+    pub(crate) fn start(device: &Device) -> Self {
         let output = OUTPUT.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let launch = control().launch(Some(output.unwrap_or_else(standard_output)));
-        let start = Instant::now();
-        running_grids().push((launch.clone(), start));
-        Self { launch, start }
+        let launch = device.control.launch(Some(output.unwrap_or_else(standard_output)));
+        let running = Self { device: device.ordinal, launch, start: Instant::now() };
+        running_grids().push(running.clone());
+        running
     }
 
     pub(crate) fn control(&self) -> &LaunchControl {
@@ -101,7 +105,8 @@ impl Running {
     /// The grid has ended; a failed one has no statistics.
     pub(crate) fn finish(self, stats: Option<&LaunchStats>) {
         let mut running = running_grids();
-        if let Some(place) = running.iter().position(|(_, start)| *start == self.start) {
+        // One grid runs on a device at a time.
+        if let Some(place) = running.iter().position(|grid| grid.device == self.device) {
             running.swap_remove(place);
         }
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);

@@ -9,6 +9,7 @@ use sluice_jit::{CompiledKernel, FaultKind, LaunchConfig, LaunchError, LaunchMem
 
 use crate::address_space::{CHUNK, space};
 use crate::context::Context;
+use crate::device::driver;
 use crate::execution;
 use crate::function::Function;
 use crate::heap::map_hidden_chunks;
@@ -91,7 +92,7 @@ fn check_cooperative(function: &Arc<Function>, shape: Shape) -> Result<()> {
     let blocks = shape.grid.iter().fold(1u64, |product, &n| product.saturating_mul(u64::from(n)));
     let threads = shape.block.iter().product::<u32>();
     let each = crate::occupancy::blocks_per_multiprocessor(function, threads, shape.dynamic_shared)?;
-    let together = u64::from(each) * u64::from(execution::executor()?.threads());
+    let together = u64::from(each) * driver()?.threads as u64;
     if blocks > together { Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE) } else { Ok(()) }
 }
 
@@ -108,14 +109,14 @@ impl Launch {
             grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
             ..LaunchConfig::default()
         };
-        let executor = execution::executor()?;
+        let executor = execution::executor(context.device)?;
         let space = space()?;
         let memory = LaunchMemory {
             range: space.base()..space.base() + space.size(),
             arena: arena(executor.arena_bytes(&self.code, &config))?,
             heap: context.device_heap(),
         };
-        let running = execution::Running::start();
+        let running = execution::Running::start(context.device);
         let outcome = executor.launch(&self.code, &config, &memory, running.control());
         running.finish(outcome.as_ref().ok());
         outcome.map(drop).map_err(|error| self.failure(&error))

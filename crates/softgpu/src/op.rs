@@ -101,8 +101,14 @@ impl Op {
         match self {
             Op::Empty | Op::Await(_) | Op::AwaitValue(..) | Op::AwaitEvent(_) | Op::RecordEvent(_) => {}
             Op::Launch(launch) => return launch.run(context),
-            Op::Copy(copy) => copy.run(),
-            Op::Fill(fill) => fill.run(),
+            Op::Copy(copy) => {
+                context.device.control.wait_resumed();
+                copy.run();
+            }
+            Op::Fill(fill) => {
+                context.device.control.wait_resumed();
+                fill.run();
+            }
             Op::HostCall(HostCall { function, data }) => {
                 if let Some(function) = function {
                     // SAFETY: the program gave function and argument for this call.

@@ -52,10 +52,10 @@ fn failures_stay_in_their_context() {
     assert_eq!(host, 0);
     assert_eq!(error_of("trap", 0, nothing), CUresult::LAUNCH_FAILED);
     let end_it = || {
-        while sluice_softgpu::longest_running().is_none_or(|age| age < Duration::from_millis(1)) {
+        while sluice_softgpu::longest_running(0).is_none_or(|age| age < Duration::from_millis(1)) {
             std::thread::yield_now();
         }
-        sluice_softgpu::cancel_running();
+        sluice_softgpu::cancel_running(0);
     };
     assert_eq!(error_of("endless", 0, end_it), CUresult::LAUNCH_TIMEOUT);
 

@@ -35,6 +35,7 @@ mod generated {
 pub mod handshake;
 #[cfg(test)]
 mod sample;
+pub mod spin;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -45,6 +46,7 @@ pub use error::WireError;
 pub use extent::{product, rows};
 pub use frame::{BULK_SIZE_MAX, FRAME_SIZE_MAX, Frame, FrameDecoder, Header, Kind};
 pub use handshake::VERSION;
+pub use spin::Spin;
 pub use types::*;
 
 /// Every command and its reply, named after the driver function.

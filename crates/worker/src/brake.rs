@@ -7,12 +7,17 @@ use crate::link::Driver;
 use crate::session::make_current;
 use crate::software::SafepointBrake;
 
-/// The brake of a device of this driver.
-pub(crate) fn of(driver: &Driver, table: DriverTable, context: CUcontext) -> Box<dyn Brake> {
-    match driver {
-        Driver::Software { .. } => Box::new(SafepointBrake::new(table, context)),
+/// The brake of a device of this driver; `None` where there is no such device.
+pub(crate) fn of(
+    driver: &Driver,
+    table: DriverTable,
+    context: CUcontext,
+    ordinal: usize,
+) -> Option<Box<dyn Brake>> {
+    Some(match driver {
+        Driver::Software { .. } => Box::new(SafepointBrake::new(table, context, ordinal)?),
         Driver::Library { .. } => Box::new(Drain::new(table, context)),
-    }
+    })
 }
 
 /// A driver that finishes what it has begun.

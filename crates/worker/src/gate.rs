@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::backlog::Backlog;
 use crate::counters::CounterPage;
 use crate::link::{Link, Packet};
 
@@ -43,6 +44,7 @@ pub struct Gate {
     brake: Box<dyn Brake>,
     link: Arc<Link>,
     counters: Arc<CounterPage>,
+    backlog: Backlog,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -77,7 +79,10 @@ impl State {
 }
 
 /// Held around a driver call that gives the GPU work.
-pub struct Submission<'a>(&'a Gate);
+pub struct Submission<'a> {
+    gate: &'a Gate,
+    finished: bool,
+}
 
 impl Gate {
     /// A gate without the turn. [`Gate::watch`] has to run on a thread of its own.
@@ -93,7 +98,19 @@ impl Gate {
             charged_since: None,
             used_ns: 0,
         };
-        Gate { gpu, brake, link, counters, state: Mutex::new(state), changed: Condvar::new() }
+        let (backlog, changed) = (Backlog::default(), Condvar::new());
+        Gate { gpu, brake, link, counters, backlog, state: Mutex::new(state), changed }
+    }
+
+    /// What the device has not finished; the gate looks whenever it drains.
+    pub(crate) fn backlog(&self) -> &Backlog {
+        &self.backlog
+    }
+
+    /// Whether work that is submitted now runs at once.
+    pub(crate) fn has_turn(&self) -> bool {
+        let state = self.lock();
+        state.turn == Turn::Held && !state.recalled
     }
 
     /// Call before giving the GPU work; waits for the turn if the driver cannot be paused.
@@ -113,7 +130,7 @@ impl Gate {
             state.charged_since.get_or_insert_with(Instant::now);
         }
         drop(state);
-        Submission(self)
+        Submission { gate: self, finished: false }
     }
 
     /// The daemon gave this session the turn.
@@ -164,7 +181,9 @@ impl Gate {
             }
             let target = state.submitted;
             drop(state);
+            let mark = self.backlog.mark();
             self.brake.drain();
+            self.backlog.finished(mark);
             let mut state = self.lock();
             state.drained = target;
             // Submissions that wait for the next turn are inside, and are not work of this one.
@@ -239,12 +258,27 @@ impl Gate {
     }
 }
 
+impl Submission<'_> {
+    /// The driver call came back when its work was done.
+    pub(crate) fn finished(mut self) {
+        self.finished = true;
+    }
+}
+
 impl Drop for Submission<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let gate = self.gate;
+        let mut state = gate.lock();
         state.inside -= 1;
         state.submitted += 1;
-        self.0.changed.notify_all();
+        let was_alone = state.inside == 0 && state.submitted == state.drained + 1;
+        if self.finished && was_alone && !state.pressed && !state.recalled {
+            // Nothing is left to watch.
+            state.drained = state.submitted;
+            gate.stop_charging(&mut state);
+        } else {
+            gate.changed.notify_all();
+        }
     }
 }
 

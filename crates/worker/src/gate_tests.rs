@@ -151,3 +151,31 @@ fn a_recall_of_an_idle_holder_is_answered_at_once() {
     b.gate.recalled();
     assert_eq!(b.next(), Packet::Done { gpu: 0, used_ns: 0, more: false });
 }
+
+#[test]
+fn work_that_its_call_has_waited_for_needs_no_drain() {
+    let b = bench(true);
+    b.gate.granted();
+    // Nothing ends this drain.
+    b.driver.state.lock().unwrap().pending = 1;
+    b.gate.enter().finished();
+    b.gate.pressed();
+    let Packet::Done { used_ns, more, .. } = b.next() else { panic!("not done") };
+    assert!(used_ns > 0 && !more);
+}
+
+#[test]
+fn a_drain_empties_the_backlog() {
+    let b = bench(true);
+    b.gate.granted();
+    let submission = b.gate.enter();
+    let call = b.gate.backlog().call();
+    b.driver.submit();
+    drop(call);
+    drop(submission);
+    b.gate.pressed();
+    assert!(!b.gate.backlog().is_empty());
+    b.driver.finish_all();
+    assert!(matches!(b.next(), Packet::Done { more: false, .. }));
+    assert!(b.gate.backlog().is_empty());
+}

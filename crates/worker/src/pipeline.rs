@@ -7,7 +7,8 @@
 //!                                    +-------> outbox <------+
 //! ```
 //!
-//! The reader enters the driver only for questions that are answered at once, and only while nothing is queued.
+//! While nothing is queued, the reader itself makes the calls that are sure to return at once: questions, and on a
+//! device that has nothing to do also synchronisations and small copies. That saves a thread switch.
 //! Submitter is a part that any thread of a pool plays: it executes commands in the order of their acceptance. When it
 //! comes to a call that can block, everything before that has been submitted; it lets another thread be the submitter
 //! and makes the call itself. So no client thread blocks another's, and a waiting call costs one thread switch.
@@ -21,7 +22,7 @@ use sluice_wire::{Command, Header, Op, Target, commands, for_each_command};
 use crate::ending;
 use crate::execute::Refusal;
 use crate::generated::dispatch::dispatch;
-use crate::session::Session;
+use crate::session::{Device, Session};
 
 /// A command as received.
 pub(crate) struct Job {
@@ -63,7 +64,7 @@ impl Pipeline {
     /// Takes the next command of the log. Waits while too much is queued, which in the end makes the client wait.
     pub(crate) fn accept(self: &Arc<Self>, job: Job) {
         let mut state = self.lock();
-        if state.jobs.is_empty() && !state.has_submitter && is_quick(Op(job.header.op)) {
+        if state.jobs.is_empty() && !state.has_submitter && returns_at_once(&self.session, job.header) {
             // This is the only thread that accepts, so nothing can come in between.
             drop(state);
             return execute(&self.session, &job);
@@ -147,8 +148,7 @@ fn execute(session: &Session, job: &Job) {
     let result = session.failure().map_err(Refusal::from).and_then(|()| {
         session.enter(header)?;
         let (_, device) = session.device()?;
-        let _submission = gives_work(op).then(|| device.gate.enter());
-        dispatch(session, op, &job.payload, &mut fields)
+        call(session, device, job, &mut fields)
     });
     let sent = match result {
         Ok(()) if waits(op) => session.outbox.reply(header, CUresult::SUCCESS.0, &fields),
@@ -160,6 +160,48 @@ fn execute(session: &Session, job: &Job) {
     };
     if sent.is_err() {
         ending::client_gone();
+    }
+}
+
+/// Makes the driver call, and tells gate and backlog of the device what it means for them.
+fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> Result<(), Refusal> {
+    let op = Op(job.header.op);
+    let backlog = device.gate.backlog();
+    if !waits(op) {
+        // The gate drains once the submission ends; the call has ended by then.
+        let _submission = gives_work(op).then(|| device.gate.enter());
+        let _call = backlog.call();
+        return dispatch(session, op, &job.payload, reply);
+    }
+    let submission = gives_work(op).then(|| device.gate.enter());
+    let mark = backlog.mark();
+    dispatch(session, op, &job.payload, reply)?;
+    if op == Op::of(Fn::cuCtxSynchronize) {
+        backlog.finished(mark);
+    }
+    if let Some(submission) = submission {
+        submission.finished();
+    }
+    Ok(())
+}
+
+/// Whether a waiting command, made now, holds nobody up.
+fn returns_at_once(session: &Session, header: Header) -> bool {
+    let op = Op(header.op);
+    if is_quick(op) {
+        return true;
+    }
+    // An event may be another device's than the command's.
+    let idle = || session.devices.iter().all(|device| device.gate.backlog().is_empty());
+    match op.target() {
+        Some(Target::Driver(Fn::cuCtxSynchronize | Fn::cuStreamSynchronize | Fn::cuEventSynchronize)) => {
+            idle()
+        }
+        Some(Target::Driver(Fn::cuMemcpyDtoH_v2)) => {
+            let device = session.devices.get(usize::from(header.device));
+            device.is_some_and(|device| device.gate.has_turn()) && idle()
+        }
+        _ => false,
     }
 }
 

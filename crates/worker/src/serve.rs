@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use sluice_cuda::DriverTable;
+use sluice_cuda::{CUresult, DriverTable};
 use sluice_wire::control::{Control, SessionOpen, SessionOpened, SessionRefused};
+use sluice_wire::spin::{Spin, Wait};
 use sluice_wire::{FrameDecoder, Kind};
 
 use crate::INHERITED_FDS;
@@ -43,7 +44,9 @@ pub(crate) fn serve() -> ! {
         Ok(page) => Arc::new(page),
         Err(error) => ending::failed(&format!("the counters cannot be mapped: {error}")),
     };
-    let mut reader = Reader { client, decoder: FrameDecoder::new(), counters: Arc::clone(&counters) };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (decoder, spin) = (FrameDecoder::new(), Spin::new(cores));
+    let mut reader = Reader { client, decoder, spin, counters: Arc::clone(&counters) };
     let outbox = match reader.client.try_clone() {
         Ok(socket) => Arc::new(Outbox::new(socket, Arc::clone(&counters))),
         Err(error) => ending::failed(&format!("the client's socket cannot be shared: {error}")),
@@ -107,7 +110,8 @@ fn start_driver(start: &Start, link: &Arc<Link>, counters: &Arc<CounterPage>) ->
         let context = driver::retain_context(&table, ordinal)?;
         let snapshot = snapshot::take(&table, ordinal, memory, is_software)
             .map_err(|result| DriverError::Call { function: "device query", result })?;
-        let brake = crate::brake::of(&start.driver, table, context);
+        let brake = crate::brake::of(&start.driver, table, context, part.ordinal as usize)
+            .ok_or(DriverError::Call { function: "cuDeviceGet", result: CUresult::INVALID_DEVICE })?;
         let gate = Gate::new(place as u32, brake, Arc::clone(link), Arc::clone(counters));
         devices.push((Device { ordinal, context, memory, gate: Arc::new(gate) }, snapshot));
     }
@@ -140,7 +144,8 @@ fn run(
     let listening = Arc::clone(&link);
     ending::spawn("daemon", move || listen(&watching, &answers, &listening, client));
     if let Some(limit) = kernel_limit {
-        ending::spawn("watchdog", move || watch_kernels(limit));
+        let watched = Arc::clone(&session);
+        ending::spawn("watchdog", move || watch_kernels(&watched, limit));
     }
     let _ = link.send(&Packet::Ready);
     loop {
@@ -183,11 +188,14 @@ fn listen(session: &Session, answers: &Answers, link: &Link, client: i32) -> ! {
 }
 
 /// Looks often enough to be a tenth late at most; never returns.
-fn watch_kernels(limit: Duration) -> ! {
-    let mut watchdog = Watchdog::new(limit);
+fn watch_kernels(session: &Session, limit: Duration) -> ! {
+    let mut watchdogs: Vec<_> =
+        session.devices.iter().map(|device| Watchdog::new(device.ordinal as usize, limit)).collect();
     loop {
         std::thread::sleep((limit / 10).clamp(Duration::from_millis(1), Duration::from_millis(100)));
-        watchdog.look();
+        for (watchdog, device) in watchdogs.iter_mut().zip(&session.devices) {
+            watchdog.look(device.gate.has_turn());
+        }
     }
 }
 
@@ -201,6 +209,7 @@ fn account(session: &Session) {
 struct Reader {
     client: OwnedFd,
     decoder: FrameDecoder,
+    spin: Spin,
     counters: Arc<CounterPage>,
 }
 
@@ -250,25 +259,32 @@ impl Reader {
             self.decoder.missing().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let fd = self.client.as_raw_fd();
         let space = self.decoder.space(missing.max(READ_SIZE));
-        let got = loop {
-            // SAFETY: the pointer and length describe `space`.
-            let got = unsafe { libc::recv(fd, space.as_mut_ptr().cast(), space.len(), 0) };
-            match usize::try_from(got) {
-                Ok(got) => break got,
-                Err(_) => {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return Err(error);
-                    }
-                }
-            }
-        };
+        let got = self.spin.read(|wait| receive(fd, space, wait))?;
         if got == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.decoder.received(got);
         self.counters.bytes_in.fetch_add(got as u64, Relaxed);
         Ok(())
+    }
+}
+
+/// One read from a socket.
+fn receive(fd: i32, space: &mut [u8], wait: Wait) -> io::Result<usize> {
+    let flags = match wait {
+        Wait::No => libc::MSG_DONTWAIT,
+        Wait::Asleep => 0,
+    };
+    loop {
+        // SAFETY: the pointer and length describe `space`.
+        let got = unsafe { libc::recv(fd, space.as_mut_ptr().cast(), space.len(), flags) };
+        if let Ok(got) = usize::try_from(got) {
+            return Ok(got);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
     }
 }
 

@@ -1,10 +1,9 @@
 //! The software GPU that is linked into the worker: its cards, its brake, its watchdog.
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use sluice_cuda::{CUcontext, DriverTable};
-use sluice_softgpu::{Config, SoftDevice};
+use sluice_softgpu::{Config, Control, SoftDevice};
 
 use crate::brake::Drain;
 use crate::gate::Brake;
@@ -16,19 +15,17 @@ pub(crate) fn table(memory: &[u64]) -> DriverTable {
     sluice_softgpu::table()
 }
 
-/// How many GPUs of the lease have the turn. Device code of all cards stops and goes together, so it goes while any
-/// of them has.
-static TURNS: AtomicUsize = AtomicUsize::new(0);
-
-/// Stops device code at its safepoints.
+/// Stops device code of one card at its safepoints.
 pub(crate) struct SafepointBrake {
     drain: Drain,
-    goes: std::sync::atomic::AtomicBool,
+    control: &'static Control,
 }
 
 impl SafepointBrake {
-    pub(crate) fn new(table: DriverTable, context: CUcontext) -> SafepointBrake {
-        SafepointBrake { drain: Drain::new(table, context), goes: false.into() }
+    /// `None` where there is no such card.
+    pub(crate) fn new(table: DriverTable, context: CUcontext, ordinal: usize) -> Option<SafepointBrake> {
+        let control = sluice_softgpu::control(ordinal)?;
+        Some(SafepointBrake { drain: Drain::new(table, context), control })
     }
 }
 
@@ -38,19 +35,11 @@ impl Brake for SafepointBrake {
     }
 
     fn pause(&self) {
-        if self.goes.swap(false, SeqCst) {
-            TURNS.fetch_sub(1, SeqCst);
-        }
-        if TURNS.load(SeqCst) == 0 {
-            sluice_softgpu::control().pause();
-        }
+        self.control.pause();
     }
 
     fn resume(&self) {
-        if !self.goes.swap(true, SeqCst) {
-            TURNS.fetch_add(1, SeqCst);
-        }
-        sluice_softgpu::control().resume();
+        self.control.resume();
     }
 
     fn drain(&self) {
@@ -58,33 +47,34 @@ impl Brake for SafepointBrake {
     }
 }
 
-/// Ends kernels that run too long. What they wait for their turn does not count.
+/// Ends kernels of one card that run too long. What they wait for their turn does not count.
 pub(crate) struct Watchdog {
+    ordinal: usize,
     limit: Duration,
     looked: Instant,
     ran: Duration,
 }
 
 impl Watchdog {
-    pub(crate) fn new(limit: Duration) -> Watchdog {
-        Watchdog { limit, looked: Instant::now(), ran: Duration::ZERO }
+    pub(crate) fn new(ordinal: usize, limit: Duration) -> Watchdog {
+        Watchdog { ordinal, limit, looked: Instant::now(), ran: Duration::ZERO }
     }
 
     /// Called often enough that the time between two calls does not matter.
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn look(&mut self, has_turn: bool) {
         let passed = self.looked.elapsed();
         self.looked = Instant::now();
-        let Some(age) = sluice_softgpu::longest_running() else {
+        let Some(age) = sluice_softgpu::longest_running(self.ordinal) else {
             self.ran = Duration::ZERO;
             return;
         };
-        if TURNS.load(SeqCst) > 0 {
+        if has_turn {
             self.ran += passed;
         }
         // A kernel younger than that is another one than at the last look.
         self.ran = self.ran.min(age);
         if self.ran >= self.limit {
-            sluice_softgpu::cancel_running();
+            sluice_softgpu::cancel_running(self.ordinal);
         }
     }
 }
