@@ -33,6 +33,7 @@ mod objects;
 mod outbox;
 mod pipeline;
 pub mod probe;
+pub mod sandbox;
 mod serve;
 mod session;
 mod snapshot;

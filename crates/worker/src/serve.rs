@@ -20,6 +20,7 @@ use crate::images::Images;
 use crate::link::{Driver, GpuPart, Link, Packet, Start};
 use crate::outbox::Outbox;
 use crate::pipeline::{Job, Pipeline};
+use crate::sandbox::{self, SandboxError};
 use crate::session::{Device, Session, SessionParts};
 use crate::software::Watchdog;
 use crate::{ending, snapshot};
@@ -31,10 +32,14 @@ const ACCOUNT_EVERY_MS: i32 = 100;
 
 /// Serves one session on the inherited descriptors; never returns.
 pub(crate) fn serve() -> ! {
+    let dropped = sandbox::drop_inheritance();
     // SAFETY: the daemon put these descriptors there for us, and nothing else in this process uses them.
     let [client, link, counters] = INHERITED_FDS.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let link = Arc::new(Link::from_fd(link));
     ending::set_link(Arc::clone(&link));
+    if let Err(error) = dropped {
+        ending::failed(&format!("the worker cannot be confined: {error}"));
+    }
     let start = match link.receive::<Start>() {
         Ok(Some(start)) => start,
         Ok(None) => ending::daemon_gone(),
@@ -68,8 +73,12 @@ fn open(
     outbox: Arc<Outbox>,
     counters: Arc<CounterPage>,
 ) -> Result<(Arc<Session>, Answers), OpenError> {
-    let offers = reader.session_open()?.ranges;
     let opened = start_driver(start, link, &counters);
+    if matches!(start.driver, Driver::Software { .. }) {
+        sandbox::enter(start.cache.as_deref())?;
+    }
+    // Nothing of the client's is parsed before.
+    let offers = reader.session_open()?.ranges;
     let (table, devices) = match opened {
         Ok(opened) => opened,
         Err(error) => {
@@ -301,6 +310,8 @@ enum OpenError {
     Driver(#[from] DriverError),
     #[error("the client sent nonsense: {0}")]
     Wire(#[from] sluice_wire::WireError),
+    #[error("the worker cannot be confined: {0}")]
+    Sandbox(#[from] SandboxError),
     #[error("the client did not open it")]
     Unexpected,
     #[error("the client is gone: {0}")]

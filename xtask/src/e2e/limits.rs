@@ -1,12 +1,13 @@
 //! What a session may not do, and what it leaves behind: memory, time, addresses, killed clients.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::e2e::{Test, bare_program, expect_clean, expect_pass, start_node, tail};
+use crate::node::Node;
 
 pub(crate) const TESTS: &[Test] = &[
     ("memory limit", memory_limit),
@@ -14,6 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("illegal address", illegal_address),
     ("kernel timeout", kernel_timeout),
     ("endless kernel dies with its client", endless_kernel_dies_with_its_client),
+    ("a worker is confined", worker_is_confined),
     ("machine code only", machine_code_only),
     ("two devices", two_devices),
     ("100 kills", hundred_kills),
@@ -67,11 +69,7 @@ fn kernel_timeout() -> Result<()> {
 
 fn endless_kernel_dies_with_its_client() -> Result<()> {
     let node = start_node()?;
-    let mut client =
-        bare_program(&node, &[], "endless.py").stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-    let mut line = String::new();
-    BufReader::new(client.stdout.take().context("piped above")?).read_line(&mut line)?;
-    ensure!(line.trim() == "launched", "the program said {line:?}");
+    let mut client = start_endless(&node)?;
     let begin = Instant::now();
     client.kill()?;
     client.wait()?;
@@ -79,6 +77,48 @@ fn endless_kernel_dies_with_its_client() -> Result<()> {
     let took = begin.elapsed();
     ensure!(took < Duration::from_secs(1), "the session was gone only after {took:?}");
     expect_clean(&node)
+}
+
+/// Every thread of a worker in the middle of its session has the filters, and nothing is open that is not the session's.
+/// What the filters refuse is tested in `crates/worker/tests/sandbox.rs`.
+fn worker_is_confined() -> Result<()> {
+    let node = start_node()?;
+    let mut client = start_endless(&node)?;
+    let workers = node.workers();
+    let [worker] = workers[..] else { bail!("one session has the workers {workers:?}") };
+    let confined = confined(worker);
+    client.kill()?;
+    client.wait()?;
+    confined?;
+    expect_clean(&node)
+}
+
+fn confined(worker: u32) -> Result<()> {
+    for thread in std::fs::read_dir(format!("/proc/{worker}/task"))? {
+        let status = std::fs::read_to_string(thread?.path().join("status"))?;
+        for line in ["NoNewPrivs:\t1", "Seccomp:\t2"] {
+            ensure!(status.lines().any(|l| l == line), "no {line:?} in {status}");
+        }
+    }
+    for descriptor in std::fs::read_dir(format!("/proc/{worker}/fd"))? {
+        let path = descriptor?.path();
+        let target = std::fs::read_link(&path)?.display().to_string();
+        let number: u32 = path.file_name().and_then(|n| n.to_str()).context("a number")?.parse()?;
+        // Standard streams, and what the daemon hands down; the client's socket is there twice.
+        ensure!(number <= 6, "descriptor {number} is {target}");
+        ensure!(number <= 2 || target.starts_with("socket:") || target.starts_with("/memfd:"), "{target}");
+    }
+    Ok(())
+}
+
+/// A client whose kernel runs without end.
+fn start_endless(node: &Node) -> Result<Child> {
+    let mut client =
+        bare_program(node, &[], "endless.py").stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut line = String::new();
+    BufReader::new(client.stdout.take().context("piped above")?).read_line(&mut line)?;
+    ensure!(line.trim() == "launched", "the program said {line:?}");
+    Ok(client)
 }
 
 fn machine_code_only() -> Result<()> {
