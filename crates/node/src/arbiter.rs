@@ -479,16 +479,16 @@ impl Lease {
         self.tokens_ns.saturating_add(self.weight.real_ns(i128::from(elapsed_ns)) as i64)
     }
 
-    /// A capped lease runs again once half a quantum has flowed in, so that its turns do not shrink to nothing.
+    /// A capped lease runs again once a quantum has flowed in: each turn costs its start, and shorter ones more of them.
     fn may_run(&self, now_ns: u64, quantum_ns: u64) -> bool {
-        !self.weight.hard_cap || self.tokens_at(now_ns) >= (quantum_ns / 2) as i64
+        !self.weight.hard_cap || self.tokens_at(now_ns) >= quantum_ns as i64
     }
 
     fn runnable_at(&self, quantum_ns: u64) -> u64 {
         if !self.weight.hard_cap {
             return self.refilled_at_ns;
         }
-        let missing_ns = ((quantum_ns / 2) as i64 - self.tokens_ns).max(0) as u64;
+        let missing_ns = (quantum_ns as i64 - self.tokens_ns).max(0) as u64;
         let wait_ns = self.weight.virtual_ns(missing_ns).min(i128::from(u64::MAX / 4)) as u64;
         self.refilled_at_ns + wait_ns + 1
     }
