@@ -26,6 +26,7 @@ mod generated {
 mod graphs;
 mod host_calls;
 mod images;
+mod launch_times;
 pub mod link;
 mod memory;
 mod modules;
@@ -40,6 +41,7 @@ mod snapshot;
 mod software;
 mod staging;
 mod virtual_memory;
+mod watchdog;
 
 /// The descriptors that a worker finds open: the client's socket, the link to the daemon, the counter page.
 pub const INHERITED_FDS: [RawFd; 3] = [3, 4, 5];

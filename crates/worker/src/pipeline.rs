@@ -19,10 +19,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use sluice_cuda::{CUresult, Fn};
 use sluice_wire::{Command, Header, Op, Target, commands, for_each_command};
 
-use crate::ending;
-use crate::execute::Refusal;
+use crate::execute::{Execute, Refusal};
 use crate::generated::dispatch::dispatch;
 use crate::session::{Device, Session};
+use crate::{ending, launch_times};
 
 /// A command as received.
 pub(crate) struct Job {
@@ -171,6 +171,11 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
         // The gate drains once the submission ends; the call has ended by then.
         let _submission = gives_work(op).then(|| device.gate.enter());
         let _call = backlog.call();
+        if let Some(times) = &device.launch_times
+            && let Some(stream) = launch_times::stream_of(op, &job.payload)?
+        {
+            return times.time(session.find(stream)?, || dispatch(session, op, &job.payload, reply));
+        }
         return dispatch(session, op, &job.payload, reply);
     }
     let submission = gives_work(op).then(|| device.gate.enter());

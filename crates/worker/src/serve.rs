@@ -17,13 +17,13 @@ use crate::counters::CounterPage;
 use crate::driver::{self, DriverError};
 use crate::gate::Gate;
 use crate::images::Images;
+use crate::launch_times::LaunchTimes;
 use crate::link::{Driver, GpuPart, Link, Packet, Start};
 use crate::outbox::Outbox;
 use crate::pipeline::{Job, Pipeline};
 use crate::sandbox::{self, SandboxError};
 use crate::session::{Device, Session, SessionParts};
-use crate::software::Watchdog;
-use crate::{ending, snapshot};
+use crate::{ending, snapshot, watchdog};
 
 /// Bytes that are read from the client at a time, unless a frame is longer.
 const READ_SIZE: usize = 64 << 10;
@@ -59,10 +59,8 @@ pub(crate) fn serve() -> ! {
     let (session, answers) = open(&start, &mut reader, &link, outbox, counters).unwrap_or_else(|error| {
         ending::failed(&format!("the session cannot start: {error}"));
     });
-    // Only the software GPU can end a kernel and keep its context's error apart from other sessions.
-    let is_software = matches!(start.driver, Driver::Software { .. });
     let limit = Duration::from_millis(start.kernel_timeout_ms);
-    run(session, answers, link, reader, Some(limit).filter(|limit| is_software && !limit.is_zero()))
+    run(session, answers, link, reader, Some(limit).filter(|limit| !limit.is_zero()))
 }
 
 /// Starts the driver and greets the client.
@@ -122,7 +120,9 @@ fn start_driver(start: &Start, link: &Arc<Link>, counters: &Arc<CounterPage>) ->
         let brake = crate::brake::of(&start.driver, table, context, part.ordinal as usize)
             .ok_or(DriverError::Call { function: "cuDeviceGet", result: CUresult::INVALID_DEVICE })?;
         let gate = Gate::new(place as u32, brake, Arc::clone(link), Arc::clone(counters));
-        devices.push((Device { ordinal, context, memory, gate: Arc::new(gate) }, snapshot));
+        let needs_times = start.kernel_timeout_ms > 0 && !is_software;
+        let launch_times = needs_times.then(|| LaunchTimes::new(table));
+        devices.push((Device { ordinal, context, memory, gate: Arc::new(gate), launch_times }, snapshot));
     }
     Ok((table, devices))
 }
@@ -154,7 +154,7 @@ fn run(
     ending::spawn("daemon", move || listen(&watching, &answers, &listening, client));
     if let Some(limit) = kernel_limit {
         let watched = Arc::clone(&session);
-        ending::spawn("watchdog", move || watch_kernels(&watched, limit));
+        ending::spawn("watchdog", move || watchdog::watch(&watched, limit));
     }
     let _ = link.send(&Packet::Ready);
     loop {
@@ -192,18 +192,6 @@ fn listen(session: &Session, answers: &Answers, link: &Link, client: i32) -> ! {
             answer @ (Packet::Taken(_) | Packet::Used(_)) => answers.pass_on(answer),
             // What workers say.
             _ => {}
-        }
-    }
-}
-
-/// Looks often enough to be a tenth late at most; never returns.
-fn watch_kernels(session: &Session, limit: Duration) -> ! {
-    let mut watchdogs: Vec<_> =
-        session.devices.iter().map(|device| Watchdog::new(device.ordinal as usize, limit)).collect();
-    loop {
-        std::thread::sleep((limit / 10).clamp(Duration::from_millis(1), Duration::from_millis(100)));
-        for (watchdog, device) in watchdogs.iter_mut().zip(&session.devices) {
-            watchdog.look(device.gate.has_turn());
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::execute::Execute;
 use crate::gate::Gate;
 use crate::host_calls::HostCalls;
 use crate::images::Images;
+use crate::launch_times::LaunchTimes;
 use crate::memory::Memory;
 use crate::modules::Modules;
 use crate::objects::Objects;
@@ -49,6 +50,8 @@ pub(crate) struct Device {
     /// Of the lease, in bytes.
     pub(crate) memory: u64,
     pub(crate) gate: Arc<Gate>,
+    /// Where kernels have a limit that the driver does not keep.
+    pub(crate) launch_times: Option<LaunchTimes>,
 }
 
 /// Numbers of the streams that nobody creates (CUDA Driver API, Stream synchronization behavior).

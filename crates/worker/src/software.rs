@@ -1,7 +1,5 @@
 //! The software GPU that is linked into the worker: its cards, its brake, its watchdog.
 
-use std::time::{Duration, Instant};
-
 use sluice_cuda::{CUcontext, DriverTable};
 use sluice_softgpu::{Config, Control, SoftDevice};
 
@@ -44,37 +42,5 @@ impl Brake for SafepointBrake {
 
     fn drain(&self) {
         self.drain.drain();
-    }
-}
-
-/// Ends kernels of one card that run too long. What they wait for their turn does not count.
-pub(crate) struct Watchdog {
-    ordinal: usize,
-    limit: Duration,
-    looked: Instant,
-    ran: Duration,
-}
-
-impl Watchdog {
-    pub(crate) fn new(ordinal: usize, limit: Duration) -> Watchdog {
-        Watchdog { ordinal, limit, looked: Instant::now(), ran: Duration::ZERO }
-    }
-
-    /// Called often enough that the time between two calls does not matter.
-    pub(crate) fn look(&mut self, has_turn: bool) {
-        let passed = self.looked.elapsed();
-        self.looked = Instant::now();
-        let Some(age) = sluice_softgpu::longest_running(self.ordinal) else {
-            self.ran = Duration::ZERO;
-            return;
-        };
-        if has_turn {
-            self.ran += passed;
-        }
-        // A kernel younger than that is another one than at the last look.
-        self.ran = self.ran.min(age);
-        if self.ran >= self.limit {
-            sluice_softgpu::cancel_running(self.ordinal);
-        }
     }
 }

@@ -28,6 +28,9 @@ fn driver_by_path() -> Result<()> {
     let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", &gpus])?;
     let mut command = bare_program(&node, &["-p", "0.5"], "driver_functions.py");
     expect_pass(&mut command, "a driver by its path", LIMIT)?;
+    // It cannot end a kernel alone, so the session ends.
+    let mut command = bare_program(&node, &["--kernel-timeout", "500ms"], "endless.py");
+    expect_pass(command.env("EXPECT", "timeout"), "kernel timeout of a driver by its path", LIMIT)?;
     expect_clean(&node)
 }
 

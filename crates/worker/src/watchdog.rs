@@ -1,0 +1,84 @@
+//! Ends kernels that run for longer than the lease allows.
+//!
+//! The software GPU ends the kernel itself, and the context keeps `CUDA_ERROR_LAUNCH_TIMEOUT`. No other driver has a
+//! call for that, so there the session ends with the same error, and the process with it.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use sluice_cuda::{CUresult, Fn};
+use sluice_wire::{Header, Kind, Op};
+
+use crate::ending;
+use crate::session::{Session, make_current};
+
+/// How long a client may take to hear why its session ends.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// Looks often enough to be a tenth late at most; never returns.
+pub(crate) fn watch(session: &Arc<Session>, limit: Duration) -> ! {
+    let card = |ordinal: i32| Card::new(ordinal as usize, limit);
+    let mut cards: Vec<_> = session.devices.iter().map(|device| card(device.ordinal)).collect();
+    loop {
+        std::thread::sleep((limit / 10).clamp(Duration::from_millis(1), Duration::from_millis(100)));
+        for (card, device) in cards.iter_mut().zip(&session.devices) {
+            let Some(times) = &device.launch_times else {
+                card.look(device.gate.has_turn());
+                continue;
+            };
+            let _ = make_current(&session.table, device.context);
+            if times.longest(Instant::now()).is_some_and(|ran| ran >= limit) {
+                end(session, limit);
+            }
+        }
+    }
+}
+
+fn end(session: &Arc<Session>, limit: Duration) -> ! {
+    let (op, result) = (Op::of(Fn::cuLaunchKernel).0, CUresult::LAUNCH_TIMEOUT);
+    session.fail(result);
+    let text = format!("a kernel ran for longer than the limit of {limit:?}, so the session has ended");
+    let (said, heard) = sync_channel(1);
+    let speaker = Arc::clone(session);
+    // A client that does not listen does not keep its kernel.
+    ending::spawn("last word", move || {
+        let header = Header { kind: Kind::Sticky, device: 0, op, lane: 0, sequence: 0 };
+        let _ = speaker.outbox.sticky(header, result.0, &text);
+        let _ = said.send(());
+    });
+    let _ = heard.recv_timeout(LAST_WORD);
+    ending::failed("a kernel ran for longer than its limit")
+}
+
+/// A card of the software GPU. What its kernels wait for their turn does not count.
+struct Card {
+    ordinal: usize,
+    limit: Duration,
+    looked: Instant,
+    ran: Duration,
+}
+
+impl Card {
+    fn new(ordinal: usize, limit: Duration) -> Card {
+        Card { ordinal, limit, looked: Instant::now(), ran: Duration::ZERO }
+    }
+
+    /// Called often enough that the time between two calls does not matter.
+    fn look(&mut self, has_turn: bool) {
+        let passed = self.looked.elapsed();
+        self.looked = Instant::now();
+        let Some(age) = sluice_softgpu::longest_running(self.ordinal) else {
+            self.ran = Duration::ZERO;
+            return;
+        };
+        if has_turn {
+            self.ran += passed;
+        }
+        // A kernel younger than that is another one than at the last look.
+        self.ran = self.ran.min(age);
+        if self.ran >= self.limit {
+            sluice_softgpu::cancel_running(self.ordinal);
+        }
+    }
+}
