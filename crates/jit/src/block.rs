@@ -36,6 +36,7 @@ pub(crate) struct LaunchShape {
     pub memory_size: u64,
     pub params: *const u8,
     pub globals: *const u64,
+    pub grid_workspace: u64,
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub threads: u32,
@@ -72,6 +73,9 @@ pub(crate) struct BlockRun<'a> {
     barriers: RefCell<[Barrier; BARRIERS]>,
     warps: RefCell<Vec<Warp>>,
     live_threads: Cell<u32>,
+    /// Warps of the block that have started, the first so many, and those that have finished.
+    started: Cell<u32>,
+    finished: Cell<u32>,
 }
 
 #[derive(Clone)]
@@ -119,59 +123,67 @@ impl<'a> BlockRun<'a> {
             barriers: RefCell::default(),
             warps: RefCell::new(vec![warp; shape.warps as usize]),
             live_threads: Cell::new(0),
+            started: Cell::new(0),
+            finished: Cell::new(0),
         }
     }
 
     /// Runs blocks from `index` on, in the order of their numbers, to their end. Says how many: 1 to `count`.
-    pub(crate) fn run(&mut self, index: [u32; 3], count: u32, frames: &mut Frames) -> Result<u32, FaultKind> {
+    pub(crate) fn run(&self, index: [u32; 3], count: u32, frames: &mut Frames) -> Result<u32, FaultKind> {
+        let begun = self.begin(index, count, frames)?;
+        while !self.turn(frames)? {}
+        Ok(begun)
+    }
+
+    /// Begins to run blocks as [`BlockRun::run`] does: all but the last of them to their end, the last for a while.
+    pub(crate) fn begin(&self, index: [u32; 3], count: u32, frames: &mut Frames) -> Result<u32, FaultKind> {
         self.index.set(index);
+        self.started.set(0);
+        self.finished.set(0);
         if self.shape.code.traits.goes_on {
             return self.run_many(count, frames);
         }
         self.live_threads.set(self.shape.threads);
-        for barrier in self.barriers.get_mut() {
+        for barrier in self.barriers.borrow_mut().iter_mut() {
             if barrier.arrived != 0 {
                 *barrier = Barrier::default();
             }
         }
-        let (started, finished) = match self.shape.code.traits.has_sync {
-            false => (0, 0),
-            true => (self.shape.warps, self.run_in_phases(frames)?),
-        };
-        self.take_turns(started, finished, frames)?;
+        if self.shape.code.traits.has_sync {
+            self.started.set(self.shape.warps);
+            self.finished.set(self.run_in_phases(frames)?);
+        }
         Ok(1)
     }
 
-    /// Runs the warps of one block until all have finished; so many have started and finished before.
-    fn take_turns(&self, mut started: u32, mut finished: u32, frames: &mut Frames) -> Result<(), FaultKind> {
+    /// Gives each warp that can run a turn; says whether all have finished.
+    pub(crate) fn turn(&self, frames: &mut Frames) -> Result<bool, FaultKind> {
         let warps = self.shape.warps;
-        while finished < warps {
-            let mut progress = false;
-            for warp in 0..warps {
-                let context = self.context(warp);
-                let context = if warp == started {
-                    started += 1;
-                    let context = self.start(warp, frames);
-                    self.keep(warp, context)
-                } else if context.is_null() || !self.is_ready(context) {
-                    continue;
-                } else {
-                    context
-                };
-                progress = true;
-                let is_finished = self.resume(context)?;
-                self.park_whole(warp, context);
-                if is_finished {
-                    self.finish(warp);
-                    frames.give_back(context);
-                    finished += 1;
-                }
-            }
-            if !progress && !self.force_waiting() {
-                return Err(FaultKind::Deadlock);
+        let mut progress = self.finished.get() == warps;
+        for warp in 0..warps {
+            let context = self.context(warp);
+            let context = if warp == self.started.get() {
+                self.started.set(warp + 1);
+                let context = self.start(warp, frames);
+                self.keep(warp, context)
+            } else if context.is_null() || !self.is_ready(context) {
+                continue;
+            } else {
+                context
+            };
+            progress = true;
+            let is_finished = self.resume(context)?;
+            self.park_whole(warp, context);
+            if is_finished {
+                self.finish(warp);
+                frames.give_back(context);
+                self.finished.set(self.finished.get() + 1);
             }
         }
-        Ok(())
+        if !progress && !self.force_waiting() {
+            return Err(FaultKind::Deadlock);
+        }
+        Ok(self.finished.get() == warps)
     }
 
     /// Runs blocks whose warps do not wait for each other: the code goes from warp to warp and from block to block by
@@ -190,11 +202,13 @@ impl<'a> BlockRun<'a> {
             (*context).threads_left = 0;
             ((*context).warp_index, std::mem::take(&mut (*context).blocks_left))
         };
+        self.started.set(warp + 1);
+        self.finished.set(warp);
         if outcome? {
             frames.give_back(context);
+            self.finished.set(warp + 1);
         } else {
             self.keep(warp, context);
-            self.take_turns(warp + 1, warp, frames)?;
         }
         Ok(count - blocks_left)
     }
@@ -359,6 +373,7 @@ impl<'a> BlockRun<'a> {
             header.local_stride = u64::from(shape.local_bytes);
             header.params = shape.params;
             header.globals = shape.globals;
+            header.grid_workspace = shape.grid_workspace;
             header.warps = shape.warps;
             let first = shape.threads.min(shape.code.traits.lanes);
             header.first_members = u32::MAX >> (u32::BITS - first);

@@ -14,6 +14,9 @@ pub struct LaunchConfig<'a> {
     pub block: [u32; 3],
     /// Blocks per cluster in x, y, z; `[1, 1, 1]` without clusters.
     pub cluster: [u32; 3],
+    /// Whether all blocks are there at the same time, so that they may wait for each other (`grid.sync()`). Each then
+    /// has memory of its own in the arena.
+    pub cooperative: bool,
     /// Bytes of shared memory beyond the kernel's static ones.
     pub dynamic_shared_bytes: u32,
     /// The parameter buffer, laid out as the kernel declares its parameters.
@@ -46,6 +49,7 @@ impl Default for LaunchConfig<'_> {
             grid: [1; 3],
             block: [1; 3],
             cluster: [1; 3],
+            cooperative: false,
             dynamic_shared_bytes: 0,
             params: &[],
             globals: &[],

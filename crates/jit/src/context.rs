@@ -28,6 +28,8 @@ pub(crate) struct WarpContext {
     pub local_stride: u64,
     pub params: *const u8,
     pub globals: *const u64,
+    /// Where the blocks of a cooperative launch meet; 0 without.
+    pub grid_workspace: u64,
     /// The warp that has its turn when this one stops; null for none.
     pub next: *mut WarpContext,
     /// Lanes that exist and have not exited.

@@ -23,6 +23,9 @@ use crate::signal::{self, Guard};
 /// Blocks that a thread takes at a time.
 const BLOCKS_TAKEN_MAX: u64 = 64;
 
+/// Where blocks of a cooperative launch count themselves: as long as the alignment of what follows.
+const GRID_WORKSPACE_BYTES: u64 = ARENA_ALIGN;
+
 /// Alignment of what is placed in an arena.
 const ARENA_ALIGN: u64 = 256;
 
@@ -68,7 +71,8 @@ impl Executor {
     /// Bytes of arena that a launch needs.
     pub fn arena_bytes(&self, kernel: &CompiledKernel, config: &LaunchConfig<'_>) -> u64 {
         let layout = ArenaLayout::new(kernel, config, self.threads);
-        layout.params_bytes + layout.block_bytes * self.participants(config)
+        let blocks = if config.cooperative { config.blocks() } else { self.participants(config) };
+        layout.blocks_offset.saturating_add(layout.block_bytes.saturating_mul(blocks))
     }
 
     fn participants(&self, config: &LaunchConfig<'_>) -> u64 {
@@ -92,6 +96,11 @@ impl Executor {
             params.copy_from_nonoverlapping(config.params.as_ptr(), config.params.len());
             params.cast_const()
         };
+        let grid_workspace = if config.cooperative { memory.arena.start + layout.params_bytes } else { 0 };
+        if config.cooperative {
+            // SAFETY: as above; the layout has this place behind the parameters.
+            unsafe { (grid_workspace as *mut u8).write_bytes(0, GRID_WORKSPACE_BYTES as usize) };
+        }
         let threads = config.block_threads() as u32;
         let shape = LaunchShape {
             code,
@@ -99,6 +108,7 @@ impl Executor {
             memory_size: memory.range.end - memory.range.start,
             params,
             globals: config.globals.as_ptr(),
+            grid_workspace,
             grid: config.grid,
             block: config.block,
             threads,
@@ -295,7 +305,10 @@ impl Work<'_> {
         });
         // SAFETY: the guard stays in place until it is taken back below.
         unsafe { signal::guard_thread(guard.as_ptr()) };
-        let (completed, fault) = self.run_blocks(participant, guard.as_ptr());
+        let (completed, fault) = match self.shape.grid_workspace {
+            0 => self.run_blocks(participant, guard.as_ptr()),
+            _ => self.run_together(participant, guard.as_ptr()),
+        };
         // SAFETY: null is always valid.
         unsafe { signal::guard_thread(std::ptr::null_mut()) };
         self.completed.fetch_add(completed, Ordering::Relaxed);
@@ -306,8 +319,8 @@ impl Work<'_> {
     }
 
     fn run_blocks(&self, participant: u32, guard: *mut Guard) -> (u64, Option<Fault>) {
-        let memory = self.layout.block(self.memory.arena.start, participant);
-        let mut run = BlockRun::new(&self.shape, self.control, self.memory.heap, memory, guard);
+        let memory = self.layout.block(self.memory.arena.start, participant.into(), participant);
+        let run = BlockRun::new(&self.shape, self.control, self.memory.heap, memory, guard);
         let mut frames = Frames::default();
         let (mut completed, mut taken) = (0, 0..0);
         loop {
@@ -327,6 +340,50 @@ impl Work<'_> {
                     completed += u64::from(done);
                 }
                 Err(kind) => return (completed, Some(Fault { kind, block: Some(run.index()) })),
+            }
+        }
+    }
+
+    /// Runs blocks that may wait for each other: takes one after the other, and gives those that are not at their end
+    /// a turn each.
+    fn run_together(&self, participant: u32, guard: *mut Guard) -> (u64, Option<Fault>) {
+        // Warps have the address of their block's run, so it stays in its place.
+        let mut residents: Vec<Box<(BlockRun<'_>, Frames)>> = Vec::new();
+        let mut completed = 0;
+        loop {
+            if !self.control.at_safepoint() {
+                return (completed, Some(Fault { kind: FaultKind::Cancelled, block: None }));
+            }
+            let next = self.next.fetch_add(1, Ordering::Relaxed);
+            if next < self.blocks {
+                let memory = self.layout.block(self.memory.arena.start, next, participant);
+                let run = BlockRun::new(&self.shape, self.control, self.memory.heap, memory, guard);
+                let mut resident = Box::new((run, Frames::default()));
+                let (run, frames) = &mut *resident;
+                if let Err(kind) = run.begin(self.block_index(next), 1, frames) {
+                    return (completed, Some(Fault { kind, block: Some(run.index()) }));
+                }
+                residents.push(resident);
+            } else if residents.is_empty() {
+                return (completed, None);
+            }
+            let mut fault = None;
+            residents.retain_mut(|resident| {
+                let (run, frames) = &mut **resident;
+                let turn = if fault.is_none() { run.turn(frames) } else { Ok(false) };
+                match turn {
+                    Ok(is_finished) => {
+                        completed += u64::from(is_finished);
+                        !is_finished
+                    }
+                    Err(kind) => {
+                        fault = Some(Fault { kind, block: Some(run.index()) });
+                        true
+                    }
+                }
+            });
+            if fault.is_some() {
+                return (completed, fault);
             }
         }
     }
@@ -364,10 +421,12 @@ impl Work<'_> {
     }
 }
 
-/// Where things are in an arena: the parameters, then per participating thread shared and local memory.
+/// Where things are in an arena: the parameters, the grid's workspace, then shared and local memory for each thread of
+/// the executor that takes part, or for each block of a cooperative launch.
 #[derive(Clone, Copy)]
 struct ArenaLayout {
     params_bytes: u64,
+    blocks_offset: u64,
     shared_bytes: u32,
     local_offset: u64,
     block_bytes: u64,
@@ -381,11 +440,13 @@ impl ArenaLayout {
         let local_offset = u64::from(shared_bytes).next_multiple_of(ARENA_ALIGN);
         let threads = config.block_threads().min(u64::from(LaunchConfig::BLOCK_THREADS_MAX));
         let local = (threads * u64::from(kernel.local_bytes())).next_multiple_of(ARENA_ALIGN);
-        ArenaLayout { params_bytes, shared_bytes, local_offset, block_bytes: local_offset + local, sms }
+        let blocks_offset = params_bytes + GRID_WORKSPACE_BYTES;
+        let block_bytes = local_offset + local;
+        ArenaLayout { params_bytes, blocks_offset, shared_bytes, local_offset, block_bytes, sms }
     }
 
-    fn block(&self, arena: u64, participant: u32) -> BlockMemory {
-        let shared = arena + self.params_bytes + u64::from(participant) * self.block_bytes;
+    fn block(&self, arena: u64, place: u64, participant: u32) -> BlockMemory {
+        let shared = arena + self.blocks_offset + place * self.block_bytes;
         BlockMemory { shared, local: shared + self.local_offset, sm_id: participant, sms: self.sms }
     }
 }

@@ -38,7 +38,7 @@ fn check_text(seed: u64, text: &str) -> Result<(), String> {
         values(Type::U32, 8),
     ];
     let block = [[64, 1, 1], [32, 2, 1], [8, 8, 1], [16, 2, 2]][(seed % 4) as usize];
-    let launch = Launch { grid: [BLOCKS, 1, 1], block, shared_bytes: 0, args };
+    let launch = Launch { grid: [BLOCKS, 1, 1], block, cooperative: false, shared_bytes: 0, args };
     let expected = program.interpret(&launch, 0).map_err(|fault| format!("interpreter: {fault}"))?;
     let mut outcomes = Vec::new();
     let second =

@@ -14,6 +14,7 @@ pub struct Run {
     grid: [u32; 3],
     /// Each is tried.
     blocks: Vec<[u32; 3]>,
+    cooperative: bool,
     shared_bytes: u32,
     interpreted: bool,
     params: Vec<Param>,
@@ -79,6 +80,7 @@ impl Run {
             entry: String::new(),
             grid: [1; 3],
             blocks: Vec::new(),
+            cooperative: false,
             shared_bytes: 0,
             interpreted: true,
             params: Vec::new(),
@@ -94,6 +96,7 @@ impl Run {
                 Some(("block", value)) => run.blocks.push(axes(value)?),
                 Some(("shared", value)) => run.shared_bytes = number(value)?,
                 Some(("interp", "no")) => run.interpreted = false,
+                Some(("cooperative", "yes")) => run.cooperative = true,
                 None if in_blocks => run.blocks.push(axes(word)?),
                 _ => return Err(format!("{word} in a run: line")),
             }
@@ -186,7 +189,8 @@ impl Run {
             let bytes = to_bytes(param.ty, &param.before);
             if param.shape == Shape::Buffer { Arg::Buffer(bytes) } else { Arg::Value(bytes) }
         });
-        let launch = Launch { grid: self.grid, block, shared_bytes: self.shared_bytes, args: args.collect() };
+        let (cooperative, shared_bytes) = (self.cooperative, self.shared_bytes);
+        let launch = Launch { grid: self.grid, block, cooperative, shared_bytes, args: args.collect() };
         let mut agreed = None;
         for seed in if self.interpreted { 0..3 } else { 0..0 } {
             let outcome = program.interpret(&launch, seed);

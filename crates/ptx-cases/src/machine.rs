@@ -29,6 +29,8 @@ pub struct Program {
 pub struct Launch {
     pub grid: [u32; 3],
     pub block: [u32; 3],
+    /// Whether blocks may wait for each other.
+    pub cooperative: bool,
     pub shared_bytes: u32,
     pub args: Vec<Arg>,
 }
@@ -144,6 +146,7 @@ impl Program {
         let config = LaunchConfig {
             grid: launch.grid,
             block: launch.block,
+            cooperative: launch.cooperative,
             dynamic_shared_bytes: launch.shared_bytes,
             params: &placed.params,
             globals: &placed.globals,

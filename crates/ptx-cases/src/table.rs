@@ -184,7 +184,13 @@ impl Table {
             let empty = Arg::Buffer(vec![0; rows * memory_type(column.ty).bytes() as usize]);
             std::iter::repeat_n(empty, 1 + usize::from(twice))
         });
-        Launch { grid: [1; 3], block: [1; 3], shared_bytes: 0, args: inputs.chain(outputs).collect() }
+        Launch {
+            grid: [1; 3],
+            block: [1; 3],
+            cooperative: false,
+            shared_bytes: 0,
+            args: inputs.chain(outputs).collect(),
+        }
     }
 
     fn compare(&self, outcome: Outcome, rows: usize) -> Result<(), String> {

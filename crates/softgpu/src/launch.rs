@@ -26,6 +26,8 @@ pub(crate) const SHARED_OPT_IN: u32 = 99 << 10;
 pub(crate) const SHARED_PER_MULTIPROCESSOR: u32 = 100 << 10;
 /// Of those, bytes that each block costs beyond what it asks for.
 pub(crate) const SHARED_RESERVED: u32 = 1 << 10;
+/// Blocks of a cooperative launch for each multiprocessor.
+const COOPERATIVE_BLOCKS_MAX: u32 = 32;
 /// Bytes of parameters a kernel may have (PTX ISA, Kernel Function Parameters).
 pub(crate) const PARAMS_MAX: u64 = 32764;
 
@@ -87,12 +89,14 @@ fn check_shape(function: &Function, shape: Shape) -> Result<()> {
     }
 }
 
-/// All blocks of a cooperative launch must be there at the same time: one per thread of the executor.
+/// All blocks of a cooperative launch are there at the same time, each with memory of its own. A thread of the executor runs
+/// several in turns, so more of them are allowed than occupancy says run at once: programs made for a large device
+/// need not fit a small machine.
 fn check_cooperative(function: &Arc<Function>, shape: Shape) -> Result<()> {
     let blocks = shape.grid.iter().fold(1u64, |product, &n| product.saturating_mul(u64::from(n)));
     let threads = shape.block.iter().product::<u32>();
     let each = crate::occupancy::blocks_per_multiprocessor(function, threads, shape.dynamic_shared)?;
-    let together = u64::from(each) * driver()?.threads as u64;
+    let together = u64::from(each * COOPERATIVE_BLOCKS_MAX) * driver()?.threads as u64;
     if blocks > together { Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE) } else { Ok(()) }
 }
 
@@ -103,6 +107,7 @@ impl Launch {
         let config = LaunchConfig {
             grid: self.shape.grid,
             block: self.shape.block,
+            cooperative: self.shape.cooperative,
             dynamic_shared_bytes: self.shape.dynamic_shared,
             params: &self.params,
             globals: &self.globals,

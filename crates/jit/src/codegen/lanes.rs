@@ -454,6 +454,9 @@ impl Emitter<'_> {
             SpecialRegister::GlobalTimer => {
                 return self.call(runtime::global_timer as *const (), &[], Some(types::I64));
             }
+            // Where cooperative groups look for the grid's workspace: the high and the low half of its address.
+            SpecialRegister::EnvReg(1) => offset_of!(WarpContext, grid_workspace) + 4,
+            SpecialRegister::EnvReg(2) => offset_of!(WarpContext, grid_workspace),
             SpecialRegister::EnvReg(_) => return self.b.ins().iconst(types::I32, 0),
         };
         self.field(types::I32, offset)
