@@ -136,6 +136,12 @@ impl Node {
             && self.gpus().iter().all(|gpu| *gpu == self.whole_gpu())
     }
 
+    /// The node as it would be without a placement that is on it.
+    pub(crate) fn without(mut self, placement: &Placement) -> Option<Node> {
+        self.add(placement)?;
+        Some(self)
+    }
+
     fn whole_gpu(&self) -> Gpu {
         Gpu { milli: WHOLE_GPU_MILLI, memory_mib: self.spec.gpu_memory_mib }
     }

@@ -114,12 +114,16 @@ pub fn fit(node: &Node, request: &Request) -> Result<(), Misfit> {
     if node.free_memory_mib() < request.memory_mib {
         return Err(Misfit::Memory);
     }
-    let wanted = usize::from(request.gpus);
-    let with_compute = node.gpus().iter().filter(|gpu| gpu.milli >= request.gpu_milli);
-    if with_compute.clone().count() < wanted {
+    let (mut with_compute, mut with_both) = (0, 0);
+    for gpu in node.gpus() {
+        let compute = gpu.milli >= request.gpu_milli;
+        with_compute += u8::from(compute);
+        with_both += u8::from(compute && gpu.memory_mib >= request.gpu_memory_mib);
+    }
+    if with_compute < request.gpus {
         return Err(Misfit::GpuCompute);
     }
-    if with_compute.filter(|gpu| gpu.memory_mib >= request.gpu_memory_mib).count() < wanted {
+    if with_both < request.gpus {
         return Err(Misfit::GpuMemory);
     }
     Ok(())

@@ -23,8 +23,8 @@ pub struct Fragmentation {
     levels: Vec<u16>,
     /// Distinct amounts of CPU that typical requests ask for, ascending.
     cpu_milli: Vec<u32>,
-    /// Requests that fit, by the GPUs with room for the level: `[model][amounts of CPU that are free][level]`.
-    fitting: Vec<[u32; GPUS_PER_NODE_MAX + 1]>,
+    /// `[model][amounts of CPU that are free][level]`.
+    fitting: Vec<Fitting>,
 }
 
 impl Fragmentation {
@@ -70,29 +70,36 @@ impl Fragmentation {
         (model.index() * (self.cpu_milli.len() + 1) + cpu) * self.levels.len()
     }
 
-    /// The fragmentation of a node with so much free, times the number of typical requests.
-    fn amount(&self, room: &Room) -> u64 {
-        let cpu = self.cpu_milli.partition_point(|&cpu| cpu <= room.cpu_milli);
-        let row = self.row(room.model, cpu);
+    /// Typical requests that fit a node with so much CPU free, by level and by the GPUs with room for it.
+    fn fitting(&self, model: ModelId, cpu_milli: u32) -> &[Fitting] {
+        let cpu = self.cpu_milli.partition_point(|&cpu| cpu <= cpu_milli);
+        &self.fitting[self.row(model, cpu)..][..self.levels.len()]
+    }
+
+    /// The fragmentation of a node whose GPUs have so much free, times the number of typical requests.
+    fn amount(&self, fitting: &[Fitting], free: &[u16]) -> u64 {
         let mut gpus = [0; GPUS_PER_NODE_MAX];
-        let gpus = &mut gpus[..room.gpus().len()];
-        gpus.copy_from_slice(room.gpus());
+        let gpus = &mut gpus[..free.len()];
+        gpus.copy_from_slice(free);
         gpus.sort_unstable_by_key(|&milli| std::cmp::Reverse(milli));
         // From the largest level down, more and more GPUs have room for it.
         let (mut with_room, mut milli_with_room, mut useful) = (0, 0, 0);
-        for (level, fitting) in self.fitting[row..][..self.levels.len()].iter().enumerate().rev() {
+        for (level, fitting) in fitting.iter().enumerate().rev() {
             while with_room < gpus.len() && gpus[with_room] >= self.levels[level] {
                 milli_with_room += u64::from(gpus[with_room]);
                 with_room += 1;
             }
             useful += u64::from(fitting[with_room]) * milli_with_room;
         }
-        self.requests * u64::from(room.gpu_milli()) - useful
+        let total: u64 = free.iter().map(|&milli| u64::from(milli)).sum();
+        self.requests * total - useful
     }
 
     pub(crate) fn choose(&self, node: &Node, request: &Request) -> Choice {
-        let before = self.amount(&Room::of(node));
-        choose_gpus(node, request, |room| self.score(before, self.amount(room)))
+        let room = Room::of(node);
+        let before = self.amount(self.fitting(room.model, room.cpu_milli), room.gpus());
+        let fitting = self.fitting(room.model, room.cpu_milli - request.cpu_milli);
+        choose_gpus(node, request, |gpus| self.score(before, self.amount(fitting, gpus)))
     }
 
     /// 0 to 100: the sigmoid of the fragmentation taken away, in GPUs.
@@ -102,6 +109,9 @@ impl Fragmentation {
         (100.0 / (1.0 + (-gain).exp())) as u32
     }
 }
+
+/// Typical requests that fit, by the number of GPUs with room for them.
+type Fitting = [u32; GPUS_PER_NODE_MAX + 1];
 
 /// What makes requests typical; memory does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

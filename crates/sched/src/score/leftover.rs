@@ -7,7 +7,7 @@
 
 use crate::score::Choice;
 use crate::score::room::{Room, choose_gpus};
-use crate::{GPUS_PER_NODE_MAX, MODELS_MAX, Node, NodeSpec, Request, WHOLE_GPU_MILLI};
+use crate::{GPUS_PER_NODE_MAX, MODELS_MAX, ModelId, Node, NodeSpec, Request, WHOLE_GPU_MILLI};
 
 /// Shares that a GPU's room is told apart by, and amounts of CPU, of a node and per free GPU of it: quantiles of what the
 /// history asks for.
@@ -72,7 +72,7 @@ impl States {
     /// The state of each GPU with free compute: its index on the node, the state, and the compute.
     pub(crate) fn of(&self, node: &Node, mut each: impl FnMut(usize, usize, u16)) {
         let room = Room::of(node);
-        let row = self.row(&room);
+        let row = self.row(room.model, room.cpu_milli, room.gpu_milli);
         let whole = room.gpus().iter().filter(|&&milli| milli == WHOLE_GPU_MILLI).count();
         for (gpu, &milli) in room.gpus().iter().enumerate().filter(|&(_, &milli)| milli > 0) {
             let column = if milli == WHOLE_GPU_MILLI { self.whole(whole) } else { self.fraction(milli) };
@@ -89,9 +89,9 @@ impl States {
     }
 
     /// The first of the states that differ only in the room on the GPU.
-    fn row(&self, room: &Room) -> usize {
-        let cpu_per_gpu = bucket(&self.cpu_per_gpu, per_gpu(room.cpu_milli, room.gpu_milli().into()));
-        self.index(self.model[room.model.index()].into(), cpu_per_gpu, bucket(&self.cpu, room.cpu_milli))
+    fn row(&self, model: ModelId, cpu_milli: u32, gpu_milli: u32) -> usize {
+        let cpu_per_gpu = bucket(&self.cpu_per_gpu, per_gpu(cpu_milli, gpu_milli.into()));
+        self.index(self.model[model.index()].into(), cpu_per_gpu, bucket(&self.cpu, cpu_milli))
     }
 
     fn fraction(&self, milli: u16) -> usize {
@@ -212,18 +212,27 @@ pub struct Leftover {
 
 impl Leftover {
     pub(crate) fn choose(&self, node: &Node, request: &Request) -> Choice {
-        let before = self.amount(&Room::of(node));
-        choose_gpus(node, request, |room| {
-            let fall = (before - self.amount(room)).div_euclid(STEP_MILLI * i64::from(u16::MAX));
+        let room = Room::of(node);
+        let Room { model, cpu_milli, gpu_milli, .. } = room;
+        let before = self.amount(self.shares(model, cpu_milli, gpu_milli), room.gpus());
+        // All ways to place the request leave the node with the same CPU and the same GPU compute in all.
+        let left_milli = gpu_milli - request.total_gpu_milli() as u32;
+        let shares = self.shares(model, cpu_milli - request.cpu_milli, left_milli);
+        choose_gpus(node, request, |gpus| {
+            let fall = (before - self.amount(shares, gpus)).div_euclid(STEP_MILLI * i64::from(u16::MAX));
             (NEUTRAL_SCORE + fall).max(0) as u32
         })
     }
 
+    /// The shares left over by the room on the GPU, for a node with this much free.
+    fn shares(&self, model: ModelId, cpu_milli: u32, gpu_milli: u32) -> &[u16] {
+        &self.share[self.states.row(model, cpu_milli, gpu_milli)..][..self.states.rooms]
+    }
+
     /// Compute that will be left over, in thousandths of a GPU times `u16::MAX`.
-    fn amount(&self, room: &Room) -> i64 {
-        let share = &self.share[self.states.row(room)..][..self.states.rooms];
+    fn amount(&self, share: &[u16], gpus: &[u16]) -> i64 {
         let (mut whole, mut amount) = (0, 0);
-        for &milli in room.gpus() {
+        for &milli in gpus {
             if milli == WHOLE_GPU_MILLI {
                 whole += 1;
             } else {

@@ -4,11 +4,13 @@ use crate::score::Choice;
 use crate::score::fit::{first_gpus, fitting_gpus, tightest_gpus};
 use crate::{GPUS_PER_NODE_MAX, GpuSet, ModelId, Node, Request, WHOLE_GPU_MILLI};
 
-/// What is free on a node, or would be after a placement.
-#[derive(Debug, Clone)]
+/// What is free on a node.
+#[derive(Debug)]
 pub(crate) struct Room {
     pub(crate) model: ModelId,
     pub(crate) cpu_milli: u32,
+    /// Of all GPUs together.
+    pub(crate) gpu_milli: u32,
     gpus: [u16; GPUS_PER_NODE_MAX],
     gpu_count: usize,
 }
@@ -22,6 +24,7 @@ impl Room {
         Room {
             model: node.spec().model,
             cpu_milli: node.free_cpu_milli(),
+            gpu_milli: gpus.iter().map(|&milli| u32::from(milli)).sum(),
             gpus,
             gpu_count: node.gpus().len(),
         }
@@ -31,20 +34,15 @@ impl Room {
     pub(crate) fn gpus(&self) -> &[u16] {
         &self.gpus[..self.gpu_count]
     }
-
-    pub(crate) fn gpu_milli(&self) -> u32 {
-        self.gpus().iter().map(|&milli| u32::from(milli)).sum()
-    }
 }
 
-/// The GPUs with the highest score, the first of equal ones, for a policy that values what would be left. A request for a
+/// The GPUs with the highest score, the first of equal ones; `score` is told what would be free of each GPU. A request for a
 /// share of one GPU tries each; several GPUs are the tightest ones that fit. The request fits the node.
-pub(crate) fn choose_gpus(node: &Node, request: &Request, score: impl Fn(&Room) -> u32) -> Choice {
+pub(crate) fn choose_gpus(node: &Node, request: &Request, score: impl Fn(&[u16]) -> u32) -> Choice {
     let mut room = Room::of(node);
-    room.cpu_milli -= request.cpu_milli;
     let mut taking = |gpus: GpuSet| {
         gpus.iter().for_each(|gpu| room.gpus[gpu] -= request.gpu_milli);
-        let score = score(&room);
+        let score = score(room.gpus());
         gpus.iter().for_each(|gpu| room.gpus[gpu] += request.gpu_milli);
         Choice { score, gpus }
     };
