@@ -88,7 +88,7 @@ fn migration(list: &str, nodes: &[NodeSpec], pods: &[Request], seeds: &[u64]) {
     let mut random = Random::new(HISTORY_SEED);
     let history: Vec<Request> = pods.iter().map(|_| pods[random.below(pods.len())]).collect();
     let learned = learn(nodes, &history);
-    for (name, policy) in [("BestFit", Policy::BestFit), ("FGD", fgd(pods)), ("learned", learned)] {
+    for (name, policy) in [("BestFit", Policy::BestFit), ("FGD", fgd(pods)), ("sluice", learned)] {
         let run = |limits| {
             let outcomes: Vec<Fill> = seeds
                 .iter()
@@ -109,8 +109,7 @@ fn migration(list: &str, nodes: &[NodeSpec], pods: &[Request], seeds: &[u64]) {
 /// comes, again and again. Pods that do not fit cost time and are not counted.
 fn speed(list: &str, nodes: &[NodeSpec], pods: &[Request], seed: u64) {
     let order = arrivals(nodes, pods, seed);
-    for (name, policy) in [("BestFit", Policy::BestFit), ("FGD", fgd(pods)), ("learned", learn(nodes, pods))]
-    {
+    for (name, policy) in [("BestFit", Policy::BestFit), ("FGD", fgd(pods)), ("sluice", learn(nodes, pods))] {
         let (filling, churning): (Vec<f64>, Vec<f64>) =
             (0..5).map(|_| placements_per_second(nodes, &order, policy.clone(), seed)).unzip();
         println!("| {list} | {name} | {} | {} |", median(filling), median(churning));
