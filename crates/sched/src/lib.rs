@@ -9,6 +9,8 @@
 //!                 └───▶ Unplaced: how many nodes failed which filter
 //! ```
 //!
+//! [`queues`] decides whose request is placed next and who gives way: fair share, quotas, priorities, gangs, topology.
+//!
 //! A [`Trial`] allocates and releases on a cluster and takes everything back unless it is committed: preemption and
 //! consolidation search with it.
 
@@ -23,6 +25,8 @@ mod relocate;
 mod request;
 mod score;
 mod trial;
+
+pub mod queues;
 
 pub use cluster::{Cluster, ClusterError, DomainId, Gpu, GpuSet, Node, NodeId, NodeSpec, Placement, Usage};
 pub use fit::{Misfit, Unplaced, fit};

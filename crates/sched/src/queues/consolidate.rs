@@ -1,0 +1,231 @@
+//! Moving work together so that a job fits: nothing is evicted that is not placed again at once.
+
+use super::candidates::{could_fit, weight};
+use super::gang::{Placed, slots_on};
+use super::job::JobId;
+use super::pending::ClassId;
+use super::rights::{Right, Taker};
+use super::room::Room;
+use super::scheduler::Scheduler;
+use super::tree::QueueId;
+use super::why::{Action, Bound, No};
+use crate::{NodeId, Placement, WHOLE_GPU_MILLI};
+
+/// A task that left its place, and where it is now.
+struct Moved {
+    job: JobId,
+    task: u32,
+    from: Placement,
+    to: Placement,
+}
+
+impl Scheduler {
+    pub(super) fn try_consolidate(&mut self, queue: QueueId, id: ClassId) -> bool {
+        let Some(waiting) = self.pending[queue.index()].get(id) else { return false };
+        let (class, Some(&job)) = (waiting.class, waiting.jobs.first()) else { return false };
+        // Work that was bound since it was tried may have used up what its queue may use.
+        if self.may_use(queue, &class).is_err() {
+            return false;
+        }
+        let releases = self.releases.end();
+        let taker = Taker { job, queue, class, right: Right::Priority };
+        let result = if self.config.consolidate { self.consolidate(&taker) } else { Err(No::Disabled) };
+        match result {
+            Ok(placed) => {
+                self.bind(job, placed, Bound::Consolidated);
+                true
+            }
+            Err(no) => {
+                if let Some(waiting) = self.pending[queue.index()].get_mut(id) {
+                    waiting.not_consolidated_at = (no != No::Deferred).then_some(releases);
+                    waiting.why.consolidation = Some(no);
+                }
+                false
+            }
+        }
+    }
+
+    fn consolidate(&mut self, taker: &Taker) -> Result<Placed, No> {
+        let (needs, fit) = (taker.class.needs, self.fit_if_gathered(taker));
+        if fit < needs {
+            return Err(No::FreeTooLittle { needs, fit });
+        }
+        self.count_search()?;
+        let mut tries = self.config.search_nodes_max;
+        for scope in self.scopes(taker) {
+            let (mut moved, mut placed) = (Vec::new(), Placed::new());
+            if self.move_together(taker, &scope, &mut tries, &mut moved, &mut placed) {
+                self.tell_moves(taker.job, moved);
+                return Ok(placed);
+            }
+            self.undo(taker.job, placed);
+            self.move_back(&mut moved, 0);
+        }
+        let tried = self.config.search_nodes_max;
+        Err(if tries == 0 { No::NodesBound { tried } } else { No::NowhereElse })
+    }
+
+    /// How many tasks would fit if all that is free were in one place, at most: moving work makes no more.
+    fn fit_if_gathered(&self, taker: &Taker) -> u32 {
+        let (usage, request) = (self.cluster.usage(), &taker.class.request);
+        let gpu_milli = u64::from(usage.gpus) * u64::from(WHOLE_GPU_MILLI);
+        let fit = [
+            (gpu_milli - usage.gpu_milli_used).checked_div(request.total_gpu_milli()),
+            (usage.cpu_milli - usage.cpu_milli_used).checked_div(request.cpu_milli.into()),
+            (usage.memory_mib - usage.memory_mib_used).checked_div(request.memory_mib.into()),
+        ];
+        let fit = fit.into_iter().flatten().min().unwrap_or(u64::MAX);
+        fit.min(taker.class.needs.into()) as u32
+    }
+
+    /// Puts the job's tasks one after another, each where there is room or where moving others makes some.
+    fn move_together(
+        &mut self,
+        taker: &Taker,
+        scope: &[NodeId],
+        tries: &mut u32,
+        moved: &mut Vec<Moved>,
+        placed: &mut Placed,
+    ) -> bool {
+        let request = taker.class.request;
+        while (placed.len() as u32) < taker.class.needs {
+            if let Ok(placement) = self.placer.place_among(&self.cluster, &request, scope.iter().copied()) {
+                self.put_next(taker.job, placement, placed);
+                continue;
+            }
+            let mut nodes = self.cheapest_to_clear(taker, scope);
+            let cleared = loop {
+                if nodes.is_empty() || *tries == 0 {
+                    break false;
+                }
+                *tries -= 1;
+                if self.clear(taker, nodes.remove(0), moved, placed) {
+                    break true;
+                }
+            };
+            if !cleared {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Nodes on which movable work stands in the way of one task, the least to move first.
+    fn cheapest_to_clear(&self, taker: &Taker, scope: &[NodeId]) -> Vec<NodeId> {
+        let mut nodes: Vec<(u64, NodeId)> = Vec::new();
+        for &node in scope.iter().filter(|&&node| could_fit(self.cluster.node(node), &taker.class.request)) {
+            let mut room = Room::of(self.cluster.node(node));
+            let mut cost = 0;
+            for (_, _, placement) in self.movable(taker, node) {
+                room.give_back(&placement);
+                cost += weight(&placement.request);
+                if room.slots(&taker.class.request, 1) == 1 {
+                    nodes.push((cost, node));
+                    break;
+                }
+            }
+        }
+        nodes.sort_unstable();
+        nodes.into_iter().map(|(_, node)| node).collect()
+    }
+
+    /// Tasks on a node that may be moved, the smallest first: preemptible, beyond their minimum run time, and of whole gangs.
+    fn movable(&self, taker: &Taker, node: NodeId) -> Vec<(JobId, u32, Placement)> {
+        let mut movable: Vec<(u64, JobId, u32, Placement)> = Vec::new();
+        for &(id, number) in self.on_node[node.index()].iter().filter(|(id, _)| *id != taker.job) {
+            let Some(job) = self.jobs.get(&id) else { continue };
+            let free = job.started.saturating_add(self.tree.preempt_min_runtime(job.spec.queue)) <= self.now;
+            if let Some(placement) = job.tasks[number as usize]
+                && job.spec.preemptible
+                && free
+                && job.stale_since.is_none()
+            {
+                movable.push((weight(&placement.request), id, number, placement));
+            }
+        }
+        movable.sort_unstable_by_key(|&(weight, id, number, _)| (weight, id, number));
+        movable.into_iter().map(|(_, id, number, placement)| (id, number, placement)).collect()
+    }
+
+    /// Takes movable work off the node until the job's next task fits, puts that there, and the rest elsewhere; or changes nothing.
+    fn clear(&mut self, taker: &Taker, node: NodeId, moved: &mut Vec<Moved>, placed: &mut Placed) -> bool {
+        let (start, request) = (moved.len(), taker.class.request);
+        let mut off = Vec::new();
+        for (job, task, from) in self.movable(taker, node) {
+            self.take_off(job, task);
+            off.push((job, task, from));
+            if slots_on(self, &request, node, 1) == 1 {
+                break;
+            }
+        }
+        let there = self.placer.place_among(&self.cluster, &request, [node]);
+        if let Ok(placement) = there {
+            self.put_next(taker.job, placement, placed);
+            // The largest first: the small ones find room in between.
+            while let Some((job, task, from)) = off.pop() {
+                match self.elsewhere(job, &from) {
+                    Some(to) if self.put_on(job, task, to).is_ok() => {
+                        moved.push(Moved { job, task, from, to })
+                    }
+                    _ => {
+                        off.push((job, task, from));
+                        break;
+                    }
+                }
+            }
+            if off.is_empty() {
+                return true;
+            }
+            if let Some((number, _)) = placed.pop() {
+                self.take_off(taker.job, number);
+            }
+        }
+        self.move_back(moved, start);
+        for (job, task, from) in off {
+            let put = self.put_on(job, task, from);
+            debug_assert_eq!(put, Ok(()), "what was taken off fits where it was");
+        }
+        false
+    }
+
+    /// A place for a task that has to leave its own, in the same domain if its job needs that.
+    fn elsewhere(&mut self, job: JobId, from: &Placement) -> Option<Placement> {
+        let spec = self.jobs.get(&job)?.spec;
+        let Some(level) = spec.topology.required.filter(|_| spec.tasks_max > 1) else {
+            return self.placer.place(&self.cluster, &from.request).ok();
+        };
+        let around = self.domains.around(level, self.cluster.node(from.node).spec());
+        self.placer.place_among(&self.cluster, &from.request, around.iter().copied()).ok()
+    }
+
+    /// Takes back all moves after the first `keep`.
+    fn move_back(&mut self, moved: &mut Vec<Moved>, keep: usize) {
+        // All leave before any returns, since they may have traded places; a task that moved twice returns to the first.
+        let mut back: Vec<Moved> = Vec::new();
+        for next in moved.drain(keep..) {
+            self.take_off(next.job, next.task);
+            if !back.iter().any(|first| (first.job, first.task) == (next.job, next.task)) {
+                back.push(next);
+            }
+        }
+        for Moved { job, task, from, .. } in back {
+            let put = self.put_on(job, task, from);
+            debug_assert_eq!(put, Ok(()), "what was moved fits where it was");
+        }
+    }
+
+    /// Makes moves known, each task once from where it really is.
+    fn tell_moves(&mut self, for_job: JobId, moved: Vec<Moved>) {
+        let mut told: Vec<Moved> = Vec::new();
+        for next in moved {
+            match told.iter_mut().find(|first| (first.job, first.task) == (next.job, next.task)) {
+                Some(first) => first.to = next.to,
+                None => told.push(next),
+            }
+        }
+        for Moved { job, task, from, to } in told.into_iter().filter(|moved| moved.from != moved.to) {
+            self.actions.push(Action::Move { job, task, from, to, for_job });
+            self.room_came_to_be(from.node);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Jobs: one task or a gang of equal tasks, in a queue.
+
+use std::fmt;
+
+use super::amounts::Amounts;
+use super::decay::Millis;
+use super::tree::QueueId;
+use crate::{Placement, Request};
+
+/// A job by the order of its submission; never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobId(pub u64);
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "job {}", self.0)
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct JobSpec {
+    /// A leaf of the tree.
+    pub queue: QueueId,
+    /// What each task needs.
+    pub request: Request,
+    /// The job runs with at least so many tasks or not at all; at least 1.
+    pub tasks_min: u32,
+    /// It takes up to so many where there is room; not below `tasks_min`.
+    pub tasks_max: u32,
+    /// Within its queue, higher ones come first.
+    pub priority: i32,
+    /// Whether it may be evicted or moved for the sake of others. Work that may not gets only what its queue deserves.
+    pub preemptible: bool,
+    pub topology: Topology,
+}
+
+impl JobSpec {
+    /// One preemptible task of priority 0.
+    pub const fn new(queue: QueueId, request: Request) -> JobSpec {
+        let topology = Topology { required: None, preferred: None };
+        JobSpec { queue, request, tasks_min: 1, tasks_max: 1, priority: 0, preemptible: true, topology }
+    }
+}
+
+/// Where the tasks of a job stand towards each other, as levels of [`crate::NodeSpec::domains`]: 0 is the widest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Topology {
+    /// All tasks in one domain of this level, or the job waits.
+    pub required: Option<u8>,
+    /// All tasks in one domain of this level if that can be had; else of the next wider one, up to the required level.
+    pub preferred: Option<u8>,
+}
+
+/// A job and the tasks of it that run.
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub(super) id: JobId,
+    pub(super) spec: JobSpec,
+    /// By the number of the task.
+    pub(super) tasks: Vec<Option<Placement>>,
+    pub(super) running: u32,
+    /// When it last got its minimum of tasks.
+    pub(super) started: Millis,
+    /// Since when it has run with fewer tasks than its minimum.
+    pub(super) stale_since: Option<Millis>,
+    /// What it waits for.
+    pub(super) waiting: Option<Class>,
+}
+
+impl Job {
+    pub(super) fn new(id: JobId, spec: JobSpec) -> Job {
+        let tasks = vec![None; spec.tasks_max as usize];
+        Job { id, spec, tasks, running: 0, started: 0, stale_since: None, waiting: None }
+    }
+
+    pub fn id(&self) -> JobId {
+        self.id
+    }
+
+    pub fn spec(&self) -> &JobSpec {
+        &self.spec
+    }
+
+    /// Tasks that run, and where.
+    pub fn tasks(&self) -> impl Iterator<Item = (u32, &Placement)> {
+        (0..).zip(&self.tasks).filter_map(|(number, placement)| Some((number, placement.as_ref()?)))
+    }
+
+    pub fn running(&self) -> u32 {
+        self.running
+    }
+
+    /// When it last got its minimum of tasks; meaningful while it runs.
+    pub fn started(&self) -> Millis {
+        self.started
+    }
+
+    /// Tasks that it takes next, all or none: the missing ones up to its minimum, then one at a time.
+    pub(super) fn needs(&self) -> u32 {
+        let JobSpec { tasks_min, tasks_max, .. } = self.spec;
+        if self.running < tasks_min {
+            tasks_min - self.running
+        } else {
+            tasks_max.min(self.running + 1) - self.running
+        }
+    }
+
+    /// What waits in the queue of it, if anything.
+    pub(super) fn class(&self) -> Option<Class> {
+        let needs = self.needs();
+        let spec = self.spec;
+        (needs > 0).then_some(Class {
+            request: spec.request,
+            needs,
+            priority: spec.priority,
+            preemptible: spec.preemptible,
+            topology: spec.topology,
+            // Tasks that join others in one domain depend on where those are: such a job is a class of its own.
+            joins: (self.running > 0 && spec.topology.required.is_some()).then_some(self.id),
+            surplus: self.running >= spec.tasks_min,
+        })
+    }
+
+    pub(super) fn amounts(&self, tasks: u32) -> Amounts {
+        Amounts::of(&self.spec.request, tasks)
+    }
+}
+
+/// Waiting work of one queue that is equal in all that a decision looks at: what holds for the first holds for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Class {
+    pub(super) request: Request,
+    pub(super) needs: u32,
+    pub(super) priority: i32,
+    pub(super) preemptible: bool,
+    pub(super) topology: Topology,
+    pub(super) joins: Option<JobId>,
+    /// Beyond the minimum of an elastic job.
+    pub(super) surplus: bool,
+}
+
+impl Class {
+    pub(super) fn amounts(&self) -> Amounts {
+        Amounts::of(&self.request, self.needs)
+    }
+}
+
+/// A job that is refused at once.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    #[error(transparent)]
+    Request(#[from] crate::InvalidRequest),
+    #[error("queue \"{queue}\" has queues below it; submit to one of those")]
+    NotALeaf { queue: String },
+    #[error(
+        "tasks: at least {min} and at most {max} asked for; ask for 1 or more, the minimum not above the maximum, at most {}",
+        TASKS_MAX
+    )]
+    Tasks { min: u32, max: u32 },
+    #[error("topology level {level} asked for; the cluster has {levels} levels, the widest is 0")]
+    Level { level: u8, levels: usize },
+    #[error(
+        "topology: the preferred level {preferred} is wider than the required level {required}; prefer a narrower one"
+    )]
+    Preferred { preferred: u8, required: u8 },
+}
+
+/// Tasks of one job.
+pub const TASKS_MAX: u32 = 100_000;

@@ -1,0 +1,99 @@
+//! By what right work of others is taken.
+
+use super::amounts::Amounts;
+use super::decay::Millis;
+use super::job::{Class, Job, JobId};
+use super::scheduler::Scheduler;
+use super::tree::QueueId;
+use super::why::No;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Right {
+    /// Work of another queue that has more than its fair share.
+    Share {
+        /// Without pushing that queue below its share.
+        keep: bool,
+    },
+    /// Work of another queue that has more than it deserves, for a queue that stays within what it deserves.
+    Quota { keep: bool },
+    /// Work of the same queue with a lower priority.
+    Priority,
+}
+
+/// Who asks for room, and by what right.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taker {
+    pub(super) job: JobId,
+    pub(super) queue: QueueId,
+    pub(super) class: Class,
+    pub(super) right: Right,
+}
+
+impl Scheduler {
+    /// Whether `amounts` of a queue's work may be taken as things stand now.
+    pub(super) fn may_take(&self, taker: &Taker, from: QueueId, amounts: Amounts) -> bool {
+        let in_quota = match taker.right {
+            Right::Priority => return from == taker.queue,
+            Right::Share { .. } => false,
+            Right::Quota { .. } => true,
+        };
+        // Fairness is between the two queues below the common ancestor; the taker's queues up to there stay within bounds.
+        let Some((ours, theirs)) = self.tree.part_ways(taker.queue, from) else { return false };
+        let needed = taker.class.amounts();
+        let bound = |queue| if in_quota { self.tree.queue(queue).deserved } else { self.fair_share(queue) };
+        for queue in self.tree.path(taker.queue) {
+            if self.books.above(&self.tree, queue, needed, &bound(queue)).is_some() {
+                return false;
+            }
+            if queue == ours {
+                break;
+            }
+        }
+        if self.books.above(&self.tree, theirs, Amounts::ZERO, &bound(theirs)).is_none() {
+            return false;
+        }
+        let within_deserved =
+            self.books.above(&self.tree, ours, needed, &self.tree.queue(ours).deserved).is_none();
+        let order_kept = || {
+            let after = self.books.saturation_with(&self.tree, ours, needed);
+            after.is_below(self.config.reclaim_percent.max(100), self.books.saturation(&self.tree, theirs))
+        };
+        let (Right::Share { keep } | Right::Quota { keep }) = taker.right else { return false };
+        // For tasks that are welcome but not necessary nobody is pushed below what is his.
+        let keep = keep || taker.class.surplus;
+        (in_quota || within_deserved || order_kept())
+            && (!keep || self.keeps(theirs, amounts, &bound(theirs)))
+    }
+
+    /// Whether a queue without `amounts` still has `bound` of all that it has more of now.
+    fn keeps(&self, queue: QueueId, amounts: Amounts, bound: &Amounts) -> bool {
+        let allocated = self.allocated(queue);
+        let mut over = self.tree.shared().iter().filter(|&&resource| allocated[resource] > bound[resource]);
+        over.all(|&resource| allocated[resource] - amounts[resource] >= bound[resource])
+    }
+
+    /// Why a queue has no right to take work of others for the class, whatever others have.
+    pub(super) fn no_right(&self, queue: QueueId, class: &Class, right: Right) -> Option<No> {
+        let in_quota = match right {
+            Right::Priority => return None,
+            Right::Share { .. } => false,
+            Right::Quota { .. } => true,
+        };
+        let bound = if in_quota { self.tree.queue(queue).deserved } else { self.fair_share(queue) };
+        let over = self.books.above(&self.tree, queue, class.amounts(), &bound)?;
+        Some(No::OverShare {
+            queue: self.tree.queue(queue).name.clone(),
+            share: over.describe(self.fair_share(queue)[over]),
+            used: over.describe(self.allocated(queue)[over]),
+        })
+    }
+
+    /// How long the job is protected from the taker. Tasks above its minimum never are.
+    pub(super) fn protected_until(&self, taker: &Taker, job: &Job) -> Millis {
+        let runtime = match taker.right {
+            Right::Priority => self.tree.preempt_min_runtime(job.spec.queue),
+            _ => self.tree.reclaim_min_runtime(taker.queue, job.spec.queue),
+        };
+        job.started.saturating_add(runtime)
+    }
+}

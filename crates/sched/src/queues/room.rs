@@ -1,0 +1,53 @@
+//! How many tasks of one kind a node has room for.
+
+use crate::{GPUS_PER_NODE_MAX, Gpu, Node, Placement, Request};
+
+/// What is free on a node, to try things out on. Says nothing of labels and models.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    cpu_milli: u32,
+    memory_mib: u32,
+    gpus: [Gpu; GPUS_PER_NODE_MAX],
+}
+
+impl Room {
+    pub(super) fn of(node: &Node) -> Room {
+        let mut gpus = [Gpu::default(); GPUS_PER_NODE_MAX];
+        gpus[..node.gpus().len()].copy_from_slice(node.gpus());
+        Room { cpu_milli: node.free_cpu_milli(), memory_mib: node.free_memory_mib(), gpus }
+    }
+
+    /// As if the placement's task had gone.
+    pub(super) fn give_back(&mut self, placement: &Placement) {
+        let request = &placement.request;
+        self.cpu_milli += request.cpu_milli;
+        self.memory_mib += request.memory_mib;
+        for gpu in placement.gpus.iter() {
+            self.gpus[gpu].milli += request.gpu_milli;
+            self.gpus[gpu].memory_mib += request.gpu_memory_mib;
+        }
+    }
+
+    /// How many tasks that each ask for this fit side by side, at most `most`.
+    pub(super) fn slots(&self, request: &Request, most: u32) -> u32 {
+        let by = |free: u32, each: u32| free.checked_div(each).unwrap_or(most);
+        let host =
+            by(self.cpu_milli, request.cpu_milli).min(by(self.memory_mib, request.memory_mib)).min(most);
+        if request.gpus == 0 || host == 0 {
+            return host;
+        }
+        let parts = self.gpus.map(|gpu| gpu_parts(&gpu, request));
+        // t tasks fit if there are t times as many GPUs as one asks for, and no task sits twice on one GPU.
+        let fit = |tasks: u32| {
+            parts.iter().map(|&part| part.min(tasks)).sum::<u32>() >= tasks * u32::from(request.gpus)
+        };
+        let total = parts.iter().sum::<u32>() / u32::from(request.gpus);
+        (1..=host.min(total)).rev().find(|&tasks| fit(tasks)).unwrap_or(0)
+    }
+}
+
+/// How many tasks of this request one GPU could take, looking at the GPU alone.
+fn gpu_parts(gpu: &Gpu, request: &Request) -> u32 {
+    let compute = u32::from(gpu.milli / request.gpu_milli.max(1));
+    gpu.memory_mib.checked_div(request.gpu_memory_mib).map_or(compute, |memory| compute.min(memory))
+}

@@ -1,0 +1,388 @@
+//! The state that cycles work on, and the few ways in which it changes.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+
+use super::amounts::{Amounts, Resource};
+use super::books::Books;
+use super::decay::Millis;
+use super::domains::Domains;
+use super::job::{Job, JobId, JobSpec, SubmitError, TASKS_MAX};
+use super::pending::Pending;
+use super::releases::Releases;
+use super::tree::{QueueId, QueueTree};
+use super::why::{Action, Why};
+use crate::{Cluster, ClusterError, NodeId, NodeSpec, Placement, Placer, WHOLE_GPU_MILLI};
+
+/// How the scheduler behaves; times are in milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    pub consolidate: bool,
+    pub reclaim: bool,
+    pub preempt: bool,
+    /// Use of so long ago counts half; none to forget all use at once.
+    pub half_life: Option<Millis>,
+    /// How much recent use lowers a queue's part of what others leave ([`super::Division::usage_percent`]).
+    pub usage_percent: u32,
+    /// Shares of GPUs are divided in steps of so many thousandths.
+    pub gpu_unit_milli: u64,
+    /// A queue's saturation after a reclaim, times this, must stay below what the giving queue had before: 100 or more. Higher
+    /// values tolerate more unfairness for fewer evictions. What a queue deserves it gets in any case.
+    pub reclaim_percent: u32,
+    /// A job may run so long with fewer tasks than its minimum.
+    pub stale_grace: Millis,
+    /// A search for work to take looks at no more tasks than this.
+    pub search_tasks_max: u32,
+    /// A search for a consolidation tries no more nodes than this.
+    pub search_nodes_max: u32,
+    /// A cycle makes no more searches than this, of both kinds; the others are left for the next.
+    pub searches_max: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            consolidate: true,
+            reclaim: true,
+            preempt: true,
+            half_life: None,
+            usage_percent: 0,
+            gpu_unit_milli: u64::from(WHOLE_GPU_MILLI),
+            reclaim_percent: 100,
+            stale_grace: 60_000,
+            search_tasks_max: 20_000,
+            search_nodes_max: 64,
+            searches_max: 64,
+        }
+    }
+}
+
+/// Queues, jobs and a cluster. Between cycles the caller says what happened; [`Scheduler::cycle`] says what to do.
+#[derive(Debug)]
+pub struct Scheduler {
+    pub(super) cluster: Cluster,
+    pub(super) placer: Placer,
+    pub(super) tree: QueueTree,
+    pub(super) config: Config,
+    pub(super) books: Books,
+    pub(super) jobs: HashMap<JobId, Job>,
+    /// Waiting work of each queue.
+    pub(super) pending: Vec<Pending>,
+    /// Running jobs of each queue that may be evicted, in the order in which they would be.
+    pub(super) evictable: Vec<BTreeSet<VictimOrder>>,
+    pub(super) on_node: Vec<Vec<(JobId, u32)>>,
+    pub(super) domains: Domains,
+    pub(super) releases: Releases,
+    /// Grows with every change that a search for work to take depends on.
+    pub(super) version: u64,
+    /// Jobs with fewer tasks than their minimum, the longest such first.
+    pub(super) stale: BTreeSet<(Millis, JobId)>,
+    pub(super) actions: Vec<Action>,
+    pub(super) searches_left: u32,
+    pub(super) deferred: bool,
+    pub(super) now: Millis,
+    next_job: u64,
+}
+
+/// Running work that could not be taken over.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdoptError {
+    #[error("{job} is not known; submit it first")]
+    Job { job: JobId },
+    #[error("{job} has no task {task} that waits and asks for what the placement holds")]
+    Task { job: JobId, task: u32 },
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+}
+
+/// Lowest priority first, then the one that lost least: the newest.
+pub(super) type VictimOrder = (i32, Reverse<Millis>, Reverse<JobId>);
+
+impl Scheduler {
+    /// A scheduler over a cluster on which nothing runs yet.
+    pub fn new(tree: QueueTree, placer: Placer, config: Config) -> Scheduler {
+        let queues = tree.len();
+        Scheduler {
+            cluster: Cluster::new(),
+            placer,
+            books: Books::new(&tree),
+            tree,
+            config,
+            jobs: HashMap::new(),
+            pending: std::iter::repeat_with(Pending::default).take(queues).collect(),
+            evictable: vec![BTreeSet::new(); queues],
+            on_node: Vec::new(),
+            domains: Domains::default(),
+            releases: Releases::default(),
+            version: 0,
+            stale: BTreeSet::new(),
+            actions: Vec::new(),
+            searches_left: 0,
+            deferred: false,
+            now: 0,
+            next_job: 0,
+        }
+    }
+
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    pub fn queues(&self) -> &QueueTree {
+        &self.tree
+    }
+
+    pub fn job(&self, job: JobId) -> Option<&Job> {
+        self.jobs.get(&job)
+    }
+
+    /// What the queue and those below it use.
+    pub fn allocated(&self, queue: QueueId) -> Amounts {
+        self.books.account(queue).allocated
+    }
+
+    /// The part of that which may not be evicted.
+    pub fn allocated_fixed(&self, queue: QueueId) -> Amounts {
+        self.books.account(queue).fixed
+    }
+
+    /// The queue's fair share as of the last cycle; resources that are not shared have no bound.
+    pub fn fair_share(&self, queue: QueueId) -> Amounts {
+        self.books.account(queue).share
+    }
+
+    pub fn add_node(&mut self, spec: NodeSpec) -> Result<NodeId, ClusterError> {
+        let node = self.cluster.add_node(spec)?;
+        self.domains.add(node, self.cluster.node(node).spec());
+        self.on_node.push(Vec::new());
+        self.room_came_to_be(node);
+        Ok(node)
+    }
+
+    /// A node that is not schedulable keeps its work, gets nothing new, and counts for nothing when shares are divided.
+    pub fn set_schedulable(&mut self, node: NodeId, schedulable: bool) -> Result<(), ClusterError> {
+        self.cluster.set_schedulable(node, schedulable)?;
+        self.room_came_to_be(node);
+        Ok(())
+    }
+
+    /// Puts a job at the end of its queue's line.
+    pub fn submit(&mut self, spec: JobSpec) -> Result<JobId, SubmitError> {
+        self.check(&spec)?;
+        let id = JobId(self.next_job);
+        self.next_job += 1;
+        let job = Job::new(id, spec);
+        self.books.demand(spec.queue, job.amounts(spec.tasks_max), spec.preemptible, true);
+        self.jobs.insert(id, job);
+        self.line_up(id);
+        self.version += 1;
+        Ok(id)
+    }
+
+    /// The job ended by itself, or its owner cancelled it: what it used is free. Unknown jobs are no error, since a job may end
+    /// while its end is on the way.
+    pub fn finish(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let numbers: Vec<u32> = job.tasks().map(|(number, _)| number).collect();
+        for number in numbers {
+            self.stop(id, number);
+        }
+        self.leave_line(id);
+        let Some(job) = self.jobs.remove(&id) else { return };
+        let JobSpec { queue, tasks_max, preemptible, .. } = job.spec;
+        self.books.demand(queue, job.amounts(tasks_max), preemptible, false);
+        self.stale.remove(&(job.stale_since.unwrap_or_default(), id));
+        self.version += 1;
+    }
+
+    /// One task of the job was lost, or could not be started where it was bound: it waits again, at its old place in line.
+    /// A job left with fewer tasks than its minimum is stale, and ends as a whole unless it gets them back in time.
+    pub fn task_lost(&mut self, now: Millis, id: JobId, number: u32) {
+        if self.stop(id, number).is_some() {
+            self.now = self.now.max(now);
+            self.check_stale(id);
+            self.line_up(id);
+        }
+    }
+
+    /// Counts tasks as running that already do: after a restart of the caller, before the first cycle. The job has been submitted,
+    /// and these tasks of it do not run yet; nothing is changed by an error.
+    pub fn adopt(
+        &mut self,
+        id: JobId,
+        tasks: &[(u32, Placement)],
+        started: Millis,
+    ) -> Result<(), AdoptError> {
+        let job = self.jobs.get_mut(&id).ok_or(AdoptError::Job { job: id })?;
+        let distinct: BTreeSet<u32> = tasks.iter().map(|&(number, _)| number).collect();
+        for &(task, placement) in tasks {
+            let free =
+                job.tasks.get(task as usize).is_some_and(Option::is_none) && distinct.len() == tasks.len();
+            if !free || placement.request != job.spec.request {
+                return Err(AdoptError::Task { job: id, task });
+            }
+        }
+        if job.running == 0 {
+            job.started = started;
+        }
+        self.leave_line(id);
+        let mut result = Ok(());
+        for (done, &(task, placement)) in tasks.iter().enumerate() {
+            if let Err(error) = self.put_on(id, task, placement) {
+                tasks[..done].iter().for_each(|&(task, _)| {
+                    self.take_off(id, task);
+                });
+                result = Err(error.into());
+                break;
+            }
+        }
+        self.check_stale(id);
+        self.line_up(id);
+        self.version += 1;
+        result
+    }
+
+    /// Why the job waits, as of the last cycle; none if it does not wait.
+    pub fn why(&self, id: JobId) -> Option<&Why> {
+        let job = self.jobs.get(&id)?;
+        let waiting = self.pending[job.spec.queue.index()].of_class(job.waiting.as_ref()?)?;
+        Some(&waiting.why)
+    }
+
+    /// Whether the last cycle left searches for the next, though it may have had no actions.
+    pub fn has_deferred(&self) -> bool {
+        self.deferred
+    }
+
+    /// Jobs that wait, queue by queue.
+    pub fn waiting(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.pending
+            .iter()
+            .flat_map(|pending| pending.classes().flat_map(|(_, waiting)| waiting.jobs.iter().copied()))
+    }
+
+    fn check(&self, spec: &JobSpec) -> Result<(), SubmitError> {
+        spec.request.check()?;
+        let JobSpec { tasks_min: min, tasks_max: max, topology, .. } = *spec;
+        if min == 0 || min > max || max > TASKS_MAX {
+            return Err(SubmitError::Tasks { min, max });
+        }
+        let queue = self.tree.queue(spec.queue);
+        if !queue.children.is_empty() {
+            return Err(SubmitError::NotALeaf { queue: queue.name.clone() });
+        }
+        let levels = self.domains.levels();
+        for level in [topology.required, topology.preferred].into_iter().flatten() {
+            if usize::from(level) >= levels {
+                return Err(SubmitError::Level { level, levels });
+            }
+        }
+        match (topology.preferred, topology.required) {
+            (Some(preferred), Some(required)) if preferred < required => {
+                Err(SubmitError::Preferred { preferred, required })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets the job wait for what it needs next, if anything.
+    pub(super) fn line_up(&mut self, id: JobId) {
+        self.leave_line(id);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.waiting = job.class();
+        if let Some(class) = job.waiting {
+            self.pending[job.spec.queue.index()].insert(class, id);
+        }
+    }
+
+    fn leave_line(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if let Some(class) = job.waiting.take() {
+            self.pending[job.spec.queue.index()].remove(&class, id);
+        }
+    }
+
+    /// Begins or ends the time that the job may be stale.
+    pub(super) fn check_stale(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let stale = job.running > 0 && job.running < job.spec.tasks_min;
+        match (job.stale_since, stale) {
+            (None, true) => {
+                job.stale_since = Some(self.now);
+                self.stale.insert((self.now, id));
+            }
+            (Some(since), false) => {
+                job.stale_since = None;
+                self.stale.remove(&(since, id));
+            }
+            _ => {}
+        }
+    }
+
+    /// Stops a task for good: what it used is free.
+    pub(super) fn stop(&mut self, id: JobId, number: u32) -> Option<Placement> {
+        let placement = self.take_off(id, number)?;
+        self.room_came_to_be(placement.node);
+        Some(placement)
+    }
+
+    pub(super) fn room_came_to_be(&mut self, node: NodeId) {
+        self.releases.push(node);
+        self.version += 1;
+        self.books.mark_stale();
+    }
+
+    /// Takes a task off its node and out of the books; [`Scheduler::put_on`] is the exact inverse. Searches try things out with
+    /// these two, so neither touches who waits.
+    pub(super) fn take_off(&mut self, id: JobId, number: u32) -> Option<Placement> {
+        let job = self.jobs.get_mut(&id)?;
+        let placement = job.tasks.get_mut(number as usize)?.take()?;
+        job.running -= 1;
+        let (spec, order, gone) = (job.spec, victim_order(job), job.running == 0);
+        self.books.release(&self.tree, spec.queue, Amounts::of(&spec.request, 1), spec.preemptible);
+        if spec.preemptible && gone {
+            self.evictable[spec.queue.index()].remove(&order);
+        }
+        let released = self.cluster.release(&placement);
+        debug_assert_eq!(released, Ok(()), "what runs was allocated");
+        self.on_node[placement.node.index()].retain(|&task| task != (id, number));
+        Some(placement)
+    }
+
+    /// Puts a task that does not run on a node; refused if it does not fit there.
+    pub(super) fn put_on(
+        &mut self,
+        id: JobId,
+        number: u32,
+        placement: Placement,
+    ) -> Result<(), ClusterError> {
+        let Some(job) = self.jobs.get_mut(&id) else { return Ok(()) };
+        self.cluster.allocate(&placement)?;
+        job.tasks[number as usize] = Some(placement);
+        job.running += 1;
+        let (spec, order) = (job.spec, victim_order(job));
+        self.books.allocate(&self.tree, spec.queue, Amounts::of(&spec.request, 1), spec.preemptible);
+        if spec.preemptible {
+            self.evictable[spec.queue.index()].insert(order);
+        }
+        self.on_node[placement.node.index()].push((id, number));
+        Ok(())
+    }
+
+    /// What there is to divide: all that nodes have which take work.
+    pub(super) fn capacity(&self) -> Amounts {
+        let mut capacity = Amounts::ZERO;
+        for (_, node) in self.cluster.nodes().filter(|(_, node)| node.is_schedulable()) {
+            let spec = node.spec();
+            capacity[Resource::Gpu] += u64::from(spec.gpus) * u64::from(WHOLE_GPU_MILLI);
+            capacity[Resource::GpuMemory] += u64::from(spec.gpus) * u64::from(spec.gpu_memory_mib);
+            capacity[Resource::Cpu] += u64::from(spec.cpu_milli);
+            capacity[Resource::Memory] += u64::from(spec.memory_mib);
+        }
+        capacity
+    }
+}
+
+pub(super) fn victim_order(job: &Job) -> VictimOrder {
+    (job.spec.priority, Reverse(job.started), Reverse(job.id))
+}

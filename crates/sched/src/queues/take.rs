@@ -1,0 +1,288 @@
+//! The search for work that gives way to a job.
+//!
+//! 1. Look at the work that may be taken, the least worthy first, up to a bound ([`Candidates`]).
+//! 2. Price each node: what has to go there before one more task of the job fits?
+//! 3. Take from the cheapest nodes until all tasks fit, asking before each step whether shares still allow it; then, if a limit
+//!    stands in the way, from the queues below that limit.
+//! 4. Put the job in its place, and put back whatever need not have gone.
+//!
+//! All of it happens in the scheduler's own state and is taken back unless it succeeds.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+
+use super::amounts::Amounts;
+use super::candidates::{Candidates, Price, Unit};
+use super::gang::{Placed, slots_on};
+use super::job::JobId;
+use super::rights::{Right, Taker};
+use super::scheduler::Scheduler;
+use super::tree::QueueId;
+use super::why::{Action, Evicted, No};
+use crate::NodeId;
+
+/// Tasks that went together: one above the minimum of its job, or all that the job had.
+#[derive(Debug)]
+struct Taken {
+    job: JobId,
+    tasks: Placed,
+}
+
+impl Scheduler {
+    /// Makes room for the taker's job and puts it there, or changes nothing and says why not. Candidates found before serve any scope.
+    pub(super) fn take(
+        &mut self,
+        taker: &Taker,
+        candidates: &Candidates,
+        because: Evicted,
+    ) -> Result<Placed, No> {
+        if candidates.in_order.is_empty() {
+            let &Candidates { protected, until, looked_at, bounded, .. } = candidates;
+            return Err(if bounded {
+                No::SearchBound { looked_at }
+            } else {
+                No::NoVictims { protected, until }
+            });
+        }
+        let mut fit = 0;
+        let bounds = self.bounds(taker);
+        for scope in self.scopes(taker) {
+            let mut taken = Vec::new();
+            match self.make_room(taker, candidates, &scope, &bounds, &mut taken) {
+                Ok(placed) => {
+                    self.put_back_unneeded(&bounds, &mut taken);
+                    self.evict(taken, because);
+                    return Ok(placed);
+                }
+                Err(most) => fit = fit.max(most),
+            }
+            self.put_back(&mut taken, 0);
+        }
+        if candidates.bounded {
+            return Err(No::SearchBound { looked_at: candidates.looked_at });
+        }
+        Err(No::TooLittle { needs: taker.class.needs, fit })
+    }
+
+    /// What the taker's queues may have afterwards: their limits, and by preemption no more than their share (or what they have
+    /// already). Else work that grew by preemption would be reclaimed, and what it had taken the place of would return: for ever.
+    fn bounds(&self, taker: &Taker) -> Vec<(QueueId, Amounts)> {
+        let bound = |queue: QueueId| {
+            let (mut bound, account) = (self.tree.queue(queue).limit, self.books.account(queue));
+            for &resource in self.tree.shared().iter().filter(|_| taker.right == Right::Priority) {
+                bound[resource] =
+                    bound[resource].min(account.allocated[resource].max(account.share[resource]));
+            }
+            (queue, bound)
+        };
+        self.tree.path(taker.queue).map(bound).collect()
+    }
+
+    /// The first queue that would have more than its bound with `more`.
+    fn over_bounds(&self, bounds: &[(QueueId, Amounts)], more: Amounts) -> Option<QueueId> {
+        bounds.iter().find_map(|(queue, bound)| {
+            let mut after = self.allocated(*queue);
+            after += more;
+            after.exceeds(bound).map(|_| *queue)
+        })
+    }
+
+    /// The sets of nodes, each of which has to hold all tasks: the domains of the required level, the freest first, or everything.
+    pub(super) fn scopes(&self, taker: &Taker) -> Vec<Vec<NodeId>> {
+        let class = &taker.class;
+        if let Some(nodes) = self.joined_domain(taker.job, class) {
+            return vec![nodes.to_vec()];
+        }
+        let Some(level) = class.topology.required.filter(|_| class.needs > 1) else {
+            return vec![self.domains.all().to_vec()];
+        };
+        let mut scopes: Vec<(Reverse<u64>, Vec<NodeId>)> = Vec::new();
+        for (_, nodes) in self.domains.of_level(level) {
+            let fit =
+                nodes.iter().map(|&node| u64::from(slots_on(self, &class.request, node, class.needs))).sum();
+            scopes.push((Reverse(fit), nodes.to_vec()));
+        }
+        scopes.sort_by_key(|(fit, _)| *fit);
+        scopes.into_iter().map(|(_, nodes)| nodes).collect()
+    }
+
+    /// Takes work until the job fits and is in its place. What was taken is in `taken`, also in failure, when the number of tasks that
+    /// would fit is returned.
+    fn make_room(
+        &mut self,
+        taker: &Taker,
+        candidates: &Candidates,
+        scope: &[NodeId],
+        bounds: &[(QueueId, Amounts)],
+        taken: &mut Vec<Taken>,
+    ) -> Result<Placed, u32> {
+        let class = &taker.class;
+        let mut fit: HashMap<NodeId, u32> =
+            scope.iter().map(|&node| (node, slots_on(self, &class.request, node, class.needs))).collect();
+        let mut total: u32 = fit.values().sum();
+        if total < class.needs {
+            let mut prices = self.prices(taker, candidates, scope);
+            while total < class.needs {
+                let Some(Reverse((price, node))) = prices.pop() else { return Err(total) };
+                match self.price(taker, node, candidates) {
+                    // What went elsewhere changed the price: the node waits for its turn at the new one.
+                    Some(now) if now > price => prices.push(Reverse((now, node))),
+                    Some(_) => {
+                        let before = taken.len();
+                        if self.take_on(taker, candidates, node, taken) {
+                            let changed = taken[before..].iter().flat_map(|taken| &taken.tasks);
+                            for node in changed.map(|(_, placement)| placement.node).collect::<BTreeSet<_>>()
+                            {
+                                let Some(known) = fit.get_mut(&node) else { continue };
+                                let slots = slots_on(self, &class.request, node, class.needs);
+                                total = total - *known + slots;
+                                *known = slots;
+                            }
+                            prices.extend(
+                                self.price(taker, node, candidates).map(|price| Reverse((price, node))),
+                            );
+                        }
+                    }
+                    None => {}
+                }
+            }
+        }
+        if !self.take_below_bounds(taker, candidates, bounds, taken) {
+            return Err(total);
+        }
+        self.place(taker.job, class).map_err(|_| total)
+    }
+
+    /// The nodes of the scope on which something can be gained, by price.
+    fn prices(
+        &self,
+        taker: &Taker,
+        candidates: &Candidates,
+        scope: &[NodeId],
+    ) -> BinaryHeap<Reverse<(Price, NodeId)>> {
+        let running = candidates.in_order.iter().filter_map(|job| self.jobs.get(job));
+        let nodes: BTreeSet<NodeId> =
+            running.flat_map(|job| job.tasks().map(|(_, placement)| placement.node)).collect();
+        let scope: BTreeSet<NodeId> = scope.iter().copied().collect();
+        let priced = |&node: &NodeId| Some(Reverse((self.price(taker, node, candidates)?, node)));
+        nodes.intersection(&scope).filter_map(priced).collect()
+    }
+
+    /// Takes candidates of one node until one more task fits there; if shares do not allow as much, takes nothing.
+    fn take_on(
+        &mut self,
+        taker: &Taker,
+        candidates: &Candidates,
+        node: NodeId,
+        taken: &mut Vec<Taken>,
+    ) -> bool {
+        let (start, request) = (taken.len(), &taker.class.request);
+        let before = slots_on(self, request, node, u32::MAX >> 1);
+        for unit in self.units(node, candidates) {
+            self.take_unit(taker, &unit, taken);
+            if slots_on(self, request, node, before + 1) > before {
+                return true;
+            }
+        }
+        self.put_back(taken, start);
+        false
+    }
+
+    /// While the job would pass a bound: takes the least worthy work below that queue.
+    fn take_below_bounds(
+        &mut self,
+        taker: &Taker,
+        candidates: &Candidates,
+        bounds: &[(QueueId, Amounts)],
+        taken: &mut Vec<Taken>,
+    ) -> bool {
+        let needed = taker.class.amounts();
+        let mut rest = candidates.in_order.iter();
+        while let Some(over) = self.over_bounds(bounds, needed) {
+            let Some(&id) = rest.next() else { return false };
+            let Some(job) = self.jobs.get(&id) else { continue };
+            let nodes: BTreeSet<NodeId> = job.tasks().map(|(_, placement)| placement.node).collect();
+            if !self.tree.path(job.spec.queue).any(|queue| queue == over) {
+                continue;
+            }
+            for node in nodes {
+                for unit in self.units(node, candidates).into_iter().filter(|unit| unit.job == id) {
+                    if self.over_bounds(bounds, needed).is_some() {
+                        self.take_unit(taker, &unit, taken);
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes the unit if that is allowed as things stand now.
+    fn take_unit(&mut self, taker: &Taker, unit: &Unit, taken: &mut Vec<Taken>) {
+        let Some(job) = self.jobs.get(&unit.job) else { return };
+        let numbers: Vec<u32> = match unit.task {
+            Some(number) => vec![number],
+            None => job.tasks().map(|(number, _)| number).collect(),
+        };
+        let (queue, amounts) = (job.spec.queue, job.amounts(numbers.len() as u32));
+        if !self.may_take(taker, queue, amounts) {
+            return;
+        }
+        let off = |&number: &u32| Some((number, self.take_off(unit.job, number)?));
+        let tasks = numbers.iter().filter_map(off).collect();
+        taken.push(Taken { job: unit.job, tasks });
+    }
+
+    /// Takes back what was taken after the first `keep`.
+    fn put_back(&mut self, taken: &mut Vec<Taken>, keep: usize) {
+        for Taken { job, tasks } in taken.drain(keep..).rev() {
+            for (number, placement) in tasks {
+                let put = self.put_on(job, number, placement);
+                debug_assert_eq!(put, Ok(()), "what was taken fits where it was");
+            }
+        }
+    }
+
+    /// Lets work stay that fits beside the job, the worthiest first.
+    fn put_back_unneeded(&mut self, bounds: &[(QueueId, Amounts)], taken: &mut Vec<Taken>) {
+        let mut index = taken.len();
+        while index > 0 {
+            index -= 1;
+            if self.put_back_one(bounds, &taken[index]) {
+                taken.remove(index);
+            }
+        }
+    }
+
+    fn put_back_one(&mut self, bounds: &[(QueueId, Amounts)], Taken { job: id, tasks }: &Taken) -> bool {
+        let mut done = 0;
+        for &(number, placement) in tasks {
+            if self.put_on(*id, number, placement).is_err() {
+                break;
+            }
+            done += 1;
+        }
+        let Some(job) = self.jobs.get(id) else { return false };
+        // A task above the minimum is of no use when the rest of its job has gone.
+        let whole = done == tasks.len() && job.running >= job.spec.tasks_min;
+        let within = self.books.over_limit(&self.tree, job.spec.queue, Amounts::ZERO).is_none();
+        if whole && within && self.over_bounds(bounds, Amounts::ZERO).is_none() {
+            return true;
+        }
+        tasks[..done].iter().for_each(|&(number, _)| {
+            self.take_off(*id, number);
+        });
+        false
+    }
+
+    /// Makes it known that work was taken.
+    fn evict(&mut self, taken: Vec<Taken>, because: Evicted) {
+        for Taken { job, tasks } in taken {
+            for (task, placement) in tasks {
+                self.actions.push(Action::Evict { job, task, placement, because });
+                self.room_came_to_be(placement.node);
+            }
+            self.check_stale(job);
+            self.line_up(job);
+        }
+    }
+}

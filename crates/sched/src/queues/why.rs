@@ -1,0 +1,198 @@
+//! What was decided and why, in words: actions with their reasons, and the reasons why work waits.
+
+use std::fmt;
+
+use super::decay::Millis;
+use super::job::JobId;
+use crate::{Placement, Unplaced};
+
+/// What the caller is to do. The scheduler's state already counts it as done; the order of a cycle's actions matters: work is
+/// bound to what an eviction or a move before it frees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Start this task of the job here.
+    Bind { job: JobId, task: u32, placement: Placement, because: Bound },
+    /// Stop this task; the job waits for its turn again.
+    Evict { job: JobId, task: u32, placement: Placement, because: Evicted },
+    /// Stop this task and start it elsewhere, so that the job `for_job` fits.
+    Move { job: JobId, task: u32, from: Placement, to: Placement, for_job: JobId },
+}
+
+/// Why work starts now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Bound {
+    /// There was room.
+    Free,
+    /// Other work was moved together.
+    Consolidated,
+    /// Work of other queues gave way.
+    Reclaimed,
+    /// Work of lower priority gave way.
+    Preempted,
+}
+
+/// Why work ends now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Evicted {
+    /// Its queue had more than its fair share (or, if `in_quota`, than it deserves), and `by` is due to another queue.
+    Reclaimed { by: JobId, in_quota: bool },
+    /// `by`, of the same queue, has a higher priority.
+    Preempted { by: JobId },
+    /// It ran with fewer tasks than its minimum for too long.
+    Stale { running: u32, tasks_min: u32 },
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Bound::Free => "there is room",
+            Bound::Consolidated => "other work was moved together",
+            Bound::Reclaimed => "work of queues above their share gave way",
+            Bound::Preempted => "work of lower priority in its queue gave way",
+        })
+    }
+}
+
+impl fmt::Display for Evicted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Evicted::Reclaimed { by, in_quota: false } => {
+                write!(
+                    f,
+                    "its queue has more than its fair share, and {by} of another queue is below its own"
+                )
+            }
+            Evicted::Reclaimed { by, in_quota: true } => {
+                write!(
+                    f,
+                    "its queue has more than it deserves, and {by} of another queue is within what that deserves"
+                )
+            }
+            Evicted::Preempted { by } => write!(f, "{by} of the same queue has a higher priority"),
+            Evicted::Stale { running, tasks_min } => {
+                write!(f, "only {running} of its minimum of {tasks_min} tasks have run for too long")
+            }
+        }
+    }
+}
+
+/// Why a job waits: what keeps it from starting, and why nothing is moved, reclaimed or preempted for it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Why {
+    pub blocked: Option<Blocked>,
+    /// None where it was not tried, because the job is blocked by something that this would not change.
+    pub consolidation: Option<No>,
+    pub reclaim: Option<No>,
+    pub preemption: Option<No>,
+}
+
+/// What keeps a job from starting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Blocked {
+    /// With it the queue would pass its limit.
+    Limit { queue: String, limit: String, used: String },
+    /// It may not be evicted, and with it such work of the queue would have more than the queue deserves.
+    Quota { queue: String, deserved: String, used: String },
+    /// No room: it needs `needs` tasks at once, `fit` of them fit now, and nodes fail these filters for one.
+    Room { needs: u32, fit: u32, nodes: Unplaced },
+    /// No domain of this level has room for all its tasks; the best has room for `fit`.
+    Topology { level: u8, needs: u32, fit: u32 },
+}
+
+/// Why nothing is taken from others for a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum No {
+    /// Switched off.
+    Disabled,
+    /// With it the queue would have more than its fair share, and more than it deserves.
+    OverShare { queue: String, share: String, used: String },
+    /// It may not be evicted, and its queue has no quota left for such work, whatever others give.
+    OverQuota,
+    /// There is no work that may be taken for it; so much is protected by its minimum run time, until then at the earliest.
+    NoVictims { protected: u32, until: Option<Millis> },
+    /// All that may be taken does not make room for it: so many of its tasks would fit.
+    TooLittle { needs: u32, fit: u32 },
+    /// Even all free room in one place would hold only so many of its tasks.
+    FreeTooLittle { needs: u32, fit: u32 },
+    /// The work in its way may not be moved, or does not fit elsewhere.
+    NowhereElse,
+    /// The search for a consolidation ended at its bound.
+    NodesBound { tried: u32 },
+    /// Searches for work ahead of it used up what one cycle may do; a later one goes on.
+    Deferred,
+    /// The search ended at its bound after so many tasks of others.
+    SearchBound { looked_at: u32 },
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(blocked) = &self.blocked else { return f.write_str("its turn has not come yet") };
+        write!(f, "{blocked}")?;
+        let others = [
+            ("consolidation", &self.consolidation),
+            ("reclaim", &self.reclaim),
+            ("preemption", &self.preemption),
+        ];
+        for (what, no) in others {
+            if let Some(no) = no {
+                write!(f, "; no {what}: {no}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Blocked::Limit { queue, limit, used } => {
+                write!(f, "limit: queue \"{queue}\" uses {used} of at most {limit}")
+            }
+            Blocked::Quota { queue, deserved, used } => write!(
+                f,
+                "quota: work that may not be evicted uses {used} of the {deserved} that queue \"{queue}\" deserves"
+            ),
+            Blocked::Room { needs: 1, nodes, .. } => write!(f, "room: {nodes}"),
+            Blocked::Room { needs, fit: 0, nodes } => {
+                write!(f, "room: {needs} tasks at once are needed, {nodes}")
+            }
+            Blocked::Room { needs, fit, .. } => {
+                write!(f, "room: {needs} tasks at once are needed, {fit} fit")
+            }
+            Blocked::Topology { level, needs, fit } => write!(
+                f,
+                "topology: {needs} tasks in one domain of level {level} are needed, the best has room for {fit}"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for No {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            No::Disabled => f.write_str("switched off"),
+            No::OverQuota => f.write_str("its queue has no quota left for work that may not be evicted"),
+            No::OverShare { queue, share, used } => {
+                write!(f, "queue \"{queue}\" uses {used}, its fair share is {share}")
+            }
+            No::NoVictims { protected: 0, .. } => f.write_str("there is no work that would have to give way"),
+            No::NoVictims { protected, until } => {
+                write!(f, "{protected} tasks that would have to give way are within their minimum run time")?;
+                until.map_or(Ok(()), |until| write!(f, ", the first until {until} ms"))
+            }
+            No::TooLittle { needs: 1, .. } => f.write_str("all that would give way makes too little room"),
+            No::TooLittle { needs, fit } => {
+                write!(f, "all that would give way makes room for {fit} of {needs} tasks")
+            }
+            No::FreeTooLittle { needs, fit } => {
+                write!(f, "all that is free, put together, holds {fit} of {needs} tasks")
+            }
+            No::NowhereElse => f.write_str("what is in the way may not move or has nowhere else to go"),
+            No::NodesBound { tried } => write!(f, "none found on {tried} nodes, the bound of the search"),
+            No::Deferred => f.write_str("left for a later cycle"),
+            No::SearchBound { looked_at } => {
+                write!(f, "none found among {looked_at} tasks, the bound of the search")
+            }
+        }
+    }
+}
