@@ -701,6 +701,122 @@ def logs_and_profiler():
 
 
 @section
+def mapped_host_memory():
+    """Host memory that a kernel reads and writes: coherent at launches and waits."""
+    add = function()
+    host = c_void_p()
+    call("cuMemHostAlloc", byref(host), size(10000), 2)
+    seen = out(c_uint64, "cuMemHostGetDevicePointer_v2", host, 0)
+    values = ctypes.cast(host, ctypes.POINTER(c_uint32))
+    for i in range(4):
+        values[i], values[2000 + i] = i, 100 + i
+    call("cuLaunchKernel", add, 1, 1, 1, 32, 1, 1, 0, None, parameters(c_uint64(seen), c_uint32(4), c_uint32(10)), None)
+    call("cuCtxSynchronize")
+    equal(values[0:4], [10, 11, 12, 13], "what the kernel wrote is here")
+    # System calls read and write such memory like any other.
+    source, sink = os.pipe()
+    buffer = (ctypes.c_ubyte * 16).from_address(host.value)
+    equal(os.writev(sink, [buffer]), 16)
+    assert os.read(source, 16) == bytes(buffer)
+    os.write(sink, bytes((c_uint32 * 4)(1, 2, 3, 4)))
+    equal(os.readv(source, [buffer]), 16)
+    stream = out(c_void_p, "cuStreamCreate", 1)
+    inside = out(c_uint64, "cuMemHostGetDevicePointer_v2", c_void_p(host.value + 8000), 0)
+    equal(inside, seen + 8000)
+    call("cuLaunchKernel", add, 1, 1, 1, 32, 1, 1, 0, c_void_p(stream), parameters(c_uint64(inside), c_uint32(4), c_uint32(1)), None)
+    call("cuLaunchKernel", add, 1, 1, 1, 32, 1, 1, 0, c_void_p(stream), parameters(c_uint64(seen), c_uint32(4), c_uint32(1)), None)
+    call("cuStreamSynchronize", c_void_p(stream))
+    equal((values[0:4], values[2000:2004]), ([2, 3, 4, 5], [101, 102, 103, 104]))
+    call("cuStreamDestroy_v2", c_void_p(stream))
+    call("cuMemFreeHost", host)
+    refused(INVALID_VALUE, "cuMemcpyDtoH_v2", (c_uint32 * 1)(), address(seen), size(4))
+
+    own = (c_uint32 * 1000)(*range(1000))
+    call("cuMemHostRegister_v2", own, size(4000), 2)
+    seen = out(c_uint64, "cuMemHostGetDevicePointer_v2", own, 0)
+    call("cuLaunchKernel", add, 8, 1, 1, 128, 1, 1, 0, None, parameters(c_uint64(seen), c_uint32(1000), c_uint32(5)), None)
+    call("cuCtxSynchronize")
+    equal(list(own), list(range(5, 1005)))
+    call("cuMemHostUnregister", own)
+
+
+@section
+def managed_memory():
+    """One address on both sides."""
+    device = out(c_int, "cuDeviceGet", 0)
+    equal(attribute(83, device), 1, "managed memory")
+    count = 3000
+    start = out(c_uint64, "cuMemAllocManaged", size(4 * count), 1)
+    values = (c_uint32 * count).from_address(start)
+    equal(list(values[:3]), [0, 0, 0])
+    values[:] = range(count)
+    run = parameters(c_uint64(start), c_uint32(count), c_uint32(7))
+    for _ in range(2):
+        call("cuLaunchKernel", function(), 24, 1, 1, 128, 1, 1, 0, None, run, None)
+        call("cuCtxSynchronize")
+    equal(list(values), list(range(14, count + 14)))
+    call("cuMemsetD32_v2", address(start), c_uint32(9), size(2))
+    equal(list(values[:3]), [9, 9, 16], "a memset that is synchronous")
+    values[1] = 77
+    equal(words(start, 3), [9, 77, 16], "a copy sees what the program wrote")
+    is_managed = c_uint32()
+    call("cuPointerGetAttribute", byref(is_managed), 8, address(start))
+    equal(is_managed.value & 0xFF, 1)
+    if attribute(89, device) == 0:  # no concurrent access: nothing moves ahead of time
+        refused(INVALID_DEVICE, "cuMemPrefetchAsync", address(start), size(4 * count), device, None)
+    call("cuMemPrefetchAsync", address(start), size(4 * count), -1, None)
+    call("cuMemAdvise", address(start), size(4 * count), 1, device)
+    refused(INVALID_VALUE, "cuMemAdvise", address(start), size(4 * count + 1), 1, device)
+    free(start)
+    refused(INVALID_VALUE, "cuMemFree_v2", address(start))
+
+
+@section
+def enumeration():
+    text = (ADD + "\n.visible .entry nothing() { ret; }\n").encode() + b"\0"
+    handle = c_void_p()
+    call("cuModuleLoadData", byref(handle), text)
+    equal(out(c_uint32, "cuModuleGetFunctionCount", handle), 2)
+    functions = (c_void_p * 2)()
+    call("cuModuleEnumerateFunctions", functions, 2, handle)
+    names = []
+    for one in functions:
+        name = c_char_p()
+        call("cuFuncGetName", byref(name), c_void_p(one))
+        names.append(name.value)
+    equal(sorted(names), [b"add", b"nothing"])
+    equal(function(handle).value in list(functions), True, "the handles are those of cuModuleGetFunction")
+    library_handle = c_void_p()
+    call("cuLibraryLoadData", byref(library_handle), text, None, None, 0, None, None, 0)
+    equal(out(c_uint32, "cuLibraryGetKernelCount", library_handle), 2)
+    kernels = (c_void_p * 2)()
+    call("cuLibraryEnumerateKernels", kernels, 2, library_handle)
+    assert all(kernels) and kernels[0] != kernels[1]
+    call("cuLibraryUnload", library_handle)
+
+
+@section
+def batches():
+    device = allocate(64)
+    clear = (c_uint64 * 2)(device, device + 32)
+    host = (c_uint32 * 8)(*range(8))
+    sources = (c_uint64 * 2)(ctypes.addressof(host), ctypes.addressof(host) + 16)
+    sizes = (c_size_t * 2)(16, 16)
+    attributes = (c_uint32 * 8)(1)
+    failed = c_size_t(99)
+    call("cuMemcpyBatchAsync", clear, sources, sizes, size(2), attributes, (c_size_t * 1)(0), size(1), byref(failed), None)
+    call("cuCtxSynchronize")
+    equal((words(device, 4), words(device + 32, 4)), ([0, 1, 2, 3], [4, 5, 6, 7]))
+    # Write 5 to the first word and 6 to the second, then wait until the first is at least 5.
+    operations = (c_uint64 * 18)(*([2, device, 5, 0, 0, 0] + [2, device + 4, 6, 0, 0, 0] + [1, device, 5, 0, 0, 0]))
+    call("cuStreamBatchMemOp_v2", None, 3, operations, 0)
+    call("cuCtxSynchronize")
+    equal(words(device, 3), [5, 6, 2])
+    refused(INVALID_VALUE, "cuStreamBatchMemOp_v2", None, 1, (c_uint64 * 6)(55), 0)
+    free(device)
+
+
+@section
 def primary_context_is_reset():
     """What belongs to a context ends with it; a new one starts afresh."""
     device = out(c_int, "cuCtxGetDevice")

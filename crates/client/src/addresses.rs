@@ -55,9 +55,10 @@ impl Space {
     }
 
     /// Finds a place for `bytes` > 0. `None`: the range is used up, which programs see as "out of memory". If the node
-    /// then refuses the commit, the caller takes the place back with [`Space::forget`].
-    pub(crate) fn allocate(&mut self, bytes: u64) -> Option<Placement> {
-        if bytes >= LARGE {
+    /// then refuses the commit, the caller takes the place back with [`Space::forget`]. `apart`: in chunks of its own,
+    /// whatever its size.
+    pub(crate) fn allocate(&mut self, bytes: u64, apart: bool) -> Option<Placement> {
+        if apart || bytes >= LARGE {
             let reserved = bytes.checked_next_multiple_of(CHUNK)?;
             let address = take_first_fit(&mut self.free_chunks, reserved)?;
             self.allocations.insert(address, Allocation { start: address, bytes, reserved });
@@ -185,8 +186,8 @@ mod tests {
     #[test]
     fn small_allocations_share_a_chunk_and_give_it_back() {
         let mut space = space(4);
-        let first = space.allocate(1).unwrap();
-        let second = space.allocate(1000).unwrap();
+        let first = space.allocate(1, false).unwrap();
+        let second = space.allocate(1000, false).unwrap();
         assert_eq!(first, Placement { address: BASE, commit: Some(BASE..BASE + CHUNK) });
         assert_eq!(second, Placement { address: BASE + 256, commit: None });
         assert_eq!(space.free(first.address).unwrap().1, None);
@@ -197,20 +198,20 @@ mod tests {
     #[test]
     fn large_allocations_own_their_chunks() {
         let mut space = space(4);
-        let large = space.allocate(CHUNK + 1).unwrap();
+        let large = space.allocate(CHUNK + 1, false).unwrap();
         assert_eq!(large.commit, Some(BASE..BASE + 2 * CHUNK));
-        assert!(space.allocate(3 * CHUNK).is_none());
+        assert!(space.allocate(3 * CHUNK, false).is_none());
         assert_eq!(space.free(BASE).unwrap().1, large.commit);
-        assert_eq!(space.allocate(4 * CHUNK).unwrap().address, BASE);
+        assert_eq!(space.allocate(4 * CHUNK, false).unwrap().address, BASE);
     }
 
     #[test]
     fn pieces_of_neighbouring_chunks_stay_apart() {
         let mut space = space(2);
-        let pieces: Vec<u64> = (0..8).map(|_| space.allocate(CHUNK / 4).unwrap().address).collect();
+        let pieces: Vec<u64> = (0..8).map(|_| space.allocate(CHUNK / 4, false).unwrap().address).collect();
         let released: Vec<_> = pieces.iter().filter_map(|&piece| space.free(piece).unwrap().1).collect();
         assert_eq!(released, [BASE..BASE + CHUNK, BASE + CHUNK..BASE + 2 * CHUNK]);
-        assert_eq!(space.allocate(2 * CHUNK).unwrap().address, BASE);
+        assert_eq!(space.allocate(2 * CHUNK, false).unwrap().address, BASE);
     }
 
     #[test]
@@ -235,7 +236,7 @@ mod tests {
     #[test]
     fn an_address_belongs_to_the_bytes_asked_for() {
         let mut space = space(1);
-        let address = space.allocate(100).unwrap().address;
+        let address = space.allocate(100, false).unwrap().address;
         assert_eq!(space.find(address + 99).unwrap().start, address);
         assert!(space.find(address + 100).is_none());
     }
@@ -256,7 +257,7 @@ mod tests {
             if random(2) == 0 || held.is_empty() {
                 let scale = random(23);
                 let bytes = 1 + random(1 << scale);
-                if let Some(placement) = space.allocate(bytes) {
+                if let Some(placement) = space.allocate(bytes, false) {
                     let new = placement.address..placement.address + bytes;
                     assert!(held.iter().all(|old| new.end <= old.start || old.end <= new.start));
                     held.push(new);

@@ -6,6 +6,7 @@ use std::ffi::c_void;
 use sluice_cuda::*;
 use sluice_wire::{DevicePtr, Pitched, commands};
 
+use crate::context;
 use crate::copy::{Landing, from_device, landing, on_host, to_device};
 use crate::issue::Issue;
 use crate::session::{self, Session};
@@ -256,6 +257,63 @@ pub(crate) unsafe fn cuMemcpy3DAsync_v2(
     let session = session::enter()?;
     // SAFETY: the same contract.
     unsafe { of_3d(pCopy, session)?.run(session, hStream, true) }
+}
+
+/// Contexts of one session share one address space, so that the addresses say it all.
+///
+/// # Safety
+/// `copy` is null or a description.
+unsafe fn without_contexts(copy: *const CUDA_MEMCPY3D_PEER) -> Result<CUDA_MEMCPY3D, CUresult> {
+    if copy.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: not null, and the caller vouches for the rest.
+    let it = unsafe { copy.read_unaligned() };
+    context::named_or_current(it.srcContext)?;
+    context::named_or_current(it.dstContext)?;
+    Ok(CUDA_MEMCPY3D {
+        srcXInBytes: it.srcXInBytes,
+        srcY: it.srcY,
+        srcZ: it.srcZ,
+        srcLOD: it.srcLOD,
+        srcMemoryType: it.srcMemoryType,
+        srcHost: it.srcHost,
+        srcDevice: it.srcDevice,
+        srcArray: it.srcArray,
+        reserved0: std::ptr::null_mut(),
+        srcPitch: it.srcPitch,
+        srcHeight: it.srcHeight,
+        dstXInBytes: it.dstXInBytes,
+        dstY: it.dstY,
+        dstZ: it.dstZ,
+        dstLOD: it.dstLOD,
+        dstMemoryType: it.dstMemoryType,
+        dstHost: it.dstHost,
+        dstDevice: it.dstDevice,
+        dstArray: it.dstArray,
+        reserved1: std::ptr::null_mut(),
+        dstPitch: it.dstPitch,
+        dstHeight: it.dstHeight,
+        WidthInBytes: it.WidthInBytes,
+        Height: it.Height,
+        Depth: it.Depth,
+    })
+}
+
+pub(crate) unsafe fn cuMemcpy3DPeer(
+    pCopy: *const CUDA_MEMCPY3D_PEER,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuMemcpy3D_v2(&without_contexts(pCopy)?, stream) }
+}
+
+pub(crate) unsafe fn cuMemcpy3DPeerAsync(
+    pCopy: *const CUDA_MEMCPY3D_PEER,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuMemcpy3DAsync_v2(&without_contexts(pCopy)?, hStream) }
 }
 
 #[cfg(test)]

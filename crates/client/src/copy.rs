@@ -16,7 +16,7 @@ use sluice_wire::{BULK_SIZE_MAX, DevicePtr, StreamId, commands};
 use crate::inbox::Sink;
 use crate::issue::Issue;
 use crate::session::Session;
-use crate::{context, host_memory, session, stream};
+use crate::{context, host_memory, mirror, session, stream};
 
 /// Answers up to this size come with the call's own reply.
 const INLINE: usize = 32 << 10;
@@ -183,7 +183,10 @@ fn on_device(
 }
 
 /// A copy whose directions follow from the addresses.
-unsafe fn unified(
+///
+/// # Safety
+/// Operands on this machine are valid for `bytes` bytes; an asynchronous copy's until it has landed.
+pub(crate) unsafe fn unified(
     dst: CUdeviceptr,
     src: CUdeviceptr,
     bytes: usize,
@@ -193,7 +196,10 @@ unsafe fn unified(
     let session = session::enter()?;
     let (host_dst, host_src) = (dst as *mut c_void, src as *const c_void);
     match (session.is_device_address(dst), session.is_device_address(src)) {
-        (true, true) => on_device(session, dst, src, bytes, stream),
+        (true, true) => {
+            on_device(session, dst, src, bytes, stream)?;
+            if asynchronous { Ok(()) } else { session.settle(dst, stream) }
+        }
         (true, false) => {
             // SAFETY: the program's addresses, by its contract with CUDA.
             unsafe { to_device(session, dst, host_src, bytes, stream)? };
@@ -211,7 +217,15 @@ unsafe fn unified(
 impl Session {
     /// After a synchronous copy to the device: waits if anything could overtake it.
     fn arrive(&self, stream: CUstream) -> Result<(), CUresult> {
-        if stream == CUstream::LEGACY && !stream::some_run_freely() {
+        if stream == CUstream::LEGACY && !stream::some_run_freely() && !mirror::exist() {
+            return Ok(());
+        }
+        self.call(&commands::cuStreamSynchronize { hStream: self.find(stream)? }, |()| ())
+    }
+
+    /// After a synchronous copy or memset on the device: waits if the program can see the result without asking.
+    pub(crate) fn settle(&self, dst: CUdeviceptr, stream: CUstream) -> Result<(), CUresult> {
+        if mirror::with_device_address(dst, |_| ()).is_none() {
             return Ok(());
         }
         self.call(&commands::cuStreamSynchronize { hStream: self.find(stream)? }, |()| ())
@@ -304,7 +318,9 @@ pub(crate) unsafe fn cuMemcpyDtoD_v2(
     ByteCount: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    on_device(session::enter()?, dstDevice, srcDevice, ByteCount, stream)
+    let session = session::enter()?;
+    on_device(session, dstDevice, srcDevice, ByteCount, stream)?;
+    session.settle(dstDevice, stream)
 }
 
 /// Contexts of one session share one address space, so that the addresses say it all.

@@ -12,7 +12,7 @@ use crate::context::Primary;
 use crate::launch::Limits;
 use crate::memory::Memory;
 use crate::session::{self, Session};
-use crate::{context, out};
+use crate::{context, mirror, out};
 
 /// One device of the lease.
 #[derive(Debug)]
@@ -57,11 +57,9 @@ impl Work {
     }
 }
 
-/// What a device behind a network cannot do for this process, whatever the card can: kernels do not reach this
-/// machine's memory, and memory is not shared with other processes or APIs.
+/// What a device behind a network cannot do for this process, whatever the card can: kernels see this machine's memory
+/// as of their launch, and memory is not shared with other processes or APIs.
 const NOT_FROM_AFAR: &[CUdevice_attribute] = &[
-    CUdevice_attribute::CAN_MAP_HOST_MEMORY,
-    CUdevice_attribute::MANAGED_MEMORY,
     CUdevice_attribute::CONCURRENT_MANAGED_ACCESS,
     CUdevice_attribute::PAGEABLE_MEMORY_ACCESS,
     CUdevice_attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
@@ -81,11 +79,15 @@ const NOT_FROM_AFAR: &[CUdevice_attribute] = &[
 
 impl Device {
     pub(crate) fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32, CUresult> {
-        let needs_addresses = attribute == CUdevice_attribute::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
-        if NOT_FROM_AFAR.contains(&attribute) || (needs_addresses && !self.mints_addresses) {
-            return Ok(0);
+        use CUdevice_attribute as A;
+        match attribute {
+            // These two are this library's doing.
+            A::CAN_MAP_HOST_MEMORY => Ok(1),
+            A::MANAGED_MEMORY => Ok(self.mints_addresses.into()),
+            A::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED if !self.mints_addresses => Ok(0),
+            _ if NOT_FROM_AFAR.contains(&attribute) => Ok(0),
+            _ => self.snapshot.attribute(attribute).ok_or(CUresult::INVALID_VALUE),
         }
-        self.snapshot.attribute(attribute).ok_or(CUresult::INVALID_VALUE)
     }
 
     /// Waits until the device has done everything sent so far; no round trip if somebody has waited for it already.
@@ -99,7 +101,7 @@ impl Device {
         let place = u8::try_from(self.ordinal).map_err(|_| CUresult::INVALID_DEVICE)?;
         session.link.call(place, Op::of(Fn::cuCtxSynchronize), |_| ())?.result.ok()?;
         self.work.waited_for(covered);
-        Ok(())
+        mirror::fetch(session)
     }
 
     pub(crate) fn limit(&self, limit: CUlimit) -> Result<u64, CUresult> {

@@ -282,3 +282,63 @@ pub(crate) unsafe fn cuGraphExecUpdate_v2(
     unsafe { out::write_if_wanted(resultInfo, info) };
     updated
 }
+
+/// The result without its details, as before CUDA 12.
+pub(crate) unsafe fn cuGraphExecUpdate(
+    hGraphExec: CUgraphExec,
+    hGraph: CUgraph,
+    hErrorNode_out: *mut CUgraphNode,
+    updateResult_out: *mut CUgraphExecUpdateResult,
+) -> Result<(), CUresult> {
+    let mut info = CUgraphExecUpdateResultInfo::default();
+    // SAFETY: the program's graphs, and places of its own.
+    unsafe {
+        let updated = cuGraphExecUpdate_v2(hGraphExec, hGraph, &mut info);
+        out::write_if_wanted(hErrorNode_out, info.errorNode);
+        out::write_if_wanted(updateResult_out, info.result);
+        updated
+    }
+}
+
+/// Refuses edges that are more than a full dependency: their nodes and ports come with programmatic launches, which
+/// graphs here do not have.
+///
+/// # Safety
+/// `data` is null or points to `count` edges.
+unsafe fn check_plain(data: *const CUgraphEdgeData, count: usize) -> Result<(), CUresult> {
+    if data.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the same contract.
+    let data = unsafe { list(data, count as u64)? };
+    let plain = data.iter().all(|edge| *edge == CUgraphEdgeData::default());
+    if plain { Ok(()) } else { Err(CUresult::NOT_SUPPORTED) }
+}
+
+pub(crate) unsafe fn cuGraphAddDependencies_v2(
+    hGraph: CUgraph,
+    from_: *const CUgraphNode,
+    to_: *const CUgraphNode,
+    edgeData: *const CUgraphEdgeData,
+    numDependencies: usize,
+) -> Result<(), CUresult> {
+    // SAFETY: the program passes so many nodes and edges.
+    unsafe {
+        check_plain(edgeData, numDependencies)?;
+        stubs::cuGraphAddDependencies(session::enter()?, hGraph, from_, to_, numDependencies)
+    }
+}
+
+pub(crate) unsafe fn cuGraphRemoveDependencies_v2(
+    hGraph: CUgraph,
+    from_: *const CUgraphNode,
+    to_: *const CUgraphNode,
+    edgeData: *const CUgraphEdgeData,
+    numDependencies: usize,
+) -> Result<(), CUresult> {
+    // SAFETY: the program passes so many nodes and edges.
+    unsafe {
+        check_plain(edgeData, numDependencies)?;
+        stubs::cuGraphRemoveDependencies(session::enter()?, hGraph, from_, to_, numDependencies)
+    }
+}

@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::ids::{self, Kind, Table};
 use crate::issue::Issue;
 use crate::session::Session;
-use crate::{context, event, module, stream};
+use crate::{context, event, mirror, module, stream};
 
 /// Graphs and their executable forms have nothing about them that the client must know.
 static GRAPHS: Table<()> = Table::new();
@@ -69,6 +69,7 @@ impl Issue for Session {
     }
 
     fn queue<C: Command>(&self, command: &C) -> Result<(), CUresult> {
+        mirror::push(self)?;
         self.queue_quietly(command)?;
         if let Some(device) = self.here() {
             device.work.sent();
@@ -82,6 +83,7 @@ impl Issue for Session {
         read: impl for<'a> FnOnce(C::Reply<'a>) -> R,
     ) -> Result<R, CUresult> {
         self.require(C::OP)?;
+        mirror::push(self)?;
         let waits_for_device = const { C::OP.0 == Op::of(Fn::cuCtxSynchronize).0 };
         let covered = self.here().filter(|_| waits_for_device).map(|device| (device, device.work.so_far()));
         let answer = self.link.call(context::device_index(), C::OP, |out| command.encode(out))?;
@@ -89,11 +91,28 @@ impl Issue for Session {
         if let Some((device, sent)) = covered {
             device.work.waited_for(sent);
         }
+        if tells_of_an_end(C::OP) {
+            mirror::fetch(self)?;
+        }
         decode(&answer.payload).map(read).map_err(|error| {
             crate::say_once!("the node's answer to {} cannot be read: {error}", C::OP.name());
             CUresult::UNKNOWN
         })
     }
+}
+
+/// Whether success of this command means that work has ended whose results a program may look at.
+fn tells_of_an_end(op: Op) -> bool {
+    let Some(Target::Driver(function)) = op.target() else { return false };
+    matches!(
+        function,
+        Fn::cuCtxSynchronize
+            | Fn::cuStreamSynchronize
+            | Fn::cuStreamQuery
+            | Fn::cuEventSynchronize
+            | Fn::cuEventQuery
+            | Fn::cuMemcpyDtoH_v2
+    )
 }
 
 impl Session {

@@ -1,5 +1,5 @@
-//! Host memory that programs get from CUDA or register with it. It is ordinary memory of this process: the device
-//! reaches it through copies only, so nothing is pinned and nothing is mapped into the device.
+//! Host memory that programs get from CUDA or register with it. It is ordinary memory of this process: nothing is pinned,
+//! and a device sees it through copies, or as a [`mirror`] once the program asks for a device's address of it.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -8,7 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 
-use crate::{context, out, session};
+use crate::session::Session;
+use crate::{context, mirror, out, session};
 
 /// One block, by its start.
 #[derive(Clone, Debug)]
@@ -92,6 +93,7 @@ pub(crate) unsafe fn cuMemFreeHost(p: *mut c_void) -> Result<(), CUresult> {
         return Err(CUresult::INVALID_VALUE);
     }
     session.settle_pushed_copies()?;
+    unmap(session, p as u64)?;
     let block = take(p as u64, false).ok_or(CUresult::INVALID_VALUE)?;
     // SAFETY: the mapping was made by `allocate`, and whoever takes the entry out of the table unmaps it alone.
     unsafe { libc::munmap(p, (block.range.end - block.range.start) as usize) };
@@ -121,21 +123,40 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
 pub(crate) unsafe fn cuMemHostUnregister(p: *mut c_void) -> Result<(), CUresult> {
     let session = session::get()?;
     session.settle_pushed_copies()?;
+    if find(p as u64).is_none_or(|block| !block.registered || block.range.start != p as u64) {
+        return Err(CUresult::HOST_MEMORY_NOT_REGISTERED);
+    }
+    unmap(session, p as u64)?;
     take(p as u64, true).map(drop).ok_or(CUresult::HOST_MEMORY_NOT_REGISTERED)
 }
 
-/// Kernels cannot reach this machine's memory.
+/// The device gets memory of its own for the block, at another address, with the first such question.
 pub(crate) unsafe fn cuMemHostGetDevicePointer_v2(
-    _: *mut CUdeviceptr,
+    pdptr: *mut CUdeviceptr,
     p: *mut c_void,
-    _: u32,
+    Flags: u32,
 ) -> Result<(), CUresult> {
-    session::get()?;
-    if find(p as u64).is_none() {
+    let session = session::enter()?;
+    let block = find(p as u64).ok_or(CUresult::INVALID_VALUE)?;
+    if pdptr.is_null() || Flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    crate::say_once!("mapped host memory is not supported: kernels run on another machine");
-    Err(CUresult::NOT_SUPPORTED)
+    let start = match mirror::of_host(block.range.start) {
+        Some(start) => start,
+        None => {
+            let is_read_only = block.registered && block.flags & CU_MEMHOSTREGISTER_READ_ONLY != 0;
+            mirror::map_host(session, &*context::current()?, block.range.clone(), is_read_only)?
+        }
+    };
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(pdptr, start + (p as u64 - block.range.start)) }
+}
+
+/// The device's side of a block goes before the block does.
+fn unmap(session: &Session, start: u64) -> Result<(), CUresult> {
+    let Some(device) = mirror::of_host(start) else { return Ok(()) };
+    let Some((ordinal, allocation)) = session.find_allocation(device) else { return Ok(()) };
+    session.free(ordinal, allocation.start)
 }
 
 pub(crate) unsafe fn cuMemHostGetFlags(pFlags: *mut u32, p: *mut c_void) -> Result<(), CUresult> {

@@ -23,10 +23,12 @@
 
 mod addresses;
 mod attach;
+mod batch;
 mod boxes;
 mod context;
 mod copy;
 mod device;
+mod enumeration;
 mod errors;
 mod event;
 mod evidence;
@@ -43,8 +45,10 @@ mod launch;
 mod link;
 mod linker;
 mod logs;
+mod managed;
 mod memory;
 mod memset;
+mod mirror;
 mod module;
 mod occupancy;
 mod out;
@@ -66,10 +70,12 @@ mod generated {
 
 /// Every entry point that is written by hand, under CUDA's name.
 mod api {
+    pub(crate) use crate::batch::*;
     pub(crate) use crate::boxes::*;
     pub(crate) use crate::context::*;
     pub(crate) use crate::copy::*;
     pub(crate) use crate::device::*;
+    pub(crate) use crate::enumeration::*;
     pub(crate) use crate::errors::*;
     pub(crate) use crate::event::*;
     pub(crate) use crate::graph::*;
@@ -79,6 +85,7 @@ mod api {
     pub(crate) use crate::launch::*;
     pub(crate) use crate::linker::*;
     pub(crate) use crate::logs::*;
+    pub(crate) use crate::managed::*;
     pub(crate) use crate::memory::*;
     pub(crate) use crate::memset::*;
     pub(crate) use crate::module::*;

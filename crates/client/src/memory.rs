@@ -18,7 +18,7 @@ use crate::addresses::{Allocation, Space};
 use crate::context::Context;
 use crate::issue::Issue;
 use crate::session::Session;
-use crate::{context, out, session, stream};
+use crate::{context, mirror, out, session, stream};
 
 /// What a device's memory holds, by the rules of who names addresses.
 #[derive(Debug)]
@@ -103,14 +103,21 @@ impl Session {
     }
 
     /// Allocates `bytes` > 0. If the node refuses, memory that streams have freed is waited for, and it is asked again.
-    pub(crate) fn allocate(&self, owner: &Context, bytes: u64) -> Result<u64, CUresult> {
+    /// `apart`: on pages of its own.
+    pub(crate) fn allocate(&self, owner: &Context, bytes: u64, apart: bool) -> Result<u64, CUresult> {
         let device = owner.device;
-        let address = match self.try_allocate(device, bytes) {
-            Err(CUresult::OUT_OF_MEMORY) if self.reclaim(device)? => self.try_allocate(device, bytes),
+        let address = match self.try_allocate(device, bytes, apart) {
+            Err(CUresult::OUT_OF_MEMORY) if self.reclaim(device)? => self.try_allocate(device, bytes, apart),
             other => other,
         }?;
         self.memory(device)?.owners.insert(address, owner.handle);
         Ok(address)
+    }
+
+    /// Frees what starts at `address`, once the device has done what may use it.
+    pub(crate) fn free(&self, device: CUdevice, address: u64) -> Result<(), CUresult> {
+        self.device(device)?.wait(self)?;
+        self.release(&mut *self.memory(device)?, address).map(drop)
     }
 
     /// Frees what a context that has ended still held.
@@ -122,11 +129,11 @@ impl Session {
         held.into_iter().try_for_each(|address| self.release(&mut memory, address).map(drop))
     }
 
-    fn try_allocate(&self, device: CUdevice, bytes: u64) -> Result<u64, CUresult> {
+    fn try_allocate(&self, device: CUdevice, bytes: u64, apart: bool) -> Result<u64, CUresult> {
         let mut memory = self.memory(device)?;
         match &mut memory.names {
             Names::Minted(space) => {
-                let placement = space.allocate(bytes).ok_or(CUresult::OUT_OF_MEMORY)?;
+                let placement = space.allocate(bytes, apart).ok_or(CUresult::OUT_OF_MEMORY)?;
                 // The lock is held while the node commits: nobody else may be given a piece of a chunk that is not
                 // there yet.
                 if let Some(chunks) = placement.commit
@@ -149,6 +156,7 @@ impl Session {
     /// Frees what starts at `address`, which nothing uses any more.
     fn release(&self, memory: &mut Memory, address: u64) -> Result<Allocation, CUresult> {
         memory.owners.remove(&address);
+        mirror::forget(address);
         match &mut memory.names {
             Names::Minted(space) => {
                 let (allocation, chunks) = space.free(address).ok_or(CUresult::INVALID_VALUE)?;
@@ -200,7 +208,7 @@ pub(crate) unsafe fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> R
     if dptr.is_null() || bytesize == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let address = session.allocate(&context, bytesize as u64)?;
+    let address = session.allocate(&context, bytesize as u64, false)?;
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(dptr, address) }
 }
@@ -241,8 +249,7 @@ pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> Result<(), CUresult> {
         session.memory(device)?.free_later(CUstream::NULL, allocation);
         return Ok(());
     }
-    session.device(device)?.wait(session)?;
-    session.release(&mut *session.memory(device)?, dptr).map(drop)
+    session.free(device, dptr)
 }
 
 pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result<(), CUresult> {
@@ -271,7 +278,7 @@ pub(crate) unsafe fn cuMemAllocAsync(
     let freed = session.memory(device)?.take_freed(hStream, bytesize as u64);
     let address = match freed {
         Some(address) => address,
-        None => session.allocate(&context, bytesize as u64)?,
+        None => session.allocate(&context, bytesize as u64, false)?,
     };
     session.memory(device)?.count_pool(bytesize as u64);
     // SAFETY: not null, and the program's to be written.

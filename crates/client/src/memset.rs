@@ -1,4 +1,5 @@
-//! Memsets that CUDA calls synchronous: queued like the others, since they touch nothing on this machine.
+//! Memsets that CUDA calls synchronous: queued like the others, since they touch nothing on this machine unless the
+//! memory is the program's too.
 
 use sluice_cuda::*;
 
@@ -13,8 +14,10 @@ pub(crate) unsafe fn cuMemsetD8_v2(
     N: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
+    let session = session::enter()?;
     // SAFETY: no pointers of this process.
-    unsafe { stubs::cuMemsetD8Async(session::enter()?, dstDevice, uc, N, stream) }
+    unsafe { stubs::cuMemsetD8Async(session, dstDevice, uc, N, stream)? };
+    session.settle(dstDevice, stream)
 }
 
 pub(crate) unsafe fn cuMemsetD16_v2(
@@ -23,8 +26,10 @@ pub(crate) unsafe fn cuMemsetD16_v2(
     N: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
+    let session = session::enter()?;
     // SAFETY: no pointers of this process.
-    unsafe { stubs::cuMemsetD16Async(session::enter()?, dstDevice, us, N, stream) }
+    unsafe { stubs::cuMemsetD16Async(session, dstDevice, us, N, stream)? };
+    session.settle(dstDevice, stream)
 }
 
 pub(crate) unsafe fn cuMemsetD32_v2(
@@ -33,8 +38,10 @@ pub(crate) unsafe fn cuMemsetD32_v2(
     N: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
+    let session = session::enter()?;
     // SAFETY: no pointers of this process.
-    unsafe { stubs::cuMemsetD32Async(session::enter()?, dstDevice, ui, N, stream) }
+    unsafe { stubs::cuMemsetD32Async(session, dstDevice, ui, N, stream)? };
+    session.settle(dstDevice, stream)
 }
 
 pub(crate) unsafe fn cuMemsetD2D8_v2(
@@ -47,7 +54,8 @@ pub(crate) unsafe fn cuMemsetD2D8_v2(
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
     // SAFETY: no pointers of this process.
-    unsafe { stubs::cuMemsetD2D8Async(session, dstDevice, dstPitch, uc, Width, Height, stream) }
+    unsafe { stubs::cuMemsetD2D8Async(session, dstDevice, dstPitch, uc, Width, Height, stream)? };
+    session.settle(dstDevice, stream)
 }
 
 pub(crate) unsafe fn cuMemsetD2D16_v2(
@@ -60,7 +68,8 @@ pub(crate) unsafe fn cuMemsetD2D16_v2(
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
     // SAFETY: no pointers of this process.
-    unsafe { stubs::cuMemsetD2D16Async(session, dstDevice, dstPitch, us, Width, Height, stream) }
+    unsafe { stubs::cuMemsetD2D16Async(session, dstDevice, dstPitch, us, Width, Height, stream)? };
+    session.settle(dstDevice, stream)
 }
 
 pub(crate) unsafe fn cuMemsetD2D32_v2(
@@ -73,5 +82,6 @@ pub(crate) unsafe fn cuMemsetD2D32_v2(
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
     // SAFETY: no pointers of this process.
-    unsafe { stubs::cuMemsetD2D32Async(session, dstDevice, dstPitch, ui, Width, Height, stream) }
+    unsafe { stubs::cuMemsetD2D32Async(session, dstDevice, dstPitch, ui, Width, Height, stream)? };
+    session.settle(dstDevice, stream)
 }

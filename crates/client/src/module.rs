@@ -276,7 +276,7 @@ impl Session {
     }
 
     /// The handle of a module's function, asking the node the first time.
-    fn get_function(&self, module: u64, name: &CStr) -> Result<u64, CUresult> {
+    pub(crate) fn get_function(&self, module: u64, name: &CStr) -> Result<u64, CUresult> {
         let object = MODULES.get(module).ok_or(CUresult::INVALID_HANDLE)?;
         if let Some(&known) = locked(&object.functions).get(name) {
             return Ok(known);

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use sluice_cuda::*;
 
 use crate::addresses::Allocation;
-use crate::{host_memory, out, session};
+use crate::{host_memory, mirror, out, session};
 
 /// What an address lies in, as far as CUDA knows.
 enum Place {
@@ -15,6 +15,10 @@ enum Place {
 
 fn locate(address: u64) -> Result<Option<Place>, CUresult> {
     let session = session::get()?;
+    let mapped = mirror::with_device_address(address, |it| (!it.is_managed).then_some(it.host));
+    if let Some(host) = mapped.flatten() {
+        return Ok(host_memory::find(host).map(Place::Host));
+    }
     if let Some((device, allocation)) = session.find_allocation(address) {
         let context = session.primary(device)?.context.handle;
         return Ok(Some(Place::Device { allocation, device, context }));
@@ -66,11 +70,13 @@ fn value(place: &Place, attribute: CUpointer_attribute, address: u64) -> Result<
     Ok(match attribute {
         A::CONTEXT => Value::Word(context.0 as u64),
         A::MEMORY_TYPE => Value::Int(kind.0),
-        A::DEVICE_POINTER => Value::Word(address),
-        A::HOST_POINTER if on_device => return Err(CUresult::INVALID_VALUE),
-        A::HOST_POINTER => Value::Word(address),
+        A::DEVICE_POINTER if on_device => Value::Word(address),
+        A::DEVICE_POINTER => Value::Word(mirror::on_device(address).unwrap_or(address)),
+        A::HOST_POINTER if on_device => Value::Word(mirror::on_host(address).ok_or(CUresult::INVALID_VALUE)?),
+        A::HOST_POINTER => Value::Word(mirror::on_host(address).unwrap_or(address)),
         A::P2P_TOKENS => Value::P2pTokens,
-        A::SYNC_MEMOPS | A::IS_MANAGED => Value::Bool(false),
+        A::SYNC_MEMOPS => Value::Bool(false),
+        A::IS_MANAGED => Value::Bool(mirror::with_device_address(address, |it| it.is_managed) == Some(true)),
         A::BUFFER_ID | A::MEMORY_BLOCK_ID => Value::Word(start),
         A::DEVICE_ORDINAL => Value::Int(device as u32),
         A::IS_LEGACY_CUDA_IPC_CAPABLE | A::IS_GPU_DIRECT_RDMA_CAPABLE | A::IS_HW_DECOMPRESS_CAPABLE => {

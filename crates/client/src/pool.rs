@@ -199,3 +199,47 @@ pub(crate) unsafe fn cuMemPoolGetAccess(
     // SAFETY: the program passes a place for the flags.
     unsafe { out::write(flags, access) }
 }
+
+/// The device of a place; pools of the host's memory do not exist here.
+///
+/// # Safety
+/// `location` is null or a location.
+unsafe fn device_at(location: *const CUmemLocation, kind: CUmemAllocationType) -> Result<CUdevice, CUresult> {
+    if location.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: not null, and the caller vouches for the rest.
+    let location = unsafe { location.read_unaligned() };
+    match (location.kind, kind) {
+        (CUmemLocationType::DEVICE, CUmemAllocationType::PINNED) => Ok(location.id),
+        (CUmemLocationType::INVALID, _) | (_, CUmemAllocationType::INVALID) => Err(CUresult::INVALID_VALUE),
+        _ => Err(CUresult::NOT_SUPPORTED),
+    }
+}
+
+pub(crate) unsafe fn cuMemGetDefaultMemPool(
+    pool_out: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+) -> Result<(), CUresult> {
+    // SAFETY: the program passes a location and a place for the pool.
+    unsafe { cuDeviceGetDefaultMemPool(pool_out, device_at(location, kind)?) }
+}
+
+pub(crate) unsafe fn cuMemGetMemPool(
+    pool: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+) -> Result<(), CUresult> {
+    // SAFETY: the program passes a location and a place for the pool.
+    unsafe { cuDeviceGetMemPool(pool, device_at(location, kind)?) }
+}
+
+pub(crate) unsafe fn cuMemSetMemPool(
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+    pool: CUmemoryPool,
+) -> Result<(), CUresult> {
+    // SAFETY: the program passes a location.
+    unsafe { cuDeviceSetMemPool(device_at(location, kind)?, pool) }
+}

@@ -428,7 +428,7 @@ pub struct CUDA_RESOURCE_VIEW_DESC {
 }
 
 /// A descriptor for tensor copies, opaque to everyone but the device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C, align(64))]
 pub struct CUtensorMap {
     pub opaque: [u64; 16],

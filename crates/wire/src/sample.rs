@@ -117,13 +117,19 @@ wrapped! {
     StreamId EventId ModuleId FunctionId GraphId GraphNodeId GraphExecId ArrayId DevicePtr ImageHash LeaseToken
     CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID PhysicalId
     CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
-    CUmemAccess_flags
+    CUmemAccess_flags CUgraphNodeType
 }
 
 impl Sample<'_> for CUlaunchAttribute {
     fn sample(source: &mut Source<'_>) -> Self {
         let value = CUlaunchAttributeValue { words: Sample::sample(source) };
         CUlaunchAttribute { id: Sample::sample(source), pad: [0; 4], value }
+    }
+}
+
+impl Sample<'_> for CUtensorMap {
+    fn sample(source: &mut Source<'_>) -> Self {
+        CUtensorMap { opaque: Sample::sample(source) }
     }
 }
 

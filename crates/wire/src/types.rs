@@ -111,7 +111,7 @@ macro_rules! enumerations {
 enumerations! {
     CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID
     CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
-    CUmemAccess_flags
+    CUmemAccess_flags CUgraphNodeType
 }
 
 /// An address in device memory.
@@ -158,6 +158,15 @@ impl Decode<'_> for ImageHash {
     }
 }
 
+/// Memory that program and device both use is compared in pages of this many bytes.
+pub const MIRROR_PAGE: usize = 4096;
+
+/// Names the contents of a page (BLAKE3, cut).
+pub fn page_hash(page: &[u8]) -> u64 {
+    let hash = blake3::hash(page);
+    hash.as_bytes().first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
+}
+
 /// Grid or block: x, y, z.
 pub type Dim = [u32; 3];
 
@@ -199,6 +208,18 @@ impl Decode<'_> for CUlaunchAttribute {
         let id = CUlaunchAttributeID::decode(reader)?;
         let value = CUlaunchAttributeValue { words: Decode::decode(reader)? };
         Ok(CUlaunchAttribute { id, pad: [0; 4], value })
+    }
+}
+
+impl Encode for CUtensorMap {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.opaque.encode(out);
+    }
+}
+
+impl Decode<'_> for CUtensorMap {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(CUtensorMap { opaque: Decode::decode(reader)? })
     }
 }
 

@@ -10,6 +10,7 @@ use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Dim, Encode, Pitched, commands};
 use crate::execute::Execute;
 use crate::generated::dispatch::Custom;
 use crate::graphs;
+use crate::mirror;
 use crate::modules;
 use crate::outbox::{Outbox, Push};
 use crate::session::Session;
@@ -404,6 +405,24 @@ impl Custom for Session {
             return Err(CUresult::INVALID_VALUE);
         }
         self.call_in_order(stream, Call::Client { ticket: command.ticket })
+    }
+
+    fn MirrorPush(&self, command: commands::MirrorPush<'_>) -> Result<(), CUresult> {
+        mirror::push(self, command.address, command.bytes)
+    }
+
+    fn MirrorFetch(&self, command: commands::MirrorFetch, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        mirror::fetch(self, &command, reply)
+    }
+
+    fn cuModuleEnumerateFunctions(
+        &self,
+        command: commands::cuModuleEnumerateFunctions,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let names = modules::names(&self.table, self.find(command.hmod)?)?;
+        commands::cuModuleEnumerateFunctionsReply { names }.encode(reply);
+        Ok(())
     }
 
     fn HostCallDone(&self, command: commands::HostCallDone) -> Result<(), CUresult> {

@@ -29,6 +29,7 @@ mod images;
 mod launch_times;
 pub mod link;
 mod memory;
+mod mirror;
 mod modules;
 mod objects;
 mod outbox;

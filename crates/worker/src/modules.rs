@@ -76,6 +76,34 @@ pub(crate) fn function(
     Ok((function, info))
 }
 
+/// Most functions of a module whose names are said.
+const NAMES_MAX: u32 = 1 << 16;
+
+/// The names of a module's functions, in the driver's order.
+pub(crate) fn names(table: &DriverTable, module: CUmodule) -> Result<Vec<String>, CUresult> {
+    let count = table.cuModuleGetFunctionCount.ok_or(CUresult::NOT_SUPPORTED)?;
+    let enumerate = table.cuModuleEnumerateFunctions.ok_or(CUresult::NOT_SUPPORTED)?;
+    let name = table.cuFuncGetName.ok_or(CUresult::NOT_SUPPORTED)?;
+    let mut number = 0;
+    // SAFETY: the module is live, and the driver writes a number to a local.
+    unsafe { count(&mut number, module) }.ok()?;
+    let mut functions = vec![CUfunction::NULL; number.min(NAMES_MAX) as usize];
+    // SAFETY: the driver writes no more handles than there is room for.
+    unsafe { enumerate(functions.as_mut_ptr(), functions.len() as u32, module) }.ok()?;
+    let text = |function| {
+        let mut text = std::ptr::null();
+        // SAFETY: the function is one of a live module; the driver writes the address of a text that lives as long.
+        unsafe {
+            name(&mut text, function).ok()?;
+            if text.is_null() {
+                return Err(CUresult::UNKNOWN);
+            }
+            Ok(CStr::from_ptr(text).to_string_lossy().into_owned())
+        }
+    };
+    functions.into_iter().map(text).collect()
+}
+
 fn parameters(table: &DriverTable, function: CUfunction) -> Result<Vec<Parameter>, CUresult> {
     let get = table.cuFuncGetParamInfo.ok_or(CUresult::NOT_SUPPORTED)?;
     let mut parameters = Vec::new();

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sluice_cuda::{CUcontext, CUdeviceptr, CUresult, CUstream, DriverTable};
+use sluice_cuda::{CU_STREAM_NON_BLOCKING, CUcontext, CUdeviceptr, CUresult, CUstream, DriverTable};
 use sluice_wire::{DevicePtr, HandleKind, Header, Id};
 
 use crate::budget::Budget;
@@ -37,6 +37,8 @@ pub(crate) struct Session {
     pub(crate) counters: Arc<CounterPage>,
     /// Streams that stand for the default stream of a client thread, by lane and device.
     pub(crate) thread_streams: Mutex<HashMap<(u32, u8), CUstream>>,
+    /// For copies that wait for nothing, by device.
+    mirror_streams: Mutex<HashMap<u8, CUstream>>,
     /// The `CUresult` of the first queued command that failed, or 0.
     failed: AtomicI32,
 }
@@ -81,6 +83,7 @@ impl Session {
             host_calls: Arc::default(),
             counters: parts.counters,
             thread_streams: Mutex::default(),
+            mirror_streams: Mutex::default(),
             failed: AtomicI32::new(0),
         }
     }
@@ -112,6 +115,21 @@ impl Session {
     /// Notes a failure; true for the first.
     pub(crate) fn fail(&self, result: CUresult) -> bool {
         self.failed.compare_exchange(0, result.0, Relaxed, Relaxed).is_ok()
+    }
+
+    /// A stream that waits for no other.
+    pub(crate) fn mirror_stream(&self) -> Result<CUstream, CUresult> {
+        let create = self.table.cuStreamCreate.ok_or(CUresult::NOT_SUPPORTED)?;
+        let (_, device) = CURRENT.get();
+        let mut streams = self.mirror_streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&stream) = streams.get(&device) {
+            return Ok(stream);
+        }
+        let mut stream = CUstream::NULL;
+        // SAFETY: the driver writes one handle to a local.
+        unsafe { create(&mut stream, CU_STREAM_NON_BLOCKING) }.ok()?;
+        streams.insert(device, stream);
+        Ok(stream)
     }
 
     /// The stream of this client thread that `CU_STREAM_PER_THREAD` names: made at its first use.

@@ -66,6 +66,7 @@ pub(crate) enum Kind {
         of: String,
         optional: bool,
     },
+    InOut(String),
     /// A C pointer that does not travel.
     Raw(String),
 }
@@ -74,6 +75,8 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
     Product(Product),
+    /// A parameter less a number, but not less than none.
+    Less(String, u64),
     /// So many rows of such a length, their starts so far apart.
     Rows {
         count: Product,
@@ -172,6 +175,10 @@ impl Function {
                 Kind::InArray(of, _) => fields.sends.push((name, format!("[{of}]"))),
                 Kind::OutBytes(_) => fields.replies.push((name, "bytes".into())),
                 Kind::Out { of, .. } => fields.replies.push((name, of.clone())),
+                Kind::InOut(of) => {
+                    fields.sends.push((name.clone(), of.clone()));
+                    fields.replies.push((name, of.clone()));
+                }
                 Kind::Raw(_) => unreachable!("the parser refuses plain pointers in functions that travel"),
             }
         }
@@ -192,7 +199,7 @@ impl Parameter {
             Kind::OutBytes(_) => "*mut c_void".into(),
             Kind::CStr => "*const c_char".into(),
             Kind::In(value) | Kind::InArray(value, _) => format!("*const {}", of(value)),
-            Kind::Out { of: value, .. } => format!("*mut {}", of(value)),
+            Kind::Out { of: value, .. } | Kind::InOut(value) => format!("*mut {}", of(value)),
         }
     }
 }

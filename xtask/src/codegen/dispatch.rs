@@ -92,7 +92,7 @@ fn call(out: &mut String, function: &Function) {
                 let count = extent(length, |name| format!("command.{name}"));
                 let _ = writeln!(
                     out,
-                    "if {field}.len() as u64 != {count} {{\nreturn Err(CUresult::INVALID_VALUE.into());\n}}"
+                    "if {field}.len() as u64 != ({count}) as u64 {{\nreturn Err(CUresult::INVALID_VALUE.into());\n}}"
                 );
                 match handle_type(of) {
                     Some(c) => {
@@ -107,6 +107,10 @@ fn call(out: &mut String, function: &Function) {
             }
             Kind::Out { of, .. } => {
                 let _ = writeln!(out, "let mut {local}: {of} = Default::default();");
+                format!("&mut {local}")
+            }
+            Kind::InOut(_) => {
+                let _ = writeln!(out, "let mut {local} = {field};");
                 format!("&mut {local}")
             }
             other => unreachable!("{name}: {other:?} is executed by hand"),
@@ -124,7 +128,7 @@ fn call(out: &mut String, function: &Function) {
         .iter()
         .filter_map(|p| match &p.kind {
             Kind::Out { of, .. } if of == "usize" => Some(format!("{0}: {0} as u64", p.name)),
-            Kind::Out { .. } => Some(p.name.clone()),
+            Kind::Out { .. } | Kind::InOut(_) => Some(p.name.clone()),
             _ => None,
         })
         .collect();

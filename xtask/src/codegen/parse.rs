@@ -110,6 +110,7 @@ fn kind(text: &str) -> Kind {
                 None => Kind::Out { of: of.into(), optional: false },
             };
         }
+        Some(("inout", of)) => return Kind::InOut(of.into()),
         Some(("out?", of)) => return Kind::Out { of: of.into(), optional: true },
         Some(("in", of)) => {
             return match array(of) {
@@ -128,7 +129,7 @@ fn kind(text: &str) -> Kind {
     }
 }
 
-/// `N * 4`, or `HEIGHT of WIDTH * 4 by PITCH`.
+/// `N * 4`, `N - 1`, or `HEIGHT of WIDTH * 4 by PITCH`.
 fn length(text: &str) -> Length {
     let product = |text: &str| text.split(" * ").map(str::to_string).collect::<Product>();
     let rows = |text: &str| {
@@ -136,7 +137,11 @@ fn length(text: &str) -> Length {
         let (length, pitch) = rest.split_once(" by ")?;
         Some(Length::Rows { count: product(count), length: product(length), pitch: product(pitch) })
     };
-    rows(text).unwrap_or_else(|| Length::Product(product(text)))
+    let less = |text: &str| {
+        let (name, number) = text.split_once(" - ")?;
+        Some(Length::Less(name.into(), number.parse().ok()?))
+    };
+    rows(text).or_else(|| less(text)).unwrap_or_else(|| Length::Product(product(text)))
 }
 
 fn message(line: &str) -> anyhow::Result<Message> {
@@ -250,6 +255,15 @@ mod tests {
             pitch: vec!["P".into()],
         };
         assert_eq!(f.parameters.unwrap()[0].kind, Kind::Address(rows));
+    }
+
+    #[test]
+    fn lengths_may_be_less_than_a_parameter() {
+        let f = one("cuX(m: inout Map, s: in u64[rank - 1], rank: u32) waiting @3020");
+        let parameters = f.parameters.as_ref().unwrap();
+        assert_eq!(parameters[0].kind, Kind::InOut("Map".into()));
+        assert_eq!(parameters[1].kind, Kind::InArray("u64".into(), Length::Less("rank".into(), 1)));
+        assert_eq!((f.fields().sends.len(), f.fields().replies.len()), (3, 1));
     }
 
     #[test]

@@ -43,7 +43,7 @@ fn stub(out: &mut String, function: &Function) {
                     handle_type(handle).unwrap_or(handle)
                 );
                 fields.push(format!("{name}: session.find(minted)?"));
-                after.push(format!("{SAFE} unsafe {{ {name}.write(minted) }};"));
+                after.push(format!("{SAFE} unsafe {{ {name}.write_unaligned(minted) }};"));
             }
             Kind::InArray(of, length) => {
                 let count = extent(length, |name| format!("{name} as u64"));
@@ -68,8 +68,13 @@ fn stub(out: &mut String, function: &Function) {
                     let _ = writeln!(out, "wanted({name})?;");
                 }
                 let value = format!("answer.{name}{}", if of == "usize" { " as usize" } else { "" });
-                let write = format!("{SAFE} unsafe {{ {name}.write({value}) }};");
+                let write = format!("{SAFE} unsafe {{ {name}.write_unaligned({value}) }};");
                 after.push(if *optional { format!("if !{name}.is_null() {{ {write} }}") } else { write });
+            }
+            Kind::InOut(_) => {
+                let _ = writeln!(out, "wanted({name})?;");
+                fields.push(format!("{name}: {INOUT} unsafe {{ {name}.read_unaligned() }}"));
+                after.push(format!("{SAFE} unsafe {{ {name}.write_unaligned(answer.{name}) }};"));
             }
             other => unreachable!("{}: {other:?} needs a stub by hand", function.name),
         }
@@ -99,6 +104,7 @@ fn stub(out: &mut String, function: &Function) {
 }
 
 const LIST: &str = "// SAFETY: null is refused, else it points to so many, as CUDA's documentation says.\n";
+const INOUT: &str = "// SAFETY: not null, and the caller's to be read.\n";
 const SAFE: &str = "// SAFETY: not null, and the caller's to be written.\n";
 
 /// A length as an expression, in bytes; `name` turns a parameter into an expression.
@@ -113,6 +119,7 @@ pub(crate) fn extent(length: &Length, name: impl Fn(&str) -> String) -> String {
     };
     match length {
         Length::Product(factors) => product(factors),
+        Length::Less(of, number) => format!("({}).saturating_sub({number})", name(of)),
         Length::Rows { count, length, pitch } => {
             format!("rows({}, {}, {})", product(count), product(length), product(pitch))
         }

@@ -14,6 +14,19 @@ pub(crate) unsafe fn cuCtxSynchronize<S: Issue>(session: &S) -> Result<(), CUres
     Ok(())
 }
 
+pub(crate) unsafe fn cuModuleGetFunctionCount<S: Issue>(
+    session: &S,
+    count: *mut u32,
+    hmod: CUmodule,
+) -> Result<(), CUresult> {
+    wanted(count)?;
+    let answer =
+        session.call(&commands::cuModuleGetFunctionCount { hmod: session.find(hmod)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { count.write_unaligned(answer.count) };
+    Ok(())
+}
+
 pub(crate) unsafe fn cuMemcpyDtoDAsync_v2<S: Issue>(
     session: &S,
     dstDevice: CUdeviceptr,
@@ -161,6 +174,15 @@ pub(crate) unsafe fn cuStreamSynchronize<S: Issue>(session: &S, hStream: CUstrea
 
 pub(crate) unsafe fn cuStreamQuery<S: Issue>(session: &S, hStream: CUstream) -> Result<(), CUresult> {
     session.call(&commands::cuStreamQuery { hStream: session.find(hStream)? }, |()| ())?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuStreamCopyAttributes<S: Issue>(
+    session: &S,
+    dst: CUstream,
+    src: CUstream,
+) -> Result<(), CUresult> {
+    session.queue(&commands::cuStreamCopyAttributes { dst: session.find(dst)?, src: session.find(src)? })?;
     Ok(())
 }
 
@@ -338,7 +360,7 @@ pub(crate) unsafe fn cuEventElapsedTime<S: Issue>(
         |answer| answer,
     )?;
     // SAFETY: not null, and the caller's to be written.
-    unsafe { pMilliseconds.write(answer.pMilliseconds) };
+    unsafe { pMilliseconds.write_unaligned(answer.pMilliseconds) };
     Ok(())
 }
 
@@ -354,7 +376,7 @@ pub(crate) unsafe fn cuEventElapsedTime_v2<S: Issue>(
         |answer| answer,
     )?;
     // SAFETY: not null, and the caller's to be written.
-    unsafe { pMilliseconds.write(answer.pMilliseconds) };
+    unsafe { pMilliseconds.write_unaligned(answer.pMilliseconds) };
     Ok(())
 }
 
@@ -375,7 +397,7 @@ pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessor<S: Issue>(
         |answer| answer,
     )?;
     // SAFETY: not null, and the caller's to be written.
-    unsafe { numBlocks.write(answer.numBlocks) };
+    unsafe { numBlocks.write_unaligned(answer.numBlocks) };
     Ok(())
 }
 
@@ -398,7 +420,7 @@ pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags<S: Iss
         |answer| answer,
     )?;
     // SAFETY: not null, and the caller's to be written.
-    unsafe { numBlocks.write(answer.numBlocks) };
+    unsafe { numBlocks.write_unaligned(answer.numBlocks) };
     Ok(())
 }
 
@@ -419,7 +441,7 @@ pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock<S: Issue>(
         |answer| answer,
     )?;
     // SAFETY: not null, and the caller's to be written.
-    unsafe { dynamicSmemSize.write(answer.dynamicSmemSize as usize) };
+    unsafe { dynamicSmemSize.write_unaligned(answer.dynamicSmemSize as usize) };
     Ok(())
 }
 
@@ -442,7 +464,7 @@ pub(crate) unsafe fn cuGraphInstantiateWithFlags<S: Issue>(
         )
         .inspect_err(|_| session.forget(minted))?;
     // SAFETY: not null, and the caller's to be written.
-    unsafe { phGraphExec.write(minted) };
+    unsafe { phGraphExec.write_unaligned(minted) };
     Ok(())
 }
 
@@ -499,7 +521,7 @@ pub(crate) unsafe fn cuGraphAddChildGraphNode<S: Issue>(
         )
         .inspect_err(|_| session.forget(minted))?;
     // SAFETY: not null, and the caller's to be written.
-    unsafe { phGraphNode.write(minted) };
+    unsafe { phGraphNode.write_unaligned(minted) };
     Ok(())
 }
 
@@ -552,7 +574,7 @@ pub(crate) unsafe fn cuGraphAddEmptyNode<S: Issue>(
         )
         .inspect_err(|_| session.forget(minted))?;
     // SAFETY: not null, and the caller's to be written.
-    unsafe { phGraphNode.write(minted) };
+    unsafe { phGraphNode.write_unaligned(minted) };
     Ok(())
 }
 
@@ -582,7 +604,7 @@ pub(crate) unsafe fn cuGraphAddEventRecordNode<S: Issue>(
         )
         .inspect_err(|_| session.forget(minted))?;
     // SAFETY: not null, and the caller's to be written.
-    unsafe { phGraphNode.write(minted) };
+    unsafe { phGraphNode.write_unaligned(minted) };
     Ok(())
 }
 
@@ -612,7 +634,7 @@ pub(crate) unsafe fn cuGraphAddEventWaitNode<S: Issue>(
         )
         .inspect_err(|_| session.forget(minted))?;
     // SAFETY: not null, and the caller's to be written.
-    unsafe { phGraphNode.write(minted) };
+    unsafe { phGraphNode.write_unaligned(minted) };
     Ok(())
 }
 
@@ -633,7 +655,7 @@ pub(crate) unsafe fn cuGraphClone<S: Issue>(
         )
         .inspect_err(|_| session.forget(minted))?;
     // SAFETY: not null, and the caller's to be written.
-    unsafe { phGraphClone.write(minted) };
+    unsafe { phGraphClone.write_unaligned(minted) };
     Ok(())
 }
 
@@ -648,7 +670,241 @@ pub(crate) unsafe fn cuGraphCreate<S: Issue>(
         .call(&commands::cuGraphCreate { phGraph: session.find(minted)?, flags }, |()| ())
         .inspect_err(|_| session.forget(minted))?;
     // SAFETY: not null, and the caller's to be written.
-    unsafe { phGraph.write(minted) };
+    unsafe { phGraph.write_unaligned(minted) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphDestroyNode<S: Issue>(session: &S, hNode: CUgraphNode) -> Result<(), CUresult> {
+    session.call(&commands::cuGraphDestroyNode { hNode: session.find(hNode)? }, |()| ())?;
+    session.forget(hNode);
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphEventRecordNodeSetEvent<S: Issue>(
+    session: &S,
+    hNode: CUgraphNode,
+    event: CUevent,
+) -> Result<(), CUresult> {
+    session.call(
+        &commands::cuGraphEventRecordNodeSetEvent {
+            hNode: session.find(hNode)?,
+            event: session.find(event)?,
+        },
+        |()| (),
+    )?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphEventWaitNodeSetEvent<S: Issue>(
+    session: &S,
+    hNode: CUgraphNode,
+    event: CUevent,
+) -> Result<(), CUresult> {
+    session.call(
+        &commands::cuGraphEventWaitNodeSetEvent { hNode: session.find(hNode)?, event: session.find(event)? },
+        |()| (),
+    )?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphExecChildGraphNodeSetParams<S: Issue>(
+    session: &S,
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    childGraph: CUgraph,
+) -> Result<(), CUresult> {
+    session.call(
+        &commands::cuGraphExecChildGraphNodeSetParams {
+            hGraphExec: session.find(hGraphExec)?,
+            hNode: session.find(hNode)?,
+            childGraph: session.find(childGraph)?,
+        },
+        |()| (),
+    )?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphExecEventRecordNodeSetEvent<S: Issue>(
+    session: &S,
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    event: CUevent,
+) -> Result<(), CUresult> {
+    session.call(
+        &commands::cuGraphExecEventRecordNodeSetEvent {
+            hGraphExec: session.find(hGraphExec)?,
+            hNode: session.find(hNode)?,
+            event: session.find(event)?,
+        },
+        |()| (),
+    )?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphExecEventWaitNodeSetEvent<S: Issue>(
+    session: &S,
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    event: CUevent,
+) -> Result<(), CUresult> {
+    session.call(
+        &commands::cuGraphExecEventWaitNodeSetEvent {
+            hGraphExec: session.find(hGraphExec)?,
+            hNode: session.find(hNode)?,
+            event: session.find(event)?,
+        },
+        |()| (),
+    )?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphExecGetFlags<S: Issue>(
+    session: &S,
+    hGraphExec: CUgraphExec,
+    flags: *mut u64,
+) -> Result<(), CUresult> {
+    wanted(flags)?;
+    let answer = session
+        .call(&commands::cuGraphExecGetFlags { hGraphExec: session.find(hGraphExec)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { flags.write_unaligned(answer.flags) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphExecGetId<S: Issue>(
+    session: &S,
+    hGraphExec: CUgraphExec,
+    graphId: *mut u32,
+) -> Result<(), CUresult> {
+    wanted(graphId)?;
+    let answer = session
+        .call(&commands::cuGraphExecGetId { hGraphExec: session.find(hGraphExec)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { graphId.write_unaligned(answer.graphId) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphGetId<S: Issue>(
+    session: &S,
+    hGraph: CUgraph,
+    graphId: *mut u32,
+) -> Result<(), CUresult> {
+    wanted(graphId)?;
+    let answer = session.call(&commands::cuGraphGetId { hGraph: session.find(hGraph)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { graphId.write_unaligned(answer.graphId) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphKernelNodeCopyAttributes<S: Issue>(
+    session: &S,
+    dst: CUgraphNode,
+    src: CUgraphNode,
+) -> Result<(), CUresult> {
+    session.call(
+        &commands::cuGraphKernelNodeCopyAttributes { dst: session.find(dst)?, src: session.find(src)? },
+        |()| (),
+    )?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphNodeGetEnabled<S: Issue>(
+    session: &S,
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    isEnabled: *mut u32,
+) -> Result<(), CUresult> {
+    wanted(isEnabled)?;
+    let answer = session.call(
+        &commands::cuGraphNodeGetEnabled {
+            hGraphExec: session.find(hGraphExec)?,
+            hNode: session.find(hNode)?,
+        },
+        |answer| answer,
+    )?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { isEnabled.write_unaligned(answer.isEnabled) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphNodeGetLocalId<S: Issue>(
+    session: &S,
+    hNode: CUgraphNode,
+    nodeId: *mut u32,
+) -> Result<(), CUresult> {
+    wanted(nodeId)?;
+    let answer =
+        session.call(&commands::cuGraphNodeGetLocalId { hNode: session.find(hNode)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { nodeId.write_unaligned(answer.nodeId) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphNodeGetToolsId<S: Issue>(
+    session: &S,
+    hNode: CUgraphNode,
+    toolsNodeId: *mut u64,
+) -> Result<(), CUresult> {
+    wanted(toolsNodeId)?;
+    let answer =
+        session.call(&commands::cuGraphNodeGetToolsId { hNode: session.find(hNode)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { toolsNodeId.write_unaligned(answer.toolsNodeId) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphNodeGetType<S: Issue>(
+    session: &S,
+    hNode: CUgraphNode,
+    kind: *mut CUgraphNodeType,
+) -> Result<(), CUresult> {
+    wanted(kind)?;
+    let answer =
+        session.call(&commands::cuGraphNodeGetType { hNode: session.find(hNode)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { kind.write_unaligned(answer.kind) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphNodeSetEnabled<S: Issue>(
+    session: &S,
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    isEnabled: u32,
+) -> Result<(), CUresult> {
+    session.call(
+        &commands::cuGraphNodeSetEnabled {
+            hGraphExec: session.find(hGraphExec)?,
+            hNode: session.find(hNode)?,
+            isEnabled,
+        },
+        |()| (),
+    )?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphRemoveDependencies<S: Issue>(
+    session: &S,
+    hGraph: CUgraph,
+    from_: *const CUgraphNode,
+    to_: *const CUgraphNode,
+    numDependencies: usize,
+) -> Result<(), CUresult> {
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let from_ = unsafe { list(from_, numDependencies as u64) }?;
+    let from_ = from_.iter().map(|handle| session.find(*handle)).collect::<Result<_, _>>()?;
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let to_ = unsafe { list(to_, numDependencies as u64) }?;
+    let to_ = to_.iter().map(|handle| session.find(*handle)).collect::<Result<_, _>>()?;
+    session.call(
+        &commands::cuGraphRemoveDependencies {
+            hGraph: session.find(hGraph)?,
+            from_,
+            to_,
+            numDependencies: numDependencies as u64,
+        },
+        |()| (),
+    )?;
     Ok(())
 }
 
@@ -661,5 +917,182 @@ pub(crate) unsafe fn cuGraphUpload<S: Issue>(
         hGraphExec: session.find(hGraphExec)?,
         hStream: session.find(hStream)?,
     })?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTensorMapEncodeIm2col<S: Issue>(
+    session: &S,
+    tensorMap: *mut CUtensorMap,
+    tensorDataType: u32,
+    tensorRank: u32,
+    globalAddress: CUdeviceptr,
+    globalDim: *const u64,
+    globalStrides: *const u64,
+    pixelBoxLowerCorner: *const i32,
+    pixelBoxUpperCorner: *const i32,
+    channelsPerPixel: u32,
+    pixelsPerColumn: u32,
+    elementStrides: *const u32,
+    interleave: u32,
+    swizzle: u32,
+    l2Promotion: u32,
+    oobFill: u32,
+) -> Result<(), CUresult> {
+    wanted(tensorMap)?;
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let globalDim = unsafe { list(globalDim, tensorRank as u64) }?;
+    let globalDim = globalDim.to_vec();
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let globalStrides = unsafe { list(globalStrides, (tensorRank as u64).saturating_sub(1)) }?;
+    let globalStrides = globalStrides.to_vec();
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let pixelBoxLowerCorner = unsafe { list(pixelBoxLowerCorner, (tensorRank as u64).saturating_sub(2)) }?;
+    let pixelBoxLowerCorner = pixelBoxLowerCorner.to_vec();
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let pixelBoxUpperCorner = unsafe { list(pixelBoxUpperCorner, (tensorRank as u64).saturating_sub(2)) }?;
+    let pixelBoxUpperCorner = pixelBoxUpperCorner.to_vec();
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let elementStrides = unsafe { list(elementStrides, tensorRank as u64) }?;
+    let elementStrides = elementStrides.to_vec();
+    let answer = session.call(
+        &commands::cuTensorMapEncodeIm2col {
+            tensorDataType,
+            tensorRank,
+            globalAddress: session.range(globalAddress, 1)?,
+            globalDim,
+            globalStrides,
+            pixelBoxLowerCorner,
+            pixelBoxUpperCorner,
+            channelsPerPixel,
+            pixelsPerColumn,
+            elementStrides,
+            interleave,
+            swizzle,
+            l2Promotion,
+            oobFill,
+        },
+        |answer| answer,
+    )?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { tensorMap.write_unaligned(answer.tensorMap) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTensorMapEncodeIm2colWide<S: Issue>(
+    session: &S,
+    tensorMap: *mut CUtensorMap,
+    tensorDataType: u32,
+    tensorRank: u32,
+    globalAddress: CUdeviceptr,
+    globalDim: *const u64,
+    globalStrides: *const u64,
+    pixelBoxLowerCornerWidth: i32,
+    pixelBoxUpperCornerWidth: i32,
+    channelsPerPixel: u32,
+    pixelsPerColumn: u32,
+    elementStrides: *const u32,
+    interleave: u32,
+    mode: u32,
+    swizzle: u32,
+    l2Promotion: u32,
+    oobFill: u32,
+) -> Result<(), CUresult> {
+    wanted(tensorMap)?;
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let globalDim = unsafe { list(globalDim, tensorRank as u64) }?;
+    let globalDim = globalDim.to_vec();
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let globalStrides = unsafe { list(globalStrides, (tensorRank as u64).saturating_sub(1)) }?;
+    let globalStrides = globalStrides.to_vec();
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let elementStrides = unsafe { list(elementStrides, tensorRank as u64) }?;
+    let elementStrides = elementStrides.to_vec();
+    let answer = session.call(
+        &commands::cuTensorMapEncodeIm2colWide {
+            tensorDataType,
+            tensorRank,
+            globalAddress: session.range(globalAddress, 1)?,
+            globalDim,
+            globalStrides,
+            pixelBoxLowerCornerWidth,
+            pixelBoxUpperCornerWidth,
+            channelsPerPixel,
+            pixelsPerColumn,
+            elementStrides,
+            interleave,
+            mode,
+            swizzle,
+            l2Promotion,
+            oobFill,
+        },
+        |answer| answer,
+    )?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { tensorMap.write_unaligned(answer.tensorMap) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTensorMapEncodeTiled<S: Issue>(
+    session: &S,
+    tensorMap: *mut CUtensorMap,
+    tensorDataType: u32,
+    tensorRank: u32,
+    globalAddress: CUdeviceptr,
+    globalDim: *const u64,
+    globalStrides: *const u64,
+    boxDim: *const u32,
+    elementStrides: *const u32,
+    interleave: u32,
+    swizzle: u32,
+    l2Promotion: u32,
+    oobFill: u32,
+) -> Result<(), CUresult> {
+    wanted(tensorMap)?;
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let globalDim = unsafe { list(globalDim, tensorRank as u64) }?;
+    let globalDim = globalDim.to_vec();
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let globalStrides = unsafe { list(globalStrides, (tensorRank as u64).saturating_sub(1)) }?;
+    let globalStrides = globalStrides.to_vec();
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let boxDim = unsafe { list(boxDim, tensorRank as u64) }?;
+    let boxDim = boxDim.to_vec();
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let elementStrides = unsafe { list(elementStrides, tensorRank as u64) }?;
+    let elementStrides = elementStrides.to_vec();
+    let answer = session.call(
+        &commands::cuTensorMapEncodeTiled {
+            tensorDataType,
+            tensorRank,
+            globalAddress: session.range(globalAddress, 1)?,
+            globalDim,
+            globalStrides,
+            boxDim,
+            elementStrides,
+            interleave,
+            swizzle,
+            l2Promotion,
+            oobFill,
+        },
+        |answer| answer,
+    )?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { tensorMap.write_unaligned(answer.tensorMap) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTensorMapReplaceAddress<S: Issue>(
+    session: &S,
+    tensorMap: *mut CUtensorMap,
+    globalAddress: CUdeviceptr,
+) -> Result<(), CUresult> {
+    wanted(tensorMap)?;
+    let answer = session.call(
+        &commands::cuTensorMapReplaceAddress { tensorMap: // SAFETY: not null, and the caller's to be read.
+ unsafe { tensorMap.read_unaligned() }, globalAddress: session.range(globalAddress, 1)? },
+        |answer| answer,
+    )?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { tensorMap.write_unaligned(answer.tensorMap) };
     Ok(())
 }

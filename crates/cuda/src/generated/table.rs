@@ -432,10 +432,10 @@ driver_table! {
     cuSurfObjectGetResourceDesc(pResDesc: *mut CUDA_RESOURCE_DESC, surfObject: CUsurfObject);
     cuSurfRefGetArray(phArray: *mut CUarray, hSurfRef: CUsurfref);
     cuSurfRefSetArray(hSurfRef: CUsurfref, hArray: CUarray, Flags: u32);
-    cuTensorMapEncodeIm2col(tensorMap: *mut CUtensorMap, tensorDataType: u32, tensorRank: u32, globalAddress: *mut c_void, globalDim: *const u64, globalStrides: *const u64, pixelBoxLowerCorner: *const i32, pixelBoxUpperCorner: *const i32, channelsPerPixel: u32, pixelsPerColumn: u32, elementStrides: *const u32, interleave: u32, swizzle: u32, l2Promotion: u32, oobFill: u32);
-    cuTensorMapEncodeIm2colWide(tensorMap: *mut CUtensorMap, tensorDataType: u32, tensorRank: u32, globalAddress: *mut c_void, globalDim: *const u64, globalStrides: *const u64, pixelBoxLowerCornerWidth: i32, pixelBoxUpperCornerWidth: i32, channelsPerPixel: u32, pixelsPerColumn: u32, elementStrides: *const u32, interleave: u32, mode: u32, swizzle: u32, l2Promotion: u32, oobFill: u32);
-    cuTensorMapEncodeTiled(tensorMap: *mut CUtensorMap, tensorDataType: u32, tensorRank: u32, globalAddress: *mut c_void, globalDim: *const u64, globalStrides: *const u64, boxDim: *const u32, elementStrides: *const u32, interleave: u32, swizzle: u32, l2Promotion: u32, oobFill: u32);
-    cuTensorMapReplaceAddress(tensorMap: *mut CUtensorMap, globalAddress: *mut c_void);
+    cuTensorMapEncodeIm2col(tensorMap: *mut CUtensorMap, tensorDataType: u32, tensorRank: u32, globalAddress: CUdeviceptr, globalDim: *const u64, globalStrides: *const u64, pixelBoxLowerCorner: *const i32, pixelBoxUpperCorner: *const i32, channelsPerPixel: u32, pixelsPerColumn: u32, elementStrides: *const u32, interleave: u32, swizzle: u32, l2Promotion: u32, oobFill: u32);
+    cuTensorMapEncodeIm2colWide(tensorMap: *mut CUtensorMap, tensorDataType: u32, tensorRank: u32, globalAddress: CUdeviceptr, globalDim: *const u64, globalStrides: *const u64, pixelBoxLowerCornerWidth: i32, pixelBoxUpperCornerWidth: i32, channelsPerPixel: u32, pixelsPerColumn: u32, elementStrides: *const u32, interleave: u32, mode: u32, swizzle: u32, l2Promotion: u32, oobFill: u32);
+    cuTensorMapEncodeTiled(tensorMap: *mut CUtensorMap, tensorDataType: u32, tensorRank: u32, globalAddress: CUdeviceptr, globalDim: *const u64, globalStrides: *const u64, boxDim: *const u32, elementStrides: *const u32, interleave: u32, swizzle: u32, l2Promotion: u32, oobFill: u32);
+    cuTensorMapReplaceAddress(tensorMap: *mut CUtensorMap, globalAddress: CUdeviceptr);
     cuTensorMapSetAllocationClass(tensorMap: *mut CUtensorMap, allocClass: u32, outAllocClass: *mut c_void);
     cuTexObjectCreate(pTexObject: *mut CUtexObject, pResDesc: *const CUDA_RESOURCE_DESC, pTexDesc: *const CUDA_TEXTURE_DESC, pResViewDesc: *const CUDA_RESOURCE_VIEW_DESC);
     cuTexObjectDestroy(texObject: CUtexObject);

@@ -87,6 +87,34 @@ impl Command for cuModuleGetGlobal_v2<'_> {
 }
 
 message! {
+pub struct cuModuleEnumerateFunctions { hmod: ModuleId }
+}
+
+message! {
+pub struct cuModuleEnumerateFunctionsReply { names: Vec<String> }
+}
+
+impl Command for cuModuleEnumerateFunctions {
+    const OP: Op = Op::of(Fn::cuModuleEnumerateFunctions);
+    const WAITS: bool = true;
+    type Reply<'a> = cuModuleEnumerateFunctionsReply;
+}
+
+message! {
+pub struct cuModuleGetFunctionCount { hmod: ModuleId }
+}
+
+message! {
+pub struct cuModuleGetFunctionCountReply { count: u32 }
+}
+
+impl Command for cuModuleGetFunctionCount {
+    const OP: Op = Op::of(Fn::cuModuleGetFunctionCount);
+    const WAITS: bool = true;
+    type Reply<'a> = cuModuleGetFunctionCountReply;
+}
+
+message! {
 pub struct cuFuncSetAttribute { hfunc: FunctionId, attrib: CUfunction_attribute, value: i32 }
 }
 
@@ -379,6 +407,16 @@ pub struct cuStreamEndCapture { hStream: StreamId, phGraph: GraphId }
 impl Command for cuStreamEndCapture {
     const OP: Op = Op::of(Fn::cuStreamEndCapture);
     const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuStreamCopyAttributes { dst: StreamId, src: StreamId }
+}
+
+impl Command for cuStreamCopyAttributes {
+    const OP: Op = Op::of(Fn::cuStreamCopyAttributes);
+    const WAITS: bool = false;
     type Reply<'a> = ();
 }
 
@@ -781,6 +819,94 @@ impl Command for cuGraphCreate {
 }
 
 message! {
+pub struct cuGraphDestroyNode { hNode: GraphNodeId }
+}
+
+impl Command for cuGraphDestroyNode {
+    const OP: Op = Op::of(Fn::cuGraphDestroyNode);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphEventRecordNodeSetEvent { hNode: GraphNodeId, event: EventId }
+}
+
+impl Command for cuGraphEventRecordNodeSetEvent {
+    const OP: Op = Op::of(Fn::cuGraphEventRecordNodeSetEvent);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphEventWaitNodeSetEvent { hNode: GraphNodeId, event: EventId }
+}
+
+impl Command for cuGraphEventWaitNodeSetEvent {
+    const OP: Op = Op::of(Fn::cuGraphEventWaitNodeSetEvent);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphExecChildGraphNodeSetParams { hGraphExec: GraphExecId, hNode: GraphNodeId, childGraph: GraphId }
+}
+
+impl Command for cuGraphExecChildGraphNodeSetParams {
+    const OP: Op = Op::of(Fn::cuGraphExecChildGraphNodeSetParams);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphExecEventRecordNodeSetEvent { hGraphExec: GraphExecId, hNode: GraphNodeId, event: EventId }
+}
+
+impl Command for cuGraphExecEventRecordNodeSetEvent {
+    const OP: Op = Op::of(Fn::cuGraphExecEventRecordNodeSetEvent);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphExecEventWaitNodeSetEvent { hGraphExec: GraphExecId, hNode: GraphNodeId, event: EventId }
+}
+
+impl Command for cuGraphExecEventWaitNodeSetEvent {
+    const OP: Op = Op::of(Fn::cuGraphExecEventWaitNodeSetEvent);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphExecGetFlags { hGraphExec: GraphExecId }
+}
+
+message! {
+pub struct cuGraphExecGetFlagsReply { flags: u64 }
+}
+
+impl Command for cuGraphExecGetFlags {
+    const OP: Op = Op::of(Fn::cuGraphExecGetFlags);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphExecGetFlagsReply;
+}
+
+message! {
+pub struct cuGraphExecGetId { hGraphExec: GraphExecId }
+}
+
+message! {
+pub struct cuGraphExecGetIdReply { graphId: u32 }
+}
+
+impl Command for cuGraphExecGetId {
+    const OP: Op = Op::of(Fn::cuGraphExecGetId);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphExecGetIdReply;
+}
+
+message! {
 pub struct cuGraphExecKernelNodeSetParams_v2<'a> { hGraphExec: GraphExecId, hNode: GraphNodeId, f: FunctionId, grid: Dim, block: Dim, sharedMemBytes: u32, params: &'a [u8] }
 }
 
@@ -801,6 +927,20 @@ impl Command for cuGraphExecUpdate_v2 {
 }
 
 message! {
+pub struct cuGraphGetId { hGraph: GraphId }
+}
+
+message! {
+pub struct cuGraphGetIdReply { graphId: u32 }
+}
+
+impl Command for cuGraphGetId {
+    const OP: Op = Op::of(Fn::cuGraphGetId);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphGetIdReply;
+}
+
+message! {
 pub struct cuGraphGetNodes { hGraph: GraphId }
 }
 
@@ -815,6 +955,92 @@ impl Command for cuGraphGetNodes {
 }
 
 message! {
+pub struct cuGraphKernelNodeCopyAttributes { dst: GraphNodeId, src: GraphNodeId }
+}
+
+impl Command for cuGraphKernelNodeCopyAttributes {
+    const OP: Op = Op::of(Fn::cuGraphKernelNodeCopyAttributes);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphNodeGetEnabled { hGraphExec: GraphExecId, hNode: GraphNodeId }
+}
+
+message! {
+pub struct cuGraphNodeGetEnabledReply { isEnabled: u32 }
+}
+
+impl Command for cuGraphNodeGetEnabled {
+    const OP: Op = Op::of(Fn::cuGraphNodeGetEnabled);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphNodeGetEnabledReply;
+}
+
+message! {
+pub struct cuGraphNodeGetLocalId { hNode: GraphNodeId }
+}
+
+message! {
+pub struct cuGraphNodeGetLocalIdReply { nodeId: u32 }
+}
+
+impl Command for cuGraphNodeGetLocalId {
+    const OP: Op = Op::of(Fn::cuGraphNodeGetLocalId);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphNodeGetLocalIdReply;
+}
+
+message! {
+pub struct cuGraphNodeGetToolsId { hNode: GraphNodeId }
+}
+
+message! {
+pub struct cuGraphNodeGetToolsIdReply { toolsNodeId: u64 }
+}
+
+impl Command for cuGraphNodeGetToolsId {
+    const OP: Op = Op::of(Fn::cuGraphNodeGetToolsId);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphNodeGetToolsIdReply;
+}
+
+message! {
+pub struct cuGraphNodeGetType { hNode: GraphNodeId }
+}
+
+message! {
+pub struct cuGraphNodeGetTypeReply { kind: CUgraphNodeType }
+}
+
+impl Command for cuGraphNodeGetType {
+    const OP: Op = Op::of(Fn::cuGraphNodeGetType);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphNodeGetTypeReply;
+}
+
+message! {
+pub struct cuGraphNodeSetEnabled { hGraphExec: GraphExecId, hNode: GraphNodeId, isEnabled: u32 }
+}
+
+impl Command for cuGraphNodeSetEnabled {
+    const OP: Op = Op::of(Fn::cuGraphNodeSetEnabled);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphRemoveDependencies { hGraph: GraphId, from_: Vec<GraphNodeId>, to_: Vec<GraphNodeId>, numDependencies: u64 }
+}
+
+impl Command for cuGraphRemoveDependencies {
+    const OP: Op = Op::of(Fn::cuGraphRemoveDependencies);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct cuGraphUpload { hGraphExec: GraphExecId, hStream: StreamId }
 }
 
@@ -822,6 +1048,62 @@ impl Command for cuGraphUpload {
     const OP: Op = Op::of(Fn::cuGraphUpload);
     const WAITS: bool = false;
     type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTensorMapEncodeIm2col { tensorDataType: u32, tensorRank: u32, globalAddress: DevicePtr, globalDim: Vec<u64>, globalStrides: Vec<u64>, pixelBoxLowerCorner: Vec<i32>, pixelBoxUpperCorner: Vec<i32>, channelsPerPixel: u32, pixelsPerColumn: u32, elementStrides: Vec<u32>, interleave: u32, swizzle: u32, l2Promotion: u32, oobFill: u32 }
+}
+
+message! {
+pub struct cuTensorMapEncodeIm2colReply { tensorMap: CUtensorMap }
+}
+
+impl Command for cuTensorMapEncodeIm2col {
+    const OP: Op = Op::of(Fn::cuTensorMapEncodeIm2col);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTensorMapEncodeIm2colReply;
+}
+
+message! {
+pub struct cuTensorMapEncodeIm2colWide { tensorDataType: u32, tensorRank: u32, globalAddress: DevicePtr, globalDim: Vec<u64>, globalStrides: Vec<u64>, pixelBoxLowerCornerWidth: i32, pixelBoxUpperCornerWidth: i32, channelsPerPixel: u32, pixelsPerColumn: u32, elementStrides: Vec<u32>, interleave: u32, mode: u32, swizzle: u32, l2Promotion: u32, oobFill: u32 }
+}
+
+message! {
+pub struct cuTensorMapEncodeIm2colWideReply { tensorMap: CUtensorMap }
+}
+
+impl Command for cuTensorMapEncodeIm2colWide {
+    const OP: Op = Op::of(Fn::cuTensorMapEncodeIm2colWide);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTensorMapEncodeIm2colWideReply;
+}
+
+message! {
+pub struct cuTensorMapEncodeTiled { tensorDataType: u32, tensorRank: u32, globalAddress: DevicePtr, globalDim: Vec<u64>, globalStrides: Vec<u64>, boxDim: Vec<u32>, elementStrides: Vec<u32>, interleave: u32, swizzle: u32, l2Promotion: u32, oobFill: u32 }
+}
+
+message! {
+pub struct cuTensorMapEncodeTiledReply { tensorMap: CUtensorMap }
+}
+
+impl Command for cuTensorMapEncodeTiled {
+    const OP: Op = Op::of(Fn::cuTensorMapEncodeTiled);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTensorMapEncodeTiledReply;
+}
+
+message! {
+pub struct cuTensorMapReplaceAddress { tensorMap: CUtensorMap, globalAddress: DevicePtr }
+}
+
+message! {
+pub struct cuTensorMapReplaceAddressReply { tensorMap: CUtensorMap }
+}
+
+impl Command for cuTensorMapReplaceAddress {
+    const OP: Op = Op::of(Fn::cuTensorMapReplaceAddress);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTensorMapReplaceAddressReply;
 }
 
 message! {
@@ -878,12 +1160,43 @@ impl Command for HostCallDone {
     type Reply<'a> = ();
 }
 
+message! {
+pub struct MirrorPush<'a> { address: DevicePtr, bytes: &'a [u8] }
+}
+
+impl Command for MirrorPush<'_> {
+    const OP: Op = Op::own(5);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct MirrorFetch { address: DevicePtr, bytes: u64, hashes: Vec<u64> }
+}
+
+message! {
+pub struct MirrorFetchReply<'a> { pages: Vec<u32>, bytes: &'a [u8] }
+}
+
+impl Command for MirrorFetch {
+    const OP: Op = Op::own(6);
+    const WAITS: bool = true;
+    type Reply<'a> = MirrorFetchReply<'a>;
+}
+
 /// The session's own messages, in the order of their numbers.
-pub(crate) const OWN: &[&str] =
-    &["MemoryCommit", "MemoryDecommit", "ImageQuery", "ImageData", "HostCallDone"];
+pub(crate) const OWN: &[&str] = &[
+    "MemoryCommit",
+    "MemoryDecommit",
+    "ImageQuery",
+    "ImageData",
+    "HostCallDone",
+    "MirrorPush",
+    "MirrorFetch",
+];
 
 /// Calls a macro with the name of every message.
 #[macro_export]
 macro_rules! for_each_command {
-($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemGetAllocationGranularity cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode cuGraphAddKernelNode_v2 cuGraphAddMemsetNode cuGraphClone cuGraphCreate cuGraphExecKernelNodeSetParams_v2 cuGraphExecUpdate_v2 cuGraphGetNodes cuGraphUpload MemoryCommit MemoryDecommit ImageQuery ImageData HostCallDone } };
+($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemGetAllocationGranularity cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamCopyAttributes cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode cuGraphAddKernelNode_v2 cuGraphAddMemsetNode cuGraphClone cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecChildGraphNodeSetParams cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecKernelNodeSetParams_v2 cuGraphExecUpdate_v2 cuGraphGetId cuGraphGetNodes cuGraphKernelNodeCopyAttributes cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetToolsId cuGraphNodeGetType cuGraphNodeSetEnabled cuGraphRemoveDependencies cuGraphUpload cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress MemoryCommit MemoryDecommit ImageQuery ImageData HostCallDone MirrorPush MirrorFetch } };
 }

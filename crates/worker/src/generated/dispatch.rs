@@ -43,6 +43,14 @@ pub trait Custom {
         let _ = (command, reply);
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuModuleEnumerateFunctions(
+        &self,
+        command: commands::cuModuleEnumerateFunctions,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuFuncSetAttribute(&self, command: commands::cuFuncSetAttribute) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
@@ -216,6 +224,14 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn MirrorPush(&self, command: commands::MirrorPush<'_>) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn MirrorFetch(&self, command: commands::MirrorFetch, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
 }
 
 /// Decodes one command, executes it, and appends what its answer carries to `reply`.
@@ -259,6 +275,21 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuModuleGetGlobal_v2::decode(&mut reader)?;
             reader.end()?;
             Ok(session.cuModuleGetGlobal_v2(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuModuleEnumerateFunctions)) => {
+            let command = commands::cuModuleEnumerateFunctions::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuModuleEnumerateFunctions(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuModuleGetFunctionCount)) => {
+            let command = commands::cuModuleGetFunctionCount::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuModuleGetFunctionCount.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut count: u32 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut count, session.find(command.hmod)?) })?;
+            commands::cuModuleGetFunctionCountReply { count }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuFuncSetAttribute)) => {
             let command = commands::cuFuncSetAttribute::decode(&mut reader)?;
@@ -493,6 +524,14 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuStreamEndCapture::decode(&mut reader)?;
             reader.end()?;
             Ok(session.cuStreamEndCapture(command)?)
+        }
+        Some(Target::Driver(Fn::cuStreamCopyAttributes)) => {
+            let command = commands::cuStreamCopyAttributes::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuStreamCopyAttributes.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.dst)?, session.find(command.src)?) })?;
+            Ok(())
         }
         Some(Target::Driver(Fn::cuStreamWaitValue32)) => {
             let command = commands::cuStreamWaitValue32::decode(&mut reader)?;
@@ -809,7 +848,7 @@ pub fn dispatch<S: Execute + Custom>(
             let function = session.table().cuGraphAddChildGraphNode.ok_or(CUresult::NOT_SUPPORTED)?;
             session.vacant(command.phGraphNode)?;
             let mut phGraphNode = CUgraphNode::NULL;
-            if command.dependencies.len() as u64 != command.numDependencies {
+            if command.dependencies.len() as u64 != (command.numDependencies) as u64 {
                 return Err(CUresult::INVALID_VALUE.into());
             }
             let dependencies: Vec<CUgraphNode> =
@@ -831,12 +870,12 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuGraphAddDependencies::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuGraphAddDependencies.ok_or(CUresult::NOT_SUPPORTED)?;
-            if command.from_.len() as u64 != command.numDependencies {
+            if command.from_.len() as u64 != (command.numDependencies) as u64 {
                 return Err(CUresult::INVALID_VALUE.into());
             }
             let from_: Vec<CUgraphNode> =
                 command.from_.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;
-            if command.to.len() as u64 != command.numDependencies {
+            if command.to.len() as u64 != (command.numDependencies) as u64 {
                 return Err(CUresult::INVALID_VALUE.into());
             }
             let to: Vec<CUgraphNode> =
@@ -858,7 +897,7 @@ pub fn dispatch<S: Execute + Custom>(
             let function = session.table().cuGraphAddEmptyNode.ok_or(CUresult::NOT_SUPPORTED)?;
             session.vacant(command.phGraphNode)?;
             let mut phGraphNode = CUgraphNode::NULL;
-            if command.dependencies.len() as u64 != command.numDependencies {
+            if command.dependencies.len() as u64 != (command.numDependencies) as u64 {
                 return Err(CUresult::INVALID_VALUE.into());
             }
             let dependencies: Vec<CUgraphNode> =
@@ -881,7 +920,7 @@ pub fn dispatch<S: Execute + Custom>(
             let function = session.table().cuGraphAddEventRecordNode.ok_or(CUresult::NOT_SUPPORTED)?;
             session.vacant(command.phGraphNode)?;
             let mut phGraphNode = CUgraphNode::NULL;
-            if command.dependencies.len() as u64 != command.numDependencies {
+            if command.dependencies.len() as u64 != (command.numDependencies) as u64 {
                 return Err(CUresult::INVALID_VALUE.into());
             }
             let dependencies: Vec<CUgraphNode> =
@@ -905,7 +944,7 @@ pub fn dispatch<S: Execute + Custom>(
             let function = session.table().cuGraphAddEventWaitNode.ok_or(CUresult::NOT_SUPPORTED)?;
             session.vacant(command.phGraphNode)?;
             let mut phGraphNode = CUgraphNode::NULL;
-            if command.dependencies.len() as u64 != command.numDependencies {
+            if command.dependencies.len() as u64 != (command.numDependencies) as u64 {
                 return Err(CUresult::INVALID_VALUE.into());
             }
             let dependencies: Vec<CUgraphNode> =
@@ -955,6 +994,94 @@ pub fn dispatch<S: Execute + Custom>(
             session.insert(command.phGraph, phGraph)?;
             Ok(())
         }
+        Some(Target::Driver(Fn::cuGraphDestroyNode)) => {
+            let command = commands::cuGraphDestroyNode::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphDestroyNode.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.remove(command.hNode)?) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphEventRecordNodeSetEvent)) => {
+            let command = commands::cuGraphEventRecordNodeSetEvent::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphEventRecordNodeSetEvent.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hNode)?, session.find(command.event)?) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphEventWaitNodeSetEvent)) => {
+            let command = commands::cuGraphEventWaitNodeSetEvent::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphEventWaitNodeSetEvent.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hNode)?, session.find(command.event)?) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphExecChildGraphNodeSetParams)) => {
+            let command = commands::cuGraphExecChildGraphNodeSetParams::decode(&mut reader)?;
+            reader.end()?;
+            let function =
+                session.table().cuGraphExecChildGraphNodeSetParams.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.hGraphExec)?,
+                    session.find(command.hNode)?,
+                    session.find(command.childGraph)?,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphExecEventRecordNodeSetEvent)) => {
+            let command = commands::cuGraphExecEventRecordNodeSetEvent::decode(&mut reader)?;
+            reader.end()?;
+            let function =
+                session.table().cuGraphExecEventRecordNodeSetEvent.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.hGraphExec)?,
+                    session.find(command.hNode)?,
+                    session.find(command.event)?,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphExecEventWaitNodeSetEvent)) => {
+            let command = commands::cuGraphExecEventWaitNodeSetEvent::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphExecEventWaitNodeSetEvent.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.hGraphExec)?,
+                    session.find(command.hNode)?,
+                    session.find(command.event)?,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphExecGetFlags)) => {
+            let command = commands::cuGraphExecGetFlags::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphExecGetFlags.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut flags: u64 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hGraphExec)?, &mut flags) })?;
+            commands::cuGraphExecGetFlagsReply { flags }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphExecGetId)) => {
+            let command = commands::cuGraphExecGetId::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphExecGetId.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut graphId: u32 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hGraphExec)?, &mut graphId) })?;
+            commands::cuGraphExecGetIdReply { graphId }.encode(reply);
+            Ok(())
+        }
         Some(Target::Driver(Fn::cuGraphExecKernelNodeSetParams_v2)) => {
             let command = commands::cuGraphExecKernelNodeSetParams_v2::decode(&mut reader)?;
             reader.end()?;
@@ -965,10 +1092,105 @@ pub fn dispatch<S: Execute + Custom>(
             reader.end()?;
             Ok(session.cuGraphExecUpdate_v2(command)?)
         }
+        Some(Target::Driver(Fn::cuGraphGetId)) => {
+            let command = commands::cuGraphGetId::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphGetId.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut graphId: u32 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hGraph)?, &mut graphId) })?;
+            commands::cuGraphGetIdReply { graphId }.encode(reply);
+            Ok(())
+        }
         Some(Target::Driver(Fn::cuGraphGetNodes)) => {
             let command = commands::cuGraphGetNodes::decode(&mut reader)?;
             reader.end()?;
             Ok(session.cuGraphGetNodes(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuGraphKernelNodeCopyAttributes)) => {
+            let command = commands::cuGraphKernelNodeCopyAttributes::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphKernelNodeCopyAttributes.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.dst)?, session.find(command.src)?) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphNodeGetEnabled)) => {
+            let command = commands::cuGraphNodeGetEnabled::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphNodeGetEnabled.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut isEnabled: u32 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(session.find(command.hGraphExec)?, session.find(command.hNode)?, &mut isEnabled)
+            })?;
+            commands::cuGraphNodeGetEnabledReply { isEnabled }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphNodeGetLocalId)) => {
+            let command = commands::cuGraphNodeGetLocalId::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphNodeGetLocalId.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut nodeId: u32 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hNode)?, &mut nodeId) })?;
+            commands::cuGraphNodeGetLocalIdReply { nodeId }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphNodeGetToolsId)) => {
+            let command = commands::cuGraphNodeGetToolsId::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphNodeGetToolsId.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut toolsNodeId: u64 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hNode)?, &mut toolsNodeId) })?;
+            commands::cuGraphNodeGetToolsIdReply { toolsNodeId }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphNodeGetType)) => {
+            let command = commands::cuGraphNodeGetType::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphNodeGetType.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut kind: CUgraphNodeType = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hNode)?, &mut kind) })?;
+            commands::cuGraphNodeGetTypeReply { kind }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphNodeSetEnabled)) => {
+            let command = commands::cuGraphNodeSetEnabled::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphNodeSetEnabled.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(session.find(command.hGraphExec)?, session.find(command.hNode)?, command.isEnabled)
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphRemoveDependencies)) => {
+            let command = commands::cuGraphRemoveDependencies::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphRemoveDependencies.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.from_.len() as u64 != (command.numDependencies) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            let from_: Vec<CUgraphNode> =
+                command.from_.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;
+            if command.to_.len() as u64 != (command.numDependencies) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            let to_: Vec<CUgraphNode> =
+                command.to_.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.hGraph)?,
+                    from_.as_ptr(),
+                    to_.as_ptr(),
+                    command.numDependencies as usize,
+                )
+            })?;
+            Ok(())
         }
         Some(Target::Driver(Fn::cuGraphUpload)) => {
             let command = commands::cuGraphUpload::decode(&mut reader)?;
@@ -976,6 +1198,134 @@ pub fn dispatch<S: Execute + Custom>(
             let function = session.table().cuGraphUpload.ok_or(CUresult::NOT_SUPPORTED)?;
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe { function(session.find(command.hGraphExec)?, session.find(command.hStream)?) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTensorMapEncodeIm2col)) => {
+            let command = commands::cuTensorMapEncodeIm2col::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTensorMapEncodeIm2col.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut tensorMap: CUtensorMap = Default::default();
+            if command.globalDim.len() as u64 != (command.tensorRank) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if command.globalStrides.len() as u64 != ((command.tensorRank).saturating_sub(1)) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if command.pixelBoxLowerCorner.len() as u64 != ((command.tensorRank).saturating_sub(2)) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if command.pixelBoxUpperCorner.len() as u64 != ((command.tensorRank).saturating_sub(2)) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if command.elementStrides.len() as u64 != (command.tensorRank) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    &mut tensorMap,
+                    command.tensorDataType,
+                    command.tensorRank,
+                    session.range(command.globalAddress, 1)?,
+                    command.globalDim.as_ptr(),
+                    command.globalStrides.as_ptr(),
+                    command.pixelBoxLowerCorner.as_ptr(),
+                    command.pixelBoxUpperCorner.as_ptr(),
+                    command.channelsPerPixel,
+                    command.pixelsPerColumn,
+                    command.elementStrides.as_ptr(),
+                    command.interleave,
+                    command.swizzle,
+                    command.l2Promotion,
+                    command.oobFill,
+                )
+            })?;
+            commands::cuTensorMapEncodeIm2colReply { tensorMap }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTensorMapEncodeIm2colWide)) => {
+            let command = commands::cuTensorMapEncodeIm2colWide::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTensorMapEncodeIm2colWide.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut tensorMap: CUtensorMap = Default::default();
+            if command.globalDim.len() as u64 != (command.tensorRank) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if command.globalStrides.len() as u64 != ((command.tensorRank).saturating_sub(1)) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if command.elementStrides.len() as u64 != (command.tensorRank) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    &mut tensorMap,
+                    command.tensorDataType,
+                    command.tensorRank,
+                    session.range(command.globalAddress, 1)?,
+                    command.globalDim.as_ptr(),
+                    command.globalStrides.as_ptr(),
+                    command.pixelBoxLowerCornerWidth,
+                    command.pixelBoxUpperCornerWidth,
+                    command.channelsPerPixel,
+                    command.pixelsPerColumn,
+                    command.elementStrides.as_ptr(),
+                    command.interleave,
+                    command.mode,
+                    command.swizzle,
+                    command.l2Promotion,
+                    command.oobFill,
+                )
+            })?;
+            commands::cuTensorMapEncodeIm2colWideReply { tensorMap }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTensorMapEncodeTiled)) => {
+            let command = commands::cuTensorMapEncodeTiled::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTensorMapEncodeTiled.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut tensorMap: CUtensorMap = Default::default();
+            if command.globalDim.len() as u64 != (command.tensorRank) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if command.globalStrides.len() as u64 != ((command.tensorRank).saturating_sub(1)) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if command.boxDim.len() as u64 != (command.tensorRank) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if command.elementStrides.len() as u64 != (command.tensorRank) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    &mut tensorMap,
+                    command.tensorDataType,
+                    command.tensorRank,
+                    session.range(command.globalAddress, 1)?,
+                    command.globalDim.as_ptr(),
+                    command.globalStrides.as_ptr(),
+                    command.boxDim.as_ptr(),
+                    command.elementStrides.as_ptr(),
+                    command.interleave,
+                    command.swizzle,
+                    command.l2Promotion,
+                    command.oobFill,
+                )
+            })?;
+            commands::cuTensorMapEncodeTiledReply { tensorMap }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTensorMapReplaceAddress)) => {
+            let command = commands::cuTensorMapReplaceAddress::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTensorMapReplaceAddress.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut tensorMap = command.tensorMap;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut tensorMap, session.range(command.globalAddress, 1)?) })?;
+            commands::cuTensorMapReplaceAddressReply { tensorMap }.encode(reply);
             Ok(())
         }
         Some(Target::Own(0)) => {
@@ -1002,6 +1352,16 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::HostCallDone::decode(&mut reader)?;
             reader.end()?;
             Ok(session.HostCallDone(command)?)
+        }
+        Some(Target::Own(5)) => {
+            let command = commands::MirrorPush::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.MirrorPush(command)?)
+        }
+        Some(Target::Own(6)) => {
+            let command = commands::MirrorFetch::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.MirrorFetch(command, reply)?)
         }
         _ => Err(Refusal::UnknownOp(op)),
     }

@@ -1,0 +1,185 @@
+//! Managed memory: one address for the program and the device, kept the same on both sides as a [`mirror`].
+//!
+//! The device says that it has no concurrent access to managed memory, as cards of before Pascal did: then the program
+//! leaves such memory alone while work is under way. CUDA's answers for that kind of device are given here, too: nothing
+//! can be prefetched to it, and advice for it is refused.
+
+use std::ffi::c_void;
+
+use sluice_cuda::*;
+
+use crate::issue::list;
+use crate::session::{self, Session};
+use crate::{context, mirror, out};
+
+/// Refuses a range that is not all managed memory.
+fn check_managed(address: u64, bytes: usize) -> Result<(), CUresult> {
+    let fits = mirror::with_device_address(address, |it| {
+        it.is_managed && bytes > 0 && bytes as u64 <= it.bytes - (address - it.device)
+    });
+    if fits == Some(true) { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
+}
+
+/// `CU_DEVICE_CPU`: the host, where a device is asked for.
+const CPU: CUdevice = -1;
+/// `CU_DEVICE_INVALID`.
+const NOWHERE: CUdevice = -2;
+
+/// Refuses every place but the host, which is what CUDA does for devices without concurrent access.
+fn check_is_host(session: &Session, location: CUmemLocation) -> Result<(), CUresult> {
+    match location.kind {
+        CUmemLocationType::HOST | CUmemLocationType::HOST_NUMA | CUmemLocationType::HOST_NUMA_CURRENT => {
+            Ok(())
+        }
+        CUmemLocationType::DEVICE => {
+            session.device(location.id)?;
+            Err(CUresult::INVALID_DEVICE)
+        }
+        _ => Err(CUresult::INVALID_VALUE),
+    }
+}
+
+fn location(device: CUdevice) -> CUmemLocation {
+    let kind = if device == CPU { CUmemLocationType::HOST } else { CUmemLocationType::DEVICE };
+    CUmemLocation { kind, id: device.max(0) }
+}
+
+// The entry points. CUDA Driver API, sections "Memory Management" and "Unified Addressing".
+
+pub(crate) unsafe fn cuMemAllocManaged(
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    flags: u32,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    let context = context::current()?;
+    if dptr.is_null() || bytesize == 0 || !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let address = mirror::allocate_managed(session, &context, bytesize as u64)?;
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(dptr, address) }
+}
+
+/// What is attached to one stream may be used by the program while other streams work. Here it may be used like that
+/// without: only bytes that have changed move.
+pub(crate) unsafe fn cuStreamAttachMemAsync(
+    hStream: CUstream,
+    dptr: CUdeviceptr,
+    length: usize,
+    flags: u32,
+) -> Result<(), CUresult> {
+    use crate::issue::Issue;
+    session::enter()?.find(hStream)?;
+    if !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST | CU_MEM_ATTACH_SINGLE) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    check_managed(dptr, length.max(1))
+}
+
+/// Results are on the host at the next wait anyway, so there is nothing to hurry.
+pub(crate) unsafe fn cuMemPrefetchAsync_v2(
+    devPtr: CUdeviceptr,
+    count: usize,
+    location: CUmemLocation,
+    flags: u32,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    use crate::issue::Issue;
+    let session = session::enter()?;
+    session.find(hStream)?;
+    if flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    check_managed(devPtr, count)?;
+    check_is_host(session, location)
+}
+
+pub(crate) unsafe fn cuMemPrefetchAsync(
+    devPtr: CUdeviceptr,
+    count: usize,
+    dstDevice: CUdevice,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: no pointers of this process.
+    unsafe { cuMemPrefetchAsync_v2(devPtr, count, location(dstDevice), 0, hStream) }
+}
+
+pub(crate) unsafe fn cuMemAdvise_v2(
+    devPtr: CUdeviceptr,
+    count: usize,
+    advice: CUmem_advise,
+    location: CUmemLocation,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    check_managed(devPtr, count)?;
+    match advice {
+        // The location does not matter to these.
+        CUmem_advise::SET_READ_MOSTLY
+        | CUmem_advise::UNSET_READ_MOSTLY
+        | CUmem_advise::UNSET_PREFERRED_LOCATION => Ok(()),
+        CUmem_advise::SET_PREFERRED_LOCATION
+        | CUmem_advise::SET_ACCESSED_BY
+        | CUmem_advise::UNSET_ACCESSED_BY => check_is_host(session, location),
+        _ => Err(CUresult::INVALID_VALUE),
+    }
+}
+
+pub(crate) unsafe fn cuMemAdvise(
+    devPtr: CUdeviceptr,
+    count: usize,
+    advice: CUmem_advise,
+    device: CUdevice,
+) -> Result<(), CUresult> {
+    // SAFETY: no pointers of this process.
+    unsafe { cuMemAdvise_v2(devPtr, count, advice, location(device)) }
+}
+
+/// Advice is not kept, so every range answers as one that was never given any.
+pub(crate) unsafe fn cuMemRangeGetAttribute(
+    data: *mut c_void,
+    dataSize: usize,
+    attribute: CUmem_range_attribute,
+    devPtr: CUdeviceptr,
+    count: usize,
+) -> Result<(), CUresult> {
+    use CUmem_range_attribute as A;
+    session::get()?;
+    check_managed(devPtr, count)?;
+    let value = match attribute {
+        A::READ_MOSTLY => 0,
+        A::PREFERRED_LOCATION | A::LAST_PREFETCH_LOCATION | A::ACCESSED_BY => NOWHERE,
+        A::PREFERRED_LOCATION_TYPE | A::LAST_PREFETCH_LOCATION_TYPE => CUmemLocationType::INVALID.0 as i32,
+        A::PREFERRED_LOCATION_ID | A::LAST_PREFETCH_LOCATION_ID => 0,
+        _ => return Err(CUresult::INVALID_VALUE),
+    };
+    let words = dataSize / size_of::<i32>();
+    let fits = if attribute == A::ACCESSED_BY { words >= 1 } else { words == 1 };
+    if data.is_null() || !dataSize.is_multiple_of(size_of::<i32>()) || !fits {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    for index in 0..words {
+        // SAFETY: the program passes `dataSize` bytes.
+        unsafe { data.cast::<i32>().add(index).write_unaligned(value) };
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemRangeGetAttributes(
+    data: *mut *mut c_void,
+    dataSizes: *mut usize,
+    attributes: *mut CUmem_range_attribute,
+    numAttributes: usize,
+    devPtr: CUdeviceptr,
+    count: usize,
+) -> Result<(), CUresult> {
+    let many = numAttributes as u64;
+    // SAFETY: the program passes three lists of one length.
+    let (data, sizes, attributes) =
+        unsafe { (list(data, many)?, list(dataSizes, many)?, list(attributes, many)?) };
+    for ((place, size), attribute) in data.iter().zip(sizes).zip(attributes) {
+        // SAFETY: each place has the size that goes with it.
+        unsafe { cuMemRangeGetAttribute(*place, *size, *attribute, devPtr, count)? };
+    }
+    Ok(())
+}

@@ -1,0 +1,366 @@
+//! Memory that the program and the device both use: managed memory, and host memory mapped into the device.
+//!
+//! Each side has pages of its own, and they are made to agree at the moments at which CUDA promises coherence on
+//! devices without concurrent managed access: before work is sent, what the program has written goes to the device; once
+//! the program has waited for work, what the device has written comes back. Only bytes that have changed since both
+//! sides last agreed move, so a page that both write in different places keeps what each wrote.
+//!
+//! ```text
+//!   program writes ──▶ host pages ──(changed since agreed; before work)──▶ device memory
+//!                          ▲                                                    │ kernels write
+//!                          └──(changed since agreed; after a wait)◀────────────┘
+//! ```
+//!
+//! The pages here are always readable and writable, so that system calls can use them like any others; what has changed
+//! is found by comparing. That costs a look at all of this memory before each launch, and only programs that have such
+//! memory pay it.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sluice_cuda::*;
+use sluice_wire::{
+    BULK_SIZE_MAX, Command, DevicePtr, Encode, MIRROR_PAGE, StreamId, commands, decode, page_hash,
+};
+
+use crate::context::Context;
+use crate::session::Session;
+
+/// One piece of memory on both sides.
+#[derive(Debug)]
+pub(crate) struct Mirror {
+    /// The first byte here.
+    pub(crate) host: u64,
+    /// The first byte there.
+    pub(crate) device: u64,
+    pub(crate) bytes: u64,
+    pub(crate) ordinal: CUdevice,
+    /// The host pages lie at the device's own addresses and are ours.
+    pub(crate) is_managed: bool,
+    /// The program may not write its side, so nobody may.
+    is_read_only: bool,
+    /// What both sides had when they last agreed.
+    agreed: Vec<u8>,
+}
+
+static MIRRORS: Mutex<Vec<Mirror>> = Mutex::new(Vec::new());
+/// How many there are; most programs have none and pay for nothing.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+fn mirrors() -> MutexGuard<'static, Vec<Mirror>> {
+    MIRRORS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn exist() -> bool {
+    COUNT.load(Ordering::Acquire) > 0
+}
+
+/// Looks at the mirror that a device address lies in.
+pub(crate) fn with_device_address<R>(address: u64, look: impl FnOnce(&Mirror) -> R) -> Option<R> {
+    if !exist() {
+        return None;
+    }
+    let mirrors = mirrors();
+    mirrors.iter().find(|it| address.wrapping_sub(it.device) < it.bytes).map(look)
+}
+
+/// The address here of what the device has at `address`.
+pub(crate) fn on_host(address: u64) -> Option<u64> {
+    with_device_address(address, |it| it.host + (address - it.device))
+}
+
+/// The address there of what the program has at `address`.
+pub(crate) fn on_device(address: u64) -> Option<u64> {
+    let offset = |it: &Mirror| address.checked_sub(it.host).filter(|offset| *offset < it.bytes);
+    exist().then(|| mirrors().iter().find_map(|it| Some(it.device + offset(it)?))).flatten()
+}
+
+/// The device address of the host memory that starts at `host`, if the device has it.
+pub(crate) fn of_host(host: u64) -> Option<u64> {
+    exist().then(|| mirrors().iter().find(|it| it.host == host).map(|it| it.device)).flatten()
+}
+
+/// What the device's side is to be of host memory that exists already.
+pub(crate) fn map_host(
+    session: &Session,
+    context: &Context,
+    host: Range<u64>,
+    is_read_only: bool,
+) -> Result<u64, CUresult> {
+    let bytes = host.end - host.start;
+    let device = session.allocate(context, bytes, true)?;
+    add(
+        session,
+        context,
+        Mirror {
+            host: host.start,
+            device,
+            bytes,
+            ordinal: context.device,
+            is_managed: false,
+            is_read_only,
+            agreed: Vec::new(),
+        },
+    )
+    .or_else(|error| session.free(context.device, device).and(Err(error)))?;
+    Ok(device)
+}
+
+/// Memory at one address for both sides.
+pub(crate) fn allocate_managed(session: &Session, context: &Context, bytes: u64) -> Result<u64, CUresult> {
+    if !session.device(context.device)?.mints_addresses {
+        return Err(CUresult::NOT_SUPPORTED);
+    }
+    let address = session.allocate(context, bytes, true)?;
+    let made = set_pages(address, bytes, libc::PROT_READ | libc::PROT_WRITE).and_then(|()| {
+        let ordinal = context.device;
+        let (is_managed, is_read_only) = (true, false);
+        let mirror = Mirror {
+            host: address,
+            device: address,
+            bytes,
+            ordinal,
+            is_managed,
+            is_read_only,
+            agreed: Vec::new(),
+        };
+        add(session, context, mirror)
+            .or_else(|error| set_pages(address, bytes, libc::PROT_NONE).and(Err(error)))
+    });
+    made.or_else(|error| session.free(context.device, address).and(Err(error)))?;
+    Ok(address)
+}
+
+/// Fresh pages with these rights inside the range that the session holds, where the device's memory has them.
+fn set_pages(address: u64, bytes: u64, rights: i32) -> Result<(), CUresult> {
+    let at = std::ptr::without_provenance_mut(address as usize);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the addresses belong to an allocation inside the range that this library has reserved, and to no other
+    // mapping of the process.
+    let got = unsafe { libc::mmap(at, bytes as usize, rights, flags, -1, 0) };
+    if got == libc::MAP_FAILED { Err(CUresult::OUT_OF_MEMORY) } else { Ok(()) }
+}
+
+/// Both sides start with zeros agreed upon, so that whatever the host has already will be sent.
+fn add(session: &Session, context: &Context, mut mirror: Mirror) -> Result<(), CUresult> {
+    session.queue_quietly(&commands::cuMemsetD8Async {
+        dstDevice: DevicePtr(mirror.device),
+        uc: 0,
+        N: mirror.bytes,
+        hStream: StreamId(CUstream::LEGACY.0 as u64),
+    })?;
+    session.device(context.device)?.synchronize(session)?;
+    mirror.agreed = vec![0; mirror.bytes as usize];
+    mirrors().push(mirror);
+    COUNT.fetch_add(1, Ordering::AcqRel);
+    Ok(())
+}
+
+/// The device's side at this address is about to be freed.
+pub(crate) fn forget(device: u64) {
+    if !exist() {
+        return;
+    }
+    let mut mirrors = mirrors();
+    let Some(index) = mirrors.iter().position(|it| it.device == device) else { return };
+    let gone = mirrors.swap_remove(index);
+    COUNT.fetch_sub(1, Ordering::AcqRel);
+    if gone.is_managed {
+        // A failure leaves pages that nobody uses.
+        let _ = set_pages(gone.host, gone.bytes, libc::PROT_NONE);
+    }
+}
+
+/// Sends what the program has written since both sides agreed. Called before work is sent.
+pub(crate) fn push(session: &Session) -> Result<(), CUresult> {
+    if !exist() {
+        return Ok(());
+    }
+    mirrors().iter_mut().try_for_each(|mirror| mirror.push(session))
+}
+
+/// Fetches what the device has written since both sides agreed. Called after a wait for the device.
+pub(crate) fn fetch(session: &Session) -> Result<(), CUresult> {
+    if !exist() {
+        return Ok(());
+    }
+    mirrors().iter_mut().filter(|mirror| !mirror.is_read_only).try_for_each(|mirror| mirror.fetch(session))
+}
+
+impl Mirror {
+    fn place(&self) -> Result<u8, CUresult> {
+        u8::try_from(self.ordinal).map_err(|_| CUresult::INVALID_DEVICE)
+    }
+
+    /// Copies `range` of the host's side, which other threads may be writing to, into `page`.
+    fn read_host(&self, range: &Range<usize>, page: &mut Vec<u8>) {
+        page.resize(range.len(), 0);
+        // SAFETY: the range lies in memory that the program keeps for as long as it is mapped.
+        unsafe {
+            let from = (self.host as usize + range.start) as *const u8;
+            std::ptr::copy_nonoverlapping(from, page.as_mut_ptr(), range.len());
+        }
+    }
+
+    fn write_host(&self, offset: usize, bytes: &[u8]) {
+        // SAFETY: as for reading; the program has not said that the memory is only to be read.
+        unsafe {
+            let to = (self.host as usize + offset) as *mut u8;
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+    }
+
+    fn pages(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let bytes = self.bytes as usize;
+        (0..bytes).step_by(MIRROR_PAGE).map(move |start| start..bytes.min(start + MIRROR_PAGE))
+    }
+
+    fn push(&mut self, session: &Session) -> Result<(), CUresult> {
+        let mut page = Vec::with_capacity(MIRROR_PAGE);
+        let mut run: Range<usize> = 0..0;
+        for range in self.pages() {
+            self.read_host(&range, &mut page);
+            let changes = changes(&self.agreed[range.clone()], &page);
+            // What is sent is read from here: the program may write on.
+            self.agreed[range.clone()].copy_from_slice(&page);
+            for changed in changes {
+                let changed = range.start + changed.start..range.start + changed.end;
+                if run.end != changed.start || changed.end - run.start > BULK_SIZE_MAX {
+                    self.send(session, run)?;
+                    run = changed.start..changed.start;
+                }
+                run.end = changed.end;
+            }
+        }
+        self.send(session, run)
+    }
+
+    fn send(&self, session: &Session, range: Range<usize>) -> Result<(), CUresult> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let address = DevicePtr(self.device + range.start as u64);
+        let command = commands::MirrorPush { address, bytes: &self.agreed[range] };
+        session.link.queue(self.place()?, commands::MirrorPush::OP, |out| command.encode(out))
+    }
+
+    fn fetch(&mut self, session: &Session) -> Result<(), CUresult> {
+        let bytes = self.bytes as usize;
+        for start in (0..bytes).step_by(BULK_SIZE_MAX) {
+            self.fetch_part(session, start..bytes.min(start + BULK_SIZE_MAX))?;
+        }
+        Ok(())
+    }
+
+    /// Says what both sides agreed on, page by page, and takes the pages that have become different.
+    fn fetch_part(&mut self, session: &Session, part: Range<usize>) -> Result<(), CUresult> {
+        let command = commands::MirrorFetch {
+            address: DevicePtr(self.device + part.start as u64),
+            bytes: part.len() as u64,
+            hashes: self.agreed[part.clone()].chunks(MIRROR_PAGE).map(page_hash).collect(),
+        };
+        let op = commands::MirrorFetch::OP;
+        let answer = session.link.call(self.place()?, op, |out| command.encode(out))?;
+        answer.result.ok()?;
+        let reply: commands::MirrorFetchReply<'_> = decode(&answer.payload).map_err(|error| {
+            crate::say_once!("the node's answer to {} cannot be read: {error}", op.name());
+            CUresult::UNKNOWN
+        })?;
+        let mut rest = reply.bytes;
+        for index in reply.pages {
+            let start = part.start + index as usize * MIRROR_PAGE;
+            let range = start..part.end.min(start.saturating_add(MIRROR_PAGE));
+            let (theirs, after) = rest.split_at_checked(range.len()).ok_or(CUresult::UNKNOWN)?;
+            if range.is_empty() {
+                return Err(CUresult::UNKNOWN);
+            }
+            self.take(range, theirs);
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Writes what the device has changed of a page, and nothing else.
+    fn take(&mut self, range: Range<usize>, theirs: &[u8]) {
+        for changed in differences(&self.agreed[range.clone()], theirs) {
+            self.write_host(range.start + changed.start, &theirs[changed]);
+        }
+        self.agreed[range].copy_from_slice(theirs);
+    }
+}
+
+/// A page that has changed in more places than this is sent whole.
+const CHANGES_MAX: usize = 16;
+
+/// Where `new` differs from `old`; everywhere, if that is in many places.
+fn changes(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
+    if old == new {
+        return Vec::new();
+    }
+    let changes: Vec<_> = differences(old, new).take(CHANGES_MAX + 1).collect();
+    if changes.len() > CHANGES_MAX { std::iter::once(0..new.len()).collect() } else { changes }
+}
+
+/// The runs of bytes in which two pages of one size differ.
+fn differences(old: &[u8], new: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = at + old[at..].iter().zip(&new[at..]).position(|(old, new)| old != new)?;
+        let same = old[start..].iter().zip(&new[start..]).position(|(old, new)| old == new);
+        at = same.map_or(new.len(), |length| start + length);
+        Some(start..at)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mirror(host: &[u8]) -> Mirror {
+        Mirror {
+            host: host.as_ptr() as u64,
+            device: 0,
+            bytes: host.len() as u64,
+            ordinal: 0,
+            is_managed: false,
+            is_read_only: false,
+            agreed: vec![0; host.len()],
+        }
+    }
+
+    #[test]
+    fn differences_are_runs() {
+        let runs = |old: &[u8], new: &[u8]| differences(old, new).collect::<Vec<_>>();
+        assert_eq!(runs(b"abcdef", b"abcdef"), []);
+        assert_eq!(runs(b"abcdef", b"xbcxxf"), [0..1, 3..5]);
+        assert_eq!(runs(b"abc", b"xyz").first(), Some(&(0..3)));
+        assert_eq!(runs(b"", b""), []);
+    }
+
+    #[test]
+    fn a_page_that_changed_in_many_places_goes_whole() {
+        let old = [0; 64];
+        let mut new = [0; 64];
+        new.iter_mut().step_by(2).for_each(|byte| *byte = 1);
+        assert_eq!(changes(&old, &new).first(), Some(&(0..64)), "and nothing else is left to say");
+        assert_eq!(changes(&old, &new[..4]), [0..1, 2..3]);
+    }
+
+    #[test]
+    fn what_the_program_wrote_meanwhile_stays() {
+        let mut host = vec![0_u8; 100];
+        let mut mirror = mirror(&host);
+        host[7] = 70;
+        let mut theirs = vec![0; 100];
+        theirs[8] = 80;
+        mirror.host = host.as_mut_ptr() as u64;
+        mirror.take(0..100, &theirs);
+        assert_eq!((host[7], host[8]), (70, 80));
+        assert_eq!(
+            (mirror.agreed[7], mirror.agreed[8]),
+            (0, 80),
+            "what the program wrote is still to be sent"
+        );
+    }
+}

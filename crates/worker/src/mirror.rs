@@ -1,0 +1,61 @@
+//! Memory that program and device both use: the node's part in keeping the two sides the same.
+//!
+//! The client says what changed on its side, and asks what changed on the device's by naming the contents that it knows.
+//! Both wait for no stream: the client sends a push before the work that is to see it, and fetches after the work that
+//! it has waited for.
+
+use sluice_cuda::{CUdeviceptr, CUresult};
+use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, MIRROR_PAGE, commands, page_hash};
+
+use crate::execute::Execute;
+use crate::session::Session;
+
+/// Writes bytes to the device; they are there when it returns.
+pub(crate) fn push(session: &Session, address: DevicePtr, bytes: &[u8]) -> Result<(), CUresult> {
+    let copy = session.table.cuMemcpyHtoDAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+    let to = session.range(address, bytes.len() as u64)?;
+    let stream = session.mirror_stream()?;
+    // SAFETY: the range is the session's; the bytes outlive the copy, which the synchronisation waits for.
+    unsafe { copy(to, bytes.as_ptr().cast(), bytes.len(), stream) }.ok()?;
+    synchronize(session)
+}
+
+/// Answers with the pages whose contents are not those that the client named.
+pub(crate) fn fetch(
+    session: &Session,
+    command: &commands::MirrorFetch,
+    reply: &mut Vec<u8>,
+) -> Result<(), CUresult> {
+    if command.bytes > BULK_SIZE_MAX as u64 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let now = read(session, session.range(command.address, command.bytes)?, command.bytes as usize)?;
+    if command.hashes.len() != now.chunks(MIRROR_PAGE).len() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let (mut pages, mut bytes) = (Vec::new(), Vec::new());
+    for (index, (page, known)) in now.chunks(MIRROR_PAGE).zip(&command.hashes).enumerate() {
+        if page_hash(page) != *known {
+            pages.push(index as u32);
+            bytes.extend_from_slice(page);
+        }
+    }
+    commands::MirrorFetchReply { pages, bytes: &bytes }.encode(reply);
+    Ok(())
+}
+
+fn read(session: &Session, from: CUdeviceptr, count: usize) -> Result<Vec<u8>, CUresult> {
+    let copy = session.table.cuMemcpyDtoHAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+    let mut bytes = vec![0; count];
+    // SAFETY: the caller has looked the range up; the buffer has as many bytes, and it outlives the copy, which the
+    // synchronisation waits for.
+    unsafe { copy(bytes.as_mut_ptr().cast(), from, count, session.mirror_stream()?) }.ok()?;
+    synchronize(session)?;
+    Ok(bytes)
+}
+
+fn synchronize(session: &Session) -> Result<(), CUresult> {
+    let synchronize = session.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
+    // SAFETY: the stream is the session's own and never destroyed.
+    unsafe { synchronize(session.mirror_stream()?) }.ok()
+}
