@@ -654,6 +654,13 @@ def virtual_memory():
     call("cuMemSetAccess", again, size(granularity), byref(access), size(1))
     equal(words(again.value + granularity - 8, 2), [6, 7])
     refused(INVALID_VALUE, "cuMemAddressFree", address(start), size(4 * granularity))
+    # The same memory at a second place.
+    twice = address(start + 2 * granularity)
+    call("cuMemMap", twice, size(granularity), size(0), c_uint64(pieces[0]), c_uint64(0))
+    call("cuMemSetAccess", twice, size(granularity), byref(access), size(1))
+    upload(twice.value + granularity - 8, [60])
+    equal(words(again.value + granularity - 8, 2), [60, 7], "both places show it")
+    call("cuMemUnmap", twice, size(granularity))
     call("cuMemUnmap", address(start + granularity), size(granularity))
     call("cuMemUnmap", again, size(granularity))
     call("cuMemRelease", c_uint64(pieces[0]))

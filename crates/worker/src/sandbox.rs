@@ -101,6 +101,9 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_madvise,
     libc::SYS_mincore,
     libc::SYS_membarrier,
+    // Device memory that is mapped twice is a memory file: it has no name and opens nothing.
+    libc::SYS_memfd_create,
+    libc::SYS_ftruncate,
     // Threads.
     libc::SYS_clone3,
     libc::SYS_set_robust_list,
