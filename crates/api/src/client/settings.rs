@@ -1,0 +1,175 @@
+//! Which server `sluice` speaks to, and with which token.
+//!
+//! The server is `SLUICE_SERVER`, or else `server` of the settings file that `sluice login` writes. The token is
+//! `SLUICE_TOKEN`, or the settings file's or the local data folder's, each only for the server that it belongs to: a token
+//! is never sent to a server that merely was named.
+
+use std::fs;
+use std::io;
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::Client;
+
+pub const SERVER_VARIABLE: &str = "SLUICE_SERVER";
+const TOKEN_VARIABLE: &str = "SLUICE_TOKEN";
+
+/// A server and a token for it: what `sluice login` keeps for a user, and `sluice up` for its administrator.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// `http://HOST:PORT`
+    pub server: String,
+    pub token: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    #[error("{}: {cause}", .path.display())]
+    File { path: PathBuf, cause: String },
+    #[error("{}: others can read it, and it holds a token: chmod 600", .0.display())]
+    Readable(PathBuf),
+    #[error("{0:?} is no URL of a server, such as http://control:7580")]
+    Url(String),
+    #[error(
+        "no token for {0}: set SLUICE_TOKEN, or `sluice login {0}` (an administrator makes one with \
+         `sluice token create`)"
+    )]
+    NoToken(String),
+    #[error("no folder for settings: neither XDG_CONFIG_HOME nor HOME is set")]
+    NoFolder,
+}
+
+impl Settings {
+    /// What applies here; `None` where no server is named.
+    pub fn find(server: Option<&str>) -> Result<Option<Settings>, SettingsError> {
+        let login = user_file().map_or(Ok(None), |path| Settings::read(&path))?;
+        let named = server.map(str::to_owned).or_else(|| variable(SERVER_VARIABLE));
+        let server = match (named, &login) {
+            (Some(server), _) => canonical(&server)?,
+            (None, Some(login)) => return Ok(Some(login.clone())),
+            (None, None) => return Ok(None),
+        };
+        if let Some(token) = variable(TOKEN_VARIABLE) {
+            return Ok(Some(Settings { server, token }));
+        }
+        let local = data_folder().map_or(Ok(None), |folder| Settings::read(&folder.join(ADMIN_FILE)))?;
+        let fitting = [login, local].into_iter().flatten().find(|settings| settings.server == server);
+        fitting.map(Some).ok_or(SettingsError::NoToken(server))
+    }
+
+    /// Writes them as the user's own.
+    pub fn keep(&self) -> Result<PathBuf, SettingsError> {
+        let path = user_file().ok_or(SettingsError::NoFolder)?;
+        self.write(&path)?;
+        Ok(path)
+    }
+
+    /// Writes a file that only this user can read.
+    pub fn write(&self, path: &Path) -> Result<(), SettingsError> {
+        let failed = |error: io::Error| SettingsError::File { path: path.into(), cause: error.to_string() };
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let temporary = path.with_extension("new");
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)
+            .map_err(failed)?;
+        // The mode above holds for a new file only.
+        file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        let text = serde_json::to_string_pretty(self).unwrap_or_default();
+        file.write_all(text.as_bytes()).map_err(failed)?;
+        fs::rename(&temporary, path).map_err(failed)
+    }
+
+    /// The settings in a file, if it is there; a file that others can read is refused.
+    pub fn read(path: &Path) -> Result<Option<Settings>, SettingsError> {
+        let failed = |cause: String| SettingsError::File { path: path.into(), cause };
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        let mode = fs::metadata(path).map_err(|error| failed(error.to_string()))?.permissions().mode();
+        if mode & 0o077 != 0 {
+            return Err(SettingsError::Readable(path.into()));
+        }
+        serde_json::from_str(&text).map(Some).map_err(|error| failed(error.to_string()))
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(&self.server, &self.token)
+    }
+}
+
+/// The file in a server's data folder that holds its administrator's settings.
+pub const ADMIN_FILE: &str = "admin.json";
+/// The same for the node of `sluice up`.
+pub const NODE_FILE: &str = "node.json";
+
+/// `http://HOST[:PORT]` without a path.
+pub fn canonical(server: &str) -> Result<String, SettingsError> {
+    let wrong = || SettingsError::Url(server.into());
+    let rest = server.strip_prefix("http://").ok_or_else(wrong)?.trim_end_matches('/');
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
+    if rest.is_empty() || !rest.chars().all(plain) {
+        return Err(wrong());
+    }
+    Ok(format!("http://{rest}"))
+}
+
+/// `$XDG_CONFIG_HOME/sluice/config.json`, or the same under the home directory's `.config`.
+fn user_file() -> Option<PathBuf> {
+    Some(folder("XDG_CONFIG_HOME", ".config")?.join("config.json"))
+}
+
+/// Where a server keeps its data unless told: `$XDG_DATA_HOME/sluice`, or the same under `.local/share`.
+pub fn data_folder() -> Option<PathBuf> {
+    folder("XDG_DATA_HOME", ".local/share")
+}
+
+fn folder(name: &str, under_home: &str) -> Option<PathBuf> {
+    let folder = match variable(name) {
+        Some(folder) => PathBuf::from(folder),
+        None => PathBuf::from(variable("HOME")?).join(under_home),
+    };
+    folder.is_absolute().then(|| folder.join("sluice"))
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_have_one_form() {
+        for text in ["http://control:7580", "http://control:7580/"] {
+            assert_eq!(canonical(text).unwrap(), "http://control:7580");
+        }
+        for text in ["", "control:7580", "https://control", "http://", "http://a/b", "http://a@b"] {
+            assert!(canonical(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_with_a_token_is_the_users_alone() {
+        let path = std::env::temp_dir().join(format!("sluice-settings-{}/config.json", std::process::id()));
+        let settings = Settings { server: "http://a:1".into(), token: "t".into() };
+        settings.write(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(Settings::read(&path).unwrap().map(|s| s.token), Some("t".into()));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(Settings::read(&path), Err(SettingsError::Readable(_))));
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+}

@@ -1,0 +1,159 @@
+//! Grants: a lease in a form that a node can check alone.
+//!
+//! ```text
+//! sluice1.BASE64URL(JSON of Grant).BASE64URL(Ed25519 signature over everything before the last point)
+//! ```
+//! The server signs with the key of its data folder; a node learns the public key when it joins. A grant is good for one
+//! claim, before it expires; the lease then lives as long as the connection that claimed it.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use ed25519_compact::{KeyPair, PublicKey, Seed, Signature};
+use serde::{Deserialize, Serialize};
+
+use crate::lease::LeaseId;
+use crate::node::NodeId;
+use crate::tenant::TenantPath;
+
+/// What a server promises to whoever brings this to the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    pub lease: LeaseId,
+    /// A later attempt makes the grants of earlier ones worthless.
+    pub attempt: u32,
+    pub node: NodeId,
+    pub tenant: TenantPath,
+    /// Indices of the node's GPUs, in the order in which the program sees them.
+    pub gpus: Vec<u32>,
+    pub share_ppm: u32,
+    /// Bytes on each GPU.
+    pub memory: u64,
+    pub hard_cap: bool,
+    /// The last moment to claim it.
+    pub expires_at_ms: u64,
+}
+
+/// Why a node turns a grant away.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrantError {
+    #[error("this is no grant")]
+    Format,
+    #[error("the grant was not signed by the server that this node has joined")]
+    Signature,
+    #[error("the grant expired {0} s ago; ask the server again (is this machine's clock right?)")]
+    Expired(u64),
+    #[error("the grant is for another node")]
+    Node,
+}
+
+const PREFIX: &str = "sluice1";
+/// Bytes of a grant as text; real ones have some 400.
+const SIZE_MAX: usize = 8192;
+
+/// Signs grants.
+pub struct Signer(KeyPair);
+
+impl Signer {
+    /// From the 32 secret bytes of a key file.
+    pub fn new(seed: [u8; 32]) -> Signer {
+        Signer(KeyPair::from_seed(Seed::new(seed)))
+    }
+
+    /// What nodes check with.
+    pub fn verifier(&self) -> Verifier {
+        Verifier(self.0.pk)
+    }
+
+    pub fn sign(&self, grant: &Grant) -> String {
+        // A struct of numbers and strings always has a JSON form.
+        let json = serde_json::to_vec(grant).unwrap_or_default();
+        let signed = format!("{PREFIX}.{}", BASE64.encode(json));
+        let signature = self.0.sk.sign(signed.as_bytes(), None);
+        format!("{signed}.{}", BASE64.encode(signature.as_ref()))
+    }
+}
+
+/// Checks grants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verifier(PublicKey);
+
+impl Verifier {
+    /// From the text that [`Verifier::to_text`] gave.
+    pub fn from_text(text: &str) -> Option<Verifier> {
+        let bytes = BASE64.decode(text).ok()?;
+        PublicKey::from_slice(&bytes).ok().map(Verifier)
+    }
+
+    pub fn to_text(&self) -> String {
+        BASE64.encode(self.0.as_ref())
+    }
+
+    /// The grant in `text`, if the server signed it for `node` and it can still be claimed at `now_ms`. Nothing of the
+    /// text is parsed before its signature has been checked.
+    pub fn check(&self, text: &str, node: NodeId, now_ms: u64) -> Result<Grant, GrantError> {
+        if text.len() > SIZE_MAX {
+            return Err(GrantError::Format);
+        }
+        let (signed, signature) = text.rsplit_once('.').ok_or(GrantError::Format)?;
+        let payload = signed.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix('.'));
+        let payload = payload.ok_or(GrantError::Format)?;
+        let signature = BASE64.decode(signature).map_err(|_| GrantError::Format)?;
+        let signature = Signature::from_slice(&signature).map_err(|_| GrantError::Format)?;
+        self.0.verify(signed.as_bytes(), &signature).map_err(|_| GrantError::Signature)?;
+
+        let json = BASE64.decode(payload).map_err(|_| GrantError::Format)?;
+        let grant: Grant = serde_json::from_slice(&json).map_err(|_| GrantError::Format)?;
+        if grant.node != node {
+            return Err(GrantError::Node);
+        }
+        match now_ms.checked_sub(grant.expires_at_ms) {
+            Some(late_ms) => Err(GrantError::Expired(late_ms / 1000)),
+            None => Ok(grant),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant() -> Grant {
+        Grant {
+            lease: 7,
+            attempt: 1,
+            node: 3,
+            tenant: "acme/research".parse().unwrap(),
+            gpus: vec![0],
+            share_ppm: 250_000,
+            memory: 1 << 30,
+            hard_cap: false,
+            expires_at_ms: 1000,
+        }
+    }
+
+    #[test]
+    fn a_node_takes_what_its_server_signed_for_it_in_time() {
+        let signer = Signer::new([1; 32]);
+        let text = signer.sign(&grant());
+        let verifier = Verifier::from_text(&signer.verifier().to_text()).unwrap();
+        assert_eq!(verifier.check(&text, 3, 999), Ok(grant()));
+        assert_eq!(verifier.check(&text, 4, 999), Err(GrantError::Node));
+        assert_eq!(verifier.check(&text, 3, 61_000), Err(GrantError::Expired(60)));
+        assert_eq!(Signer::new([2; 32]).verifier().check(&text, 3, 999), Err(GrantError::Signature));
+    }
+
+    #[test]
+    fn every_changed_byte_is_noticed() {
+        let signer = Signer::new([1; 32]);
+        let text = signer.sign(&grant());
+        for at in 0..text.len() {
+            let mut changed = text.clone().into_bytes();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            let changed = String::from_utf8(changed).unwrap();
+            assert!(signer.verifier().check(&changed, 3, 0).is_err(), "byte {at}");
+        }
+        for text in ["", ".", "..", "sluice1.", "sluice1..", "sluice1.e30.e30"] {
+            assert_eq!(signer.verifier().check(text, 3, 0), Err(GrantError::Format), "{text}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What a node and its server say to each other: joining, and reports with their answers.
+//!
+//! A node reports in the rhythm that the last answer gave. A report brings what is true on the node now and the usage
+//! records that the server has not confirmed yet; the answer confirms them and names the leases to end.
+
+use serde::{Deserialize, Serialize};
+
+use crate::lease::LeaseId;
+use crate::usage::UsageRecord;
+
+/// Counted by the server.
+pub type NodeId = u64;
+
+/// A node's first words, under a token of role `node`. A node that joins again under its name is the same node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Join {
+    pub name: String,
+    /// `HOST:PORT`, where programs reach it.
+    pub address: String,
+    pub gpus: Vec<Gpu>,
+    /// Of Sluice.
+    pub release: String,
+}
+
+/// What is fixed about a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Gpu {
+    /// As its driver names the model.
+    pub name: String,
+    /// `GPU-` and hexadecimal digits.
+    pub uuid: String,
+    /// Bytes.
+    pub memory: u64,
+    pub software: bool,
+    /// As `12.0`.
+    pub compute_capability: String,
+    pub driver_version: u32,
+}
+
+/// The answer to a node that may join.
+#[derive(Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Joined {
+    pub node: NodeId,
+    /// For its reports; made anew at every joining.
+    pub token: String,
+    /// What grants are checked with, see [`crate::grant::Verifier`].
+    pub grant_key: String,
+    pub report_every_ms: u64,
+}
+
+/// What is true on a node now.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Report {
+    /// Counted up by every report since the node joined: one that comes late is not the truth any more.
+    pub sequence: u64,
+    /// In the order in which the node joined with them.
+    pub gpus: Vec<GpuReport>,
+    /// Leases of the server that live on the node.
+    pub leases: Vec<Attempt>,
+    pub sessions: Vec<SessionReport>,
+    /// Oldest first; confirmed by their count.
+    pub usage: Vec<UsageRecord>,
+}
+
+/// One attempt to run a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Attempt {
+    pub lease: LeaseId,
+    pub attempt: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GpuReport {
+    /// Bytes that sessions have taken.
+    pub memory_used: u64,
+    /// Part of the last second in which it worked.
+    pub busy_ppm: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SessionReport {
+    pub session: u64,
+    pub lease: LeaseId,
+    pub name: String,
+    /// The client's process id and address, as far as they mean something.
+    pub process: u32,
+    pub peer: String,
+    pub gpu: u32,
+    pub share_ppm: u32,
+    pub hard_cap: bool,
+    pub memory: u64,
+    pub memory_used: u64,
+    pub kernels: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub busy_us: u64,
+    pub age_ms: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ReportAnswer {
+    /// How many usage records of the report, from its first, are stored for good or refused.
+    pub usage_taken: u32,
+    /// Those of them that cannot be counted, and why; the node keeps them aside.
+    #[serde(default)]
+    pub usage_refused: Vec<RefusedRecord>,
+    /// Leases that the node ends now.
+    pub end: Vec<Attempt>,
+    /// When to report next.
+    pub report_every_ms: u64,
+}
+
+/// A usage record that the server does not count.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RefusedRecord {
+    pub id: String,
+    pub reason: String,
+}
+
+/// A GPU as `sluice gpus` lists it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GpuStatus {
+    pub node: String,
+    pub address: String,
+    /// Whether the node reports.
+    pub online: bool,
+    pub index: u32,
+    #[serde(flatten)]
+    pub gpu: Gpu,
+    pub share_leased_ppm: u32,
+    pub memory_leased: u64,
+    pub memory_used: u64,
+    pub busy_ppm: u32,
+    pub leases: u32,
+}
+
+/// A session as `sluice sessions` lists it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SessionStatus {
+    pub node: String,
+    pub tenant: crate::tenant::TenantPath,
+    #[serde(flatten)]
+    pub session: SessionReport,
+}

@@ -1,0 +1,216 @@
+//! Tenants: organisations, departments, teams, users and projects in one tree, named by their path.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A place in the tree, such as `acme/research/vision`; `/` is its root, which is no tenant itself.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(value_type = String, examples("acme/research")))]
+pub struct TenantPath(String);
+
+/// Levels below the root.
+const DEPTH_MAX: usize = 8;
+/// Characters of one name.
+const NAME_MAX: usize = 63;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no path of a tenant: up to {DEPTH_MAX} names of a-z, 0-9, - and . with / between them, such as \
+     acme/research"
+)]
+pub struct PathError(String);
+
+impl TenantPath {
+    pub fn root() -> TenantPath {
+        TenantPath("/".into())
+    }
+
+    pub fn is_root(&self) -> bool {
+        self.0 == "/"
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The path one level up; the root's is none.
+    pub fn parent(&self) -> Option<TenantPath> {
+        match self.0.rsplit_once('/') {
+            _ if self.is_root() => None,
+            Some((parent, _)) => Some(TenantPath(parent.into())),
+            None => Some(TenantPath::root()),
+        }
+    }
+
+    /// Itself and every tenant above it, the root left out.
+    pub fn lineage(&self) -> impl Iterator<Item = TenantPath> {
+        std::iter::successors(Some(self.clone()), TenantPath::parent).filter(|path| !path.is_root())
+    }
+
+    /// Whether `other` is this tenant or one below it.
+    pub fn contains(&self, other: &TenantPath) -> bool {
+        self.is_root()
+            || other.0.strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+impl FromStr for TenantPath {
+    type Err = PathError;
+
+    fn from_str(text: &str) -> Result<TenantPath, PathError> {
+        let of_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        let is_name = |name: &str| {
+            (1..=NAME_MAX).contains(&name.len())
+                && name.chars().all(of_name)
+                && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        };
+        if text == "/" {
+            return Ok(TenantPath::root());
+        }
+        if text.split('/').count() > DEPTH_MAX || !text.split('/').all(is_name) {
+            return Err(PathError(text.chars().take(100).collect()));
+        }
+        Ok(TenantPath(text.into()))
+    }
+}
+
+impl TryFrom<String> for TenantPath {
+    type Error = PathError;
+
+    fn try_from(text: String) -> Result<TenantPath, PathError> {
+        text.parse()
+    }
+}
+
+impl From<TenantPath> for String {
+    fn from(path: TenantPath) -> String {
+        path.0
+    }
+}
+
+impl fmt::Display for TenantPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// What a tenant may hold, all tenants below it included.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Quota {
+    /// Thousandths of a GPU that are this tenant's whenever it asks for them.
+    #[serde(default)]
+    pub guaranteed_milli: u32,
+    /// The most it may hold, in thousandths of a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_milli: Option<u32>,
+    /// Its part of what is left over, in proportion to its siblings' weights; 0 for none.
+    #[serde(default = "weight_of_one")]
+    pub over_quota_weight: u32,
+    /// The most device memory it may hold, in MiB over all GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit_mib: Option<u64>,
+    /// The most leases it may hold at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases_limit: Option<u32>,
+}
+
+fn weight_of_one() -> u32 {
+    1
+}
+
+impl Default for Quota {
+    fn default() -> Quota {
+        Quota {
+            guaranteed_milli: 0,
+            limit_milli: None,
+            over_quota_weight: 1,
+            memory_limit_mib: None,
+            leases_limit: None,
+        }
+    }
+}
+
+/// A tenant as an administrator declares it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Tenant {
+    pub path: TenantPath,
+    #[serde(default)]
+    pub quota: Quota,
+}
+
+/// A tenant with what it holds now, all tenants below it included.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TenantStatus {
+    pub path: TenantPath,
+    pub quota: Quota,
+    pub held_milli: u64,
+    pub held_memory_mib: u64,
+    pub leases: u32,
+    pub queued: u32,
+}
+
+/// What `sluice apply -f` declares; parts that are left out stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Declaration {
+    /// Created or changed; parents before their children or not.
+    #[serde(default)]
+    pub tenants: Vec<Tenant>,
+    #[serde(default)]
+    pub prices: Vec<crate::bill::Price>,
+}
+
+/// What a declaration changed, in words.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Applied {
+    pub changes: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> TenantPath {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_tenant_contains_itself_and_what_is_below() {
+        let check = |above: &str, below: &str, expect| {
+            assert_eq!(path(above).contains(&path(below)), expect, "{above} {below}");
+        };
+        check("/", "acme", true);
+        check("/", "/", true);
+        check("acme", "acme", true);
+        check("acme", "acme/research", true);
+        check("acme", "acme2", false);
+        check("acme/research", "acme", false);
+        check("acme", "/", false);
+    }
+
+    #[test]
+    fn the_lineage_ends_below_the_root() {
+        let names: Vec<String> = path("a/b/c").lineage().map(String::from).collect();
+        assert_eq!(names, ["a/b/c", "a/b", "a"]);
+        assert_eq!(TenantPath::root().lineage().count(), 0);
+    }
+
+    #[test]
+    fn names_are_checked() {
+        for text in ["", "a//b", "/a", "a/", "A", "a b", "-a", ".", "..", "a/b/c/d/e/f/g/h/i", "é"] {
+            assert!(text.parse::<TenantPath>().is_err(), "{text}");
+        }
+        assert!(format!("{}a", "a/".repeat(7)).parse::<TenantPath>().is_ok());
+    }
+}

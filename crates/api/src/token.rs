@@ -1,0 +1,100 @@
+//! API tokens and the roles that they carry.
+
+use serde::{Deserialize, Serialize};
+
+use crate::tenant::TenantPath;
+
+/// What the holder of a token is, for the token's tenant and all below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Role {
+    /// Runs the installation: everything.
+    Platform,
+    /// Owns GPUs: nodes, prices, bills.
+    Provider,
+    /// Tenants, quotas and tokens below its own tenant.
+    TenantAdmin,
+    /// Asks for leases.
+    Member,
+    /// Sees.
+    Viewer,
+    /// Sees, and reads the audit log.
+    Auditor,
+    /// A machine that lends its GPUs.
+    Node,
+}
+
+impl Role {
+    pub const ALL: [Role; 7] = [
+        Role::Platform,
+        Role::Provider,
+        Role::TenantAdmin,
+        Role::Member,
+        Role::Viewer,
+        Role::Auditor,
+        Role::Node,
+    ];
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Platform => "platform",
+            Role::Provider => "provider",
+            Role::TenantAdmin => "tenant_admin",
+            Role::Member => "member",
+            Role::Viewer => "viewer",
+            Role::Auditor => "auditor",
+            Role::Node => "node",
+        }
+    }
+}
+
+impl std::str::FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Role, String> {
+        let text = text.replace('-', "_");
+        Role::ALL.into_iter().find(|role| role.name() == text).ok_or_else(|| {
+            let names: Vec<&str> = Role::ALL.iter().map(|role| role.name()).collect();
+            format!("{text:?} is no role; there are {}", names.join(", "))
+        })
+    }
+}
+
+/// A token to be made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NewToken {
+    pub tenant: TenantPath,
+    pub role: Role,
+    /// What it is for, for people to read.
+    #[serde(default)]
+    pub name: String,
+    /// Seconds for which it is valid.
+    pub lifetime_s: u64,
+}
+
+/// A token as it is listed: never with its secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Token {
+    pub id: String,
+    pub tenant: TenantPath,
+    pub role: Role,
+    pub name: String,
+    pub created_at_ms: u64,
+    pub expires_at_ms: u64,
+    pub revoked: bool,
+}
+
+/// The one time that a token is shown.
+#[derive(Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MadeToken {
+    #[serde(flatten)]
+    pub token: Token,
+    /// What goes into `Authorization: Bearer`.
+    pub secret: String,
+}

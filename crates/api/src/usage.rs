@@ -1,0 +1,147 @@
+//! Usage records: what a lease used on a node between two moments.
+//!
+//! A record's id follows from what it is about ([`UsageRecord::id_of`]), so the same record counts once however often it
+//! arrives. A lease's records tile the time in which it was held: each begins where the one before ended, by a clock that
+//! no clock step moves. Both meters are integers and add up exactly, however the time was cut:
+//!
+//! - `reserved` = [`UsageRecord::reserved_ppm_ms`]: share x GPUs x time held;
+//! - `used` = `used_ppm_ms`: device time x the part of the device that was occupied, in the same unit.
+
+use serde::{Deserialize, Serialize};
+
+use crate::lease::LeaseId;
+use crate::node::NodeId;
+use crate::tenant::TenantPath;
+
+/// One GPU for one hour, in the unit of both meters.
+pub const GPU_HOUR_PPM_MS: u64 = crate::GPU_PPM as u64 * HOUR_MS;
+/// One GiB for one hour, in the unit of the memory meter.
+pub const GIB_HOUR_MIB_MS: u64 = 1024 * HOUR_MS;
+const HOUR_MS: u64 = 3_600_000;
+
+/// Version 1 of the schema; nodes and server of one release agree on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct UsageRecord {
+    /// [`UsageRecord::id_of`] the four fields below.
+    pub id: String,
+    pub node: NodeId,
+    pub lease: LeaseId,
+    pub attempt: u32,
+    /// Counts the records of this attempt, from 1.
+    pub sequence: u32,
+    pub tenant: TenantPath,
+    pub from_ms: u64,
+    pub until_ms: u64,
+    pub share_ppm: u32,
+    pub gpus: u32,
+    /// Held on all GPUs together, in MiB, rounded up.
+    pub memory_mib: u64,
+    /// Device time x occupied part.
+    pub used_ppm_ms: u64,
+    pub kernels: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    /// The most that its sessions had taken so far, in bytes.
+    pub memory_peak: u64,
+    /// Whether the lease ended with it.
+    pub last: bool,
+}
+
+/// Why a record cannot be one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UsageError {
+    #[error("usage record {0}: its id does not follow from its node, lease, attempt and sequence")]
+    Id(String),
+    #[error("usage record {0}: it ends before it begins, or spans more than {max} h", max = SPAN_MAX_MS / HOUR_MS)]
+    Span(String),
+    #[error("usage record {0}: no lease has such an amount")]
+    Amount(String),
+}
+
+/// Nodes write a record every few seconds; this bounds what a wrong clock can cost.
+const SPAN_MAX_MS: u64 = 24 * HOUR_MS;
+
+impl UsageRecord {
+    /// 32 hexadecimal digits that depend on nothing else.
+    pub fn id_of(node: NodeId, lease: LeaseId, attempt: u32, sequence: u32) -> String {
+        let name = format!("sluice usage 1/{node}/{lease}/{attempt}/{sequence}");
+        blake3::hash(name.as_bytes()).to_hex()[..32].to_owned()
+    }
+
+    /// What it adds to the meter `reserved`: millionths of a GPU x milliseconds.
+    pub fn reserved_ppm_ms(&self) -> u64 {
+        u64::from(self.share_ppm) * u64::from(self.gpus) * self.held_ms()
+    }
+
+    /// What it adds to the memory meter: MiB x milliseconds.
+    pub fn memory_mib_ms(&self) -> u64 {
+        self.memory_mib * self.held_ms()
+    }
+
+    pub fn held_ms(&self) -> u64 {
+        self.until_ms.saturating_sub(self.from_ms)
+    }
+
+    /// Bounds everything that arithmetic is done with, so that no sum of a period can overflow.
+    pub fn check(&self) -> Result<(), UsageError> {
+        let id = || self.id.chars().take(64).collect::<String>();
+        if self.id != UsageRecord::id_of(self.node, self.lease, self.attempt, self.sequence) {
+            return Err(UsageError::Id(id()));
+        }
+        if self.until_ms < self.from_ms || self.held_ms() > SPAN_MAX_MS {
+            return Err(UsageError::Span(id()));
+        }
+        let possible = self.share_ppm <= crate::GPU_PPM
+            && self.gpus <= 1024
+            && self.memory_mib <= 1 << 30
+            && self.used_ppm_ms <= 2 * 1024 * GPU_HOUR_PPM_MS
+            && [self.kernels, self.bytes_in, self.bytes_out, self.memory_peak].iter().all(|&n| n < 1 << 62);
+        if possible { Ok(()) } else { Err(UsageError::Amount(id())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn record(sequence: u32, from_ms: u64, until_ms: u64) -> UsageRecord {
+        UsageRecord {
+            id: UsageRecord::id_of(1, 2, 1, sequence),
+            node: 1,
+            lease: 2,
+            attempt: 1,
+            sequence,
+            tenant: "acme".parse().unwrap(),
+            from_ms,
+            until_ms,
+            share_ppm: 250_000,
+            gpus: 1,
+            memory_mib: 1024,
+            used_ppm_ms: 0,
+            kernels: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+            memory_peak: 0,
+            last: false,
+        }
+    }
+
+    #[test]
+    fn an_id_is_the_same_everywhere_and_for_ever() {
+        assert_eq!(UsageRecord::id_of(1, 2, 1, 3), "2c3cb1bed8e6d891f396b0dc9dadb729");
+        assert_ne!(UsageRecord::id_of(1, 21, 1, 3), UsageRecord::id_of(1, 2, 11, 3));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert_eq!(record(1, 0, 1000).check(), Ok(()));
+        let forged = UsageRecord { sequence: 2, ..record(1, 0, 1000) };
+        assert!(matches!(forged.check(), Err(UsageError::Id(_))));
+        assert!(matches!(record(1, 1000, 0).check(), Err(UsageError::Span(_))));
+        assert!(matches!(record(1, 0, u64::MAX).check(), Err(UsageError::Span(_))));
+        let huge = UsageRecord { memory_mib: u64::MAX, ..record(1, 0, 1000) };
+        assert!(matches!(huge.check(), Err(UsageError::Amount(_))));
+    }
+}

@@ -1,0 +1,109 @@
+//! Tokens: made, kept as hashes, and recognised.
+//!
+//! A token reads `slc_ID_SECRET`; the id finds its row, the row holds the BLAKE3 hash of the whole text. The secret has 256 random
+//! bits, so a plain hash is as good as a slow one. Hashes are compared in constant time.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use sluice_api::node::NodeId;
+use sluice_api::problem::{Kind, Problem};
+use sluice_api::tenant::TenantPath;
+use sluice_api::token::{Role, Token};
+
+use crate::policy::{self, Action};
+use crate::store::{Store, StoredToken};
+
+const PREFIX: &str = "slc";
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub(crate) struct Principal {
+    pub(crate) token: Token,
+    /// The node that the token was made for.
+    pub(crate) node: Option<NodeId>,
+}
+
+impl Principal {
+    /// As the audit log names it.
+    pub(crate) fn name(&self) -> String {
+        format!("{} ({})", self.token.id, self.token.name)
+    }
+
+    /// The policy's answer.
+    pub(crate) fn may(&self, action: Action, tenant: &TenantPath) -> bool {
+        policy::allows(self.token.role, &self.token.tenant, action, tenant)
+    }
+
+    /// The same as a refusal that says what the token is.
+    pub(crate) fn need(&self, action: Action, tenant: &TenantPath) -> Result<(), Problem> {
+        if self.may(action, tenant) {
+            return Ok(());
+        }
+        let Token { role, tenant: scope, .. } = &self.token;
+        let detail = format!(
+            "this token is of role {} for {scope}, which does not allow that for {tenant}",
+            role.name()
+        );
+        Err(Problem::new(Kind::Forbidden, detail))
+    }
+}
+
+/// A new token and its secret, which is nowhere else.
+pub(crate) fn make(
+    tenant: TenantPath,
+    role: Role,
+    name: String,
+    node: Option<NodeId>,
+    lifetime_ms: u64,
+    now_ms: u64,
+) -> io::Result<(StoredToken, String)> {
+    let (id, secret) =
+        (BASE64.encode(random::<9>()?).replace(['-', '_'], "x"), BASE64.encode(random::<32>()?));
+    let text = format!("{PREFIX}_{id}_{secret}");
+    let token = Token {
+        id,
+        tenant,
+        role,
+        name,
+        created_at_ms: now_ms,
+        expires_at_ms: now_ms.saturating_add(lifetime_ms),
+        revoked: false,
+    };
+    Ok((StoredToken { token, hash: hash(&text).to_hex().to_string(), node }, text))
+}
+
+/// Whose token it is, if it is one that holds now.
+pub(crate) async fn recognise(store: &Store, text: &str, now_ms: u64) -> Result<Principal, Problem> {
+    let refused = |detail: &str| Err(Problem::new(Kind::Unauthenticated, detail));
+    let id = text.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix('_')?.split_once('_'));
+    let Some((id, _)) = id.filter(|_| text.len() < 256) else {
+        return refused("the token in the header Authorization is none of this server");
+    };
+    let stored = store.token(id).await.map_err(crate::server::unwell)?;
+    let Some(stored) =
+        stored.filter(|stored| blake3::Hash::from_hex(&stored.hash).is_ok_and(|kept| kept == hash(text)))
+    else {
+        return refused("the token in the header Authorization is none of this server");
+    };
+    if stored.token.revoked {
+        return refused("the token has been revoked");
+    }
+    if stored.token.expires_at_ms <= now_ms {
+        return refused("the token has expired; an administrator makes a new one with `sluice token create`");
+    }
+    Ok(Principal { token: stored.token, node: stored.node })
+}
+
+fn hash(text: &str) -> blake3::Hash {
+    blake3::hash(text.as_bytes())
+}
+
+/// From the kernel.
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}

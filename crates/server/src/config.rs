@@ -1,0 +1,184 @@
+//! What a server is told, its data folder, and its life.
+//!
+//! The data folder, which only its user can enter, holds
+//! - `sluice.db`: everything that is counted;
+//! - `grant.key`: the 32 secret bytes that grants are signed with;
+//! - `admin.json`: the server's URL and a token of role `platform`, for `sluice` on the same machine;
+//! - `node.json`: the same with a token of role `node`, for the node of `sluice up`.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sluice_api::client::{ADMIN_FILE, NODE_FILE, Settings, SettingsError};
+use sluice_api::grant::Signer;
+use sluice_api::tenant::TenantPath;
+use sluice_api::token::{Role, Token};
+
+use crate::auth::{self, Principal};
+use crate::http;
+use crate::server::{Server, now_ms};
+use crate::store::{StoreError, Write};
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `HOST:PORT`; port 0 takes a free one.
+    pub listen: String,
+    pub folder: PathBuf,
+    /// How long a preempted program may go on, in milliseconds.
+    pub grace_ms: u64,
+    /// Stop when standard input ends: whoever started the server is gone.
+    pub until_stdin_ends: bool,
+}
+
+/// Why a server does not start, or stops.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("cannot listen on {address}: {source}")]
+    Listen { address: String, source: io::Error },
+    #[error("{}: {source}", .path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("{}: is no key of 32 bytes", .0.display())]
+    Key(PathBuf),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+    #[error("the first tokens could not be made: {0}")]
+    Tokens(sluice_api::problem::Problem),
+}
+
+/// Serves until SIGINT or SIGTERM. Says `listening on URL` on standard output when it is ready.
+pub fn serve(config: &Config) -> Result<(), ServeError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(run(config));
+    // A thread that reads standard input cannot be asked to stop.
+    runtime.shutdown_background();
+    result
+}
+
+async fn run(config: &Config) -> Result<(), ServeError> {
+    let failed = |source| ServeError::Listen { address: config.listen.clone(), source };
+    let listener = tokio::net::TcpListener::bind(&config.listen).await.map_err(failed)?;
+    let address = listener.local_addr()?;
+    private_folder(&config.folder)?;
+    let signer = Signer::new(key(&config.folder.join("grant.key"))?);
+    let server = Arc::new(Server::open(&config.folder, signer, config.grace_ms).await?);
+    keep_tokens(&server, &config.folder, &url(address)).await?;
+
+    let scheduler = tokio::spawn({
+        let server = Arc::clone(&server);
+        async move { server.schedule().await }
+    });
+    println!("listening on {}", url(address));
+    let app = http::router(server);
+    let end = until_told_to(config.until_stdin_ends);
+    tokio::select! {
+        served = axum::serve(listener, app).into_future() => served?,
+        () = end => {}
+    }
+    scheduler.abort();
+    Ok(())
+}
+
+/// As programs on this machine reach it.
+fn url(address: SocketAddr) -> String {
+    match address {
+        _ if !address.ip().is_unspecified() => format!("http://{address}"),
+        SocketAddr::V4(_) => format!("http://127.0.0.1:{}", address.port()),
+        SocketAddr::V6(_) => format!("http://[::1]:{}", address.port()),
+    }
+}
+
+/// The folder is made for its user alone; one that others can enter is refused.
+fn private_folder(folder: &Path) -> Result<(), ServeError> {
+    let failed = |source| ServeError::File { path: folder.into(), source };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    let mode = fs::metadata(folder).map_err(failed)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        let why = "others can enter it, and it holds keys; chmod 700";
+        return Err(failed(io::Error::other(why)));
+    }
+    Ok(())
+}
+
+/// The key of the folder, made the first time.
+fn key(path: &Path) -> Result<[u8; 32], ServeError> {
+    let failed = |source| ServeError::File { path: path.into(), source };
+    match fs::read(path) {
+        Ok(bytes) => bytes.try_into().map_err(|_| ServeError::Key(path.into())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let bytes = auth::random::<32>()?;
+            let mut file =
+                fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+            file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+            Ok(bytes)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Writes the files with the tokens of the administrator and of the node of `sluice up`. Tokens that hold stay; their files
+/// follow the server's address.
+async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), ServeError> {
+    const LIFETIME_MS: u64 = 366 * 24 * 3_600_000;
+    let own = [(ADMIN_FILE, Role::Platform), (NODE_FILE, Role::Node)];
+    for (file, role) in own {
+        let path = folder.join(file);
+        let known = Settings::read(&path)?;
+        let token = match known {
+            Some(known) if auth::recognise(&server.store, &known.token, now_ms()).await.is_ok() => {
+                known.token
+            }
+            _ => {
+                let name = format!("{file} of the data folder");
+                let (stored, secret) =
+                    auth::make(TenantPath::root(), role, name, None, LIFETIME_MS, now_ms())?;
+                let mut change = server.change().await.map_err(ServeError::Tokens)?;
+                let token = stored.token.clone();
+                change.audit(&the_server(), "token.made", &token.id, serde_json::json!(token));
+                change.write(Write::Token(stored));
+                change.commit().await.map_err(ServeError::Tokens)?;
+                secret
+            }
+        };
+        Settings { server: url.into(), token }.write(&path)?;
+    }
+    Ok(())
+}
+
+/// Who makes the first tokens.
+fn the_server() -> Principal {
+    let token = Token {
+        id: "server".into(),
+        tenant: TenantPath::root(),
+        role: Role::Platform,
+        name: "itself".into(),
+        created_at_ms: 0,
+        expires_at_ms: 0,
+        revoked: false,
+    };
+    Principal { token, node: None }
+}
+
+async fn until_told_to(stdin_counts: bool) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
+    let stdin_ends = async {
+        if !stdin_counts {
+            return std::future::pending().await;
+        }
+        let read = || io::copy(&mut io::stdin(), &mut io::sink());
+        let _ = tokio::task::spawn_blocking(read).await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+        _ = stdin_ends => {}
+    }
+}

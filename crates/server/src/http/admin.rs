@@ -1,0 +1,221 @@
+//! Tenants and their quotas, prices, and tokens.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use sluice_api::Page;
+use sluice_api::bill::Price;
+use sluice_api::problem::{Kind, Problem};
+use sluice_api::tenant::{Applied, Declaration, Quota, Tenant, TenantPath, TenantStatus};
+use sluice_api::token::{MadeToken, NewToken, Role, Token};
+
+use super::answer::Answer;
+use super::extract::{Body, Name, Options, PageOptions, Yaml, page};
+use crate::auth::{self, Principal};
+use crate::fleet::Fleet;
+use crate::policy::Action;
+use crate::server::{Change, Server};
+use crate::store::Write;
+
+/// Tenants with their quotas and what they hold
+#[utoipa::path(get, path = "/tenants", tag = "tenants",
+    responses((status = 200, body = Page<TenantStatus>), (status = "4XX", body = Problem)))]
+pub(super) async fn tenants(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+) -> Answer<Page<TenantStatus>> {
+    let seen = |fleet: &Fleet, _| {
+        let visible = fleet.tenants.iter().filter(|(path, _)| principal.may(Action::See, path));
+        visible.map(|(path, quota)| tenant_status(fleet, path, quota)).collect()
+    };
+    Ok(Json(Page { items: server.read(seen).await, next: None }))
+}
+
+fn tenant_status(fleet: &Fleet, path: &TenantPath, quota: &Quota) -> TenantStatus {
+    let holding = fleet.holding(path);
+    TenantStatus {
+        path: path.clone(),
+        quota: quota.clone(),
+        held_milli: holding.ppm.div_ceil(1000),
+        held_memory_mib: holding.memory >> 20,
+        leases: holding.leases,
+        queued: holding.queued,
+    }
+}
+
+/// Declare tenants, quotas and prices
+///
+/// All of it or nothing. What the declaration does not mention stays; what is as declared already is no change. The body is YAML or JSON.
+#[utoipa::path(post, path = "/apply", tag = "tenants",
+    request_body(content = Declaration, content_type = "application/yaml"),
+    responses((status = 200, body = Applied), (status = "4XX", body = Problem)))]
+pub(super) async fn apply(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Yaml(declaration): Yaml<Declaration>,
+) -> Answer<Applied> {
+    let prices = server.store.prices().await?;
+    let mut change = server.change().await?;
+    if let Err(problem) = check(&declaration, &principal, change.fleet()) {
+        change.leave();
+        return Err(problem.into());
+    }
+    let mut changes = Vec::new();
+    for tenant in declaration.tenants {
+        changes.extend(set_tenant(&mut change, &principal, tenant));
+    }
+    for price in declaration.prices {
+        changes.extend(set_price(&mut change, &principal, price, &prices));
+    }
+    change.commit().await?;
+    Ok(Json(Applied { changes }))
+}
+
+fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Result<(), Problem> {
+    let wrong = |field, detail: String| Err(Problem::new(Kind::Invalid, detail).at(field));
+    for tenant in &declaration.tenants {
+        principal.need(Action::SetQuota, &tenant.path)?;
+        if tenant.path.is_root() {
+            return wrong("tenants", "the root / is no tenant and has no quota".into());
+        }
+        let declared = |path: &TenantPath| declaration.tenants.iter().any(|other| other.path == *path);
+        let parent = tenant.path.parent().filter(|parent| !parent.is_root());
+        if let Some(parent) = parent.filter(|p| !fleet.tenants.contains_key(p) && !declared(p)) {
+            return wrong(
+                "tenants",
+                format!("{} needs its parent {parent}; declare that as well", tenant.path),
+            );
+        }
+        let quota = &tenant.quota;
+        if quota.limit_milli.is_some_and(|limit| limit < quota.guaranteed_milli) {
+            return wrong("tenants", format!("{}: limit_milli is below guaranteed_milli", tenant.path));
+        }
+    }
+    for price in &declaration.prices {
+        principal.need(Action::SetPrice, &TenantPath::root())?;
+        if price.micro > MICRO_MAX {
+            return wrong("prices", format!("{}: more than {MICRO_MAX} micro-units", price.meter.name()));
+        }
+    }
+    Ok(())
+}
+
+/// A million of the currency's units for an hour.
+const MICRO_MAX: u64 = 1_000_000_000_000;
+
+fn set_tenant(change: &mut Change<'_>, principal: &Principal, tenant: Tenant) -> Option<String> {
+    let before = change.fleet().tenants.insert(tenant.path.clone(), tenant.quota.clone());
+    if before.as_ref() == Some(&tenant.quota) {
+        return None;
+    }
+    let detail = serde_json::json!({ "before": before, "after": tenant.quota });
+    change.audit(principal, "tenant.changed", tenant.path.as_str(), detail);
+    let line = format!("tenant {} {}", tenant.path, if before.is_some() { "changed" } else { "created" });
+    change.write(Write::Tenant(tenant));
+    Some(line)
+}
+
+/// A price begins now, or later; the past keeps its prices.
+fn set_price(
+    change: &mut Change<'_>,
+    principal: &Principal,
+    price: Price,
+    before: &[Price],
+) -> Option<String> {
+    let from_ms = price.from_ms.unwrap_or(0).max(change.now_ms);
+    let last = before.iter().rfind(|other| other.meter == price.meter);
+    if last.is_some_and(|last| last.micro == price.micro) {
+        return None;
+    }
+    // The first price of a meter also holds for what was used before it.
+    let from_ms = if last.is_none() && price.from_ms.is_none() { 0 } else { from_ms };
+    let price = Price { from_ms: Some(from_ms), ..price };
+    change.audit(principal, "price.changed", price.meter.name(), serde_json::json!(price));
+    let line = format!("price of {} per {} set", price.meter.name(), price.meter.unit_name());
+    change.write(Write::Price(price));
+    Some(line)
+}
+
+/// Whose token this is
+#[utoipa::path(get, path = "/whoami", tag = "tokens",
+    responses((status = 200, body = Token), (status = "4XX", body = Problem)))]
+pub(super) async fn whoami(principal: Principal) -> Answer<Token> {
+    Ok(Json(principal.token))
+}
+
+/// Tokens, without their secrets
+#[utoipa::path(get, path = "/tokens", tag = "tokens", params(PageOptions),
+    responses((status = 200, body = Page<Token>), (status = "4XX", body = Problem)))]
+pub(super) async fn tokens(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Options(options): Options<PageOptions>,
+) -> Answer<Page<Token>> {
+    let scope = principal.token.tenant.clone();
+    principal.need(Action::SeeTokens, &scope)?;
+    let limit = options.limit()?;
+    let after = options.cursor(|text| Some(text.to_owned()))?.unwrap_or_default();
+    let stored = page(server.store.tokens(&after, limit).await?, limit, |stored| stored.token.id.clone());
+    let visible = stored.items.into_iter().map(|stored| stored.token);
+    let items = visible.filter(|token| principal.may(Action::SeeTokens, &token.tenant)).collect();
+    Ok(Json(Page { items, next: stored.next }))
+}
+
+/// Make a token
+///
+/// The answer is the only place where its secret ever stands.
+#[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = NewToken,
+    responses((status = 200, body = MadeToken), (status = "4XX", body = Problem)))]
+pub(super) async fn make_token(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Body(new): Body<NewToken>,
+) -> Answer<MadeToken> {
+    principal.need(Action::Token(new.role), &new.tenant)?;
+    if !(1..=LIFETIME_S_MAX).contains(&new.lifetime_s) {
+        let detail = format!("1 to {LIFETIME_S_MAX} seconds (ten years)");
+        return Err(Problem::new(Kind::Invalid, detail).at("lifetime_s").into());
+    }
+    if new.role == Role::Node && !new.tenant.is_root() {
+        let detail = "nodes lend their GPUs to all: a token of role node is for /";
+        return Err(Problem::new(Kind::Invalid, detail).at("tenant").into());
+    }
+    let name: String = new.name.chars().filter(|c| !c.is_control()).take(100).collect();
+    let mut change = server.change().await?;
+    if !new.tenant.is_root() && !change.fleet().tenants.contains_key(&new.tenant) {
+        change.leave();
+        let detail = format!("there is no tenant {}; `sluice apply -f` creates tenants", new.tenant);
+        return Err(Problem::new(Kind::Invalid, detail).at("tenant").into());
+    }
+    let made = auth::make(new.tenant, new.role, name, None, new.lifetime_s * 1000, change.now_ms);
+    let (stored, secret) =
+        made.map_err(|error| Problem::new(Kind::Internal, format!("no random numbers: {error}")))?;
+    let token = stored.token.clone();
+    change.audit(&principal, "token.made", &token.id, serde_json::json!(token));
+    change.write(Write::Token(stored));
+    change.commit().await?;
+    Ok(Json(MadeToken { token, secret }))
+}
+
+const LIFETIME_S_MAX: u64 = 10 * 366 * 24 * 3600;
+
+/// Revoke a token
+#[utoipa::path(delete, path = "/tokens/{id}", tag = "tokens", params(("id" = String, Path)),
+    responses((status = 200, body = Token), (status = "4XX", body = Problem)))]
+pub(super) async fn revoke_token(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Name(id): Name<String>,
+) -> Answer<Token> {
+    let found = server.store.token(&id).await?.map(|stored| stored.token);
+    let Some(token) = found.filter(|token| principal.may(Action::SeeTokens, &token.tenant)) else {
+        return Err(Problem::new(Kind::NotFound, format!("there is no token {id}")).into());
+    };
+    principal.need(Action::Token(token.role), &token.tenant)?;
+    let mut change = server.change().await?;
+    change.audit(&principal, "token.revoked", &id, serde_json::json!({}));
+    change.write(Write::Revoke(id));
+    change.commit().await?;
+    Ok(Json(Token { revoked: true, ..token }))
+}

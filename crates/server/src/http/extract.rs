@@ -1,0 +1,130 @@
+//! What handlers take from a request. A request that cannot be read is answered with a problem that says why.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use sluice_api::Page;
+use sluice_api::problem::{Kind, Problem};
+
+use super::answer::Refusal;
+use crate::auth::{self, Principal};
+use crate::server::{Server, now_ms};
+
+impl FromRequestParts<Arc<Server>> for Principal {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Principal, Refusal> {
+        let header = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let Some(token) = header.and_then(|value| value.strip_prefix("Bearer ")) else {
+            let detail = "the header Authorization: Bearer TOKEN is missing";
+            return Err(Problem::new(Kind::Unauthenticated, detail).into());
+        };
+        Ok(auth::recognise(&server.store, token.trim(), now_ms()).await?)
+    }
+}
+
+/// A JSON body.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Body<T>, Refusal> {
+        let bytes = raw(request, state).await?;
+        let wrong = |error: serde_json::Error| {
+            let kind = if error.is_data() { Kind::Invalid } else { Kind::Malformed };
+            Problem::new(kind, format!("the body is not the JSON that is expected: {error}"))
+        };
+        Ok(Body(serde_json::from_slice(&bytes).map_err(wrong)?))
+    }
+}
+
+/// A body in YAML, of which JSON is a part.
+pub(super) struct Yaml<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Yaml<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Yaml<T>, Refusal> {
+        let bytes = raw(request, state).await?;
+        let wrong = |error: String| Problem::new(Kind::Invalid, format!("the declaration: {error}"));
+        let text = std::str::from_utf8(&bytes).map_err(|error| wrong(error.to_string()))?;
+        Ok(Yaml(serde_saphyr::from_str(text).map_err(|error| wrong(error.to_string()))?))
+    }
+}
+
+async fn raw<S: Send + Sync>(request: Request, state: &S) -> Result<axum::body::Bytes, Refusal> {
+    axum::body::Bytes::from_request(request, state).await.map_err(|error| {
+        let kind = if error.status().as_u16() == 413 { Kind::TooLarge } else { Kind::Malformed };
+        Refusal(Problem::new(kind, error.body_text()))
+    })
+}
+
+/// A part of the path.
+pub(super) struct Name<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Name<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Name<T>, Refusal> {
+        let found = Path::<T>::from_request_parts(parts, state).await;
+        let absent = |_| Refusal(Problem::new(Kind::NotFound, "there is nothing at this path"));
+        found.map(|Path(name)| Name(name)).map_err(absent)
+    }
+}
+
+/// The part of the URL after `?`.
+pub(super) struct Options<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Options<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Options<T>, Refusal> {
+        let found = Query::<T>::from_request_parts(parts, state).await;
+        let wrong = |error: axum::extract::rejection::QueryRejection| {
+            Refusal(Problem::new(Kind::Invalid, error.body_text()))
+        };
+        found.map(|Query(options)| Options(options)).map_err(wrong)
+    }
+}
+
+/// Which page of a list.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PageOptions {
+    /// `next` of the page before.
+    #[serde(default)]
+    cursor: Option<String>,
+    /// Items of a page.
+    #[serde(default)]
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+}
+
+const PAGE_LENGTH: u32 = 100;
+const PAGE_LENGTH_MAX: u32 = 1000;
+
+impl PageOptions {
+    pub(super) fn limit(&self) -> Result<u32, Problem> {
+        match self.limit.unwrap_or(PAGE_LENGTH) {
+            limit @ 1..=PAGE_LENGTH_MAX => Ok(limit),
+            _ => Err(Problem::new(Kind::Invalid, format!("1 to {PAGE_LENGTH_MAX}")).at("limit")),
+        }
+    }
+
+    /// The cursor, read by `parse`.
+    pub(super) fn cursor<T>(&self, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Problem> {
+        let wrong = || Problem::new(Kind::Invalid, "this is no cursor of this list").at("cursor");
+        self.cursor.as_deref().map(|text| parse(text).ok_or_else(wrong)).transpose()
+    }
+}
+
+/// A page of what was read; another follows if it is full.
+pub(super) fn page<T>(items: Vec<T>, limit: u32, cursor: impl Fn(&T) -> String) -> Page<T> {
+    let next = items.last().filter(|_| items.len() == limit as usize).map(cursor);
+    Page { items, next }
+}

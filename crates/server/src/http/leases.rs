@@ -1,0 +1,312 @@
+//! Leases: asked for, waited for, ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use serde::Deserialize;
+use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, PRIORITY_MAX, Refused};
+use sluice_api::problem::{Kind, Problem};
+use sluice_api::{GPU_PPM, Page};
+
+use super::answer::{Answer, Refusal};
+use super::extract::{Body, Name, Options, PageOptions, page};
+use crate::auth::Principal;
+use crate::fleet::{Fleet, LeaseRecord};
+use crate::policy::Action;
+use crate::server::Server;
+use crate::store::Write;
+
+/// Bytes of an idempotency key.
+const KEY_MAX: usize = 255;
+/// Most GPUs of one lease.
+const GPUS_MAX: u32 = 64;
+/// Bytes that a lease can ask of a GPU: more than any has.
+const MEMORY_MAX: u64 = 1 << 44;
+/// Characters of a program's name.
+const NAME_MAX: usize = 256;
+/// The longest that an answer waits for a change.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// Ask for a lease
+///
+/// It waits in the queue until there is room; watch it with `GET /leases/{id}`. A lease that nobody watches for a minute
+/// leaves the queue. The same request under the same `Idempotency-Key` is answered with the lease that it led to the
+/// first time.
+#[utoipa::path(post, path = "/leases", tag = "leases", request_body = NewLease,
+    params(("Idempotency-Key" = Option<String>, Header, description = "Up to 255 characters")),
+    responses((status = 200, body = Lease), (status = "4XX", body = Problem)))]
+pub(super) async fn create(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    headers: HeaderMap,
+    Body(mut ask): Body<NewLease>,
+) -> Answer<Lease> {
+    let request = serde_json::to_string(&ask).unwrap_or_default();
+    let tenant = ask.tenant.take().unwrap_or_else(|| principal.token.tenant.clone());
+    principal.need(Action::Lease, &tenant)?;
+    check(&mut ask)?;
+    let key = idempotency_key(&headers)?;
+
+    // The change is begun first: two requests with one key come one after the other.
+    let mut change = server.change().await?;
+    if let Some(key) = key {
+        if let Some((before, lease)) = server.store.idempotent(&principal.token.id, key).await? {
+            change.leave();
+            return repeated(&server, &principal, &request, &before, lease).await;
+        }
+    }
+    if tenant.is_root() || !change.fleet().tenants.contains_key(&tenant) {
+        change.leave();
+        let detail = if tenant.is_root() {
+            "the token is for the whole installation: name a tenant (`sluice run --tenant`)".to_owned()
+        } else {
+            format!("there is no tenant {tenant}; `sluice apply -f` creates tenants")
+        };
+        return Err(Problem::new(Kind::Invalid, detail).at("tenant").into());
+    }
+    let (token, now_ms) = (principal.token.id.clone(), change.now_ms);
+    let id = change.fleet().request(tenant.clone(), ask, token.clone(), now_ms);
+    if let Some(key) = key {
+        let name = key.to_owned();
+        change.write(Write::Idempotency { token, name, request, lease: id, at_ms: now_ms });
+    }
+    change.audit(&principal, "lease.requested", &id.to_string(), serde_json::json!({ "tenant": tenant }));
+    let fleet = change.fleet();
+    let view = fleet.leases.get(&id).map(|lease| fleet.view(lease));
+    change.commit().await?;
+    view.map(Json).ok_or_else(|| no_lease(id))
+}
+
+fn check(ask: &mut NewLease) -> Result<(), Problem> {
+    let wrong = |field, detail: String| Err(Problem::new(Kind::Invalid, detail).at(field));
+    if !(1..=GPUS_MAX).contains(&ask.gpus) {
+        return wrong("gpus", format!("1 to {GPUS_MAX}, not {}", ask.gpus));
+    }
+    if !(1..=GPU_PPM).contains(&ask.share_ppm) {
+        return wrong("share_ppm", format!("1 to {GPU_PPM} (a whole GPU), not {}", ask.share_ppm));
+    }
+    if !(1..=PRIORITY_MAX).contains(&ask.priority) {
+        return wrong("priority", format!("1 to {PRIORITY_MAX}, not {}", ask.priority));
+    }
+    if ask.memory > MEMORY_MAX {
+        return wrong("memory", format!("no GPU has {} bytes", ask.memory));
+    }
+    ask.name = ask.name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
+    Ok(())
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    match value.to_str() {
+        Ok(key) if (1..=KEY_MAX).contains(&key.len()) => Ok(Some(key)),
+        _ => {
+            Err(Problem::new(Kind::Invalid, format!("1 to {KEY_MAX} visible characters"))
+                .at("Idempotency-Key"))
+        }
+    }
+}
+
+async fn repeated(
+    server: &Server,
+    principal: &Principal,
+    request: &str,
+    before: &str,
+    lease: LeaseId,
+) -> Answer<Lease> {
+    if request != before {
+        let detail = "another lease was asked for under this key; take a new key for a new lease";
+        return Err(Problem::new(Kind::KeyReused, detail).at("Idempotency-Key").into());
+    }
+    view(server, principal, lease).await
+}
+
+/// A lease
+///
+/// With `revision`, the answer waits until the lease has changed since that revision, or until the time is up. Whoever asked for the
+/// lease gets the grant for its node while it waits to be claimed.
+#[utoipa::path(get, path = "/leases/{id}", tag = "leases",
+    params(("id" = u64, Path), Watch), responses((status = 200, body = Lease), (status = "4XX", body = Problem)))]
+pub(super) async fn get(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Name(id): Name<LeaseId>,
+    Options(watch): Options<Watch>,
+) -> Answer<Lease> {
+    let Some(seen) = watch.revision else { return view(&server, &principal, id).await };
+    let wait = watch.wait_ms.map_or(WAIT_MAX, Duration::from_millis).min(WAIT_MAX);
+    let deadline = tokio::time::Instant::now() + wait;
+    let mut changes = server.changes();
+    loop {
+        changes.borrow_and_update();
+        let lease = view(&server, &principal, id).await?;
+        if lease.revision != seen || lease.state == LeaseState::Ended {
+            return Ok(lease);
+        }
+        match tokio::time::timeout_at(deadline, changes.changed()).await {
+            Ok(Ok(())) => {}
+            _ => return Ok(lease),
+        }
+    }
+}
+
+/// What to wait for.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Watch {
+    /// The revision that is known.
+    #[serde(default)]
+    revision: Option<u64>,
+    /// Up to 20,000.
+    #[serde(default)]
+    wait_ms: Option<u64>,
+}
+
+/// The lease, with its grant if it is theirs; one of a foreign tenant does not exist for them.
+async fn view(server: &Server, principal: &Principal, id: LeaseId) -> Answer<Lease> {
+    let mut change = server.change().await?;
+    let now_ms = change.now_ms;
+    let fleet = change.fleet();
+    let found = match fleet.leases.get(&id) {
+        Some(lease) => Some(with_grant(server, principal, fleet, lease)),
+        None => None,
+    };
+    if found.as_ref().is_some_and(|(_, owner)| *owner) {
+        fleet.hear(id, now_ms);
+    }
+    change.leave();
+    let lease = match found {
+        Some((lease, _)) => lease,
+        None => match server.store.lease(id).await? {
+            Some(record) => server.read(|fleet, _| fleet.view(&record)).await,
+            None => return Err(no_lease(id)),
+        },
+    };
+    if !principal.may(Action::See, &lease.tenant) {
+        return Err(no_lease(id));
+    }
+    Ok(Json(lease))
+}
+
+fn with_grant(server: &Server, principal: &Principal, fleet: &Fleet, lease: &LeaseRecord) -> (Lease, bool) {
+    let mut view = fleet.view(lease);
+    let owner = lease.token == principal.token.id;
+    if owner {
+        view.grant = fleet.grant_of(lease).map(|grant| server.signer.sign(&grant));
+    }
+    (view, owner)
+}
+
+fn no_lease(id: LeaseId) -> Refusal {
+    Problem::new(Kind::NotFound, format!("there is no lease {id}")).into()
+}
+
+/// All leases that the token may see, the latest first
+#[utoipa::path(get, path = "/leases", tag = "leases", params(PageOptions),
+    responses((status = 200, body = Page<Lease>), (status = "4XX", body = Problem)))]
+pub(super) async fn list(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Options(options): Options<PageOptions>,
+) -> Answer<Page<Lease>> {
+    let limit = options.limit()?;
+    let before = options.cursor(|text| text.parse().ok())?.unwrap_or(i64::MAX as u64);
+    let records = server.store.leases(before, limit).await?;
+    let records = page(records, limit, |lease| lease.id.to_string());
+    let seen = |lease: &&LeaseRecord| principal.may(Action::See, &lease.tenant);
+    let view = |fleet: &Fleet, _| records.items.iter().filter(seen).map(|lease| fleet.view(lease)).collect();
+    Ok(Json(Page { items: server.read(view).await, next: records.next }))
+}
+
+/// The queue, in the order in which it is looked at
+///
+/// Positions count over all tenants; only the leases that the token may see are listed.
+#[utoipa::path(get, path = "/queue", tag = "leases",
+    responses((status = 200, body = Page<Lease>), (status = "4XX", body = Problem)))]
+pub(super) async fn queue(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Page<Lease>> {
+    let view = |fleet: &Fleet, _| {
+        let positioned = (1..).zip(fleet.queue());
+        let seen = positioned.filter(|(_, lease)| principal.may(Action::See, &lease.tenant));
+        seen.map(|(position, lease)| fleet.view_at(lease, Some(position))).collect()
+    };
+    Ok(Json(Page { items: server.read(view).await, next: None }))
+}
+
+/// End a lease
+///
+/// Its node ends the program, if it still runs. Ending one that has ended changes nothing.
+#[utoipa::path(delete, path = "/leases/{id}", tag = "leases", params(("id" = u64, Path)),
+    responses((status = 200, body = Lease), (status = "4XX", body = Problem)))]
+pub(super) async fn end(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Name(id): Name<LeaseId>,
+) -> Answer<Lease> {
+    let Json(lease) = view(&server, &principal, id).await?;
+    principal.need(Action::Lease, &lease.tenant)?;
+    let mut change = server.change().await?;
+    let now_ms = change.now_ms;
+    if change.fleet().leases.contains_key(&id) {
+        change.fleet().end(id, "ended by its owner", now_ms);
+        change.audit(&principal, "lease.ended", &id.to_string(), serde_json::json!({}));
+    }
+    change.commit().await?;
+    view(&server, &principal, id).await
+}
+
+/// A node refused the grant
+///
+/// The lease goes back into the queue.
+#[utoipa::path(post, path = "/leases/{id}/refusals", tag = "leases", params(("id" = u64, Path)),
+    request_body = Refused, responses((status = 200, body = Lease), (status = "4XX", body = Problem)))]
+pub(super) async fn refused(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Name(id): Name<LeaseId>,
+    Body(refused): Body<Refused>,
+) -> Answer<Lease> {
+    let Json(lease) = view(&server, &principal, id).await?;
+    principal.need(Action::Lease, &lease.tenant)?;
+    let mut change = server.change().await?;
+    let now_ms = change.now_ms;
+    let is_it = |lease: &LeaseRecord| lease.attempt == refused.attempt && lease.state == LeaseState::Granted;
+    if change.fleet().leases.get(&id).is_some_and(is_it) {
+        let reason: String = refused.reason.chars().filter(|c| !c.is_control()).take(400).collect();
+        change.fleet().requeue(id, now_ms);
+        change.fleet().wait_because(id, format!("its node refused it: {reason}"));
+    }
+    change.commit().await?;
+    view(&server, &principal, id).await
+}
+
+/// Give notice to a running lease
+///
+/// Its program is told, has a grace time, is ended, and waits in the queue again.
+#[utoipa::path(post, path = "/leases/{id}/preemptions", tag = "leases", params(("id" = u64, Path)),
+    responses((status = 200, body = Lease), (status = "4XX", body = Problem)))]
+pub(super) async fn preempt(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Name(id): Name<LeaseId>,
+) -> Answer<Lease> {
+    let Json(lease) = view(&server, &principal, id).await?;
+    principal.need(Action::Preempt, &lease.tenant)?;
+    let mut change = server.change().await?;
+    let now_ms = change.now_ms;
+    let state = change.fleet().leases.get(&id).map(|lease| lease.state);
+    if state != Some(LeaseState::Running) {
+        change.leave();
+        let detail = format!("lease {id} does not run; only a running lease can be preempted");
+        return Err(Problem::new(Kind::Conflict, detail).into());
+    }
+    change.fleet().preempt(
+        id,
+        "an administrator wants its place for others".into(),
+        now_ms + server.grace_ms,
+    );
+    change.audit(&principal, "lease.preempted", &id.to_string(), serde_json::json!({}));
+    change.commit().await?;
+    view(&server, &principal, id).await
+}

@@ -1,0 +1,109 @@
+//! The REST API under `/api/v1`, and its OpenAPI document, which is made from the same declarations as the routes.
+
+mod answer;
+mod extract;
+
+mod admin;
+mod leases;
+mod ledger;
+mod nodes;
+
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use sluice_api::problem::{Kind, Problem};
+use utoipa::OpenApi;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::server::Server;
+use answer::Refusal;
+
+/// Bytes of a request's body; the largest are reports of nodes.
+const BODY_SIZE_MAX: usize = 4 << 20;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Sluice",
+        description = "Shares of pooled GPUs: tenants, quotas, leases, usage and bills. Every refusal is a problem as of RFC 9457.",
+        license(name = "Apache-2.0")
+    ),
+    modifiers(&Bearer),
+    security(("token" = []))
+)]
+struct Document;
+
+struct Bearer;
+
+impl utoipa::Modify for Bearer {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+        document
+            .components
+            .get_or_insert_default()
+            .add_security_scheme("token", SecurityScheme::Http(scheme));
+    }
+}
+
+fn declared() -> OpenApiRouter<Arc<Server>> {
+    let api = OpenApiRouter::new()
+        .routes(routes!(leases::list, leases::create))
+        .routes(routes!(leases::get, leases::end))
+        .routes(routes!(leases::refused))
+        .routes(routes!(leases::preempt))
+        .routes(routes!(leases::queue))
+        .routes(routes!(nodes::join))
+        .routes(routes!(nodes::report))
+        .routes(routes!(nodes::gpus))
+        .routes(routes!(nodes::sessions))
+        .routes(routes!(admin::tenants))
+        .routes(routes!(admin::apply))
+        .routes(routes!(admin::whoami))
+        .routes(routes!(admin::tokens, admin::make_token))
+        .routes(routes!(admin::revoke_token))
+        .routes(routes!(ledger::prices))
+        .routes(routes!(ledger::usage))
+        .routes(routes!(ledger::bill))
+        .routes(routes!(ledger::audit));
+    OpenApiRouter::with_openapi(Document::openapi()).nest("/api/v1", api)
+}
+
+/// The OpenAPI 3.1 document as it is checked in and served.
+pub fn document() -> String {
+    let (_, document) = declared().split_for_parts();
+    let mut text = document.to_pretty_json().unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+pub(crate) fn router(server: Arc<Server>) -> Router {
+    let (router, document) = declared().split_for_parts();
+    router
+        .route("/api/v1/openapi.json", get(async move || Json(document)))
+        .route("/healthz", get(async || "ok\n"))
+        .fallback(async || Refusal(Problem::new(Kind::NotFound, "there is nothing at this path")))
+        .method_not_allowed_fallback(async || {
+            let detail = "/api/v1/openapi.json lists what the path takes";
+            Refusal(Problem::new(Kind::MethodNotAllowed, detail))
+        })
+        .layer(DefaultBodyLimit::max(BODY_SIZE_MAX))
+        .layer(middleware::from_fn(to_its_end))
+        .with_state(server)
+}
+
+/// A request whose client goes away is carried out all the same, and one that panics is answered: nothing leaves a change half made.
+async fn to_its_end(request: Request, next: Next) -> Response {
+    match tokio::spawn(next.run(request)).await {
+        Ok(response) => response,
+        Err(error) => {
+            eprintln!("sluice-server: a request failed: {error}");
+            Refusal(Problem::new(Kind::Internal, "the server's log says what happened")).into_response()
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Nodes: joining, reports, and what they have.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use sluice_api::Page;
+use sluice_api::node::{
+    GpuStatus, Join, Joined, NodeId, RefusedRecord, Report, ReportAnswer, SessionReport, SessionStatus,
+};
+use sluice_api::problem::{Kind, Problem};
+use sluice_api::tenant::TenantPath;
+use sluice_api::token::Role;
+use sluice_api::usage::UsageRecord;
+
+use super::answer::Answer;
+use super::extract::{Body, Name};
+use crate::auth::{self, Principal};
+use crate::fleet::{Fleet, REPORT_EVERY_MS};
+use crate::policy::Action;
+use crate::server::Server;
+use crate::store::Write;
+
+const GPUS_MAX: usize = 64;
+const NAME_MAX: usize = 255;
+const SESSIONS_MAX: usize = 100_000;
+/// How long a node's own token holds; a node joins anew whenever it starts.
+const TOKEN_LIFETIME_MS: u64 = 366 * 24 * 3_600_000;
+/// The most usage records that are stored of one report; the node sends the others again.
+const USAGE_MAX: usize = 1000;
+
+/// Lend a node's GPUs
+///
+/// Under a token of role `node`. A node that joins under a name that is known is the same node; its earlier token holds no
+/// more.
+#[utoipa::path(post, path = "/nodes", tag = "nodes", request_body = Join,
+    responses((status = 200, body = Joined), (status = "4XX", body = Problem)))]
+pub(super) async fn join(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Body(join): Body<Join>,
+) -> Answer<Joined> {
+    principal.need(Action::Join, &TenantPath::root())?;
+    check(&join)?;
+    let mut change = server.change().await?;
+    let now_ms = change.now_ms;
+    let node = change.fleet().join(join);
+    let made = auth::make(
+        TenantPath::root(),
+        Role::Node,
+        format!("node {}", node.name),
+        Some(node.id),
+        TOKEN_LIFETIME_MS,
+        now_ms,
+    );
+    let no_randomness = |error| Problem::new(Kind::Internal, format!("no random numbers: {error}"));
+    let (token, secret) = made.map_err(no_randomness)?;
+    for earlier in server.store.tokens_of_node(node.id).await? {
+        change.write(Write::Revoke(earlier));
+    }
+    change.write(Write::Token(token));
+    let detail = serde_json::json!({ "address": node.address, "gpus": node.gpus.len() });
+    change.audit(&principal, "node.joined", &node.name, detail);
+    let id = node.id;
+    change.write(Write::Node { node, joined_at_ms: now_ms });
+    change.commit().await?;
+    Ok(Json(Joined {
+        node: id,
+        token: secret,
+        grant_key: server.signer.verifier().to_text(),
+        report_every_ms: REPORT_EVERY_MS,
+    }))
+}
+
+fn check(join: &Join) -> Result<(), Problem> {
+    let wrong = |field, detail: &str| Err(Problem::new(Kind::Invalid, detail).at(field));
+    let plain =
+        |text: &str| (1..=NAME_MAX).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic());
+    if !plain(&join.name) {
+        return wrong("name", "1 to 255 visible ASCII characters");
+    }
+    let port = join.address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+    if !plain(&join.address) || port.is_none_or(|port| port == 0) {
+        return wrong("address", "HOST:PORT, where programs reach the node");
+    }
+    if !(1..=GPUS_MAX).contains(&join.gpus.len()) {
+        return wrong("gpus", "a node has 1 to 64 GPUs");
+    }
+    if join.gpus.iter().any(|gpu| gpu.name.len() > NAME_MAX || !(1..1 << 44).contains(&gpu.memory)) {
+        return wrong("gpus", "no GPU has such a name or such a memory");
+    }
+    if join.release != env!("CARGO_PKG_VERSION") {
+        let detail =
+            concat!("this server is of release ", env!("CARGO_PKG_VERSION"), "; nodes must be of the same");
+        return wrong("release", detail);
+    }
+    Ok(())
+}
+
+/// What is true on a node now
+///
+/// Under the token that the node got when it joined.
+#[utoipa::path(post, path = "/nodes/{id}/reports", tag = "nodes", params(("id" = u64, Path)),
+    request_body = Report, responses((status = 200, body = ReportAnswer), (status = "4XX", body = Problem)))]
+pub(super) async fn report(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Name(id): Name<NodeId>,
+    Body(report): Body<Report>,
+) -> Answer<ReportAnswer> {
+    if principal.node != Some(id) {
+        return Err(Problem::new(Kind::Forbidden, "this token is not that node's").into());
+    }
+    if report.sessions.len() > SESSIONS_MAX || report.leases.len() > SESSIONS_MAX {
+        return Err(Problem::new(Kind::Invalid, "no node has so many sessions").at("sessions").into());
+    }
+    let mut change = server.change().await?;
+    let now_ms = change.now_ms;
+    let mut usage_refused = Vec::new();
+    let usage_taken = report.usage.len().min(USAGE_MAX) as u32;
+    for record in report.usage.iter().take(USAGE_MAX) {
+        match check_usage(record, id, change.fleet()) {
+            Ok(()) => change.write(Write::Usage { record: record.clone(), received_at_ms: now_ms }),
+            Err(reason) => {
+                eprintln!("sluice-server: node {id}: {reason}");
+                usage_refused.push(RefusedRecord { id: record.id.clone(), reason });
+            }
+        }
+    }
+    let Some(end) = change.fleet().report(id, report, now_ms) else {
+        return Err(Problem::new(Kind::NotFound, "the node has to join again").into());
+    };
+    change.commit().await?;
+    Ok(Json(ReportAnswer { usage_taken, usage_refused, end, report_every_ms: REPORT_EVERY_MS }))
+}
+
+/// A node speaks for itself only, and about leases as they were granted.
+fn check_usage(record: &UsageRecord, node: NodeId, fleet: &Fleet) -> Result<(), String> {
+    record.check().map_err(|error| error.to_string())?;
+    if record.node != node {
+        return Err(format!("usage record {}: is of node {}", record.id, record.node));
+    }
+    match fleet.leases.get(&record.lease) {
+        Some(lease) if lease.tenant != record.tenant => {
+            Err(format!("usage record {}: lease {} is another tenant's", record.id, record.lease))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// All GPUs, and what is free of them
+#[utoipa::path(get, path = "/gpus", tag = "nodes",
+    responses((status = 200, body = Page<GpuStatus>), (status = "4XX", body = Problem)))]
+pub(super) async fn gpus(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Page<GpuStatus>> {
+    principal.need(Action::SeeFleet, &TenantPath::root())?;
+    let items = server.read(gpu_status).await;
+    Ok(Json(Page { items, next: None }))
+}
+
+fn gpu_status(fleet: &Fleet, now_ms: u64) -> Vec<GpuStatus> {
+    let of_node = |node: &crate::fleet::Node| {
+        let status = |(index, gpu): (u32, &sluice_api::node::Gpu)| {
+            let (share_leased_ppm, memory_leased, leases) = fleet.leased(node.id, index);
+            let now = node.report.gpus.get(index as usize);
+            GpuStatus {
+                node: node.name.clone(),
+                address: node.address.clone(),
+                online: node.is_online(now_ms),
+                index,
+                gpu: gpu.clone(),
+                share_leased_ppm: share_leased_ppm as u32,
+                memory_leased,
+                memory_used: now.map_or(0, |now| now.memory_used),
+                busy_ppm: now.map_or(0, |now| now.busy_ppm),
+                leases,
+            }
+        };
+        (0..).zip(&node.gpus).map(status).collect::<Vec<_>>()
+    };
+    fleet.nodes.values().flat_map(of_node).collect()
+}
+
+/// The programs that use GPUs now, of the tenants that the token may see
+#[utoipa::path(get, path = "/sessions", tag = "nodes",
+    responses((status = 200, body = Page<SessionStatus>), (status = "4XX", body = Problem)))]
+pub(super) async fn sessions(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+) -> Answer<Page<SessionStatus>> {
+    let seen = |fleet: &Fleet, now_ms: u64| {
+        let mut items = Vec::new();
+        for node in fleet.nodes.values().filter(|node| node.is_online(now_ms)) {
+            let of = |session: &SessionReport| fleet.leases.get(&session.lease).map(|l| l.tenant.clone());
+            let sessions = node.report.sessions.iter().filter_map(|session| Some((session, of(session)?)));
+            let visible = sessions.filter(|(_, tenant)| principal.may(Action::See, tenant));
+            items.extend(visible.map(|(session, tenant)| SessionStatus {
+                node: node.name.clone(),
+                tenant,
+                session: session.clone(),
+            }));
+        }
+        items
+    };
+    let items = server.read(seen).await;
+    Ok(Json(Page { items, next: None }))
+}

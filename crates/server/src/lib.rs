@@ -1,0 +1,25 @@
+//! The control plane: tenants, quotas, the queue, leases, the ledger and the audit log, behind a REST API.
+//!
+//! ```text
+//!  sluice run ──── REST ───▶ http ──▶ server (fleet in memory, database behind it) ◀── reports ──── nodes
+//!                                        │ place: what happens to the queue
+//!                                        ▼
+//!                                   a grant, signed; the program takes it to its node
+//! ```
+//! Nodes decide nothing here and need nothing from here to go on: they check grants alone, keep their sessions running and
+//! their usage on disk while the server is away.
+
+pub mod config;
+
+mod http;
+mod server;
+
+mod auth;
+mod billing;
+mod fleet;
+mod place;
+mod policy;
+mod store;
+
+pub use config::{Config, ServeError, serve};
+pub use http::document;

@@ -1,0 +1,58 @@
+//! `sluice-server`: the control plane as a program. `sluice server` and `sluice up` start it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use sluice_server::Config;
+
+/// The control plane: tenants, quotas, the queue, leases, bills
+#[derive(Debug, Parser)]
+#[command(name = "sluice-server", version, max_term_width = 100)]
+struct Arguments {
+    /// Where to listen: HOST:PORT (port 0 takes a free one). There is no encryption yet: beyond this machine, listen only
+    /// on networks you trust
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7580")]
+    listen: String,
+
+    /// The folder that holds the database, the key and the first tokens
+    #[arg(long, value_name = "FOLDER")]
+    data: Option<PathBuf>,
+
+    /// Seconds that a preempted program may go on
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    grace: u32,
+
+    /// Stop when standard input ends
+    #[arg(long, hide = true)]
+    until_stdin_ends: bool,
+
+    /// Print the OpenAPI document of the API and exit
+    #[arg(long)]
+    openapi: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.openapi {
+        print!("{}", sluice_server::document());
+        return ExitCode::SUCCESS;
+    }
+    let Some(folder) = arguments.data.or_else(sluice_api::client::data_folder) else {
+        eprintln!("sluice-server: no data folder: say --data FOLDER (neither XDG_DATA_HOME nor HOME is set)");
+        return ExitCode::FAILURE;
+    };
+    let config = Config {
+        listen: arguments.listen,
+        folder,
+        grace_ms: u64::from(arguments.grace) * 1000,
+        until_stdin_ends: arguments.until_stdin_ends,
+    };
+    match sluice_server::serve(&config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sluice-server: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

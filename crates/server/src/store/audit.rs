@@ -1,0 +1,50 @@
+use sluice_api::audit::{Entry, Head};
+
+use super::{Result, Store, Tx, signed, text, unsigned};
+
+pub(super) async fn write(transaction: &mut Tx<'_>, entry: &Entry) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO audit (sequence, at_ms, actor, action, subject, detail, previous, hash) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+    )
+    .bind(signed(entry.sequence))
+    .bind(signed(entry.at_ms))
+    .bind(entry.actor.clone())
+    .bind(entry.action.clone())
+    .bind(entry.subject.clone())
+    .bind(entry.detail.clone())
+    .bind(entry.previous.clone())
+    .bind(entry.hash.clone())
+    .execute(&mut **transaction)
+    .await?;
+    Ok(())
+}
+
+impl Store {
+    /// Entries after `after`, in their order.
+    pub(crate) async fn audit(&self, after: u64, limit: u32) -> Result<Vec<Entry>> {
+        let query = sqlx::query("SELECT * FROM audit WHERE sequence > $1 ORDER BY sequence LIMIT $2");
+        let rows = query.bind(signed(after)).bind(i64::from(limit)).fetch_all(&self.pool).await?;
+        let entry = |row| {
+            Ok(Entry {
+                sequence: unsigned(row, "sequence")?,
+                at_ms: unsigned(row, "at_ms")?,
+                actor: text(row, "actor")?,
+                action: text(row, "action")?,
+                subject: text(row, "subject")?,
+                detail: text(row, "detail")?,
+                previous: text(row, "previous")?,
+                hash: text(row, "hash")?,
+            })
+        };
+        rows.iter().map(entry).collect()
+    }
+
+    pub(crate) async fn audit_head(&self) -> Result<Head> {
+        let query = sqlx::query("SELECT sequence, hash FROM audit ORDER BY sequence DESC LIMIT 1");
+        match query.fetch_optional(&self.pool).await? {
+            None => Ok(Head::default()),
+            Some(row) => Ok(Head { sequence: unsigned(&row, "sequence")?, hash: text(&row, "hash")? }),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The database: SQLite, in SQL that PostgreSQL understands as well.
+//!
+//! [`Store::commit`] writes everything that one change consists of in one transaction: what is answered to a client is
+//! durable. Numbers are stored as 64-bit signed ones; the types of `sluice-api` are checked to fit before they get here.
+
+mod audit;
+mod leases;
+mod ledger;
+mod nodes;
+mod tenants;
+mod tokens;
+
+use std::path::Path;
+
+use sluice_api::audit::Entry;
+use sluice_api::bill::Price;
+use sluice_api::lease::LeaseId;
+use sluice_api::tenant::Tenant;
+use sluice_api::usage::UsageRecord;
+use sqlx::any::AnyRow;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::{Any, AnyPool, Row, SqlSafeStr, Transaction};
+
+use crate::fleet::{LeaseRecord, Node};
+
+pub(crate) use ledger::Sum;
+pub(crate) use tokens::StoredToken;
+
+/// Why the database did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("the database: {0}")]
+    Database(#[from] sqlx::Error),
+    #[error("the database's schema: {0}")]
+    Migration(#[from] sqlx::migrate::MigrateError),
+    #[error("the database holds {what} that this release cannot read: {value}")]
+    Content { what: &'static str, value: String },
+}
+
+pub(crate) type Result<T> = std::result::Result<T, StoreError>;
+
+/// One thing to write.
+pub(crate) enum Write {
+    Tenant(Tenant),
+    Token(StoredToken),
+    Revoke(String),
+    Node { node: Node, joined_at_ms: u64 },
+    Lease(Box<LeaseRecord>),
+    Usage { record: UsageRecord, received_at_ms: u64 },
+    Price(Price),
+    Audit(Entry),
+    Idempotency { token: String, name: String, request: String, lease: LeaseId, at_ms: u64 },
+}
+
+/// In the order of their versions; a file that has been released never changes.
+const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "begin", include_str!("../../migrations/0001_begin.sql"))];
+
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    pool: AnyPool,
+}
+
+impl Store {
+    /// Opens or creates the database file in a data folder.
+    pub(crate) async fn open(folder: &Path) -> Result<Store> {
+        Store::connect(&format!("sqlite://{}?mode=rwc", folder.join("sluice.db").display())).await
+    }
+
+    async fn connect(url: &str) -> Result<Store> {
+        sqlx::any::install_default_drivers();
+        let pool = sqlx::any::AnyPoolOptions::new().max_connections(4).connect(url).await?;
+        // Readers do not wait for the writer; a commit is on the disk when it returns.
+        sqlx::query("PRAGMA journal_mode = WAL").execute(&pool).await?;
+        let store = Store { pool };
+        store.migrate().await?;
+        Ok(store)
+    }
+
+    async fn migrate(&self) -> Result<()> {
+        let migrations = MIGRATIONS.iter().map(|&(version, name, sql)| {
+            Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+        });
+        Migrator::with_migrations(migrations.collect()).run(&self.pool).await?;
+        Ok(())
+    }
+
+    /// Writes all of it or nothing.
+    pub(crate) async fn commit(&self, writes: Vec<Write>) -> Result<()> {
+        let mut transaction = self.pool.begin().await?;
+        for write in writes {
+            match write {
+                Write::Tenant(tenant) => tenants::write(&mut transaction, &tenant).await?,
+                Write::Token(token) => tokens::write(&mut transaction, &token).await?,
+                Write::Revoke(id) => tokens::revoke(&mut transaction, &id).await?,
+                Write::Node { node, joined_at_ms } => {
+                    nodes::write(&mut transaction, &node, joined_at_ms).await?
+                }
+                Write::Lease(lease) => leases::write(&mut transaction, &lease).await?,
+                Write::Usage { record, received_at_ms } => {
+                    ledger::write_usage(&mut transaction, &record, received_at_ms).await?
+                }
+                Write::Price(price) => ledger::write_price(&mut transaction, &price).await?,
+                Write::Audit(entry) => audit::write(&mut transaction, &entry).await?,
+                Write::Idempotency { token, name, request, lease, at_ms } => {
+                    leases::write_key(&mut transaction, &token, &name, &request, lease, at_ms).await?
+                }
+            }
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+}
+
+type Tx<'a> = Transaction<'a, Any>;
+
+/// A number that the checks of `sluice-api` keep far below the largest.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unsigned(row: &AnyRow, column: &'static str) -> Result<u64> {
+    let number: i64 = row.try_get(column)?;
+    u64::try_from(number).map_err(|_| StoreError::Content { what: column, value: number.to_string() })
+}
+
+fn small(row: &AnyRow, column: &'static str) -> Result<u32> {
+    let number = unsigned(row, column)?;
+    u32::try_from(number).map_err(|_| StoreError::Content { what: column, value: number.to_string() })
+}
+
+fn unsigned_or_null(row: &AnyRow, column: &'static str) -> Result<Option<u64>> {
+    match row.try_get::<Option<i64>, _>(column)? {
+        None => Ok(None),
+        Some(_) => unsigned(row, column).map(Some),
+    }
+}
+
+fn small_or_null(row: &AnyRow, column: &'static str) -> Result<Option<u32>> {
+    match row.try_get::<Option<i64>, _>(column)? {
+        None => Ok(None),
+        Some(_) => small(row, column).map(Some),
+    }
+}
+
+fn text(row: &AnyRow, column: &'static str) -> Result<String> {
+    Ok(row.try_get(column)?)
+}
+
+fn parsed<T: std::str::FromStr>(row: &AnyRow, column: &'static str) -> Result<T> {
+    let text = text(row, column)?;
+    text.parse().map_err(|_| StoreError::Content { what: column, value: text })
+}
+
+fn from_json<T: serde::de::DeserializeOwned>(row: &AnyRow, column: &'static str) -> Result<T> {
+    let text = text(row, column)?;
+    serde_json::from_str(&text).map_err(|_| StoreError::Content { what: column, value: text })
+}
+
+fn to_json(value: &impl serde::Serialize) -> String {
+    // Lists and structs of numbers and strings always have a JSON form.
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// The largest id of a table, 0 for none.
+async fn largest(pool: &AnyPool, query: &'static str) -> Result<u64> {
+    let row = sqlx::query(query).fetch_one(pool).await?;
+    Ok(unsigned_or_null(&row, "largest")?.unwrap_or(0))
+}
+
+impl Store {
+    pub(crate) async fn last_lease(&self) -> Result<LeaseId> {
+        largest(&self.pool, "SELECT MAX(id) AS largest FROM lease").await
+    }
+}

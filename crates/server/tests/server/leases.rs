@@ -1,0 +1,189 @@
+use sluice_api::Page;
+use sluice_api::lease::{Lease, LeaseState, Refused};
+use sluice_api::node::{GpuStatus, SessionReport, SessionStatus};
+use sluice_api::problem::Kind;
+use sluice_api::tenant::TenantStatus;
+use sluice_api::token::Role;
+
+use crate::{ScriptedNode, Server, ask, problem, request, wait_for, wait_for_state};
+
+#[test]
+fn a_lease_is_granted_claimed_used_and_ended() {
+    let (_folder, server) = Server::with_tenants();
+    let member = server.token("acme/research", Role::Member);
+    let lease = request(&member, &ask(250_000));
+    let waits = wait_for(&member, lease.id, |lease| lease.reason.is_some());
+    assert!(waits.reason.as_ref().unwrap().contains("no node"), "{waits:?}");
+    assert_eq!(waits.position, Some(1));
+
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let granted = wait_for_state(&member, lease.id, LeaseState::Granted);
+    assert_eq!(granted.memory, 4 << 30, "the same part of the memory as of the compute");
+    assert_eq!(granted.place.as_ref().unwrap().address, "10.0.0.7:7583");
+    node.claim(&granted);
+    let running = wait_for_state(&member, lease.id, LeaseState::Running);
+    assert_eq!(running.grant, None, "a grant is shown while it can be claimed");
+
+    node.report.sessions = vec![session(lease.id)];
+    node.say();
+    let sessions: Vec<SessionStatus> = member.list("/sessions").unwrap();
+    assert_eq!(sessions[0].tenant.as_str(), "acme/research");
+    let gpus: Vec<GpuStatus> = member.list("/gpus").unwrap();
+    assert_eq!((gpus[0].share_leased_ppm, gpus[0].memory_leased, gpus[0].leases), (250_000, 4 << 30, 1));
+    let tenants: Vec<TenantStatus> = server.admin.list("/tenants").unwrap();
+    assert_eq!((tenants[0].path.as_str(), tenants[0].held_milli, tenants[0].leases), ("acme", 250, 1));
+
+    let ended: Lease = member.delete(&format!("/leases/{}", lease.id)).unwrap();
+    assert_eq!(ended.state, LeaseState::Ended);
+    let answer = node.say();
+    assert_eq!(answer.end, node.report.leases, "the node is told to end it");
+    let again: Lease = member.delete(&format!("/leases/{}", lease.id)).unwrap();
+    assert_eq!(again.state, LeaseState::Ended);
+}
+
+fn session(lease: u64) -> SessionReport {
+    SessionReport {
+        session: 1,
+        lease,
+        name: "a program".into(),
+        process: 1,
+        peer: "10.0.0.8:1".into(),
+        gpu: 0,
+        share_ppm: 250_000,
+        hard_cap: false,
+        memory: 4 << 30,
+        memory_used: 0,
+        kernels: 0,
+        bytes_in: 0,
+        bytes_out: 0,
+        busy_us: 0,
+        age_ms: 0,
+    }
+}
+
+#[test]
+fn a_limit_is_kept_and_named() {
+    let (_folder, server) = Server::with_tenants();
+    let _node = ScriptedNode::join(&server, "one", 4);
+    let member = server.token("acme/sales", Role::Member);
+    let first = request(&member, &ask(400_000));
+    wait_for_state(&member, first.id, LeaseState::Granted);
+    let second = request(&member, &ask(200_000));
+    let waits = wait_for(&member, second.id, |lease| lease.reason.is_some());
+    assert!(waits.reason.as_ref().unwrap().contains("acme/sales"), "{waits:?}");
+    let queue: Vec<Lease> = server.admin.list("/queue").unwrap();
+    assert_eq!(queue.iter().map(|lease| lease.id).collect::<Vec<_>>(), [second.id]);
+    let _: Lease = member.delete(&format!("/leases/{}", first.id)).unwrap();
+    wait_for_state(&member, second.id, LeaseState::Granted);
+}
+
+#[test]
+fn what_ends_on_the_node_ends_here_and_the_next_gets_its_place() {
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let member = server.token("acme", Role::Member);
+    let first = request(&member, &ask(1_000_000));
+    let granted = wait_for_state(&member, first.id, LeaseState::Granted);
+    let second = request(&member, &ask(500_000));
+    wait_for(&member, second.id, |lease| lease.reason.is_some());
+    node.claim(&granted);
+    node.report.leases.clear();
+    node.say();
+    let ended = wait_for_state(&member, first.id, LeaseState::Ended);
+    assert_eq!(ended.reason.as_deref(), Some("its program ended"));
+    wait_for_state(&member, second.id, LeaseState::Granted);
+}
+
+#[test]
+fn a_preempted_lease_is_ended_and_queued_again() {
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let member = server.token("acme", Role::Member);
+    let lease = request(&member, &ask(1_000_000));
+    let path = format!("/leases/{}/preemptions", lease.id);
+    let granted = wait_for_state(&member, lease.id, LeaseState::Granted);
+    let early = problem(server.admin.post::<Lease>(&path, &serde_json::json!({})));
+    assert!(early.is(Kind::Conflict), "{early:?}");
+    node.claim(&granted);
+    let told: Lease = server.admin.post(&path, &serde_json::json!({})).unwrap();
+    assert_eq!(told.state, LeaseState::Preempting);
+    // The grace time of this server is nothing.
+    assert_eq!(node.say().end, node.report.leases);
+    node.report.leases.clear();
+    node.say();
+    let again = wait_for(&member, lease.id, |lease| lease.attempt == 2);
+    assert!(matches!(again.state, LeaseState::Queued | LeaseState::Granted));
+    let granted = wait_for_state(&member, lease.id, LeaseState::Granted);
+    node.claim(&granted);
+    wait_for_state(&member, lease.id, LeaseState::Running);
+}
+
+#[test]
+fn a_refused_grant_goes_back_to_the_queue() {
+    let (_folder, server) = Server::with_tenants();
+    let _node = ScriptedNode::join(&server, "one", 1);
+    let member = server.token("acme", Role::Member);
+    let lease = request(&member, &ask(1_000_000));
+    wait_for_state(&member, lease.id, LeaseState::Granted);
+    let refused = Refused { attempt: 1, reason: "no room".into() };
+    let path = format!("/leases/{}/refusals", lease.id);
+    let _: Lease = member.post(&path, &refused).unwrap();
+    let again = wait_for_state(&member, lease.id, LeaseState::Granted);
+    assert_eq!(again.attempt, 2);
+    // The word of an earlier attempt changes nothing.
+    let late: Lease = member.post(&path, &refused).unwrap();
+    assert_eq!((late.attempt, late.state), (2, LeaseState::Granted));
+}
+
+#[test]
+fn one_key_is_one_lease() {
+    let (_folder, server) = Server::with_tenants();
+    let member = server.token("acme", Role::Member);
+    let first: Lease = member.post_once("/leases", &ask(1000), "a key").unwrap();
+    let second: Lease = member.post_once("/leases", &ask(1000), "a key").unwrap();
+    assert_eq!(first.id, second.id);
+    let other: Lease = member.post_once("/leases", &ask(1000), "another key").unwrap();
+    assert_ne!(first.id, other.id);
+    let reused = problem(member.post_once::<Lease>("/leases", &ask(2000), "a key"));
+    assert!(reused.is(Kind::KeyReused), "{reused:?}");
+    // Keys are each token's own.
+    let foreign: Lease =
+        server.token("globex", Role::Member).post_once("/leases", &ask(1000), "a key").unwrap();
+    assert_ne!(first.id, foreign.id);
+}
+
+#[test]
+fn leases_outlive_the_server() {
+    let (folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let member = server.token("acme", Role::Member);
+    let first = request(&member, &ask(1_000_000));
+    node.claim(&wait_for_state(&member, first.id, LeaseState::Granted));
+    let second = request(&member, &ask(1_000_000));
+    drop(server);
+
+    let server = Server::start(folder.path());
+    let member = server.token("acme", Role::Member);
+    let lease: Lease = member.get(&format!("/leases/{}", first.id)).unwrap();
+    assert_eq!(lease.state, LeaseState::Running);
+    let lease: Lease = member.get(&format!("/leases/{}", second.id)).unwrap();
+    assert_eq!(lease.state, LeaseState::Queued);
+    let third = request(&member, &ask(1000));
+    assert!(third.id > second.id);
+}
+
+#[test]
+fn lists_come_in_pages() {
+    let (_folder, server) = Server::with_tenants();
+    let member = server.token("acme", Role::Member);
+    let asked: Vec<u64> = (0..5).map(|_| request(&member, &ask(1000)).id).collect();
+    let page: Page<Lease> = member.get("/leases?limit=2").unwrap();
+    assert_eq!(page.items.len(), 2);
+    let mut listed: Vec<u64> =
+        member.list::<Lease>("/leases?limit=2").unwrap().iter().map(|lease| lease.id).collect();
+    listed.reverse();
+    assert_eq!(listed, asked);
+    for path in ["/leases?limit=0", "/leases?limit=1001", "/leases?cursor=x", "/leases?limit=x"] {
+        assert!(problem(member.get::<Page<Lease>>(path)).is(Kind::Invalid), "{path}");
+    }
+}

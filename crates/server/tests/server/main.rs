@@ -1,0 +1,178 @@
+//! The server as a process, asked over HTTP; nodes are scripted ones that speak the same protocol.
+
+mod access;
+mod leases;
+mod ledger;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use sluice_api::client::{Client, Failure, Settings};
+use sluice_api::grant::Verifier;
+use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease};
+use sluice_api::node::{Attempt, Gpu, Join, Joined, Report, ReportAnswer};
+use sluice_api::problem::Problem;
+use sluice_api::tenant::{Applied, TenantPath};
+use sluice_api::token::{MadeToken, NewToken, Role};
+use tempfile::TempDir;
+
+/// Catches a hang; nothing takes this long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const TENANTS: &str = "
+tenants:
+  - path: acme
+    quota: {guaranteed_milli: 1000, limit_milli: 2000}
+  - path: acme/research
+  - path: acme/sales
+    quota: {limit_milli: 500}
+  - path: globex
+    quota: {guaranteed_milli: 1000}
+prices:
+  - {meter: reserved, micro: 2000000}
+  - {meter: used, micro: 500000}
+";
+
+/// A running server; dropping it ends it.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) admin: Client,
+}
+
+impl Server {
+    /// On a folder of its own, with tenants.
+    pub(crate) fn with_tenants() -> (TempDir, Server) {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::start(folder.path());
+        server.apply(TENANTS).unwrap();
+        (folder, server)
+    }
+
+    /// Its data are in a folder below this one.
+    pub(crate) fn start(folder: &Path) -> Server {
+        let folder = folder.join("data");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice-server"));
+        command
+            .args(["--listen", "127.0.0.1:0", "--grace", "0", "--until-stdin-ends", "--data"])
+            .arg(&folder);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("listening on http://"), "{line:?}");
+        let settings = Settings::read(&folder.join("admin.json")).unwrap().unwrap();
+        Server { child, admin: settings.client() }
+    }
+
+    pub(crate) fn apply(&self, yaml: &str) -> Result<Applied, Failure> {
+        self.admin.post_text("/apply", "application/yaml", yaml)
+    }
+
+    pub(crate) fn token(&self, tenant: &str, role: Role) -> Client {
+        let tenant: TenantPath = tenant.parse().unwrap();
+        let new = NewToken { tenant, role, name: "a test".into(), lifetime_s: 600 };
+        let made: MadeToken = self.admin.post("/tokens", &new).unwrap();
+        self.admin.with_token(&made.secret)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// A node that says what a test wants it to say.
+pub(crate) struct ScriptedNode {
+    client: Client,
+    pub(crate) joined: Joined,
+    pub(crate) report: Report,
+}
+
+impl ScriptedNode {
+    /// With this many GPUs of 16 GiB.
+    pub(crate) fn join(server: &Server, name: &str, gpus: usize) -> ScriptedNode {
+        let gpu = Gpu {
+            name: "scripted GPU".into(),
+            uuid: "GPU-0".into(),
+            memory: 16 << 30,
+            software: true,
+            compute_capability: "12.0".into(),
+            driver_version: 13000,
+        };
+        let join = Join {
+            name: name.into(),
+            address: "10.0.0.7:7583".into(),
+            gpus: vec![gpu; gpus],
+            release: env!("CARGO_PKG_VERSION").into(),
+        };
+        let joined: Joined = server.token("/", Role::Node).post("/nodes", &join).unwrap();
+        let client = server.admin.with_token(&joined.token);
+        let mut node = ScriptedNode { client, joined, report: Report::default() };
+        node.say();
+        node
+    }
+
+    /// Reports, and answers with what the server wants.
+    pub(crate) fn say(&mut self) -> ReportAnswer {
+        self.report.sequence += 1;
+        self.client.post(&format!("/nodes/{}/reports", self.joined.node), &self.report).unwrap()
+    }
+
+    /// Claims a granted lease, as its program would: the grant must be good.
+    pub(crate) fn claim(&mut self, lease: &Lease) {
+        let verifier = Verifier::from_text(&self.joined.grant_key).unwrap();
+        let grant = verifier.check(lease.grant.as_ref().unwrap(), self.joined.node, 0).unwrap();
+        assert_eq!((grant.lease, grant.attempt, &grant.tenant), (lease.id, lease.attempt, &lease.tenant));
+        self.report.leases.push(Attempt { lease: lease.id, attempt: lease.attempt });
+        self.say();
+    }
+}
+
+pub(crate) fn ask(share_ppm: u32) -> NewLease {
+    serde_json::from_value(serde_json::json!({ "share_ppm": share_ppm, "name": "a program" })).unwrap()
+}
+
+pub(crate) fn request(client: &Client, ask: &NewLease) -> Lease {
+    client.post("/leases", ask).unwrap()
+}
+
+/// Watches a lease until `wanted`.
+pub(crate) fn wait_for(client: &Client, id: LeaseId, wanted: impl Fn(&Lease) -> bool) -> Lease {
+    let deadline = Instant::now() + PATIENCE;
+    let mut revision = 0;
+    loop {
+        let lease: Lease = client.get(&format!("/leases/{id}?revision={revision}&wait_ms=1000")).unwrap();
+        if wanted(&lease) {
+            return lease;
+        }
+        assert!(Instant::now() < deadline, "{lease:?}");
+        revision = lease.revision;
+    }
+}
+
+pub(crate) fn wait_for_state(client: &Client, id: LeaseId, state: LeaseState) -> Lease {
+    wait_for(client, id, |lease| lease.state == state)
+}
+
+/// The problem that a request was refused with.
+pub(crate) fn problem<T: std::fmt::Debug>(result: Result<T, Failure>) -> Problem {
+    match result {
+        Err(Failure::Refused(problem)) => problem,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn the_openapi_document_is_current() {
+    let checked_in = include_str!("../../openapi.json");
+    let current = sluice_server::document();
+    assert!(
+        checked_in == current,
+        "stale; run: cargo run -p sluice-server -- --openapi > crates/server/openapi.json"
+    );
+    let document: serde_json::Value = serde_json::from_str(&current).unwrap();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+}
