@@ -190,10 +190,13 @@ impl Link {
     ) -> MutexGuard<'a, Inbox> {
         drop(inbox);
         let room = decoder.missing().unwrap_or(0).max(READ_BYTES);
+        // The rest of a frame that has begun is on its way, in as many pieces as it takes.
+        let spins = wait == Wait::Asleep && decoder.is_between_frames();
         let space = decoder.space(room);
-        let read = match wait {
-            Wait::No => self.socket.read(space, wait),
-            Wait::Asleep => self.spin.read(|wait| self.socket.read(space, wait)),
+        let read = if spins {
+            self.spin.read(|wait| self.socket.read(space, wait))
+        } else {
+            self.socket.read(space, wait)
         };
         let mut inbox = self.inbox();
         match read {

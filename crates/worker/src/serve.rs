@@ -255,8 +255,14 @@ impl Reader {
         let missing =
             self.decoder.missing().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let fd = self.client.as_raw_fd();
+        let is_between_frames = self.decoder.is_between_frames();
         let space = self.decoder.space(missing.max(READ_SIZE));
-        let got = self.spin.read(|wait| receive(fd, space, wait))?;
+        // The rest of a frame that has begun is on its way, in as many pieces as it takes.
+        let got = if is_between_frames {
+            self.spin.read(|wait| receive(fd, space, wait))?
+        } else {
+            receive(fd, space, Wait::Asleep)?
+        };
         if got == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
