@@ -372,8 +372,8 @@ impl Registry {
             let _ = record.worker.wait();
         }
         let Some(record) = ledger.sessions.remove(&session) else { return };
-        if let Some(gpu) = ledger.first_gpu(record.lease) {
-            ledger.meters[gpu].past_ns += record.counters.read().gpu_ns;
+        for (place, gpu) in ledger.gpus(record.lease).into_iter().enumerate() {
+            ledger.meters[gpu].past_ns += record.counters.gpu_ns_on(place);
         }
         ledger.books.close_session(record.lease, session);
         if let Some(lease) = ledger.leases.get_mut(&record.lease) {
@@ -503,14 +503,17 @@ impl Ledger {
         self.sessions.iter().filter(|(_, record)| wanted(record.lease)).filter_map(status).collect()
     }
 
-    /// The GPU whose meter a lease's sessions run on: workers count GPU time, not which GPU it was.
-    fn first_gpu(&self, lease: u64) -> Option<usize> {
-        self.books.lease(lease)?.gpus.first().copied()
+    /// The node's GPU for each GPU of the lease.
+    fn gpus(&self, lease: u64) -> Vec<usize> {
+        self.books.lease(lease).map_or(Vec::new(), |lease| lease.gpus.clone())
     }
 
     fn gpu_ns_of_sessions(&self, gpu: usize) -> u64 {
-        let on = |s: &&SessionRecord| self.first_gpu(s.lease) == Some(gpu);
-        self.sessions.values().filter(on).map(|s| s.counters.read().gpu_ns).sum()
+        let used = |session: &SessionRecord| {
+            let place = self.gpus(session.lease).into_iter().position(|of_lease| of_lease == gpu)?;
+            Some(session.counters.gpu_ns_on(place))
+        };
+        self.sessions.values().filter_map(used).sum()
     }
 
     fn memory_used(&self, lease: u64) -> u64 {

@@ -8,8 +8,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// Most GPUs of a lease.
+pub const GPUS_MAX: usize = 64;
+
 /// The counters, all since the start of the session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(C)]
 pub struct Counters {
     /// Kernels launched.
@@ -18,10 +21,10 @@ pub struct Counters {
     pub bytes_in: AtomicU64,
     /// Bytes sent to the client.
     pub bytes_out: AtomicU64,
-    /// GPU time used in nanoseconds.
-    pub gpu_ns: AtomicU64,
     /// Commands accepted.
     pub commands: AtomicU64,
+    /// Time used of each GPU of the lease in nanoseconds.
+    pub gpu_ns: [AtomicU64; GPUS_MAX],
 }
 
 /// A snapshot of [`Counters`].
@@ -30,6 +33,7 @@ pub struct Counts {
     pub kernels: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
+    /// On all GPUs.
     pub gpu_ns: u64,
     pub commands: u64,
 }
@@ -40,9 +44,14 @@ impl Counters {
             kernels: self.kernels.load(Relaxed),
             bytes_in: self.bytes_in.load(Relaxed),
             bytes_out: self.bytes_out.load(Relaxed),
-            gpu_ns: self.gpu_ns.load(Relaxed),
+            gpu_ns: self.gpu_ns.iter().map(|ns| ns.load(Relaxed)).sum(),
             commands: self.commands.load(Relaxed),
         }
+    }
+
+    /// Time used of one GPU of the lease in nanoseconds.
+    pub fn gpu_ns_on(&self, gpu: usize) -> u64 {
+        self.gpu_ns.get(gpu).map_or(0, |ns| ns.load(Relaxed))
     }
 }
 
@@ -59,6 +68,7 @@ unsafe impl Send for CounterPage {}
 unsafe impl Sync for CounterPage {}
 
 const PAGE_BYTES: usize = 4096;
+const _: () = assert!(size_of::<Counters>() <= PAGE_BYTES);
 
 impl CounterPage {
     /// A new page of zeros.
@@ -136,5 +146,9 @@ mod tests {
         let daemon = CounterPage::map(worker.file().try_clone().unwrap()).unwrap();
         worker.kernels.fetch_add(3, Relaxed);
         assert_eq!(daemon.read(), Counts { kernels: 3, ..Counts::default() });
+        worker.gpu_ns[0].fetch_add(5, Relaxed);
+        worker.gpu_ns[2].fetch_add(7, Relaxed);
+        assert_eq!(daemon.read().gpu_ns, 12);
+        assert_eq!([0, 1, 2, GPUS_MAX].map(|gpu| daemon.gpu_ns_on(gpu)), [5, 0, 7, 0]);
     }
 }

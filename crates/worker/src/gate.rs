@@ -240,7 +240,9 @@ impl Gate {
         if let Some(since) = state.charged_since.take() {
             let ns = since.elapsed().as_nanos() as u64;
             state.used_ns += ns;
-            self.counters.gpu_ns.fetch_add(ns, Relaxed);
+            if let Some(counter) = self.counters.gpu_ns.get(self.gpu as usize) {
+                counter.fetch_add(ns, Relaxed);
+            }
         }
     }
 
