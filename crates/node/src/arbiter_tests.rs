@@ -145,6 +145,17 @@ fn simulate_at(pace: Pace, programs: &[Program], length_ns: u64) -> Outcome {
     Outcome { used_ns: used, grants, longest_wait_ns }
 }
 
+/// Numbers below what is asked for, the same for the same seed (xorshift).
+fn random(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    move |below| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    }
+}
+
 fn percent(used: &[u64], i: usize, length_ns: u64) -> f64 {
     100.0 * used[i] as f64 / length_ns as f64
 }
@@ -211,6 +222,25 @@ fn gaps_of_a_program_without_pause_are_made_up_for() {
             let (got, want) = (percent(&used, 0, length_ns), f64::from(share_ppm) / 10_000.0);
             assert!((got - want).abs() < 1.0, "row {row}: {got:.2} % of {want} %");
         }
+    }
+}
+
+#[test]
+fn random_gaps_keep_the_shares() {
+    for seed in 1..200_u64 {
+        let mut random = random(seed);
+        let share_ppm = 50_000 + random(850_000);
+        // Alone it would be away for less than half of what it leaves to the other.
+        let work_ns = 5 * MS + random(30 * MS);
+        let away_ns = 10 * work_ns * (PPM - share_ppm) / PPM / 2;
+        let hiccup_ns = random(away_ns.min(Pace::default().gap_ns));
+        let rest_ns = random(300_000);
+        let share_ppm = share_ppm as u32;
+        let program = Program { share_ppm, work_ns, rest_ns, hiccup_ns, ..BACKLOGGED };
+        let other = Program { lease: 1, ..Program::backlogged(PPM as u32 - share_ppm) };
+        let (used, _) = simulate(&[program, other], 10 * SECOND);
+        let (got, want) = (percent(&used, 0, 10 * SECOND), f64::from(share_ppm) / 10_000.0);
+        assert!((got - want).abs() < 2.0, "seed {seed}: {got:.2} % of {want:.2} %");
     }
 }
 
@@ -296,13 +326,7 @@ fn a_hard_cap_holds_when_nobody_else_waits() {
 #[test]
 fn random_mixes_keep_the_shares() {
     for seed in 1..200_u64 {
-        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let mut random = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut random = random(seed);
         let count = 2 + random(4);
         let shares: Vec<u64> = (0..count).map(|_| 1 + random(20)).collect();
         let total: u64 = shares.iter().sum();
