@@ -241,7 +241,7 @@ fn play(world: &World) -> Vec<Action> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 400, failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Nothing is over-committed, limits and quotas hold, gangs are whole, the books agree with the actions, every wait has its reason,
     /// and with constant demand the cycles come to rest: no eviction leads back to itself.

@@ -51,8 +51,11 @@ impl Scheduler {
             match self.make_room(taker, candidates, &scope, &bounds, &mut taken) {
                 Ok(placed) => {
                     self.put_back_unneeded(&bounds, &mut taken);
-                    self.evict(taken, because);
-                    return Ok(placed);
+                    if taken.iter().all(|taken| self.is_due(taker, taken)) {
+                        self.evict(taken, because);
+                        return Ok(placed);
+                    }
+                    self.undo(taker.job, placed);
                 }
                 Err(most) => fit = fit.max(most),
             }
@@ -240,6 +243,20 @@ impl Scheduler {
                 debug_assert_eq!(put, Ok(()), "what was taken fits where it was");
             }
         }
+    }
+
+    /// Whether work that was taken is beyond what its queue may have, also after all else that was taken: if it could return within
+    /// that, it would take its place back, and be taken again.
+    fn is_due(&self, taker: &Taker, taken: &Taken) -> bool {
+        let Some(job) = self.jobs.get(&taken.job) else { return true };
+        let Some((_, theirs)) = self.tree.part_ways(taker.queue, job.spec.queue) else { return true };
+        let amounts = job.amounts(taken.tasks.len() as u32);
+        let bound = match taker.right {
+            Right::Priority => return true,
+            Right::Share { .. } => self.fair_share(theirs),
+            Right::Quota { .. } => self.tree.queue(theirs).deserved,
+        };
+        self.books.above(&self.tree, theirs, amounts, &bound).is_some()
     }
 
     /// Lets work stay that fits beside the job, the worthiest first.
