@@ -200,6 +200,19 @@ def streams():
     check("elapsed time", np.bool_(start.elapsed_time(end) >= 0), np.bool_(True))
 
 
-for part in [elementwise, shared_memory, atomic_operations, warps, functions_and_local_memory, mathematics, streams]:
+def memory_of_both():
+    """Mapped and managed arrays: the kernel and the program use the same ones."""
+    for array in [cuda.mapped_array, cuda.managed_array]:
+        x, out = array(3000, np.float32), array(3000, np.float32)
+        x[:] = rng.random(3000)
+        for _ in range(2):
+            add[grid_for(3000), BLOCK](x, x, out)
+            cuda.synchronize()
+            check(array.__name__, out, x + x)
+            x[:] = out
+
+
+PARTS = [elementwise, shared_memory, atomic_operations, warps, functions_and_local_memory, mathematics, streams]
+for part in [*PARTS, memory_of_both]:
     section(part.__name__, part)
 finish()

@@ -52,7 +52,7 @@ fn mapped_twice_is_the_same_memory(before: usize) {
         usage: 0,
         reserved: [0; 4],
     };
-    let (mut range, mut physical) = (0, 0);
+    let (mut range, mut physical) = (0, CUmemGenericAllocationHandle::NULL);
     ok!(cuMemAddressReserve(&mut range, 4 * CHUNK, 0, 0, 0));
     assert_eq!(result!(cuMemCreate(&mut physical, CHUNK + 1, &properties, 0)), CUresult::INVALID_VALUE);
     ok!(cuMemCreate(&mut physical, CHUNK, &properties, 0));
