@@ -1,6 +1,8 @@
 // A C++ program with the CUDA runtime, as `nvcc kernels.cu` builds it: static runtime, default options.
 // Compares every kernel with the same computation on the CPU and exits with the number of failures.
 
+#include <cooperative_groups.h>
+
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -42,6 +44,18 @@ __global__ void sum(const double* in, double* out, int n) {
         __syncthreads();
     }
     if (threadIdx.x == 0) atomicAdd(out, partial[0]);
+}
+
+// Each thread takes its neighbour's value, also from another block, in step with the whole grid.
+__global__ void rotate(int* data, int rounds) {
+    cooperative_groups::grid_group grid = cooperative_groups::this_grid();
+    unsigned long long own = grid.thread_rank(), next = (own + 1) % grid.size();
+    for (int i = 0; i < rounds; i++) {
+        int value = data[next];
+        grid.sync();
+        data[own] = value + 1;
+        grid.sync();
+    }
 }
 
 // Every thread of a warp takes the lock in turn: works only where threads of one warp make progress by themselves.
@@ -183,6 +197,22 @@ static void synchronisation() {
     CUDA(cudaFree(di));
 }
 
+static void cooperative() {
+    const int blocks = 12, threads = 96, count = blocks * threads;
+    int rounds = 20, *d;
+    std::vector<int> data(count);
+    for (int i = 0; i < count; i++) data[i] = 7 * i;
+    CUDA(cudaMalloc(&d, count * 4));
+    CUDA(cudaMemcpy(d, data.data(), count * 4, cudaMemcpyHostToDevice));
+    void* arguments[] = {&d, &rounds};
+    CUDA(cudaLaunchCooperativeKernel((void*)rotate, dim3(blocks), dim3(threads), arguments, 0, 0));
+    CUDA(cudaMemcpy(data.data(), d, count * 4, cudaMemcpyDeviceToHost));
+    bool good = true;
+    for (int i = 0; i < count; i++) good &= data[i] == (i + rounds) % count * 7 + rounds;
+    check("grid.sync in a cooperative launch", good);
+    CUDA(cudaFree(d));
+}
+
 static void structures() {
     const int n = 1000;
     std::vector<Particle> p(n), want;
@@ -267,6 +297,7 @@ int main() {
     simple_kernels();
     synchronisation();
     structures();
+    cooperative();
     streams_and_errors();
     printf("%s: %d failed\n", failures ? "FAIL" : "PASS", failures);
     return failures != 0;
