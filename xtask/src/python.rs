@@ -48,6 +48,18 @@ pub(crate) const CUDA_12: Environment = Environment {
     ],
 };
 
+/// PyTorch, with the CUDA libraries that its wheel asks for: 5 GB.
+pub(crate) const TORCH: Environment =
+    Environment { name: "torch", packages: &["torch==2.15.0", "numpy==2.4.6", "nvidia-ml-py==13.615.71"] };
+
+pub(crate) const JAX: Environment = Environment { name: "jax", packages: &["jax[cuda12]==0.10.2"] };
+
+pub(crate) const ONNXRUNTIME: Environment =
+    Environment { name: "onnxruntime", packages: &["onnxruntime-gpu[cuda,cudnn]==1.31.1", "onnx==1.23.2"] };
+
+pub(crate) const FAISS: Environment =
+    Environment { name: "faiss", packages: &["faiss-gpu-cu12==1.14.1", "numpy==2.4.6"] };
+
 impl Environment {
     fn folder(&self) -> PathBuf {
         crate::target_folder().join("python").join(self.name)

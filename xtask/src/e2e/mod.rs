@@ -5,6 +5,7 @@ mod bad_input;
 mod limits;
 mod namespaces;
 mod programs;
+mod sequences;
 mod shares;
 
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     node::build()?;
     std::fs::create_dir_all(logs())?;
     programs::run(&wanted, all, tally);
+    sequences::run(&wanted, all, tally);
     for (name, test) in limits::TESTS.iter().chain(bad_input::TESTS).chain(alone::TESTS).chain(shares::TESTS)
     {
         if wanted(name) {

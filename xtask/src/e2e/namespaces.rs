@@ -62,10 +62,15 @@ impl Separation {
 
     /// A node in its own network and mount namespaces.
     pub(crate) fn start_node(&self) -> Result<Node> {
+        self.start_node_with(super::NODE_GPUS)
+    }
+
+    /// The same with other GPUs, written as for `sluice node --gpus`.
+    pub(crate) fn start_node_with(&self, gpus: &str) -> Result<Node> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.node_network, "unshare", "--mount"]).arg(node::sluice());
         let listen = format!("{NODE_ADDRESS}:0");
-        command.args(["node", "--listen", &listen, "--gpus", super::NODE_GPUS]);
+        command.args(["node", "--listen", &listen, "--gpus", gpus]);
         let mut node = Node::start_command(&mut command)?;
         node.seen_from = Some(self.client_network.clone());
         Ok(node)

@@ -1,0 +1,45 @@
+"""Programs of one or two calls: onnxruntime, faiss or xgboost, as the argument says."""
+
+import sys
+
+import numpy as np
+from steps import Steps
+
+step = Steps()
+PROGRAM = sys.argv[1]
+
+if PROGRAM == "onnxruntime":
+
+    @step("MatMul, Add, Relu")
+    def _():
+        import onnx
+        import onnxruntime
+        from onnx import TensorProto, helper
+
+        onnxruntime.preload_dlls()
+        tensor = lambda name, shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Add", ["a", "b"], ["c"]),
+                 helper.make_node("Relu", ["c"], ["y"])]
+        constants = [helper.make_tensor("w", TensorProto.FLOAT, [3, 3], np.eye(3).flatten()),
+                     helper.make_tensor("b", TensorProto.FLOAT, [3], [1.0] * 3)]
+        graph = helper.make_graph(nodes, "g", [tensor("x", [1, 3])], [tensor("y", [1, 3])], constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
+        assert session.get_providers()[0] == "CUDAExecutionProvider", session.get_providers()
+        return session.run(None, {"x": np.ones((1, 3), np.float32)})[0]
+
+elif PROGRAM == "faiss":
+
+    @step("flat index")
+    def _():
+        import faiss
+
+        assert faiss.get_num_gpus() == 1
+        index = faiss.GpuIndexFlatL2(faiss.StandardGpuResources(), 32)
+        index.add(np.random.rand(1000, 32).astype(np.float32))
+        return index.search(np.random.rand(2, 32).astype(np.float32), 4)[1].shape
+
+else:
+    sys.exit(f"no program {PROGRAM!r}")
+
+step.run()

@@ -1,0 +1,85 @@
+//! The call sequences of programs whose kernels are machine code only, end to end on the recording driver: everything
+//! happens but the computation. They download gigabytes, so they run with `--all`, and alone by name.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::e2e::namespaces::Separation;
+use crate::e2e::{expect_clean, expect_pass, program_file, sluice_run};
+use crate::node::Node;
+use crate::python::{self, Environment};
+use crate::test::Tally;
+
+struct Sequence {
+    name: &'static str,
+    environment: &'static Environment,
+    file: &'static str,
+    arguments: &'static [&'static str],
+    gpus: u32,
+}
+
+const fn sequence(
+    name: &'static str,
+    environment: &'static Environment,
+    file: &'static str,
+    arguments: &'static [&'static str],
+) -> Sequence {
+    Sequence { name, environment, file, arguments, gpus: 1 }
+}
+
+const SEQUENCES: &[Sequence] = &[
+    sequence("sequence torch", &python::TORCH, "torch_steps.py", &[]),
+    sequence("sequence torch.compile", &python::TORCH, "torch_compile_steps.py", &[]),
+    sequence("sequence torch expandable segments", &python::TORCH, "torch_modes.py", &["expandable"]),
+    sequence("sequence torch cudaMallocAsync", &python::TORCH, "torch_modes.py", &["mallocasync"]),
+    sequence("sequence torch DataLoader", &python::TORCH, "torch_modes.py", &["loader"]),
+    Sequence {
+        gpus: 2,
+        ..sequence("sequence torch two devices", &python::TORCH, "torch_modes.py", &["two-devices"])
+    },
+    sequence("sequence torch NCCL", &python::TORCH, "torch_modes.py", &["nccl"]),
+    sequence("sequence torch profiler", &python::TORCH, "torch_modes.py", &["profiler"]),
+    sequence("sequence jax", &python::JAX, "jax_steps.py", &[]),
+    sequence("sequence onnxruntime", &python::ONNXRUNTIME, "others_steps.py", &["onnxruntime"]),
+    sequence("sequence faiss", &python::FAISS, "others_steps.py", &["faiss"]),
+];
+
+const LIMIT: Duration = Duration::from_secs(900);
+
+pub(crate) fn run(wanted: &dyn Fn(&str) -> bool, all: bool, tally: &mut Tally) {
+    let separation = Separation::new();
+    for sequence in SEQUENCES.iter().filter(|sequence| wanted(sequence.name)) {
+        if !all {
+            tally.skip(sequence.name, "only with --all");
+            continue;
+        }
+        eprintln!("-- {}", sequence.name);
+        tally.record(sequence.name, sequence.run(separation.as_ref().ok()));
+    }
+}
+
+impl Sequence {
+    /// From a network and mount namespace of its own where this machine allows one, else over loopback.
+    fn run(&self, separation: Option<&Separation>) -> Result<()> {
+        let python = self.environment.ready()?;
+        let gpus = format!("recording:h200,{}", self.gpus);
+        let count = self.gpus.to_string();
+        let options = ["-n", &count, "--memory", "16GiB"];
+        let (node, mut command) = match separation {
+            Some(separation) => {
+                let node = separation.start_node_with(&gpus)?;
+                let command = separation.client(&node, &options);
+                (node, command)
+            }
+            None => {
+                let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", &gpus])?;
+                let command = sluice_run(&node, &options);
+                (node, command)
+            }
+        };
+        command.arg(python).arg(program_file("sequences").join(self.file)).args(self.arguments);
+        expect_pass(&mut command, self.name, LIMIT)?;
+        expect_clean(&node)
+    }
+}
