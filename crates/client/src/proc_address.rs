@@ -12,7 +12,7 @@ fn node_has(function: Fn) -> bool {
     let travels = match function.info().class {
         Class::Queued | Class::Waiting => function,
         Class::Via(other) => other,
-        Class::Local | Class::Absent(_) => return true,
+        Class::Local | Class::Absent(_) | Class::Refused(_) => return true,
     };
     // Without a session every function says so itself.
     session::connect().map_or(true, |session| session.functions.contains(travels))

@@ -39,6 +39,8 @@ pub enum Class {
     Via(Fn),
     /// Nowhere, for this reason.
     Absent(&'static str),
+    /// Nowhere, for this reason; found by `cuGetProcAddress` all the same, as on every driver.
+    Refused(&'static str),
 }
 
 /// Makes `Fn` and its table from rows of `name "symbol" version (variant) class;`.

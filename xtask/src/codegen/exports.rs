@@ -15,7 +15,7 @@ pub(crate) fn client(api: &Declarations) -> String {
     out += DEFAULT_STREAMS;
     out += MARKER;
     rows(&mut out, api, |function| match function.class {
-        Class::Absent(_) => "absent",
+        Class::Absent(_) | Class::Refused(_) => "absent",
         Class::Queued | Class::Waiting => "travels",
         _ => "hand",
     });
@@ -63,7 +63,7 @@ fn rows(out: &mut String, api: &Declarations, how: impl Fn(&Function) -> &'stati
 fn row(out: &mut String, function: &Function, how: &str, export: &str, stream: &str) {
     let parameters = function.c_parameters();
     let last = match (&function.class, how) {
-        (Class::Absent(reason), "absent") => format!("{reason:?}"),
+        (Class::Absent(reason) | Class::Refused(reason), "absent") => format!("{reason:?}"),
         (_, "absent") => "\"not built yet\"".into(),
         _ => {
             let mut arguments: Vec<String> =

@@ -72,8 +72,12 @@ fn variant(word: &str) -> anyhow::Result<Variant> {
 }
 
 fn class(text: &str) -> anyhow::Result<Class> {
-    if let Some(reason) = text.strip_prefix("absent \"").and_then(|rest| rest.strip_suffix('"')) {
+    let reason_of = |class| text.strip_prefix(class)?.strip_prefix(" \"")?.strip_suffix('"');
+    if let Some(reason) = reason_of("absent") {
         return Ok(Class::Absent(reason.into()));
+    }
+    if let Some(reason) = reason_of("refused") {
+        return Ok(Class::Refused(reason.into()));
     }
     if let Some(name) = text.strip_prefix("custom via ") {
         return Ok(Class::Via(name.into()));
