@@ -24,6 +24,10 @@ fn main() -> Result<(), AnyError> {
     report("4,000 x 8 GPUs, 32,000 running jobs of equal right: \"cannot be scheduled, because\"", || {
         cannot(4000)
     })?;
+    report(
+        "500 x 8 GPUs, 3,500 jobs above their share, one fixed job on each node: a search in vain for a whole node",
+        in_vain,
+    )?;
     report("500 x 8 GPUs: a gang of 2,000 GPUs on free nodes", || gang(0))?;
     report("500 x 8 GPUs, 4,000 running jobs: a gang of 2,000 GPUs reclaimed", || gang(1))?;
     report("2,250 x 8 GPUs, 100,000 waiting jobs: one ends, one starts", next_of_many)?;
@@ -99,6 +103,27 @@ fn cannot(nodes: u32) -> Result<f64, AnyError> {
     let why = scheduler.why(job).ok_or("it does not wait")?.to_string();
     let seconds = start.elapsed().as_secs_f64();
     if actions.is_empty() && why.contains("nodes fit") { Ok(seconds) } else { Err(why.into()) }
+}
+
+fn in_vain() -> Result<f64, AnyError> {
+    let mut scheduler = cluster(500)?;
+    let (busy, owed) = (queue(&scheduler, "busy")?, queue(&scheduler, "owed")?);
+    for _ in 0..500 {
+        // As many CPUs as keep two of these off one node.
+        let request = Request::cpu(65_000, 1024).with_gpus(1, 1000);
+        scheduler.submit(JobSpec { preemptible: false, ..JobSpec::new(owed, request) })?;
+    }
+    for _ in 0..3_500 {
+        scheduler.submit(JobSpec::new(busy, Request::cpu(4_000, 16 << 10).with_gpus(1, 1000)))?;
+    }
+    let bound = scheduler.cycle(0).len();
+    let job = scheduler.submit(JobSpec::new(owed, Request::cpu(8_000, 64 << 10).with_gpus(8, 1000)))?;
+    let (actions, seconds) = timed(&mut scheduler, 1);
+    let why = scheduler.why(job).ok_or("it does not wait")?.to_string();
+    if bound == 4_000 && actions.is_empty() && why.contains("no reclaim: all that would give way") {
+        return Ok(seconds);
+    }
+    Err(format!("{bound} bound, {} actions, {why}", actions.len()).into())
 }
 
 fn gang(running: u32) -> Result<f64, AnyError> {
