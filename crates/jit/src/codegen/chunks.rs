@@ -1,5 +1,4 @@
-//! Steps of a warp on vectors: those whose lanes are all active, and pure ones also when only some are. Then all lanes
-//! are computed, and what is stored replaces the active ones.
+//! Steps of a warp whose lanes are all active, on vectors.
 //!
 //! The lanes are cut into chunks of one to eight *quads* of four lanes, and a loop goes over the chunks. A value of
 //! a quad is one vector of 32-bit elements, two of 64-bit elements, or, for what has no vector instruction, four
@@ -26,8 +25,6 @@ use crate::math;
 
 /// Lanes of a quad.
 const QUAD: usize = 4;
-/// Instructions of a step that gets a form of its own for warps of which some lanes are active.
-const BLENDED_MAX: usize = 64;
 
 /// One pass of a loop over chunks.
 pub(super) struct Chunk {
@@ -35,8 +32,6 @@ pub(super) struct Chunk {
     first: Clif,
     quads: usize,
     values: HashMap<(Value, usize), Quad>,
-    /// The lanes whose values are stored, all without.
-    active: Option<Clif>,
     /// Accesses whose lanes are neighbours.
     hoisted: HashMap<InstId, Hoisted>,
 }
@@ -66,34 +61,9 @@ impl Emitter<'_> {
     /// A run of instructions for all 32 lanes. Returns the bits of `predicates`.
     pub(super) fn chunks(&mut self, insts: &[InstId], predicates: &[Value]) -> Vec<Clif> {
         let hoisted = self.hoist_all(insts);
-        self.all_chunks(insts, predicates, hoisted, None)
-    }
-
-    /// A run of pure instructions for the lanes of `active`, see [`Emitter::can_blend`].
-    pub(super) fn blended_chunks(
-        &mut self,
-        insts: &[InstId],
-        predicates: &[Value],
-        active: Clif,
-    ) -> Vec<Clif> {
-        self.all_chunks(insts, predicates, HashMap::new(), Some(active))
-    }
-
-    /// Whether all of a step can be computed in lanes that are not active.
-    pub(super) fn can_blend(&self, insts: &[InstId]) -> bool {
-        insts.len() <= BLENDED_MAX && insts.iter().all(|&id| is_vector_inst(self.kernel, id))
-    }
-
-    fn all_chunks(
-        &mut self,
-        insts: &[InstId],
-        predicates: &[Value],
-        hoisted: HashMap<InstId, Hoisted>,
-        active: Option<Clif>,
-    ) -> Vec<Clif> {
         let quads = self.quads_per_chunk(insts, &hoisted);
         self.each_chunk(quads, predicates.len(), |emitter, first| {
-            let mut chunk = Chunk { first, quads, values: HashMap::new(), active, hoisted: hoisted.clone() };
+            let mut chunk = Chunk { first, quads, values: HashMap::new(), hoisted: hoisted.clone() };
             for &id in insts {
                 emitter.chunk_inst(id, &mut chunk);
             }
@@ -110,11 +80,11 @@ impl Emitter<'_> {
         2 * light > insts.len()
     }
 
-    /// Copies arguments to parameters in all 32 lanes, or those of `active`.
-    pub(super) fn assign_chunks(&mut self, pairs: &[(Value, Value)], active: Option<Clif>) {
+    /// Copies arguments to parameters in all 32 lanes.
+    pub(super) fn assign_chunks(&mut self, pairs: &[(Value, Value)]) {
         let quads = if pairs.len() <= 3 { 4.min(self.plan.lanes / QUAD) } else { 1 };
         self.each_chunk(quads, 0, |emitter, first| {
-            let mut chunk = Chunk { first, quads, values: HashMap::new(), active, hoisted: HashMap::new() };
+            let mut chunk = Chunk { first, quads, values: HashMap::new(), hoisted: HashMap::new() };
             let mut stores = Vec::new();
             for &(param, arg) in pairs {
                 for quad in 0..quads {
@@ -137,8 +107,7 @@ impl Emitter<'_> {
     pub(super) fn write_words(&mut self, value: Value, place: u32) {
         let quads = self.plan.lanes / QUAD;
         self.each_chunk(quads, 0, |emitter, first| {
-            let hoisted = HashMap::new();
-            let mut chunk = Chunk { first, quads, values: HashMap::new(), active: None, hoisted };
+            let mut chunk = Chunk { first, quads, values: HashMap::new(), hoisted: HashMap::new() };
             for quad in 0..quads {
                 let vector = emitter.vector(value, quad, &mut chunk);
                 let words = emitter.half(vector, 0);
@@ -316,11 +285,6 @@ impl Emitter<'_> {
         }
         self.b.ins().iadd_imm_u(chunk.first, (quad * QUAD + number) as i64)
     }
-}
-
-/// Whether the lanes of a type are lanes of vectors, and not single ones.
-pub(super) fn has_vectors(ty: Type) -> bool {
-    is_vector_type(ty)
 }
 
 /// The function over an array that does what an instruction asks.

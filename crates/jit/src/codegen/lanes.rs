@@ -8,14 +8,10 @@ use cranelift_codegen::ir::{BlockArg, InstBuilder, Value as Clif, types};
 use sluice_ir::analysis::Shape;
 use sluice_ir::{Inst, InstId, IntCond, RuntimeFunction, SpecialRegister, Target, Type, Value, Window};
 
-use super::chunks::has_vectors;
 use super::emitter::{Emitter, constant_flags, frame_flags};
 use super::scalar::{clif_type, int_condition};
 use crate::context::WarpContext;
 use crate::runtime;
-
-/// So many lanes cost more one by one than all together.
-const BLENDED_LANES_MIN: i64 = 4;
 
 /// One pass of a loop over lanes.
 pub(super) struct Lane {
@@ -165,18 +161,6 @@ impl Emitter<'_> {
         self.b.ins().jump(done, &bits);
 
         self.b.switch_to_block(some);
-        if self.can_blend(insts) {
-            let (many, few) = (self.b.create_block(), self.b.create_block());
-            let count = self.b.ins().popcnt(mask);
-            let is_many =
-                self.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, count, BLENDED_LANES_MIN);
-            self.b.ins().brif(is_many, many, &[], few, &[]);
-            self.b.switch_to_block(many);
-            let bits = self.blended_chunks(insts, &predicates, mask);
-            let bits: Vec<BlockArg> = bits.into_iter().map(BlockArg::Value).collect();
-            self.b.ins().jump(done, &bits);
-            self.b.switch_to_block(few);
-        }
         let bits: Vec<BlockArg> =
             self.lane_loop(insts, &predicates).into_iter().map(BlockArg::Value).collect();
         self.b.ins().jump(done, &bits);
@@ -372,14 +356,17 @@ impl Emitter<'_> {
             let is_full = self.is_full(lanes);
             self.b.ins().brif(is_full, all, &[], some, &[]);
             self.b.switch_to_block(all);
-            self.assign_chunks(&varying, None);
+            self.assign_chunks(&varying);
             self.b.ins().jump(done, &[]);
             self.b.switch_to_block(some);
-            if varying.iter().all(|&(param, _)| has_vectors(kernel.ty(param))) {
-                self.assign_chunks(&varying, Some(lanes));
-            } else {
-                self.assign_lanes(&varying, lanes);
-            }
+            self.each_lane(lanes, 0, |emitter, lane| {
+                let values: Vec<Clif> =
+                    varying.iter().map(|&(_, arg)| emitter.value(arg, Some(lane))).collect();
+                for (&(param, _), value) in varying.iter().zip(values) {
+                    emitter.store_lane(param, value, lane);
+                }
+                Vec::new()
+            });
             self.b.ins().jump(done, &[]);
             self.b.switch_to_block(done);
         }
@@ -390,17 +377,6 @@ impl Emitter<'_> {
         for (param, bits) in predicates {
             self.store_predicate(param, bits, lanes);
         }
-    }
-
-    /// Copies arguments to parameters in some lanes, one after the other.
-    fn assign_lanes(&mut self, pairs: &[(Value, Value)], lanes: Clif) {
-        self.each_lane(lanes, 0, |emitter, lane| {
-            let values: Vec<Clif> = pairs.iter().map(|&(_, arg)| emitter.value(arg, Some(lane))).collect();
-            for (&(param, _), value) in pairs.iter().zip(values) {
-                emitter.store_lane(param, value, lane);
-            }
-            Vec::new()
-        });
     }
 
     /// Any predicate as bits.

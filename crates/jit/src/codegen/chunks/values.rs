@@ -24,14 +24,7 @@ impl Emitter<'_> {
         let slot = self.plan.slot(value).expect("an escaping value has a slot");
         let offset = (slot + bytes * (quad * QUAD) as u32) as i32;
         let address = self.chunk_address(bytes, chunk);
-        let vector = match (forms.vector, chunk.active) {
-            (Some(vector), Some(active)) => {
-                let mask = self.lane_mask(active, quad, chunk);
-                Some(self.blend(vector, mask, address, offset))
-            }
-            (vector, _) => vector,
-        };
-        match (vector, forms.each) {
+        match (forms.vector, forms.each) {
             (Some(Vector::Words(words)), _) => _ = self.b.ins().store(frame_flags(), words, address, offset),
             (Some(Vector::Wides([low, high])), _) => {
                 self.b.ins().store(frame_flags(), low, address, offset);
@@ -48,24 +41,6 @@ impl Emitter<'_> {
                 }
             }
             (None, None) => unreachable!("a value has a form"),
-        }
-    }
-
-    /// A vector whose lanes outside of `mask` are those that stand at its place in the frame.
-    fn blend(&mut self, vector: Vector, mask: Clif, address: Clif, offset: i32) -> Vector {
-        let half = |emitter: &mut Self, half: Clif, mask: Clif, offset: i32| {
-            let (own, ty) = (emitter.b.func.dfg.value_type(half), emitter.b.func.dfg.value_type(mask));
-            let before = emitter.b.ins().load(ty, frame_flags(), address, offset);
-            let bits = emitter.bits(ty, half);
-            let blended = emitter.b.ins().bitselect(mask, bits, before);
-            emitter.bits(own, blended)
-        };
-        match vector {
-            Vector::Words(words) => Vector::Words(half(self, words, mask, offset)),
-            Vector::Wides([low, high]) => {
-                let masks = [self.b.ins().swiden_low(mask), self.b.ins().swiden_high(mask)];
-                Vector::Wides([half(self, low, masks[0], offset), half(self, high, masks[1], offset + 16)])
-            }
         }
     }
 
@@ -146,11 +121,6 @@ impl Emitter<'_> {
     /// Four bits of a predicate to lanes.
     pub(super) fn predicate_vector(&mut self, value: Value, quad: usize, chunk: &Chunk) -> Vector {
         let bits = self.predicate(value);
-        Vector::Words(self.lane_mask(bits, quad, chunk))
-    }
-
-    /// Four bits of a warp to lanes that are all ones or zeros.
-    fn lane_mask(&mut self, bits: Clif, quad: usize, chunk: &Chunk) -> Clif {
         let first = self.lane_number(chunk, quad, 0);
         let first = self.b.ins().ireduce(types::I32, first);
         let bits = self.b.ins().ushr(bits, first);
@@ -158,7 +128,7 @@ impl Emitter<'_> {
         let own = [1u32, 2, 4, 8].iter().flat_map(|bit| bit.to_le_bytes()).collect();
         let own = self.vector_constant(Type::I32, own);
         let set = self.b.ins().band(bits, own);
-        self.b.ins().icmp(IntCC::Equal, set, own)
+        Vector::Words(self.b.ins().icmp(IntCC::Equal, set, own))
     }
 
     pub(super) fn load_slot(&mut self, value: Value, ty: Type, quad: usize, chunk: &Chunk) -> Vector {
