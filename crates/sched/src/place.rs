@@ -119,6 +119,15 @@ impl Placer {
 }
 
 impl Policy {
+    /// How much of what is free on the node is of no use, as far as the policy has a notion of it; comparable between nodes.
+    pub(crate) fn waste(&self, node: &Node) -> i64 {
+        match self {
+            Policy::Random { .. } | Policy::BestFit | Policy::Spread => 0,
+            Policy::Fgd(fragmentation) => fragmentation.of(node),
+            Policy::Sluice(leftover) => leftover.of(node),
+        }
+    }
+
     fn score(&self, cluster: &Cluster, node: &Node, request: &Request) -> Result<Choice, Misfit> {
         fit(node, request)?;
         Ok(match self {

@@ -2,9 +2,10 @@
 //!
 //! For each node that could hold the request, the cheapest placements are looked for whose room suffices: one of them, else the
 //! smallest ones together. The cheapest sets are then tried in turn: the request takes the room, and every placement that had
-//! to leave must find another place at once. Nobody is evicted for good. The search is bounded by [`RelocationLimits`].
+//! to leave must find another place at once. Nobody is evicted for good. Where the policy can tell, a relocation that would spoil more
+//! room than the request takes is not made. The search is bounded by [`RelocationLimits`].
 
-use crate::{Cluster, Misfit, Node, NodeId, Placement, Placer, Request, Trial, Unplaced, fit};
+use crate::{Cluster, Misfit, Node, NodeId, Placement, Placer, Policy, Request, Trial, Unplaced, fit};
 
 /// Bounds of one search.
 #[derive(Debug, Clone, Copy)]
@@ -106,6 +107,7 @@ impl<Job: Copy> Candidate<Job> {
         request: &Request,
     ) -> Option<Relocation<Job>> {
         let mut trial = Trial::new(cluster);
+        let mut touched = vec![self.node];
         for (_, from) in &self.leaving {
             trial.release(from).ok()?;
         }
@@ -116,8 +118,16 @@ impl<Job: Copy> Candidate<Job> {
             let to = placer.place(trial.cluster(), &from.request).ok()?;
             trial.allocate(&to).ok()?;
             moves.push(Move { job, from, to });
+            if !touched.contains(&to.node) {
+                touched.push(to.node);
+            }
         }
-        Some(Relocation { placement, moves })
+        let waste = |cluster: &Cluster, policy: &Policy| -> i64 {
+            touched.iter().map(|&node| policy.waste(cluster.node(node))).sum()
+        };
+        let after = waste(trial.cluster(), placer.policy());
+        drop(trial);
+        (after <= waste(cluster, placer.policy())).then_some(Relocation { placement, moves })
     }
 }
 
@@ -130,7 +140,7 @@ fn size(placement: &Placement) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{LabelSet, ModelId, ModelSet, NodeSpec, Policy};
+    use crate::{LabelSet, ModelId, ModelSet, NodeSpec};
 
     const SHARE: Request = Request::cpu(1_000, 1_024).with_gpus(1, 600);
 

@@ -77,7 +77,7 @@ impl Fragmentation {
     }
 
     /// The fragmentation of a node whose GPUs have so much free, times the number of typical requests.
-    fn amount(&self, fitting: &[Fitting], free: &[u16]) -> u64 {
+    fn amount(&self, fitting: &[Fitting], free: &[u16]) -> i64 {
         let mut gpus = [0; GPUS_PER_NODE_MAX];
         let gpus = &mut gpus[..free.len()];
         gpus.copy_from_slice(free);
@@ -92,20 +92,25 @@ impl Fragmentation {
             useful += u64::from(fitting[with_room]) * milli_with_room;
         }
         let total: u64 = free.iter().map(|&milli| u64::from(milli)).sum();
-        self.requests * total - useful
+        (self.requests * total - useful) as i64
+    }
+
+    /// The fragmentation of the node as it is, times the number of typical requests.
+    pub(crate) fn of(&self, node: &Node) -> i64 {
+        let room = Room::of(node);
+        self.amount(self.fitting(room.model, room.cpu_milli), room.gpus())
     }
 
     pub(crate) fn choose(&self, node: &Node, request: &Request) -> Choice {
-        let room = Room::of(node);
-        let before = self.amount(self.fitting(room.model, room.cpu_milli), room.gpus());
-        let fitting = self.fitting(room.model, room.cpu_milli - request.cpu_milli);
+        let before = self.of(node);
+        let fitting = self.fitting(node.spec().model, node.free_cpu_milli() - request.cpu_milli);
         choose_gpus(node, request, |gpus| self.score(before, self.amount(fitting, gpus)))
     }
 
     /// 0 to 100: the sigmoid of the fragmentation taken away, in GPUs.
-    fn score(&self, before: u64, after: u64) -> u32 {
+    fn score(&self, before: i64, after: i64) -> u32 {
         let scale = self.requests.max(1) as f64 * f64::from(WHOLE_GPU_MILLI);
-        let gain = (before as f64 - after as f64) / scale;
+        let gain = (before - after) as f64 / scale;
         (100.0 / (1.0 + (-gain).exp())) as u32
     }
 }

@@ -212,9 +212,8 @@ pub struct Leftover {
 
 impl Leftover {
     pub(crate) fn choose(&self, node: &Node, request: &Request) -> Choice {
-        let room = Room::of(node);
-        let Room { model, cpu_milli, gpu_milli, .. } = room;
-        let before = self.amount(self.shares(model, cpu_milli, gpu_milli), room.gpus());
+        let Room { model, cpu_milli, gpu_milli, .. } = Room::of(node);
+        let before = self.of(node);
         // All ways to place the request leave the node with the same CPU and the same GPU compute in all.
         let left_milli = gpu_milli - request.total_gpu_milli() as u32;
         let shares = self.shares(model, cpu_milli - request.cpu_milli, left_milli);
@@ -222,6 +221,12 @@ impl Leftover {
             let fall = (before - self.amount(shares, gpus)).div_euclid(STEP_MILLI * i64::from(u16::MAX));
             (NEUTRAL_SCORE + fall).max(0) as u32
         })
+    }
+
+    /// The potential of the node as it is.
+    pub(crate) fn of(&self, node: &Node) -> i64 {
+        let room = Room::of(node);
+        self.amount(self.shares(room.model, room.cpu_milli, room.gpu_milli), room.gpus())
     }
 
     /// The shares left over by the room on the GPU, for a node with this much free.
