@@ -26,8 +26,8 @@ pub(crate) fn arrivals(demands_milli: &[u64], capacity_milli: u64, seed: u64) ->
 /// seed.
 pub(crate) fn node_order(nodes: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..nodes).collect();
-    // Another stream than that of the arrivals.
-    Random::new(!seed).shuffle(&mut order);
+    // Another stream than that of the arrivals: "node" in ASCII.
+    Random::new(seed ^ 0x6e6f_6465).shuffle(&mut order);
     order
 }
 

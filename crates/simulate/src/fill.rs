@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use sluice_sched::{Cluster, Placer, Request, Trial};
+use sluice_sched::{Request, TrainingError};
 
 use crate::arrivals::{ARRIVED_PERCENT_MAX, arrivals, node_order};
+use crate::packing::{Packing, Wish};
 use crate::parallel;
-use crate::policy::PolicyName;
+use crate::policy::{PolicyName, Prepared, prepare};
 use crate::site::Site;
 use crate::stranded::Mix;
 use crate::summary::{Spread, mean_and_deviation};
@@ -26,6 +27,8 @@ pub struct FillPlan {
     pub policies: Vec<PolicyName>,
     /// Each gives another order of jobs and nodes, the same for all policies.
     pub seeds: Vec<u64>,
+    /// Whether placed jobs are moved to make room for one that fits nowhere.
+    pub migrate: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -38,6 +41,7 @@ pub struct FillReport {
     /// Jobs that fit no node even of the empty cluster.
     pub impossible_jobs: usize,
     pub seeds: Vec<u64>,
+    pub migrate: bool,
     pub policies: Vec<PolicyFill>,
 }
 
@@ -49,6 +53,8 @@ pub struct PolicyFill {
     pub allocated_percent: BTreeMap<u32, Spread>,
     /// Jobs that found no place, until the demand reached 100 %.
     pub rejected_jobs: Spread,
+    /// Placed jobs that were moved, until the demand reached 100 %.
+    pub moves: Spread,
     /// Free GPU compute that a job drawn from the list could not use where it is, in percent of what is free, when the
     /// demand has reached [`STRANDED_AT_PERCENT`].
     pub stranded_percent: Spread,
@@ -57,32 +63,30 @@ pub struct PolicyFill {
     pub curve: Vec<(f64, f64)>,
 }
 
-/// Runs every policy with every seed.
-pub fn fill(site: &Site, jobs: &Jobs, plan: &FillPlan) -> FillReport {
+/// Runs every policy with every seed, once the policies have learned from the list what they need to know.
+pub fn fill(site: &Site, jobs: &Jobs, plan: &FillPlan) -> Result<FillReport, TrainingError> {
     let wishes: Vec<Wish> = wishes(site, jobs);
     let demands: Vec<u64> = jobs.jobs.iter().map(|job| job.gpu_milli()).collect();
     let orders = parallel::map(&plan.seeds, |&seed| arrivals(&demands, site.capacity_milli(), seed));
+    let requests: Vec<Request> = wishes.iter().map(|wish| wish.request).collect();
+    let prepared = prepare(&plan.policies, site, &requests)?;
     let mut tasks = Vec::new();
-    for &policy in &plan.policies {
+    for policy in &prepared {
         tasks.extend(plan.seeds.iter().zip(&orders).map(move |(&seed, order)| (policy, seed, order)));
     }
-    let runs = parallel::map(&tasks, |&(policy, seed, order)| run(site, &wishes, order, policy, seed));
+    let runs =
+        parallel::map(&tasks, |&(policy, seed, order)| run(site, &wishes, order, policy, seed, plan.migrate));
     let policies = plan.policies.iter().zip(runs.chunks(plan.seeds.len().max(1)));
-    FillReport {
+    Ok(FillReport {
         nodes: site.nodes(),
         gpus: site.gpus(),
         jobs: jobs.jobs.len(),
         demand_percent: demands.iter().sum::<u64>() as f64 * 100.0 / site.capacity_milli() as f64,
         impossible_jobs: site.impossible(jobs).len(),
         seeds: plan.seeds.clone(),
+        migrate: plan.migrate,
         policies: policies.map(|(&policy, runs)| summarise(policy, &plan.seeds, runs)).collect(),
-    }
-}
-
-/// What one job asks for, as often as it has members.
-struct Wish {
-    request: Request,
-    members: u32,
+    })
 }
 
 fn wishes(site: &Site, jobs: &Jobs) -> Vec<Wish> {
@@ -94,43 +98,31 @@ struct Run {
     /// Allocated percent at each whole percent of arrived demand.
     curve: Vec<f64>,
     rejected: u64,
+    moves: u64,
     stranded_percent: f64,
 }
 
-fn run(site: &Site, wishes: &[Wish], order: &[u32], policy: PolicyName, seed: u64) -> Run {
-    let usual: Vec<Request> = wishes.iter().map(|wish| wish.request).collect();
-    let mut cluster = site.cluster(node_order(site.nodes(), seed));
-    let mut placer = Placer::new(policy.policy(&usual, seed));
+fn run(site: &Site, wishes: &[Wish], order: &[u32], policy: &Prepared, seed: u64, migrate: bool) -> Run {
+    let cluster = site.cluster(node_order(site.nodes(), seed));
+    let mut packing = Packing::new(cluster, policy.placer(seed), migrate);
     let capacity = site.capacity_milli() as f64;
     let mut curve = Curve::default();
     let mix = Mix::of(wishes.iter().map(|wish| (&wish.request, wish.members)));
-    let (mut arrived, mut rejected, mut stranded_percent) = (0, 0, None);
+    let (mut arrived, mut rejected, mut moves, mut stranded_percent) = (0, 0, 0, None);
     for wish in order.iter().map(|&index| &wishes[index as usize]) {
         arrived += wish.request.total_gpu_milli() * u64::from(wish.members);
-        let placed = place_together(&mut cluster, &mut placer, wish);
+        let placed = packing.place(wish);
         let arrived_percent = arrived as f64 * 100.0 / capacity;
-        if !placed && arrived_percent <= 100.0 {
-            rejected += 1;
+        if arrived_percent <= 100.0 {
+            rejected += u64::from(!placed);
+            moves = packing.moves();
         }
         if arrived_percent >= STRANDED_AT_PERCENT && stranded_percent.is_none() {
-            stranded_percent = Some(mix.stranded_percent(&cluster));
+            stranded_percent = Some(mix.stranded_percent(packing.cluster()));
         }
-        curve.add(arrived_percent, cluster.usage().gpu_milli_used as f64 * 100.0 / capacity);
+        curve.add(arrived_percent, packing.cluster().usage().gpu_milli_used as f64 * 100.0 / capacity);
     }
-    Run { curve: curve.finish(), rejected, stranded_percent: stranded_percent.unwrap_or_default() }
-}
-
-/// All members of a job, or none.
-fn place_together(cluster: &mut Cluster, placer: &mut Placer, wish: &Wish) -> bool {
-    let mut trial = Trial::new(cluster);
-    for _ in 0..wish.members {
-        let Ok(placement) = placer.place(trial.cluster(), &wish.request) else { return false };
-        if trial.allocate(&placement).is_err() {
-            return false;
-        }
-    }
-    trial.commit();
-    true
+    Run { curve: curve.finish(), rejected, moves, stranded_percent: stranded_percent.unwrap_or_default() }
 }
 
 /// Means of the allocation over all arrivals that round to the same whole percent.
@@ -181,6 +173,7 @@ fn summarise(policy: PolicyName, seeds: &[u64], runs: &[Run]) -> PolicyFill {
         policy,
         allocated_percent: columns.into_iter().collect(),
         rejected_jobs: over_seeds(&|run| run.rejected as f64),
+        moves: over_seeds(&|run| run.moves as f64),
         stranded_percent: over_seeds(&|run| run.stranded_percent),
         curve: curve.collect(),
     }
@@ -193,11 +186,15 @@ mod tests {
 
     /// Two nodes of two GPUs; halves and whole GPUs that fit them exactly.
     fn small(policies: &[PolicyName]) -> FillReport {
+        small_with(policies, false)
+    }
+
+    fn small_with(policies: &[PolicyName], migrate: bool) -> FillReport {
         let nodes = nodes_from_text("name,cpus,memory_gib,gpus,model\na,8,32,2,T4\nb,8,32,2,T4\n").unwrap();
         let jobs =
             jobs_from_text("name,cpus,memory_gib,gpus,share\nx,1,1,1,0.5\ny,1,1,1,0.5\nz,1,1,2,\n").unwrap();
-        let plan = FillPlan { policies: policies.to_vec(), seeds: vec![1, 2, 3, 4, 5, 6, 7, 8] };
-        fill(&Site::new(&nodes).unwrap(), &jobs, &plan)
+        let plan = FillPlan { policies: policies.to_vec(), seeds: vec![1, 2, 3, 4, 5, 6, 7, 8], migrate };
+        fill(&Site::new(&nodes).unwrap(), &jobs, &plan).unwrap()
     }
 
     #[test]
@@ -222,6 +219,17 @@ mod tests {
         let report = small(&[PolicyName::Random, PolicyName::BestFit]);
         let at_100 = |index: usize| report.policies[index].allocated_percent[&100].mean;
         assert!(at_100(1) >= at_100(0), "{report:?}");
+    }
+
+    #[test]
+    fn moving_makes_room_and_is_counted() {
+        let [still, moved] =
+            [false, true].map(|migrate| small_with(&[PolicyName::Random], migrate).policies.remove(0));
+        assert!(still.moves.mean == 0.0 && moved.moves.mean > 0.0, "{moved:?}");
+        assert!(
+            moved.allocated_percent[&130].mean > still.allocated_percent[&130].mean,
+            "{still:?} {moved:?}"
+        );
     }
 
     #[test]

@@ -2,9 +2,12 @@
 
 mod arrivals;
 mod fill;
+mod generate;
+mod packing;
 mod parallel;
 pub mod plot;
 mod policy;
+mod replay;
 mod report;
 mod site;
 mod stranded;
@@ -13,7 +16,11 @@ pub mod trace;
 
 pub use arrivals::ARRIVED_PERCENT_MAX;
 pub use fill::{COLUMNS, FillPlan, FillReport, PolicyFill, STRANDED_AT_PERCENT, fill};
+pub use generate::Synthetic;
 pub use policy::PolicyName;
-pub use report::{Figure, Source, fill_figures, fill_page, write_figures};
+pub use replay::{
+    Eviction, PolicyReplay, QueueReplay, ReplayError, ReplayPlan, ReplayReport, Wait, Waiting, replay,
+};
+pub use report::{Figure, Source, fill_figures, fill_page, replay_figures, replay_page, write_figures};
 pub use site::{Site, SiteError};
 pub use summary::Spread;

@@ -2,6 +2,7 @@
 
 mod fill;
 mod page;
+mod replay;
 
 use std::io;
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::path::Path;
 use crate::plot;
 
 pub use fill::{fill_figures, fill_page};
+pub use replay::{replay_figures, replay_page};
 
 /// What was simulated, as the page calls it.
 #[derive(Clone, Debug)]

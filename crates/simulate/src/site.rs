@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use sluice_sched::{Cluster, DomainId, LabelSet, Misfit, ModelId, ModelSet, NodeSpec, Request, fit};
+use sluice_sched::{
+    Cluster, DomainId, LabelSet, MODELS_MAX, Misfit, ModelId, ModelSet, NodeSpec, Request, fit,
+};
 
 use crate::trace::{InputError, Job, Jobs, Node, Wish};
 
@@ -22,9 +24,6 @@ pub enum SiteError {
     )]
     TooManyModels,
 }
-
-/// What the scheduler's set of models holds.
-const MODELS_MAX: usize = 64;
 
 impl Site {
     pub fn new(nodes: &[Node]) -> Result<Site, SiteError> {
@@ -56,6 +55,10 @@ impl Site {
         }
         let gpus = nodes.iter().map(|node| u32::from(node.gpus)).sum();
         Ok(Site { specs, models, gpus })
+    }
+
+    pub(crate) fn specs(&self) -> &[NodeSpec] {
+        &self.specs
     }
 
     pub fn nodes(&self) -> usize {
@@ -97,25 +100,39 @@ impl Site {
 
     /// The jobs that do not fit while all nodes are empty, each with the complaint about it.
     pub fn impossible(&self, jobs: &Jobs) -> Vec<InputError> {
+        let wishes = self.impossible_wishes(&jobs.jobs).into_iter();
+        wishes.map(|(index, wish, problem)| jobs.complain(&jobs.jobs[index], wish, problem)).collect()
+    }
+
+    /// Takes these jobs off the list.
+    pub fn leave_out_impossible(&self, jobs: &mut Jobs) {
+        let impossible = self.impossible_wishes(&jobs.jobs);
+        for (index, ..) in impossible.into_iter().rev() {
+            jobs.jobs.remove(index);
+        }
+    }
+
+    /// The job's place in the list, what it asks for in vain, and why.
+    fn impossible_wishes(&self, jobs: &[Job]) -> Vec<(usize, Wish, String)> {
         let empty = self.cluster(0..self.nodes());
         let mut answers: HashMap<Request, Option<Misfit>> = HashMap::new();
         let mut rooms: HashMap<Request, u64> = HashMap::new();
-        let mut complaints = Vec::new();
-        for job in &jobs.jobs {
+        let mut found = Vec::new();
+        for (index, job) in jobs.iter().enumerate() {
             let request = self.request(job);
-            let misfit = *answers.entry(request).or_insert_with(|| nearest_misfit(&empty, &request));
-            if let Some(misfit) = misfit {
+            if let Some(misfit) = *answers.entry(request).or_insert_with(|| nearest_misfit(&empty, &request))
+            {
                 let (wish, problem) = self.explain(job, misfit);
-                complaints.push(jobs.complain(job, wish, problem));
+                found.push((index, wish, problem));
             } else if job.members > 1 {
                 let room = *rooms.entry(request).or_insert_with(|| room(&empty, &request));
                 if u64::from(job.members) > room {
                     let problem = format!("{} together; the empty cluster has room for {room}", job.members);
-                    complaints.push(jobs.complain(job, Wish::Members, problem));
+                    found.push((index, Wish::Members, problem));
                 }
             }
         }
-        complaints
+        found
     }
 
     fn explain(&self, job: &Job, misfit: Misfit) -> (Wish, String) {
@@ -230,6 +247,7 @@ mod tests {
             "1,1,1,,81",
             "jobs.csv:2: gpu_memory_gib: asks for 82944 MiB on each GPU; the largest node has 81920",
         );
+        check("4,1,2,A100,", "");
         check(
             "9,1,4,,",
             "jobs.csv:2: cpus: no single node has 9000 thousandths of a CPU and everything else that is asked for",

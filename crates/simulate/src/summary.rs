@@ -1,4 +1,4 @@
-//! Means and deviations.
+//! Means, deviations and percentiles.
 
 use std::collections::BTreeMap;
 
@@ -34,6 +34,19 @@ pub(crate) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, deviation)
 }
 
+/// The value that `percent` of the ascending values do not exceed (nearest rank); 0 for no values.
+pub(crate) fn percentile(ascending: &[f64], percent: f64) -> f64 {
+    let rank = (ascending.len() as f64 * percent / 100.0).ceil() as usize;
+    ascending.get(rank.saturating_sub(1).min(ascending.len().saturating_sub(1))).copied().unwrap_or(0.0)
+}
+
+/// Jain's index of fairness: 1 where all are equal, 1/n where one has everything; 1 for no values.
+pub(crate) fn jain(values: &[f64]) -> f64 {
+    let sum: f64 = values.iter().sum();
+    let squares: f64 = values.iter().map(|value| value * value).sum();
+    if squares == 0.0 { 1.0 } else { sum * sum / (values.len() as f64 * squares) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,5 +57,22 @@ mod tests {
         assert_eq!((spread.mean, spread.sd), (2.0, 2f64.sqrt()));
         assert_eq!(Spread::of([(1, 5.0)]).sd, 0.0);
         assert_eq!(Spread::of([]).mean, 0.0);
+    }
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let values: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(
+            [50.0, 95.0, 99.0, 100.0, 0.0].map(|percent| percentile(&values, percent)),
+            [50.0, 95.0, 99.0, 100.0, 1.0]
+        );
+        assert_eq!(percentile(&[], 50.0), 0.0);
+    }
+
+    #[test]
+    fn jain_is_between_one_and_one_nth() {
+        assert_eq!(jain(&[3.0, 3.0, 3.0]), 1.0);
+        assert!((jain(&[1.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
+        assert_eq!(jain(&[]), 1.0);
     }
 }

@@ -11,7 +11,7 @@ mod tests;
 pub(crate) use jobs::Wish;
 pub use jobs::{Format, Job, Jobs, Timing, Together, read_jobs};
 pub use nodes::{Node, read_nodes};
-pub use queues::{Queue, read_queues};
+pub use queues::{Queues, read_queues};
 pub use table::InputError;
 
 #[cfg(test)]
@@ -25,6 +25,6 @@ pub(crate) fn jobs_from_text(text: &str) -> Result<Jobs, InputError> {
 }
 
 #[cfg(test)]
-pub(crate) fn queues_from_text(text: &str) -> Result<Vec<Queue>, InputError> {
+pub(crate) fn queues_from_text(text: &str) -> Result<Queues, InputError> {
     queues::queues_of(&table::Table::read("queues.csv", text.as_bytes())?)
 }

@@ -1,60 +1,130 @@
 //! `sluice simulate`: reads the lists, lets the simulator run, prints what came of it.
 
 mod arguments;
+mod tables;
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use sluice_simulate::trace::{Format, InputError, Jobs, read_jobs, read_nodes};
+use serde::Serialize;
+use sluice_simulate::trace::{Format, Jobs, Queues, read_jobs, read_nodes, read_queues};
 use sluice_simulate::{
-    COLUMNS, Figure, FillPlan, FillReport, Site, Source, fill, fill_figures, fill_page, write_figures,
+    Eviction, Figure, FillPlan, ReplayPlan, Site, Source, Synthetic, fill, fill_figures, fill_page, replay,
+    replay_figures, replay_page, write_figures,
 };
 
 pub(crate) use arguments::SimulateArgs;
 
 use crate::cli::Output;
-use crate::table::{self, Align};
+use crate::simulate::arguments::EvictionKind;
 
 pub(crate) fn run(arguments: &SimulateArgs) -> Result<ExitCode> {
-    let site =
-        Site::new(&read_nodes(&arguments.nodes)?).with_context(|| arguments.nodes.display().to_string())?;
-    let jobs = read_jobs(&arguments.jobs)?;
-    check_possible(&jobs, &site.impossible(&jobs), arguments.keep_impossible)?;
-
-    let plan = FillPlan { policies: arguments.policies(), seeds: arguments.seeds.0.clone() };
-    let begin = Instant::now();
-    let report = fill(&site, &jobs, &plan);
-    eprintln!("simulated in {:.1} s", begin.elapsed().as_secs_f64());
-
-    match arguments.output {
-        Output::Json => println!("{}", serde_json::to_string_pretty(&report)?),
-        Output::Table => print!("{}", fill_table(&report)),
+    if let Some(folder) = &arguments.generate {
+        return generate(arguments, folder);
     }
-    write_reports(arguments, || fill_page(&report, &source(arguments)), || fill_figures(&report))?;
+    let (Some(nodes), Some(list)) = (&arguments.nodes, &arguments.jobs) else {
+        bail!("--nodes and --jobs are needed");
+    };
+    let site = Site::new(&read_nodes(nodes)?).with_context(|| nodes.display().to_string())?;
+    let mut jobs = read_jobs(list)?;
+    check_possible(arguments, &site, &jobs)?;
+    let source = source(nodes, list);
+    if jobs.timed() && !arguments.fill {
+        site.leave_out_impossible(&mut jobs);
+        run_replay(arguments, &site, &jobs, &source)
+    } else {
+        run_fill(arguments, &site, &jobs, &source)
+    }
+}
+
+fn run_fill(arguments: &SimulateArgs, site: &Site, jobs: &Jobs, source: &Source) -> Result<ExitCode> {
+    if arguments.queues.is_some() {
+        bail!(
+            "--queues is for jobs that come and end: the list needs arrival_s and duration_s, and no --fill"
+        );
+    }
+    let seeds = arguments.seeds.0.clone();
+    let plan = FillPlan { policies: arguments.policies(), seeds, migrate: arguments.migrate };
+    let begin = Instant::now();
+    let report = fill(site, jobs, &plan)?;
+    said_time(begin);
+    print(arguments.output, &report, || tables::fill(&report))?;
+    write_reports(arguments, || fill_page(&report, source), || fill_figures(&report))
+}
+
+fn run_replay(arguments: &SimulateArgs, site: &Site, jobs: &Jobs, source: &Source) -> Result<ExitCode> {
+    let queues = match &arguments.queues {
+        Some(path) => read_queues(path)?,
+        None => Queues::named_by(jobs, site.gpus())?,
+    };
+    queues.check(jobs)?;
+    let plan = ReplayPlan {
+        policies: arguments.policies(),
+        seed: arguments.seeds.0.first().copied().unwrap_or_default(),
+        cycle_ms: u64::try_from(arguments.cycle.duration().as_millis())?.max(1),
+        eviction: match arguments.eviction {
+            EvictionKind::Resume => Eviction::Resume,
+            EvictionKind::Restart => Eviction::Restart,
+        },
+        migrate: arguments.migrate,
+    };
+    let begin = Instant::now();
+    let report = replay(site, jobs, &queues, &plan)?;
+    said_time(begin);
+    print(arguments.output, &report, || tables::replay(&report))?;
+    write_reports(arguments, || replay_page(&report, source), || replay_figures(&report))
+}
+
+fn generate(arguments: &SimulateArgs, folder: &Path) -> Result<ExitCode> {
+    let seed = arguments.seeds.0.first().copied().unwrap_or_default();
+    let synthetic = Synthetic { gpus: arguments.gpus, jobs: arguments.sessions, seed };
+    synthetic.write(folder).with_context(|| format!("cannot write into {}", folder.display()))?;
+    let [nodes, jobs, queues] = ["nodes", "jobs", "queues"].map(|name| folder.join(format!("{name}.csv")));
+    eprintln!("the lists are in {}; simulate them with", folder.display());
+    println!(
+        "sluice simulate --nodes {} --jobs {} --queues {} --html {}",
+        nodes.display(),
+        jobs.display(),
+        queues.display(),
+        folder.join("report.html").display()
+    );
     Ok(ExitCode::SUCCESS)
 }
 
 /// The openb protocol tries every pod of its lists, of which some fit nowhere; anybody else has made a mistake.
-fn check_possible(jobs: &Jobs, impossible: &[InputError], keep: bool) -> Result<()> {
+fn check_possible(arguments: &SimulateArgs, site: &Site, jobs: &Jobs) -> Result<()> {
+    let impossible = site.impossible(jobs);
     let Some(first) = impossible.first() else { return Ok(()) };
     let many = match impossible.len() {
         1 => String::new(),
         count => format!(" (and {} more such jobs)", count - 1),
     };
-    if keep || jobs.format == Format::Openb {
-        eprintln!("sluice: a job that can never run counts as rejected: {first}{many}");
+    if arguments.keep_impossible || jobs.format == Format::Openb {
+        eprintln!("sluice: a job that can never run is never placed: {first}{many}");
         return Ok(());
     }
-    bail!("{first}{many}; correct the list, or say --keep-impossible to count such jobs as rejected")
+    bail!("{first}{many}; correct the list, or say --keep-impossible to go on without such jobs")
+}
+
+fn said_time(begin: Instant) {
+    eprintln!("simulated in {:.1} s", begin.elapsed().as_secs_f64());
+}
+
+fn print(output: Output, report: &impl Serialize, table: impl FnOnce() -> String) -> Result<()> {
+    match output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(report)?),
+        Output::Table => print!("{}", table()),
+    }
+    Ok(())
 }
 
 fn write_reports(
     arguments: &SimulateArgs,
     page: impl FnOnce() -> String,
     figures: impl FnOnce() -> Vec<Figure>,
-) -> Result<()> {
+) -> Result<ExitCode> {
     if let Some(path) = &arguments.html {
         std::fs::write(path, page()).with_context(|| format!("cannot write {}", path.display()))?;
         eprintln!("the report is {}", path.display());
@@ -64,44 +134,12 @@ fn write_reports(
             .with_context(|| format!("cannot write into {}", folder.display()))?;
         eprintln!("the charts are in {}", folder.display());
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
-fn source(arguments: &SimulateArgs) -> Source {
+fn source(nodes: &Path, jobs: &Path) -> Source {
     let file_name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    Source {
-        nodes: file_name(&arguments.nodes),
-        jobs: file_name(&arguments.jobs),
-        command: format!("sluice {}", words.join(" ")),
-    }
-}
-
-fn fill_table(report: &FillReport) -> String {
-    let titles = COLUMNS.map(|column| format!("{column}%"));
-    let mut columns = vec![("POLICY", Align::Left)];
-    columns.extend(titles.iter().map(|title| (title.as_str(), Align::Right)));
-    columns.extend([("REJECTED", Align::Right), ("STRANDED", Align::Right)]);
-    let rows: Vec<Vec<String>> = report
-        .policies
-        .iter()
-        .map(|policy| {
-            let mut row = vec![policy.policy.to_string()];
-            let cells = policy.allocated_percent.values();
-            row.extend(cells.map(|spread| format!("{:.2} ±{:.2}", spread.mean, spread.sd)));
-            row.push(format!("{:.0}", policy.rejected_jobs.mean));
-            row.push(format!("{:.0}%", policy.stranded_percent.mean));
-            row
-        })
-        .collect();
-    format!(
-        "{} nodes, {} GPUs; {} jobs, which ask for {:.1}% of them; {} seeds\n\
-         Allocated GPUs in percent, by demand that has arrived:\n{}",
-        report.nodes,
-        report.gpus,
-        report.jobs,
-        report.demand_percent,
-        report.seeds.len(),
-        table::render(&columns, &rows)
-    )
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    Source { nodes: file_name(nodes), jobs: file_name(jobs), command: format!("sluice {}", words.join(" ")) }
 }

@@ -7,6 +7,7 @@ mod namespaces;
 mod programs;
 mod sequences;
 mod shares;
+mod simulate;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,12 +30,20 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     std::fs::create_dir_all(logs())?;
     programs::run(&wanted, all, tally);
     sequences::run(&wanted, all, tally);
-    for (name, test) in limits::TESTS.iter().chain(bad_input::TESTS).chain(alone::TESTS).chain(shares::TESTS)
+    for (name, test) in limits::TESTS
+        .iter()
+        .chain(bad_input::TESTS)
+        .chain(alone::TESTS)
+        .chain(shares::TESTS)
+        .chain(simulate::TESTS)
     {
         if wanted(name) {
             eprintln!("-- {name}");
             tally.record(name, test());
         }
+    }
+    if wanted("simulate: openb as published") {
+        simulate::openb(tally);
     }
     Ok(())
 }

@@ -41,6 +41,13 @@ impl Axis {
         axis
     }
 
+    /// The same axis for values that are `factor` times as large: its ticks in days, its values in hours.
+    pub fn scaled(mut self, factor: f64) -> Axis {
+        (self.min, self.max) = (self.min * factor, self.max * factor);
+        self.ticks.iter_mut().for_each(|(value, _)| *value *= factor);
+        self
+    }
+
     /// Logarithmic seconds, with times that people say.
     pub fn seconds(label: &str, max_s: f64) -> Axis {
         const SAID: [(f64, &str); 11] = [

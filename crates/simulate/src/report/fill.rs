@@ -140,7 +140,7 @@ fn allocation_at_capacity(report: &FillReport) -> Figure {
 fn allocation_table(page: &mut Page, report: &FillReport) {
     let mut columns = vec!["Policy".to_string()];
     columns.extend(COLUMNS.map(|column| format!("{column} %")));
-    columns.extend(["Rejected".to_string(), "Stranded".to_string()]);
+    columns.extend(["Rejected", "Moved", "Stranded"].map(String::from));
     let rows: Vec<Vec<Cell>> = report
         .policies
         .iter()
@@ -153,11 +153,12 @@ fn allocation_table(page: &mut Page, report: &FillReport) {
                     .map(|spread| Cell::Spread(format!("{:.2}", spread.mean), format!("{:.2}", spread.sd))),
             );
             row.push(Cell::Text(number(policy.rejected_jobs.mean, 0)));
+            row.push(Cell::Text(number(policy.moves.mean, 0)));
             row.push(Cell::Text(format!("{:.0} %", policy.stranded_percent.mean)));
             row
         })
         .collect();
-    let note = "Allocated GPU compute in percent of the cluster, by arrived demand; jobs rejected until demand equals capacity; \
+    let note = "Allocated GPU compute in percent of the cluster, by arrived demand; jobs rejected and moved until demand equals capacity; \
                 the part of the free compute that is stranded at 80 %.";
     page.table("All figures", note, &columns, &rows, best(report));
 }

@@ -141,6 +141,10 @@ impl Jobs {
         self.jobs.iter().any(|job| job.timing.is_some())
     }
 
+    pub(super) fn wrong_queue(&self, job: &Job, problem: String) -> InputError {
+        InputError::Field { file: self.file.clone(), line: job.line, field: "queue".into(), problem }
+    }
+
     /// A complaint about the wish of a job.
     pub(crate) fn complain(&self, job: &Job, wish: Wish, problem: String) -> InputError {
         let field = match (self.format, wish) {

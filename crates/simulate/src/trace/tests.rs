@@ -127,20 +127,22 @@ fn a_wrong_queue_list_says_where() {
     let check =
         |text: &str, expect: &str| assert_eq!(queues(text).unwrap_err().to_string(), expect, "{text}");
     check(
-        &format!("{header}a,b,,,\nb,c,,,\nc,a,,,"),
-        "queues.csv:2: parent: the queues form a cycle: a -> b -> c -> a",
+        &format!("{header}x,a,,,\na,b,,,\nb,a,,,"),
+        "queues.csv:3: parent: \"a\" is part of \"b\" is part of \"a\" is a cycle; one of them must stand below the cluster",
     );
-    check(&format!("{header}a,a,,,"), "queues.csv:2: parent: the queues form a cycle: a -> a");
-    check(&format!("{header}a,x,,,"), "queues.csv:2: parent: there is no queue \"x\"");
+    check(
+        &format!("{header}a,x,,,"),
+        "queues.csv:2: parent: there is no queue \"x\"; name one of the queues, or leave it out",
+    );
+    check(&format!("{header}a,,,,\na,,,,"), "queues.csv:3: name: two queues have this name; rename one");
+    check(
+        &format!("{header}a,,4,,\nb,a,8,,"),
+        "queues.csv:2: deserved_gpus: its children together deserve 8 GPUs, but it deserves 4 GPUs; raise it or lower theirs",
+    );
     check(&format!("{header}a,,8,4,"), "queues.csv:2: limit_gpus: is less than deserved_gpus");
     check(
         &format!("{header}a,,8,,-1"),
         "queues.csv:2: weight: \"-1\" is not a whole number from 0 to 1000000",
-    );
-    // A queue below a cycle is not part of it: the member's own line is named.
-    check(
-        &format!("{header}x,a,,,\na,b,,,\nb,a,,,"),
-        "queues.csv:2: parent: more than 16 levels of queues, or a cycle above \"x\"",
     );
 }
 
@@ -208,26 +210,18 @@ proptest! {
             let _ = queues_of(&table);
         }
     }
+}
 
-    /// Every queue that is accepted reaches a root.
-    #[test]
-    fn accepted_queues_form_trees(parents in prop::collection::vec(0usize..8, 1..8)) {
-        let mut text = String::from("name,parent\n");
-        for (index, parent) in parents.iter().enumerate() {
-            let parent = if *parent == 0 { String::new() } else { format!("q{}", parent - 1) };
-            text.push_str(&format!("q{index},{parent}\n"));
-        }
-        if let Ok(queues) = queues(&text) {
-            for queue in &queues {
-                let mut at = queue;
-                for _ in 0..queues.len() {
-                    match &at.parent {
-                        None => break,
-                        Some(parent) => at = queues.iter().find(|queue| queue.name == *parent).unwrap(),
-                    }
-                }
-                prop_assert!(at.parent.is_none());
-            }
-        }
-    }
+#[test]
+fn jobs_wait_in_queues_that_exist_and_have_none_below_them() {
+    let queues = queues("name,parent\norg,\nteam,org\n").unwrap();
+    let check = |queue: &str, expect: &str| {
+        let jobs = jobs(&format!("name,cpus,memory_gib,gpus,queue\nj,1,1,1,{queue}\n")).unwrap();
+        let message = queues.check(&jobs).err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(message, expect, "{queue}");
+    };
+    check("team", "");
+    check("org", "jobs.csv:2: queue: \"org\" has queues below it; jobs wait in the lowest queues");
+    check("other", "jobs.csv:2: queue: there is no queue \"other\"");
+    check("", "jobs.csv:2: queue: is empty, and there is no queue \"all\" for such jobs");
 }

@@ -3,29 +3,50 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use sluice_simulate::PolicyName;
 
 use crate::cli::Output;
+use crate::quantity::Period;
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SimulateArgs {
     /// The cluster: a CSV list of nodes, in our format or openb's
-    #[arg(long, value_name = "FILE", required = true)]
-    pub(crate) nodes: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "generate")]
+    pub(crate) nodes: Option<PathBuf>,
 
     /// The workload: a CSV list of jobs, in our format or openb's list of pods
-    #[arg(long, value_name = "FILE", visible_alias = "pods", required = true)]
-    pub(crate) jobs: PathBuf,
+    #[arg(long, value_name = "FILE", visible_alias = "pods", required_unless_present = "generate")]
+    pub(crate) jobs: Option<PathBuf>,
 
-    /// Placement policies to compare: random, spread, bestfit, fgd; several with commas, or all
+    /// A CSV list of queues [default: each queue that jobs name deserves an equal part of the GPUs]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) queues: Option<PathBuf>,
+
+    /// Placement policies to compare: random, spread, bestfit, fgd, sluice; several with commas, or all
     #[arg(long = "policy", value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     pub(crate) policies: Vec<Policies>,
 
-    /// Orders of arrival, the same for each policy: 42..51 are ten, 1,5 are two
+    /// Orders of arrival, the same for each policy: 42..51 are ten, 1,5 are two. A replay in time takes the first
     #[arg(long, value_name = "SEEDS", default_value = "42..51")]
     pub(crate) seeds: Seeds,
+
+    /// Fill the cluster up even if jobs have times
+    #[arg(long)]
+    pub(crate) fill: bool,
+
+    /// Move running work where that makes room for more
+    #[arg(long)]
+    pub(crate) migrate: bool,
+
+    /// What evicted jobs do when they run again
+    #[arg(long, value_name = "KIND", default_value = "resume")]
+    pub(crate) eviction: EvictionKind,
+
+    /// The scheduler decides this often, such as 1s or 500ms
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub(crate) cycle: Period,
 
     /// Write a report with charts, one HTML file that needs nothing else
     #[arg(long, value_name = "FILE")]
@@ -35,9 +56,21 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "FOLDER")]
     pub(crate) svg: Option<PathBuf>,
 
-    /// Count jobs that fit no node even of the empty cluster as rejected. Lists of our own format are refused otherwise
+    /// Leave out jobs that do not fit even the empty cluster. Lists of our own format are refused otherwise
     #[arg(long)]
     pub(crate) keep_impossible: bool,
+
+    /// Write a made-up cluster and workload into this folder, and simulate nothing
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["nodes", "jobs", "queues"])]
+    pub(crate) generate: Option<PathBuf>,
+
+    /// GPUs of the made-up cluster
+    #[arg(long, value_name = "GPUS", default_value_t = 18_000, value_parser = clap::value_parser!(u32).range(8..=8_000_000), requires = "generate")]
+    pub(crate) gpus: u32,
+
+    /// Sessions of the made-up workload
+    #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(10..=5_000_000), requires = "generate")]
+    pub(crate) sessions: u32,
 
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
@@ -45,14 +78,28 @@ pub(crate) struct SimulateArgs {
 }
 
 const EXAMPLES: &str = "\
-Jobs come in a random order until 130 % of the GPUs have been asked for, and none ends; reported is how much is allocated
-by then. docs/simulate.md describes the lists and the report.
+Jobs with times are replayed: they come, wait in queues, run, give way and end, as the production scheduler decides. Jobs
+without fill the cluster up: they come in a random order until 130 % of the GPUs have been asked for, and none ends;
+reported is how much is allocated by then. docs/simulate.md describes the lists and the reports.
 
 Examples:
   sluice simulate --nodes nodes.csv --jobs jobs.csv --html report.html
                                                       compare all policies on your cluster
+  sluice simulate --nodes nodes.csv --jobs jobs.csv --queues queues.csv --policy sluice --migrate
+                                                      who waits how long, and what each queue gets
+  sluice simulate --generate big                      made-up lists: 18,000 GPUs, 100,000 sessions
   sluice simulate --nodes openb_node_list_gpu_node.csv --pods openb_pod_list_default.csv \\
-      --policy bestfit,fgd --seeds 42..51 -o json     the published openb experiment, for programs";
+      --policy bestfit,fgd,sluice --seeds 42..51 -o json
+                                                      the published openb experiment, for programs";
+
+/// What becomes of the work that an evicted job has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EvictionKind {
+    /// They go on where they were: suspended, or from a checkpoint
+    Resume,
+    /// They begin again
+    Restart,
+}
 
 /// One policy, or all.
 #[derive(Clone, Debug)]
@@ -167,6 +214,9 @@ mod tests {
         assert_eq!(policies(&["--policy", "fgd,random,fgd"]).unwrap(), two);
         assert_eq!(policies(&["--policy", "fgd", "--policy", "random"]).unwrap(), two);
         let error = policies(&["--policy", "best"]).unwrap_err().to_string();
-        assert!(error.contains("no policy \"best\"; there are random, spread, bestfit, fgd"), "{error}");
+        assert!(
+            error.contains("no policy \"best\"; there are random, spread, bestfit, fgd, sluice"),
+            "{error}"
+        );
     }
 }
