@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 const GO: u32 = 0;
 const PAUSE: u32 = 1;
@@ -29,6 +30,12 @@ struct State {
     paused: bool,
     cancelled: bool,
     words: Vec<Weak<AtomicU32>>,
+    /// Threads of launches that wait for the end of a pause.
+    asleep: u32,
+    /// When the last pause ended, and how many threads have not noticed since.
+    resumed: Option<(Instant, u32)>,
+    /// Time that threads were late, added up over them.
+    late: Duration,
 }
 
 impl Control {
@@ -41,15 +48,27 @@ impl Control {
     pub fn pause(&self) {
         let mut state = self.lock();
         state.paused = true;
+        if let Some((at, missing)) = state.resumed.take() {
+            state.late += at.elapsed() * missing;
+        }
         state.each_word(|word| _ = word.fetch_or(PAUSE, Ordering::Relaxed));
     }
 
     /// Lets paused device code go on.
     pub fn resume(&self) {
         let mut state = self.lock();
+        if state.paused {
+            state.resumed = Some((Instant::now(), state.asleep));
+        }
         state.paused = false;
         state.each_word(|word| _ = word.fetch_and(!PAUSE, Ordering::Relaxed));
         self.0.resumed.notify_all();
+    }
+
+    /// How much time threads have lost so far between the end of a pause and their waking up, added up over all threads:
+    /// a busy machine takes its time.
+    pub fn late(&self) -> Duration {
+        self.lock().late
     }
 
     /// Waits while paused.
@@ -84,6 +103,17 @@ impl Control {
 }
 
 impl State {
+    /// A thread has woken up.
+    fn woken(&mut self) {
+        self.asleep -= 1;
+        if let Some((at, missing)) = &mut self.resumed
+            && *missing > 0
+        {
+            *missing -= 1;
+            self.late += at.elapsed();
+        }
+    }
+
     fn each_word(&mut self, change: impl Fn(&AtomicU32)) {
         self.words.retain(|word| match word.upgrade() {
             Some(word) => {
@@ -126,7 +156,11 @@ impl LaunchControl {
             match self.word.load(Ordering::Relaxed) {
                 flags if flags & CANCEL != 0 => return false,
                 GO => return true,
-                _ => state = self.control.0.resumed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                _ => {
+                    state.asleep += 1;
+                    state = self.control.0.resumed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state.woken();
+                }
             }
         }
     }
@@ -136,5 +170,31 @@ impl LaunchControl {
         if let Some(output) = &self.output {
             output(bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_between_the_end_of_a_pause_and_waking_up_is_counted() {
+        let control = Control::new();
+        let launch = control.launch(None);
+        control.resume();
+        assert_eq!(control.late(), Duration::ZERO, "nobody slept");
+        control.pause();
+        let sleeper = std::thread::spawn(move || launch.at_safepoint());
+        while control.lock().asleep == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(control.late(), Duration::ZERO, "a pause is nobody's delay");
+        control.resume();
+        assert!(sleeper.join().unwrap());
+        let late = control.late();
+        assert!(late > Duration::ZERO);
+        control.pause();
+        control.resume();
+        assert_eq!(control.late(), late);
     }
 }

@@ -27,6 +27,11 @@ pub fn control(ordinal: usize) -> Option<&'static Control> {
     Some(&driver().ok()?.devices.get(ordinal)?.control)
 }
 
+/// Threads that run the blocks of a device; `None` before `cuInit`.
+pub fn threads() -> Option<usize> {
+    Some(driver().ok()?.threads)
+}
+
 /// Says where device-side `printf` goes; standard output unless set.
 pub fn set_output(output: Output) {
     *OUTPUT.lock().unwrap_or_else(PoisonError::into_inner) = Some(output);

@@ -53,7 +53,7 @@ use sluice_cuda::DriverTable;
 
 pub use context::{on_context_destroyed, primary_context};
 pub use device::{Config, SoftDevice, configure};
-pub use execution::{Usage, cancel_running, control, longest_running, set_output, usage};
+pub use execution::{Usage, cancel_running, control, longest_running, set_output, threads, usage};
 pub use sluice_jit::{Control, Output};
 
 /// What `cuDriverGetVersion` answers: 1000 * major + 10 * minor.

@@ -30,6 +30,10 @@ pub trait Brake: Send + Sync {
     fn pause(&self);
     /// Lets it go on.
     fn resume(&self);
+    /// Time of turns so far in which the GPU did not run, though it was let go: that much of the whole GPU.
+    fn late(&self) -> Duration {
+        Duration::ZERO
+    }
     /// Returns when everything submitted before the call has finished; after an error at once.
     fn drain(&self);
 }
@@ -60,7 +64,8 @@ struct State {
     inside: u32,
     submitted: u64,
     drained: u64,
-    charged_since: Option<Instant>,
+    /// Since when time is charged, and [`Brake::late`] then.
+    charged_since: Option<(Instant, Duration)>,
     /// GPU time of this turn so far.
     used_ns: u64,
 }
@@ -127,7 +132,7 @@ impl Gate {
             }
         }
         if state.turn == Turn::Held {
-            state.charged_since.get_or_insert_with(Instant::now);
+            state.charged_since.get_or_insert_with(|| (Instant::now(), self.brake.late()));
         }
         drop(state);
         Submission { gate: self, finished: false }
@@ -139,7 +144,7 @@ impl Gate {
         state.turn = Turn::Held;
         (state.recalled, state.pressed, state.used_ns) = (false, false, 0);
         if !state.idle() {
-            state.charged_since = Some(Instant::now());
+            state.charged_since = Some((Instant::now(), self.brake.late()));
         }
         self.brake.resume();
         self.changed.notify_all();
@@ -209,7 +214,7 @@ impl Gate {
         let mut state = self.lock();
         if state.charged_since.is_some() {
             self.stop_charging(&mut state);
-            state.charged_since = Some(Instant::now());
+            state.charged_since = Some((Instant::now(), self.brake.late()));
         }
     }
 
@@ -237,8 +242,9 @@ impl Gate {
     }
 
     fn stop_charging(&self, state: &mut State) {
-        if let Some(since) = state.charged_since.take() {
-            let ns = since.elapsed().as_nanos() as u64;
+        if let Some((since, late)) = state.charged_since.take() {
+            let lost = self.brake.late().saturating_sub(late);
+            let ns = since.elapsed().saturating_sub(lost).as_nanos() as u64;
             state.used_ns += ns;
             if let Some(counter) = self.counters.gpu_ns.get(self.gpu as usize) {
                 counter.fetch_add(ns, Relaxed);

@@ -1,5 +1,7 @@
 //! The software GPU that is linked into the worker: its cards, its brake, its watchdog.
 
+use std::time::Duration;
+
 use sluice_cuda::{CUcontext, DriverTable};
 use sluice_softgpu::{Config, Control, SoftDevice};
 
@@ -17,13 +19,15 @@ pub(crate) fn table(memory: &[u64]) -> DriverTable {
 pub(crate) struct SafepointBrake {
     drain: Drain,
     control: &'static Control,
+    threads: u32,
 }
 
 impl SafepointBrake {
     /// `None` where there is no such card.
     pub(crate) fn new(table: DriverTable, context: CUcontext, ordinal: usize) -> Option<SafepointBrake> {
         let control = sluice_softgpu::control(ordinal)?;
-        Some(SafepointBrake { drain: Drain::new(table, context), control })
+        let threads = u32::try_from(sluice_softgpu::threads()?).ok()?;
+        Some(SafepointBrake { drain: Drain::new(table, context), control, threads: threads.max(1) })
     }
 }
 
@@ -38,6 +42,10 @@ impl Brake for SafepointBrake {
 
     fn resume(&self) {
         self.control.resume();
+    }
+
+    fn late(&self) -> Duration {
+        self.control.late() / self.threads
     }
 
     fn drain(&self) {
