@@ -1,10 +1,13 @@
-//! Any bytes as an image: recognised, cut down, decompressed.
+//! Any bytes as an image: recognised, cut down, decompressed, its machine code looked through.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use sluice_image::cubin::Cubin;
 use sluice_image::{ComputeCapability, Image};
 
 fuzz_target!(|bytes: &[u8]| {
+    // Whether or not it is one.
+    let _ = Cubin::parse(bytes);
     let Ok(image) = Image::parse(bytes) else { return };
     let device = ComputeCapability::SOFTWARE_GPU;
     let text = image.ptx(device);

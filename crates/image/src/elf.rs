@@ -1,4 +1,4 @@
-//! Sizes of ELF files, which is all that has to be known of machine code.
+//! ELF files: their size, which is all that a client has to know of machine code, and their sections and symbols.
 
 use crate::ImageError;
 
@@ -64,6 +64,107 @@ pub fn size(bytes: &[u8]) -> Result<u64, ImageError> {
     let start = usize::try_from(offset).map_err(|_| truncated.clone())?;
     let headers = bytes.get(start..).and_then(|rest| rest.get(..length as usize)).ok_or(truncated)?;
     tables.file_bytes(headers)
+}
+
+/// A symbol that is a variable, or a function (ELF-64 Object File Format, Symbol Table).
+pub(crate) const STT_OBJECT: u8 = 1;
+pub(crate) const STT_FUNC: u8 = 2;
+/// Types of sections (ELF-64 Object File Format, Sections).
+const SHT_SYMTAB: u32 = 2;
+const SHT_RELA: u32 = 4;
+const SHT_NOBITS: u32 = 8;
+
+/// A whole file, borrowed.
+pub(crate) struct File<'a> {
+    pub(crate) sections: Vec<Section<'a>>,
+    pub(crate) symbols: Vec<Symbol<'a>>,
+}
+
+pub(crate) struct Section<'a> {
+    pub(crate) name: &'a str,
+    kind: u32,
+    /// In memory.
+    pub(crate) size: u64,
+    /// In the file; nothing where there is only a size.
+    pub(crate) data: &'a [u8],
+}
+
+pub(crate) struct Symbol<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) kind: u8,
+    pub(crate) other: u8,
+    pub(crate) section: u16,
+    /// Offset in the section.
+    pub(crate) value: u64,
+    pub(crate) size: u64,
+}
+
+pub(crate) struct Relocation {
+    pub(crate) offset: u64,
+    pub(crate) kind: u32,
+    /// Number of the symbol.
+    pub(crate) symbol: u32,
+    pub(crate) addend: i64,
+}
+
+impl<'a> File<'a> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<File<'a>, ImageError> {
+        let (start, length, stride) = Tables::read(bytes)?.sections;
+        let headers = slice(bytes, start, length).ok_or(ImageError::Truncated("ELF section headers"))?;
+        let headers: Vec<&[u8]> = headers.chunks_exact(stride.max(64) as usize).collect();
+        let data = |header: &[u8]| match u32_at(header, 4) {
+            SHT_NOBITS => Some(&[][..]),
+            _ => slice(bytes, u64_at(header, 0x18), u64_at(header, 0x20)),
+        };
+        let truncated = || ImageError::Truncated("ELF section");
+        let names = usize::from(u16_at(bytes, 0x3e));
+        let names = headers.get(names).and_then(|header| data(header)).unwrap_or_default();
+        let mut file = File { sections: Vec::new(), symbols: Vec::new() };
+        for header in &headers {
+            let (kind, data) = (u32_at(header, 4), data(header).ok_or_else(truncated)?);
+            let name = text(names, u32_at(header, 0))?;
+            file.sections.push(Section { name, kind, size: u64_at(header, 0x20), data });
+        }
+        let tables = headers.iter().zip(&file.sections).filter(|(_, section)| section.kind == SHT_SYMTAB);
+        for (header, table) in tables {
+            let strings = file.sections.get(u32_at(header, 0x28) as usize);
+            let strings = strings.ok_or(ImageError::Invalid("ELF symbol table"))?.data;
+            for symbol in table.data.chunks_exact(24) {
+                file.symbols.push(Symbol {
+                    name: text(strings, u32_at(symbol, 0))?,
+                    kind: symbol[4] & 15,
+                    other: symbol[5],
+                    section: u16_at(symbol, 6),
+                    value: u64_at(symbol, 8),
+                    size: u64_at(symbol, 16),
+                });
+            }
+        }
+        Ok(file)
+    }
+}
+
+/// The relocations of a section that holds some.
+pub(crate) fn relocations(section: &Section<'_>) -> impl Iterator<Item = Relocation> {
+    let with_addend = section.kind == SHT_RELA;
+    section.data.chunks_exact(if with_addend { 24 } else { 16 }).map(move |entry| Relocation {
+        offset: u64_at(entry, 0),
+        kind: u32_at(entry, 8),
+        symbol: u32_at(entry, 12),
+        addend: if with_addend { u64_at(entry, 16) as i64 } else { 0 },
+    })
+}
+
+fn slice(bytes: &[u8], offset: u64, length: u64) -> Option<&[u8]> {
+    let start = usize::try_from(offset).ok()?;
+    bytes.get(start..start.checked_add(usize::try_from(length).ok()?)?)
+}
+
+/// The string at an offset of a string table.
+fn text(strings: &[u8], at: u32) -> Result<&str, ImageError> {
+    let rest = strings.get(at as usize..).unwrap_or_default();
+    let end = rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len());
+    std::str::from_utf8(&rest[..end]).map_err(|_| ImageError::Invalid("ELF name"))
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {

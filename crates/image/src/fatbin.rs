@@ -91,6 +91,17 @@ pub enum Variant {
 }
 
 impl Architecture {
+    /// Whether machine code for this architecture runs on a device: on its own, and on later ones of the same major
+    /// number unless it is for that one only.
+    pub fn runs_machine_code_on(self, device: ComputeCapability) -> bool {
+        match self.variant {
+            Variant::Specific => self.capability == device,
+            Variant::Family | Variant::Portable => {
+                self.capability.major == device.major && self.capability <= device
+            }
+        }
+    }
+
     /// Whether PTX for this architecture can be compiled for a device.
     pub fn runs_ptx_on(self, device: ComputeCapability) -> bool {
         match self.variant {
@@ -136,6 +147,14 @@ impl<'a> FatBinary<'a> {
             .filter(|entry| entry.kind == EntryKind::Ptx && entry.architecture.runs_ptx_on(device))
             .max_by_key(|entry| (entry.architecture.capability, entry.architecture.variant))
             .ok_or_else(|| ImageError::NoEligiblePtx { capability: device, available: self.summary() })
+    }
+
+    /// The machine code that CUDA would run on a device, if there is any: the one for the highest architecture.
+    pub fn choose_machine_code(&self, device: ComputeCapability) -> Option<&Entry<'a>> {
+        self.entries
+            .iter()
+            .filter(|entry| entry.kind == EntryKind::Elf && entry.architecture.runs_machine_code_on(device))
+            .max_by_key(|entry| entry.architecture.capability)
     }
 
     /// A container with the entry of [`FatBinary::choose_ptx`] alone, as it is stored.

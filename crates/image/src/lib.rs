@@ -8,6 +8,7 @@
 //! There is no public specification of the container. What is here was found out by looking at what `nvcc`
 //! and `fatbinary` write for known options; each fact stands at its constant in [`fatbin`].
 
+pub mod cubin;
 #[cfg(feature = "decompress")]
 mod decompress;
 pub mod elf;

@@ -72,6 +72,8 @@ pub enum GpuSelection {
     /// Software GPUs that compute on this machine's CPUs; without `memory` (bytes each) they share half of the
     /// machine's.
     Software { count: u32, memory: Option<u64> },
+    /// Cards that record what they are asked and compute nothing: `model` is h200, a100 or rtx5090.
+    Recording { model: String, count: u32 },
     /// The devices of any other CUDA driver: an absolute path of a `libcuda.so.1`.
     Library(PathBuf),
 }

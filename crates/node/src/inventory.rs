@@ -54,6 +54,11 @@ pub(crate) fn take_inventory(
 ) -> Result<Inventory, InventoryError> {
     match selection {
         GpuSelection::Software { count, memory } => software(*count, *memory, worker),
+        GpuSelection::Recording { model, count } => {
+            let driver = Driver::Recording { model: model.clone(), count: *count };
+            ask(driver, worker)
+                .map_err(|why| InventoryError::Driver { driver: "the recording driver".into(), why })
+        }
         GpuSelection::Nvidia => nvidia(worker),
         GpuSelection::Auto => nvidia(worker).or_else(|_| software(1, None, worker)),
         GpuSelection::Library(path) => {

@@ -83,7 +83,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) node: Option<String>,
 
-    /// GPUs of the private node: auto, nvidia, or software[:COUNT[,MEMORY]]
+    /// GPUs of the private node: auto, nvidia, software[:COUNT[,MEMORY]], or recording[:MODEL[,COUNT]]
     #[arg(long, value_name = "GPUS", conflicts_with = "node")]
     pub(crate) gpus: Option<GpuChoice>,
 
@@ -103,7 +103,7 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN)]
     pub(crate) listen: String,
 
-    /// auto (NVIDIA GPUs, else one software GPU), nvidia, or software[:COUNT[,MEMORY]]
+    /// auto (NVIDIA GPUs, else one software GPU), nvidia, software[:COUNT[,MEMORY]], or recording[:MODEL[,COUNT]]
     #[arg(long, value_name = "GPUS", default_value = "auto")]
     pub(crate) gpus: GpuChoice,
 }
@@ -166,6 +166,11 @@ pub(crate) enum GpuChoice {
         count: u32,
         memory: Option<Memory>,
     },
+    /// Cards of this model that record what they are asked and compute nothing.
+    Recording {
+        model: String,
+        count: u32,
+    },
     /// The devices of any other CUDA driver, by the absolute path of its library.
     Library(PathBuf),
 }
@@ -192,15 +197,30 @@ impl std::str::FromStr for GpuChoice {
                     _ => Err(format!("the number of software GPUs is 1 to {GPUS_MAX}, not {count:?}")),
                 }
             }
+            ("recording", None) => Ok(GpuChoice::Recording { model: RECORDED[0].into(), count: 1 }),
+            ("recording", Some(detail)) => {
+                let (model, count) = detail.split_once(',').unwrap_or((detail, "1"));
+                if !RECORDED.contains(&model) {
+                    return Err(format!("the recorded GPUs are {}, not {model:?}", RECORDED.join(", ")));
+                }
+                match count.parse() {
+                    Ok(count @ 1..=GPUS_MAX) => Ok(GpuChoice::Recording { model: model.into(), count }),
+                    _ => Err(format!("the number of recorded GPUs is 1 to {GPUS_MAX}, not {count:?}")),
+                }
+            }
             ("library", Some(path)) if path.starts_with('/') => Ok(GpuChoice::Library(path.into())),
             ("library", _) => Err("library: needs the absolute path of a CUDA driver after it".into()),
             _ => Err(
-                "expected auto, nvidia, library:/PATH, or software[:COUNT[,MEMORY]], such as software:2,4GiB"
+                "expected auto, nvidia, software[:COUNT[,MEMORY]] such as software:2,4GiB, recording[:MODEL[,COUNT]] \
+                 such as recording:h200,2, or library:/PATH"
                     .into(),
             ),
         }
     }
 }
+
+/// The cards that the recording driver models.
+const RECORDED: [&str; 3] = ["h200", "a100", "rtx5090"];
 
 /// More than any server holds; a bound against slips of the keyboard.
 const GPUS_MAX: u32 = 64;
@@ -232,6 +252,12 @@ mod tests {
         check("software:2,4GiB", software(2, Some(4096)));
         check("software:0", Err("1 to 64"));
         check("software:2,lots", Err("lots"));
+        let recording = |model: &str, count| Ok(GpuChoice::Recording { model: model.into(), count });
+        check("recording", recording("h200", 1));
+        check("recording:a100", recording("a100", 1));
+        check("recording:rtx5090,2", recording("rtx5090", 2));
+        check("recording:h100", Err("h200, a100, rtx5090"));
+        check("recording:h200,0", Err("1 to 64"));
         check("library:/opt/x.so", Ok(GpuChoice::Library("/opt/x.so".into())));
         check("library:x.so", Err("absolute"));
         check("amd", Err("expected auto"));

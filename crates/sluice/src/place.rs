@@ -88,6 +88,9 @@ fn selection(gpus: &GpuChoice) -> GpuSelection {
         GpuChoice::Auto => GpuSelection::Auto,
         GpuChoice::Nvidia => GpuSelection::Nvidia,
         GpuChoice::Library(path) => GpuSelection::Library(path.clone()),
+        GpuChoice::Recording { model, count } => {
+            GpuSelection::Recording { model: model.clone(), count: *count }
+        }
         GpuChoice::Software { count, memory } => {
             GpuSelection::Software { count: *count, memory: memory.map(|memory| memory.bytes()) }
         }

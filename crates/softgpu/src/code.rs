@@ -1,25 +1,74 @@
-//! The PTX of one image, and its entries compiled on first use.
+//! The software GPU's own machine: the PTX of an image, and its entries compiled on first use.
 //!
-//! Code belongs to no context: modules of several contexts, and libraries, share it. Loading indexes the text only;
-//! real images hold hundreds of entries of which a program uses a few.
+//! Loading indexes the text only; real images hold hundreds of entries of which a program uses a few.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use sluice_image::Image;
 use sluice_ir::lower::{Global, lower_kernel, module_globals};
 use sluice_ir::passes;
 use sluice_jit::CompiledKernel;
 use sluice_ptx::ModuleIndex;
-use sluice_ptx::ast::Variable;
+use sluice_ptx::ast::{self, Variable};
 
 use crate::execution;
+use crate::launch::PARAMS_MAX;
+use crate::link;
+use crate::load::status_of;
+use crate::machine::{Code, Kernel, Limits, Machine, Signature};
 use crate::status::{Result, Status};
 
 /// Texts up to this size are parsed whole on load, so that a mistake shows there, as with the hardware driver. In
 /// larger ones a mistake in a body shows when its entry is used.
 const PARSED_WHOLE_MAX: usize = 256 << 10;
 
-pub(crate) struct Code {
+/// Compiles PTX for the CPU.
+pub(crate) struct Compiling;
+
+impl Machine for Compiling {
+    fn load(
+        &self,
+        images: &[&[u8]],
+        device: &Limits,
+    ) -> std::result::Result<Arc<dyn Code>, (Status, String)> {
+        let texts: Vec<_> =
+            images.iter().map(|image| ptx(image, device)).collect::<std::result::Result<_, _>>()?;
+        let linked;
+        let text = match texts.as_slice() {
+            [one] => one.as_ref(),
+            [] => return Err((Status::INVALID_IMAGE, "no image".to_owned())),
+            several => {
+                linked = link::link(several.iter().map(AsRef::as_ref));
+                &linked
+            }
+        };
+        match PtxCode::new(text) {
+            Ok(code) => Ok(Arc::new(code)),
+            Err(message) => Err((Status::INVALID_PTX, message)),
+        }
+    }
+
+    /// A thread of the executor runs several blocks in turns, each with memory of its own, so more of them are allowed
+    /// than occupancy says run at once: programs made for a large device need not fit a small machine.
+    fn turns(&self) -> u32 {
+        32
+    }
+
+    fn way_out(&self) -> &'static str {
+        "a module has no PTX that a software GPU can run. Build it with PTX for compute capability 12.0 or lower, or \
+         tell the program to hand PTX over (CuPy: CUPY_COMPILE_WITH_PTX=1)"
+    }
+}
+
+/// The PTX of one image that the device would compile.
+fn ptx<'a>(image: &'a [u8], device: &Limits) -> std::result::Result<Cow<'a, [u8]>, (Status, String)> {
+    let parsed = Image::parse(image).and_then(|image| image.ptx(device.capability));
+    parsed.map_err(|error| (status_of(&error), error.to_string()))
+}
+
+struct PtxCode {
     index: ModuleIndex,
     entries: Mutex<HashMap<String, Arc<Slot>>>,
 }
@@ -34,9 +83,9 @@ pub(crate) struct Entry {
     pub(crate) globals: Vec<Global>,
 }
 
-impl Code {
+impl PtxCode {
     /// Indexes a PTX text. The error is a message for the JIT error log.
-    pub(crate) fn new(text: &[u8]) -> std::result::Result<Arc<Self>, String> {
+    fn new(text: &[u8]) -> std::result::Result<Self, String> {
         if text.len() <= PARSED_WHOLE_MAX {
             sluice_ptx::parse(text).map_err(|error| error.to_string())?;
         }
@@ -44,39 +93,12 @@ impl Code {
         if index.address_size() != 64 {
             return Err(format!("{}-bit addresses: only 64-bit PTX runs", index.address_size()));
         }
-        Ok(Arc::new(Self { index, entries: Mutex::default() }))
+        Ok(Self { index, entries: Mutex::default() })
     }
 
-    /// The entry's signature; device functions are not entries.
-    pub(crate) fn signature(&self, name: &str) -> Result<&sluice_ptx::ast::Function> {
+    /// The entry as it is declared; device functions are not entries.
+    fn declaration(&self, name: &str) -> Result<&ast::Function> {
         self.index.function(name).filter(|function| function.is_entry).ok_or(Status::NOT_FOUND)
-    }
-
-    /// Names of all entries, in the order of the text.
-    pub(crate) fn entry_names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = Vec::new();
-        for function in self.index.functions().iter().filter(|function| function.is_entry) {
-            if !names.contains(&&*function.name) {
-                names.push(&function.name);
-            }
-        }
-        names
-    }
-
-    /// Version of the virtual architecture that the text is for: 90 for `sm_90a`.
-    pub(crate) fn ptx_version(&self) -> i32 {
-        let target = self.index.target().first().map_or("", |target| &**target);
-        let digits: String = target.chars().filter(char::is_ascii_digit).collect();
-        digits.parse().unwrap_or(0)
-    }
-
-    /// Compiles an entry, or returns it compiled. Others who ask for the same one wait.
-    pub(crate) fn entry(&self, name: &str) -> Result<Arc<Entry>> {
-        let place = {
-            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(entries.entry(name.to_owned()).or_default())
-        };
-        place.get_or_init(|| self.compile(name)).clone()
     }
 
     fn compile(&self, name: &str) -> Result<Arc<Entry>> {
@@ -96,20 +118,90 @@ impl Code {
         })?;
         Ok(Arc::new(Entry { kernel: Arc::new(compiled), globals: module_globals(&module) }))
     }
+}
 
-    /// Whether the name is a device function's or an entry's.
-    pub(crate) fn is_function(&self, name: &str) -> bool {
+impl Code for PtxCode {
+    fn entry_names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for function in self.index.functions().iter().filter(|function| function.is_entry) {
+            if !names.contains(&&*function.name) {
+                names.push(&function.name);
+            }
+        }
+        names
+    }
+
+    fn signature(&self, name: &str) -> Result<Signature> {
+        Signature::of_ptx(self.declaration(name)?)
+    }
+
+    /// Others who ask for the same one wait.
+    fn kernel(&self, name: &str) -> Result<Arc<dyn Kernel>> {
+        let place = {
+            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(entries.entry(name.to_owned()).or_default())
+        };
+        match place.get_or_init(|| self.compile(name)) {
+            Ok(entry) => Ok(Arc::clone(entry) as Arc<dyn Kernel>),
+            Err(status) => Err(*status),
+        }
+    }
+
+    fn global(&self, name: &str) -> Result<Global> {
+        ptx_global(&self.index, name)
+    }
+
+    fn is_function(&self, name: &str) -> bool {
         self.index.function(name).is_some()
     }
 
-    /// The module variable of this name, with its first contents.
-    pub(crate) fn global(&self, name: &str) -> Result<Global> {
-        let variable: Variable =
-            self.index.parse_variable(name).ok_or(Status::NOT_FOUND)?.map_err(|error| {
-                eprintln!("sluice: variable {name}: {error}");
-                Status::INVALID_PTX
-            })?;
-        let module = sluice_ptx::ast::Module { variables: vec![variable], ..Default::default() };
-        module_globals(&module).pop().ok_or(Status::NOT_FOUND)
+    fn ptx_version(&self) -> i32 {
+        ptx_version(&self.index)
     }
+}
+
+impl Signature {
+    /// As an entry is declared.
+    pub fn of_ptx(function: &ast::Function) -> Result<Signature> {
+        let directives = &function.directives;
+        Ok(Signature {
+            params: params(function)?,
+            threads_max: threads_max(function),
+            required_threads: directives.required_threads,
+            explicit_cluster: directives.explicit_cluster,
+            required_cluster: directives.required_cluster,
+        })
+    }
+}
+
+/// The module variable of this name, with its first contents.
+pub fn ptx_global(index: &ModuleIndex, name: &str) -> Result<Global> {
+    let variable: Variable = index.parse_variable(name).ok_or(Status::NOT_FOUND)?.map_err(|error| {
+        eprintln!("sluice: variable {name}: {error}");
+        Status::INVALID_PTX
+    })?;
+    let module = ast::Module { variables: vec![variable], ..Default::default() };
+    module_globals(&module).pop().ok_or(Status::NOT_FOUND)
+}
+
+/// Version of the virtual architecture that a text is for: 90 for `sm_90a`.
+pub fn ptx_version(index: &ModuleIndex) -> i32 {
+    let target = index.target().first().map_or("", |target| &**target);
+    let digits: String = target.chars().filter(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or(0)
+}
+
+/// Threads that a block of this entry may have (`.maxntid`, `.reqntid`), at most 1024.
+fn threads_max(function: &ast::Function) -> u32 {
+    let directives = &function.directives;
+    let limit = directives.required_threads.or(directives.max_threads);
+    limit
+        .map_or(1024, |limit| limit.iter().fold(1u32, |product, &n| product.saturating_mul(n)).clamp(1, 1024))
+}
+
+/// Offset and size in bytes of each parameter of an entry.
+fn params(function: &ast::Function) -> Result<Vec<(u64, u64)>> {
+    let slots: Vec<(u64, u64)> = function.params.iter().map(|param| (param.offset, param.size)).collect();
+    let fit = |&(offset, size): &(u64, u64)| offset.checked_add(size).is_some_and(|end| end <= PARAMS_MAX);
+    if slots.iter().all(fit) { Ok(slots) } else { Err(Status::INVALID_PTX) }
 }

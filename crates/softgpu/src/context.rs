@@ -24,7 +24,7 @@ use crate::table::Table;
 
 pub(crate) static CONTEXTS: Table<Context> = Table::new(1);
 
-pub(crate) struct Context {
+pub struct Context {
     pub(crate) handle: usize,
     /// Unique in the process and never used again (`cuCtxGetId`).
     pub(crate) id: u64,

@@ -1,13 +1,19 @@
 //! The configured devices.
 
+mod software;
+
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use sluice_cuda::{CUdevice, CUuuid};
+use sluice_cuda::{CUdevice, CUdevice_attribute as A, CUuuid};
+use sluice_image::ComputeCapability;
 use sluice_jit::{Control, Executor};
 
+use crate::code::Compiling;
 use crate::context::Primary;
 use crate::heap::Heap;
+use crate::machine::{Limits, Machine};
 use crate::status::{Result, Status};
 
 /// One software device, as the embedding program wants it.
@@ -97,11 +103,24 @@ fn half_of_host_memory() -> u64 {
     (bytes / 2).max(64 << 20)
 }
 
+/// One device of a driver with a [`Machine`] of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// What `cuDeviceGetName` answers.
+    pub name: String,
+    /// Device memory in bytes.
+    pub memory: u64,
+    /// What `cuDeviceGetAttribute` answers; 0 for attributes that are not here.
+    pub attributes: Vec<(A, i32)>,
+}
+
 /// A device that programs can open.
 pub(crate) struct Device {
     pub(crate) ordinal: usize,
     pub(crate) name: String,
     pub(crate) uuid: CUuuid,
+    pub(crate) attributes: BTreeMap<A, i32>,
+    pub(crate) limits: Limits,
     pub(crate) heap: Heap,
     pub(crate) primary: Mutex<Primary>,
     /// Handle of the pool behind `cuMemAllocAsync`, 0 before the first use.
@@ -113,19 +132,49 @@ pub(crate) struct Device {
 
 pub(crate) struct Driver {
     pub(crate) devices: Vec<Device>,
+    pub(crate) machine: &'static dyn Machine,
+    /// CPU threads that run blocks.
     pub(crate) threads: usize,
-    pub(crate) same_process: bool,
+}
+
+/// What [`init`] will build.
+struct Setup {
+    cards: Vec<Card>,
+    machine: &'static dyn Machine,
+    threads: usize,
+}
+
+impl From<Config> for Setup {
+    fn from(config: Config) -> Setup {
+        let threads = config.threads.max(1);
+        let card = |(ordinal, device): (usize, SoftDevice)| Card {
+            name: device.name,
+            memory: device.memory,
+            attributes: software::attributes(ordinal, threads, config.same_process),
+        };
+        let cards = config.devices.into_iter().enumerate().map(card).collect();
+        Setup { cards, machine: &Compiling, threads }
+    }
 }
 
 /// Devices of a process; the threads of the engine are counted in 64 bits.
 const DEVICES_MAX: usize = 64;
 
-static CONFIG: Mutex<Option<Config>> = Mutex::new(None);
+static SETUP: Mutex<Option<Setup>> = Mutex::new(None);
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
 /// Sets what [`init`] will build. Without effect once a program has called `cuInit`.
 pub fn configure(config: Config) {
-    *CONFIG.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
+    set_up(config.into());
+}
+
+/// As [`configure`], for a driver of other devices than the software GPU.
+pub fn configure_cards(cards: Vec<Card>, machine: &'static dyn Machine) {
+    set_up(Setup { cards, machine, threads: 1 });
+}
+
+fn set_up(setup: Setup) {
+    *SETUP.lock().unwrap_or_else(PoisonError::into_inner) = Some(setup);
 }
 
 /// `cuInit`: builds the devices on the first call.
@@ -133,22 +182,11 @@ pub(crate) fn init() -> Result<()> {
     let driver = DRIVER.get_or_init(|| {
         // SAFETY: the handler only stores a flag, which is safe in a child of a process with threads.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-        let config = CONFIG.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
-        let device = |(ordinal, device): (usize, SoftDevice)| Device {
-            ordinal,
-            name: device.name,
-            uuid: uuid(ordinal),
-            heap: Heap::new(device.memory),
-            primary: Mutex::default(),
-            pool: Mutex::default(),
-            control: Control::new(),
-            executor: OnceLock::new(),
-        };
-        Driver {
-            devices: config.devices.into_iter().take(DEVICES_MAX).enumerate().map(device).collect(),
-            threads: config.threads.max(1),
-            same_process: config.same_process,
-        }
+        let setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Setup { cards, machine, threads } = setup.unwrap_or_else(|| Config::default().into());
+        let devices = cards.into_iter().take(DEVICES_MAX).enumerate();
+        let devices = devices.map(|(ordinal, card)| Device::new(ordinal, card)).collect();
+        Driver { devices, machine, threads }
     });
     if FORKED.load(Ordering::Relaxed) {
         return Err(Status::NOT_INITIALIZED);
@@ -176,8 +214,52 @@ pub(crate) fn device(ordinal: CUdevice) -> Result<&'static Device> {
 }
 
 impl Device {
+    fn new(ordinal: usize, card: Card) -> Device {
+        let attributes: BTreeMap<A, i32> = card.attributes.into_iter().collect();
+        Device {
+            ordinal,
+            name: card.name,
+            uuid: uuid(ordinal),
+            limits: limits(&attributes),
+            attributes,
+            heap: Heap::new(card.memory),
+            primary: Mutex::default(),
+            pool: Mutex::default(),
+            control: Control::new(),
+            executor: OnceLock::new(),
+        }
+    }
+
+    /// 0 for what the device does not have.
+    pub(crate) fn attribute(&self, attribute: A) -> i32 {
+        self.attributes.get(&attribute).copied().unwrap_or(0)
+    }
+
     pub(crate) fn lock_primary(&self) -> std::sync::MutexGuard<'_, Primary> {
         self.primary.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What bounds a launch, by the attributes that say so.
+fn limits(attributes: &BTreeMap<A, i32>) -> Limits {
+    /// Blocks of a cluster on every device that has clusters (CUDA C++ Programming Guide, Thread Block Clusters).
+    const CLUSTER_MAX: u32 = 8;
+    let of = |attribute| attributes.get(&attribute).copied().unwrap_or(0);
+    let count = |attribute| of(attribute).unsigned_abs();
+    Limits {
+        capability: ComputeCapability {
+            major: count(A::COMPUTE_CAPABILITY_MAJOR),
+            minor: count(A::COMPUTE_CAPABILITY_MINOR),
+        },
+        multiprocessors: count(A::MULTIPROCESSOR_COUNT),
+        threads: count(A::MAX_THREADS_PER_MULTIPROCESSOR),
+        blocks: count(A::MAX_BLOCKS_PER_MULTIPROCESSOR),
+        registers: count(A::MAX_REGISTERS_PER_MULTIPROCESSOR),
+        shared: count(A::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
+        shared_default: count(A::MAX_SHARED_MEMORY_PER_BLOCK),
+        shared_opt_in: count(A::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        shared_reserved: count(A::RESERVED_SHARED_MEMORY_PER_BLOCK),
+        cluster: if of(A::CLUSTER_LAUNCH) != 0 { CLUSTER_MAX } else { 1 },
     }
 }
 

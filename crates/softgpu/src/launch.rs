@@ -1,18 +1,11 @@
-//! Kernel launches: checks when they are submitted, execution when their turn has come.
+//! Kernel launches: checks when they are submitted; the machine runs them when their turn has come.
 
-use std::cell::RefCell;
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use sluice_jit::{CompiledKernel, FaultKind, LaunchConfig, LaunchError, LaunchMemory};
-
-use crate::address_space::{CHUNK, space};
 use crate::context::Context;
 use crate::device::driver;
-use crate::execution;
 use crate::function::Function;
-use crate::heap::map_hidden_chunks;
+use crate::machine::{Grid, Kernel, Shape};
 use crate::op::Op;
 use crate::status::{Result, Status};
 
@@ -20,29 +13,12 @@ use crate::status::{Result, Status};
 pub(crate) const GRID_MAX: [u32; 3] = [i32::MAX as u32, 65535, 65535];
 /// Threads that a block may have in each direction.
 pub(crate) const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];
-/// Bytes of shared memory per block: without asking, with `MAX_DYNAMIC_SHARED_SIZE_BYTES`, and per multiprocessor.
-pub(crate) const SHARED_DEFAULT: u32 = 48 << 10;
-pub(crate) const SHARED_OPT_IN: u32 = 99 << 10;
-pub(crate) const SHARED_PER_MULTIPROCESSOR: u32 = 100 << 10;
-/// Of those, bytes that each block costs beyond what it asks for.
-pub(crate) const SHARED_RESERVED: u32 = 1 << 10;
-/// Blocks of a cooperative launch for each multiprocessor.
-const COOPERATIVE_BLOCKS_MAX: u32 = 32;
 /// Bytes of parameters a kernel may have (PTX ISA, Kernel Function Parameters).
 pub(crate) const PARAMS_MAX: u64 = 32764;
 
-/// Grid, block and the rest of what a launch says besides its arguments.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) grid: [u32; 3],
-    pub(crate) block: [u32; 3],
-    pub(crate) dynamic_shared: u32,
-    pub(crate) cooperative: bool,
-}
-
 /// A launch that has passed all checks.
 pub(crate) struct Launch {
-    code: Arc<CompiledKernel>,
+    code: Arc<dyn Kernel>,
     /// Keeps the module's variables where they are.
     function: Arc<Function>,
     globals: Arc<[u64]>,
@@ -54,12 +30,13 @@ pub(crate) struct Launch {
 pub(crate) fn prepare(function: &Arc<Function>, shape: Shape, params: Box<[u8]>) -> Result<Op> {
     check_shape(function, shape)?;
     let ready = function.compiled()?;
-    if params.len() != ready.code.param_bytes() as usize {
+    let (resources, limits) = (ready.code.resources(), function.limits());
+    if params.len() != resources.params as usize {
         return Err(Status::INVALID_VALUE);
     }
-    let shared = u64::from(ready.code.static_shared_bytes()) + u64::from(shape.dynamic_shared);
-    let allowed = SHARED_DEFAULT.max(ready.code.static_shared_bytes() + function.dynamic_shared_max());
-    if shared > u64::from(allowed.min(SHARED_OPT_IN)) {
+    let shared = u64::from(resources.shared) + u64::from(shape.dynamic_shared);
+    let allowed = limits.shared_default.max(resources.shared.saturating_add(function.dynamic_shared_max()));
+    if shared > u64::from(allowed.min(limits.shared_opt_in)) {
         return Err(Status::INVALID_VALUE);
     }
     if shape.cooperative {
@@ -80,85 +57,42 @@ fn check_shape(function: &Function, shape: Shape) -> Result<()> {
     if !within(shape.grid, GRID_MAX) || !within(shape.block, BLOCK_MAX) {
         return Err(Status::INVALID_VALUE);
     }
-    if threads > u64::from(function.threads_max()) {
+    if threads > u64::from(function.signature.threads_max) {
         return Err(Status::INVALID_VALUE);
     }
-    match function.required_threads() {
+    check_cluster(function, shape)?;
+    match function.signature.required_threads {
         Some(required) if required != shape.block => Err(Status::INVALID_VALUE),
         _ => Ok(()),
     }
 }
 
-/// All blocks of a cooperative launch are there at the same time, each with memory of its own. A thread of the executor runs
-/// several in turns, so more of them are allowed than occupancy says run at once: programs made for a large device
-/// need not fit a small machine.
+/// A cluster of one block is none. Larger ones have to be as the kernel says, and have to divide the grid.
+fn check_cluster(function: &Function, shape: Shape) -> Result<()> {
+    let blocks = shape.cluster.iter().fold(1u32, |product, &n| product.saturating_mul(n));
+    let required = function.signature.required_cluster;
+    if blocks > function.cluster_max()
+        || required.is_some_and(|required| blocks > 1 && required != shape.cluster)
+    {
+        return Err(Status::INVALID_CLUSTER_SIZE);
+    }
+    let divides = shape.grid.iter().zip(shape.cluster).all(|(&grid, cluster)| grid.is_multiple_of(cluster));
+    if divides { Ok(()) } else { Err(Status::INVALID_VALUE) }
+}
+
+/// All blocks of a cooperative launch must be there at the same time, or as good as that (`Machine::turns`).
 fn check_cooperative(function: &Arc<Function>, shape: Shape) -> Result<()> {
     let blocks = shape.grid.iter().fold(1u64, |product, &n| product.saturating_mul(u64::from(n)));
     let threads = shape.block.iter().product::<u32>();
     let each = crate::occupancy::blocks_per_multiprocessor(function, threads, shape.dynamic_shared)?;
-    let together = u64::from(each * COOPERATIVE_BLOCKS_MAX) * driver()?.threads as u64;
+    let turns = driver()?.machine.turns();
+    let together = u64::from(each) * u64::from(turns) * u64::from(function.limits().multiprocessors);
     if blocks > together { Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE) } else { Ok(()) }
 }
 
 impl Launch {
-    /// Runs the grid to its end on the calling thread and the executor's.
     pub(crate) fn run(&self, context: &Context) -> Result<()> {
-        static GRIDS: AtomicU64 = AtomicU64::new(1);
-        let config = LaunchConfig {
-            grid: self.shape.grid,
-            block: self.shape.block,
-            cooperative: self.shape.cooperative,
-            dynamic_shared_bytes: self.shape.dynamic_shared,
-            params: &self.params,
-            globals: &self.globals,
-            grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
-            ..LaunchConfig::default()
-        };
-        let executor = execution::executor(context.device)?;
-        let space = space()?;
-        let memory = LaunchMemory {
-            range: space.base()..space.base() + space.size(),
-            arena: arena(executor.arena_bytes(&self.code, &config))?,
-            heap: context.device_heap(),
-        };
-        let running = execution::Running::start(context.device);
-        let outcome = executor.launch(&self.code, &config, &memory, running.control());
-        running.finish(outcome.as_ref().ok());
-        outcome.map(drop).map_err(|error| self.failure(&error))
+        let (shape, params, globals) = (self.shape, &*self.params, &*self.globals);
+        self.code.run(&Grid { name: &self.function.name, shape, params, globals, context })
     }
-
-    /// What the program sees of a failed launch; stderr says more, since CUDA has no place for it.
-    fn failure(&self, error: &LaunchError) -> Status {
-        eprintln!("sluice: kernel {}: {error}", self.function.name);
-        let LaunchError::Fault(fault) = error else { return Status::LAUNCH_FAILED };
-        match fault.kind {
-            FaultKind::IllegalAddress { .. } | FaultKind::OutOfWindow { .. } => Status::ILLEGAL_ADDRESS,
-            FaultKind::MisalignedAddress { .. } => Status::MISALIGNED_ADDRESS,
-            FaultKind::Assert => Status::ASSERT,
-            FaultKind::IllegalInstruction => Status::ILLEGAL_INSTRUCTION,
-            FaultKind::Cancelled => Status::LAUNCH_TIMEOUT,
-            FaultKind::Trap | FaultKind::Deadlock => Status::LAUNCH_FAILED,
-        }
-    }
-}
-
-thread_local! {
-    /// Memory for parameters, shared and local memory of the launch that this thread runs.
-    static ARENA: RefCell<Range<u64>> = const { RefCell::new(0..0) };
-}
-
-/// This thread's arena with room for at least `bytes`.
-fn arena(bytes: u64) -> Result<Range<u64>> {
-    ARENA.with_borrow_mut(|arena| {
-        if arena.end - arena.start < bytes {
-            let size = bytes.checked_next_power_of_two().ok_or(Status::OUT_OF_MEMORY)?.max(8 * CHUNK);
-            let old = std::mem::replace(arena, 0..0);
-            if !old.is_empty() {
-                space()?.give(old.start, old.end - old.start);
-            }
-            let start = map_hidden_chunks(size)?;
-            *arena = start..start + size;
-        }
-        Ok(arena.clone())
-    })
 }

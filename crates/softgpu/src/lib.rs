@@ -7,10 +7,12 @@
 //!   engine     the queues of all streams and the threads that empty them; op, copy, launch: what is queued
 //!   memory, heap, allocation, address_space
 //!              device memory: ordinary pages inside one reserved range of addresses
-//!   code       PTX to machine code, entry by entry on first use (sluice-ptx, sluice-ir, sluice-jit)
+//!   machine    the seam to what runs code
+//!   code, grid PTX to machine code, entry by entry on first use, and running it (sluice-ptx, sluice-ir, sluice-jit)
 //! ```
 //!
-//! It is linked into the worker, and `softgpu-lib` makes it a `libcuda.so.1` of its own. A function that is not
+//! It is linked into the worker, and `softgpu-lib` makes it a `libcuda.so.1` of its own. With another [`Machine`] behind
+//! the seam it is the driver of `sluice-recording`. A function that is not
 //! here is `None` in the table, never a success that did nothing.
 
 mod api;
@@ -25,11 +27,13 @@ mod stream;
 
 mod code;
 mod function;
+mod grid;
 mod jit_options;
 mod launch;
 mod library;
 mod link;
 mod load;
+mod machine;
 mod module;
 mod occupancy;
 
@@ -51,10 +55,16 @@ mod table;
 
 use sluice_cuda::DriverTable;
 
-pub use context::{on_context_destroyed, primary_context};
-pub use device::{Config, SoftDevice, configure};
+pub use context::{Context, on_context_destroyed, primary_context};
+pub use device::{Card, Config, SoftDevice, configure, configure_cards};
 pub use execution::{Usage, cancel_running, control, longest_running, set_output, threads, usage};
+pub use machine::{Code, Grid, Kernel, Limits, Machine, Resources, Shape, Signature};
 pub use sluice_jit::{Control, Output};
+
+/// What a [`Machine`] may want to know of PTX.
+pub mod ptx {
+    pub use crate::code::{ptx_global, ptx_version};
+}
 
 /// What `cuDriverGetVersion` answers: 1000 * major + 10 * minor.
 pub const DRIVER_VERSION: i32 = api::DRIVER_VERSION;

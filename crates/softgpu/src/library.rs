@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{CUkernel, CUlibrary};
 
-use crate::code::Code;
 use crate::context::Context;
-use crate::function::{Function, Settings, params};
+use crate::function::{Function, Settings};
+use crate::machine::Code;
 use crate::module::Module;
 use crate::status::{Result, Status};
 use crate::table::Table;
@@ -19,7 +19,7 @@ pub(crate) static KERNELS: Table<Kernel> = Table::new(11);
 
 pub(crate) struct Library {
     pub(crate) handle: usize,
-    pub(crate) code: Arc<Code>,
+    pub(crate) code: Arc<dyn Code>,
     /// Its module in each context that has used it, by the context's handle.
     modules: Mutex<BTreeMap<usize, Arc<Module>>>,
     /// Handles of the kernels asked for so far, by name.
@@ -36,7 +36,7 @@ pub(crate) struct Kernel {
 }
 
 impl Library {
-    pub(crate) fn create(code: Arc<Code>) -> Arc<Self> {
+    pub(crate) fn create(code: Arc<dyn Code>) -> Arc<Self> {
         LIBRARIES.insert(|handle| Self { handle, code, modules: Mutex::default(), kernels: Mutex::default() })
     }
 
@@ -93,7 +93,7 @@ impl Kernel {
 
     /// Offset and size in bytes of each parameter in the parameter buffer.
     pub(crate) fn params(&self) -> Result<Vec<(u64, u64)>> {
-        params(self.library.code.signature(&self.name)?)
+        Ok(self.library.code.signature(&self.name)?.params)
     }
 
     /// The kernel as a function of a context.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::CUlinkState;
 
+use crate::device::driver;
 use crate::jit_options::Logs;
 use crate::status::{Result, Status};
 use crate::table::Table;
@@ -48,9 +49,9 @@ impl Link {
 
     /// Adds the PTX of an image.
     pub(crate) fn add(&self, image: &[u8]) -> Result<()> {
-        use sluice_image::{ComputeCapability, Image};
-        let text = Image::parse(image)
-            .and_then(|image| Ok(image.ptx(ComputeCapability::SOFTWARE_GPU)?.into_owned()));
+        use sluice_image::Image;
+        let capability = driver()?.devices.first().ok_or(Status::NO_DEVICE)?.limits.capability;
+        let text = Image::parse(image).and_then(|image| Ok(image.ptx(capability)?.into_owned()));
         let text = text.map_err(|error| self.fail(Status::NO_BINARY_FOR_GPU, &error.to_string()))?;
         // A mistake is told where it came in, not at the end.
         sluice_ptx::parse(text.as_slice())

@@ -2,36 +2,22 @@
 
 use std::sync::Arc;
 
+use sluice_image::ImageError;
 use sluice_image::pointer::locate;
-use sluice_image::{ComputeCapability, Image, ImageError};
 
-use crate::code::Code;
-use crate::link;
+use crate::device::driver;
+use crate::machine::Code;
 use crate::status::{Result, Status};
 
 /// The code in `images`: one image, or several that belong to one program and are linked.
 /// The error comes with a message for the JIT log.
-pub(crate) fn code(images: &[&[u8]]) -> std::result::Result<Arc<Code>, (Status, String)> {
-    let texts: Vec<_> = images.iter().map(|image| ptx(image)).collect::<std::result::Result<_, _>>()?;
-    let linked;
-    let text = match texts.as_slice() {
-        [one] => one.as_ref(),
-        [] => return Err((Status::INVALID_IMAGE, "no image".to_owned())),
-        several => {
-            linked = link::link(several.iter().map(AsRef::as_ref));
-            &linked
-        }
-    };
-    Code::new(text).map_err(|message| (Status::INVALID_PTX, message))
+pub(crate) fn code(images: &[&[u8]]) -> std::result::Result<Arc<dyn Code>, (Status, String)> {
+    let driver = driver().map_err(|status| (status, String::new()))?;
+    let device = driver.devices.first().ok_or((Status::NO_DEVICE, String::new()))?;
+    driver.machine.load(images, &device.limits)
 }
 
-/// The PTX of one image that this device would compile.
-fn ptx(image: &[u8]) -> std::result::Result<std::borrow::Cow<'_, [u8]>, (Status, String)> {
-    let parsed = Image::parse(image).and_then(|image| image.ptx(ComputeCapability::SOFTWARE_GPU));
-    parsed.map_err(|error| (status_of(&error), error.to_string()))
-}
-
-fn status_of(error: &ImageError) -> Status {
+pub(crate) fn status_of(error: &ImageError) -> Status {
     match error {
         ImageError::NullPointer => Status::INVALID_VALUE,
         ImageError::NoEligiblePtx { .. } => Status::NO_BINARY_FOR_GPU,
@@ -44,10 +30,8 @@ pub(crate) fn report(failure: (Status, String), logs: &crate::jit_options::Logs)
     let (status, message) = failure;
     logs.finish(&message);
     if status == Status::NO_BINARY_FOR_GPU {
-        eprintln!(
-            "sluice: a module has no PTX that a software GPU can run: {message}. Build it with PTX for compute capability \
-             12.0 or lower, or tell the program to hand PTX over (CuPy: CUPY_COMPILE_WITH_PTX=1)"
-        );
+        let way_out = driver().map_or("", |driver| driver.machine.way_out());
+        eprintln!("sluice: {message}: {way_out}");
     }
     status
 }
@@ -60,7 +44,7 @@ pub(crate) fn report(failure: (Status, String), logs: &crate::jit_options::Logs)
 pub(crate) unsafe fn code_at(
     pointer: *const std::ffi::c_void,
     logs: &crate::jit_options::Logs,
-) -> Result<Arc<Code>> {
+) -> Result<Arc<dyn Code>> {
     // SAFETY: passed on.
     let located = unsafe { locate(pointer) }.map_err(|error| (status_of(&error), error.to_string()));
     let loaded = located.and_then(|located| match located.parts.as_slice() {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use sluice_cuda::CUdevice_attribute;
+
 use crate::address_space::{CHUNK, space};
 use crate::allocation::{self, Allocation, Kind};
 use crate::context::Context;
@@ -49,9 +51,10 @@ pub(crate) fn allocate_host(context: &Context, size: u64, flags: u32) -> Result<
     allocate_on_host(context, size, Kind::Host(flags))
 }
 
-/// `cuMemAllocManaged`: host and device are one here, where program and driver share an address space.
+/// `cuMemAllocManaged`: host and device are one here. Who cannot share that with the program says so by the device's
+/// attribute.
 pub(crate) fn allocate_managed(context: &Context, size: u64) -> Result<u64> {
-    if !driver()?.same_process {
+    if context.device.attribute(CUdevice_attribute::MANAGED_MEMORY) == 0 {
         return Err(Status::NOT_SUPPORTED);
     }
     allocate_on_host(context, size, Kind::Managed)

@@ -7,10 +7,11 @@ use sluice_cuda::{CUfunction, CUmodule};
 use sluice_ir::lower::{Global, GlobalRelocation, function_address};
 
 use crate::allocation::{self, Kind};
-use crate::code::Code;
 use crate::context::Context;
+use crate::device::Device;
 use crate::function::{FUNCTIONS, Function, Settings};
 use crate::library;
+use crate::machine::Code;
 use crate::memory;
 use crate::status::{Result, Status};
 use crate::table::Table;
@@ -21,8 +22,8 @@ pub(crate) struct Module {
     pub(crate) handle: usize,
     /// Handle of its context.
     pub(crate) context: usize,
-    pub(crate) device: usize,
-    pub(crate) code: Arc<Code>,
+    pub(crate) device: &'static Device,
+    pub(crate) code: Arc<dyn Code>,
     /// Variables that have their place, by name. The others get theirs when something refers to them.
     variables: Mutex<BTreeMap<String, Placed>>,
     /// Handles of the functions asked for so far, by name.
@@ -38,11 +39,11 @@ pub(crate) struct Placed {
 }
 
 impl Module {
-    pub(crate) fn create(context: &Context, code: Arc<Code>) -> Arc<Self> {
+    pub(crate) fn create(context: &Context, code: Arc<dyn Code>) -> Arc<Self> {
         MODULES.insert(|handle| Self {
             handle,
             context: context.handle,
-            device: context.device.ordinal,
+            device: context.device,
             code,
             variables: Mutex::default(),
             functions: Mutex::default(),
@@ -99,10 +100,9 @@ impl Module {
             eprintln!("sluice: variable {} is declared in this module and defined in another", global.name);
             return Err(Status::NOT_FOUND);
         }
-        let device = crate::device::device(self.device as i32)?;
         let bytes = global.bytes.max(1);
-        let address = device.heap.allocate(bytes)?;
-        let allocation = allocation::insert(address, bytes, Kind::Global, self.context, self.device);
+        let address = self.device.heap.allocate(bytes)?;
+        let allocation = allocation::insert(address, bytes, Kind::Global, self.context, self.device.ordinal);
         let there = Placed { address, bytes: global.bytes, allocation };
         // Known before its contents are: they may point back here.
         placed.insert(global.name.clone(), there);

@@ -1,23 +1,21 @@
 //! Occupancy: how many blocks of a function a multiprocessor of this device holds
 //! (CUDA Driver API, Occupancy).
 //!
-//! A multiprocessor here is a thread of the executor, and it runs one block at a time, so the answer is 1 for
-//! every block that can run at all. Programs that size a cooperative or a persistent grid by it get a grid whose
-//! blocks really run at the same time.
+//! A block takes threads, registers and shared memory of its multiprocessor, in the granules of the hardware, and as
+//! many blocks run as fit. On the software GPU that is one block for every thread of the executor.
 
 use sluice_cuda::CUoccupancyB2DSize;
 
-use crate::device::driver;
 use crate::function::Function;
-use crate::launch::{SHARED_OPT_IN, SHARED_PER_MULTIPROCESSOR, SHARED_RESERVED};
 use crate::status::{Result, Status};
 
-/// Blocks that run at the same time on one multiprocessor.
-pub(crate) const BLOCKS_MAX: i32 = 1;
-/// Threads that one multiprocessor holds: those of a block.
-pub(crate) const THREADS_MAX: i32 = 1024;
+/// Registers are given out to warps in pieces of this many (CUDA Occupancy Calculator, compute capability 3.0 and up).
+const REGISTER_GRANULE: u32 = 256;
+/// Bytes in which shared memory is given out to blocks (compute capability 8.0 and up).
+const SHARED_GRANULE: u32 = 128;
+const WARP: u32 = 32;
 
-/// Blocks of this size that one multiprocessor runs at the same time: 1, or 0 if such a block cannot run.
+/// Blocks of this size that one multiprocessor runs at the same time; 0 if such a block cannot run.
 pub(crate) fn blocks_per_multiprocessor(
     function: &Function,
     threads: u32,
@@ -26,9 +24,20 @@ pub(crate) fn blocks_per_multiprocessor(
     if threads == 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let shared = function.compiled()?.code.static_shared_bytes().saturating_add(dynamic_shared);
-    let fits = threads <= function.threads_max() && shared <= SHARED_OPT_IN;
-    Ok(u32::from(fits))
+    let (resources, limits) = (function.resources()?, function.limits());
+    let shared = resources.shared.saturating_add(dynamic_shared);
+    if threads > function.signature.threads_max || shared > limits.shared_opt_in {
+        return Ok(0);
+    }
+    let warps = threads.div_ceil(WARP);
+    let registers = warps.saturating_mul((resources.registers * WARP).next_multiple_of(REGISTER_GRANULE));
+    let shared = (shared + limits.shared_reserved).next_multiple_of(SHARED_GRANULE);
+    let fit = |room: u32, each: u32| room.checked_div(each).unwrap_or(u32::MAX);
+    Ok(limits
+        .blocks
+        .min(fit(limits.threads, warps * WARP))
+        .min(fit(limits.registers, registers))
+        .min(fit(limits.shared, shared)))
 }
 
 /// Dynamic shared memory that each of `blocks` blocks on a multiprocessor can have, in bytes.
@@ -36,11 +45,14 @@ pub(crate) fn available_dynamic_shared(function: &Function, blocks: i32, threads
     if blocks <= 0 || threads <= 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let fixed = function.compiled()?.code.static_shared_bytes();
-    if blocks > BLOCKS_MAX || threads.cast_unsigned() > function.threads_max() {
+    let (blocks, threads) = (blocks.cast_unsigned(), threads.cast_unsigned());
+    let (fixed, limits) = (function.resources()?.shared, function.limits());
+    if blocks > blocks_per_multiprocessor(function, threads, 0)? {
         return Ok(0);
     }
-    Ok((SHARED_PER_MULTIPROCESSOR - SHARED_RESERVED).min(SHARED_OPT_IN).saturating_sub(fixed) as usize)
+    let each =
+        (limits.shared / blocks / SHARED_GRANULE * SHARED_GRANULE).saturating_sub(limits.shared_reserved);
+    Ok(each.min(limits.shared_opt_in).saturating_sub(fixed) as usize)
 }
 
 /// The block size, at most `limit` where that is not 0, with which a multiprocessor is fullest, and the number of
@@ -52,7 +64,7 @@ pub(crate) fn potential_block_size(
     limit: i32,
 ) -> Result<(i32, i32)> {
     let limit = u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)?;
-    let mut threads = function.threads_max();
+    let mut threads = function.signature.threads_max;
     if limit != 0 {
         threads = threads.min(limit);
     }
@@ -62,12 +74,20 @@ pub(crate) fn potential_block_size(
         None => dynamic_shared,
     };
     // Whole warps first; a limit below a warp stands as it is.
-    let whole = if threads >= 32 { threads / 32 * 32 } else { threads };
-    let mut candidates = (1..=whole.div_ceil(32)).rev().map(|warps| (warps * 32).min(whole));
-    let fits = |&threads: &u32| {
+    let whole = if threads >= WARP { threads / WARP * WARP } else { threads };
+    let candidates = (1..=whole.div_ceil(WARP)).rev().map(|warps| (warps * WARP).min(whole));
+    let mut best = (0, 0, 0);
+    for threads in candidates {
         let dynamic = u32::try_from(dynamic(threads)).unwrap_or(u32::MAX);
-        blocks_per_multiprocessor(function, threads, dynamic).is_ok_and(|blocks| blocks > 0)
-    };
-    let threads = candidates.find(fits).ok_or(Status::INVALID_VALUE)?;
-    Ok((driver()?.threads as i32, threads as i32))
+        let blocks = blocks_per_multiprocessor(function, threads, dynamic)?;
+        // Of those that fill the multiprocessor equally, the largest block.
+        if blocks * threads > best.0 {
+            best = (blocks * threads, blocks, threads);
+        }
+    }
+    let (_, blocks, threads) = best;
+    match blocks {
+        0 => Err(Status::INVALID_VALUE),
+        _ => Ok(((blocks * function.limits().multiprocessors) as i32, threads as i32)),
+    }
 }

@@ -16,7 +16,7 @@ pub(crate) fn of(
 ) -> Option<Box<dyn Brake>> {
     Some(match driver {
         Driver::Software { .. } => Box::new(SafepointBrake::new(table, context, ordinal)?),
-        Driver::Library { .. } => Box::new(Drain::new(table, context)),
+        Driver::Recording { .. } | Driver::Library { .. } => Box::new(Drain::new(table, context)),
     })
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use sluice_cuda::{CUcontext, CUresult, DriverTable, LoadError};
+use sluice_recording::Model;
 
 use crate::chunks::CHUNK;
 use crate::link::Driver;
@@ -15,6 +16,8 @@ pub(crate) enum DriverError {
     Load(#[from] LoadError),
     #[error("the driver's {function} failed: {result:?}")]
     Call { function: &'static str, result: CUresult },
+    #[error("the recording driver does not model a card {0:?}")]
+    Model(String),
     #[error("the driver has no {0}")]
     Missing(&'static str),
     #[error("cannot write the answer: {0}")]
@@ -25,6 +28,10 @@ pub(crate) enum DriverError {
 pub(crate) fn start(driver: &Driver) -> Result<DriverTable, DriverError> {
     let table = match driver {
         Driver::Software { memory } => crate::software::table(memory),
+        Driver::Recording { model, count } => {
+            let model = Model::from_name(model).ok_or_else(|| DriverError::Model(model.clone()))?;
+            sluice_recording::table(model, *count as usize)
+        }
         Driver::Library { path } => DriverTable::load(Path::new(path))?,
     };
     let init = table.cuInit.ok_or(DriverError::Missing("cuInit"))?;

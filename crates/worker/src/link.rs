@@ -34,6 +34,8 @@ pub struct Start {
 pub enum Driver {
     /// The software GPU that is linked into the worker, with cards of these sizes in bytes.
     Software { memory: Vec<u64> },
+    /// So many cards of a model that records what it is asked and computes nothing.
+    Recording { model: String, count: u32 },
     /// A `libcuda.so.1` at this absolute path.
     Library { path: String },
 }

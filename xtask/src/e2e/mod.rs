@@ -5,6 +5,7 @@ mod bad_input;
 mod limits;
 mod namespaces;
 mod programs;
+mod recording;
 mod sequences;
 mod shares;
 mod simulate;
@@ -30,13 +31,8 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     std::fs::create_dir_all(logs())?;
     programs::run(&wanted, all, tally);
     sequences::run(&wanted, all, tally);
-    for (name, test) in limits::TESTS
-        .iter()
-        .chain(bad_input::TESTS)
-        .chain(alone::TESTS)
-        .chain(shares::TESTS)
-        .chain(simulate::TESTS)
-    {
+    let tests = limits::TESTS.iter().chain(bad_input::TESTS).chain(alone::TESTS);
+    for (name, test) in tests.chain(recording::TESTS).chain(shares::TESTS).chain(simulate::TESTS) {
         if wanted(name) {
             eprintln!("-- {name}");
             tally.record(name, test());

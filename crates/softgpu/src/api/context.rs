@@ -6,7 +6,7 @@ use sluice_cuda::{
 };
 
 use crate::context::{self, Context, current, current_or_none, current_unchecked};
-use crate::device::{device, driver};
+use crate::device::{Device, device, driver};
 use crate::engine;
 use crate::pool;
 use crate::status::{Result, Status, call, put, put_optional};
@@ -299,7 +299,7 @@ pub(crate) unsafe extern "C" fn cuCtxGetDevResource(
     kind: CUdevResourceType,
 ) -> CUresult {
     call(|| {
-        let resource = multiprocessors(named(ctx)?.device.ordinal, kind)?;
+        let resource = multiprocessors(named(ctx)?.device, kind)?;
         // SAFETY: an output argument by contract.
         unsafe { put(place, resource) }
     })
@@ -311,17 +311,17 @@ pub(crate) unsafe extern "C" fn cuDeviceGetDevResource(
     kind: CUdevResourceType,
 ) -> CUresult {
     call(|| {
-        let resource = multiprocessors(device(dev)?.ordinal, kind)?;
+        let resource = multiprocessors(device(dev)?, kind)?;
         // SAFETY: an output argument by contract.
         unsafe { put(place, resource) }
     })
 }
 
-fn multiprocessors(_device: usize, kind: CUdevResourceType) -> Result<CUdevResource> {
+fn multiprocessors(device: &Device, kind: CUdevResourceType) -> Result<CUdevResource> {
     if kind != CUdevResourceType::SM {
         return Err(Status::INVALID_RESOURCE_TYPE);
     }
-    let count = driver()?.threads as u64;
+    let count = u64::from(device.limits.multiprocessors);
     // `CUdevSmResource`: the count, the smallest partition, and its alignment, 32 bits each.
     let words = [count | count << 32, count, 0, 0, 0];
     Ok(CUdevResource { kind, _internal_padding: [0; 92], words, nextResource: std::ptr::null_mut() })

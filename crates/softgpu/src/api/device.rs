@@ -7,17 +7,12 @@ use sluice_cuda::{
 };
 
 use crate::device::{Device, device, driver, init};
-use crate::launch::{
-    BLOCK_MAX, GRID_MAX, SHARED_DEFAULT, SHARED_OPT_IN, SHARED_PER_MULTIPROCESSOR, SHARED_RESERVED,
-};
-use crate::occupancy::{BLOCKS_MAX, THREADS_MAX};
+use crate::launch::{BLOCK_MAX, GRID_MAX};
 use crate::pool::Pool;
 use crate::status::{Result, Status, call, put, put_optional};
 
 /// The CUDA version that this driver speaks: 1000 * major + 10 * minor.
 pub(crate) const DRIVER_VERSION: i32 = 13000;
-/// The compute capability of every device.
-pub(crate) const CAPABILITY: (i32, i32) = (12, 0);
 
 pub(crate) unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
     call(|| if flags == 0 { init() } else { Err(Status::INVALID_VALUE) })
@@ -93,9 +88,9 @@ pub(crate) unsafe extern "C" fn cuDeviceComputeCapability(
     dev: CUdevice,
 ) -> CUresult {
     call(|| {
-        device(dev)?;
+        let capability = device(dev)?.limits.capability;
         // SAFETY: output arguments by contract.
-        unsafe { put(major, CAPABILITY.0).and(put(minor, CAPABILITY.1)) }
+        unsafe { put(major, capability.major as i32).and(put(minor, capability.minor as i32)) }
     })
 }
 
@@ -108,61 +103,11 @@ pub(crate) unsafe extern "C" fn cuDeviceGetAttribute(
     call(|| unsafe { put(place, attribute_of(device(dev)?, attribute)?) })
 }
 
-/// Fixed properties. Clocks, bus widths and caches do not exist here; programs divide by some of them, so these have
-/// plausible values: a 1 GHz clock and a 64-bit bus.
 fn attribute_of(device: &Device, attribute: A) -> Result<i32> {
-    let driver = driver()?;
-    Ok(match attribute {
-        A::MAX_THREADS_PER_BLOCK => 1024,
-        A::MAX_BLOCK_DIM_X => BLOCK_MAX[0] as i32,
-        A::MAX_BLOCK_DIM_Y => BLOCK_MAX[1] as i32,
-        A::MAX_BLOCK_DIM_Z => BLOCK_MAX[2] as i32,
-        A::MAX_GRID_DIM_X => GRID_MAX[0] as i32,
-        A::MAX_GRID_DIM_Y => GRID_MAX[1] as i32,
-        A::MAX_GRID_DIM_Z => GRID_MAX[2] as i32,
-        A::MAX_SHARED_MEMORY_PER_BLOCK => SHARED_DEFAULT as i32,
-        A::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => SHARED_OPT_IN as i32,
-        A::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => SHARED_PER_MULTIPROCESSOR as i32,
-        A::RESERVED_SHARED_MEMORY_PER_BLOCK => SHARED_RESERVED as i32,
-        A::TOTAL_CONSTANT_MEMORY => 64 << 10,
-        A::WARP_SIZE => 32,
-        A::MAX_PITCH => i32::MAX,
-        A::MAX_REGISTERS_PER_BLOCK | A::MAX_REGISTERS_PER_MULTIPROCESSOR => 65536,
-        A::CLOCK_RATE | A::MEMORY_CLOCK_RATE => 1_000_000,
-        A::GLOBAL_MEMORY_BUS_WIDTH => 64,
-        A::L2_CACHE_SIZE => 1 << 20,
-        A::TEXTURE_ALIGNMENT | A::SURFACE_ALIGNMENT => 512,
-        A::TEXTURE_PITCH_ALIGNMENT => 32,
-        A::MULTIPROCESSOR_COUNT => driver.threads as i32,
-        A::MAX_THREADS_PER_MULTIPROCESSOR => THREADS_MAX,
-        A::MAX_BLOCKS_PER_MULTIPROCESSOR => BLOCKS_MAX,
-        A::COMPUTE_CAPABILITY_MAJOR => CAPABILITY.0,
-        A::COMPUTE_CAPABILITY_MINOR => CAPABILITY.1,
-        A::PCI_DEVICE_ID => device.ordinal as i32,
-        // What the device can do and what it is.
-        A::UNIFIED_ADDRESSING
-        | A::CAN_MAP_HOST_MEMORY
-        | A::STREAM_PRIORITIES_SUPPORTED
-        | A::GLOBAL_L1_CACHE_SUPPORTED
-        | A::LOCAL_L1_CACHE_SUPPORTED
-        | A::MEMORY_POOLS_SUPPORTED
-        | A::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED
-        | A::COOPERATIVE_LAUNCH
-        | A::CAN_USE_64_BIT_STREAM_MEM_OPS
-        | A::CAN_USE_STREAM_WAIT_VALUE_NOR
-        | A::HOST_REGISTER_SUPPORTED
-        | A::COMPUTE_PREEMPTION_SUPPORTED
-        | A::INTEGRATED
-        | A::SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO => 1,
-        A::MANAGED_MEMORY | A::CONCURRENT_MANAGED_ACCESS | A::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST => {
-            i32::from(driver.same_process)
-        }
-        A::MULTI_GPU_BOARD_GROUP_ID => device.ordinal as i32,
-        A::NUMA_ID => -1,
-        // Everything else is something that this device does not have.
-        attribute if attribute.0 != 0 && attribute < A::MAX => 0,
-        _ => return Err(Status::INVALID_VALUE),
-    })
+    match attribute.0 != 0 && attribute < A::MAX {
+        true => Ok(device.attribute(attribute)),
+        false => Err(Status::INVALID_VALUE),
+    }
 }
 
 pub(crate) unsafe extern "C" fn cuDeviceGetProperties(place: *mut CUdevprop, dev: CUdevice) -> CUresult {
@@ -186,9 +131,11 @@ pub(crate) unsafe extern "C" fn cuDeviceGetProperties(place: *mut CUdevprop, dev
     })
 }
 
-/// Domain, bus and device of a device that is on no bus: the ordinal as the device number.
+/// Domain, bus and device.
 fn pci_name(device: &Device) -> String {
-    format!("0000:00:{:02x}.0", device.ordinal)
+    let [domain, bus, number] =
+        [A::PCI_DOMAIN_ID, A::PCI_BUS_ID, A::PCI_DEVICE_ID].map(|part| device.attribute(part));
+    format!("{domain:04x}:{bus:02x}:{number:02x}.0")
 }
 
 pub(crate) unsafe extern "C" fn cuDeviceGetPCIBusId(place: *mut c_char, len: i32, dev: CUdevice) -> CUresult {

@@ -16,7 +16,8 @@ use crate::copy::{Fill, for_graph};
 use crate::device::driver;
 use crate::event::event;
 use crate::graph::{EXECS, Exec, GRAPHS, Graph, Node, NodeId, graph_of};
-use crate::launch::{Shape, prepare};
+use crate::launch::prepare;
+use crate::machine::Shape;
 use crate::module::function;
 use crate::op::{HostCall, Op};
 use crate::status::{Result, Status, call, put, put_optional, require};
@@ -199,6 +200,7 @@ unsafe fn kernel(params: *const CUDA_KERNEL_NODE_PARAMS) -> Result<Op> {
     let shape = Shape {
         grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
         block: [params.blockDimX, params.blockDimY, params.blockDimZ],
+        cluster: [1; 3],
         dynamic_shared: params.sharedMemBytes,
         cooperative: false,
     };

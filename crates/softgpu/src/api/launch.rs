@@ -10,7 +10,8 @@ use sluice_cuda::{
 
 use crate::event::{Event, event};
 use crate::function::Function;
-use crate::launch::{PARAMS_MAX, Shape, prepare};
+use crate::launch::{PARAMS_MAX, prepare};
+use crate::machine::Shape;
 use crate::module::function;
 use crate::op::Op;
 use crate::status::{Result, Status, call, require};
@@ -25,7 +26,7 @@ pub(super) unsafe fn gather(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result<Box<[u8]>> {
-    let slots = function.params()?;
+    let slots = &function.signature.params;
     let size = slots.iter().map(|&(offset, size)| offset + size).max().unwrap_or(0) as usize;
     if !extra.is_null() {
         // SAFETY: by this function's contract.
@@ -122,7 +123,7 @@ pub(crate) unsafe extern "C" fn cuLaunchKernel(
     extra: *mut *mut c_void,
 ) -> CUresult {
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-    let shape = Shape { grid, block, dynamic_shared, cooperative: false };
+    let shape = Shape { grid, block, cluster: [1; 3], dynamic_shared, cooperative: false };
     // SAFETY: passed on.
     call(|| unsafe { launch(f, shape, s, params, extra, None) })
 }
@@ -140,7 +141,7 @@ pub(crate) unsafe extern "C" fn cuLaunchCooperativeKernel(
     params: *mut *mut c_void,
 ) -> CUresult {
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-    let shape = Shape { grid, block, dynamic_shared, cooperative: true };
+    let shape = Shape { grid, block, cluster: [1; 3], dynamic_shared, cooperative: true };
     // SAFETY: passed on.
     call(|| unsafe { launch(f, shape, s, params, std::ptr::null_mut(), None) })
 }
@@ -158,6 +159,7 @@ pub(crate) unsafe extern "C" fn cuLaunchKernelEx(
         let mut shape = Shape {
             grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
             block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+            cluster: [1; 3],
             dynamic_shared: config.sharedMemBytes,
             cooperative: false,
         };
@@ -193,10 +195,7 @@ fn apply(
         | CUlaunchAttributeID::PREFERRED_SHARED_MEMORY_CARVEOUT => {}
         CUlaunchAttributeID::COOPERATIVE => shape.cooperative = attribute.value.number() != 0,
         CUlaunchAttributeID::CLUSTER_DIMENSION | CUlaunchAttributeID::PREFERRED_CLUSTER_DIMENSION => {
-            // A cluster of one block is no cluster; larger ones do not exist here.
-            if attribute.value.dimension().iter().any(|&blocks| blocks > 1) {
-                return Err(Status::INVALID_CLUSTER_SIZE);
-            }
+            shape.cluster = attribute.value.dimension().map(|blocks| blocks.max(1));
         }
         CUlaunchAttributeID::PROGRAMMATIC_EVENT | CUlaunchAttributeID::LAUNCH_COMPLETION_EVENT => {
             *completion = Some(event(attribute.value.event())?);

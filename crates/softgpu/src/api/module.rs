@@ -11,7 +11,6 @@ use sluice_cuda::{
     CUmoduleLoadingMode, CUresult,
 };
 
-use crate::code::Code;
 use crate::context::{self, current};
 use crate::device::{device, driver};
 use crate::function::Function;
@@ -19,6 +18,7 @@ use crate::jit_options::Logs;
 use crate::library::{Kernel, LIBRARIES, Library};
 use crate::link::{LINKS, Link};
 use crate::load;
+use crate::machine::Code;
 use crate::module::{Module, function};
 use crate::status::{Result, Status, call, put, put_optional, require};
 
@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C" fn cuModuleLoad(place: *mut CUmodule, name: *const 
 
 /// # Safety
 /// `name` is null or a C string.
-unsafe fn code_in_file(name: *const c_char) -> Result<Arc<Code>> {
+unsafe fn code_in_file(name: *const c_char) -> Result<Arc<dyn Code>> {
     let image = {
         require(name)?;
         // SAFETY: by this function's contract.
@@ -398,7 +398,7 @@ pub(crate) unsafe extern "C" fn cuFuncGetParamInfo(
     call(|| {
         driver()?;
         // SAFETY: output arguments by contract.
-        unsafe { put_param(&function(handle)?.params()?, index, offset, size) }
+        unsafe { put_param(&function(handle)?.signature.params, index, offset, size) }
     })
 }
 
@@ -406,7 +406,7 @@ pub(crate) unsafe extern "C" fn cuFuncGetParamCount(handle: CUfunction, place: *
     call(|| {
         driver()?;
         // SAFETY: an output argument by contract.
-        unsafe { put(place, function(handle)?.params()?.len()) }
+        unsafe { put(place, function(handle)?.signature.params.len()) }
     })
 }
 

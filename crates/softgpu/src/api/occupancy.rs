@@ -1,7 +1,8 @@
 //! Occupancy (CUDA Driver API: Occupancy).
 
 use sluice_cuda::{
-    CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE, CUfunction, CUlaunchConfig, CUoccupancyB2DSize, CUresult,
+    CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE, CUfunction, CUlaunchAttributeID, CUlaunchConfig,
+    CUoccupancyB2DSize, CUresult,
 };
 
 use crate::context::current;
@@ -96,11 +97,9 @@ pub(crate) unsafe extern "C" fn cuOccupancyMaxPotentialClusterSize(
 ) -> CUresult {
     call(|| {
         current()?;
-        function(f)?;
         require(config)?;
-        // Clusters larger than a block do not exist here.
         // SAFETY: an output argument by contract.
-        unsafe { put(place, 1) }
+        unsafe { put(place, function(f)?.cluster_max() as i32) }
     })
 }
 
@@ -116,7 +115,28 @@ pub(crate) unsafe extern "C" fn cuOccupancyMaxActiveClusters(
         let threads = config.blockDimX.saturating_mul(config.blockDimY).saturating_mul(config.blockDimZ);
         let threads = i32::try_from(threads).map_err(|_| Status::INVALID_VALUE)?;
         let each = blocks(f, threads, config.sharedMemBytes as usize)?;
+        // SAFETY: the array of attributes is the caller's.
+        let cluster = unsafe { cluster(&config) }?.iter().product::<u32>().max(1) as i32;
         // SAFETY: an output argument by contract.
-        unsafe { put(place, each * crate::device::driver()?.threads as i32) }
+        unsafe { put(place, each * function(f)?.limits().multiprocessors as i32 / cluster) }
     })
+}
+
+/// The cluster that a launch asks for, in blocks.
+///
+/// # Safety
+/// `attrs` points to `numAttrs` elements.
+unsafe fn cluster(config: &CUlaunchConfig) -> Result<[u32; 3]> {
+    let mut cluster = [1; 3];
+    if config.numAttrs > 0 {
+        require(config.attrs)?;
+    }
+    for index in 0..config.numAttrs as usize {
+        // SAFETY: by this function's contract.
+        let attribute = unsafe { config.attrs.add(index).read_unaligned() };
+        if attribute.id == CUlaunchAttributeID::CLUSTER_DIMENSION {
+            cluster = attribute.value.dimension().map(|blocks| blocks.clamp(1, 1 << 8));
+        }
+    }
+    Ok(cluster)
 }

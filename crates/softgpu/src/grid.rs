@@ -1,0 +1,100 @@
+//! Running a compiled kernel.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sluice_ir::lower::Global;
+use sluice_jit::{FaultKind, LaunchConfig, LaunchError, LaunchMemory};
+
+use crate::address_space::{CHUNK, space};
+use crate::code::Entry;
+use crate::execution;
+use crate::heap::map_hidden_chunks;
+use crate::machine::{Grid, Kernel, Resources};
+use crate::status::{Result, Status};
+
+/// What is said of registers per thread. Compiled kernels keep values in memory and have no such limit; programs
+/// divide the register file by this number, which then limits nothing.
+const REGISTERS: u32 = 32;
+
+impl Kernel for Entry {
+    fn resources(&self) -> Resources {
+        Resources {
+            shared: self.kernel.static_shared_bytes(),
+            local: self.kernel.local_bytes(),
+            constant: 0,
+            registers: REGISTERS,
+            params: self.kernel.param_bytes(),
+        }
+    }
+
+    fn globals(&self) -> &[String] {
+        self.kernel.globals()
+    }
+
+    fn own_globals(&self) -> &[Global] {
+        &self.globals
+    }
+
+    /// On the calling thread and the executor's.
+    fn run(&self, grid: &Grid<'_>) -> Result<()> {
+        static GRIDS: AtomicU64 = AtomicU64::new(1);
+        let config = LaunchConfig {
+            grid: grid.shape.grid,
+            block: grid.shape.block,
+            cooperative: grid.shape.cooperative,
+            dynamic_shared_bytes: grid.shape.dynamic_shared,
+            params: grid.params,
+            globals: grid.globals,
+            grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
+            ..LaunchConfig::default()
+        };
+        let executor = execution::executor(grid.context.device)?;
+        let space = space()?;
+        let memory = LaunchMemory {
+            range: space.base()..space.base() + space.size(),
+            arena: arena(executor.arena_bytes(&self.kernel, &config))?,
+            heap: grid.context.device_heap(),
+        };
+        let running = execution::Running::start(grid.context.device);
+        let outcome = executor.launch(&self.kernel, &config, &memory, running.control());
+        running.finish(outcome.as_ref().ok());
+        outcome.map(drop).map_err(|error| failure(grid.name, &error))
+    }
+}
+
+/// What the program sees of a failed launch; stderr says more, since CUDA has no place for it.
+fn failure(name: &str, error: &LaunchError) -> Status {
+    eprintln!("sluice: kernel {name}: {error}");
+    let LaunchError::Fault(fault) = error else { return Status::LAUNCH_FAILED };
+    match fault.kind {
+        FaultKind::IllegalAddress { .. } | FaultKind::OutOfWindow { .. } => Status::ILLEGAL_ADDRESS,
+        FaultKind::MisalignedAddress { .. } => Status::MISALIGNED_ADDRESS,
+        FaultKind::Assert => Status::ASSERT,
+        FaultKind::IllegalInstruction => Status::ILLEGAL_INSTRUCTION,
+        FaultKind::Cancelled => Status::LAUNCH_TIMEOUT,
+        FaultKind::Trap | FaultKind::Deadlock => Status::LAUNCH_FAILED,
+    }
+}
+
+thread_local! {
+    /// Memory for parameters, shared and local memory of the launch that this thread runs.
+    static ARENA: RefCell<Range<u64>> = const { RefCell::new(0..0) };
+}
+
+/// This thread's arena with room for at least `bytes`.
+fn arena(bytes: u64) -> Result<Range<u64>> {
+    ARENA.with_borrow_mut(|arena| {
+        if arena.end - arena.start < bytes {
+            let size = bytes.checked_next_power_of_two().ok_or(Status::OUT_OF_MEMORY)?.max(8 * CHUNK);
+            let old = std::mem::replace(arena, 0..0);
+            if !old.is_empty() {
+                space()?.give(old.start, old.end - old.start);
+            }
+            let start = map_hidden_chunks(size)?;
+            *arena = start..start + size;
+        }
+        Ok(arena.clone())
+    })
+}

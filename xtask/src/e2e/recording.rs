@@ -1,0 +1,45 @@
+//! The recording driver: programs' calls on cards that are not here.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::e2e::{Test, expect_clean, expect_pass, logs, program_file, sluice_run};
+use crate::node::{self, Node};
+
+pub(crate) const TESTS: &[Test] = &[("recording driver", every_model), ("recorded launches", launches)];
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn every_model() -> Result<()> {
+    for (model, capability, count) in [("h200", "9.0", "1"), ("a100", "8.0", "2"), ("rtx5090", "12.0", "1")] {
+        let node =
+            Node::start(&["--listen", "127.0.0.1:0", "--gpus", &format!("recording:{model},{count}")])?;
+        let mut command = sluice_run(&node, &["-n", count]);
+        command.arg("python3").arg(program_file("recording.py")).args([model, capability, count]);
+        expect_pass(&mut command, "recording driver", LIMIT).with_context(|| model.to_string())?;
+        expect_clean(&node)?;
+    }
+    Ok(())
+}
+
+/// Every launch that passed its checks is one line with its parameters, byte by byte.
+fn launches() -> Result<()> {
+    let file = logs().join("recorded-launches.tsv");
+    // It may not be there.
+    let _ = std::fs::remove_file(&file);
+    let mut command = Command::new(node::sluice());
+    command.args(["run", "--gpus", "recording:h200", "--", "python3"]).arg(program_file("recording.py"));
+    command.args(["h200", "9.0", "1"]).env("SLUICE_RECORDING", &file);
+    expect_pass(&mut command, "recorded launches", LIMIT)?;
+    let recorded = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    let lines: Vec<&str> = recorded.lines().collect();
+    ensure!(lines.len() == 1, "{} launches recorded, 1 made", lines.len());
+    let fields: Vec<&str> = lines[0].split('\t').collect();
+    ensure!(fields[..5] == ["add", "2,3,1", "256,1,1", "1,1,1", "0"], "{fields:?}");
+    // An address, the count and its padding, then the bytes 0 to 23.
+    let rest: String = (0..24).map(|byte| format!("{byte:02x}")).collect();
+    ensure!(fields[5][16..] == format!("0400000000000000{rest}"), "{fields:?}");
+    Ok(())
+}
