@@ -7,6 +7,7 @@
 mod commands;
 mod declaration;
 mod dispatch;
+mod exchange;
 mod exports;
 mod functions;
 mod parse;
@@ -57,6 +58,8 @@ fn generate(api: &Declarations, root: &Path) -> anyhow::Result<Vec<(&'static str
     Ok(vec![
         ("crates/cuda/src/generated/functions.rs", rust(functions::generate(api))?),
         ("crates/cuda/src/generated/table.rs", rust(table::generate(api))?),
+        ("tests/exchange/src/generated.rs", rust(exchange::program(api))?),
+        ("tests/exchange-driver/src/generated.rs", rust(exchange::driver(api))?),
         ("crates/wire/src/generated/commands.rs", rust(commands::generate(api))?),
         ("crates/client/src/generated/stubs.rs", rust(stubs::generate(api))?),
         ("crates/client/src/generated/exports.rs", rust(exports::client(api))?),

@@ -1,0 +1,170 @@
+//! One call: its arguments as bytes, and the answer that follows from them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use sluice_cuda::CUdeviceptr;
+
+use crate::answer::Answer;
+use crate::table;
+
+/// See `tests/exchange`.
+const MARK: u32 = 0x5eed_0000;
+
+/// Handles that were introduced or minted, by kind: their numbers, in order.
+static HANDLES: Mutex<BTreeMap<&'static str, BTreeMap<usize, u64>>> = Mutex::new(BTreeMap::new());
+
+fn handles() -> MutexGuard<'static, BTreeMap<&'static str, BTreeMap<usize, u64>>> {
+    HANDLES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) struct Call {
+    name: &'static str,
+    bytes: Vec<u8>,
+    /// Handles by value, until it is clear whether the call introduces one.
+    seen: Vec<(&'static str, usize, usize)>,
+}
+
+impl Call {
+    pub(crate) fn new(name: &'static str) -> Call {
+        Call { name, bytes: Vec::new(), seen: Vec::new() }
+    }
+
+    pub(crate) fn value<T: Copy>(&mut self, value: T) {
+        // SAFETY: the value's own bytes; the arguments of driver functions have no padding.
+        let bytes = unsafe { std::slice::from_raw_parts((&raw const value).cast::<u8>(), size_of::<T>()) };
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// # Safety
+    /// `values` points to `count` values.
+    #[allow(dead_code, reason = "whether a function takes an array of numbers is up to the list")]
+    pub(crate) unsafe fn values<T: Copy>(&mut self, values: *const T, count: u64) {
+        for index in 0..count as usize {
+            // SAFETY: by this function's contract.
+            self.value(unsafe { values.add(index).read() });
+        }
+    }
+
+    /// A handle: what the caller calls it by is its number.
+    pub(crate) fn handle(&mut self, kind: &'static str, handle: usize) {
+        self.seen.push((kind, handle, self.bytes.len()));
+        self.value(0u64);
+    }
+
+    /// # Safety
+    /// `values` points to `count` handles.
+    pub(crate) unsafe fn handles(&mut self, kind: &'static str, values: *const usize, count: u64) {
+        for index in 0..count as usize {
+            // SAFETY: by this function's contract.
+            self.handle(kind, unsafe { values.add(index).read() });
+        }
+    }
+
+    /// Device memory, all of which has to be there.
+    pub(crate) fn address(&mut self, address: CUdeviceptr, bytes: u64) {
+        if bytes > 0 {
+            let last = address.checked_add(bytes - 1);
+            let is_there = |address| {
+                let (mut base, mut size) = (0, 0);
+                let ask = table().cuMemGetAddressRange_v2.expect("the recording driver has it");
+                // SAFETY: two places for numbers.
+                unsafe { ask(&mut base, &mut size, address) }.is_success()
+            };
+            if !is_there(address) || !last.is_some_and(is_there) {
+                self.end(&format!("{address:#x} with {bytes} bytes is nobody's"));
+            }
+        }
+        self.value(address);
+    }
+
+    /// The answer, once all arguments are known. `waits` says whether somebody hears of a failure.
+    pub(crate) fn answer(mut self, waits: bool) -> Answer {
+        for (kind, handle, place) in std::mem::take(&mut self.seen) {
+            let number = self.introduced(kind, handle);
+            let number = number.or_else(|| handles().get(kind)?.get(&handle).copied());
+            let Some(number) = number else { self.end(&format!("{handle:#x} is no {kind}")) };
+            self.bytes[place..place + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        self.log();
+        match self.mark() {
+            Some(_) => Answer::to("", &[], false),
+            None => Answer::to(self.name, &self.bytes, waits),
+        }
+    }
+
+    /// The number in a call that introduces a handle.
+    fn mark(&self) -> Option<u64> {
+        let place = match self.name {
+            "cuStreamWriteValue32" | "cuEventRecordWithFlags" => 16,
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor" => 8,
+            _ => return None,
+        };
+        let word = self.bytes.get(place..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))?;
+        (word & 0xffff_0000 == MARK).then(|| u64::from(word - MARK))
+    }
+
+    fn introduced(&self, kind: &'static str, handle: usize) -> Option<u64> {
+        let number = self.mark()?;
+        let wanted = match self.name {
+            "cuStreamWriteValue32" => "Stream",
+            "cuEventRecordWithFlags" => "Event",
+            _ => "Function",
+        };
+        if kind != wanted {
+            return None;
+        }
+        handles().entry(kind).or_default().insert(handle, number);
+        Some(number)
+    }
+
+    fn log(&self) {
+        static FILE: LazyLock<Option<File>> = LazyLock::new(|| {
+            File::options().create(true).append(true).open(std::env::var_os("SLUICE_EXCHANGE")?).ok()
+        });
+        let mut line = format!("{} ", self.name);
+        self.bytes.iter().for_each(|byte| _ = write!(line, "{byte:02x}"));
+        line.push('\n');
+        if let Some(mut file) = FILE.as_ref() {
+            file.write_all(line.as_bytes()).expect("the log can be written");
+        }
+    }
+
+    /// Something reached the driver that nobody was given.
+    fn end(&self, what: &str) -> ! {
+        eprintln!("exchange driver: {}: {what}", self.name);
+        std::process::abort()
+    }
+}
+
+impl Answer {
+    /// # Safety
+    /// `place` is null or a place for a value.
+    pub(crate) unsafe fn write<T: Copy>(&mut self, place: *mut T) {
+        if !self.result().is_success() {
+            return;
+        }
+        let bytes = self.bytes(size_of::<T>());
+        if !place.is_null() {
+            // SAFETY: a place of that size, by this function's contract.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len()) };
+        }
+    }
+
+    /// # Safety
+    /// `place` is a place for a handle.
+    pub(crate) unsafe fn mint(&mut self, kind: &'static str, place: *mut usize) {
+        if !self.result().is_success() {
+            return;
+        }
+        let mut handles = handles();
+        let known = handles.entry(kind).or_default();
+        let (number, handle) = (known.len() as u64, 0x1000 + 16 * known.len());
+        known.insert(handle, number);
+        // SAFETY: by this function's contract.
+        unsafe { place.write(handle) };
+    }
+}

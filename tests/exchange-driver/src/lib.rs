@@ -1,0 +1,19 @@
+//! A `libcuda.so.1` for the byte exchange of `tests/exchange`: the recording driver, but for the functions that client
+//! and worker handle by generated code. Those answer from the bytes of their arguments, follow every pointer that they
+//! get, and end the process on a handle or an address that nobody has been given.
+
+use std::sync::LazyLock;
+
+use sluice_cuda::DriverTable;
+
+#[path = "../../exchange/src/answer.rs"]
+mod answer;
+mod call;
+mod generated;
+
+/// The driver behind it.
+fn table() -> &'static DriverTable {
+    static TABLE: LazyLock<DriverTable> =
+        LazyLock::new(|| sluice_recording::table(sluice_recording::Model::H200, 1));
+    &TABLE
+}

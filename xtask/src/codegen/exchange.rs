@@ -1,0 +1,206 @@
+//! Both ends of the byte exchange: a program that calls every generated function with random arguments, and a driver
+//! that answers from the bytes that reach it.
+
+use std::fmt::Write as _;
+
+use super::{declaration::*, source, stubs::extent};
+
+/// `tests/exchange`: the calls.
+pub(crate) fn program(api: &Declarations) -> String {
+    let mut out =
+        source::header("Every function that travels by generated code, called with random arguments.");
+    out +=
+        "#![allow(non_snake_case, unused_mut)] // CUDA's names; a call without arguments sends nothing\n\n";
+    out +=
+        "use sluice_cuda::*;\nuse sluice_wire::{product, rows};\n\nuse crate::program::{Program, Sent};\n\n";
+    let functions = || api.functions.iter().filter(|f| f.class.is_generated());
+    out += "pub(crate) const FUNCTIONS: &[(&str, fn(&mut Program))] = &[\n";
+    functions().for_each(|f| _ = writeln!(out, "({:?}, {}),", f.name, f.name));
+    out += "];\n\n";
+    functions().for_each(|f| call(&mut out, f));
+    out
+}
+
+fn call(out: &mut String, function: &Function) {
+    let name = &function.name;
+    let parameters: Vec<&Parameter> = function.parameters.iter().flatten().collect();
+    let types: Vec<String> = parameters.iter().map(|p| p.c_type()).collect();
+    let _ = writeln!(out, "fn {name}(p: &mut Program) {{\nlet mut sent = Sent::new({name:?});");
+    let lengths: Vec<String> = parameters.iter().filter_map(|p| length_of(&p.kind)).collect();
+    // Values first: the sizes of the rest are among them.
+    for p in &parameters {
+        if let Kind::Value(of) = &p.kind {
+            let is_length = lengths.iter().any(|length| names(length).any(|word| word == p.name));
+            let draw = if is_length { format!("p.small() as {of}") } else { "p.value()".into() };
+            let _ = writeln!(out, "let {}: {of} = {draw};", p.name);
+        }
+    }
+    let (mut arguments, mut after, mut outputs) = (Vec::new(), String::new(), Vec::new());
+    for p in &parameters {
+        let name = &p.name;
+        let _ = match &p.kind {
+            Kind::Value(_) => writeln!(out, "sent.value({name});"),
+            Kind::Use(of) => writeln!(out, "let {name} = {}(p.handle(&mut sent, {of:?}));", c(of)),
+            Kind::Del(of) => writeln!(out, "let {name} = {}(p.take(&mut sent, {of:?}));", c(of)),
+            Kind::New(of) => {
+                let _ = writeln!(after, "p.minted({of:?}, {name}.0);");
+                writeln!(out, "let mut {name} = {}::NULL;", c(of))
+            }
+            Kind::Address(length) => {
+                writeln!(
+                    out,
+                    "let {name} = p.address(&mut sent, {});",
+                    extent(length, |n| format!("{n} as u64"))
+                )
+            }
+            Kind::In(of) => writeln!(out, "let {name}: {of} = p.value();\nsent.value({name});"),
+            Kind::InArray(of, length) => {
+                let count = extent(length, |n| format!("{n} as u64"));
+                match handle_type(of) {
+                    Some(c) => {
+                        writeln!(
+                            out,
+                            "let {name}: Vec<_> = (0..{count}).map(|_| {c}(p.handle(&mut sent, {of:?}))).collect();"
+                        )
+                    }
+                    None => writeln!(
+                        out,
+                        "let {name}: Vec<{of}> = (0..{count}).map(|_| p.value()).collect();\nsent.values(&{name});"
+                    ),
+                }
+            }
+            Kind::InOut(of) => {
+                outputs.push(format!("bytes_of(&{name})"));
+                writeln!(out, "let mut {name}: {of} = p.value();\nsent.value({name});")
+            }
+            Kind::Out { of, .. } => {
+                outputs.push(format!("bytes_of(&{name})"));
+                writeln!(out, "let mut {name}: {of} = p.value();")
+            }
+            other => unreachable!("{}: {other:?} has no generated stub", function.name),
+        };
+        arguments.push(match &p.kind {
+            Kind::Value(_) | Kind::Use(_) | Kind::Del(_) | Kind::Address(_) => name.clone(),
+            Kind::In(_) => format!("&{name}"),
+            Kind::InArray(..) => format!("{name}.as_ptr()"),
+            _ => format!("&mut {name}"),
+        });
+    }
+    let _ = writeln!(
+        out,
+        "// SAFETY: the prototype is that of the list, and arrays and places are as long as it says.\n\
+         let result = unsafe {{ p.symbol::<unsafe extern \"C\" fn({}) -> CUresult>({name:?})({}) }};",
+        types.join(", "),
+        arguments.join(", ")
+    );
+    let outputs = outputs.join(", ").replace("bytes_of", "crate::program::bytes_of");
+    let _ = writeln!(
+        out,
+        "if p.check(sent, {}, result, &[{outputs}]) {{\n{after}}}\n}}\n",
+        function.class.waits()
+    );
+}
+
+/// `tests/exchange-driver`: the answers.
+pub(crate) fn driver(api: &Declarations) -> String {
+    let mut out =
+        source::header("A driver whose generated functions answer from their arguments; the others record.");
+    out += "#![allow(non_snake_case, non_upper_case_globals)] // CUDA's names\n\n";
+    out += "use std::ffi::{c_char, c_void};\n\nuse sluice_cuda::*;\nuse sluice_wire::{product, rows};\n\nuse crate::{call::Call, table};\n\n";
+    for function in api
+        .functions
+        .iter()
+        .filter(|f| f.parameters.is_some() && !matches!(f.class, Class::Absent(_) | Class::Refused(_)))
+    {
+        // The worker waits by these itself.
+        let waits_for_work = matches!(function.name.as_str(), "cuCtxSynchronize" | "cuStreamSynchronize");
+        match function.class.is_generated() && !waits_for_work {
+            true => answer(&mut out, function),
+            false => forward(&mut out, function),
+        }
+    }
+    out
+}
+
+fn signature(out: &mut String, function: &Function) {
+    let parameters: Vec<String> =
+        function.parameters.iter().flatten().map(|p| format!("{}: {}", p.name, p.c_type())).collect();
+    let _ = writeln!(
+        out,
+        "#[unsafe(no_mangle)]\npub unsafe extern \"C\" fn {}({}) -> CUresult {{",
+        function.name,
+        parameters.join(", ")
+    );
+}
+
+fn forward(out: &mut String, function: &Function) {
+    signature(out, function);
+    let arguments: Vec<&str> = function.parameters.iter().flatten().map(|p| p.name.as_str()).collect();
+    let _ = writeln!(
+        out,
+        "match table().{} {{\n// SAFETY: the arguments are the caller's.\nSome(entry) => unsafe {{ entry({}) }},\nNone => CUresult::NOT_SUPPORTED,\n}}\n}}\n",
+        function.name,
+        arguments.join(", ")
+    );
+}
+
+fn answer(out: &mut String, function: &Function) {
+    signature(out, function);
+    let _ = writeln!(out, "let mut call = Call::new({:?});", function.name);
+    let mut writes = String::new();
+    for p in function.parameters.iter().flatten() {
+        let name = &p.name;
+        let _ = match &p.kind {
+            Kind::Value(_) => writeln!(out, "call.value({name});"),
+            Kind::Use(of) | Kind::Del(of) => writeln!(out, "call.handle({of:?}, {name}.0);"),
+            Kind::New(of) => {
+                writeln!(
+                    writes,
+                    "// SAFETY: the caller's place for a handle.\nunsafe {{ answer.mint({of:?}, {name}.cast()) }};"
+                )
+            }
+            Kind::Address(length) => {
+                writeln!(out, "call.address({name}, {});", extent(length, |n| format!("{n} as u64")))
+            }
+            Kind::In(_) => {
+                writeln!(out, "// SAFETY: the caller's value.\ncall.value(unsafe {{ {name}.read() }});")
+            }
+            Kind::InArray(of, length) => {
+                let count = extent(length, |n| format!("{n} as u64"));
+                match handle_type(of) {
+                    Some(_) => writeln!(
+                        out,
+                        "// SAFETY: the caller's array.\nunsafe {{ call.handles({of:?}, {name}.cast(), {count}) }};"
+                    ),
+                    None => writeln!(
+                        out,
+                        "// SAFETY: the caller's array.\nunsafe {{ call.values({name}, {count}) }};"
+                    ),
+                }
+            }
+            Kind::Out { .. } => {
+                writeln!(writes, "// SAFETY: the caller's place.\nunsafe {{ answer.write({name}) }};")
+            }
+            other => unreachable!("{}: {other:?} has no generated stub", function.name),
+        };
+    }
+    let binding = if writes.is_empty() { "let answer" } else { "let mut answer" };
+    let _ =
+        writeln!(out, "{binding} = call.answer({});\n{writes}answer.result()\n}}\n", function.class.waits());
+}
+
+fn c(handle: &str) -> &str {
+    handle_type(handle).unwrap_or(handle)
+}
+
+/// The length of an argument as text, for the names in it.
+fn length_of(kind: &Kind) -> Option<String> {
+    match kind {
+        Kind::Address(length) | Kind::InArray(_, length) => Some(extent(length, str::to_owned)),
+        _ => None,
+    }
+}
+
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_')
+}

@@ -1,0 +1,56 @@
+//! Every byte of every function that client and worker handle by generated code: a program calls them with random
+//! arguments, and a driver behind a worker answers from what reached it.
+
+use std::collections::HashMap;
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::e2e::{Test, expect_clean, expect_pass, logs, sluice_run};
+use crate::node::{self, Node};
+use crate::process;
+
+pub(crate) const TESTS: &[Test] = &[("byte exchange", exchange)];
+
+/// How often each function is called.
+const ROUNDS: &str = "200";
+
+/// With another seed each time; `SLUICE_SEED` repeats one.
+fn exchange() -> Result<()> {
+    process::run(process::cargo().args(["build", "--release", "-p", "exchange", "-p", "exchange-driver"]))?;
+    let seed = match std::env::var("SLUICE_SEED") {
+        Ok(seed) => seed,
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos().to_string(),
+    };
+    eprintln!("   SLUICE_SEED={seed}");
+    let release = crate::target_folder().join("release");
+    let (sent, arrived) = (logs().join("exchange-sent.txt"), logs().join("exchange-arrived.txt"));
+    // It may not be there.
+    let _ = std::fs::remove_file(&arrived);
+    let driver = format!("library:{}", release.join("libexchange_driver.so").display());
+    let mut command = Command::new(node::sluice());
+    command.args(["node", "--listen", "127.0.0.1:0", "--gpus", &driver]).env("SLUICE_EXCHANGE", &arrived);
+    let node = Node::start_command(&mut command)?;
+    let mut command = sluice_run(&node, &[]);
+    command.arg(release.join("exchange")).args([ROUNDS, &seed]).arg(&sent);
+    expect_pass(&mut command, "byte exchange", Duration::from_secs(120))?;
+    expect_clean(&node)?;
+
+    // Calls that nobody waits for are known by what arrived.
+    let read = |path| std::fs::read_to_string(path).with_context(|| format!("{path:?}"));
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    let arrived = read(&arrived)?;
+    arrived.lines().for_each(|line| *counts.entry(line).or_default() += 1);
+    for line in read(&sent)?.lines() {
+        // The worker waits by these itself, so the driver does not tell whose they are.
+        if line.starts_with("cuCtxSynchronize") || line.starts_with("cuStreamSynchronize") {
+            continue;
+        }
+        let count = counts.get_mut(line).filter(|count| **count > 0);
+        let count = count.with_context(|| format!("did not arrive as sent (SLUICE_SEED={seed}): {line}"))?;
+        *count -= 1;
+    }
+    ensure!(!arrived.is_empty(), "nothing arrived");
+    Ok(())
+}
