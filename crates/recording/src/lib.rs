@@ -5,6 +5,7 @@
 //!   card       the modelled devices: what they answer when they are asked for their properties
 //!   machine    images to code: cubins, PTX and fat binaries, as far as a launch needs them
 //!   record     what was launched, as lines of a file
+//!   tensor_map objects that only device code would look into
 //! ```
 //!
 //! All the rest is the software GPU's (`sluice-softgpu`), with this crate's [`Machine`](sluice_softgpu::Machine) where
@@ -15,6 +16,7 @@
 mod card;
 mod machine;
 mod record;
+mod tensor_map;
 
 use sluice_cuda::DriverTable;
 
@@ -24,5 +26,10 @@ pub use card::Model;
 pub fn table(model: Model, count: usize) -> DriverTable {
     let cards = (0..count).map(|ordinal| card::card(model, ordinal)).collect();
     sluice_softgpu::configure_cards(cards, &machine::Recording);
-    sluice_softgpu::table()
+    DriverTable {
+        cuTensorMapEncodeTiled: Some(tensor_map::cuTensorMapEncodeTiled),
+        cuTensorMapEncodeIm2col: Some(tensor_map::cuTensorMapEncodeIm2col),
+        cuTensorMapReplaceAddress: Some(tensor_map::cuTensorMapReplaceAddress),
+        ..sluice_softgpu::table()
+    }
 }

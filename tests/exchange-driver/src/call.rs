@@ -21,6 +21,14 @@ fn handles() -> MutexGuard<'static, BTreeMap<&'static str, BTreeMap<usize, u64>>
     HANDLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Notes the next handle of its kind.
+pub(crate) fn note(kind: &'static str, handle: usize) {
+    let mut handles = handles();
+    let known = handles.entry(kind).or_default();
+    let number = known.len() as u64;
+    known.insert(handle, number);
+}
+
 pub(crate) struct Call {
     name: &'static str,
     bytes: Vec<u8>,

@@ -12,7 +12,7 @@ use sluice_wire::{product, rows};
 use crate::{call::Call, table};
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetErrorString(error: CUresult, pStr: *mut *const c_char) -> CUresult {
+pub(crate) unsafe extern "C" fn cuGetErrorString(error: CUresult, pStr: *mut *const c_char) -> CUresult {
     match table().cuGetErrorString {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(error, pStr) },
@@ -21,7 +21,7 @@ pub unsafe extern "C" fn cuGetErrorString(error: CUresult, pStr: *mut *const c_c
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetErrorName(error: CUresult, pStr: *mut *const c_char) -> CUresult {
+pub(crate) unsafe extern "C" fn cuGetErrorName(error: CUresult, pStr: *mut *const c_char) -> CUresult {
     match table().cuGetErrorName {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(error, pStr) },
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn cuGetErrorName(error: CUresult, pStr: *mut *const c_cha
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuInit(Flags: u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuInit(Flags: u32) -> CUresult {
     match table().cuInit {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(Flags) },
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn cuInit(Flags: u32) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDriverGetVersion(driverVersion: *mut i32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDriverGetVersion(driverVersion: *mut i32) -> CUresult {
     match table().cuDriverGetVersion {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(driverVersion) },
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn cuDriverGetVersion(driverVersion: *mut i32) -> CUresult
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetProcAddress(
+pub(crate) unsafe extern "C" fn cuGetProcAddress(
     symbol: *const c_char,
     pfn: *mut *mut c_void,
     cudaVersion: i32,
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn cuGetProcAddress(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetProcAddress_v2(
+pub(crate) unsafe extern "C" fn cuGetProcAddress_v2(
     symbol: *const c_char,
     pfn: *mut *mut c_void,
     cudaVersion: i32,
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetExportTable(
+pub(crate) unsafe extern "C" fn cuGetExportTable(
     ppExportTable: *mut *const c_void,
     pExportTableId: *const CUuuid,
 ) -> CUresult {
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn cuGetExportTable(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLogsCurrent(iterator_out: *mut u32, flags: u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuLogsCurrent(iterator_out: *mut u32, flags: u32) -> CUresult {
     match table().cuLogsCurrent {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(iterator_out, flags) },
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn cuLogsCurrent(iterator_out: *mut u32, flags: u32) -> CU
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLogsDumpToFile(
+pub(crate) unsafe extern "C" fn cuLogsDumpToFile(
     iterator: *mut u32,
     pathToFile: *const c_char,
     flags: u32,
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn cuLogsDumpToFile(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLogsDumpToMemory(
+pub(crate) unsafe extern "C" fn cuLogsDumpToMemory(
     iterator: *mut u32,
     buffer: *mut c_char,
     size: *mut usize,
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn cuLogsDumpToMemory(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLogsRegisterCallback(
+pub(crate) unsafe extern "C" fn cuLogsRegisterCallback(
     callbackFunc: CUlogsCallback,
     userData: *mut c_void,
     callback_out: *mut CUlogsCallbackHandle,
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn cuLogsRegisterCallback(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLogsUnregisterCallback(callback: CUlogsCallbackHandle) -> CUresult {
+pub(crate) unsafe extern "C" fn cuLogsUnregisterCallback(callback: CUlogsCallbackHandle) -> CUresult {
     match table().cuLogsUnregisterCallback {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(callback) },
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn cuLogsUnregisterCallback(callback: CUlogsCallbackHandle
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuProfilerStart() -> CUresult {
+pub(crate) unsafe extern "C" fn cuProfilerStart() -> CUresult {
     match table().cuProfilerStart {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry() },
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn cuProfilerStart() -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuProfilerStop() -> CUresult {
+pub(crate) unsafe extern "C" fn cuProfilerStop() -> CUresult {
     match table().cuProfilerStop {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry() },
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn cuProfilerStop() -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: i32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: i32) -> CUresult {
     match table().cuDeviceGet {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(device, ordinal) },
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: i32) -> CUr
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetCount(count: *mut i32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDeviceGetCount(count: *mut i32) -> CUresult {
     match table().cuDeviceGetCount {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(count) },
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn cuDeviceGetCount(count: *mut i32) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: i32, dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: i32, dev: CUdevice) -> CUresult {
     match table().cuDeviceGetName {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(name, len, dev) },
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: i32, dev: CUdev
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut CUuuid, dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut CUuuid, dev: CUdevice) -> CUresult {
     match table().cuDeviceGetUuid {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(uuid, dev) },
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut CUuuid, dev: CUdevice) -> CU
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, dev: CUdevice) -> CUresult {
     match table().cuDeviceGetUuid_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(uuid, dev) },
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, dev: CUdevice) ->
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> CUresult {
     match table().cuDeviceTotalMem_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(bytes, dev) },
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetAttribute(
+pub(crate) unsafe extern "C" fn cuDeviceGetAttribute(
     pi: *mut i32,
     attrib: CUdevice_attribute,
     dev: CUdevice,
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetProperties(prop: *mut CUdevprop, dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDeviceGetProperties(prop: *mut CUdevprop, dev: CUdevice) -> CUresult {
     match table().cuDeviceGetProperties {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(prop, dev) },
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn cuDeviceGetProperties(prop: *mut CUdevprop, dev: CUdevi
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceComputeCapability(
+pub(crate) unsafe extern "C" fn cuDeviceComputeCapability(
     major: *mut i32,
     minor: *mut i32,
     dev: CUdevice,
@@ -254,7 +254,10 @@ pub unsafe extern "C" fn cuDeviceComputeCapability(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetByPCIBusId(dev: *mut CUdevice, pciBusId: *const c_char) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDeviceGetByPCIBusId(
+    dev: *mut CUdevice,
+    pciBusId: *const c_char,
+) -> CUresult {
     match table().cuDeviceGetByPCIBusId {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dev, pciBusId) },
@@ -263,7 +266,11 @@ pub unsafe extern "C" fn cuDeviceGetByPCIBusId(dev: *mut CUdevice, pciBusId: *co
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetPCIBusId(pciBusId: *mut c_char, len: i32, dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDeviceGetPCIBusId(
+    pciBusId: *mut c_char,
+    len: i32,
+    dev: CUdevice,
+) -> CUresult {
     match table().cuDeviceGetPCIBusId {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pciBusId, len, dev) },
@@ -272,7 +279,7 @@ pub unsafe extern "C" fn cuDeviceGetPCIBusId(pciBusId: *mut c_char, len: i32, de
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceCanAccessPeer(
+pub(crate) unsafe extern "C" fn cuDeviceCanAccessPeer(
     canAccessPeer: *mut i32,
     dev: CUdevice,
     peerDev: CUdevice,
@@ -285,7 +292,7 @@ pub unsafe extern "C" fn cuDeviceCanAccessPeer(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetP2PAttribute(
+pub(crate) unsafe extern "C" fn cuDeviceGetP2PAttribute(
     value: *mut i32,
     attrib: CUdevice_P2PAttribute,
     srcDevice: CUdevice,
@@ -299,7 +306,7 @@ pub unsafe extern "C" fn cuDeviceGetP2PAttribute(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetLuid(
+pub(crate) unsafe extern "C" fn cuDeviceGetLuid(
     luid: *mut c_char,
     deviceNodeMask: *mut u32,
     dev: CUdevice,
@@ -312,7 +319,10 @@ pub unsafe extern "C" fn cuDeviceGetLuid(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetDefaultMemPool(pool_out: *mut CUmemoryPool, dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDeviceGetDefaultMemPool(
+    pool_out: *mut CUmemoryPool,
+    dev: CUdevice,
+) -> CUresult {
     match table().cuDeviceGetDefaultMemPool {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pool_out, dev) },
@@ -321,7 +331,7 @@ pub unsafe extern "C" fn cuDeviceGetDefaultMemPool(pool_out: *mut CUmemoryPool, 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice) -> CUresult {
     match table().cuDeviceGetMemPool {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pool, dev) },
@@ -330,7 +340,7 @@ pub unsafe extern "C" fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevi
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> CUresult {
     match table().cuDeviceSetMemPool {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dev, pool) },
@@ -339,7 +349,7 @@ pub unsafe extern "C" fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
     match table().cuDevicePrimaryCtxRetain {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pctx, dev) },
@@ -348,7 +358,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUd
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxRelease(dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRelease(dev: CUdevice) -> CUresult {
     match table().cuDevicePrimaryCtxRelease {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dev) },
@@ -357,7 +367,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRelease(dev: CUdevice) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CUresult {
     match table().cuDevicePrimaryCtxRelease_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dev) },
@@ -366,7 +376,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CUresult
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxReset(dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxReset(dev: CUdevice) -> CUresult {
     match table().cuDevicePrimaryCtxReset {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dev) },
@@ -375,7 +385,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxReset(dev: CUdevice) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CUresult {
     match table().cuDevicePrimaryCtxReset_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dev) },
@@ -384,7 +394,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxGetState(
+pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxGetState(
     dev: CUdevice,
     flags: *mut u32,
     active: *mut i32,
@@ -397,7 +407,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxGetState(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32) -> CUresult {
     match table().cuDevicePrimaryCtxSetFlags {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dev, flags) },
@@ -406,7 +416,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32) -
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> CUresult {
     match table().cuDevicePrimaryCtxSetFlags_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dev, flags) },
@@ -415,7 +425,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {
     match table().cuCtxCreate_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pctx, flags, dev) },
@@ -424,7 +434,7 @@ pub unsafe extern "C" fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: C
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxCreate_v3(
+pub(crate) unsafe extern "C" fn cuCtxCreate_v3(
     pctx: *mut CUcontext,
     paramsArray: *mut CUexecAffinityParam,
     numParams: i32,
@@ -439,7 +449,7 @@ pub unsafe extern "C" fn cuCtxCreate_v3(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxCreate_v4(
+pub(crate) unsafe extern "C" fn cuCtxCreate_v4(
     pctx: *mut CUcontext,
     ctxCreateParams: *mut CUctxCreateParams,
     flags: u32,
@@ -453,7 +463,7 @@ pub unsafe extern "C" fn cuCtxCreate_v4(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxDestroy(ctx: CUcontext) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxDestroy(ctx: CUcontext) -> CUresult {
     match table().cuCtxDestroy {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(ctx) },
@@ -462,7 +472,7 @@ pub unsafe extern "C" fn cuCtxDestroy(ctx: CUcontext) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxDestroy_v2(ctx: CUcontext) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxDestroy_v2(ctx: CUcontext) -> CUresult {
     match table().cuCtxDestroy_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(ctx) },
@@ -471,7 +481,7 @@ pub unsafe extern "C" fn cuCtxDestroy_v2(ctx: CUcontext) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxPushCurrent(ctx: CUcontext) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxPushCurrent(ctx: CUcontext) -> CUresult {
     match table().cuCtxPushCurrent {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(ctx) },
@@ -480,7 +490,7 @@ pub unsafe extern "C" fn cuCtxPushCurrent(ctx: CUcontext) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxPushCurrent_v2(ctx: CUcontext) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxPushCurrent_v2(ctx: CUcontext) -> CUresult {
     match table().cuCtxPushCurrent_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(ctx) },
@@ -489,7 +499,7 @@ pub unsafe extern "C" fn cuCtxPushCurrent_v2(ctx: CUcontext) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxPopCurrent(pctx: *mut CUcontext) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxPopCurrent(pctx: *mut CUcontext) -> CUresult {
     match table().cuCtxPopCurrent {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pctx) },
@@ -498,7 +508,7 @@ pub unsafe extern "C" fn cuCtxPopCurrent(pctx: *mut CUcontext) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxPopCurrent_v2(pctx: *mut CUcontext) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxPopCurrent_v2(pctx: *mut CUcontext) -> CUresult {
     match table().cuCtxPopCurrent_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pctx) },
@@ -507,7 +517,7 @@ pub unsafe extern "C" fn cuCtxPopCurrent_v2(pctx: *mut CUcontext) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetCurrent(ctx: CUcontext) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxSetCurrent(ctx: CUcontext) -> CUresult {
     match table().cuCtxSetCurrent {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(ctx) },
@@ -516,7 +526,7 @@ pub unsafe extern "C" fn cuCtxSetCurrent(ctx: CUcontext) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetCurrent(pctx: *mut CUcontext) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxGetCurrent(pctx: *mut CUcontext) -> CUresult {
     match table().cuCtxGetCurrent {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pctx) },
@@ -525,7 +535,7 @@ pub unsafe extern "C" fn cuCtxGetCurrent(pctx: *mut CUcontext) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetDevice(device: *mut CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxGetDevice(device: *mut CUdevice) -> CUresult {
     match table().cuCtxGetDevice {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(device) },
@@ -534,7 +544,7 @@ pub unsafe extern "C" fn cuCtxGetDevice(device: *mut CUdevice) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetDevice_v2(device: *mut CUdevice, ctx: CUcontext) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxGetDevice_v2(device: *mut CUdevice, ctx: CUcontext) -> CUresult {
     match table().cuCtxGetDevice_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(device, ctx) },
@@ -543,7 +553,7 @@ pub unsafe extern "C" fn cuCtxGetDevice_v2(device: *mut CUdevice, ctx: CUcontext
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetFlags(flags: *mut u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxGetFlags(flags: *mut u32) -> CUresult {
     match table().cuCtxGetFlags {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(flags) },
@@ -552,7 +562,7 @@ pub unsafe extern "C" fn cuCtxGetFlags(flags: *mut u32) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetId(ctx: CUcontext, ctxId: *mut u64) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxGetId(ctx: CUcontext, ctxId: *mut u64) -> CUresult {
     match table().cuCtxGetId {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(ctx, ctxId) },
@@ -561,7 +571,7 @@ pub unsafe extern "C" fn cuCtxGetId(ctx: CUcontext, ctxId: *mut u64) -> CUresult
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut u32) -> CUresult {
     match table().cuCtxGetApiVersion {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(ctx, version) },
@@ -570,7 +580,7 @@ pub unsafe extern "C" fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut u32) -
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetLimit(pvalue: *mut usize, limit: CUlimit) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxGetLimit(pvalue: *mut usize, limit: CUlimit) -> CUresult {
     match table().cuCtxGetLimit {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pvalue, limit) },
@@ -579,7 +589,7 @@ pub unsafe extern "C" fn cuCtxGetLimit(pvalue: *mut usize, limit: CUlimit) -> CU
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     match table().cuCtxSetLimit {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(limit, value) },
@@ -588,7 +598,7 @@ pub unsafe extern "C" fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetCacheConfig(pconfig: *mut CUfunc_cache) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxGetCacheConfig(pconfig: *mut CUfunc_cache) -> CUresult {
     match table().cuCtxGetCacheConfig {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pconfig) },
@@ -597,7 +607,7 @@ pub unsafe extern "C" fn cuCtxGetCacheConfig(pconfig: *mut CUfunc_cache) -> CUre
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetCacheConfig(config: CUfunc_cache) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxSetCacheConfig(config: CUfunc_cache) -> CUresult {
     match table().cuCtxSetCacheConfig {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(config) },
@@ -606,7 +616,7 @@ pub unsafe extern "C" fn cuCtxSetCacheConfig(config: CUfunc_cache) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(
+pub(crate) unsafe extern "C" fn cuCtxGetStreamPriorityRange(
     leastPriority: *mut i32,
     greatestPriority: *mut i32,
 ) -> CUresult {
@@ -618,7 +628,7 @@ pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
     match table().cuCtxSynchronize {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry() },
@@ -627,7 +637,7 @@ pub unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult {
     match table().cuCtxSynchronize_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(ctx) },
@@ -636,7 +646,7 @@ pub unsafe extern "C" fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxDisablePeerAccess(peerContext: CUcontext) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxDisablePeerAccess(peerContext: CUcontext) -> CUresult {
     match table().cuCtxDisablePeerAccess {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(peerContext) },
@@ -645,7 +655,7 @@ pub unsafe extern "C" fn cuCtxDisablePeerAccess(peerContext: CUcontext) -> CUres
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxEnablePeerAccess(peerContext: CUcontext, Flags: u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxEnablePeerAccess(peerContext: CUcontext, Flags: u32) -> CUresult {
     match table().cuCtxEnablePeerAccess {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(peerContext, Flags) },
@@ -654,7 +664,7 @@ pub unsafe extern "C" fn cuCtxEnablePeerAccess(peerContext: CUcontext, Flags: u3
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetSharedMemConfig(pConfig: *mut CUsharedconfig) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxGetSharedMemConfig(pConfig: *mut CUsharedconfig) -> CUresult {
     match table().cuCtxGetSharedMemConfig {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pConfig) },
@@ -663,7 +673,7 @@ pub unsafe extern "C" fn cuCtxGetSharedMemConfig(pConfig: *mut CUsharedconfig) -
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxResetPersistingL2Cache() -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxResetPersistingL2Cache() -> CUresult {
     match table().cuCtxResetPersistingL2Cache {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry() },
@@ -672,7 +682,7 @@ pub unsafe extern "C" fn cuCtxResetPersistingL2Cache() -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetFlags(flags: u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxSetFlags(flags: u32) -> CUresult {
     match table().cuCtxSetFlags {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(flags) },
@@ -681,7 +691,7 @@ pub unsafe extern "C" fn cuCtxSetFlags(flags: u32) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetSharedMemConfig(config: CUsharedconfig) -> CUresult {
+pub(crate) unsafe extern "C" fn cuCtxSetSharedMemConfig(config: CUsharedconfig) -> CUresult {
     match table().cuCtxSetSharedMemConfig {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(config) },
@@ -690,7 +700,7 @@ pub unsafe extern "C" fn cuCtxSetSharedMemConfig(config: CUsharedconfig) -> CUre
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetLoadingMode(mode: *mut CUmoduleLoadingMode) -> CUresult {
+pub(crate) unsafe extern "C" fn cuModuleGetLoadingMode(mode: *mut CUmoduleLoadingMode) -> CUresult {
     match table().cuModuleGetLoadingMode {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(mode) },
@@ -699,7 +709,7 @@ pub unsafe extern "C" fn cuModuleGetLoadingMode(mode: *mut CUmoduleLoadingMode) 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) -> CUresult {
+pub(crate) unsafe extern "C" fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) -> CUresult {
     match table().cuModuleLoad {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(module, fname) },
@@ -708,16 +718,24 @@ pub unsafe extern "C" fn cuModuleLoad(module: *mut CUmodule, fname: *const c_cha
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
+pub(crate) unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
     match table().cuModuleLoadData {
         // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(module, image) },
+        Some(entry) => {
+            // SAFETY: as above.
+            let result = unsafe { entry(module, image) };
+            if result.is_success() {
+                // SAFETY: written just now.
+                crate::call::note("Module", unsafe { module.read() }.0);
+            }
+            result
+        }
         None => CUresult::NOT_SUPPORTED,
     }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleLoadDataEx(
+pub(crate) unsafe extern "C" fn cuModuleLoadDataEx(
     module: *mut CUmodule,
     image: *const c_void,
     numOptions: u32,
@@ -732,7 +750,10 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleLoadFatBinary(module: *mut CUmodule, fatCubin: *const c_void) -> CUresult {
+pub(crate) unsafe extern "C" fn cuModuleLoadFatBinary(
+    module: *mut CUmodule,
+    fatCubin: *const c_void,
+) -> CUresult {
     match table().cuModuleLoadFatBinary {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(module, fatCubin) },
@@ -741,7 +762,7 @@ pub unsafe extern "C" fn cuModuleLoadFatBinary(module: *mut CUmodule, fatCubin: 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleUnload(hmod: CUmodule) -> CUresult {
+pub(crate) unsafe extern "C" fn cuModuleUnload(hmod: CUmodule) -> CUresult {
     match table().cuModuleUnload {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hmod) },
@@ -750,7 +771,7 @@ pub unsafe extern "C" fn cuModuleUnload(hmod: CUmodule) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetFunction(
+pub(crate) unsafe extern "C" fn cuModuleGetFunction(
     hfunc: *mut CUfunction,
     hmod: CUmodule,
     name: *const c_char,
@@ -763,7 +784,7 @@ pub unsafe extern "C" fn cuModuleGetFunction(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetGlobal_v2(
+pub(crate) unsafe extern "C" fn cuModuleGetGlobal_v2(
     dptr: *mut CUdeviceptr,
     bytes: *mut usize,
     hmod: CUmodule,
@@ -777,7 +798,30 @@ pub unsafe extern "C" fn cuModuleGetGlobal_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryLoadData(
+pub(crate) unsafe extern "C" fn cuModuleEnumerateFunctions(
+    functions: *mut CUfunction,
+    numFunctions: u32,
+    hmod: CUmodule,
+) -> CUresult {
+    match table().cuModuleEnumerateFunctions {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(functions, numFunctions, hmod) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuModuleGetFunctionCount(count: *mut u32, hmod: CUmodule) -> CUresult {
+    let mut call = Call::new("cuModuleGetFunctionCount");
+    call.handle("Module", hmod.0);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(count) };
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuLibraryLoadData(
     library: *mut CUlibrary,
     code: *const c_void,
     jitOptions: *mut CUjit_option,
@@ -789,8 +833,8 @@ pub unsafe extern "C" fn cuLibraryLoadData(
 ) -> CUresult {
     match table().cuLibraryLoadData {
         // SAFETY: the arguments are the caller's.
-        Some(function) => unsafe {
-            function(
+        Some(entry) => unsafe {
+            entry(
                 library,
                 code,
                 jitOptions,
@@ -806,7 +850,7 @@ pub unsafe extern "C" fn cuLibraryLoadData(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryLoadFromFile(
+pub(crate) unsafe extern "C" fn cuLibraryLoadFromFile(
     library: *mut CUlibrary,
     fileName: *const c_char,
     jitOptions: *mut CUjit_option,
@@ -818,8 +862,8 @@ pub unsafe extern "C" fn cuLibraryLoadFromFile(
 ) -> CUresult {
     match table().cuLibraryLoadFromFile {
         // SAFETY: the arguments are the caller's.
-        Some(function) => unsafe {
-            function(
+        Some(entry) => unsafe {
+            entry(
                 library,
                 fileName,
                 jitOptions,
@@ -835,7 +879,7 @@ pub unsafe extern "C" fn cuLibraryLoadFromFile(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryUnload(library: CUlibrary) -> CUresult {
+pub(crate) unsafe extern "C" fn cuLibraryUnload(library: CUlibrary) -> CUresult {
     match table().cuLibraryUnload {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(library) },
@@ -844,7 +888,7 @@ pub unsafe extern "C" fn cuLibraryUnload(library: CUlibrary) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetKernel(
+pub(crate) unsafe extern "C" fn cuLibraryGetKernel(
     pKernel: *mut CUkernel,
     library: CUlibrary,
     name: *const c_char,
@@ -857,7 +901,7 @@ pub unsafe extern "C" fn cuLibraryGetKernel(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibrary) -> CUresult {
+pub(crate) unsafe extern "C" fn cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibrary) -> CUresult {
     match table().cuLibraryGetModule {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pMod, library) },
@@ -866,7 +910,7 @@ pub unsafe extern "C" fn cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibr
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetGlobal(
+pub(crate) unsafe extern "C" fn cuLibraryGetGlobal(
     dptr: *mut CUdeviceptr,
     bytes: *mut usize,
     library: CUlibrary,
@@ -880,7 +924,7 @@ pub unsafe extern "C" fn cuLibraryGetGlobal(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetFunction(pFunc: *mut CUfunction, kernel: CUkernel) -> CUresult {
+pub(crate) unsafe extern "C" fn cuKernelGetFunction(pFunc: *mut CUfunction, kernel: CUkernel) -> CUresult {
     match table().cuKernelGetFunction {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pFunc, kernel) },
@@ -889,7 +933,7 @@ pub unsafe extern "C" fn cuKernelGetFunction(pFunc: *mut CUfunction, kernel: CUk
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetLibrary(pLib: *mut CUlibrary, kernel: CUkernel) -> CUresult {
+pub(crate) unsafe extern "C" fn cuKernelGetLibrary(pLib: *mut CUlibrary, kernel: CUkernel) -> CUresult {
     match table().cuKernelGetLibrary {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pLib, kernel) },
@@ -898,7 +942,7 @@ pub unsafe extern "C" fn cuKernelGetLibrary(pLib: *mut CUlibrary, kernel: CUkern
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetName(name: *mut *const c_char, hfunc: CUkernel) -> CUresult {
+pub(crate) unsafe extern "C" fn cuKernelGetName(name: *mut *const c_char, hfunc: CUkernel) -> CUresult {
     match table().cuKernelGetName {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(name, hfunc) },
@@ -907,7 +951,7 @@ pub unsafe extern "C" fn cuKernelGetName(name: *mut *const c_char, hfunc: CUkern
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetAttribute(
+pub(crate) unsafe extern "C" fn cuKernelGetAttribute(
     pi: *mut i32,
     attrib: CUfunction_attribute,
     kernel: CUkernel,
@@ -921,7 +965,7 @@ pub unsafe extern "C" fn cuKernelGetAttribute(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelSetAttribute(
+pub(crate) unsafe extern "C" fn cuKernelSetAttribute(
     attrib: CUfunction_attribute,
     val: i32,
     kernel: CUkernel,
@@ -935,7 +979,7 @@ pub unsafe extern "C" fn cuKernelSetAttribute(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelSetCacheConfig(
+pub(crate) unsafe extern "C" fn cuKernelSetCacheConfig(
     kernel: CUkernel,
     config: CUfunc_cache,
     dev: CUdevice,
@@ -948,7 +992,7 @@ pub unsafe extern "C" fn cuKernelSetCacheConfig(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetParamInfo(
+pub(crate) unsafe extern "C" fn cuKernelGetParamInfo(
     kernel: CUkernel,
     paramIndex: usize,
     paramOffset: *mut usize,
@@ -962,7 +1006,7 @@ pub unsafe extern "C" fn cuKernelGetParamInfo(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetParamCount(kernel: CUkernel, paramCount: *mut usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuKernelGetParamCount(kernel: CUkernel, paramCount: *mut usize) -> CUresult {
     match table().cuKernelGetParamCount {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(kernel, paramCount) },
@@ -971,7 +1015,29 @@ pub unsafe extern "C" fn cuKernelGetParamCount(kernel: CUkernel, paramCount: *mu
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncGetAttribute(
+pub(crate) unsafe extern "C" fn cuLibraryEnumerateKernels(
+    kernels: *mut CUkernel,
+    numKernels: u32,
+    lib: CUlibrary,
+) -> CUresult {
+    match table().cuLibraryEnumerateKernels {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(kernels, numKernels, lib) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuLibraryGetKernelCount(count: *mut u32, lib: CUlibrary) -> CUresult {
+    match table().cuLibraryGetKernelCount {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(count, lib) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuFuncGetAttribute(
     pi: *mut i32,
     attrib: CUfunction_attribute,
     hfunc: CUfunction,
@@ -984,7 +1050,7 @@ pub unsafe extern "C" fn cuFuncGetAttribute(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncSetAttribute(
+pub(crate) unsafe extern "C" fn cuFuncSetAttribute(
     hfunc: CUfunction,
     attrib: CUfunction_attribute,
     value: i32,
@@ -997,7 +1063,7 @@ pub unsafe extern "C" fn cuFuncSetAttribute(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncSetCacheConfig(hfunc: CUfunction, config: CUfunc_cache) -> CUresult {
+pub(crate) unsafe extern "C" fn cuFuncSetCacheConfig(hfunc: CUfunction, config: CUfunc_cache) -> CUresult {
     match table().cuFuncSetCacheConfig {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hfunc, config) },
@@ -1006,7 +1072,7 @@ pub unsafe extern "C" fn cuFuncSetCacheConfig(hfunc: CUfunction, config: CUfunc_
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncGetModule(hmod: *mut CUmodule, hfunc: CUfunction) -> CUresult {
+pub(crate) unsafe extern "C" fn cuFuncGetModule(hmod: *mut CUmodule, hfunc: CUfunction) -> CUresult {
     match table().cuFuncGetModule {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hmod, hfunc) },
@@ -1015,7 +1081,7 @@ pub unsafe extern "C" fn cuFuncGetModule(hmod: *mut CUmodule, hfunc: CUfunction)
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncGetName(name: *mut *const c_char, hfunc: CUfunction) -> CUresult {
+pub(crate) unsafe extern "C" fn cuFuncGetName(name: *mut *const c_char, hfunc: CUfunction) -> CUresult {
     match table().cuFuncGetName {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(name, hfunc) },
@@ -1024,7 +1090,7 @@ pub unsafe extern "C" fn cuFuncGetName(name: *mut *const c_char, hfunc: CUfuncti
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncGetParamInfo(
+pub(crate) unsafe extern "C" fn cuFuncGetParamInfo(
     func: CUfunction,
     paramIndex: usize,
     paramOffset: *mut usize,
@@ -1038,7 +1104,7 @@ pub unsafe extern "C" fn cuFuncGetParamInfo(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncGetParamCount(func: CUfunction, paramCount: *mut usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuFuncGetParamCount(func: CUfunction, paramCount: *mut usize) -> CUresult {
     match table().cuFuncGetParamCount {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(func, paramCount) },
@@ -1047,7 +1113,7 @@ pub unsafe extern "C" fn cuFuncGetParamCount(func: CUfunction, paramCount: *mut 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncIsLoaded(
+pub(crate) unsafe extern "C" fn cuFuncIsLoaded(
     state: *mut CUfunctionLoadingState,
     function: CUfunction,
 ) -> CUresult {
@@ -1059,7 +1125,7 @@ pub unsafe extern "C" fn cuFuncIsLoaded(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncLoad(function: CUfunction) -> CUresult {
+pub(crate) unsafe extern "C" fn cuFuncLoad(function: CUfunction) -> CUresult {
     match table().cuFuncLoad {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(function) },
@@ -1068,7 +1134,10 @@ pub unsafe extern "C" fn cuFuncLoad(function: CUfunction) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncSetSharedMemConfig(hfunc: CUfunction, config: CUsharedconfig) -> CUresult {
+pub(crate) unsafe extern "C" fn cuFuncSetSharedMemConfig(
+    hfunc: CUfunction,
+    config: CUsharedconfig,
+) -> CUresult {
     match table().cuFuncSetSharedMemConfig {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hfunc, config) },
@@ -1077,7 +1146,7 @@ pub unsafe extern "C" fn cuFuncSetSharedMemConfig(hfunc: CUfunction, config: CUs
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLinkCreate_v2(
+pub(crate) unsafe extern "C" fn cuLinkCreate_v2(
     numOptions: u32,
     options: *mut CUjit_option,
     optionValues: *mut *mut c_void,
@@ -1091,7 +1160,7 @@ pub unsafe extern "C" fn cuLinkCreate_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLinkAddData_v2(
+pub(crate) unsafe extern "C" fn cuLinkAddData_v2(
     state: CUlinkState,
     kind: CUjitInputType,
     data: *mut c_void,
@@ -1103,15 +1172,13 @@ pub unsafe extern "C" fn cuLinkAddData_v2(
 ) -> CUresult {
     match table().cuLinkAddData_v2 {
         // SAFETY: the arguments are the caller's.
-        Some(function) => unsafe {
-            function(state, kind, data, size, name, numOptions, options, optionValues)
-        },
+        Some(entry) => unsafe { entry(state, kind, data, size, name, numOptions, options, optionValues) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLinkAddFile_v2(
+pub(crate) unsafe extern "C" fn cuLinkAddFile_v2(
     state: CUlinkState,
     kind: CUjitInputType,
     path: *const c_char,
@@ -1127,7 +1194,7 @@ pub unsafe extern "C" fn cuLinkAddFile_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLinkComplete(
+pub(crate) unsafe extern "C" fn cuLinkComplete(
     state: CUlinkState,
     cubinOut: *mut *mut c_void,
     sizeOut: *mut usize,
@@ -1140,7 +1207,7 @@ pub unsafe extern "C" fn cuLinkComplete(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLinkDestroy(state: CUlinkState) -> CUresult {
+pub(crate) unsafe extern "C" fn cuLinkDestroy(state: CUlinkState) -> CUresult {
     match table().cuLinkDestroy {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(state) },
@@ -1149,7 +1216,7 @@ pub unsafe extern "C" fn cuLinkDestroy(state: CUlinkState) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     match table().cuMemGetInfo_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(free, total) },
@@ -1158,7 +1225,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> CUresult {
     match table().cuMemAlloc_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dptr, bytesize) },
@@ -1167,7 +1234,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocPitch_v2(
+pub(crate) unsafe extern "C" fn cuMemAllocPitch_v2(
     dptr: *mut CUdeviceptr,
     pPitch: *mut usize,
     WidthInBytes: usize,
@@ -1182,7 +1249,7 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
     match table().cuMemFree_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dptr) },
@@ -1191,7 +1258,7 @@ pub unsafe extern "C" fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetAddressRange_v2(
+pub(crate) unsafe extern "C" fn cuMemGetAddressRange_v2(
     pbase: *mut CUdeviceptr,
     psize: *mut usize,
     dptr: CUdeviceptr,
@@ -1204,7 +1271,7 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize) -> CUresult {
     match table().cuMemAllocHost_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pp, bytesize) },
@@ -1213,7 +1280,7 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemFreeHost(p: *mut c_void) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemFreeHost(p: *mut c_void) -> CUresult {
     match table().cuMemFreeHost {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(p) },
@@ -1222,7 +1289,11 @@ pub unsafe extern "C" fn cuMemFreeHost(p: *mut c_void) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, Flags: u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemHostAlloc(
+    pp: *mut *mut c_void,
+    bytesize: usize,
+    Flags: u32,
+) -> CUresult {
     match table().cuMemHostAlloc {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pp, bytesize, Flags) },
@@ -1231,7 +1302,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, F
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
+pub(crate) unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
     pdptr: *mut CUdeviceptr,
     p: *mut c_void,
     Flags: u32,
@@ -1244,7 +1315,7 @@ pub unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostGetFlags(pFlags: *mut u32, p: *mut c_void) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemHostGetFlags(pFlags: *mut u32, p: *mut c_void) -> CUresult {
     match table().cuMemHostGetFlags {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pFlags, p) },
@@ -1253,7 +1324,11 @@ pub unsafe extern "C" fn cuMemHostGetFlags(pFlags: *mut u32, p: *mut c_void) -> 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, Flags: u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemHostRegister_v2(
+    p: *mut c_void,
+    bytesize: usize,
+    Flags: u32,
+) -> CUresult {
     match table().cuMemHostRegister_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(p, bytesize, Flags) },
@@ -1262,7 +1337,7 @@ pub unsafe extern "C" fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, F
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostUnregister(p: *mut c_void) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemHostUnregister(p: *mut c_void) -> CUresult {
     match table().cuMemHostUnregister {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(p) },
@@ -1271,7 +1346,7 @@ pub unsafe extern "C" fn cuMemHostUnregister(p: *mut c_void) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuPointerGetAttribute(
+pub(crate) unsafe extern "C" fn cuPointerGetAttribute(
     data: *mut c_void,
     attribute: CUpointer_attribute,
     ptr: CUdeviceptr,
@@ -1284,7 +1359,7 @@ pub unsafe extern "C" fn cuPointerGetAttribute(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuPointerGetAttributes(
+pub(crate) unsafe extern "C" fn cuPointerGetAttributes(
     numAttributes: u32,
     attributes: *mut CUpointer_attribute,
     data: *mut *mut c_void,
@@ -1298,7 +1373,20 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemAllocManaged(
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    flags: u32,
+) -> CUresult {
+    match table().cuMemAllocManaged {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dptr, bytesize, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize) -> CUresult {
     match table().cuMemcpy {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dst, src, ByteCount) },
@@ -1307,7 +1395,7 @@ pub unsafe extern "C" fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, ByteCount:
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAsync(
+pub(crate) unsafe extern "C" fn cuMemcpyAsync(
     dst: CUdeviceptr,
     src: CUdeviceptr,
     ByteCount: usize,
@@ -1321,7 +1409,7 @@ pub unsafe extern "C" fn cuMemcpyAsync(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoD_v2(
+pub(crate) unsafe extern "C" fn cuMemcpyHtoD_v2(
     dstDevice: CUdeviceptr,
     srcHost: *const c_void,
     ByteCount: usize,
@@ -1334,7 +1422,7 @@ pub unsafe extern "C" fn cuMemcpyHtoD_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+pub(crate) unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     dstDevice: CUdeviceptr,
     srcHost: *const c_void,
     ByteCount: usize,
@@ -1348,7 +1436,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoH_v2(
+pub(crate) unsafe extern "C" fn cuMemcpyDtoH_v2(
     dstHost: *mut c_void,
     srcDevice: CUdeviceptr,
     ByteCount: usize,
@@ -1361,7 +1449,7 @@ pub unsafe extern "C" fn cuMemcpyDtoH_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+pub(crate) unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     dstHost: *mut c_void,
     srcDevice: CUdeviceptr,
     ByteCount: usize,
@@ -1375,7 +1463,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoD_v2(
+pub(crate) unsafe extern "C" fn cuMemcpyDtoD_v2(
     dstDevice: CUdeviceptr,
     srcDevice: CUdeviceptr,
     ByteCount: usize,
@@ -1388,7 +1476,7 @@ pub unsafe extern "C" fn cuMemcpyDtoD_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
+pub(crate) unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     dstDevice: CUdeviceptr,
     srcDevice: CUdeviceptr,
     ByteCount: usize,
@@ -1404,7 +1492,7 @@ pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2D_v2(pCopy: *const CUDA_MEMCPY2D) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemcpy2D_v2(pCopy: *const CUDA_MEMCPY2D) -> CUresult {
     match table().cuMemcpy2D_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pCopy) },
@@ -1413,7 +1501,7 @@ pub unsafe extern "C" fn cuMemcpy2D_v2(pCopy: *const CUDA_MEMCPY2D) -> CUresult 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2DUnaligned_v2(pCopy: *const CUDA_MEMCPY2D) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemcpy2DUnaligned_v2(pCopy: *const CUDA_MEMCPY2D) -> CUresult {
     match table().cuMemcpy2DUnaligned_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pCopy) },
@@ -1422,7 +1510,10 @@ pub unsafe extern "C" fn cuMemcpy2DUnaligned_v2(pCopy: *const CUDA_MEMCPY2D) -> 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2DAsync_v2(pCopy: *const CUDA_MEMCPY2D, hStream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemcpy2DAsync_v2(
+    pCopy: *const CUDA_MEMCPY2D,
+    hStream: CUstream,
+) -> CUresult {
     match table().cuMemcpy2DAsync_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pCopy, hStream) },
@@ -1431,7 +1522,7 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(pCopy: *const CUDA_MEMCPY2D, hStream
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3D_v2(pCopy: *const CUDA_MEMCPY3D) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemcpy3D_v2(pCopy: *const CUDA_MEMCPY3D) -> CUresult {
     match table().cuMemcpy3D_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pCopy) },
@@ -1440,7 +1531,10 @@ pub unsafe extern "C" fn cuMemcpy3D_v2(pCopy: *const CUDA_MEMCPY3D) -> CUresult 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DAsync_v2(pCopy: *const CUDA_MEMCPY3D, hStream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemcpy3DAsync_v2(
+    pCopy: *const CUDA_MEMCPY3D,
+    hStream: CUstream,
+) -> CUresult {
     match table().cuMemcpy3DAsync_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pCopy, hStream) },
@@ -1449,7 +1543,67 @@ pub unsafe extern "C" fn cuMemcpy3DAsync_v2(pCopy: *const CUDA_MEMCPY3D, hStream
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyPeer(
+pub(crate) unsafe extern "C" fn cuMemcpy3DPeer(pCopy: *const CUDA_MEMCPY3D_PEER) -> CUresult {
+    match table().cuMemcpy3DPeer {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pCopy) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpy3DPeerAsync(
+    pCopy: *const CUDA_MEMCPY3D_PEER,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemcpy3DPeerAsync {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pCopy, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpyBatchAsync(
+    dsts: *mut CUdeviceptr,
+    srcs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attrs: *mut CUmemcpyAttributes,
+    attrsIdxs: *mut usize,
+    numAttrs: usize,
+    failIdx: *mut usize,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemcpyBatchAsync {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe {
+            entry(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream)
+        },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpyBatchAsync_v2(
+    dsts: *mut CUdeviceptr,
+    srcs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attrs: *mut CUmemcpyAttributes,
+    attrsIdxs: *mut usize,
+    numAttrs: usize,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemcpyBatchAsync_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpyPeer(
     dstDevice: CUdeviceptr,
     dstContext: CUcontext,
     srcDevice: CUdeviceptr,
@@ -1464,7 +1618,7 @@ pub unsafe extern "C" fn cuMemcpyPeer(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyPeerAsync(
+pub(crate) unsafe extern "C" fn cuMemcpyPeerAsync(
     dstDevice: CUdeviceptr,
     dstContext: CUcontext,
     srcDevice: CUdeviceptr,
@@ -1474,15 +1628,28 @@ pub unsafe extern "C" fn cuMemcpyPeerAsync(
 ) -> CUresult {
     match table().cuMemcpyPeerAsync {
         // SAFETY: the arguments are the caller's.
-        Some(function) => unsafe {
-            function(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream)
-        },
+        Some(entry) => unsafe { entry(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD8_v2(dstDevice: CUdeviceptr, uc: u8, N: usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemcpyWithAttributesAsync(
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    size: usize,
+    attr: *mut CUmemcpyAttributes,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemcpyWithAttributesAsync {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dst, src, size, attr, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemsetD8_v2(dstDevice: CUdeviceptr, uc: u8, N: usize) -> CUresult {
     match table().cuMemsetD8_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dstDevice, uc, N) },
@@ -1491,7 +1658,7 @@ pub unsafe extern "C" fn cuMemsetD8_v2(dstDevice: CUdeviceptr, uc: u8, N: usize)
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD16_v2(dstDevice: CUdeviceptr, us: u16, N: usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemsetD16_v2(dstDevice: CUdeviceptr, us: u16, N: usize) -> CUresult {
     match table().cuMemsetD16_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dstDevice, us, N) },
@@ -1500,7 +1667,7 @@ pub unsafe extern "C" fn cuMemsetD16_v2(dstDevice: CUdeviceptr, us: u16, N: usiz
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD32_v2(dstDevice: CUdeviceptr, ui: u32, N: usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemsetD32_v2(dstDevice: CUdeviceptr, ui: u32, N: usize) -> CUresult {
     match table().cuMemsetD32_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dstDevice, ui, N) },
@@ -1509,7 +1676,7 @@ pub unsafe extern "C" fn cuMemsetD32_v2(dstDevice: CUdeviceptr, ui: u32, N: usiz
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD8Async(
+pub(crate) unsafe extern "C" fn cuMemsetD8Async(
     dstDevice: CUdeviceptr,
     uc: u8,
     N: usize,
@@ -1525,7 +1692,7 @@ pub unsafe extern "C" fn cuMemsetD8Async(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD16Async(
+pub(crate) unsafe extern "C" fn cuMemsetD16Async(
     dstDevice: CUdeviceptr,
     us: u16,
     N: usize,
@@ -1541,7 +1708,7 @@ pub unsafe extern "C" fn cuMemsetD16Async(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD32Async(
+pub(crate) unsafe extern "C" fn cuMemsetD32Async(
     dstDevice: CUdeviceptr,
     ui: u32,
     N: usize,
@@ -1557,7 +1724,7 @@ pub unsafe extern "C" fn cuMemsetD32Async(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D16Async(
+pub(crate) unsafe extern "C" fn cuMemsetD2D16Async(
     dstDevice: CUdeviceptr,
     dstPitch: usize,
     us: u16,
@@ -1577,7 +1744,7 @@ pub unsafe extern "C" fn cuMemsetD2D16Async(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D16_v2(
+pub(crate) unsafe extern "C" fn cuMemsetD2D16_v2(
     dstDevice: CUdeviceptr,
     dstPitch: usize,
     us: u16,
@@ -1592,7 +1759,7 @@ pub unsafe extern "C" fn cuMemsetD2D16_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D32Async(
+pub(crate) unsafe extern "C" fn cuMemsetD2D32Async(
     dstDevice: CUdeviceptr,
     dstPitch: usize,
     ui: u32,
@@ -1612,7 +1779,7 @@ pub unsafe extern "C" fn cuMemsetD2D32Async(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D32_v2(
+pub(crate) unsafe extern "C" fn cuMemsetD2D32_v2(
     dstDevice: CUdeviceptr,
     dstPitch: usize,
     ui: u32,
@@ -1627,7 +1794,7 @@ pub unsafe extern "C" fn cuMemsetD2D32_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D8Async(
+pub(crate) unsafe extern "C" fn cuMemsetD2D8Async(
     dstDevice: CUdeviceptr,
     dstPitch: usize,
     uc: u8,
@@ -1647,7 +1814,7 @@ pub unsafe extern "C" fn cuMemsetD2D8Async(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D8_v2(
+pub(crate) unsafe extern "C" fn cuMemsetD2D8_v2(
     dstDevice: CUdeviceptr,
     dstPitch: usize,
     uc: u8,
@@ -1662,7 +1829,7 @@ pub unsafe extern "C" fn cuMemsetD2D8_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocAsync(
+pub(crate) unsafe extern "C" fn cuMemAllocAsync(
     dptr: *mut CUdeviceptr,
     bytesize: usize,
     hStream: CUstream,
@@ -1675,7 +1842,7 @@ pub unsafe extern "C" fn cuMemAllocAsync(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
+pub(crate) unsafe extern "C" fn cuMemAllocFromPoolAsync(
     dptr: *mut CUdeviceptr,
     bytesize: usize,
     pool: CUmemoryPool,
@@ -1689,7 +1856,7 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> CUresult {
     match table().cuMemFreeAsync {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dptr, hStream) },
@@ -1698,7 +1865,7 @@ pub unsafe extern "C" fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) ->
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolCreate(
+pub(crate) unsafe extern "C" fn cuMemPoolCreate(
     pool: *mut CUmemoryPool,
     poolProps: *const CUmemPoolProps,
 ) -> CUresult {
@@ -1710,7 +1877,7 @@ pub unsafe extern "C" fn cuMemPoolCreate(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
     match table().cuMemPoolDestroy {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pool) },
@@ -1719,7 +1886,7 @@ pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolGetAttribute(
+pub(crate) unsafe extern "C" fn cuMemPoolGetAttribute(
     pool: CUmemoryPool,
     attr: CUmemPool_attribute,
     value: *mut c_void,
@@ -1732,7 +1899,7 @@ pub unsafe extern "C" fn cuMemPoolGetAttribute(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolSetAttribute(
+pub(crate) unsafe extern "C" fn cuMemPoolSetAttribute(
     pool: CUmemoryPool,
     attr: CUmemPool_attribute,
     value: *mut c_void,
@@ -1745,7 +1912,7 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, minBytesToKeep: usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, minBytesToKeep: usize) -> CUresult {
     match table().cuMemPoolTrimTo {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pool, minBytesToKeep) },
@@ -1754,7 +1921,7 @@ pub unsafe extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, minBytesToKeep: usi
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolSetAccess(
+pub(crate) unsafe extern "C" fn cuMemPoolSetAccess(
     pool: CUmemoryPool,
     map: *const CUmemAccessDesc,
     count: usize,
@@ -1767,7 +1934,7 @@ pub unsafe extern "C" fn cuMemPoolSetAccess(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolGetAccess(
+pub(crate) unsafe extern "C" fn cuMemPoolGetAccess(
     flags: *mut CUmemAccess_flags,
     memPool: CUmemoryPool,
     location: *mut CUmemLocation,
@@ -1780,7 +1947,46 @@ pub unsafe extern "C" fn cuMemPoolGetAccess(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemGetDefaultMemPool(
+    pool_out: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+) -> CUresult {
+    match table().cuMemGetDefaultMemPool {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pool_out, location, kind) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemGetMemPool(
+    pool: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+) -> CUresult {
+    match table().cuMemGetMemPool {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pool, location, kind) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemSetMemPool(
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+    pool: CUmemoryPool,
+) -> CUresult {
+    match table().cuMemSetMemPool {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(location, kind, pool) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> CUresult {
     match table().cuMemAddressFree {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(ptr, size) },
@@ -1789,7 +1995,7 @@ pub unsafe extern "C" fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> CUre
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAddressReserve(
+pub(crate) unsafe extern "C" fn cuMemAddressReserve(
     ptr: *mut CUdeviceptr,
     size: usize,
     alignment: usize,
@@ -1804,7 +2010,7 @@ pub unsafe extern "C" fn cuMemAddressReserve(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemCreate(
+pub(crate) unsafe extern "C" fn cuMemCreate(
     handle: *mut CUmemGenericAllocationHandle,
     size: usize,
     prop: *const CUmemAllocationProp,
@@ -1818,7 +2024,7 @@ pub unsafe extern "C" fn cuMemCreate(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetAccess(
+pub(crate) unsafe extern "C" fn cuMemGetAccess(
     flags: *mut u64,
     location: *const CUmemLocation,
     ptr: CUdeviceptr,
@@ -1831,7 +2037,7 @@ pub unsafe extern "C" fn cuMemGetAccess(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetAllocationGranularity(
+pub(crate) unsafe extern "C" fn cuMemGetAllocationGranularity(
     granularity: *mut usize,
     prop: *const CUmemAllocationProp,
     option: CUmemAllocationGranularity_flags,
@@ -1844,7 +2050,7 @@ pub unsafe extern "C" fn cuMemGetAllocationGranularity(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
+pub(crate) unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
     prop: *mut CUmemAllocationProp,
     handle: CUmemGenericAllocationHandle,
 ) -> CUresult {
@@ -1856,7 +2062,7 @@ pub unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemMap(
+pub(crate) unsafe extern "C" fn cuMemMap(
     ptr: CUdeviceptr,
     size: usize,
     offset: usize,
@@ -1871,7 +2077,7 @@ pub unsafe extern "C" fn cuMemMap(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
     match table().cuMemRelease {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(handle) },
@@ -1880,7 +2086,7 @@ pub unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> C
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemRetainAllocationHandle(
+pub(crate) unsafe extern "C" fn cuMemRetainAllocationHandle(
     handle: *mut CUmemGenericAllocationHandle,
     addr: *mut c_void,
 ) -> CUresult {
@@ -1892,7 +2098,7 @@ pub unsafe extern "C" fn cuMemRetainAllocationHandle(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemSetAccess(
+pub(crate) unsafe extern "C" fn cuMemSetAccess(
     ptr: CUdeviceptr,
     size: usize,
     desc: *const CUmemAccessDesc,
@@ -1906,7 +2112,7 @@ pub unsafe extern "C" fn cuMemSetAccess(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult {
     match table().cuMemUnmap {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(ptr, size) },
@@ -1915,7 +2121,95 @@ pub unsafe extern "C" fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCreate(phStream: *mut CUstream, Flags: u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemAdvise(
+    devPtr: CUdeviceptr,
+    count: usize,
+    advice: CUmem_advise,
+    device: CUdevice,
+) -> CUresult {
+    match table().cuMemAdvise {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(devPtr, count, advice, device) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemAdvise_v2(
+    devPtr: CUdeviceptr,
+    count: usize,
+    advice: CUmem_advise,
+    location: CUmemLocation,
+) -> CUresult {
+    match table().cuMemAdvise_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(devPtr, count, advice, location) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemPrefetchAsync(
+    devPtr: CUdeviceptr,
+    count: usize,
+    dstDevice: CUdevice,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemPrefetchAsync {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(devPtr, count, dstDevice, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemPrefetchAsync_v2(
+    devPtr: CUdeviceptr,
+    count: usize,
+    location: CUmemLocation,
+    flags: u32,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemPrefetchAsync_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(devPtr, count, location, flags, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemRangeGetAttribute(
+    data: *mut c_void,
+    dataSize: usize,
+    attribute: CUmem_range_attribute,
+    devPtr: CUdeviceptr,
+    count: usize,
+) -> CUresult {
+    match table().cuMemRangeGetAttribute {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(data, dataSize, attribute, devPtr, count) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemRangeGetAttributes(
+    data: *mut *mut c_void,
+    dataSizes: *mut usize,
+    attributes: *mut CUmem_range_attribute,
+    numAttributes: usize,
+    devPtr: CUdeviceptr,
+    count: usize,
+) -> CUresult {
+    match table().cuMemRangeGetAttributes {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(data, dataSizes, attributes, numAttributes, devPtr, count) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuStreamCreate(phStream: *mut CUstream, Flags: u32) -> CUresult {
     match table().cuStreamCreate {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(phStream, Flags) },
@@ -1924,7 +2218,7 @@ pub unsafe extern "C" fn cuStreamCreate(phStream: *mut CUstream, Flags: u32) -> 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCreateWithPriority(
+pub(crate) unsafe extern "C" fn cuStreamCreateWithPriority(
     phStream: *mut CUstream,
     flags: u32,
     priority: i32,
@@ -1937,7 +2231,7 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamDestroy(hStream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamDestroy(hStream: CUstream) -> CUresult {
     match table().cuStreamDestroy {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream) },
@@ -1946,7 +2240,7 @@ pub unsafe extern "C" fn cuStreamDestroy(hStream: CUstream) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamDestroy_v2(hStream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamDestroy_v2(hStream: CUstream) -> CUresult {
     match table().cuStreamDestroy_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream) },
@@ -1955,7 +2249,7 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(hStream: CUstream) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetPriority(hStream: CUstream, priority: *mut i32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamGetPriority(hStream: CUstream, priority: *mut i32) -> CUresult {
     match table().cuStreamGetPriority {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream, priority) },
@@ -1964,7 +2258,7 @@ pub unsafe extern "C" fn cuStreamGetPriority(hStream: CUstream, priority: *mut i
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetFlags(hStream: CUstream, flags: *mut u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamGetFlags(hStream: CUstream, flags: *mut u32) -> CUresult {
     match table().cuStreamGetFlags {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream, flags) },
@@ -1973,7 +2267,7 @@ pub unsafe extern "C" fn cuStreamGetFlags(hStream: CUstream, flags: *mut u32) ->
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetId(hStream: CUstream, streamId: *mut u64) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamGetId(hStream: CUstream, streamId: *mut u64) -> CUresult {
     match table().cuStreamGetId {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream, streamId) },
@@ -1982,7 +2276,7 @@ pub unsafe extern "C" fn cuStreamGetId(hStream: CUstream, streamId: *mut u64) ->
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext) -> CUresult {
     match table().cuStreamGetCtx {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream, pctx) },
@@ -1991,7 +2285,7 @@ pub unsafe extern "C" fn cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext)
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCtx_v2(
+pub(crate) unsafe extern "C" fn cuStreamGetCtx_v2(
     hStream: CUstream,
     pCtx: *mut CUcontext,
     pGreenCtx: *mut CUgreenCtx,
@@ -2004,7 +2298,7 @@ pub unsafe extern "C" fn cuStreamGetCtx_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetDevice(hStream: CUstream, device: *mut CUdevice) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamGetDevice(hStream: CUstream, device: *mut CUdevice) -> CUresult {
     match table().cuStreamGetDevice {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream, device) },
@@ -2013,7 +2307,7 @@ pub unsafe extern "C" fn cuStreamGetDevice(hStream: CUstream, device: *mut CUdev
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetGreenCtx(hStream: CUstream, phCtx: *mut CUgreenCtx) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamGetGreenCtx(hStream: CUstream, phCtx: *mut CUgreenCtx) -> CUresult {
     match table().cuStreamGetGreenCtx {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream, phCtx) },
@@ -2022,7 +2316,11 @@ pub unsafe extern "C" fn cuStreamGetGreenCtx(hStream: CUstream, phCtx: *mut CUgr
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitEvent(hStream: CUstream, hEvent: CUevent, Flags: u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamWaitEvent(
+    hStream: CUstream,
+    hEvent: CUevent,
+    Flags: u32,
+) -> CUresult {
     let mut call = Call::new("cuStreamWaitEvent");
     call.handle("Stream", hStream.0);
     call.handle("Event", hEvent.0);
@@ -2032,7 +2330,7 @@ pub unsafe extern "C" fn cuStreamWaitEvent(hStream: CUstream, hEvent: CUevent, F
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamSynchronize(hStream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamSynchronize(hStream: CUstream) -> CUresult {
     match table().cuStreamSynchronize {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream) },
@@ -2041,7 +2339,7 @@ pub unsafe extern "C" fn cuStreamSynchronize(hStream: CUstream) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamQuery(hStream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamQuery(hStream: CUstream) -> CUresult {
     let mut call = Call::new("cuStreamQuery");
     call.handle("Stream", hStream.0);
     let answer = call.answer(true);
@@ -2049,7 +2347,7 @@ pub unsafe extern "C" fn cuStreamQuery(hStream: CUstream) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamIsCapturing(
+pub(crate) unsafe extern "C" fn cuStreamIsCapturing(
     hStream: CUstream,
     captureStatus: *mut CUstreamCaptureStatus,
 ) -> CUresult {
@@ -2061,7 +2359,7 @@ pub unsafe extern "C" fn cuStreamIsCapturing(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCaptureInfo(
+pub(crate) unsafe extern "C" fn cuStreamGetCaptureInfo(
     hStream: CUstream,
     captureStatus_out: *mut CUstreamCaptureStatus,
     id_out: *mut u64,
@@ -2074,7 +2372,7 @@ pub unsafe extern "C" fn cuStreamGetCaptureInfo(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
+pub(crate) unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
     hStream: CUstream,
     captureStatus_out: *mut CUstreamCaptureStatus,
     id_out: *mut u64,
@@ -2084,15 +2382,15 @@ pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
 ) -> CUresult {
     match table().cuStreamGetCaptureInfo_v2 {
         // SAFETY: the arguments are the caller's.
-        Some(function) => unsafe {
-            function(hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out)
+        Some(entry) => unsafe {
+            entry(hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out)
         },
         None => CUresult::NOT_SUPPORTED,
     }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
+pub(crate) unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
     hStream: CUstream,
     captureStatus_out: *mut CUstreamCaptureStatus,
     id_out: *mut u64,
@@ -2103,8 +2401,8 @@ pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
 ) -> CUresult {
     match table().cuStreamGetCaptureInfo_v3 {
         // SAFETY: the arguments are the caller's.
-        Some(function) => unsafe {
-            function(
+        Some(entry) => unsafe {
+            entry(
                 hStream,
                 captureStatus_out,
                 id_out,
@@ -2119,7 +2417,10 @@ pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamBeginCapture_v2(hStream: CUstream, mode: CUstreamCaptureMode) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamBeginCapture_v2(
+    hStream: CUstream,
+    mode: CUstreamCaptureMode,
+) -> CUresult {
     match table().cuStreamBeginCapture_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream, mode) },
@@ -2128,7 +2429,7 @@ pub unsafe extern "C" fn cuStreamBeginCapture_v2(hStream: CUstream, mode: CUstre
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph) -> CUresult {
     match table().cuStreamEndCapture {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream, phGraph) },
@@ -2137,7 +2438,9 @@ pub unsafe extern "C" fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUg
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) -> CUresult {
+pub(crate) unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(
+    mode: *mut CUstreamCaptureMode,
+) -> CUresult {
     match table().cuThreadExchangeStreamCaptureMode {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(mode) },
@@ -2146,7 +2449,7 @@ pub unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCa
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamAddCallback(
+pub(crate) unsafe extern "C" fn cuStreamAddCallback(
     hStream: CUstream,
     callback: CUstreamCallback,
     userData: *mut c_void,
@@ -2160,7 +2463,58 @@ pub unsafe extern "C" fn cuStreamAddCallback(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitValue32(
+pub(crate) unsafe extern "C" fn cuStreamAttachMemAsync(
+    hStream: CUstream,
+    dptr: CUdeviceptr,
+    length: usize,
+    flags: u32,
+) -> CUresult {
+    match table().cuStreamAttachMemAsync {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hStream, dptr, length, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuStreamBatchMemOp(
+    stream: CUstream,
+    count: u32,
+    paramArray: *mut CUstreamBatchMemOpParams,
+    flags: u32,
+) -> CUresult {
+    match table().cuStreamBatchMemOp {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(stream, count, paramArray, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuStreamBatchMemOp_v2(
+    stream: CUstream,
+    count: u32,
+    paramArray: *mut CUstreamBatchMemOpParams,
+    flags: u32,
+) -> CUresult {
+    match table().cuStreamBatchMemOp_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(stream, count, paramArray, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> CUresult {
+    let mut call = Call::new("cuStreamCopyAttributes");
+    call.handle("Stream", dst.0);
+    call.handle("Stream", src.0);
+    let answer = call.answer(false);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuStreamWaitValue32(
     stream: CUstream,
     addr: CUdeviceptr,
     value: u32,
@@ -2176,7 +2530,7 @@ pub unsafe extern "C" fn cuStreamWaitValue32(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitValue32_v2(
+pub(crate) unsafe extern "C" fn cuStreamWaitValue32_v2(
     stream: CUstream,
     addr: CUdeviceptr,
     value: u32,
@@ -2192,7 +2546,7 @@ pub unsafe extern "C" fn cuStreamWaitValue32_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitValue64(
+pub(crate) unsafe extern "C" fn cuStreamWaitValue64(
     stream: CUstream,
     addr: CUdeviceptr,
     value: u64,
@@ -2208,7 +2562,7 @@ pub unsafe extern "C" fn cuStreamWaitValue64(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitValue64_v2(
+pub(crate) unsafe extern "C" fn cuStreamWaitValue64_v2(
     stream: CUstream,
     addr: CUdeviceptr,
     value: u64,
@@ -2224,7 +2578,7 @@ pub unsafe extern "C" fn cuStreamWaitValue64_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue32(
+pub(crate) unsafe extern "C" fn cuStreamWriteValue32(
     stream: CUstream,
     addr: CUdeviceptr,
     value: u32,
@@ -2240,7 +2594,7 @@ pub unsafe extern "C" fn cuStreamWriteValue32(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue32_v2(
+pub(crate) unsafe extern "C" fn cuStreamWriteValue32_v2(
     stream: CUstream,
     addr: CUdeviceptr,
     value: u32,
@@ -2256,7 +2610,7 @@ pub unsafe extern "C" fn cuStreamWriteValue32_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue64(
+pub(crate) unsafe extern "C" fn cuStreamWriteValue64(
     stream: CUstream,
     addr: CUdeviceptr,
     value: u64,
@@ -2272,7 +2626,7 @@ pub unsafe extern "C" fn cuStreamWriteValue64(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue64_v2(
+pub(crate) unsafe extern "C" fn cuStreamWriteValue64_v2(
     stream: CUstream,
     addr: CUdeviceptr,
     value: u64,
@@ -2288,7 +2642,7 @@ pub unsafe extern "C" fn cuStreamWriteValue64_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> CUresult {
     match table().cuEventCreate {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(phEvent, Flags) },
@@ -2297,7 +2651,7 @@ pub unsafe extern "C" fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> CUr
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventDestroy(hEvent: CUevent) -> CUresult {
+pub(crate) unsafe extern "C" fn cuEventDestroy(hEvent: CUevent) -> CUresult {
     match table().cuEventDestroy {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hEvent) },
@@ -2306,7 +2660,7 @@ pub unsafe extern "C" fn cuEventDestroy(hEvent: CUevent) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventDestroy_v2(hEvent: CUevent) -> CUresult {
+pub(crate) unsafe extern "C" fn cuEventDestroy_v2(hEvent: CUevent) -> CUresult {
     match table().cuEventDestroy_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hEvent) },
@@ -2315,7 +2669,7 @@ pub unsafe extern "C" fn cuEventDestroy_v2(hEvent: CUevent) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventRecord(hEvent: CUevent, hStream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuEventRecord(hEvent: CUevent, hStream: CUstream) -> CUresult {
     let mut call = Call::new("cuEventRecord");
     call.handle("Event", hEvent.0);
     call.handle("Stream", hStream.0);
@@ -2324,7 +2678,11 @@ pub unsafe extern "C" fn cuEventRecord(hEvent: CUevent, hStream: CUstream) -> CU
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventRecordWithFlags(hEvent: CUevent, hStream: CUstream, flags: u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuEventRecordWithFlags(
+    hEvent: CUevent,
+    hStream: CUstream,
+    flags: u32,
+) -> CUresult {
     let mut call = Call::new("cuEventRecordWithFlags");
     call.handle("Event", hEvent.0);
     call.handle("Stream", hStream.0);
@@ -2334,7 +2692,7 @@ pub unsafe extern "C" fn cuEventRecordWithFlags(hEvent: CUevent, hStream: CUstre
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventQuery(hEvent: CUevent) -> CUresult {
+pub(crate) unsafe extern "C" fn cuEventQuery(hEvent: CUevent) -> CUresult {
     let mut call = Call::new("cuEventQuery");
     call.handle("Event", hEvent.0);
     let answer = call.answer(true);
@@ -2342,7 +2700,7 @@ pub unsafe extern "C" fn cuEventQuery(hEvent: CUevent) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventSynchronize(hEvent: CUevent) -> CUresult {
+pub(crate) unsafe extern "C" fn cuEventSynchronize(hEvent: CUevent) -> CUresult {
     let mut call = Call::new("cuEventSynchronize");
     call.handle("Event", hEvent.0);
     let answer = call.answer(true);
@@ -2350,7 +2708,7 @@ pub unsafe extern "C" fn cuEventSynchronize(hEvent: CUevent) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventElapsedTime(
+pub(crate) unsafe extern "C" fn cuEventElapsedTime(
     pMilliseconds: *mut f32,
     hStart: CUevent,
     hEnd: CUevent,
@@ -2365,7 +2723,7 @@ pub unsafe extern "C" fn cuEventElapsedTime(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventElapsedTime_v2(
+pub(crate) unsafe extern "C" fn cuEventElapsedTime_v2(
     pMilliseconds: *mut f32,
     hStart: CUevent,
     hEnd: CUevent,
@@ -2380,7 +2738,7 @@ pub unsafe extern "C" fn cuEventElapsedTime_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchKernel(
+pub(crate) unsafe extern "C" fn cuLaunchKernel(
     f: CUfunction,
     gridDimX: u32,
     gridDimY: u32,
@@ -2395,8 +2753,8 @@ pub unsafe extern "C" fn cuLaunchKernel(
 ) -> CUresult {
     match table().cuLaunchKernel {
         // SAFETY: the arguments are the caller's.
-        Some(function) => unsafe {
-            function(
+        Some(entry) => unsafe {
+            entry(
                 f,
                 gridDimX,
                 gridDimY,
@@ -2415,7 +2773,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchKernelEx(
+pub(crate) unsafe extern "C" fn cuLaunchKernelEx(
     config: *const CUlaunchConfig,
     f: CUfunction,
     kernelParams: *mut *mut c_void,
@@ -2429,7 +2787,7 @@ pub unsafe extern "C" fn cuLaunchKernelEx(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchCooperativeKernel(
+pub(crate) unsafe extern "C" fn cuLaunchCooperativeKernel(
     f: CUfunction,
     gridDimX: u32,
     gridDimY: u32,
@@ -2443,8 +2801,8 @@ pub unsafe extern "C" fn cuLaunchCooperativeKernel(
 ) -> CUresult {
     match table().cuLaunchCooperativeKernel {
         // SAFETY: the arguments are the caller's.
-        Some(function) => unsafe {
-            function(
+        Some(entry) => unsafe {
+            entry(
                 f,
                 gridDimX,
                 gridDimY,
@@ -2462,7 +2820,7 @@ pub unsafe extern "C" fn cuLaunchCooperativeKernel(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchHostFunc(
+pub(crate) unsafe extern "C" fn cuLaunchHostFunc(
     hStream: CUstream,
     func: CUhostFn,
     userData: *mut c_void,
@@ -2475,7 +2833,7 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchHostFunc_v2(
+pub(crate) unsafe extern "C" fn cuLaunchHostFunc_v2(
     hStream: CUstream,
     func: CUhostFn,
     userData: *mut c_void,
@@ -2489,7 +2847,7 @@ pub unsafe extern "C" fn cuLaunchHostFunc_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+pub(crate) unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     numBlocks: *mut i32,
     func: CUfunction,
     blockSize: i32,
@@ -2506,7 +2864,7 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+pub(crate) unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     numBlocks: *mut i32,
     func: CUfunction,
     blockSize: i32,
@@ -2525,7 +2883,7 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
+pub(crate) unsafe extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
     dynamicSmemSize: *mut usize,
     func: CUfunction,
     numBlocks: i32,
@@ -2542,7 +2900,7 @@ pub unsafe extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
+pub(crate) unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
     minGridSize: *mut i32,
     blockSize: *mut i32,
     func: CUfunction,
@@ -2552,22 +2910,15 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
 ) -> CUresult {
     match table().cuOccupancyMaxPotentialBlockSize {
         // SAFETY: the arguments are the caller's.
-        Some(function) => unsafe {
-            function(
-                minGridSize,
-                blockSize,
-                func,
-                blockSizeToDynamicSMemSize,
-                dynamicSMemSize,
-                blockSizeLimit,
-            )
+        Some(entry) => unsafe {
+            entry(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit)
         },
         None => CUresult::NOT_SUPPORTED,
     }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+pub(crate) unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     minGridSize: *mut i32,
     blockSize: *mut i32,
     func: CUfunction,
@@ -2578,8 +2929,8 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
 ) -> CUresult {
     match table().cuOccupancyMaxPotentialBlockSizeWithFlags {
         // SAFETY: the arguments are the caller's.
-        Some(function) => unsafe {
-            function(
+        Some(entry) => unsafe {
+            entry(
                 minGridSize,
                 blockSize,
                 func,
@@ -2594,7 +2945,7 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
+pub(crate) unsafe extern "C" fn cuOccupancyMaxActiveClusters(
     numClusters: *mut i32,
     func: CUfunction,
     config: *const CUlaunchConfig,
@@ -2607,7 +2958,7 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxPotentialClusterSize(
+pub(crate) unsafe extern "C" fn cuOccupancyMaxPotentialClusterSize(
     clusterSize: *mut i32,
     func: CUfunction,
     config: *const CUlaunchConfig,
@@ -2620,7 +2971,7 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialClusterSize(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
+pub(crate) unsafe extern "C" fn cuGraphInstantiateWithFlags(
     phGraphExec: *mut CUgraphExec,
     hGraph: CUgraph,
     flags: u64,
@@ -2635,7 +2986,7 @@ pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphLaunch(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuGraphLaunch(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
     let mut call = Call::new("cuGraphLaunch");
     call.handle("GraphExec", hGraphExec.0);
     call.handle("Stream", hStream.0);
@@ -2644,7 +2995,7 @@ pub unsafe extern "C" fn cuGraphLaunch(hGraphExec: CUgraphExec, hStream: CUstrea
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecDestroy(hGraphExec: CUgraphExec) -> CUresult {
+pub(crate) unsafe extern "C" fn cuGraphExecDestroy(hGraphExec: CUgraphExec) -> CUresult {
     let mut call = Call::new("cuGraphExecDestroy");
     call.handle("GraphExec", hGraphExec.0);
     let answer = call.answer(false);
@@ -2652,7 +3003,7 @@ pub unsafe extern "C" fn cuGraphExecDestroy(hGraphExec: CUgraphExec) -> CUresult
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphDestroy(hGraph: CUgraph) -> CUresult {
+pub(crate) unsafe extern "C" fn cuGraphDestroy(hGraph: CUgraph) -> CUresult {
     let mut call = Call::new("cuGraphDestroy");
     call.handle("Graph", hGraph.0);
     let answer = call.answer(false);
@@ -2660,7 +3011,7 @@ pub unsafe extern "C" fn cuGraphDestroy(hGraph: CUgraph) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddChildGraphNode(
+pub(crate) unsafe extern "C" fn cuGraphAddChildGraphNode(
     phGraphNode: *mut CUgraphNode,
     hGraph: CUgraph,
     dependencies: *const CUgraphNode,
@@ -2680,7 +3031,7 @@ pub unsafe extern "C" fn cuGraphAddChildGraphNode(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddDependencies(
+pub(crate) unsafe extern "C" fn cuGraphAddDependencies(
     hGraph: CUgraph,
     from_: *const CUgraphNode,
     to: *const CUgraphNode,
@@ -2698,7 +3049,22 @@ pub unsafe extern "C" fn cuGraphAddDependencies(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddEmptyNode(
+pub(crate) unsafe extern "C" fn cuGraphAddDependencies_v2(
+    hGraph: CUgraph,
+    from_: *const CUgraphNode,
+    to_: *const CUgraphNode,
+    edgeData: *const CUgraphEdgeData,
+    numDependencies: usize,
+) -> CUresult {
+    match table().cuGraphAddDependencies_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraph, from_, to_, edgeData, numDependencies) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphAddEmptyNode(
     phGraphNode: *mut CUgraphNode,
     hGraph: CUgraph,
     dependencies: *const CUgraphNode,
@@ -2716,7 +3082,7 @@ pub unsafe extern "C" fn cuGraphAddEmptyNode(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddEventRecordNode(
+pub(crate) unsafe extern "C" fn cuGraphAddEventRecordNode(
     phGraphNode: *mut CUgraphNode,
     hGraph: CUgraph,
     dependencies: *const CUgraphNode,
@@ -2736,7 +3102,7 @@ pub unsafe extern "C" fn cuGraphAddEventRecordNode(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddEventWaitNode(
+pub(crate) unsafe extern "C" fn cuGraphAddEventWaitNode(
     phGraphNode: *mut CUgraphNode,
     hGraph: CUgraph,
     dependencies: *const CUgraphNode,
@@ -2756,7 +3122,7 @@ pub unsafe extern "C" fn cuGraphAddEventWaitNode(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddKernelNode(
+pub(crate) unsafe extern "C" fn cuGraphAddKernelNode(
     phGraphNode: *mut CUgraphNode,
     hGraph: CUgraph,
     dependencies: *const CUgraphNode,
@@ -2771,7 +3137,7 @@ pub unsafe extern "C" fn cuGraphAddKernelNode(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddKernelNode_v2(
+pub(crate) unsafe extern "C" fn cuGraphAddKernelNode_v2(
     phGraphNode: *mut CUgraphNode,
     hGraph: CUgraph,
     dependencies: *const CUgraphNode,
@@ -2786,7 +3152,7 @@ pub unsafe extern "C" fn cuGraphAddKernelNode_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddMemsetNode(
+pub(crate) unsafe extern "C" fn cuGraphAddMemsetNode(
     phGraphNode: *mut CUgraphNode,
     hGraph: CUgraph,
     dependencies: *const CUgraphNode,
@@ -2796,15 +3162,15 @@ pub unsafe extern "C" fn cuGraphAddMemsetNode(
 ) -> CUresult {
     match table().cuGraphAddMemsetNode {
         // SAFETY: the arguments are the caller's.
-        Some(function) => unsafe {
-            function(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx)
+        Some(entry) => unsafe {
+            entry(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx)
         },
         None => CUresult::NOT_SUPPORTED,
     }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphClone(phGraphClone: *mut CUgraph, originalGraph: CUgraph) -> CUresult {
+pub(crate) unsafe extern "C" fn cuGraphClone(phGraphClone: *mut CUgraph, originalGraph: CUgraph) -> CUresult {
     let mut call = Call::new("cuGraphClone");
     call.handle("Graph", originalGraph.0);
     let mut answer = call.answer(true);
@@ -2814,7 +3180,7 @@ pub unsafe extern "C" fn cuGraphClone(phGraphClone: *mut CUgraph, originalGraph:
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphCreate(phGraph: *mut CUgraph, flags: u32) -> CUresult {
+pub(crate) unsafe extern "C" fn cuGraphCreate(phGraph: *mut CUgraph, flags: u32) -> CUresult {
     let mut call = Call::new("cuGraphCreate");
     call.value(flags);
     let mut answer = call.answer(true);
@@ -2824,7 +3190,98 @@ pub unsafe extern "C" fn cuGraphCreate(phGraph: *mut CUgraph, flags: u32) -> CUr
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecKernelNodeSetParams(
+pub(crate) unsafe extern "C" fn cuGraphDestroyNode(hNode: CUgraphNode) -> CUresult {
+    let mut call = Call::new("cuGraphDestroyNode");
+    call.handle("GraphNode", hNode.0);
+    let answer = call.answer(true);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphEventRecordNodeSetEvent(
+    hNode: CUgraphNode,
+    event: CUevent,
+) -> CUresult {
+    let mut call = Call::new("cuGraphEventRecordNodeSetEvent");
+    call.handle("GraphNode", hNode.0);
+    call.handle("Event", event.0);
+    let answer = call.answer(true);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphEventWaitNodeSetEvent(hNode: CUgraphNode, event: CUevent) -> CUresult {
+    let mut call = Call::new("cuGraphEventWaitNodeSetEvent");
+    call.handle("GraphNode", hNode.0);
+    call.handle("Event", event.0);
+    let answer = call.answer(true);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphExecChildGraphNodeSetParams(
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    childGraph: CUgraph,
+) -> CUresult {
+    let mut call = Call::new("cuGraphExecChildGraphNodeSetParams");
+    call.handle("GraphExec", hGraphExec.0);
+    call.handle("GraphNode", hNode.0);
+    call.handle("Graph", childGraph.0);
+    let answer = call.answer(true);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphExecEventRecordNodeSetEvent(
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    event: CUevent,
+) -> CUresult {
+    let mut call = Call::new("cuGraphExecEventRecordNodeSetEvent");
+    call.handle("GraphExec", hGraphExec.0);
+    call.handle("GraphNode", hNode.0);
+    call.handle("Event", event.0);
+    let answer = call.answer(true);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphExecEventWaitNodeSetEvent(
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    event: CUevent,
+) -> CUresult {
+    let mut call = Call::new("cuGraphExecEventWaitNodeSetEvent");
+    call.handle("GraphExec", hGraphExec.0);
+    call.handle("GraphNode", hNode.0);
+    call.handle("Event", event.0);
+    let answer = call.answer(true);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphExecGetFlags(hGraphExec: CUgraphExec, flags: *mut u64) -> CUresult {
+    let mut call = Call::new("cuGraphExecGetFlags");
+    call.handle("GraphExec", hGraphExec.0);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(flags) };
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphExecGetId(hGraphExec: CUgraphExec, graphId: *mut u32) -> CUresult {
+    let mut call = Call::new("cuGraphExecGetId");
+    call.handle("GraphExec", hGraphExec.0);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(graphId) };
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphExecKernelNodeSetParams(
     hGraphExec: CUgraphExec,
     hNode: CUgraphNode,
     nodeParams: *const CUDA_KERNEL_NODE_PARAMS_v1,
@@ -2837,7 +3294,7 @@ pub unsafe extern "C" fn cuGraphExecKernelNodeSetParams(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecKernelNodeSetParams_v2(
+pub(crate) unsafe extern "C" fn cuGraphExecKernelNodeSetParams_v2(
     hGraphExec: CUgraphExec,
     hNode: CUgraphNode,
     nodeParams: *const CUDA_KERNEL_NODE_PARAMS,
@@ -2850,7 +3307,21 @@ pub unsafe extern "C" fn cuGraphExecKernelNodeSetParams_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecUpdate_v2(
+pub(crate) unsafe extern "C" fn cuGraphExecUpdate(
+    hGraphExec: CUgraphExec,
+    hGraph: CUgraph,
+    hErrorNode_out: *mut CUgraphNode,
+    updateResult_out: *mut CUgraphExecUpdateResult,
+) -> CUresult {
+    match table().cuGraphExecUpdate {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, hGraph, hErrorNode_out, updateResult_out) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphExecUpdate_v2(
     hGraphExec: CUgraphExec,
     hGraph: CUgraph,
     resultInfo: *mut CUgraphExecUpdateResultInfo,
@@ -2863,7 +3334,17 @@ pub unsafe extern "C" fn cuGraphExecUpdate_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphGetNodes(
+pub(crate) unsafe extern "C" fn cuGraphGetId(hGraph: CUgraph, graphId: *mut u32) -> CUresult {
+    let mut call = Call::new("cuGraphGetId");
+    call.handle("Graph", hGraph.0);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(graphId) };
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphGetNodes(
     hGraph: CUgraph,
     nodes: *mut CUgraphNode,
     numNodes: *mut usize,
@@ -2876,7 +3357,7 @@ pub unsafe extern "C" fn cuGraphGetNodes(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphInstantiateWithParams(
+pub(crate) unsafe extern "C" fn cuGraphInstantiateWithParams(
     phGraphExec: *mut CUgraphExec,
     hGraph: CUgraph,
     instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
@@ -2889,7 +3370,7 @@ pub unsafe extern "C" fn cuGraphInstantiateWithParams(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphInstantiate_v2(
+pub(crate) unsafe extern "C" fn cuGraphInstantiate_v2(
     phGraphExec: *mut CUgraphExec,
     hGraph: CUgraph,
     phErrorNode: *mut CUgraphNode,
@@ -2904,10 +3385,257 @@ pub unsafe extern "C" fn cuGraphInstantiate_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphUpload(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuGraphKernelNodeCopyAttributes(
+    dst: CUgraphNode,
+    src: CUgraphNode,
+) -> CUresult {
+    let mut call = Call::new("cuGraphKernelNodeCopyAttributes");
+    call.handle("GraphNode", dst.0);
+    call.handle("GraphNode", src.0);
+    let answer = call.answer(true);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeGetEnabled(
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    isEnabled: *mut u32,
+) -> CUresult {
+    let mut call = Call::new("cuGraphNodeGetEnabled");
+    call.handle("GraphExec", hGraphExec.0);
+    call.handle("GraphNode", hNode.0);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(isEnabled) };
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeGetLocalId(hNode: CUgraphNode, nodeId: *mut u32) -> CUresult {
+    let mut call = Call::new("cuGraphNodeGetLocalId");
+    call.handle("GraphNode", hNode.0);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(nodeId) };
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeGetToolsId(hNode: CUgraphNode, toolsNodeId: *mut u64) -> CUresult {
+    let mut call = Call::new("cuGraphNodeGetToolsId");
+    call.handle("GraphNode", hNode.0);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(toolsNodeId) };
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeGetType(
+    hNode: CUgraphNode,
+    kind: *mut CUgraphNodeType,
+) -> CUresult {
+    let mut call = Call::new("cuGraphNodeGetType");
+    call.handle("GraphNode", hNode.0);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(kind) };
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeSetEnabled(
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    isEnabled: u32,
+) -> CUresult {
+    let mut call = Call::new("cuGraphNodeSetEnabled");
+    call.handle("GraphExec", hGraphExec.0);
+    call.handle("GraphNode", hNode.0);
+    call.value(isEnabled);
+    let answer = call.answer(true);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphRemoveDependencies(
+    hGraph: CUgraph,
+    from_: *const CUgraphNode,
+    to_: *const CUgraphNode,
+    numDependencies: usize,
+) -> CUresult {
+    let mut call = Call::new("cuGraphRemoveDependencies");
+    call.handle("Graph", hGraph.0);
+    // SAFETY: the caller's array.
+    unsafe { call.handles("GraphNode", from_.cast(), numDependencies as u64) };
+    // SAFETY: the caller's array.
+    unsafe { call.handles("GraphNode", to_.cast(), numDependencies as u64) };
+    call.value(numDependencies);
+    let answer = call.answer(true);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphRemoveDependencies_v2(
+    hGraph: CUgraph,
+    from_: *const CUgraphNode,
+    to_: *const CUgraphNode,
+    edgeData: *const CUgraphEdgeData,
+    numDependencies: usize,
+) -> CUresult {
+    match table().cuGraphRemoveDependencies_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraph, from_, to_, edgeData, numDependencies) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphUpload(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
     let mut call = Call::new("cuGraphUpload");
     call.handle("GraphExec", hGraphExec.0);
     call.handle("Stream", hStream.0);
     let answer = call.answer(false);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuTensorMapEncodeIm2col(
+    tensorMap: *mut CUtensorMap,
+    tensorDataType: u32,
+    tensorRank: u32,
+    globalAddress: CUdeviceptr,
+    globalDim: *const u64,
+    globalStrides: *const u64,
+    pixelBoxLowerCorner: *const i32,
+    pixelBoxUpperCorner: *const i32,
+    channelsPerPixel: u32,
+    pixelsPerColumn: u32,
+    elementStrides: *const u32,
+    interleave: u32,
+    swizzle: u32,
+    l2Promotion: u32,
+    oobFill: u32,
+) -> CUresult {
+    let mut call = Call::new("cuTensorMapEncodeIm2col");
+    call.value(tensorDataType);
+    call.value(tensorRank);
+    call.address(globalAddress, 1);
+    // SAFETY: the caller's array.
+    unsafe { call.values(globalDim, tensorRank as u64) };
+    // SAFETY: the caller's array.
+    unsafe { call.values(globalStrides, (tensorRank as u64).saturating_sub(1)) };
+    // SAFETY: the caller's array.
+    unsafe { call.values(pixelBoxLowerCorner, (tensorRank as u64).saturating_sub(2)) };
+    // SAFETY: the caller's array.
+    unsafe { call.values(pixelBoxUpperCorner, (tensorRank as u64).saturating_sub(2)) };
+    call.value(channelsPerPixel);
+    call.value(pixelsPerColumn);
+    // SAFETY: the caller's array.
+    unsafe { call.values(elementStrides, tensorRank as u64) };
+    call.value(interleave);
+    call.value(swizzle);
+    call.value(l2Promotion);
+    call.value(oobFill);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(tensorMap) };
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuTensorMapEncodeIm2colWide(
+    tensorMap: *mut CUtensorMap,
+    tensorDataType: u32,
+    tensorRank: u32,
+    globalAddress: CUdeviceptr,
+    globalDim: *const u64,
+    globalStrides: *const u64,
+    pixelBoxLowerCornerWidth: i32,
+    pixelBoxUpperCornerWidth: i32,
+    channelsPerPixel: u32,
+    pixelsPerColumn: u32,
+    elementStrides: *const u32,
+    interleave: u32,
+    mode: u32,
+    swizzle: u32,
+    l2Promotion: u32,
+    oobFill: u32,
+) -> CUresult {
+    let mut call = Call::new("cuTensorMapEncodeIm2colWide");
+    call.value(tensorDataType);
+    call.value(tensorRank);
+    call.address(globalAddress, 1);
+    // SAFETY: the caller's array.
+    unsafe { call.values(globalDim, tensorRank as u64) };
+    // SAFETY: the caller's array.
+    unsafe { call.values(globalStrides, (tensorRank as u64).saturating_sub(1)) };
+    call.value(pixelBoxLowerCornerWidth);
+    call.value(pixelBoxUpperCornerWidth);
+    call.value(channelsPerPixel);
+    call.value(pixelsPerColumn);
+    // SAFETY: the caller's array.
+    unsafe { call.values(elementStrides, tensorRank as u64) };
+    call.value(interleave);
+    call.value(mode);
+    call.value(swizzle);
+    call.value(l2Promotion);
+    call.value(oobFill);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(tensorMap) };
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuTensorMapEncodeTiled(
+    tensorMap: *mut CUtensorMap,
+    tensorDataType: u32,
+    tensorRank: u32,
+    globalAddress: CUdeviceptr,
+    globalDim: *const u64,
+    globalStrides: *const u64,
+    boxDim: *const u32,
+    elementStrides: *const u32,
+    interleave: u32,
+    swizzle: u32,
+    l2Promotion: u32,
+    oobFill: u32,
+) -> CUresult {
+    let mut call = Call::new("cuTensorMapEncodeTiled");
+    call.value(tensorDataType);
+    call.value(tensorRank);
+    call.address(globalAddress, 1);
+    // SAFETY: the caller's array.
+    unsafe { call.values(globalDim, tensorRank as u64) };
+    // SAFETY: the caller's array.
+    unsafe { call.values(globalStrides, (tensorRank as u64).saturating_sub(1)) };
+    // SAFETY: the caller's array.
+    unsafe { call.values(boxDim, tensorRank as u64) };
+    // SAFETY: the caller's array.
+    unsafe { call.values(elementStrides, tensorRank as u64) };
+    call.value(interleave);
+    call.value(swizzle);
+    call.value(l2Promotion);
+    call.value(oobFill);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(tensorMap) };
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuTensorMapReplaceAddress(
+    tensorMap: *mut CUtensorMap,
+    globalAddress: CUdeviceptr,
+) -> CUresult {
+    let mut call = Call::new("cuTensorMapReplaceAddress");
+    // SAFETY: the caller's value.
+    call.value(unsafe { tensorMap.read() });
+    call.address(globalAddress, 1);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(tensorMap) };
     answer.result()
 }

@@ -11,6 +11,7 @@ use crate::program::{Program, Sent};
 
 pub(crate) const FUNCTIONS: &[(&str, fn(&mut Program))] = &[
     ("cuCtxSynchronize", cuCtxSynchronize),
+    ("cuModuleGetFunctionCount", cuModuleGetFunctionCount),
     ("cuMemcpyDtoDAsync_v2", cuMemcpyDtoDAsync_v2),
     ("cuMemsetD8Async", cuMemsetD8Async),
     ("cuMemsetD16Async", cuMemsetD16Async),
@@ -21,6 +22,7 @@ pub(crate) const FUNCTIONS: &[(&str, fn(&mut Program))] = &[
     ("cuStreamWaitEvent", cuStreamWaitEvent),
     ("cuStreamSynchronize", cuStreamSynchronize),
     ("cuStreamQuery", cuStreamQuery),
+    ("cuStreamCopyAttributes", cuStreamCopyAttributes),
     ("cuStreamWaitValue32", cuStreamWaitValue32),
     ("cuStreamWaitValue32_v2", cuStreamWaitValue32_v2),
     ("cuStreamWaitValue64", cuStreamWaitValue64),
@@ -52,7 +54,27 @@ pub(crate) const FUNCTIONS: &[(&str, fn(&mut Program))] = &[
     ("cuGraphAddEventWaitNode", cuGraphAddEventWaitNode),
     ("cuGraphClone", cuGraphClone),
     ("cuGraphCreate", cuGraphCreate),
+    ("cuGraphDestroyNode", cuGraphDestroyNode),
+    ("cuGraphEventRecordNodeSetEvent", cuGraphEventRecordNodeSetEvent),
+    ("cuGraphEventWaitNodeSetEvent", cuGraphEventWaitNodeSetEvent),
+    ("cuGraphExecChildGraphNodeSetParams", cuGraphExecChildGraphNodeSetParams),
+    ("cuGraphExecEventRecordNodeSetEvent", cuGraphExecEventRecordNodeSetEvent),
+    ("cuGraphExecEventWaitNodeSetEvent", cuGraphExecEventWaitNodeSetEvent),
+    ("cuGraphExecGetFlags", cuGraphExecGetFlags),
+    ("cuGraphExecGetId", cuGraphExecGetId),
+    ("cuGraphGetId", cuGraphGetId),
+    ("cuGraphKernelNodeCopyAttributes", cuGraphKernelNodeCopyAttributes),
+    ("cuGraphNodeGetEnabled", cuGraphNodeGetEnabled),
+    ("cuGraphNodeGetLocalId", cuGraphNodeGetLocalId),
+    ("cuGraphNodeGetToolsId", cuGraphNodeGetToolsId),
+    ("cuGraphNodeGetType", cuGraphNodeGetType),
+    ("cuGraphNodeSetEnabled", cuGraphNodeSetEnabled),
+    ("cuGraphRemoveDependencies", cuGraphRemoveDependencies),
     ("cuGraphUpload", cuGraphUpload),
+    ("cuTensorMapEncodeIm2col", cuTensorMapEncodeIm2col),
+    ("cuTensorMapEncodeIm2colWide", cuTensorMapEncodeIm2colWide),
+    ("cuTensorMapEncodeTiled", cuTensorMapEncodeTiled),
+    ("cuTensorMapReplaceAddress", cuTensorMapReplaceAddress),
 ];
 
 fn cuCtxSynchronize(p: &mut Program) {
@@ -60,6 +82,19 @@ fn cuCtxSynchronize(p: &mut Program) {
     // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
     let result = unsafe { p.symbol::<unsafe extern "C" fn() -> CUresult>("cuCtxSynchronize")() };
     if p.check(sent, true, result, &[]) {}
+}
+
+fn cuModuleGetFunctionCount(p: &mut Program) {
+    let mut sent = Sent::new("cuModuleGetFunctionCount");
+    let mut count: u32 = p.value();
+    let hmod = CUmodule(p.handle(&mut sent, "Module"));
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(*mut u32, CUmodule) -> CUresult>("cuModuleGetFunctionCount")(
+            &mut count, hmod,
+        )
+    };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&count)]) {}
 }
 
 fn cuMemcpyDtoDAsync_v2(p: &mut Program) {
@@ -222,6 +257,17 @@ fn cuStreamQuery(p: &mut Program) {
     // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
     let result = unsafe { p.symbol::<unsafe extern "C" fn(CUstream) -> CUresult>("cuStreamQuery")(hStream) };
     if p.check(sent, true, result, &[]) {}
+}
+
+fn cuStreamCopyAttributes(p: &mut Program) {
+    let mut sent = Sent::new("cuStreamCopyAttributes");
+    let dst = CUstream(p.handle(&mut sent, "Stream"));
+    let src = CUstream(p.handle(&mut sent, "Stream"));
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUstream, CUstream) -> CUresult>("cuStreamCopyAttributes")(dst, src)
+    };
+    if p.check(sent, false, result, &[]) {}
 }
 
 fn cuStreamWaitValue32(p: &mut Program) {
@@ -657,6 +703,222 @@ fn cuGraphCreate(p: &mut Program) {
     }
 }
 
+fn cuGraphDestroyNode(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphDestroyNode");
+    let hNode = CUgraphNode(p.take(&mut sent, "GraphNode"));
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result =
+        unsafe { p.symbol::<unsafe extern "C" fn(CUgraphNode) -> CUresult>("cuGraphDestroyNode")(hNode) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphEventRecordNodeSetEvent(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphEventRecordNodeSetEvent");
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let event = CUevent(p.handle(&mut sent, "Event"));
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraphNode, CUevent) -> CUresult>("cuGraphEventRecordNodeSetEvent")(
+            hNode, event,
+        )
+    };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphEventWaitNodeSetEvent(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphEventWaitNodeSetEvent");
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let event = CUevent(p.handle(&mut sent, "Event"));
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraphNode, CUevent) -> CUresult>("cuGraphEventWaitNodeSetEvent")(
+            hNode, event,
+        )
+    };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphExecChildGraphNodeSetParams(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphExecChildGraphNodeSetParams");
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let childGraph = CUgraph(p.handle(&mut sent, "Graph"));
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraphExec, CUgraphNode, CUgraph) -> CUresult>(
+            "cuGraphExecChildGraphNodeSetParams",
+        )(hGraphExec, hNode, childGraph)
+    };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphExecEventRecordNodeSetEvent(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphExecEventRecordNodeSetEvent");
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let event = CUevent(p.handle(&mut sent, "Event"));
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraphExec, CUgraphNode, CUevent) -> CUresult>(
+            "cuGraphExecEventRecordNodeSetEvent",
+        )(hGraphExec, hNode, event)
+    };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphExecEventWaitNodeSetEvent(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphExecEventWaitNodeSetEvent");
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let event = CUevent(p.handle(&mut sent, "Event"));
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraphExec, CUgraphNode, CUevent) -> CUresult>(
+            "cuGraphExecEventWaitNodeSetEvent",
+        )(hGraphExec, hNode, event)
+    };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphExecGetFlags(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphExecGetFlags");
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let mut flags: u64 = p.value();
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraphExec, *mut u64) -> CUresult>("cuGraphExecGetFlags")(
+            hGraphExec, &mut flags,
+        )
+    };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&flags)]) {}
+}
+
+fn cuGraphExecGetId(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphExecGetId");
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let mut graphId: u32 = p.value();
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraphExec, *mut u32) -> CUresult>("cuGraphExecGetId")(
+            hGraphExec,
+            &mut graphId,
+        )
+    };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&graphId)]) {}
+}
+
+fn cuGraphGetId(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphGetId");
+    let hGraph = CUgraph(p.handle(&mut sent, "Graph"));
+    let mut graphId: u32 = p.value();
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraph, *mut u32) -> CUresult>("cuGraphGetId")(hGraph, &mut graphId)
+    };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&graphId)]) {}
+}
+
+fn cuGraphKernelNodeCopyAttributes(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphKernelNodeCopyAttributes");
+    let dst = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let src = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraphNode, CUgraphNode) -> CUresult>(
+            "cuGraphKernelNodeCopyAttributes",
+        )(dst, src)
+    };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphNodeGetEnabled(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphNodeGetEnabled");
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let mut isEnabled: u32 = p.value();
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraphExec, CUgraphNode, *mut u32) -> CUresult>(
+            "cuGraphNodeGetEnabled",
+        )(hGraphExec, hNode, &mut isEnabled)
+    };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&isEnabled)]) {}
+}
+
+fn cuGraphNodeGetLocalId(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphNodeGetLocalId");
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let mut nodeId: u32 = p.value();
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraphNode, *mut u32) -> CUresult>("cuGraphNodeGetLocalId")(
+            hNode,
+            &mut nodeId,
+        )
+    };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&nodeId)]) {}
+}
+
+fn cuGraphNodeGetToolsId(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphNodeGetToolsId");
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let mut toolsNodeId: u64 = p.value();
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraphNode, *mut u64) -> CUresult>("cuGraphNodeGetToolsId")(
+            hNode,
+            &mut toolsNodeId,
+        )
+    };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&toolsNodeId)]) {}
+}
+
+fn cuGraphNodeGetType(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphNodeGetType");
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let mut kind: CUgraphNodeType = p.value();
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraphNode, *mut CUgraphNodeType) -> CUresult>("cuGraphNodeGetType")(
+            hNode, &mut kind,
+        )
+    };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&kind)]) {}
+}
+
+fn cuGraphNodeSetEnabled(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphNodeSetEnabled");
+    let isEnabled: u32 = p.value();
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    sent.value(isEnabled);
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraphExec, CUgraphNode, u32) -> CUresult>("cuGraphNodeSetEnabled")(
+            hGraphExec, hNode, isEnabled,
+        )
+    };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphRemoveDependencies(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphRemoveDependencies");
+    let numDependencies: usize = p.small() as usize;
+    let hGraph = CUgraph(p.handle(&mut sent, "Graph"));
+    let from_: Vec<_> =
+        (0..numDependencies as u64).map(|_| CUgraphNode(p.handle(&mut sent, "GraphNode"))).collect();
+    let to_: Vec<_> =
+        (0..numDependencies as u64).map(|_| CUgraphNode(p.handle(&mut sent, "GraphNode"))).collect();
+    sent.value(numDependencies);
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraph, *const CUgraphNode, *const CUgraphNode, usize) -> CUresult>(
+            "cuGraphRemoveDependencies",
+        )(hGraph, from_.as_ptr(), to_.as_ptr(), numDependencies)
+    };
+    if p.check(sent, true, result, &[]) {}
+}
+
 fn cuGraphUpload(p: &mut Program) {
     let mut sent = Sent::new("cuGraphUpload");
     let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
@@ -668,4 +930,219 @@ fn cuGraphUpload(p: &mut Program) {
         )
     };
     if p.check(sent, false, result, &[]) {}
+}
+
+fn cuTensorMapEncodeIm2col(p: &mut Program) {
+    let mut sent = Sent::new("cuTensorMapEncodeIm2col");
+    let tensorDataType: u32 = p.value();
+    let tensorRank: u32 = p.small() as u32;
+    let channelsPerPixel: u32 = p.value();
+    let pixelsPerColumn: u32 = p.value();
+    let interleave: u32 = p.value();
+    let swizzle: u32 = p.value();
+    let l2Promotion: u32 = p.value();
+    let oobFill: u32 = p.value();
+    let mut tensorMap: CUtensorMap = p.value();
+    sent.value(tensorDataType);
+    sent.value(tensorRank);
+    let globalAddress = p.address(&mut sent, 1);
+    let globalDim: Vec<u64> = (0..tensorRank as u64).map(|_| p.value()).collect();
+    sent.values(&globalDim);
+    let globalStrides: Vec<u64> = (0..(tensorRank as u64).saturating_sub(1)).map(|_| p.value()).collect();
+    sent.values(&globalStrides);
+    let pixelBoxLowerCorner: Vec<i32> =
+        (0..(tensorRank as u64).saturating_sub(2)).map(|_| p.value()).collect();
+    sent.values(&pixelBoxLowerCorner);
+    let pixelBoxUpperCorner: Vec<i32> =
+        (0..(tensorRank as u64).saturating_sub(2)).map(|_| p.value()).collect();
+    sent.values(&pixelBoxUpperCorner);
+    sent.value(channelsPerPixel);
+    sent.value(pixelsPerColumn);
+    let elementStrides: Vec<u32> = (0..tensorRank as u64).map(|_| p.value()).collect();
+    sent.values(&elementStrides);
+    sent.value(interleave);
+    sent.value(swizzle);
+    sent.value(l2Promotion);
+    sent.value(oobFill);
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(
+            *mut CUtensorMap,
+            u32,
+            u32,
+            CUdeviceptr,
+            *const u64,
+            *const u64,
+            *const i32,
+            *const i32,
+            u32,
+            u32,
+            *const u32,
+            u32,
+            u32,
+            u32,
+            u32,
+        ) -> CUresult>("cuTensorMapEncodeIm2col")(
+            &mut tensorMap,
+            tensorDataType,
+            tensorRank,
+            globalAddress,
+            globalDim.as_ptr(),
+            globalStrides.as_ptr(),
+            pixelBoxLowerCorner.as_ptr(),
+            pixelBoxUpperCorner.as_ptr(),
+            channelsPerPixel,
+            pixelsPerColumn,
+            elementStrides.as_ptr(),
+            interleave,
+            swizzle,
+            l2Promotion,
+            oobFill,
+        )
+    };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&tensorMap)]) {}
+}
+
+fn cuTensorMapEncodeIm2colWide(p: &mut Program) {
+    let mut sent = Sent::new("cuTensorMapEncodeIm2colWide");
+    let tensorDataType: u32 = p.value();
+    let tensorRank: u32 = p.small() as u32;
+    let pixelBoxLowerCornerWidth: i32 = p.value();
+    let pixelBoxUpperCornerWidth: i32 = p.value();
+    let channelsPerPixel: u32 = p.value();
+    let pixelsPerColumn: u32 = p.value();
+    let interleave: u32 = p.value();
+    let mode: u32 = p.value();
+    let swizzle: u32 = p.value();
+    let l2Promotion: u32 = p.value();
+    let oobFill: u32 = p.value();
+    let mut tensorMap: CUtensorMap = p.value();
+    sent.value(tensorDataType);
+    sent.value(tensorRank);
+    let globalAddress = p.address(&mut sent, 1);
+    let globalDim: Vec<u64> = (0..tensorRank as u64).map(|_| p.value()).collect();
+    sent.values(&globalDim);
+    let globalStrides: Vec<u64> = (0..(tensorRank as u64).saturating_sub(1)).map(|_| p.value()).collect();
+    sent.values(&globalStrides);
+    sent.value(pixelBoxLowerCornerWidth);
+    sent.value(pixelBoxUpperCornerWidth);
+    sent.value(channelsPerPixel);
+    sent.value(pixelsPerColumn);
+    let elementStrides: Vec<u32> = (0..tensorRank as u64).map(|_| p.value()).collect();
+    sent.values(&elementStrides);
+    sent.value(interleave);
+    sent.value(mode);
+    sent.value(swizzle);
+    sent.value(l2Promotion);
+    sent.value(oobFill);
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(
+            *mut CUtensorMap,
+            u32,
+            u32,
+            CUdeviceptr,
+            *const u64,
+            *const u64,
+            i32,
+            i32,
+            u32,
+            u32,
+            *const u32,
+            u32,
+            u32,
+            u32,
+            u32,
+            u32,
+        ) -> CUresult>("cuTensorMapEncodeIm2colWide")(
+            &mut tensorMap,
+            tensorDataType,
+            tensorRank,
+            globalAddress,
+            globalDim.as_ptr(),
+            globalStrides.as_ptr(),
+            pixelBoxLowerCornerWidth,
+            pixelBoxUpperCornerWidth,
+            channelsPerPixel,
+            pixelsPerColumn,
+            elementStrides.as_ptr(),
+            interleave,
+            mode,
+            swizzle,
+            l2Promotion,
+            oobFill,
+        )
+    };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&tensorMap)]) {}
+}
+
+fn cuTensorMapEncodeTiled(p: &mut Program) {
+    let mut sent = Sent::new("cuTensorMapEncodeTiled");
+    let tensorDataType: u32 = p.value();
+    let tensorRank: u32 = p.small() as u32;
+    let interleave: u32 = p.value();
+    let swizzle: u32 = p.value();
+    let l2Promotion: u32 = p.value();
+    let oobFill: u32 = p.value();
+    let mut tensorMap: CUtensorMap = p.value();
+    sent.value(tensorDataType);
+    sent.value(tensorRank);
+    let globalAddress = p.address(&mut sent, 1);
+    let globalDim: Vec<u64> = (0..tensorRank as u64).map(|_| p.value()).collect();
+    sent.values(&globalDim);
+    let globalStrides: Vec<u64> = (0..(tensorRank as u64).saturating_sub(1)).map(|_| p.value()).collect();
+    sent.values(&globalStrides);
+    let boxDim: Vec<u32> = (0..tensorRank as u64).map(|_| p.value()).collect();
+    sent.values(&boxDim);
+    let elementStrides: Vec<u32> = (0..tensorRank as u64).map(|_| p.value()).collect();
+    sent.values(&elementStrides);
+    sent.value(interleave);
+    sent.value(swizzle);
+    sent.value(l2Promotion);
+    sent.value(oobFill);
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(
+            *mut CUtensorMap,
+            u32,
+            u32,
+            CUdeviceptr,
+            *const u64,
+            *const u64,
+            *const u32,
+            *const u32,
+            u32,
+            u32,
+            u32,
+            u32,
+        ) -> CUresult>("cuTensorMapEncodeTiled")(
+            &mut tensorMap,
+            tensorDataType,
+            tensorRank,
+            globalAddress,
+            globalDim.as_ptr(),
+            globalStrides.as_ptr(),
+            boxDim.as_ptr(),
+            elementStrides.as_ptr(),
+            interleave,
+            swizzle,
+            l2Promotion,
+            oobFill,
+        )
+    };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&tensorMap)]) {}
+}
+
+fn cuTensorMapReplaceAddress(p: &mut Program) {
+    let mut sent = Sent::new("cuTensorMapReplaceAddress");
+    let mut tensorMap: CUtensorMap = p.value();
+    sent.value(tensorMap);
+    let globalAddress = p.address(&mut sent, 1);
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(*mut CUtensorMap, CUdeviceptr) -> CUresult>(
+            "cuTensorMapReplaceAddress",
+        )(&mut tensorMap, globalAddress)
+    };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&tensorMap)]) {}
 }

@@ -95,6 +95,7 @@ impl Program {
                 self.symbol::<unsafe extern "C" fn(*mut CUmodule, *const i8) -> CUresult>("cuModuleLoadData");
             ok(load(&mut module, PTX.as_ptr().cast()));
         }
+        self.minted("Module", module.0);
         for (number, name) in [(0, c"a"), (1, c"b")] {
             let (mut stream, mut event, mut function) = (CUstream::NULL, CUevent::NULL, CUfunction::NULL);
             // SAFETY: as above.
@@ -179,6 +180,7 @@ impl Program {
         let count = |kind| self.handles.get(kind).map_or(0, Vec::len);
         match function {
             "cuGraphDestroy" => count("Graph") > 2,
+            "cuGraphDestroyNode" => count("GraphNode") > 2,
             "cuGraphExecDestroy" => count("GraphExec") > 2,
             "cuGraphCreate" => count("Graph") < HANDLES_MAX,
             name if name.contains("Graph") && !name.starts_with("cuGraphInstantiate") => {
@@ -232,7 +234,7 @@ impl Program {
         assert!(size_of::<T>() <= size_of_val(&bytes), "a large argument");
         bytes.iter_mut().take(size_of::<T>().div_ceil(8)).for_each(|word| *word = self.next());
         // SAFETY: the arguments of driver functions are numbers, for which any bytes are a value.
-        unsafe { bytes.as_ptr().cast::<T>().read() }
+        unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
     }
 
     /// An address with so many bytes behind it.

@@ -127,20 +127,29 @@ fn signature(out: &mut String, function: &Function) {
         function.parameters.iter().flatten().map(|p| format!("{}: {}", p.name, p.c_type())).collect();
     let _ = writeln!(
         out,
-        "#[unsafe(no_mangle)]\npub unsafe extern \"C\" fn {}({}) -> CUresult {{",
+        "#[unsafe(no_mangle)]\npub(crate) unsafe extern \"C\" fn {}({}) -> CUresult {{",
         function.name,
         parameters.join(", ")
     );
 }
 
+/// Modules are made by the caller only, so they are known by their order.
 fn forward(out: &mut String, function: &Function) {
     signature(out, function);
     let arguments: Vec<&str> = function.parameters.iter().flatten().map(|p| p.name.as_str()).collect();
+    let arguments = arguments.join(", ");
+    let name = &function.name;
+    let call = match name.as_str() {
+        "cuModuleLoadData" => format!(
+            "{{\n// SAFETY: as above.\nlet result = unsafe {{ entry({arguments}) }};\n\
+             if result.is_success() {{\n// SAFETY: written just now.\ncrate::call::note(\"Module\", unsafe {{ module.read() }}.0);\n}}\n\
+             result\n}}"
+        ),
+        _ => format!("unsafe {{ entry({arguments}) }}"),
+    };
     let _ = writeln!(
         out,
-        "match table().{} {{\n// SAFETY: the arguments are the caller's.\nSome(entry) => unsafe {{ entry({}) }},\nNone => CUresult::NOT_SUPPORTED,\n}}\n}}\n",
-        function.name,
-        arguments.join(", ")
+        "match table().{name} {{\n// SAFETY: the arguments are the caller's.\nSome(entry) => {call},\nNone => CUresult::NOT_SUPPORTED,\n}}\n}}\n"
     );
 }
 
@@ -177,6 +186,11 @@ fn answer(out: &mut String, function: &Function) {
                         "// SAFETY: the caller's array.\nunsafe {{ call.values({name}, {count}) }};"
                     ),
                 }
+            }
+            Kind::InOut(_) => {
+                let _ =
+                    writeln!(writes, "// SAFETY: the caller's place.\nunsafe {{ answer.write({name}) }};");
+                writeln!(out, "// SAFETY: the caller's value.\ncall.value(unsafe {{ {name}.read() }});")
             }
             Kind::Out { .. } => {
                 writeln!(writes, "// SAFETY: the caller's place.\nunsafe {{ answer.write({name}) }};")
