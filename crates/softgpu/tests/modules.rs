@@ -234,6 +234,7 @@ fn occupancy_is_what_runs_at_the_same_time() {
     let mut cooperative = |blocks| {
         result!(cuLaunchCooperativeKernel(f, blocks, 1, 1, 32, 1, 1, 0, CUstream::NULL, params.as_mut_ptr()))
     };
-    assert_eq!(cooperative(2), CUresult::SUCCESS);
-    assert_eq!(cooperative(3), CUresult::COOPERATIVE_LAUNCH_TOO_LARGE);
+    // Two multiprocessors, each of which runs up to 32 blocks in turns.
+    assert_eq!(cooperative(64), CUresult::SUCCESS);
+    assert_eq!(cooperative(65), CUresult::COOPERATIVE_LAUNCH_TOO_LARGE);
 }
