@@ -1,6 +1,7 @@
 //! Moving work together so that a job fits: nothing is evicted that is not placed again at once.
 
 use super::candidates::{could_fit, weight};
+use super::decay::Millis;
 use super::gang::{Placed, slots_on};
 use super::job::JobId;
 use super::pending::ClassId;
@@ -36,13 +37,26 @@ impl Scheduler {
                 true
             }
             Err(no) => {
+                let gather_at = if no == No::NowhereElse { self.next_movable() } else { None };
                 if let Some(waiting) = self.pending[queue.index()].get_mut(id) {
                     waiting.not_consolidated_at = (no != No::Deferred).then_some(releases);
+                    waiting.gather_at = gather_at;
                     waiting.why.consolidation = Some(no);
                 }
                 false
             }
         }
+    }
+
+    /// When the next running job leaves the minimum run time of its queue.
+    fn next_movable(&self) -> Option<Millis> {
+        let protected = |queue: &QueueId| self.tree.preempt_min_runtime(*queue) > 0;
+        let queues = self.tree.top_down().filter(protected);
+        let until = |queue: QueueId| {
+            let runtime = self.tree.preempt_min_runtime(queue);
+            self.evictable[queue.index()].iter().map(move |(_, started, _)| started.0.saturating_add(runtime))
+        };
+        queues.flat_map(until).filter(|&until| until > self.now).min()
     }
 
     fn consolidate(&mut self, taker: &Taker) -> Result<Placed, No> {

@@ -23,6 +23,8 @@ pub(super) struct Waiting {
     pub(super) no_room_at: Option<u64>,
     /// No consolidation made room for it then, either.
     pub(super) not_consolidated_at: Option<u64>,
+    /// Until work in its way leaves its minimum run time and may move.
+    pub(super) gather_at: Option<Millis>,
     /// Nothing could be taken from others for it in this state of the cluster.
     pub(super) not_taken_at: Option<u64>,
     /// Until work that it might take leaves its minimum run time.
@@ -51,6 +53,7 @@ impl Pending {
             why: Why::default(),
             no_room_at: None,
             not_consolidated_at: None,
+            gather_at: None,
             not_taken_at: None,
             retry_at: None,
         };
