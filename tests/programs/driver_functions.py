@@ -803,6 +803,17 @@ def enumeration():
 
 
 @section
+def device_resources():
+    device = out(c_int, "cuDeviceGet", 0)
+    resource = (c_ubyte * 144)()
+    call("cuDeviceGetDevResource", device, resource, 1)
+    multiprocessors = c_uint32.from_buffer(resource, 96).value
+    equal(multiprocessors, attribute(16, device), "multiprocessors")
+    call("cuCtxGetDevResource", c_void_p(out(c_void_p, "cuCtxGetCurrent")), resource, 1)
+    equal(c_uint32.from_buffer(resource, 96).value, multiprocessors)
+
+
+@section
 def batches():
     device = allocate(64)
     clear = (c_uint64 * 2)(device, device + 32)

@@ -315,3 +315,31 @@ pub(crate) unsafe fn cuCtxGetStreamPriorityRange(
     }
     Ok(())
 }
+
+/// How many multiprocessors a device has, and other parts of it. The parts cannot be split here: what the driver would
+/// need for that stays with it.
+pub(crate) unsafe fn cuDeviceGetDevResource(
+    device: CUdevice,
+    resource: *mut CUdevResource,
+    kind: CUdevResourceType,
+) -> Result<(), CUresult> {
+    use crate::issue::Issue;
+    let session = session::get()?;
+    let device = session.device(device)?.ordinal as u32;
+    let command = sluice_wire::commands::cuDeviceGetDevResource { device, kind };
+    let words = session.call(&command, |answer| answer.words)?;
+    let words = words.try_into().map_err(|_| CUresult::UNKNOWN)?;
+    // SAFETY: the program passes a place for the resource.
+    unsafe { out::write(resource, CUdevResource { kind, words, ..CUdevResource::default() }) }
+}
+
+/// A context has all of its device.
+pub(crate) unsafe fn cuCtxGetDevResource(
+    hCtx: CUcontext,
+    resource: *mut CUdevResource,
+    kind: CUdevResourceType,
+) -> Result<(), CUresult> {
+    let device = context::named_or_current(hCtx)?.device;
+    // SAFETY: the same contract.
+    unsafe { cuDeviceGetDevResource(device, resource, kind) }
+}

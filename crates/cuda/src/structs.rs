@@ -444,6 +444,13 @@ pub struct CUdevResource {
     pub nextResource: *mut CUdevResource,
 }
 
+impl Default for CUdevResource {
+    fn default() -> Self {
+        let (kind, words) = (CUdevResourceType::default(), [0; 5]);
+        CUdevResource { kind, _internal_padding: [0; 92], words, nextResource: std::ptr::null_mut() }
+    }
+}
+
 /// One operation of `cuStreamBatchMemOp`; `words` holds the structure that the first word names.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

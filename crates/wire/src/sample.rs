@@ -117,7 +117,7 @@ wrapped! {
     StreamId EventId ModuleId FunctionId GraphId GraphNodeId GraphExecId ArrayId DevicePtr ImageHash LeaseToken
     CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID PhysicalId
     CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
-    CUmemAccess_flags CUgraphNodeType
+    CUmemAccess_flags CUgraphNodeType CUdevResourceType
 }
 
 impl Sample<'_> for CUlaunchAttribute {

@@ -111,7 +111,7 @@ macro_rules! enumerations {
 enumerations! {
     CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID
     CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
-    CUmemAccess_flags CUgraphNodeType
+    CUmemAccess_flags CUgraphNodeType CUdevResourceType
 }
 
 /// An address in device memory.

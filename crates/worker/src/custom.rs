@@ -407,6 +407,20 @@ impl Custom for Session {
         self.call_in_order(stream, Call::Client { ticket: command.ticket })
     }
 
+    fn cuDeviceGetDevResource(
+        &self,
+        command: commands::cuDeviceGetDevResource,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let get = self.table.cuDeviceGetDevResource.ok_or(CUresult::NOT_SUPPORTED)?;
+        let device = self.devices.get(command.device as usize).ok_or(CUresult::INVALID_DEVICE)?;
+        let mut resource = CUdevResource::default();
+        // SAFETY: the driver writes one resource to a local.
+        unsafe { get(device.ordinal, &mut resource, command.kind) }.ok()?;
+        commands::cuDeviceGetDevResourceReply { words: resource.words.to_vec() }.encode(reply);
+        Ok(())
+    }
+
     fn MirrorPush(&self, command: commands::MirrorPush<'_>) -> Result<(), CUresult> {
         mirror::push(self, command.address, command.bytes)
     }

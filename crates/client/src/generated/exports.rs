@@ -690,11 +690,11 @@ rows! {
     absent cuTexRefSetMipmapLevelClamp cuTexRefSetMipmapLevelClamp (hTexRef: CUtexref, minMipmapLevelClamp: f32, maxMipmapLevelClamp: f32) "texture references, removed from CUDA 12 compilers";
     absent cuTexRefSetMipmappedArray cuTexRefSetMipmappedArray (hTexRef: CUtexref, hMipmappedArray: CUmipmappedArray, Flags: u32) "texture references, removed from CUDA 12 compilers";
     absent cuCtxFromGreenCtx cuCtxFromGreenCtx (pContext: *mut CUcontext, hCtx: CUgreenCtx) "green contexts are not built yet";
-    absent cuCtxGetDevResource cuCtxGetDevResource (hCtx: CUcontext, resource: *mut CUdevResource, kind: CUdevResourceType) "green contexts are not built yet";
+    hand cuCtxGetDevResource cuCtxGetDevResource (hCtx: CUcontext, resource: *mut CUdevResource, kind: CUdevResourceType) (hCtx, resource, kind);
     absent cuDevResourceGenerateDesc cuDevResourceGenerateDesc (phDesc: *mut CUdevResourceDesc, resources: *mut CUdevResource, nbResources: u32) "green contexts are not built yet";
     absent cuDevSmResourceSplit cuDevSmResourceSplit (result: *mut CUdevResource, nbGroups: u32, input: *const CUdevResource, remainder: *mut CUdevResource, flags: u32, groupParams: *mut c_void) "green contexts are not built yet";
     absent cuDevSmResourceSplitByCount cuDevSmResourceSplitByCount (result: *mut CUdevResource, nbGroups: *mut u32, input: *const CUdevResource, remainder: *mut CUdevResource, flags: u32, minCount: u32) "green contexts are not built yet";
-    absent cuDeviceGetDevResource cuDeviceGetDevResource (device: CUdevice, resource: *mut CUdevResource, kind: CUdevResourceType) "green contexts are not built yet";
+    hand cuDeviceGetDevResource cuDeviceGetDevResource (device: CUdevice, resource: *mut CUdevResource, kind: CUdevResourceType) (device, resource, kind);
     absent cuGreenCtxCreate cuGreenCtxCreate (phCtx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: u32) "green contexts are not built yet";
     absent cuGreenCtxDestroy cuGreenCtxDestroy (hCtx: CUgreenCtx) "green contexts are not built yet";
     absent cuGreenCtxGetDevResource cuGreenCtxGetDevResource (hCtx: CUgreenCtx, resource: *mut CUdevResource, kind: CUdevResourceType) "green contexts are not built yet";

@@ -516,11 +516,11 @@ functions! {
     cuTexRefSetMipmapLevelClamp "cuTexRefSetMipmapLevelClamp" (Some(5000)) () Class::Absent("texture references, removed from CUDA 12 compilers");
     cuTexRefSetMipmappedArray "cuTexRefSetMipmappedArray" (Some(5000)) () Class::Absent("texture references, removed from CUDA 12 compilers");
     cuCtxFromGreenCtx "cuCtxFromGreenCtx" (Some(12040)) () Class::Absent("green contexts are not built yet");
-    cuCtxGetDevResource "cuCtxGetDevResource" (Some(12040)) () Class::Absent("green contexts are not built yet");
+    cuCtxGetDevResource "cuCtxGetDevResource" (Some(12040)) () Class::Via(Fn::cuDeviceGetDevResource);
     cuDevResourceGenerateDesc "cuDevResourceGenerateDesc" (Some(12040)) () Class::Absent("green contexts are not built yet");
     cuDevSmResourceSplit "cuDevSmResourceSplit" (Some(13010)) () Class::Absent("green contexts are not built yet");
     cuDevSmResourceSplitByCount "cuDevSmResourceSplitByCount" (Some(12040)) () Class::Absent("green contexts are not built yet");
-    cuDeviceGetDevResource "cuDeviceGetDevResource" (Some(12040)) () Class::Absent("green contexts are not built yet");
+    cuDeviceGetDevResource "cuDeviceGetDevResource" (Some(12040)) () Class::Waiting;
     cuGreenCtxCreate "cuGreenCtxCreate" (Some(12040)) () Class::Absent("green contexts are not built yet");
     cuGreenCtxDestroy "cuGreenCtxDestroy" (Some(12040)) () Class::Absent("green contexts are not built yet");
     cuGreenCtxGetDevResource "cuGreenCtxGetDevResource" (Some(12040)) () Class::Absent("green contexts are not built yet");

@@ -204,6 +204,14 @@ pub trait Custom {
         let _ = (command, reply);
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuDeviceGetDevResource(
+        &self,
+        command: commands::cuDeviceGetDevResource,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn MemoryCommit(&self, command: commands::MemoryCommit) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
@@ -1327,6 +1335,11 @@ pub fn dispatch<S: Execute + Custom>(
             finished(unsafe { function(&mut tensorMap, session.range(command.globalAddress, 1)?) })?;
             commands::cuTensorMapReplaceAddressReply { tensorMap }.encode(reply);
             Ok(())
+        }
+        Some(Target::Driver(Fn::cuDeviceGetDevResource)) => {
+            let command = commands::cuDeviceGetDevResource::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuDeviceGetDevResource(command, reply)?)
         }
         Some(Target::Own(0)) => {
             let command = commands::MemoryCommit::decode(&mut reader)?;
