@@ -3639,3 +3639,29 @@ pub(crate) unsafe extern "C" fn cuTensorMapReplaceAddress(
     unsafe { answer.write(tensorMap) };
     answer.result()
 }
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCtxGetDevResource(
+    hCtx: CUcontext,
+    resource: *mut CUdevResource,
+    kind: CUdevResourceType,
+) -> CUresult {
+    match table().cuCtxGetDevResource {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hCtx, resource, kind) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuDeviceGetDevResource(
+    device: CUdevice,
+    resource: *mut CUdevResource,
+    kind: CUdevResourceType,
+) -> CUresult {
+    match table().cuDeviceGetDevResource {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(device, resource, kind) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
