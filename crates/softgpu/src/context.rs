@@ -75,7 +75,7 @@ impl Primary {
 }
 
 /// The limits that can be read, with their values in a new context, in bytes or counts.
-const LIMITS: [(CUlimit, u64); 7] = [
+const LIMITS: [(CUlimit, u64); 8] = [
     (CUlimit::STACK_SIZE, 1 << 10),
     (CUlimit::PRINTF_FIFO_SIZE, 1 << 20),
     (CUlimit::MALLOC_HEAP_SIZE, 8 << 20),
@@ -83,6 +83,8 @@ const LIMITS: [(CUlimit, u64); 7] = [
     (CUlimit::DEV_RUNTIME_PENDING_LAUNCH_COUNT, 2048),
     (CUlimit::MAX_L2_FETCH_GRANULARITY, 64),
     (CUlimit::PERSISTING_L2_CACHE_SIZE, 0),
+    // Compute in graphics, which no context here is part of. cuBLASLt asks, and does not start without an answer.
+    (CUlimit::CIG_ENABLED, 0),
 ];
 
 /// Version of the API that `cuCtxGetApiVersion` reports for every context.
@@ -148,6 +150,9 @@ impl Context {
 
     pub(crate) fn set_limit(&self, limit: CUlimit, value: u64) -> Result<()> {
         let place = limit_place(limit)?;
+        if limit == CUlimit::CIG_ENABLED {
+            return Err(Status::NOT_SUPPORTED);
+        }
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)[place] = value;
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::chunks::CHUNK;
 /// `CUdevice_attribute`); what the driver does not know is left out.
 const ATTRIBUTES: std::ops::Range<u32> = 1..160;
 /// Limits that are asked for (CUDA Driver API, `CUlimit`).
-const LIMITS: std::ops::Range<u32> = 0..8;
+const LIMITS: std::ops::Range<u32> = 0..CUlimit::MAX.0;
 
 /// Describes the device `ordinal`. `memory` is what the client may have of it, in bytes. Stream priorities and
 /// limits are those of the calling thread's context; without one they are left at nothing.

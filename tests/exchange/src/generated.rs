@@ -9,7 +9,9 @@ use sluice_wire::{product, rows};
 
 use crate::program::{Program, Sent};
 
-pub(crate) const FUNCTIONS: &[(&str, fn(&mut Program))] = &[
+type Call = fn(&mut Program);
+
+pub(crate) const FUNCTIONS: &[(&str, Call)] = &[
     ("cuCtxSynchronize", cuCtxSynchronize),
     ("cuModuleGetFunctionCount", cuModuleGetFunctionCount),
     ("cuMemcpyDtoDAsync_v2", cuMemcpyDtoDAsync_v2),

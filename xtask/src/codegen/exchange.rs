@@ -14,7 +14,7 @@ pub(crate) fn program(api: &Declarations) -> String {
     out +=
         "use sluice_cuda::*;\nuse sluice_wire::{product, rows};\n\nuse crate::program::{Program, Sent};\n\n";
     let functions = || api.functions.iter().filter(|f| f.class.is_generated());
-    out += "pub(crate) const FUNCTIONS: &[(&str, fn(&mut Program))] = &[\n";
+    out += "type Call = fn(&mut Program);\n\npub(crate) const FUNCTIONS: &[(&str, Call)] = &[\n";
     functions().for_each(|f| _ = writeln!(out, "({:?}, {}),", f.name, f.name));
     out += "];\n\n";
     functions().for_each(|f| call(&mut out, f));
