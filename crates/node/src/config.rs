@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+pub use crate::join::JoinConfig;
 pub use crate::spawn::WorkerCommand;
 
 /// Everything that [`crate::Node::bind`] needs.
@@ -16,6 +17,8 @@ pub struct NodeConfig {
     pub worker: WorkerCommand,
     /// Folder of the module cache, by default the user's; `None` keeps none on disk.
     pub cache: Option<PathBuf>,
+    /// The server to lend through; without one the node lends to whoever reaches it.
+    pub join: Option<JoinConfig>,
     /// Most connections at a time, sessions and others.
     pub connections_max: usize,
 }
@@ -27,6 +30,7 @@ impl Default for NodeConfig {
             gpus: GpuSelection::Auto,
             worker: WorkerCommand::default(),
             cache: user_cache(),
+            join: None,
             connections_max: 1024,
         }
     }

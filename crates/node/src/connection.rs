@@ -10,13 +10,14 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use sluice_wire::control::{
-    Control, Devices, DevicesRequest, LeaseGranted, LeaseRefused, LeaseRequest, Refused, SessionRefused,
+    Control, Devices, DevicesRequest, LeaseClaim, LeaseGranted, LeaseRefused, LeaseRequest, Refused,
+    SessionRefused,
 };
 use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, LeaseToken, Purpose, Welcome};
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
 use crate::lease::Ask;
-use crate::registry::{ClientOf, Registry, one_line};
+use crate::registry::{ClientOf, Granted, Registry, one_line};
 
 /// A peer has this long for its first words.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
@@ -214,8 +215,17 @@ struct HeldLease<'a> {
 impl HeldLease<'_> {
     fn answer(&mut self, question: Control) -> Control {
         match question {
+            Control::LeaseRequest(_) | Control::LeaseClaim(_) if self.lease.is_some() => {
+                refused("this connection holds a lease already")
+            }
             Control::LeaseRequest(request) => self.grant(request),
-            Control::StatusRequest(_) => self.registry.status().into(),
+            Control::LeaseClaim(claim) => self.claim(claim),
+            Control::StatusRequest(_) => match self.registry.server() {
+                None => self.registry.status().into(),
+                Some(server) => {
+                    refused(&format!("this node lends through {server}; set SLUICE_SERVER to that"))
+                }
+            },
             Control::DevicesRequest(DevicesRequest { token }) => self.devices(&token),
             Control::UsageRequest(_) => match self.lease.and_then(|lease| self.registry.usage(lease)) {
                 Some(usage) => usage.into(),
@@ -226,8 +236,10 @@ impl HeldLease<'_> {
     }
 
     fn grant(&mut self, request: LeaseRequest) -> Control {
-        if self.lease.is_some() {
-            return refused("this connection holds a lease already");
+        if let Some(server) = self.registry.server() {
+            let reason =
+                format!("this node lends through {server}; set SLUICE_SERVER to that (and not --node)");
+            return LeaseRefused { reason, free: Vec::new() }.into();
         }
         let ask = Ask {
             gpus: request.gpus,
@@ -235,15 +247,26 @@ impl HeldLease<'_> {
             memory: request.memory,
             hard_cap: request.hard_cap,
         };
-        let name = one_line(&request.name).chars().take(NAME_MAX).collect();
-        match self.registry.grant(ask, u64::from(request.kernel_timeout_ms), name) {
-            Ok(granted) => {
-                self.lease = Some(granted.lease);
-                let (lease, token, devices) = (granted.lease, granted.token, granted.devices);
-                LeaseGranted { lease, token, devices }.into()
-            }
+        let granted =
+            self.registry.grant(ask, u64::from(request.kernel_timeout_ms), short_name(&request.name));
+        match granted {
+            Ok(granted) => self.hold(granted),
             Err(refusal) => LeaseRefused { reason: refusal.to_string(), free: self.registry.free() }.into(),
         }
+    }
+
+    fn claim(&mut self, claim: LeaseClaim) -> Control {
+        let name = short_name(&claim.name);
+        match self.registry.claim(&claim.grant, u64::from(claim.kernel_timeout_ms), name) {
+            Ok(granted) => self.hold(granted),
+            Err(refusal) => LeaseRefused { reason: refusal.to_string(), free: Vec::new() }.into(),
+        }
+    }
+
+    fn hold(&mut self, granted: Granted) -> Control {
+        self.lease = Some(granted.lease);
+        let (lease, token, devices) = (granted.lease, granted.token, granted.devices);
+        LeaseGranted { lease, token, devices }.into()
     }
 
     fn devices(&self, token: &LeaseToken) -> Control {
@@ -261,6 +284,11 @@ impl Drop for HeldLease<'_> {
             self.registry.end_lease(lease);
         }
     }
+}
+
+/// A program's name, fit for lists.
+fn short_name(name: &str) -> String {
+    one_line(name).chars().take(NAME_MAX).collect()
 }
 
 fn refused(reason: &str) -> Control {

@@ -12,6 +12,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sluice_wire::control::Status;
@@ -19,6 +20,7 @@ use sluice_wire::control::Status;
 use crate::config::{Listen, NodeConfig};
 use crate::connection::{self, Stream};
 use crate::inventory::{Inventory, InventoryError, take_inventory};
+use crate::join::{Agent, JoinError};
 use crate::registry::Registry;
 use crate::spawn::Spawner;
 
@@ -30,6 +32,8 @@ pub struct Node {
     connections: Arc<AtomicUsize>,
     connections_max: usize,
     stop: Arc<OwnedFd>,
+    /// Speaks to the server that this node has joined.
+    agent: Option<Agent>,
 }
 
 /// Why a node does not start.
@@ -41,6 +45,8 @@ pub enum NodeError {
     Listen { address: String, source: io::Error },
     #[error("a node listens there already: {}", .0.display())]
     InUse(PathBuf),
+    #[error("cannot join: {0}")]
+    Join(#[from] JoinError),
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
 }
@@ -68,13 +74,17 @@ impl Node {
         if stop < 0 {
             return Err(io::Error::last_os_error().into());
         }
+        let listens = listeners.first().map(Listener::address).unwrap_or_default();
+        let agent = config.join.as_ref().map(|join| Agent::join(join, &inventory, &listens)).transpose()?;
+        let membership = agent.as_ref().map(|agent| Arc::clone(agent.membership()));
         Ok(Node {
             listeners,
-            registry: Arc::new(Registry::new(inventory, spawner, config.cache.clone())),
+            registry: Arc::new(Registry::new(inventory, spawner, config.cache.clone(), membership)),
             connections: Arc::default(),
             connections_max: config.connections_max,
             // SAFETY: the descriptor is new and nobody else owns it.
             stop: Arc::new(unsafe { OwnedFd::from_raw_fd(stop) }),
+            agent,
         })
     }
 
@@ -97,7 +107,23 @@ impl Node {
     }
 
     /// Serves until [`Stopper::stop`].
-    pub fn run(self) -> Result<(), NodeError> {
+    pub fn run(mut self) -> Result<(), NodeError> {
+        let reporting = self.agent.take().map(|agent| self.start_agent(agent)).transpose()?;
+        self.serve()?;
+        self.registry.end_all();
+        if let Some(reporting) = reporting {
+            self.registry.stop_reporting();
+            let _ = reporting.join();
+        }
+        Ok(())
+    }
+
+    fn start_agent(&self, agent: Agent) -> io::Result<JoinHandle<()>> {
+        let registry = Arc::clone(&self.registry);
+        std::thread::Builder::new().name("agent".into()).spawn(move || agent.run(&registry))
+    }
+
+    fn serve(&self) -> Result<(), NodeError> {
         let registry = Arc::clone(&self.registry);
         std::thread::Builder::new().name("turns".into()).spawn(move || registry.turns.keep_time())?;
         let registry = Arc::clone(&self.registry);
@@ -125,7 +151,6 @@ impl Node {
                 }
             }
         }
-        self.registry.end_all();
         Ok(())
     }
 

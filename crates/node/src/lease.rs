@@ -4,7 +4,7 @@
 //! so a program that starts ten processes gets no more than one that starts one. What a session took is on its
 //! own account as well, which is how a worker killed in the middle of anything gives back exactly what it had.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::arbiter::PPM;
 
@@ -122,9 +122,29 @@ impl Books {
         fitting.sort_by_key(|&gpu| PPM.saturating_sub(self.leased_ppm(gpu)));
         fitting.truncate(count);
         fitting.sort_unstable();
-        let memory = fitting.iter().map(|&gpu| self.memory_of(gpu, &ask)).min().unwrap_or(0);
-        let lease = Lease { ask, gpus: fitting, memory, sessions: BTreeMap::new() };
-        Ok(self.leases.entry(id).insert_entry(lease).into_mut())
+        Ok(self.enter(id, ask, fitting))
+    }
+
+    /// Enters a lease on the GPUs that somebody else has chosen.
+    pub fn grant_on(&mut self, id: u64, ask: Ask, gpus: &[usize]) -> Result<&Lease, Refusal> {
+        if ask.share_ppm == 0 || u64::from(ask.share_ppm) > PPM {
+            return Err(Refusal::Share);
+        }
+        let distinct: BTreeSet<usize> = gpus.iter().copied().collect();
+        let all_there = distinct.iter().all(|&gpu| gpu < self.cards.len());
+        if gpus.is_empty() || distinct.len() != gpus.len() || !all_there {
+            return Err(Refusal::Count(self.cards.len()));
+        }
+        if !gpus.iter().all(|&gpu| self.fits(gpu, &ask)) {
+            return Err(self.nothing_free(&ask));
+        }
+        Ok(self.enter(id, ask, gpus.to_vec()))
+    }
+
+    fn enter(&mut self, id: u64, ask: Ask, gpus: Vec<usize>) -> &Lease {
+        let memory = gpus.iter().map(|&gpu| self.memory_of(gpu, &ask)).min().unwrap_or(0);
+        let lease = Lease { ask, gpus, memory, sessions: BTreeMap::new() };
+        self.leases.entry(id).insert_entry(lease).into_mut()
     }
 
     fn fits(&self, gpu: usize, ask: &Ask) -> bool {
@@ -289,6 +309,17 @@ mod tests {
         assert_eq!(books.grant(2, ask(100_000, GIB)).unwrap().gpus, first);
         let three = Ask { gpus: 3, ..ask(500_000, GIB) };
         assert_eq!(books.grant(3, three).unwrap().gpus, [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_chosen_place_is_taken_or_refused() {
+        let mut books = node(2);
+        assert_eq!(books.grant_on(1, ask(750_000, GIB), &[1]).unwrap().gpus, [1]);
+        assert!(books.grant_on(2, ask(500_000, GIB), &[1]).is_err());
+        assert_eq!(books.grant_on(2, Ask { gpus: 2, ..ask(250_000, GIB) }, &[1, 0]).unwrap().gpus, [1, 0]);
+        for gpus in [&[][..], &[2], &[0, 0]] {
+            assert_eq!(books.grant_on(3, ask(1, 1), gpus), Err(Refusal::Count(2)), "{gpus:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //!
 //! A connection is for control or for a session ([`connection`]). A control connection holds at most one lease, which
 //! the pure books admit ([`lease`]); a session gets a worker process of its own and is then not on this process's data
-//! path ([`registry`], [`spawn`]). Who computes when is decided by the pure [`arbiter`], carried out by [`turns`].
+//! path ([`registry`], [`spawn`]). A node that has joined a server takes that server's grants instead ([`join`]). Who computes when is decided by the pure [`arbiter`], carried out by [`turns`].
 
 mod config;
 mod daemon;
@@ -22,9 +22,12 @@ pub mod lease;
 pub mod arbiter;
 mod turns;
 
+mod join;
+
 mod inventory;
 mod spawn;
 
-pub use config::{GpuSelection, Listen, NodeConfig, WorkerCommand};
+pub use config::{GpuSelection, JoinConfig, Listen, NodeConfig, WorkerCommand};
 pub use daemon::{Node, NodeError, Stopper};
 pub use inventory::{Inventory, InventoryError};
+pub use join::JoinError;

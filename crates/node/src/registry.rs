@@ -3,6 +3,8 @@
 //! A lease lives as long as the control connection that asked for it; a session as long as its worker. Ending a
 //! lease kills its workers and waits for their end, so that what is reported as free afterwards is free.
 
+mod joined;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,7 +21,8 @@ use sluice_worker::link::{Driver, GpuPart, Link, Packet, Start};
 
 use crate::arbiter::{PPM, Pace, Weight};
 use crate::inventory::Inventory;
-use crate::lease::{Ask, Books, Card, Refusal};
+use crate::join::{Membership, Metered};
+use crate::lease::{Ask, Books, Card, Lease, Refusal};
 use crate::spawn::{Inheritance, Spawner};
 use crate::turns::Turns;
 
@@ -52,6 +55,8 @@ pub(crate) struct RunningSession {
 }
 
 const METER_EVERY: Duration = Duration::from_secs(1);
+/// Readings of the meters from one usage record of a lease to the next.
+const RECORD_EVERY: u64 = 10;
 
 /// Most processes under one lease at a time.
 const SESSIONS_PER_LEASE_MAX: usize = 256;
@@ -66,6 +71,8 @@ pub(crate) struct Registry {
     pub(crate) turns: Turns,
     ledger: Mutex<Ledger>,
     session_ended: Condvar,
+    /// Of the server that this node lends through.
+    membership: Option<Arc<Membership>>,
 }
 
 #[derive(Debug)]
@@ -101,6 +108,8 @@ struct LeaseRecord {
     past: Counts,
     sessions_total: u64,
     memory_peak: u64,
+    /// Of a lease that a server granted: what is recorded of it.
+    metered: Option<Metered>,
 }
 
 /// The client program of a session, as far as is known.
@@ -122,7 +131,12 @@ struct SessionRecord {
 }
 
 impl Registry {
-    pub(crate) fn new(inventory: Inventory, spawner: Spawner, cache: Option<PathBuf>) -> Registry {
+    pub(crate) fn new(
+        inventory: Inventory,
+        spawner: Spawner,
+        cache: Option<PathBuf>,
+        membership: Option<Arc<Membership>>,
+    ) -> Registry {
         let turns = Turns::new(inventory.cards.len(), Pace::default());
         let books = Books::new(inventory.cards.clone());
         let meters = vec![Meter::default(); inventory.cards.len()];
@@ -134,6 +148,7 @@ impl Registry {
             turns,
             ledger: Mutex::new(ledger),
             session_ended: Condvar::new(),
+            membership,
         }
     }
 
@@ -143,25 +158,19 @@ impl Registry {
 
     /// Enters a lease. The caller ends it with [`Registry::end_lease`].
     pub(crate) fn grant(&self, ask: Ask, kernel_timeout_ms: u64, name: String) -> Result<Granted, Refusal> {
-        let token = random_token();
         let mut ledger = self.lock();
         let lease = ledger.next_id();
-        let granted = ledger.books.grant(lease, ask)?;
+        let granted = ledger.books.grant(lease, ask)?.clone();
+        Ok(self.enter_lease(&mut ledger, lease, &granted, LeaseRecord::new(name, kernel_timeout_ms, None)))
+    }
+
+    fn enter_lease(&self, ledger: &mut Ledger, id: u64, lease: &Lease, record: LeaseRecord) -> Granted {
         let device =
-            |&gpu: &usize| DeviceSnapshot { memory: granted.memory, ..self.inventory.snapshots[gpu].clone() };
-        let granted = Granted { lease, token, devices: granted.gpus.iter().map(device).collect() };
-        let record = LeaseRecord {
-            token,
-            name,
-            kernel_timeout_ms,
-            started: Instant::now(),
-            closing: false,
-            past: Counts::default(),
-            sessions_total: 0,
-            memory_peak: 0,
-        };
-        ledger.leases.insert(lease, record);
-        Ok(granted)
+            |&gpu: &usize| DeviceSnapshot { memory: lease.memory, ..self.inventory.snapshots[gpu].clone() };
+        let granted =
+            Granted { lease: id, token: record.token, devices: lease.gpus.iter().map(device).collect() };
+        ledger.leases.insert(id, record);
+        granted
     }
 
     /// Kills the lease's workers, waits until they are gone, and strikes it out.
@@ -175,10 +184,11 @@ impl Registry {
         while ledger.sessions.values().any(|s| s.lease == lease) {
             ledger = self.session_ended.wait(ledger).unwrap_or_else(PoisonError::into_inner);
         }
-        ledger.leases.remove(&lease)?;
+        let mut record = ledger.leases.remove(&lease)?;
         let entry = ledger.books.end(lease)?;
         drop(ledger);
         self.turns.forget(lease, &entry.gpus);
+        self.record_end(&mut record);
         Some(())
     }
 
@@ -205,8 +215,7 @@ impl Registry {
     pub(crate) fn usage(&self, lease: u64) -> Option<Usage> {
         let ledger = self.lock();
         let record = ledger.leases.get(&lease)?;
-        let live = ledger.sessions.values().filter(|s| s.lease == lease).map(|s| s.counters.read());
-        let counts = live.fold(record.past, sum);
+        let counts = ledger.counts(lease);
         Some(Usage {
             age_ms: record.started.elapsed().as_millis() as u64,
             sessions: record.sessions_total,
@@ -384,11 +393,14 @@ impl Registry {
         self.session_ended.notify_all();
     }
 
-    /// Reads the meters once a second; never returns.
-    pub(crate) fn meter(&self) -> ! {
+    /// Reads the meters once a second, for ever.
+    pub(crate) fn meter(&self) {
         let mut last = Instant::now();
-        loop {
+        for reading in 1_u64.. {
             std::thread::sleep(METER_EVERY);
+            if reading.is_multiple_of(RECORD_EVERY) {
+                self.record_usage();
+            }
             let elapsed_ns = last.elapsed().as_nanos().max(1);
             last = Instant::now();
             let mut ledger = self.lock();
@@ -447,6 +459,22 @@ impl Registry {
     }
 }
 
+impl LeaseRecord {
+    fn new(name: String, kernel_timeout_ms: u64, metered: Option<Metered>) -> LeaseRecord {
+        LeaseRecord {
+            token: random_token(),
+            name,
+            kernel_timeout_ms,
+            started: Instant::now(),
+            closing: false,
+            past: Counts::default(),
+            sessions_total: 0,
+            memory_peak: 0,
+            metered,
+        }
+    }
+}
+
 impl Ledger {
     fn next_id(&mut self) -> u64 {
         self.last_id += 1;
@@ -501,6 +529,13 @@ impl Ledger {
             })
         };
         self.sessions.iter().filter(|(_, record)| wanted(record.lease)).filter_map(status).collect()
+    }
+
+    /// What all sessions of a lease have done, those that have ended included.
+    fn counts(&self, lease: u64) -> Counts {
+        let past = self.leases.get(&lease).map_or(Counts::default(), |record| record.past);
+        let live = self.sessions.values().filter(|s| s.lease == lease).map(|s| s.counters.read());
+        live.fold(past, sum)
     }
 
     /// The node's GPU for each GPU of the lease.

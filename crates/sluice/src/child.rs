@@ -189,9 +189,30 @@ impl SignalRelay {
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
     }
 
-    /// The child has been waited for: its process id may become somebody else's.
+    /// The child has been waited for: its process id may become somebody else's. From here on signals are for this process
+    /// alone, as before.
     fn stop(&self) {
         CHILD.store(0, Ordering::SeqCst);
+        for signal in PASSED_ON {
+            // SAFETY: an all-zero sigaction is valid and stands for the default (no flags, empty mask).
+            unsafe {
+                let mut now: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, std::ptr::null(), &mut now);
+                if now.sa_sigaction != libc::SIG_IGN {
+                    let default: libc::sigaction = std::mem::zeroed();
+                    libc::sigaction(signal, &default, std::ptr::null_mut());
+                }
+            }
+        }
+    }
+}
+
+/// Sends the running program a signal; nothing if none runs.
+pub(crate) fn signal(signal: i32) {
+    let child = CHILD.load(Ordering::SeqCst);
+    if child > 0 {
+        // SAFETY: kill touches no memory, and `child` has not been waited for.
+        unsafe { libc::kill(child, signal) };
     }
 }
 

@@ -1,11 +1,15 @@
 //! The command line: what can be said, and what `--help` tells a newcomer. No behaviour.
 
+mod teams;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::quantity::{Memory, Period, Share};
 use crate::simulate::SimulateArgs;
+
+pub(crate) use teams::*;
 
 /// Run CUDA programs on a share of a GPU that this machine does not have.
 #[derive(Debug, Parser)]
@@ -22,6 +26,7 @@ Examples:
                                                       on a quarter of a GPU of the machine gpu1
   sluice node --listen 0.0.0.0:7583                   lend this machine's GPUs to others
   sluice sessions --node gpu1:7583                    who uses them now
+  sluice up                                           share this machine's GPUs among teams
   sluice doctor                                       what is wrong, and what to do about it";
 
 #[derive(Debug, Subcommand)]
@@ -38,6 +43,29 @@ pub(crate) enum Command {
     Doctor(QueryArgs),
     /// Show the GPU of the lease this program runs under, as nvidia-smi does
     Smi(SmiArgs),
+    /// Start a control plane and a node on this machine, for teams to share its GPUs
+    Up(UpArgs),
+    /// Start a control plane; nodes join it with `sluice node --join`
+    Server(ServerArgs),
+    /// Keep a server's address and a token for it
+    Login(LoginArgs),
+    /// List the queue: who waits, at which place, and why
+    Queue(ListArgs),
+    /// List tenants with their quotas and what they hold
+    Tenants(ListArgs),
+    /// Create or change tenants, quotas and prices from a file
+    Apply(ApplyArgs),
+    /// Show what was used and what it costs
+    Bill(BillArgs),
+    /// Make, list and revoke tokens
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// End a lease, or have it make room for others
+    #[command(subcommand)]
+    Lease(LeaseCommand),
+    /// Check the log of all changes
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Simulate a cluster: what would become of a workload under each placement policy
     Simulate(SimulateArgs),
     /// Print a completion script for a shell
@@ -83,6 +111,22 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) node: Option<String>,
 
+    /// The server to ask for a lease [default: $SLUICE_SERVER, else that of `sluice login`]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["node", "gpus"])]
+    pub(crate) server: Option<String>,
+
+    /// For whom, with a server [default: the token's tenant]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tenant: Option<String>,
+
+    /// With a server: 1 to 300, higher goes first among the leases of a tenant
+    #[arg(long, value_name = "N", default_value_t = sluice_api::lease::PRIORITY_USUAL)]
+    pub(crate) priority: i32,
+
+    /// With a server: never end the program to make room for others (granted within the guaranteed quota only)
+    #[arg(long)]
+    pub(crate) no_preempt: bool,
+
     /// GPUs of the private node: auto, nvidia, software[:COUNT[,MEMORY]], or recording[:MODEL[,COUNT]]
     #[arg(long, value_name = "GPUS", conflicts_with = "node")]
     pub(crate) gpus: Option<GpuChoice>,
@@ -106,6 +150,17 @@ pub(crate) struct NodeArgs {
     /// auto (NVIDIA GPUs, else one software GPU), nvidia, software[:COUNT[,MEMORY]], or recording[:MODEL[,COUNT]]
     #[arg(long, value_name = "GPUS", default_value = "auto")]
     pub(crate) gpus: GpuChoice,
+
+    /// Lend through this server only, http://HOST:PORT. The token (role `node`) is $SLUICE_TOKEN unless --token-file
+    #[arg(long, value_name = "URL")]
+    pub(crate) join: Option<String>,
+
+    /// A file that holds the token to join with
+    #[arg(long, value_name = "FILE", requires = "join")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) membership: MembershipArgs,
 }
 
 /// Loopback only, until a person says otherwise.
@@ -116,6 +171,10 @@ pub(crate) struct QueryArgs {
     /// The node to ask [default: $SLUICE_NODE]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) node: Option<String>,
+
+    /// The server to ask [default: $SLUICE_SERVER, else that of `sluice login`]
+    #[arg(long, value_name = "URL", conflicts_with = "node")]
+    pub(crate) server: Option<String>,
 
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]

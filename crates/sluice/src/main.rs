@@ -10,6 +10,7 @@ mod place;
 mod quantity;
 mod query;
 mod run;
+mod server;
 mod simulate;
 mod smi;
 mod surroundings;
@@ -42,6 +43,16 @@ fn main() -> ExitCode {
         Command::Gpus(arguments) => answer(query::gpus(&arguments)),
         Command::Sessions(arguments) => answer(query::sessions(&arguments)),
         Command::Doctor(arguments) => answer(doctor::run(&arguments)),
+        Command::Up(arguments) => answer(server::process::up(&arguments)),
+        Command::Server(arguments) => answer(server::process::server(&arguments)),
+        Command::Login(arguments) => answer(server::admin::login(&arguments)),
+        Command::Queue(arguments) => answer(server::lists::queue(&arguments)),
+        Command::Tenants(arguments) => answer(server::lists::tenants(&arguments)),
+        Command::Apply(arguments) => answer(server::admin::apply(&arguments)),
+        Command::Bill(arguments) => answer(server::lists::bill(&arguments)),
+        Command::Token(command) => answer(server::admin::token(&command)),
+        Command::Lease(command) => answer(server::admin::lease(&command)),
+        Command::Audit(command) => answer(server::admin::audit(&command)),
         Command::Smi(arguments) => answer(smi::run(&arguments)),
         Command::Simulate(arguments) => answer(simulate::run(&arguments)),
         Command::Completions { shell } => {

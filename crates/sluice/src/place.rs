@@ -1,14 +1,16 @@
-//! Where a program runs: on a node somewhere, or on a private one inside this process.
+//! Where a program runs: on a node that a server chooses, on a named one, or on a private one inside this process.
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
-use sluice_node::{GpuSelection, Listen, Node, NodeConfig, Stopper};
+use sluice_api::client::{Client, SERVER_VARIABLE};
+use sluice_node::{GpuSelection, JoinConfig, Listen, Node, NodeConfig, Stopper};
 use sluice_wire::address::Endpoint;
 
 use crate::cli::{GpuChoice, NodeArgs};
+use crate::server::{self, process};
 
 /// The environment variable that names the node to use.
 const NODE_VARIABLE: &str = "SLUICE_NODE";
@@ -20,6 +22,26 @@ pub(crate) fn named_node(option: Option<&str>) -> Result<Option<Endpoint>> {
         None => std::env::var(NODE_VARIABLE).ok().filter(|text| !text.is_empty()),
     };
     named.map(|text| text.parse().map_err(anyhow::Error::from)).transpose()
+}
+
+/// Who is asked for a GPU.
+pub(crate) enum Place {
+    Server(Client),
+    Node(Endpoint),
+    /// This machine.
+    Private,
+}
+
+impl Place {
+    /// What the command line names comes before what the environment names, and that before what `sluice login` keeps.
+    pub(crate) fn choose(server: Option<&str>, node: Option<&str>) -> Result<Place> {
+        let environment = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let node_named = node.is_some() || (server.is_none() && !environment(SERVER_VARIABLE));
+        if node_named && let Some(node) = named_node(node)? {
+            return Ok(Place::Node(node));
+        }
+        Ok(server::named(server)?.map_or(Place::Private, Place::Server))
+    }
 }
 
 /// A node that lives as long as this value.
@@ -61,10 +83,19 @@ impl Drop for PrivateNode {
 
 /// `sluice node`: serves until SIGINT or SIGTERM.
 pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
-    let listen: Listen = arguments.listen.parse().map_err(anyhow::Error::msg)?;
-    let config =
-        NodeConfig { listen: vec![listen], gpus: selection(&arguments.gpus), ..NodeConfig::default() };
     let signals = EndSignals::block()?;
+    serve_node(&arguments.listen, &arguments.gpus, process::joining(arguments)?, signals)
+}
+
+/// A node until one of the signals comes.
+pub(crate) fn serve_node(
+    listen: &str,
+    gpus: &GpuChoice,
+    join: Option<JoinConfig>,
+    signals: EndSignals,
+) -> Result<ExitCode> {
+    let listen: Listen = listen.parse().map_err(anyhow::Error::msg)?;
+    let config = NodeConfig { listen: vec![listen], gpus: selection(gpus), join, ..NodeConfig::default() };
     let node = Node::bind(&config)?;
     for address in node.addresses() {
         println!("listening on {address}");
@@ -98,11 +129,11 @@ fn selection(gpus: &GpuChoice) -> GpuSelection {
 }
 
 /// The signals that end a node in good order. Blocked in all threads, and waited for by one.
-struct EndSignals(libc::sigset_t);
+pub(crate) struct EndSignals(libc::sigset_t);
 
 impl EndSignals {
     /// Called before any thread starts, so that all of them inherit the mask.
-    fn block() -> Result<EndSignals> {
+    pub(crate) fn block() -> Result<EndSignals> {
         let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: sigemptyset initialises the set before the others read it.
         let (set, result) = unsafe {

@@ -10,17 +10,19 @@ use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, GpuStatus, SessionStatus, Status, StatusRequest};
 
 use crate::cli::{GpuChoice, Output, QueryArgs};
-use crate::place::{self, PrivateNode};
+use crate::place::{Place, PrivateNode};
 use crate::quantity::{Memory, Period};
 use crate::run::share_text;
+use crate::server::lists;
 use crate::surroundings::Scratch;
 use crate::table::{self, Align};
 
 /// Without a node: the GPUs that a private node on this machine would have.
 pub(crate) fn gpus(arguments: &QueryArgs) -> Result<ExitCode> {
-    let status = match place::named_node(arguments.node.as_deref())? {
-        Some(node) => status_of(&node)?,
-        None => {
+    let status = match Place::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
+        Place::Server(client) => return lists::gpus(&client, arguments.output),
+        Place::Node(node) => status_of(&node)?,
+        Place::Private => {
             let scratch = Scratch::new()?;
             let node = PrivateNode::start(&GpuChoice::Auto, scratch.path())?;
             status_of(&node.address)?
@@ -37,8 +39,10 @@ pub(crate) fn gpus(arguments: &QueryArgs) -> Result<ExitCode> {
 }
 
 pub(crate) fn sessions(arguments: &QueryArgs) -> Result<ExitCode> {
-    let Some(node) = place::named_node(arguments.node.as_deref())? else {
-        bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE");
+    let node = match Place::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
+        Place::Server(client) => return lists::sessions(&client, arguments.output),
+        Place::Node(node) => node,
+        Place::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
     };
     let status = status_of(&node)?;
     let rows: Vec<SessionRow> = status.sessions.iter().map(SessionRow::from).collect();

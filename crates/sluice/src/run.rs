@@ -2,46 +2,106 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::ExitStatus;
 
+use sluice_api::client::Client;
+use sluice_api::lease::NewLease;
 use sluice_control::Connection;
 use sluice_wire::address::{Endpoint, SessionAddress};
 use sluice_wire::control::{Control, DeviceSnapshot, LeaseGranted, LeaseRequest, Usage, UsageRequest};
 
 use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
 use crate::cli::{Cap, GpuChoice, RunArgs};
-use crate::place::{self, PrivateNode};
+use crate::place::{Place, PrivateNode};
 use crate::quantity::{Memory, Period, Share};
+use crate::server::lease::ServerLease;
 use crate::surroundings::{Libraries, NVIDIA_SMI, Scratch, Surroundings};
 
-/// Runs the program to its end; the answer is the exit code, as a shell's.
+/// Runs the program to its end; the answer is the exit code, as a shell's. A program that was preempted runs again once it
+/// has another place.
 pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
     let program = arguments.program.first().map(OsString::as_os_str).unwrap_or_default();
     if program != NVIDIA_SMI {
         child::find_program(program, std::env::var_os("PATH").as_deref())?;
     }
     let libraries = Libraries::find().map_err(failed)?;
-    let scratch = Scratch::new().map_err(|error| failed(format!("a temporary folder: {error}")))?;
-
-    let named = place::named_node(arguments.node.as_deref()).map_err(failed)?;
-    // Fields of a struct would drop in the same order: the lease before its node, the folder last.
-    let private = match named.is_none() || arguments.gpus.is_some() {
-        true => Some(start_private(arguments, scratch.path())?),
-        false => None,
+    let node = arguments.node.as_deref();
+    let place = match arguments.gpus {
+        Some(_) => Place::Private,
+        None => Place::choose(arguments.server.as_deref(), node).map_err(failed_with)?,
     };
-    let address = match (&private, named) {
-        (Some(private), _) => private.address.clone(),
-        (None, Some(named)) => named,
-        (None, None) => return Err(failed("no node")),
-    };
-    let mut connection = Connection::open(&address).map_err(failed)?;
-    let lease = take_lease(&mut connection, arguments)?;
-    if !arguments.quiet {
-        eprintln!("sluice: {}", granted_line(&lease, arguments, &address, private.is_some()));
+    match place {
+        Place::Server(client) => run_through(client, arguments, &libraries),
+        Place::Node(address) => run_on(&address, false, arguments, &libraries),
+        Place::Private => {
+            // Its socket's folder outlives it.
+            let scratch = scratch()?;
+            let private = start_private(arguments, scratch.path())?;
+            run_on(&private.address, true, arguments, &libraries)
+        }
     }
+}
 
+/// Under a lease from the node itself.
+fn run_on(
+    address: &Endpoint,
+    private: bool,
+    arguments: &RunArgs,
+    libraries: &Libraries,
+) -> Result<i32, NotStarted> {
+    let mut connection = Connection::open(address).map_err(failed)?;
+    let lease = take_lease(&mut connection, arguments)?;
+    let node = if private { "a private node".to_owned() } else { format!("node {address}") };
+    let held = Held { address: address.clone(), connection, lease, place: node };
+    Ok(child::exit_code(run_under(held, arguments, libraries)?))
+}
+
+/// Under a lease from a server, again and again while it is preempted.
+fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Result<i32, NotStarted> {
+    let tenant = arguments.tenant.as_deref().map(str::parse).transpose();
+    let ask = NewLease {
+        tenant: tenant.map_err(|error| failed(format!("--tenant: {error}")))?,
+        gpus: arguments.gpu_count,
+        share_ppm: arguments.share.ppm(),
+        memory: arguments.memory.map_or(0, Memory::bytes),
+        hard_cap: arguments.cap == Cap::Hard,
+        priority: arguments.priority,
+        preemptible: !arguments.no_preempt,
+        name: program_name(&arguments.program),
+    };
+    let mut lease = ServerLease::ask(client, &ask, arguments.quiet).map_err(failed_with)?;
+    loop {
+        let claimed = lease.claim(kernel_timeout_ms(arguments), &ask.name).map_err(failed_with)?;
+        let (address, connection) = (claimed.address, claimed.connection);
+        let held = Held { address, connection, lease: claimed.granted, place: lease.describe() };
+        let watch = lease.watch();
+        let status = run_under(held, arguments, libraries)?;
+        if !watch.preempted() || status.success() {
+            return Ok(child::exit_code(status));
+        }
+        lease.wait_requeued().map_err(failed_with)?;
+    }
+}
+
+/// A lease on the connection that holds it.
+struct Held {
+    address: Endpoint,
+    connection: Connection,
+    lease: LeaseGranted,
+    /// For people to read.
+    place: String,
+}
+
+/// Runs the program once. What the lease held is free when this returns.
+fn run_under(held: Held, arguments: &RunArgs, libraries: &Libraries) -> Result<ExitStatus, NotStarted> {
+    let Held { address, mut connection, lease, place } = held;
+    if !arguments.quiet {
+        eprintln!("sluice: {}", granted_line(&lease, arguments, &place));
+    }
+    let scratch = scratch()?;
     let session = SessionAddress { node: address, token: lease.token }.to_string();
     let software = lease.devices.iter().any(|device| device.is_software);
-    let surroundings = Surroundings::prepare(scratch.path(), &libraries, &session, software)
+    let surroundings = Surroundings::prepare(scratch.path(), libraries, &session, software)
         .map_err(|error| failed(format!("{}: {error}", scratch.path().display())))?;
     let status = child::run_to_end(&arguments.program, surroundings.environment())?;
 
@@ -54,7 +114,15 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
     }
     // Whoever runs next finds the GPU free.
     connection.close();
-    Ok(child::exit_code(status))
+    Ok(status)
+}
+
+fn scratch() -> Result<Scratch, NotStarted> {
+    Scratch::new().map_err(|error| failed(format!("a temporary folder: {error}")))
+}
+
+fn failed_with(error: anyhow::Error) -> NotStarted {
+    failed(format!("{error:#}"))
 }
 
 fn failed(message: impl ToString) -> NotStarted {
@@ -67,13 +135,12 @@ fn start_private(arguments: &RunArgs, folder: &Path) -> Result<PrivateNode, NotS
 }
 
 fn take_lease(connection: &mut Connection, arguments: &RunArgs) -> Result<LeaseGranted, NotStarted> {
-    let timeout_ms = arguments.kernel_timeout.map_or(0, |timeout| timeout.duration().as_millis());
     let request = LeaseRequest {
         share_ppm: arguments.share.ppm(),
         memory: arguments.memory.map_or(0, Memory::bytes),
         gpus: arguments.gpu_count,
         hard_cap: arguments.cap == Cap::Hard,
-        kernel_timeout_ms: u32::try_from(timeout_ms).unwrap_or(u32::MAX),
+        kernel_timeout_ms: kernel_timeout_ms(arguments),
         name: program_name(&arguments.program),
     };
     match connection.ask(request).map_err(failed)? {
@@ -81,6 +148,12 @@ fn take_lease(connection: &mut Connection, arguments: &RunArgs) -> Result<LeaseG
         Control::LeaseRefused(refused) => Err(failed(refused.reason)),
         _ => Err(failed(connection.unexpected())),
     }
+}
+
+/// 0 for none.
+fn kernel_timeout_ms(arguments: &RunArgs) -> u32 {
+    let timeout_ms = arguments.kernel_timeout.map_or(0, |timeout| timeout.duration().as_millis());
+    u32::try_from(timeout_ms).unwrap_or(u32::MAX)
 }
 
 /// What `sluice sessions` shows of a command line: the program's file name and its first argument.
@@ -94,7 +167,7 @@ fn program_name(words: &[OsString]) -> String {
     name.chars().filter(|c| !c.is_control()).take(CHARACTERS_MAX).collect()
 }
 
-fn granted_line(lease: &LeaseGranted, arguments: &RunArgs, node: &Endpoint, private: bool) -> String {
+fn granted_line(lease: &LeaseGranted, arguments: &RunArgs, place: &str) -> String {
     let gpus = match lease.devices.as_slice() {
         [device] => format!("{} of {}", arguments.share, device.name),
         devices => {
@@ -104,8 +177,7 @@ fn granted_line(lease: &LeaseGranted, arguments: &RunArgs, node: &Endpoint, priv
     };
     let memory = lease.devices.first().map_or(0, |device: &DeviceSnapshot| device.memory);
     let cap = if arguments.cap == Cap::Hard { ", never more" } else { "" };
-    let node = if private { "a private node".to_string() } else { format!("node {node}") };
-    format!("{gpus}{cap}, {} of memory, on {node}", Memory::from_bytes(memory))
+    format!("{gpus}{cap}, {} of memory, on {place}", Memory::from_bytes(memory))
 }
 
 fn usage_line(usage: &Usage) -> String {

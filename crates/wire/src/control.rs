@@ -29,6 +29,18 @@ message! {
 }
 
 message! {
+    /// Claims a lease that a server has granted on this node. Held and ended as one that was asked for here.
+    pub struct LeaseClaim {
+        /// What the server signed.
+        grant: String,
+        /// The longest a kernel may run, in milliseconds; 0 for no limit.
+        kernel_timeout_ms: u32,
+        /// The program, for people to read.
+        name: String,
+    }
+}
+
+message! {
     pub struct LeaseGranted {
         lease: u64,
         token: LeaseToken,
@@ -265,6 +277,7 @@ control! {
     11 Refused
     12 UsageRequest
     13 Usage
+    14 LeaseClaim
 }
 
 impl Control {

@@ -10,6 +10,7 @@ mod recording;
 mod sequences;
 mod shares;
 mod simulate;
+mod teams;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -34,7 +35,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     sequences::run(&wanted, all, tally);
     let tests = limits::TESTS.iter().chain(bad_input::TESTS).chain(alone::TESTS);
     for (name, test) in
-        tests.chain(recording::TESTS).chain(exchange::TESTS).chain(shares::TESTS).chain(simulate::TESTS)
+        tests.chain(recording::TESTS).chain(exchange::TESTS).chain(shares::TESTS).chain(simulate::TESTS).chain(teams::TESTS)
     {
         if wanted(name) {
             eprintln!("-- {name}");

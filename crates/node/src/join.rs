@@ -1,0 +1,105 @@
+//! A node that lends its GPUs through a server: it joins, checks the server's grants alone, keeps what leases use on disk, and
+//! reports.
+//!
+//! While the server is away, running leases go on, grants that were made before can still be claimed, and usage records wait
+//! in the [`journal`].
+
+mod agent;
+mod claims;
+mod journal;
+mod metering;
+
+use std::path::PathBuf;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use sluice_api::grant::{Grant, Verifier};
+use sluice_api::node::NodeId;
+use sluice_api::usage::UsageRecord;
+
+pub(crate) use agent::Agent;
+pub use agent::JoinError;
+pub(crate) use claims::ClaimRefusal;
+pub(crate) use metering::Metered;
+
+use claims::Claims;
+use journal::Journal;
+
+/// How to join.
+#[derive(Clone, Debug)]
+pub struct JoinConfig {
+    /// `http://HOST:PORT`
+    pub server: String,
+    /// A token of role `node`.
+    pub token: String,
+    /// By which the server knows this node again.
+    pub name: String,
+    /// `HOST:PORT` where programs reach it; the address that it listens on unless said.
+    pub address: Option<String>,
+    /// Where the usage journal lies.
+    pub folder: PathBuf,
+}
+
+/// What a joined node shares between its connections and its agent.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    /// For messages.
+    pub(crate) server: String,
+    state: Mutex<State>,
+    /// Something happened that the server should learn of at once.
+    news: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    node: NodeId,
+    claims: Claims,
+    journal: Journal,
+    news: bool,
+    stopping: bool,
+}
+
+impl Membership {
+    fn new(server: String, node: NodeId, verifier: Verifier, journal: Journal) -> Membership {
+        let state =
+            State { node, claims: Claims::new(verifier, node), journal, news: false, stopping: false };
+        Membership { server, state: Mutex::new(state), news: Condvar::new() }
+    }
+
+    pub(crate) fn node(&self) -> NodeId {
+        self.lock().node
+    }
+
+    /// The grant in `text`, if it is good and has not been claimed yet.
+    pub(crate) fn claim(&self, text: &str, now_ms: u64) -> Result<Grant, ClaimRefusal> {
+        self.lock().claims.claim(text, now_ms)
+    }
+
+    /// Puts records on disk; the agent delivers them.
+    pub(crate) fn record(&self, records: &[UsageRecord]) {
+        if records.is_empty() {
+            return;
+        }
+        if let Err(error) = self.lock().journal.append(records) {
+            eprintln!(
+                "sluice node: {} usage records are not on disk, only in memory: {error}",
+                records.len()
+            );
+        }
+    }
+
+    /// Has the agent report at once.
+    pub(crate) fn tell(&self) {
+        self.lock().news = true;
+        self.news.notify_one();
+    }
+
+    /// Has the agent report for the last time.
+    pub(crate) fn stop(&self) {
+        self.lock().stopping = true;
+        self.news.notify_one();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

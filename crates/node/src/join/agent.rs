@@ -1,0 +1,195 @@
+//! Speaks to the server: joins, then reports in the rhythm that the answers give, and at once when there is news.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use sluice_api::client::{Client, Failure};
+use sluice_api::grant::Verifier;
+use sluice_api::node::{Gpu, Join, Joined, Report, ReportAnswer};
+use sluice_api::problem::Kind;
+use sluice_wire::control::DeviceSnapshot;
+
+use super::journal::Journal;
+use super::{JoinConfig, Membership};
+use crate::inventory::Inventory;
+use crate::registry::{Registry, one_line};
+
+/// Why a node does not join.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error(transparent)]
+    Server(#[from] Failure),
+    #[error("{0}: the server's key for grants makes no sense")]
+    Key(String),
+    #[error("which address do programs reach this node at? It listens on {0}; say --advertise HOST:PORT")]
+    Address(String),
+    #[error("the usage journal in {folder}: {source}")]
+    Journal { folder: String, source: std::io::Error },
+}
+
+/// Usage records of one report.
+const RECORDS_MAX: usize = 500;
+/// While the server is away, and before it says anything else.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Agent {
+    /// With the token to join with.
+    joining: Client,
+    /// With the node's own.
+    client: Client,
+    join: Join,
+    membership: Arc<Membership>,
+    sequence: u64,
+    every: Duration,
+    /// The last report failed, and that has been said.
+    away: bool,
+}
+
+impl Agent {
+    /// Joins; the answer is also what connections need.
+    pub(crate) fn join(
+        config: &JoinConfig,
+        inventory: &Inventory,
+        listens: &str,
+    ) -> Result<Agent, JoinError> {
+        let folder = &config.folder;
+        let unusable = |source| JoinError::Journal { folder: folder.display().to_string(), source };
+        let journal = Journal::open(folder).map_err(unusable)?;
+        let address = match &config.address {
+            Some(address) => address.clone(),
+            None => advertised(listens).ok_or_else(|| JoinError::Address(listens.into()))?,
+        };
+        let gpus = inventory.snapshots.iter().map(gpu).collect();
+        let join =
+            Join { name: config.name.clone(), address, gpus, release: env!("CARGO_PKG_VERSION").into() };
+        let joining = Client::new(&config.server, &config.token);
+        let joined: Joined = joining.post("/nodes", &join)?;
+        let verifier =
+            Verifier::from_text(&joined.grant_key).ok_or_else(|| JoinError::Key(config.server.clone()))?;
+        Ok(Agent {
+            client: joining.with_token(&joined.token),
+            joining,
+            join,
+            membership: Arc::new(Membership::new(config.server.clone(), joined.node, verifier, journal)),
+            sequence: 0,
+            every: Duration::from_millis(joined.report_every_ms),
+            away: false,
+        })
+    }
+
+    pub(crate) fn membership(&self) -> &Arc<Membership> {
+        &self.membership
+    }
+
+    /// Reports until the node stops, and once more then.
+    pub(crate) fn run(mut self, registry: &Registry) {
+        loop {
+            let stopping = self.wait();
+            match self.report(registry) {
+                Ok(()) if self.away => {
+                    eprintln!("sluice node: the server is back: {}", self.client.server());
+                    self.away = false;
+                }
+                Ok(()) => {}
+                Err(failure) => self.failed(&failure),
+            }
+            if stopping {
+                return;
+            }
+        }
+    }
+
+    /// Until the next report is due, or there is news; true when the node stops.
+    fn wait(&self) -> bool {
+        let state = self.membership.lock();
+        let quiet = |state: &mut super::State| !state.news && !state.stopping;
+        let waited = self.membership.news.wait_timeout_while(state, self.every, quiet);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.news = false;
+        state.stopping
+    }
+
+    fn report(&mut self, registry: &Registry) -> Result<(), Failure> {
+        let usage = self.membership.lock().journal.pending(RECORDS_MAX);
+        self.sequence += 1;
+        let report = Report { sequence: self.sequence, usage, ..registry.report() };
+        let path = format!("/nodes/{}/reports", self.membership.node());
+        let answer: ReportAnswer = self.client.post(&path, &report)?;
+        self.every = Duration::from_millis(answer.report_every_ms.clamp(100, 60_000));
+        self.take(&report, &answer);
+        for attempt in answer.end {
+            registry.end_attempt(attempt);
+        }
+        Ok(())
+    }
+
+    /// What the server has need not be kept; if more waits, the next report does not.
+    fn take(&self, report: &Report, answer: &ReportAnswer) {
+        let mut state = self.membership.lock();
+        for refused in &answer.usage_refused {
+            eprintln!("sluice node: the server does not count a usage record: {}", one_line(&refused.reason));
+            let record = report.usage.iter().find(|record| record.id == refused.id);
+            if let Some(Err(error)) = record.map(|record| state.journal.refuse(record)) {
+                eprintln!("sluice node: it could not be kept either: {error}");
+            }
+        }
+        let taken = (answer.usage_taken as usize).min(report.usage.len());
+        if let Err(error) = state.journal.confirm(taken) {
+            eprintln!("sluice node: the usage journal: {error}");
+        }
+        state.news |= taken > 0 && taken == RECORDS_MAX;
+    }
+
+    fn failed(&mut self, failure: &Failure) {
+        self.every = RETRY_EVERY;
+        if !self.away {
+            eprintln!("sluice node: {failure}. Sessions go on; usage is kept on disk");
+            self.away = true;
+        }
+        // The server knows this token no more: it was restored from a backup, or another node took the name.
+        if let Failure::Refused(problem) = failure
+            && (problem.is(Kind::Unauthenticated) || problem.is(Kind::NotFound))
+        {
+            match self.joining.post::<Joined>("/nodes", &self.join) {
+                Ok(joined) if joined.node == self.membership.node() => {
+                    self.client = self.joining.with_token(&joined.token);
+                }
+                Ok(_) => eprintln!("sluice node: the server takes this for a new node: start it again"),
+                Err(failure) => eprintln!("sluice node: cannot join again: {failure}"),
+            }
+        }
+    }
+}
+
+/// The address that the node listens on, if others can use it as it is.
+fn advertised(listens: &str) -> Option<String> {
+    let address: std::net::SocketAddr = listens.parse().ok()?;
+    (!address.ip().is_unspecified()).then(|| address.to_string())
+}
+
+fn gpu(snapshot: &DeviceSnapshot) -> Gpu {
+    let (major, minor) = snapshot.compute_capability();
+    Gpu {
+        name: snapshot.name.clone(),
+        uuid: sluice_control::uuid_text(snapshot.uuid),
+        memory: snapshot.memory,
+        software: snapshot.is_software,
+        compute_capability: format!("{major}.{minor}"),
+        driver_version: snapshot.driver_version,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_address_that_others_can_use_is_advertised() {
+        assert_eq!(advertised("10.0.0.7:7583").as_deref(), Some("10.0.0.7:7583"));
+        assert_eq!(advertised("[::1]:7583").as_deref(), Some("[::1]:7583"));
+        for listens in ["0.0.0.0:7583", "[::]:7583", "unix:/run/a.sock"] {
+            assert_eq!(advertised(listens), None, "{listens}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Cuts what a lease uses into records that tile the time in which it is held.
+//!
+//! Pure. Times come from one reading of the wall clock at the beginning and a monotonic clock since, so a clock that is set
+//! moves no record.
+
+use sluice_api::grant::Grant;
+use sluice_api::node::{Attempt, NodeId};
+use sluice_api::usage::UsageRecord;
+use sluice_worker::counters::Counts;
+
+/// A lease of a server, and what has been recorded of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Metered {
+    node: NodeId,
+    grant: Grant,
+    begun_at_ms: u64,
+    /// How long the lease had been held, and its counters, when it was cut last.
+    cut_ms: u64,
+    counts: Counts,
+    sequence: u32,
+}
+
+impl Metered {
+    pub(crate) fn new(node: NodeId, grant: Grant, begun_at_ms: u64) -> Metered {
+        Metered { node, grant, begun_at_ms, cut_ms: 0, counts: Counts::default(), sequence: 0 }
+    }
+
+    pub(crate) fn attempt(&self) -> Attempt {
+        Attempt { lease: self.grant.lease, attempt: self.grant.attempt }
+    }
+
+    /// The record from the last cut until now: the lease has been held for `held_ms` and its counters show `counts`.
+    pub(crate) fn cut(&mut self, held_ms: u64, counts: Counts, memory_peak: u64, last: bool) -> UsageRecord {
+        let held_ms = held_ms.max(self.cut_ms);
+        self.sequence += 1;
+        let since = |now: u64, before: u64| now.saturating_sub(before);
+        // Whole milliseconds only: what is cut off here is in the next record.
+        let gpu_ms = since(counts.gpu_ns / 1_000_000, self.counts.gpu_ns / 1_000_000);
+        let (gpus, memory) = (self.grant.gpus.len() as u64, self.grant.memory);
+        let record = UsageRecord {
+            id: UsageRecord::id_of(self.node, self.grant.lease, self.grant.attempt, self.sequence),
+            node: self.node,
+            lease: self.grant.lease,
+            attempt: self.grant.attempt,
+            sequence: self.sequence,
+            tenant: self.grant.tenant.clone(),
+            from_ms: self.begun_at_ms + self.cut_ms,
+            until_ms: self.begun_at_ms + held_ms,
+            share_ppm: self.grant.share_ppm,
+            gpus: gpus as u32,
+            memory_mib: (memory * gpus).div_ceil(1 << 20),
+            // A kernel occupies its whole device while it has the turn.
+            used_ppm_ms: gpu_ms * u64::from(sluice_api::GPU_PPM),
+            kernels: since(counts.kernels, self.counts.kernels),
+            bytes_in: since(counts.bytes_in, self.counts.bytes_in),
+            bytes_out: since(counts.bytes_out, self.counts.bytes_out),
+            memory_peak,
+            last,
+        };
+        (self.cut_ms, self.counts) = (held_ms, counts);
+        record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_tile_the_time_and_add_up() {
+        let grant = Grant {
+            lease: 5,
+            attempt: 2,
+            node: 1,
+            tenant: "acme".parse().unwrap(),
+            gpus: vec![0, 3],
+            share_ppm: 250_000,
+            memory: (1 << 20) + 1,
+            hard_cap: false,
+            expires_at_ms: 0,
+        };
+        let mut metered = Metered::new(1, grant, 1_000_000);
+        let mut records = Vec::new();
+        let cuts = [(10_000, 1_999_999), (9_000, 1_999_999), (20_001, 4_500_000), (20_001, 4_500_000)];
+        for (at, (held_ms, gpu_ns)) in cuts.into_iter().enumerate() {
+            let counts = Counts { gpu_ns, kernels: gpu_ns / 1000, ..Counts::default() };
+            records.push(metered.cut(held_ms, counts, 0, at == 3));
+        }
+        assert!(records.windows(2).all(|pair| pair[0].until_ms == pair[1].from_ms));
+        assert!(records.iter().all(|record| record.check().is_ok()));
+        assert_eq!(records.iter().map(UsageRecord::held_ms).sum::<u64>(), 20_001);
+        assert_eq!(records.iter().map(|record| record.used_ppm_ms).sum::<u64>(), 4 * 1_000_000);
+        assert_eq!(records.iter().map(|record| record.kernels).sum::<u64>(), 4500);
+        assert_eq!((records[0].memory_mib, records[0].gpus, records[0].sequence), (3, 2, 1));
+        assert!(records[3].last);
+    }
+}

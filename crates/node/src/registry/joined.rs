@@ -1,0 +1,144 @@
+//! Leases that a server has granted: claimed, recorded, reported, ended at the server's word.
+
+use std::time::SystemTime;
+
+use sluice_api::node::{Attempt, GpuReport, Report, SessionReport};
+use sluice_wire::control::SessionStatus;
+use sluice_worker::counters::Counts;
+
+use super::{Granted, LeaseRecord, Meter, Registry};
+use crate::join::{ClaimRefusal, Metered};
+use crate::lease::{Ask, Refusal};
+
+/// Why a claim gets no lease.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotClaimed {
+    #[error("this node has not joined a server, so it takes no grants; use --node")]
+    NotJoined,
+    #[error(transparent)]
+    Claim(#[from] ClaimRefusal),
+    #[error(transparent)]
+    Books(#[from] Refusal),
+}
+
+impl Registry {
+    /// Enters the lease of a grant; ended as any other.
+    pub(crate) fn claim(
+        &self,
+        text: &str,
+        kernel_timeout_ms: u64,
+        name: String,
+    ) -> Result<Granted, NotClaimed> {
+        let membership = self.membership.as_ref().ok_or(NotClaimed::NotJoined)?;
+        let now_ms = now_ms();
+        let grant = membership.claim(text, now_ms)?;
+        let ask = Ask {
+            gpus: grant.gpus.len() as u32,
+            share_ppm: grant.share_ppm,
+            memory: grant.memory,
+            hard_cap: grant.hard_cap,
+        };
+        let gpus: Vec<usize> = grant.gpus.iter().map(|&gpu| gpu as usize).collect();
+        let mut ledger = self.lock();
+        let lease = ledger.next_id();
+        let entry = ledger.books.grant_on(lease, ask, &gpus)?.clone();
+        let metered = Metered::new(grant.node, grant, now_ms);
+        let record = LeaseRecord::new(name, kernel_timeout_ms, Some(metered));
+        let granted = self.enter_lease(&mut ledger, lease, &entry, record);
+        drop(ledger);
+        membership.tell();
+        Ok(granted)
+    }
+
+    /// The last record of a lease, if a server granted it.
+    pub(super) fn record_end(&self, record: &mut LeaseRecord) {
+        if let Some((membership, metered)) = self.membership.as_ref().zip(record.metered.as_mut()) {
+            let held_ms = record.started.elapsed().as_millis() as u64;
+            membership.record(&[metered.cut(held_ms, record.past, record.memory_peak, true)]);
+            membership.tell();
+        }
+    }
+
+    /// Ends the lease of an attempt that the server wants ended.
+    pub(crate) fn end_attempt(&self, attempt: Attempt) {
+        let is_it = |record: &LeaseRecord| record.metered.as_ref().is_some_and(|m| m.attempt() == attempt);
+        let found = self.lock().leases.iter().find(|(_, record)| is_it(record)).map(|(&id, _)| id);
+        if let Some(lease) = found {
+            self.end_lease(lease);
+        }
+    }
+
+    /// The server that this node lends through, if any.
+    pub(crate) fn server(&self) -> Option<&str> {
+        self.membership.as_ref().map(|membership| membership.server.as_str())
+    }
+
+    /// The last report is to be made.
+    pub(crate) fn stop_reporting(&self) {
+        if let Some(membership) = &self.membership {
+            membership.stop();
+        }
+    }
+
+    /// What is true now, for the server; the caller adds the rest.
+    pub(crate) fn report(&self) -> Report {
+        let ledger = self.lock();
+        let gpu = |(gpu, meter): (usize, &Meter)| GpuReport {
+            memory_used: ledger.books.used_memory(gpu),
+            busy_ppm: meter.busy_ppm,
+        };
+        let attempt = |id: u64| ledger.leases.get(&id)?.metered.as_ref().map(Metered::attempt);
+        let session = |status: SessionStatus| Some(session_report(attempt(status.lease)?, status));
+        Report {
+            gpus: ledger.meters.iter().enumerate().map(gpu).collect(),
+            leases: ledger.leases.keys().filter_map(|&id| attempt(id)).collect(),
+            sessions: ledger.session_status(|_| true).into_iter().filter_map(session).collect(),
+            ..Report::default()
+        }
+    }
+
+    /// Puts on disk what the server's leases have used since the last time.
+    pub(super) fn record_usage(&self) {
+        let Some(membership) = &self.membership else { return };
+        let mut ledger = self.lock();
+        let leases: Vec<u64> = ledger.leases.keys().copied().collect();
+        let counts: Vec<Counts> = leases.iter().map(|&lease| ledger.counts(lease)).collect();
+        let mut records = Vec::new();
+        for (lease, counts) in leases.iter().zip(counts) {
+            if let Some(record) = ledger.leases.get_mut(lease)
+                && let Some(metered) = &mut record.metered
+            {
+                let held_ms = record.started.elapsed().as_millis() as u64;
+                records.push(metered.cut(held_ms, counts, record.memory_peak, false));
+            }
+        }
+        drop(ledger);
+        membership.record(&records);
+    }
+}
+
+fn session_report(attempt: Attempt, status: SessionStatus) -> SessionReport {
+    SessionReport {
+        session: status.session,
+        lease: attempt.lease,
+        name: status.name,
+        process: status.process,
+        peer: status.peer,
+        gpu: status.gpu,
+        share_ppm: status.share_ppm,
+        hard_cap: status.hard_cap,
+        memory: status.memory,
+        memory_used: status.memory_used,
+        kernels: status.kernels,
+        bytes_in: status.bytes_in,
+        bytes_out: status.bytes_out,
+        busy_us: status.busy_us,
+        age_ms: status.age_ms,
+    }
+}
+
+/// Milliseconds since 1970.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}

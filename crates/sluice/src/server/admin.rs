@@ -1,0 +1,144 @@
+//! Set-up and supervision: login, apply, tokens, leases, the audit log.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use sluice_api::audit::{Entry, Head, Verification};
+use sluice_api::client::{Settings, canonical};
+use sluice_api::lease::Lease;
+use sluice_api::tenant::Applied;
+use sluice_api::token::{MadeToken, NewToken, Token};
+
+use super::{client, lists};
+use crate::cli::{ApplyArgs, AtServer, AuditCommand, LeaseCommand, LoginArgs, TokenCommand};
+
+/// Keeps a server and its token, once the server has taken the token.
+pub(crate) fn login(arguments: &LoginArgs) -> Result<ExitCode> {
+    let token = match &arguments.token_file {
+        Some(path) => std::fs::read_to_string(path).with_context(|| path.display().to_string())?,
+        None => {
+            eprintln!("sluice: the token, then Enter:");
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line)?;
+            line
+        }
+    };
+    let settings = Settings { server: canonical(&arguments.server)?, token: token.trim().to_owned() };
+    let whose: Token = settings.client().get("/whoami")?;
+    let path = settings.keep()?;
+    eprintln!(
+        "sluice: {} for {} on {}, kept in {}",
+        whose.role.name(),
+        whose.tenant,
+        settings.server,
+        path.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn apply(arguments: &ApplyArgs) -> Result<ExitCode> {
+    let text = if arguments.file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text)?;
+        text
+    } else {
+        std::fs::read_to_string(&arguments.file).with_context(|| arguments.file.display().to_string())?
+    };
+    let applied: Applied = client(&arguments.at)?.post_text("/apply", "application/yaml", &text)?;
+    for change in &applied.changes {
+        println!("{change}");
+    }
+    if applied.changes.is_empty() {
+        eprintln!("sluice: everything is as declared already");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn token(command: &TokenCommand) -> Result<ExitCode> {
+    match command {
+        TokenCommand::Create { at, tenant, role, lifetime, name } => {
+            let new = NewToken {
+                tenant: tenant.clone(),
+                role: *role,
+                name: name.clone(),
+                lifetime_s: lifetime.duration().as_secs(),
+            };
+            let made: MadeToken = client(at)?.post("/tokens", &new)?;
+            eprintln!("sluice: token {}; it is shown this once", made.token.id);
+            println!("{}", made.secret);
+        }
+        TokenCommand::List(list) => lists::tokens(list)?,
+        TokenCommand::Revoke { at, id } => {
+            let token: Token = client(at)?.delete(&format!("/tokens/{id}"))?;
+            eprintln!("sluice: token {} ({}) holds no more", token.id, token.name);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn lease(command: &LeaseCommand) -> Result<ExitCode> {
+    match command {
+        LeaseCommand::List(list) => lists::leases(list)?,
+        LeaseCommand::End { at, id } => {
+            let lease: Lease = client(at)?.delete(&format!("/leases/{id}"))?;
+            eprintln!("sluice: lease {id} is {}", lease.state.name());
+        }
+        LeaseCommand::Preempt { at, id } => {
+            let lease: Lease =
+                client(at)?.post(&format!("/leases/{id}/preemptions"), &serde_json::json!({}))?;
+            eprintln!("sluice: lease {id} is {}", lease.state.name());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn audit(command: &AuditCommand) -> Result<ExitCode> {
+    match command {
+        AuditCommand::Log { at } => {
+            let mut failed = None;
+            client(at)?.each("/audit", |entry: Entry| match serde_json::to_string(&entry) {
+                Ok(line) => println!("{line}"),
+                Err(error) => failed = Some(error),
+            })?;
+            if let Some(error) = failed {
+                return Err(error.into());
+            }
+        }
+        AuditCommand::Verify { at, anchor } => verify(at, anchor.as_deref())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The check is this program's own: the server is not asked whether it is right.
+fn verify(at: &AtServer, anchor: Option<&Path>) -> Result<()> {
+    let anchored = match anchor.filter(|path| path.exists()) {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+            Some(serde_json::from_str::<Head>(&text).with_context(|| path.display().to_string())?)
+        }
+        None => None,
+    };
+    let mut verification = Verification::new(anchored.clone());
+    let mut broken = None;
+    client(at)?.each("/audit?limit=1000", |entry: Entry| {
+        if broken.is_none() {
+            broken = verification.follow(&entry).err();
+        }
+    })?;
+    let head = match broken.map_or_else(|| verification.end(), Err) {
+        Ok(head) => head,
+        Err(broken) => bail!("the audit log has been tampered with: {broken}"),
+    };
+    println!("{} entries, none changed; the last has hash {}", head.sequence, head.hash);
+    if let Some(path) = anchor {
+        let text = serde_json::to_string(&head)?;
+        std::fs::write(path, format!("{text}\n")).with_context(|| path.display().to_string())?;
+        eprintln!(
+            "sluice: {} says so now; keep it where the server's operators cannot write",
+            path.display()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,330 @@
+//! A lease from a server: asked for, waited for, claimed on its node, watched, given back.
+
+use std::io::{IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, anyhow, bail};
+use sluice_api::client::{Client, Failure};
+use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Refused};
+use sluice_control::Connection;
+use sluice_wire::address::Endpoint;
+use sluice_wire::control::{Control, LeaseClaim, LeaseGranted};
+
+use crate::child;
+use crate::quantity::Period;
+
+/// How long the server may hold an answer back while nothing changes.
+const WAIT_MS: u64 = 5_000;
+/// A server that is away is asked again after this.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// A request is tried this often before its failure is the user's.
+const TRIES: u32 = 5;
+/// A lease that this many nodes have refused is given up.
+const REFUSALS_MAX: u32 = 5;
+
+/// A lease that the server keeps for this process; dropped, it ends.
+pub(crate) struct ServerLease {
+    client: Client,
+    id: LeaseId,
+    /// As it was seen last.
+    seen: Lease,
+    quiet: bool,
+}
+
+/// A lease that its node has, on the connection that holds it.
+pub(crate) struct Claimed {
+    pub(crate) address: Endpoint,
+    pub(crate) connection: Connection,
+    pub(crate) granted: LeaseGranted,
+}
+
+impl ServerLease {
+    /// Asks for it; it is in the queue when this returns.
+    pub(crate) fn ask(client: Client, ask: &NewLease, quiet: bool) -> Result<ServerLease> {
+        let key = random_key()?;
+        let mut tries = 1;
+        let lease: Lease = loop {
+            match client.post_once("/leases", ask, &key) {
+                Ok(lease) => break lease,
+                Err(failure) if failure.is_temporary() && tries < TRIES => {
+                    tries += 1;
+                    sleep(RETRY_EVERY);
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        };
+        Ok(ServerLease { client, id: lease.id, seen: lease, quiet })
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let node = self.seen.place.as_ref().map_or("", |place| &place.node);
+        format!("node {node}, lease {} of {}", self.id, self.seen.tenant)
+    }
+
+    /// Waits until its node has it.
+    pub(crate) fn claim(&mut self, kernel_timeout_ms: u32, name: &str) -> Result<Claimed> {
+        let mut refusals = 0;
+        loop {
+            self.wait_for_place()?;
+            let refusal = match self.claim_on_node(kernel_timeout_ms, name) {
+                Ok(claimed) => return Ok(claimed),
+                Err(error) => format!("{error:#}"),
+            };
+            refusals += 1;
+            if refusals == REFUSALS_MAX {
+                bail!("{refusal} (after {refusals} tries)");
+            }
+            let refused = Refused { attempt: self.seen.attempt, reason: refusal };
+            self.seen = self.client.post(&format!("/leases/{}/refusals", self.id), &refused)?;
+        }
+    }
+
+    fn wait_for_place(&mut self) -> Result<()> {
+        let mut progress = Progress::new(self.quiet);
+        loop {
+            match self.seen.state {
+                LeaseState::Granted if self.seen.grant.is_some() => return Ok(()),
+                LeaseState::Ended => {
+                    bail!(
+                        "lease {} ended: {}",
+                        self.id,
+                        self.seen.reason.as_deref().unwrap_or("no reason given")
+                    )
+                }
+                // The node has not said yet that an earlier attempt is over, or this is one.
+                _ => progress.show(&self.seen),
+            }
+            match self.next() {
+                Ok(lease) => self.seen = lease,
+                Err(failure) if failure.is_temporary() => {
+                    progress.say(&format!("{failure}; still waiting"));
+                    sleep(RETRY_EVERY);
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+    }
+
+    /// The lease once it differs from what was seen, or after a while.
+    fn next(&self) -> Result<Lease, Failure> {
+        watch(&self.client, self.id, self.seen.revision)
+    }
+
+    fn claim_on_node(&self, kernel_timeout_ms: u32, name: &str) -> Result<Claimed> {
+        let place = self.seen.place.as_ref().context("the server named no node")?;
+        let grant = self.seen.grant.clone().context("the server gave no grant")?;
+        let address: Endpoint = place.address.parse()?;
+        let mut connection = Connection::open(&address)?;
+        let claim = LeaseClaim { grant, kernel_timeout_ms, name: name.to_owned() };
+        match connection.ask(claim)? {
+            Control::LeaseGranted(granted) => Ok(Claimed { address, connection, granted }),
+            Control::LeaseRefused(refused) => Err(anyhow!("{}: {}", place.node, refused.reason)),
+            _ => Err(connection.unexpected().into()),
+        }
+    }
+
+    /// Tells the program when the lease is preempted or ended, for as long as the answer lives.
+    pub(crate) fn watch(&self) -> Watch {
+        let shared = Arc::new(Mutex::new(Watched::default()));
+        let watcher = Watcher {
+            client: self.client.clone(),
+            id: self.id,
+            attempt: self.seen.attempt,
+            shared: Arc::clone(&shared),
+        };
+        let revision = self.seen.revision;
+        // Without the thread the program is ended all the same, only untold.
+        let _ = std::thread::Builder::new().name("watch".into()).spawn(move || watcher.run(revision));
+        Watch(shared)
+    }
+
+    /// Waits until the server has the lease back in its queue: its node has said that the earlier attempt is over.
+    pub(crate) fn wait_requeued(&mut self) -> Result<()> {
+        let attempt = self.seen.attempt;
+        while self.seen.attempt == attempt && self.seen.state != LeaseState::Ended {
+            match self.next() {
+                Ok(lease) => self.seen = lease,
+                Err(failure) if failure.is_temporary() => sleep(RETRY_EVERY),
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ServerLease {
+    fn drop(&mut self) {
+        // If the server cannot be told, it learns of the end from the node.
+        let _ = self.client.delete::<Lease>(&format!("/leases/{}", self.id));
+    }
+}
+
+fn watch(client: &Client, id: LeaseId, revision: u64) -> Result<Lease, Failure> {
+    client.get(&format!("/leases/{id}?revision={revision}&wait_ms={WAIT_MS}"))
+}
+
+/// Ends the watching when dropped; no signal is sent afterwards.
+pub(crate) struct Watch(Arc<Mutex<Watched>>);
+
+#[derive(Default)]
+struct Watched {
+    over: bool,
+    told_to_end: bool,
+}
+
+impl Watch {
+    /// Whether the program was told to make room.
+    pub(crate) fn preempted(self) -> bool {
+        lock(&self.0).told_to_end
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        lock(&self.0).over = true;
+    }
+}
+
+struct Watcher {
+    client: Client,
+    id: LeaseId,
+    attempt: u32,
+    shared: Arc<Mutex<Watched>>,
+}
+
+impl Watcher {
+    fn run(self, mut revision: u64) {
+        loop {
+            let lease = match watch(&self.client, self.id, revision) {
+                Ok(lease) => lease,
+                // The session goes on while the server is away.
+                Err(failure) if failure.is_temporary() => {
+                    sleep(RETRY_EVERY);
+                    if lock(&self.shared).over {
+                        return;
+                    }
+                    continue;
+                }
+                Err(_) => return,
+            };
+            revision = lease.revision;
+            if self.act(&lease) {
+                return;
+            }
+        }
+    }
+
+    /// True when there is nothing more to watch for.
+    fn act(&self, lease: &Lease) -> bool {
+        let mut watched = lock(&self.shared);
+        if watched.over {
+            return true;
+        }
+        let reason = lease.reason.as_deref().unwrap_or("no reason given");
+        let gone = lease.state == LeaseState::Ended || lease.attempt != self.attempt;
+        if lease.state == LeaseState::Preempting && !watched.told_to_end {
+            watched.told_to_end = true;
+            let grace = Period::from_duration(grace_left(lease));
+            eprintln!(
+                "sluice: preempted: {reason}. The program has {grace} to end, then waits in the queue again"
+            );
+            child::signal(libc::SIGTERM);
+        } else if gone && watched.told_to_end {
+            // Its node has ended the session: what is left of the program cannot go on.
+            child::signal(libc::SIGKILL);
+        } else if gone {
+            eprintln!("sluice: the lease ended: {reason}");
+            child::signal(libc::SIGTERM);
+        }
+        gone
+    }
+}
+
+fn grace_left(lease: &Lease) -> Duration {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Duration::from_millis(lease.preempt_at_ms.unwrap_or(0)).saturating_sub(now)
+}
+
+fn lock(shared: &Mutex<Watched>) -> std::sync::MutexGuard<'_, Watched> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The line that says why a program waits: rewritten on a terminal, printed when it changes elsewhere.
+struct Progress {
+    quiet: bool,
+    terminal: bool,
+    begun: Instant,
+    shown: String,
+}
+
+impl Progress {
+    fn new(quiet: bool) -> Progress {
+        let terminal = std::io::stderr().is_terminal();
+        Progress { quiet, terminal, begun: Instant::now(), shown: String::new() }
+    }
+
+    fn show(&mut self, lease: &Lease) {
+        self.say(&waiting_line(lease));
+    }
+
+    fn say(&mut self, line: &str) {
+        if self.quiet || (!self.terminal && self.shown == line) || line.is_empty() {
+            return;
+        }
+        self.shown = line.to_owned();
+        if self.terminal {
+            let waited = Period::from_duration(self.begun.elapsed());
+            eprint!("\r\x1b[Ksluice: {line} ({waited})");
+            let _ = std::io::stderr().flush();
+        } else {
+            eprintln!("sluice: {line}");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.terminal && !self.shown.is_empty() {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// Nothing while there is nothing to say.
+fn waiting_line(lease: &Lease) -> String {
+    match (lease.state, lease.position, &lease.reason) {
+        (LeaseState::Queued, Some(position), Some(reason)) => {
+            format!("waiting, place {position} in the queue: {reason}")
+        }
+        _ => String::new(),
+    }
+}
+
+/// By which the server knows a repeated request.
+fn random_key() -> Result<String> {
+    let mut bytes = [0; 16];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_is_explained() {
+        let json = serde_json::json!({
+            "id": 1, "tenant": "acme", "name": "", "gpus": 1, "share_ppm": 1, "memory": 0, "priority": 100,
+            "preemptible": true, "state": "queued", "attempt": 1, "created_at_ms": 0, "revision": 1,
+            "position": 2, "reason": "acme holds 1 of the 1 GPUs that are its limit"
+        });
+        let lease: Lease = serde_json::from_value(json).unwrap();
+        assert_eq!(
+            waiting_line(&lease),
+            "waiting, place 2 in the queue: acme holds 1 of the 1 GPUs that are its limit"
+        );
+        assert_eq!(waiting_line(&Lease { reason: None, ..lease }), "");
+    }
+}

@@ -1,0 +1,298 @@
+//! Lists for people and for programs: GPUs, sessions, the queue, leases, tenants, tokens, bills.
+
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use serde::Serialize;
+use sluice_api::bill::{Bill, Line};
+use sluice_api::client::Client;
+use sluice_api::lease::Lease;
+use sluice_api::node::{GpuStatus, SessionStatus};
+use sluice_api::tenant::TenantStatus;
+use sluice_api::token::Token;
+
+use super::client;
+use crate::cli::{BillArgs, ListArgs, Output};
+use crate::quantity::{Memory, Period};
+use crate::run::share_text;
+use crate::table::{self, Align};
+
+use Align::{Left, Right};
+
+type Columns<'a> = &'a [(&'a str, Align)];
+
+/// Prints items as JSON or as a table, and says on stderr that there are none.
+fn show<T: Serialize>(
+    items: &[T],
+    output: Output,
+    none: &str,
+    columns: Columns<'_>,
+    cells: impl Fn(&T) -> Vec<String>,
+) -> Result<()> {
+    match output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(items)?),
+        Output::Table if items.is_empty() => eprintln!("{none}"),
+        Output::Table => print!("{}", table::render(columns, &items.iter().map(cells).collect::<Vec<_>>())),
+    }
+    Ok(())
+}
+
+pub(crate) fn gpus(client: &Client, output: Output) -> Result<ExitCode> {
+    let gpus: Vec<GpuStatus> = client.list("/gpus")?;
+    let columns = &[
+        ("NODE", Left),
+        ("GPU", Right),
+        ("NAME", Left),
+        ("MEMORY", Right),
+        ("LEASED", Right),
+        ("USED", Right),
+        ("SHARE LEASED", Right),
+        ("BUSY", Right),
+        ("LEASES", Right),
+        ("STATE", Left),
+    ];
+    let cells = |gpu: &GpuStatus| {
+        let memory = |bytes| Memory::from_bytes(bytes).to_string();
+        vec![
+            gpu.node.clone(),
+            gpu.index.to_string(),
+            gpu.gpu.name.clone(),
+            memory(gpu.gpu.memory),
+            memory(gpu.memory_leased),
+            memory(gpu.memory_used),
+            share_text(gpu.share_leased_ppm),
+            share_text(gpu.busy_ppm / 10_000 * 10_000),
+            gpu.leases.to_string(),
+            if gpu.online { "online".into() } else { "silent".into() },
+        ]
+    };
+    show(&gpus, output, "no node has joined; `sluice node --join` lends its GPUs", columns, cells)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn sessions(client: &Client, output: Output) -> Result<ExitCode> {
+    let sessions: Vec<SessionStatus> = client.list("/sessions")?;
+    let columns = &[
+        ("LEASE", Right),
+        ("TENANT", Left),
+        ("PROGRAM", Left),
+        ("NODE", Left),
+        ("GPU", Right),
+        ("SHARE", Right),
+        ("MEMORY", Right),
+        ("USED", Right),
+        ("KERNELS", Right),
+        ("GPU TIME", Right),
+        ("AGE", Right),
+    ];
+    let cells = |status: &SessionStatus| {
+        let session = &status.session;
+        let memory = |bytes| Memory::from_bytes(bytes).to_string();
+        vec![
+            session.lease.to_string(),
+            status.tenant.to_string(),
+            session.name.clone(),
+            status.node.clone(),
+            session.gpu.to_string(),
+            share_text(session.share_ppm),
+            memory(session.memory),
+            memory(session.memory_used),
+            session.kernels.to_string(),
+            Period::from_duration(Duration::from_micros(session.busy_us)).to_string(),
+            Period::from_duration(Duration::from_millis(session.age_ms)).to_string(),
+        ]
+    };
+    show(&sessions, output, "no program uses a GPU now", columns, cells)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn queue(arguments: &ListArgs) -> Result<ExitCode> {
+    let queue: Vec<Lease> = client(&arguments.at)?.list("/queue")?;
+    let columns = &[
+        ("PLACE", Right),
+        ("LEASE", Right),
+        ("TENANT", Left),
+        ("PROGRAM", Left),
+        ("ASKS FOR", Left),
+        ("PRIORITY", Right),
+        ("WAITS", Right),
+        ("WHY", Left),
+    ];
+    let cells = |lease: &Lease| {
+        vec![
+            lease.position.map_or_else(String::new, |position| position.to_string()),
+            lease.id.to_string(),
+            lease.tenant.to_string(),
+            lease.name.clone(),
+            asks_for(lease),
+            lease.priority.to_string(),
+            since(lease.created_at_ms),
+            lease.reason.clone().unwrap_or_default(),
+        ]
+    };
+    show(&queue, arguments.output, "nobody waits", columns, cells)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn leases(arguments: &ListArgs) -> Result<()> {
+    let leases: Vec<Lease> = client(&arguments.at)?.list("/leases")?;
+    let columns = &[
+        ("LEASE", Right),
+        ("TENANT", Left),
+        ("PROGRAM", Left),
+        ("SHARE", Left),
+        ("STATE", Left),
+        ("NODE", Left),
+        ("ASKED", Right),
+        ("REASON", Left),
+    ];
+    let cells = |lease: &Lease| {
+        vec![
+            lease.id.to_string(),
+            lease.tenant.to_string(),
+            lease.name.clone(),
+            asks_for(lease),
+            lease.state.name().into(),
+            lease.place.as_ref().map_or_else(String::new, |place| place.node.clone()),
+            format!("{} ago", since(lease.created_at_ms)),
+            lease.reason.clone().unwrap_or_default(),
+        ]
+    };
+    show(&leases, arguments.output, "nobody has asked for a lease yet", columns, cells)
+}
+
+pub(crate) fn tenants(arguments: &ListArgs) -> Result<ExitCode> {
+    let tenants: Vec<TenantStatus> = client(&arguments.at)?.list("/tenants")?;
+    let columns = &[
+        ("TENANT", Left),
+        ("GPUS HELD", Right),
+        ("GUARANTEED", Right),
+        ("LIMIT", Right),
+        ("WEIGHT", Right),
+        ("MEMORY HELD", Right),
+        ("LEASES", Right),
+        ("QUEUED", Right),
+    ];
+    let cells = |tenant: &TenantStatus| {
+        let quota = &tenant.quota;
+        vec![
+            tenant.path.to_string(),
+            thousandths(tenant.held_milli),
+            thousandths(quota.guaranteed_milli.into()),
+            quota.limit_milli.map_or("-".into(), |limit| thousandths(limit.into())),
+            quota.over_quota_weight.to_string(),
+            Memory::from_bytes(tenant.held_memory_mib << 20).to_string(),
+            tenant.leases.to_string(),
+            tenant.queued.to_string(),
+        ]
+    };
+    show(&tenants, arguments.output, "there are no tenants; `sluice apply -f` creates them", columns, cells)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn tokens(arguments: &ListArgs) -> Result<()> {
+    let tokens: Vec<Token> = client(&arguments.at)?.list("/tokens")?;
+    let columns = &[("ID", Left), ("ROLE", Left), ("TENANT", Left), ("NAME", Left), ("STATE", Left)];
+    let cells = |token: &Token| {
+        let now = now_ms();
+        let state = match token {
+            token if token.revoked => "revoked".into(),
+            token if token.expires_at_ms <= now => "expired".into(),
+            token => {
+                let left = Duration::from_millis(token.expires_at_ms - now);
+                format!("valid for {}", Period::from_duration(left))
+            }
+        };
+        vec![token.id.clone(), token.role.name().into(), token.tenant.to_string(), token.name.clone(), state]
+    };
+    show(&tokens, arguments.output, "there are no tokens", columns, cells)
+}
+
+pub(crate) fn bill(arguments: &BillArgs) -> Result<ExitCode> {
+    let mut path = "/bill?".to_owned();
+    if let Some(tenant) = &arguments.tenant {
+        path += &format!("tenant={tenant}&");
+    }
+    if let Some(last) = arguments.last {
+        path += &format!("from_ms={}", now_ms().saturating_sub(last.duration().as_millis() as u64));
+    }
+    let bill: Bill = client(&arguments.list.at)?.get(&path)?;
+    if arguments.list.output == Output::Json {
+        println!("{}", serde_json::to_string_pretty(&bill)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let columns = &[
+        ("TENANT", Left),
+        ("METER", Left),
+        ("QUANTITY", Right),
+        ("UNIT", Left),
+        ("PRICE", Right),
+        ("COST", Right),
+    ];
+    let cells = |line: &Line| {
+        vec![
+            line.tenant.to_string(),
+            line.meter.name().into(),
+            millionths(line.quantity_micro),
+            line.meter.unit_name().into(),
+            millionths(line.price_micro),
+            millionths(line.cost_micro),
+        ]
+    };
+    show(&bill.lines, Output::Table, "nothing was used", columns, cells)?;
+    println!("total {} from {} usage records", millionths(bill.total_micro), bill.records);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `2 x 25%, 8 GiB`
+fn asks_for(lease: &Lease) -> String {
+    let count = if lease.gpus == 1 { String::new() } else { format!("{} x ", lease.gpus) };
+    let memory = match lease.memory {
+        0 => String::new(),
+        bytes => format!(", {}", Memory::from_bytes(bytes)),
+    };
+    format!("{count}{}{memory}", share_text(lease.share_ppm))
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_millis() as u64)
+}
+
+fn since(at_ms: u64) -> String {
+    Period::from_duration(Duration::from_millis(now_ms().saturating_sub(at_ms))).to_string()
+}
+
+fn thousandths(number: u64) -> String {
+    decimal(number, 1000, 3)
+}
+
+fn millionths(number: u64) -> String {
+    decimal(number, 1_000_000, 6)
+}
+
+/// An exact decimal number without digits that say nothing.
+fn decimal(number: u64, unit: u64, digits: usize) -> String {
+    let text = format!("{}.{:0digits$}", number / unit, number % unit);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_read_as_decimals() {
+        for (number, text) in [
+            (0, "0"),
+            (1, "0.000001"),
+            (1_000_000, "1"),
+            (2_500_000, "2.5"),
+            (u64::MAX, "18446744073709.551615"),
+        ] {
+            assert_eq!(millionths(number), text);
+        }
+        assert_eq!(thousandths(250), "0.25");
+    }
+}

@@ -1,0 +1,327 @@
+//! A server and two nodes as real processes, and two teams that share them: one waits and learns why, one is preempted, and
+//! the bill adds up.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::e2e::{Test, expect_failure, logs, program_file, tail};
+use crate::node::sluice;
+use crate::process;
+
+pub(crate) const TESTS: &[Test] = &[("teams", teams)];
+
+/// Catches a hang; nothing takes this long.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const TENANTS: &str = "
+tenants:
+  - path: red
+    quota: {limit_milli: 1000}
+  - path: blue
+    quota: {limit_milli: 1000}
+prices:
+  - {meter: reserved, micro: 3600000000}
+";
+
+fn teams() -> Result<()> {
+    build()?;
+    let installation = Installation::start()?;
+    installation.learn_why_one_waits()?;
+    installation.preempt_and_run_again()?;
+    installation.nobody_goes_around_the_server()?;
+    installation.the_bill_adds_up()
+}
+
+fn build() -> Result<()> {
+    if std::env::var_os("XTASK_BUILT").is_some() {
+        return Ok(());
+    }
+    process::run(process::cargo().args(["build", "--release", "-p", "sluice-server"]))
+}
+
+/// `sluice up` and a second node, with a GPU each.
+struct Installation {
+    folder: PathBuf,
+    admin: Account,
+    red: Account,
+    blue: Account,
+    /// The address of the first node.
+    node: String,
+    _up: Process,
+    _second: Process,
+}
+
+impl Installation {
+    fn start() -> Result<Installation> {
+        let folder = crate::target_folder().join("teams");
+        let _ = std::fs::remove_dir_all(&folder); // it may not be there yet
+        let data = folder.join("data");
+        let journal = |name: &str| folder.join(name).display().to_string();
+        std::fs::create_dir_all(&folder)?;
+
+        let mut command = Command::new(sluice());
+        command.args(["up", "--listen", "127.0.0.1:0", "--node-listen", "127.0.0.1:0", "--grace", "30"]);
+        command.args(["--gpus", "software:1,4GiB", "--name", "one", "--journal", &journal("one"), "--data"]);
+        let mut up = Process::start("up", command.arg(&data))?;
+        let server = up.listening()?;
+        let node = up.listening()?;
+
+        let settings: Value = serde_json::from_str(&std::fs::read_to_string(data.join("admin.json"))?)?;
+        let token = settings["token"].as_str().context("a token")?.to_owned();
+        let admin = Account { server: server.clone(), token };
+        let file = folder.join("tenants.yaml");
+        std::fs::write(&file, TENANTS)?;
+        admin.text(&["apply", "-f", &file.display().to_string()])?;
+        let account = |tenant: &str, role: &str| -> Result<Account> {
+            let token = admin.text(&["token", "create", "--tenant", tenant, "--role", role])?;
+            Ok(Account { server: server.clone(), token: token.trim().to_owned() })
+        };
+        let (red, blue) = (account("red", "member")?, account("blue", "tenant-admin")?);
+
+        let mut command = Command::new(sluice());
+        command.args(["node", "--listen", "127.0.0.1:0", "--gpus", "software:1,4GiB", "--join", &server]);
+        command
+            .args(["--name", "two", "--journal", &journal("two")])
+            .env("SLUICE_TOKEN", account("/", "node")?.token);
+        let mut second = Process::start("second node", &mut command)?;
+        second.listening()?;
+        let both = |gpus: &Value| gpus[0]["online"] == true && gpus[1]["online"] == true;
+        admin.wait_for(&["gpus"], both)?;
+        Ok(Installation { folder, admin, red, blue, node, _up: up, _second: second })
+    }
+
+    /// Red's quota is one GPU: its second program waits for the first, whatever else is free.
+    fn learn_why_one_waits(&self) -> Result<()> {
+        let red = &self.red;
+        let mut first = red.program("red 1", &[])?;
+        first.expect_line("ready")?;
+        let mut waiting = red.program("red 2", &[])?;
+        let queue = red.wait_for(&["queue"], |queue| queue[0]["reason"].is_string())?;
+        let why = queue[0]["reason"].as_str().unwrap_or_default();
+        ensure!(why.contains("red") && queue[0]["position"] == 1, "{queue}");
+        waiting.expect_message("waiting, place 1 in the queue")?;
+
+        let blue = &self.blue;
+        let mut beside = blue.program("blue 1", &["-p", "0.5"])?;
+        beside.expect_line("ready")?;
+        let sessions = blue.json(&["sessions"])?;
+        let tenants: Vec<&Value> = sessions.as_array().into_iter().flatten().map(|s| &s["tenant"]).collect();
+        ensure!(tenants.iter().all(|tenant| **tenant == "blue"), "blue sees sessions of others: {sessions}");
+
+        first.go_on_to_its_end()?;
+        waiting.expect_line("ready")?;
+        waiting.go_on_to_its_end()?;
+        beside.go_on_to_its_end()
+    }
+
+    fn preempt_and_run_again(&self) -> Result<()> {
+        let blue = &self.blue;
+        let mut program = blue.program("blue 2", &[])?;
+        program.expect_line("ready")?;
+        let leases = blue.wait_for(&["lease", "list"], |leases| leases[0]["state"] == "running")?;
+        let id = leases[0]["id"].to_string();
+        blue.text(&["lease", "preempt", &id])?;
+        program.expect_message("preempted: ")?;
+        program.expect_line("ready").context("the program did not run again")?;
+        let leases = blue.json(&["lease", "list"])?;
+        ensure!(leases[0]["attempt"] == 2, "{leases}");
+        program.go_on_to_its_end()
+    }
+
+    fn nobody_goes_around_the_server(&self) -> Result<()> {
+        let mut command = Command::new(sluice());
+        command.args(["run", "--node", &self.node, "--", "true"]);
+        expect_failure(&mut command, "around the server", 125, &["lends through", "SLUICE_SERVER"])?;
+        let nobody = Account { server: self.admin.server.clone(), token: "slc_no_token".into() };
+        let mut command = nobody.command(&["run", "--", "true"]);
+        expect_failure(&mut command, "no token", 125, &["token"])
+    }
+
+    /// Every record is there, a lease's records tile the time that it was held, and the bill is their sum.
+    fn the_bill_adds_up(&self) -> Result<()> {
+        let red = &self.red;
+        red.wait_for(&["lease", "list"], |leases| {
+            leases.as_array().is_some_and(|leases| leases.iter().all(|lease| lease["state"] == "ended"))
+        })?;
+        // The second program of blue ran twice: five attempts have five last records.
+        let deadline = Instant::now() + PATIENCE;
+        let records = loop {
+            let records = self.journaled()?;
+            if records.iter().filter(|record| record["last"] == true).count() == 5 {
+                break records;
+            }
+            ensure!(Instant::now() < deadline, "{records:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        let number = |value: &Value| value.as_u64().unwrap_or_default();
+        let reserved: u64 = records
+            .iter()
+            .map(|r| number(&r["share_ppm"]) * (number(&r["until_ms"]) - number(&r["from_ms"])))
+            .sum();
+        let used: u64 = records.iter().map(|r| number(&r["used_ppm_ms"])).sum();
+        ensure!(used > 0, "no GPU time was recorded");
+        let billed = |bill: &Value, meter: &str| -> u64 {
+            let lines = bill["lines"].as_array().into_iter().flatten();
+            lines.filter(|line| line["meter"] == meter).map(|line| number(&line["amount"])).sum()
+        };
+        let bill = self.admin.wait_for(&["bill"], |bill| number(&bill["records"]) == records.len() as u64)?;
+        ensure!(billed(&bill, "reserved") == reserved, "journals say {reserved}: {bill}");
+        ensure!(billed(&bill, "used") == used, "journals say {used}: {bill}");
+        let lines = bill["lines"].as_array().context("lines")?;
+        ensure!(
+            lines.iter().map(|line| number(&line["cost_micro"])).sum::<u64>() == number(&bill["total_micro"])
+        );
+        ensure!(number(&bill["total_micro"]) > 0, "{bill}");
+
+        for gpu in self.admin.json(&["gpus"])?.as_array().context("GPUs")? {
+            ensure!(gpu["share_leased_ppm"] == 0 && gpu["memory_leased"] == 0, "{gpu}");
+        }
+        self.admin.text(&["audit", "verify"])?;
+        Ok(())
+    }
+
+    /// The usage records on both nodes' disks.
+    fn journaled(&self) -> Result<Vec<Value>> {
+        let mut records = Vec::new();
+        for node in ["one", "two"] {
+            let text = std::fs::read_to_string(self.folder.join(node).join("usage.journal"))?;
+            for line in text.lines() {
+                let (_, json) = line.split_once(' ').context("a checksum and a record")?;
+                records.push(serde_json::from_str(json)?);
+            }
+        }
+        Ok(records)
+    }
+}
+
+/// Somebody with a token.
+struct Account {
+    server: String,
+    token: String,
+}
+
+impl Account {
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(sluice());
+        command.args(arguments).env("SLUICE_SERVER", &self.server).env("SLUICE_TOKEN", &self.token);
+        command
+    }
+
+    fn text(&self, arguments: &[&str]) -> Result<String> {
+        process::output_of(&mut self.command(arguments))
+    }
+
+    fn json(&self, arguments: &[&str]) -> Result<Value> {
+        let text = process::output_of(self.command(arguments).args(["-o", "json"]))?;
+        serde_json::from_str(&text).context(text)
+    }
+
+    /// Asks until the answer is as wanted.
+    fn wait_for(&self, arguments: &[&str], wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let value = self.json(arguments)?;
+            if wanted(&value) {
+                return Ok(value);
+            }
+            ensure!(Instant::now() < deadline, "{arguments:?} still says {value}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A program that computes once it is told to.
+    fn program(&self, name: &str, options: &[&str]) -> Result<Process> {
+        let mut command = self.command(&["run"]);
+        command.args(options).args(["--memory", "64MiB", "--", "python3"]).arg(program_file("compute.py"));
+        Process::start(name, command.env("START", "input").env("SECONDS", "0.3"))
+    }
+}
+
+/// A process whose lines are read as they come, with its messages in a file.
+struct Process {
+    name: String,
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    messages: PathBuf,
+}
+
+impl Process {
+    fn start(name: &str, command: &mut Command) -> Result<Process> {
+        let messages = logs().join(format!("teams-{}.log", name.replace(' ', "-")));
+        let file = File::create(&messages)?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .spawn()
+            .with_context(|| process::show(command))?;
+        let stdout = BufReader::new(child.stdout.take().context("piped above")?);
+        Ok(Process { name: name.into(), child, stdout, messages })
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line)?;
+        if line.is_empty() {
+            bail!("{} ended: {}", self.name, tail(&said(&self.messages)));
+        }
+        Ok(line.trim().to_owned())
+    }
+
+    /// The address that it prints next.
+    fn listening(&mut self) -> Result<String> {
+        let line = self.line()?;
+        let address =
+            line.strip_prefix("listening on ").with_context(|| format!("{} said {line:?}", self.name))?;
+        Ok(address.to_owned())
+    }
+
+    fn expect_line(&mut self, expect: &str) -> Result<()> {
+        let line = self.line()?;
+        ensure!(line == expect, "{} said {line:?}: {}", self.name, tail(&said(&self.messages)));
+        Ok(())
+    }
+
+    /// Waits until its messages contain this.
+    fn expect_message(&self, part: &str) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !said(&self.messages).contains(part) {
+            ensure!(
+                Instant::now() < deadline,
+                "{} did not say {part:?}: {}",
+                self.name,
+                said(&self.messages)
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn go_on_to_its_end(&mut self) -> Result<()> {
+        let mut stdin = self.child.stdin.take().context("told only once")?;
+        writeln!(stdin, "0")?;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "{} ended with {status}: {}", self.name, tail(&said(&self.messages)));
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // SAFETY: the child has not been waited for, so its process id is still its own.
+            unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn said(messages: &Path) -> String {
+    std::fs::read_to_string(messages).unwrap_or_default()
+}
