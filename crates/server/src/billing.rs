@@ -33,7 +33,7 @@ pub(crate) fn at_one_price(prices: &[Price], period: Period) -> Vec<Period> {
 /// The price of a meter at a moment; what has none costs nothing. `prices` are in the order of their beginning.
 fn price_at(prices: &[Price], meter: Meter, at_ms: u64) -> u64 {
     let holds = |price: &&Price| price.meter == meter && price.from_ms.unwrap_or(0) <= at_ms;
-    prices.iter().filter(holds).next_back().map_or(0, |price| price.micro)
+    prices.iter().rfind(holds).map_or(0, |price| price.micro)
 }
 
 /// One line for each tenant, meter and price; lines of nothing are left out.

@@ -252,10 +252,10 @@ impl Fleet {
     /// Says why a queued lease waits; the same words again are no change.
     pub(crate) fn wait_because(&mut self, id: LeaseId, reason: String) {
         let waits = |lease: &LeaseRecord| lease.state == LeaseState::Queued;
-        if self.leases.get(&id).is_some_and(|lease| waits(lease) && lease.reason.as_ref() != Some(&reason)) {
-            if let Some(lease) = self.touch(id) {
-                lease.reason = Some(reason);
-            }
+        if self.leases.get(&id).is_some_and(|lease| waits(lease) && lease.reason.as_ref() != Some(&reason))
+            && let Some(lease) = self.touch(id)
+        {
+            lease.reason = Some(reason);
         }
     }
 

@@ -34,8 +34,12 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     programs::run(&wanted, all, tally);
     sequences::run(&wanted, all, tally);
     let tests = limits::TESTS.iter().chain(bad_input::TESTS).chain(alone::TESTS);
-    for (name, test) in
-        tests.chain(recording::TESTS).chain(exchange::TESTS).chain(shares::TESTS).chain(simulate::TESTS).chain(teams::TESTS)
+    for (name, test) in tests
+        .chain(recording::TESTS)
+        .chain(exchange::TESTS)
+        .chain(shares::TESTS)
+        .chain(simulate::TESTS)
+        .chain(teams::TESTS)
     {
         if wanted(name) {
             eprintln!("-- {name}");

@@ -52,11 +52,11 @@ pub(super) async fn create(
 
     // The change is begun first: two requests with one key come one after the other.
     let mut change = server.change().await?;
-    if let Some(key) = key {
-        if let Some((before, lease)) = server.store.idempotent(&principal.token.id, key).await? {
-            change.leave();
-            return repeated(&server, &principal, &request, &before, lease).await;
-        }
+    if let Some(key) = key
+        && let Some((before, lease)) = server.store.idempotent(&principal.token.id, key).await?
+    {
+        change.leave();
+        return repeated(&server, &principal, &request, &before, lease).await;
     }
     if tenant.is_root() || !change.fleet().tenants.contains_key(&tenant) {
         change.leave();
@@ -169,10 +169,7 @@ async fn view(server: &Server, principal: &Principal, id: LeaseId) -> Answer<Lea
     let mut change = server.change().await?;
     let now_ms = change.now_ms;
     let fleet = change.fleet();
-    let found = match fleet.leases.get(&id) {
-        Some(lease) => Some(with_grant(server, principal, fleet, lease)),
-        None => None,
-    };
+    let found = fleet.leases.get(&id).map(|lease| with_grant(server, principal, fleet, lease));
     if found.as_ref().is_some_and(|(_, owner)| *owner) {
         fleet.hear(id, now_ms);
     }
