@@ -10,26 +10,32 @@ use crate::generated::stubs;
 use crate::issue::{Issue, wanted};
 use crate::{module, session};
 
+/// The first `room` functions of a module.
+pub(crate) fn functions(module: u64, room: usize) -> Result<Vec<CUfunction>, CUresult> {
+    let session = session::get()?;
+    if !module::exists(module) {
+        return Err(CUresult::INVALID_HANDLE);
+    }
+    let command = commands::cuModuleEnumerateFunctions { hmod: ModuleId(module) };
+    let names = session.call(&command, |answer| answer.names)?;
+    let function = |name| {
+        let name = CString::new(name).map_err(|_| CUresult::UNKNOWN)?;
+        session.get_function(module, &name).map(|handle| CUfunction(handle as usize))
+    };
+    names.into_iter().take(room).map(function).collect()
+}
+
 /// Writes the handles of the first `room` functions.
 ///
 /// # Safety
 /// `to` is null or has room for so many handles.
 unsafe fn enumerate(to: *mut CUfunction, room: u32, module: u64) -> Result<(), CUresult> {
-    let session = session::get()?;
-    if !module::exists(module) {
-        return Err(CUresult::INVALID_HANDLE);
+    if room > 0 {
+        wanted(to)?;
     }
-    if room == 0 {
-        return Ok(());
-    }
-    wanted(to)?;
-    let command = commands::cuModuleEnumerateFunctions { hmod: ModuleId(module) };
-    let names = session.call(&command, |answer| answer.names)?;
-    for (i, name) in names.into_iter().take(room as usize).enumerate() {
-        let name = CString::new(name).map_err(|_| CUresult::UNKNOWN)?;
-        let handle = session.get_function(module, &name)?;
+    for (i, handle) in functions(module, room as usize)?.into_iter().enumerate() {
         // SAFETY: within the room that the caller vouches for.
-        unsafe { to.add(i).write_unaligned(CUfunction(handle as usize)) };
+        unsafe { to.add(i).write_unaligned(handle) };
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use sluice_cuda::*;
 use sluice_export_tables::{DeviceIdentity, Driver};
 
-use crate::{context, device, module, out, session};
+use crate::{context, device, enumeration, module, out, session};
 
 struct Client;
 
@@ -49,9 +49,9 @@ impl Driver for Client {
         Ok(module)
     }
 
-    /// cuFFT walks the functions of its modules this way; ours are known to the node only.
-    fn module_functions(&self, _: CUmodule) -> Result<Vec<CUfunction>, CUresult> {
-        Err(CUresult::NOT_SUPPORTED)
+    /// cuFFT walks the functions of its modules this way.
+    fn module_functions(&self, module: CUmodule) -> Result<Vec<CUfunction>, CUresult> {
+        enumeration::functions(module.0 as u64, usize::MAX)
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct Stream {
 #[derive(Clone, Copy, Debug)]
 struct Capture {
     id: u64,
+    /// The graph in the making. The node knows it by this handle from the end of the capture on, and refuses it before.
+    graph: CUgraph,
 }
 
 static STREAMS: Table<Stream> = Table::new();
@@ -115,12 +117,12 @@ impl Stream {
     }
 }
 
-/// Status and id of the capture that a stream is in.
-fn capture_of(stream: CUstream) -> Result<(CUstreamCaptureStatus, u64), CUresult> {
+/// Status, id and graph of the capture that a stream is in.
+fn capture_of(stream: CUstream) -> Result<(CUstreamCaptureStatus, u64, CUgraph), CUresult> {
     let capture = find(stream)?.and_then(|stream| *stream.capture());
     Ok(match capture {
-        Some(capture) => (CUstreamCaptureStatus::ACTIVE, capture.id),
-        None => (CUstreamCaptureStatus::NONE, 0),
+        Some(capture) => (CUstreamCaptureStatus::ACTIVE, capture.id, capture.graph),
+        None => (CUstreamCaptureStatus::NONE, 0, CUgraph::NULL),
     })
 }
 
@@ -247,7 +249,8 @@ pub(crate) unsafe fn cuStreamBeginCapture_v2(
         return Err(CUresult::ILLEGAL_STATE);
     }
     session.queue(&commands::cuStreamBeginCapture_v2 { hStream: StreamId(hStream.0 as u64), mode })?;
-    *capture = Some(Capture { id: NEXT_CAPTURE.fetch_add(1, Ordering::Relaxed) });
+    let graph = session.mint::<CUgraph>()?;
+    *capture = Some(Capture { id: NEXT_CAPTURE.fetch_add(1, Ordering::Relaxed), graph });
     CAPTURES.fetch_add(1, Ordering::AcqRel);
     Ok(())
 }
@@ -256,11 +259,8 @@ pub(crate) unsafe fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph
     let session = session::enter()?;
     let stream = find(hStream)?.ok_or(CUresult::ILLEGAL_STATE)?;
     wanted(phGraph)?;
-    if stream.capture().take().is_none() {
-        return Err(CUresult::ILLEGAL_STATE);
-    }
+    let graph = stream.capture().take().ok_or(CUresult::ILLEGAL_STATE)?.graph;
     CAPTURES.fetch_sub(1, Ordering::AcqRel);
-    let graph = session.mint::<CUgraph>()?;
     let command =
         commands::cuStreamEndCapture { hStream: StreamId(hStream.0 as u64), phGraph: session.find(graph)? };
     session.call(&command, |()| ()).inspect_err(|_| session.forget(graph))?;
@@ -283,7 +283,7 @@ pub(crate) unsafe fn cuStreamGetCaptureInfo(
     id_out: *mut u64,
 ) -> Result<(), CUresult> {
     session::get()?;
-    let (status, id) = capture_of(hStream)?;
+    let (status, id, _) = capture_of(hStream)?;
     // SAFETY: the program passes a place for the status, and null or a place for the id.
     unsafe {
         out::write(captureStatus_out, status)?;
@@ -302,15 +302,14 @@ pub(crate) unsafe fn cuStreamGetCaptureInfo_v2(
 ) -> Result<(), CUresult> {
     // SAFETY: the same contract.
     unsafe { cuStreamGetCaptureInfo(hStream, captureStatus_out, id_out)? };
-    let active = capture_of(hStream)?.0 == CUstreamCaptureStatus::ACTIVE;
-    // The graph in the making and its nodes are the driver's own, and no ids were minted for them.
-    let wanted = !graph_out.is_null() || !dependencies_out.is_null();
-    if active && wanted {
+    let (status, _, graph) = capture_of(hStream)?;
+    // The nodes of a graph in the making are the driver's own, and no ids were minted for them.
+    if status == CUstreamCaptureStatus::ACTIVE && !dependencies_out.is_null() {
         return Err(CUresult::NOT_SUPPORTED);
     }
     // SAFETY: the program passes null or places.
     unsafe {
-        out::write_if_wanted(graph_out, CUgraph::NULL);
+        out::write_if_wanted(graph_out, graph);
         out::write_if_wanted(dependencies_out, std::ptr::null());
         out::write_if_wanted(numDependencies_out, 0);
     }

@@ -234,7 +234,8 @@ fn garbage_is_turned_away_and_nobody_notices(node: &TestNode) {
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 64], &[0xFF; 64], b"\x10\0SLCE", b"SLCE"] {
         let mut connection = Connection::connect(&node.address);
         connection.send(garbage);
-        connection.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // The node may have hung up by now.
+        let _ = connection.stream.shutdown(std::net::Shutdown::Write);
         connection.wait_for_end();
     }
     // Control frames that are none.
