@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use sluice_cuda::*;
+use sluice_transport::Stream;
 use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
 use sluice_wire::control::{Control, SessionOpen, SessionOpened};
 use sluice_wire::handshake::{Hello, Purpose, Welcome};
@@ -24,7 +25,6 @@ use crate::memory::{Memory, Names};
 use crate::pool;
 use crate::reservation::Reservations;
 use crate::session::Session;
-use crate::socket::Socket;
 
 /// A node that has not opened the session by then is as good as none.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -93,8 +93,8 @@ pub(crate) fn attach() -> Result<Session, AttachError> {
     if opened.devices.is_empty() {
         return Err(AttachError::Refused { node, reason: "the lease has no device".to_string() });
     }
-    let Greeting { socket, decoder, .. } = greeting;
-    Ok(Session::new(Link::new(socket, decoder), devices(opened), minted.unwrap_or(0..0)))
+    let Greeting { stream, decoder, .. } = greeting;
+    Ok(Session::new(Link::new(stream, decoder), devices(opened), minted.unwrap_or(0..0)))
 }
 
 /// Each device mints in a part of its own, so that an address tells its device.
@@ -130,7 +130,7 @@ fn devices(opened: SessionOpened) -> Vec<Device> {
 /// A connection on which the session is being opened.
 struct Greeting {
     node: Endpoint,
-    socket: Socket,
+    stream: Stream,
     decoder: FrameDecoder,
     deadline: Instant,
 }
@@ -138,12 +138,12 @@ struct Greeting {
 impl Greeting {
     fn connect(address: &SessionAddress, deadline: Instant) -> Result<Greeting, AttachError> {
         let node = address.node.clone();
-        let socket = match &node {
-            Endpoint::Tcp(host) => Socket::connect_tcp(host, deadline),
-            Endpoint::Unix(path) => Socket::connect_unix(path),
+        let stream = match &node {
+            Endpoint::Tcp(host) => Stream::connect_tcp(host, deadline),
+            Endpoint::Unix(path) => Stream::connect_unix(path),
         };
-        match socket {
-            Ok(socket) => Ok(Greeting { node, socket, decoder: FrameDecoder::new(), deadline }),
+        match stream {
+            Ok(stream) => Ok(Greeting { node, stream, decoder: FrameDecoder::new(), deadline }),
             Err(error) => Err(AttachError::Connect { node, error }),
         }
     }
@@ -173,11 +173,11 @@ impl Greeting {
 
     fn send(&self, mut bytes: &[u8]) -> Result<(), AttachError> {
         while !bytes.is_empty() {
-            match self.socket.write(bytes) {
+            match self.stream.write(bytes) {
                 Ok(count) => bytes = &bytes[count..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let left = self.left()?;
-                    self.socket.wait_writable(false, left).map_err(|error| self.failed(error))?;
+                    self.stream.wait_writable(false, left).map_err(|error| self.failed(error))?;
                 }
                 Err(error) => return Err(self.failed(error)),
             }
@@ -194,7 +194,7 @@ impl Greeting {
                 return Ok(());
             }
             let mut piece = [0; 256];
-            let count = self.read(|socket| socket.read(&mut piece, Wait::No))?;
+            let count = self.read(|stream| stream.read(&mut piece, Wait::No))?;
             bytes.extend_from_slice(&piece[..count]);
         }
     }
@@ -214,21 +214,21 @@ impl Greeting {
                 Err(error) => return Err(self.protocol(error)),
             }
             let mut decoder = std::mem::take(&mut self.decoder);
-            let count = self.read(|socket| socket.read(decoder.space(16 << 10), Wait::No));
+            let count = self.read(|stream| stream.read(decoder.space(16 << 10), Wait::No));
             decoder.received(*count.as_ref().unwrap_or(&0));
             self.decoder = decoder;
             count?;
         }
     }
 
-    fn read(&self, mut once: impl FnMut(Socket) -> io::Result<usize>) -> Result<usize, AttachError> {
+    fn read(&self, mut once: impl FnMut(&Stream) -> io::Result<usize>) -> Result<usize, AttachError> {
         loop {
-            match once(self.socket) {
+            match once(&self.stream) {
                 Ok(0) => return Err(self.failed(io::ErrorKind::ConnectionAborted.into())),
                 Ok(count) => return Ok(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let left = self.left()?;
-                    self.socket.wait_readable(left).map_err(|error| self.failed(error))?;
+                    self.stream.wait_readable(left).map_err(|error| self.failed(error))?;
                 }
                 Err(error) => return Err(self.failed(error)),
             }

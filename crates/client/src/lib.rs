@@ -59,7 +59,6 @@ mod pool;
 mod proc_address;
 mod reservation;
 mod session;
-mod socket;
 mod stream;
 mod virtual_memory;
 

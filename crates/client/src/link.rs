@@ -21,12 +21,12 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sluice_cuda::CUresult;
+use sluice_transport::Stream;
 use sluice_wire::spin::{Spin, Wait};
 use sluice_wire::{FrameDecoder, Header, Kind, Op};
 
 use crate::inbox::{Answer, Inbox, Sink};
 use crate::outbox::Outbox;
-use crate::socket::Socket;
 
 /// What calls answer once the connection is gone: the GPU is there no more, and no call will bring it back.
 pub(crate) const LOST: CUresult = CUresult::DEVICE_UNAVAILABLE;
@@ -35,7 +35,7 @@ pub(crate) const LOST: CUresult = CUresult::DEVICE_UNAVAILABLE;
 const READ_BYTES: usize = 256 << 10;
 
 pub(crate) struct Link {
-    socket: Socket,
+    stream: Stream,
     spin: Spin,
     outbox: Mutex<Outbox>,
     inbox: Mutex<Inbox>,
@@ -73,10 +73,10 @@ fn next_place() -> Place {
 }
 
 impl Link {
-    /// Takes over a socket after the handshake; `decoder` holds what was read beyond it.
-    pub(crate) fn new(socket: Socket, decoder: FrameDecoder) -> Link {
+    /// Takes over a stream after the handshake; `decoder` holds what was read beyond it.
+    pub(crate) fn new(stream: Stream, decoder: FrameDecoder) -> Link {
         Link {
-            socket,
+            stream,
             spin: Spin::new(cores()),
             outbox: Mutex::new(Outbox::new()),
             inbox: Mutex::new(Inbox::new(decoder)),
@@ -194,9 +194,9 @@ impl Link {
         let spins = wait == Wait::Asleep && decoder.is_between_frames();
         let space = decoder.space(room);
         let read = if spins {
-            self.spin.read(|wait| self.socket.read(space, wait))
+            self.spin.read(|wait| self.stream.read(space, wait))
         } else {
-            self.socket.read(space, wait)
+            self.stream.read(space, wait)
         };
         let mut inbox = self.inbox();
         match read {
@@ -232,7 +232,7 @@ impl Link {
     fn flush(&self, outbox: &mut Outbox) -> Result<(), CUresult> {
         let mut sent = 0;
         while sent < outbox.bytes.len() && !self.is_lost() {
-            match self.socket.write(&outbox.bytes[sent..]) {
+            match self.stream.write(&outbox.bytes[sent..]) {
                 Ok(count) => sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.read_while_full(),
                 Err(error) => self.lose(&error),
@@ -247,7 +247,7 @@ impl Link {
         /// How long until this thread looks again whether it should read.
         const LOOK_AGAIN: Duration = Duration::from_millis(20);
         let somebody_leads = self.inbox().decoder.is_none();
-        let _ = self.socket.wait_writable(!somebody_leads, LOOK_AGAIN);
+        let _ = self.stream.wait_writable(!somebody_leads, LOOK_AGAIN);
         if !somebody_leads {
             let mut inbox = self.inbox();
             if let Some(decoder) = inbox.decoder.take() {
@@ -271,7 +271,7 @@ impl Link {
                 "the connection to the GPU is lost ({why}); every further CUDA call fails"
             ));
         }
-        self.socket.shut_down();
+        self.stream.shut_down();
     }
 
     /// The error of a session that has one.
@@ -286,7 +286,8 @@ impl Link {
 
     /// A forked child leaves the session to its parent. Async-signal-safe.
     pub(crate) fn detach(&self) {
-        self.socket.close_in_child();
+        // SAFETY: the child has no session any more, and its copy of the parent's is never dropped.
+        unsafe { self.stream.close_in_child() };
     }
 
     fn outbox(&self) -> MutexGuard<'_, Outbox> {

@@ -5,11 +5,12 @@
 //! data copied before a synchronisation reach the client before that synchronisation's reply.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use sluice_transport::Stream;
+use sluice_wire::spin::Wait;
 use sluice_wire::{
     BULK_SIZE_MAX, Encode, FRAME_SIZE_MAX, Header, HostCall, Kind, ReplyHead, Sticky, WireError,
 };
@@ -19,7 +20,7 @@ use crate::staging::Staged;
 
 /// The way back to the client.
 pub(crate) struct Outbox {
-    socket: Mutex<Socket>,
+    writer: Mutex<Writer>,
     pushes: Mutex<VecDeque<Push>>,
     pushed: Condvar,
     counters: Arc<CounterPage>,
@@ -47,16 +48,16 @@ impl Push {
     }
 }
 
-struct Socket {
-    fd: OwnedFd,
+struct Writer {
+    stream: Arc<Stream>,
     /// Reused for the bytes of frames.
     scratch: Vec<u8>,
 }
 
 impl Outbox {
-    pub(crate) fn new(fd: OwnedFd, counters: Arc<CounterPage>) -> Outbox {
+    pub(crate) fn new(stream: Arc<Stream>, counters: Arc<CounterPage>) -> Outbox {
         Outbox {
-            socket: Mutex::new(Socket { fd, scratch: Vec::new() }),
+            writer: Mutex::new(Writer { stream, scratch: Vec::new() }),
             pushes: Mutex::default(),
             pushed: Condvar::new(),
             counters,
@@ -66,8 +67,8 @@ impl Outbox {
     /// Answers a waiting command. `fields` is what its reply carries on success.
     pub(crate) fn reply(&self, command: Header, result: i32, fields: &[u8]) -> io::Result<()> {
         let header = Header { kind: Kind::Reply, ..command };
-        let mut socket = self.flush_pushes()?;
-        socket.send(&self.counters, header, &[], |out| {
+        let mut writer = self.flush_pushes()?;
+        writer.send(&self.counters, header, &[], |out| {
             ReplyHead { result }.encode(out);
             out.extend_from_slice(fields);
         })
@@ -75,8 +76,8 @@ impl Outbox {
 
     /// Sends a frame as it is.
     pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
-        let mut socket = self.flush_pushes()?;
-        socket.write(&self.counters, frame, &[])
+        let mut writer = self.flush_pushes()?;
+        writer.write(&self.counters, frame, &[])
     }
 
     /// Says that a queued command failed and the session is lost.
@@ -121,14 +122,14 @@ impl Outbox {
         }
     }
 
-    /// Takes the socket and sends everything pushed so far.
-    fn flush_pushes(&self) -> io::Result<MutexGuard<'_, Socket>> {
-        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Takes the writer and sends everything pushed so far.
+    fn flush_pushes(&self) -> io::Result<MutexGuard<'_, Writer>> {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let next = self.lock_pushes().pop_front();
             match next {
-                None => return Ok(socket),
-                Some(push) => socket.send_push(&self.counters, &push)?,
+                None => return Ok(writer),
+                Some(push) => writer.send_push(&self.counters, &push)?,
             }
         }
     }
@@ -138,7 +139,7 @@ impl Outbox {
     }
 }
 
-impl Socket {
+impl Writer {
     fn send_push(&mut self, counters: &CounterPage, push: &Push) -> io::Result<()> {
         let header = |kind| Header { kind, device: 0, op: 0, lane: 0, sequence: 0 };
         match push {
@@ -187,39 +188,10 @@ impl Socket {
         // Removes empty slices at the front.
         IoSlice::advance_slices(&mut parts, 0);
         while !parts.is_empty() {
-            let sent = self.write_vectored(parts)?;
+            let sent = self.stream.write_vectored(parts, Wait::Asleep)?;
             IoSlice::advance_slices(&mut parts, sent);
         }
         counters.bytes_out.fetch_add((first.len() + second.len()) as u64, Relaxed);
-        Ok(())
-    }
-}
-
-impl Write for Socket {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.write_vectored(&[IoSlice::new(bytes)])
-    }
-
-    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        // SAFETY: an all-zero message header is a valid one without address and control data.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        // An `IoSlice` has the layout of an `iovec`, as the standard library promises.
-        message.msg_iov = parts.as_ptr().cast_mut().cast();
-        message.msg_iovlen = parts.len();
-        loop {
-            // SAFETY: the message describes slices that outlive the call; the kernel only reads them.
-            let sent = unsafe { libc::sendmsg(self.fd.as_fd().as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
-            if let Ok(sent) = usize::try_from(sent) {
-                return Ok(sent);
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

@@ -1,12 +1,13 @@
 //! A worker's life: take over what the daemon hands down, start the driver, serve the client, end.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use sluice_cuda::{CUresult, DriverTable};
+use sluice_transport::Stream;
 use sluice_wire::control::{Control, SessionOpen, SessionOpened, SessionRefused};
 use sluice_wire::spin::{Spin, Wait};
 use sluice_wire::{FrameDecoder, Kind};
@@ -51,11 +52,9 @@ pub(crate) fn serve() -> ! {
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (decoder, spin) = (FrameDecoder::new(), Spin::new(cores));
+    let client = Arc::new(Stream::from(client));
+    let outbox = Arc::new(Outbox::new(Arc::clone(&client), Arc::clone(&counters)));
     let mut reader = Reader { client, decoder, spin, counters: Arc::clone(&counters) };
-    let outbox = match reader.client.try_clone() {
-        Ok(socket) => Arc::new(Outbox::new(socket, Arc::clone(&counters))),
-        Err(error) => ending::failed(&format!("the client's socket cannot be shared: {error}")),
-    };
     let (session, answers) = open(&start, &mut reader, &link, outbox, counters).unwrap_or_else(|error| {
         ending::failed(&format!("the session cannot start: {error}"));
     });
@@ -149,9 +148,9 @@ fn run(
         let _ = pushing.run();
         ending::client_gone()
     });
-    let (watching, client) = (Arc::clone(&session), reader.client.as_raw_fd());
+    let (watching, client) = (Arc::clone(&session), Arc::clone(&reader.client));
     let listening = Arc::clone(&link);
-    ending::spawn("daemon", move || listen(&watching, &answers, &listening, client));
+    ending::spawn("daemon", move || listen(&watching, &answers, &listening, client.as_fd()));
     if let Some(limit) = kernel_limit {
         let watched = Arc::clone(&session);
         ending::spawn("watchdog", move || watchdog::watch(&watched, limit));
@@ -165,11 +164,10 @@ fn run(
 }
 
 /// Hears what the daemon says, and notices when the client is gone, also while nobody reads from it.
-fn listen(session: &Session, answers: &Answers, link: &Link, client: i32) -> ! {
+fn listen(session: &Session, answers: &Answers, link: &Link, client: BorrowedFd<'_>) -> ! {
+    let poll = |fd: BorrowedFd<'_>, events| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     loop {
-        let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
-        let mut polled =
-            [poll(std::os::fd::AsFd::as_fd(link).as_raw_fd(), libc::POLLIN), poll(client, libc::POLLRDHUP)];
+        let mut polled = [poll(link.as_fd(), libc::POLLIN), poll(client, libc::POLLRDHUP)];
         // SAFETY: the pointer and length describe `polled`.
         unsafe { libc::poll(polled.as_mut_ptr(), 2, ACCOUNT_EVERY_MS) };
         if polled[1].revents != 0 {
@@ -202,9 +200,9 @@ fn account(session: &Session) {
     }
 }
 
-/// The client's socket and the frames that come out of it.
+/// The client's stream and the frames that come out of it.
 struct Reader {
-    client: OwnedFd,
+    client: Arc<Stream>,
     decoder: FrameDecoder,
     spin: Spin,
     counters: Arc<CounterPage>,
@@ -254,14 +252,13 @@ impl Reader {
     fn receive(&mut self) -> io::Result<()> {
         let missing =
             self.decoder.missing().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        let fd = self.client.as_raw_fd();
         let is_between_frames = self.decoder.is_between_frames();
         let space = self.decoder.space(missing.max(READ_SIZE));
         // The rest of a frame that has begun is on its way, in as many pieces as it takes.
         let got = if is_between_frames {
-            self.spin.read(|wait| receive(fd, space, wait))?
+            self.spin.read(|wait| self.client.read(space, wait))?
         } else {
-            receive(fd, space, Wait::Asleep)?
+            self.client.read(space, Wait::Asleep)?
         };
         if got == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -269,25 +266,6 @@ impl Reader {
         self.decoder.received(got);
         self.counters.bytes_in.fetch_add(got as u64, Relaxed);
         Ok(())
-    }
-}
-
-/// One read from a socket.
-fn receive(fd: i32, space: &mut [u8], wait: Wait) -> io::Result<usize> {
-    let flags = match wait {
-        Wait::No => libc::MSG_DONTWAIT,
-        Wait::Asleep => 0,
-    };
-    loop {
-        // SAFETY: the pointer and length describe `space`.
-        let got = unsafe { libc::recv(fd, space.as_mut_ptr().cast(), space.len(), flags) };
-        if let Ok(got) = usize::try_from(got) {
-            return Ok(got);
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
     }
 }
 

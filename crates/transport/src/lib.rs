@@ -1,0 +1,113 @@
+//! The byte stream between a client and its worker: what carries it, how its readers and writers wait.
+//!
+//! It loads into strangers' programs with the client library: no thread, no global state, nothing that a forked child
+//! could be caught in.
+
+mod socket;
+
+use std::io::{self, IoSlice};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use sluice_wire::spin::Wait;
+
+use crate::socket::Socket;
+
+/// One connected end. Any thread may read, write, wait and shut down at any time.
+#[derive(Debug)]
+pub struct Stream {
+    socket: Socket,
+}
+
+impl Stream {
+    /// Connects to `host:port`, trying every address of the host until `deadline`.
+    pub fn connect_tcp(address: &str, deadline: Instant) -> io::Result<Stream> {
+        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+        for address in address.to_socket_addrs()? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match TcpStream::connect_timeout(&address, left) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    let socket = Socket::new(stream.into());
+                    socket.notice_dead_peer()?;
+                    return Ok(Stream { socket });
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    pub fn connect_unix(path: &Path) -> io::Result<Stream> {
+        UnixStream::connect(path).map(Stream::from)
+    }
+
+    /// Reads what is there, or waits for it as `wait` says. `Ok(0)` is the end of the stream.
+    pub fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
+        self.socket.read(into, wait)
+    }
+
+    /// Writes as much as fits without waiting; nothing fitting is [`io::ErrorKind::WouldBlock`].
+    pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)], Wait::No)
+    }
+
+    /// Writes a beginning of what `parts` hold, and waits for room as `wait` says.
+    pub fn write_vectored(&self, parts: &[IoSlice<'_>], wait: Wait) -> io::Result<usize> {
+        self.socket.write_vectored(parts, wait)
+    }
+
+    /// Waits until the stream can be written, or also read if `or_readable`, or until `limit` is over.
+    pub fn wait_writable(&self, or_readable: bool, limit: Duration) -> io::Result<()> {
+        let events = libc::POLLOUT | if or_readable { libc::POLLIN } else { 0 };
+        self.socket.poll(events, limit).map(drop)
+    }
+
+    /// Waits until the stream can be read or has ended; false if `limit` was over first.
+    pub fn wait_readable(&self, limit: Duration) -> io::Result<bool> {
+        self.socket.poll(libc::POLLIN, limit)
+    }
+
+    /// Ends reads and writes, also those that other threads are in.
+    pub fn shut_down(&self) {
+        self.socket.shut_down();
+    }
+
+    /// Closes a forked child's copy, so that the peer still sees the parent's end. Async-signal-safe.
+    ///
+    /// # Safety
+    /// Nobody in this process uses or drops the stream afterwards.
+    pub unsafe fn close_in_child(&self) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.socket.close_in_child() };
+    }
+}
+
+/// Takes over a connected stream socket.
+impl From<OwnedFd> for Stream {
+    fn from(fd: OwnedFd) -> Stream {
+        Stream { socket: Socket::new(fd) }
+    }
+}
+
+impl From<UnixStream> for Stream {
+    fn from(stream: UnixStream) -> Stream {
+        Stream::from(OwnedFd::from(stream))
+    }
+}
+
+/// The socket: `POLLRDHUP` on it tells that the peer is gone, whatever carries the bytes.
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests;

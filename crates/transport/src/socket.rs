@@ -1,0 +1,107 @@
+//! The system calls on a connected stream socket.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use sluice_wire::spin::Wait;
+
+/// A connected stream socket, TCP or Unix.
+#[derive(Debug)]
+pub(crate) struct Socket(OwnedFd);
+
+impl Socket {
+    pub(crate) fn new(fd: OwnedFd) -> Socket {
+        Socket(fd)
+    }
+
+    /// A host that is switched off sends no end of file, so the idle connection is probed. There is no limit on data
+    /// that is not taken (`TCP_USER_TIMEOUT`): a worker whose queue is full behind a long kernel takes none.
+    pub(crate) fn notice_dead_peer(&self) -> io::Result<()> {
+        self.set_option(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 4)?;
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2)?;
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3)
+    }
+
+    fn set_option(&self, level: i32, option: i32, value: i32) -> io::Result<()> {
+        let size = size_of::<i32>() as u32;
+        // SAFETY: the option's value is an int, and the kernel reads exactly that many bytes.
+        let status =
+            unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, (&raw const value).cast(), size) };
+        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    pub(crate) fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
+        let flags = flags_of(wait);
+        // SAFETY: the kernel writes at most the slice's own length.
+        retried(|| unsafe { libc::recv(self.0.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), flags) })
+    }
+
+    pub(crate) fn write_vectored(&self, parts: &[IoSlice<'_>], wait: Wait) -> io::Result<usize> {
+        let flags = flags_of(wait) | libc::MSG_NOSIGNAL;
+        let fd = self.0.as_raw_fd();
+        if let [part] = parts {
+            // SAFETY: the kernel reads at most the slice's own length.
+            return retried(|| unsafe { libc::send(fd, part.as_ptr().cast(), part.len(), flags) });
+        }
+        // SAFETY: an all-zero message header is a valid one without address and control data.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        // An `IoSlice` has the layout of an `iovec`, as the standard library promises.
+        message.msg_iov = parts.as_ptr().cast_mut().cast();
+        message.msg_iovlen = parts.len() as _; // differs between C libraries
+        // SAFETY: the message describes slices that outlive the call; the kernel only reads them.
+        retried(|| unsafe { libc::sendmsg(fd, &message, flags) })
+    }
+
+    /// Whether one of `events`, or the end, came within `limit`. A signal ends the wait early.
+    pub(crate) fn poll(&self, events: i16, limit: Duration) -> io::Result<bool> {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 };
+        let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: one pollfd, and the count says one.
+        let ready = unsafe { libc::poll(&mut poll, 1, limit_ms) };
+        if ready >= 0 {
+            return Ok(ready > 0);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) }
+    }
+
+    pub(crate) fn shut_down(&self) {
+        // SAFETY: shutdown takes any descriptor.
+        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
+    /// # Safety
+    /// Nobody in this process uses or drops the socket afterwards.
+    pub(crate) unsafe fn close_in_child(&self) {
+        // SAFETY: the descriptor is open, and the caller promises that nobody will use its number again.
+        unsafe { libc::close(self.0.as_raw_fd()) };
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn flags_of(wait: Wait) -> i32 {
+    match wait {
+        Wait::No => libc::MSG_DONTWAIT,
+        Wait::Asleep => 0,
+    }
+}
+
+/// The count that a system call returns, which is made again when a signal has interrupted it.
+fn retried(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        if let Ok(count) = usize::try_from(call()) {
+            return Ok(count);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
