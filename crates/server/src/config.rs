@@ -1,7 +1,7 @@
 //! What a server is told, its data folder, and its life.
 //!
 //! The data folder, which only its user can enter, holds
-//! - `sluice.db`: everything that is counted;
+//! - `sluice.db`: everything that is counted, unless a database is named;
 //! - `grant.key`: the 32 secret bytes that grants are signed with;
 //! - `admin.json`: the server's URL and a token of role `platform`, for `sluice` on the same machine;
 //! - `node.json`: the same with a token of role `node`, for the node of `sluice up`.
@@ -21,13 +21,15 @@ use sluice_api::token::{Role, Token};
 use crate::auth::{self, Principal};
 use crate::http;
 use crate::server::{Server, now_ms};
-use crate::store::{StoreError, Write};
+use crate::store::{Database, StoreError, Write};
 
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `HOST:PORT`; port 0 takes a free one.
     pub listen: String,
     pub folder: PathBuf,
+    /// SQLite in the data folder unless said.
+    pub database: Option<Database>,
     /// How long a preempted program may go on, in milliseconds.
     pub grace_ms: u64,
     /// Stop when standard input ends: whoever started the server is gone.
@@ -68,7 +70,9 @@ async fn run(config: &Config) -> Result<(), ServeError> {
     let address = listener.local_addr()?;
     private_folder(&config.folder)?;
     let signer = Signer::new(key(&config.folder.join("grant.key"))?);
-    let server = Arc::new(Server::open(&config.folder, signer, config.grace_ms).await?);
+    let database = config.database.clone();
+    let database = database.unwrap_or_else(|| Database::Sqlite(config.folder.join("sluice.db")));
+    let server = Arc::new(Server::open(&database, signer, config.grace_ms).await?);
     keep_tokens(&server, &config.folder, &url(address)).await?;
 
     let scheduler = tokio::spawn({

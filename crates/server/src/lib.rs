@@ -23,3 +23,4 @@ mod store;
 
 pub use config::{Config, ServeError, serve};
 pub use http::document;
+pub use store::Database;

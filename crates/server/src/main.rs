@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use sluice_server::Config;
+use sluice_server::{Config, Database};
 
 /// The control plane: tenants, quotas, the queue, leases, bills
 #[derive(Debug, Parser)]
@@ -18,6 +18,10 @@ struct Arguments {
     /// The folder that holds the database, the key and the first tokens
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
+
+    /// Where everything is kept: postgres://USER@HOST/NAME (also in SLUICE_DATABASE). A file of SQLite in the data folder unless said
+    #[arg(long, value_name = "URL", value_parser = Database::parse)]
+    database: Option<Database>,
 
     /// Seconds that a preempted program may go on
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
@@ -42,9 +46,17 @@ fn main() -> ExitCode {
         eprintln!("sluice-server: no data folder: say --data FOLDER (neither XDG_DATA_HOME nor HOME is set)");
         return ExitCode::FAILURE;
     };
+    let database = match arguments.database.map_or_else(database_of_environment, |named| Ok(Some(named))) {
+        Ok(database) => database,
+        Err(error) => {
+            eprintln!("sluice-server: SLUICE_DATABASE: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let config = Config {
         listen: arguments.listen,
         folder,
+        database,
         grace_ms: u64::from(arguments.grace) * 1000,
         until_stdin_ends: arguments.until_stdin_ends,
     };
@@ -54,5 +66,12 @@ fn main() -> ExitCode {
             eprintln!("sluice-server: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn database_of_environment() -> Result<Option<Database>, String> {
+    match std::env::var("SLUICE_DATABASE") {
+        Ok(text) if !text.is_empty() => Database::parse(&text).map(Some),
+        _ => Ok(None),
     }
 }

@@ -4,7 +4,6 @@
 //! written in one transaction by [`Change::commit`], and only then does anybody learn of it. If the transaction fails, or the
 //! change is given up half way, the fleet is read from the database again before the next change.
 
-use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sluice_api::audit::{Entry, Head};
@@ -16,7 +15,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 use crate::auth::Principal;
 use crate::fleet::Fleet;
 use crate::place::{self, Decision};
-use crate::store::{Store, StoreError, Write};
+use crate::store::{Database, Store, StoreError, Write};
 
 pub(crate) struct Server {
     pub(crate) store: Store,
@@ -46,8 +45,12 @@ pub(crate) fn now_ms() -> u64 {
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 impl Server {
-    pub(crate) async fn open(folder: &Path, signer: Signer, grace_ms: u64) -> Result<Server, StoreError> {
-        let store = Store::open(folder).await?;
+    pub(crate) async fn open(
+        database: &Database,
+        signer: Signer,
+        grace_ms: u64,
+    ) -> Result<Server, StoreError> {
+        let store = Store::open(database).await?;
         let books = Books::read(&store).await?;
         Ok(Server {
             store,

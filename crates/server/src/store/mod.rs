@@ -1,4 +1,4 @@
-//! The database: SQLite, in SQL that PostgreSQL understands as well.
+//! The database: SQLite or PostgreSQL, in SQL that both understand.
 //!
 //! [`Store::commit`] writes everything that one change consists of in one transaction: what is answered to a client is
 //! durable. Numbers are stored as 64-bit signed ones; the types of `sluice-api` are checked to fit before they get here.
@@ -10,7 +10,8 @@ mod nodes;
 mod tenants;
 mod tokens;
 
-use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use sluice_api::audit::Entry;
 use sluice_api::bill::Price;
@@ -55,23 +56,62 @@ pub(crate) enum Write {
 /// In the order of their versions; a file that has been released never changes.
 const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "begin", include_str!("../../migrations/0001_begin.sql"))];
 
+/// Where everything that is counted is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Database {
+    /// A file, made if it is not there; for one server.
+    Sqlite(PathBuf),
+    /// A `postgres://` URL.
+    Postgres(String),
+}
+
+impl Database {
+    /// Reads what `--database` says.
+    pub fn parse(text: &str) -> std::result::Result<Database, String> {
+        match text.split_once("://") {
+            Some(("postgres" | "postgresql", _)) => Ok(Database::Postgres(text.into())),
+            Some(("sqlite", path)) if !path.is_empty() => Ok(Database::Sqlite(path.into())),
+            _ => Err("postgres://USER@HOST/NAME, or sqlite://FILE".into()),
+        }
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Database::Sqlite(path) => format!("sqlite://{}?mode=rwc", path.display()),
+            Database::Postgres(url) => url.clone(),
+        }
+    }
+}
+
+/// Nobody waits longer than this for a connection: who asks is told that the database is away.
+const CONNECTION_TIME_MAX: Duration = Duration::from_secs(3);
+/// To the database, of one server.
+const CONNECTIONS_MAX: u32 = 8;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     pool: AnyPool,
 }
 
 impl Store {
-    /// Opens or creates the database file in a data folder.
-    pub(crate) async fn open(folder: &Path) -> Result<Store> {
-        Store::connect(&format!("sqlite://{}?mode=rwc", folder.join("sluice.db").display())).await
-    }
-
-    async fn connect(url: &str) -> Result<Store> {
+    /// Opens the database and brings its schema up to this release.
+    pub(crate) async fn open(database: &Database) -> Result<Store> {
         sqlx::any::install_default_drivers();
-        let pool = sqlx::any::AnyPoolOptions::new().max_connections(4).connect(url).await?;
-        // Readers do not wait for the writer; a commit is on the disk when it returns.
-        sqlx::query("PRAGMA journal_mode = WAL").execute(&pool).await?;
-        let store = Store { pool };
+        let options = sqlx::any::AnyPoolOptions::new()
+            .max_connections(CONNECTIONS_MAX)
+            .acquire_timeout(CONNECTION_TIME_MAX)
+            .after_connect({
+                let settings = settings(database);
+                move |connection, _| {
+                    Box::pin(async move {
+                        for setting in settings {
+                            sqlx::query(*setting).execute(&mut *connection).await?;
+                        }
+                        Ok(())
+                    })
+                }
+            });
+        let store = Store { pool: options.connect(&database.url()).await? };
         store.migrate().await?;
         Ok(store)
     }
@@ -108,6 +148,20 @@ impl Store {
         }
         transaction.commit().await?;
         Ok(())
+    }
+}
+
+/// What every connection begins with.
+fn settings(database: &Database) -> &'static [&'static str] {
+    match database {
+        // Readers do not wait for the writer; a commit is on the disk when it returns.
+        Database::Sqlite(_) => &["PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"],
+        // A server that stops in the middle of a transaction does not hold up the next one.
+        Database::Postgres(_) => &[
+            "SET synchronous_commit = on",
+            "SET idle_in_transaction_session_timeout = '2s'",
+            "SET statement_timeout = '20s'",
+        ],
     }
 }
 

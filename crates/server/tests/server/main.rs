@@ -3,6 +3,7 @@
 mod access;
 mod leases;
 mod ledger;
+mod postgres;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -52,11 +53,20 @@ impl Server {
 
     /// Its data are in a folder below this one.
     pub(crate) fn start(folder: &Path) -> Server {
+        let database = postgres::database_for(folder);
+        Server::start_on(folder, database.as_deref())
+    }
+
+    /// On a named database.
+    pub(crate) fn start_on(folder: &Path, database: Option<&str>) -> Server {
         let folder = folder.join("data");
         let mut command = Command::new(env!("CARGO_BIN_EXE_sluice-server"));
         command
             .args(["--listen", "127.0.0.1:0", "--grace", "0", "--until-stdin-ends", "--data"])
             .arg(&folder);
+        if let Some(database) = database {
+            command.env("SLUICE_DATABASE", database);
+        }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -28,6 +28,11 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "FOLDER")]
     pub(crate) data: Option<PathBuf>,
 
+    /// Where everything is kept: postgres://USER@HOST/NAME (also in SLUICE_DATABASE). A file of SQLite in the data folder
+    /// unless said
+    #[arg(long, value_name = "URL")]
+    pub(crate) database: Option<String>,
+
     /// Seconds that a preempted program may go on
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) grace: u32,

@@ -27,6 +27,10 @@ fn command(arguments: &ServerArgs) -> Result<Command> {
     if let Some(data) = &arguments.data {
         command.arg("--data").arg(data);
     }
+    if let Some(database) = &arguments.database {
+        // Not as an argument, which everybody on this machine could read: it may hold a password.
+        command.env("SLUICE_DATABASE", database);
+    }
     Ok(command)
 }
 
