@@ -1,5 +1,6 @@
 //! Nodes, what is free on them, and what is allocated where.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::recency::Recency;
@@ -87,7 +88,16 @@ pub struct Node {
     free_cpu_milli: u32,
     free_memory_mib: u32,
     gpus: [Gpu; GPUS_PER_NODE_MAX],
-    schedulable: bool,
+    state: NodeState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NodeState {
+    Schedulable,
+    /// Keeps what it has and gets nothing new.
+    Unschedulable,
+    /// Its place among the nodes is left empty, until a new node takes it.
+    Removed,
 }
 
 impl Node {
@@ -98,7 +108,7 @@ impl Node {
             free_cpu_milli: spec.cpu_milli,
             free_memory_mib: spec.memory_mib,
             gpus,
-            schedulable: true,
+            state: NodeState::Schedulable,
             spec,
         }
     }
@@ -126,7 +136,12 @@ impl Node {
     }
 
     pub fn is_schedulable(&self) -> bool {
-        self.schedulable
+        self.state == NodeState::Schedulable
+    }
+
+    /// Whether it is no longer part of the cluster.
+    pub fn is_removed(&self) -> bool {
+        self.state == NodeState::Removed
     }
 
     /// No GPU of it is in use, nor any CPU or memory.
@@ -208,8 +223,8 @@ pub struct Usage {
 /// An allocation or release that the cluster refused; nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterError {
-    #[error("no node {}; the cluster has {nodes}", node.0)]
-    NoNode { node: NodeId, nodes: usize },
+    #[error("there is no node {}; the cluster has {nodes} nodes", node.0)]
+    NoNode { node: NodeId, nodes: u32 },
     #[error("node {} has {has} GPUs, the placement names another", node.0)]
     NoGpu { node: NodeId, has: u8 },
     #[error("the placement names {placed} GPUs, its request asks for {requested}")]
@@ -218,6 +233,8 @@ pub enum ClusterError {
     OverCommit { node: NodeId },
     #[error("releasing the placement would leave node {} with more free than it has", node.0)]
     OverRelease { node: NodeId },
+    #[error("node {} is in use; what is on it has to leave first", node.0)]
+    InUse { node: NodeId },
     #[error("a node with {gpus} GPUs; at most {GPUS_PER_NODE_MAX} are supported")]
     TooManyGpus { gpus: u8 },
 }
@@ -226,6 +243,7 @@ pub enum ClusterError {
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Node>,
+    removed: BTreeSet<NodeId>,
     usage: Usage,
     by_model: Vec<Usage>,
     recency: Recency,
@@ -237,15 +255,20 @@ pub struct Cluster {
 /// Distinguishes clusters (and clones, which change on their own from then on) for the placers' indexes. It decides nothing.
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(0);
 
+fn next_identity() -> u64 {
+    NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Clone for Cluster {
     fn clone(&self) -> Cluster {
         Cluster {
             nodes: self.nodes.clone(),
+            removed: self.removed.clone(),
             usage: self.usage,
             by_model: self.by_model.clone(),
             recency: self.recency.clone(),
             largest_node: self.largest_node,
-            identity: NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed),
+            identity: next_identity(),
         }
     }
 }
@@ -260,37 +283,66 @@ impl Cluster {
     pub fn new() -> Cluster {
         Cluster {
             nodes: Vec::new(),
+            removed: BTreeSet::new(),
             usage: Usage::default(),
             by_model: vec![Usage::default(); MODELS_MAX],
             recency: Recency::new(),
             largest_node: (0, 0),
-            identity: NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed),
+            identity: next_identity(),
         }
     }
 
-    /// Nodes get their ids in the order in which they are added.
+    /// Nodes get their ids in the order in which they are added; the id of a removed node goes to the next one added.
     pub fn add_node(&mut self, spec: NodeSpec) -> Result<NodeId, ClusterError> {
         if usize::from(spec.gpus) > GPUS_PER_NODE_MAX {
             return Err(ClusterError::TooManyGpus { gpus: spec.gpus });
         }
-        for usage in [&mut self.usage, &mut self.by_model[spec.model.index()]] {
-            usage.nodes += 1;
-            usage.gpus += u32::from(spec.gpus);
-            usage.cpu_milli += u64::from(spec.cpu_milli);
-            usage.memory_mib += u64::from(spec.memory_mib);
-        }
+        self.count_node(&spec, |sum, amount| sum + amount);
         let (cpu_milli, gpu_milli) = self.largest_node;
-        self.largest_node =
-            (cpu_milli.max(spec.cpu_milli), gpu_milli.max(u32::from(spec.gpus) * u32::from(WHOLE_GPU_MILLI)));
-        self.nodes.push(Node::new(spec));
-        self.recency.push();
-        Ok(NodeId(self.nodes.len() as u32 - 1))
+        self.largest_node = (cpu_milli.max(spec.cpu_milli), gpu_milli.max(gpu_milli_of(&spec)));
+        let node = match self.removed.pop_first() {
+            Some(node) => {
+                self.nodes[node.index()] = Node::new(spec);
+                self.recency.touch(node);
+                node
+            }
+            None => {
+                self.nodes.push(Node::new(spec));
+                self.recency.push();
+                NodeId(self.nodes.len() as u32 - 1)
+            }
+        };
+        // What placers know of the other nodes may depend on this one: scores are relative to the largest.
+        self.identity = next_identity();
+        Ok(node)
+    }
+
+    /// Takes out a node on which nothing is allocated. The others keep their ids.
+    pub fn remove_node(&mut self, node: NodeId) -> Result<(), ClusterError> {
+        self.check_node(node)?;
+        if !self.node(node).is_empty() {
+            return Err(ClusterError::InUse { node });
+        }
+        let spec = self.nodes[node.index()].spec.clone();
+        self.count_node(&spec, |sum, amount| sum - amount);
+        let nothing = NodeSpec { cpu_milli: 0, memory_mib: 0, gpus: 0, ..spec };
+        self.nodes[node.index()] = Node { state: NodeState::Removed, ..Node::new(nothing) };
+        self.removed.insert(node);
+        let specs = || self.nodes.iter().map(Node::spec);
+        self.largest_node = (
+            specs().map(|spec| spec.cpu_milli).max().unwrap_or(0),
+            specs().map(gpu_milli_of).max().unwrap_or(0),
+        );
+        self.recency.touch(node);
+        self.identity = next_identity();
+        Ok(())
     }
 
     /// A node that is not schedulable keeps what it has and gets nothing new.
     pub fn set_schedulable(&mut self, node: NodeId, schedulable: bool) -> Result<(), ClusterError> {
         self.check_node(node)?;
-        self.nodes[node.index()].schedulable = schedulable;
+        self.nodes[node.index()].state =
+            if schedulable { NodeState::Schedulable } else { NodeState::Unschedulable };
         self.recency.touch(node);
         Ok(())
     }
@@ -311,11 +363,12 @@ impl Cluster {
         Ok(())
     }
 
+    /// A node that was added; it may have been removed since.
     pub fn node(&self, node: NodeId) -> &Node {
         &self.nodes[node.index()]
     }
 
-    /// All nodes in the order of their ids.
+    /// All nodes in the order of their ids, with the empty places of those that were removed.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = (NodeId, &Node)> {
         self.nodes.iter().enumerate().map(|(index, node)| (NodeId(index as u32), node))
     }
@@ -344,8 +397,8 @@ impl Cluster {
     }
 
     fn check_node(&self, node: NodeId) -> Result<(), ClusterError> {
-        let nodes = self.nodes.len();
-        if node.index() < nodes { Ok(()) } else { Err(ClusterError::NoNode { node, nodes }) }
+        let known = self.nodes.get(node.index()).is_some_and(|node| !node.is_removed());
+        if known { Ok(()) } else { Err(ClusterError::NoNode { node, nodes: self.usage.nodes }) }
     }
 
     fn check(&self, placement: &Placement) -> Result<(), ClusterError> {
@@ -361,6 +414,16 @@ impl Cluster {
         Ok(())
     }
 
+    fn count_node(&mut self, spec: &NodeSpec, change: impl Fn(u64, u64) -> u64) {
+        let count = |sum: u32, amount: u32| change(sum.into(), amount.into()) as u32;
+        for usage in [&mut self.usage, &mut self.by_model[spec.model.index()]] {
+            usage.nodes = count(usage.nodes, 1);
+            usage.gpus = count(usage.gpus, spec.gpus.into());
+            usage.cpu_milli = change(usage.cpu_milli, spec.cpu_milli.into());
+            usage.memory_mib = change(usage.memory_mib, spec.memory_mib.into());
+        }
+    }
+
     fn count(&mut self, placement: &Placement, change: impl Fn(u64, u64) -> u64) {
         let Placement { request, node, .. } = placement;
         let model = self.nodes[node.index()].spec.model;
@@ -373,6 +436,10 @@ impl Cluster {
         }
         self.recency.touch(*node);
     }
+}
+
+fn gpu_milli_of(spec: &NodeSpec) -> u32 {
+    u32::from(spec.gpus) * u32::from(WHOLE_GPU_MILLI)
 }
 
 struct Free {

@@ -5,6 +5,8 @@ use crate::{Cluster, Node, Request};
 /// The first filter that a node fails, in the order in which they are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Misfit {
+    /// No longer part of the cluster.
+    Removed,
     /// Taken out of scheduling.
     Unschedulable,
     /// Lacks a label asked for.
@@ -22,7 +24,8 @@ pub enum Misfit {
 }
 
 impl Misfit {
-    pub const ALL: [Misfit; 7] = [
+    pub const ALL: [Misfit; 8] = [
+        Misfit::Removed,
         Misfit::Unschedulable,
         Misfit::Label,
         Misfit::Model,
@@ -34,6 +37,7 @@ impl Misfit {
 
     fn describe(self) -> &'static str {
         match self {
+            Misfit::Removed => "were removed",
             Misfit::Unschedulable => "take no new work",
             Misfit::Label => "lack a label",
             Misfit::Model => "have no such GPUs",
@@ -53,6 +57,7 @@ pub struct Unplaced {
 }
 
 impl Unplaced {
+    /// Nodes that were removed are no nodes: nothing counts them.
     pub fn count(&self, misfit: Misfit) -> u32 {
         self.misfits[misfit as usize]
     }
@@ -63,16 +68,16 @@ impl Unplaced {
     }
 
     pub(crate) fn add(&mut self, misfit: Misfit) {
-        self.misfits[misfit as usize] += 1;
+        self.misfits[misfit as usize] += u32::from(misfit != Misfit::Removed);
     }
 
     pub(crate) fn remove(&mut self, misfit: Misfit) {
-        self.misfits[misfit as usize] -= 1;
+        self.misfits[misfit as usize] -= u32::from(misfit != Misfit::Removed);
     }
 
     /// Looks at every node.
     pub fn explain(cluster: &Cluster, request: &Request) -> Unplaced {
-        let mut unplaced = Unplaced::of(cluster.nodes().len() as u32);
+        let mut unplaced = Unplaced::of(cluster.usage().nodes);
         for (_, node) in cluster.nodes() {
             if let Err(misfit) = fit(node, request) {
                 unplaced.add(misfit);
@@ -99,6 +104,9 @@ impl std::error::Error for Unplaced {}
 /// Whether the request fits the node as it is now.
 pub fn fit(node: &Node, request: &Request) -> Result<(), Misfit> {
     let spec = node.spec();
+    if node.is_removed() {
+        return Err(Misfit::Removed);
+    }
     if !node.is_schedulable() {
         return Err(Misfit::Unschedulable);
     }

@@ -4,7 +4,7 @@ use crate::score::Choice;
 use crate::{Cluster, Misfit, Node, NodeId, Unplaced};
 
 /// A tournament over the nodes: the best score is at the root, and the first node that has it is found from there.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ClassIndex {
     /// The version of the cluster up to which nodes are scored.
     seen: u64,
@@ -23,7 +23,7 @@ impl ClassIndex {
     /// Scores again the nodes that were touched since the last time; `score` answers for one node.
     pub(crate) fn update(&mut self, cluster: &Cluster, score: impl Fn(&Node) -> Result<Choice, Misfit>) {
         if self.nodes != cluster.nodes().len() {
-            self.resize(cluster.nodes().len());
+            self.resize(cluster);
         }
         for node in cluster.recency().since(self.seen) {
             self.set(node, score(cluster.node(node)));
@@ -45,13 +45,14 @@ impl ClassIndex {
         Ok(NodeId::from_index(at - leaves))
     }
 
-    fn resize(&mut self, nodes: usize) {
+    fn resize(&mut self, cluster: &Cluster) {
+        let nodes = cluster.nodes().len();
         *self = ClassIndex {
             seen: 0,
             nodes,
             tree: vec![0; 2 * nodes.next_power_of_two().max(1)],
             misfits: vec![None; nodes],
-            unplaced: Unplaced::of(nodes as u32),
+            unplaced: Unplaced::of(cluster.usage().nodes),
         };
     }
 

@@ -26,7 +26,7 @@ const CLASSES_MAX: usize = 1024;
 
 /// Places requests by one policy. It keeps the scores of all nodes for each class of requests and brings them up to date
 /// from what the cluster says has changed: use one placer per cluster, for as long as the cluster lives.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Placer {
     policy: Policy,
     random: Random,
@@ -35,7 +35,7 @@ pub struct Placer {
     classes: HashMap<Request, Class>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Class {
     index: ClassIndex,
     asked: u64,
@@ -87,8 +87,8 @@ impl Placer {
         let mut best: Option<(NodeId, Choice)> = None;
         let mut fitting = 0;
         for id in nodes {
-            unplaced.nodes += 1;
             match self.policy.score(cluster, cluster.node(id), request) {
+                Err(Misfit::Removed) => continue,
                 Err(misfit) => unplaced.add(misfit),
                 Ok(choice) => {
                     fitting += 1;
@@ -102,6 +102,7 @@ impl Placer {
                     }
                 }
             }
+            unplaced.nodes += 1;
         }
         let (node, Choice { mut gpus, .. }) = best.ok_or(unplaced)?;
         if let Policy::Random { .. } = self.policy {

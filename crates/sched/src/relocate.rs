@@ -72,7 +72,7 @@ impl<Job: Copy> Candidate<Job> {
         moves_max: usize,
     ) -> Option<Candidate<Job>> {
         match fit(node, request) {
-            Err(Misfit::Unschedulable | Misfit::Label | Misfit::Model) => return None,
+            Err(Misfit::Removed | Misfit::Unschedulable | Misfit::Label | Misfit::Model) => return None,
             Err(Misfit::Cpu | Misfit::Memory | Misfit::GpuCompute | Misfit::GpuMemory) | Ok(()) => {}
         }
         let suffices = |leaving: &[(Job, Placement)]| {

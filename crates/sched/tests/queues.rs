@@ -1,13 +1,17 @@
 //! What holds for every cluster, tree of queues and sequence of events. Checked against the actions alone, which is all that a caller
 //! sees: an independent account of who runs where.
 
+mod watcher;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use sluice_sched::queues::{
-    Action, Amounts, Config, JobId, JobSpec, QueueId, QueueSpec, QueueTree, Resource, Scheduler, Topology,
+    Action, Config, JobId, JobSpec, QueueId, QueueSpec, QueueTree, Resource, Scheduler, Topology,
 };
-use sluice_sched::{DomainId, LabelSet, ModelId, NodeSpec, Placement, Placer, Policy, Request};
+use sluice_sched::{DomainId, LabelSet, ModelId, NodeId, NodeSpec, Placement, Placer, Policy, Request};
+
+use watcher::Watcher;
 
 /// Cycles at one moment, after which a scheduler with constant demand must have come to rest.
 const CYCLES_MAX: usize = 300;
@@ -24,99 +28,32 @@ fn node(gpus: u8, rack: u32) -> NodeSpec {
     }
 }
 
-/// What runs where according to the actions, and whether that is possible.
-#[derive(Default)]
-struct Watcher {
-    running: BTreeMap<(JobId, u32), Placement>,
-}
-
-impl Watcher {
-    fn follow(&mut self, actions: &[Action]) {
-        for action in actions {
-            match *action {
-                Action::Bind { job, task, placement, .. } => {
-                    assert!(
-                        self.running.insert((job, task), placement).is_none(),
-                        "{job} task {task} ran already"
-                    );
-                }
-                Action::Evict { job, task, placement, .. } => {
-                    assert_eq!(self.running.remove(&(job, task)), Some(placement));
-                }
-                Action::Move { job, task, from, to, .. } => {
-                    assert_eq!(self.running.insert((job, task), to), Some(from));
-                }
-            }
-        }
-    }
-
-    fn check(&self, scheduler: &Scheduler) {
-        self.check_nodes(scheduler);
-        self.check_queues(scheduler);
-        let mut by_job: BTreeMap<JobId, Vec<&Placement>> = BTreeMap::new();
-        for ((job, _), placement) in &self.running {
-            by_job.entry(*job).or_default().push(placement);
-        }
-        for (id, placements) in by_job {
-            let job = scheduler.job(id).expect("what runs is known");
-            let (spec, tasks) = (job.spec(), placements.len() as u32);
-            assert!(tasks >= spec.tasks_min && tasks <= spec.tasks_max, "{id} runs {tasks} tasks: {spec:?}");
-            assert_eq!(tasks, job.running());
-            if spec.topology.required.is_some() {
-                let rack = |p: &&Placement| scheduler.cluster().node(p.node).spec().domains[0];
-                assert!(
-                    placements.iter().all(|p| rack(p) == rack(&placements[0])),
-                    "{id} is in several racks"
-                );
-            }
-        }
-    }
-
-    fn check_nodes(&self, scheduler: &Scheduler) {
-        for (id, node) in scheduler.cluster().nodes() {
-            let here = || self.running.values().filter(move |placement| placement.node == id);
-            let cpu: u64 = here().map(|p| u64::from(p.request.cpu_milli)).sum();
-            assert!(cpu <= u64::from(node.spec().cpu_milli));
-            for gpu in 0..usize::from(node.spec().gpus) {
-                let on_gpu = || here().filter(move |p| p.gpus.contains(gpu));
-                let milli: u64 = on_gpu().map(|p| u64::from(p.request.gpu_milli)).sum();
-                let memory: u64 = on_gpu().map(|p| u64::from(p.request.gpu_memory_mib)).sum();
-                assert!(milli <= 1000 && memory <= u64::from(node.spec().gpu_memory_mib));
-                assert_eq!(
-                    u64::from(node.gpus()[gpu].milli),
-                    1000 - milli,
-                    "the books differ from the actions"
-                );
-            }
-        }
-    }
-
-    fn check_queues(&self, scheduler: &Scheduler) {
-        let tree = scheduler.queues();
-        for queue in tree.top_down() {
-            let (mut used, mut fixed) = (Amounts::ZERO, Amounts::ZERO);
-            for ((id, _), placement) in &self.running {
-                let spec = scheduler.job(*id).expect("what runs is known").spec();
-                if tree.path(spec.queue).any(|above| above == queue) {
-                    used += Amounts::of(&placement.request, 1);
-                    if !spec.preemptible {
-                        fixed += Amounts::of(&placement.request, 1);
-                    }
-                }
-            }
-            assert_eq!(used, scheduler.allocated(queue), "the books differ from the actions");
-            assert_eq!(used.exceeds(&tree.queue(queue).limit), None, "above its limit");
-            let deserved = &tree.queue(queue).deserved;
-            assert!(fixed[Resource::Gpu] <= deserved[Resource::Gpu], "fixed work above the quota");
-        }
-    }
-}
-
 #[derive(Debug, Clone)]
 enum Event {
-    Submit { leaf: usize, spec: JobSpec },
-    Finish { nth: usize },
-    Pass { seconds: u64 },
+    Submit {
+        leaf: usize,
+        spec: JobSpec,
+    },
+    Finish {
+        nth: usize,
+    },
+    Pass {
+        seconds: u64,
+    },
+    /// A node, by its place, is cleared; one that was cleared already takes work again.
+    Drain {
+        node: usize,
+    },
+    /// It is gone, with what ran there.
+    Remove {
+        node: usize,
+    },
+    Add {
+        gpus: u8,
+        rack: u32,
+    },
+    /// Other quotas.
+    Queues(Vec<QueueSpec>),
 }
 
 #[derive(Debug, Clone)]
@@ -177,6 +114,10 @@ fn world() -> impl Strategy<Value = World> {
         6 => (0..4usize, job()).prop_map(|(leaf, spec)| Event::Submit { leaf, spec }),
         2 => (0..100usize).prop_map(|nth| Event::Finish { nth }),
         2 => (1..30u64).prop_map(|seconds| Event::Pass { seconds }),
+        1 => (0..5usize).prop_map(|node| Event::Drain { node }),
+        1 => (0..5usize).prop_map(|node| Event::Remove { node }),
+        1 => (1..5u8, 0..2u32).prop_map(|(gpus, rack)| Event::Add { gpus, rack }),
+        1 => queues().prop_map(Event::Queues),
     ];
     let nodes = prop::collection::vec((1..5u8, 0..2u32), 1..5);
     (nodes, queues(), prop::collection::vec(event, 1..40), 100..200u32).prop_map(
@@ -230,6 +171,19 @@ fn play(world: &World) -> Vec<Action> {
                 }
             }
             Event::Pass { seconds } => now += seconds * 1000,
+            Event::Drain { node } => drain(&mut scheduler, &mut watcher, now, *node),
+            Event::Remove { node } => {
+                if let Some(node) = there(&scheduler, *node) {
+                    watcher.lost(&scheduler.remove_node(now, node).unwrap());
+                }
+            }
+            Event::Add { gpus, rack } => {
+                scheduler.add_node(node(*gpus, *rack)).unwrap();
+            }
+            Event::Queues(specs) => {
+                watcher.inherit(&scheduler);
+                scheduler.set_queues(QueueTree::new(specs).unwrap(), QueueTree::find).unwrap();
+            }
         }
         all.extend(settle(&mut scheduler, &mut watcher, now));
         for id in scheduler.waiting().collect::<Vec<_>>() {
@@ -237,7 +191,59 @@ fn play(world: &World) -> Vec<Action> {
             assert!(why.blocked.is_some(), "{id} waits for no reason: {why}");
         }
     }
+    restart(&scheduler, &mut watcher, now, &world.config);
     all
+}
+
+/// The node at this place, if it is part of the cluster.
+fn there(scheduler: &Scheduler, place: usize) -> Option<NodeId> {
+    let (id, node) = scheduler.cluster().nodes().nth(place)?;
+    (!node.is_removed()).then_some(id)
+}
+
+fn drain(scheduler: &mut Scheduler, watcher: &mut Watcher, now: u64, place: usize) {
+    let Some(node) = there(scheduler, place) else { return };
+    if !scheduler.cluster().node(node).is_schedulable() {
+        return scheduler.set_schedulable(node, true).unwrap();
+    }
+    watcher.follow(&scheduler.drain(now, node).unwrap());
+    watcher.check(scheduler);
+    for (id, _) in scheduler.tasks_on(node) {
+        assert!(!scheduler.job(id).unwrap().spec().preemptible, "{id} stays on a drained node");
+    }
+}
+
+/// A scheduler that is built from what a caller knows, as after its restart, has the same books, and is at rest as the other was.
+fn restart(old: &Scheduler, watcher: &mut Watcher, now: u64, config: &Config) {
+    let mut new = Scheduler::new(old.queues().clone(), Placer::new(Policy::BestFit), config.clone());
+    // Places of removed nodes are left empty when all are there, so that the others get their ids.
+    let nodes: Vec<_> = old.cluster().nodes().map(|(_, other)| other).collect();
+    let ids: Vec<NodeId> = nodes.iter().map(|other| new.add_node(other.spec().clone()).unwrap()).collect();
+    for (&id, node) in ids.iter().zip(nodes) {
+        if node.is_removed() {
+            new.remove_node(now, id).unwrap();
+        } else {
+            new.set_schedulable(id, node.is_schedulable()).unwrap();
+        }
+    }
+    let mut jobs: BTreeMap<JobId, Vec<(u32, Placement)>> = old.waiting().map(|id| (id, Vec::new())).collect();
+    for (&(id, task), &placement) in &watcher.running {
+        jobs.entry(id).or_default().push((task, placement));
+    }
+    let mut after = Watcher { inherited: watcher.inherited.clone(), ..Watcher::default() };
+    for (id, tasks) in jobs {
+        let job = old.job(id).unwrap();
+        let copy = new.submit(*job.spec()).unwrap();
+        new.adopt(now, copy, &tasks, job.started()).unwrap();
+        after.running.extend(tasks.iter().map(|&(task, placement)| ((copy, task), placement)));
+        after.hurt.extend(watcher.hurt.contains(&id).then_some(copy));
+    }
+    after.check(&new);
+    let actions = settle(&mut new, &mut after, now);
+    assert!(actions.is_empty(), "a restart changed what runs: {actions:#?}");
+    for queue in old.queues().top_down() {
+        assert_eq!(old.fair_share(queue), new.fair_share(queue));
+    }
 }
 
 proptest! {

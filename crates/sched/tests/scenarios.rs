@@ -316,7 +316,7 @@ fn submit(world: &mut World, work: &Work) -> Result<(), Failed> {
     let mut tasks = Vec::new();
     for (number, place) in (0..).zip(&work.on) {
         let placement = placement(scheduler, &world.nodes, request, place)?;
-        scheduler.adopt(id, &[(number, placement)], work.started * 1000)?;
+        scheduler.adopt(0, id, &[(number, placement)], work.started * 1000)?;
         tasks.push((number, placement));
     }
     world.before.insert(id, tasks);

@@ -43,6 +43,11 @@ impl Books {
         &self.accounts[queue.index()]
     }
 
+    /// Takes over from another queue what it has used of late.
+    pub(super) fn keep_history(&mut self, queue: QueueId, of: &Account) {
+        self.accounts[queue.index()].used = of.used;
+    }
+
     /// Work came to wait in the queue, or left it for good.
     pub(super) fn demand(&mut self, queue: QueueId, amounts: Amounts, preemptible: bool, more: bool) {
         let account = &mut self.accounts[queue.index()];

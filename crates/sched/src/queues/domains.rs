@@ -13,12 +13,24 @@ pub(super) struct Domains {
 
 impl Domains {
     pub(super) fn add(&mut self, node: NodeId, spec: &NodeSpec) {
-        self.all.push(node);
+        insert(&mut self.all, node);
         if self.levels.len() < spec.domains.len() {
             self.levels.resize_with(spec.domains.len(), BTreeMap::new);
         }
         for (level, domain) in self.levels.iter_mut().zip(&spec.domains) {
-            level.entry(*domain).or_default().push(node);
+            insert(level.entry(*domain).or_default(), node);
+        }
+    }
+
+    pub(super) fn remove(&mut self, node: NodeId, spec: &NodeSpec) {
+        self.all.retain(|&other| other != node);
+        for (level, domain) in self.levels.iter_mut().zip(&spec.domains) {
+            if let Some(nodes) = level.get_mut(domain) {
+                nodes.retain(|&other| other != node);
+                if nodes.is_empty() {
+                    level.remove(domain);
+                }
+            }
         }
     }
 
@@ -42,4 +54,10 @@ impl Domains {
         let nodes = |domain| self.levels.get(level)?.get(domain);
         spec.domains.get(level).and_then(nodes).map_or(&[], |nodes| &nodes[..])
     }
+}
+
+/// Nodes are kept in the order of their ids, in which nearly all of them come.
+fn insert(nodes: &mut Vec<NodeId>, node: NodeId) {
+    let at = nodes.partition_point(|&other| other < node);
+    nodes.insert(at, node);
 }

@@ -12,7 +12,7 @@ use super::why::Why;
 pub(super) struct ClassId(u64);
 
 /// Jobs of one class, and what is known of why they wait.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Waiting {
     pub(super) class: Class,
     /// First come, first served.
@@ -34,7 +34,7 @@ pub(super) struct Waiting {
 /// Whose turn it is among the classes of a queue: higher priority, minimum before surplus, first come.
 pub(super) type Turn = (Reverse<i32>, bool, JobId, ClassId);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Pending {
     classes: BTreeMap<ClassId, Waiting>,
     by_class: HashMap<Class, ClassId>,

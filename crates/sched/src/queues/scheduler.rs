@@ -12,7 +12,7 @@ use super::pending::Pending;
 use super::releases::Releases;
 use super::tree::{QueueId, QueueTree};
 use super::why::{Action, Why};
-use crate::{Cluster, ClusterError, NodeId, NodeSpec, Placement, Placer, WHOLE_GPU_MILLI};
+use crate::{Cluster, ClusterError, NodeId, Placement, Placer, WHOLE_GPU_MILLI};
 
 /// How the scheduler behaves; times are in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Default for Config {
 }
 
 /// Queues, jobs and a cluster. Between cycles the caller says what happened; [`Scheduler::cycle`] says what to do.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Scheduler {
     pub(super) cluster: Cluster,
     pub(super) placer: Placer,
@@ -151,21 +151,6 @@ impl Scheduler {
         self.books.account(queue).share
     }
 
-    pub fn add_node(&mut self, spec: NodeSpec) -> Result<NodeId, ClusterError> {
-        let node = self.cluster.add_node(spec)?;
-        self.domains.add(node, self.cluster.node(node).spec());
-        self.on_node.push(Vec::new());
-        self.room_came_to_be(node);
-        Ok(node)
-    }
-
-    /// A node that is not schedulable keeps its work, gets nothing new, and counts for nothing when shares are divided.
-    pub fn set_schedulable(&mut self, node: NodeId, schedulable: bool) -> Result<(), ClusterError> {
-        self.cluster.set_schedulable(node, schedulable)?;
-        self.room_came_to_be(node);
-        Ok(())
-    }
-
     /// Puts a job at the end of its queue's line.
     pub fn submit(&mut self, spec: JobSpec) -> Result<JobId, SubmitError> {
         self.check(&spec)?;
@@ -205,10 +190,11 @@ impl Scheduler {
         }
     }
 
-    /// Counts tasks as running that already do: after a restart of the caller, before the first cycle. The job has been submitted,
-    /// and these tasks of it do not run yet; nothing is changed by an error.
+    /// Counts tasks as running that already do, since `started`: after a restart of the caller, before the first cycle. The job has
+    /// been submitted, and these tasks of it do not run yet; nothing is changed by an error.
     pub fn adopt(
         &mut self,
+        now: Millis,
         id: JobId,
         tasks: &[(u32, Placement)],
         started: Millis,
@@ -225,6 +211,7 @@ impl Scheduler {
         if job.running == 0 {
             job.started = started;
         }
+        self.now = self.now.max(now);
         self.leave_line(id);
         let mut result = Ok(());
         for (done, &(task, placement)) in tasks.iter().enumerate() {
@@ -295,7 +282,7 @@ impl Scheduler {
         }
     }
 
-    fn leave_line(&mut self, id: JobId) {
+    pub(super) fn leave_line(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if let Some(class) = job.waiting.take() {
             self.pending[job.spec.queue.index()].remove(&class, id);

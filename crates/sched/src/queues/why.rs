@@ -38,6 +38,8 @@ pub enum Evicted {
     Reclaimed { by: JobId, in_quota: bool },
     /// `by`, of the same queue, has a higher priority.
     Preempted { by: JobId },
+    /// Its node is being cleared.
+    Drained,
     /// It ran with fewer tasks than its minimum for too long.
     Stale { running: u32, tasks_min: u32 },
 }
@@ -69,6 +71,7 @@ impl fmt::Display for Evicted {
                 )
             }
             Evicted::Preempted { by } => write!(f, "{by} of the same queue has a higher priority"),
+            Evicted::Drained => f.write_str("its node is being cleared"),
             Evicted::Stale { running, tasks_min } => {
                 write!(f, "only {running} of its minimum of {tasks_min} tasks have run for too long")
             }

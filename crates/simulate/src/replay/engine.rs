@@ -240,6 +240,7 @@ impl<'a> Engine<'a> {
             Evicted::Reclaimed { .. } => *reclaimed += 1,
             Evicted::Preempted { .. } => *preempted += 1,
             Evicted::Stale { .. } => *stale += 1,
+            Evicted::Drained => {} // No node leaves during a replay.
         }
     }
 }

@@ -1,0 +1,141 @@
+//! What a control plane does to a scheduler that runs: other quotas, nodes that come and go, questions.
+
+use sluice_sched::queues::{
+    Action, Config, Evicted, JobId, JobSpec, QueueSpec, QueueTree, Resource, Scheduler,
+};
+use sluice_sched::{DomainId, LabelSet, ModelId, NodeSpec, Placer, Policy, Request};
+
+const GPU: Request = Request::cpu(0, 0).with_gpus(1, 1000);
+
+fn node(gpus: u8) -> NodeSpec {
+    NodeSpec {
+        cpu_milli: 32_000,
+        memory_mib: 128 * 1024,
+        gpus,
+        model: ModelId::new(0).unwrap(),
+        gpu_memory_mib: 80 * 1024,
+        labels: LabelSet::NONE,
+        domains: vec![DomainId(0)],
+    }
+}
+
+fn tree(specs: &[(&str, f64)]) -> QueueTree {
+    let specs: Vec<_> = specs.iter().map(|&(name, gpus)| QueueSpec::new(name).deserving_gpus(gpus)).collect();
+    QueueTree::new(&specs).unwrap()
+}
+
+fn scheduler(nodes: &[u8], queues: &[(&str, f64)]) -> Scheduler {
+    let mut scheduler = Scheduler::new(tree(queues), Placer::new(Policy::BestFit), Config::default());
+    for &gpus in nodes {
+        scheduler.add_node(node(gpus)).unwrap();
+    }
+    scheduler
+}
+
+fn submit(scheduler: &mut Scheduler, queue: &str, tasks: u32) -> JobId {
+    let queue = scheduler.queues().find(queue).unwrap();
+    scheduler.submit(JobSpec { tasks_min: tasks, tasks_max: tasks, ..JobSpec::new(queue, GPU) }).unwrap()
+}
+
+fn gpus(scheduler: &Scheduler, queue: &str) -> u64 {
+    scheduler.allocated(scheduler.queues().find(queue).unwrap())[Resource::Gpu] / 1000
+}
+
+#[test]
+fn another_quota_is_reclaimed_and_new_queues_take_part() {
+    let mut scheduler = scheduler(&[4], &[("a", 4.0)]);
+    for _ in 0..4 {
+        submit(&mut scheduler, "a", 1);
+    }
+    assert_eq!(scheduler.cycle(0).len(), 4);
+    scheduler.set_queues(tree(&[("b", 3.0), ("a", 1.0)]), QueueTree::find).unwrap();
+    assert_eq!((gpus(&scheduler, "a"), gpus(&scheduler, "b")), (4, 0));
+    assert!(scheduler.cycle(1).is_empty(), "nobody asks for what b deserves");
+    for _ in 0..4 {
+        submit(&mut scheduler, "b", 1);
+    }
+    while !scheduler.cycle(2).is_empty() {}
+    assert_eq!((gpus(&scheduler, "a"), gpus(&scheduler, "b")), (1, 3));
+}
+
+#[test]
+fn a_queue_with_work_does_not_vanish_but_its_work_may_go_elsewhere() {
+    let mut scheduler = scheduler(&[4], &[("a", 4.0), ("empty", 0.0)]);
+    let job = submit(&mut scheduler, "a", 2);
+    scheduler.cycle(0);
+    let refused = scheduler.set_queues(tree(&[("b", 4.0)]), QueueTree::find).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "queue \"a\" has 1 jobs, and the new tree has no queue without children for them; keep it until they have ended"
+    );
+    let below = [QueueSpec::new("a"), QueueSpec::new("team").below("a")];
+    let parent = QueueTree::new(&below).unwrap();
+    assert!(scheduler.set_queues(parent.clone(), QueueTree::find).is_err(), "a has a queue below it");
+    assert_eq!(gpus(&scheduler, "a"), 2, "nothing was changed");
+    scheduler.set_queues(parent, |tree, _| tree.find("team")).unwrap();
+    assert_eq!((gpus(&scheduler, "a"), gpus(&scheduler, "team")), (2, 2));
+    scheduler.finish(job);
+    assert_eq!((gpus(&scheduler, "a"), gpus(&scheduler, "team")), (0, 0));
+}
+
+#[test]
+fn a_drained_node_is_cleared_of_what_may_leave() {
+    let mut scheduler = scheduler(&[4, 4], &[("a", 8.0)]);
+    let queue = scheduler.queues().find("a").unwrap();
+    let fixed = scheduler.submit(JobSpec { preemptible: false, ..JobSpec::new(queue, GPU) }).unwrap();
+    let gang = submit(&mut scheduler, "a", 3);
+    scheduler.cycle(0);
+    let node = scheduler.job(fixed).unwrap().tasks().next().unwrap().1.node;
+    let actions = scheduler.drain(1, node).unwrap();
+    let left = |action: &Action| matches!(*action, Action::Evict { job, because: Evicted::Drained, .. } if job == gang);
+    assert!(actions.len() == 3 && actions.iter().all(left), "a gang leaves as a whole: {actions:?}");
+    assert_eq!(scheduler.tasks_on(node), [(fixed, 0)]);
+    let actions = scheduler.cycle(1);
+    assert!(actions.iter().all(|action| matches!(*action, Action::Bind { job, placement, .. } if job == gang && placement.node != node)));
+    assert_eq!(scheduler.job(gang).unwrap().running(), 3);
+}
+
+#[test]
+fn what_ran_on_a_removed_node_waits_again_and_its_place_is_taken_by_the_next() {
+    let mut scheduler = scheduler(&[4, 4], &[("a", 8.0)]);
+    let jobs: Vec<JobId> = (0..8).map(|_| submit(&mut scheduler, "a", 1)).collect();
+    scheduler.cycle(0);
+    let gone = scheduler.job(jobs[0]).unwrap().tasks().next().unwrap().1.node;
+    let lost = scheduler.remove_node(1, gone).unwrap();
+    assert_eq!(lost.len(), 4);
+    assert!(scheduler.remove_node(1, gone).is_err() && scheduler.drain(1, gone).is_err());
+    assert!(scheduler.cycle(1).is_empty());
+    let why = scheduler.why(lost[0].0).unwrap().to_string();
+    assert!(why.starts_with("room: 0 of 1 nodes fit, 1 have too few GPUs free"), "{why}");
+    // A smaller one comes back: scores that were relative to the larger one are of no use any more.
+    assert_eq!(scheduler.add_node(node(2)).unwrap(), gone);
+    assert_eq!(scheduler.cycle(2).len(), 2);
+    assert_eq!(scheduler.cluster().usage().gpus, 6);
+    assert_eq!(gpus(&scheduler, "a"), 6);
+}
+
+#[test]
+fn a_forecast_says_when_where_and_at_whose_cost_and_decides_nothing() {
+    let mut scheduler = scheduler(&[4], &[("a", 2.0), ("b", 2.0)]);
+    let long: Vec<JobId> = (0..4).map(|_| submit(&mut scheduler, "a", 1)).collect();
+    scheduler.cycle(0);
+    // Jobs of "a" take 10 s, 20 s, ...; others do not end.
+    let runtime =
+        |job: JobId| long.iter().position(|&other| other == job).map(|nth| 10_000 * (nth as u64 + 1));
+    let waiting = submit(&mut scheduler, "a", 2);
+    scheduler.cycle(0);
+    let before = format!("{scheduler:?}");
+    let forecast = scheduler.clone().forecast(5_000, waiting, runtime, 100);
+    let (at, placements) = forecast.start.unwrap();
+    assert_eq!((at, placements.len(), forecast.ends), (20_000, 2, 2));
+    assert!(forecast.evicted.is_empty() && forecast.why.unwrap().to_string().starts_with("room: "));
+    assert_eq!(scheduler.clone().forecast(5_000, waiting, runtime, 1).start, None, "not within one end");
+    assert_eq!(scheduler.clone().forecast(5_000, waiting, |_| None, 100).start, None, "nothing ends");
+
+    // "b" would get what it deserves at once, from the newest.
+    let mut asked = scheduler.clone();
+    let rightful = submit(&mut asked, "b", 1);
+    let forecast = asked.forecast(5_000, rightful, runtime, 100);
+    assert_eq!((forecast.start.unwrap().0, forecast.evicted, forecast.why), (5_000, vec![long[3]], None));
+    assert_eq!(format!("{scheduler:?}"), before);
+}
