@@ -45,6 +45,9 @@ kinds! {
     /// The same idempotency key came with another request.
     KeyReused "idempotency-key-reused" 422 "The idempotency key belongs to another request"
     TooLarge "too-large" 413 "The request is too large"
+    TooMany "too-many-requests" 429 "Too many requests"
+    /// Nothing was done; ask again later.
+    Unavailable "unavailable" 503 "The server cannot do this now"
     Internal "internal" 500 "The server failed"
 }
 

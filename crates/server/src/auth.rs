@@ -3,8 +3,11 @@
 //! A token reads `slc_ID_SECRET`; the id finds its row, the row holds the BLAKE3 hash of the whole text. The secret has 256 random
 //! bits, so a plain hash is as good as a slow one. Hashes are compared in constant time.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -14,7 +17,8 @@ use sluice_api::tenant::TenantPath;
 use sluice_api::token::{Role, Token};
 
 use crate::policy::{self, Action};
-use crate::store::{Store, StoredToken};
+use crate::server::Server;
+use crate::store::StoredToken;
 
 const PREFIX: &str = "slc";
 
@@ -75,14 +79,57 @@ pub(crate) fn make(
     Ok((StoredToken { token, hash: hash(&text).to_hex().to_string(), node }, text))
 }
 
+/// Tokens that were looked up lately.
+#[derive(Default)]
+pub(crate) struct Recognised(Mutex<HashMap<String, (StoredToken, Instant)>>);
+
+/// The leader learns of every revocation; a follower looks again after this.
+const RECOGNISED_MAX: Duration = Duration::from_secs(2);
+/// More tokens than this are not in use at a time; if they are, they are looked up again.
+const RECOGNISED_COUNT_MAX: usize = 50_000;
+
+impl Recognised {
+    fn get(&self, id: &str, leads: bool) -> Option<StoredToken> {
+        let known = self.lock();
+        let (stored, since) = known.get(id)?;
+        (leads || since.elapsed() < RECOGNISED_MAX).then(|| stored.clone())
+    }
+
+    fn keep(&self, stored: StoredToken) {
+        let mut known = self.lock();
+        if known.len() >= RECOGNISED_COUNT_MAX {
+            known.clear();
+        }
+        known.insert(stored.token.id.clone(), (stored, Instant::now()));
+    }
+
+    /// It has changed.
+    pub(crate) fn forget(&self, id: &str) {
+        self.lock().remove(id);
+    }
+
+    pub(crate) fn forget_all(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (StoredToken, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Whose token it is, if it is one that holds now.
-pub(crate) async fn recognise(store: &Store, text: &str, now_ms: u64) -> Result<Principal, Problem> {
+pub(crate) async fn recognise(server: &Server, text: &str, now_ms: u64) -> Result<Principal, Problem> {
     let refused = |detail: &str| Err(Problem::new(Kind::Unauthenticated, detail));
     let id = text.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix('_')?.split_once('_'));
     let Some((id, _)) = id.filter(|_| text.len() < 256) else {
         return refused("the token in the header Authorization is none of this server");
     };
-    let stored = store.token(id).await.map_err(crate::server::unwell)?;
+    let known = server.recognised.get(id, server.fence().is_some());
+    let looked_up = known.is_none();
+    let stored = match known {
+        Some(stored) => Some(stored),
+        None => server.store.token(id).await.map_err(crate::server::unwell)?,
+    };
     let Some(stored) =
         stored.filter(|stored| blake3::Hash::from_hex(&stored.hash).is_ok_and(|kept| kept == hash(text)))
     else {
@@ -93,6 +140,9 @@ pub(crate) async fn recognise(store: &Store, text: &str, now_ms: u64) -> Result<
     }
     if stored.token.expires_at_ms <= now_ms {
         return refused("the token has expired; an administrator makes a new one with `sluice token create`");
+    }
+    if looked_up {
+        server.recognised.keep(stored.clone());
     }
     Ok(Principal { token: stored.token, node: stored.node })
 }

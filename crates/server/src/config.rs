@@ -16,12 +16,15 @@ use std::sync::Arc;
 use sluice_api::client::{ADMIN_FILE, NODE_FILE, Settings, SettingsError};
 use sluice_api::grant::Signer;
 use sluice_api::tenant::TenantPath;
-use sluice_api::token::{Role, Token};
+use sluice_api::token::{self, Token};
+
+use tokio::task::JoinHandle;
 
 use crate::auth::{self, Principal};
 use crate::http;
+use crate::leader::{Candidate, Role};
 use crate::server::{Server, now_ms};
-use crate::store::{Database, StoreError, Write};
+use crate::store::{Database, Store, StoreError, Write};
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -30,6 +33,8 @@ pub struct Config {
     pub folder: PathBuf,
     /// SQLite in the data folder unless said.
     pub database: Option<Database>,
+    /// At which other servers of the same database reach this one; where it listens unless said.
+    pub advertise: Option<String>,
     /// How long a preempted program may go on, in milliseconds.
     pub grace_ms: u64,
     /// Stop when standard input ends: whoever started the server is gone.
@@ -72,22 +77,79 @@ async fn run(config: &Config) -> Result<(), ServeError> {
     let signer = Signer::new(key(&config.folder.join("grant.key"))?);
     let database = config.database.clone();
     let database = database.unwrap_or_else(|| Database::Sqlite(config.folder.join("sluice.db")));
-    let server = Arc::new(Server::open(&database, signer, config.grace_ms).await?);
-    keep_tokens(&server, &config.folder, &url(address)).await?;
-
-    let scheduler = tokio::spawn({
-        let server = Arc::clone(&server);
-        async move { server.schedule().await }
-    });
+    let _alone = alone(&database)?;
+    let store = Store::open(&database).await?;
+    store.agree_on_grant_key(&signer.verifier().to_text()).await?;
+    let server = Arc::new(Server::open(store, signer, config.grace_ms).await?);
+    let candidate = Candidate {
+        holder: format!("{} of {}", std::process::id(), config.folder.display()),
+        url: config.advertise.clone().unwrap_or_else(|| url(address)),
+        alone: matches!(database, Database::Sqlite(_)),
+    };
+    let tasks = work(&server, candidate, config.folder.clone(), url(address)).await?;
     println!("listening on {}", url(address));
-    let app = http::router(server);
+    let app = http::router(Arc::clone(&server));
     let end = until_told_to(config.until_stdin_ends);
     tokio::select! {
         served = axum::serve(listener, app).into_future() => served?,
         () = end => {}
     }
-    scheduler.abort();
+    tasks.into_iter().for_each(|task| task.abort());
+    if let Some(fence) = server.fence() {
+        server.store.resign(fence).await?;
+    }
     Ok(())
+}
+
+/// What a server does besides answering. If the lead is free it leads when this returns.
+async fn work(
+    server: &Arc<Server>,
+    candidate: Candidate,
+    folder: PathBuf,
+    url: String,
+) -> Result<Vec<JoinHandle<()>>, ServeError> {
+    let of = || Arc::clone(server);
+    let (writer, scheduler) = (of(), of());
+    let mut tasks = vec![
+        tokio::spawn(async move { writer.write_down().await }),
+        tokio::spawn(async move { scheduler.schedule().await }),
+    ];
+    server.lead(&candidate).await?;
+    if server.fence().is_some() {
+        keep_tokens(server, &folder, &url).await?;
+    }
+    let (member, keeper) = (of(), of());
+    tasks.push(tokio::spawn(async move { member.take_part(&candidate).await }));
+    tasks.push(tokio::spawn(async move {
+        let mut role = keeper.role.subscribe();
+        while role.wait_for(|role| matches!(role, Role::Leader(_))).await.is_ok() {
+            if let Err(error) = keep_tokens(&keeper, &folder, &url).await {
+                eprintln!("sluice-server: {error}");
+            }
+            if role.wait_for(|role| !matches!(role, Role::Leader(_))).await.is_err() {
+                return;
+            }
+        }
+    }));
+    Ok(tasks)
+}
+
+/// A database in a file is one server's; the file beside it is locked for as long as the answer lives.
+fn alone(database: &Database) -> Result<Option<fs::File>, ServeError> {
+    let Database::Sqlite(path) = database else { return Ok(None) };
+    let path = path.with_extension("lock");
+    let failed = |source| ServeError::File { path: path.clone(), source };
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(fs::TryLockError::Error(error)) => Err(failed(error)),
+        Err(fs::TryLockError::WouldBlock) => {
+            let why =
+                "another server uses this database; several servers share one with --database postgres://...";
+            Err(failed(io::Error::other(why)))
+        }
+    }
 }
 
 /// As programs on this machine reach it.
@@ -131,14 +193,12 @@ fn key(path: &Path) -> Result<[u8; 32], ServeError> {
 /// follow the server's address.
 async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), ServeError> {
     const LIFETIME_MS: u64 = 366 * 24 * 3_600_000;
-    let own = [(ADMIN_FILE, Role::Platform), (NODE_FILE, Role::Node)];
+    let own = [(ADMIN_FILE, token::Role::Platform), (NODE_FILE, token::Role::Node)];
     for (file, role) in own {
         let path = folder.join(file);
         let known = Settings::read(&path)?;
         let token = match known {
-            Some(known) if auth::recognise(&server.store, &known.token, now_ms()).await.is_ok() => {
-                known.token
-            }
+            Some(known) if auth::recognise(server, &known.token, now_ms()).await.is_ok() => known.token,
             _ => {
                 let name = format!("{file} of the data folder");
                 let (stored, secret) =
@@ -161,7 +221,7 @@ fn the_server() -> Principal {
     let token = Token {
         id: "server".into(),
         tenant: TenantPath::root(),
-        role: Role::Platform,
+        role: token::Role::Platform,
         name: "itself".into(),
         created_at_ms: 0,
         expires_at_ms: 0,

@@ -110,6 +110,7 @@ impl Fleet {
         nodes: Vec<Node>,
         leases: Vec<LeaseRecord>,
         last_lease: LeaseId,
+        revision: u64,
         now_ms: u64,
     ) -> Fleet {
         let heard = |lease: LeaseRecord| (lease.id, LeaseRecord { heard_at_ms: now_ms, ..lease });
@@ -119,9 +120,38 @@ impl Fleet {
             nodes: nodes.into_iter().map(|node| (node.id, node)).collect(),
             leases: leases.into_iter().map(heard).collect(),
             last_lease,
-            // Watchers may name revisions of a process that is gone: later than any of those.
-            revision: now_ms,
+            revision,
             changed: BTreeSet::new(),
+        }
+    }
+
+    /// Of the last change of a lease.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Takes over a change that another server has written.
+    pub(crate) fn learn(&mut self, lease: LeaseRecord) {
+        self.revision = self.revision.max(lease.revision);
+        if lease.state == LeaseState::Ended {
+            self.leases.remove(&lease.id);
+        } else {
+            self.leases.insert(lease.id, lease);
+        }
+    }
+
+    /// What an earlier fleet heard of nodes and programs, which is not stored.
+    pub(crate) fn hear_as(&mut self, earlier: &mut Fleet) {
+        for (id, node) in &mut self.nodes {
+            if let Some(known) = earlier.nodes.get_mut(id) {
+                node.heard_at_ms = known.heard_at_ms;
+                node.report = std::mem::take(&mut known.report);
+            }
+        }
+        for (id, lease) in &mut self.leases {
+            if let Some(known) = earlier.leases.get(id) {
+                lease.heard_at_ms = known.heard_at_ms;
+            }
         }
     }
 

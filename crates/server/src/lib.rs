@@ -12,14 +12,18 @@
 pub mod config;
 
 mod http;
+mod leader;
 mod server;
 
 mod auth;
 mod billing;
+mod commits;
 mod fleet;
+mod keys;
 mod place;
 mod policy;
 mod store;
+mod watches;
 
 pub use config::{Config, ServeError, serve};
 pub use http::document;

@@ -15,6 +15,10 @@ struct Arguments {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7580")]
     listen: String,
 
+    /// URL at which other servers of the same database reach this one, where that is not the address it listens on
+    #[arg(long, value_name = "URL")]
+    advertise: Option<String>,
+
     /// The folder that holds the database, the key and the first tokens
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         listen: arguments.listen,
         folder,
         database,
+        advertise: arguments.advertise,
         grace_ms: u64::from(arguments.grace) * 1000,
         until_stdin_ends: arguments.until_stdin_ends,
     };

@@ -1,8 +1,9 @@
 //! The server: the fleet in memory, the database behind it, and changes that reach both or neither.
 //!
 //! [`Server::change`] locks the fleet; what the change does to it, together with the audit entries and rows that it adds, is
-//! written in one transaction by [`Change::commit`], and only then does anybody learn of it. If the transaction fails, or the
-//! change is given up half way, the fleet is read from the database again before the next change.
+//! handed over by [`Change::commit`] to be written with whatever else waits ([`crate::commits`]), and answered for only
+//! when it is in the database. The lock is free meanwhile: others see the change before it is durable, and wait for it too
+//! before they speak. If a transaction fails, or a change is given up half way, the fleet is read from the database again.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,19 +13,28 @@ use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::Tenant;
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 
-use crate::auth::Principal;
+use crate::auth::{Principal, Recognised};
+use crate::commits::{Batch, Commits, Epoch, Ticket};
 use crate::fleet::Fleet;
+use crate::keys::KeysInUse;
+use crate::leader::Role;
 use crate::place::{self, Decision};
-use crate::store::{Database, Store, StoreError, Write};
+use crate::store::{Fence, Store, StoreError, Write};
+use crate::watches::Watches;
 
 pub(crate) struct Server {
     pub(crate) store: Store,
     pub(crate) signer: Signer,
     /// How long a preempted program may go on.
     pub(crate) grace_ms: u64,
+    pub(crate) recognised: Recognised,
+    pub(crate) watches: Watches,
+    pub(crate) keys: KeysInUse,
+    pub(crate) role: watch::Sender<Role>,
     books: Mutex<Books>,
-    /// Tells watchers of leases that something changed.
-    changes: watch::Sender<u64>,
+    commits: Commits,
+    /// Counts the looks at the queue.
+    cycles: watch::Sender<u64>,
     /// Tells the scheduler.
     wake: Notify,
 }
@@ -32,6 +42,7 @@ pub(crate) struct Server {
 struct Books {
     fleet: Fleet,
     audit: Head,
+    epoch: Epoch,
     /// Does not show what the database holds.
     stale: bool,
 }
@@ -43,51 +54,159 @@ pub(crate) fn now_ms() -> u64 {
 
 /// The queue is looked at this often even if nothing happens: time alone ends things.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// An answer to a request for a lease does not wait longer for a look at the queue.
+const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Server {
-    pub(crate) async fn open(
-        database: &Database,
-        signer: Signer,
-        grace_ms: u64,
-    ) -> Result<Server, StoreError> {
-        let store = Store::open(database).await?;
-        let books = Books::read(&store).await?;
+    /// Leads nothing yet, see [`Server::take_part`].
+    pub(crate) async fn open(store: Store, signer: Signer, grace_ms: u64) -> Result<Server, StoreError> {
+        let commits = Commits::new();
+        let books = Books::read(&store, commits.epoch()).await?;
         Ok(Server {
             store,
             signer,
             grace_ms,
+            recognised: Recognised::default(),
+            watches: Watches::default(),
+            keys: KeysInUse::default(),
+            role: watch::Sender::new(Role::Follower { leader: None }),
             books: Mutex::new(books),
-            changes: watch::Sender::new(0),
+            commits,
+            cycles: watch::Sender::new(0),
             wake: Notify::new(),
         })
     }
 
-    /// Looks at the fleet.
-    pub(crate) async fn read<T>(&self, look: impl FnOnce(&Fleet, u64) -> T) -> T {
-        let books = self.books.lock().await;
-        look(&books.fleet, now_ms())
+    /// Looks at the fleet. What is seen is in the database when this returns.
+    pub(crate) async fn read<T>(&self, look: impl FnOnce(&Fleet, u64) -> T) -> Result<T, Problem> {
+        self.hear(|fleet, now_ms| look(fleet, now_ms)).await
+    }
+
+    /// As [`Server::read`], and notes what is never stored: who has been heard of.
+    pub(crate) async fn hear<T>(&self, look: impl FnOnce(&mut Fleet, u64) -> T) -> Result<T, Problem> {
+        let mut books = self.books().await?;
+        let seen = look(&mut books.fleet, now_ms());
+        let ticket = self.commits.latest();
+        drop(books);
+        durable(ticket).await.map(|()| seen)
     }
 
     /// Begins a change; nobody else makes one meanwhile.
     pub(crate) async fn change(&self) -> Result<Change<'_>, Problem> {
-        let mut books = self.books.lock().await;
-        if books.stale {
-            *books = Books::read(&self.store).await.map_err(unwell)?;
+        let books = self.books().await?;
+        if self.fence().is_none() {
+            let detail = "this replica does not lead; the one that does is not known yet";
+            return Err(Problem::new(Kind::Unavailable, detail));
         }
-        Ok(Change { server: self, books, now_ms: now_ms(), writes: Vec::new(), done: false })
+        Ok(Change { server: self, books, now_ms: now_ms(), writes: Vec::new(), wakes: false, done: false })
     }
 
-    /// Counts up with every change; see [`tokio::sync::watch`].
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
+    /// The fleet as far as it is known, read again if it may be wrong.
+    async fn books(&self) -> Result<MutexGuard<'_, Books>, Problem> {
+        let mut books = self.books.lock().await;
+        if books.stale || books.epoch != self.commits.epoch() {
+            books.stale = true;
+            // What has been handed over is in the database or has failed before that is read. Nothing is added meanwhile.
+            self.commits.latest().durable().await;
+            let mut fresh = Books::read(&self.store, self.commits.epoch()).await.map_err(unwell)?;
+            fresh.fleet.hear_as(&mut books.fleet);
+            *books = fresh;
+        }
+        Ok(books)
     }
 
-    /// Serves the queue; never returns.
+    /// What this server may write under, while it leads.
+    pub(crate) fn fence(&self) -> Option<Fence> {
+        match *self.role.borrow() {
+            Role::Leader(fence) => Some(fence),
+            Role::Follower { .. } => None,
+        }
+    }
+
+    /// From now on this role; what is in memory does not count any more.
+    pub(crate) fn become_role(&self, role: Role) {
+        self.commits.end_epoch();
+        self.recognised.forget_all();
+        self.role.send_replace(role);
+        self.wake.notify_one();
+    }
+
+    /// Takes what another server has written since this one looked last.
+    pub(crate) async fn catch_up(&self, settings_changed: bool) -> Result<(), Problem> {
+        const LEASES: u32 = 1000;
+        let mut told = Vec::new();
+        let mut books = self.books.lock().await;
+        books.stale |= settings_changed;
+        if !books.stale {
+            loop {
+                let seen = books.fleet.revision();
+                let changed = self.store.leases_after(seen, LEASES).await.map_err(unwell)?;
+                let full = changed.len() == LEASES as usize;
+                for lease in changed {
+                    told.push(lease.id);
+                    books.fleet.learn(lease);
+                }
+                if !full {
+                    break;
+                }
+            }
+        }
+        drop(books);
+        self.watches.tell(told);
+        Ok(())
+    }
+
+    /// Writes what has been handed over, for ever.
+    pub(crate) async fn write_down(&self) {
+        loop {
+            let mut batch = self.commits.next().await;
+            let writes = std::mem::take(&mut batch.writes);
+            self.write_batch(batch, writes).await;
+        }
+    }
+
+    async fn write_batch(&self, batch: Batch, writes: Vec<Write>) {
+        let changed = |write: &Write| match write {
+            Write::Lease(lease) => Some(lease.id),
+            _ => None,
+        };
+        let leases: Vec<_> = writes.iter().filter_map(changed).collect();
+        let revoked = |write: &Write| match write {
+            Write::Revoke(id) => Some(id.clone()),
+            _ => None,
+        };
+        let revoked: Vec<String> = writes.iter().filter_map(revoked).collect();
+        let written = match self.fence() {
+            Some(fence) => self.store.commit(fence, writes).await,
+            None => Err(StoreError::Fenced),
+        };
+        match written {
+            Ok(()) => {
+                revoked.iter().for_each(|id| self.recognised.forget(id));
+                batch.succeed();
+                self.watches.tell(leases);
+            }
+            Err(error) => {
+                eprintln!("sluice-server: {error}");
+                self.commits.fail(batch);
+                if matches!(error, StoreError::Fenced) {
+                    self.become_role(Role::Follower { leader: None });
+                }
+            }
+        }
+    }
+
+    /// Serves the queue while this server leads; never returns.
     pub(crate) async fn schedule(&self) {
         loop {
             let _ = tokio::time::timeout(LOOK_EVERY, self.wake.notified()).await;
+            if self.fence().is_none() {
+                continue;
+            }
             if let Err(problem) = self.cycle().await {
                 eprintln!("sluice-server: {problem}");
+                // Not as often as requests come while the database is away.
+                tokio::time::sleep(LOOK_EVERY).await;
             }
         }
     }
@@ -113,16 +232,20 @@ impl Server {
                 break;
             }
         }
-        change.commit_quietly().await
+        // Counted while the fleet is still locked: who began to wait before has been looked at.
+        self.cycles.send_modify(|count| *count += 1);
+        change.hand_over().map(drop)
     }
 }
 
 impl Books {
-    async fn read(store: &Store) -> Result<Books, StoreError> {
+    async fn read(store: &Store, epoch: Epoch) -> Result<Books, StoreError> {
+        let revision = store.leader().await?.revision;
         let tenants = store.tenants().await?.into_iter().map(|Tenant { path, quota }| (path, quota));
         let leases = store.open_leases().await?;
-        let fleet = Fleet::new(tenants, store.nodes().await?, leases, store.last_lease().await?, now_ms());
-        Ok(Books { fleet, audit: store.audit_head().await?, stale: false })
+        let last_lease = store.last_lease().await?;
+        let fleet = Fleet::new(tenants, store.nodes().await?, leases, last_lease, revision, now_ms());
+        Ok(Books { fleet, audit: store.audit_head().await?, epoch, stale: false })
     }
 }
 
@@ -132,6 +255,7 @@ pub(crate) struct Change<'a> {
     books: MutexGuard<'a, Books>,
     pub(crate) now_ms: u64,
     writes: Vec<Write>,
+    wakes: bool,
     done: bool,
 }
 
@@ -158,11 +282,24 @@ impl Change<'_> {
         self.writes.push(Write::Audit(entry));
     }
 
-    /// Makes it true, and wakes the scheduler.
+    /// Has the scheduler look at the queue, though nothing is written.
+    pub(crate) fn wake(&mut self) {
+        self.wakes = true;
+    }
+
+    /// Makes it true; when this returns, it is in the database.
     pub(crate) async fn commit(self) -> Result<(), Problem> {
+        durable(self.hand_over()?).await
+    }
+
+    /// As [`Change::commit`], once the scheduler has looked at the queue as well.
+    pub(crate) async fn commit_and_look(self) -> Result<(), Problem> {
         let server = self.server;
-        self.commit_quietly().await?;
-        server.wake.notify_one();
+        // A look that counts up after this began after the change: both hold the lock.
+        let mut cycles = server.cycles.subscribe();
+        durable(self.hand_over()?).await?;
+        // A look that fails or takes long leaves the lease in the queue: that is an answer too.
+        let _ = tokio::time::timeout(LOOK_TIME_MAX, cycles.changed()).await;
         Ok(())
     }
 
@@ -171,20 +308,28 @@ impl Change<'_> {
         self.done = self.writes.is_empty() && !self.books.fleet.has_changed();
     }
 
-    async fn commit_quietly(mut self) -> Result<(), Problem> {
+    /// Lets it be written; the fleet is free again.
+    fn hand_over(mut self) -> Result<Ticket, Problem> {
         let mut writes = std::mem::take(&mut self.writes);
         let changed = self.books.fleet.take_changed();
-        let anything = !changed.is_empty();
         writes.extend(changed.into_iter().map(|lease| Write::Lease(Box::new(lease))));
-        if !writes.is_empty() {
-            self.server.store.commit(writes).await.map_err(unwell)?;
+        let wakes = self.wakes || !writes.is_empty();
+        let ticket = self.server.commits.add(self.books.epoch, writes);
+        self.done = ticket.is_some();
+        if wakes {
+            self.server.wake.notify_one();
         }
-        self.done = true;
-        if anything {
-            self.server.changes.send_modify(|count| *count += 1);
-        }
-        Ok(())
+        ticket.ok_or_else(not_written)
     }
+}
+
+async fn durable(ticket: Ticket) -> Result<(), Problem> {
+    if ticket.durable().await { Ok(()) } else { Err(not_written()) }
+}
+
+fn not_written() -> Problem {
+    let detail = "the database did not take it, or this server leads no more; nothing was done, ask again";
+    Problem::new(Kind::Unavailable, detail)
 }
 
 impl Drop for Change<'_> {
@@ -198,5 +343,10 @@ impl Drop for Change<'_> {
 /// The answer to a client while the database fails; the cause is for the operator.
 pub(crate) fn unwell(error: StoreError) -> Problem {
     eprintln!("sluice-server: {error}");
-    Problem::new(Kind::Internal, "the database did not answer; the server's log says why")
+    match error {
+        StoreError::Content { .. } => {
+            Problem::new(Kind::Internal, "the database holds what it should not; the server's log says what")
+        }
+        _ => Problem::new(Kind::Unavailable, "the database does not answer; ask again in a while"),
+    }
 }

@@ -29,7 +29,7 @@ pub(super) async fn tenants(
         let visible = fleet.tenants.iter().filter(|(path, _)| principal.may(Action::See, path));
         visible.map(|(path, quota)| tenant_status(fleet, path, quota)).collect()
     };
-    Ok(Json(Page { items: server.read(seen).await, next: None }))
+    Ok(Json(Page { items: server.read(seen).await?, next: None }))
 }
 
 fn tenant_status(fleet: &Fleet, path: &TenantPath, quota: &Quota) -> TenantStatus {

@@ -23,7 +23,7 @@ impl FromRequestParts<Arc<Server>> for Principal {
             let detail = "the header Authorization: Bearer TOKEN is missing";
             return Err(Problem::new(Kind::Unauthenticated, detail).into());
         };
-        Ok(auth::recognise(&server.store, token.trim(), now_ms()).await?)
+        Ok(auth::recognise(server, token.trim(), now_ms()).await?)
     }
 }
 

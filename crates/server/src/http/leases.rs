@@ -17,7 +17,7 @@ use crate::auth::Principal;
 use crate::fleet::{Fleet, LeaseRecord};
 use crate::policy::Action;
 use crate::server::Server;
-use crate::store::Write;
+use crate::store::{KeyUse, Write};
 
 /// Bytes of an idempotency key.
 const KEY_MAX: usize = 255;
@@ -32,7 +32,7 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Ask for a lease
 ///
-/// It waits in the queue until there is room; watch it with `GET /leases/{id}`. A lease that nobody watches for a minute
+/// If there is room the answer is a lease that is granted already. Else it waits in the queue; watch it with `GET /leases/{id}`. A lease that nobody watches for a minute
 /// leaves the queue. The same request under the same `Idempotency-Key` is answered with the lease that it led to the
 /// first time.
 #[utoipa::path(post, path = "/leases", tag = "leases", request_body = NewLease,
@@ -50,14 +50,16 @@ pub(super) async fn create(
     check(&mut ask)?;
     let key = idempotency_key(&headers)?;
 
-    // The change is begun first: two requests with one key come one after the other.
-    let mut change = server.change().await?;
+    let _held = match key {
+        Some(key) => Some(server.keys.hold(&principal.token.id, key).await),
+        None => None,
+    };
     if let Some(key) = key
         && let Some((before, lease)) = server.store.idempotent(&principal.token.id, key).await?
     {
-        change.leave();
         return repeated(&server, &principal, &request, &before, lease).await;
     }
+    let mut change = server.change().await?;
     if tenant.is_root() || !change.fleet().tenants.contains_key(&tenant) {
         change.leave();
         let detail = if tenant.is_root() {
@@ -71,13 +73,11 @@ pub(super) async fn create(
     let id = change.fleet().request(tenant.clone(), ask, token.clone(), now_ms);
     if let Some(key) = key {
         let name = key.to_owned();
-        change.write(Write::Idempotency { token, name, request, lease: id, at_ms: now_ms });
+        change.write(Write::Key(KeyUse { token, name, request, lease: id, at_ms: now_ms }));
     }
     change.audit(&principal, "lease.requested", &id.to_string(), serde_json::json!({ "tenant": tenant }));
-    let fleet = change.fleet();
-    let view = fleet.leases.get(&id).map(|lease| fleet.view(lease));
-    change.commit().await?;
-    view.map(Json).ok_or_else(|| no_lease(id))
+    change.commit_and_look().await?;
+    view(&server, &principal, id).await
 }
 
 fn check(ask: &mut NewLease) -> Result<(), Problem> {
@@ -138,16 +138,15 @@ pub(super) async fn get(
     let Some(seen) = watch.revision else { return view(&server, &principal, id).await };
     let wait = watch.wait_ms.map_or(WAIT_MAX, Duration::from_millis).min(WAIT_MAX);
     let deadline = tokio::time::Instant::now() + wait;
-    let mut changes = server.changes();
+    let changes = server.watches.of(id);
     loop {
-        changes.borrow_and_update();
+        let changed = changes.changed();
         let lease = view(&server, &principal, id).await?;
         if lease.revision != seen || lease.state == LeaseState::Ended {
             return Ok(lease);
         }
-        match tokio::time::timeout_at(deadline, changes.changed()).await {
-            Ok(Ok(())) => {}
-            _ => return Ok(lease),
+        if tokio::time::timeout_at(deadline, changed).await.is_err() {
+            return Ok(lease);
         }
     }
 }
@@ -166,18 +165,18 @@ pub(super) struct Watch {
 
 /// The lease, with its grant if it is theirs; one of a foreign tenant does not exist for them.
 async fn view(server: &Server, principal: &Principal, id: LeaseId) -> Answer<Lease> {
-    let mut change = server.change().await?;
-    let now_ms = change.now_ms;
-    let fleet = change.fleet();
-    let found = fleet.leases.get(&id).map(|lease| with_grant(server, principal, fleet, lease));
-    if found.as_ref().is_some_and(|(_, owner)| *owner) {
-        fleet.hear(id, now_ms);
-    }
-    change.leave();
-    let lease = match found {
-        Some((lease, _)) => lease,
+    let look = |fleet: &mut Fleet, now_ms| {
+        let found = fleet.leases.get(&id).map(|lease| with_grant(server, principal, fleet, lease));
+        let (lease, owner) = found?;
+        if owner {
+            fleet.hear(id, now_ms);
+        }
+        Some(lease)
+    };
+    let lease = match server.hear(look).await? {
+        Some(lease) => lease,
         None => match server.store.lease(id).await? {
-            Some(record) => server.read(|fleet, _| fleet.view(&record)).await,
+            Some(record) => server.read(|fleet, _| fleet.view(&record)).await?,
             None => return Err(no_lease(id)),
         },
     };
@@ -214,7 +213,7 @@ pub(super) async fn list(
     let records = page(records, limit, |lease| lease.id.to_string());
     let seen = |lease: &&LeaseRecord| principal.may(Action::See, &lease.tenant);
     let view = |fleet: &Fleet, _| records.items.iter().filter(seen).map(|lease| fleet.view(lease)).collect();
-    Ok(Json(Page { items: server.read(view).await, next: records.next }))
+    Ok(Json(Page { items: server.read(view).await?, next: records.next }))
 }
 
 /// The queue, in the order in which it is looked at
@@ -228,7 +227,7 @@ pub(super) async fn queue(State(server): State<Arc<Server>>, principal: Principa
         let seen = positioned.filter(|(_, lease)| principal.may(Action::See, &lease.tenant));
         seen.map(|(position, lease)| fleet.view_at(lease, Some(position))).collect()
     };
-    Ok(Json(Page { items: server.read(view).await, next: None }))
+    Ok(Json(Page { items: server.read(view).await?, next: None }))
 }
 
 /// End a lease

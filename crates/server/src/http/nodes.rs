@@ -127,6 +127,10 @@ pub(super) async fn report(
             }
         }
     }
+    if change.fleet().nodes.get(&id).is_some_and(|node| !node.is_online(now_ms)) {
+        // Its room can be given out again.
+        change.wake();
+    }
     let Some(end) = change.fleet().report(id, report, now_ms) else {
         return Err(Problem::new(Kind::NotFound, "the node has to join again").into());
     };
@@ -153,7 +157,7 @@ fn check_usage(record: &UsageRecord, node: NodeId, fleet: &Fleet) -> Result<(), 
     responses((status = 200, body = Page<GpuStatus>), (status = "4XX", body = Problem)))]
 pub(super) async fn gpus(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Page<GpuStatus>> {
     principal.need(Action::SeeFleet, &TenantPath::root())?;
-    let items = server.read(gpu_status).await;
+    let items = server.read(gpu_status).await?;
     Ok(Json(Page { items, next: None }))
 }
 
@@ -201,6 +205,6 @@ pub(super) async fn sessions(
         }
         items
     };
-    let items = server.read(seen).await;
+    let items = server.read(seen).await?;
     Ok(Json(Page { items, next: None }))
 }

@@ -1,23 +1,25 @@
 use sluice_api::audit::{Entry, Head};
 
+use super::rows::{Insert, Statement};
 use super::{Result, Store, Tx, signed, text, unsigned};
 
-pub(super) async fn write(transaction: &mut Tx<'_>, entry: &Entry) -> Result<()> {
-    sqlx::query(
-        "INSERT INTO audit (sequence, at_ms, actor, action, subject, detail, previous, hash) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-    )
-    .bind(signed(entry.sequence))
-    .bind(signed(entry.at_ms))
-    .bind(entry.actor.clone())
-    .bind(entry.action.clone())
-    .bind(entry.subject.clone())
-    .bind(entry.detail.clone())
-    .bind(entry.previous.clone())
-    .bind(entry.hash.clone())
-    .execute(&mut **transaction)
-    .await?;
-    Ok(())
+static ENTRIES: Insert =
+    Insert::new("audit (sequence, at_ms, actor, action, subject, detail, previous, hash)", "");
+
+pub(super) async fn write(transaction: &mut Tx<'_>, entries: &[Entry]) -> Result<()> {
+    ENTRIES.write(transaction, entries, bind).await
+}
+
+fn bind<'q>(statement: Statement<'q>, entry: &Entry) -> Statement<'q> {
+    statement
+        .bind(signed(entry.sequence))
+        .bind(signed(entry.at_ms))
+        .bind(entry.actor.clone())
+        .bind(entry.action.clone())
+        .bind(entry.subject.clone())
+        .bind(entry.detail.clone())
+        .bind(entry.previous.clone())
+        .bind(entry.hash.clone())
 }
 
 impl Store {

@@ -1,66 +1,82 @@
 use sluice_api::lease::{LeaseId, LeaseState, NewLease};
 use sqlx::any::AnyRow;
 
+use super::rows::{Insert, Statement};
 use super::{
     Result, Store, StoreError, Tx, from_json, parsed, signed, small, text, to_json, unsigned,
     unsigned_or_null,
 };
 use crate::fleet::{LeaseRecord, Seat};
 
-pub(super) async fn write(transaction: &mut Tx<'_>, lease: &LeaseRecord) -> Result<()> {
-    let ask = &lease.ask;
-    sqlx::query(
-        "INSERT INTO lease (id, tenant, name, gpus, share_ppm, memory, hard_cap, priority, preemptible, token, state, \
-         attempt, reason, node, node_gpus, node_memory, preempt_at_ms, created_at_ms, queued_at_ms, granted_at_ms, \
-         ended_at_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, \
-         $20, $21) ON CONFLICT (id) DO UPDATE SET state = excluded.state, attempt = excluded.attempt, \
-         reason = excluded.reason, node = excluded.node, node_gpus = excluded.node_gpus, \
-         node_memory = excluded.node_memory, preempt_at_ms = excluded.preempt_at_ms, \
-         queued_at_ms = excluded.queued_at_ms, granted_at_ms = excluded.granted_at_ms, \
-         ended_at_ms = excluded.ended_at_ms",
-    )
-    .bind(signed(lease.id))
-    .bind(lease.tenant.to_string())
-    .bind(ask.name.clone())
-    .bind(i64::from(ask.gpus))
-    .bind(i64::from(ask.share_ppm))
-    .bind(signed(ask.memory))
-    .bind(i64::from(ask.hard_cap))
-    .bind(i64::from(ask.priority))
-    .bind(i64::from(ask.preemptible))
-    .bind(lease.token.clone())
-    .bind(lease.state.name())
-    .bind(i64::from(lease.attempt))
-    .bind(lease.reason.clone())
-    .bind(lease.seat.as_ref().map(|seat| signed(seat.node)))
-    .bind(to_json(&lease.seat.as_ref().map_or(&[][..], |seat| &seat.gpus)))
-    .bind(signed(lease.seat.as_ref().map_or(0, |seat| seat.memory)))
-    .bind(lease.preempt_at_ms.map(signed))
-    .bind(signed(lease.created_at_ms))
-    .bind(signed(lease.queued_at_ms))
-    .bind(lease.granted_at_ms.map(signed))
-    .bind(lease.ended_at_ms.map(signed))
-    .execute(&mut **transaction)
-    .await?;
-    Ok(())
+static LEASES: Insert = Insert::new(
+    "lease (id, tenant, name, gpus, share_ppm, memory, hard_cap, priority, preemptible, token, state, attempt, reason, \
+     node, node_gpus, node_memory, preempt_at_ms, created_at_ms, queued_at_ms, granted_at_ms, ended_at_ms, revision)",
+    "ON CONFLICT (id) DO UPDATE SET state = excluded.state, attempt = excluded.attempt, reason = excluded.reason, \
+     node = excluded.node, node_gpus = excluded.node_gpus, node_memory = excluded.node_memory, \
+     preempt_at_ms = excluded.preempt_at_ms, queued_at_ms = excluded.queued_at_ms, \
+     granted_at_ms = excluded.granted_at_ms, ended_at_ms = excluded.ended_at_ms, revision = excluded.revision",
+);
+
+static KEYS: Insert = Insert::new("idempotency (token, name, request, lease, at_ms)", "");
+
+/// A lease must not be twice among them.
+pub(super) async fn write(transaction: &mut Tx<'_>, leases: &[LeaseRecord]) -> Result<()> {
+    LEASES.write(transaction, leases, bind).await
 }
 
-pub(super) async fn write_key(
-    transaction: &mut Tx<'_>,
-    token: &str,
-    name: &str,
-    request: &str,
-    lease: LeaseId,
-    at_ms: u64,
-) -> Result<()> {
-    sqlx::query("INSERT INTO idempotency (token, name, request, lease, at_ms) VALUES ($1, $2, $3, $4, $5)")
-        .bind(token.to_owned())
-        .bind(name.to_owned())
-        .bind(request.to_owned())
-        .bind(signed(lease))
-        .bind(signed(at_ms))
-        .execute(&mut **transaction)
-        .await?;
+fn bind<'q>(statement: Statement<'q>, lease: &LeaseRecord) -> Statement<'q> {
+    let ask = &lease.ask;
+    statement
+        .bind(signed(lease.id))
+        .bind(lease.tenant.to_string())
+        .bind(ask.name.clone())
+        .bind(i64::from(ask.gpus))
+        .bind(i64::from(ask.share_ppm))
+        .bind(signed(ask.memory))
+        .bind(i64::from(ask.hard_cap))
+        .bind(i64::from(ask.priority))
+        .bind(i64::from(ask.preemptible))
+        .bind(lease.token.clone())
+        .bind(lease.state.name())
+        .bind(i64::from(lease.attempt))
+        .bind(lease.reason.clone())
+        .bind(lease.seat.as_ref().map(|seat| signed(seat.node)))
+        .bind(to_json(&lease.seat.as_ref().map_or(&[][..], |seat| &seat.gpus)))
+        .bind(signed(lease.seat.as_ref().map_or(0, |seat| seat.memory)))
+        .bind(lease.preempt_at_ms.map(signed))
+        .bind(signed(lease.created_at_ms))
+        .bind(signed(lease.queued_at_ms))
+        .bind(lease.granted_at_ms.map(signed))
+        .bind(lease.ended_at_ms.map(signed))
+        .bind(signed(lease.revision))
+}
+
+/// That a request came under an idempotency key, and what came of it.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyUse {
+    pub(crate) token: String,
+    pub(crate) name: String,
+    pub(crate) request: String,
+    pub(crate) lease: LeaseId,
+    pub(crate) at_ms: u64,
+}
+
+pub(super) async fn write_keys(transaction: &mut Tx<'_>, keys: &[KeyUse]) -> Result<()> {
+    KEYS.write(transaction, keys, bind_key).await
+}
+
+fn bind_key<'q>(statement: Statement<'q>, key: &KeyUse) -> Statement<'q> {
+    statement
+        .bind(key.token.clone())
+        .bind(key.name.clone())
+        .bind(key.request.clone())
+        .bind(signed(key.lease))
+        .bind(signed(key.at_ms))
+}
+
+pub(super) async fn forget_keys(transaction: &mut Tx<'_>, before_ms: u64) -> Result<()> {
+    let query = sqlx::query("DELETE FROM idempotency WHERE at_ms < $1").bind(signed(before_ms));
+    query.execute(&mut **transaction).await?;
     Ok(())
 }
 
@@ -74,6 +90,13 @@ impl Store {
     pub(crate) async fn lease(&self, id: LeaseId) -> Result<Option<LeaseRecord>> {
         let query = sqlx::query("SELECT * FROM lease WHERE id = $1").bind(signed(id));
         query.fetch_optional(&self.pool).await?.as_ref().map(lease_record).transpose()
+    }
+
+    /// What has changed after `revision`, in the order of the changes; leases that have ended are among it.
+    pub(crate) async fn leases_after(&self, revision: u64, limit: u32) -> Result<Vec<LeaseRecord>> {
+        let query = sqlx::query("SELECT * FROM lease WHERE revision > $1 ORDER BY revision LIMIT $2");
+        let rows = query.bind(signed(revision)).bind(i64::from(limit)).fetch_all(&self.pool).await?;
+        rows.iter().map(lease_record).collect()
     }
 
     /// Leases before `before`, the latest first.
@@ -123,7 +146,7 @@ fn lease_record(row: &AnyRow) -> Result<LeaseRecord> {
         granted_at_ms: unsigned_or_null(row, "granted_at_ms")?,
         ended_at_ms: unsigned_or_null(row, "ended_at_ms")?,
         heard_at_ms: 0,
-        revision: 0,
+        revision: unsigned(row, "revision")?,
     })
 }
 

@@ -2,6 +2,7 @@ use sluice_api::bill::{Meter, Price};
 use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
 
+use super::rows::{Insert, Statement};
 use super::{Result, Store, StoreError, Tx, parsed, signed, small, text, unsigned};
 
 /// What a tenant's records between two moments add up to.
@@ -13,41 +14,39 @@ pub(crate) struct Sum {
     pub(crate) amounts: [u64; 3],
 }
 
-/// A record that is there already changes nothing.
-pub(super) async fn write_usage(
-    transaction: &mut Tx<'_>,
-    record: &UsageRecord,
-    received_at_ms: u64,
-) -> Result<()> {
-    sqlx::query(
-        "INSERT INTO usage_record (id, node, lease, attempt, sequence, tenant, from_ms, until_ms, share_ppm, gpus, \
-         memory_mib, reserved_ppm_ms, used_ppm_ms, memory_mib_ms, kernels, bytes_in, bytes_out, memory_peak, last, \
-         received_at_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, \
-         $20) ON CONFLICT (id) DO NOTHING",
-    )
-    .bind(record.id.clone())
-    .bind(signed(record.node))
-    .bind(signed(record.lease))
-    .bind(i64::from(record.attempt))
-    .bind(i64::from(record.sequence))
-    .bind(record.tenant.to_string())
-    .bind(signed(record.from_ms))
-    .bind(signed(record.until_ms))
-    .bind(i64::from(record.share_ppm))
-    .bind(i64::from(record.gpus))
-    .bind(signed(record.memory_mib))
-    .bind(signed(record.reserved_ppm_ms()))
-    .bind(signed(record.used_ppm_ms))
-    .bind(signed(record.memory_mib_ms()))
-    .bind(signed(record.kernels))
-    .bind(signed(record.bytes_in))
-    .bind(signed(record.bytes_out))
-    .bind(signed(record.memory_peak))
-    .bind(i64::from(record.last))
-    .bind(signed(received_at_ms))
-    .execute(&mut **transaction)
-    .await?;
-    Ok(())
+static USAGE: Insert = Insert::new(
+    "usage_record (id, node, lease, attempt, sequence, tenant, from_ms, until_ms, share_ppm, gpus, memory_mib, \
+     reserved_ppm_ms, used_ppm_ms, memory_mib_ms, kernels, bytes_in, bytes_out, memory_peak, last, received_at_ms)",
+    "ON CONFLICT (id) DO NOTHING",
+);
+
+/// Records and when they came. One that is there already changes nothing.
+pub(super) async fn write_usage(transaction: &mut Tx<'_>, records: &[(UsageRecord, u64)]) -> Result<()> {
+    USAGE.write(transaction, records, bind_usage).await
+}
+
+fn bind_usage<'q>(statement: Statement<'q>, (record, received_at_ms): &(UsageRecord, u64)) -> Statement<'q> {
+    statement
+        .bind(record.id.clone())
+        .bind(signed(record.node))
+        .bind(signed(record.lease))
+        .bind(i64::from(record.attempt))
+        .bind(i64::from(record.sequence))
+        .bind(record.tenant.to_string())
+        .bind(signed(record.from_ms))
+        .bind(signed(record.until_ms))
+        .bind(i64::from(record.share_ppm))
+        .bind(i64::from(record.gpus))
+        .bind(signed(record.memory_mib))
+        .bind(signed(record.reserved_ppm_ms()))
+        .bind(signed(record.used_ppm_ms))
+        .bind(signed(record.memory_mib_ms()))
+        .bind(signed(record.kernels))
+        .bind(signed(record.bytes_in))
+        .bind(signed(record.bytes_out))
+        .bind(signed(record.memory_peak))
+        .bind(i64::from(record.last))
+        .bind(signed(*received_at_ms))
 }
 
 pub(super) async fn write_price(transaction: &mut Tx<'_>, price: &Price) -> Result<()> {

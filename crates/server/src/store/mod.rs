@@ -4,12 +4,15 @@
 //! durable. Numbers are stored as 64-bit signed ones; the types of `sluice-api` are checked to fit before they get here.
 
 mod audit;
+mod leader;
 mod leases;
 mod ledger;
 mod nodes;
+mod rows;
 mod tenants;
 mod tokens;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +27,8 @@ use sqlx::{Any, AnyPool, Row, SqlSafeStr, Transaction};
 
 use crate::fleet::{LeaseRecord, Node};
 
+pub(crate) use leader::{Fence, LEADERSHIP, Leader};
+pub(crate) use leases::KeyUse;
 pub(crate) use ledger::Sum;
 pub(crate) use tokens::StoredToken;
 
@@ -34,6 +39,12 @@ pub enum StoreError {
     Database(#[from] sqlx::Error),
     #[error("the database's schema: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
+    #[error("another server leads now; nothing was written")]
+    Fenced,
+    #[error(
+        "grant.key in the data folder is not the key of the servers that use this database; copy theirs, which they all need"
+    )]
+    OtherKey,
     #[error("the database holds {what} that this release cannot read: {value}")]
     Content { what: &'static str, value: String },
 }
@@ -45,16 +56,29 @@ pub(crate) enum Write {
     Tenant(Tenant),
     Token(StoredToken),
     Revoke(String),
-    Node { node: Node, joined_at_ms: u64 },
+    Node {
+        node: Node,
+        joined_at_ms: u64,
+    },
     Lease(Box<LeaseRecord>),
-    Usage { record: UsageRecord, received_at_ms: u64 },
+    Usage {
+        record: UsageRecord,
+        received_at_ms: u64,
+    },
     Price(Price),
     Audit(Entry),
-    Idempotency { token: String, name: String, request: String, lease: LeaseId, at_ms: u64 },
+    Key(KeyUse),
+    /// Idempotency keys from before this moment are forgotten.
+    ForgetKeys {
+        before_ms: u64,
+    },
 }
 
 /// In the order of their versions; a file that has been released never changes.
-const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "begin", include_str!("../../migrations/0001_begin.sql"))];
+const MIGRATIONS: &[(i64, &str, &str)] = &[
+    (1, "begin", include_str!("../../migrations/0001_begin.sql")),
+    (2, "replicas", include_str!("../../migrations/0002_replicas.sql")),
+];
 
 /// Where everything that is counted is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +115,8 @@ const CONNECTIONS_MAX: u32 = 8;
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     pool: AnyPool,
+    /// Milliseconds since 1970 by the database's clock, in SQL.
+    clock: &'static str,
 }
 
 impl Store {
@@ -111,7 +137,7 @@ impl Store {
                     })
                 }
             });
-        let store = Store { pool: options.connect(&database.url()).await? };
+        let store = Store { pool: options.connect(&database.url()).await?, clock: clock(database) };
         store.migrate().await?;
         Ok(store)
     }
@@ -124,30 +150,62 @@ impl Store {
         Ok(())
     }
 
-    /// Writes all of it or nothing.
-    pub(crate) async fn commit(&self, writes: Vec<Write>) -> Result<()> {
+    /// Writes all of it or nothing; nothing if another leader has come, see [`StoreError::Fenced`].
+    pub(crate) async fn commit(&self, fence: Fence, writes: Vec<Write>) -> Result<()> {
+        let mut rows = Rows::default();
         let mut transaction = self.pool.begin().await?;
+        let tx = &mut transaction;
         for write in writes {
             match write {
-                Write::Tenant(tenant) => tenants::write(&mut transaction, &tenant).await?,
-                Write::Token(token) => tokens::write(&mut transaction, &token).await?,
-                Write::Revoke(id) => tokens::revoke(&mut transaction, &id).await?,
+                Write::Lease(lease) => drop(rows.leases.insert(lease.id, *lease)),
+                Write::Audit(entry) => rows.entries.push(entry),
+                Write::Key(key) => rows.keys.push(key),
+                Write::Usage { record, received_at_ms } => rows.usage.push((record, received_at_ms)),
+                Write::Revoke(id) => tokens::revoke(tx, &id).await?,
+                Write::ForgetKeys { before_ms } => leases::forget_keys(tx, before_ms).await?,
+                Write::Price(price) => ledger::write_price(tx, &price).await?,
+                Write::Token(token) => tokens::write(tx, &token).await?,
+                Write::Tenant(tenant) => {
+                    rows.settings = true;
+                    tenants::write(tx, &tenant).await?;
+                }
                 Write::Node { node, joined_at_ms } => {
-                    nodes::write(&mut transaction, &node, joined_at_ms).await?
-                }
-                Write::Lease(lease) => leases::write(&mut transaction, &lease).await?,
-                Write::Usage { record, received_at_ms } => {
-                    ledger::write_usage(&mut transaction, &record, received_at_ms).await?
-                }
-                Write::Price(price) => ledger::write_price(&mut transaction, &price).await?,
-                Write::Audit(entry) => audit::write(&mut transaction, &entry).await?,
-                Write::Idempotency { token, name, request, lease, at_ms } => {
-                    leases::write_key(&mut transaction, &token, &name, &request, lease, at_ms).await?
+                    rows.settings = true;
+                    nodes::write(tx, &node, joined_at_ms).await?;
                 }
             }
         }
+        rows.write(tx).await?;
+        // Last, since the row is everybody's: it is locked until the commit.
+        self.prolong(tx, fence, rows.revision(), rows.settings).await?;
         transaction.commit().await?;
         Ok(())
+    }
+}
+
+/// What is written many rows at a time.
+#[derive(Default)]
+struct Rows {
+    /// The last state of each.
+    leases: BTreeMap<LeaseId, LeaseRecord>,
+    entries: Vec<Entry>,
+    keys: Vec<KeyUse>,
+    usage: Vec<(UsageRecord, u64)>,
+    /// Something else changed that servers keep in memory.
+    settings: bool,
+}
+
+impl Rows {
+    async fn write(&mut self, transaction: &mut Tx<'_>) -> Result<()> {
+        let leases: Vec<LeaseRecord> = self.leases.values().cloned().collect();
+        leases::write(transaction, &leases).await?;
+        audit::write(transaction, &self.entries).await?;
+        leases::write_keys(transaction, &self.keys).await?;
+        ledger::write_usage(transaction, &self.usage).await
+    }
+
+    fn revision(&self) -> u64 {
+        self.leases.values().map(|lease| lease.revision).max().unwrap_or(0)
     }
 }
 
@@ -162,6 +220,13 @@ fn settings(database: &Database) -> &'static [&'static str] {
             "SET idle_in_transaction_session_timeout = '2s'",
             "SET statement_timeout = '20s'",
         ],
+    }
+}
+
+fn clock(database: &Database) -> &'static str {
+    match database {
+        Database::Sqlite(_) => "CAST((julianday('now') - 2440587.5) * 86400000 AS BIGINT)",
+        Database::Postgres(_) => "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
     }
 }
 

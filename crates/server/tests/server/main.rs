@@ -3,6 +3,7 @@
 mod access;
 mod leases;
 mod ledger;
+mod migration;
 mod postgres;
 
 use std::io::{BufRead, BufReader};

@@ -1,0 +1,45 @@
+//! Idempotency keys of requests that are being answered: a repetition waits for the first.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// The id of a token, and the key that came under it.
+type Key = (String, String);
+
+#[derive(Default)]
+pub(crate) struct KeysInUse {
+    keys: Mutex<HashSet<Key>>,
+    freed: Notify,
+}
+
+/// The key is this request's until this is dropped.
+pub(crate) struct KeyHeld<'a> {
+    all: &'a KeysInUse,
+    key: Key,
+}
+
+impl KeysInUse {
+    pub(crate) async fn hold(&self, token: &str, key: &str) -> KeyHeld<'_> {
+        let key = (token.to_owned(), key.to_owned());
+        loop {
+            let freed = self.freed.notified();
+            if self.lock().insert(key.clone()) {
+                return KeyHeld { all: self, key };
+            }
+            freed.await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<Key>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for KeyHeld<'_> {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.key);
+        self.all.freed.notify_waiters();
+    }
+}

@@ -1,0 +1,102 @@
+//! Which of several servers leads: the one whose fence stands in the database.
+//!
+//! A leader writes, and every write says anew that it leads; without anything to write it says so all the same. A follower
+//! reads what is written, and leads once the leader has said nothing for [`LEADERSHIP`]. Clocks of servers do not matter:
+//! the database's does, and only for how soon; that two write is excluded by the fence, which each transaction checks.
+
+use std::time::Duration;
+
+use crate::server::{Server, now_ms};
+use crate::store::{Fence, LEADERSHIP, Leader, StoreError, Write};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Leader(Fence),
+    Follower {
+        /// Where the leader is, if there is one.
+        leader: Option<String>,
+    },
+}
+
+/// How this server takes part.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    /// Of this process.
+    pub(crate) holder: String,
+    /// At which other servers reach it.
+    pub(crate) url: String,
+    /// Nobody else uses the database: whoever led before is gone.
+    pub(crate) alone: bool,
+}
+
+/// A leader says that it leads.
+const RENEW_EVERY: Duration = LEADERSHIP.checked_div(3).unwrap();
+/// Old idempotency keys are forgotten whenever so many seconds have passed.
+const FORGET_EVERY: u64 = 600;
+/// A request may be repeated under its key for a week.
+const KEYS_KEPT_MS: u64 = 7 * 24 * 3_600_000;
+/// A follower looks for news and for a leader's silence.
+const FOLLOW_EVERY: Duration = Duration::from_millis(300);
+
+/// What a follower has seen of its leader's writing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    revision: u64,
+    settings: u64,
+}
+
+impl Server {
+    /// Leads or follows, for ever.
+    pub(crate) async fn take_part(&self, candidate: &Candidate) {
+        let mut seen = Seen::default();
+        for count in 0.. {
+            let (every, went_well) = match self.fence() {
+                Some(fence) => (RENEW_EVERY, self.renew(fence, count).await),
+                None => (FOLLOW_EVERY, self.follow(candidate, &mut seen).await),
+            };
+            if let Err(error) = went_well {
+                eprintln!("sluice-server: {error}");
+            }
+            tokio::time::sleep(every).await;
+        }
+    }
+
+    async fn renew(&self, fence: Fence, count: u64) -> Result<(), StoreError> {
+        let before_ms = now_ms().saturating_sub(KEYS_KEPT_MS);
+        let tidy = count.is_multiple_of(FORGET_EVERY).then_some(Write::ForgetKeys { before_ms });
+        let renewed = self.store.commit(fence, tidy.into_iter().collect()).await;
+        if matches!(renewed, Err(StoreError::Fenced)) {
+            self.become_role(Role::Follower { leader: None });
+        }
+        renewed
+    }
+
+    async fn follow(&self, candidate: &Candidate, seen: &mut Seen) -> Result<(), StoreError> {
+        let row = self.store.leader().await?;
+        if row.expired || candidate.alone {
+            return self.lead(candidate).await;
+        }
+        let leader = Some(row.url.clone());
+        if *self.role.borrow() != (Role::Follower { leader: leader.clone() }) {
+            self.become_role(Role::Follower { leader });
+        }
+        self.learn(&row, seen).await;
+        Ok(())
+    }
+
+    /// Takes the lead if it is free.
+    pub(crate) async fn lead(&self, candidate: &Candidate) -> Result<(), StoreError> {
+        if let Some(fence) = self.store.lead(&candidate.holder, &candidate.url, candidate.alone).await? {
+            eprintln!("sluice-server: leads from now on");
+            self.become_role(Role::Leader(fence));
+        }
+        Ok(())
+    }
+
+    async fn learn(&self, row: &Leader, seen: &mut Seen) {
+        let now = Seen { revision: row.revision, settings: row.settings_revision };
+        if now != *seen && self.catch_up(now.settings != seen.settings).await.is_ok() {
+            *seen = now;
+        }
+    }
+}

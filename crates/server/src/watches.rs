@@ -1,0 +1,57 @@
+//! Who waits for a change of which lease.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluice_api::lease::LeaseId;
+use tokio::sync::Notify;
+
+#[derive(Default)]
+pub(crate) struct Watches {
+    leases: Mutex<HashMap<LeaseId, Arc<Notify>>>,
+}
+
+/// Waits for changes of one lease.
+pub(crate) struct Watch<'a> {
+    watches: &'a Watches,
+    id: LeaseId,
+    changed: Arc<Notify>,
+}
+
+impl Watches {
+    pub(crate) fn of(&self, id: LeaseId) -> Watch<'_> {
+        let changed = Arc::clone(self.lock().entry(id).or_default());
+        Watch { watches: self, id, changed }
+    }
+
+    /// These have changed, and the database has it.
+    pub(crate) fn tell(&self, changed: Vec<LeaseId>) {
+        let watched = self.lock();
+        for id in changed {
+            if let Some(watchers) = watched.get(&id) {
+                watchers.notify_waiters();
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<LeaseId, Arc<Notify>>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watch<'_> {
+    /// The next change after this was called, not only after it was awaited.
+    pub(crate) fn changed(&self) -> tokio::sync::futures::Notified<'_> {
+        self.changed.notified()
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        let mut watched = self.watches.lock();
+        // This one and the map's: nobody else watches.
+        if Arc::strong_count(&self.changed) <= 2 {
+            watched.remove(&self.id);
+        }
+    }
+}
