@@ -36,7 +36,12 @@ struct Section {
 }
 
 const SECTIONS: &[Section] = &[
-    Section { name: "calls", title: "Calls and copies over loopback TCP", measure: calls, rows: CALLS },
+    Section {
+        name: "calls",
+        title: "Calls and copies over loopback TCP and on the same host",
+        measure: calls,
+        rows: CALLS,
+    },
     Section { name: "start", title: "Start of a program", measure: start, rows: START },
     Section {
         name: "software-gpu",
@@ -54,39 +59,88 @@ macro_rules! get {
 
 const CALLS: &[Row] = &[
     Row {
-        what: "queued call (launch of an empty kernel), CPU of all client threads",
+        what: "TCP: queued call (launch of an empty kernel), CPU of all client threads",
         unit: "us",
-        figure: get!("queued_launch_cpu_us"),
+        figure: get!("tcp_queued_call_client_cpu_us"),
+        baseline: "time until it returns",
+        of_baseline: get!("tcp_queued_call_us"),
+    },
+    Row {
+        what: "TCP: queued calls until all are done",
+        unit: "calls/s",
+        figure: get!("tcp_queued_calls_per_s"),
         baseline: "none",
         of_baseline: |_| None,
     },
     Row {
-        what: "queued calls until all are done",
-        unit: "us per call",
-        figure: get!("queued_launch_done_wall_us"),
-        baseline: "time to queue one",
-        of_baseline: get!("queued_launch_wall_us"),
-    },
-    Row {
-        what: "waiting call (cuCtxSynchronize, nothing queued)",
+        what: "TCP: waiting call (cuCtxSynchronize, nothing queued)",
         unit: "us",
-        figure: get!("waiting_call_us"),
+        figure: get!("tcp_waiting_call_us"),
         baseline: "16-byte ping-pong, plain socket",
-        of_baseline: get!("waiting_ping_us"),
+        of_baseline: get!("tcp_round_trip_us"),
     },
     Row {
-        what: "copy to the device, 128 MiB of random bytes",
-        unit: "GiB/s",
-        figure: get!("bulk_in_gib_s"),
-        baseline: "plain socket",
-        of_baseline: get!("bulk_in_plain_gib_s"),
+        what: "TCP: copy of 64 bytes to the device (cuMemcpyHtoD)",
+        unit: "us",
+        figure: get!("tcp_small_htod_us"),
+        baseline: "16-byte ping-pong, plain socket",
+        of_baseline: get!("tcp_round_trip_us"),
     },
     Row {
-        what: "copy from the device, 128 MiB",
-        unit: "GiB/s",
-        figure: get!("bulk_out_gib_s"),
+        what: "TCP: large copy to the device, random bytes",
+        unit: "GB/s",
+        figure: get!("tcp_htod_bytes_per_s"),
         baseline: "plain socket",
-        of_baseline: get!("bulk_out_plain_gib_s"),
+        of_baseline: get!("tcp_htod_baseline_bytes_per_s"),
+    },
+    Row {
+        what: "TCP: large copy from the device",
+        unit: "GB/s",
+        figure: get!("tcp_dtoh_bytes_per_s"),
+        baseline: "plain socket",
+        of_baseline: get!("tcp_dtoh_baseline_bytes_per_s"),
+    },
+    Row {
+        what: "same host: queued call (launch of an empty kernel), CPU of all client threads",
+        unit: "us",
+        figure: get!("shm_queued_call_client_cpu_us"),
+        baseline: "time until it returns",
+        of_baseline: get!("shm_queued_call_us"),
+    },
+    Row {
+        what: "same host: queued calls until all are done",
+        unit: "calls/s",
+        figure: get!("shm_queued_calls_per_s"),
+        baseline: "none",
+        of_baseline: |_| None,
+    },
+    Row {
+        what: "same host: waiting call (cuCtxSynchronize, nothing queued)",
+        unit: "us",
+        figure: get!("shm_waiting_call_us"),
+        baseline: "16-byte ping-pong, plain socket",
+        of_baseline: get!("shm_round_trip_us"),
+    },
+    Row {
+        what: "same host: copy of 64 bytes to the device (cuMemcpyHtoD)",
+        unit: "us",
+        figure: get!("shm_small_htod_us"),
+        baseline: "16-byte ping-pong, plain socket",
+        of_baseline: get!("shm_round_trip_us"),
+    },
+    Row {
+        what: "same host: large copy to the device, random bytes",
+        unit: "GB/s",
+        figure: get!("shm_htod_bytes_per_s"),
+        baseline: "memcpy",
+        of_baseline: get!("shm_htod_baseline_bytes_per_s"),
+    },
+    Row {
+        what: "same host: large copy from the device",
+        unit: "GB/s",
+        figure: get!("shm_dtoh_bytes_per_s"),
+        baseline: "memcpy",
+        of_baseline: get!("shm_dtoh_baseline_bytes_per_s"),
     },
 ];
 
@@ -156,15 +210,24 @@ fn source(name: &str) -> PathBuf {
 }
 
 fn calls() -> Result<Vec<Figures>> {
-    let program = folder().join("calls");
-    let mut gcc = Command::new("gcc");
-    process::run(gcc.args(["-O2", "-std=gnu11"]).arg(source("calls.c")).arg("-o").arg(&program).arg("-ldl"))?;
-    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "software:1,1GiB"])?;
     repeat(|| {
         let mut command = Command::new(node::sluice());
-        command.args(["run", "-q", "--node", &node.address, "--"]).arg(&program);
-        figures("", &process::output_of(&mut command)?)
+        command.args(["bench", "remoting", "--runs", "1", "-o", "json", "--gpus", "software:1,1GiB"]);
+        let report: serde_json::Value =
+            serde_json::from_str(&process::output_of(command.env_remove("SLUICE_NODE"))?)?;
+        let links = ["tcp", "shm"].into_iter().map(|link| figures_of(link, &report[link]));
+        Ok(links.flatten().collect())
     })
+}
+
+/// The numbers of one link, in the units of the table.
+fn figures_of(link: &str, report: &serde_json::Value) -> Figures {
+    let fields = report.as_object().into_iter().flatten();
+    let figures = fields.filter_map(|(name, value)| {
+        let scale = if name.ends_with("bytes_per_s") { 1e-9 } else { 1.0 };
+        Some((format!("{link}_{name}"), value.as_f64()? * scale))
+    });
+    figures.collect()
 }
 
 fn start() -> Result<Vec<Figures>> {

@@ -2,6 +2,8 @@
 //!
 //! `sluice` and the client's NVML use it. A lease lives as long as the connection on which it was granted.
 
+mod echo;
+
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -17,6 +19,8 @@ use sluice_wire::{FrameDecoder, Kind, WireError};
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// A node answers from memory; one that takes longer is none.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+
+pub use echo::Echo;
 
 /// Why a node could not be asked. The text names the node and the way out.
 #[derive(Debug)]

@@ -79,15 +79,31 @@ impl DriverTable {
             return Err(LoadError::Relative(path.into()));
         }
         // SAFETY: constructors of a driver library are as trustworthy as the driver that the node was told to use.
-        let library = unsafe { libloading::Library::new(path) }
-            .map_err(|error| LoadError::Unloadable { path: path.into(), reason: error.to_string() })?;
+        let library = unsafe { open(path)? };
         // SAFETY: the address is only compared with null, never called or read.
         if unsafe { address(&library, CLIENT_MARKER) }.is_some() {
             return Err(LoadError::Client(path.into()));
         }
-        // SAFETY: a CUDA driver exports its functions with the prototypes of the CUDA Driver API.
-        let table =
-            unsafe { DriverTable::resolve(|name| address(&library, name).unwrap_or(std::ptr::null_mut())) };
+        // SAFETY: whoever named the library says that it is a CUDA driver.
+        unsafe { DriverTable::keep(library, path) }
+    }
+
+    /// Loads `libcuda.so.1` as programs do, from where the loader finds it, whoever has made it.
+    pub fn load_as_program() -> Result<DriverTable, LoadError> {
+        let path = Path::new("libcuda.so.1");
+        // SAFETY: constructors of the library are as trustworthy as the loader's search path.
+        unsafe { DriverTable::keep(open(path)?, path) }
+    }
+
+    /// # Safety
+    /// The library is a CUDA driver: its functions have the prototypes of the CUDA Driver API.
+    unsafe fn keep(library: libloading::Library, path: &Path) -> Result<DriverTable, LoadError> {
+        let symbol = |name: &str| {
+            // SAFETY: functions are no thread-local variables.
+            unsafe { address(&library, name) }.unwrap_or(std::ptr::null_mut())
+        };
+        // SAFETY: the caller vouches for the prototypes.
+        let table = unsafe { DriverTable::resolve(symbol) };
         if table.cuInit.is_none() {
             return Err(LoadError::NoDriver(path.into()));
         }
@@ -104,6 +120,15 @@ impl DriverTable {
         }
         presence
     }
+}
+
+/// # Safety
+///
+/// The library's constructors do nothing that this process could not bear.
+unsafe fn open(path: &Path) -> Result<libloading::Library, LoadError> {
+    // SAFETY: the caller vouches for the constructors.
+    unsafe { libloading::Library::new(path) }
+        .map_err(|error| LoadError::Unloadable { path: path.into(), reason: error.to_string() })
 }
 
 /// # Safety

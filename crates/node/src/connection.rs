@@ -10,12 +10,13 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use sluice_wire::control::{
-    Control, Devices, DevicesRequest, LeaseClaim, LeaseGranted, LeaseRefused, LeaseRequest, Refused,
-    SessionRefused,
+    Control, Devices, DevicesRequest, EchoReady, LeaseClaim, LeaseGranted, LeaseRefused, LeaseRequest,
+    Refused, SessionRefused,
 };
 use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, LeaseToken, Purpose, Welcome};
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
+use crate::echo;
 use crate::lease::Ask;
 use crate::registry::{ClientOf, Granted, Registry, one_line};
 
@@ -25,6 +26,9 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of a program's name that are kept.
 const NAME_MAX: usize = 256;
+
+/// The answer to a token that is none.
+const NO_SUCH_LEASE: &str = "no lease has this token";
 
 /// A connected socket.
 #[derive(Debug)]
@@ -185,8 +189,18 @@ fn control(registry: &Registry, stream: &mut Stream) -> Result<(), ConnectionErr
             if frame.header.kind != Kind::Control {
                 return Err(WireError::FrameKind(frame.header.kind as u8).into());
             }
-            let answer = held.answer(Control::decode(frame.header.op, frame.payload)?);
-            send(stream, answer)?;
+            match Control::decode(frame.header.op, frame.payload)? {
+                Control::EchoRequest(request) if registry.lease_of(&request.token).is_some() => {
+                    match echo::Transfers::asked(&request) {
+                        Some(mut transfers) => {
+                            send(stream, EchoReady {}.into())?;
+                            transfers.serve(stream)?;
+                        }
+                        None => send(stream, refused(echo::LIMITS))?,
+                    }
+                }
+                question => send(stream, held.answer(question))?,
+            }
         }
         let space = decoder.space(4096);
         match stream.read(space) {
@@ -227,6 +241,7 @@ impl HeldLease<'_> {
                 }
             },
             Control::DevicesRequest(DevicesRequest { token }) => self.devices(&token),
+            Control::EchoRequest(_) => refused(NO_SUCH_LEASE),
             Control::UsageRequest(_) => match self.lease.and_then(|lease| self.registry.usage(lease)) {
                 Some(usage) => usage.into(),
                 None => refused("this connection holds no lease"),
@@ -273,7 +288,7 @@ impl HeldLease<'_> {
         let lease = self.registry.lease_of(token);
         match lease.and_then(|lease| self.registry.lease_status(lease)) {
             Some((devices, sessions)) => Devices { devices, sessions }.into(),
-            None => refused("no lease has this token"),
+            None => refused(NO_SUCH_LEASE),
         }
     }
 }

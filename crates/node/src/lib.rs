@@ -15,6 +15,7 @@ mod config;
 mod daemon;
 
 mod connection;
+mod echo;
 mod registry;
 
 pub mod lease;

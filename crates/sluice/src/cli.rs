@@ -1,5 +1,6 @@
 //! The command line: what can be said, and what `--help` tells a newcomer. No behaviour.
 
+mod bench;
 mod teams;
 
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::quantity::{Memory, Period, Share};
 use crate::simulate::SimulateArgs;
 
+pub(crate) use bench::*;
 pub(crate) use teams::*;
 
 /// Run CUDA programs on a share of a GPU that this machine does not have.
@@ -66,6 +68,9 @@ pub(crate) enum Command {
     /// Check the log of all changes
     #[command(subcommand)]
     Audit(AuditCommand),
+    /// Measure this machine's link to a GPU
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Simulate a cluster: what would become of a workload under each placement policy
     Simulate(SimulateArgs),
     /// Print a completion script for a shell
@@ -73,6 +78,9 @@ pub(crate) enum Command {
         /// The shell to complete for
         shell: clap_complete::Shell,
     },
+    /// Measure as a client process (started by `sluice bench`)
+    #[command(hide = true)]
+    BenchClient(BenchClientArgs),
     /// Serve one client process (started by a node)
     #[command(hide = true)]
     Worker {

@@ -3,6 +3,7 @@
 //! Data go to stdout, everything else to stderr. It is also the worker that a node starts, and, under the name
 //! `nvidia-smi`, the tool that programs under a lease find by that name.
 
+mod bench;
 mod child;
 mod cli;
 mod doctor;
@@ -22,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use crate::cli::{Cli, Command};
+use crate::cli::{BenchCommand, Cli, Command};
 
 fn main() -> ExitCode {
     let called_as = std::env::args_os().next().unwrap_or_default();
@@ -55,6 +56,8 @@ fn main() -> ExitCode {
         Command::Audit(command) => answer(server::admin::audit(&command)),
         Command::Smi(arguments) => answer(smi::run(&arguments)),
         Command::Simulate(arguments) => answer(simulate::run(&arguments)),
+        Command::Bench(BenchCommand::Remoting(arguments)) => answer(bench::remoting(&arguments)),
+        Command::BenchClient(arguments) => answer(bench::client(&arguments)),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut std::io::stdout());
             ExitCode::SUCCESS

@@ -46,7 +46,8 @@ impl Place {
 
 /// A node that lives as long as this value.
 pub(crate) struct PrivateNode {
-    pub(crate) address: Endpoint,
+    /// Where it listens.
+    pub(crate) addresses: Vec<Endpoint>,
     stopper: Stopper,
     thread: Option<JoinHandle<()>>,
 }
@@ -54,13 +55,13 @@ pub(crate) struct PrivateNode {
 impl PrivateNode {
     /// Listens on a socket in `folder`, which only this user can enter.
     pub(crate) fn start(gpus: &GpuChoice, folder: &Path) -> Result<PrivateNode> {
-        let socket = folder.join("node.sock");
-        let config = NodeConfig {
-            listen: vec![Listen::Unix(socket.clone())],
-            gpus: selection(gpus),
-            ..NodeConfig::default()
-        };
+        PrivateNode::start_at(gpus, vec![Listen::Unix(folder.join("node.sock"))])
+    }
+
+    pub(crate) fn start_at(gpus: &GpuChoice, listen: Vec<Listen>) -> Result<PrivateNode> {
+        let config = NodeConfig { listen, gpus: selection(gpus), ..NodeConfig::default() };
         let node = Node::bind(&config).context("cannot start a node on this machine")?;
+        let addresses = node.addresses().iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
         let stopper = node.stopper();
         let serve = move || {
             if let Err(error) = node.run() {
@@ -68,7 +69,14 @@ impl PrivateNode {
             }
         };
         let thread = std::thread::Builder::new().name("node".into()).spawn(serve)?;
-        Ok(PrivateNode { address: Endpoint::Unix(socket), stopper, thread: Some(thread) })
+        Ok(PrivateNode { addresses, stopper, thread: Some(thread) })
+    }
+}
+
+impl PrivateNode {
+    /// The first place where it listens.
+    pub(crate) fn address(&self) -> &Endpoint {
+        &self.addresses[0]
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn gpus(arguments: &QueryArgs) -> Result<ExitCode> {
         Place::Private => {
             let scratch = Scratch::new()?;
             let node = PrivateNode::start(&GpuChoice::Auto, scratch.path())?;
-            status_of(&node.address)?
+            status_of(node.address())?
         }
     };
     let rows: Vec<GpuRow> = status.gpus.iter().map(GpuRow::from).collect();

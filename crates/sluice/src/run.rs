@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
             // Its socket's folder outlives it.
             let scratch = scratch()?;
             let private = start_private(arguments, scratch.path())?;
-            run_on(&private.address, true, arguments, &libraries)
+            run_on(private.address(), true, arguments, &libraries)
         }
     }
 }

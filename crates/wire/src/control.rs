@@ -219,6 +219,26 @@ message! {
 }
 
 message! {
+    /// Asks for plain transfers under a lease, which the transfers of CUDA calls are compared with. After `EchoReady`,
+    /// and outside of frames, the asker sends `take` bytes and then gets `give` bytes, `rounds` times.
+    pub struct EchoRequest {
+        token: LeaseToken,
+        /// 1 to `ECHO_BYTES_MAX`.
+        take: u64,
+        /// At most `ECHO_BYTES_MAX`.
+        give: u64,
+        rounds: u32,
+    }
+}
+
+/// Most bytes of a round, each way.
+pub const ECHO_BYTES_MAX: u64 = 256 << 20;
+
+message! {
+    pub struct EchoReady {}
+}
+
+message! {
     /// The answer to what cannot be answered otherwise.
     pub struct Refused { reason: String }
 }
@@ -278,6 +298,8 @@ control! {
     12 UsageRequest
     13 Usage
     14 LeaseClaim
+    15 EchoRequest
+    16 EchoReady
 }
 
 impl Control {

@@ -2,6 +2,7 @@
 
 mod alone;
 mod bad_input;
+mod bench;
 mod exchange;
 mod limits;
 mod namespaces;
@@ -37,6 +38,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     for (name, test) in tests
         .chain(recording::TESTS)
         .chain(exchange::TESTS)
+        .chain(bench::TESTS)
         .chain(shares::TESTS)
         .chain(simulate::TESTS)
         .chain(teams::TESTS)

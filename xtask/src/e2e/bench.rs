@@ -1,0 +1,58 @@
+//! `sluice bench remoting`: a client process on a private node over both of its links, and on a named node.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::e2e::{Test, expect_clean, start_node};
+use crate::{node, process};
+
+pub(crate) const TESTS: &[Test] =
+    &[("bench remoting", bench_remoting), ("bench remoting of a node", bench_remoting_of_a_node)];
+
+/// What has to be there, above zero, for each link.
+const FIGURES: &[&str] = &[
+    "round_trip_us",
+    "waiting_call_us",
+    "queued_call_client_cpu_us",
+    "queued_calls_per_s",
+    "small_htod_us",
+    "htod_bytes_per_s",
+    "dtoh_bytes_per_s",
+    "baseline_bytes_per_s",
+];
+
+fn measure(options: &[&str]) -> Result<Value> {
+    let mut command = Command::new(node::sluice());
+    command.args(["bench", "remoting", "--runs", "1", "-o", "json"]).args(options);
+    Ok(serde_json::from_str(&process::output_of(command.env_remove("SLUICE_NODE"))?)?)
+}
+
+fn expect_figures(of: &Value, names: &[&str]) -> Result<()> {
+    for name in names {
+        let value = of[name].as_f64().with_context(|| format!("no {name} in {of}"))?;
+        ensure!(value > 0.0, "{name} is {value}");
+    }
+    Ok(())
+}
+
+fn bench_remoting() -> Result<()> {
+    let report = measure(&["--gpus", "software:1,1GiB"])?;
+    expect_figures(&report, &["round_trip_us", "waiting_call_us", "queued_call_client_cpu_us"])?;
+    expect_figures(&report["tcp"], FIGURES)?;
+    expect_figures(&report["shm"], FIGURES)?;
+    for program in report["programs"].as_array().context("programs")? {
+        let slowdown = program["tcp_slowdown"].as_f64().context("a slowdown")?;
+        ensure!(slowdown > 1.0, "{program} is faster than at the GPU");
+    }
+    Ok(())
+}
+
+fn bench_remoting_of_a_node() -> Result<()> {
+    let node = start_node()?;
+    let report = measure(&["--node", &node.address])?;
+    expect_figures(&report["tcp"], FIGURES)?;
+    ensure!(report["shm"].is_null(), "a node on TCP has no shared memory");
+    expect_clean(&node)
+}
