@@ -54,6 +54,7 @@ mod replace;
 mod rights;
 mod room;
 mod scheduler;
+mod slots;
 mod take;
 mod tree;
 mod why;

@@ -1,23 +1,27 @@
 //! What may be taken for a job, and what room on each node would cost.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::ops::Range;
 
-use super::amounts::Amounts;
+use rustc_hash::FxHashMap;
+
+use super::amounts::{Amounts, Resource};
 use super::books::Saturation;
 use super::decay::Millis;
-use super::job::JobId;
+use super::job::{Job, JobId};
 use super::rights::{Right, Taker};
 use super::room::Room;
 use super::scheduler::Scheduler;
 use super::tree::QueueId;
-use crate::{Node, NodeId, Placement, Request};
+use crate::{GPUS_PER_NODE_MAX, Node, NodeId, Placement, Request};
 
 /// Jobs whose tasks may go, the least worthy first, and what was seen on the way.
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     pub(super) in_order: Vec<JobId>,
-    by_job: HashMap<JobId, Candidate>,
+    by_job: FxHashMap<JobId, Candidate>,
+    /// Each queue that gives, as seen from where it parts from the taker's, with the most GPU compute that goes together there.
+    givers: Vec<(QueueId, u64)>,
     /// Tasks within their minimum run time, and when the first of them leaves it.
     pub(super) protected: u32,
     pub(super) until: Option<Millis>,
@@ -73,13 +77,37 @@ pub(super) struct Unit {
     pub(super) job: JobId,
     /// One task above the job's minimum; none for all tasks of the job.
     pub(super) task: Option<u32>,
-    pub(super) here: Vec<Placement>,
+    /// Where its placements on this node are in [`Units::here`].
+    here: Range<usize>,
     price: Price,
 }
 
+/// The units of one node.
+#[derive(Default)]
+pub(super) struct Units {
+    pub(super) in_order: Vec<Unit>,
+    placements: Vec<Placement>,
+}
+
+impl Units {
+    fn push(&mut self, job: &Job, task: Option<u32>, tasks: &[(JobId, u32)], price: Price) {
+        let from = self.placements.len();
+        self.placements.extend(tasks.iter().filter_map(|&(_, number)| job.tasks[number as usize]));
+        self.in_order.push(Unit { job: job.id, task, here: from..self.placements.len(), price });
+    }
+
+    fn here(&self, unit: &Unit) -> &[Placement] {
+        &self.placements[unit.here.clone()]
+    }
+}
+
 impl Candidates {
-    pub(super) fn contains(&self, job: JobId) -> bool {
-        self.by_job.contains_key(&job)
+    fn note_giver(&mut self, giver: QueueId, together: Amounts) {
+        let together = together[Resource::Gpu];
+        match self.givers.iter_mut().find(|(queue, _)| *queue == giver) {
+            Some((_, most)) => *most = together.max(*most),
+            None => self.givers.push((giver, together)),
+        }
     }
 }
 
@@ -88,6 +116,8 @@ impl Scheduler {
     pub(super) fn candidates(&self, taker: &Taker) -> Candidates {
         let mut found = Candidates::default();
         for (rank, queue) in (0..).zip(self.giving_queues(taker)) {
+            let runtime = self.protection(taker, queue);
+            let giver = self.tree.part_ways(taker.queue, queue).map_or(queue, |(_, theirs)| theirs);
             for &(priority, _, Reverse(id)) in &self.evictable[queue.index()] {
                 if taker.right == Right::Priority && priority >= taker.class.priority {
                     break;
@@ -98,13 +128,14 @@ impl Scheduler {
                 }
                 let Some(job) = self.jobs.get(&id).filter(|_| id != taker.job) else { continue };
                 found.looked_at += job.running;
-                let until = self.protected_until(taker, job);
+                let until = job.started.saturating_add(runtime);
                 let whole = until <= self.now;
                 if !whole {
                     found.protected += job.running.min(job.spec.tasks_min);
                     found.until = Some(found.until.map_or(until, |first| first.min(until)));
                 }
                 if whole || job.running > job.spec.tasks_min {
+                    found.note_giver(giver, job.amounts(if whole { job.running } else { 1 }));
                     found.by_job.insert(id, Candidate { rank, whole });
                     found.in_order.push(id);
                 }
@@ -137,17 +168,32 @@ impl Scheduler {
         queues.into_iter().map(|(_, _, queue)| queue).collect()
     }
 
-    /// Candidates on a node as they would go, the least worthy first; tasks above a job's minimum before all of it.
-    pub(super) fn units(&self, node: NodeId, candidates: &Candidates) -> Vec<Unit> {
-        let mut units: Vec<Unit> = Vec::new();
-        let mut by_job: Vec<(JobId, Vec<u32>)> = Vec::new();
-        for &(id, number) in self.on_node[node.index()].iter().filter(|(id, _)| candidates.contains(*id)) {
-            match by_job.iter_mut().find(|(job, _)| *job == id) {
-                Some((_, numbers)) => numbers.push(number),
-                None => by_job.push((id, vec![number])),
-            }
+    /// No more GPU compute than this can be taken from the candidates by the taker's right, in thousandths.
+    pub(super) fn takeable_milli(&self, taker: &Taker, candidates: &Candidates) -> u64 {
+        let from = |&(queue, together): &(QueueId, u64)| self.takeable_from(taker, queue, together);
+        candidates.givers.iter().map(from).fold(0, u64::saturating_add)
+    }
+
+    /// The same for one queue: while it is above its bound, something more may go.
+    fn takeable_from(&self, taker: &Taker, queue: QueueId, together: u64) -> u64 {
+        let Some(bound) = self.bound_of(taker.right, queue) else { return u64::MAX };
+        let allocated = self.allocated(queue);
+        let above = |&&resource: &&Resource| allocated[resource] > bound[resource];
+        if self.tree.shared().iter().filter(above).any(|&resource| resource != Resource::Gpu) {
+            return u64::MAX; // What is above in memory may have any number of GPUs.
         }
-        for (id, mut numbers) in by_job {
+        let surplus = allocated[Resource::Gpu].saturating_sub(bound[Resource::Gpu]);
+        if surplus == 0 || taker.keeps() { surplus } else { surplus + together }
+    }
+
+    /// Candidates on a node as they would go, the least worthy first; tasks above a job's minimum before all of it.
+    pub(super) fn units(&self, node: NodeId, candidates: &Candidates) -> Units {
+        let mut tasks: Vec<(JobId, u32)> = self.on_node[node.index()].clone();
+        // The first tasks of a gang often lead it, so the last ones go first.
+        tasks.sort_unstable_by_key(|&(id, number)| (id, Reverse(number)));
+        let mut units = Units::default();
+        for tasks in tasks.chunk_by(|a, b| a.0 == b.0) {
+            let id = tasks[0].0;
             let (Some(job), Some(candidate)) = (self.jobs.get(&id), candidates.by_job.get(&id)) else {
                 continue;
             };
@@ -159,21 +205,16 @@ impl Scheduler {
                 started: Reverse(job.started),
                 job: Reverse(id),
             };
-            let placement = |number: u32| job.tasks[number as usize];
-            // The first tasks of a gang often lead it, so the last ones go first.
-            numbers.sort_unstable();
             let spare = job.running.saturating_sub(job.spec.tasks_min) as usize;
-            for &number in numbers.iter().rev().take(spare) {
-                let here = placement(number).into_iter().collect();
-                units.push(Unit { job: id, task: Some(number), here, price: price(1) });
+            let (alone, together) = tasks.split_at(spare.min(tasks.len()));
+            for &(_, number) in alone {
+                units.push(job, Some(number), &[(id, number)], price(1));
             }
-            numbers.truncate(numbers.len().saturating_sub(spare));
-            if candidate.whole && !numbers.is_empty() {
-                let here = numbers.iter().filter_map(|&number| placement(number)).collect();
-                units.push(Unit { job: id, task: None, here, price: price(job.running) });
+            if candidate.whole && !together.is_empty() {
+                units.push(job, None, together, price(job.running));
             }
         }
-        units.sort_by_key(|unit| {
+        units.in_order.sort_by_key(|unit| {
             let Price { rank, priority, started, job, .. } = unit.price;
             (rank, priority, unit.task.is_none(), started, job, Reverse(unit.task))
         });
@@ -191,14 +232,14 @@ impl Scheduler {
         let before = room.slots(request, u32::MAX >> 1);
         let gains = |without: Option<usize>, upto: usize| {
             let mut room = room;
-            let goes = units[..upto].iter().enumerate().filter(|(index, _)| Some(*index) != without);
-            goes.flat_map(|(_, unit)| &unit.here).for_each(|placement| room.give_back(placement));
+            let goes = units.in_order[..upto].iter().enumerate().filter(|(index, _)| Some(*index) != without);
+            goes.flat_map(|(_, unit)| units.here(unit)).for_each(|placement| room.give_back(placement));
             room.slots(request, before + 1) > before
         };
-        let last = (1..=units.len()).find(|&upto| gains(None, upto))?;
+        let last = (1..=units.in_order.len()).find(|&upto| gains(None, upto))?;
         // What came first need not all be part of it: a small task may have gone before a large one that suffices.
         let needed = (0..last).filter(|&index| index + 1 == last || !gains(Some(index), last));
-        Some(needed.map(|index| units[index].price).fold(Price::NOTHING, Price::and))
+        Some(needed.map(|index| units.in_order[index].price).fold(Price::NOTHING, Price::and))
     }
 }
 
@@ -213,6 +254,21 @@ fn without_keep(right: Right) -> Right {
 /// What a task takes, for comparing: GPUs, or CPU where it takes none.
 pub(super) fn weight(request: &Request) -> u64 {
     request.total_gpu_milli() << 16 | u64::from(request.cpu_milli >> 8)
+}
+
+/// At least so much compute has to go from the node before it has room for so many tasks, more than it has now.
+pub(super) fn missing_milli(node: &Node, request: &Request, slots: u32) -> u64 {
+    let in_all = request.total_gpu_milli() * u64::from(slots);
+    let in_all = in_all.saturating_sub(node.free_gpu_milli().into());
+    // Each task needs as many GPUs with its share free: on those with the most free the least is missing.
+    let mut missing = [0; GPUS_PER_NODE_MAX];
+    let gpus = node.gpus().len();
+    for (missing, gpu) in missing.iter_mut().zip(node.gpus()) {
+        *missing = u64::from(request.gpu_milli.saturating_sub(gpu.milli));
+    }
+    missing[..gpus].sort_unstable();
+    let for_one: u64 = missing[..gpus.min(request.gpus.into())].iter().sum();
+    in_all.max(for_one)
 }
 
 /// Whether the node, if it were empty, could be asked at all.

@@ -2,7 +2,7 @@
 
 use super::candidates::{could_fit, weight};
 use super::decay::Millis;
-use super::gang::{Placed, slots_on};
+use super::gang::Placed;
 use super::job::JobId;
 use super::pending::ClassId;
 use super::rights::{Right, Taker};
@@ -10,7 +10,7 @@ use super::room::Room;
 use super::scheduler::Scheduler;
 use super::tree::QueueId;
 use super::why::{Action, Bound, No};
-use crate::{NodeId, Placement, WHOLE_GPU_MILLI};
+use crate::{NodeId, Placement, WHOLE_GPU_MILLI, fit};
 
 /// A task that left its place, and where it is now.
 struct Moved {
@@ -168,7 +168,7 @@ impl Scheduler {
         for (job, task, from) in self.movable(taker, node) {
             self.take_off(job, task);
             off.push((job, task, from));
-            if slots_on(self, &request, node, 1) == 1 {
+            if fit(self.cluster.node(node), &request).is_ok() {
                 break;
             }
         }

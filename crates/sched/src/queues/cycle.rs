@@ -7,11 +7,12 @@ use super::books::Saturation;
 use super::decay::Millis;
 use super::gang::Placed;
 use super::job::{Class, JobId};
-use super::pending::{ClassId, Turn, Waiting};
+use super::pending::{ClassId, Pending, Turn, Waiting};
+use super::releases::Releases;
 use super::scheduler::Scheduler;
 use super::tree::QueueId;
 use super::why::{Action, Blocked, Bound, Evicted};
-use crate::fit;
+use crate::{Cluster, fit};
 
 impl Scheduler {
     /// Decides what happens now, and counts it as done. Cycles at the same moment end in one without actions; a caller that wants
@@ -28,6 +29,7 @@ impl Scheduler {
             // Other shares give other rights.
             self.version += u64::from(self.books.divide(&self.tree, capacity, unit, usage));
         }
+        self.note_releases();
         self.take_turns(Scheduler::may_fit, Scheduler::try_allocate);
         self.take_turns(Scheduler::may_gather, Scheduler::try_consolidate);
         self.take_turns(Scheduler::may_search, Scheduler::try_reclaim);
@@ -58,7 +60,19 @@ impl Scheduler {
 
     /// Whether room came to be that the work might fit.
     fn may_fit(&self, waiting: &Waiting) -> bool {
-        waiting.no_room_at.is_none_or(|at| self.room_since(at, &waiting.class))
+        waiting.no_room_at.is_none_or(|at| room_since(&self.releases, &self.cluster, at, &waiting.class))
+    }
+
+    /// Looks at each release once for each class: where it made no room, the class need not look at it again.
+    fn note_releases(&mut self) {
+        let Scheduler { pending, releases, cluster, .. } = self;
+        for waiting in pending.iter_mut().flat_map(Pending::waiting_mut) {
+            if let Some(at) = &mut waiting.no_room_at
+                && !room_since(releases, cluster, *at, &waiting.class)
+            {
+                *at = releases.end();
+            }
+        }
     }
 
     /// Whether moving others might make room where nothing but room is missing.
@@ -126,13 +140,6 @@ impl Scheduler {
         }
     }
 
-    /// Whether a task of the class, which fitted nowhere when the log of releases ended `at`, fits a node released since.
-    fn room_since(&self, at: u64, class: &Class) -> bool {
-        let fits = |node| fit(self.cluster.node(node), &class.request).is_ok();
-        // A gang fitted in part, so any node with room for one of its tasks may complete it.
-        self.releases.since(at).is_none_or(|mut nodes| nodes.any(fits))
-    }
-
     fn blocked(&mut self, queue: QueueId, id: ClassId, blocked: Blocked) {
         if let Some(waiting) = self.pending[queue.index()].get_mut(id) {
             waiting.why.blocked = Some(blocked);
@@ -168,6 +175,13 @@ impl Scheduler {
             self.line_up(id);
         }
     }
+}
+
+/// Whether a task of the class, which fitted nowhere when the log of releases ended `at`, fits a node released since.
+fn room_since(releases: &Releases, cluster: &Cluster, at: u64, class: &Class) -> bool {
+    let fits = |node| fit(cluster.node(node), &class.request).is_ok();
+    // A gang fitted in part, so any node with room for one of its tasks may complete it.
+    releases.since(at).is_none_or(|mut nodes| nodes.any(fits))
 }
 
 /// Who is next: from the cluster down, the queue that is furthest below its share and has something to try.

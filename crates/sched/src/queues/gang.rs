@@ -1,10 +1,9 @@
 //! Finding places for all the tasks that a job needs at once, or none.
 
 use super::job::{Class, JobId};
-use super::room::Room;
 use super::scheduler::Scheduler;
 use super::why::Blocked;
-use crate::{NodeId, Placement, Request, Unplaced, fit};
+use crate::{Cluster, NodeId, Placement, Unplaced};
 
 /// Tasks that were put on nodes for a job, by their numbers.
 pub(super) type Placed = Vec<(u32, Placement)>;
@@ -17,8 +16,7 @@ impl Scheduler {
             return self.place_gathered(id, class);
         }
         if class.needs > 1 {
-            let fit =
-                slots(self, &class.request, self.domains.all(), class.needs).iter().map(|slot| slot.0).sum();
+            let fit = self.slots.of(&self.cluster, &class.request).fit(self.domains.all(), class.needs);
             if fit < class.needs {
                 return Err(self.no_room(class, fit));
             }
@@ -43,7 +41,7 @@ impl Scheduler {
         if let Some(nodes) = self.joined_domain(id, class) {
             let nodes = nodes.to_vec();
             return self.place_inside(id, class, &nodes).ok_or_else(|| {
-                let fit = slots(self, &class.request, &nodes, class.needs).iter().map(|slot| slot.0).sum();
+                let fit = self.slots.of(&self.cluster, &class.request).fit(&nodes, class.needs);
                 Blocked::Topology {
                     level: class.topology.required.unwrap_or_default(),
                     needs: class.needs,
@@ -55,13 +53,16 @@ impl Scheduler {
         let narrowest = preferred.or(required).unwrap_or_default();
         let mut most = 0;
         for level in (required.unwrap_or(0)..=narrowest).rev() {
+            let slots = self.slots.of(&self.cluster, &class.request);
             let mut best: Option<(u64, Vec<NodeId>)> = None;
             for (_, nodes) in self.domains.of_level(level) {
-                let fit = slots(self, &class.request, nodes, class.needs).iter().map(|slot| slot.0).sum();
+                let fit = slots.fit(nodes, class.needs);
                 most = most.max(fit);
-                let free = free_room(self, nodes);
-                if fit >= class.needs && best.as_ref().is_none_or(|(least, _)| free < *least) {
-                    best = Some((free, nodes.to_vec()));
+                if fit == class.needs {
+                    let free = free_room(&self.cluster, nodes);
+                    if best.as_ref().is_none_or(|(least, _)| free < *least) {
+                        best = Some((free, nodes.to_vec()));
+                    }
                 }
             }
             let inside = best.and_then(|(_, nodes)| self.place_inside(id, class, &nodes));
@@ -72,16 +73,17 @@ impl Scheduler {
         if let Some(level) = required {
             return Err(Blocked::Topology { level, needs: class.needs, fit: most });
         }
-        let everywhere = self.domains.all().to_vec();
-        self.place_inside(id, class, &everywhere).ok_or_else(|| {
-            let fit = slots(self, &class.request, &everywhere, class.needs).iter().map(|slot| slot.0).sum();
-            self.no_room(class, fit)
-        })
+        let fit = self.slots.of(&self.cluster, &class.request).fit(self.domains.all(), class.needs);
+        let everywhere = (fit == class.needs).then(|| self.domains.all().to_vec());
+        let inside = everywhere.and_then(|nodes| self.place_inside(id, class, &nodes));
+        inside.ok_or_else(|| self.no_room(class, fit))
     }
 
     /// On as few of these nodes as possible: those with room for the most tasks first.
     fn place_inside(&mut self, id: JobId, class: &Class, nodes: &[NodeId]) -> Option<Placed> {
-        let mut slots = slots(self, &class.request, nodes, class.needs);
+        let slots = self.slots.of(&self.cluster, &class.request);
+        let with_room = nodes.iter().map(|&node| (slots.on(node).min(class.needs), node));
+        let mut slots: Vec<(u32, NodeId)> = with_room.filter(|&(fit, _)| fit > 0).collect();
         // The last node takes what the others leave: the one with the least room that suffices would do.
         slots.sort_by_key(|&(fit, node)| (std::cmp::Reverse(fit), node));
         let mut placed = Placed::new();
@@ -132,23 +134,8 @@ impl Scheduler {
     }
 }
 
-/// How many tasks of this request each node has room for, at most `most` on one.
-pub(super) fn slots(
-    scheduler: &Scheduler,
-    request: &Request,
-    nodes: &[NodeId],
-    most: u32,
-) -> Vec<(u32, NodeId)> {
-    nodes.iter().map(|&node| (slots_on(scheduler, request, node, most), node)).collect()
-}
-
-pub(super) fn slots_on(scheduler: &Scheduler, request: &Request, node: NodeId, most: u32) -> u32 {
-    let node = scheduler.cluster.node(node);
-    if fit(node, request).is_ok() { Room::of(node).slots(request, most) } else { 0 }
-}
-
 /// Free compute of GPUs, and where there are none of CPUs.
-fn free_room(scheduler: &Scheduler, nodes: &[NodeId]) -> u64 {
-    let nodes = nodes.iter().map(|&node| scheduler.cluster.node(node));
+fn free_room(cluster: &Cluster, nodes: &[NodeId]) -> u64 {
+    let nodes = nodes.iter().map(|&node| cluster.node(node));
     nodes.map(|node| u64::from(node.free_gpu_milli()) << 16 | u64::from(node.free_cpu_milli() >> 12)).sum()
 }

@@ -90,6 +90,10 @@ impl Pending {
         self.classes.iter().map(|(&id, waiting)| (id, waiting))
     }
 
+    pub(super) fn waiting_mut(&mut self) -> impl Iterator<Item = &mut Waiting> {
+        self.classes.values_mut()
+    }
+
     /// The turn of the first job of a class; none if nothing of it waits any more.
     pub(super) fn turn(&self, id: ClassId) -> Option<Turn> {
         let waiting = self.get(id)?;

@@ -1,5 +1,6 @@
 //! Work that takes the place of other work: of other queues (reclaim), or of its own queue (preemption).
 
+use super::job::JobId;
 use super::pending::ClassId;
 use super::rights::{Right, Taker};
 use super::scheduler::Scheduler;
@@ -7,12 +8,10 @@ use super::tree::QueueId;
 use super::why::{Bound, Evicted, No};
 
 /// In this order: a queue above its share gives first, and gives no more than that if possible; what is deserved comes last, since it
-/// may take from queues within their share.
-const RECLAIMS: [Right; 4] = [
-    Right::Share { keep: true },
-    Right::Share { keep: false },
-    Right::Quota { keep: true },
-    Right::Quota { keep: false },
+/// may take from queues within their share. Who gives is the same for both rights of a row.
+const RECLAIMS: [[Right; 2]; 2] = [
+    [Right::Share { keep: true }, Right::Share { keep: false }],
+    [Right::Quota { keep: true }, Right::Quota { keep: false }],
 ];
 
 /// No work is there to be taken.
@@ -27,10 +26,10 @@ impl Scheduler {
             return self.not_reclaimed(queue, id, No::Disabled);
         }
         let mut no = None;
-        for right in RECLAIMS {
-            let by = |job, in_quota| Evicted::Reclaimed { by: job, in_quota };
-            let in_quota = matches!(right, Right::Quota { .. });
-            match self.try_take(queue, id, right, |job| by(job, in_quota), Bound::Reclaimed) {
+        for rights in RECLAIMS {
+            let in_quota = matches!(rights[0], Right::Quota { .. });
+            let because = |job| Evicted::Reclaimed { by: job, in_quota };
+            match self.try_take(queue, id, &rights, because, Bound::Reclaimed) {
                 Ok(()) => return true,
                 Err(reason) => {
                     // A search that failed says more than a right that is missing.
@@ -47,7 +46,7 @@ impl Scheduler {
 
     pub(super) fn try_preempt(&mut self, queue: QueueId, id: ClassId) -> bool {
         let result = if self.config.preempt {
-            self.try_take(queue, id, Right::Priority, |by| Evicted::Preempted { by }, Bound::Preempted)
+            self.try_take(queue, id, &[Right::Priority], |by| Evicted::Preempted { by }, Bound::Preempted)
         } else {
             Err(No::Disabled)
         };
@@ -60,44 +59,45 @@ impl Scheduler {
         result.is_ok()
     }
 
-    /// One search by one right.
+    /// Searches by these rights, one after another, of which all see the same candidates.
     fn try_take(
         &mut self,
         queue: QueueId,
         id: ClassId,
-        right: Right,
-        because: impl Fn(super::JobId) -> Evicted,
+        rights: &[Right],
+        because: impl Fn(JobId) -> Evicted,
         bound: Bound,
     ) -> Result<(), No> {
         let Some(waiting) = self.pending[queue.index()].get(id) else { return Err(NOTHING) };
         let (class, Some(&job)) = (waiting.class, waiting.jobs.first()) else { return Err(NOTHING) };
+        let Some(&right) = rights.first() else { return Err(NOTHING) };
         if !class.preemptible && self.books.over_quota(&self.tree, queue, class.amounts()).is_some() {
             return Err(No::OverQuota);
         }
         if let Some(no) = self.no_right(queue, &class, right) {
             return Err(no);
         }
-        let taker = Taker { job, queue, class, right };
-        let candidates = self.candidates(&taker);
-        let until = candidates.until;
-        if !candidates.in_order.is_empty() {
-            self.count_search()?;
-        }
-        let before = self.actions.len();
-        match self.take(&taker, &candidates, because(job)) {
-            Ok(placed) => {
-                // What an earlier search freed may be enough for this one.
-                let bound = if self.actions.len() > before { bound } else { Bound::Free };
-                self.bind(job, placed, bound);
-                Ok(())
+        let candidates = self.candidates(&Taker { job, queue, class, right });
+        let mut no = NOTHING;
+        for &right in rights {
+            if !candidates.in_order.is_empty() {
+                self.count_search()?;
             }
-            Err(no) => {
-                if let Some(waiting) = self.pending[queue.index()].get_mut(id) {
-                    waiting.retry_at = waiting.retry_at.into_iter().chain(until).min();
+            let before = self.actions.len();
+            match self.take(&Taker { job, queue, class, right }, &candidates, because(job)) {
+                Ok(placed) => {
+                    // What an earlier search freed may be enough for this one.
+                    let bound = if self.actions.len() > before { bound } else { Bound::Free };
+                    self.bind(job, placed, bound);
+                    return Ok(());
                 }
-                Err(no)
+                Err(reason) => no = reason,
             }
         }
+        if let Some(waiting) = self.pending[queue.index()].get_mut(id) {
+            waiting.retry_at = waiting.retry_at.into_iter().chain(candidates.until).min();
+        }
+        Err(no)
     }
 
     /// Counts one search against what a cycle may do.

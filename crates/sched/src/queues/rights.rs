@@ -2,7 +2,7 @@
 
 use super::amounts::Amounts;
 use super::decay::Millis;
-use super::job::{Class, Job, JobId};
+use super::job::{Class, JobId};
 use super::scheduler::Scheduler;
 use super::tree::QueueId;
 use super::why::No;
@@ -29,7 +29,26 @@ pub(super) struct Taker {
     pub(super) right: Right,
 }
 
+impl Taker {
+    /// Whether those who give keep what is theirs: always for tasks that are welcome but not necessary.
+    pub(super) fn keeps(&self) -> bool {
+        match self.right {
+            Right::Share { keep } | Right::Quota { keep } => keep || self.class.surplus,
+            Right::Priority => false,
+        }
+    }
+}
+
 impl Scheduler {
+    /// What a queue has above this may be taken by the right; none where the right does not depend on it.
+    pub(super) fn bound_of(&self, right: Right, queue: QueueId) -> Option<Amounts> {
+        match right {
+            Right::Share { .. } => Some(self.fair_share(queue)),
+            Right::Quota { .. } => Some(self.tree.queue(queue).deserved),
+            Right::Priority => None,
+        }
+    }
+
     /// Whether `amounts` of a queue's work may be taken as things stand now.
     pub(super) fn may_take(&self, taker: &Taker, from: QueueId, amounts: Amounts) -> bool {
         let in_quota = match taker.right {
@@ -58,11 +77,8 @@ impl Scheduler {
             let after = self.books.saturation_with(&self.tree, ours, needed);
             after.is_below(self.config.reclaim_percent.max(100), self.books.saturation(&self.tree, theirs))
         };
-        let (Right::Share { keep } | Right::Quota { keep }) = taker.right else { return false };
-        // For tasks that are welcome but not necessary nobody is pushed below what is his.
-        let keep = keep || taker.class.surplus;
         (in_quota || within_deserved || order_kept())
-            && (!keep || self.keeps(theirs, amounts, &bound(theirs)))
+            && (!taker.keeps() || self.keeps(theirs, amounts, &bound(theirs)))
     }
 
     /// Whether a queue without `amounts` still has `bound` of all that it has more of now.
@@ -88,12 +104,11 @@ impl Scheduler {
         })
     }
 
-    /// How long the job is protected from the taker. Tasks above its minimum never are.
-    pub(super) fn protected_until(&self, taker: &Taker, job: &Job) -> Millis {
-        let runtime = match taker.right {
-            Right::Priority => self.tree.preempt_min_runtime(job.spec.queue),
-            _ => self.tree.reclaim_min_runtime(taker.queue, job.spec.queue),
-        };
-        job.started.saturating_add(runtime)
+    /// How long jobs of a queue are protected from the taker once they have started. Tasks above a job's minimum never are.
+    pub(super) fn protection(&self, taker: &Taker, queue: QueueId) -> Millis {
+        match taker.right {
+            Right::Priority => self.tree.preempt_min_runtime(queue),
+            _ => self.tree.reclaim_min_runtime(taker.queue, queue),
+        }
     }
 }

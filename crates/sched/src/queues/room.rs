@@ -1,6 +1,6 @@
 //! How many tasks of one kind a node has room for.
 
-use crate::{GPUS_PER_NODE_MAX, Gpu, Node, Placement, Request};
+use crate::{GPUS_PER_NODE_MAX, Gpu, Node, Placement, Request, WHOLE_GPU_MILLI};
 
 /// What is free on a node, to try things out on. Says nothing of labels and models.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +15,15 @@ impl Room {
         let mut gpus = [Gpu::default(); GPUS_PER_NODE_MAX];
         gpus[..node.gpus().len()].copy_from_slice(node.gpus());
         Room { cpu_milli: node.free_cpu_milli(), memory_mib: node.free_memory_mib(), gpus }
+    }
+
+    /// As if nothing were on the node.
+    pub(super) fn when_empty(node: &Node) -> Room {
+        let spec = node.spec();
+        let mut gpus = [Gpu::default(); GPUS_PER_NODE_MAX];
+        let whole = Gpu { milli: WHOLE_GPU_MILLI, memory_mib: spec.gpu_memory_mib };
+        gpus[..usize::from(spec.gpus)].fill(whole);
+        Room { cpu_milli: spec.cpu_milli, memory_mib: spec.memory_mib, gpus }
     }
 
     /// As if the placement's task had gone.
@@ -35,6 +44,11 @@ impl Room {
             by(self.cpu_milli, request.cpu_milli).min(by(self.memory_mib, request.memory_mib)).min(most);
         if request.gpus == 0 || host == 0 {
             return host;
+        }
+        let holds = |gpu: &&Gpu| gpu.milli >= request.gpu_milli && gpu.memory_mib >= request.gpu_memory_mib;
+        let for_one = self.gpus.iter().filter(holds).count() >= request.gpus.into();
+        if !for_one || host == 1 {
+            return u32::from(for_one);
         }
         let parts = self.gpus.map(|gpu| gpu_parts(&gpu, request));
         // t tasks fit if there are t times as many GPUs as one asks for, and no task sits twice on one GPU.

@@ -1,7 +1,9 @@
 //! The state that cycles work on, and the few ways in which it changes.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
 
 use super::amounts::{Amounts, Resource};
 use super::books::Books;
@@ -10,6 +12,7 @@ use super::domains::Domains;
 use super::job::{Job, JobId, JobSpec, SubmitError, TASKS_MAX};
 use super::pending::Pending;
 use super::releases::Releases;
+use super::slots::SlotIndex;
 use super::tree::{QueueId, QueueTree};
 use super::why::{Action, Why};
 use crate::{Cluster, ClusterError, NodeId, Placement, Placer, WHOLE_GPU_MILLI};
@@ -65,13 +68,15 @@ pub struct Scheduler {
     pub(super) tree: QueueTree,
     pub(super) config: Config,
     pub(super) books: Books,
-    pub(super) jobs: HashMap<JobId, Job>,
+    /// Ids are counted up here, so the hash need not withstand anybody.
+    pub(super) jobs: FxHashMap<JobId, Job>,
     /// Waiting work of each queue.
     pub(super) pending: Vec<Pending>,
     /// Running jobs of each queue that may be evicted, in the order in which they would be.
     pub(super) evictable: Vec<BTreeSet<VictimOrder>>,
     pub(super) on_node: Vec<Vec<(JobId, u32)>>,
     pub(super) domains: Domains,
+    pub(super) slots: SlotIndex,
     pub(super) releases: Releases,
     /// Grows with every change that a search for work to take depends on.
     pub(super) version: u64,
@@ -108,11 +113,12 @@ impl Scheduler {
             books: Books::new(&tree),
             tree,
             config,
-            jobs: HashMap::new(),
+            jobs: FxHashMap::default(),
             pending: std::iter::repeat_with(Pending::default).take(queues).collect(),
             evictable: vec![BTreeSet::new(); queues],
             on_node: Vec::new(),
             domains: Domains::default(),
+            slots: SlotIndex::default(),
             releases: Releases::default(),
             version: 0,
             stale: BTreeSet::new(),

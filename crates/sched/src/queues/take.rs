@@ -9,14 +9,16 @@
 //! All of it happens in the scheduler's own state and is taken back unless it succeeds.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap};
 
 use super::amounts::Amounts;
-use super::candidates::{Candidates, Price, Unit};
-use super::gang::{Placed, slots_on};
-use super::job::JobId;
+use super::candidates::{Candidates, Price, Unit, could_fit, missing_milli};
+use super::gang::Placed;
+use super::job::{Class, JobId};
 use super::rights::{Right, Taker};
+use super::room::Room;
 use super::scheduler::Scheduler;
+use super::slots::slots_on;
 use super::tree::QueueId;
 use super::why::{Action, Evicted, No};
 use crate::NodeId;
@@ -91,7 +93,7 @@ impl Scheduler {
     }
 
     /// The sets of nodes, each of which has to hold all tasks: the domains of the required level, the freest first, or everything.
-    pub(super) fn scopes(&self, taker: &Taker) -> Vec<Vec<NodeId>> {
+    pub(super) fn scopes(&mut self, taker: &Taker) -> Vec<Vec<NodeId>> {
         let class = &taker.class;
         if let Some(nodes) = self.joined_domain(taker.job, class) {
             return vec![nodes.to_vec()];
@@ -99,10 +101,10 @@ impl Scheduler {
         let Some(level) = class.topology.required.filter(|_| class.needs > 1) else {
             return vec![self.domains.all().to_vec()];
         };
+        let slots = self.slots.of(&self.cluster, &class.request);
         let mut scopes: Vec<(Reverse<u64>, Vec<NodeId>)> = Vec::new();
         for (_, nodes) in self.domains.of_level(level) {
-            let fit =
-                nodes.iter().map(|&node| u64::from(slots_on(self, &class.request, node, class.needs))).sum();
+            let fit = nodes.iter().map(|&node| u64::from(slots.on(node).min(class.needs))).sum();
             scopes.push((Reverse(fit), nodes.to_vec()));
         }
         scopes.sort_by_key(|(fit, _)| *fit);
@@ -119,41 +121,92 @@ impl Scheduler {
         bounds: &[(QueueId, Amounts)],
         taken: &mut Vec<Taken>,
     ) -> Result<Placed, u32> {
-        let class = &taker.class;
-        let mut fit: HashMap<NodeId, u32> =
-            scope.iter().map(|&node| (node, slots_on(self, &class.request, node, class.needs))).collect();
-        let mut total: u32 = fit.values().sum();
-        if total < class.needs {
-            let mut prices = self.prices(taker, candidates, scope);
-            while total < class.needs {
-                let Some(Reverse((price, node))) = prices.pop() else { return Err(total) };
-                match self.price(taker, node, candidates) {
-                    // What went elsewhere changed the price: the node waits for its turn at the new one.
-                    Some(now) if now > price => prices.push(Reverse((now, node))),
-                    Some(_) => {
-                        let before = taken.len();
-                        if self.take_on(taker, candidates, node, taken) {
-                            let changed = taken[before..].iter().flat_map(|taken| &taken.tasks);
-                            for node in changed.map(|(_, placement)| placement.node).collect::<BTreeSet<_>>()
-                            {
-                                let Some(known) = fit.get_mut(&node) else { continue };
-                                let slots = slots_on(self, &class.request, node, class.needs);
-                                total = total - *known + slots;
-                                *known = slots;
-                            }
-                            prices.extend(
-                                self.price(taker, node, candidates).map(|price| Reverse((price, node))),
-                            );
-                        }
-                    }
-                    None => {}
-                }
-            }
-        }
+        let slots = self.slots.of(&self.cluster, &taker.class.request);
+        let fit: Vec<u32> = scope.iter().map(|&node| slots.on(node).min(taker.class.needs)).collect();
+        let total = self.take_cheapest(taker, candidates, scope, fit, taken)?;
         if !self.take_below_bounds(taker, candidates, bounds, taken) {
             return Err(total);
         }
-        self.place(taker.job, class).map_err(|_| total)
+        self.place(taker.job, &taker.class).map_err(|_| total)
+    }
+
+    /// Takes from the cheapest nodes of the scope until all tasks fit there; `fit` is what its nodes have room for now. Returns how many
+    /// fit afterwards, as an error if these are too few.
+    fn take_cheapest(
+        &mut self,
+        taker: &Taker,
+        candidates: &Candidates,
+        scope: &[NodeId],
+        mut fit: Vec<u32>,
+        taken: &mut Vec<Taken>,
+    ) -> Result<u32, u32> {
+        let Class { request, needs, .. } = taker.class;
+        let mut total: u64 = fit.iter().map(|&fit| u64::from(fit)).sum();
+        if total >= needs.into() {
+            return Ok(needs);
+        }
+        let mut takeable = self.takeable_milli(taker, candidates);
+        let most = self.most_that_fit(taker, scope, &fit, takeable);
+        if most < needs {
+            return Err(most);
+        }
+        let mut prices = self.prices(taker, candidates, scope, &fit, takeable);
+        while total < needs.into() {
+            let Some(Reverse((price, node))) = prices.pop() else { return Err(total as u32) };
+            let Ok(index) = scope.binary_search(&node) else { continue };
+            if missing_milli(self.cluster.node(node), &request, fit[index] + 1) > takeable {
+                continue;
+            }
+            match self.price(taker, node, candidates) {
+                // What went elsewhere changed the price: the node waits for its turn at the new one.
+                Some(now) if now > price => prices.push(Reverse((now, node))),
+                Some(_) => {
+                    let before = taken.len();
+                    if self.take_on(taker, candidates, node, taken) {
+                        let changed = taken[before..].iter().flat_map(|taken| &taken.tasks);
+                        for node in changed.map(|(_, placement)| placement.node).collect::<BTreeSet<_>>() {
+                            let Ok(index) = scope.binary_search(&node) else { continue };
+                            let slots = slots_on(&self.cluster, &request, node).min(needs);
+                            total = total - u64::from(fit[index]) + u64::from(slots);
+                            fit[index] = slots;
+                        }
+                        takeable = self.takeable_milli(taker, candidates);
+                        prices
+                            .extend(self.price(taker, node, candidates).map(|price| Reverse((price, node))));
+                    }
+                }
+                None => {}
+            }
+        }
+        Ok(needs)
+    }
+
+    /// How many tasks could fit at most if so much compute were taken, wherever it is best: most searches in vain end here, where
+    /// nothing was priced yet. `fit` is what the nodes of the scope have room for now.
+    fn most_that_fit(&self, taker: &Taker, scope: &[NodeId], fit: &[u32], takeable: u64) -> u32 {
+        let class = &taker.class;
+        let mut costs: Vec<u64> = Vec::new();
+        for (&node, &fit) in scope.iter().zip(fit) {
+            let node = self.cluster.node(node);
+            if could_fit(node, &class.request) {
+                let most = Room::when_empty(node).slots(&class.request, class.needs);
+                let mut before = 0;
+                for slots in fit + 1..=most {
+                    let cost = missing_milli(node, &class.request, slots);
+                    costs.push(cost.saturating_sub(before));
+                    before = before.max(cost);
+                }
+            }
+        }
+        costs.sort_unstable();
+        let mut left = takeable;
+        let affordable = costs.iter().take_while(|&&cost| {
+            let affordable = cost <= left;
+            left = left.saturating_sub(cost);
+            affordable
+        });
+        let total = fit.iter().map(|&fit| u64::from(fit)).sum::<u64>() + affordable.count() as u64;
+        total.min(u64::from(u32::MAX)) as u32
     }
 
     /// The nodes of the scope on which something can be gained, by price.
@@ -162,13 +215,14 @@ impl Scheduler {
         taker: &Taker,
         candidates: &Candidates,
         scope: &[NodeId],
+        fit: &[u32],
+        takeable: u64,
     ) -> BinaryHeap<Reverse<(Price, NodeId)>> {
-        let running = candidates.in_order.iter().filter_map(|job| self.jobs.get(job));
-        let nodes: BTreeSet<NodeId> =
-            running.flat_map(|job| job.tasks().map(|(_, placement)| placement.node)).collect();
-        let scope: BTreeSet<NodeId> = scope.iter().copied().collect();
-        let priced = |&node: &NodeId| Some(Reverse((self.price(taker, node, candidates)?, node)));
-        nodes.intersection(&scope).filter_map(priced).collect()
+        let affordable = |&(&node, &fit): &(&NodeId, &u32)| {
+            missing_milli(self.cluster.node(node), &taker.class.request, fit + 1) <= takeable
+        };
+        let priced = |(&node, _)| Some(Reverse((self.price(taker, node, candidates)?, node)));
+        scope.iter().zip(fit).filter(affordable).filter_map(priced).collect()
     }
 
     /// Takes candidates of one node until one more task fits there; if shares do not allow as much, takes nothing.
@@ -180,10 +234,10 @@ impl Scheduler {
         taken: &mut Vec<Taken>,
     ) -> bool {
         let (start, request) = (taken.len(), &taker.class.request);
-        let before = slots_on(self, request, node, u32::MAX >> 1);
-        for unit in self.units(node, candidates) {
+        let before = slots_on(&self.cluster, request, node);
+        for unit in self.units(node, candidates).in_order {
             self.take_unit(taker, &unit, taken);
-            if slots_on(self, request, node, before + 1) > before {
+            if slots_on(&self.cluster, request, node) > before {
                 return true;
             }
         }
@@ -209,7 +263,7 @@ impl Scheduler {
                 continue;
             }
             for node in nodes {
-                for unit in self.units(node, candidates).into_iter().filter(|unit| unit.job == id) {
+                for unit in self.units(node, candidates).in_order.into_iter().filter(|unit| unit.job == id) {
                     if self.over_bounds(bounds, needed).is_some() {
                         self.take_unit(taker, &unit, taken);
                     }
