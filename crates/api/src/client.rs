@@ -3,6 +3,8 @@
 mod settings;
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -34,22 +36,40 @@ pub enum Failure {
     Answer { server: String, cause: String },
 }
 
-/// Speaks to one server with one token.
+/// Speaks to one control plane with one token. It may have several servers: if one is away, another is asked.
 #[derive(Clone)]
 pub struct Client {
     agent: ureq::Agent,
-    server: String,
+    servers: Arc<Servers>,
     token: String,
 }
+
+/// URLs, and which of them answered last.
+struct Servers {
+    text: String,
+    urls: Vec<String>,
+    current: AtomicUsize,
+}
+
+/// Whether a request may be sent again when it is not known what became of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    Freely,
+    /// Only if it was not sent, or the server says that nothing was done.
+    UnlessSent,
+}
+
+type Answer = Result<ureq::http::Response<ureq::Body>, ureq::Error>;
 
 impl fmt::Debug for Client {
     /// Without the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Client({})", self.server)
+        write!(f, "Client({})", self.servers.text)
     }
 }
 
 impl Client {
+    /// `server` is one URL, or several with commas between.
     pub fn new(server: &str, token: &str) -> Client {
         let agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
@@ -59,25 +79,28 @@ impl Client {
             .user_agent(concat!("sluice/", env!("CARGO_PKG_VERSION")))
             .build()
             .new_agent();
-        Client { agent, server: server.trim_end_matches('/').to_owned(), token: token.to_owned() }
+        let urls = server.split(',').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
+        let servers = Servers { text: server.to_owned(), urls, current: AtomicUsize::new(0) };
+        Client { agent, servers: Arc::new(servers), token: token.to_owned() }
     }
 
-    /// The server's URL.
+    /// The URL of the server that is asked first.
     pub fn server(&self) -> &str {
-        &self.server
+        self.servers.at(self.servers.current.load(Ordering::Relaxed))
     }
 
-    /// The same server with another token.
+    /// The same servers with another token.
     pub fn with_token(&self, token: &str) -> Client {
         Client { token: token.to_owned(), ..self.clone() }
     }
 
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        self.finish(self.authorised(self.agent.get(self.url(path))).call())
+        self.ask(path, Repeat::Freely, |url| self.authorised(self.agent.get(url)).call())
     }
 
     pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
-        self.finish(self.authorised(self.agent.post(self.url(path))).send(json(body)))
+        let body = json(body);
+        self.ask(path, Repeat::UnlessSent, |url| self.authorised(self.agent.post(url)).send(&body))
     }
 
     /// As `post`; the server answers a repetition under the same key with the first answer.
@@ -87,18 +110,21 @@ impl Client {
         body: &impl Serialize,
         key: &str,
     ) -> Result<T, Failure> {
-        let request = self.authorised(self.agent.post(self.url(path))).header("Idempotency-Key", key);
-        self.finish(request.send(json(body)))
+        let body = json(body);
+        self.ask(path, Repeat::Freely, |url| {
+            self.authorised(self.agent.post(url)).header("Idempotency-Key", key).send(&body)
+        })
     }
 
     /// A text in another format than JSON.
     pub fn post_text<T: DeserializeOwned>(&self, path: &str, kind: &str, body: &str) -> Result<T, Failure> {
-        let request = self.authorised(self.agent.post(self.url(path)));
-        self.finish(request.header("Content-Type", kind).send(body.as_bytes()))
+        self.ask(path, Repeat::UnlessSent, |url| {
+            self.authorised(self.agent.post(url)).header("Content-Type", kind).send(body.as_bytes())
+        })
     }
 
     pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        self.finish(self.authorised(self.agent.delete(self.url(path))).call())
+        self.ask(path, Repeat::Freely, |url| self.authorised(self.agent.delete(url)).call())
     }
 
     /// All items of a list, page by page.
@@ -119,8 +145,24 @@ impl Client {
         }
     }
 
-    fn url(&self, path: &str) -> String {
-        format!("{}{PREFIX}{path}", self.server)
+    /// Asks one server after the other until one does not refuse for being unable.
+    fn ask<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        repeat: Repeat,
+        send: impl Fn(String) -> Answer,
+    ) -> Result<T, Failure> {
+        let mut tries = self.servers.urls.len();
+        loop {
+            let current = self.servers.current.load(Ordering::Relaxed);
+            let server = self.servers.at(current);
+            let answer = send(format!("{server}{PREFIX}{path}"));
+            tries -= 1;
+            if tries == 0 || !elsewhere(&answer, repeat) {
+                return finish(server, answer);
+            }
+            self.servers.current.store(current + 1, Ordering::Relaxed);
+        }
     }
 
     fn authorised<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
@@ -128,27 +170,42 @@ impl Client {
             .header("Authorization", format!("Bearer {}", self.token))
             .header("Content-Type", "application/json")
     }
+}
 
-    fn finish<T: DeserializeOwned>(
-        &self,
-        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
-    ) -> Result<T, Failure> {
-        let unreachable = |error: ureq::Error| Failure::Unreachable {
-            server: self.server.clone(),
-            cause: error.to_string(),
-        };
-        let makes_no_sense = |cause: String| Failure::Answer { server: self.server.clone(), cause };
-        let mut answer = answer.map_err(unreachable)?;
-        let status = answer.status();
-        let bytes =
-            answer.body_mut().with_config().limit(ANSWER_SIZE_MAX).read_to_vec().map_err(unreachable)?;
-        if status.is_success() {
-            return serde_json::from_slice(&bytes).map_err(|error| makes_no_sense(error.to_string()));
-        }
-        match serde_json::from_slice::<Problem>(&bytes) {
-            Ok(problem) => Err(Failure::Refused(problem)),
-            Err(_) => Err(makes_no_sense(format!("HTTP status {status}"))),
-        }
+impl Servers {
+    fn at(&self, index: usize) -> &str {
+        &self.urls[index % self.urls.len()]
+    }
+}
+
+/// Whether another server should be asked.
+fn elsewhere(answer: &Answer, repeat: Repeat) -> bool {
+    match answer {
+        Ok(answer) => answer.status() == 503,
+        Err(_) if repeat == Repeat::Freely => true,
+        Err(ureq::Error::Io(error)) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+        Err(error) => matches!(
+            error,
+            ureq::Error::HostNotFound
+                | ureq::Error::ConnectionFailed
+                | ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve)
+        ),
+    }
+}
+
+fn finish<T: DeserializeOwned>(server: &str, answer: Answer) -> Result<T, Failure> {
+    let unreachable =
+        |error: ureq::Error| Failure::Unreachable { server: server.to_owned(), cause: error.to_string() };
+    let makes_no_sense = |cause: String| Failure::Answer { server: server.to_owned(), cause };
+    let mut answer = answer.map_err(unreachable)?;
+    let status = answer.status();
+    let bytes = answer.body_mut().with_config().limit(ANSWER_SIZE_MAX).read_to_vec().map_err(unreachable)?;
+    if status.is_success() {
+        return serde_json::from_slice(&bytes).map_err(|error| makes_no_sense(error.to_string()));
+    }
+    match serde_json::from_slice::<Problem>(&bytes) {
+        Ok(problem) => Err(Failure::Refused(problem)),
+        Err(_) => Err(makes_no_sense(format!("HTTP status {status}"))),
     }
 }
 

@@ -114,7 +114,7 @@ async fn work(
         tokio::spawn(async move { writer.write_down().await }),
         tokio::spawn(async move { scheduler.schedule().await }),
     ];
-    server.lead(&candidate).await?;
+    server.follow(&candidate).await?;
     if server.fence().is_some() {
         keep_tokens(server, &folder, &url).await?;
     }

@@ -4,7 +4,7 @@
 //! reads what is written, and leads once the leader has said nothing for [`LEADERSHIP`]. Clocks of servers do not matter:
 //! the database's does, and only for how soon; that two write is excluded by the fence, which each transaction checks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::server::{Server, now_ms};
 use crate::store::{Fence, LEADERSHIP, Leader, StoreError, Write};
@@ -40,7 +40,7 @@ const FOLLOW_EVERY: Duration = Duration::from_millis(300);
 
 /// What a follower has seen of its leader's writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Seen {
+pub(crate) struct Seen {
     revision: u64,
     settings: u64,
 }
@@ -48,14 +48,23 @@ struct Seen {
 impl Server {
     /// Leads or follows, for ever.
     pub(crate) async fn take_part(&self, candidate: &Candidate) {
-        let mut seen = Seen::default();
+        let (mut renewed, mut away) = (Instant::now(), false);
         for count in 0.. {
             let (every, went_well) = match self.fence() {
                 Some(fence) => (RENEW_EVERY, self.renew(fence, count).await),
-                None => (FOLLOW_EVERY, self.follow(candidate, &mut seen).await),
+                None => (FOLLOW_EVERY, self.follow(candidate).await),
             };
-            if let Err(error) = went_well {
-                eprintln!("sluice-server: {error}");
+            match went_well {
+                Ok(()) => (renewed, away) = (Instant::now(), false),
+                Err(error) => {
+                    if !std::mem::replace(&mut away, true) {
+                        eprintln!("sluice-server: {error}");
+                    }
+                    if self.fence().is_some() && renewed.elapsed() > LEADERSHIP {
+                        // Another may lead by now: what this one has in memory is not the truth any more.
+                        self.become_role(Role::Follower { leader: None });
+                    }
+                }
             }
             tokio::time::sleep(every).await;
         }
@@ -71,32 +80,37 @@ impl Server {
         renewed
     }
 
-    async fn follow(&self, candidate: &Candidate, seen: &mut Seen) -> Result<(), StoreError> {
-        let row = self.store.leader().await?;
+    /// Learns who leads and what is new; leads if nobody does.
+    pub(crate) async fn follow(&self, candidate: &Candidate) -> Result<(), StoreError> {
+        let row = self.look_at_leader().await?;
         if row.expired || candidate.alone {
             return self.lead(candidate).await;
         }
-        let leader = Some(row.url.clone());
+        let leader = Some(row.url);
         if *self.role.borrow() != (Role::Follower { leader: leader.clone() }) {
             self.become_role(Role::Follower { leader });
         }
-        self.learn(&row, seen).await;
         Ok(())
     }
 
+    /// Reads what the leader has written, and what the row says of it.
+    pub(crate) async fn look_at_leader(&self) -> Result<Leader, StoreError> {
+        let mut seen = self.seen.lock().await;
+        let row = self.store.leader().await?;
+        let now = Seen { revision: row.revision, settings: row.settings_revision };
+        if now != *seen {
+            self.catch_up(now.settings != seen.settings).await?;
+            *seen = now;
+        }
+        Ok(row)
+    }
+
     /// Takes the lead if it is free.
-    pub(crate) async fn lead(&self, candidate: &Candidate) -> Result<(), StoreError> {
+    async fn lead(&self, candidate: &Candidate) -> Result<(), StoreError> {
         if let Some(fence) = self.store.lead(&candidate.holder, &candidate.url, candidate.alone).await? {
             eprintln!("sluice-server: leads from now on");
             self.become_role(Role::Leader(fence));
         }
         Ok(())
-    }
-
-    async fn learn(&self, row: &Leader, seen: &mut Seen) {
-        let now = Seen { revision: row.revision, settings: row.settings_revision };
-        if now != *seen && self.catch_up(now.settings != seen.settings).await.is_ok() {
-            *seen = now;
-        }
     }
 }

@@ -17,7 +17,7 @@ use crate::auth::{Principal, Recognised};
 use crate::commits::{Batch, Commits, Epoch, Ticket};
 use crate::fleet::Fleet;
 use crate::keys::KeysInUse;
-use crate::leader::Role;
+use crate::leader::{Role, Seen};
 use crate::place::{self, Decision};
 use crate::store::{Fence, Store, StoreError, Write};
 use crate::watches::Watches;
@@ -31,6 +31,9 @@ pub(crate) struct Server {
     pub(crate) watches: Watches,
     pub(crate) keys: KeysInUse,
     pub(crate) role: watch::Sender<Role>,
+    /// What it has seen of another's writing, while another leads.
+    pub(crate) seen: Mutex<Seen>,
+    pub(crate) forwarder: ureq::Agent,
     books: Mutex<Books>,
     commits: Commits,
     /// Counts the looks at the queue.
@@ -70,6 +73,8 @@ impl Server {
             watches: Watches::default(),
             keys: KeysInUse::default(),
             role: watch::Sender::new(Role::Follower { leader: None }),
+            seen: Mutex::default(),
+            forwarder: crate::http::forwarder(),
             books: Mutex::new(books),
             commits,
             cycles: watch::Sender::new(0),
@@ -132,7 +137,7 @@ impl Server {
     }
 
     /// Takes what another server has written since this one looked last.
-    pub(crate) async fn catch_up(&self, settings_changed: bool) -> Result<(), Problem> {
+    pub(crate) async fn catch_up(&self, settings_changed: bool) -> Result<(), StoreError> {
         const LEASES: u32 = 1000;
         let mut told = Vec::new();
         let mut books = self.books.lock().await;
@@ -140,7 +145,7 @@ impl Server {
         if !books.stale {
             loop {
                 let seen = books.fleet.revision();
-                let changed = self.store.leases_after(seen, LEASES).await.map_err(unwell)?;
+                let changed = self.store.leases_after(seen, LEASES).await?;
                 let full = changed.len() == LEASES as usize;
                 for lease in changed {
                     told.push(lease.id);

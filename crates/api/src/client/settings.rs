@@ -21,7 +21,7 @@ const TOKEN_VARIABLE: &str = "SLUICE_TOKEN";
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// `http://HOST:PORT`
+    /// `http://HOST:PORT`, or several with commas between.
     pub server: String,
     pub token: String,
 }
@@ -57,7 +57,7 @@ impl Settings {
             return Ok(Some(Settings { server, token }));
         }
         let local = data_folder().map_or(Ok(None), |folder| Settings::read(&folder.join(ADMIN_FILE)))?;
-        let fitting = [login, local].into_iter().flatten().find(|settings| settings.server == server);
+        let fitting = [login, local].into_iter().flatten().find(|settings| settings.is_for(&server));
         fitting.map(Some).ok_or(SettingsError::NoToken(server))
     }
 
@@ -104,6 +104,11 @@ impl Settings {
         serde_json::from_str(&text).map(Some).map_err(|error| failed(error.to_string()))
     }
 
+    /// Whether all these servers are of the control plane that the token belongs to.
+    fn is_for(&self, servers: &str) -> bool {
+        servers.split(',').all(|server| self.server.split(',').any(|own| own == server))
+    }
+
     pub fn client(&self) -> Client {
         Client::new(&self.server, &self.token)
     }
@@ -114,10 +119,15 @@ pub const ADMIN_FILE: &str = "admin.json";
 /// The same for the node of `sluice up`.
 pub const NODE_FILE: &str = "node.json";
 
-/// `http://HOST[:PORT]` without a path.
-pub fn canonical(server: &str) -> Result<String, SettingsError> {
+/// `http://HOST[:PORT]` without a path, or several of them with commas between: the servers of one control plane.
+pub fn canonical(servers: &str) -> Result<String, SettingsError> {
+    let urls: Result<Vec<String>, SettingsError> = servers.split(',').map(canonical_url).collect();
+    urls.map(|urls| urls.join(","))
+}
+
+fn canonical_url(server: &str) -> Result<String, SettingsError> {
     let wrong = || SettingsError::Url(server.into());
-    let rest = server.strip_prefix("http://").ok_or_else(wrong)?.trim_end_matches('/');
+    let rest = server.trim().strip_prefix("http://").ok_or_else(wrong)?.trim_end_matches('/');
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
     if rest.is_empty() || !rest.chars().all(plain) {
         return Err(wrong());
@@ -156,9 +166,17 @@ mod tests {
         for text in ["http://control:7580", "http://control:7580/"] {
             assert_eq!(canonical(text).unwrap(), "http://control:7580");
         }
-        for text in ["", "control:7580", "https://control", "http://", "http://a/b", "http://a@b"] {
+        assert_eq!(canonical("http://a:1/, http://b:2").unwrap(), "http://a:1,http://b:2");
+        for text in ["http://a,", "", "control:7580", "https://control", "http://", "http://a/b", "http://a@b"] {
             assert!(canonical(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_token_is_for_its_own_servers() {
+        let settings = Settings { server: "http://a:1,http://b:2".into(), token: "t".into() };
+        assert!(settings.is_for("http://b:2") && settings.is_for("http://b:2,http://a:1"));
+        assert!(!settings.is_for("http://b:2,http://c:3"));
     }
 
     #[test]

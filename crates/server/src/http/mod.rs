@@ -2,6 +2,7 @@
 
 mod answer;
 mod extract;
+mod forward;
 
 mod admin;
 mod leases;
@@ -23,6 +24,7 @@ use utoipa_axum::routes;
 
 use crate::server::Server;
 use answer::Refusal;
+pub(crate) use forward::forwarder;
 
 /// Bytes of a request's body; the largest are reports of nodes.
 const BODY_SIZE_MAX: usize = 4 << 20;
@@ -93,6 +95,7 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
             Refusal(Problem::new(Kind::MethodNotAllowed, detail))
         })
         .layer(DefaultBodyLimit::max(BODY_SIZE_MAX))
+        .layer(middleware::from_fn_with_state(Arc::clone(&server), forward::to_the_leader))
         .layer(middleware::from_fn(to_its_end))
         .with_state(server)
 }

@@ -5,6 +5,9 @@ mod leases;
 mod ledger;
 mod migration;
 mod postgres;
+#[path = "../support/postgres.rs"]
+mod private_postgres;
+mod replicas;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -39,7 +42,9 @@ prices:
 
 /// A running server; dropping it ends it.
 pub(crate) struct Server {
-    child: Child,
+    _process: ServerProcess,
+    /// Where the tests go through a follower: the leader behind it.
+    _leader: Option<ServerProcess>,
     pub(crate) admin: Client,
 }
 
@@ -55,29 +60,27 @@ impl Server {
     /// Its data are in a folder below this one.
     pub(crate) fn start(folder: &Path) -> Server {
         let database = postgres::database_for(folder);
+        if std::env::var_os(replicas::FOLLOWER_VARIABLE).is_some() {
+            return Server::behind_follower(folder, database.as_deref().unwrap());
+        }
         Server::start_on(folder, database.as_deref())
     }
 
     /// On a named database.
     pub(crate) fn start_on(folder: &Path, database: Option<&str>) -> Server {
-        let folder = folder.join("data");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice-server"));
-        command
-            .args(["--listen", "127.0.0.1:0", "--grace", "0", "--until-stdin-ends", "--data"])
-            .arg(&folder);
-        if let Some(database) = database {
-            command.env("SLUICE_DATABASE", database);
-        }
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("listening on http://"), "{line:?}");
-        let settings = Settings::read(&folder.join("admin.json")).unwrap().unwrap();
-        Server { child, admin: settings.client() }
+        let process = ServerProcess::start(folder, database);
+        let admin = settings(folder).client();
+        Server { _process: process, _leader: None, admin }
     }
 
-    pub(crate) fn apply(&self, yaml: &str) -> Result<Applied, Failure> {
-        self.admin.post_text("/apply", "application/yaml", yaml)
+    /// A leader, and a follower that all requests go to.
+    fn behind_follower(folder: &Path, database: &str) -> Server {
+        let leader = ServerProcess::start(folder, Some(database));
+        let token = settings(folder).token;
+        let process = ServerProcess::start(folder, Some(database));
+        assert_ne!(leader.url, process.url);
+        let admin = Client::new(&process.url, &token);
+        Server { _process: process, _leader: Some(leader), admin }
     }
 
     pub(crate) fn token(&self, tenant: &str, role: Role) -> Client {
@@ -86,9 +89,54 @@ impl Server {
         let made: MadeToken = self.admin.post("/tokens", &new).unwrap();
         self.admin.with_token(&made.secret)
     }
+
+    pub(crate) fn apply(&self, yaml: &str) -> Result<Applied, Failure> {
+        self.admin.post_text("/apply", "application/yaml", yaml)
+    }
 }
 
-impl Drop for Server {
+/// What the server in this folder wrote for its administrator.
+pub(crate) fn settings(folder: &Path) -> Settings {
+    Settings::read(&folder.join("data/admin.json")).unwrap().unwrap()
+}
+
+/// The program; dropping it ends it.
+pub(crate) struct ServerProcess {
+    child: Child,
+    pub(crate) url: String,
+}
+
+impl ServerProcess {
+    /// Its data are in a folder below this one.
+    pub(crate) fn start(folder: &Path, database: Option<&str>) -> ServerProcess {
+        let mut child = ServerProcess::command(folder, database).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("{line:?}")).to_owned();
+        ServerProcess { child, url }
+    }
+
+    pub(crate) fn command(folder: &Path, database: Option<&str>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice-server"));
+        command
+            .args(["--listen", "127.0.0.1:0", "--grace", "0", "--until-stdin-ends", "--data"])
+            .arg(folder.join("data"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        if let Some(database) = database {
+            command.env("SLUICE_DATABASE", database);
+        }
+        command
+    }
+
+    /// As `kill -9` does.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
@@ -97,7 +145,7 @@ impl Drop for Server {
 
 /// A node that says what a test wants it to say.
 pub(crate) struct ScriptedNode {
-    client: Client,
+    pub(crate) client: Client,
     pub(crate) joined: Joined,
     pub(crate) report: Report,
 }
@@ -105,6 +153,10 @@ pub(crate) struct ScriptedNode {
 impl ScriptedNode {
     /// With this many GPUs of 16 GiB.
     pub(crate) fn join(server: &Server, name: &str, gpus: usize) -> ScriptedNode {
+        ScriptedNode::join_at(&server.admin, name, gpus)
+    }
+
+    pub(crate) fn join_at(admin: &Client, name: &str, gpus: usize) -> ScriptedNode {
         let gpu = Gpu {
             name: "scripted GPU".into(),
             uuid: "GPU-0".into(),
@@ -119,8 +171,11 @@ impl ScriptedNode {
             gpus: vec![gpu; gpus],
             release: env!("CARGO_PKG_VERSION").into(),
         };
-        let joined: Joined = server.token("/", Role::Node).post("/nodes", &join).unwrap();
-        let client = server.admin.with_token(&joined.token);
+        let new =
+            NewToken { tenant: TenantPath::root(), role: Role::Node, name: name.into(), lifetime_s: 600 };
+        let made: MadeToken = admin.post("/tokens", &new).unwrap();
+        let joined: Joined = admin.with_token(&made.secret).post("/nodes", &join).unwrap();
+        let client = admin.with_token(&joined.token);
         let mut node = ScriptedNode { client, joined, report: Report::default() };
         node.say();
         node

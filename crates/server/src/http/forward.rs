@@ -1,0 +1,130 @@
+//! What a follower does not answer itself goes to the leader.
+//!
+//! A follower reads the database and knows the fleet as far as it is stored. Whatever changes something, and what only the leader
+//! has heard (reports of nodes, programs that wait), it hands on, with the caller's own token, and hands back the answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, Method, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use sluice_api::problem::{Kind, Problem};
+
+use super::BODY_SIZE_MAX;
+use super::answer::Refusal;
+use crate::leader::Role;
+use crate::server::Server;
+
+/// Says that a replica has handed the request on: it is not handed on again.
+const FORWARDED: HeaderName = HeaderName::from_static("sluice-forwarded");
+/// The leader is in the same building, or it is away.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
+/// More than any answer waits for something to happen.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+/// What of a request and of its answer means something to the other side.
+const REQUEST_HEADERS: [HeaderName; 5] = [
+    header::AUTHORIZATION,
+    header::CONTENT_TYPE,
+    header::IF_MATCH,
+    header::IF_NONE_MATCH,
+    HeaderName::from_static("idempotency-key"),
+];
+const ANSWER_HEADERS: [HeaderName; 5] =
+    [header::CONTENT_TYPE, header::ETAG, header::RETRY_AFTER, header::WWW_AUTHENTICATE, header::LOCATION];
+
+pub(super) async fn to_the_leader(
+    State(server): State<Arc<Server>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let role = server.role.borrow().clone();
+    let Role::Follower { leader } = role else { return next.run(request).await };
+    let reads = request.method() == Method::GET || request.method() == Method::HEAD;
+    match leader {
+        _ if reads && !only_leader_knows(request.uri().path()) => next.run(request).await,
+        Some(leader) if !request.headers().contains_key(FORWARDED) => {
+            let answer = forward(&server, &leader, request).await;
+            answer.unwrap_or_else(IntoResponse::into_response)
+        }
+        // What is stored is better than nothing.
+        _ if reads => next.run(request).await,
+        _ => {
+            let detail =
+                "no server leads at the moment; another will in a few seconds. Nothing was done, ask again";
+            Refusal(Problem::new(Kind::Unavailable, detail)).into_response()
+        }
+    }
+}
+
+/// Reading it tells the leader that somebody waits, or shows what nodes have reported.
+fn only_leader_knows(path: &str) -> bool {
+    let path = path.strip_prefix("/api/v1").unwrap_or_default();
+    let one_lease = path.strip_prefix("/leases/").is_some_and(|id| id.parse::<u64>().is_ok());
+    one_lease || ["/gpus", "/sessions"].contains(&path)
+}
+
+async fn forward(server: &Arc<Server>, leader: &str, request: Request) -> Result<Response, Refusal> {
+    let (parts, body) = request.into_parts();
+    let body = to_bytes(body, BODY_SIZE_MAX).await.map_err(|error| {
+        Refusal(Problem::new(Kind::TooLarge, format!("the body cannot be read: {error}")))
+    })?;
+    let url = format!("{leader}{}", parts.uri.path_and_query().map_or("/", |path| path.as_str()));
+    let changes = parts.method != Method::GET && !parts.uri.path().ends_with("/reports");
+    let asked = tokio::task::spawn_blocking({
+        let server = Arc::clone(server);
+        move || ask(&server.forwarder, &url, &parts, body)
+    });
+    let answer = asked.await.map_err(|error| Refusal(Problem::new(Kind::Internal, error.to_string())))?;
+    let answer = answer.map_err(|error| {
+        let detail = format!(
+            "the leader did not answer ({error}); whether it was done is not known. Ask again; under an Idempotency-Key \
+             nothing is done twice"
+        );
+        Refusal(Problem::new(Kind::Unavailable, detail))
+    })?;
+    if changes && answer.status().is_success() {
+        // Who asks here next sees it; a token may have been revoked.
+        server.recognised.forget_all();
+        server.look_at_leader().await.map_err(|error| Refusal(crate::server::unwell(error)))?;
+    }
+    Ok(answer)
+}
+
+/// Blocks.
+fn ask(agent: &ureq::Agent, url: &str, parts: &Parts, body: Bytes) -> Result<Response, ureq::Error> {
+    let mut request = ureq::http::Request::builder().method(parts.method.clone()).uri(url);
+    if let Some(headers) = request.headers_mut() {
+        copy(&parts.headers, headers, &REQUEST_HEADERS);
+        headers.insert(FORWARDED, header::HeaderValue::from_static("1"));
+    }
+    let mut answer = agent.run(request.body(&body[..])?)?;
+    let bytes = answer.body_mut().with_config().limit(u64::MAX).read_to_vec()?;
+    let mut response = Response::new(Body::from(bytes));
+    *response.status_mut() = answer.status();
+    copy(answer.headers(), response.headers_mut(), &ANSWER_HEADERS);
+    Ok(response)
+}
+
+fn copy(from: &HeaderMap, to: &mut HeaderMap, names: &[HeaderName]) {
+    for name in names {
+        if let Some(value) = from.get(name) {
+            to.insert(name, value.clone());
+        }
+    }
+}
+
+/// What requests are handed on with.
+pub(crate) fn forwarder() -> ureq::Agent {
+    ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .allow_non_standard_methods(true)
+        .timeout_connect(Some(CONNECT_TIME_MAX))
+        .timeout_global(Some(ANSWER_TIME_MAX))
+        .max_redirects(0)
+        .build()
+        .new_agent()
+}

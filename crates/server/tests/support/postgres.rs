@@ -1,0 +1,155 @@
+//! A private PostgreSQL in a temporary folder, on a Unix socket.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A PostgreSQL of its own; dropping it ends it.
+pub(crate) struct Postgres {
+    server: Child,
+    binaries: PathBuf,
+    pub(crate) folder: TempDir,
+}
+
+impl Postgres {
+    /// `None`, and says so, where PostgreSQL is not installed.
+    pub(crate) fn start() -> Option<Postgres> {
+        let Some(binaries) = binaries() else {
+            // Past the capture of the test harness: a skipped test is seen.
+            let _ = writeln!(std::io::stderr(), "SKIPPED: no initdb and postgres are installed here");
+            return None;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        own(folder.path());
+        let data = folder.path().join("data");
+        let initdb = unprivileged(&binaries.join("initdb"))
+            .args(["--auth=trust", "--username=sluice", "--encoding=UTF8", "--no-sync", "-D"])
+            .arg(&data)
+            .output()
+            .unwrap();
+        assert!(initdb.status.success(), "{}", String::from_utf8_lossy(&initdb.stderr));
+        let server = launch(&binaries, folder.path());
+        let postgres = Postgres { server, binaries, folder };
+        postgres.wait_until_ready();
+        Some(postgres)
+    }
+
+    /// Stops it at once, as a power cut would.
+    pub(crate) fn stop(&mut self) {
+        // SAFETY: sends a signal to a child that has not been waited for.
+        unsafe { libc::kill(self.server.id() as i32, libc::SIGQUIT) };
+        self.server.wait().unwrap();
+    }
+
+    /// Starts it again on the same data.
+    pub(crate) fn restart(&mut self) {
+        self.server = launch(&self.binaries, self.folder.path());
+        self.wait_until_ready();
+    }
+
+    /// A new, empty database.
+    pub(crate) fn database(&self, name: &str) -> String {
+        create(self.folder.path(), name);
+        url(self.folder.path(), name)
+    }
+
+    /// One of PostgreSQL's programs, told where the server is.
+    pub(crate) fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.binaries.join(name));
+        command.env("PGHOST", self.folder.path()).env("PGUSER", "sluice");
+        command
+    }
+
+    pub(crate) fn sql(&self, database: &str, sql: &str) -> String {
+        let mut psql = self.program("psql");
+        let output =
+            psql.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-d", database, "-c", sql]).output().unwrap();
+        assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn wait_until_ready(&self) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let ready = || self.program("psql").args(["-Xqc", "SELECT 1", "postgres"]).output().unwrap().status;
+        while !ready().success() {
+            assert!(Instant::now() < deadline, "PostgreSQL does not start");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if self.server.try_wait().is_ok_and(|ended| ended.is_none()) {
+            self.stop();
+        }
+    }
+}
+
+fn launch(binaries: &Path, folder: &Path) -> Child {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap();
+    unprivileged(&binaries.join("postgres"))
+        .args(["-c", "listen_addresses=", "-c", "max_connections=200", "-k"])
+        .arg(folder)
+        .arg("-D")
+        .arg(folder.join("data"))
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap()
+}
+
+pub(crate) fn url(folder: &Path, name: &str) -> String {
+    format!("postgres:///{name}?host={}&user=sluice", folder.display())
+}
+
+pub(crate) fn create(folder: &Path, name: &str) {
+    let mut command = Command::new(binaries().unwrap().join("psql"));
+    command.arg("-h").arg(folder).args([
+        "-U",
+        "sluice",
+        "-Xqc",
+        &format!("CREATE DATABASE {name}"),
+        "postgres",
+    ]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The folder of `initdb` and `postgres`: of the path, or where Debian has them.
+fn binaries() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let debian = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    folders.extend(debian.map(|version| version.path().join("bin")));
+    let whole =
+        |folder: &PathBuf| ["initdb", "postgres", "psql"].iter().all(|name| folder.join(name).is_file());
+    folders.into_iter().find(whole)
+}
+
+const NOBODY: u32 = 65534;
+
+fn is_root() -> bool {
+    // SAFETY: reads a number of this process.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// PostgreSQL refuses to run as root.
+fn unprivileged(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    if is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command.current_dir("/");
+    command
+}
+
+fn own(folder: &Path) {
+    if is_root() {
+        std::os::unix::fs::chown(folder, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+}
