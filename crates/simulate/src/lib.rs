@@ -21,6 +21,8 @@ pub use policy::PolicyName;
 pub use replay::{
     Eviction, PolicyReplay, QueueReplay, ReplayError, ReplayPlan, ReplayReport, Wait, Waiting, replay,
 };
-pub use report::{Figure, Source, fill_figures, fill_page, replay_figures, replay_page, write_figures};
+pub use report::{
+    Figure, FigureFormat, Source, fill_figures, fill_page, replay_figures, replay_page, write_figures,
+};
 pub use site::{Site, SiteError};
 pub use summary::Spread;

@@ -1,15 +1,19 @@
-//! Charts as SVG: few kinds, no library. Each is a document of its own and can also stand inside an HTML page.
+//! Charts: few kinds, each a [`Drawing`] that becomes SVG, inside an HTML page or as a document of its own, or PNG.
 //!
 //! Colours come from classes, so that one drawing reads in light and in dark surroundings.
 
 mod axis;
 mod bars;
+mod drawing;
 mod lines;
+mod png;
 
 pub use axis::Axis;
 pub use axis::number;
 pub use bars::{Bar, bar_chart};
+pub use drawing::Drawing;
 pub use lines::{Kind, LineChart, Series, line_chart};
+pub use png::PngError;
 
 /// Class rules of all charts: light, and dark where the reader's system asks for it.
 ///
@@ -19,21 +23,23 @@ pub const STYLE: &str = "\
 .plot text{fill:#5b6069}.plot .strong{fill:#16181d;font-weight:600}
 .plot .grid{stroke:#e4e6ea;stroke-width:1}.plot .axis{stroke:#9aa0a8;stroke-width:1}
 .plot .line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
-.plot .band{opacity:.14}.plot .area{opacity:.85}.plot .whisker{stroke:#16181d;stroke-width:1.5}
+.plot .whisker{stroke:#16181d;stroke-width:1.5}
 .plot .reference{stroke:#9aa0a8;stroke-width:1.5;stroke-dasharray:2 5;fill:none}
-.plot .halo{stroke:#fff;stroke-width:4;stroke-linejoin:round;paint-order:stroke}
 .l0{stroke:#2a78d6}.l1{stroke:#eb6834}.l2{stroke:#1baf7a}.l3{stroke:#eda100}.l4{stroke:#4a3aa7}.l5{stroke:#e87ba4}.l6{stroke:#008300}.l7{stroke:#9a5b2e}
 .f0{fill:#2a78d6}.f1{fill:#eb6834}.f2{fill:#1baf7a}.f3{fill:#eda100}.f4{fill:#4a3aa7}.f5{fill:#e87ba4}.f6{fill:#008300}.f7{fill:#9a5b2e}
 @media(prefers-color-scheme:dark){
 .plot text{fill:#a6adb8}.plot .strong{fill:#f2f4f7}
 .plot .grid{stroke:#2b2f37}.plot .axis{stroke:#6b727d}.plot .whisker{stroke:#f2f4f7}.plot .reference{stroke:#6b727d}
-.plot .halo{stroke:#1b1e24}
 .l0{stroke:#4c93ee}.l1{stroke:#ef7d4d}.l2{stroke:#2cc08b}.l3{stroke:#d9a01f}.l4{stroke:#9085e9}.l5{stroke:#e078a4}.l6{stroke:#4fae4f}.l7{stroke:#c08457}
 .f0{fill:#4c93ee}.f1{fill:#ef7d4d}.f2{fill:#2cc08b}.f3{fill:#d9a01f}.f4{fill:#9085e9}.f5{fill:#e078a4}.f6{fill:#4fae4f}.f7{fill:#c08457}
 }";
 
 /// Colours before they repeat.
 pub const COLOURS: usize = 8;
+
+/// The series' colours in light surroundings, as [`STYLE`] has them.
+const LIGHT: [u32; COLOURS] =
+    [0x2a78d6, 0xeb6834, 0x1baf7a, 0xeda100, 0x4a3aa7, 0xe87ba4, 0x008300, 0x9a5b2e];
 
 /// A chart for a file of its own: with the rules and a ground.
 pub fn standalone(svg: &str) -> String {
@@ -66,15 +72,6 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// The opening of a chart: as wide as its surroundings, described for those who do not see it.
-fn open(width: f64, height: f64, description: &str) -> String {
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" role=\"img\" viewBox=\"0 0 {width} {height}\" \
-         aria-label=\"{0}\"><title>{0}</title>",
-        escape(description)
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_standalone_chart_brings_its_colours() {
-        let svg = standalone(&format!("{}</svg>", open(10.0, 10.0, "a \"chart\"")));
+        let svg = standalone(&Drawing::new(10.0, 10.0, "a \"chart\"").svg());
         assert!(
             svg.starts_with("<svg ") && svg.contains("<style>") && svg.trim_end().ends_with("</svg>"),
             "{svg}"

@@ -7,7 +7,7 @@ mod replay;
 use std::io;
 use std::path::Path;
 
-use crate::plot;
+use crate::plot::{self, Drawing};
 
 pub use fill::{fill_figures, fill_page};
 pub use replay::{replay_figures, replay_page};
@@ -30,15 +30,27 @@ pub struct Figure {
     pub title: String,
     /// What to see in it.
     pub caption: String,
-    /// A chart of [`crate::plot`], for the inside of a page.
-    pub svg: String,
+    pub drawing: Drawing,
+}
+
+/// The kind of a chart's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FigureFormat {
+    /// Sharp at any size, with the reader's own colours and letters.
+    Svg,
+    /// For where SVG is not shown.
+    Png,
 }
 
 /// Writes each chart as a file of its own into the folder, which is made if need be.
-pub fn write_figures(figures: &[Figure], folder: &Path) -> io::Result<()> {
+pub fn write_figures(figures: &[Figure], format: FigureFormat, folder: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
-    for figure in figures {
-        std::fs::write(folder.join(format!("{}.svg", figure.name)), plot::standalone(&figure.svg))?;
+    for Figure { name, drawing, .. } in figures {
+        let (ending, bytes) = match format {
+            FigureFormat::Svg => ("svg", plot::standalone(&drawing.svg()).into_bytes()),
+            FigureFormat::Png => ("png", drawing.png().map_err(io::Error::other)?),
+        };
+        std::fs::write(folder.join(format!("{name}.{ending}")), bytes)?;
     }
     Ok(())
 }

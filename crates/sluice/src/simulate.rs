@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use sluice_simulate::trace::{Format, Jobs, Queues, read_jobs, read_nodes, read_queues};
 use sluice_simulate::{
-    Eviction, Figure, FillPlan, ReplayPlan, Site, Source, Synthetic, fill, fill_figures, fill_page, replay,
-    replay_figures, replay_page, write_figures,
+    Eviction, Figure, FigureFormat, FillPlan, ReplayPlan, Site, Source, Synthetic, fill, fill_figures,
+    fill_page, replay, replay_figures, replay_page, write_figures,
 };
 
 pub(crate) use arguments::SimulateArgs;
@@ -129,10 +129,13 @@ fn write_reports(
         std::fs::write(path, page()).with_context(|| format!("cannot write {}", path.display()))?;
         eprintln!("the report is {}", path.display());
     }
-    if let Some(folder) = &arguments.svg {
-        write_figures(&figures(), folder)
-            .with_context(|| format!("cannot write into {}", folder.display()))?;
-        eprintln!("the charts are in {}", folder.display());
+    let figures = figures();
+    for (folder, format) in [(&arguments.svg, FigureFormat::Svg), (&arguments.png, FigureFormat::Png)] {
+        if let Some(folder) = folder {
+            write_figures(&figures, format, folder)
+                .with_context(|| format!("cannot write into {}", folder.display()))?;
+            eprintln!("the charts are in {}", folder.display());
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

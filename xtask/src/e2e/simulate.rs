@@ -63,7 +63,8 @@ fn a_replay() -> Result<()> {
     let (html, charts) = (folder.join("report.html"), folder.join("charts"));
     let [nodes, jobs, queues] = ["nodes.csv", "jobs.csv", "queues.csv"].map(example);
     let lists = ["--nodes", &nodes, "--jobs", &jobs, "--queues", &queues];
-    let report = json(simulate(&lists).arg("--html").arg(&html).arg("--svg").arg(&charts))?;
+    let report =
+        json(simulate(&lists).arg("--html").arg(&html).arg("--svg").arg(&charts).arg("--png").arg(&charts))?;
     let policies = report["policies"].as_array().context("policies")?;
     ensure!(policies.len() == 5, "{} policies", policies.len());
     for policy in policies {
@@ -88,6 +89,8 @@ fn a_replay() -> Result<()> {
     for chart in ["waits", "allocation-over-time", "queue-shares-fgd"] {
         let svg = std::fs::read_to_string(charts.join(format!("{chart}.svg")))?;
         ensure!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{chart}");
+        let png = std::fs::read(charts.join(format!("{chart}.png")))?;
+        ensure!(png.starts_with(b"\x89PNG\r\n\x1a\n"), "{chart}");
     }
     let repeated = json(&mut simulate(&lists))?;
     ensure!(repeated == report, "the same lists gave another report");

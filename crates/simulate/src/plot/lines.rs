@@ -1,14 +1,13 @@
 //! Lines, steps and stacked areas over a common axis.
 
-use std::fmt::Write;
-
-use super::{Axis, COLOURS, escape, open};
+use super::Axis;
+use super::drawing::{Anchor, Drawing, Look, Points, Shape};
 
 /// One line of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     pub name: String,
-    /// One of the [`COLOURS`]; counted on from there.
+    /// One of the [`super::COLOURS`]; counted on from there.
     pub colour: usize,
     /// In the order of x.
     pub points: Vec<(f64, f64)>,
@@ -44,91 +43,82 @@ const BOTTOM: f64 = 46.0;
 /// Names beside line ends keep this distance.
 const NAME_STEP: f64 = 15.0;
 
-pub fn line_chart(chart: &LineChart) -> String {
-    let mut svg = open(WIDTH, HEIGHT, &chart.description);
-    draw_axes(&mut svg, chart);
+pub fn line_chart(chart: &LineChart) -> Drawing {
+    let mut drawing = Drawing::new(WIDTH, HEIGHT, &chart.description);
+    draw_axes(&mut drawing, chart);
     if let Some((name, points)) = &chart.reference {
-        let _ = write!(
-            svg,
-            "<path class=\"reference\" d=\"{}\"><title>{}</title></path>",
-            path(chart, points),
-            escape(name)
-        );
+        draw_line(&mut drawing, Look::Reference, name, visible(chart, points));
     }
     let drawn = match chart.kind {
         Kind::Lines => chart.series.clone(),
         Kind::Stacked => stacked(&chart.series),
     };
     for (index, series) in drawn.iter().enumerate() {
-        let colour = series.colour % COLOURS;
-        let name = escape(&series.name);
-        if chart.kind == Kind::Stacked {
-            let below = if index == 0 {
-                series.points.iter().map(|(x, _)| (*x, 0.0)).collect()
-            } else {
-                drawn[index - 1].points.clone()
-            };
-            let area = closed(chart, &series.points, &below);
-            let _ = write!(svg, "<path class=\"area f{colour}\" d=\"{area}\"><title>{name}</title></path>");
-            continue;
+        match chart.kind {
+            Kind::Stacked => {
+                let below = match index.checked_sub(1) {
+                    None => series.points.iter().map(|(x, _)| (*x, 0.0)).collect(),
+                    Some(before) => drawn[before].points.clone(),
+                };
+                draw_area(&mut drawing, chart, series, 0.85, [&series.points, &below]);
+            }
+            Kind::Lines => {
+                if series.spread.len() == series.points.len() {
+                    let [above, below] = [1.0, -1.0].map(|sign| shifted(series, sign));
+                    draw_area(&mut drawing, chart, series, 0.14, [&above, &below]);
+                }
+                let line = visible(chart, &series.points);
+                draw_line(&mut drawing, Look::Series(series.colour), &series.name, line);
+            }
         }
-        if series.spread.len() == series.points.len() {
-            let shifted = |sign: f64| -> Vec<(f64, f64)> {
-                series
-                    .points
-                    .iter()
-                    .zip(&series.spread)
-                    .map(|((x, y), spread)| (*x, y + sign * spread))
-                    .collect()
-            };
-            let band = closed(chart, &shifted(1.0), &shifted(-1.0));
-            let _ = write!(svg, "<path class=\"band f{colour}\" d=\"{band}\"/>");
-        }
-        let line = path(chart, &series.points);
-        let _ = write!(svg, "<path class=\"line l{colour}\" d=\"{line}\"><title>{name}</title></path>");
     }
-    draw_names(&mut svg, chart, &drawn);
-    svg.push_str("</svg>");
-    svg
+    draw_names(&mut drawing, chart, &drawn);
+    drawing
 }
 
-fn draw_axes(svg: &mut String, chart: &LineChart) {
+fn draw_line(drawing: &mut Drawing, look: Look, name: &str, line: Points) {
+    drawing.shapes.push(Shape::Lines { look, lines: vec![line], name: Some(name.into()) });
+}
+
+/// The surface between two lines.
+fn draw_area(
+    drawing: &mut Drawing,
+    chart: &LineChart,
+    series: &Series,
+    opacity: f64,
+    [above, below]: [&Points; 2],
+) {
+    let mut outline = visible(chart, above);
+    outline.extend(visible(chart, below).into_iter().rev());
+    let name = (chart.kind == Kind::Stacked).then(|| series.name.clone());
+    drawing.shapes.push(Shape::Area { colour: series.colour, opacity, outline, name });
+}
+
+/// The line at the end of the scatter.
+fn shifted(series: &Series, sign: f64) -> Points {
+    let points = series.points.iter().zip(&series.spread);
+    points.map(|((x, y), spread)| (*x, y + sign * spread)).collect()
+}
+
+fn draw_axes(drawing: &mut Drawing, chart: &LineChart) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     for (along, text) in chart.y.ticks() {
         let y = bottom - along * (bottom - TOP);
-        let _ = write!(
-            svg,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 8.0,
-            y + 4.0,
-            escape(text)
-        );
+        drawing.line(Look::Grid, (LEFT, y), (right, y));
+        drawing.text((LEFT - 8.0, y + 4.0), Anchor::End, text);
     }
     for (along, text) in chart.x.ticks() {
         let x = LEFT + along * (right - LEFT);
-        let _ = write!(
-            svg,
-            "<line class=\"axis\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{bottom}\" y2=\"{:.1}\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            bottom + 4.0,
-            bottom + 18.0,
-            escape(text)
-        );
+        drawing.line(Look::Axis, (x, bottom), (x, bottom + 4.0));
+        drawing.text((x, bottom + 18.0), Anchor::Middle, text);
     }
-    let _ = write!(
-        svg,
-        "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{bottom}\" y2=\"{bottom}\"/>\
-         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text><text x=\"4\" y=\"13\">{}</text>",
-        (LEFT + right) / 2.0,
-        HEIGHT - 8.0,
-        escape(&chart.x.label),
-        escape(&chart.y.label)
-    );
+    drawing.line(Look::Axis, (LEFT, bottom), (right, bottom));
+    drawing.text(((LEFT + right) / 2.0, HEIGHT - 8.0), Anchor::Middle, &chart.x.label);
+    drawing.text((4.0, 13.0), Anchor::Start, &chart.y.label);
 }
 
 /// Names stand where their lines end, moved apart where these meet.
-fn draw_names(svg: &mut String, chart: &LineChart, drawn: &[Series]) {
+fn draw_names(drawing: &mut Drawing, chart: &LineChart, drawn: &[Series]) {
     let mut ends: Vec<(f64, &Series)> = Vec::new();
     for (index, series) in drawn.iter().enumerate() {
         let Some((_, last)) = series.points.last() else { continue };
@@ -147,17 +137,17 @@ fn draw_names(svg: &mut String, chart: &LineChart, drawn: &[Series]) {
     let overflow = ends.last().map_or(0.0, |(y, _)| y - (HEIGHT - BOTTOM)).max(0.0);
     for (y, series) in &mut ends {
         *y -= overflow;
-        let (x, colour) = (WIDTH - RIGHT + 10.0, series.colour % COLOURS);
+        let x = WIDTH - RIGHT + 10.0;
         let name: String = series.name.chars().take(NAME_CHARS).collect();
-        let _ = write!(
-            svg,
-            "<rect class=\"f{colour}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"9\" height=\"9\" rx=\"2\"/>\
-             <text class=\"strong\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            *y - 4.5,
-            x + 14.0,
-            *y + 4.0,
-            escape(&name)
-        );
+        drawing.shapes.push(Shape::Rectangle {
+            colour: series.colour,
+            x,
+            y: *y - 4.5,
+            width: 9.0,
+            height: 9.0,
+            radius: 2.0,
+        });
+        drawing.strong_text((x + 14.0, *y + 4.0), Anchor::Start, &name);
     }
 }
 
@@ -181,21 +171,10 @@ fn place_y(chart: &LineChart, value: f64) -> f64 {
     bottom - chart.y.place(value) * (bottom - TOP)
 }
 
-/// The visible part of a line.
-fn path(chart: &LineChart, points: &[(f64, f64)]) -> String {
-    let mut path = String::new();
-    for (x, y) in points.iter().filter(|(x, _)| chart.x.shows(*x)) {
-        let along = LEFT + chart.x.place(*x) * (WIDTH - RIGHT - LEFT);
-        let letter = if path.is_empty() { 'M' } else { 'L' };
-        let _ = write!(path, "{letter}{along:.1} {:.1}", place_y(chart, *y));
-    }
-    path
-}
-
-fn closed(chart: &LineChart, above: &[(f64, f64)], below: &[(f64, f64)]) -> String {
-    let back: Vec<(f64, f64)> = below.iter().rev().copied().collect();
-    let (there, back) = (path(chart, above), path(chart, &back));
-    if there.is_empty() { there } else { format!("{there}{}Z", back.replacen('M', "L", 1)) }
+/// The part of a line that the axes show, in the units of the drawing.
+fn visible(chart: &LineChart, points: &Points) -> Points {
+    let shown = points.iter().filter(|(x, _)| chart.x.shows(*x));
+    shown.map(|(x, y)| (LEFT + chart.x.place(*x) * (WIDTH - RIGHT - LEFT), place_y(chart, *y))).collect()
 }
 
 #[cfg(test)]
@@ -229,7 +208,7 @@ mod tests {
 
     #[test]
     fn names_of_meeting_lines_stay_apart() {
-        let svg = line_chart(&chart(Kind::Lines));
+        let svg = line_chart(&chart(Kind::Lines)).svg();
         let heights = name_heights(&svg);
         assert_eq!(heights.len(), 2);
         assert!((heights[1] - heights[0] - NAME_STEP).abs() < 0.2, "{heights:?}");
@@ -240,13 +219,13 @@ mod tests {
     fn stacked_series_add_up() {
         let sums = stacked(&chart(Kind::Stacked).series);
         assert_eq!(sums[1].points, [(0.0, 80.0), (50.0, 80.0), (100.0, 80.0)]);
-        assert_eq!(line_chart(&chart(Kind::Stacked)).matches("class=\"area").count(), 2);
+        assert_eq!(line_chart(&chart(Kind::Stacked)).svg().matches("opacity=\"0.85\"").count(), 2);
     }
 
     #[test]
     fn an_empty_chart_is_still_a_chart() {
         let mut chart = chart(Kind::Lines);
         chart.series.clear();
-        assert!(line_chart(&chart).ends_with("</svg>"));
+        assert!(line_chart(&chart).svg().ends_with("</svg>"));
     }
 }

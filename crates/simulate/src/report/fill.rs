@@ -106,7 +106,7 @@ fn allocation_over_demand(report: &FillReport) -> Figure {
         caption: "Dotted: all that was asked for. The distance to it is demand that found no place; bands are one standard \
                   deviation over the orders of arrival."
             .into(),
-        svg: line_chart(&chart),
+        drawing: line_chart(&chart),
     }
 }
 
@@ -129,7 +129,7 @@ fn allocation_at_capacity(report: &FillReport) -> Figure {
         name: "allocation-at-capacity".into(),
         title: "Allocation when demand equals capacity".into(),
         caption: "Mean and one standard deviation over the orders of arrival.".into(),
-        svg: bar_chart(
+        drawing: bar_chart(
             "Allocated GPUs at 100 % of arrived demand for each policy",
             &axis,
             &bars.collect::<Vec<_>>(),

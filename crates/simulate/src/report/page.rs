@@ -79,7 +79,7 @@ impl Page {
             "<figure class=\"card\"><h2>{}</h2><figcaption>{}</figcaption>{}</figure>",
             escape(&figure.title),
             escape(&figure.caption),
-            figure.svg
+            figure.drawing.svg()
         );
     }
 

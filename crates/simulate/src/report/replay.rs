@@ -200,7 +200,7 @@ fn waits(report: &ReplayReport) -> Figure {
         name: "waits".into(),
         title: "How long jobs wait".into(),
         caption: "Higher and further left is better: so many jobs have started after this time.".into(),
-        svg: line_chart(&chart),
+        drawing: line_chart(&chart),
     }
 }
 
@@ -230,7 +230,7 @@ fn allocation_over_time(report: &ReplayReport) -> Figure {
         name: "allocation-over-time".into(),
         title: "Allocation over time".into(),
         caption: "Dotted: the last job arrives. What lies behind it is work that had to wait.".into(),
-        svg: line_chart(&chart),
+        drawing: line_chart(&chart),
     }
 }
 
@@ -253,7 +253,7 @@ fn queue_shares(report: &ReplayReport, policy: &PolicyReplay) -> Figure {
         name: format!("queue-shares-{}", policy.policy),
         title: format!("Who uses the GPUs, under {}", policy.policy),
         caption: "Queues right below the cluster, with all below them.".into(),
-        svg: line_chart(&chart),
+        drawing: line_chart(&chart),
     }
 }
 

@@ -56,6 +56,10 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "FOLDER")]
     pub(crate) svg: Option<PathBuf>,
 
+    /// The same as PNG files; no fonts are needed for them
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) png: Option<PathBuf>,
+
     /// Leave out jobs that do not fit even the empty cluster. Lists of our own format are refused otherwise
     #[arg(long)]
     pub(crate) keep_impossible: bool,
