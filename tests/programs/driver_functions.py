@@ -872,11 +872,11 @@ def libraries_on_every_device():
     call("cuLibraryUnload", library_handle)
 
 
-def main():
-    attach()
+def run_sections(sections):
+    """Runs them all, says what failed, and returns an exit status."""
     failed = []
     without = os.environ.get("WITHOUT", "").split()
-    for run in SECTIONS:
+    for run in sections:
         if run.__name__ in without:
             print(f"skipped {run.__name__}", flush=True)
             continue
@@ -886,9 +886,10 @@ def main():
         except Exception:
             failed.append(run.__name__)
             print(f"FAIL {run.__name__}\n{traceback.format_exc(limit=4)}", flush=True)
-    print(f"FAIL: {', '.join(failed)}" if failed else f"PASS: {len(SECTIONS) - len(without)} sections")
+    print(f"FAIL: {', '.join(failed)}" if failed else f"PASS: {len(sections) - len(without)} sections")
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    attach()
+    sys.exit(run_sections(SECTIONS))

@@ -6,30 +6,30 @@ use std::ffi::c_void;
 use sluice_cuda::*;
 use sluice_wire::{DevicePtr, Pitched, commands};
 
-use crate::context;
 use crate::copy::{Landing, from_device, landing, on_host, to_device};
 use crate::issue::Issue;
 use crate::session::{self, Session};
+use crate::{capture, context};
 
 /// One side of a copy.
 #[derive(Clone, Copy, Debug)]
-struct Side {
-    on_device: bool,
+pub(crate) struct Side {
+    pub(crate) on_device: bool,
     /// The first byte of the box.
-    start: u64,
+    pub(crate) start: u64,
     /// From row to row, in bytes.
-    pitch: u64,
+    pub(crate) pitch: u64,
     /// From slice to slice, in rows.
-    height: u64,
+    pub(crate) height: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct BoxCopy {
-    dst: Side,
-    src: Side,
-    width: u64,
-    rows: u64,
-    slices: u64,
+pub(crate) struct BoxCopy {
+    pub(crate) dst: Side,
+    pub(crate) src: Side,
+    pub(crate) width: u64,
+    pub(crate) rows: u64,
+    pub(crate) slices: u64,
 }
 
 /// What a program says of one side, before it is checked.
@@ -69,7 +69,7 @@ impl Operand {
 
 impl Side {
     /// Bytes from the first of the box to behind the last.
-    fn extent(&self, copy: &BoxCopy) -> Result<u64, CUresult> {
+    pub(crate) fn extent(&self, copy: &BoxCopy) -> Result<u64, CUresult> {
         let last_row =
             (copy.slices - 1).checked_mul(self.height).and_then(|rows| rows.checked_add(copy.rows - 1));
         let bytes =
@@ -77,7 +77,7 @@ impl Side {
         bytes.ok_or(CUresult::INVALID_VALUE)
     }
 
-    fn row(&self, slice: u64, row: u64) -> u64 {
+    pub(crate) fn row(&self, slice: u64, row: u64) -> u64 {
         self.start + (slice * self.height + row) * self.pitch
     }
 
@@ -88,6 +88,10 @@ impl Side {
 }
 
 impl BoxCopy {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.width == 0 || self.rows == 0 || self.slices == 0
+    }
+
     /// Rows that touch on both sides are one long row.
     fn flattened(mut self) -> BoxCopy {
         if self.dst.pitch == self.width && self.src.pitch == self.width {
@@ -104,8 +108,11 @@ impl BoxCopy {
     /// # Safety
     /// The host side is the program's, by its contract with CUDA.
     unsafe fn run(self, session: &Session, stream: CUstream, asynchronous: bool) -> Result<(), CUresult> {
-        if self.width == 0 || self.rows == 0 || self.slices == 0 {
+        if self.is_empty() {
             return Ok(());
+        }
+        if capture::of(stream).is_some() && !(self.dst.on_device && self.src.on_device) {
+            return self.capture(stream);
         }
         let (dst_bytes, src_bytes) = (self.dst.extent(&self)?, self.src.extent(&self)?);
         if self.dst.on_device && self.src.on_device {
@@ -192,7 +199,7 @@ fn of_2d(copy: *const CUDA_MEMCPY2D, session: &Session) -> Result<BoxCopy, CUres
     Ok(BoxCopy { dst, src, width, rows, slices: 1 })
 }
 
-fn of_3d(copy: *const CUDA_MEMCPY3D, session: &Session) -> Result<BoxCopy, CUresult> {
+pub(crate) fn of_3d(copy: *const CUDA_MEMCPY3D, session: &Session) -> Result<BoxCopy, CUresult> {
     if copy.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }

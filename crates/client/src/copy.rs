@@ -11,12 +11,13 @@
 use std::ffi::c_void;
 
 use sluice_cuda::*;
-use sluice_wire::{BULK_SIZE_MAX, DevicePtr, StreamId, commands};
+use sluice_wire::{BULK_SIZE_MAX, DevicePtr, commands};
 
+use crate::boxes::BoxCopy;
 use crate::inbox::Sink;
 use crate::issue::Issue;
 use crate::session::Session;
-use crate::{context, host_memory, mirror, session, stream};
+use crate::{capture, context, host_memory, mirror, session, stream};
 
 /// Answers up to this size come with the call's own reply.
 const INLINE: usize = 32 << 10;
@@ -33,17 +34,6 @@ pub(crate) fn landing(dst: u64, bytes: usize, asynchronous: bool) -> Landing {
     if asynchronous && host_memory::is_pinned(dst, bytes as u64) { Landing::Later } else { Landing::Now }
 }
 
-/// The stream of a copy between this machine and the device. In a graph such a copy would have to happen again at each
-/// launch, with the data of that moment, which the node does not have.
-fn stream_across(session: &Session, stream: CUstream) -> Result<StreamId, CUresult> {
-    let id = session.find(stream)?;
-    if stream::is_capturing(stream) {
-        crate::say_once!("copies between host and device cannot be captured into a graph yet");
-        return Err(CUresult::STREAM_CAPTURE_UNSUPPORTED);
-    }
-    Ok(id)
-}
-
 /// # Safety
 /// `src` is valid for reading `bytes` bytes.
 pub(crate) unsafe fn to_device(
@@ -53,10 +43,13 @@ pub(crate) unsafe fn to_device(
     bytes: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    let hStream = stream_across(session, stream)?;
+    let hStream = session.find(stream)?;
     session.range(dst, bytes as u64)?;
     if bytes == 0 {
         return Ok(());
+    }
+    if capture::of(stream).is_some() {
+        return BoxCopy::line((true, dst), (false, src as u64), bytes).capture(stream);
     }
     if src.is_null() || isize::try_from(bytes).is_err() {
         return Err(CUresult::INVALID_VALUE);
@@ -81,7 +74,7 @@ pub(crate) unsafe fn from_device(
     bytes: usize,
     stream: CUstream,
 ) -> Result<u64, CUresult> {
-    let hStream = stream_across(session, stream)?;
+    let hStream = session.find(stream)?;
     let srcDevice = session.range(src, bytes as u64)?;
     if dst.is_null() {
         return Err(CUresult::INVALID_VALUE);
@@ -137,6 +130,9 @@ unsafe fn to_host(
     if bytes == 0 {
         return Ok(());
     }
+    if capture::of(stream).is_some() {
+        return BoxCopy::line((false, dst as u64), (true, src), bytes).capture(stream);
+    }
     // SAFETY: the caller vouches for the buffer; a copy that must land now has landed or is forgotten on return.
     unsafe {
         match landing {
@@ -161,6 +157,9 @@ pub(crate) unsafe fn on_host(
     bytes: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
+    if capture::of(stream).is_some() {
+        return BoxCopy::line((false, dst), (false, src), bytes).capture(stream);
+    }
     session.call(&commands::cuStreamSynchronize { hStream: session.find(stream)? }, |()| ())?;
     // SAFETY: the caller vouches for both.
     unsafe { std::ptr::copy(src as *const u8, dst as *mut u8, bytes) };

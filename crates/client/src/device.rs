@@ -85,6 +85,9 @@ impl Device {
             A::CAN_MAP_HOST_MEMORY => Ok(1),
             A::MANAGED_MEMORY => Ok(self.mints_addresses.into()),
             A::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED if !self.mints_addresses => Ok(0),
+            // The place on the bus is that in the lease, as NVML shows it: programs look a GPU up there by this.
+            A::PCI_DOMAIN_ID | A::PCI_DEVICE_ID => Ok(0),
+            A::PCI_BUS_ID => Ok(self.ordinal + 1),
             _ if NOT_FROM_AFAR.contains(&attribute) => Ok(0),
             _ => self.snapshot.attribute(attribute).ok_or(CUresult::INVALID_VALUE),
         }

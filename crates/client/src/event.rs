@@ -1,8 +1,11 @@
 //! Events: created and destroyed without waiting; the rest is generated.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use sluice_cuda::*;
 use sluice_wire::{EventId, commands};
 
+use crate::capture::Capture;
 use crate::ids::{self, Kind, Table};
 use crate::issue::wanted;
 use crate::{context, out, session};
@@ -10,12 +13,46 @@ use crate::{context, out, session};
 #[derive(Debug)]
 struct Event {
     context: CUcontext,
+    last: Mutex<Last>,
+}
+
+/// What an event was last recorded in.
+#[derive(Clone, Debug, Default)]
+struct Last {
+    is_recorded: bool,
+    capture: Option<Arc<Capture>>,
+}
+
+impl Event {
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 static EVENTS: Table<Event> = Table::new();
 
 pub(crate) fn exists(number: u64) -> bool {
     EVENTS.contains(number)
+}
+
+/// Notes that an event is recorded, in a capture or outside.
+pub(crate) fn recorded(event: CUevent, capture: Option<Arc<Capture>>) -> Result<(), CUresult> {
+    let event = EVENTS.get(event.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
+    *event.last() = Last { is_recorded: true, capture };
+    Ok(())
+}
+
+/// Whether an event was ever recorded, and the capture if that was in one.
+pub(crate) fn last_capture(event: CUevent) -> Result<(bool, Option<Arc<Capture>>), CUresult> {
+    let event = EVENTS.get(event.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
+    let last = event.last().clone();
+    Ok((last.is_recorded, last.capture))
+}
+
+/// The same, if that capture goes on.
+pub(crate) fn capture_of(event: CUevent) -> Result<(bool, Option<Arc<Capture>>), CUresult> {
+    let (is_recorded, capture) = last_capture(event)?;
+    Ok((is_recorded, capture.filter(|capture| !capture.has_ended())))
 }
 
 /// Forgets the events of a context that has ended.
@@ -43,7 +80,7 @@ pub(crate) unsafe fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> Result<
         return Err(CUresult::NOT_SUPPORTED);
     }
     let handle = ids::mint(Kind::Event);
-    EVENTS.insert(handle, Event { context });
+    EVENTS.insert(handle, Event { context, last: Mutex::default() });
     session
         .queue_quietly(&commands::cuEventCreate { phEvent: EventId(handle), Flags })
         .inspect_err(|_| drop(EVENTS.remove(handle)))?;

@@ -1,35 +1,18 @@
-//! Graphs that a program builds node by node. What needs no more than ids is in the generated stubs.
+//! Graphs: how they are made, cloned and instantiated, and how their nodes hang together. What nodes do is in
+//! [`graph_node`](crate::graph_node). What needs no more than ids is in the generated stubs.
 
 use std::ffi::c_char;
 
 use sluice_cuda::*;
-use sluice_wire::{DevicePtr, FunctionId, GraphNodeId, commands, rows};
+use sluice_wire::{GraphNodeId, Id, commands};
 
-use crate::generated::stubs;
 use crate::issue::{Issue, list, wanted};
-use crate::launch::{self, Geometry};
-use crate::out;
 use crate::session::{self, Session};
-
-/// Makes the handle of a node, has the node made, and writes the handle.
-///
-/// # Safety
-/// `to` is valid for writing a handle.
-unsafe fn add(
-    session: &Session,
-    to: *mut CUgraphNode,
-    make: impl FnOnce(GraphNodeId) -> Result<(), CUresult>,
-) -> Result<(), CUresult> {
-    wanted(to)?;
-    let node = session.mint::<CUgraphNode>()?;
-    make(session.find(node)?).inspect_err(|_| session.forget(node))?;
-    // SAFETY: not null, and the caller vouches for the rest.
-    unsafe { out::write(to, node) }
-}
+use crate::{graph_memory, out};
 
 /// # Safety
 /// `nodes` is null or points to `count` handles.
-unsafe fn ids(
+pub(crate) unsafe fn node_ids(
     session: &Session,
     nodes: *const CUgraphNode,
     count: usize,
@@ -39,165 +22,95 @@ unsafe fn ids(
     nodes.iter().map(|node| session.find(*node)).collect()
 }
 
-/// A kernel node's parameters as they travel.
-struct Kernel {
-    f: FunctionId,
-    geometry: Geometry,
-    params: Vec<u8>,
+fn handle(id: &GraphNodeId) -> CUgraphNode {
+    GraphNodeId::handle_from(id.0 as usize)
 }
 
-/// # Safety
-/// `node` is null or a kernel node's parameters, with values as for a launch.
-unsafe fn kernel(node: *const CUDA_KERNEL_NODE_PARAMS) -> Result<Kernel, CUresult> {
-    if node.is_null() {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    // SAFETY: not null, and the caller vouches for the rest.
-    let node = unsafe { node.read_unaligned() };
-    // A kernel's handle is that of its function.
-    let function = if node.func.is_null() { CUfunction(node.kern.0) } else { node.func };
-    let geometry = Geometry {
-        grid: [node.gridDimX, node.gridDimY, node.gridDimZ],
-        block: [node.blockDimX, node.blockDimY, node.blockDimZ],
-        shared_bytes: node.sharedMemBytes,
+/// Edges as they travel, one word each.
+pub(crate) fn edges_from_words(words: &[u64]) -> Vec<CUgraphEdgeData> {
+    let edge = |word: &u64| {
+        let [from_port, to_port, kind, ..] = word.to_le_bytes();
+        CUgraphEdgeData { from_port, to_port, kind, reserved: [0; 5] }
     };
-    // SAFETY: the caller vouches for the values.
-    let (f, params) = unsafe { launch::for_node(function, &geometry, node.kernelParams, node.extra)? };
-    Ok(Kernel { f, geometry, params })
+    words.iter().map(edge).collect()
 }
 
-/// The parameters of CUDA 11, as CUDA 12 has them.
+/// A graph is of no more use.
+pub(crate) fn forget(session: &Session, graph: CUgraph) {
+    graph_memory::let_go(graph.0 as u64);
+    session.forget(graph);
+}
+
+/// Refuses edges that are more than a full dependency: their ports come with programmatic launches, which graphs that
+/// are made by hand do not have here.
 ///
 /// # Safety
-/// `node` is null or a kernel node's parameters.
-unsafe fn upgraded(node: *const CUDA_KERNEL_NODE_PARAMS_v1) -> Result<CUDA_KERNEL_NODE_PARAMS, CUresult> {
-    if node.is_null() {
-        return Err(CUresult::INVALID_VALUE);
+/// `data` is null or points to `count` edges.
+pub(crate) unsafe fn check_plain(data: *const CUgraphEdgeData, count: usize) -> Result<(), CUresult> {
+    if data.is_null() {
+        return Ok(());
     }
-    // SAFETY: not null, and the caller vouches for the rest.
-    let old = unsafe { node.read_unaligned() };
-    Ok(CUDA_KERNEL_NODE_PARAMS {
-        func: old.func,
-        gridDimX: old.gridDimX,
-        gridDimY: old.gridDimY,
-        gridDimZ: old.gridDimZ,
-        blockDimX: old.blockDimX,
-        blockDimY: old.blockDimY,
-        blockDimZ: old.blockDimZ,
-        sharedMemBytes: old.sharedMemBytes,
-        kernelParams: old.kernelParams,
-        extra: old.extra,
-        kern: CUkernel::NULL,
-        ctx: CUcontext::NULL,
-    })
+    // SAFETY: the same contract.
+    let data = unsafe { list(data, count as u64)? };
+    let plain = data.iter().all(|edge| *edge == CUgraphEdgeData::default());
+    if plain { Ok(()) } else { Err(CUresult::NOT_SUPPORTED) }
+}
+
+/// Writes a list as CUDA wants it: how many there are where there is no place for them; else as many as the place has,
+/// null behind the last, and how many were written.
+///
+/// # Safety
+/// `count` is null or valid; `places` is null or has room for `*count` items.
+unsafe fn put_list<T: Copy>(
+    items: &[T],
+    empty: T,
+    places: *mut T,
+    count: *mut usize,
+) -> Result<(), CUresult> {
+    wanted(count)?;
+    if places.is_null() {
+        // SAFETY: not null, and the caller vouches for the rest.
+        return unsafe { out::write(count, items.len()) };
+    }
+    // SAFETY: by this function's contract.
+    let room = unsafe { count.read_unaligned() };
+    for at in 0..room {
+        // SAFETY: as above.
+        unsafe { out::write(places.add(at), items.get(at).copied().unwrap_or(empty))? };
+    }
+    // SAFETY: as above.
+    unsafe { out::write(count, room.min(items.len())) }
+}
+
+/// As [`put_list`], with the edges beside the nodes. Edges that matter and are not asked for are an error.
+///
+/// # Safety
+/// As for [`put_list`]; `data` is null or as long as `places`.
+unsafe fn put_neighbours(
+    nodes: &[GraphNodeId],
+    edges: &[u64],
+    places: *mut CUgraphNode,
+    data: *mut CUgraphEdgeData,
+    count: *mut usize,
+) -> Result<(), CUresult> {
+    let edges = edges_from_words(edges);
+    if !places.is_null() && data.is_null() && edges.iter().any(|edge| *edge != CUgraphEdgeData::default()) {
+        return Err(CUresult::LOSSY_QUERY);
+    }
+    let nodes: Vec<_> = nodes.iter().map(handle).collect();
+    wanted(count)?;
+    // SAFETY: by this function's contract.
+    unsafe {
+        let mut room = count.read_unaligned();
+        if !data.is_null() && !places.is_null() {
+            put_list(&edges, CUgraphEdgeData::default(), data, &mut room)?;
+        }
+        put_list(&nodes, CUgraphNode::NULL, places, count)
+    }
 }
 
 // The entry points. CUDA Driver API, section "Graph Management".
 
-pub(crate) unsafe fn cuGraphAddKernelNode_v2(
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-    nodeParams: *const CUDA_KERNEL_NODE_PARAMS,
-) -> Result<(), CUresult> {
-    let session = session::enter()?;
-    let hGraph = session.find(hGraph)?;
-    // SAFETY: the program's arguments.
-    let (dependencies, kernel) =
-        unsafe { (ids(session, dependencies, numDependencies)?, kernel(nodeParams)?) };
-    let command = |phGraphNode| commands::cuGraphAddKernelNode_v2 {
-        phGraphNode,
-        hGraph,
-        dependencies,
-        f: kernel.f,
-        grid: kernel.geometry.grid,
-        block: kernel.geometry.block,
-        sharedMemBytes: kernel.geometry.shared_bytes,
-        params: &kernel.params,
-    };
-    // SAFETY: the program passes a place for the handle.
-    unsafe { add(session, phGraphNode, |id| session.call(&command(id), |()| ())) }
-}
-
-pub(crate) unsafe fn cuGraphAddKernelNode(
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-    nodeParams: *const CUDA_KERNEL_NODE_PARAMS_v1,
-) -> Result<(), CUresult> {
-    // SAFETY: the same contract.
-    unsafe {
-        let node = upgraded(nodeParams)?;
-        cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, &node)
-    }
-}
-
-pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
-    hGraphExec: CUgraphExec,
-    hNode: CUgraphNode,
-    nodeParams: *const CUDA_KERNEL_NODE_PARAMS,
-) -> Result<(), CUresult> {
-    let session = session::enter()?;
-    // SAFETY: the program's parameters.
-    let kernel = unsafe { kernel(nodeParams)? };
-    let command = commands::cuGraphExecKernelNodeSetParams_v2 {
-        hGraphExec: session.find(hGraphExec)?,
-        hNode: session.find(hNode)?,
-        f: kernel.f,
-        grid: kernel.geometry.grid,
-        block: kernel.geometry.block,
-        sharedMemBytes: kernel.geometry.shared_bytes,
-        params: &kernel.params,
-    };
-    session.call(&command, |()| ())
-}
-
-pub(crate) unsafe fn cuGraphExecKernelNodeSetParams(
-    hGraphExec: CUgraphExec,
-    hNode: CUgraphNode,
-    nodeParams: *const CUDA_KERNEL_NODE_PARAMS_v1,
-) -> Result<(), CUresult> {
-    // SAFETY: the same contract.
-    unsafe { cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, &upgraded(nodeParams)?) }
-}
-
-pub(crate) unsafe fn cuGraphAddMemsetNode(
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-    memsetParams: *const CUDA_MEMSET_NODE_PARAMS,
-    _: CUcontext,
-) -> Result<(), CUresult> {
-    let session = session::enter()?;
-    if memsetParams.is_null() {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    let hGraph = session.find(hGraph)?;
-    // SAFETY: not null, and the program passes a memset and so many dependencies.
-    let (memset, dependencies) =
-        unsafe { (memsetParams.read_unaligned(), ids(session, dependencies, numDependencies)?) };
-    let (width, height, pitch) = (memset.width as u64, memset.height as u64, memset.pitch as u64);
-    let row = width.saturating_mul(memset.elementSize.into());
-    session.range(memset.dst, rows(height, row, pitch))?;
-    let command = |phGraphNode| commands::cuGraphAddMemsetNode {
-        phGraphNode,
-        hGraph,
-        dependencies,
-        dst: DevicePtr(memset.dst),
-        pitch,
-        value: memset.value,
-        elementSize: memset.elementSize,
-        width,
-        height,
-    };
-    // SAFETY: the program passes a place for the handle.
-    unsafe { add(session, phGraphNode, |id| session.call(&command(id), |()| ())) }
-}
-
-/// Answers how many nodes there are. The nodes themselves have no handles here unless they were made here.
 pub(crate) unsafe fn cuGraphGetNodes(
     hGraph: CUgraph,
     nodes: *mut CUgraphNode,
@@ -205,16 +118,198 @@ pub(crate) unsafe fn cuGraphGetNodes(
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
     wanted(numNodes)?;
-    if !nodes.is_null() {
-        return Err(CUresult::NOT_SUPPORTED);
-    }
     let command = commands::cuGraphGetNodes { hGraph: session.find(hGraph)? };
-    let count = session.call(&command, |answer| answer.numNodes)?;
-    // SAFETY: not null, and the program's to be written.
-    unsafe { out::write(numNodes, count as usize) }
+    let found = session.call(&command, |answer| answer.nodes)?;
+    // SAFETY: the program passes a place for the number, and null or so many places.
+    unsafe { put_list(&found.iter().map(handle).collect::<Vec<_>>(), CUgraphNode::NULL, nodes, numNodes) }
 }
 
-/// The log stays empty: an error has no node that this process could name.
+pub(crate) unsafe fn cuGraphGetRootNodes(
+    hGraph: CUgraph,
+    rootNodes: *mut CUgraphNode,
+    numRootNodes: *mut usize,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(numRootNodes)?;
+    let command = commands::cuGraphGetRootNodes { hGraph: session.find(hGraph)? };
+    let found = session.call(&command, |answer| answer.nodes)?;
+    // SAFETY: as for all nodes.
+    unsafe {
+        put_list(&found.iter().map(handle).collect::<Vec<_>>(), CUgraphNode::NULL, rootNodes, numRootNodes)
+    }
+}
+
+pub(crate) unsafe fn cuGraphGetEdges_v2(
+    hGraph: CUgraph,
+    from_: *mut CUgraphNode,
+    to_: *mut CUgraphNode,
+    edgeData: *mut CUgraphEdgeData,
+    numEdges: *mut usize,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(numEdges)?;
+    if from_.is_null() != to_.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let command = commands::cuGraphGetEdges_v2 { hGraph: session.find(hGraph)? };
+    let edges = session.call(&command, |answer| answer)?;
+    // SAFETY: the program passes a place for the number, and null or so many places.
+    unsafe {
+        let mut room = numEdges.read_unaligned();
+        if !to_.is_null() {
+            let to: Vec<_> = edges.to_.iter().map(handle).collect();
+            put_list(&to, CUgraphNode::NULL, to_, &mut room)?;
+        }
+        put_neighbours(&edges.from_, &edges.edges, from_, edgeData, numEdges)
+    }
+}
+
+pub(crate) unsafe fn cuGraphGetEdges(
+    hGraph: CUgraph,
+    from_: *mut CUgraphNode,
+    to_: *mut CUgraphNode,
+    numEdges: *mut usize,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuGraphGetEdges_v2(hGraph, from_, to_, std::ptr::null_mut(), numEdges) }
+}
+
+pub(crate) unsafe fn cuGraphNodeGetDependencies_v2(
+    hNode: CUgraphNode,
+    dependencies: *mut CUgraphNode,
+    edgeData: *mut CUgraphEdgeData,
+    numDependencies: *mut usize,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    let command = commands::cuGraphNodeGetDependencies_v2 { hNode: session.find(hNode)? };
+    let found = session.call(&command, |answer| answer)?;
+    // SAFETY: the program passes a place for the number, and null or so many places.
+    unsafe { put_neighbours(&found.nodes, &found.edges, dependencies, edgeData, numDependencies) }
+}
+
+pub(crate) unsafe fn cuGraphNodeGetDependencies(
+    hNode: CUgraphNode,
+    dependencies: *mut CUgraphNode,
+    numDependencies: *mut usize,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuGraphNodeGetDependencies_v2(hNode, dependencies, std::ptr::null_mut(), numDependencies) }
+}
+
+pub(crate) unsafe fn cuGraphNodeGetDependentNodes_v2(
+    hNode: CUgraphNode,
+    dependentNodes: *mut CUgraphNode,
+    edgeData: *mut CUgraphEdgeData,
+    numDependentNodes: *mut usize,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    let command = commands::cuGraphNodeGetDependentNodes_v2 { hNode: session.find(hNode)? };
+    let found = session.call(&command, |answer| answer)?;
+    // SAFETY: as for dependencies.
+    unsafe { put_neighbours(&found.nodes, &found.edges, dependentNodes, edgeData, numDependentNodes) }
+}
+
+pub(crate) unsafe fn cuGraphNodeGetDependentNodes(
+    hNode: CUgraphNode,
+    dependentNodes: *mut CUgraphNode,
+    numDependentNodes: *mut usize,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuGraphNodeGetDependentNodes_v2(hNode, dependentNodes, std::ptr::null_mut(), numDependentNodes) }
+}
+
+pub(crate) unsafe fn cuGraphNodeFindInClone(
+    phNode: *mut CUgraphNode,
+    hOriginalNode: CUgraphNode,
+    hClonedGraph: CUgraph,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    let command = commands::cuGraphNodeFindInClone {
+        hOriginalNode: session.find(hOriginalNode)?,
+        hClonedGraph: session.find(hClonedGraph)?,
+    };
+    let node = session.call(&command, |answer| answer.node)?;
+    // SAFETY: the program passes a place for the node.
+    unsafe { out::write(phNode, handle(&node)) }
+}
+
+pub(crate) unsafe fn cuGraphChildGraphNodeGetGraph(
+    hNode: CUgraphNode,
+    phGraph: *mut CUgraph,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(phGraph)?;
+    let minted = session.mint::<CUgraph>()?;
+    let command = commands::cuGraphChildGraphNodeGetGraph {
+        hNode: session.find(hNode)?,
+        phGraph: session.find(minted)?,
+    };
+    let known = session.call(&command, |answer| answer.graph).inspect_err(|_| session.forget(minted))?;
+    let graph = CUgraph(known.0 as usize);
+    if graph != minted {
+        session.forget(minted);
+    }
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(phGraph, graph) }
+}
+
+pub(crate) unsafe fn cuGraphClone(
+    phGraphClone: *mut CUgraph,
+    originalGraph: CUgraph,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(phGraphClone)?;
+    let clone = session.mint::<CUgraph>()?;
+    let command = commands::cuGraphClone {
+        phGraphClone: session.find(clone)?,
+        originalGraph: session.find(originalGraph)?,
+    };
+    session.call(&command, |()| ()).inspect_err(|_| session.forget(clone))?;
+    graph_memory::inherit(originalGraph.0 as u64, clone.0 as u64, 0);
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(phGraphClone, clone) }
+}
+
+pub(crate) unsafe fn cuGraphDestroy(hGraph: CUgraph) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    session.queue(&commands::cuGraphDestroy { hGraph: session.find(hGraph)? })?;
+    forget(session, hGraph);
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphDestroyNode(hNode: CUgraphNode) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    session.call(&commands::cuGraphDestroyNode { hNode: session.find(hNode)? }, |()| ())
+}
+
+pub(crate) unsafe fn cuGraphInstantiateWithFlags(
+    phGraphExec: *mut CUgraphExec,
+    hGraph: CUgraph,
+    flags: u64,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(phGraphExec)?;
+    let executable = session.mint::<CUgraphExec>()?;
+    let command = commands::cuGraphInstantiateWithFlags {
+        phGraphExec: session.find(executable)?,
+        hGraph: session.find(hGraph)?,
+        flags,
+    };
+    session.call(&command, |()| ()).inspect_err(|_| session.forget(executable))?;
+    graph_memory::inherit(hGraph.0 as u64, executable.0 as u64, flags);
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(phGraphExec, executable) }
+}
+
+pub(crate) unsafe fn cuGraphExecDestroy(hGraphExec: CUgraphExec) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    session.queue(&commands::cuGraphExecDestroy { hGraphExec: session.find(hGraphExec)? })?;
+    graph_memory::let_go(hGraphExec.0 as u64);
+    session.forget(hGraphExec);
+    Ok(())
+}
+
+/// The log stays empty: what went wrong is in the result.
 pub(crate) unsafe fn cuGraphInstantiate_v2(
     phGraphExec: *mut CUgraphExec,
     hGraph: CUgraph,
@@ -228,7 +323,7 @@ pub(crate) unsafe fn cuGraphInstantiate_v2(
         if bufferSize > 0 {
             out::write_if_wanted(logBuffer, 0);
         }
-        stubs::cuGraphInstantiateWithFlags(session::enter()?, phGraphExec, hGraph, 0)
+        cuGraphInstantiateWithFlags(phGraphExec, hGraph, 0)
     }
 }
 
@@ -250,13 +345,13 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
     params.hErrNode_out = CUgraphNode::NULL;
     // SAFETY: the program's places.
     unsafe {
-        let made = stubs::cuGraphInstantiateWithFlags(session, phGraphExec, hGraph, flags);
+        let made = cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
         params.result_out = u32::from(made.is_err());
         instantiateParams.write_unaligned(params);
         made?;
         if upload {
             let stream = if params.hUploadStream.is_null() { stream } else { params.hUploadStream };
-            stubs::cuGraphUpload(session, phGraphExec.read_unaligned(), stream)?;
+            crate::generated::stubs::cuGraphUpload(session, phGraphExec.read_unaligned(), stream)?;
         }
     }
     Ok(())
@@ -300,21 +395,6 @@ pub(crate) unsafe fn cuGraphExecUpdate(
     }
 }
 
-/// Refuses edges that are more than a full dependency: their nodes and ports come with programmatic launches, which
-/// graphs here do not have.
-///
-/// # Safety
-/// `data` is null or points to `count` edges.
-unsafe fn check_plain(data: *const CUgraphEdgeData, count: usize) -> Result<(), CUresult> {
-    if data.is_null() {
-        return Ok(());
-    }
-    // SAFETY: the same contract.
-    let data = unsafe { list(data, count as u64)? };
-    let plain = data.iter().all(|edge| *edge == CUgraphEdgeData::default());
-    if plain { Ok(()) } else { Err(CUresult::NOT_SUPPORTED) }
-}
-
 pub(crate) unsafe fn cuGraphAddDependencies_v2(
     hGraph: CUgraph,
     from_: *const CUgraphNode,
@@ -325,7 +405,13 @@ pub(crate) unsafe fn cuGraphAddDependencies_v2(
     // SAFETY: the program passes so many nodes and edges.
     unsafe {
         check_plain(edgeData, numDependencies)?;
-        stubs::cuGraphAddDependencies(session::enter()?, hGraph, from_, to_, numDependencies)
+        crate::generated::stubs::cuGraphAddDependencies(
+            session::enter()?,
+            hGraph,
+            from_,
+            to_,
+            numDependencies,
+        )
     }
 }
 
@@ -339,6 +425,12 @@ pub(crate) unsafe fn cuGraphRemoveDependencies_v2(
     // SAFETY: the program passes so many nodes and edges.
     unsafe {
         check_plain(edgeData, numDependencies)?;
-        stubs::cuGraphRemoveDependencies(session::enter()?, hGraph, from_, to_, numDependencies)
+        crate::generated::stubs::cuGraphRemoveDependencies(
+            session::enter()?,
+            hGraph,
+            from_,
+            to_,
+            numDependencies,
+        )
     }
 }

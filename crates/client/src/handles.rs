@@ -7,12 +7,11 @@ use crate::device::Device;
 use crate::ids::{self, Kind, Table};
 use crate::issue::Issue;
 use crate::session::Session;
-use crate::{context, event, mirror, module, stream};
+use crate::{capture, context, event, mirror, module, stream};
 
 /// Graphs and their executable forms have nothing about them that the client must know.
 static GRAPHS: Table<()> = Table::new();
 static GRAPH_EXECS: Table<()> = Table::new();
-static GRAPH_NODES: Table<()> = Table::new();
 
 fn number<H: Handle>(handle: H) -> u64 {
     H::Id::handle_number(handle) as u64
@@ -22,7 +21,11 @@ impl Issue for Session {
     fn find<H: Handle>(&self, handle: H) -> Result<H::Id, CUresult> {
         let mut number = number(handle);
         let live = match H::Id::KIND {
-            HandleKind::Stream => stream::exists(number),
+            HandleKind::Stream => {
+                let exists = stream::exists(number);
+                capture::check_stream(CUstream(number as usize))?;
+                exists
+            }
             HandleKind::Event => event::exists(number),
             HandleKind::Module => module::exists(number),
             HandleKind::Function => {
@@ -31,7 +34,9 @@ impl Issue for Session {
             }
             HandleKind::Graph => GRAPHS.contains(number),
             HandleKind::GraphExec => GRAPH_EXECS.contains(number),
-            HandleKind::GraphNode => GRAPH_NODES.contains(number),
+            // Which of them live is known on the node, where captures make them, too; it checks each.
+            HandleKind::GraphNode => ids::is_of(Kind::GraphNode, number),
+            HandleKind::UserObject => ids::is_of(Kind::UserObject, number),
             HandleKind::Physical => self.virtual_memory().is_held(number),
             HandleKind::Array => false,
         };
@@ -42,7 +47,8 @@ impl Issue for Session {
         let (kind, table) = match H::Id::KIND {
             HandleKind::Graph => (Kind::Graph, &GRAPHS),
             HandleKind::GraphExec => (Kind::GraphExec, &GRAPH_EXECS),
-            HandleKind::GraphNode => (Kind::GraphNode, &GRAPH_NODES),
+            HandleKind::GraphNode => return Ok(H::Id::handle_from(ids::mint(Kind::GraphNode) as usize)),
+            HandleKind::UserObject => return Ok(H::Id::handle_from(ids::mint(Kind::UserObject) as usize)),
             // The other kinds are minted by hand, together with what the client knows about them.
             _ => return Err(CUresult::NOT_SUPPORTED),
         };
@@ -55,7 +61,6 @@ impl Issue for Session {
         match H::Id::KIND {
             HandleKind::Graph => drop(GRAPHS.remove(number(handle))),
             HandleKind::GraphExec => drop(GRAPH_EXECS.remove(number(handle))),
-            HandleKind::GraphNode => drop(GRAPH_NODES.remove(number(handle))),
             _ => {}
         }
     }

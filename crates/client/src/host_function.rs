@@ -1,36 +1,75 @@
-//! `cuLaunchHostFunc`: functions of the program that run in stream order, in this process.
+//! Functions of the program that run in the order of a stream or a graph, in this process, and copies of graphs between
+//! this process and the device.
 //!
 //! The stream stops on the node; the worker pushes the function's ticket; the client runs the function and says so, and
 //! the stream goes on. Data pushed by earlier copies of the stream have landed by then, since they came first. The
 //! functions run in a thread of their own, which is started with the first of them: a program may well wait for its
 //! function without calling CUDA, so no thread of the program can be relied on to run it.
+//!
+//! What a graph calls is kept, and called at each launch, until the worker says that no graph has it any more. A copy
+//! of a graph is called like a function: it brings the data that the device is about to read, or takes those that it
+//! has written.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
-use sluice_wire::commands;
+use sluice_wire::{Handle, Id, NodeWork, TICKET_RELEASED, commands};
 
-use crate::issue::Issue;
+use crate::boxes::BoxCopy;
+use crate::issue::{Issue, wanted};
 use crate::session::{self, Session};
+use crate::{capture, out};
 
-/// A function that waits for its turn.
-struct Pending {
+/// What waits for its turn.
+#[derive(Clone)]
+pub(crate) struct Pending {
     function: Function,
     user_data: *mut c_void,
+    /// A graph may call it again.
+    repeats: bool,
 }
 
+#[derive(Clone)]
 enum Function {
     Host(unsafe extern "C" fn(*mut c_void)),
     /// With the stream as the program named it.
     Stream(unsafe extern "C" fn(CUstream, CUresult, *mut c_void), CUstream),
+    Copy(BoxCopy),
 }
 
 impl Pending {
+    /// A host function.
+    pub(crate) fn host(function: unsafe extern "C" fn(*mut c_void), user_data: *mut c_void) -> Pending {
+        Pending { function: Function::Host(function), user_data, repeats: false }
+    }
+
+    /// A copy of a graph.
+    pub(crate) fn copying(copy: BoxCopy) -> Pending {
+        Pending { function: Function::Copy(copy), user_data: std::ptr::null_mut(), repeats: true }
+    }
+
+    pub(crate) fn copy(&self) -> Option<BoxCopy> {
+        match &self.function {
+            Function::Copy(copy) => Some(*copy),
+            Function::Host(_) | Function::Stream(..) => None,
+        }
+    }
+
+    /// As the program passed it.
+    pub(crate) fn params(&self) -> Option<CUDA_HOST_NODE_PARAMS> {
+        match self.function {
+            Function::Host(function) => {
+                Some(CUDA_HOST_NODE_PARAMS { fn_: Some(function), userData: self.user_data })
+            }
+            Function::Stream(..) | Function::Copy(_) => None,
+        }
+    }
+
     /// # Safety
-    /// The program passed this function to be called with this pointer.
-    unsafe fn run(self) {
+    /// The program passed this function to be called with this pointer, or this copy's memory for each launch.
+    unsafe fn run(self, session: &Session, ticket: u64) -> Result<(), CUresult> {
         match self.function {
             // SAFETY: the caller's.
             Function::Host(function) => unsafe { function(self.user_data) },
@@ -38,7 +77,10 @@ impl Pending {
             Function::Stream(function, stream) => unsafe {
                 function(stream, CUresult::SUCCESS, self.user_data)
             },
+            // SAFETY: the caller's.
+            Function::Copy(copy) => return unsafe { copy.run_in_graph(session, ticket) },
         }
+        Ok(())
     }
 }
 
@@ -56,14 +98,58 @@ fn queue() -> MutexGuard<'static, Queue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Enters something under a ticket, and sees to it that a thread will run it.
+fn enter(session: &'static Session, ticket: u64, pending: Pending) -> Result<(), CUresult> {
+    let mut queue = queue();
+    if !queue.thread_runs {
+        let thread = std::thread::Builder::new().name("sluice-host-functions".to_string());
+        thread.spawn(move || run(session)).map_err(|_| CUresult::OPERATING_SYSTEM)?;
+        queue.thread_runs = true;
+    }
+    queue.pending.get_or_insert_default().insert(ticket, pending);
+    Ok(())
+}
+
+/// Keeps something that a graph may call; answers its ticket.
+pub(crate) fn keep(session: &'static Session, pending: Pending) -> Result<u64, CUresult> {
+    let ticket = session.link.ticket();
+    enter(session, ticket, Pending { repeats: true, ..pending })?;
+    Ok(ticket)
+}
+
+/// What is kept for a graph.
+pub(crate) fn kept(ticket: u64) -> Option<Pending> {
+    queue().pending.as_ref()?.get(&ticket).cloned()
+}
+
+pub(crate) fn forget(ticket: u64) {
+    if let Some(pending) = queue().pending.as_mut() {
+        pending.remove(&ticket);
+    }
+}
+
+/// What a ticket stands for; what is called once is forgotten.
+fn take(ticket: u64) -> Option<Pending> {
+    let mut queue = queue();
+    let pending = queue.pending.as_mut()?;
+    if pending.get(&ticket)?.repeats { pending.get(&ticket).cloned() } else { pending.remove(&ticket) }
+}
+
 /// CUDA Driver API, section "Execution Control".
 pub(crate) unsafe fn cuLaunchHostFunc(
     hStream: CUstream,
     func: CUhostFn,
     userData: *mut c_void,
 ) -> Result<(), CUresult> {
-    let function = Function::Host(func.ok_or(CUresult::INVALID_VALUE)?);
-    enqueue(hStream, Pending { function, user_data: userData })
+    let pending = Pending::host(func.ok_or(CUresult::INVALID_VALUE)?, userData);
+    if capture::of(hStream).is_none() {
+        return enqueue(hStream, pending);
+    }
+    let session = session::enter()?;
+    session.find(hStream)?;
+    let ticket = keep(session, pending)?;
+    capture::add(session, hStream, NodeWork::HostCall(ticket)).inspect_err(|_| forget(ticket))?;
+    Ok(())
 }
 
 /// `syncMode` chooses how the driver's own thread waits; here it is the program's.
@@ -92,42 +178,63 @@ pub(crate) unsafe fn cuStreamAddCallback(
     if flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    enqueue(hStream, Pending { function: Function::Stream(callback, hStream), user_data: userData })
+    capture::check_not_capturing(hStream)?;
+    let function = Function::Stream(callback, hStream);
+    enqueue(hStream, Pending { function, user_data: userData, repeats: false })
+}
+
+/// CUDA Driver API, section "Graph Management": an object that graphs keep alive. Its destructor runs here.
+pub(crate) unsafe fn cuUserObjectCreate(
+    object_out: *mut CUuserObject,
+    ptr: *mut c_void,
+    destroy: CUhostFn,
+    initialRefcount: u32,
+    flags: u32,
+) -> Result<(), CUresult> {
+    /// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which must be said.
+    const NO_SYNC: u32 = 1;
+    let session = session::enter()?;
+    wanted(object_out)?;
+    let destroy = destroy.ok_or(CUresult::INVALID_VALUE)?;
+    if initialRefcount == 0 || initialRefcount > i32::MAX as u32 || flags != NO_SYNC {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let handle = session.mint::<CUuserObject>()?;
+    let object = session.find(handle)?;
+    let ticket = object.number();
+    enter(session, ticket, Pending::host(destroy, ptr))?;
+    let command = commands::cuUserObjectCreate { object, initialRefcount };
+    session.call(&command, |()| ()).inspect_err(|_| forget(ticket))?;
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(object_out, <CUuserObject as Handle>::Id::handle_from(ticket as usize)) }
 }
 
 fn enqueue(stream: CUstream, pending: Pending) -> Result<(), CUresult> {
     let session = session::enter()?;
     let hStream = session.find(stream)?;
     let ticket = session.link.ticket();
-    {
-        let mut queue = queue();
-        if !queue.thread_runs {
-            let thread = std::thread::Builder::new().name("sluice-host-functions".to_string());
-            thread.spawn(move || run(session)).map_err(|_| CUresult::OPERATING_SYSTEM)?;
-            queue.thread_runs = true;
-        }
-        queue.pending.get_or_insert_default().insert(ticket, pending);
-    }
+    enter(session, ticket, pending)?;
     // The program may now wait without another call, so the command must not linger in the outbox.
     session
         .queue(&commands::cuLaunchHostFunc { ticket, hStream })
         .and_then(|()| session.link.flush_now())
-        .inspect_err(|_| {
-            let _ = take(ticket);
-        })
-}
-
-fn take(ticket: u64) -> Option<Pending> {
-    queue().pending.as_mut()?.remove(&ticket)
+        .inspect_err(|_| forget(ticket))
 }
 
 /// Runs functions as their turn comes, until the session is lost.
 fn run(session: &Session) {
     while let Ok(tickets) = session.link.wait_for_host_calls() {
         for ticket in tickets {
+            if ticket & TICKET_RELEASED != 0 {
+                forget(ticket & !TICKET_RELEASED);
+                continue;
+            }
             if let Some(pending) = take(ticket) {
-                // SAFETY: the program passed this function to be called with this pointer.
-                unsafe { pending.run() };
+                // SAFETY: the program passed this to be run when its turn comes.
+                let ran = unsafe { pending.run(session, ticket) };
+                if ran.is_err() {
+                    return;
+                }
             }
             let done = session.queue_quietly(&commands::HostCallDone { ticket });
             if done.and_then(|()| session.link.flush_now()).is_err() {

@@ -32,11 +32,17 @@ pub(crate) enum Kind {
     Pool,
     LinkState,
     Physical,
+    UserObject,
 }
 
 /// A new handle.
 pub(crate) fn mint(kind: Kind) -> u64 {
     (u64::from(kind as u8) << KIND_SHIFT) | (NEXT.fetch_add(1, Ordering::Relaxed) * STEP)
+}
+
+/// Whether a handle says that it is of this kind.
+pub(crate) fn is_of(kind: Kind, handle: u64) -> bool {
+    handle >> KIND_SHIFT == u64::from(kind as u8)
 }
 
 /// A handle's own number in this process, from 1.

@@ -71,6 +71,30 @@ struct Launch {
     params: Vec<u8>,
 }
 
+/// A kernel with its parameters in one block.
+struct Call {
+    session: &'static Session,
+    function: Arc<Function>,
+    params: Vec<u8>,
+}
+
+/// # Safety
+/// `values` and `extra` are what a program may pass to a launch of `f`.
+unsafe fn call(
+    f: CUfunction,
+    geometry: &Geometry,
+    values: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<Call, CUresult> {
+    let session = session::enter()?;
+    let function = module::function(f.0)?.here()?;
+    geometry.check(&function, session.device(context::device_index().into())?)?;
+    let mut params = Vec::with_capacity(function.layout.bytes);
+    // SAFETY: the caller vouches for both.
+    unsafe { function.layout.gather(values, extra, &mut params)? };
+    Ok(Call { session, function, params })
+}
+
 /// # Safety
 /// `values` and `extra` are what a program may pass to a launch of `f`.
 unsafe fn prepare(
@@ -80,14 +104,9 @@ unsafe fn prepare(
     values: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result<Launch, CUresult> {
-    let session = session::enter()?;
-    let function = module::function(f.0)?.here()?;
-    geometry.check(&function, session.device(context::device_index().into())?)?;
-    let stream = session.find(stream)?;
-    let mut params = Vec::with_capacity(function.layout.bytes);
-    // SAFETY: the caller vouches for both.
-    unsafe { function.layout.gather(values, extra, &mut params)? };
-    Ok(Launch { session, function, stream, params })
+    // SAFETY: the same contract.
+    let Call { session, function, params } = unsafe { call(f, geometry, values, extra)? };
+    Ok(Launch { session, function, stream: session.find(stream)?, params })
 }
 
 /// What a kernel node of a graph needs, found and checked as for a launch.
@@ -100,9 +119,15 @@ pub(crate) unsafe fn for_node(
     values: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result<(FunctionId, Vec<u8>), CUresult> {
-    // SAFETY: the same contract; a node has no stream, and the default one always exists.
-    let launch = unsafe { prepare(f, geometry, CUstream::LEGACY, values, extra)? };
-    Ok((launch.function.id, launch.params))
+    // SAFETY: the same contract.
+    let call = unsafe { call(f, geometry, values, extra)? };
+    Ok((call.function.id, call.params))
+}
+
+/// Where each parameter of a function lies in the block of all.
+pub(crate) fn parameter_offsets(f: CUfunction) -> Result<Vec<usize>, CUresult> {
+    let function = module::function(f.0)?.here()?;
+    Ok(function.layout.places.iter().map(|(offset, _)| *offset as usize).collect())
 }
 
 /// Reads a configuration: its geometry, and the attributes that travel.

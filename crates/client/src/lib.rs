@@ -25,6 +25,7 @@ mod addresses;
 mod attach;
 mod batch;
 mod boxes;
+mod capture;
 mod context;
 mod copy;
 mod device;
@@ -33,6 +34,11 @@ mod errors;
 mod event;
 mod evidence;
 mod graph;
+mod graph_copy;
+mod graph_dot;
+mod graph_memory;
+mod graph_node;
+mod guards;
 mod handles;
 mod hidden_tables;
 mod host_function;
@@ -71,6 +77,7 @@ mod generated {
 mod api {
     pub(crate) use crate::batch::*;
     pub(crate) use crate::boxes::*;
+    pub(crate) use crate::capture::*;
     pub(crate) use crate::context::*;
     pub(crate) use crate::copy::*;
     pub(crate) use crate::device::*;
@@ -78,6 +85,9 @@ mod api {
     pub(crate) use crate::errors::*;
     pub(crate) use crate::event::*;
     pub(crate) use crate::graph::*;
+    pub(crate) use crate::graph_dot::*;
+    pub(crate) use crate::graph_memory::*;
+    pub(crate) use crate::graph_node::*;
     pub(crate) use crate::hidden_tables::*;
     pub(crate) use crate::host_function::*;
     pub(crate) use crate::host_memory::*;

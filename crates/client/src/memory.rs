@@ -18,7 +18,7 @@ use crate::addresses::{Allocation, Space};
 use crate::context::Context;
 use crate::issue::Issue;
 use crate::session::Session;
-use crate::{context, mirror, out, session, stream};
+use crate::{capture, context, graph_memory, mirror, out, session};
 
 /// What a device's memory holds, by the rules of who names addresses.
 #[derive(Debug)]
@@ -208,6 +208,7 @@ pub(crate) unsafe fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> R
     if dptr.is_null() || bytesize == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
+    capture::check_safe()?;
     let address = session.allocate(&context, bytesize as u64, false)?;
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(dptr, address) }
@@ -244,7 +245,11 @@ pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> Result<(), CUresult> {
     if allocation.start != dptr {
         return Err(CUresult::INVALID_VALUE);
     }
-    if stream::some_capture() {
+    capture::check_safe()?;
+    if let Some(freed) = graph_memory::free(dptr) {
+        return freed;
+    }
+    if capture::some() {
         // A wait would end the capture. The memory comes back with the next wait that somebody needs.
         session.memory(device)?.free_later(CUstream::NULL, allocation);
         return Ok(());
@@ -274,6 +279,11 @@ pub(crate) unsafe fn cuMemAllocAsync(
     let device = context.device;
     if dptr.is_null() || bytesize == 0 {
         return Err(CUresult::INVALID_VALUE);
+    }
+    if capture::of(hStream).is_some() {
+        let address = graph_memory::captured_allocation(session, hStream, bytesize)?;
+        // SAFETY: not null, and the program's to be written.
+        return unsafe { out::write(dptr, address) };
     }
     let freed = session.memory(device)?.take_freed(hStream, bytesize as u64);
     let address = match freed {
@@ -305,6 +315,12 @@ pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> Res
     let (device, allocation) = session.find_allocation(dptr).ok_or(CUresult::INVALID_VALUE)?;
     if allocation.start != dptr {
         return Err(CUresult::INVALID_VALUE);
+    }
+    if capture::of(hStream).is_some() {
+        return graph_memory::captured_free(session, hStream, dptr);
+    }
+    if let Some(freed) = graph_memory::free(dptr) {
+        return freed;
     }
     let full = {
         let mut memory = session.memory(device)?;

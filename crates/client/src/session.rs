@@ -20,7 +20,7 @@ use crate::context::{self, Context, Primary};
 use crate::device::Device;
 use crate::link::Link;
 use crate::virtual_memory::VirtualMemory;
-use crate::{attach, event, module, stream};
+use crate::{attach, event, graph_memory, module, stream};
 
 pub(crate) struct Session {
     pub(crate) link: Link,
@@ -203,6 +203,7 @@ impl Session {
             self.queue_quietly(&commands::cuModuleUnload { hmod: ModuleId(hmod) })?;
         }
         self.release_all(context.device, handle)?;
+        graph_memory::context_ended(handle);
         stream::context_ended(handle);
         event::context_ended(handle);
         module::context_ended(handle);
@@ -212,7 +213,20 @@ impl Session {
 
 /// What every device of a lease has, and what the session's own messages do on any driver.
 fn functions(devices: &[Device]) -> Presence {
-    const ANYWAY: &[Fn] = &[Fn::cuMemAlloc_v2, Fn::cuMemFree_v2, Fn::cuMemGetInfo_v2];
+    const ANYWAY: &[Fn] = &[
+        Fn::cuMemAlloc_v2,
+        Fn::cuMemFree_v2,
+        Fn::cuMemGetInfo_v2,
+        // One message for all kinds of nodes, and the newest form for all forms of a question.
+        Fn::cuGraphAddNode_v2,
+        Fn::cuGraphNodeSetParams,
+        Fn::cuGraphExecNodeSetParams,
+        Fn::cuGraphNodeGetParams,
+        Fn::cuGraphGetEdges_v2,
+        Fn::cuGraphNodeGetDependencies_v2,
+        Fn::cuGraphNodeGetDependentNodes_v2,
+        Fn::cuStreamGetCaptureInfo_v3,
+    ];
     let mut all = Presence::default();
     for info in FUNCTIONS.iter() {
         let everywhere = devices.iter().all(|device| device.snapshot.functions.contains(info.function));

@@ -167,7 +167,6 @@ absent! {
     nvmlDeviceGetNvlinkRemapTableInfo_v1
     nvmlDeviceGetNvlinkSupportedBwModes
     nvmlDeviceGetOfaUtilization
-    nvmlDeviceGetP2PStatus
     nvmlDeviceGetPciInfo
     nvmlDeviceGetPciInfoExt
     nvmlDeviceGetPcieLinkMaxSpeed

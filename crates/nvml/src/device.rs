@@ -57,6 +57,28 @@ unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId(bus_id: *const c_char, device
     unsafe { nvmlDeviceGetHandleByPciBusId_v2(bus_id, device) }
 }
 
+/// Whether one GPU can reach the other's memory. Those of a lease reach their own: copies between two go through the
+/// node.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetP2PStatus(
+    first: Device,
+    second: Device,
+    _capability: c_uint,
+    status: *mut c_uint,
+) -> Return {
+    /// `nvmlGpuP2PStatus_t`.
+    const OK: c_uint = 0;
+    const NOT_SUPPORTED: c_uint = 5;
+    // SAFETY: the caller passes a valid pointer or null.
+    guard(|| unsafe {
+        let count = lease::snapshot()?.gpus.len();
+        if !(1..=count).contains(&first.0) || !(1..=count).contains(&second.0) {
+            return Err(Return::INVALID_ARGUMENT);
+        }
+        write(status, if first.0 == second.0 { OK } else { NOT_SUPPORTED })
+    })
+}
+
 /// Bus ids are written with a domain of four or of eight digits.
 fn same_bus_id(left: &str, right: &str) -> bool {
     left.trim_start_matches('0').eq_ignore_ascii_case(right.trim_start_matches('0'))

@@ -9,6 +9,7 @@ mod copy;
 mod device;
 mod event;
 mod graph;
+mod graph_node;
 mod launch;
 mod memory;
 mod module;
@@ -23,7 +24,8 @@ use sluice_cuda::DriverTable;
 
 /// The functions that the software GPU has. What is missing here is absent, also through `cuGetProcAddress`.
 pub(crate) const TABLE: DriverTable = {
-    use self::{context::*, copy::*, device::*, event::*, graph::*, launch::*, memory::*, module::*};
+    use self::module::*;
+    use self::{context::*, copy::*, device::*, event::*, graph::*, graph_node::*, launch::*, memory::*};
     use self::{occupancy::*, pool::*, stream::*, vmm::*};
     macro_rules! table {
         ($($name:ident $(= $older:ident)*,)*) => {
@@ -267,6 +269,41 @@ pub(crate) const TABLE: DriverTable = {
         cuGraphNodeGetType,
         cuGraphGetNodes,
         cuGraphGetRootNodes,
+        cuGraphDestroyNode,
+        cuGraphRemoveDependencies,
+        cuGraphGetEdges_v2,
+        cuGraphGetEdges,
+        cuGraphNodeGetDependencies_v2,
+        cuGraphNodeGetDependentNodes_v2,
+        cuGraphNodeGetDependentNodes,
+        cuGraphNodeFindInClone,
+        cuGraphChildGraphNodeGetGraph,
+        cuGraphExecChildGraphNodeSetParams,
+        cuGraphNodeSetEnabled,
+        cuGraphNodeGetEnabled,
+        cuGraphExecGetFlags,
+        cuGraphKernelNodeGetParams_v2,
+        cuGraphKernelNodeSetParams_v2,
+        cuGraphKernelNodeGetAttribute,
+        cuGraphKernelNodeSetAttribute,
+        cuGraphKernelNodeCopyAttributes,
+        cuGraphMemcpyNodeGetParams,
+        cuGraphMemcpyNodeSetParams,
+        cuGraphMemsetNodeGetParams,
+        cuGraphMemsetNodeSetParams,
+        cuGraphHostNodeGetParams,
+        cuGraphHostNodeSetParams,
+        cuUserObjectCreate,
+        cuUserObjectRetain,
+        cuUserObjectRelease,
+        cuGraphRetainUserObject,
+        cuGraphReleaseUserObject,
+        cuGraphEventRecordNodeGetEvent,
+        cuGraphEventRecordNodeSetEvent,
+        cuGraphExecEventRecordNodeSetEvent,
+        cuGraphEventWaitNodeGetEvent,
+        cuGraphEventWaitNodeSetEvent,
+        cuGraphExecEventWaitNodeSetEvent,
         cuGraphNodeGetDependencies,
         cuGraphExecKernelNodeSetParams,
         cuGraphExecKernelNodeSetParams_v2,

@@ -147,6 +147,14 @@ pub(crate) fn for_graph(to: Place, from: Place, extent: Extent) -> Result<Op> {
 }
 
 impl Copy {
+    /// Destination, source and size of a copy between places that both are read and written when it runs.
+    pub(crate) fn places(&self) -> Option<(Place, Place, Extent)> {
+        match self.from {
+            Source::Memory(from) => Some((self.to, from, self.extent)),
+            Source::Staged(_) => None,
+        }
+    }
+
     pub(crate) fn run(&self) {
         match &self.from {
             Source::Memory(from) => copy_box(self.to, *from, self.extent),

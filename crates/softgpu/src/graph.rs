@@ -4,10 +4,11 @@
 //! the launch: no node runs beside another, as no two kernels of a device do here anyway.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sluice_cuda::{CUgraph, CUgraphExec, CUgraphNodeType};
+use sluice_cuda::{CUgraph, CUgraphExec, CUgraphNodeType, CUhostFn, CUlaunchAttributeValue};
 
 use crate::event::{Event, Recorded};
 use crate::op::Op;
@@ -18,7 +19,8 @@ use crate::table::Table;
 pub(crate) static GRAPHS: Table<Graph> = Table::new(5);
 pub(crate) static EXECS: Table<Exec> = Table::new(6);
 
-/// A node's handle; unique in the process and never used again, so a node is known in clones and executable graphs.
+/// A node's handle; unique in the process and never used again, so a node is known in executable graphs. Copies of a
+/// graph have nodes of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeId(pub(crate) usize);
 
@@ -28,24 +30,58 @@ pub(crate) struct Graph {
 }
 
 /// The nodes of a graph, by id: a captured node comes after those it depends on.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct Body {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
+    /// What the program wants to live as long as the graph, and how many of its references.
+    pub(crate) objects: Vec<(Arc<UserObject>, u32)>,
 }
 
-#[derive(Clone)]
 pub(crate) struct Node {
     pub(crate) kind: CUgraphNodeType,
     pub(crate) work: Work,
     pub(crate) dependencies: Vec<NodeId>,
+    /// The node that this one is a copy of.
+    original: Option<NodeId>,
+    /// Attributes that a program has set, by their numbers: they are kept and have no effect here.
+    pub(crate) attributes: BTreeMap<u32, CUlaunchAttributeValue>,
 }
 
 /// What a node does.
-#[derive(Clone)]
 pub(crate) enum Work {
     One(Op),
     /// A graph within the graph.
-    Child(Body),
+    Child(Inner),
+}
+
+/// A graph inside a node: it has a handle, which goes with the node.
+pub(crate) struct Inner(pub(crate) Arc<Graph>);
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        GRAPHS.remove(self.0.handle);
+    }
+}
+
+/// Something of the program's that graphs keep alive (`cuUserObjectCreate`); its destructor runs with the last
+/// reference.
+pub(crate) struct UserObject {
+    pub(crate) destroy: CUhostFn,
+    pub(crate) data: *mut c_void,
+}
+
+// SAFETY: the program gave the pointer for its function to be called with it, from any thread.
+unsafe impl Send for UserObject {}
+// SAFETY: as above; the pointer is never followed here.
+unsafe impl Sync for UserObject {}
+
+impl Drop for UserObject {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.destroy {
+            // SAFETY: the program gave function and argument for this one call.
+            unsafe { destroy(self.data) }
+        }
+    }
 }
 
 /// An executable graph: its nodes' work in an order in which they can be submitted.
@@ -53,7 +89,25 @@ pub(crate) struct Exec {
     pub(crate) handle: usize,
     /// Handle of the context that it was instantiated in.
     context: usize,
-    steps: Mutex<Vec<(NodeId, Op)>>,
+    pub(crate) flags: u64,
+    steps: Mutex<Steps>,
+}
+
+/// What a launch does.
+#[derive(Default)]
+struct Steps {
+    steps: Vec<Step>,
+    /// What has to live as long: the graph's objects and those of the graphs inside it.
+    objects: Vec<Arc<UserObject>>,
+}
+
+struct Step {
+    node: NodeId,
+    op: Op,
+    /// A node that is switched off does nothing (`cuGraphNodeSetEnabled`).
+    is_enabled: bool,
+    /// The child nodes that it is inside of, outermost first.
+    inside: Vec<NodeId>,
 }
 
 impl Node {
@@ -69,11 +123,15 @@ impl Node {
             Op::WriteValue(_) | Op::AwaitValue(..) => CUgraphNodeType::BATCH_MEM_OP,
             Op::Empty => CUgraphNodeType::EMPTY,
         };
-        Self { kind, work: Work::One(op), dependencies }
+        Self::with(kind, Work::One(op), dependencies)
     }
 
-    pub(crate) fn child(body: Body, dependencies: Vec<NodeId>) -> Self {
-        Self { kind: CUgraphNodeType::GRAPH, work: Work::Child(body), dependencies }
+    pub(crate) fn child(graph: &Graph, dependencies: Vec<NodeId>) -> Self {
+        Self::with(CUgraphNodeType::GRAPH, Work::Child(Inner(graph.duplicate())), dependencies)
+    }
+
+    fn with(kind: CUgraphNodeType, work: Work, dependencies: Vec<NodeId>) -> Self {
+        Self { kind, work, dependencies, original: None, attributes: BTreeMap::new() }
     }
 }
 
@@ -84,6 +142,58 @@ impl Body {
         let id = NodeId(7 << 32 | MINTED.fetch_add(1, Ordering::Relaxed) << 4);
         self.nodes.insert(id, node);
         id
+    }
+
+    /// A copy with nodes of its own.
+    fn duplicate(&self) -> Self {
+        let mut copy = Self { nodes: BTreeMap::new(), objects: self.objects.clone() };
+        let mut twins = BTreeMap::new();
+        for (&id, node) in &self.nodes {
+            let work = match &node.work {
+                Work::One(op) => Work::One(op.clone()),
+                Work::Child(inner) => Work::Child(Inner(inner.0.duplicate())),
+            };
+            let attributes = node.attributes.clone();
+            let twin =
+                Node { kind: node.kind, work, dependencies: Vec::new(), original: Some(id), attributes };
+            twins.insert(id, copy.add(twin));
+        }
+        for (id, node) in &self.nodes {
+            if let Some(twin) = copy.nodes.get_mut(&twins[id]) {
+                twin.dependencies = node.dependencies.iter().map(|before| twins[before]).collect();
+            }
+        }
+        copy
+    }
+
+    /// The copy of a node that is here.
+    pub(crate) fn twin(&self, original: NodeId) -> Option<NodeId> {
+        self.nodes.iter().find(|(_, node)| node.original == Some(original)).map(|(&id, _)| id)
+    }
+
+    /// Takes dependencies away.
+    pub(crate) fn disconnect(&mut self, from: NodeId, to: NodeId) -> Result<()> {
+        let node = self.nodes.get_mut(&to).ok_or(Status::INVALID_VALUE)?;
+        let at = node.dependencies.iter().position(|before| *before == from).ok_or(Status::INVALID_VALUE)?;
+        node.dependencies.remove(at);
+        Ok(())
+    }
+
+    /// Takes a node away, and the edges to and from it.
+    pub(crate) fn remove(&mut self, id: NodeId) -> Result<Node> {
+        let node = self.nodes.remove(&id).ok_or(Status::INVALID_VALUE)?;
+        for other in self.nodes.values_mut() {
+            other.dependencies.retain(|before| *before != id);
+        }
+        Ok(node)
+    }
+
+    /// All edges, by the node that they come from.
+    pub(crate) fn edges(&self) -> Vec<(NodeId, NodeId)> {
+        let into = |(&to, node): (&NodeId, &Node)| {
+            node.dependencies.iter().map(move |&from| (from, to)).collect::<Vec<_>>()
+        };
+        self.nodes.iter().flat_map(into).collect()
     }
 
     /// `last` and everything before it.
@@ -113,8 +223,10 @@ impl Body {
         Ok(())
     }
 
-    /// Appends the work of all nodes to `steps`, dependencies first. A circle has no such order.
-    fn flatten(&self, steps: &mut Vec<(NodeId, Op)>) -> Result<()> {
+    /// Appends the work of all nodes to `to`, dependencies first. A circle has no such order. `inside`: the child
+    /// nodes around this graph.
+    fn flatten(&self, inside: &[NodeId], to: &mut Steps) -> Result<()> {
+        to.objects.extend(self.objects.iter().map(|(object, _)| Arc::clone(object)));
         let mut waits: BTreeMap<NodeId, usize> =
             self.nodes.iter().map(|(&id, n)| (id, n.dependencies.len())).collect();
         let mut ready: BTreeSet<NodeId> =
@@ -129,8 +241,11 @@ impl Body {
         while let Some(id) = ready.pop_first() {
             done += 1;
             match &self.nodes[&id].work {
-                Work::One(op) => steps.push((id, op.clone())),
-                Work::Child(body) => body.flatten(steps)?,
+                Work::One(op) => {
+                    let inside = inside.to_vec();
+                    to.steps.push(Step { node: id, op: op.clone(), is_enabled: true, inside });
+                }
+                Work::Child(inner) => inner.0.body().flatten(&[inside, &[id]].concat(), to)?,
             }
             for follower in followers.remove(&id).into_iter().flatten() {
                 let count = waits.get_mut(&follower).ok_or(Status::INVALID_VALUE)?;
@@ -154,6 +269,12 @@ impl Graph {
         GRAPHS.insert(|handle| Self { handle, body: Mutex::new(body) })
     }
 
+    /// A copy with nodes of its own.
+    pub(crate) fn duplicate(&self) -> Arc<Self> {
+        let copy = self.body().duplicate();
+        Self::with_body(copy)
+    }
+
     pub(crate) fn get(handle: CUgraph) -> Result<Arc<Self>> {
         GRAPHS.get(handle.0).ok_or(Status::INVALID_VALUE)
     }
@@ -170,55 +291,97 @@ pub(crate) fn graph_of(node: NodeId) -> Result<Arc<Graph>> {
 }
 
 impl Exec {
-    pub(crate) fn instantiate(graph: &Graph, context: usize) -> Result<Arc<Self>> {
-        let mut steps = Vec::new();
-        graph.body().flatten(&mut steps)?;
-        Ok(EXECS.insert(|handle| Self { handle, context, steps: Mutex::new(steps) }))
+    pub(crate) fn instantiate(graph: &Graph, context: usize, flags: u64) -> Result<Arc<Self>> {
+        let mut steps = Steps::default();
+        graph.body().flatten(&[], &mut steps)?;
+        Ok(EXECS.insert(|handle| Self { handle, context, flags, steps: Mutex::new(steps) }))
     }
 
     pub(crate) fn get(handle: CUgraphExec) -> Result<Arc<Self>> {
         EXECS.get(handle.0).ok_or(Status::INVALID_VALUE)
     }
 
-    fn steps(&self) -> MutexGuard<'_, Vec<(NodeId, Op)>> {
+    fn steps(&self) -> MutexGuard<'_, Steps> {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Replaces the work of one node, for launches from now on; it must stay of the same kind.
     pub(crate) fn replace(&self, node: NodeId, op: Op) -> Result<()> {
         let mut steps = self.steps();
-        let (_, old) = steps.iter_mut().find(|(id, _)| *id == node).ok_or(Status::INVALID_VALUE)?;
-        if std::mem::discriminant(old) != std::mem::discriminant(&op) {
+        let step = steps.steps.iter_mut().find(|step| step.node == node).ok_or(Status::INVALID_VALUE)?;
+        if std::mem::discriminant(&step.op) != std::mem::discriminant(&op) {
             return Err(Status::INVALID_VALUE);
         }
-        *old = op;
+        step.op = op;
         Ok(())
     }
 
-    /// Takes over the work of a graph with the same nodes in the same order (`cuGraphExecUpdate`).
-    pub(crate) fn update(&self, graph: &Graph) -> Result<()> {
-        let mut new = Vec::new();
-        graph.body().flatten(&mut new)?;
+    /// Replaces what a child node does by a graph of the same shape.
+    pub(crate) fn replace_child(&self, node: NodeId, graph: &Graph) -> Result<()> {
+        let mut new = Steps::default();
+        graph.body().flatten(&[], &mut new)?;
         let mut steps = self.steps();
-        let kinds_match = |((_, old), (_, new)): (&(NodeId, Op), &(NodeId, Op))| {
-            std::mem::discriminant(old) == std::mem::discriminant(new)
-        };
-        if steps.len() != new.len() || !steps.iter().zip(&new).all(kinds_match) {
+        let inside: Vec<usize> =
+            (0..steps.steps.len()).filter(|&at| steps.steps[at].inside.contains(&node)).collect();
+        if inside.is_empty() || inside.len() != new.steps.len() {
+            return Err(Status::INVALID_VALUE);
+        }
+        let same = |(&at, new): (&usize, &Step)| same_kind(&steps.steps[at].op, &new.op);
+        if !inside.iter().zip(&new.steps).all(same) {
+            return Err(Status::INVALID_VALUE);
+        }
+        for (at, new) in inside.into_iter().zip(new.steps) {
+            steps.steps[at].op = new.op;
+        }
+        steps.objects.extend(new.objects);
+        Ok(())
+    }
+
+    /// Switches a node on or off, for launches from now on.
+    pub(crate) fn enable(&self, node: NodeId, is_enabled: bool) -> Result<()> {
+        let mut steps = self.steps();
+        let step = steps.steps.iter_mut().find(|step| step.node == node).ok_or(Status::INVALID_VALUE)?;
+        step.is_enabled = is_enabled;
+        Ok(())
+    }
+
+    pub(crate) fn is_enabled(&self, node: NodeId) -> Result<bool> {
+        let steps = self.steps();
+        let step = steps.steps.iter().find(|step| step.node == node).ok_or(Status::INVALID_VALUE)?;
+        Ok(step.is_enabled)
+    }
+
+    /// Takes over the work of a graph with the same nodes in the same order (`cuGraphExecUpdate`), and what that one
+    /// keeps alive.
+    pub(crate) fn update(&self, graph: &Graph) -> Result<()> {
+        let mut new = Steps::default();
+        graph.body().flatten(&[], &mut new)?;
+        let mut steps = self.steps();
+        let matching = steps.steps.len() == new.steps.len()
+            && steps.steps.iter().zip(&new.steps).all(|(old, new)| same_kind(&old.op, &new.op));
+        if !matching {
             return Err(Status::GRAPH_EXEC_UPDATE_FAILURE);
         }
-        for ((_, old), (_, new)) in steps.iter_mut().zip(new) {
-            *old = new;
+        for (old, new) in steps.steps.iter_mut().zip(new.steps) {
+            old.op = new.op;
         }
+        let before = std::mem::replace(&mut steps.objects, new.objects);
+        drop(steps);
+        drop(before);
         Ok(())
     }
 
     /// Submits all nodes.
     pub(crate) fn launch(&self, target: &Target) -> Result<()> {
-        for (_, op) in self.steps().iter() {
-            target.submit(at_launch(op)?)?;
+        for step in self.steps().steps.iter().filter(|step| step.is_enabled) {
+            target.submit(at_launch(&step.op)?)?;
         }
         Ok(())
     }
+}
+
+fn same_kind(old: &Op, new: &Op) -> bool {
+    std::mem::discriminant(old) == std::mem::discriminant(new)
 }
 
 /// What a node's work is in one launch of its graph.
@@ -255,9 +418,23 @@ mod tests {
         let b = body.add(Node::new(Op::Empty, vec![]));
         let c = body.add(Node::new(Op::Empty, vec![a]));
         body.connect(c, b).expect("both exist");
-        let mut steps = Vec::new();
-        body.flatten(&mut steps).expect("no circle");
-        assert_eq!(steps.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [a, c, b]);
+        let mut steps = Steps::default();
+        body.flatten(&[], &mut steps).expect("no circle");
+        assert_eq!(steps.steps.iter().map(|step| step.node).collect::<Vec<_>>(), [a, c, b]);
+    }
+
+    #[test]
+    fn a_copy_has_nodes_of_its_own() {
+        let graph = Graph::create();
+        let a = graph.body().add(Node::new(Op::Empty, vec![]));
+        let b = graph.body().add(Node::new(Op::Empty, vec![a]));
+        let copy = graph.duplicate();
+        let a2 = copy.body().twin(a).expect("copied");
+        let b2 = copy.body().twin(b).expect("copied");
+        assert!(a2 != a && b2 != b);
+        assert_eq!(copy.body().edges(), [(a2, b2)]);
+        copy.body().remove(a2).expect("is there");
+        assert_eq!((copy.body().edges().len(), graph.body().edges().len()), (0, 1));
     }
 
     #[test]
@@ -266,6 +443,6 @@ mod tests {
         let a = body.add(Node::new(Op::Empty, vec![]));
         let b = body.add(Node::new(Op::Empty, vec![a]));
         body.connect(b, a).expect("both exist");
-        assert_eq!(body.flatten(&mut Vec::new()), Err(Status::INVALID_VALUE));
+        assert_eq!(body.flatten(&[], &mut Steps::default()), Err(Status::INVALID_VALUE));
     }
 }

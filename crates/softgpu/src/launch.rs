@@ -91,6 +91,20 @@ fn check_cooperative(function: &Arc<Function>, shape: Shape) -> Result<()> {
 }
 
 impl Launch {
+    pub(crate) fn function(&self) -> &Function {
+        &self.function
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Where each parameter's value lies; good for as long as the launch.
+    pub(crate) fn values(&self) -> Vec<*const u8> {
+        let offsets = self.function.signature.params.iter().map(|&(offset, _)| offset as usize);
+        offsets.map(|offset| self.params[offset..].as_ptr()).collect()
+    }
+
     pub(crate) fn run(&self, context: &Context) -> Result<()> {
         let (shape, params, globals) = (self.shape, &*self.params, &*self.globals);
         self.code.run(&Grid { name: &self.function.name, shape, params, globals, context })

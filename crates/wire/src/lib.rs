@@ -29,6 +29,7 @@ pub mod control;
 mod error;
 mod extent;
 pub mod frame;
+mod graph;
 mod generated {
     pub(crate) mod commands;
 }
@@ -45,6 +46,7 @@ pub use command::{Command, HostCall, HostWrite, Op, ReplyHead, Sticky, Target};
 pub use error::WireError;
 pub use extent::{product, rows};
 pub use frame::{BULK_SIZE_MAX, FRAME_SIZE_MAX, Frame, FrameDecoder, Header, Kind};
+pub use graph::*;
 pub use handshake::VERSION;
 pub use spin::Spin;
 pub use types::*;

@@ -54,6 +54,10 @@ impl Sample<'_> for f32 {
     }
 }
 
+impl Sample<'_> for () {
+    fn sample(_: &mut Source<'_>) -> Self {}
+}
+
 impl Sample<'_> for bool {
     fn sample(source: &mut Source<'_>) -> Self {
         u8::sample(source) % 2 == 1
@@ -117,7 +121,7 @@ wrapped! {
     StreamId EventId ModuleId FunctionId GraphId GraphNodeId GraphExecId ArrayId DevicePtr ImageHash LeaseToken
     CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID PhysicalId
     CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
-    CUmemAccess_flags CUgraphNodeType CUdevResourceType
+    CUmemAccess_flags CUgraphNodeType CUdevResourceType CUstreamBatchMemOpType UserObjectId
 }
 
 impl Sample<'_> for CUlaunchAttribute {

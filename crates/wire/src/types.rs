@@ -89,6 +89,7 @@ ids! {
     GraphExec GraphExecId CUgraphExec
     Array ArrayId CUarray
     Physical PhysicalId CUmemGenericAllocationHandle
+    UserObject UserObjectId CUuserObject
 }
 
 macro_rules! enumerations {
@@ -111,7 +112,7 @@ macro_rules! enumerations {
 enumerations! {
     CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID
     CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
-    CUmemAccess_flags CUgraphNodeType CUdevResourceType
+    CUmemAccess_flags CUgraphNodeType CUdevResourceType CUstreamBatchMemOpType
 }
 
 /// An address in device memory.

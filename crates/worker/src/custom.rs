@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 
 use sluice_cuda::*;
-use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Dim, Encode, Pitched, commands};
+use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Dim, Encode, Pitched, UserObjectId, commands};
 
 use crate::execute::Execute;
 use crate::generated::dispatch::Custom;
@@ -210,35 +210,10 @@ impl Custom for Session {
             return Ok(());
         }
         let (from, to) = (&command.src, &command.dst);
-        let described = CUDA_MEMCPY3D {
-            srcXInBytes: 0,
-            srcY: 0,
-            srcZ: 0,
-            srcLOD: 0,
-            srcMemoryType: CUmemorytype::DEVICE,
-            srcHost: std::ptr::null(),
-            srcDevice: self.range(from.start, span(from, extent))?,
-            srcArray: CUarray::NULL,
-            reserved0: std::ptr::null_mut(),
-            srcPitch: from.pitch as usize,
-            srcHeight: from.height as usize,
-            dstXInBytes: 0,
-            dstY: 0,
-            dstZ: 0,
-            dstLOD: 0,
-            dstMemoryType: CUmemorytype::DEVICE,
-            dstHost: std::ptr::null_mut(),
-            dstDevice: self.range(to.start, span(to, extent))?,
-            dstArray: CUarray::NULL,
-            reserved1: std::ptr::null_mut(),
-            dstPitch: to.pitch as usize,
-            dstHeight: to.height as usize,
-            WidthInBytes: command.width as usize,
-            Height: command.height as usize,
-            Depth: command.depth as usize,
-        };
+        self.range(from.start, span(from, extent))?;
+        self.range(to.start, span(to, extent))?;
         // SAFETY: both boxes lie in the session's memory, and the driver reads one description.
-        unsafe { copy(&described, self.find(command.hStream)?) }.ok()
+        unsafe { copy(&described(to, from, extent), self.find(command.hStream)?) }.ok()
     }
 
     fn cuStreamCreateWithPriority(
@@ -268,12 +243,31 @@ impl Custom for Session {
     }
 
     fn cuStreamEndCapture(&self, command: commands::cuStreamEndCapture) -> Result<(), CUresult> {
-        let end = self.table.cuStreamEndCapture.ok_or(CUresult::NOT_SUPPORTED)?;
-        self.vacant(command.phGraph)?;
-        let mut graph = CUgraph::NULL;
-        // SAFETY: the stream is live, and the driver writes one handle to a local.
-        unsafe { end(self.find(command.hStream)?, &mut graph) }.ok()?;
-        self.insert(command.phGraph, graph)
+        graphs::end_capture(self, &command)
+    }
+
+    fn cuStreamBeginCaptureToGraph(
+        &self,
+        command: commands::cuStreamBeginCaptureToGraph,
+    ) -> Result<(), CUresult> {
+        graphs::capture_into(self, command)
+    }
+
+    fn cuStreamUpdateCaptureDependencies(
+        &self,
+        command: commands::cuStreamUpdateCaptureDependencies,
+    ) -> Result<(), CUresult> {
+        graphs::capture_behind(self, command)
+    }
+
+    fn cuStreamGetCaptureInfo_v3(
+        &self,
+        command: commands::cuStreamGetCaptureInfo_v3,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let (nodes, edges) = graphs::capture_nodes(self, command.hStream)?;
+        commands::cuStreamGetCaptureInfo_v3Reply { nodes, edges }.encode(reply);
+        Ok(())
     }
 
     fn cuEventCreate(&self, command: commands::cuEventCreate) -> Result<(), CUresult> {
@@ -367,22 +361,49 @@ impl Custom for Session {
         Ok(())
     }
 
-    fn cuGraphAddKernelNode_v2(
+    fn cuGraphInstantiateWithFlags(
         &self,
-        command: commands::cuGraphAddKernelNode_v2<'_>,
+        command: commands::cuGraphInstantiateWithFlags,
     ) -> Result<(), CUresult> {
-        graphs::add_kernel_node(self, command)
+        graphs::instantiate(self, &command)
     }
 
-    fn cuGraphExecKernelNodeSetParams_v2(
-        &self,
-        command: commands::cuGraphExecKernelNodeSetParams_v2<'_>,
-    ) -> Result<(), CUresult> {
-        graphs::set_kernel(self, command)
+    fn cuGraphExecDestroy(&self, command: commands::cuGraphExecDestroy) -> Result<(), CUresult> {
+        graphs::destroy_executable(self, &command)
     }
 
-    fn cuGraphAddMemsetNode(&self, command: commands::cuGraphAddMemsetNode) -> Result<(), CUresult> {
-        graphs::add_memset_node(self, command)
+    fn cuGraphDestroy(&self, command: commands::cuGraphDestroy) -> Result<(), CUresult> {
+        graphs::destroy(self, command.hGraph)
+    }
+
+    fn cuGraphDestroyNode(&self, command: commands::cuGraphDestroyNode) -> Result<(), CUresult> {
+        graphs::destroy_node(self, command.hNode)
+    }
+
+    fn cuGraphClone(&self, command: commands::cuGraphClone) -> Result<(), CUresult> {
+        graphs::clone(self, &command)
+    }
+
+    fn cuGraphAddNode_v2(&self, command: commands::cuGraphAddNode_v2) -> Result<(), CUresult> {
+        graphs::add(self, command)
+    }
+
+    fn cuGraphNodeSetParams(&self, command: commands::cuGraphNodeSetParams) -> Result<(), CUresult> {
+        graphs::set(self, &command)
+    }
+
+    fn cuGraphExecNodeSetParams(&self, command: commands::cuGraphExecNodeSetParams) -> Result<(), CUresult> {
+        graphs::set_in_executable(self, &command)
+    }
+
+    fn cuGraphNodeGetParams(
+        &self,
+        command: commands::cuGraphNodeGetParams,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let work = graphs::get(self, command.hNode)?;
+        commands::cuGraphNodeGetParamsReply { work }.encode(reply);
+        Ok(())
     }
 
     fn cuGraphGetNodes(
@@ -390,13 +411,109 @@ impl Custom for Session {
         command: commands::cuGraphGetNodes,
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
-        let numNodes = graphs::count_nodes(self, command.hGraph)?;
-        commands::cuGraphGetNodesReply { numNodes }.encode(reply);
+        let nodes = graphs::nodes(self, command.hGraph)?;
+        commands::cuGraphGetNodesReply { nodes }.encode(reply);
         Ok(())
+    }
+
+    fn cuGraphGetRootNodes(
+        &self,
+        command: commands::cuGraphGetRootNodes,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let nodes = graphs::roots(self, command.hGraph)?;
+        commands::cuGraphGetRootNodesReply { nodes }.encode(reply);
+        Ok(())
+    }
+
+    fn cuGraphGetEdges_v2(
+        &self,
+        command: commands::cuGraphGetEdges_v2,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        graphs::edges(self, command.hGraph, reply)
+    }
+
+    fn cuGraphNodeGetDependencies_v2(
+        &self,
+        command: commands::cuGraphNodeGetDependencies_v2,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let functions = (self.table.cuGraphNodeGetDependencies_v2, self.table.cuGraphNodeGetDependencies);
+        let (nodes, edges) = graphs::neighbours(self, command.hNode, functions)?;
+        commands::cuGraphNodeGetDependencies_v2Reply { nodes, edges }.encode(reply);
+        Ok(())
+    }
+
+    fn cuGraphNodeGetDependentNodes_v2(
+        &self,
+        command: commands::cuGraphNodeGetDependentNodes_v2,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let functions = (self.table.cuGraphNodeGetDependentNodes_v2, self.table.cuGraphNodeGetDependentNodes);
+        let (nodes, edges) = graphs::neighbours(self, command.hNode, functions)?;
+        commands::cuGraphNodeGetDependentNodes_v2Reply { nodes, edges }.encode(reply);
+        Ok(())
+    }
+
+    fn cuGraphNodeFindInClone(
+        &self,
+        command: commands::cuGraphNodeFindInClone,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let node = graphs::find_in_clone(self, command.hOriginalNode, command.hClonedGraph)?;
+        commands::cuGraphNodeFindInCloneReply { node }.encode(reply);
+        Ok(())
+    }
+
+    fn cuGraphChildGraphNodeGetGraph(
+        &self,
+        command: commands::cuGraphChildGraphNodeGetGraph,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let graph = graphs::child(self, command.hNode, command.phGraph)?;
+        commands::cuGraphChildGraphNodeGetGraphReply { graph }.encode(reply);
+        Ok(())
+    }
+
+    fn cuGraphKernelNodeGetAttribute(
+        &self,
+        command: commands::cuGraphKernelNodeGetAttribute,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let words = graphs::kernel_attribute(self, command.hNode, command.attr)?;
+        commands::cuGraphKernelNodeGetAttributeReply { words }.encode(reply);
+        Ok(())
+    }
+
+    fn cuGraphKernelNodeSetAttribute(
+        &self,
+        command: commands::cuGraphKernelNodeSetAttribute,
+    ) -> Result<(), CUresult> {
+        graphs::set_kernel_attribute(self, &command)
     }
 
     fn cuGraphExecUpdate_v2(&self, command: commands::cuGraphExecUpdate_v2) -> Result<(), CUresult> {
         graphs::update(self, command)
+    }
+
+    fn cuUserObjectCreate(&self, command: commands::cuUserObjectCreate) -> Result<(), CUresult> {
+        self.vacant(command.object)?;
+        let object = graphs::user_object(self, command.object.0, command.initialRefcount)?;
+        self.insert(command.object, object)
+    }
+
+    fn NodeDataPut(&self, command: commands::NodeDataPut<'_>) -> Result<(), CUresult> {
+        self.graphs.data.put(command.ticket, command.offset, command.bytes)
+    }
+
+    fn NodeDataGet(&self, command: commands::NodeDataGet, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        if command.count > BULK_SIZE_MAX as u64 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let bytes = self.graphs.data.get(command.ticket, command.offset, command.count)?;
+        commands::NodeDataGetReply { bytes: &bytes }.encode(reply);
+        Ok(())
     }
 
     fn cuLaunchHostFunc(&self, command: commands::cuLaunchHostFunc) -> Result<(), CUresult> {
@@ -441,6 +558,8 @@ impl Custom for Session {
 
     fn HostCallDone(&self, command: commands::HostCallDone) -> Result<(), CUresult> {
         self.host_calls.done(command.ticket);
+        // Of a user object the destructor has run, so that nothing can use it any more; other tickets name none.
+        let _ = self.remove(UserObjectId(command.ticket));
         Ok(())
     }
 
@@ -496,8 +615,10 @@ unsafe extern "C" fn run_callback(data: *mut c_void) {
     match callback.call {
         Call::Push(push) => callback.outbox.push(push),
         Call::Client { ticket } => {
+            let turn = callback.host_calls.begin(ticket);
             callback.outbox.push(Push::Call { ticket });
-            callback.host_calls.wait(ticket);
+            callback.host_calls.wait_turn(ticket, turn);
+            callback.host_calls.forget(ticket);
         }
     }
 }
@@ -542,8 +663,39 @@ fn config(
     }
 }
 
+/// A copy between two places in device memory, as the driver wants it described.
+pub(crate) fn described(to: &Pitched, from: &Pitched, [width, height, depth]: [u64; 3]) -> CUDA_MEMCPY3D {
+    CUDA_MEMCPY3D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcZ: 0,
+        srcLOD: 0,
+        srcMemoryType: CUmemorytype::DEVICE,
+        srcHost: std::ptr::null(),
+        srcDevice: from.start.0,
+        srcArray: CUarray::NULL,
+        reserved0: std::ptr::null_mut(),
+        srcPitch: from.pitch as usize,
+        srcHeight: from.height as usize,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstZ: 0,
+        dstLOD: 0,
+        dstMemoryType: CUmemorytype::DEVICE,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: to.start.0,
+        dstArray: CUarray::NULL,
+        reserved1: std::ptr::null_mut(),
+        dstPitch: to.pitch as usize,
+        dstHeight: to.height as usize,
+        WidthInBytes: width as usize,
+        Height: height as usize,
+        Depth: depth as usize,
+    }
+}
+
 /// Launch attributes that are numbers, not handles or addresses of the client.
-fn is_plain(attribute: CUlaunchAttributeID) -> bool {
+pub(crate) fn is_plain(attribute: CUlaunchAttributeID) -> bool {
     use CUlaunchAttributeID as A;
     matches!(
         attribute,
@@ -562,7 +714,7 @@ fn is_plain(attribute: CUlaunchAttributeID) -> bool {
 }
 
 /// Bytes from the first to the last of a box; a box that overflows is larger than any range.
-fn span(operand: &Pitched, [width, height, depth]: [u64; 3]) -> u64 {
+pub(crate) fn span(operand: &Pitched, [width, height, depth]: [u64; 3]) -> u64 {
     let rows = (depth - 1).saturating_mul(operand.height).saturating_add(height - 1);
     rows.saturating_mul(operand.pitch).saturating_add(width)
 }

@@ -1,113 +1,225 @@
-//! Nodes of graphs that a client builds by hand: kernels, memsets, and what is asked about a graph.
+//! Graphs: which of the driver's nodes the client knows by which number, and how nodes hang together.
+//!
+//! A node that the client adds has the client's number. The driver makes nodes by itself too, in captures and clones:
+//! these are named here when the client first gets to see them. What the driver cannot say of a node, because it runs
+//! in the client, is kept beside it ([`Graphs::works`]); what such nodes do when they run is in [`across`].
+
+mod across;
+mod structure;
+mod work;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
-use sluice_wire::{Dim, FunctionId, GraphId, GraphNodeId, commands, product, rows};
+use sluice_wire::{GraphId, GraphNodeId, Id, NodePlace, NodeWork, StreamId, WORKER_NODES};
 
-use crate::custom::packed;
+pub(crate) use across::{NodeData, user_object};
+pub(crate) use structure::*;
+pub(crate) use work::{add, get, set, set_in_executable};
+
 use crate::execute::Execute;
 use crate::session::Session;
 
-pub(crate) fn add_kernel_node(
-    session: &Session,
-    command: commands::cuGraphAddKernelNode_v2<'_>,
-) -> Result<(), CUresult> {
-    let add = session.table().cuGraphAddKernelNode_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-    session.vacant(command.phGraphNode)?;
-    let graph = session.find(command.hGraph)?;
-    let dependencies = nodes(session, &command.dependencies)?;
-    let mut node = CUgraphNode::NULL;
-    let shape = (command.grid, command.block, command.sharedMemBytes);
-    with_kernel(session, command.f, shape, command.params, |kernel| {
-        // SAFETY: graph, nodes and function are live; the driver copies the parameters before it returns.
-        unsafe { add(&mut node, graph, dependencies.as_ptr(), dependencies.len(), kernel) }
-    })?;
-    session.insert(command.phGraphNode, node)
+/// What the session knows of its graphs beyond the driver's handles.
+#[derive(Default)]
+pub(crate) struct Graphs {
+    state: Mutex<State>,
+    pub(crate) data: std::sync::Arc<NodeData>,
 }
 
-pub(crate) fn set_kernel(
-    session: &Session,
-    command: commands::cuGraphExecKernelNodeSetParams_v2<'_>,
-) -> Result<(), CUresult> {
-    let set = session.table().cuGraphExecKernelNodeSetParams_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-    let (graph, node) = (session.find(command.hGraphExec)?, session.find(command.hNode)?);
-    let shape = (command.grid, command.block, command.sharedMemBytes);
-    with_kernel(session, command.f, shape, command.params, |kernel| {
-        // SAFETY: as for a new node.
-        unsafe { set(graph, node, kernel) }
-    })
+#[derive(Default)]
+struct State {
+    /// The client's numbers of nodes, by the driver's handle.
+    numbers: HashMap<usize, GraphNodeId>,
+    /// The graph that a node is in.
+    homes: HashMap<usize, CUgraph>,
+    /// Nodes and inner graphs that go with a graph, by the graph's handle.
+    families: HashMap<usize, Family>,
+    /// What nodes do that the client has a part in.
+    works: HashMap<usize, NodeWork>,
+    named: u64,
 }
 
-pub(crate) fn add_memset_node(
-    session: &Session,
-    command: commands::cuGraphAddMemsetNode,
-) -> Result<(), CUresult> {
-    let add = session.table().cuGraphAddMemsetNode.ok_or(CUresult::NOT_SUPPORTED)?;
-    let current = session.table().cuCtxGetCurrent.ok_or(CUresult::NOT_SUPPORTED)?;
-    session.vacant(command.phGraphNode)?;
-    let graph = session.find(command.hGraph)?;
-    let dependencies = nodes(session, &command.dependencies)?;
-    let row = product(&[command.width, command.elementSize.into()]);
-    let memset = CUDA_MEMSET_NODE_PARAMS {
-        dst: session.range(command.dst, rows(command.height, row, command.pitch))?,
-        pitch: command.pitch as usize,
-        value: command.value,
-        elementSize: command.elementSize,
-        width: command.width as usize,
-        height: command.height as usize,
-    };
-    let mut context = CUcontext::NULL;
-    let mut node = CUgraphNode::NULL;
-    // SAFETY: graph and nodes are live, the memory is the session's, and the driver writes to two locals.
-    unsafe {
-        current(&mut context).ok()?;
-        add(&mut node, graph, dependencies.as_ptr(), dependencies.len(), &memset, context).ok()?;
+#[derive(Default)]
+struct Family {
+    nodes: Vec<CUgraphNode>,
+    /// Graphs inside nodes, with their numbers.
+    inner: Vec<(CUgraph, GraphId)>,
+}
+
+impl Graphs {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    session.insert(command.phGraphNode, node)
+
+    /// What a node does, if the client has a part in it.
+    fn work(&self, node: CUgraphNode) -> Option<NodeWork> {
+        self.lock().works.get(&node.0).cloned()
+    }
+
+    fn home(&self, node: CUgraphNode) -> Option<CUgraph> {
+        self.lock().homes.get(&node.0).copied()
+    }
+
+    fn is_inner(&self, graph: GraphId) -> bool {
+        self.lock().families.values().any(|family| family.inner.iter().any(|(_, id)| *id == graph))
+    }
 }
 
-pub(crate) fn count_nodes(session: &Session, graph: GraphId) -> Result<u64, CUresult> {
-    let get = session.table().cuGraphGetNodes.ok_or(CUresult::NOT_SUPPORTED)?;
-    let mut count = 0;
-    // SAFETY: the graph is live; without a place for nodes the driver writes their number to a local.
-    unsafe { get(session.find(graph)?, std::ptr::null_mut(), &mut count) }.ok()?;
-    Ok(count as u64)
+impl Session {
+    /// Enters a node of a graph under the client's number, with what it does if the client has a part in that.
+    fn enter_node(
+        &self,
+        graph: CUgraph,
+        node: CUgraphNode,
+        number: GraphNodeId,
+        work: Option<NodeWork>,
+    ) -> Result<(), CUresult> {
+        self.insert(number, node)?;
+        let mut state = self.graphs.lock();
+        state.numbers.insert(node.0, number);
+        state.homes.insert(node.0, graph);
+        state.families.entry(graph.0).or_default().nodes.push(node);
+        if let Some(work) = work {
+            state.works.insert(node.0, work);
+        }
+        Ok(())
+    }
+
+    /// The number of a node of a graph, which it gets now if it has none.
+    fn name(&self, graph: CUgraph, node: CUgraphNode) -> Result<GraphNodeId, CUresult> {
+        let number = {
+            let mut state = self.graphs.lock();
+            if let Some(number) = state.numbers.get(&node.0) {
+                return Ok(*number);
+            }
+            state.named += 1;
+            GraphNodeId::new(WORKER_NODES + state.named * 16)
+        };
+        self.enter_node(graph, node, number, None)?;
+        Ok(number)
+    }
+
+    fn names(&self, graph: CUgraph, nodes: &[CUgraphNode]) -> Result<Vec<GraphNodeId>, CUresult> {
+        nodes.iter().map(|node| self.name(graph, *node)).collect()
+    }
+
+    /// Forgets everything about a graph that is about to go or has gone, and about the graphs inside it.
+    pub(crate) fn forget_graph(&self, graph: CUgraph) {
+        let family = self.graphs.lock().families.remove(&graph.0).unwrap_or_default();
+        for node in family.nodes {
+            self.forget_node(node);
+        }
+        for (inner, number) in family.inner {
+            let _ = self.remove(number);
+            self.forget_graph(inner);
+        }
+    }
+
+    fn forget_node(&self, node: CUgraphNode) {
+        let number = {
+            let mut state = self.graphs.lock();
+            state.homes.remove(&node.0);
+            state.works.remove(&node.0);
+            state.numbers.remove(&node.0)
+        };
+        if let Some(number) = number {
+            let _ = self.remove(number);
+        }
+    }
+
+    /// Graph and nodes that a place stands for.
+    fn place(&self, place: &NodePlace) -> Result<Place, CUresult> {
+        match place {
+            NodePlace::Graph(place) => {
+                let dependencies =
+                    place.dependencies.iter().map(|id| self.find(*id)).collect::<Result<_, _>>()?;
+                Ok(Place { graph: self.find(place.graph)?, dependencies, stream: None })
+            }
+            NodePlace::Capture(stream) => {
+                let (graph, dependencies, _) = self.captured(*stream)?.ok_or(CUresult::ILLEGAL_STATE)?;
+                Ok(Place { graph, dependencies, stream: Some(self.find(*stream)?) })
+            }
+        }
+    }
+
+    /// Graph, last nodes and their edges of the capture that a stream is in.
+    fn captured(&self, stream: StreamId) -> Result<Option<Captured>, CUresult> {
+        let stream = self.find(stream)?;
+        let (mut status, mut id, mut graph) = (CUstreamCaptureStatus::NONE, 0, CUgraph::NULL);
+        let (mut nodes, mut edges, mut count) = (std::ptr::null(), std::ptr::null(), 0);
+        // SAFETY: the stream is live, and the driver writes to locals.
+        unsafe {
+            match (self.table.cuStreamGetCaptureInfo_v3, self.table.cuStreamGetCaptureInfo_v2) {
+                (Some(get), _) => {
+                    get(stream, &mut status, &mut id, &mut graph, &mut nodes, &mut edges, &mut count)
+                }
+                (None, Some(get)) => get(stream, &mut status, &mut id, &mut graph, &mut nodes, &mut count),
+                (None, None) => CUresult::NOT_SUPPORTED,
+            }
+        }
+        .ok()?;
+        if status != CUstreamCaptureStatus::ACTIVE {
+            return Ok(None);
+        }
+        // SAFETY: the driver's lists stay until the next call about this capture, and have `count` items where they
+        // are not null.
+        unsafe { Ok(Some((graph, driver_list(nodes, count).to_vec(), edge_words(edges, count)))) }
+    }
 }
 
-pub(crate) fn update(session: &Session, command: commands::cuGraphExecUpdate_v2) -> Result<(), CUresult> {
-    let update = session.table().cuGraphExecUpdate_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-    let mut info = CUgraphExecUpdateResultInfo::default();
-    // SAFETY: both graphs are live, and the driver writes to a local.
-    unsafe { update(session.find(command.hGraphExec)?, session.find(command.hGraph)?, &mut info) }.ok()
+/// Graph, last nodes, and the words of the edges that lead on from them.
+type Captured = (CUgraph, Vec<CUgraphNode>, Vec<u64>);
+
+/// Where a node is added.
+struct Place {
+    graph: CUgraph,
+    dependencies: Vec<CUgraphNode>,
+    /// The capturing stream that goes on behind it.
+    stream: Option<CUstream>,
 }
 
-fn nodes(session: &Session, ids: &[GraphNodeId]) -> Result<Vec<CUgraphNode>, CUresult> {
-    ids.iter().map(|id| session.find(*id)).collect()
+impl Place {
+    /// Makes what the stream records next come behind a new node.
+    fn go_on(&self, table: &DriverTable, mut node: CUgraphNode) -> Result<(), CUresult> {
+        /// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`.
+        const SET: u32 = 1;
+        let Some(stream) = self.stream else { return Ok(()) };
+        // SAFETY: the stream captures, and the node is one of the capture's graph.
+        unsafe {
+            match (table.cuStreamUpdateCaptureDependencies_v2, table.cuStreamUpdateCaptureDependencies) {
+                (Some(update), _) => update(stream, &mut node, std::ptr::null(), 1, SET),
+                (None, Some(update)) => update(stream, &mut node, 1, SET),
+                (None, None) => CUresult::NOT_SUPPORTED,
+            }
+        }
+        .ok()
+    }
 }
 
-/// Describes a kernel to `call`: grid, block and dynamic shared memory in bytes, and the parameters in one buffer.
-fn with_kernel(
-    session: &Session,
-    function: FunctionId,
-    (grid, block, shared_bytes): (Dim, Dim, u32),
-    params: &[u8],
-    call: impl FnOnce(*const CUDA_KERNEL_NODE_PARAMS) -> CUresult,
-) -> Result<(), CUresult> {
-    session.modules.check_parameters(function, params.len())?;
-    let size = params.len();
-    let mut extra = packed(params, &size);
-    call(&CUDA_KERNEL_NODE_PARAMS {
-        func: session.find(function)?,
-        gridDimX: grid[0],
-        gridDimY: grid[1],
-        gridDimZ: grid[2],
-        blockDimX: block[0],
-        blockDimY: block[1],
-        blockDimZ: block[2],
-        sharedMemBytes: shared_bytes,
-        kernelParams: std::ptr::null_mut(),
-        extra: extra.as_mut_ptr(),
-        kern: CUkernel::NULL,
-        ctx: CUcontext::NULL,
-    })
-    .ok()
+/// A list that the driver owns.
+///
+/// # Safety
+/// `start` is null or has `count` items while the slice lives.
+unsafe fn driver_list<'a, T>(start: *const T, count: usize) -> &'a [T] {
+    if start.is_null() || count == 0 {
+        return &[];
+    }
+    // SAFETY: by this function's contract.
+    unsafe { std::slice::from_raw_parts(start, count) }
+}
+
+/// Edges as they travel, one word each; plain ones where the driver says nothing.
+///
+/// # Safety
+/// `edges` is null or has `count` items.
+unsafe fn edge_words(edges: *const CUgraphEdgeData, count: usize) -> Vec<u64> {
+    // SAFETY: by this function's contract.
+    let said = unsafe { driver_list(edges, count) };
+    (0..count).map(|i| said.get(i).map_or(0, edge_word)).collect()
+}
+
+fn edge_word(edge: &CUgraphEdgeData) -> u64 {
+    u64::from_le_bytes([edge.from_port, edge.to_port, edge.kind, 0, 0, 0, 0, 0])
 }

@@ -104,7 +104,7 @@ pub(crate) fn names(table: &DriverTable, module: CUmodule) -> Result<Vec<String>
     functions.into_iter().map(text).collect()
 }
 
-fn parameters(table: &DriverTable, function: CUfunction) -> Result<Vec<Parameter>, CUresult> {
+pub(crate) fn parameters(table: &DriverTable, function: CUfunction) -> Result<Vec<Parameter>, CUresult> {
     let get = table.cuFuncGetParamInfo.ok_or(CUresult::NOT_SUPPORTED)?;
     let mut parameters = Vec::new();
     for index in 0..PARAMETERS_MAX {

@@ -13,7 +13,7 @@ use sluice_wire::{HandleKind, Id};
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     /// One per kind, in the order of [`place`].
-    tables: [Table; 9],
+    tables: [Table; 10],
 }
 
 /// Most live objects of a kind. CUDA has no such limits; these are far above what programs reach, and keep one
@@ -23,7 +23,11 @@ const fn most(kind: HandleKind) -> usize {
         HandleKind::Stream => 4096,
         HandleKind::Event | HandleKind::GraphNode | HandleKind::Physical => 1 << 20,
         HandleKind::Function => 1 << 18,
-        HandleKind::Module | HandleKind::Graph | HandleKind::GraphExec | HandleKind::Array => 1 << 16,
+        HandleKind::Module
+        | HandleKind::Graph
+        | HandleKind::GraphExec
+        | HandleKind::Array
+        | HandleKind::UserObject => 1 << 16,
     }
 }
 
@@ -38,6 +42,7 @@ const fn place(kind: HandleKind) -> usize {
         HandleKind::GraphExec => 6,
         HandleKind::Array => 7,
         HandleKind::Physical => 8,
+        HandleKind::UserObject => 9,
     }
 }
 
@@ -66,6 +71,13 @@ impl Objects {
     pub(crate) fn find<I: Id>(&self, id: I) -> Result<I::Handle, CUresult> {
         let found = self.table::<I>().read().get(&id.number()).copied();
         found.map(I::handle_from).ok_or(CUresult::INVALID_HANDLE)
+    }
+
+    /// The number of a live object of the driver's.
+    pub(crate) fn number_of<I: Id>(&self, handle: I::Handle) -> Option<I> {
+        let live = self.table::<I>().read();
+        let wanted = I::handle_number(handle);
+        live.iter().find(|(_, handle)| **handle == wanted).map(|(number, _)| I::new(*number))
     }
 
     /// The same, and the id is free from then on.

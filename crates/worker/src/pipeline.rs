@@ -63,6 +63,9 @@ impl Pipeline {
 
     /// Takes the next command of the log. Waits while too much is queued, which in the end makes the client wait.
     pub(crate) fn accept(self: &Arc<Self>, job: Job) {
+        if frees_a_stream(Op(job.header.op)) {
+            return execute(&self.session, &job);
+        }
         let mut state = self.lock();
         if state.jobs.is_empty() && !state.has_submitter && returns_at_once(&self.session, job.header) {
             // This is the only thread that accepts, so nothing can come in between.
@@ -154,6 +157,8 @@ fn execute(session: &Session, job: &Job) {
         Ok(()) if waits(op) => session.outbox.reply(header, CUresult::SUCCESS.0, &fields),
         Ok(()) => Ok(()),
         Err(Refusal::Failed(result)) if waits(op) => session.outbox.reply(header, result.0, &[]),
+        // The driver has given up the capture, and will say so at its end.
+        Err(Refusal::Failed(result)) if is_of_capture(result) => Ok(()),
         Err(Refusal::Failed(result)) if session.fail(result) => session.outbox.sticky(header, result.0, ""),
         Err(Refusal::Failed(_)) => Ok(()),
         Err(refusal) => ending::failed(&format!("the client sent nonsense: {}: {refusal}", op.name())),
@@ -161,6 +166,11 @@ fn execute(session: &Session, job: &Job) {
     if sent.is_err() {
         ending::client_gone();
     }
+}
+
+/// Whether a failure is that of a stream capture alone (`CUDA_ERROR_STREAM_CAPTURE_...`).
+fn is_of_capture(result: CUresult) -> bool {
+    (CUresult::STREAM_CAPTURE_UNSUPPORTED.0..=CUresult::STREAM_CAPTURE_WRONG_THREAD.0).contains(&result.0)
 }
 
 /// Makes the driver call, and tells gate and backlog of the device what it means for them.
@@ -188,6 +198,11 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
         submission.finished();
     }
     Ok(())
+}
+
+/// Whether a stream of the driver waits for this command: what stands before it may itself wait for that stream.
+fn frees_a_stream(op: Op) -> bool {
+    [commands::HostCallDone::OP, commands::NodeDataPut::OP, commands::NodeDataGet::OP].contains(&op)
 }
 
 /// Whether a waiting command, made now, holds nobody up.
@@ -299,6 +314,7 @@ mod tests {
         assert!(!waits(Op::of(Fn::cuLaunchKernel)) && gives_work(Op::of(Fn::cuLaunchKernel)));
         assert!(gives_work(Op::of(Fn::cuMemcpyDtoH_v2)) && gives_work(Op::of(Fn::cuMemsetD8Async)));
         assert!(!gives_work(Op::of(Fn::cuLaunchHostFunc)) && !gives_work(Op::of(Fn::cuEventRecord)));
+        assert!(frees_a_stream(commands::HostCallDone::OP) && !frees_a_stream(Op::of(Fn::cuLaunchHostFunc)));
         assert!(!waits(Op(u16::MAX)));
     }
 }

@@ -13,6 +13,7 @@ use crate::budget::Budget;
 use crate::counters::CounterPage;
 use crate::execute::Execute;
 use crate::gate::Gate;
+use crate::graphs::Graphs;
 use crate::host_calls::HostCalls;
 use crate::images::Images;
 use crate::launch_times::LaunchTimes;
@@ -29,6 +30,7 @@ pub(crate) struct Session {
     pub(crate) objects: Objects,
     pub(crate) modules: Modules,
     pub(crate) memory: Memory,
+    pub(crate) graphs: Graphs,
     pub(crate) budget: Budget,
     pub(crate) images: Images,
     pub(crate) staging: Arc<Staging>,
@@ -76,6 +78,7 @@ impl Session {
             objects: Objects::default(),
             modules: Modules::default(),
             memory: Memory::new(parts.reservation),
+            graphs: Graphs::default(),
             budget: parts.budget,
             images: parts.images,
             staging: Staging::new(),

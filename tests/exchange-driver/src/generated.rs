@@ -2505,12 +2505,57 @@ pub(crate) unsafe extern "C" fn cuStreamBatchMemOp_v2(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuStreamBeginCaptureToGraph(
+    hStream: CUstream,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    dependencyData: *const CUgraphEdgeData,
+    numDependencies: usize,
+    mode: CUstreamCaptureMode,
+) -> CUresult {
+    match table().cuStreamBeginCaptureToGraph {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hStream, hGraph, dependencies, dependencyData, numDependencies, mode) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> CUresult {
     let mut call = Call::new("cuStreamCopyAttributes");
     call.handle("Stream", dst.0);
     call.handle("Stream", src.0);
     let answer = call.answer(false);
     answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
+    hStream: CUstream,
+    dependencies: *mut CUgraphNode,
+    numDependencies: usize,
+    flags: u32,
+) -> CUresult {
+    match table().cuStreamUpdateCaptureDependencies {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hStream, dependencies, numDependencies, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
+    hStream: CUstream,
+    dependencies: *mut CUgraphNode,
+    dependencyData: *const CUgraphEdgeData,
+    numDependencies: usize,
+    flags: u32,
+) -> CUresult {
+    match table().cuStreamUpdateCaptureDependencies_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hStream, dependencies, dependencyData, numDependencies, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -2976,13 +3021,11 @@ pub(crate) unsafe extern "C" fn cuGraphInstantiateWithFlags(
     hGraph: CUgraph,
     flags: u64,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphInstantiateWithFlags");
-    call.handle("Graph", hGraph.0);
-    call.value(flags);
-    let mut answer = call.answer(true);
-    // SAFETY: the caller's place for a handle.
-    unsafe { answer.mint("GraphExec", phGraphExec.cast()) };
-    answer.result()
+    match table().cuGraphInstantiateWithFlags {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phGraphExec, hGraph, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -2996,18 +3039,70 @@ pub(crate) unsafe extern "C" fn cuGraphLaunch(hGraphExec: CUgraphExec, hStream: 
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphExecDestroy(hGraphExec: CUgraphExec) -> CUresult {
-    let mut call = Call::new("cuGraphExecDestroy");
-    call.handle("GraphExec", hGraphExec.0);
-    let answer = call.answer(false);
-    answer.result()
+    match table().cuGraphExecDestroy {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphDestroy(hGraph: CUgraph) -> CUresult {
-    let mut call = Call::new("cuGraphDestroy");
-    call.handle("Graph", hGraph.0);
-    let answer = call.answer(false);
-    answer.result()
+    match table().cuGraphDestroy {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraph) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuDeviceGetGraphMemAttribute(
+    device: CUdevice,
+    attr: CUgraphMem_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    match table().cuDeviceGetGraphMemAttribute {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(device, attr, value) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
+    match table().cuDeviceGraphMemTrim {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(device) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuDeviceSetGraphMemAttribute(
+    device: CUdevice,
+    attr: CUgraphMem_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    match table().cuDeviceSetGraphMemAttribute {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(device, attr, value) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphAddBatchMemOpNode(
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+    nodeParams: *const c_void,
+) -> CUresult {
+    match table().cuGraphAddBatchMemOpNode {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3018,16 +3113,11 @@ pub(crate) unsafe extern "C" fn cuGraphAddChildGraphNode(
     numDependencies: usize,
     childGraph: CUgraph,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphAddChildGraphNode");
-    call.handle("Graph", hGraph.0);
-    // SAFETY: the caller's array.
-    unsafe { call.handles("GraphNode", dependencies.cast(), numDependencies as u64) };
-    call.value(numDependencies);
-    call.handle("Graph", childGraph.0);
-    let mut answer = call.answer(true);
-    // SAFETY: the caller's place for a handle.
-    unsafe { answer.mint("GraphNode", phGraphNode.cast()) };
-    answer.result()
+    match table().cuGraphAddChildGraphNode {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, childGraph) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3070,15 +3160,11 @@ pub(crate) unsafe extern "C" fn cuGraphAddEmptyNode(
     dependencies: *const CUgraphNode,
     numDependencies: usize,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphAddEmptyNode");
-    call.handle("Graph", hGraph.0);
-    // SAFETY: the caller's array.
-    unsafe { call.handles("GraphNode", dependencies.cast(), numDependencies as u64) };
-    call.value(numDependencies);
-    let mut answer = call.answer(true);
-    // SAFETY: the caller's place for a handle.
-    unsafe { answer.mint("GraphNode", phGraphNode.cast()) };
-    answer.result()
+    match table().cuGraphAddEmptyNode {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3089,16 +3175,11 @@ pub(crate) unsafe extern "C" fn cuGraphAddEventRecordNode(
     numDependencies: usize,
     event: CUevent,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphAddEventRecordNode");
-    call.handle("Graph", hGraph.0);
-    // SAFETY: the caller's array.
-    unsafe { call.handles("GraphNode", dependencies.cast(), numDependencies as u64) };
-    call.value(numDependencies);
-    call.handle("Event", event.0);
-    let mut answer = call.answer(true);
-    // SAFETY: the caller's place for a handle.
-    unsafe { answer.mint("GraphNode", phGraphNode.cast()) };
-    answer.result()
+    match table().cuGraphAddEventRecordNode {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, event) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3109,16 +3190,26 @@ pub(crate) unsafe extern "C" fn cuGraphAddEventWaitNode(
     numDependencies: usize,
     event: CUevent,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphAddEventWaitNode");
-    call.handle("Graph", hGraph.0);
-    // SAFETY: the caller's array.
-    unsafe { call.handles("GraphNode", dependencies.cast(), numDependencies as u64) };
-    call.value(numDependencies);
-    call.handle("Event", event.0);
-    let mut answer = call.answer(true);
-    // SAFETY: the caller's place for a handle.
-    unsafe { answer.mint("GraphNode", phGraphNode.cast()) };
-    answer.result()
+    match table().cuGraphAddEventWaitNode {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, event) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphAddHostNode(
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+    nodeParams: *const CUDA_HOST_NODE_PARAMS,
+) -> CUresult {
+    match table().cuGraphAddHostNode {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3152,6 +3243,52 @@ pub(crate) unsafe extern "C" fn cuGraphAddKernelNode_v2(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphAddMemAllocNode(
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+    nodeParams: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> CUresult {
+    match table().cuGraphAddMemAllocNode {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphAddMemFreeNode(
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+    dptr: CUdeviceptr,
+) -> CUresult {
+    match table().cuGraphAddMemFreeNode {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, dptr) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphAddMemcpyNode(
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+    copyParams: *const CUDA_MEMCPY3D,
+    ctx: CUcontext,
+) -> CUresult {
+    match table().cuGraphAddMemcpyNode {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphAddMemsetNode(
     phGraphNode: *mut CUgraphNode,
     hGraph: CUgraph,
@@ -3170,13 +3307,99 @@ pub(crate) unsafe extern "C" fn cuGraphAddMemsetNode(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphAddNode(
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+    nodeParams: *mut CUgraphNodeParams,
+) -> CUresult {
+    match table().cuGraphAddNode {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphAddNode_v2(
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    dependencyData: *const CUgraphEdgeData,
+    numDependencies: usize,
+    nodeParams: *mut CUgraphNodeParams,
+) -> CUresult {
+    match table().cuGraphAddNode_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe {
+            entry(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams)
+        },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphAddNode_v3(
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    dependencyData: *const CUgraphEdgeData,
+    numDependencies: usize,
+    nodeParams: *mut CUgraphNodeParams,
+) -> CUresult {
+    match table().cuGraphAddNode_v3 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe {
+            entry(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams)
+        },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphBatchMemOpNodeGetParams(
+    hNode: CUgraphNode,
+    nodeParams_out: *mut c_void,
+) -> CUresult {
+    match table().cuGraphBatchMemOpNodeGetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams_out) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphBatchMemOpNodeSetParams(
+    hNode: CUgraphNode,
+    nodeParams: *const c_void,
+) -> CUresult {
+    match table().cuGraphBatchMemOpNodeSetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphChildGraphNodeGetGraph(
+    hNode: CUgraphNode,
+    phGraph: *mut CUgraph,
+) -> CUresult {
+    match table().cuGraphChildGraphNodeGetGraph {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, phGraph) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphClone(phGraphClone: *mut CUgraph, originalGraph: CUgraph) -> CUresult {
-    let mut call = Call::new("cuGraphClone");
-    call.handle("Graph", originalGraph.0);
-    let mut answer = call.answer(true);
-    // SAFETY: the caller's place for a handle.
-    unsafe { answer.mint("Graph", phGraphClone.cast()) };
-    answer.result()
+    match table().cuGraphClone {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phGraphClone, originalGraph) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3190,11 +3413,37 @@ pub(crate) unsafe extern "C" fn cuGraphCreate(phGraph: *mut CUgraph, flags: u32)
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphDebugDotPrint(
+    hGraph: CUgraph,
+    path: *const c_char,
+    flags: u32,
+) -> CUresult {
+    match table().cuGraphDebugDotPrint {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraph, path, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphDestroyNode(hNode: CUgraphNode) -> CUresult {
-    let mut call = Call::new("cuGraphDestroyNode");
-    call.handle("GraphNode", hNode.0);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuGraphDestroyNode {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphEventRecordNodeGetEvent(
+    hNode: CUgraphNode,
+    event_out: *mut CUevent,
+) -> CUresult {
+    match table().cuGraphEventRecordNodeGetEvent {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, event_out) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3210,6 +3459,18 @@ pub(crate) unsafe extern "C" fn cuGraphEventRecordNodeSetEvent(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphEventWaitNodeGetEvent(
+    hNode: CUgraphNode,
+    event_out: *mut CUevent,
+) -> CUresult {
+    match table().cuGraphEventWaitNodeGetEvent {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, event_out) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphEventWaitNodeSetEvent(hNode: CUgraphNode, event: CUevent) -> CUresult {
     let mut call = Call::new("cuGraphEventWaitNodeSetEvent");
     call.handle("GraphNode", hNode.0);
@@ -3219,17 +3480,29 @@ pub(crate) unsafe extern "C" fn cuGraphEventWaitNodeSetEvent(hNode: CUgraphNode,
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphExecBatchMemOpNodeSetParams(
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    nodeParams: *const c_void,
+) -> CUresult {
+    match table().cuGraphExecBatchMemOpNodeSetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphExecChildGraphNodeSetParams(
     hGraphExec: CUgraphExec,
     hNode: CUgraphNode,
     childGraph: CUgraph,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphExecChildGraphNodeSetParams");
-    call.handle("GraphExec", hGraphExec.0);
-    call.handle("GraphNode", hNode.0);
-    call.handle("Graph", childGraph.0);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuGraphExecChildGraphNodeSetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, hNode, childGraph) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3281,6 +3554,19 @@ pub(crate) unsafe extern "C" fn cuGraphExecGetId(hGraphExec: CUgraphExec, graphI
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphExecHostNodeSetParams(
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    nodeParams: *const CUDA_HOST_NODE_PARAMS,
+) -> CUresult {
+    match table().cuGraphExecHostNodeSetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphExecKernelNodeSetParams(
     hGraphExec: CUgraphExec,
     hNode: CUgraphNode,
@@ -3300,6 +3586,47 @@ pub(crate) unsafe extern "C" fn cuGraphExecKernelNodeSetParams_v2(
     nodeParams: *const CUDA_KERNEL_NODE_PARAMS,
 ) -> CUresult {
     match table().cuGraphExecKernelNodeSetParams_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphExecMemcpyNodeSetParams(
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    copyParams: *const CUDA_MEMCPY3D,
+    ctx: CUcontext,
+) -> CUresult {
+    match table().cuGraphExecMemcpyNodeSetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, hNode, copyParams, ctx) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphExecMemsetNodeSetParams(
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    memsetParams: *const CUDA_MEMSET_NODE_PARAMS,
+    ctx: CUcontext,
+) -> CUresult {
+    match table().cuGraphExecMemsetNodeSetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, hNode, memsetParams, ctx) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphExecNodeSetParams(
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    nodeParams: *mut CUgraphNodeParams,
+) -> CUresult {
+    match table().cuGraphExecNodeSetParams {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hGraphExec, hNode, nodeParams) },
         None => CUresult::NOT_SUPPORTED,
@@ -3334,6 +3661,35 @@ pub(crate) unsafe extern "C" fn cuGraphExecUpdate_v2(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphGetEdges(
+    hGraph: CUgraph,
+    from_: *mut CUgraphNode,
+    to_: *mut CUgraphNode,
+    numEdges: *mut usize,
+) -> CUresult {
+    match table().cuGraphGetEdges {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraph, from_, to_, numEdges) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphGetEdges_v2(
+    hGraph: CUgraph,
+    from_: *mut CUgraphNode,
+    to_: *mut CUgraphNode,
+    edgeData: *mut CUgraphEdgeData,
+    numEdges: *mut usize,
+) -> CUresult {
+    match table().cuGraphGetEdges_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraph, from_, to_, edgeData, numEdges) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphGetId(hGraph: CUgraph, graphId: *mut u32) -> CUresult {
     let mut call = Call::new("cuGraphGetId");
     call.handle("Graph", hGraph.0);
@@ -3352,6 +3708,43 @@ pub(crate) unsafe extern "C" fn cuGraphGetNodes(
     match table().cuGraphGetNodes {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hGraph, nodes, numNodes) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphGetRootNodes(
+    hGraph: CUgraph,
+    rootNodes: *mut CUgraphNode,
+    numRootNodes: *mut usize,
+) -> CUresult {
+    match table().cuGraphGetRootNodes {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraph, rootNodes, numRootNodes) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphHostNodeGetParams(
+    hNode: CUgraphNode,
+    nodeParams: *mut CUDA_HOST_NODE_PARAMS,
+) -> CUresult {
+    match table().cuGraphHostNodeGetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphHostNodeSetParams(
+    hNode: CUgraphNode,
+    nodeParams: *const CUDA_HOST_NODE_PARAMS,
+) -> CUresult {
+    match table().cuGraphHostNodeSetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -3397,6 +3790,219 @@ pub(crate) unsafe extern "C" fn cuGraphKernelNodeCopyAttributes(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphKernelNodeGetAttribute(
+    hNode: CUgraphNode,
+    attr: u32,
+    value_out: *mut c_void,
+) -> CUresult {
+    match table().cuGraphKernelNodeGetAttribute {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, attr, value_out) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphKernelNodeGetParams(
+    hNode: CUgraphNode,
+    nodeParams: *mut CUDA_KERNEL_NODE_PARAMS_v1,
+) -> CUresult {
+    match table().cuGraphKernelNodeGetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphKernelNodeGetParams_v2(
+    hNode: CUgraphNode,
+    nodeParams: *mut CUDA_KERNEL_NODE_PARAMS,
+) -> CUresult {
+    match table().cuGraphKernelNodeGetParams_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
+    hNode: CUgraphNode,
+    attr: u32,
+    value: *const c_void,
+) -> CUresult {
+    match table().cuGraphKernelNodeSetAttribute {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, attr, value) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphKernelNodeSetParams(
+    hNode: CUgraphNode,
+    nodeParams: *const CUDA_KERNEL_NODE_PARAMS_v1,
+) -> CUresult {
+    match table().cuGraphKernelNodeSetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphKernelNodeSetParams_v2(
+    hNode: CUgraphNode,
+    nodeParams: *const CUDA_KERNEL_NODE_PARAMS,
+) -> CUresult {
+    match table().cuGraphKernelNodeSetParams_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphMemAllocNodeGetParams(
+    hNode: CUgraphNode,
+    params_out: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> CUresult {
+    match table().cuGraphMemAllocNodeGetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, params_out) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphMemFreeNodeGetParams(
+    hNode: CUgraphNode,
+    dptr_out: *mut CUdeviceptr,
+) -> CUresult {
+    match table().cuGraphMemFreeNodeGetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, dptr_out) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphMemcpyNodeGetParams(
+    hNode: CUgraphNode,
+    nodeParams: *mut CUDA_MEMCPY3D,
+) -> CUresult {
+    match table().cuGraphMemcpyNodeGetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphMemcpyNodeSetParams(
+    hNode: CUgraphNode,
+    nodeParams: *const CUDA_MEMCPY3D,
+) -> CUresult {
+    match table().cuGraphMemcpyNodeSetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphMemsetNodeGetParams(
+    hNode: CUgraphNode,
+    nodeParams: *mut CUDA_MEMSET_NODE_PARAMS,
+) -> CUresult {
+    match table().cuGraphMemsetNodeGetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphMemsetNodeSetParams(
+    hNode: CUgraphNode,
+    nodeParams: *const CUDA_MEMSET_NODE_PARAMS,
+) -> CUresult {
+    match table().cuGraphMemsetNodeSetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeFindInClone(
+    phNode: *mut CUgraphNode,
+    hOriginalNode: CUgraphNode,
+    hClonedGraph: CUgraph,
+) -> CUresult {
+    match table().cuGraphNodeFindInClone {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phNode, hOriginalNode, hClonedGraph) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeGetDependencies(
+    hNode: CUgraphNode,
+    dependencies: *mut CUgraphNode,
+    numDependencies: *mut usize,
+) -> CUresult {
+    match table().cuGraphNodeGetDependencies {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, dependencies, numDependencies) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeGetDependencies_v2(
+    hNode: CUgraphNode,
+    dependencies: *mut CUgraphNode,
+    edgeData: *mut CUgraphEdgeData,
+    numDependencies: *mut usize,
+) -> CUresult {
+    match table().cuGraphNodeGetDependencies_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, dependencies, edgeData, numDependencies) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeGetDependentNodes(
+    hNode: CUgraphNode,
+    dependentNodes: *mut CUgraphNode,
+    numDependentNodes: *mut usize,
+) -> CUresult {
+    match table().cuGraphNodeGetDependentNodes {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, dependentNodes, numDependentNodes) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeGetDependentNodes_v2(
+    hNode: CUgraphNode,
+    dependentNodes: *mut CUgraphNode,
+    edgeData: *mut CUgraphEdgeData,
+    numDependentNodes: *mut usize,
+) -> CUresult {
+    match table().cuGraphNodeGetDependentNodes_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, dependentNodes, edgeData, numDependentNodes) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphNodeGetEnabled(
     hGraphExec: CUgraphExec,
     hNode: CUgraphNode,
@@ -3422,6 +4028,18 @@ pub(crate) unsafe extern "C" fn cuGraphNodeGetLocalId(hNode: CUgraphNode, nodeId
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeGetParams(
+    hNode: CUgraphNode,
+    nodeParams: *mut CUgraphNodeParams,
+) -> CUresult {
+    match table().cuGraphNodeGetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphNodeGetToolsId(hNode: CUgraphNode, toolsNodeId: *mut u64) -> CUresult {
     let mut call = Call::new("cuGraphNodeGetToolsId");
     call.handle("GraphNode", hNode.0);
@@ -3436,12 +4054,11 @@ pub(crate) unsafe extern "C" fn cuGraphNodeGetType(
     hNode: CUgraphNode,
     kind: *mut CUgraphNodeType,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphNodeGetType");
-    call.handle("GraphNode", hNode.0);
-    let mut answer = call.answer(true);
-    // SAFETY: the caller's place.
-    unsafe { answer.write(kind) };
-    answer.result()
+    match table().cuGraphNodeGetType {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, kind) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3454,6 +4071,44 @@ pub(crate) unsafe extern "C" fn cuGraphNodeSetEnabled(
     call.handle("GraphExec", hGraphExec.0);
     call.handle("GraphNode", hNode.0);
     call.value(isEnabled);
+    let answer = call.answer(true);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeSetParams(
+    hNode: CUgraphNode,
+    nodeParams: *mut CUgraphNodeParams,
+) -> CUresult {
+    match table().cuGraphNodeSetParams {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeSetParams_v2(
+    hNode: CUgraphNode,
+    nodeParams: *mut CUgraphNodeParams,
+) -> CUresult {
+    match table().cuGraphNodeSetParams_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphReleaseUserObject(
+    graph: CUgraph,
+    object: CUuserObject,
+    count: u32,
+) -> CUresult {
+    let mut call = Call::new("cuGraphReleaseUserObject");
+    call.handle("Graph", graph.0);
+    call.handle("UserObject", object.0);
+    call.value(count);
     let answer = call.answer(true);
     answer.result()
 }
@@ -3492,11 +4147,60 @@ pub(crate) unsafe extern "C" fn cuGraphRemoveDependencies_v2(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphRetainUserObject(
+    graph: CUgraph,
+    object: CUuserObject,
+    count: u32,
+    flags: u32,
+) -> CUresult {
+    let mut call = Call::new("cuGraphRetainUserObject");
+    call.handle("Graph", graph.0);
+    call.handle("UserObject", object.0);
+    call.value(count);
+    call.value(flags);
+    let answer = call.answer(true);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphUpload(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
     let mut call = Call::new("cuGraphUpload");
     call.handle("GraphExec", hGraphExec.0);
     call.handle("Stream", hStream.0);
     let answer = call.answer(false);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuUserObjectCreate(
+    object_out: *mut CUuserObject,
+    ptr: *mut c_void,
+    destroy: CUhostFn,
+    initialRefcount: u32,
+    flags: u32,
+) -> CUresult {
+    match table().cuUserObjectCreate {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(object_out, ptr, destroy, initialRefcount, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuUserObjectRelease(object: CUuserObject, count: u32) -> CUresult {
+    let mut call = Call::new("cuUserObjectRelease");
+    call.handle("UserObject", object.0);
+    call.value(count);
+    let answer = call.answer(true);
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuUserObjectRetain(object: CUuserObject, count: u32) -> CUresult {
+    let mut call = Call::new("cuUserObjectRetain");
+    call.handle("UserObject", object.0);
+    call.value(count);
+    let answer = call.answer(true);
     answer.result()
 }
 

@@ -45,21 +45,11 @@ pub(crate) const FUNCTIONS: &[(&str, Call)] = &[
         cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
     ),
     ("cuOccupancyAvailableDynamicSMemPerBlock", cuOccupancyAvailableDynamicSMemPerBlock),
-    ("cuGraphInstantiateWithFlags", cuGraphInstantiateWithFlags),
     ("cuGraphLaunch", cuGraphLaunch),
-    ("cuGraphExecDestroy", cuGraphExecDestroy),
-    ("cuGraphDestroy", cuGraphDestroy),
-    ("cuGraphAddChildGraphNode", cuGraphAddChildGraphNode),
     ("cuGraphAddDependencies", cuGraphAddDependencies),
-    ("cuGraphAddEmptyNode", cuGraphAddEmptyNode),
-    ("cuGraphAddEventRecordNode", cuGraphAddEventRecordNode),
-    ("cuGraphAddEventWaitNode", cuGraphAddEventWaitNode),
-    ("cuGraphClone", cuGraphClone),
     ("cuGraphCreate", cuGraphCreate),
-    ("cuGraphDestroyNode", cuGraphDestroyNode),
     ("cuGraphEventRecordNodeSetEvent", cuGraphEventRecordNodeSetEvent),
     ("cuGraphEventWaitNodeSetEvent", cuGraphEventWaitNodeSetEvent),
-    ("cuGraphExecChildGraphNodeSetParams", cuGraphExecChildGraphNodeSetParams),
     ("cuGraphExecEventRecordNodeSetEvent", cuGraphExecEventRecordNodeSetEvent),
     ("cuGraphExecEventWaitNodeSetEvent", cuGraphExecEventWaitNodeSetEvent),
     ("cuGraphExecGetFlags", cuGraphExecGetFlags),
@@ -69,10 +59,13 @@ pub(crate) const FUNCTIONS: &[(&str, Call)] = &[
     ("cuGraphNodeGetEnabled", cuGraphNodeGetEnabled),
     ("cuGraphNodeGetLocalId", cuGraphNodeGetLocalId),
     ("cuGraphNodeGetToolsId", cuGraphNodeGetToolsId),
-    ("cuGraphNodeGetType", cuGraphNodeGetType),
     ("cuGraphNodeSetEnabled", cuGraphNodeSetEnabled),
+    ("cuGraphReleaseUserObject", cuGraphReleaseUserObject),
     ("cuGraphRemoveDependencies", cuGraphRemoveDependencies),
+    ("cuGraphRetainUserObject", cuGraphRetainUserObject),
     ("cuGraphUpload", cuGraphUpload),
+    ("cuUserObjectRelease", cuUserObjectRelease),
+    ("cuUserObjectRetain", cuUserObjectRetain),
     ("cuTensorMapEncodeIm2col", cuTensorMapEncodeIm2col),
     ("cuTensorMapEncodeIm2colWide", cuTensorMapEncodeIm2colWide),
     ("cuTensorMapEncodeTiled", cuTensorMapEncodeTiled),
@@ -536,23 +529,6 @@ fn cuOccupancyAvailableDynamicSMemPerBlock(p: &mut Program) {
     if p.check(sent, true, result, &[crate::program::bytes_of(&dynamicSmemSize)]) {}
 }
 
-fn cuGraphInstantiateWithFlags(p: &mut Program) {
-    let mut sent = Sent::new("cuGraphInstantiateWithFlags");
-    let flags: u64 = p.value();
-    let mut phGraphExec = CUgraphExec::NULL;
-    let hGraph = CUgraph(p.handle(&mut sent, "Graph"));
-    sent.value(flags);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut CUgraphExec, CUgraph, u64) -> CUresult>(
-            "cuGraphInstantiateWithFlags",
-        )(&mut phGraphExec, hGraph, flags)
-    };
-    if p.check(sent, true, result, &[]) {
-        p.minted("GraphExec", phGraphExec.0);
-    }
-}
-
 fn cuGraphLaunch(p: &mut Program) {
     let mut sent = Sent::new("cuGraphLaunch");
     let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
@@ -564,42 +540,6 @@ fn cuGraphLaunch(p: &mut Program) {
         )
     };
     if p.check(sent, false, result, &[]) {}
-}
-
-fn cuGraphExecDestroy(p: &mut Program) {
-    let mut sent = Sent::new("cuGraphExecDestroy");
-    let hGraphExec = CUgraphExec(p.take(&mut sent, "GraphExec"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUgraphExec) -> CUresult>("cuGraphExecDestroy")(hGraphExec)
-    };
-    if p.check(sent, false, result, &[]) {}
-}
-
-fn cuGraphDestroy(p: &mut Program) {
-    let mut sent = Sent::new("cuGraphDestroy");
-    let hGraph = CUgraph(p.take(&mut sent, "Graph"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe { p.symbol::<unsafe extern "C" fn(CUgraph) -> CUresult>("cuGraphDestroy")(hGraph) };
-    if p.check(sent, false, result, &[]) {}
-}
-
-fn cuGraphAddChildGraphNode(p: &mut Program) {
-    let mut sent = Sent::new("cuGraphAddChildGraphNode");
-    let numDependencies: usize = p.small() as usize;
-    let mut phGraphNode = CUgraphNode::NULL;
-    let hGraph = CUgraph(p.handle(&mut sent, "Graph"));
-    let dependencies: Vec<_> =
-        (0..numDependencies as u64).map(|_| CUgraphNode(p.handle(&mut sent, "GraphNode"))).collect();
-    sent.value(numDependencies);
-    let childGraph = CUgraph(p.handle(&mut sent, "Graph"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, CUgraph) -> CUresult>("cuGraphAddChildGraphNode")(&mut phGraphNode, hGraph, dependencies.as_ptr(), numDependencies, childGraph)
-    };
-    if p.check(sent, true, result, &[]) {
-        p.minted("GraphNode", phGraphNode.0);
-    }
 }
 
 fn cuGraphAddDependencies(p: &mut Program) {
@@ -620,77 +560,6 @@ fn cuGraphAddDependencies(p: &mut Program) {
     if p.check(sent, true, result, &[]) {}
 }
 
-fn cuGraphAddEmptyNode(p: &mut Program) {
-    let mut sent = Sent::new("cuGraphAddEmptyNode");
-    let numDependencies: usize = p.small() as usize;
-    let mut phGraphNode = CUgraphNode::NULL;
-    let hGraph = CUgraph(p.handle(&mut sent, "Graph"));
-    let dependencies: Vec<_> =
-        (0..numDependencies as u64).map(|_| CUgraphNode(p.handle(&mut sent, "GraphNode"))).collect();
-    sent.value(numDependencies);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize) -> CUresult>(
-            "cuGraphAddEmptyNode",
-        )(&mut phGraphNode, hGraph, dependencies.as_ptr(), numDependencies)
-    };
-    if p.check(sent, true, result, &[]) {
-        p.minted("GraphNode", phGraphNode.0);
-    }
-}
-
-fn cuGraphAddEventRecordNode(p: &mut Program) {
-    let mut sent = Sent::new("cuGraphAddEventRecordNode");
-    let numDependencies: usize = p.small() as usize;
-    let mut phGraphNode = CUgraphNode::NULL;
-    let hGraph = CUgraph(p.handle(&mut sent, "Graph"));
-    let dependencies: Vec<_> =
-        (0..numDependencies as u64).map(|_| CUgraphNode(p.handle(&mut sent, "GraphNode"))).collect();
-    sent.value(numDependencies);
-    let event = CUevent(p.handle(&mut sent, "Event"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, CUevent) -> CUresult>("cuGraphAddEventRecordNode")(&mut phGraphNode, hGraph, dependencies.as_ptr(), numDependencies, event)
-    };
-    if p.check(sent, true, result, &[]) {
-        p.minted("GraphNode", phGraphNode.0);
-    }
-}
-
-fn cuGraphAddEventWaitNode(p: &mut Program) {
-    let mut sent = Sent::new("cuGraphAddEventWaitNode");
-    let numDependencies: usize = p.small() as usize;
-    let mut phGraphNode = CUgraphNode::NULL;
-    let hGraph = CUgraph(p.handle(&mut sent, "Graph"));
-    let dependencies: Vec<_> =
-        (0..numDependencies as u64).map(|_| CUgraphNode(p.handle(&mut sent, "GraphNode"))).collect();
-    sent.value(numDependencies);
-    let event = CUevent(p.handle(&mut sent, "Event"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, CUevent) -> CUresult>("cuGraphAddEventWaitNode")(&mut phGraphNode, hGraph, dependencies.as_ptr(), numDependencies, event)
-    };
-    if p.check(sent, true, result, &[]) {
-        p.minted("GraphNode", phGraphNode.0);
-    }
-}
-
-fn cuGraphClone(p: &mut Program) {
-    let mut sent = Sent::new("cuGraphClone");
-    let mut phGraphClone = CUgraph::NULL;
-    let originalGraph = CUgraph(p.handle(&mut sent, "Graph"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut CUgraph, CUgraph) -> CUresult>("cuGraphClone")(
-            &mut phGraphClone,
-            originalGraph,
-        )
-    };
-    if p.check(sent, true, result, &[]) {
-        p.minted("Graph", phGraphClone.0);
-    }
-}
-
 fn cuGraphCreate(p: &mut Program) {
     let mut sent = Sent::new("cuGraphCreate");
     let flags: u32 = p.value();
@@ -703,15 +572,6 @@ fn cuGraphCreate(p: &mut Program) {
     if p.check(sent, true, result, &[]) {
         p.minted("Graph", phGraph.0);
     }
-}
-
-fn cuGraphDestroyNode(p: &mut Program) {
-    let mut sent = Sent::new("cuGraphDestroyNode");
-    let hNode = CUgraphNode(p.take(&mut sent, "GraphNode"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result =
-        unsafe { p.symbol::<unsafe extern "C" fn(CUgraphNode) -> CUresult>("cuGraphDestroyNode")(hNode) };
-    if p.check(sent, true, result, &[]) {}
 }
 
 fn cuGraphEventRecordNodeSetEvent(p: &mut Program) {
@@ -736,20 +596,6 @@ fn cuGraphEventWaitNodeSetEvent(p: &mut Program) {
         p.symbol::<unsafe extern "C" fn(CUgraphNode, CUevent) -> CUresult>("cuGraphEventWaitNodeSetEvent")(
             hNode, event,
         )
-    };
-    if p.check(sent, true, result, &[]) {}
-}
-
-fn cuGraphExecChildGraphNodeSetParams(p: &mut Program) {
-    let mut sent = Sent::new("cuGraphExecChildGraphNodeSetParams");
-    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
-    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
-    let childGraph = CUgraph(p.handle(&mut sent, "Graph"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUgraphExec, CUgraphNode, CUgraph) -> CUresult>(
-            "cuGraphExecChildGraphNodeSetParams",
-        )(hGraphExec, hNode, childGraph)
     };
     if p.check(sent, true, result, &[]) {}
 }
@@ -875,19 +721,6 @@ fn cuGraphNodeGetToolsId(p: &mut Program) {
     if p.check(sent, true, result, &[crate::program::bytes_of(&toolsNodeId)]) {}
 }
 
-fn cuGraphNodeGetType(p: &mut Program) {
-    let mut sent = Sent::new("cuGraphNodeGetType");
-    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
-    let mut kind: CUgraphNodeType = p.value();
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUgraphNode, *mut CUgraphNodeType) -> CUresult>("cuGraphNodeGetType")(
-            hNode, &mut kind,
-        )
-    };
-    if p.check(sent, true, result, &[crate::program::bytes_of(&kind)]) {}
-}
-
 fn cuGraphNodeSetEnabled(p: &mut Program) {
     let mut sent = Sent::new("cuGraphNodeSetEnabled");
     let isEnabled: u32 = p.value();
@@ -898,6 +731,21 @@ fn cuGraphNodeSetEnabled(p: &mut Program) {
     let result = unsafe {
         p.symbol::<unsafe extern "C" fn(CUgraphExec, CUgraphNode, u32) -> CUresult>("cuGraphNodeSetEnabled")(
             hGraphExec, hNode, isEnabled,
+        )
+    };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphReleaseUserObject(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphReleaseUserObject");
+    let count: u32 = p.value();
+    let graph = CUgraph(p.handle(&mut sent, "Graph"));
+    let object = CUuserObject(p.handle(&mut sent, "UserObject"));
+    sent.value(count);
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraph, CUuserObject, u32) -> CUresult>("cuGraphReleaseUserObject")(
+            graph, object, count,
         )
     };
     if p.check(sent, true, result, &[]) {}
@@ -921,6 +769,23 @@ fn cuGraphRemoveDependencies(p: &mut Program) {
     if p.check(sent, true, result, &[]) {}
 }
 
+fn cuGraphRetainUserObject(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphRetainUserObject");
+    let count: u32 = p.value();
+    let flags: u32 = p.value();
+    let graph = CUgraph(p.handle(&mut sent, "Graph"));
+    let object = CUuserObject(p.handle(&mut sent, "UserObject"));
+    sent.value(count);
+    sent.value(flags);
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUgraph, CUuserObject, u32, u32) -> CUresult>(
+            "cuGraphRetainUserObject",
+        )(graph, object, count, flags)
+    };
+    if p.check(sent, true, result, &[]) {}
+}
+
 fn cuGraphUpload(p: &mut Program) {
     let mut sent = Sent::new("cuGraphUpload");
     let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
@@ -932,6 +797,30 @@ fn cuGraphUpload(p: &mut Program) {
         )
     };
     if p.check(sent, false, result, &[]) {}
+}
+
+fn cuUserObjectRelease(p: &mut Program) {
+    let mut sent = Sent::new("cuUserObjectRelease");
+    let count: u32 = p.value();
+    let object = CUuserObject(p.handle(&mut sent, "UserObject"));
+    sent.value(count);
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUuserObject, u32) -> CUresult>("cuUserObjectRelease")(object, count)
+    };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuUserObjectRetain(p: &mut Program) {
+    let mut sent = Sent::new("cuUserObjectRetain");
+    let count: u32 = p.value();
+    let object = CUuserObject(p.handle(&mut sent, "UserObject"));
+    sent.value(count);
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(CUuserObject, u32) -> CUresult>("cuUserObjectRetain")(object, count)
+    };
+    if p.check(sent, true, result, &[]) {}
 }
 
 fn cuTensorMapEncodeIm2col(p: &mut Program) {

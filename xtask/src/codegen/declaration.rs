@@ -21,6 +21,8 @@ pub(crate) struct Function {
     pub(crate) variant: Option<Variant>,
     /// The message, where it is not simply the parameters.
     pub(crate) message: Option<Fields>,
+    /// Whether the generated stub first asks the client's function of the same name in `guards`.
+    pub(crate) is_guarded: bool,
 }
 
 /// A second export of the same function, for which null streams are the calling thread's own.
@@ -121,6 +123,7 @@ pub(crate) const HANDLES: &[(&str, &str)] = &[
     ("MemPool", "CUmemoryPool"),
     ("Array", "CUarray"),
     ("Physical", "CUmemGenericAllocationHandle"),
+    ("UserObject", "CUuserObject"),
 ];
 
 pub(crate) fn handle_type(name: &str) -> Option<&'static str> {

@@ -57,8 +57,13 @@ fn function(line: &str, section: &str) -> anyhow::Result<Function> {
         "..." => None,
         text => Some(split(text).map(parameter).collect::<anyhow::Result<Vec<_>>>()?),
     };
-    let class = self::class(class.trim())?;
-    Ok(Function { section: section.into(), name: name.into(), parameters, class, version, variant, message })
+    let (class, is_guarded) = match class.trim().strip_suffix(" guarded") {
+        Some(class) => (class, true),
+        None => (class.trim(), false),
+    };
+    let class = self::class(class)?;
+    let (section, name) = (section.into(), name.into());
+    Ok(Function { section, name, parameters, class, version, variant, message, is_guarded })
 }
 
 fn variant(word: &str) -> anyhow::Result<Variant> {
@@ -196,6 +201,10 @@ fn check(api: &Declarations) -> anyhow::Result<()> {
         ensure!(
             !function.class.is_generated() || function.message.is_none(),
             "{name}: `sends` is for custom ones"
+        );
+        ensure!(
+            function.class.is_generated() || !function.is_guarded,
+            "{name}: only generated stubs are `guarded`"
         );
         ensure!(
             function.class.waits() || function.fields_or_none().is_none_or(|f| f.replies.is_empty()),

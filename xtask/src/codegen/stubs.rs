@@ -24,6 +24,10 @@ fn stub(out: &mut String, function: &Function) {
         function.name,
         parameters.iter().map(|p| format!(", {}: {}", p.name, p.c_type())).collect::<String>()
     );
+    if function.is_guarded {
+        let arguments: Vec<&str> = parameters.iter().map(|parameter| &*parameter.name).collect();
+        let _ = writeln!(out, "crate::guards::{}({})?;", function.name, arguments.join(", "));
+    }
     let mut fields = Vec::new();
     let mut after = Vec::new();
     for parameter in parameters {

@@ -10,6 +10,7 @@ use sluice_wire::{commands, product, rows};
 use crate::issue::{Issue, list, wanted};
 
 pub(crate) unsafe fn cuCtxSynchronize<S: Issue>(session: &S) -> Result<(), CUresult> {
+    crate::guards::cuCtxSynchronize()?;
     session.call(&commands::cuCtxSynchronize {}, |()| ())?;
     Ok(())
 }
@@ -159,6 +160,7 @@ pub(crate) unsafe fn cuStreamWaitEvent<S: Issue>(
     hEvent: CUevent,
     Flags: u32,
 ) -> Result<(), CUresult> {
+    crate::guards::cuStreamWaitEvent(hStream, hEvent, Flags)?;
     session.queue(&commands::cuStreamWaitEvent {
         hStream: session.find(hStream)?,
         hEvent: session.find(hEvent)?,
@@ -168,11 +170,13 @@ pub(crate) unsafe fn cuStreamWaitEvent<S: Issue>(
 }
 
 pub(crate) unsafe fn cuStreamSynchronize<S: Issue>(session: &S, hStream: CUstream) -> Result<(), CUresult> {
+    crate::guards::cuStreamSynchronize(hStream)?;
     session.call(&commands::cuStreamSynchronize { hStream: session.find(hStream)? }, |()| ())?;
     Ok(())
 }
 
 pub(crate) unsafe fn cuStreamQuery<S: Issue>(session: &S, hStream: CUstream) -> Result<(), CUresult> {
+    crate::guards::cuStreamQuery(hStream)?;
     session.call(&commands::cuStreamQuery { hStream: session.find(hStream)? }, |()| ())?;
     Ok(())
 }
@@ -319,6 +323,7 @@ pub(crate) unsafe fn cuEventRecord<S: Issue>(
     hEvent: CUevent,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
+    crate::guards::cuEventRecord(hEvent, hStream)?;
     session
         .queue(&commands::cuEventRecord { hEvent: session.find(hEvent)?, hStream: session.find(hStream)? })?;
     Ok(())
@@ -330,6 +335,7 @@ pub(crate) unsafe fn cuEventRecordWithFlags<S: Issue>(
     hStream: CUstream,
     flags: u32,
 ) -> Result<(), CUresult> {
+    crate::guards::cuEventRecordWithFlags(hEvent, hStream, flags)?;
     session.queue(&commands::cuEventRecordWithFlags {
         hEvent: session.find(hEvent)?,
         hStream: session.find(hStream)?,
@@ -339,11 +345,13 @@ pub(crate) unsafe fn cuEventRecordWithFlags<S: Issue>(
 }
 
 pub(crate) unsafe fn cuEventQuery<S: Issue>(session: &S, hEvent: CUevent) -> Result<(), CUresult> {
+    crate::guards::cuEventQuery(hEvent)?;
     session.call(&commands::cuEventQuery { hEvent: session.find(hEvent)? }, |()| ())?;
     Ok(())
 }
 
 pub(crate) unsafe fn cuEventSynchronize<S: Issue>(session: &S, hEvent: CUevent) -> Result<(), CUresult> {
+    crate::guards::cuEventSynchronize(hEvent)?;
     session.call(&commands::cuEventSynchronize { hEvent: session.find(hEvent)? }, |()| ())?;
     Ok(())
 }
@@ -445,83 +453,16 @@ pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock<S: Issue>(
     Ok(())
 }
 
-pub(crate) unsafe fn cuGraphInstantiateWithFlags<S: Issue>(
-    session: &S,
-    phGraphExec: *mut CUgraphExec,
-    hGraph: CUgraph,
-    flags: u64,
-) -> Result<(), CUresult> {
-    wanted(phGraphExec)?;
-    let minted = session.mint::<CUgraphExec>()?;
-    session
-        .call(
-            &commands::cuGraphInstantiateWithFlags {
-                phGraphExec: session.find(minted)?,
-                hGraph: session.find(hGraph)?,
-                flags,
-            },
-            |()| (),
-        )
-        .inspect_err(|_| session.forget(minted))?;
-    // SAFETY: not null, and the caller's to be written.
-    unsafe { phGraphExec.write_unaligned(minted) };
-    Ok(())
-}
-
 pub(crate) unsafe fn cuGraphLaunch<S: Issue>(
     session: &S,
     hGraphExec: CUgraphExec,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
+    crate::guards::cuGraphLaunch(hGraphExec, hStream)?;
     session.queue(&commands::cuGraphLaunch {
         hGraphExec: session.find(hGraphExec)?,
         hStream: session.find(hStream)?,
     })?;
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphExecDestroy<S: Issue>(
-    session: &S,
-    hGraphExec: CUgraphExec,
-) -> Result<(), CUresult> {
-    session.queue(&commands::cuGraphExecDestroy { hGraphExec: session.find(hGraphExec)? })?;
-    session.forget(hGraphExec);
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphDestroy<S: Issue>(session: &S, hGraph: CUgraph) -> Result<(), CUresult> {
-    session.queue(&commands::cuGraphDestroy { hGraph: session.find(hGraph)? })?;
-    session.forget(hGraph);
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphAddChildGraphNode<S: Issue>(
-    session: &S,
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-    childGraph: CUgraph,
-) -> Result<(), CUresult> {
-    wanted(phGraphNode)?;
-    let minted = session.mint::<CUgraphNode>()?;
-    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
-    let dependencies = unsafe { list(dependencies, numDependencies as u64) }?;
-    let dependencies = dependencies.iter().map(|handle| session.find(*handle)).collect::<Result<_, _>>()?;
-    session
-        .call(
-            &commands::cuGraphAddChildGraphNode {
-                phGraphNode: session.find(minted)?,
-                hGraph: session.find(hGraph)?,
-                dependencies,
-                numDependencies: numDependencies as u64,
-                childGraph: session.find(childGraph)?,
-            },
-            |()| (),
-        )
-        .inspect_err(|_| session.forget(minted))?;
-    // SAFETY: not null, and the caller's to be written.
-    unsafe { phGraphNode.write_unaligned(minted) };
     Ok(())
 }
 
@@ -550,115 +491,6 @@ pub(crate) unsafe fn cuGraphAddDependencies<S: Issue>(
     Ok(())
 }
 
-pub(crate) unsafe fn cuGraphAddEmptyNode<S: Issue>(
-    session: &S,
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-) -> Result<(), CUresult> {
-    wanted(phGraphNode)?;
-    let minted = session.mint::<CUgraphNode>()?;
-    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
-    let dependencies = unsafe { list(dependencies, numDependencies as u64) }?;
-    let dependencies = dependencies.iter().map(|handle| session.find(*handle)).collect::<Result<_, _>>()?;
-    session
-        .call(
-            &commands::cuGraphAddEmptyNode {
-                phGraphNode: session.find(minted)?,
-                hGraph: session.find(hGraph)?,
-                dependencies,
-                numDependencies: numDependencies as u64,
-            },
-            |()| (),
-        )
-        .inspect_err(|_| session.forget(minted))?;
-    // SAFETY: not null, and the caller's to be written.
-    unsafe { phGraphNode.write_unaligned(minted) };
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphAddEventRecordNode<S: Issue>(
-    session: &S,
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-    event: CUevent,
-) -> Result<(), CUresult> {
-    wanted(phGraphNode)?;
-    let minted = session.mint::<CUgraphNode>()?;
-    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
-    let dependencies = unsafe { list(dependencies, numDependencies as u64) }?;
-    let dependencies = dependencies.iter().map(|handle| session.find(*handle)).collect::<Result<_, _>>()?;
-    session
-        .call(
-            &commands::cuGraphAddEventRecordNode {
-                phGraphNode: session.find(minted)?,
-                hGraph: session.find(hGraph)?,
-                dependencies,
-                numDependencies: numDependencies as u64,
-                event: session.find(event)?,
-            },
-            |()| (),
-        )
-        .inspect_err(|_| session.forget(minted))?;
-    // SAFETY: not null, and the caller's to be written.
-    unsafe { phGraphNode.write_unaligned(minted) };
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphAddEventWaitNode<S: Issue>(
-    session: &S,
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-    event: CUevent,
-) -> Result<(), CUresult> {
-    wanted(phGraphNode)?;
-    let minted = session.mint::<CUgraphNode>()?;
-    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
-    let dependencies = unsafe { list(dependencies, numDependencies as u64) }?;
-    let dependencies = dependencies.iter().map(|handle| session.find(*handle)).collect::<Result<_, _>>()?;
-    session
-        .call(
-            &commands::cuGraphAddEventWaitNode {
-                phGraphNode: session.find(minted)?,
-                hGraph: session.find(hGraph)?,
-                dependencies,
-                numDependencies: numDependencies as u64,
-                event: session.find(event)?,
-            },
-            |()| (),
-        )
-        .inspect_err(|_| session.forget(minted))?;
-    // SAFETY: not null, and the caller's to be written.
-    unsafe { phGraphNode.write_unaligned(minted) };
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphClone<S: Issue>(
-    session: &S,
-    phGraphClone: *mut CUgraph,
-    originalGraph: CUgraph,
-) -> Result<(), CUresult> {
-    wanted(phGraphClone)?;
-    let minted = session.mint::<CUgraph>()?;
-    session
-        .call(
-            &commands::cuGraphClone {
-                phGraphClone: session.find(minted)?,
-                originalGraph: session.find(originalGraph)?,
-            },
-            |()| (),
-        )
-        .inspect_err(|_| session.forget(minted))?;
-    // SAFETY: not null, and the caller's to be written.
-    unsafe { phGraphClone.write_unaligned(minted) };
-    Ok(())
-}
-
 pub(crate) unsafe fn cuGraphCreate<S: Issue>(
     session: &S,
     phGraph: *mut CUgraph,
@@ -671,12 +503,6 @@ pub(crate) unsafe fn cuGraphCreate<S: Issue>(
         .inspect_err(|_| session.forget(minted))?;
     // SAFETY: not null, and the caller's to be written.
     unsafe { phGraph.write_unaligned(minted) };
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphDestroyNode<S: Issue>(session: &S, hNode: CUgraphNode) -> Result<(), CUresult> {
-    session.call(&commands::cuGraphDestroyNode { hNode: session.find(hNode)? }, |()| ())?;
-    session.forget(hNode);
     Ok(())
 }
 
@@ -702,23 +528,6 @@ pub(crate) unsafe fn cuGraphEventWaitNodeSetEvent<S: Issue>(
 ) -> Result<(), CUresult> {
     session.call(
         &commands::cuGraphEventWaitNodeSetEvent { hNode: session.find(hNode)?, event: session.find(event)? },
-        |()| (),
-    )?;
-    Ok(())
-}
-
-pub(crate) unsafe fn cuGraphExecChildGraphNodeSetParams<S: Issue>(
-    session: &S,
-    hGraphExec: CUgraphExec,
-    hNode: CUgraphNode,
-    childGraph: CUgraph,
-) -> Result<(), CUresult> {
-    session.call(
-        &commands::cuGraphExecChildGraphNodeSetParams {
-            hGraphExec: session.find(hGraphExec)?,
-            hNode: session.find(hNode)?,
-            childGraph: session.find(childGraph)?,
-        },
         |()| (),
     )?;
     Ok(())
@@ -853,19 +662,6 @@ pub(crate) unsafe fn cuGraphNodeGetToolsId<S: Issue>(
     Ok(())
 }
 
-pub(crate) unsafe fn cuGraphNodeGetType<S: Issue>(
-    session: &S,
-    hNode: CUgraphNode,
-    kind: *mut CUgraphNodeType,
-) -> Result<(), CUresult> {
-    wanted(kind)?;
-    let answer =
-        session.call(&commands::cuGraphNodeGetType { hNode: session.find(hNode)? }, |answer| answer)?;
-    // SAFETY: not null, and the caller's to be written.
-    unsafe { kind.write_unaligned(answer.kind) };
-    Ok(())
-}
-
 pub(crate) unsafe fn cuGraphNodeSetEnabled<S: Issue>(
     session: &S,
     hGraphExec: CUgraphExec,
@@ -877,6 +673,23 @@ pub(crate) unsafe fn cuGraphNodeSetEnabled<S: Issue>(
             hGraphExec: session.find(hGraphExec)?,
             hNode: session.find(hNode)?,
             isEnabled,
+        },
+        |()| (),
+    )?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGraphReleaseUserObject<S: Issue>(
+    session: &S,
+    graph: CUgraph,
+    object: CUuserObject,
+    count: u32,
+) -> Result<(), CUresult> {
+    session.call(
+        &commands::cuGraphReleaseUserObject {
+            graph: session.find(graph)?,
+            object: session.find(object)?,
+            count,
         },
         |()| (),
     )?;
@@ -908,6 +721,25 @@ pub(crate) unsafe fn cuGraphRemoveDependencies<S: Issue>(
     Ok(())
 }
 
+pub(crate) unsafe fn cuGraphRetainUserObject<S: Issue>(
+    session: &S,
+    graph: CUgraph,
+    object: CUuserObject,
+    count: u32,
+    flags: u32,
+) -> Result<(), CUresult> {
+    session.call(
+        &commands::cuGraphRetainUserObject {
+            graph: session.find(graph)?,
+            object: session.find(object)?,
+            count,
+            flags,
+        },
+        |()| (),
+    )?;
+    Ok(())
+}
+
 pub(crate) unsafe fn cuGraphUpload<S: Issue>(
     session: &S,
     hGraphExec: CUgraphExec,
@@ -917,6 +749,24 @@ pub(crate) unsafe fn cuGraphUpload<S: Issue>(
         hGraphExec: session.find(hGraphExec)?,
         hStream: session.find(hStream)?,
     })?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuUserObjectRelease<S: Issue>(
+    session: &S,
+    object: CUuserObject,
+    count: u32,
+) -> Result<(), CUresult> {
+    session.call(&commands::cuUserObjectRelease { object: session.find(object)?, count }, |()| ())?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuUserObjectRetain<S: Issue>(
+    session: &S,
+    object: CUuserObject,
+    count: u32,
+) -> Result<(), CUresult> {
+    session.call(&commands::cuUserObjectRetain { object: session.find(object)?, count }, |()| ())?;
     Ok(())
 }
 

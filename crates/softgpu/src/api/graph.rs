@@ -45,15 +45,14 @@ pub(crate) unsafe extern "C" fn cuGraphDestroy(graph: CUgraph) -> CUresult {
 pub(crate) unsafe extern "C" fn cuGraphClone(place: *mut CUgraph, graph: CUgraph) -> CUresult {
     call(|| {
         driver()?;
-        let body = Graph::get(graph)?.body().clone();
         // SAFETY: an output argument by contract.
-        unsafe { put(place, CUgraph(Graph::with_body(body).handle)) }
+        unsafe { put(place, CUgraph(Graph::get(graph)?.duplicate().handle)) }
     })
 }
 
-fn instantiate(graph: CUgraph) -> Result<CUgraphExec> {
+fn instantiate(graph: CUgraph, flags: u64) -> Result<CUgraphExec> {
     let context = current()?;
-    Ok(CUgraphExec(Exec::instantiate(&*Graph::get(graph)?, context.handle)?.handle))
+    Ok(CUgraphExec(Exec::instantiate(&*Graph::get(graph)?, context.handle, flags)?.handle))
 }
 
 pub(crate) unsafe extern "C" fn cuGraphInstantiateWithFlags(
@@ -71,7 +70,7 @@ pub(crate) unsafe extern "C" fn cuGraphInstantiateWithFlags(
             return Err(Status::NOT_SUPPORTED);
         }
         // SAFETY: an output argument by contract.
-        unsafe { put(place, instantiate(graph)?) }
+        unsafe { put(place, instantiate(graph, flags)?) }
     })
 }
 
@@ -112,7 +111,7 @@ pub(crate) unsafe extern "C" fn cuGraphInstantiate_v2(
             }
         }
         // SAFETY: an output argument by contract.
-        unsafe { put(place, instantiate(graph)?) }
+        unsafe { put(place, instantiate(graph, 0)?) }
     })
 }
 
@@ -191,7 +190,7 @@ unsafe fn add(
 ///
 /// # Safety
 /// `params` is null or an input structure.
-unsafe fn kernel(params: *const CUDA_KERNEL_NODE_PARAMS) -> Result<Op> {
+pub(super) unsafe fn kernel(params: *const CUDA_KERNEL_NODE_PARAMS) -> Result<Op> {
     require(params)?;
     // SAFETY: by this function's contract.
     let params = unsafe { params.read_unaligned() };
@@ -237,7 +236,7 @@ unsafe fn kernel_v1(params: *const CUDA_KERNEL_NODE_PARAMS_v1) -> Result<Op> {
 
 /// # Safety
 /// `params` is null or an input structure.
-unsafe fn copy(params: *const CUDA_MEMCPY3D) -> Result<Op> {
+pub(super) unsafe fn copy(params: *const CUDA_MEMCPY3D) -> Result<Op> {
     require(params)?;
     // SAFETY: by this function's contract.
     let (to, from, extent) = places_3d(&unsafe { params.read_unaligned() })?;
@@ -246,7 +245,7 @@ unsafe fn copy(params: *const CUDA_MEMCPY3D) -> Result<Op> {
 
 /// # Safety
 /// `params` is null or an input structure.
-unsafe fn fill(params: *const CUDA_MEMSET_NODE_PARAMS) -> Result<Op> {
+pub(super) unsafe fn fill(params: *const CUDA_MEMSET_NODE_PARAMS) -> Result<Op> {
     require(params)?;
     // SAFETY: by this function's contract.
     let params = unsafe { params.read_unaligned() };
@@ -264,7 +263,7 @@ unsafe fn fill(params: *const CUDA_MEMSET_NODE_PARAMS) -> Result<Op> {
 
 /// # Safety
 /// `params` is null or an input structure.
-unsafe fn host(params: *const CUDA_HOST_NODE_PARAMS) -> Result<Op> {
+pub(super) unsafe fn host(params: *const CUDA_HOST_NODE_PARAMS) -> Result<Op> {
     require(params)?;
     // SAFETY: by this function's contract.
     let params = unsafe { params.read_unaligned() };
@@ -376,7 +375,7 @@ pub(crate) unsafe extern "C" fn cuGraphAddChildGraphNode(
     count: usize,
     child: CUgraph,
 ) -> CUresult {
-    let make = |before| Ok(Node::child(Graph::get(child)?.body().clone(), before));
+    let make = |before| Ok(Node::child(&*Graph::get(child)?, before));
     // SAFETY: passed on.
     call(|| unsafe { add(place, graph, dependencies, count, make) })
 }
@@ -416,7 +415,7 @@ pub(crate) unsafe extern "C" fn cuGraphNodeGetType(
 ///
 /// # Safety
 /// `count` is an argument read and written; `places` is null or has `*count` elements.
-unsafe fn put_nodes(nodes: &[NodeId], places: *mut CUgraphNode, count: *mut usize) -> Result<()> {
+pub(super) unsafe fn put_nodes(nodes: &[NodeId], places: *mut CUgraphNode, count: *mut usize) -> Result<()> {
     require(count)?;
     if places.is_null() {
         // SAFETY: by this function's contract.

@@ -11,6 +11,7 @@ use sluice_cuda::*;
 use crate::{
     codec::message,
     command::{Command, Op},
+    graph::*,
     types::*,
 };
 
@@ -391,6 +392,20 @@ impl Command for cuStreamQuery {
 }
 
 message! {
+pub struct cuStreamGetCaptureInfo_v3 { hStream: StreamId }
+}
+
+message! {
+pub struct cuStreamGetCaptureInfo_v3Reply { nodes: Vec<GraphNodeId>, edges: Vec<u64> }
+}
+
+impl Command for cuStreamGetCaptureInfo_v3 {
+    const OP: Op = Op::of(Fn::cuStreamGetCaptureInfo_v3);
+    const WAITS: bool = true;
+    type Reply<'a> = cuStreamGetCaptureInfo_v3Reply;
+}
+
+message! {
 pub struct cuStreamBeginCapture_v2 { hStream: StreamId, mode: CUstreamCaptureMode }
 }
 
@@ -411,12 +426,32 @@ impl Command for cuStreamEndCapture {
 }
 
 message! {
+pub struct cuStreamBeginCaptureToGraph { hStream: StreamId, hGraph: GraphId, dependencies: Vec<GraphNodeId>, mode: CUstreamCaptureMode }
+}
+
+impl Command for cuStreamBeginCaptureToGraph {
+    const OP: Op = Op::of(Fn::cuStreamBeginCaptureToGraph);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct cuStreamCopyAttributes { dst: StreamId, src: StreamId }
 }
 
 impl Command for cuStreamCopyAttributes {
     const OP: Op = Op::of(Fn::cuStreamCopyAttributes);
     const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuStreamUpdateCaptureDependencies { hStream: StreamId, nodes: Vec<GraphNodeId>, flags: u32 }
+}
+
+impl Command for cuStreamUpdateCaptureDependencies {
+    const OP: Op = Op::of(Fn::cuStreamUpdateCaptureDependencies);
+    const WAITS: bool = true;
     type Reply<'a> = ();
 }
 
@@ -729,16 +764,6 @@ impl Command for cuGraphDestroy {
 }
 
 message! {
-pub struct cuGraphAddChildGraphNode { phGraphNode: GraphNodeId, hGraph: GraphId, dependencies: Vec<GraphNodeId>, numDependencies: u64, childGraph: GraphId }
-}
-
-impl Command for cuGraphAddChildGraphNode {
-    const OP: Op = Op::of(Fn::cuGraphAddChildGraphNode);
-    const WAITS: bool = true;
-    type Reply<'a> = ();
-}
-
-message! {
 pub struct cuGraphAddDependencies { hGraph: GraphId, from_: Vec<GraphNodeId>, to: Vec<GraphNodeId>, numDependencies: u64 }
 }
 
@@ -749,53 +774,27 @@ impl Command for cuGraphAddDependencies {
 }
 
 message! {
-pub struct cuGraphAddEmptyNode { phGraphNode: GraphNodeId, hGraph: GraphId, dependencies: Vec<GraphNodeId>, numDependencies: u64 }
+pub struct cuGraphAddNode_v2 { phGraphNode: GraphNodeId, place: NodePlace, work: NodeWork }
 }
 
-impl Command for cuGraphAddEmptyNode {
-    const OP: Op = Op::of(Fn::cuGraphAddEmptyNode);
+impl Command for cuGraphAddNode_v2 {
+    const OP: Op = Op::of(Fn::cuGraphAddNode_v2);
     const WAITS: bool = true;
     type Reply<'a> = ();
 }
 
 message! {
-pub struct cuGraphAddEventRecordNode { phGraphNode: GraphNodeId, hGraph: GraphId, dependencies: Vec<GraphNodeId>, numDependencies: u64, event: EventId }
-}
-
-impl Command for cuGraphAddEventRecordNode {
-    const OP: Op = Op::of(Fn::cuGraphAddEventRecordNode);
-    const WAITS: bool = true;
-    type Reply<'a> = ();
+pub struct cuGraphChildGraphNodeGetGraph { hNode: GraphNodeId, phGraph: GraphId }
 }
 
 message! {
-pub struct cuGraphAddEventWaitNode { phGraphNode: GraphNodeId, hGraph: GraphId, dependencies: Vec<GraphNodeId>, numDependencies: u64, event: EventId }
+pub struct cuGraphChildGraphNodeGetGraphReply { graph: GraphId }
 }
 
-impl Command for cuGraphAddEventWaitNode {
-    const OP: Op = Op::of(Fn::cuGraphAddEventWaitNode);
+impl Command for cuGraphChildGraphNodeGetGraph {
+    const OP: Op = Op::of(Fn::cuGraphChildGraphNodeGetGraph);
     const WAITS: bool = true;
-    type Reply<'a> = ();
-}
-
-message! {
-pub struct cuGraphAddKernelNode_v2<'a> { phGraphNode: GraphNodeId, hGraph: GraphId, dependencies: Vec<GraphNodeId>, f: FunctionId, grid: Dim, block: Dim, sharedMemBytes: u32, params: &'a [u8] }
-}
-
-impl Command for cuGraphAddKernelNode_v2<'_> {
-    const OP: Op = Op::of(Fn::cuGraphAddKernelNode_v2);
-    const WAITS: bool = true;
-    type Reply<'a> = ();
-}
-
-message! {
-pub struct cuGraphAddMemsetNode { phGraphNode: GraphNodeId, hGraph: GraphId, dependencies: Vec<GraphNodeId>, dst: DevicePtr, pitch: u64, value: u32, elementSize: u32, width: u64, height: u64 }
-}
-
-impl Command for cuGraphAddMemsetNode {
-    const OP: Op = Op::of(Fn::cuGraphAddMemsetNode);
-    const WAITS: bool = true;
-    type Reply<'a> = ();
+    type Reply<'a> = cuGraphChildGraphNodeGetGraphReply;
 }
 
 message! {
@@ -849,16 +848,6 @@ impl Command for cuGraphEventWaitNodeSetEvent {
 }
 
 message! {
-pub struct cuGraphExecChildGraphNodeSetParams { hGraphExec: GraphExecId, hNode: GraphNodeId, childGraph: GraphId }
-}
-
-impl Command for cuGraphExecChildGraphNodeSetParams {
-    const OP: Op = Op::of(Fn::cuGraphExecChildGraphNodeSetParams);
-    const WAITS: bool = true;
-    type Reply<'a> = ();
-}
-
-message! {
 pub struct cuGraphExecEventRecordNodeSetEvent { hGraphExec: GraphExecId, hNode: GraphNodeId, event: EventId }
 }
 
@@ -907,11 +896,11 @@ impl Command for cuGraphExecGetId {
 }
 
 message! {
-pub struct cuGraphExecKernelNodeSetParams_v2<'a> { hGraphExec: GraphExecId, hNode: GraphNodeId, f: FunctionId, grid: Dim, block: Dim, sharedMemBytes: u32, params: &'a [u8] }
+pub struct cuGraphExecNodeSetParams { hGraphExec: GraphExecId, hNode: GraphNodeId, work: NodeWork }
 }
 
-impl Command for cuGraphExecKernelNodeSetParams_v2<'_> {
-    const OP: Op = Op::of(Fn::cuGraphExecKernelNodeSetParams_v2);
+impl Command for cuGraphExecNodeSetParams {
+    const OP: Op = Op::of(Fn::cuGraphExecNodeSetParams);
     const WAITS: bool = true;
     type Reply<'a> = ();
 }
@@ -924,6 +913,20 @@ impl Command for cuGraphExecUpdate_v2 {
     const OP: Op = Op::of(Fn::cuGraphExecUpdate_v2);
     const WAITS: bool = true;
     type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphGetEdges_v2 { hGraph: GraphId }
+}
+
+message! {
+pub struct cuGraphGetEdges_v2Reply { from_: Vec<GraphNodeId>, to_: Vec<GraphNodeId>, edges: Vec<u64> }
+}
+
+impl Command for cuGraphGetEdges_v2 {
+    const OP: Op = Op::of(Fn::cuGraphGetEdges_v2);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphGetEdges_v2Reply;
 }
 
 message! {
@@ -945,13 +948,27 @@ pub struct cuGraphGetNodes { hGraph: GraphId }
 }
 
 message! {
-pub struct cuGraphGetNodesReply { numNodes: u64 }
+pub struct cuGraphGetNodesReply { nodes: Vec<GraphNodeId> }
 }
 
 impl Command for cuGraphGetNodes {
     const OP: Op = Op::of(Fn::cuGraphGetNodes);
     const WAITS: bool = true;
     type Reply<'a> = cuGraphGetNodesReply;
+}
+
+message! {
+pub struct cuGraphGetRootNodes { hGraph: GraphId }
+}
+
+message! {
+pub struct cuGraphGetRootNodesReply { nodes: Vec<GraphNodeId> }
+}
+
+impl Command for cuGraphGetRootNodes {
+    const OP: Op = Op::of(Fn::cuGraphGetRootNodes);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphGetRootNodesReply;
 }
 
 message! {
@@ -962,6 +979,72 @@ impl Command for cuGraphKernelNodeCopyAttributes {
     const OP: Op = Op::of(Fn::cuGraphKernelNodeCopyAttributes);
     const WAITS: bool = true;
     type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphKernelNodeGetAttribute { hNode: GraphNodeId, attr: u32 }
+}
+
+message! {
+pub struct cuGraphKernelNodeGetAttributeReply { words: Vec<u32> }
+}
+
+impl Command for cuGraphKernelNodeGetAttribute {
+    const OP: Op = Op::of(Fn::cuGraphKernelNodeGetAttribute);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphKernelNodeGetAttributeReply;
+}
+
+message! {
+pub struct cuGraphKernelNodeSetAttribute { hNode: GraphNodeId, attr: u32, words: Vec<u32> }
+}
+
+impl Command for cuGraphKernelNodeSetAttribute {
+    const OP: Op = Op::of(Fn::cuGraphKernelNodeSetAttribute);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphNodeFindInClone { hOriginalNode: GraphNodeId, hClonedGraph: GraphId }
+}
+
+message! {
+pub struct cuGraphNodeFindInCloneReply { node: GraphNodeId }
+}
+
+impl Command for cuGraphNodeFindInClone {
+    const OP: Op = Op::of(Fn::cuGraphNodeFindInClone);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphNodeFindInCloneReply;
+}
+
+message! {
+pub struct cuGraphNodeGetDependencies_v2 { hNode: GraphNodeId }
+}
+
+message! {
+pub struct cuGraphNodeGetDependencies_v2Reply { nodes: Vec<GraphNodeId>, edges: Vec<u64> }
+}
+
+impl Command for cuGraphNodeGetDependencies_v2 {
+    const OP: Op = Op::of(Fn::cuGraphNodeGetDependencies_v2);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphNodeGetDependencies_v2Reply;
+}
+
+message! {
+pub struct cuGraphNodeGetDependentNodes_v2 { hNode: GraphNodeId }
+}
+
+message! {
+pub struct cuGraphNodeGetDependentNodes_v2Reply { nodes: Vec<GraphNodeId>, edges: Vec<u64> }
+}
+
+impl Command for cuGraphNodeGetDependentNodes_v2 {
+    const OP: Op = Op::of(Fn::cuGraphNodeGetDependentNodes_v2);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphNodeGetDependentNodes_v2Reply;
 }
 
 message! {
@@ -993,6 +1076,20 @@ impl Command for cuGraphNodeGetLocalId {
 }
 
 message! {
+pub struct cuGraphNodeGetParams { hNode: GraphNodeId }
+}
+
+message! {
+pub struct cuGraphNodeGetParamsReply { work: NodeWork }
+}
+
+impl Command for cuGraphNodeGetParams {
+    const OP: Op = Op::of(Fn::cuGraphNodeGetParams);
+    const WAITS: bool = true;
+    type Reply<'a> = cuGraphNodeGetParamsReply;
+}
+
+message! {
 pub struct cuGraphNodeGetToolsId { hNode: GraphNodeId }
 }
 
@@ -1007,25 +1104,31 @@ impl Command for cuGraphNodeGetToolsId {
 }
 
 message! {
-pub struct cuGraphNodeGetType { hNode: GraphNodeId }
-}
-
-message! {
-pub struct cuGraphNodeGetTypeReply { kind: CUgraphNodeType }
-}
-
-impl Command for cuGraphNodeGetType {
-    const OP: Op = Op::of(Fn::cuGraphNodeGetType);
-    const WAITS: bool = true;
-    type Reply<'a> = cuGraphNodeGetTypeReply;
-}
-
-message! {
 pub struct cuGraphNodeSetEnabled { hGraphExec: GraphExecId, hNode: GraphNodeId, isEnabled: u32 }
 }
 
 impl Command for cuGraphNodeSetEnabled {
     const OP: Op = Op::of(Fn::cuGraphNodeSetEnabled);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphNodeSetParams { hNode: GraphNodeId, work: NodeWork }
+}
+
+impl Command for cuGraphNodeSetParams {
+    const OP: Op = Op::of(Fn::cuGraphNodeSetParams);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuGraphReleaseUserObject { graph: GraphId, object: UserObjectId, count: u32 }
+}
+
+impl Command for cuGraphReleaseUserObject {
+    const OP: Op = Op::of(Fn::cuGraphReleaseUserObject);
     const WAITS: bool = true;
     type Reply<'a> = ();
 }
@@ -1041,12 +1144,52 @@ impl Command for cuGraphRemoveDependencies {
 }
 
 message! {
+pub struct cuGraphRetainUserObject { graph: GraphId, object: UserObjectId, count: u32, flags: u32 }
+}
+
+impl Command for cuGraphRetainUserObject {
+    const OP: Op = Op::of(Fn::cuGraphRetainUserObject);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct cuGraphUpload { hGraphExec: GraphExecId, hStream: StreamId }
 }
 
 impl Command for cuGraphUpload {
     const OP: Op = Op::of(Fn::cuGraphUpload);
     const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuUserObjectCreate { object: UserObjectId, initialRefcount: u32 }
+}
+
+impl Command for cuUserObjectCreate {
+    const OP: Op = Op::of(Fn::cuUserObjectCreate);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuUserObjectRelease { object: UserObjectId, count: u32 }
+}
+
+impl Command for cuUserObjectRelease {
+    const OP: Op = Op::of(Fn::cuUserObjectRelease);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuUserObjectRetain { object: UserObjectId, count: u32 }
+}
+
+impl Command for cuUserObjectRetain {
+    const OP: Op = Op::of(Fn::cuUserObjectRetain);
+    const WAITS: bool = true;
     type Reply<'a> = ();
 }
 
@@ -1165,11 +1308,35 @@ impl Command for ImageData<'_> {
 }
 
 message! {
+pub struct NodeDataPut<'a> { ticket: u64, offset: u64, bytes: &'a [u8] }
+}
+
+impl Command for NodeDataPut<'_> {
+    const OP: Op = Op::own(4);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct NodeDataGet { ticket: u64, offset: u64, count: u64 }
+}
+
+message! {
+pub struct NodeDataGetReply<'a> { bytes: &'a [u8] }
+}
+
+impl Command for NodeDataGet {
+    const OP: Op = Op::own(5);
+    const WAITS: bool = true;
+    type Reply<'a> = NodeDataGetReply<'a>;
+}
+
+message! {
 pub struct HostCallDone { ticket: u64 }
 }
 
 impl Command for HostCallDone {
-    const OP: Op = Op::own(4);
+    const OP: Op = Op::own(6);
     const WAITS: bool = false;
     type Reply<'a> = ();
 }
@@ -1179,7 +1346,7 @@ pub struct MirrorPush<'a> { address: DevicePtr, bytes: &'a [u8] }
 }
 
 impl Command for MirrorPush<'_> {
-    const OP: Op = Op::own(5);
+    const OP: Op = Op::own(7);
     const WAITS: bool = false;
     type Reply<'a> = ();
 }
@@ -1193,7 +1360,7 @@ pub struct MirrorFetchReply<'a> { pages: Vec<u32>, bytes: &'a [u8] }
 }
 
 impl Command for MirrorFetch {
-    const OP: Op = Op::own(6);
+    const OP: Op = Op::own(8);
     const WAITS: bool = true;
     type Reply<'a> = MirrorFetchReply<'a>;
 }
@@ -1204,6 +1371,8 @@ pub(crate) const OWN: &[&str] = &[
     "MemoryDecommit",
     "ImageQuery",
     "ImageData",
+    "NodeDataPut",
+    "NodeDataGet",
     "HostCallDone",
     "MirrorPush",
     "MirrorFetch",
@@ -1212,5 +1381,5 @@ pub(crate) const OWN: &[&str] = &[
 /// Calls a macro with the name of every message.
 #[macro_export]
 macro_rules! for_each_command {
-($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemGetAllocationGranularity cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamCopyAttributes cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode cuGraphAddKernelNode_v2 cuGraphAddMemsetNode cuGraphClone cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecChildGraphNodeSetParams cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecKernelNodeSetParams_v2 cuGraphExecUpdate_v2 cuGraphGetId cuGraphGetNodes cuGraphKernelNodeCopyAttributes cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetToolsId cuGraphNodeGetType cuGraphNodeSetEnabled cuGraphRemoveDependencies cuGraphUpload cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuDeviceGetDevResource MemoryCommit MemoryDecommit ImageQuery ImageData HostCallDone MirrorPush MirrorFetch } };
+($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemGetAllocationGranularity cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamGetCaptureInfo_v3 cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamBeginCaptureToGraph cuStreamCopyAttributes cuStreamUpdateCaptureDependencies cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddDependencies cuGraphAddNode_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeFindInClone cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRetainUserObject cuGraphUpload cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuDeviceGetDevResource MemoryCommit MemoryDecommit ImageQuery ImageData NodeDataPut NodeDataGet HostCallDone MirrorPush MirrorFetch } };
 }

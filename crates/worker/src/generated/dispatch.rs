@@ -130,11 +130,33 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuStreamGetCaptureInfo_v3(
+        &self,
+        command: commands::cuStreamGetCaptureInfo_v3,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuStreamBeginCapture_v2(&self, command: commands::cuStreamBeginCapture_v2) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
     fn cuStreamEndCapture(&self, command: commands::cuStreamEndCapture) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuStreamBeginCaptureToGraph(
+        &self,
+        command: commands::cuStreamBeginCaptureToGraph,
+    ) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuStreamUpdateCaptureDependencies(
+        &self,
+        command: commands::cuStreamUpdateCaptureDependencies,
+    ) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
@@ -174,26 +196,55 @@ pub trait Custom {
         let _ = (command, reply);
         Err(CUresult::NOT_SUPPORTED)
     }
-    fn cuGraphAddKernelNode_v2(
+    fn cuGraphInstantiateWithFlags(
         &self,
-        command: commands::cuGraphAddKernelNode_v2<'_>,
+        command: commands::cuGraphInstantiateWithFlags,
     ) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
-    fn cuGraphAddMemsetNode(&self, command: commands::cuGraphAddMemsetNode) -> Result<(), CUresult> {
+    fn cuGraphExecDestroy(&self, command: commands::cuGraphExecDestroy) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
-    fn cuGraphExecKernelNodeSetParams_v2(
+    fn cuGraphDestroy(&self, command: commands::cuGraphDestroy) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphAddNode_v2(&self, command: commands::cuGraphAddNode_v2) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphChildGraphNodeGetGraph(
         &self,
-        command: commands::cuGraphExecKernelNodeSetParams_v2<'_>,
+        command: commands::cuGraphChildGraphNodeGetGraph,
+        reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphClone(&self, command: commands::cuGraphClone) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphDestroyNode(&self, command: commands::cuGraphDestroyNode) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphExecNodeSetParams(&self, command: commands::cuGraphExecNodeSetParams) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
     fn cuGraphExecUpdate_v2(&self, command: commands::cuGraphExecUpdate_v2) -> Result<(), CUresult> {
         let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphGetEdges_v2(
+        &self,
+        command: commands::cuGraphGetEdges_v2,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
         Err(CUresult::NOT_SUPPORTED)
     }
     fn cuGraphGetNodes(
@@ -202,6 +253,69 @@ pub trait Custom {
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
         let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphGetRootNodes(
+        &self,
+        command: commands::cuGraphGetRootNodes,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphKernelNodeGetAttribute(
+        &self,
+        command: commands::cuGraphKernelNodeGetAttribute,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphKernelNodeSetAttribute(
+        &self,
+        command: commands::cuGraphKernelNodeSetAttribute,
+    ) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphNodeFindInClone(
+        &self,
+        command: commands::cuGraphNodeFindInClone,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphNodeGetDependencies_v2(
+        &self,
+        command: commands::cuGraphNodeGetDependencies_v2,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphNodeGetDependentNodes_v2(
+        &self,
+        command: commands::cuGraphNodeGetDependentNodes_v2,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphNodeGetParams(
+        &self,
+        command: commands::cuGraphNodeGetParams,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphNodeSetParams(&self, command: commands::cuGraphNodeSetParams) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuUserObjectCreate(&self, command: commands::cuUserObjectCreate) -> Result<(), CUresult> {
+        let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
     fn cuDeviceGetDevResource(
@@ -226,6 +340,14 @@ pub trait Custom {
     }
     fn ImageData(&self, command: commands::ImageData<'_>) -> Result<(), CUresult> {
         let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn NodeDataPut(&self, command: commands::NodeDataPut<'_>) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn NodeDataGet(&self, command: commands::NodeDataGet, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        let _ = (command, reply);
         Err(CUresult::NOT_SUPPORTED)
     }
     fn HostCallDone(&self, command: commands::HostCallDone) -> Result<(), CUresult> {
@@ -523,6 +645,11 @@ pub fn dispatch<S: Execute + Custom>(
             finished(unsafe { function(session.find(command.hStream)?) })?;
             Ok(())
         }
+        Some(Target::Driver(Fn::cuStreamGetCaptureInfo_v3)) => {
+            let command = commands::cuStreamGetCaptureInfo_v3::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuStreamGetCaptureInfo_v3(command, reply)?)
+        }
         Some(Target::Driver(Fn::cuStreamBeginCapture_v2)) => {
             let command = commands::cuStreamBeginCapture_v2::decode(&mut reader)?;
             reader.end()?;
@@ -533,6 +660,11 @@ pub fn dispatch<S: Execute + Custom>(
             reader.end()?;
             Ok(session.cuStreamEndCapture(command)?)
         }
+        Some(Target::Driver(Fn::cuStreamBeginCaptureToGraph)) => {
+            let command = commands::cuStreamBeginCaptureToGraph::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuStreamBeginCaptureToGraph(command)?)
+        }
         Some(Target::Driver(Fn::cuStreamCopyAttributes)) => {
             let command = commands::cuStreamCopyAttributes::decode(&mut reader)?;
             reader.end()?;
@@ -540,6 +672,11 @@ pub fn dispatch<S: Execute + Custom>(
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe { function(session.find(command.dst)?, session.find(command.src)?) })?;
             Ok(())
+        }
+        Some(Target::Driver(Fn::cuStreamUpdateCaptureDependencies)) => {
+            let command = commands::cuStreamUpdateCaptureDependencies::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuStreamUpdateCaptureDependencies(command)?)
         }
         Some(Target::Driver(Fn::cuStreamWaitValue32)) => {
             let command = commands::cuStreamWaitValue32::decode(&mut reader)?;
@@ -818,13 +955,7 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuGraphInstantiateWithFlags)) => {
             let command = commands::cuGraphInstantiateWithFlags::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuGraphInstantiateWithFlags.ok_or(CUresult::NOT_SUPPORTED)?;
-            session.vacant(command.phGraphExec)?;
-            let mut phGraphExec = CUgraphExec::NULL;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe { function(&mut phGraphExec, session.find(command.hGraph)?, command.flags) })?;
-            session.insert(command.phGraphExec, phGraphExec)?;
-            Ok(())
+            Ok(session.cuGraphInstantiateWithFlags(command)?)
         }
         Some(Target::Driver(Fn::cuGraphLaunch)) => {
             let command = commands::cuGraphLaunch::decode(&mut reader)?;
@@ -837,42 +968,12 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuGraphExecDestroy)) => {
             let command = commands::cuGraphExecDestroy::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuGraphExecDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe { function(session.remove(command.hGraphExec)?) })?;
-            Ok(())
+            Ok(session.cuGraphExecDestroy(command)?)
         }
         Some(Target::Driver(Fn::cuGraphDestroy)) => {
             let command = commands::cuGraphDestroy::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuGraphDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe { function(session.remove(command.hGraph)?) })?;
-            Ok(())
-        }
-        Some(Target::Driver(Fn::cuGraphAddChildGraphNode)) => {
-            let command = commands::cuGraphAddChildGraphNode::decode(&mut reader)?;
-            reader.end()?;
-            let function = session.table().cuGraphAddChildGraphNode.ok_or(CUresult::NOT_SUPPORTED)?;
-            session.vacant(command.phGraphNode)?;
-            let mut phGraphNode = CUgraphNode::NULL;
-            if command.dependencies.len() as u64 != (command.numDependencies) as u64 {
-                return Err(CUresult::INVALID_VALUE.into());
-            }
-            let dependencies: Vec<CUgraphNode> =
-                command.dependencies.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(
-                    &mut phGraphNode,
-                    session.find(command.hGraph)?,
-                    dependencies.as_ptr(),
-                    command.numDependencies as usize,
-                    session.find(command.childGraph)?,
-                )
-            })?;
-            session.insert(command.phGraphNode, phGraphNode)?;
-            Ok(())
+            Ok(session.cuGraphDestroy(command)?)
         }
         Some(Target::Driver(Fn::cuGraphAddDependencies)) => {
             let command = commands::cuGraphAddDependencies::decode(&mut reader)?;
@@ -899,97 +1000,20 @@ pub fn dispatch<S: Execute + Custom>(
             })?;
             Ok(())
         }
-        Some(Target::Driver(Fn::cuGraphAddEmptyNode)) => {
-            let command = commands::cuGraphAddEmptyNode::decode(&mut reader)?;
+        Some(Target::Driver(Fn::cuGraphAddNode_v2)) => {
+            let command = commands::cuGraphAddNode_v2::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuGraphAddEmptyNode.ok_or(CUresult::NOT_SUPPORTED)?;
-            session.vacant(command.phGraphNode)?;
-            let mut phGraphNode = CUgraphNode::NULL;
-            if command.dependencies.len() as u64 != (command.numDependencies) as u64 {
-                return Err(CUresult::INVALID_VALUE.into());
-            }
-            let dependencies: Vec<CUgraphNode> =
-                command.dependencies.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(
-                    &mut phGraphNode,
-                    session.find(command.hGraph)?,
-                    dependencies.as_ptr(),
-                    command.numDependencies as usize,
-                )
-            })?;
-            session.insert(command.phGraphNode, phGraphNode)?;
-            Ok(())
+            Ok(session.cuGraphAddNode_v2(command)?)
         }
-        Some(Target::Driver(Fn::cuGraphAddEventRecordNode)) => {
-            let command = commands::cuGraphAddEventRecordNode::decode(&mut reader)?;
+        Some(Target::Driver(Fn::cuGraphChildGraphNodeGetGraph)) => {
+            let command = commands::cuGraphChildGraphNodeGetGraph::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuGraphAddEventRecordNode.ok_or(CUresult::NOT_SUPPORTED)?;
-            session.vacant(command.phGraphNode)?;
-            let mut phGraphNode = CUgraphNode::NULL;
-            if command.dependencies.len() as u64 != (command.numDependencies) as u64 {
-                return Err(CUresult::INVALID_VALUE.into());
-            }
-            let dependencies: Vec<CUgraphNode> =
-                command.dependencies.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(
-                    &mut phGraphNode,
-                    session.find(command.hGraph)?,
-                    dependencies.as_ptr(),
-                    command.numDependencies as usize,
-                    session.find(command.event)?,
-                )
-            })?;
-            session.insert(command.phGraphNode, phGraphNode)?;
-            Ok(())
-        }
-        Some(Target::Driver(Fn::cuGraphAddEventWaitNode)) => {
-            let command = commands::cuGraphAddEventWaitNode::decode(&mut reader)?;
-            reader.end()?;
-            let function = session.table().cuGraphAddEventWaitNode.ok_or(CUresult::NOT_SUPPORTED)?;
-            session.vacant(command.phGraphNode)?;
-            let mut phGraphNode = CUgraphNode::NULL;
-            if command.dependencies.len() as u64 != (command.numDependencies) as u64 {
-                return Err(CUresult::INVALID_VALUE.into());
-            }
-            let dependencies: Vec<CUgraphNode> =
-                command.dependencies.iter().map(|id| session.find(*id)).collect::<Result<_, _>>()?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(
-                    &mut phGraphNode,
-                    session.find(command.hGraph)?,
-                    dependencies.as_ptr(),
-                    command.numDependencies as usize,
-                    session.find(command.event)?,
-                )
-            })?;
-            session.insert(command.phGraphNode, phGraphNode)?;
-            Ok(())
-        }
-        Some(Target::Driver(Fn::cuGraphAddKernelNode_v2)) => {
-            let command = commands::cuGraphAddKernelNode_v2::decode(&mut reader)?;
-            reader.end()?;
-            Ok(session.cuGraphAddKernelNode_v2(command)?)
-        }
-        Some(Target::Driver(Fn::cuGraphAddMemsetNode)) => {
-            let command = commands::cuGraphAddMemsetNode::decode(&mut reader)?;
-            reader.end()?;
-            Ok(session.cuGraphAddMemsetNode(command)?)
+            Ok(session.cuGraphChildGraphNodeGetGraph(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphClone)) => {
             let command = commands::cuGraphClone::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuGraphClone.ok_or(CUresult::NOT_SUPPORTED)?;
-            session.vacant(command.phGraphClone)?;
-            let mut phGraphClone = CUgraph::NULL;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe { function(&mut phGraphClone, session.find(command.originalGraph)?) })?;
-            session.insert(command.phGraphClone, phGraphClone)?;
-            Ok(())
+            Ok(session.cuGraphClone(command)?)
         }
         Some(Target::Driver(Fn::cuGraphCreate)) => {
             let command = commands::cuGraphCreate::decode(&mut reader)?;
@@ -1005,10 +1029,7 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuGraphDestroyNode)) => {
             let command = commands::cuGraphDestroyNode::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuGraphDestroyNode.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe { function(session.remove(command.hNode)?) })?;
-            Ok(())
+            Ok(session.cuGraphDestroyNode(command)?)
         }
         Some(Target::Driver(Fn::cuGraphEventRecordNodeSetEvent)) => {
             let command = commands::cuGraphEventRecordNodeSetEvent::decode(&mut reader)?;
@@ -1024,21 +1045,6 @@ pub fn dispatch<S: Execute + Custom>(
             let function = session.table().cuGraphEventWaitNodeSetEvent.ok_or(CUresult::NOT_SUPPORTED)?;
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe { function(session.find(command.hNode)?, session.find(command.event)?) })?;
-            Ok(())
-        }
-        Some(Target::Driver(Fn::cuGraphExecChildGraphNodeSetParams)) => {
-            let command = commands::cuGraphExecChildGraphNodeSetParams::decode(&mut reader)?;
-            reader.end()?;
-            let function =
-                session.table().cuGraphExecChildGraphNodeSetParams.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(
-                    session.find(command.hGraphExec)?,
-                    session.find(command.hNode)?,
-                    session.find(command.childGraph)?,
-                )
-            })?;
             Ok(())
         }
         Some(Target::Driver(Fn::cuGraphExecEventRecordNodeSetEvent)) => {
@@ -1090,15 +1096,20 @@ pub fn dispatch<S: Execute + Custom>(
             commands::cuGraphExecGetIdReply { graphId }.encode(reply);
             Ok(())
         }
-        Some(Target::Driver(Fn::cuGraphExecKernelNodeSetParams_v2)) => {
-            let command = commands::cuGraphExecKernelNodeSetParams_v2::decode(&mut reader)?;
+        Some(Target::Driver(Fn::cuGraphExecNodeSetParams)) => {
+            let command = commands::cuGraphExecNodeSetParams::decode(&mut reader)?;
             reader.end()?;
-            Ok(session.cuGraphExecKernelNodeSetParams_v2(command)?)
+            Ok(session.cuGraphExecNodeSetParams(command)?)
         }
         Some(Target::Driver(Fn::cuGraphExecUpdate_v2)) => {
             let command = commands::cuGraphExecUpdate_v2::decode(&mut reader)?;
             reader.end()?;
             Ok(session.cuGraphExecUpdate_v2(command)?)
+        }
+        Some(Target::Driver(Fn::cuGraphGetEdges_v2)) => {
+            let command = commands::cuGraphGetEdges_v2::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphGetEdges_v2(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphGetId)) => {
             let command = commands::cuGraphGetId::decode(&mut reader)?;
@@ -1115,6 +1126,11 @@ pub fn dispatch<S: Execute + Custom>(
             reader.end()?;
             Ok(session.cuGraphGetNodes(command, reply)?)
         }
+        Some(Target::Driver(Fn::cuGraphGetRootNodes)) => {
+            let command = commands::cuGraphGetRootNodes::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphGetRootNodes(command, reply)?)
+        }
         Some(Target::Driver(Fn::cuGraphKernelNodeCopyAttributes)) => {
             let command = commands::cuGraphKernelNodeCopyAttributes::decode(&mut reader)?;
             reader.end()?;
@@ -1122,6 +1138,31 @@ pub fn dispatch<S: Execute + Custom>(
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe { function(session.find(command.dst)?, session.find(command.src)?) })?;
             Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphKernelNodeGetAttribute)) => {
+            let command = commands::cuGraphKernelNodeGetAttribute::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphKernelNodeGetAttribute(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuGraphKernelNodeSetAttribute)) => {
+            let command = commands::cuGraphKernelNodeSetAttribute::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphKernelNodeSetAttribute(command)?)
+        }
+        Some(Target::Driver(Fn::cuGraphNodeFindInClone)) => {
+            let command = commands::cuGraphNodeFindInClone::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphNodeFindInClone(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuGraphNodeGetDependencies_v2)) => {
+            let command = commands::cuGraphNodeGetDependencies_v2::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphNodeGetDependencies_v2(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuGraphNodeGetDependentNodes_v2)) => {
+            let command = commands::cuGraphNodeGetDependentNodes_v2::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphNodeGetDependentNodes_v2(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphNodeGetEnabled)) => {
             let command = commands::cuGraphNodeGetEnabled::decode(&mut reader)?;
@@ -1145,6 +1186,11 @@ pub fn dispatch<S: Execute + Custom>(
             commands::cuGraphNodeGetLocalIdReply { nodeId }.encode(reply);
             Ok(())
         }
+        Some(Target::Driver(Fn::cuGraphNodeGetParams)) => {
+            let command = commands::cuGraphNodeGetParams::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphNodeGetParams(command, reply)?)
+        }
         Some(Target::Driver(Fn::cuGraphNodeGetToolsId)) => {
             let command = commands::cuGraphNodeGetToolsId::decode(&mut reader)?;
             reader.end()?;
@@ -1155,16 +1201,6 @@ pub fn dispatch<S: Execute + Custom>(
             commands::cuGraphNodeGetToolsIdReply { toolsNodeId }.encode(reply);
             Ok(())
         }
-        Some(Target::Driver(Fn::cuGraphNodeGetType)) => {
-            let command = commands::cuGraphNodeGetType::decode(&mut reader)?;
-            reader.end()?;
-            let function = session.table().cuGraphNodeGetType.ok_or(CUresult::NOT_SUPPORTED)?;
-            let mut kind: CUgraphNodeType = Default::default();
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe { function(session.find(command.hNode)?, &mut kind) })?;
-            commands::cuGraphNodeGetTypeReply { kind }.encode(reply);
-            Ok(())
-        }
         Some(Target::Driver(Fn::cuGraphNodeSetEnabled)) => {
             let command = commands::cuGraphNodeSetEnabled::decode(&mut reader)?;
             reader.end()?;
@@ -1172,6 +1208,21 @@ pub fn dispatch<S: Execute + Custom>(
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(session.find(command.hGraphExec)?, session.find(command.hNode)?, command.isEnabled)
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGraphNodeSetParams)) => {
+            let command = commands::cuGraphNodeSetParams::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphNodeSetParams(command)?)
+        }
+        Some(Target::Driver(Fn::cuGraphReleaseUserObject)) => {
+            let command = commands::cuGraphReleaseUserObject::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphReleaseUserObject.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(session.find(command.graph)?, session.find(command.object)?, command.count)
             })?;
             Ok(())
         }
@@ -1200,12 +1251,48 @@ pub fn dispatch<S: Execute + Custom>(
             })?;
             Ok(())
         }
+        Some(Target::Driver(Fn::cuGraphRetainUserObject)) => {
+            let command = commands::cuGraphRetainUserObject::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGraphRetainUserObject.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.graph)?,
+                    session.find(command.object)?,
+                    command.count,
+                    command.flags,
+                )
+            })?;
+            Ok(())
+        }
         Some(Target::Driver(Fn::cuGraphUpload)) => {
             let command = commands::cuGraphUpload::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuGraphUpload.ok_or(CUresult::NOT_SUPPORTED)?;
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe { function(session.find(command.hGraphExec)?, session.find(command.hStream)?) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuUserObjectCreate)) => {
+            let command = commands::cuUserObjectCreate::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuUserObjectCreate(command)?)
+        }
+        Some(Target::Driver(Fn::cuUserObjectRelease)) => {
+            let command = commands::cuUserObjectRelease::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuUserObjectRelease.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.object)?, command.count) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuUserObjectRetain)) => {
+            let command = commands::cuUserObjectRetain::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuUserObjectRetain.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.object)?, command.count) })?;
             Ok(())
         }
         Some(Target::Driver(Fn::cuTensorMapEncodeIm2col)) => {
@@ -1362,16 +1449,26 @@ pub fn dispatch<S: Execute + Custom>(
             Ok(session.ImageData(command)?)
         }
         Some(Target::Own(4)) => {
+            let command = commands::NodeDataPut::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.NodeDataPut(command)?)
+        }
+        Some(Target::Own(5)) => {
+            let command = commands::NodeDataGet::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.NodeDataGet(command, reply)?)
+        }
+        Some(Target::Own(6)) => {
             let command = commands::HostCallDone::decode(&mut reader)?;
             reader.end()?;
             Ok(session.HostCallDone(command)?)
         }
-        Some(Target::Own(5)) => {
+        Some(Target::Own(7)) => {
             let command = commands::MirrorPush::decode(&mut reader)?;
             reader.end()?;
             Ok(session.MirrorPush(command)?)
         }
-        Some(Target::Own(6)) => {
+        Some(Target::Own(8)) => {
             let command = commands::MirrorFetch::decode(&mut reader)?;
             reader.end()?;
             Ok(session.MirrorFetch(command, reply)?)

@@ -1,0 +1,268 @@
+//! Nodes that the client has a part in: its host functions, and copies from and to its memory.
+//!
+//! A function of the client is a host node whose callback asks the client and waits, as for `cuLaunchHostFunc`. A copy
+//! is a graph of two nodes inside one: the data stop in memory of the node in between, and the client brings them just
+//! before they are copied, or takes them just after. So each launch moves what is in the client's memory when its turn
+//! comes, in the order that the graph says.
+//!
+//! ```text
+//!   to the device:    host node: the client puts its data ──▶ copy: buffer to device
+//!   from the device:  copy: device to buffer ──▶ host node: the client takes the data
+//! ```
+//!
+//! What a node needs lives as long as some graph that has it: the driver counts (CUDA user objects), and when the last
+//! is gone, tells the client that its function or memory will not be used again.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluice_cuda::*;
+use sluice_wire::TICKET_RELEASED;
+
+use crate::host_calls::HostCalls;
+use crate::outbox::{Outbox, Push};
+use crate::session::Session;
+
+/// Most bytes of one session in the buffers of its copies.
+const BYTES_MAX: u64 = 2 << 30;
+/// The memory belongs to all contexts (`CU_MEMHOSTALLOC_PORTABLE`).
+const PORTABLE: u32 = 1;
+/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which every object has to say.
+const NO_SYNC: u32 = 1;
+/// The graph takes over the reference of its creator (`CU_GRAPH_USER_OBJECT_MOVE`).
+const MOVE: u32 = 1;
+
+/// The buffers of copies, by ticket.
+#[derive(Default)]
+pub(crate) struct NodeData {
+    state: Mutex<Buffers>,
+}
+
+#[derive(Default)]
+struct Buffers {
+    live: HashMap<u64, Buffer>,
+    bytes: u64,
+    /// No longer used, and still to be freed: that cannot be done in a callback of the driver.
+    retired: Vec<Buffer>,
+}
+
+/// Pinned memory of the driver.
+struct Buffer {
+    start: *mut u8,
+    bytes: u64,
+}
+
+// SAFETY: plain memory; who reads and writes it when is ordered by the graphs that use it.
+unsafe impl Send for Buffer {}
+
+impl NodeData {
+    fn lock(&self) -> MutexGuard<'_, Buffers> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a buffer for a ticket, and frees those that have become free since.
+    fn make(&self, table: &DriverTable, ticket: u64, bytes: u64) -> Result<*mut c_void, CUresult> {
+        let allocate = table.cuMemHostAlloc.ok_or(CUresult::NOT_SUPPORTED)?;
+        let free = table.cuMemFreeHost.ok_or(CUresult::NOT_SUPPORTED)?;
+        let mut state = self.lock();
+        for buffer in std::mem::take(&mut state.retired) {
+            // SAFETY: the driver's memory, which no graph uses any more.
+            unsafe { free(buffer.start.cast()) }.ok()?;
+        }
+        if state.bytes.saturating_add(bytes) > BYTES_MAX || state.live.contains_key(&ticket) {
+            return Err(CUresult::OUT_OF_MEMORY);
+        }
+        let mut start = std::ptr::null_mut();
+        // SAFETY: the driver writes one pointer to a local.
+        unsafe { allocate(&mut start, bytes.max(1) as usize, PORTABLE) }.ok()?;
+        state.bytes += bytes;
+        state.live.insert(ticket, Buffer { start: start.cast(), bytes });
+        Ok(start)
+    }
+
+    fn retire(&self, ticket: u64) {
+        let mut state = self.lock();
+        if let Some(buffer) = state.live.remove(&ticket) {
+            state.bytes -= buffer.bytes;
+            state.retired.push(buffer);
+        }
+    }
+
+    /// Has `use_it` work on part of a buffer.
+    fn with<R>(
+        &self,
+        ticket: u64,
+        offset: u64,
+        bytes: u64,
+        use_it: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, CUresult> {
+        let state = self.lock();
+        let buffer = state.live.get(&ticket).ok_or(CUresult::INVALID_VALUE)?;
+        if offset.checked_add(bytes).is_none_or(|end| end > buffer.bytes) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        // SAFETY: inside the buffer, which stays while the lock is held; the copy beside it waits for the client.
+        let part =
+            unsafe { std::slice::from_raw_parts_mut(buffer.start.add(offset as usize), bytes as usize) };
+        Ok(use_it(part))
+    }
+
+    /// The client brings data for a copy to the device.
+    pub(crate) fn put(&self, ticket: u64, offset: u64, bytes: &[u8]) -> Result<(), CUresult> {
+        self.with(ticket, offset, bytes.len() as u64, |part| part.copy_from_slice(bytes))
+    }
+
+    /// The client takes data of a copy from the device.
+    pub(crate) fn get(&self, ticket: u64, offset: u64, bytes: u64) -> Result<Vec<u8>, CUresult> {
+        self.with(ticket, offset, bytes, |part| part.to_vec())
+    }
+}
+
+/// What the driver's callback of a host node gets.
+struct NodeCall {
+    ticket: u64,
+    outbox: Arc<Outbox>,
+    host_calls: Arc<HostCalls>,
+    data: Arc<NodeData>,
+}
+
+impl Session {
+    /// What the callback of a host node of this graph needs; it stays while the graph, or one that came of it, does.
+    fn node_call(&self, graph: Option<CUgraph>, ticket: u64) -> Result<CUDA_HOST_NODE_PARAMS, CUresult> {
+        let call = Box::new(NodeCall {
+            ticket,
+            outbox: Arc::clone(&self.outbox),
+            host_calls: Arc::clone(&self.host_calls),
+            data: Arc::clone(&self.graphs.data),
+        });
+        let data: *mut c_void = Box::into_raw(call).cast();
+        let node = CUDA_HOST_NODE_PARAMS { fn_: Some(run), userData: data };
+        // Without a graph to tie it to, or a driver that counts, it stays until the end of the session.
+        let Some(graph) = graph else { return Ok(node) };
+        let (Some(create), Some(retain), Some(release)) = (
+            self.table.cuUserObjectCreate,
+            self.table.cuGraphRetainUserObject,
+            self.table.cuUserObjectRelease,
+        ) else {
+            return Ok(node);
+        };
+        let mut object = CUuserObject::NULL;
+        // SAFETY: `released` takes the box over when the driver calls it, once.
+        if let Err(error) = unsafe { create(&mut object, data, Some(released), 1, NO_SYNC) }.ok() {
+            // SAFETY: the driver refused, so that nobody else has the box.
+            drop(unsafe { Box::from_raw(data.cast::<NodeCall>()) });
+            return Err(error);
+        }
+        // SAFETY: the graph is live, and the object's one reference is ours to give.
+        unsafe {
+            if let Err(error) = retain(graph, object, 1, MOVE).ok() {
+                return release(object, 1).ok().and(Err(error));
+            }
+        }
+        Ok(node)
+    }
+
+    /// A host node's parameters, for a function of the client.
+    pub(super) fn host_node(
+        &self,
+        graph: Option<CUgraph>,
+        ticket: u64,
+    ) -> Result<CUDA_HOST_NODE_PARAMS, CUresult> {
+        self.node_call(graph, ticket)
+    }
+
+    /// Two nodes in a graph of their own: a copy between the device and the client. `describe` completes the copy's
+    /// description with the buffer. The caller destroys the graph once it is copied into a node.
+    pub(super) fn copy_across(
+        &self,
+        graph: Option<CUgraph>,
+        ticket: u64,
+        bytes: u64,
+        to_device: bool,
+        describe: impl FnOnce(*mut c_void) -> Result<CUDA_MEMCPY3D, CUresult>,
+    ) -> Result<CUgraph, CUresult> {
+        let create = self.table.cuGraphCreate.ok_or(CUresult::NOT_SUPPORTED)?;
+        let destroy = self.table.cuGraphDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
+        let copy = describe(self.graphs.data.make(&self.table, ticket, bytes)?)?;
+        let host = self.node_call(graph, ticket).inspect_err(|_| self.graphs.data.retire(ticket))?;
+        let mut pair = CUgraph::NULL;
+        // SAFETY: the driver writes one handle to a local.
+        unsafe { create(&mut pair, 0) }.ok()?;
+        let filled = self.fill_pair(pair, &host, &copy, to_device);
+        if filled.is_err() {
+            // SAFETY: made just now, and known to nobody.
+            unsafe { destroy(pair) }.ok()?;
+        }
+        filled.map(|()| pair)
+    }
+
+    fn fill_pair(
+        &self,
+        pair: CUgraph,
+        host: &CUDA_HOST_NODE_PARAMS,
+        copy: &CUDA_MEMCPY3D,
+        to_device: bool,
+    ) -> Result<(), CUresult> {
+        let add_host = self.table.cuGraphAddHostNode.ok_or(CUresult::NOT_SUPPORTED)?;
+        let add_copy = self.table.cuGraphAddMemcpyNode.ok_or(CUresult::NOT_SUPPORTED)?;
+        let context = self.current_context()?;
+        let (mut first, mut second) = (CUgraphNode::NULL, CUgraphNode::NULL);
+        // SAFETY: the graph is live and the nodes are locals; the copy's sides are the session's memory and the
+        // buffer, which stays as long as the callback's box.
+        unsafe {
+            if to_device {
+                add_host(&mut first, pair, std::ptr::null(), 0, host).ok()?;
+                add_copy(&mut second, pair, &first, 1, copy, context).ok()
+            } else {
+                add_copy(&mut first, pair, std::ptr::null(), 0, copy, context).ok()?;
+                add_host(&mut second, pair, &first, 1, host).ok()
+            }
+        }
+    }
+}
+
+/// Runs on a thread of the driver, at each launch. Nothing in it can panic, and nothing in it calls the driver.
+unsafe extern "C" fn run(call: *mut c_void) {
+    // SAFETY: `node_call` made it, and it stays while a graph has it.
+    let call = unsafe { &*call.cast::<NodeCall>() };
+    let turn = call.host_calls.begin(call.ticket);
+    call.outbox.push(Push::Call { ticket: call.ticket });
+    call.host_calls.wait_turn(call.ticket, turn);
+}
+
+/// No graph has the node any more.
+unsafe extern "C" fn released(call: *mut c_void) {
+    // SAFETY: `node_call` made the box, and the driver says once that nobody uses it.
+    let call = unsafe { Box::from_raw(call.cast::<NodeCall>()) };
+    call.host_calls.forget(call.ticket);
+    call.data.retire(call.ticket);
+    call.outbox.push(Push::Call { ticket: call.ticket | TICKET_RELEASED });
+}
+
+/// A user object of the program: its destructor runs in the client.
+struct ClientObject {
+    ticket: u64,
+    outbox: Arc<Outbox>,
+}
+
+/// Makes a user object of the program, with so many references.
+pub(crate) fn user_object(session: &Session, ticket: u64, references: u32) -> Result<CUuserObject, CUresult> {
+    let create = session.table.cuUserObjectCreate.ok_or(CUresult::NOT_SUPPORTED)?;
+    let boxed = Box::new(ClientObject { ticket, outbox: Arc::clone(&session.outbox) });
+    let data: *mut c_void = Box::into_raw(boxed).cast();
+    let mut object = CUuserObject::NULL;
+    // SAFETY: `object_gone` takes the box over when the driver calls it, once.
+    let made = unsafe { create(&mut object, data, Some(object_gone), references, NO_SYNC) }.ok();
+    if made.is_err() {
+        // SAFETY: the driver refused, so that nobody else has the box.
+        drop(unsafe { Box::from_raw(data.cast::<ClientObject>()) });
+    }
+    made.map(|()| object)
+}
+
+unsafe extern "C" fn object_gone(data: *mut c_void) {
+    // SAFETY: `user_object` made the box, and the driver calls once.
+    let object = unsafe { Box::from_raw(data.cast::<ClientObject>()) };
+    object.outbox.push(Push::Call { ticket: object.ticket });
+}
