@@ -12,7 +12,7 @@ use sluice_cuda::*;
 use sluice_transport::Stream;
 use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
 use sluice_wire::control::{Control, SessionOpen, SessionOpened};
-use sluice_wire::handshake::{Hello, Purpose, Welcome};
+use sluice_wire::handshake::{Hello, Purpose, Resume, Welcome};
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
@@ -20,7 +20,7 @@ use crate::addresses::Space;
 use crate::context::Primary;
 use crate::device::{Device, Work};
 use crate::launch::Limits;
-use crate::link::Link;
+use crate::link::{Link, Resumption};
 use crate::memory::{Memory, Names};
 use crate::pool;
 use crate::reservation::Reservations;
@@ -83,7 +83,7 @@ pub(crate) fn attach() -> Result<Session, AttachError> {
     let address: SessionAddress = text.parse().map_err(|_| AttachError::BadVariable)?;
     let node = address.node.clone();
     let deadline = Instant::now() + DEADLINE;
-    let mut greeting = Greeting::connect(&address, deadline)?;
+    let mut greeting = Greeting::connect(&node, deadline)?;
     let ranges = Reservations::make();
     let opened = greeting.open(&address, ranges.offers());
     let minted = ranges.keep(opened.as_ref().ok().and_then(|opened| opened.range));
@@ -93,8 +93,30 @@ pub(crate) fn attach() -> Result<Session, AttachError> {
     if opened.devices.is_empty() {
         return Err(AttachError::Refused { node, reason: "the lease has no device".to_string() });
     }
-    let Greeting { stream, decoder, .. } = greeting;
-    Ok(Session::new(Link::new(stream, decoder), devices(opened), minted.unwrap_or(0..0)))
+    let Greeting { stream, decoder, sent, received, .. } = greeting;
+    let resumption = opened.resume.as_ref().map(|terms| Resumption::new(node, opened.session, terms));
+    let link = Link::new(stream, decoder, (sent, received), resumption);
+    Ok(Session::new(link, devices(opened), minted.unwrap_or(0..0)))
+}
+
+/// Connects again for a session whose connection was cut, `received` bytes into the worker's stream. The answer is the new
+/// stream, what was read from it already, and how much of our stream the worker has.
+pub(crate) fn resume(
+    node: &Endpoint,
+    resume: Resume,
+    deadline: Instant,
+) -> Result<(Stream, Vec<u8>, u64), AttachError> {
+    let mut greeting = Greeting::connect(node, deadline)?;
+    greeting.greet(Purpose::Resume(resume))?;
+    match greeting.next_control()? {
+        Control::SessionResumed(resumed) => {
+            Ok((greeting.stream, greeting.decoder.take_rest(), resumed.received))
+        }
+        Control::SessionRefused(refused) => {
+            Err(AttachError::Refused { node: node.clone(), reason: refused.reason })
+        }
+        _ => Err(greeting.protocol(WireError::NotSluice)),
+    }
 }
 
 /// Each device mints in a part of its own, so that an address tells its device.
@@ -133,17 +155,23 @@ struct Greeting {
     stream: Stream,
     decoder: FrameDecoder,
     deadline: Instant,
+    /// Positions of both streams: bytes of the session after the greeting.
+    sent: u64,
+    received: u64,
 }
 
 impl Greeting {
-    fn connect(address: &SessionAddress, deadline: Instant) -> Result<Greeting, AttachError> {
-        let node = address.node.clone();
+    fn connect(node: &Endpoint, deadline: Instant) -> Result<Greeting, AttachError> {
+        let node = node.clone();
         let stream = match &node {
             Endpoint::Tcp(host) => Stream::connect_tcp(host, deadline),
             Endpoint::Unix(path) => Stream::connect_unix(path),
         };
         match stream {
-            Ok(stream) => Ok(Greeting { node, stream, decoder: FrameDecoder::new(), deadline }),
+            Ok(stream) => {
+                let decoder = FrameDecoder::new();
+                Ok(Greeting { node, stream, decoder, deadline, sent: 0, received: 0 })
+            }
             Err(error) => Err(AttachError::Connect { node, error }),
         }
     }
@@ -153,12 +181,11 @@ impl Greeting {
         address: &SessionAddress,
         ranges: Vec<(u64, u64)>,
     ) -> Result<SessionOpened, AttachError> {
-        let purpose = Purpose::Session { token: address.token };
-        self.send(&Hello { purpose, process: std::process::id() }.to_bytes())?;
-        self.await_welcome()?;
+        self.greet(Purpose::Session { token: address.token })?;
         let mut frame = Vec::new();
         Control::from(SessionOpen { ranges }).frame(&mut frame).map_err(|error| self.protocol(error))?;
         self.send(&frame)?;
+        self.sent = frame.len() as u64;
         match self.next_control()? {
             Control::SessionOpened(opened) => Ok(opened),
             Control::SessionRefused(refused) => {
@@ -169,6 +196,12 @@ impl Greeting {
             }
             _ => Err(self.protocol(WireError::NotSluice)),
         }
+    }
+
+    fn greet(&mut self, purpose: Purpose) -> Result<(), AttachError> {
+        let process_space = sluice_transport::process::space();
+        self.send(&Hello { purpose, process: std::process::id(), process_space }.to_bytes())?;
+        self.await_welcome()
     }
 
     fn send(&self, mut bytes: &[u8]) -> Result<(), AttachError> {
@@ -191,6 +224,7 @@ impl Greeting {
         loop {
             if let Some(size) = Welcome::from_bytes(&bytes).map_err(|error| self.protocol(error))? {
                 self.decoder.push(&bytes[size..]);
+                self.received = (bytes.len() - size) as u64;
                 return Ok(());
             }
             let mut piece = [0; 256];
@@ -217,7 +251,7 @@ impl Greeting {
             let count = self.read(|stream| stream.read(decoder.space(16 << 10), Wait::No));
             decoder.received(*count.as_ref().unwrap_or(&0));
             self.decoder = decoder;
-            count?;
+            self.received += count? as u64;
         }
     }
 

@@ -1,10 +1,13 @@
 //! What came from the worker and what is still owed. Always used under the lock of its [`Link`](crate::link::Link).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use sluice_cuda::CUresult;
+use sluice_transport::Stream;
 use sluice_wire::{
-    Decode, Frame, FrameDecoder, HostCall, HostWrite, Kind, Reader, ReplyHead, Sticky, WireError, decode,
+    Decode, Frame, FrameDecoder, HostCall, HostWrite, Kind, Reader, Received, ReplyHead, Sticky, WireError,
+    decode,
 };
 
 use crate::link::Place;
@@ -38,7 +41,7 @@ pub(crate) struct Answer {
 
 pub(crate) struct Inbox {
     /// Whoever takes it leads.
-    pub(crate) decoder: Option<FrameDecoder>,
+    pub(crate) receiver: Option<Receiver>,
     /// Threads asleep until something changes.
     pub(crate) sleepers: usize,
     answers: HashMap<Place, Option<Answer>>,
@@ -46,10 +49,27 @@ pub(crate) struct Inbox {
     host_calls: Vec<u64>,
 }
 
+/// What the leader has: the stream, and what has come out of it.
+pub(crate) struct Receiver {
+    pub(crate) stream: Arc<Stream>,
+    pub(crate) decoder: FrameDecoder,
+    /// Reads in a row that have waited in vain.
+    pub(crate) silent: u32,
+}
+
+/// News for the link itself.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// The session has this error from now on.
+    Failed(Sticky),
+    /// The worker has so much of our stream.
+    Received(Received),
+}
+
 impl Inbox {
-    pub(crate) fn new(decoder: FrameDecoder) -> Inbox {
+    pub(crate) fn new(receiver: Receiver) -> Inbox {
         Inbox {
-            decoder: Some(decoder),
+            receiver: Some(receiver),
             sleepers: 0,
             answers: HashMap::new(),
             sinks: HashMap::new(),
@@ -87,7 +107,7 @@ impl Inbox {
     }
 
     /// Puts a frame where it belongs. What nobody waits for is dropped: its caller has given up.
-    pub(crate) fn deliver(&mut self, frame: &Frame<'_>) -> Result<Option<Sticky>, WireError> {
+    pub(crate) fn deliver(&mut self, frame: &Frame<'_>) -> Result<Option<News>, WireError> {
         match frame.header.kind {
             Kind::Reply => {
                 let place = (frame.header.lane, frame.header.sequence);
@@ -97,7 +117,8 @@ impl Inbox {
             }
             Kind::HostWrite => self.land(&decode(frame.payload)?)?,
             Kind::HostCall => self.host_calls.push(decode::<HostCall>(frame.payload)?.ticket),
-            Kind::Sticky => return decode(frame.payload).map(Some),
+            Kind::Sticky => return decode(frame.payload).map(|sticky| Some(News::Failed(sticky))),
+            Kind::Received => return decode(frame.payload).map(|received| Some(News::Received(received))),
             Kind::Output => print(frame.payload),
             kind @ (Kind::Command | Kind::Control) => return Err(WireError::FrameKind(kind as u8)),
         }
@@ -155,6 +176,12 @@ mod tests {
         Frame { header: Header { kind, device: 0, op: 0, lane: 3, sequence: 9 }, payload }
     }
 
+    fn inbox() -> Inbox {
+        let (stream, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        let stream = Arc::new(stream.into());
+        Inbox::new(Receiver { stream, decoder: FrameDecoder::new(), silent: 0 })
+    }
+
     fn push(inbox: &mut Inbox, ticket: u64, offset: u64, bytes: &[u8]) -> Result<(), WireError> {
         let mut payload = Vec::new();
         HostWrite { ticket, offset, bytes }.encode(&mut payload);
@@ -163,7 +190,7 @@ mod tests {
 
     #[test]
     fn answers_wait_for_their_own_place() {
-        let mut inbox = Inbox::new(FrameDecoder::new());
+        let mut inbox = inbox();
         inbox.await_answer((3, 9));
         assert!(inbox.take_answer((3, 9)).is_none());
         inbox.deliver(&frame(Kind::Reply, &[2, 0, 0, 0, 7])).unwrap();
@@ -174,7 +201,7 @@ mod tests {
 
     #[test]
     fn pushed_data_land_inside_their_buffer_only() {
-        let mut inbox = Inbox::new(FrameDecoder::new());
+        let mut inbox = inbox();
         let mut buffer = [0_u8; 4];
         // SAFETY: the buffer outlives the inbox.
         inbox.expect(1, unsafe { Sink::new(buffer.as_mut_ptr(), 4) });

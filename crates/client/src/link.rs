@@ -11,31 +11,43 @@
 //!                                        [else lead: read frames, deliver, wake] -> again
 //! ```
 //!
-//! A lost connection is final: every answer that is still owed becomes the session's error, and so does every later
-//! call. Whoever notices says one line on stderr, unless the session has ended with an error of its own.
+//! A connection over TCP may be cut: then whoever leads next makes another, and all go on where they were ([`resume`]).
+//! What cannot be resumed is final: every answer that is still owed becomes the session's error, and so does every
+//! later call. Whoever notices says one line on stderr, unless the session has ended with an error of its own.
+//!
+//! Whoever has the outbox may want the inbox's lock, and not the other way round. A leader who has something to acknowledge
+//! and does not get the outbox leaves that to whoever has it.
+
+mod resume;
 
 use std::cell::Cell;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use sluice_cuda::CUresult;
 use sluice_transport::Stream;
+use sluice_wire::resume::ACKNOWLEDGE_EVERY;
 use sluice_wire::spin::{Spin, Wait};
-use sluice_wire::{FrameDecoder, Header, Kind, Op};
+use sluice_wire::{Encode, FrameDecoder, Header, Kind, Op, Received};
 
-use crate::inbox::{Answer, Inbox, Sink};
+use crate::inbox::{Answer, Inbox, News, Receiver, Sink};
 use crate::outbox::Outbox;
+
+pub(crate) use self::resume::Resumption;
 
 /// What calls answer once the connection is gone: the GPU is there no more, and no call will bring it back.
 pub(crate) const LOST: CUresult = CUresult::DEVICE_UNAVAILABLE;
 
 /// Bytes asked of the socket at a time.
 const READ_BYTES: usize = 256 << 10;
+/// Somebody who waits looks this often whether the worker is still there,
+const SILENCE: Duration = Duration::from_secs(3);
+/// and takes the connection for cut after so many looks without a byte.
+const SILENT_MAX: u32 = 3;
 
 pub(crate) struct Link {
-    stream: Stream,
     spin: Spin,
     outbox: Mutex<Outbox>,
     inbox: Mutex<Inbox>,
@@ -43,8 +55,18 @@ pub(crate) struct Link {
     changed: Condvar,
     /// The session's sticky error; 0 while all is well.
     failed: AtomicI32,
-    /// The connection is gone.
+    /// There is no connection, and there will be none.
     lost: AtomicBool,
+    /// There is no connection, and whoever leads next makes one.
+    cut: AtomicBool,
+    resumption: Option<Resumption>,
+    /// Bytes of the worker's stream that have come, and how many of them it knows of.
+    received: AtomicU64,
+    confirmed: AtomicU64,
+    /// Bytes of our stream that the worker has.
+    acknowledged: AtomicU64,
+    /// The stream in use, for a forked child.
+    current: AtomicPtr<Stream>,
     next_ticket: AtomicU64,
 }
 
@@ -73,16 +95,33 @@ fn next_place() -> Place {
 }
 
 impl Link {
-    /// Takes over a stream after the handshake; `decoder` holds what was read beyond it.
-    pub(crate) fn new(stream: Stream, decoder: FrameDecoder) -> Link {
+    /// Takes over a stream after the handshake, with so many bytes of the session sent and received; `decoder` holds what
+    /// was read beyond it. Without a resumption the end of the stream is the session's.
+    pub(crate) fn new(
+        stream: Stream,
+        decoder: FrameDecoder,
+        (sent, received): (u64, u64),
+        resumption: Option<Resumption>,
+    ) -> Link {
+        let stream = Arc::new(stream);
+        if resumption.is_some() {
+            watch_silence(&stream);
+        }
+        let current = AtomicPtr::new(Arc::as_ptr(&stream).cast_mut());
+        let receiver = Receiver { stream: Arc::clone(&stream), decoder, silent: 0 };
         Link {
-            stream,
             spin: Spin::new(cores()),
-            outbox: Mutex::new(Outbox::new()),
-            inbox: Mutex::new(Inbox::new(decoder)),
+            outbox: Mutex::new(Outbox::new(stream, sent, resumption.is_some())),
+            inbox: Mutex::new(Inbox::new(receiver)),
             changed: Condvar::new(),
             failed: AtomicI32::new(0),
             lost: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
+            resumption,
+            received: AtomicU64::new(received),
+            confirmed: AtomicU64::new(received),
+            acknowledged: AtomicU64::new(sent),
+            current,
             next_ticket: AtomicU64::new(1),
         }
     }
@@ -107,12 +146,17 @@ impl Link {
         self.check()?;
         let mut outbox = self.outbox();
         append(&mut outbox, device, op, next_place(), payload)?;
-        if outbox.is_due() { self.flush(&mut outbox) } else { Ok(()) }
+        if outbox.is_due() {
+            return self.send(outbox);
+        }
+        drop(outbox);
+        self.acknowledge();
+        Ok(())
     }
 
     /// Sends what is queued.
     pub(crate) fn flush_now(&self) -> Result<(), CUresult> {
-        self.flush(&mut self.outbox())
+        self.send(self.outbox())
     }
 
     /// Sends a command and waits for its answer.
@@ -127,8 +171,9 @@ impl Link {
         self.inbox().await_answer(place);
         let sent = {
             let mut outbox = self.outbox();
-            append(&mut outbox, device, op, place, payload).and_then(|()| self.flush(&mut outbox))
+            append(&mut outbox, device, op, place, payload).map(|()| self.flush(&mut outbox))
         };
+        self.acknowledge();
         let answer = sent.and_then(|()| self.wait_until(|inbox| inbox.take_answer(place)));
         if answer.is_err() {
             self.inbox().give_up(place);
@@ -164,12 +209,13 @@ impl Link {
                 return Ok(taken);
             }
             let lost = self.is_lost();
-            inbox = match inbox.decoder.take() {
-                Some(decoder) if lost => {
-                    inbox.decoder = Some(decoder);
+            inbox = match inbox.receiver.take() {
+                Some(receiver) if lost => {
+                    inbox.receiver = Some(receiver);
                     return Err(self.error());
                 }
-                Some(decoder) => self.lead(inbox, decoder, Wait::Asleep),
+                Some(receiver) if self.is_cut() => self.resume(inbox, receiver),
+                Some(receiver) => self.lead(inbox, receiver, Wait::Asleep),
                 // Also after a loss: the leader may be writing into a buffer of this very call.
                 None => {
                     inbox.sleepers += 1;
@@ -185,80 +231,177 @@ impl Link {
     fn lead<'a>(
         &'a self,
         inbox: MutexGuard<'a, Inbox>,
-        mut decoder: FrameDecoder,
+        mut receiver: Receiver,
         wait: Wait,
     ) -> MutexGuard<'a, Inbox> {
         drop(inbox);
+        let decoder = &mut receiver.decoder;
         let room = decoder.missing().unwrap_or(0).max(READ_BYTES);
         // The rest of a frame that has begun is on its way, in as many pieces as it takes.
         let spins = wait == Wait::Asleep && decoder.is_between_frames();
         let space = decoder.space(room);
         let read = if spins {
-            self.spin.read(|wait| self.stream.read(space, wait))
+            self.spin.read(|wait| receiver.stream.read(space, wait))
         } else {
-            self.stream.read(space, wait)
+            receiver.stream.read(space, wait)
         };
+        if let Ok(count) = read {
+            receiver.silent = 0;
+            decoder.received(count);
+            self.received.fetch_add(count as u64, Ordering::SeqCst);
+            self.acknowledge();
+        }
         let mut inbox = self.inbox();
         match read {
-            Ok(0) => self.lose(&"the node has closed it"),
-            Ok(count) => {
-                decoder.received(count);
-                if let Err(error) = self.deliver(&mut inbox, &mut decoder) {
-                    self.lose(&error);
+            Ok(0) => self.part(&receiver.stream, &"the node has closed it"),
+            Ok(_) => self.deliver(&mut inbox, &mut receiver.decoder),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if wait == Wait::Asleep {
+                    self.heard_nothing(&mut receiver);
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => self.lose(&error),
+            Err(error) => self.part(&receiver.stream, &error),
         }
-        inbox.decoder = Some(decoder);
-        if inbox.sleepers > 0 {
-            self.changed.notify_all();
-        }
+        self.stop_leading(&mut inbox, receiver);
         inbox
     }
 
-    fn deliver(&self, inbox: &mut Inbox, decoder: &mut FrameDecoder) -> Result<(), sluice_wire::WireError> {
-        while let Some(frame) = decoder.next_frame()? {
-            if let Some(sticky) = inbox.deliver(&frame)? {
-                self.fail(CUresult(sticky.result));
-                if !sticky.text.is_empty() {
-                    crate::errors::say(format_args!("{}: {}", Op(sticky.op).name(), sticky.text));
-                }
-            }
+    fn stop_leading(&self, inbox: &mut Inbox, receiver: Receiver) {
+        inbox.receiver = Some(receiver);
+        if inbox.sleepers > 0 {
+            self.changed.notify_all();
         }
-        Ok(())
     }
 
-    fn flush(&self, outbox: &mut Outbox) -> Result<(), CUresult> {
-        let mut sent = 0;
-        while sent < outbox.bytes.len() && !self.is_lost() {
-            match self.stream.write(&outbox.bytes[sent..]) {
-                Ok(count) => sent += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.read_while_full(),
-                Err(error) => self.lose(&error),
+    /// Delivers every whole frame. One that makes no sense ends the session.
+    fn deliver(&self, inbox: &mut Inbox, decoder: &mut FrameDecoder) {
+        loop {
+            let frame = match decoder.next_frame() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return,
+                Err(error) => return self.lose(&error),
+            };
+            match inbox.deliver(&frame) {
+                Ok(None) => {}
+                Ok(Some(News::Received(received))) => {
+                    self.acknowledged.fetch_max(received.position, Ordering::AcqRel);
+                }
+                Ok(Some(News::Failed(sticky))) => {
+                    self.fail(CUresult(sticky.result));
+                    if !sticky.text.is_empty() {
+                        crate::errors::say(format_args!("{}: {}", Op(sticky.op).name(), sticky.text));
+                    }
+                }
+                Err(error) => return self.lose(&error),
             }
         }
-        outbox.clear();
-        if self.is_lost() { Err(self.error()) } else { Ok(()) }
+    }
+
+    /// Sends what is queued. Where there is no connection, or too much is unacknowledged, it waits for that to end.
+    fn send(&self, mut outbox: MutexGuard<'_, Outbox>) -> Result<(), CUresult> {
+        self.flush(&mut outbox);
+        let room_after = outbox.buffer.room_after();
+        drop(outbox);
+        self.acknowledge();
+        let goes_on =
+            || !self.is_cut() && self.acknowledged.load(Ordering::Acquire) >= room_after && !self.is_lost();
+        if goes_on() { Ok(()) } else { self.wait_until(|_| goes_on().then_some(())) }
+    }
+
+    /// Writes all of the outbox, unless the connection ends first.
+    fn flush(&self, outbox: &mut Outbox) {
+        if self.owes_acknowledgement() {
+            self.confirm(outbox, false);
+        }
+        while outbox.buffer.unsent() > 0 && !self.is_cut() && !self.is_lost() {
+            match outbox.write() {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.read_while_full(outbox),
+                Err(error) => self.part(&outbox.stream, &error),
+            }
+        }
+        outbox.flushed_at = std::time::Instant::now();
+        if let Err(error) = outbox.buffer.acknowledge(self.acknowledged.load(Ordering::Acquire)) {
+            self.lose(&error);
+        }
     }
 
     /// The worker takes no more until it gets rid of something: reads it, unless another thread does.
-    fn read_while_full(&self) {
+    fn read_while_full(&self, outbox: &Outbox) {
         /// How long until this thread looks again whether it should read.
         const LOOK_AGAIN: Duration = Duration::from_millis(20);
-        let somebody_leads = self.inbox().decoder.is_none();
-        let _ = self.stream.wait_writable(!somebody_leads, LOOK_AGAIN);
+        let somebody_leads = self.inbox().receiver.is_none();
+        let _ = outbox.stream.wait_writable(!somebody_leads, LOOK_AGAIN);
         if !somebody_leads {
             let mut inbox = self.inbox();
-            if let Some(decoder) = inbox.decoder.take() {
-                drop(self.lead(inbox, decoder, Wait::No));
+            if let Some(receiver) = inbox.receiver.take() {
+                drop(self.lead(inbox, receiver, Wait::No));
             }
+        }
+    }
+
+    fn owes_acknowledgement(&self) -> bool {
+        // Either may move in between.
+        let confirmed = self.confirmed.load(Ordering::SeqCst);
+        let behind = self.received.load(Ordering::SeqCst).saturating_sub(confirmed);
+        self.resumption.is_some() && behind >= ACKNOWLEDGE_EVERY
+    }
+
+    /// Tells the worker how much of its stream has come, if that is worth a frame.
+    fn acknowledge(&self) {
+        while self.owes_acknowledgement() {
+            // Who has the outbox does so, once it is free.
+            let Some(mut outbox) = self.try_outbox() else { return };
+            self.confirm(&mut outbox, false);
+            self.flush_what_fits(&mut outbox);
+        }
+    }
+
+    /// Adds an acknowledgement; `answer` says that the worker is to answer it, to show that it is there.
+    fn confirm(&self, outbox: &mut Outbox, answer: bool) {
+        let position = self.received.load(Ordering::SeqCst);
+        self.confirmed.store(position, Ordering::SeqCst);
+        let header = Header { kind: Kind::Received, device: 0, op: 0, lane: 0, sequence: 0 };
+        // A frame of a few bytes is never too large.
+        let _ =
+            outbox.buffer.append(|out| header.frame(out, |out| Received { position, answer }.encode(out)));
+    }
+
+    fn flush_what_fits(&self, outbox: &mut Outbox) {
+        while outbox.buffer.unsent() > 0 && !self.is_cut() && !self.is_lost() {
+            match outbox.write() {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => self.part(&outbox.stream, &error),
+            }
+        }
+    }
+
+    /// Somebody waits, and nothing has come for a while: the worker is asked for a sign of life, or there is none.
+    fn heard_nothing(&self, receiver: &mut Receiver) {
+        receiver.silent += 1;
+        if receiver.silent >= SILENT_MAX {
+            let silence = SILENCE * SILENT_MAX;
+            self.part(&receiver.stream, &format_args!("nothing has come for {} s", silence.as_secs()));
+        } else if let Some(mut outbox) = self.try_outbox() {
+            self.confirm(&mut outbox, true);
+            self.flush_what_fits(&mut outbox);
         }
     }
 
     /// Makes an error the session's, unless it has one already.
     fn fail(&self, error: CUresult) {
         let _ = self.failed.compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// This stream has ended.
+    fn part(&self, stream: &Stream, why: &dyn std::fmt::Display) {
+        // After an error of the session there is nothing to go on with.
+        if self.resumption.is_none() || self.check().is_err() {
+            return self.lose(why);
+        }
+        self.cut.store(true, Ordering::Release);
+        stream.shut_down();
     }
 
     /// A session that has ended with an error keeps it: that the connection ends too is no news.
@@ -271,7 +414,8 @@ impl Link {
                 "the connection to the GPU is lost ({why}); every further CUDA call fails"
             ));
         }
-        self.stream.shut_down();
+        // SAFETY: the caller leads or has the outbox, and so nobody puts another stream in the place of this one meanwhile.
+        unsafe { (*self.current.load(Ordering::Acquire)).shut_down() };
     }
 
     /// The error of a session that has one.
@@ -284,10 +428,23 @@ impl Link {
         self.lost.load(Ordering::Acquire)
     }
 
+    fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
+
     /// A forked child leaves the session to its parent. Async-signal-safe.
     pub(crate) fn detach(&self) {
-        // SAFETY: the child has no session any more, and its copy of the parent's is never dropped.
-        unsafe { self.stream.close_in_child() };
+        // SAFETY: the stream in use was alive in the parent, and so it is in the child's copy, which has no other thread. The
+        // child has no session any more, and its copy of the parent's is never dropped.
+        unsafe { (*self.current.load(Ordering::Acquire)).close_in_child() };
+    }
+
+    fn try_outbox(&self) -> Option<MutexGuard<'_, Outbox>> {
+        match self.outbox.try_lock() {
+            Ok(outbox) => Some(outbox),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     fn outbox(&self) -> MutexGuard<'_, Outbox> {
@@ -297,6 +454,12 @@ impl Link {
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A thread that waits wakes up now and then, to see whether anybody is there.
+fn watch_silence(stream: &Stream) {
+    // Without it a silent worker is noticed by the kernel's probes, if at all.
+    let _ = stream.set_read_limit(SILENCE);
 }
 
 /// Cores that this process may run on.
@@ -317,7 +480,7 @@ fn append(
     payload: impl FnOnce(&mut Vec<u8>),
 ) -> Result<(), CUresult> {
     let header = Header { kind: Kind::Command, device, op: op.0, lane, sequence };
-    header.frame(&mut outbox.bytes, payload).map_err(|_| CUresult::INVALID_VALUE)
+    outbox.buffer.append(|out| header.frame(out, payload)).map_err(|_| CUresult::INVALID_VALUE)
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ impl Connection {
     }
 
     fn greet(&mut self) -> Result<(), Cause> {
-        let hello = Hello { purpose: Purpose::Control, process: std::process::id() };
+        let hello = Hello { purpose: Purpose::Control, process: std::process::id(), process_space: 0 };
         let deadline = Instant::now() + ANSWER_TIME_MAX;
         self.stream.send(&hello.to_bytes())?;
         let mut bytes = Vec::new();

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 pub use crate::join::JoinConfig;
 pub use crate::spawn::WorkerCommand;
@@ -21,6 +22,8 @@ pub struct NodeConfig {
     pub join: Option<JoinConfig>,
     /// Most connections at a time, sessions and others.
     pub connections_max: usize,
+    /// How long a lease and its sessions outlive a cut connection.
+    pub linger: Duration,
 }
 
 impl Default for NodeConfig {
@@ -32,6 +35,8 @@ impl Default for NodeConfig {
             cache: user_cache(),
             join: None,
             connections_max: 1024,
+            // A cut of a minute, and time to notice it and to try again.
+            linger: Duration::from_secs(90),
         }
     }
 }

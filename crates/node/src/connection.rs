@@ -3,21 +3,25 @@
 //! Nothing that a peer sends before it has proved a lease costs more than a thread and a few hundred bytes, and a
 //! peer that says nothing is gone after five seconds.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use sluice_transport::process::ProcessWatch;
 use sluice_wire::control::{
     Control, Devices, DevicesRequest, EchoReady, LeaseClaim, LeaseGranted, LeaseRefused, LeaseRequest,
-    Refused, SessionRefused,
+    LeaseResume, LeaseResumed, Refused, SessionRefused,
 };
-use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, LeaseToken, Purpose, Welcome};
+use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, LeaseToken, Purpose, Resume, Welcome};
+use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
 use crate::echo;
 use crate::lease::Ask;
+use crate::registry::cuts::{Hold, Process};
 use crate::registry::{ClientOf, Granted, Registry, one_line};
 
 /// A peer has this long for its first words.
@@ -38,11 +42,16 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    fn clone_fd(&self) -> io::Result<OwnedFd> {
+    fn try_clone(&self) -> io::Result<Stream> {
         match self {
-            Stream::Tcp(stream) => stream.try_clone().map(OwnedFd::from),
-            Stream::Unix(stream) => stream.try_clone().map(OwnedFd::from),
+            Stream::Tcp(stream) => stream.try_clone().map(Stream::Tcp),
+            Stream::Unix(stream) => stream.try_clone().map(Stream::Unix),
         }
+    }
+
+    /// Whether its end says nothing about its peer.
+    fn can_be_cut(&self) -> bool {
+        matches!(self, Stream::Tcp(_))
     }
 
     fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
@@ -56,6 +65,24 @@ impl Stream {
         match self {
             Stream::Tcp(stream) => stream.set_write_timeout(limit),
             Stream::Unix(stream) => stream.set_write_timeout(limit),
+        }
+    }
+}
+
+impl From<Stream> for OwnedFd {
+    fn from(stream: Stream) -> OwnedFd {
+        match stream {
+            Stream::Tcp(stream) => stream.into(),
+            Stream::Unix(stream) => stream.into(),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
         }
     }
 }
@@ -91,15 +118,26 @@ pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str) {
             return;
         }
     };
+    let process = process_of(registry, &hello);
+    let resumes = stream.can_be_cut() && process.space != 0;
     let ended = match hello.purpose {
-        Purpose::Control => control(registry, &mut stream),
+        Purpose::Control => control(registry, stream, process, resumes),
         Purpose::Session { token } => {
-            session(registry, stream, &token, ClientOf { process: hello.process, peer: peer.to_owned() })
+            session(registry, stream, &token, ClientOf { process, peer: peer.to_owned(), resumes })
         }
+        Purpose::Resume(resume) => go_on(registry, stream, &resume, peer),
     };
     if let Err(error) = ended {
         eprintln!("sluice node: {peer} disconnected: {error}");
     }
+}
+
+/// The peer's process, watched from here if it can be seen.
+fn process_of(registry: &Registry, hello: &Hello) -> Process {
+    let is_here = hello.process_space != 0 && hello.process_space == registry.process_space;
+    // One that cannot be watched is waited for after a cut.
+    let watch = is_here.then(|| ProcessWatch::new(hello.process).ok().flatten()).flatten();
+    Process { number: hello.process, space: hello.process_space, watch: watch.map(Arc::new) }
 }
 
 /// Why a connection ends before its peer wants it to.
@@ -165,7 +203,7 @@ fn session(
     token: &LeaseToken,
     client: ClientOf,
 ) -> Result<(), ConnectionError> {
-    match registry.start_session(token, client, stream.clone_fd()?) {
+    match registry.start_session(token, client, stream.try_clone()?.into()) {
         Ok(session) => {
             // From here on the worker alone has the socket: its end is the end that the client sees.
             drop(stream);
@@ -180,9 +218,28 @@ fn session(
     }
 }
 
-/// Answers questions and holds at most one lease, which ends with the connection.
-fn control(registry: &Registry, stream: &mut Stream) -> Result<(), ConnectionError> {
-    let mut held = HeldLease { registry, lease: None };
+/// Hands the socket to the worker that has been waiting for it; the worker answers.
+fn go_on(
+    registry: &Registry,
+    mut stream: Stream,
+    resume: &Resume,
+    peer: &str,
+) -> Result<(), ConnectionError> {
+    let Err(refusal) = registry.resume_session(resume, peer, stream.as_fd()) else { return Ok(()) };
+    let reason = refusal.to_string();
+    send(&mut stream, SessionRefused { reason: reason.clone() }.into())?;
+    Err(ConnectionError::Refused(reason))
+}
+
+/// Answers questions and holds at most one lease, which ends when its holder does.
+fn control(
+    registry: &Registry,
+    mut stream: Stream,
+    process: Process,
+    resumes: bool,
+) -> Result<(), ConnectionError> {
+    let line = Arc::new(Line::to(&stream)?);
+    let mut held = HeldLease { registry, line, process, resumes, hold: None, is_over: false };
     let mut decoder = FrameDecoder::new();
     loop {
         while let Some(frame) = decoder.next_frame()? {
@@ -193,13 +250,17 @@ fn control(registry: &Registry, stream: &mut Stream) -> Result<(), ConnectionErr
                 Control::EchoRequest(request) if registry.lease_of(&request.token).is_some() => {
                     match echo::Transfers::asked(&request) {
                         Some(mut transfers) => {
-                            send(stream, EchoReady {}.into())?;
-                            transfers.serve(stream)?;
+                            held.line.send(EchoReady {}.into())?;
+                            transfers.serve(&mut stream)?;
                         }
-                        None => send(stream, refused(echo::LIMITS))?,
+                        None => held.line.send(refused(echo::LIMITS))?,
                     }
                 }
-                question => send(stream, held.answer(question))?,
+                question => {
+                    if let Some(answer) = held.answer(question)? {
+                        held.line.send(answer)?;
+                    }
+                }
             }
         }
         let space = decoder.space(4096);
@@ -214,26 +275,88 @@ fn control(registry: &Registry, stream: &mut Stream) -> Result<(), ConnectionErr
     }
 }
 
+/// The way to a peer of a control connection, for all who have something to say.
+#[derive(Debug)]
+pub(crate) struct Line {
+    stream: sluice_transport::Stream,
+    /// Held by whoever writes.
+    writing: Mutex<()>,
+}
+
+impl Line {
+    fn to(stream: &Stream) -> io::Result<Line> {
+        Ok(Line { stream: OwnedFd::from(stream.try_clone()?).into(), writing: Mutex::new(()) })
+    }
+
+    fn send(&self, message: Control) -> Result<(), ConnectionError> {
+        let mut bytes = Vec::new();
+        message.frame(&mut bytes)?;
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            rest = &rest[self.stream.write_vectored(&[IoSlice::new(rest)], Wait::Asleep)?..];
+        }
+        Ok(())
+    }
+
+    /// As far as that is possible without waiting: a peer that takes nothing does not hear it.
+    pub(crate) fn send_now(&self, message: impl Into<Control>) {
+        let mut bytes = Vec::new();
+        let Ok(_writing) = self.writing.try_lock() else { return };
+        if message.into().frame(&mut bytes).is_ok()
+            && self.stream.write(&bytes).is_ok_and(|count| count < bytes.len())
+        {
+            // Half a frame is worse than none.
+            self.stream.shut_down();
+        }
+    }
+
+    /// Ends the connection.
+    pub(crate) fn shut_down(&self) {
+        self.stream.shut_down();
+    }
+}
+
 fn send(stream: &mut Stream, message: Control) -> Result<(), ConnectionError> {
     let mut bytes = Vec::new();
     message.frame(&mut bytes)?;
     Ok(stream.write_all(&bytes)?)
 }
 
-/// The lease of a control connection; dropped, it ends.
+/// The lease of a control connection. Dropped, it ends, unless the connection was cut: then its holder is waited for.
 struct HeldLease<'a> {
     registry: &'a Registry,
-    lease: Option<u64>,
+    line: Arc<Line>,
+    process: Process,
+    /// Whether the holder may come back on another connection.
+    resumes: bool,
+    hold: Option<Hold>,
+    /// The holder has said so.
+    is_over: bool,
 }
 
 impl HeldLease<'_> {
-    fn answer(&mut self, question: Control) -> Control {
-        match question {
-            Control::LeaseRequest(_) | Control::LeaseClaim(_) if self.lease.is_some() => {
+    /// What is to be said to this, if anything.
+    fn answer(&mut self, question: Control) -> Result<Option<Control>, ConnectionError> {
+        let answer = match question {
+            Control::LeaseRequest(_) | Control::LeaseClaim(_) | Control::LeaseResume(_)
+                if self.hold.is_some() =>
+            {
                 refused("this connection holds a lease already")
             }
-            Control::LeaseRequest(request) => self.grant(request),
-            Control::LeaseClaim(claim) => self.claim(claim),
+            Control::LeaseRequest(request) => self.grant(request)?,
+            Control::LeaseClaim(claim) => self.claim(claim)?,
+            Control::LeaseResume(LeaseResume { token }) => self.resume(&token)?,
+            Control::LeaseEnd(_) => {
+                self.is_over = true;
+                return Ok(None);
+            }
+            Control::ProcessEnded(ended) => {
+                if let Some(hold) = &self.hold {
+                    self.registry.process_ended(hold.lease, ended.process);
+                }
+                return Ok(None);
+            }
             Control::StatusRequest(_) => match self.registry.server() {
                 None => self.registry.status().into(),
                 Some(server) => {
@@ -242,19 +365,22 @@ impl HeldLease<'_> {
             },
             Control::DevicesRequest(DevicesRequest { token }) => self.devices(&token),
             Control::EchoRequest(_) => refused(NO_SUCH_LEASE),
-            Control::UsageRequest(_) => match self.lease.and_then(|lease| self.registry.usage(lease)) {
-                Some(usage) => usage.into(),
-                None => refused("this connection holds no lease"),
-            },
+            Control::UsageRequest(_) => {
+                match self.hold.as_ref().and_then(|hold| self.registry.usage(hold.lease)) {
+                    Some(usage) => usage.into(),
+                    None => refused("this connection holds no lease"),
+                }
+            }
             _ => refused("a node does not answer that"),
-        }
+        };
+        Ok(Some(answer))
     }
 
-    fn grant(&mut self, request: LeaseRequest) -> Control {
+    fn grant(&mut self, request: LeaseRequest) -> Result<Control, ConnectionError> {
         if let Some(server) = self.registry.server() {
             let reason =
                 format!("this node lends through {server}; set SLUICE_SERVER to that (and not --node)");
-            return LeaseRefused { reason, free: Vec::new() }.into();
+            return Ok(LeaseRefused { reason, free: Vec::new() }.into());
         }
         let ask = Ask {
             gpus: request.gpus,
@@ -266,22 +392,35 @@ impl HeldLease<'_> {
             self.registry.grant(ask, u64::from(request.kernel_timeout_ms), short_name(&request.name));
         match granted {
             Ok(granted) => self.hold(granted),
-            Err(refusal) => LeaseRefused { reason: refusal.to_string(), free: self.registry.free() }.into(),
+            Err(refusal) => {
+                Ok(LeaseRefused { reason: refusal.to_string(), free: self.registry.free() }.into())
+            }
         }
     }
 
-    fn claim(&mut self, claim: LeaseClaim) -> Control {
+    fn claim(&mut self, claim: LeaseClaim) -> Result<Control, ConnectionError> {
         let name = short_name(&claim.name);
         match self.registry.claim(&claim.grant, u64::from(claim.kernel_timeout_ms), name) {
             Ok(granted) => self.hold(granted),
-            Err(refusal) => LeaseRefused { reason: refusal.to_string(), free: Vec::new() }.into(),
+            Err(refusal) => Ok(LeaseRefused { reason: refusal.to_string(), free: Vec::new() }.into()),
         }
     }
 
-    fn hold(&mut self, granted: Granted) -> Control {
-        self.lease = Some(granted.lease);
+    fn hold(&mut self, granted: Granted) -> Result<Control, ConnectionError> {
         let (lease, token, devices) = (granted.lease, granted.token, granted.devices);
-        LeaseGranted { lease, token, devices }.into()
+        let hold = self.registry.hold(lease, &self.line, self.process.space);
+        self.hold = Some(hold.inspect_err(|_| _ = self.registry.end_lease(lease))?);
+        let linger = if self.resumes { self.registry.linger } else { Duration::ZERO };
+        let linger_ms = u32::try_from(linger.as_millis()).unwrap_or(u32::MAX);
+        Ok(LeaseGranted { lease, token, devices, linger_ms }.into())
+    }
+
+    fn resume(&mut self, token: &LeaseToken) -> Result<Control, ConnectionError> {
+        let Some(lease) = self.registry.lease_to_resume(token) else {
+            return Ok(refused("no lease has this token any more; has the node been started anew?"));
+        };
+        self.hold = Some(self.registry.hold(lease, &self.line, self.process.space)?);
+        Ok(LeaseResumed {}.into())
     }
 
     fn devices(&self, token: &LeaseToken) -> Control {
@@ -295,8 +434,11 @@ impl HeldLease<'_> {
 
 impl Drop for HeldLease<'_> {
     fn drop(&mut self) {
-        if let Some(lease) = self.lease {
-            self.registry.end_lease(lease);
+        let Some(hold) = &self.hold else { return };
+        if self.resumes && !self.is_over {
+            self.registry.await_holder(hold, &self.process);
+        } else {
+            self.registry.end_held(hold);
         }
     }
 }

@@ -79,7 +79,13 @@ impl Node {
         let membership = agent.as_ref().map(|agent| Arc::clone(agent.membership()));
         Ok(Node {
             listeners,
-            registry: Arc::new(Registry::new(inventory, spawner, config.cache.clone(), membership)),
+            registry: Arc::new(Registry::new(
+                inventory,
+                spawner,
+                config.cache.clone(),
+                config.linger,
+                membership,
+            )),
             connections: Arc::default(),
             connections_max: config.connections_max,
             // SAFETY: the descriptor is new and nobody else owns it.

@@ -1,8 +1,9 @@
 //! Leases and sessions as they live: the books, the workers, the turns and what was used, kept in step.
 //!
-//! A lease lives as long as the control connection that asked for it; a session as long as its worker. Ending a
+//! A lease lives as long as its holder, who comes back after a cut ([`cuts`]); a session as long as its worker. Ending a
 //! lease kills its workers and waits for their end, so that what is reported as free afterwards is free.
 
+pub(crate) mod cuts;
 mod joined;
 
 use std::collections::BTreeMap;
@@ -14,15 +15,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_cuda::CUdevice_attribute;
+use sluice_transport::process::ProcessWatch;
 use sluice_wire::control::{DeviceSnapshot, GpuFree, GpuStatus, SessionStatus, Status, Usage};
-use sluice_wire::handshake::LeaseToken;
+use sluice_wire::handshake::{LeaseToken, SessionSecret};
 use sluice_worker::counters::{CounterPage, Counts};
-use sluice_worker::link::{Driver, GpuPart, Link, Packet, Start};
+use sluice_worker::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
 
 use crate::arbiter::{PPM, Pace, Weight};
 use crate::inventory::Inventory;
 use crate::join::{Membership, Metered};
 use crate::lease::{Ask, Books, Card, Lease, Refusal};
+use crate::registry::cuts::{Ended, Holder, Process};
 use crate::spawn::{Inheritance, Spawner};
 use crate::turns::Turns;
 
@@ -71,6 +74,10 @@ pub(crate) struct Registry {
     pub(crate) turns: Turns,
     ledger: Mutex<Ledger>,
     session_ended: Condvar,
+    /// How long a lease and its sessions outlive a cut.
+    pub(crate) linger: Duration,
+    /// Where this node's process numbers mean what they say.
+    pub(crate) process_space: u64,
     /// Of the server that this node lends through.
     membership: Option<Arc<Membership>>,
 }
@@ -83,6 +90,8 @@ struct Ledger {
     last_id: u64,
     /// One per GPU.
     meters: Vec<Meter>,
+    /// For clients that come back too late.
+    ended: Ended,
 }
 
 /// How busy a GPU was in the last second.
@@ -110,15 +119,18 @@ struct LeaseRecord {
     memory_peak: u64,
     /// Of a lease that a server granted: what is recorded of it.
     metered: Option<Metered>,
+    /// The connection that holds it, or held it last.
+    holder: Option<Holder>,
 }
 
 /// The client program of a session, as far as is known.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientOf {
-    /// Its process id, as it says.
-    pub(crate) process: u32,
+    pub(crate) process: Process,
     /// Where its connection comes from.
     pub(crate) peer: String,
+    /// Whether it may come back after a cut.
+    pub(crate) resumes: bool,
 }
 
 #[derive(Debug)]
@@ -127,7 +139,12 @@ struct SessionRecord {
     client: ClientOf,
     started: Instant,
     worker: Child,
+    link: Arc<Link>,
     counters: Arc<CounterPage>,
+    secret: SessionSecret,
+    resumes: bool,
+    /// The client's connection is gone.
+    parted: bool,
 }
 
 impl Registry {
@@ -135,12 +152,20 @@ impl Registry {
         inventory: Inventory,
         spawner: Spawner,
         cache: Option<PathBuf>,
+        linger: Duration,
         membership: Option<Arc<Membership>>,
     ) -> Registry {
         let turns = Turns::new(inventory.cards.len(), Pace::default());
         let books = Books::new(inventory.cards.clone());
         let meters = vec![Meter::default(); inventory.cards.len()];
-        let ledger = Ledger { books, leases: BTreeMap::new(), sessions: BTreeMap::new(), last_id: 0, meters };
+        let ledger = Ledger {
+            books,
+            leases: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            last_id: 0,
+            meters,
+            ended: Ended::default(),
+        };
         Registry {
             inventory,
             spawner,
@@ -148,6 +173,8 @@ impl Registry {
             turns,
             ledger: Mutex::new(ledger),
             session_ended: Condvar::new(),
+            linger,
+            process_space: sluice_transport::process::space(),
             membership,
         }
     }
@@ -248,18 +275,30 @@ impl Registry {
             counters: counters.file().try_clone().map_err(SessionRefusal::Worker)?,
         };
         let worker = self.spawner.spawn(inheritance).map_err(SessionRefusal::Worker)?;
-        let record = SessionRecord { lease, client: client_of, started: Instant::now(), worker, counters };
+        let link = Arc::new(link);
+        let record = SessionRecord {
+            lease,
+            resumes: client_of.resumes,
+            client: client_of,
+            started: Instant::now(),
+            worker,
+            link: Arc::clone(&link),
+            counters,
+            secret: SessionSecret(random()),
+            parted: false,
+        };
         let session = self.enter_session(record)?;
-        Ok(RunningSession { lease, session, link: Arc::new(link) })
+        Ok(RunningSession { lease, session, link })
     }
 
     /// Serves a worker to its end, on the calling thread.
     pub(crate) fn serve_session(&self, running: RunningSession) {
         let RunningSession { lease, session, link } = running;
+        let mut why = None;
         if self.start_worker(lease, session, &link).is_some() {
-            self.serve_worker(lease, session, &link);
+            why = self.serve_worker(lease, session, &link);
         }
-        self.leave_session(session);
+        self.leave_session(session, why);
     }
 
     /// Books the session.
@@ -290,6 +329,9 @@ impl Registry {
         let record = ledger.leases.get_mut(&lease)?;
         record.sessions_total += 1;
         let kernel_timeout_ms = record.kernel_timeout_ms;
+        let record = ledger.sessions.get(&session)?;
+        let linger_ms = u32::try_from(self.linger.as_millis()).unwrap_or(u32::MAX);
+        let resume = record.resumes.then_some(ResumeStart { secret: record.secret.0, linger_ms });
         let entry = ledger.books.lease(lease)?;
         let part = |&gpu: &usize| GpuPart {
             ordinal: gpu as u32,
@@ -302,20 +344,32 @@ impl Registry {
             gpus: entry.gpus.iter().map(part).collect(),
             kernel_timeout_ms,
             cache: self.cache.clone(),
+            resume,
         };
         let weight = Weight { share_ppm: entry.ask.share_ppm, hard_cap: entry.ask.hard_cap };
         Some((start, entry.gpus.clone(), weight))
     }
 
-    /// Answers a worker until it is gone.
-    fn serve_worker(&self, lease: u64, session: u64, link: &Link) {
+    /// Answers a worker until it is gone, or its client is. The answer is why, where that is known.
+    fn serve_worker(&self, lease: u64, session: u64, link: &Link) -> Option<String> {
+        let mut why = None;
+        // Since when the client is away, and how its end is seen.
+        let mut away: Option<(Instant, Option<Arc<ProcessWatch>>)> = None;
         loop {
+            if let Some((since, watch)) = &away
+                && !self.await_client(link, *since, watch.as_deref())
+            {
+                let linger = self.linger.as_secs();
+                return Some(format!(
+                    "its connection was cut, and its client did not come back within {linger} s"
+                ));
+            }
             let packet = match link.receive::<Packet>() {
                 Ok(Some(packet)) => packet,
-                Ok(None) => return,
+                Ok(None) => return why,
                 Err(error) => {
                     eprintln!("sluice node: session {session} ended: its worker sent nonsense: {error}");
-                    return;
+                    return why;
                 }
             };
             let answered = match packet {
@@ -335,8 +389,19 @@ impl Registry {
                     Ok(())
                 }
                 Packet::QueryUsed { gpu } => link.send_now(&Packet::Used(self.used(lease, gpu))),
-                Packet::Failed(why) => {
-                    eprintln!("sluice node: session {session} ended: {}", one_line(&why));
+                Packet::Failed(text) => {
+                    let text = one_line(&text);
+                    eprintln!("sluice node: session {session} ended: {text}");
+                    why = Some(text);
+                    Ok(())
+                }
+                Packet::Parted => {
+                    away = Some((Instant::now(), self.client_parted(session)));
+                    Ok(())
+                }
+                Packet::Resumed => {
+                    away = None;
+                    self.client_resumed(session);
                     Ok(())
                 }
                 Packet::Ready
@@ -344,10 +409,11 @@ impl Registry {
                 | Packet::Used(_)
                 | Packet::Grant { .. }
                 | Packet::Press { .. }
-                | Packet::Recall { .. } => Ok(()),
+                | Packet::Recall { .. }
+                | Packet::Resume { .. } => Ok(()),
             };
             if answered.is_err() {
-                return;
+                return why;
             }
         }
     }
@@ -367,7 +433,7 @@ impl Registry {
     }
 
     /// Makes sure that the worker is gone and frees what it had.
-    fn leave_session(&self, session: u64) {
+    fn leave_session(&self, session: u64, why: Option<String>) {
         let mut ledger = self.lock();
         let Some(record) = ledger.sessions.get_mut(&session) else { return };
         let _ = record.worker.kill();
@@ -378,7 +444,11 @@ impl Registry {
         wait_without_reaping(pid);
         let mut ledger = self.lock();
         if let Some(record) = ledger.sessions.get_mut(&session) {
-            let _ = record.worker.wait();
+            let status = record.worker.wait();
+            let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+            let why = why.unwrap_or_else(|| format!("its worker has ended ({status})"));
+            let secret = record.secret;
+            ledger.ended.note(session, secret, why);
         }
         let Some(record) = ledger.sessions.remove(&session) else { return };
         for (place, gpu) in ledger.gpus(record.lease).into_iter().enumerate() {
@@ -462,7 +532,7 @@ impl Registry {
 impl LeaseRecord {
     fn new(name: String, kernel_timeout_ms: u64, metered: Option<Metered>) -> LeaseRecord {
         LeaseRecord {
-            token: random_token(),
+            token: LeaseToken(random()),
             name,
             kernel_timeout_ms,
             started: Instant::now(),
@@ -471,6 +541,7 @@ impl LeaseRecord {
             sessions_total: 0,
             memory_peak: 0,
             metered,
+            holder: None,
         }
     }
 }
@@ -485,7 +556,7 @@ impl Ledger {
         // Every token is compared, and compared whole: the time says nothing about how much was right.
         let mut found = None;
         for (&id, record) in &self.leases {
-            if same(&record.token, token) {
+            if same(&record.token.0, &token.0) {
                 found = Some(id);
             }
         }
@@ -514,7 +585,7 @@ impl Ledger {
                 session,
                 lease: record.lease,
                 name: lease.name.clone(),
-                process: record.client.process,
+                process: record.client.process.number,
                 peer: record.client.peer.clone(),
                 gpu: entry.gpus.first().map_or(0, |&gpu| gpu as u32),
                 share_ppm: entry.ask.share_ppm,
@@ -574,19 +645,20 @@ fn sum(a: Counts, b: Counts) -> Counts {
     }
 }
 
-/// Compares without telling by its duration how much was right.
-fn same(a: &LeaseToken, b: &LeaseToken) -> bool {
-    a.0.iter().zip(b.0).fold(0, |different, (x, y)| different | (x ^ y)) == 0
+/// Compares secrets without telling by the duration how much was right.
+fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
+    a.iter().zip(b).fold(0, |different, (x, y)| different | (x ^ y)) == 0
 }
 
-fn random_token() -> LeaseToken {
-    let mut token = [0_u8; 32];
+/// A secret nobody can guess.
+fn random() -> [u8; 32] {
+    let mut secret = [0_u8; 32];
     loop {
-        // SAFETY: the pointer and length describe `token`.
-        let got = unsafe { libc::getrandom(token.as_mut_ptr().cast(), token.len(), 0) };
+        // SAFETY: the pointer and length describe `secret`.
+        let got = unsafe { libc::getrandom(secret.as_mut_ptr().cast(), secret.len(), 0) };
         // Requests of up to 256 bytes are never cut short once the pool is ready; EINTR can come before.
-        if got == token.len() as isize {
-            return LeaseToken(token);
+        if got == secret.len() as isize {
+            return secret;
         }
     }
 }

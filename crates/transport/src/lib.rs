@@ -3,6 +3,7 @@
 //! It loads into strangers' programs with the client library: no thread, no global state, nothing that a forked child
 //! could be caught in.
 
+pub mod process;
 mod socket;
 
 use std::io::{self, IoSlice};
@@ -61,6 +62,11 @@ impl Stream {
     /// Writes a beginning of what `parts` hold, and waits for room as `wait` says.
     pub fn write_vectored(&self, parts: &[IoSlice<'_>], wait: Wait) -> io::Result<usize> {
         self.socket.write_vectored(parts, wait)
+    }
+
+    /// A read that has slept this long fails with [`io::ErrorKind::WouldBlock`].
+    pub fn set_read_limit(&self, limit: Duration) -> io::Result<()> {
+        self.socket.set_read_limit(limit)
     }
 
     /// Waits until the stream can be written, or also read if `or_readable`, or until `limit` is over.

@@ -24,6 +24,18 @@ impl Socket {
         self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3)
     }
 
+    pub(crate) fn set_read_limit(&self, limit: Duration) -> io::Result<()> {
+        let limit = libc::timeval {
+            tv_sec: limit.as_secs() as libc::time_t,
+            tv_usec: limit.subsec_micros() as libc::suseconds_t,
+        };
+        let (level, option, size) = (libc::SOL_SOCKET, libc::SO_RCVTIMEO, size_of::<libc::timeval>() as u32);
+        // SAFETY: the option's value is a `timeval`, and the kernel reads exactly that many bytes.
+        let status =
+            unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, (&raw const limit).cast(), size) };
+        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
     fn set_option(&self, level: i32, option: i32, value: i32) -> io::Result<()> {
         let size = size_of::<i32>() as u32;
         // SAFETY: the option's value is an int, and the kernel reads exactly that many bytes.

@@ -92,3 +92,13 @@ message! {
         text: String,
     }
 }
+
+message! {
+    /// The payload of a `Received` frame: how much of the opposite stream has arrived; see `resume`.
+    pub struct Received {
+        /// Bytes since the session began.
+        position: u64,
+        /// Whether the sender wants to hear the same, to see that the other side is still there.
+        answer: bool,
+    }
+}

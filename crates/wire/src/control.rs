@@ -5,14 +5,15 @@ use sluice_cuda::{CUdevice_attribute, CUlimit, CUuuid, Presence};
 use crate::{
     codec::{Decode, Encode, Reader, decode, message},
     error::WireError,
-    handshake::LeaseToken,
+    handshake::{LeaseToken, SessionSecret},
 };
 
 /// A whole GPU, in the unit of shares: millionths.
 pub const SHARE_WHOLE_PPM: u32 = 1_000_000;
 
 message! {
-    /// Asks for a lease. The connection on which it was granted holds it: the lease ends when that closes.
+    /// Asks for a lease. The connection on which it was granted holds it: the lease ends by `LeaseEnd`, or when that
+    /// connection is gone and nobody comes back for it by `LeaseResume`.
     pub struct LeaseRequest {
         /// Millionths of each GPU's compute, above 0 up to `SHARE_WHOLE_PPM`.
         share_ppm: u32,
@@ -45,7 +46,33 @@ message! {
         lease: u64,
         token: LeaseToken,
         devices: Vec<DeviceSnapshot>,
+        /// How long lease and sessions outlive a cut, in milliseconds; 0 if they do not.
+        linger_ms: u32,
     }
+}
+
+message! {
+    /// Takes a lease over whose connection was cut. Answered by `LeaseResumed`, or `Refused`.
+    pub struct LeaseResume { token: LeaseToken }
+}
+
+message! {
+    pub struct LeaseResumed {}
+}
+
+message! {
+    /// The holder is done. No answer; the node closes the connection once everything is free.
+    pub struct LeaseEnd {}
+}
+
+message! {
+    /// From the node to the holder of a lease, unasked: the connection of this process is cut. The holder answers by
+    /// `ProcessEnded` once the process has ended; until then the session may be resumed.
+    pub struct ProcessWatch { process: u32 }
+}
+
+message! {
+    pub struct ProcessEnded { process: u32 }
 }
 
 message! {
@@ -128,11 +155,29 @@ message! {
         range: Option<(u64, u64)>,
         /// In the order of the lease.
         devices: Vec<DeviceSnapshot>,
+        /// How to go on after a cut, where that is possible.
+        resume: Option<ResumeTerms>,
+    }
+}
+
+message! {
+    pub struct ResumeTerms {
+        secret: SessionSecret,
+        /// How long the worker waits for the client to come back, in milliseconds.
+        linger_ms: u32,
     }
 }
 
 message! {
     pub struct SessionRefused { reason: String }
+}
+
+message! {
+    /// The worker's first frame on a connection that resumes a session; outside the streams, which follow it.
+    pub struct SessionResumed {
+        /// Bytes of the client's stream that the worker has received.
+        received: u64,
+    }
 }
 
 message! {
@@ -300,6 +345,12 @@ control! {
     14 LeaseClaim
     15 EchoRequest
     16 EchoReady
+    17 SessionResumed
+    18 LeaseResume
+    19 LeaseResumed
+    20 LeaseEnd
+    21 ProcessWatch
+    22 ProcessEnded
 }
 
 impl Control {

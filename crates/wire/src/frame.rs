@@ -36,6 +36,8 @@ pub enum Kind {
     Control = 6,
     /// Worker to client: what device code printed, as it is; for the program's standard output.
     Output = 7,
+    /// Both ways, in sessions that can be resumed: an acknowledgement, or a sign of life. Payload: `Received`.
+    Received = 8,
 }
 
 impl Kind {
@@ -48,6 +50,7 @@ impl Kind {
             Kind::Sticky,
             Kind::Control,
             Kind::Output,
+            Kind::Received,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
@@ -174,6 +177,13 @@ impl FrameDecoder {
         let Some(payload) = rest.get(..size) else { return Ok(None) };
         self.taken += HEADER_SIZE + size;
         Ok(Some(Frame { header, payload }))
+    }
+
+    /// What was received and not given out, which leaves the decoder empty.
+    pub fn take_rest(&mut self) -> Vec<u8> {
+        let rest = self.buffer[self.taken..self.filled].to_vec();
+        self.taken = self.filled;
+        rest
     }
 
     /// Whether bytes of an unfinished frame are held.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Then a control connection carries `control` messages. The socket of a session goes to a worker: the client offers
-//! address ranges by `SessionOpen`, the worker answers `SessionOpened`, and commands follow.
+//! address ranges by `SessionOpen`, the worker answers `SessionOpened`, and commands follow. The socket on which a session
+//! is resumed goes to the worker that still lives: it answers `SessionResumed`, and both streams go on (`resume`).
 
 use std::fmt;
 
@@ -17,7 +18,7 @@ use crate::{
 };
 
 /// Counts changes of the protocol.
-pub const PROTOCOL: u16 = 1;
+pub const PROTOCOL: u16 = 2;
 /// What this build speaks.
 pub const VERSION: Version = Version { protocol: PROTOCOL, release: RELEASE };
 /// The largest `Hello` with its length, in bytes.
@@ -61,36 +62,67 @@ pub enum Purpose {
     Control,
     /// CUDA work under a lease, which the token proves.
     Session { token: LeaseToken },
+    /// A session whose connection was cut goes on.
+    Resume(Resume),
 }
 
-/// A secret that the node gave out with a lease.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct LeaseToken(pub [u8; 32]);
-
-impl fmt::Debug for LeaseToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LeaseToken(secret)")
-    }
+/// Which session goes on, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resume {
+    pub session: u64,
+    /// The session's, as `SessionOpened` gave it.
+    pub secret: SessionSecret,
+    /// Counts the client's attempts: one that arrives after a later one is stale.
+    pub attempt: u32,
+    /// Bytes of the worker's stream that the client has received.
+    pub received: u64,
 }
 
-impl Encode for LeaseToken {
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.0.encode(out);
-    }
+macro_rules! secret {
+    ($(#[$about:meta])* $name:ident) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        pub struct $name(pub [u8; 32]);
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(concat!(stringify!($name), "(secret)"))
+            }
+        }
+
+        impl Encode for $name {
+            fn encode(&self, out: &mut Vec<u8>) {
+                self.0.encode(out);
+            }
+        }
+
+        impl Decode<'_> for $name {
+            fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+                Ok($name(Decode::decode(reader)?))
+            }
+        }
+    };
 }
 
-impl Decode<'_> for LeaseToken {
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(LeaseToken(Decode::decode(reader)?))
-    }
+secret! {
+    /// A secret that the node gave out with a lease.
+    LeaseToken
+}
+
+secret! {
+    /// What proves that a connection belongs to a session that has begun on another.
+    SessionSecret
 }
 
 /// What a client says first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
     pub purpose: Purpose,
-    /// The client's process id, for people to read.
+    /// The client's process id, for people to read, and to learn whether it has ended.
     pub process: u32,
+    /// Where that number means this process, by a number of its own: processes of the same space see the same processes. 0 if
+    /// that is not known; what the connection holds then ends with it.
+    pub process_space: u64,
 }
 
 message! {
@@ -116,11 +148,19 @@ impl Hello {
         let mut body = Vec::new();
         Opening::OURS.encode(&mut body);
         self.process.encode(&mut body);
+        self.process_space.encode(&mut body);
         match &self.purpose {
             Purpose::Control => 0u8.encode(&mut body),
             Purpose::Session { token } => {
                 1u8.encode(&mut body);
                 token.encode(&mut body);
+            }
+            Purpose::Resume(Resume { session, secret, attempt, received }) => {
+                2u8.encode(&mut body);
+                session.encode(&mut body);
+                secret.encode(&mut body);
+                attempt.encode(&mut body);
+                received.encode(&mut body);
             }
         }
         with_length(&body)
@@ -134,13 +174,20 @@ impl Hello {
         let mut reader = Reader::new(body);
         Opening::decode(&mut reader)?.check()?;
         let process = u32::decode(&mut reader)?;
+        let process_space = u64::decode(&mut reader)?;
         let purpose = match u8::decode(&mut reader)? {
             0 => Purpose::Control,
             1 => Purpose::Session { token: LeaseToken::decode(&mut reader)? },
+            2 => Purpose::Resume(Resume {
+                session: u64::decode(&mut reader)?,
+                secret: SessionSecret::decode(&mut reader)?,
+                attempt: u32::decode(&mut reader)?,
+                received: u64::decode(&mut reader)?,
+            }),
             other => return Err(WireError::Value { what: "a purpose", value: other.into() }),
         };
         reader.end()?;
-        Ok(Some((Hello { purpose, process }, size)))
+        Ok(Some((Hello { purpose, process, process_space }, size)))
     }
 }
 
@@ -185,16 +232,28 @@ fn body(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, WireError> {
 mod tests {
     use super::*;
 
-    const HELLO: Hello = Hello { purpose: Purpose::Session { token: LeaseToken([9; 32]) }, process: 4711 };
+    const HELLO: Hello =
+        Hello { purpose: Purpose::Session { token: LeaseToken([9; 32]) }, process: 4711, process_space: 5 };
+    const AGAIN: Hello = Hello {
+        purpose: Purpose::Resume(Resume {
+            session: 6,
+            secret: SessionSecret([9; 32]),
+            attempt: 3,
+            received: 1 << 20,
+        }),
+        ..HELLO
+    };
 
     #[test]
     fn a_hello_is_complete_with_its_last_byte() {
-        let bytes = HELLO.to_bytes();
-        assert!(bytes.len() <= HELLO_SIZE_MAX);
-        for cut in 0..bytes.len() {
-            assert_eq!(Hello::from_bytes(&bytes[..cut]), Ok(None), "{cut} bytes");
+        for hello in [HELLO, AGAIN] {
+            let bytes = hello.to_bytes();
+            assert!(bytes.len() <= HELLO_SIZE_MAX);
+            for cut in 0..bytes.len() {
+                assert_eq!(Hello::from_bytes(&bytes[..cut]), Ok(None), "{cut} bytes");
+            }
+            assert_eq!(Hello::from_bytes(&bytes), Ok(Some((hello, bytes.len()))));
         }
-        assert_eq!(Hello::from_bytes(&bytes), Ok(Some((HELLO, bytes.len()))));
         assert_eq!(Welcome::from_bytes(&Welcome::to_bytes()), Ok(Some(Welcome::to_bytes().len())));
     }
 
@@ -204,7 +263,7 @@ mod tests {
         bytes[6] = 99;
         let error = Hello::from_bytes(&bytes).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("(protocol 99)") && text.contains("(protocol 1)"), "{text}");
+        assert!(text.contains("(protocol 99)") && text.contains(&format!("(protocol {PROTOCOL})")), "{text}");
     }
 
     #[test]
@@ -215,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_stays_out_of_logs() {
-        assert!(!format!("{HELLO:?}").contains('9'));
+    fn secrets_stay_out_of_logs() {
+        assert!(!format!("{HELLO:?}{AGAIN:?}").contains('9'));
     }
 }

@@ -34,6 +34,7 @@ mod generated {
     pub(crate) mod commands;
 }
 pub mod handshake;
+pub mod resume;
 #[cfg(test)]
 mod sample;
 pub mod spin;
@@ -42,12 +43,13 @@ mod tests;
 mod types;
 
 pub use codec::{Decode, Encode, Reader, decode};
-pub use command::{Command, HostCall, HostWrite, Op, ReplyHead, Sticky, Target};
+pub use command::{Command, HostCall, HostWrite, Op, Received, ReplyHead, Sticky, Target};
 pub use error::WireError;
 pub use extent::{product, rows};
 pub use frame::{BULK_SIZE_MAX, FRAME_SIZE_MAX, Frame, FrameDecoder, Header, Kind};
 pub use graph::*;
 pub use handshake::VERSION;
+pub use resume::SendBuffer;
 pub use spin::Spin;
 pub use types::*;
 

@@ -4,7 +4,10 @@ use std::ffi::CStr;
 
 use sluice_cuda::*;
 
-use crate::{handshake::LeaseToken, types::*};
+use crate::{
+    handshake::{LeaseToken, SessionSecret},
+    types::*,
+};
 
 /// A value made of random bytes.
 pub(crate) trait Sample<'s> {
@@ -118,7 +121,7 @@ macro_rules! wrapped {
 }
 
 wrapped! {
-    StreamId EventId ModuleId FunctionId GraphId GraphNodeId GraphExecId ArrayId DevicePtr ImageHash LeaseToken
+    StreamId EventId ModuleId FunctionId GraphId GraphNodeId GraphExecId ArrayId DevicePtr ImageHash LeaseToken SessionSecret
     CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID PhysicalId
     CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
     CUmemAccess_flags CUgraphNodeType CUdevResourceType CUstreamBatchMemOpType UserObjectId

@@ -60,7 +60,7 @@ proptest! {
 
     #[test]
     fn every_answer_round_trips(bytes in vec(any::<u8>(), 0..400)) {
-        round_trips!(&bytes, ReplyHead, HostWrite, HostCall, Sticky);
+        round_trips!(&bytes, ReplyHead, HostWrite, HostCall, Sticky, Received);
         round_trips!(
             &bytes,
             commands::cuModuleGetFunctionReply, commands::cuModuleGetGlobal_v2Reply, commands::cuMemcpyDtoH_v2Reply,
@@ -73,14 +73,15 @@ proptest! {
         round_trips!(
             &bytes,
             LeaseRequest, LeaseGranted, LeaseRefused, StatusRequest, Status, DevicesRequest, Devices, SessionOpen,
-            SessionOpened, SessionRefused, Refused
+            SessionOpened, SessionRefused, Refused, SessionResumed, LeaseResume, LeaseResumed, LeaseEnd, ProcessWatch,
+            ProcessEnded
         );
     }
 
     #[test]
     fn hostile_bytes_are_refused_or_make_sense(bytes in vec(any::<u8>(), 0..300), op in any::<u16>()) {
         let _ = Op(op).name();
-        let _ = Control::decode(op % 16, &bytes);
+        let _ = Control::decode(op % 24, &bytes);
         let _ = Hello::from_bytes(&bytes);
         let _ = Welcome::from_bytes(&bytes);
         let mut decoder = FrameDecoder::new();

@@ -12,6 +12,7 @@ mod backlog;
 mod brake;
 mod budget;
 mod chunks;
+mod client;
 pub mod counters;
 mod custom;
 mod driver;

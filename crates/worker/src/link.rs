@@ -5,7 +5,7 @@
 //! Nothing here is on the data path, and nothing here comes from a client.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,18 @@ pub struct Start {
     pub kernel_timeout_ms: u64,
     /// Folder of the module cache.
     pub cache: Option<PathBuf>,
+    /// What the client may come back with after a cut; `None` where the end of its connection is its own end.
+    pub resume: Option<ResumeStart>,
+}
+
+/// How a session outlives its connection.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResumeStart {
+    /// The session's secret. The daemon checks it; the worker tells the client.
+    pub secret: [u8; 32],
+    /// How long the daemon waits for the client.
+    pub linger_ms: u32,
 }
 
 /// Where the driver functions come from.
@@ -69,6 +81,10 @@ pub enum Packet {
     GiveBack { gpu: u32, bytes: u64 },
     /// Asks what all sessions of the lease have taken on this GPU; answered by `Used`.
     QueryUsed { gpu: u32 },
+    /// The client's connection is gone. The daemon decides how long to wait for another.
+    Parted,
+    /// The client is back.
+    Resumed,
 
     // From the daemon.
     /// The answer to `Take`.
@@ -81,6 +97,8 @@ pub enum Packet {
     Press { gpu: u32 },
     /// Stop at the next opportunity and report.
     Recall { gpu: u32 },
+    /// The client has connected again, has received so many bytes, and the socket comes with the packet.
+    Resume { attempt: u32, received: u64 },
 }
 
 /// One end of the pair.
@@ -131,15 +149,44 @@ impl Link {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// As [`Link::send_now`]; the other side gets a descriptor of the same file as `fd`.
+    pub fn send_fd<T: Serialize>(&self, packet: &T, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let bytes = serde_json::to_vec(packet)?;
+        let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let mut space = ControlSpace([0; CONTROL_SIZE]);
+        let mut message = message_of(&mut part, &mut space);
+        // SAFETY: the space holds one control message with one descriptor, as `CONTROL_SIZE` says, and is aligned for it.
+        unsafe {
+            let control = &mut *libc::CMSG_FIRSTHDR(&raw mut message);
+            control.cmsg_level = libc::SOL_SOCKET;
+            control.cmsg_type = libc::SCM_RIGHTS;
+            control.cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
+            libc::CMSG_DATA(control).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
+        }
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the message describes memory of this function, which outlives the call.
+        let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
     /// Waits for the next packet; `None` when the other side is gone.
     pub fn receive<T: for<'a> Deserialize<'a>>(&self) -> io::Result<Option<T>> {
+        Ok(self.receive_fd()?.map(|(packet, _)| packet))
+    }
+
+    /// As [`Link::receive`], with the descriptor that came along, if one did.
+    pub fn receive_fd<T: for<'a> Deserialize<'a>>(&self) -> io::Result<Option<(T, Option<OwnedFd>)>> {
         let mut buffer = [0_u8; PACKET_MAX];
         loop {
-            // SAFETY: the pointer and length describe `buffer`, which outlives the call.
-            let got = unsafe { libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+            let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+            let mut space = ControlSpace([0; CONTROL_SIZE]);
+            let mut message = message_of(&mut part, &mut space);
+            // SAFETY: the message describes memory of this function, which outlives the call.
+            let got = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+            let fd = if got >= 0 { received_fd(&message) } else { None };
             match got {
                 0 => return Ok(None),
-                1.. => return Ok(Some(serde_json::from_slice(&buffer[..got as usize])?)),
+                1.. => return Ok(Some((serde_json::from_slice(&buffer[..got as usize])?, fd))),
                 _ => {
                     let error = io::Error::last_os_error();
                     match error.kind() {
@@ -150,6 +197,34 @@ impl Link {
                 }
             }
         }
+    }
+}
+
+/// Room for a control message with one descriptor.
+// SAFETY: a computation on a number.
+const CONTROL_SIZE: usize = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as usize;
+
+/// Aligned for a `cmsghdr`.
+#[repr(align(8))]
+struct ControlSpace([u8; CONTROL_SIZE]);
+
+fn message_of(part: &mut libc::iovec, space: &mut ControlSpace) -> libc::msghdr {
+    // SAFETY: an all-zero message header is a valid one without address and control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = part;
+    message.msg_iovlen = 1;
+    message.msg_control = space.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL_SIZE as _; // differs between C libraries
+    message
+}
+
+fn received_fd(message: &libc::msghdr) -> Option<OwnedFd> {
+    // SAFETY: the kernel has filled the header and the space that it points to; a control message of this type holds
+    // descriptors that are ours from now on, and no more than one fits.
+    unsafe {
+        let control = libc::CMSG_FIRSTHDR(message).as_ref()?;
+        let is_fd = control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS;
+        is_fd.then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(control).cast::<RawFd>().read_unaligned()))
     }
 }
 
@@ -172,6 +247,24 @@ mod tests {
         for gpu in 0..100 {
             assert_eq!(b.receive().unwrap(), Some(Packet::Want { gpu }));
         }
+    }
+
+    #[test]
+    fn a_descriptor_travels_with_its_packet() {
+        use std::io::{Read, Write};
+        let (a, b) = Link::pair().unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
+        let resume = Packet::Resume { attempt: 1, received: 2 };
+        a.send_fd(&resume, writer.as_fd()).unwrap();
+        a.send(&Packet::Ready).unwrap();
+        drop(writer);
+        let (packet, fd) = b.receive_fd::<Packet>().unwrap().unwrap();
+        assert_eq!(packet, resume);
+        std::fs::File::from(fd.expect("it came along")).write_all(b"here").unwrap();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "here");
+        assert!(matches!(b.receive_fd::<Packet>(), Ok(Some((Packet::Ready, None)))));
     }
 
     #[test]

@@ -3,27 +3,49 @@
 //! Whoever has something to say writes it itself, under one lock; that saves a thread switch per reply. Only what
 //! comes out of a driver's callback, where nothing may block, is queued: the next writer takes it along, so that
 //! data copied before a synchronisation reach the client before that synchronisation's reply.
+//!
+//! In a session that can be resumed all of it is kept until the client has acknowledged it. Nobody here waits for that: a
+//! writer may be the very thread that reads the acknowledgements. What bounds the memory is that copied data are
+//! staged in a bounded pool (`staging`), that text is dropped beyond a bound, and that each client thread waits for one
+//! reply at a time.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sluice_transport::Stream;
+use sluice_wire::resume::{ACKNOWLEDGE_EVERY, SendBuffer};
 use sluice_wire::spin::Wait;
 use sluice_wire::{
-    BULK_SIZE_MAX, Encode, FRAME_SIZE_MAX, Header, HostCall, Kind, ReplyHead, Sticky, WireError,
+    BULK_SIZE_MAX, Encode, FRAME_SIZE_MAX, Header, HostCall, Kind, Received, ReplyHead, Sticky, WireError,
 };
 
+use crate::client;
 use crate::counters::CounterPage;
 use crate::staging::Staged;
 
 /// The way back to the client.
 pub(crate) struct Outbox {
     writer: Mutex<Writer>,
-    pushes: Mutex<VecDeque<Push>>,
+    pushes: Mutex<Pushes>,
     pushed: Condvar,
     counters: Arc<CounterPage>,
+    /// Whether the client keeps what it has sent until that is acknowledged.
+    acknowledges: bool,
+    /// Bytes of the client's stream that have arrived, and how many the client was told of.
+    received: AtomicU64,
+    acknowledged: AtomicU64,
+    /// Too much is accepted already: what else arrives is acknowledged once there is room, and so the client waits.
+    withheld: AtomicBool,
+}
+
+#[derive(Default)]
+struct Pushes {
+    queue: VecDeque<Push>,
+    /// On a new connection there is something to send again.
+    resumed: bool,
 }
 
 /// What a driver's callback leaves behind.
@@ -48,27 +70,47 @@ impl Push {
     }
 }
 
+/// What is sent from where it lies.
+enum Lent {
+    Staged(Staged),
+    Text(Vec<u8>),
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Lent::Staged(staged) => staged.bytes(),
+            Lent::Text(text) => text,
+        }
+    }
+}
+
 struct Writer {
     stream: Arc<Stream>,
-    /// Reused for the bytes of frames.
-    scratch: Vec<u8>,
+    buffer: SendBuffer<Lent>,
+    /// Nothing can be written before the client is back.
+    is_cut: bool,
 }
 
 impl Outbox {
-    pub(crate) fn new(stream: Arc<Stream>, counters: Arc<CounterPage>) -> Outbox {
+    /// `resumes` says whether the client may come back on another connection.
+    pub(crate) fn new(stream: Arc<Stream>, resumes: bool, counters: Arc<CounterPage>) -> Outbox {
         Outbox {
-            writer: Mutex::new(Writer { stream, scratch: Vec::new() }),
+            writer: Mutex::new(Writer { stream, buffer: SendBuffer::new(0, resumes), is_cut: false }),
             pushes: Mutex::default(),
             pushed: Condvar::new(),
             counters,
+            acknowledges: resumes,
+            received: AtomicU64::new(0),
+            acknowledged: AtomicU64::new(0),
+            withheld: AtomicBool::new(false),
         }
     }
 
     /// Answers a waiting command. `fields` is what its reply carries on success.
     pub(crate) fn reply(&self, command: Header, result: i32, fields: &[u8]) -> io::Result<()> {
         let header = Header { kind: Kind::Reply, ..command };
-        let mut writer = self.flush_pushes()?;
-        writer.send(&self.counters, header, &[], |out| {
+        self.send_frame(header, |out| {
             ReplyHead { result }.encode(out);
             out.extend_from_slice(fields);
         })
@@ -76,15 +118,17 @@ impl Outbox {
 
     /// Sends a frame as it is.
     pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
-        let mut writer = self.flush_pushes()?;
-        writer.write(&self.counters, frame, &[])
+        self.write(|writer| {
+            writer.buffer.append(|out| out.extend_from_slice(frame));
+            Ok(())
+        })
     }
 
     /// Says that a queued command failed and the session is lost.
     pub(crate) fn sticky(&self, command: Header, result: i32, text: &str) -> io::Result<()> {
         let header = Header { kind: Kind::Sticky, ..command };
         let message = Sticky { result, op: command.op, text: text.to_owned() };
-        self.flush_pushes()?.send(&self.counters, header, &[], |out| message.encode(out))
+        self.send_frame(header, |out| message.encode(out))
     }
 
     /// Queues what device code has printed. Text that the client does not take is dropped beyond a bound, as CUDA's
@@ -92,13 +136,13 @@ impl Outbox {
     pub(crate) fn print(&self, text: &[u8]) {
         let mut pushes = self.lock_pushes();
         for piece in text.chunks(BULK_SIZE_MAX) {
-            let waiting: usize = pushes.iter().map(Push::text_bytes).sum();
-            match pushes.back_mut() {
+            let waiting: usize = pushes.queue.iter().map(Push::text_bytes).sum();
+            match pushes.queue.back_mut() {
                 _ if waiting + piece.len() > TEXT_MAX => break,
                 Some(Push::Output(last)) if last.len() + piece.len() <= BULK_SIZE_MAX => {
                     last.extend_from_slice(piece)
                 }
-                _ => pushes.push_back(Push::Output(piece.to_vec())),
+                _ => pushes.queue.push_back(Push::Output(piece.to_vec())),
             }
         }
         self.pushed.notify_one();
@@ -106,7 +150,7 @@ impl Outbox {
 
     /// Queues what a callback has; never blocks on the client.
     pub(crate) fn push(&self, push: Push) {
-        self.lock_pushes().push_back(push);
+        self.lock_pushes().queue.push_back(push);
         self.pushed.notify_one();
     }
 
@@ -114,84 +158,167 @@ impl Outbox {
     pub(crate) fn run(&self) -> io::Result<()> {
         loop {
             let mut pushes = self.lock_pushes();
-            while pushes.is_empty() {
+            while pushes.queue.is_empty() && !pushes.resumed {
                 pushes = self.pushed.wait(pushes).unwrap_or_else(PoisonError::into_inner);
             }
+            pushes.resumed = false;
             drop(pushes);
-            drop(self.flush_pushes()?);
+            self.write(|_| Ok(()))?;
         }
     }
 
-    /// Takes the writer and sends everything pushed so far.
-    fn flush_pushes(&self) -> io::Result<MutexGuard<'_, Writer>> {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Goes on from `position` on another connection, whose first bytes are `greeting`.
+    pub(crate) fn resume(&self, stream: &Arc<Stream>, position: u64, greeting: &[u8]) -> io::Result<()> {
+        let mut writer = self.lock_writer();
+        writer.buffer.resume(position).map_err(io::Error::other)?;
+        writer.stream = Arc::clone(stream);
+        // The socket is new and takes this much at once. Should it be dead already, its reader will notice.
+        writer.is_cut = client::write_all(stream, greeting).is_err();
+        drop(writer);
+        self.lock_pushes().resumed = true;
+        self.pushed.notify_one();
+        Ok(())
+    }
+
+    /// So many bytes of the client's stream have arrived.
+    pub(crate) fn received(&self, position: u64) {
+        self.received.store(position, SeqCst);
+    }
+
+    /// The client has this much of ours; `answer` says that it wants to hear the same.
+    pub(crate) fn acknowledged(&self, received: Received) -> io::Result<()> {
+        let acknowledged = self.lock_writer().buffer.acknowledge(received.position);
+        acknowledged.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        if received.answer { self.write(|writer| self.acknowledge_in(writer)) } else { Ok(()) }
+    }
+
+    /// Whether what arrives from now on is acknowledged. It has to be said again when that changes.
+    pub(crate) fn withhold(&self, withheld: bool) {
+        self.withheld.store(withheld, SeqCst);
+    }
+
+    /// Acknowledges, if enough has arrived to be worth a frame.
+    pub(crate) fn acknowledge(&self) -> io::Result<()> {
+        if self.owes_acknowledgement() { self.write(|_| Ok(())) } else { Ok(()) }
+    }
+
+    fn owes_acknowledgement(&self) -> bool {
+        // Either may move in between.
+        let acknowledged = self.acknowledged.load(SeqCst);
+        let behind = self.received.load(SeqCst).saturating_sub(acknowledged);
+        self.acknowledges && behind >= ACKNOWLEDGE_EVERY && !self.withheld.load(SeqCst)
+    }
+
+    fn acknowledge_in(&self, writer: &mut Writer) -> io::Result<()> {
+        // While acknowledgements are withheld this is a sign of life and no more.
+        let withheld = self.withheld.load(SeqCst);
+        let position = if withheld { self.acknowledged.load(SeqCst) } else { self.received.load(SeqCst) };
+        self.acknowledged.store(position, SeqCst);
+        let header = Header { kind: Kind::Received, ..PUSHED };
+        writer.frame(header, None, |out| Received { position, answer: false }.encode(out))
+    }
+
+    fn send_frame(&self, header: Header, payload: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        self.write(|writer| writer.frame(header, None, payload))
+    }
+
+    /// Sends everything pushed so far, then what `last` adds.
+    fn write(&self, last: impl FnOnce(&mut Writer) -> io::Result<()>) -> io::Result<()> {
+        let mut writer = self.lock_writer();
+        let before = writer.buffer.end();
         loop {
-            let next = self.lock_pushes().pop_front();
-            match next {
-                None => return Ok(writer),
-                Some(push) => writer.send_push(&self.counters, &push)?,
-            }
+            let next = self.lock_pushes().queue.pop_front();
+            let Some(push) = next else { break };
+            writer.push(push)?;
         }
+        last(&mut writer)?;
+        if self.owes_acknowledgement() {
+            self.acknowledge_in(&mut writer)?;
+        }
+        self.counters.bytes_out.fetch_add(writer.buffer.end() - before, Relaxed);
+        writer.flush()
     }
 
-    fn lock_pushes(&self) -> MutexGuard<'_, VecDeque<Push>> {
+    fn lock_writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_pushes(&self) -> MutexGuard<'_, Pushes> {
         self.pushes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// The header of what answers no command.
+const PUSHED: Header = Header { kind: Kind::HostWrite, device: 0, op: 0, lane: 0, sequence: 0 };
+
 impl Writer {
-    fn send_push(&mut self, counters: &CounterPage, push: &Push) -> io::Result<()> {
-        let header = |kind| Header { kind, device: 0, op: 0, lane: 0, sequence: 0 };
+    fn push(&mut self, push: Push) -> io::Result<()> {
         match push {
             Push::Data { ticket, offset, bytes } => {
-                let bytes = bytes.bytes();
+                let length = bytes.bytes().len() as u32;
                 // The fields of `HostWrite`: ticket, offset, and the bytes after their count.
-                self.send(counters, header(Kind::HostWrite), bytes, |out| {
+                self.frame(PUSHED, Some(Lent::Staged(bytes)), |out| {
                     ticket.encode(out);
                     offset.encode(out);
-                    (bytes.len() as u32).encode(out);
+                    length.encode(out);
                 })
             }
             Push::Call { ticket } => {
-                let message = HostCall { ticket: *ticket };
-                self.send(counters, header(Kind::HostCall), &[], |out| message.encode(out))
+                let message = HostCall { ticket };
+                self.frame(Header { kind: Kind::HostCall, ..PUSHED }, None, |out| message.encode(out))
             }
-            Push::Output(text) => self.send(counters, header(Kind::Output), text, |_| ()),
+            // Nobody takes it.
+            Push::Output(_) if self.buffer.is_full() => Ok(()),
+            Push::Output(text) => {
+                self.frame(Header { kind: Kind::Output, ..PUSHED }, Some(Lent::Text(text)), |_| ())
+            }
         }
     }
 
-    /// Sends a frame whose payload is what `payload` writes, then `tail`.
-    fn send(
+    /// Adds a frame whose payload is what `payload` writes, then `tail`.
+    fn frame(
         &mut self,
-        counters: &CounterPage,
         header: Header,
-        tail: &[u8],
+        tail: Option<Lent>,
         payload: impl FnOnce(&mut Vec<u8>),
     ) -> io::Result<()> {
-        let mut frame = std::mem::take(&mut self.scratch);
-        frame.clear();
-        header.frame(&mut frame, payload).map_err(io::Error::other)?;
-        let size = frame.len() + tail.len();
-        if size > FRAME_SIZE_MAX {
-            return Err(io::Error::other(WireError::FrameTooLarge(size as u64)));
+        let tail_size = tail.as_ref().map_or(0, |tail| tail.as_ref().len());
+        self.buffer.append(|out| {
+            let start = out.len();
+            header.frame(out, payload).map_err(io::Error::other)?;
+            let size = out.len() - start + tail_size;
+            if size > FRAME_SIZE_MAX {
+                out.truncate(start);
+                return Err(io::Error::other(WireError::FrameTooLarge(size as u64)));
+            }
+            // The length counts what follows it, the tail too.
+            out[start..start + 4].copy_from_slice(&(size as u32 - 4).to_le_bytes());
+            Ok(())
+        })?;
+        if let Some(tail) = tail {
+            self.buffer.lend(tail);
         }
-        // The length counts what follows it, the tail too.
-        frame[..4].copy_from_slice(&(size as u32 - 4).to_le_bytes());
-        let result = self.write(counters, &frame, tail);
-        self.scratch = frame;
-        result
+        Ok(())
     }
 
-    fn write(&mut self, counters: &CounterPage, first: &[u8], second: &[u8]) -> io::Result<()> {
-        let mut parts = [IoSlice::new(first), IoSlice::new(second)];
-        let mut parts = &mut parts[..];
-        // Removes empty slices at the front.
-        IoSlice::advance_slices(&mut parts, 0);
-        while !parts.is_empty() {
-            let sent = self.stream.write_vectored(parts, Wait::Asleep)?;
-            IoSlice::advance_slices(&mut parts, sent);
+    /// Writes what the connection has not taken. A connection that fails is an error only where there will be no other.
+    fn flush(&mut self) -> io::Result<()> {
+        while self.buffer.unsent() > 0 && !self.is_cut {
+            let mut parts = [IoSlice::new(&[]); PARTS];
+            let count = self.buffer.next_parts(&mut parts);
+            match self.stream.write_vectored(&parts[..count], Wait::Asleep) {
+                Ok(count) => self.buffer.sent(count),
+                Err(_) if self.buffer.keeps() => {
+                    // The reader sees its end, and tells the daemon.
+                    self.stream.shut_down();
+                    self.is_cut = true;
+                }
+                Err(error) => return Err(error),
+            }
         }
-        counters.bytes_out.fetch_add((first.len() + second.len()) as u64, Relaxed);
         Ok(())
     }
 }
+
+/// Most pieces that are handed to the socket at a time.
+const PARTS: usize = 16;

@@ -17,6 +17,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{CUresult, Fn};
+use sluice_wire::frame::HEADER_SIZE;
+use sluice_wire::resume::WINDOW;
 use sluice_wire::{Command, Header, Op, Target, commands, for_each_command};
 
 use crate::execute::{Execute, Refusal};
@@ -30,15 +32,21 @@ pub(crate) struct Job {
     pub(crate) payload: Vec<u8>,
 }
 
-/// Most commands, and most bytes of them, that are accepted and not yet submitted.
+/// Most commands, and most bytes of them, that are accepted and not yet submitted. Beyond that a client that has a window
+/// gets no acknowledgements, and its reader goes on: among what comes are the client's own acknowledgements, which the
+/// submitter may wait for. Any other client finds its socket full.
 const QUEUED_MAX: usize = 64 << 10;
 const QUEUED_BYTES_MAX: usize = 64 << 20;
+/// What a window can add to that; only a client that does not respect it finds its socket full.
+const WINDOW_COMMANDS: usize = 2 * WINDOW as usize / HEADER_SIZE;
+const WINDOW_BYTES: usize = 2 * WINDOW as usize;
 /// Most threads of the pool, and so most waiting calls that block at a time.
 const THREADS_MAX: usize = 1024;
 
 /// Accepted commands and the threads that execute them.
 pub(crate) struct Pipeline {
     session: Arc<Session>,
+    has_window: bool,
     state: Mutex<State>,
     /// For the pool: there may be something to submit.
     work: Condvar,
@@ -55,10 +63,18 @@ struct State {
     idle: usize,
 }
 
+impl State {
+    /// Whether `more` commands above the usual, or `more_bytes` of them, are queued.
+    fn is_full(&self, more: usize, more_bytes: usize) -> bool {
+        self.jobs.len() >= QUEUED_MAX + more || self.bytes >= QUEUED_BYTES_MAX + more_bytes
+    }
+}
+
 impl Pipeline {
-    pub(crate) fn new(session: Arc<Session>) -> Arc<Pipeline> {
+    /// `has_window` says whether the client waits for acknowledgements.
+    pub(crate) fn new(session: Arc<Session>, has_window: bool) -> Arc<Pipeline> {
         let (work, room) = (Condvar::new(), Condvar::new());
-        Arc::new(Pipeline { session, state: Mutex::default(), work, room })
+        Arc::new(Pipeline { session, has_window, state: Mutex::default(), work, room })
     }
 
     /// Takes the next command of the log. Waits while too much is queued, which in the end makes the client wait.
@@ -72,11 +88,15 @@ impl Pipeline {
             drop(state);
             return execute(&self.session, &job);
         }
-        while state.jobs.len() >= QUEUED_MAX || state.bytes >= QUEUED_BYTES_MAX {
+        let (more, more_bytes) = if self.has_window { (WINDOW_COMMANDS, WINDOW_BYTES) } else { (0, 0) };
+        while state.is_full(more, more_bytes) {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.bytes += job.payload.len();
         state.jobs.push_back(job);
+        if state.is_full(0, 0) {
+            self.session.outbox.withhold(true);
+        }
         self.find_submitter(&mut state);
     }
 
@@ -118,7 +138,11 @@ impl Pipeline {
             let mut batch = std::mem::take(&mut state.jobs);
             state.bytes = 0;
             self.room.notify_all();
+            self.session.outbox.withhold(false);
             drop(state);
+            if self.session.outbox.acknowledge().is_err() {
+                ending::client_gone();
+            }
             while let Some(job) = batch.pop_front() {
                 if !may_block(Op(job.header.op)) {
                     execute(&self.session, &job);

@@ -1,19 +1,21 @@
 //! A worker's life: take over what the daemon hands down, start the driver, serve the client, end.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use sluice_cuda::{CUresult, DriverTable};
 use sluice_transport::Stream;
-use sluice_wire::control::{Control, SessionOpen, SessionOpened, SessionRefused};
+use sluice_wire::control::{Control, ResumeTerms, SessionOpen, SessionOpened, SessionRefused};
+use sluice_wire::handshake::SessionSecret;
 use sluice_wire::spin::{Spin, Wait};
-use sluice_wire::{FrameDecoder, Kind};
+use sluice_wire::{FrameDecoder, Kind, Received, decode};
 
 use crate::INHERITED_FDS;
 use crate::budget::{Answers, Budget};
+use crate::client::{Client, Connection, frame_of};
 use crate::counters::CounterPage;
 use crate::driver::{self, DriverError};
 use crate::gate::Gate;
@@ -52,14 +54,24 @@ pub(crate) fn serve() -> ! {
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (decoder, spin) = (FrameDecoder::new(), Spin::new(cores));
-    let client = Arc::new(Stream::from(client));
-    let outbox = Arc::new(Outbox::new(Arc::clone(&client), Arc::clone(&counters)));
-    let mut reader = Reader { client, decoder, spin, counters: Arc::clone(&counters) };
+    let resumes = start.resume.is_some();
+    let stream = Arc::new(Stream::from(client));
+    let outbox = Arc::new(Outbox::new(Arc::clone(&stream), resumes, Arc::clone(&counters)));
+    let client = Arc::new(Client::new(stream, Arc::clone(&outbox), Arc::clone(&link), resumes));
+    let connection = client.connection();
+    let mut reader = Reader {
+        client,
+        connection,
+        outbox: Arc::clone(&outbox),
+        decoder,
+        spin,
+        counters: Arc::clone(&counters),
+    };
     let (session, answers) = open(&start, &mut reader, &link, outbox, counters).unwrap_or_else(|error| {
         ending::failed(&format!("the session cannot start: {error}"));
     });
     let limit = Duration::from_millis(start.kernel_timeout_ms);
-    run(session, answers, link, reader, Some(limit).filter(|limit| !limit.is_zero()))
+    run(session, answers, link, reader, Some(limit).filter(|limit| !limit.is_zero()), resumes)
 }
 
 /// Starts the driver and greets the client.
@@ -89,6 +101,10 @@ fn open(
         session: start.session,
         range: reservation.as_ref().map(|range| (range.start, range.end - range.start)),
         devices: devices.iter().map(|(_, snapshot)| snapshot.clone()).collect(),
+        resume: start
+            .resume
+            .as_ref()
+            .map(|resume| ResumeTerms { secret: SessionSecret(resume.secret), linger_ms: resume.linger_ms }),
     };
     let (budget, answers) = Budget::new(Arc::clone(link));
     let session = Arc::new(Session::new(SessionParts {
@@ -133,6 +149,7 @@ fn run(
     link: Arc<Link>,
     mut reader: Reader,
     kernel_limit: Option<Duration>,
+    resumes: bool,
 ) -> ! {
     for device in &session.devices {
         let gate = Arc::clone(&device.gate);
@@ -140,7 +157,7 @@ fn run(
     }
     let accounted = Arc::clone(&session);
     ending::set_last_words(move || account(&accounted));
-    let pipeline = Pipeline::new(Arc::clone(&session));
+    let pipeline = Pipeline::new(Arc::clone(&session), resumes);
     let printed = Arc::clone(&session.outbox);
     sluice_softgpu::set_output(Arc::new(move |text| printed.print(text)));
     let pushing = Arc::clone(&session.outbox);
@@ -150,7 +167,7 @@ fn run(
     });
     let (watching, client) = (Arc::clone(&session), Arc::clone(&reader.client));
     let listening = Arc::clone(&link);
-    ending::spawn("daemon", move || listen(&watching, &answers, &listening, client.as_fd()));
+    ending::spawn("daemon", move || listen(&watching, &answers, &listening, &client));
     if let Some(limit) = kernel_limit {
         let watched = Arc::clone(&session);
         ending::spawn("watchdog", move || watchdog::watch(&watched, limit));
@@ -164,21 +181,26 @@ fn run(
 }
 
 /// Hears what the daemon says, and notices when the client is gone, also while nobody reads from it.
-fn listen(session: &Session, answers: &Answers, link: &Link, client: BorrowedFd<'_>) -> ! {
-    let poll = |fd: BorrowedFd<'_>, events| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+fn listen(session: &Session, answers: &Answers, link: &Link, client: &Client) -> ! {
+    let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
     loop {
-        let mut polled = [poll(link.as_fd(), libc::POLLIN), poll(client, libc::POLLRDHUP)];
+        let connection = client.connection_now();
+        // Negative descriptors are passed over.
+        let client_fd = connection.as_ref().map_or(-1, |connection| connection.stream.as_fd().as_raw_fd());
+        let mut polled = [poll(link.as_fd().as_raw_fd(), libc::POLLIN), poll(client_fd, libc::POLLRDHUP)];
         // SAFETY: the pointer and length describe `polled`.
         unsafe { libc::poll(polled.as_mut_ptr(), 2, ACCOUNT_EVERY_MS) };
-        if polled[1].revents != 0 {
-            ending::client_gone();
+        if let Some(connection) = connection
+            && polled[1].revents != 0
+        {
+            client.parted(&connection);
         }
         if polled[0].revents == 0 {
             account(session);
             continue;
         }
-        let packet = match link.receive::<Packet>() {
-            Ok(Some(packet)) => packet,
+        let (packet, fd) = match link.receive_fd::<Packet>() {
+            Ok(Some(received)) => received,
             Ok(None) => ending::daemon_gone(),
             Err(error) => ending::failed(&format!("the daemon sent nonsense: {error}")),
         };
@@ -188,6 +210,9 @@ fn listen(session: &Session, answers: &Answers, link: &Link, client: BorrowedFd<
             Packet::Press { gpu } => gate(gpu).into_iter().for_each(|gate| gate.pressed()),
             Packet::Recall { gpu } => gate(gpu).into_iter().for_each(|gate| gate.recalled()),
             answer @ (Packet::Taken(_) | Packet::Used(_)) => answers.pass_on(answer),
+            Packet::Resume { attempt, received } => {
+                fd.into_iter().for_each(|socket| client.resume(attempt, received, socket))
+            }
             // What workers say.
             _ => {}
         }
@@ -202,7 +227,9 @@ fn account(session: &Session) {
 
 /// The client's stream and the frames that come out of it.
 struct Reader {
-    client: Arc<Stream>,
+    client: Arc<Client>,
+    connection: Connection,
+    outbox: Arc<Outbox>,
     decoder: FrameDecoder,
     spin: Spin,
     counters: Arc<CounterPage>,
@@ -232,6 +259,13 @@ impl Reader {
                 Ok(Some(frame)) if frame.header.kind == Kind::Command => {
                     return Job { header: frame.header, payload: frame.payload.to_vec() };
                 }
+                Ok(Some(frame)) if frame.header.kind == Kind::Received => {
+                    let heard = decode::<Received>(frame.payload).map_err(io::Error::other);
+                    match heard.and_then(|received| self.outbox.acknowledged(received)) {
+                        Ok(()) => continue,
+                        Err(error) => ending::failed(&format!("the client sent nonsense: {error}")),
+                    }
+                }
                 Ok(Some(frame)) => {
                     ending::failed(&format!("the client sent a frame of kind {:?}", frame.header.kind))
                 }
@@ -243,7 +277,10 @@ impl Reader {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     ending::failed(&format!("the client sent nonsense: {error}"))
                 }
-                Err(_) => ending::client_gone(),
+                Err(_) => {
+                    self.client.parted(&self.connection);
+                    self.connection = self.client.connection();
+                }
             }
         }
     }
@@ -255,24 +292,22 @@ impl Reader {
         let is_between_frames = self.decoder.is_between_frames();
         let space = self.decoder.space(missing.max(READ_SIZE));
         // The rest of a frame that has begun is on its way, in as many pieces as it takes.
+        let stream = &self.connection.stream;
         let got = if is_between_frames {
-            self.spin.read(|wait| self.client.read(space, wait))?
+            self.spin.read(|wait| stream.read(space, wait))?
         } else {
-            self.client.read(space, Wait::Asleep)?
+            stream.read(space, Wait::Asleep)?
         };
         if got == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        if !self.client.received(&self.connection, got) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         self.decoder.received(got);
         self.counters.bytes_in.fetch_add(got as u64, Relaxed);
-        Ok(())
+        self.outbox.acknowledge()
     }
-}
-
-fn frame_of(message: impl Into<Control>) -> Result<Vec<u8>, sluice_wire::WireError> {
-    let mut bytes = Vec::new();
-    message.into().frame(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Why a session does not start.

@@ -34,7 +34,7 @@ impl Connection {
     /// Connects and is welcome.
     pub(crate) fn greet(address: &str, purpose: Purpose) -> Connection {
         let mut connection = Connection::connect(address);
-        connection.send(&Hello { purpose, process: std::process::id() }.to_bytes());
+        connection.send(&Hello { purpose, process: std::process::id(), process_space: 0 }.to_bytes());
         let mut welcome = vec![0; Welcome::to_bytes().len()];
         connection.stream.read_exact(&mut welcome).unwrap();
         assert!(Welcome::from_bytes(&welcome).unwrap().is_some());

@@ -1,0 +1,121 @@
+//! Another connection after a cut.
+//!
+//! ```text
+//!   connected -- end of file, an error, silence --> cut -- a leader connects, both say what they have --> connected
+//!                                                    \-- refused, or the node has stopped waiting --> lost
+//! ```
+//!
+//! The thread that finds the connection cut while it waits, or cannot queue more, makes the next one, and the others sleep
+//! until it is there: waiting calls, calls that find the window full, and any call that would send. The node waits for
+//! so long as it said when the session began, and no longer does this side.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use sluice_transport::Stream;
+use sluice_wire::address::Endpoint;
+use sluice_wire::control::ResumeTerms;
+use sluice_wire::handshake::{Resume, SessionSecret};
+
+use crate::attach::{self, AttachError};
+use crate::inbox::{Inbox, Receiver};
+use crate::link::{Link, watch_silence};
+
+/// One attempt gets this long, and then the next may find another way.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// Pause after a failed attempt, doubled each time up to the longest.
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// What a cut session needs to go on.
+#[derive(Debug)]
+pub(crate) struct Resumption {
+    node: Endpoint,
+    session: u64,
+    secret: SessionSecret,
+    /// How long the node keeps the session.
+    patience: Duration,
+    attempts: AtomicU32,
+}
+
+impl Resumption {
+    pub(crate) fn new(node: Endpoint, session: u64, terms: &ResumeTerms) -> Resumption {
+        let patience = Duration::from_millis(u64::from(terms.linger_ms));
+        Resumption { node, session, secret: terms.secret, patience, attempts: AtomicU32::new(0) }
+    }
+
+    /// Tries again and again. The answer is that of [`attach::resume`].
+    fn connect(&self, received: u64) -> Result<(Stream, Vec<u8>, u64), AttachError> {
+        let deadline = Instant::now() + self.patience;
+        let mut pause = PAUSE;
+        loop {
+            let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+            let resume = Resume { session: self.session, secret: self.secret, attempt, received };
+            let error = match attach::resume(&self.node, resume, deadline.min(Instant::now() + ATTEMPT)) {
+                Err(error @ AttachError::Connect { .. }) if Instant::now() + pause < deadline => error,
+                done => {
+                    if pause > PAUSE && done.is_ok() {
+                        crate::errors::say(format_args!("the connection to the GPU is back"));
+                    }
+                    return done;
+                }
+            };
+            if pause == PAUSE {
+                crate::errors::say(format_args!(
+                    "the connection to the GPU is cut: {error}; trying again for up to {} s",
+                    self.patience.as_secs()
+                ));
+            }
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(PAUSE_MAX);
+        }
+    }
+}
+
+impl Link {
+    /// Makes the next connection, with no lock held meanwhile, and sends what the worker lacks.
+    pub(super) fn resume<'a>(
+        &'a self,
+        inbox: MutexGuard<'a, Inbox>,
+        mut receiver: Receiver,
+    ) -> MutexGuard<'a, Inbox> {
+        drop(inbox);
+        let connected = match &self.resumption {
+            Some(resumption) => resumption.connect(self.received.load(Ordering::SeqCst)),
+            None => Err(AttachError::NoVariable),
+        };
+        match connected {
+            Ok((stream, rest, position)) => self.go_on(receiver, Arc::new(stream), &rest, position),
+            Err(error) => {
+                self.lose(&error);
+                receiver.silent = 0;
+                self.stop_leading(&mut self.inbox(), receiver);
+            }
+        }
+        self.inbox()
+    }
+
+    /// Both directions go on where they were: `rest` was read already, `position` is how much of ours the worker has.
+    fn go_on(&self, mut receiver: Receiver, stream: Arc<Stream>, rest: &[u8], position: u64) {
+        watch_silence(&stream);
+        let mut outbox = self.outbox();
+        if let Err(error) = outbox.buffer.resume(position) {
+            self.lose(&error);
+        }
+        self.acknowledged.fetch_max(position, Ordering::AcqRel);
+        self.current.store(Arc::as_ptr(&stream).cast_mut(), Ordering::Release);
+        outbox.stream = Arc::clone(&stream);
+        receiver.stream = stream;
+        receiver.silent = 0;
+        receiver.decoder.push(rest);
+        self.received.fetch_add(rest.len() as u64, Ordering::SeqCst);
+        self.cut.store(false, Ordering::Release);
+        let mut inbox = self.inbox();
+        self.deliver(&mut inbox, &mut receiver.decoder);
+        self.stop_leading(&mut inbox, receiver);
+        drop(inbox);
+        // As any other flush it may have to read, so nobody leads now.
+        self.flush(&mut outbox);
+    }
+}

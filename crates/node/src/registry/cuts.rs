@@ -1,0 +1,237 @@
+//! Connections that are cut: who is waited for, for how long, and how they come back.
+//!
+//! A session whose client's connection is gone keeps its worker until the client resumes it, or is known to be dead, or has
+//! been away for the linger time; a lease likewise, whose holder is `sluice run`. A dead program is told from a cut link by
+//! asking who sees its process: this node itself where they share a machine, else the lease's holder. What a killed
+//! program held is so free at once, and only what cannot be told is waited for.
+
+use std::collections::VecDeque;
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use sluice_transport::process::ProcessWatch;
+use sluice_wire::control::ProcessWatch as WatchRequest;
+use sluice_wire::handshake::{LeaseToken, Resume, SessionSecret};
+use sluice_worker::link::{Link, Packet};
+
+use super::{Ledger, Registry};
+use crate::connection::Line;
+
+/// A worker that is dead has left the books within this time.
+const BOOKS_PATIENCE: Duration = Duration::from_secs(5);
+/// Ended sessions of which is known why.
+const ENDED_MAX: usize = 256;
+
+/// Why a session does not go on; the text goes to the client.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ResumeRefusal {
+    #[error("no session goes by that number and secret here; has the node been started anew?")]
+    Unknown,
+    #[error("the session has ended: {0}")]
+    Ended(String),
+    #[error("the session does not outlive its connection")]
+    NotKept,
+}
+
+/// A process as others know it, and how its end is learned of.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    /// Its number, as it says.
+    pub(crate) number: u32,
+    /// Where that number means it; 0 if that is unknown.
+    pub(crate) space: u64,
+    /// Where this node sees the process itself.
+    pub(crate) watch: Option<Arc<ProcessWatch>>,
+}
+
+/// Who holds a lease: one control connection after another.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    line: Arc<Line>,
+    space: u64,
+    /// Closed with the holder: whoever waits for another one sees the end of the pipe.
+    _superseded: PipeWriter,
+}
+
+/// Held by a control connection's thread for its lease.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) lease: u64,
+    line: Arc<Line>,
+    /// Ends when another connection has the lease, or the lease is no more.
+    superseded: PipeReader,
+}
+
+/// Sessions that have ended, the last ones.
+#[derive(Debug, Default)]
+pub(super) struct Ended(VecDeque<(u64, SessionSecret, String)>);
+
+impl Ended {
+    pub(super) fn note(&mut self, session: u64, secret: SessionSecret, why: String) {
+        if self.0.len() == ENDED_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((session, secret, why));
+    }
+
+    fn find(&self, resume: &Resume) -> Option<String> {
+        let is_it =
+            |session, secret: &SessionSecret| session == resume.session && same(secret, &resume.secret);
+        self.0.iter().find(|(session, secret, _)| is_it(*session, secret)).map(|(.., why)| why.clone())
+    }
+}
+
+/// Compares without telling by its duration how much was right.
+fn same(a: &SessionSecret, b: &SessionSecret) -> bool {
+    super::same(&a.0, &b.0)
+}
+
+impl Registry {
+    /// Gives the socket on which a client has come back to its worker, which answers there.
+    pub(crate) fn resume_session(
+        &self,
+        resume: &Resume,
+        peer: &str,
+        socket: BorrowedFd<'_>,
+    ) -> Result<(), ResumeRefusal> {
+        let mut ledger = self.lock();
+        let ended = ledger.ended.find(resume).map(ResumeRefusal::Ended);
+        let Some(record) = ledger.sessions.get_mut(&resume.session) else {
+            return Err(ended.unwrap_or(ResumeRefusal::Unknown));
+        };
+        if !same(&record.secret, &resume.secret) {
+            return Err(ResumeRefusal::Unknown);
+        }
+        if !record.resumes {
+            return Err(ResumeRefusal::NotKept);
+        }
+        let packet = Packet::Resume { attempt: resume.attempt, received: resume.received };
+        if record.link.send_fd(&packet, socket).is_ok() {
+            record.client.peer = peer.to_owned();
+            return Ok(());
+        }
+        // The worker is dead, and will be struck out by the thread that serves it.
+        let deadline = Instant::now() + BOOKS_PATIENCE;
+        while ledger.sessions.contains_key(&resume.session) && Instant::now() < deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            ledger = self.session_ended.wait_timeout(ledger, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let why = ledger.ended.find(resume).unwrap_or_else(|| "its worker has ended".into());
+        Err(ResumeRefusal::Ended(why))
+    }
+
+    /// A session's connection is gone: whoever sees the client's process is asked for it.
+    pub(super) fn client_parted(&self, session: u64) -> Option<Arc<ProcessWatch>> {
+        let mut ledger = self.lock();
+        let record = ledger.sessions.get_mut(&session)?;
+        record.parted = true;
+        let (lease, process) = (record.lease, record.client.process.clone());
+        if process.watch.is_none() {
+            ask_holder(&ledger, lease, &process);
+        }
+        process.watch
+    }
+
+    pub(super) fn client_resumed(&self, session: u64) {
+        if let Some(record) = self.lock().sessions.get_mut(&session) {
+            record.parted = false;
+        }
+    }
+
+    /// Waits until the worker has something to say (true), or its client is dead or was away for too long (false).
+    pub(super) fn await_client(&self, link: &Link, since: Instant, watch: Option<&ProcessWatch>) -> bool {
+        let left = self.linger.saturating_sub(since.elapsed());
+        wait([Some(link.as_fd()), watch.map(AsFd::as_fd)], left) == [true, false]
+    }
+
+    /// A holder says that a process has ended: so have its sessions.
+    pub(crate) fn process_ended(&self, lease: u64, process: u32) {
+        let mut ledger = self.lock();
+        let of_process =
+            |record: &super::SessionRecord| record.lease == lease && record.client.process.number == process;
+        for record in ledger.sessions.values_mut().filter(|record| of_process(record) && record.parted) {
+            // An error means that it has ended by itself.
+            let _ = record.worker.kill();
+        }
+    }
+
+    /// From now on this connection holds the lease.
+    pub(crate) fn hold(&self, lease: u64, line: &Arc<Line>, space: u64) -> io::Result<Hold> {
+        let (superseded, writer) = io::pipe()?;
+        let holder = Holder { line: Arc::clone(line), space, _superseded: writer };
+        let mut ledger = self.lock();
+        let record = ledger.leases.get_mut(&lease).ok_or(io::ErrorKind::NotFound)?;
+        let before = record.holder.replace(holder);
+        let parted = |record: &&super::SessionRecord| {
+            record.lease == lease && record.parted && record.client.process.watch.is_none()
+        };
+        let processes: Vec<Process> =
+            ledger.sessions.values().filter(parted).map(|record| record.client.process.clone()).collect();
+        for process in processes {
+            ask_holder(&ledger, lease, &process);
+        }
+        drop(ledger);
+        if let Some(before) = before {
+            // It may hang half-dead, and must not be heard any more.
+            before.line.shut_down();
+        }
+        Ok(Hold { lease, line: Arc::clone(line), superseded })
+    }
+
+    /// The lease that a holder comes back for.
+    pub(crate) fn lease_to_resume(&self, token: &LeaseToken) -> Option<u64> {
+        let ledger = self.lock();
+        let lease = ledger.lease_of(token)?;
+        ledger.leases.get(&lease).filter(|record| !record.closing).map(|_| lease)
+    }
+
+    /// The holder's connection is gone without a word: waits until another has the lease, or the holder is dead or was away
+    /// for too long, and then ends the lease.
+    pub(crate) fn await_holder(&self, hold: &Hold, holder: &Process) {
+        let watch = holder.watch.as_ref().map(|watch| watch.as_fd());
+        if !matches!(wait([Some(hold.superseded.as_fd()), watch], self.linger), [true, _]) {
+            self.end_held(hold);
+        }
+    }
+
+    /// Ends a lease, unless another connection holds it.
+    pub(crate) fn end_held(&self, hold: &Hold) {
+        let mut ledger = self.lock();
+        let Some(record) = ledger.leases.get_mut(&hold.lease) else { return };
+        if !record.holder.as_ref().is_some_and(|holder| Arc::ptr_eq(&holder.line, &hold.line)) {
+            return;
+        }
+        record.closing = true;
+        drop(ledger);
+        self.end_lease(hold.lease);
+    }
+}
+
+/// Asks the holder of a lease to say when a process has ended, if it can know.
+fn ask_holder(ledger: &Ledger, lease: u64, process: &Process) {
+    let holder = ledger.leases.get(&lease).and_then(|record| record.holder.as_ref());
+    if let Some(holder) = holder.filter(|holder| holder.space != 0 && holder.space == process.space) {
+        // Should its connection be cut too, it is asked again when it comes back.
+        holder.line.send_now(WatchRequest { process: process.number });
+    }
+}
+
+/// Which of two descriptors can be read, or is at its end, within `limit`; neither after that.
+fn wait(fds: [Option<BorrowedFd<'_>>; 2], limit: Duration) -> [bool; 2] {
+    let deadline = Instant::now() + limit;
+    loop {
+        // Negative descriptors are passed over.
+        let fd = |fd: Option<BorrowedFd<'_>>| fd.map_or(-1, |fd| fd.as_raw_fd());
+        let mut polled = fds.map(|of| libc::pollfd { fd: fd(of), events: libc::POLLIN, revents: 0 });
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left_ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: the pointer and length describe `polled`.
+        let ready = unsafe { libc::poll(polled.as_mut_ptr(), 2, left_ms) };
+        // A signal, or the rounding of the limit, may have ended it early.
+        if ready > 0 || left.is_zero() {
+            return polled.map(|polled| polled.revents != 0);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What makes a session outlive its connections: each direction is one stream of bytes with positions.
+//!
+//! The sender keeps what the receiver has not acknowledged ([`SendBuffer`]). After a cut both sides say how many bytes
+//! they have received, in any frame's middle, and both go on sending from there, on a new connection. So nothing is lost
+//! and nothing arrives twice, and the layers above never know.
+//!
+//! ```text
+//!  start                      next                end
+//!    | sent, not acknowledged   | not sent yet      |     end - start >= WINDOW: the sender waits
+//!    +--------------------------+-------------------+
+//!    ^ acknowledge: start moves ^ sent: next moves  ^ append, lend: end moves
+//!      resume: both move to where the receiver is
+//! ```
+//!
+//! Acknowledgements are frames of kind `Received` inside the opposite stream, one for [`ACKNOWLEDGE_EVERY`] bytes at
+//! least. They are sent also when the window is full, or two full windows would wait for each other.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use crate::error::WireError;
+
+/// A sender with this many unacknowledged bytes waits.
+pub const WINDOW: u64 = 8 << 20;
+/// A receiver acknowledges after this many bytes.
+pub const ACKNOWLEDGE_EVERY: u64 = 1 << 20;
+/// Bytes that are collected in one piece of memory.
+const PIECE: usize = 64 << 10;
+/// Most memory that is kept for reuse.
+const SPARE_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes on their way to the peer, until it has acknowledged them. `B` is memory that is sent as it is, without a copy.
+#[derive(Debug)]
+pub struct SendBuffer<B> {
+    pieces: VecDeque<Piece<B>>,
+    /// Position of the first byte in `pieces`; everything before has been acknowledged.
+    start: u64,
+    /// Position of the first byte that this connection has not taken.
+    next: u64,
+    /// The piece with the byte at `next`, and the byte's place in it.
+    place: (usize, usize),
+    end: u64,
+    /// Whether sent bytes are kept until they are acknowledged.
+    keeps: bool,
+    spare: Vec<Vec<u8>>,
+}
+
+#[derive(Debug)]
+enum Piece<B> {
+    Copied(Vec<u8>),
+    Lent(B),
+}
+
+impl<B: AsRef<[u8]>> Piece<B> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Piece::Copied(bytes) => bytes,
+            Piece::Lent(bytes) => bytes.as_ref(),
+        }
+    }
+}
+
+impl<B: AsRef<[u8]>> SendBuffer<B> {
+    /// A stream that goes on at `position`: what is before has arrived already. One that cannot be resumed does not keep
+    /// what was sent.
+    pub fn new(position: u64, keeps: bool) -> SendBuffer<B> {
+        SendBuffer {
+            pieces: VecDeque::new(),
+            start: position,
+            next: position,
+            place: (0, 0),
+            end: position,
+            keeps,
+            spare: vec![Vec::with_capacity(2 * PIECE)],
+        }
+    }
+
+    /// Whether sent bytes are kept until they are acknowledged.
+    pub fn keeps(&self) -> bool {
+        self.keeps
+    }
+
+    /// Adds what `write` appends.
+    pub fn append<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        if !matches!(self.pieces.back(), Some(Piece::Copied(bytes)) if bytes.len() < PIECE) {
+            self.pieces.push_back(Piece::Copied(self.spare.pop().unwrap_or_default()));
+        }
+        let Some(Piece::Copied(bytes)) = self.pieces.back_mut() else { unreachable!("pushed above") };
+        let before = bytes.len();
+        let written = write(bytes);
+        self.end += (bytes.len() - before) as u64;
+        written
+    }
+
+    /// Adds memory that is held until the peer has it.
+    pub fn lend(&mut self, bytes: B) {
+        self.end += bytes.as_ref().len() as u64;
+        self.pieces.push_back(Piece::Lent(bytes));
+    }
+
+    /// Bytes that this connection has not taken yet.
+    pub fn unsent(&self) -> u64 {
+        self.end - self.next
+    }
+
+    /// Fills `parts` with the beginning of what is to be sent next; the answer is how many of them.
+    pub fn next_parts<'a>(&'a self, parts: &mut [IoSlice<'a>]) -> usize {
+        let (index, offset) = self.place;
+        let rest = self.pieces.iter().skip(index).map(Piece::bytes).enumerate();
+        let rest = rest.map(|(nth, bytes)| if nth == 0 { &bytes[offset..] } else { bytes });
+        let mut count = 0;
+        for (part, bytes) in parts.iter_mut().zip(rest.filter(|bytes| !bytes.is_empty())) {
+            *part = IoSlice::new(bytes);
+            count += 1;
+        }
+        count
+    }
+
+    /// The connection has taken this many bytes.
+    pub fn sent(&mut self, count: usize) {
+        self.next = (self.next + count as u64).min(self.end);
+        let (mut index, mut offset) = self.place;
+        offset += count;
+        // A piece that is sent to its end may still grow.
+        while index + 1 < self.pieces.len() && offset >= self.pieces[index].bytes().len() {
+            offset -= self.pieces[index].bytes().len();
+            index += 1;
+        }
+        self.place = (index, offset);
+        if !self.keeps {
+            self.release(self.next);
+        }
+    }
+
+    /// Whether the sender has to wait for an acknowledgement.
+    pub fn is_full(&self) -> bool {
+        self.keeps && self.end - self.start >= WINDOW
+    }
+
+    /// The least position whose acknowledgement leaves room for more.
+    pub fn room_after(&self) -> u64 {
+        if self.keeps { (self.end + 1).saturating_sub(WINDOW) } else { 0 }
+    }
+
+    /// Position after the last byte so far.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// The peer has everything before `position`. An acknowledgement that came late changes nothing.
+    pub fn acknowledge(&mut self, position: u64) -> Result<(), WireError> {
+        if position > self.next {
+            return Err(WireError::Value { what: "an acknowledgement", value: position });
+        }
+        self.release(position);
+        Ok(())
+    }
+
+    /// Goes on from `position` on another connection. Nothing has changed after an error.
+    pub fn resume(&mut self, position: u64) -> Result<(), WireError> {
+        if position < self.start || position > self.next {
+            return Err(WireError::Value { what: "a position to resume at", value: position });
+        }
+        self.release(position);
+        self.next = position;
+        self.place = (0, (position - self.start) as usize);
+        self.sent(0);
+        Ok(())
+    }
+
+    /// Lets go of whole pieces before `position`.
+    fn release(&mut self, position: u64) {
+        while let Some(piece) = self.pieces.front() {
+            let size = piece.bytes().len() as u64;
+            if self.start + size > position {
+                return;
+            }
+            self.start += size;
+            if let Some(Piece::Copied(bytes)) = self.pieces.pop_front() {
+                self.reuse(bytes);
+            }
+            self.place = match self.place {
+                (0, _) => (0, 0),
+                (index, offset) => (index - 1, offset),
+            };
+        }
+    }
+
+    fn reuse(&mut self, mut bytes: Vec<u8>) {
+        let spare: usize = self.spare.iter().map(Vec::capacity).sum();
+        if spare + bytes.capacity() <= SPARE_BYTES_MAX {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
