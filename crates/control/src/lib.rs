@@ -1,19 +1,25 @@
 //! A control connection to a node: leases and questions, one request and one answer at a time, with deadlines.
 //!
-//! `sluice` and the client's NVML use it. A lease lives as long as the connection on which it was granted.
+//! `sluice` and the client's NVML use it. A lease lives as long as the connection on which it was granted, or as the
+//! [`Keeper`] that comes back for it after a cut.
+
+mod keeper;
 
 mod echo;
 
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
-use sluice_wire::control::Control;
+use sluice_wire::control::{Control, LeaseEnd};
 use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Welcome};
 use sluice_wire::{FrameDecoder, Kind, WireError};
+
+pub use keeper::Keeper;
 
 /// All addresses of a host together get this long.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
@@ -76,10 +82,15 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 /// A connection on which a node has said who it is.
+///
+/// Dropped, it ends its lease.
+#[derive(Debug)]
 pub struct Connection {
     node: Endpoint,
     stream: Stream,
     decoder: FrameDecoder,
+    /// A lease was granted or resumed on it.
+    holds_lease: bool,
 }
 
 impl Connection {
@@ -87,13 +98,18 @@ impl Connection {
     pub fn open(node: &Endpoint) -> Result<Connection, Failure> {
         let failure = |cause| Failure { node: node.to_string(), cause };
         let stream = Stream::connect(node).map_err(failure)?;
-        let mut connection = Connection { node: node.clone(), stream, decoder: FrameDecoder::new() };
+        let mut connection =
+            Connection { node: node.clone(), stream, decoder: FrameDecoder::new(), holds_lease: false };
         connection.greet().map_err(failure)?;
         Ok(connection)
     }
 
     fn greet(&mut self) -> Result<(), Cause> {
-        let hello = Hello { purpose: Purpose::Control, process: std::process::id(), process_space: 0 };
+        let hello = Hello {
+            purpose: Purpose::Control,
+            process: std::process::id(),
+            process_space: sluice_transport::process::space(),
+        };
         let deadline = Instant::now() + ANSWER_TIME_MAX;
         self.stream.send(&hello.to_bytes())?;
         let mut bytes = Vec::new();
@@ -124,6 +140,7 @@ impl Connection {
     /// Ends the connection, and with it its lease, and waits until the node has done so: what the lease held is free
     /// when this returns.
     pub fn close(mut self) {
+        self.end_lease();
         let half_closed = match &self.stream {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
@@ -133,6 +150,45 @@ impl Connection {
             // Ends with the node's end of file, or with an error: either way there is nothing left to wait for.
             while self.stream.receive(self.decoder.space(READ_SIZE), deadline).is_ok() {}
         }
+    }
+
+    fn end_lease(&mut self) {
+        if std::mem::take(&mut self.holds_lease) {
+            // A node that does not hear it waits for this process to come back, or to end.
+            let _ = self.send(LeaseEnd {});
+        }
+    }
+
+    /// The lease lives on without this connection.
+    pub(crate) fn forget_lease(&mut self) {
+        self.holds_lease = false;
+    }
+
+    pub(crate) fn node(&self) -> &Endpoint {
+        &self.node
+    }
+
+    /// Says something that is not answered.
+    pub(crate) fn send(&mut self, message: impl Into<Control>) -> Result<(), Cause> {
+        let mut bytes = Vec::new();
+        message.into().frame(&mut bytes).map_err(Cause::Protocol)?;
+        self.stream.send(&bytes)
+    }
+
+    /// Reads once, and gives out the messages that are whole then.
+    pub(crate) fn receive(&mut self) -> Result<Vec<Control>, Cause> {
+        let deadline = Instant::now() + ANSWER_TIME_MAX;
+        let count = self.stream.receive(self.decoder.space(READ_SIZE), deadline)?;
+        self.decoder.received(count);
+        std::iter::from_fn(|| self.next_message().transpose()).collect()
+    }
+
+    fn next_message(&mut self) -> Result<Option<Control>, Cause> {
+        let Some(frame) = self.decoder.next_frame().map_err(Cause::Protocol)? else { return Ok(None) };
+        if frame.header.kind != Kind::Control {
+            return Err(Cause::UnexpectedAnswer);
+        }
+        Control::decode(frame.header.op, frame.payload).map(Some).map_err(Cause::Protocol)
     }
 
     /// The failure of a question whose answer was of the wrong kind.
@@ -151,11 +207,15 @@ impl Connection {
         self.stream.send(&bytes)?;
         let deadline = Instant::now() + ANSWER_TIME_MAX;
         loop {
-            if let Some(frame) = self.decoder.next_frame().map_err(Cause::Protocol)? {
-                if frame.header.kind != Kind::Control {
-                    return Err(Cause::UnexpectedAnswer);
+            match self.next_message()? {
+                // Asked by the node meanwhile, of nobody who could answer now.
+                Some(Control::ProcessWatch(_)) => continue,
+                Some(answer) => {
+                    let holds = matches!(answer, Control::LeaseGranted(_) | Control::LeaseResumed(_));
+                    self.holds_lease |= holds;
+                    return Ok(answer);
                 }
-                return Control::decode(frame.header.op, frame.payload).map_err(Cause::Protocol);
+                None => {}
             }
             let count = self.stream.receive(self.decoder.space(READ_SIZE), deadline)?;
             self.decoder.received(count);
@@ -163,9 +223,25 @@ impl Connection {
     }
 }
 
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.end_lease();
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.stream {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
 const READ_SIZE: usize = 16 << 10;
 
 /// The two kinds of sockets.
+#[derive(Debug)]
 enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -203,6 +279,7 @@ impl Stream {
                 }
                 let stream = connected.ok_or(failure).map_err(refused)?;
                 stream.set_nodelay(true)?;
+                sluice_transport::notice_dead_peer(stream.as_fd())?;
                 Stream::Tcp(stream)
             }
         };

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -244,7 +244,7 @@ impl Listener {
                 let (stream, peer) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 stream.set_nodelay(true)?;
-                notice_dead_peer(&stream)?;
+                sluice_transport::notice_dead_peer(stream.as_fd())?;
                 Ok((Stream::Tcp(stream), peer.to_string()))
             }
             Listener::Unix { listener, .. } => {
@@ -270,28 +270,6 @@ fn bind_tcp(address: &str) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(addresses.as_slice())?;
     listener.set_nonblocking(true)?;
     Ok(listener)
-}
-
-/// A host that is switched off sends no end of file. There is no limit on unacknowledged data (`TCP_USER_TIMEOUT`):
-/// it would also end a session whose client computes for a while and takes no data meanwhile.
-fn notice_dead_peer(stream: &TcpStream) -> io::Result<()> {
-    let options = [
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 4),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
-    ];
-    for (level, option, value) in options {
-        let value: libc::c_int = value;
-        let size = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the option's value is an int, and the kernel reads exactly that many bytes.
-        let result =
-            unsafe { libc::setsockopt(stream.as_raw_fd(), level, option, (&raw const value).cast(), size) };
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
 }
 
 /// A socket file that nobody answers at is what a killed node left behind.

@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 
 use sluice_api::client::Client;
 use sluice_api::lease::NewLease;
-use sluice_control::Connection;
+use sluice_control::{Connection, Keeper};
 use sluice_wire::address::{Endpoint, SessionAddress};
 use sluice_wire::control::{Control, DeviceSnapshot, LeaseGranted, LeaseRequest, Usage, UsageRequest};
 
@@ -94,7 +94,7 @@ struct Held {
 
 /// Runs the program once. What the lease held is free when this returns.
 fn run_under(held: Held, arguments: &RunArgs, libraries: &Libraries) -> Result<ExitStatus, NotStarted> {
-    let Held { address, mut connection, lease, place } = held;
+    let Held { address, connection, lease, place } = held;
     if !arguments.quiet {
         eprintln!("sluice: {}", granted_line(&lease, arguments, &place));
     }
@@ -103,8 +103,15 @@ fn run_under(held: Held, arguments: &RunArgs, libraries: &Libraries) -> Result<E
     let software = lease.devices.iter().any(|device| device.is_software);
     let surroundings = Surroundings::prepare(scratch.path(), libraries, &session, software)
         .map_err(|error| failed(format!("{}: {error}", scratch.path().display())))?;
+    let keeper = Keeper::start(connection, &lease).map_err(failed)?;
     let status = child::run_to_end(&arguments.program, surroundings.environment())?;
-
+    let mut connection = match keeper.stop() {
+        Ok(connection) => connection,
+        Err(failure) => {
+            eprintln!("sluice: the lease was lost: {failure}");
+            return Ok(status);
+        }
+    };
     if !arguments.quiet {
         match connection.ask(UsageRequest {}) {
             Ok(Control::Usage(usage)) => eprintln!("sluice: {}", usage_line(&usage)),

@@ -17,6 +17,8 @@ use sluice_wire::spin::Wait;
 
 use crate::socket::Socket;
 
+pub use crate::socket::notice_dead_peer;
+
 /// One connected end. Any thread may read, write, wait and shut down at any time.
 #[derive(Debug)]
 pub struct Stream {
@@ -35,9 +37,8 @@ impl Stream {
             match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
-                    let socket = Socket::new(stream.into());
-                    socket.notice_dead_peer()?;
-                    return Ok(Stream { socket });
+                    notice_dead_peer(stream.as_fd())?;
+                    return Ok(Stream { socket: Socket::new(stream.into()) });
                 }
                 Err(error) => failure = error,
             }

@@ -15,15 +15,6 @@ impl Socket {
         Socket(fd)
     }
 
-    /// A host that is switched off sends no end of file, so the idle connection is probed. There is no limit on data
-    /// that is not taken (`TCP_USER_TIMEOUT`): a worker whose queue is full behind a long kernel takes none.
-    pub(crate) fn notice_dead_peer(&self) -> io::Result<()> {
-        self.set_option(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
-        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 4)?;
-        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2)?;
-        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3)
-    }
-
     pub(crate) fn set_read_limit(&self, limit: Duration) -> io::Result<()> {
         let limit = libc::timeval {
             tv_sec: limit.as_secs() as libc::time_t,
@@ -33,14 +24,6 @@ impl Socket {
         // SAFETY: the option's value is a `timeval`, and the kernel reads exactly that many bytes.
         let status =
             unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, (&raw const limit).cast(), size) };
-        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-
-    fn set_option(&self, level: i32, option: i32, value: i32) -> io::Result<()> {
-        let size = size_of::<i32>() as u32;
-        // SAFETY: the option's value is an int, and the kernel reads exactly that many bytes.
-        let status =
-            unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, (&raw const value).cast(), size) };
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
@@ -96,6 +79,28 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// A host that is switched off sends no end of file, so the idle connection is probed: it fails after 10 s without an answer.
+/// There is no limit on data that is not taken (`TCP_USER_TIMEOUT`): a peer that computes for a while takes none.
+pub fn notice_dead_peer(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let options = [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 4),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
+    ];
+    for (level, option, value) in options {
+        let value: i32 = value;
+        let size = size_of::<i32>() as u32;
+        // SAFETY: the option's value is an int, and the kernel reads exactly that many bytes.
+        let status =
+            unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), size) };
+        if status != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 fn flags_of(wait: Wait) -> i32 {

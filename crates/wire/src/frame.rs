@@ -122,7 +122,7 @@ pub struct Frame<'a> {
 /// Makes frames of bytes that arrive in any pieces.
 ///
 /// Either `push` what was received, or let a socket read straight into `space`. Then take frames until there is none.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct FrameDecoder {
     buffer: Vec<u8>,
     /// Bytes of the buffer that were received; the rest is space.
