@@ -3,6 +3,7 @@
 //! Every task does its own set-up (builds, Python environments under `target/`) and says what it does.
 
 mod bench;
+mod chaos;
 mod codegen;
 mod demo;
 mod e2e;
@@ -11,6 +12,7 @@ mod gpu_check;
 mod node;
 mod process;
 mod python;
+mod relay;
 mod test;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +24,8 @@ cargo xtask test [--all] [NAME]   all tests; --all adds those that download much
                                   --record: write what the programs called into docs/cuda-support.md
 cargo xtask codegen [--check]     write what is generated from crates/cuda/driver.api, or only check that it is current
 cargo xtask bench [NAME]          measure, and write the figures into docs/benchmarks.md
+cargo xtask chaos [--minutes N] [--seed S]
+                                  programs over a link that is cut at random: results right, side effects once
 cargo xtask gpu-check --bundle    build the folder that checks everything on a machine with an NVIDIA GPU";
 
 fn main() -> ExitCode {
@@ -32,6 +36,7 @@ fn main() -> ExitCode {
         ["demo"] => demo::run(),
         ["test", options @ ..] => test::run(options),
         ["bench", names @ ..] => bench::run(names),
+        ["chaos", options @ ..] => chaos::run(options),
         ["gpu-check", "--bundle"] => gpu_check::bundle(),
         _ => {
             eprintln!("{USAGE}");

@@ -3,6 +3,7 @@
 mod alone;
 mod bad_input;
 mod bench;
+mod cuts;
 mod exchange;
 mod limits;
 mod namespaces;
@@ -37,6 +38,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     let tests = limits::TESTS.iter().chain(bad_input::TESTS).chain(alone::TESTS);
     for (name, test) in tests
         .chain(recording::TESTS)
+        .chain(cuts::TESTS)
         .chain(exchange::TESTS)
         .chain(bench::TESTS)
         .chain(shares::TESTS)

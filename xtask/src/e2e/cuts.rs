@@ -1,0 +1,189 @@
+//! Sessions through cuts: every side effect once, data intact, and a clear end where a session cannot go on.
+
+use std::net::Ipv4Addr;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::chaos::{Random, random_fate};
+use crate::e2e::{NODE_GPUS, Test, expect_clean, expect_pass, finish, program_file, start_node, tail};
+use crate::node::{self, Node};
+use crate::python;
+use crate::relay::{End, Fate, Purpose, Relay};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("cuts at chosen bytes", at_chosen_bytes),
+    ("cuts that nobody sees", that_nobody_sees),
+    ("a cut of seconds", of_seconds),
+    ("a changed client address", changed_address),
+    ("cuts at random under tinygrad", under_tinygrad),
+    ("a killed worker is an error", killed_worker),
+    ("a restarted node is an error", restarted_node),
+    ("a killed client behind a cut", killed_client),
+];
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// `sluice run` through the relay.
+fn run_through(relay: &Relay, words: &[&std::path::Path]) -> Command {
+    let mut command = Command::new(node::sluice());
+    command.args(["run", "-p", "0.5", "--memory", "512MiB", "--node", &relay.address, "--"]).args(words);
+    command
+}
+
+fn counts(relay: &Relay, rounds: u32) -> Command {
+    let mut command = run_through(relay, &["python3".as_ref(), &program_file("counts.py")]);
+    command.env("ROUNDS", rounds.to_string());
+    command
+}
+
+/// The first connections of lease and session live long enough to be opened; each later one carries what the list says.
+fn at_chosen_bytes() -> Result<()> {
+    // The last of a `Hello`, of a `Welcome`, of what follows; bytes of frames' headers; middles of data.
+    const BYTES: &[u64] = &[
+        28, 50, 107, 108, 115, 121, 122, 140, 141, 150, 151, 152, 160, 161, 170, 180, 200, 333, 1000, 1024,
+        4096, 65_536, 65_537, 262_144, 1_000_000, 1_048_576, 3_145_728, 4_000_000, 9_000_000,
+    ];
+    let node = start_node()?;
+    let mut next = BYTES.iter().cycle();
+    let relay = Relay::start(&node.address, move |purpose, number| {
+        let bytes = match purpose {
+            Purpose::Session => Some(70_000),
+            Purpose::Resume => next.next().copied(),
+            Purpose::Control => None,
+        };
+        let end = if number % 2 == 0 { End::Reset } else { End::Close };
+        Fate { bytes, end, ..Fate::GOOD }
+    })?;
+    expect_pass(&mut counts(&relay, 60), "cuts at chosen bytes", LIMIT)?;
+    eprintln!("   {} cuts", relay.cuts());
+    ensure!(relay.cuts() > BYTES.len() as u32, "only {} cuts", relay.cuts());
+    expect_clean(&node)
+}
+
+/// Half-dead connections, as a NAT leaves them: whoever waits notices.
+fn that_nobody_sees() -> Result<()> {
+    let node = start_node()?;
+    let relay = Relay::start(&node.address, |purpose, _| {
+        let bytes = match purpose {
+            Purpose::Session => Some(100_000),
+            Purpose::Resume => Some(30_000_000),
+            Purpose::Control => None,
+        };
+        Fate { bytes, end: End::Silence, ..Fate::GOOD }
+    })?;
+    expect_pass(&mut counts(&relay, 60), "cuts that nobody sees", LIMIT)?;
+    ensure!(relay.cuts() >= 2, "only {} cuts", relay.cuts());
+    expect_clean(&node)
+}
+
+/// The session is cut, and so are its first attempts to go on.
+fn of_seconds() -> Result<()> {
+    let node = start_node()?;
+    let relay = Relay::start(&node.address, |purpose, _| match purpose {
+        Purpose::Session => Fate { bytes: Some(1_000_000), attempts: 8, ..Fate::GOOD },
+        _ => Fate::GOOD,
+    })?;
+    let ended = expect_pass(&mut counts(&relay, 20), "a cut of seconds", LIMIT)?;
+    for part in ["is cut", "is back"] {
+        ensure!(ended.output.contains(part), "no {part:?} in {}", tail(&ended.output));
+    }
+    expect_clean(&node)
+}
+
+fn changed_address() -> Result<()> {
+    let node = start_node()?;
+    let relay = Relay::start(&node.address, |_, number| {
+        let from = Ipv4Addr::new(127, 0, 0, 1 + (number % 100) as u8);
+        Fate { bytes: Some(500_000), end: End::Reset, from, ..Fate::GOOD }
+    })?;
+    expect_pass(&mut counts(&relay, 30), "a changed client address", LIMIT)?;
+    ensure!(relay.cuts() >= 2, "only {} cuts", relay.cuts());
+    expect_clean(&node)
+}
+
+fn under_tinygrad() -> Result<()> {
+    let python = python::TINYGRAD.ready()?;
+    let node = start_node()?;
+    let mut random = Random::seeded()?;
+    let relay = Relay::start(&node.address, move |purpose, _| random_fate(&mut random, purpose))?;
+    let mut command = run_through(&relay, &[&python, &program_file("tinygrad_train.py")]);
+    expect_pass(&mut command, "cuts at random under tinygrad", LIMIT)?;
+    eprintln!("   {} cuts", relay.cuts());
+    expect_clean(&node)
+}
+
+/// Starts the counting program and waits until it computes.
+fn start_counting(address: &str) -> Result<std::process::Child> {
+    use std::io::BufRead;
+    let mut command = Command::new(node::sluice());
+    command.args(["run", "--node", address, "--", "python3"]).arg(program_file("counts.py"));
+    let log = std::fs::File::create(crate::e2e::logs().join("counting.log"))?;
+    let mut child = command.env("ROUNDS", "1000000").stdout(Stdio::piped()).stderr(log).spawn()?;
+    let Some(stdout) = child.stdout.take() else { bail!("no output") };
+    let mut line = String::new();
+    std::io::BufReader::new(stdout).read_line(&mut line)?;
+    ensure!(line.trim() == "ready", "the program said {line:?}");
+    Ok(child)
+}
+
+/// The program ends with an error, and stderr says all of `parts`.
+fn expect_error(mut child: std::process::Child, parts: &[&str]) -> Result<()> {
+    let (sender, ended) = std::sync::mpsc::channel();
+    let pid = child.id();
+    std::thread::spawn(move || sender.send(child.wait()));
+    let Ok(status) = ended.recv_timeout(Duration::from_secs(60)) else {
+        // SAFETY: the child has not been waited for, or the channel would have said so.
+        unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+        bail!("it hangs")
+    };
+    ensure!(!status?.success(), "it ended well");
+    let said = std::fs::read_to_string(crate::e2e::logs().join("counting.log"))?;
+    for part in parts {
+        ensure!(said.contains(part), "no {part:?} in {}", tail(&said));
+    }
+    Ok(())
+}
+
+fn killed_worker() -> Result<()> {
+    let node = start_node()?;
+    let child = start_counting(&node.address)?;
+    let workers = node.workers();
+    let [worker] = workers[..] else { bail!("one session has the workers {workers:?}") };
+    // SAFETY: kill has no memory effects; the worker lives, or its session would have ended.
+    unsafe { libc::kill(worker as i32, libc::SIGKILL) };
+    expect_error(child, &["the session has ended: its worker has ended (signal: 9", "DEVICE_UNAVAILABLE"])?;
+    expect_clean(&node)
+}
+
+fn restarted_node() -> Result<()> {
+    let node = start_node()?;
+    let address = node.address.clone();
+    let child = start_counting(&address)?;
+    drop(node);
+    let again = Node::start(&["--listen", &address, "--gpus", NODE_GPUS])?;
+    expect_error(child, &["has the node been started anew?", "DEVICE_UNAVAILABLE"])?;
+    expect_clean(&again)
+}
+
+/// A program that is killed while its link is cut leaves nothing behind, long before the node would stop waiting.
+fn killed_client() -> Result<()> {
+    let node = start_node()?;
+    let relay = Relay::start(&node.address, |purpose, _| match purpose {
+        Purpose::Session => Fate { bytes: Some(1_000_000), attempts: u32::MAX, ..Fate::GOOD },
+        _ => Fate::GOOD,
+    })?;
+    let mut child = start_counting(&relay.address)?;
+    relay.wait_for_cuts(1);
+    ensure!(node.workers().len() == 1, "the session did not outlive the cut");
+    child.kill()?;
+    child.wait()?;
+    expect_clean(&node)?;
+    // And the node still works.
+    let mut command = Command::new(node::sluice());
+    command.args(["run", "--node", &node.address, "--", "python3"]).arg(program_file("counts.py"));
+    let ended = finish(command.env("ROUNDS", "3"), "after a cut", LIMIT)?;
+    ensure!(ended.code == Some(0), "{}", tail(&ended.output));
+    expect_clean(&node)
+}
