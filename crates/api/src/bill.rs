@@ -122,6 +122,7 @@ mod tests {
             node: 1,
             lease: 1,
             attempt: 1,
+            task: 0,
             sequence: 1,
             tenant: "acme".parse().unwrap(),
             from_ms,

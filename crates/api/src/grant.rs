@@ -21,6 +21,8 @@ pub struct Grant {
     pub lease: LeaseId,
     /// A later attempt makes the grants of earlier ones worthless.
     pub attempt: u32,
+    /// Which of the lease's tasks, from 0.
+    pub task: u32,
     pub node: NodeId,
     pub tenant: TenantPath,
     /// Indices of the node's GPUs, in the order in which the program sees them.
@@ -121,6 +123,7 @@ mod tests {
         Grant {
             lease: 7,
             attempt: 1,
+            task: 0,
             node: 3,
             tenant: "acme/research".parse().unwrap(),
             gpus: vec![0],

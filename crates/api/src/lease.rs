@@ -9,6 +9,8 @@
 //! A granted lease that nobody claims on its node ends. A preempted one has a grace time, then its node ends it and it
 //! is queued again with the next attempt number, which makes grants of earlier attempts worthless.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::GPU_PPM;
@@ -25,9 +27,21 @@ pub struct NewLease {
     /// For whom; the token's own tenant unless named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantPath>,
-    /// GPUs, all on one node.
+    /// GPUs of each task, all on one node.
     #[serde(default = "one")]
     pub gpus: u32,
+    /// Programs that run side by side, each with GPUs of its own: all of them or none.
+    #[serde(default = "one")]
+    pub tasks: u32,
+    /// Up to so many tasks, as there is room when it starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks_max: Option<u32>,
+    /// All tasks within one node, rack or zone, or the lease waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same: Option<Level>,
+    /// All tasks within one node, rack or zone if that can be had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub near: Option<Level>,
     /// Millionths of each GPU's compute.
     #[serde(default = "whole")]
     pub share_ppm: u32,
@@ -44,9 +58,59 @@ pub struct NewLease {
     /// the tenant's guaranteed quota only.
     #[serde(default = "yes")]
     pub preemptible: bool,
+    /// GPUs whose model's name contains one of these, in upper or lower case; any unless said.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
+    /// GPUs of at least this many GFLOPS (32 bits, as the driver's figures give them).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gflops_min: Option<u64>,
+    /// GPUs that have at least so many bytes in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_memory_min: Option<u64>,
+    /// Nodes that have all these labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// When it must have ended. Once it can no longer start in time for that, it leaves the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+    /// How long it will take, in milliseconds: for estimates of when others start. Nothing ends because of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
     /// The program, for people to read.
     #[serde(default)]
     pub name: String,
+}
+
+/// How near tasks stand to each other. Racks and zones are the nodes' labels of these names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Level {
+    Zone,
+    Rack,
+    Node,
+}
+
+impl Level {
+    /// The widest first.
+    pub const ALL: [Level; 3] = [Level::Zone, Level::Rack, Level::Node];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Zone => "zone",
+            Level::Rack => "rack",
+            Level::Node => "node",
+        }
+    }
+}
+
+impl std::str::FromStr for Level {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Level, String> {
+        let found = Level::ALL.into_iter().find(|level| level.name() == text);
+        found.ok_or_else(|| format!("{text:?} is none of node, rack and zone"))
+    }
 }
 
 fn one() -> u32 {
@@ -69,6 +133,8 @@ fn yes() -> bool {
 pub const PRIORITY_USUAL: i32 = 100;
 /// The highest priority; the lowest is 1.
 pub const PRIORITY_MAX: i32 = 300;
+/// The most tasks of one lease.
+pub const TASKS_MAX: u32 = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -83,6 +149,13 @@ pub enum LeaseState {
     /// To make room for others: its grace time runs.
     Preempting,
     Ended,
+}
+
+impl NewLease {
+    /// The last moment at which it can start and end by its deadline.
+    pub fn start_until_ms(&self) -> Option<u64> {
+        Some(self.deadline_ms?.saturating_sub(self.duration_ms.unwrap_or(0)))
+    }
 }
 
 impl LeaseState {
@@ -109,7 +182,10 @@ pub struct Lease {
     pub id: LeaseId,
     pub tenant: TenantPath,
     pub name: String,
+    /// Of each task.
     pub gpus: u32,
+    /// How many run side by side; the fewest that it starts with while it waits.
+    pub tasks: u32,
     pub share_ppm: u32,
     /// Bytes on each GPU, 0 until a place is known.
     pub memory: u64,
@@ -118,17 +194,18 @@ pub struct Lease {
     pub state: LeaseState,
     /// Counts the times that it was queued; the first is 1.
     pub attempt: u32,
-    /// Its place in the queue, from 1.
+    /// Its place in its tenant's line, from 1. Whose line is served next is a matter of fair share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
     /// Why it waits, is preempted, or ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// When it is expected to start, while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<Place>,
-    /// What its node wants to see; only in the answers to who may use the lease, and only while it is granted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grant: Option<String>,
+    pub start: Option<StartEstimate>,
+    /// Where its tasks are, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<Place>,
     /// When the grace time ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preempt_at_ms: Option<u64>,
@@ -141,7 +218,21 @@ pub struct Lease {
     pub revision: u64,
 }
 
-/// Where a lease is.
+/// When a waiting lease is expected to start, if those that run take as long as they said or as their like took before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StartEstimate {
+    /// Unknown without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_ms: Option<u64>,
+    /// Half of the estimates of late were off by no more than this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_ms: Option<u64>,
+    /// What the estimate rests on, or why there is none.
+    pub because: String,
+}
+
+/// Where a task of a lease is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Place {
@@ -151,6 +242,9 @@ pub struct Place {
     pub address: String,
     /// Indices of the node's GPUs.
     pub gpus: Vec<u32>,
+    /// What its node wants to see; only in the answers to who may use the lease, and only until the task has claimed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant: Option<String>,
 }
 
 /// A client's word that a node refused its grant: the lease goes back to the queue.

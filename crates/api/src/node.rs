@@ -3,6 +3,8 @@
 //! A node reports in the rhythm that the last answer gave. A report brings what is true on the node now and the usage
 //! records that the server has not confirmed yet; the answer confirms them and names the leases to end.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::lease::LeaseId;
@@ -20,6 +22,9 @@ pub struct Join {
     /// `HOST:PORT`, where programs reach it.
     pub address: String,
     pub gpus: Vec<Gpu>,
+    /// What requests select nodes by, such as `zone` and `rack`, which also say what is near what.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
     /// Of Sluice.
     pub release: String,
 }
@@ -38,6 +43,9 @@ pub struct Gpu {
     /// As `12.0`.
     pub compute_capability: String,
     pub driver_version: u32,
+    /// Peak of 32-bit arithmetic as the driver's figures give it; 0 where they do not.
+    #[serde(default)]
+    pub gflops: u64,
 }
 
 /// The answer to a node that may join.
@@ -68,12 +76,15 @@ pub struct Report {
     pub usage: Vec<UsageRecord>,
 }
 
-/// One attempt to run a lease.
+/// One attempt to run a task of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Attempt {
     pub lease: LeaseId,
     pub attempt: u32,
+    /// Counted from 0.
+    #[serde(default)]
+    pub task: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -44,6 +44,8 @@ kinds! {
     Conflict "conflict" 409 "The state does not allow this"
     /// The same idempotency key came with another request.
     KeyReused "idempotency-key-reused" 422 "The idempotency key belongs to another request"
+    /// Waiting would not help: no quota or no node is large enough.
+    NeverFits "never-fits" 422 "This can never be granted"
     TooLarge "too-large" 413 "The request is too large"
     TooMany "too-many-requests" 429 "Too many requests"
     /// Nothing was done; ask again later.

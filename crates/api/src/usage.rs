@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::lease::LeaseId;
-use crate::node::NodeId;
+use crate::node::{Attempt, NodeId};
 use crate::tenant::TenantPath;
 
 /// One GPU for one hour, in the unit of both meters.
@@ -24,12 +24,15 @@ const HOUR_MS: u64 = 3_600_000;
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UsageRecord {
-    /// [`UsageRecord::id_of`] the four fields below.
+    /// [`UsageRecord::id_of`] the five fields below.
     pub id: String,
     pub node: NodeId,
     pub lease: LeaseId,
     pub attempt: u32,
-    /// Counts the records of this attempt, from 1.
+    /// Which of the lease's tasks, from 0.
+    #[serde(default)]
+    pub task: u32,
+    /// Counts the records of this task in this attempt, from 1.
     pub sequence: u32,
     pub tenant: TenantPath,
     pub from_ms: u64,
@@ -52,7 +55,7 @@ pub struct UsageRecord {
 /// Why a record cannot be one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
-    #[error("usage record {0}: its id does not follow from its node, lease, attempt and sequence")]
+    #[error("usage record {0}: its id does not follow from its node, lease, attempt, task and sequence")]
     Id(String),
     #[error("usage record {0}: it ends before it begins, or spans more than {max} h", max = SPAN_MAX_MS / HOUR_MS)]
     Span(String),
@@ -65,9 +68,17 @@ const SPAN_MAX_MS: u64 = 24 * HOUR_MS;
 
 impl UsageRecord {
     /// 32 hexadecimal digits that depend on nothing else.
-    pub fn id_of(node: NodeId, lease: LeaseId, attempt: u32, sequence: u32) -> String {
-        let name = format!("sluice usage 1/{node}/{lease}/{attempt}/{sequence}");
+    pub fn id_of(node: NodeId, Attempt { lease, attempt, task }: Attempt, sequence: u32) -> String {
+        let name = match task {
+            0 => format!("sluice usage 1/{node}/{lease}/{attempt}/{sequence}"),
+            task => format!("sluice usage 1/{node}/{lease}/{attempt}/{sequence}/task {task}"),
+        };
         blake3::hash(name.as_bytes()).to_hex()[..32].to_owned()
+    }
+
+    /// What it is about.
+    pub fn attempt_of(&self) -> Attempt {
+        Attempt { lease: self.lease, attempt: self.attempt, task: self.task }
     }
 
     /// What it adds to the meter `reserved`: millionths of a GPU x milliseconds.
@@ -87,7 +98,7 @@ impl UsageRecord {
     /// Bounds everything that arithmetic is done with, so that no sum of a period can overflow.
     pub fn check(&self) -> Result<(), UsageError> {
         let id = || self.id.chars().take(64).collect::<String>();
-        if self.id != UsageRecord::id_of(self.node, self.lease, self.attempt, self.sequence) {
+        if self.id != UsageRecord::id_of(self.node, self.attempt_of(), self.sequence) {
             return Err(UsageError::Id(id()));
         }
         if self.until_ms < self.from_ms || self.held_ms() > SPAN_MAX_MS {
@@ -108,10 +119,11 @@ mod tests {
 
     pub(crate) fn record(sequence: u32, from_ms: u64, until_ms: u64) -> UsageRecord {
         UsageRecord {
-            id: UsageRecord::id_of(1, 2, 1, sequence),
+            id: UsageRecord::id_of(1, Attempt { lease: 2, attempt: 1, task: 0 }, sequence),
             node: 1,
             lease: 2,
             attempt: 1,
+            task: 0,
             sequence,
             tenant: "acme".parse().unwrap(),
             from_ms,
@@ -130,8 +142,10 @@ mod tests {
 
     #[test]
     fn an_id_is_the_same_everywhere_and_for_ever() {
-        assert_eq!(UsageRecord::id_of(1, 2, 1, 3), "2c3cb1bed8e6d891f396b0dc9dadb729");
-        assert_ne!(UsageRecord::id_of(1, 21, 1, 3), UsageRecord::id_of(1, 2, 11, 3));
+        let id = |lease, attempt, task| UsageRecord::id_of(1, Attempt { lease, attempt, task }, 3);
+        assert_eq!(id(2, 1, 0), "2c3cb1bed8e6d891f396b0dc9dadb729");
+        assert_ne!(id(21, 1, 0), id(2, 11, 0));
+        assert_ne!(id(2, 1, 1), id(2, 1, 0));
     }
 
     #[test]

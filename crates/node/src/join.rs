@@ -9,6 +9,7 @@ mod claims;
 mod journal;
 mod metering;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -35,6 +36,8 @@ pub struct JoinConfig {
     pub name: String,
     /// `HOST:PORT` where programs reach it; the address that it listens on unless said.
     pub address: Option<String>,
+    /// What requests select nodes by.
+    pub labels: BTreeMap<String, String>,
     /// Where the usage journal lies.
     pub folder: PathBuf,
 }

@@ -1,7 +1,11 @@
 //! What is true now: nodes, tenants, and leases that have not ended. Pure state; the time is an argument.
 //!
-//! Every transition of a lease is a method here and marks the lease as changed; what changed is written to the database
-//! before anybody learns of it ([`crate::server`]).
+//! Every transition of a lease is a method here, and goes through [`Fleet::change`]: the sums of the [`account`] follow, and the
+//! lease is marked, for the database (what changed is written before anybody learns of it, see [`crate::server`]) and for the
+//! plan ([`crate::plan`]).
+
+mod account;
+mod lease;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +13,11 @@ use sluice_api::grant::Grant;
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Place};
 use sluice_api::node::{Attempt, Gpu, Join, NodeId, Report};
 use sluice_api::tenant::{Quota, TenantPath};
+
+pub(crate) use account::{Holding, Taken};
+pub(crate) use lease::{LeaseRecord, Seat};
+
+use account::Account;
 
 /// A node that has not reported for this long is not placed on.
 const SILENT_AFTER_MS: u64 = 15_000;
@@ -21,14 +30,29 @@ pub(crate) const REPORT_EVERY_MS: u64 = 1_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
-    pub(crate) tenants: BTreeMap<TenantPath, Quota>,
-    pub(crate) nodes: BTreeMap<NodeId, Node>,
-    pub(crate) leases: BTreeMap<LeaseId, LeaseRecord>,
+    tenants: BTreeMap<TenantPath, Quota>,
+    nodes: BTreeMap<NodeId, Node>,
+    leases: BTreeMap<LeaseId, LeaseRecord>,
+    account: Account,
     last_lease: LeaseId,
     last_node: NodeId,
     /// Counts changes of leases.
     revision: u64,
+    /// Not in the database yet.
     changed: BTreeSet<LeaseId>,
+    news: News,
+}
+
+/// What the plan has not heard of yet.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    pub(crate) leases: BTreeSet<LeaseId>,
+    /// Those whose reports began or ended.
+    pub(crate) nodes: BTreeSet<NodeId>,
+    /// Tenants or their quotas have changed.
+    pub(crate) quotas: bool,
+    /// What a known node has is another thing now: the plan begins anew.
+    pub(crate) all: bool,
 }
 
 /// A node and what it last said.
@@ -38,69 +62,36 @@ pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) address: String,
     pub(crate) gpus: Vec<Gpu>,
+    /// `zone=a`, `rack=7`, ...: what requests select nodes by.
+    pub(crate) labels: BTreeMap<String, String>,
     /// `None` until it has reported to this process.
     pub(crate) heard_at_ms: Option<u64>,
     pub(crate) report: Report,
+    /// As of the last look of [`Fleet::look_at_nodes`].
+    online: bool,
 }
 
 impl Node {
     pub(crate) fn new(id: NodeId, name: String, address: String, gpus: Vec<Gpu>) -> Node {
-        Node { id, name, address, gpus, heard_at_ms: None, report: Report::default() }
+        Node {
+            id,
+            name,
+            address,
+            gpus,
+            labels: BTreeMap::new(),
+            heard_at_ms: None,
+            report: Report::default(),
+            online: false,
+        }
     }
 
     pub(crate) fn is_online(&self, now_ms: u64) -> bool {
         self.heard_at_ms.is_some_and(|heard| now_ms.saturating_sub(heard) < SILENT_AFTER_MS)
     }
-}
 
-/// Where a lease is, or was last.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seat {
-    pub(crate) node: NodeId,
-    /// Indices of the node's GPUs.
-    pub(crate) gpus: Vec<u32>,
-    /// Bytes on each of them.
-    pub(crate) memory: u64,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct LeaseRecord {
-    pub(crate) id: LeaseId,
-    pub(crate) tenant: TenantPath,
-    pub(crate) ask: NewLease,
-    /// Id of the token that asked for it.
-    pub(crate) token: String,
-    pub(crate) state: LeaseState,
-    pub(crate) attempt: u32,
-    pub(crate) reason: Option<String>,
-    pub(crate) seat: Option<Seat>,
-    pub(crate) preempt_at_ms: Option<u64>,
-    pub(crate) created_at_ms: u64,
-    pub(crate) queued_at_ms: u64,
-    pub(crate) granted_at_ms: Option<u64>,
-    pub(crate) ended_at_ms: Option<u64>,
-    /// When its program last asked for it; not stored.
-    pub(crate) heard_at_ms: u64,
-    pub(crate) revision: u64,
-}
-
-/// What a tenant holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Holding {
-    pub(crate) ppm: u64,
-    pub(crate) memory: u64,
-    pub(crate) leases: u32,
-    pub(crate) queued: u32,
-}
-
-impl LeaseRecord {
-    /// Compute of all its GPUs, in millionths of one.
-    pub(crate) fn total_ppm(&self) -> u64 {
-        u64::from(self.ask.share_ppm) * u64::from(self.ask.gpus)
-    }
-
-    pub(crate) fn attempt_of(&self) -> Attempt {
-        Attempt { lease: self.id, attempt: self.attempt }
+    /// Whether new leases may be placed here.
+    pub(crate) fn takes_work(&self) -> bool {
+        self.online
     }
 }
 
@@ -113,15 +104,19 @@ impl Fleet {
         revision: u64,
         now_ms: u64,
     ) -> Fleet {
+        let mut account = Account::default();
+        leases.iter().for_each(|lease| account.add(lease));
         let heard = |lease: LeaseRecord| (lease.id, LeaseRecord { heard_at_ms: now_ms, ..lease });
         Fleet {
             tenants: tenants.into_iter().collect(),
             last_node: nodes.iter().map(|node| node.id).max().unwrap_or(0),
             nodes: nodes.into_iter().map(|node| (node.id, node)).collect(),
             leases: leases.into_iter().map(heard).collect(),
+            account,
             last_lease,
             revision,
             changed: BTreeSet::new(),
+            news: News { all: true, ..News::default() },
         }
     }
 
@@ -133,9 +128,12 @@ impl Fleet {
     /// Takes over a change that another server has written.
     pub(crate) fn learn(&mut self, lease: LeaseRecord) {
         self.revision = self.revision.max(lease.revision);
-        if lease.state == LeaseState::Ended {
-            self.leases.remove(&lease.id);
-        } else {
+        if let Some(before) = self.leases.remove(&lease.id) {
+            self.account.remove(&before);
+        }
+        self.news.leases.insert(lease.id);
+        if lease.state != LeaseState::Ended {
+            self.account.add(&lease);
             self.leases.insert(lease.id, lease);
         }
     }
@@ -144,7 +142,7 @@ impl Fleet {
     pub(crate) fn hear_as(&mut self, earlier: &mut Fleet) {
         for (id, node) in &mut self.nodes {
             if let Some(known) = earlier.nodes.get_mut(id) {
-                node.heard_at_ms = known.heard_at_ms;
+                (node.heard_at_ms, node.online) = (known.heard_at_ms, known.online);
                 node.report = std::mem::take(&mut known.report);
             }
         }
@@ -158,8 +156,11 @@ impl Fleet {
     /// The leases that have changed since this was asked last; those that have ended leave the fleet.
     pub(crate) fn take_changed(&mut self) -> Vec<LeaseRecord> {
         let changed = std::mem::take(&mut self.changed);
-        let records = changed.iter().filter_map(|id| self.leases.get(id).cloned()).collect();
-        self.leases.retain(|_, lease| lease.state != LeaseState::Ended);
+        let records: Vec<LeaseRecord> =
+            changed.iter().filter_map(|id| self.leases.get(id).cloned()).collect();
+        for lease in records.iter().filter(|lease| lease.state == LeaseState::Ended) {
+            self.leases.remove(&lease.id);
+        }
         records
     }
 
@@ -168,15 +169,44 @@ impl Fleet {
         !self.changed.is_empty()
     }
 
-    fn touch(&mut self, id: LeaseId) -> Option<&mut LeaseRecord> {
-        let lease = self.leases.get_mut(&id)?;
+    pub(crate) fn take_news(&mut self) -> News {
+        std::mem::take(&mut self.news)
+    }
+
+    /// The one way in which a lease changes.
+    fn change(&mut self, id: LeaseId, change: impl FnOnce(&mut LeaseRecord)) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        self.account.remove(lease);
+        change(lease);
+        self.account.add(lease);
         self.revision += 1;
         lease.revision = self.revision;
         self.changed.insert(id);
-        Some(lease)
+        self.news.leases.insert(id);
+    }
+
+    // Tenants.
+
+    pub(crate) fn tenants(&self) -> &BTreeMap<TenantPath, Quota> {
+        &self.tenants
+    }
+
+    /// The quota that it had before.
+    pub(crate) fn set_quota(&mut self, tenant: TenantPath, quota: Quota) -> Option<Quota> {
+        self.news.quotas = true;
+        self.tenants.insert(tenant, quota)
+    }
+
+    /// What a tenant and all below it hold.
+    pub(crate) fn holding(&self, tenant: &TenantPath) -> Holding {
+        self.account.holding(tenant)
     }
 
     // Nodes.
+
+    pub(crate) fn nodes(&self) -> &BTreeMap<NodeId, Node> {
+        &self.nodes
+    }
 
     /// A node joins, or comes back: a name is a node.
     pub(crate) fn join(&mut self, join: Join) -> Node {
@@ -185,12 +215,27 @@ impl Fleet {
             self.last_node += 1;
             self.last_node
         });
-        let node = Node::new(id, join.name, join.address, join.gpus);
-        self.nodes.insert(id, node.clone());
+        let mut node = Node::new(id, join.name, join.address, join.gpus);
+        node.labels = join.labels;
+        let before = self.nodes.insert(id, node.clone());
+        let other = |before: &Node| before.gpus != node.gpus || before.labels != node.labels;
+        self.news.all |= before.as_ref().is_some_and(other);
+        self.news.nodes.insert(id);
         node
     }
 
-    /// Takes what a node says and answers with the leases that it should not have.
+    /// Notices which nodes have begun or ceased to report.
+    pub(crate) fn look_at_nodes(&mut self, now_ms: u64) {
+        for node in self.nodes.values_mut() {
+            let online = node.is_online(now_ms);
+            if online != node.online {
+                node.online = online;
+                self.news.nodes.insert(node.id);
+            }
+        }
+    }
+
+    /// Takes what a node says and answers with the attempts that it should not have.
     pub(crate) fn report(&mut self, node: NodeId, report: Report, now_ms: u64) -> Option<Vec<Attempt>> {
         let held: BTreeSet<Attempt> = report.leases.iter().copied().collect();
         let entry = self.nodes.get_mut(&node)?;
@@ -198,48 +243,69 @@ impl Fleet {
             return Some(Vec::new());
         }
         entry.heard_at_ms = Some(now_ms);
-        entry.report = Report { usage: Vec::new(), ..report };
-        let seated: Vec<(LeaseId, LeaseState, Attempt)> = self
-            .leases
-            .values()
-            .filter(|lease| lease.seat.as_ref().is_some_and(|seat| seat.node == node) && lease.state.holds())
-            .map(|lease| (lease.id, lease.state, lease.attempt_of()))
-            .collect();
-        for (id, state, attempt) in &seated {
-            match (state, held.contains(attempt)) {
-                (LeaseState::Granted, true) => self.run(*id),
-                (LeaseState::Running, false) => self.end(*id, "its program ended", now_ms),
-                (LeaseState::Preempting, false) => self.requeue(*id, now_ms),
-                _ => {}
-            }
+        if !entry.online {
+            entry.online = true;
+            self.news.nodes.insert(node);
         }
-        let may_stay = |attempt: &&Attempt| {
-            let lease = self.leases.get(&attempt.lease);
-            lease.is_some_and(|lease| {
-                lease.attempt == attempt.attempt
-                    && lease.seat.as_ref().is_some_and(|seat| seat.node == node)
-                    && lease.state.holds()
-                    && lease.preempt_at_ms.is_none_or(|at| now_ms < at)
-            })
-        };
-        Some(held.iter().filter(|attempt| !may_stay(attempt)).copied().collect())
+        entry.report = Report { usage: Vec::new(), ..report };
+        for id in self.account.on_node(node) {
+            self.compare(id, node, &held, now_ms);
+        }
+        Some(held.iter().filter(|attempt| !self.may_stay(attempt, node, now_ms)).copied().collect())
     }
 
-    /// What leases hold of one GPU: millionths of its compute, bytes, and how many they are.
-    pub(crate) fn leased(&self, node: NodeId, gpu: u32) -> (u64, u64, u32) {
-        let mut sum = (0, 0, 0);
-        for lease in self.leases.values().filter(|lease| lease.state.holds()) {
-            if let Some(seat) = &lease.seat
-                && seat.node == node
-                && seat.gpus.contains(&gpu)
-            {
-                sum = (sum.0 + u64::from(lease.ask.share_ppm), sum.1 + seat.memory, sum.2 + 1);
-            }
+    /// Takes over what a node says about the tasks of one lease that are there.
+    fn compare(&mut self, id: LeaseId, node: NodeId, held: &BTreeSet<Attempt>, now_ms: u64) {
+        let Some(lease) = self.leases.get(&id) else { return };
+        let mut seats = lease.seats.clone();
+        for (task, seat) in seats.iter_mut().enumerate().filter(|(_, seat)| seat.node == node) {
+            let has = held.contains(&lease.attempt_of(task));
+            seat.claimed |= has;
+            seat.over |= !has && (seat.claimed || lease.state == LeaseState::Preempting);
         }
-        sum
+        let claimed = seats.iter().all(|seat| seat.claimed);
+        let over = seats.iter().all(|seat| seat.over);
+        let state = lease.state;
+        if seats != lease.seats {
+            self.change(id, |lease| lease.seats = seats);
+        }
+        match state {
+            LeaseState::Preempting if over => self.requeue(id, now_ms),
+            LeaseState::Granted | LeaseState::Running if over => self.end(id, "its program ended", now_ms),
+            LeaseState::Granted if claimed => self.change(id, |lease| lease.state = LeaseState::Running),
+            _ => {}
+        }
+    }
+
+    fn may_stay(&self, attempt: &Attempt, node: NodeId, now_ms: u64) -> bool {
+        self.leases.get(&attempt.lease).is_some_and(|lease| {
+            lease.attempt == attempt.attempt
+                && lease.seats.get(attempt.task as usize).is_some_and(|seat| seat.node == node)
+                && lease.holds()
+                && lease.preempt_at_ms.is_none_or(|at| now_ms < at)
+        })
+    }
+
+    /// Leases that hold parts of its GPUs.
+    pub(crate) fn on_node(&self, node: NodeId) -> Vec<LeaseId> {
+        self.account.on_node(node)
+    }
+
+    /// What leases hold of one GPU.
+    pub(crate) fn taken(&self, node: NodeId, gpu: u32) -> Taken {
+        self.account.taken(node, gpu)
     }
 
     // Leases.
+
+    pub(crate) fn lease(&self, id: LeaseId) -> Option<&LeaseRecord> {
+        self.leases.get(&id)
+    }
+
+    /// In the order of their ids.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &LeaseRecord> {
+        self.leases.values()
+    }
 
     pub(crate) fn request(
         &mut self,
@@ -258,7 +324,7 @@ impl Fleet {
             state: LeaseState::Queued,
             attempt: 1,
             reason: None,
-            seat: None,
+            seats: Vec::new(),
             preempt_at_ms: None,
             created_at_ms: now_ms,
             queued_at_ms: now_ms,
@@ -267,8 +333,9 @@ impl Fleet {
             heard_at_ms: now_ms,
             revision: 0,
         };
+        self.account.add(&lease);
         self.leases.insert(id, lease);
-        self.touch(id);
+        self.change(id, |_| {});
         id
     }
 
@@ -279,59 +346,55 @@ impl Fleet {
         }
     }
 
-    /// Says why a queued lease waits; the same words again are no change.
+    /// Says why a queued lease waits.
     pub(crate) fn wait_because(&mut self, id: LeaseId, reason: String) {
-        let waits = |lease: &LeaseRecord| lease.state == LeaseState::Queued;
-        if self.leases.get(&id).is_some_and(|lease| waits(lease) && lease.reason.as_ref() != Some(&reason))
-            && let Some(lease) = self.touch(id)
-        {
-            lease.reason = Some(reason);
+        if self.leases.get(&id).is_some_and(LeaseRecord::waits) {
+            self.change(id, |lease| lease.reason = Some(reason));
         }
     }
 
-    pub(crate) fn grant(&mut self, id: LeaseId, seat: Seat, now_ms: u64) {
-        if let Some(lease) = self.touch(id) {
+    pub(crate) fn grant(&mut self, id: LeaseId, seats: Vec<Seat>, now_ms: u64) {
+        self.change(id, |lease| {
             lease.state = LeaseState::Granted;
-            lease.seat = Some(seat);
+            lease.seats = seats;
             lease.granted_at_ms = Some(now_ms);
             lease.reason = None;
-        }
-    }
-
-    fn run(&mut self, id: LeaseId) {
-        if let Some(lease) = self.touch(id) {
-            lease.state = LeaseState::Running;
-        }
+        });
     }
 
     /// Gives it notice: it ends at that moment, or before.
     pub(crate) fn preempt(&mut self, id: LeaseId, reason: String, at_ms: u64) {
-        let Some(lease) = self.touch(id) else { return };
-        lease.state = LeaseState::Preempting;
-        lease.reason = Some(reason);
-        lease.preempt_at_ms = Some(at_ms);
+        self.change(id, |lease| {
+            lease.state = LeaseState::Preempting;
+            lease.reason = Some(reason);
+            lease.preempt_at_ms = Some(at_ms);
+        });
     }
 
-    /// Back into the queue, as a new attempt.
+    /// Back into the queue at its old place, as a new attempt.
     pub(crate) fn requeue(&mut self, id: LeaseId, now_ms: u64) {
-        if let Some(lease) = self.touch(id) {
+        self.change(id, |lease| {
             lease.state = LeaseState::Queued;
             lease.attempt += 1;
-            lease.seat = None;
+            lease.seats = Vec::new();
             lease.preempt_at_ms = None;
             lease.granted_at_ms = None;
-            lease.queued_at_ms = now_ms;
             lease.heard_at_ms = now_ms;
-        }
+        });
+    }
+
+    /// Gives up its place in line for one at the end.
+    pub(crate) fn go_last(&mut self, id: LeaseId, now_ms: u64) {
+        self.change(id, |lease| lease.queued_at_ms = now_ms);
     }
 
     pub(crate) fn end(&mut self, id: LeaseId, reason: &str, now_ms: u64) {
-        if let Some(lease) = self.touch(id) {
+        self.change(id, |lease| {
             lease.state = LeaseState::Ended;
             lease.reason = Some(reason.into());
             lease.preempt_at_ms = None;
             lease.ended_at_ms = Some(now_ms);
-        }
+        });
     }
 
     /// Ends what nobody waits for or claims any more.
@@ -339,6 +402,9 @@ impl Fleet {
         let expired = |lease: &LeaseRecord| match lease.state {
             LeaseState::Queued if now_ms.saturating_sub(lease.heard_at_ms) > PATIENCE_MS => {
                 Some("its program no longer asked for it")
+            }
+            LeaseState::Queued if lease.ask.start_until_ms().is_some_and(|until| now_ms > until) => {
+                Some("it can no longer end by its deadline")
             }
             LeaseState::Granted if now_ms > claim_until(lease) => Some("no program claimed it in time"),
             _ => None,
@@ -350,59 +416,39 @@ impl Fleet {
         }
     }
 
-    /// Waiting leases in the order in which they are looked at.
-    pub(crate) fn queue(&self) -> Vec<&LeaseRecord> {
-        let waits = |lease: &&LeaseRecord| lease.state == LeaseState::Queued;
-        let mut queue: Vec<&LeaseRecord> = self.leases.values().filter(waits).collect();
-        queue.sort_by_key(|lease| (std::cmp::Reverse(lease.ask.priority), lease.queued_at_ms, lease.id));
-        queue
+    /// Waiting leases, line by line.
+    pub(crate) fn queue(&self) -> impl Iterator<Item = &LeaseRecord> {
+        self.account.lines().filter_map(|id| self.leases.get(&id))
     }
 
-    /// What a tenant and all below it hold.
-    pub(crate) fn holding(&self, tenant: &TenantPath) -> Holding {
-        let mut holding = Holding::default();
-        for lease in self.leases.values().filter(|lease| tenant.contains(&lease.tenant)) {
-            if lease.state == LeaseState::Queued {
-                holding.queued += 1;
-            } else if let Some(seat) = lease.seat.as_ref().filter(|_| lease.state.holds()) {
-                holding.ppm += lease.total_ppm();
-                holding.memory += seat.memory * u64::from(lease.ask.gpus);
-                holding.leases += 1;
-            }
-        }
-        holding
+    /// The grants of a lease that waits to be claimed, by task.
+    pub(crate) fn grants_of(&self, lease: &LeaseRecord) -> Vec<Option<Grant>> {
+        let grant = |(task, seat): (u32, &Seat)| {
+            (lease.state == LeaseState::Granted && !seat.claimed).then(|| Grant {
+                lease: lease.id,
+                attempt: lease.attempt,
+                task,
+                node: seat.node,
+                tenant: lease.tenant.clone(),
+                gpus: seat.gpus.clone(),
+                share_ppm: lease.ask.share_ppm,
+                memory: seat.memory,
+                hard_cap: lease.ask.hard_cap,
+                expires_at_ms: claim_until(lease),
+            })
+        };
+        (0..).zip(&lease.seats).map(grant).collect()
     }
 
-    /// The grant of a lease that waits to be claimed.
-    pub(crate) fn grant_of(&self, lease: &LeaseRecord) -> Option<Grant> {
-        let seat = lease.seat.as_ref().filter(|_| lease.state == LeaseState::Granted)?;
-        Some(Grant {
-            lease: lease.id,
-            attempt: lease.attempt,
-            node: seat.node,
-            tenant: lease.tenant.clone(),
-            gpus: seat.gpus.clone(),
-            share_ppm: lease.ask.share_ppm,
-            memory: seat.memory,
-            hard_cap: lease.ask.hard_cap,
-            expires_at_ms: claim_until(lease),
-        })
-    }
-
-    /// As users see it, without its grant.
+    /// As users see it, without grants and what the plan knows.
     pub(crate) fn view(&self, lease: &LeaseRecord) -> Lease {
-        let queued = lease.state == LeaseState::Queued;
-        let position = queued.then(|| self.queue().iter().position(|waiting| waiting.id == lease.id));
-        self.view_at(lease, position.flatten().map(|at| at as u32 + 1))
-    }
-
-    pub(crate) fn view_at(&self, lease: &LeaseRecord, position: Option<u32>) -> Lease {
         let place = |seat: &Seat| {
             let node = self.nodes.get(&seat.node);
             Place {
                 node: node.map_or_else(String::new, |node| node.name.clone()),
                 address: node.map_or_else(String::new, |node| node.address.clone()),
                 gpus: seat.gpus.clone(),
+                grant: None,
             }
         };
         Lease {
@@ -410,16 +456,17 @@ impl Fleet {
             tenant: lease.tenant.clone(),
             name: lease.ask.name.clone(),
             gpus: lease.ask.gpus,
+            tasks: if lease.seats.is_empty() { lease.ask.tasks } else { lease.seats.len() as u32 },
             share_ppm: lease.ask.share_ppm,
-            memory: lease.seat.as_ref().map_or(lease.ask.memory, |seat| seat.memory),
+            memory: lease.seats.first().map_or(lease.ask.memory, |seat| seat.memory),
             priority: lease.ask.priority,
             preemptible: lease.ask.preemptible,
             state: lease.state,
             attempt: lease.attempt,
-            position,
+            position: self.account.position(lease),
             reason: lease.reason.clone(),
-            place: lease.seat.as_ref().map(place),
-            grant: None,
+            start: None,
+            places: lease.seats.iter().map(place).collect(),
             preempt_at_ms: lease.preempt_at_ms,
             created_at_ms: lease.created_at_ms,
             granted_at_ms: lease.granted_at_ms,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  sluice run ──── REST ───▶ http ──▶ server (fleet in memory, database behind it) ◀── reports ──── nodes
-//!                                        │ place: what happens to the queue
+//!                                        │ plan: what happens to the queue, by the scheduler library
 //!                                        ▼
 //!                                   a grant, signed; the program takes it to its node
 //! ```
@@ -19,8 +19,9 @@ mod auth;
 mod billing;
 mod commits;
 mod fleet;
+mod history;
 mod keys;
-mod place;
+mod plan;
 mod policy;
 mod store;
 mod watches;

@@ -9,16 +9,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sluice_api::audit::{Entry, Head};
 use sluice_api::grant::Signer;
+use sluice_api::lease::{Lease, NewLease};
 use sluice_api::problem::{Kind, Problem};
-use sluice_api::tenant::Tenant;
+use sluice_api::tenant::{Tenant, TenantPath};
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 
 use crate::auth::{Principal, Recognised};
 use crate::commits::{Batch, Commits, Epoch, Ticket};
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, LeaseRecord};
+use crate::history::History;
 use crate::keys::KeysInUse;
 use crate::leader::{Role, Seen};
-use crate::place::{self, Decision};
+use crate::plan::{Clock, Plan, never};
 use crate::store::{Fence, Store, StoreError, Write};
 use crate::watches::Watches;
 
@@ -42,8 +44,13 @@ pub(crate) struct Server {
     wake: Notify,
 }
 
-struct Books {
-    fleet: Fleet,
+pub(crate) struct Books {
+    pub(crate) fleet: Fleet,
+    /// While this server leads, once it has looked at the queue.
+    plan: Option<Plan>,
+    history: History,
+    /// When it was last looked what time alone has ended.
+    expired_at_ms: u64,
     audit: Head,
     epoch: Epoch,
     /// Does not show what the database holds.
@@ -57,6 +64,8 @@ pub(crate) fn now_ms() -> u64 {
 
 /// The queue is looked at this often even if nothing happens: time alone ends things.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The latest leases that are learned from at the start.
+const HISTORY: u32 = 1000;
 /// An answer to a request for a lease does not wait longer for a look at the queue.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -82,15 +91,15 @@ impl Server {
         })
     }
 
-    /// Looks at the fleet. What is seen is in the database when this returns.
-    pub(crate) async fn read<T>(&self, look: impl FnOnce(&Fleet, u64) -> T) -> Result<T, Problem> {
-        self.hear(|fleet, now_ms| look(fleet, now_ms)).await
+    /// Looks at the books. What is seen is in the database when this returns.
+    pub(crate) async fn read<T>(&self, look: impl FnOnce(&Books, u64) -> T) -> Result<T, Problem> {
+        self.hear(|books, now_ms| look(books, now_ms)).await
     }
 
     /// As [`Server::read`], and notes what is never stored: who has been heard of.
-    pub(crate) async fn hear<T>(&self, look: impl FnOnce(&mut Fleet, u64) -> T) -> Result<T, Problem> {
+    pub(crate) async fn hear<T>(&self, look: impl FnOnce(&mut Books, u64) -> T) -> Result<T, Problem> {
         let mut books = self.books().await?;
-        let seen = look(&mut books.fleet, now_ms());
+        let seen = look(&mut books, now_ms());
         let ticket = self.commits.latest();
         drop(books);
         durable(ticket).await.map(|()| seen)
@@ -218,24 +227,9 @@ impl Server {
 
     async fn cycle(&self) -> Result<(), Problem> {
         let mut change = self.change().await?;
-        let now_ms = change.now_ms;
-        let fleet = change.fleet();
-        fleet.expire(now_ms);
-        loop {
-            let decisions = place::decide(fleet, now_ms);
-            let mut again = false;
-            for decision in decisions {
-                match decision {
-                    Decision::Grant { lease, seat } => {
-                        fleet.grant(lease, seat, now_ms);
-                        again = true;
-                    }
-                    Decision::Wait { lease, reason } => fleet.wait_because(lease, reason),
-                }
-            }
-            if !again {
-                break;
-            }
+        let clock = Clock { now_ms: change.now_ms, grace_ms: self.grace_ms };
+        if change.books.decide(clock) {
+            self.wake.notify_one();
         }
         // Counted while the fleet is still locked: who began to wait before has been looked at.
         self.cycles.send_modify(|count| *count += 1);
@@ -250,7 +244,42 @@ impl Books {
         let leases = store.open_leases().await?;
         let last_lease = store.last_lease().await?;
         let fleet = Fleet::new(tenants, store.nodes().await?, leases, last_lease, revision, now_ms());
-        Ok(Books { fleet, audit: store.audit_head().await?, epoch, stale: false })
+        let audit = store.audit_head().await?;
+        let mut history = History::default();
+        let mut recent = store.leases(i64::MAX as u64, HISTORY).await?;
+        recent.reverse();
+        recent.iter().for_each(|lease| history.follow(lease));
+        Ok(Books { fleet, plan: None, history, expired_at_ms: 0, audit, epoch, stale: false })
+    }
+
+    /// Decides what can be decided now; true if there may be more.
+    fn decide(&mut self, clock: Clock) -> bool {
+        let now_ms = clock.now_ms;
+        if now_ms.abs_diff(self.expired_at_ms) >= LOOK_EVERY.as_millis() as u64 {
+            self.expired_at_ms = now_ms;
+            self.fleet.look_at_nodes(now_ms);
+            self.fleet.expire(now_ms);
+        }
+        let plan = self.plan.get_or_insert_with(|| Plan::new(&self.fleet));
+        let more = plan.decide(&mut self.fleet, clock);
+        plan.estimate_all(&self.fleet, &mut self.history, clock);
+        more
+    }
+
+    /// A lease as users see it, without its grants.
+    pub(crate) fn view(&self, lease: &LeaseRecord) -> Lease {
+        let mut view = self.fleet.view(lease);
+        if let Some(plan) = self.plan.as_ref().filter(|_| lease.waits()) {
+            view.reason = plan.why(&self.fleet, lease.id).or(view.reason);
+            view.start = plan.estimate(lease.id).cloned();
+        }
+        view
+    }
+
+    /// Why a request could never be granted, as far as is known.
+    pub(crate) fn never(&self, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
+        never::over_quota(&self.fleet, tenant, ask)
+            .or_else(|| self.plan.as_ref().and_then(|plan| plan.over_capacity(ask)))
     }
 }
 
@@ -265,6 +294,10 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
+    pub(crate) fn books(&self) -> &Books {
+        &self.books
+    }
+
     pub(crate) fn fleet(&mut self) -> &mut Fleet {
         &mut self.books.fleet
     }
@@ -317,6 +350,7 @@ impl Change<'_> {
     fn hand_over(mut self) -> Result<Ticket, Problem> {
         let mut writes = std::mem::take(&mut self.writes);
         let changed = self.books.fleet.take_changed();
+        changed.iter().for_each(|lease| self.books.history.follow(lease));
         writes.extend(changed.into_iter().map(|lease| Write::Lease(Box::new(lease))));
         let wakes = self.wakes || !writes.is_empty();
         let ticket = self.server.commits.add(self.books.epoch, writes);

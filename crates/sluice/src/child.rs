@@ -10,8 +10,10 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
+
+use sluice_api::lease::TASKS_MAX;
 
 /// Sluice itself failed; `env` and `docker run` use the same codes.
 pub(crate) const EXIT_SLUICE_FAILED: i32 = 125;
@@ -62,19 +64,46 @@ fn may_execute(path: &Path) -> bool {
     unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
 }
 
-/// Starts `arguments` with `environment` on top of ours and waits for its end.
+/// Starts `arguments` once for each of `environments`, which are put on top of ours, and waits for the ends. Tasks belong together:
+/// when one fails the others are asked to end.
 pub(crate) fn run_to_end(
     arguments: &[OsString],
+    environments: &[Vec<(OsString, OsString)>],
+) -> Result<Vec<ExitStatus>, NotStarted> {
+    let relay = SignalRelay::install();
+    let mut children = Vec::new();
+    for environment in environments.iter().take(CHILDREN.len()) {
+        match start(arguments, environment, relay.mask) {
+            Ok(child) => children.push(child),
+            Err(failure) => {
+                relay.start(&children);
+                signal(libc::SIGTERM);
+                let _ = wait_for_all(children);
+                relay.stop();
+                return Err(failure);
+            }
+        }
+    }
+    relay.start(&children);
+    let statuses = wait_for_all(children);
+    relay.stop();
+    statuses.map_err(|error| NotStarted {
+        message: format!("waiting for the program: {error}"),
+        exit_code: EXIT_SLUICE_FAILED,
+    })
+}
+
+fn start(
+    arguments: &[OsString],
     environment: &[(OsString, OsString)],
-) -> Result<ExitStatus, NotStarted> {
+    mask: libc::sigset_t,
+) -> Result<Child, NotStarted> {
     let (program, arguments) = arguments
         .split_first()
         .ok_or_else(|| NotStarted { message: "no program was named".into(), exit_code: EXIT_NOT_FOUND })?;
     let mut command = Command::new(program);
     command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
     let parent = std::process::id();
-    let relay = SignalRelay::install();
-    let mask = relay.mask;
     let prepare = move || {
         // SAFETY: the mask was filled by pthread_sigmask in the parent.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) };
@@ -82,21 +111,41 @@ pub(crate) fn run_to_end(
     };
     // SAFETY: between fork and exec the closure makes system calls only and touches no memory of the parent.
     unsafe { command.pre_exec(prepare) };
-
-    let mut child = command.spawn().map_err(|error| NotStarted {
+    command.spawn().map_err(|error| NotStarted {
         message: format!("{}: {}", program.to_string_lossy(), start_failure(&error)),
         exit_code: match error.kind() {
             io::ErrorKind::NotFound => EXIT_NOT_FOUND,
             _ => EXIT_NOT_EXECUTABLE,
         },
-    })?;
-    relay.start(child.id() as i32);
-    let status = child.wait();
-    relay.stop();
-    status.map_err(|error| NotStarted {
-        message: format!("waiting for {}: {error}", program.to_string_lossy()),
-        exit_code: EXIT_SLUICE_FAILED,
     })
+}
+
+/// The statuses in the order of the children.
+fn wait_for_all(children: Vec<Child>) -> io::Result<Vec<ExitStatus>> {
+    std::thread::scope(|scope| {
+        let wait = |(at, mut child): (usize, Child)| {
+            let status = wait(at, &mut child);
+            if !status.as_ref().is_ok_and(ExitStatus::success) {
+                signal(libc::SIGTERM);
+            }
+            status
+        };
+        let threads: Vec<_> =
+            children.into_iter().enumerate().map(|child| scope.spawn(move || wait(child))).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined.map(|status| status.unwrap_or_else(|_| Err(io::Error::other("a thread failed")))).collect()
+    })
+}
+
+/// Takes the child out of the reach of signals before its process id can become somebody else's.
+fn wait(at: usize, child: &mut Child) -> io::Result<ExitStatus> {
+    // SAFETY: waitid fills the siginfo_t, and WNOWAIT leaves the child to be waited for below.
+    unsafe {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        libc::waitid(libc::P_PID, child.id(), info.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT);
+    }
+    CHILDREN[at].store(0, Ordering::SeqCst);
+    child.wait()
 }
 
 fn start_failure(error: &io::Error) -> String {
@@ -139,8 +188,8 @@ const PASSED_ON: [i32; 9] = [
     libc::SIGCONT,
 ];
 
-/// The child that signals go to; 0 while there is none.
-static CHILD: AtomicI32 = AtomicI32::new(0);
+/// The children that signals go to; 0 where there is none.
+static CHILDREN: [AtomicI32; TASKS_MAX as usize] = [const { AtomicI32::new(0) }; TASKS_MAX as usize];
 
 /// Signals that arrive between the installation of the handlers and the start of the child wait, blocked.
 struct SignalRelay {
@@ -183,16 +232,16 @@ impl SignalRelay {
         SignalRelay { mask }
     }
 
-    fn start(&self, child: i32) {
-        CHILD.store(child, Ordering::SeqCst);
+    fn start(&self, children: &[Child]) {
+        for (place, child) in CHILDREN.iter().zip(children) {
+            place.store(child.id() as i32, Ordering::SeqCst);
+        }
         // SAFETY: the mask was filled by pthread_sigmask.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
     }
 
-    /// The child has been waited for: its process id may become somebody else's. From here on signals are for this process
-    /// alone, as before.
+    /// All children have been waited for. From here on signals are for this process alone, as before.
     fn stop(&self) {
-        CHILD.store(0, Ordering::SeqCst);
         for signal in PASSED_ON {
             // SAFETY: an all-zero sigaction is valid and stands for the default (no flags, empty mask).
             unsafe {
@@ -207,22 +256,20 @@ impl SignalRelay {
     }
 }
 
-/// Sends the running program a signal; nothing if none runs.
+/// Sends the running program a signal, all of its tasks; nothing if none runs.
 pub(crate) fn signal(signal: i32) {
-    let child = CHILD.load(Ordering::SeqCst);
-    if child > 0 {
+    for child in CHILDREN.iter().map(|child| child.load(Ordering::SeqCst)).filter(|&child| child > 0) {
         // SAFETY: kill touches no memory, and `child` has not been waited for.
         unsafe { libc::kill(child, signal) };
     }
 }
 
-extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    let child = CHILD.load(Ordering::SeqCst);
+extern "C" fn pass_on(number: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid siginfo_t to a handler installed with SA_SIGINFO.
     let sent_by_a_process = unsafe { (*info).si_code } <= 0;
-    if child > 0 && sent_by_a_process {
-        // SAFETY: kill is async-signal-safe, and `child` has not been waited for.
-        unsafe { libc::kill(child, signal) };
+    if sent_by_a_process {
+        // It loads atomics and calls kill, which is async-signal-safe.
+        signal(number);
     }
 }
 
@@ -232,8 +279,8 @@ mod tests {
 
     fn run(arguments: &[&str]) -> Result<i32, i32> {
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
-        run_to_end(&arguments, &[("SLUICE_TEST".into(), "seven".into())])
-            .map(exit_code)
+        run_to_end(&arguments, &[vec![("SLUICE_TEST".into(), "seven".into())]])
+            .map(|statuses| exit_code(statuses[0]))
             .map_err(|failure| failure.exit_code)
     }
 
@@ -250,6 +297,12 @@ mod tests {
         // A signal to us reaches the child: it asks for one and waits for it.
         let ask_parent = "trap 'exit 7' USR1; kill -USR1 $PPID; while :; do sleep 0.01; done";
         assert_eq!(run(&["sh", "-c", ask_parent]), Ok(7));
+        // When one of several fails the others are ended.
+        let task = |number: &str| vec![(OsString::from("TASK"), OsString::from(number))];
+        let script =
+            ["sh", "-c", "test $TASK = 0 && exit 5; while :; do sleep 0.01; done"].map(OsString::from);
+        let statuses = run_to_end(&script, &[task("0"), task("1")]).unwrap();
+        assert_eq!(statuses.into_iter().map(exit_code).collect::<Vec<_>>(), [5, 128 + 15]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod teams;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use sluice_api::lease::{Level, TASKS_MAX};
 
 use crate::quantity::{Memory, Period, Share};
 use crate::simulate::SimulateArgs;
@@ -131,6 +132,43 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = sluice_api::lease::PRIORITY_USUAL)]
     pub(crate) priority: i32,
 
+    /// With a server: run so many of the program side by side, each with GPUs of its own, all or none; 2..4 starts as many as there
+    /// is room for. Each finds its number in $RANK and how many they are in $WORLD_SIZE
+    #[arg(long, value_name = "N[..MAX]")]
+    pub(crate) tasks: Option<Tasks>,
+
+    /// With --tasks: all on one node, in one rack or in one zone, or wait
+    #[arg(long, value_name = "LEVEL", requires = "tasks")]
+    pub(crate) same: Option<Level>,
+
+    /// With --tasks: on one node, in one rack or in one zone if that can be had
+    #[arg(long, value_name = "LEVEL", requires = "tasks")]
+    pub(crate) near: Option<Level>,
+
+    /// With a server: only GPUs whose model's name contains this, such as h100. May be repeated: any of them
+    #[arg(long = "gpu-model", value_name = "NAME")]
+    pub(crate) models: Vec<String>,
+
+    /// With a server: only GPUs of at least so many TFLOPS (32 bits)
+    #[arg(long, value_name = "TFLOPS")]
+    pub(crate) min_tflops: Option<f64>,
+
+    /// With a server: only GPUs that have at least this much memory in all
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) min_gpu_memory: Option<Memory>,
+
+    /// With a server: only nodes with this label, such as zone=a. May be repeated: all of them
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
+
+    /// With a server: leave the queue once it can no longer end within this time, such as 2h
+    #[arg(long, value_name = "TIME")]
+    pub(crate) deadline: Option<Period>,
+
+    /// With a server: how long it will take, such as 20min, so that others can be told when they start
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Option<Period>,
+
     /// With a server: never end the program to make room for others (granted within the guaranteed quota only)
     #[arg(long)]
     pub(crate) no_preempt: bool,
@@ -146,6 +184,28 @@ pub(crate) struct RunArgs {
     /// The program and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     pub(crate) program: Vec<std::ffi::OsString>,
+}
+
+/// `3`, or `2..4`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tasks {
+    pub(crate) min: u32,
+    pub(crate) max: Option<u32>,
+}
+
+impl std::str::FromStr for Tasks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Tasks, String> {
+        let number = |text: &str| {
+            let number = text.parse().ok().filter(|number| (1..=TASKS_MAX).contains(number));
+            number.ok_or_else(|| format!("{text:?} is no number from 1 to {TASKS_MAX}"))
+        };
+        match text.split_once("..") {
+            None => Ok(Tasks { min: number(text)?, max: None }),
+            Some((min, max)) => Ok(Tasks { min: number(min)?, max: Some(number(max)?) }),
+        }
+    }
 }
 
 #[derive(Debug, Args)]

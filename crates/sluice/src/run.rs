@@ -14,7 +14,8 @@ use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
 use crate::cli::{Cap, GpuChoice, RunArgs};
 use crate::place::{Place, PrivateNode};
 use crate::quantity::{Memory, Period, Share};
-use crate::server::lease::ServerLease;
+use crate::server::lease::{Claimed, ServerLease};
+use crate::server::lists::now_ms;
 use crate::surroundings::{Libraries, NVIDIA_SMI, Scratch, Surroundings};
 
 /// Runs the program to its end; the answer is the exit code, as a shell's. A program that was preempted runs again once it
@@ -30,6 +31,11 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
         Some(_) => Place::Private,
         None => Place::choose(arguments.server.as_deref(), node).map_err(failed_with)?,
     };
+    if arguments.tasks.is_some() && !matches!(place, Place::Server(_)) {
+        return Err(failed(
+            "--tasks needs a control plane, which places the tasks: --server, or `sluice up`",
+        ));
+    }
     match place {
         Place::Server(client) => run_through(client, arguments, &libraries),
         Place::Node(address) => run_on(&address, false, arguments, &libraries),
@@ -53,7 +59,7 @@ fn run_on(
     let lease = take_lease(&mut connection, arguments)?;
     let node = if private { "a private node".to_owned() } else { format!("node {address}") };
     let held = Held { address: address.clone(), connection, lease, place: node };
-    Ok(child::exit_code(run_under(held, arguments, libraries)?))
+    Ok(exit_code(&run_under(vec![held], arguments, libraries)?))
 }
 
 /// Under a lease from a server, again and again while it is preempted.
@@ -62,6 +68,16 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
     let ask = NewLease {
         tenant: tenant.map_err(|error| failed(format!("--tenant: {error}")))?,
         gpus: arguments.gpu_count,
+        tasks: arguments.tasks.map_or(1, |tasks| tasks.min),
+        tasks_max: arguments.tasks.and_then(|tasks| tasks.max),
+        same: arguments.same,
+        near: arguments.near,
+        models: arguments.models.clone(),
+        gflops_min: arguments.min_tflops.map(|tflops| (tflops * 1000.0).ceil() as u64),
+        gpu_memory_min: arguments.min_gpu_memory.map(Memory::bytes),
+        labels: arguments.labels.iter().cloned().collect(),
+        deadline_ms: arguments.deadline.map(|within| now_ms() + within.duration().as_millis() as u64),
+        duration_ms: arguments.duration.map(|duration| duration.duration().as_millis() as u64),
         share_ppm: arguments.share.ppm(),
         memory: arguments.memory.map_or(0, Memory::bytes),
         hard_cap: arguments.cap == Cap::Hard,
@@ -72,18 +88,22 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
     let mut lease = ServerLease::ask(client, &ask, arguments.quiet).map_err(failed_with)?;
     loop {
         let claimed = lease.claim(kernel_timeout_ms(arguments), &ask.name).map_err(failed_with)?;
-        let (address, connection) = (claimed.address, claimed.connection);
-        let held = Held { address, connection, lease: claimed.granted, place: lease.describe() };
+        let held = claimed.into_iter().map(|Claimed { node, address, connection, granted }| Held {
+            address,
+            connection,
+            lease: granted,
+            place: format!("node {node}, {}", lease.describe()),
+        });
         let watch = lease.watch();
-        let status = run_under(held, arguments, libraries)?;
-        if !watch.preempted() || status.success() {
-            return Ok(child::exit_code(status));
+        let statuses = run_under(held.collect(), arguments, libraries)?;
+        if !watch.preempted() || statuses.iter().all(ExitStatus::success) {
+            return Ok(exit_code(&statuses));
         }
         lease.wait_requeued().map_err(failed_with)?;
     }
 }
 
-/// A lease on the connection that holds it.
+/// A lease, or a task of one, on the connection that holds it.
 struct Held {
     address: Endpoint,
     connection: Connection,
@@ -92,27 +112,48 @@ struct Held {
     place: String,
 }
 
-/// Runs the program once. What the lease held is free when this returns.
-fn run_under(held: Held, arguments: &RunArgs, libraries: &Libraries) -> Result<ExitStatus, NotStarted> {
-    let Held { address, connection, lease, place } = held;
-    if !arguments.quiet {
-        eprintln!("sluice: {}", granted_line(&lease, arguments, &place));
-    }
+/// Runs the program once, as so many tasks as there are. What the lease held is free when this returns.
+fn run_under(
+    held: Vec<Held>,
+    arguments: &RunArgs,
+    libraries: &Libraries,
+) -> Result<Vec<ExitStatus>, NotStarted> {
     let scratch = scratch()?;
-    let session = SessionAddress { node: address, token: lease.token }.to_string();
-    let software = lease.devices.iter().any(|device| device.is_software);
-    let surroundings = Surroundings::prepare(scratch.path(), libraries, &session, software)
-        .map_err(|error| failed(format!("{}: {error}", scratch.path().display())))?;
-    let keeper = Keeper::start(connection, &lease).map_err(failed)?;
-    let status = child::run_to_end(&arguments.program, surroundings.environment())?;
+    let (mut environments, mut keepers) = (Vec::new(), Vec::new());
+    let tasks = held.len();
+    for (task, Held { address, connection, lease, place }) in held.into_iter().enumerate() {
+        if !arguments.quiet {
+            eprintln!("sluice: {}", granted_line(&lease, arguments, &place));
+        }
+        let folder = scratch.path().join(task.to_string());
+        let failed_there = |error| failed(format!("{}: {error}", folder.display()));
+        std::fs::create_dir(&folder).map_err(failed_there)?;
+        keepers.push(Keeper::start(connection, &lease).map_err(failed)?);
+        let software = lease.devices.iter().any(|device| device.is_software);
+        let session = SessionAddress { node: address, token: lease.token }.to_string();
+        let surroundings =
+            Surroundings::prepare(&folder, libraries, &session, software).map_err(failed_there)?;
+        let mut environment = surroundings.environment().to_vec();
+        if arguments.tasks.is_some() {
+            environment.extend(task_environment(task, tasks));
+        }
+        environments.push(environment);
+    }
+    let statuses = child::run_to_end(&arguments.program, &environments)?;
+    keepers.into_iter().for_each(|keeper| give_back(keeper, arguments.quiet));
+    Ok(statuses)
+}
+
+/// Ends a lease, and says what it used.
+fn give_back(keeper: Keeper, quiet: bool) {
     let mut connection = match keeper.stop() {
         Ok(connection) => connection,
         Err(failure) => {
             eprintln!("sluice: the lease was lost: {failure}");
-            return Ok(status);
+            return;
         }
     };
-    if !arguments.quiet {
+    if !quiet {
         match connection.ask(UsageRequest {}) {
             Ok(Control::Usage(usage)) => eprintln!("sluice: {}", usage_line(&usage)),
             Ok(_) => eprintln!("sluice: {}", connection.unexpected()),
@@ -121,7 +162,17 @@ fn run_under(held: Held, arguments: &RunArgs, libraries: &Libraries) -> Result<E
     }
     // Whoever runs next finds the GPU free.
     connection.close();
-    Ok(status)
+}
+
+/// By which a task knows which it is, under the names that launchers of distributed programs use.
+fn task_environment(task: usize, tasks: usize) -> [(OsString, OsString); 2] {
+    [("RANK", task), ("WORLD_SIZE", tasks)].map(|(name, value)| (name.into(), value.to_string().into()))
+}
+
+/// That of the first task that failed.
+fn exit_code(statuses: &[ExitStatus]) -> i32 {
+    let failed = statuses.iter().find(|status| !status.success());
+    failed.map_or(0, |&status| child::exit_code(status))
 }
 
 fn scratch() -> Result<Scratch, NotStarted> {

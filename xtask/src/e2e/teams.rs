@@ -14,7 +14,7 @@ use crate::e2e::{Test, expect_failure, logs, program_file, tail};
 use crate::node::sluice;
 use crate::process;
 
-pub(crate) const TESTS: &[Test] = &[("teams", teams)];
+pub(crate) const TESTS: &[Test] = &[("teams", teams), ("teams: places and gangs", places_and_gangs)];
 
 /// Catches a hang; nothing takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -29,13 +29,62 @@ prices:
   - {meter: reserved, micro: 3600000000}
 ";
 
+const GANG_TENANTS: &str = "
+tenants:
+  - path: red
+  - path: blue
+    quota: {guaranteed_milli: 2000}
+";
+
 fn teams() -> Result<()> {
     build()?;
-    let installation = Installation::start()?;
+    let installation = Installation::start("teams", TENANTS, &["two"])?;
     installation.learn_why_one_waits()?;
     installation.preempt_and_run_again()?;
     installation.nobody_goes_around_the_server()?;
     installation.the_bill_adds_up()
+}
+
+/// Three nodes: fractions share GPUs so that whole ones stay free for a gang, which starts as a whole and is reclaimed as a whole.
+fn places_and_gangs() -> Result<()> {
+    build()?;
+    let installation = Installation::start("gangs", GANG_TENANTS, &["two", "three"])?;
+    let (red, blue) = (&installation.red, &installation.blue);
+    // First fit would put the second half where the first is and a third one anywhere; two halves fill one GPU here.
+    let mut halves = [red.program("half 1", &["-p", "0.5"])?, red.program("half 2", &["-p", "0.5"])?];
+    for half in &mut halves {
+        half.expect_line("ready")?;
+    }
+    let mut gang = red.gang("gang", &["--tasks", "2", "--duration", "10min"])?;
+    gang.expect_line("ready")?;
+    gang.expect_line("ready")?;
+    let leases = installation.admin.json(&["lease", "list"])?;
+    let nodes = |lease: &Value| -> Vec<String> {
+        let places = lease["places"].as_array().into_iter().flatten();
+        places.map(|place| place["node"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    ensure!(nodes(&leases[1]) == nodes(&leases[2]), "the halves are on different GPUs: {leases}");
+    let [first, second] = &nodes(&leases[0])[..] else { bail!("no gang of two: {leases}") };
+    ensure!(first != second && leases[0]["tasks"] == 2, "{leases}");
+
+    // Blue is guaranteed two GPUs: the gang has to make room, both tasks of it, and waits again.
+    let mut rightful = blue.gang("rightful gang", &["--tasks", "2"])?;
+    gang.expect_message("preempted: its tenant has more than")?;
+    rightful.expect_line("ready")?;
+    rightful.expect_line("ready")?;
+    let queue = red.wait_for(&["queue"], |queue| queue[0]["reason"].is_string())?;
+    ensure!(queue[0]["tasks"] == 2 && queue[0]["attempt"] == 2, "{queue}");
+    ensure!(queue[0]["reason"].as_str().is_some_and(|why| why.contains("2 tasks at once")), "{queue}");
+    for half in &mut halves {
+        half.go_on_to_its_end()?;
+    }
+    rightful.end_its_input()?;
+    gang.expect_line("ready")?;
+    gang.expect_line("ready")?;
+    gang.end_its_input()?;
+
+    let too_many = red.command(&["run", "--tasks", "9", "--", "true"]);
+    expect_failure(&mut { too_many }, "a gang that never fits", 125, &["9 tasks at once", "room for 3"])
 }
 
 fn build() -> Result<()> {
@@ -45,7 +94,7 @@ fn build() -> Result<()> {
     process::run(process::cargo().args(["build", "--release", "-p", "sluice-server"]))
 }
 
-/// `sluice up` and a second node, with a GPU each.
+/// `sluice up` and more nodes, with a GPU each.
 struct Installation {
     folder: PathBuf,
     admin: Account,
@@ -54,12 +103,12 @@ struct Installation {
     /// The address of the first node.
     node: String,
     _up: Process,
-    _second: Process,
+    _others: Vec<Process>,
 }
 
 impl Installation {
-    fn start() -> Result<Installation> {
-        let folder = crate::target_folder().join("teams");
+    fn start(name: &str, tenants: &str, others: &[&str]) -> Result<Installation> {
+        let folder = crate::target_folder().join(name);
         let _ = std::fs::remove_dir_all(&folder); // it may not be there yet
         let data = folder.join("data");
         let journal = |name: &str| folder.join(name).display().to_string();
@@ -76,7 +125,7 @@ impl Installation {
         let token = settings["token"].as_str().context("a token")?.to_owned();
         let admin = Account { server: server.clone(), token };
         let file = folder.join("tenants.yaml");
-        std::fs::write(&file, TENANTS)?;
+        std::fs::write(&file, tenants)?;
         admin.text(&["apply", "-f", &file.display().to_string()])?;
         let account = |tenant: &str, role: &str| -> Result<Account> {
             let token = admin.text(&["token", "create", "--tenant", tenant, "--role", role])?;
@@ -84,16 +133,22 @@ impl Installation {
         };
         let (red, blue) = (account("red", "member")?, account("blue", "tenant-admin")?);
 
-        let mut command = Command::new(sluice());
-        command.args(["node", "--listen", "127.0.0.1:0", "--gpus", "software:1,4GiB", "--join", &server]);
-        command
-            .args(["--name", "two", "--journal", &journal("two")])
-            .env("SLUICE_TOKEN", account("/", "node")?.token);
-        let mut second = Process::start("second node", &mut command)?;
-        second.listening()?;
-        let both = |gpus: &Value| gpus[0]["online"] == true && gpus[1]["online"] == true;
-        admin.wait_for(&["gpus"], both)?;
-        Ok(Installation { folder, admin, red, blue, node, _up: up, _second: second })
+        let node_token = account("/", "node")?.token;
+        let mut processes = Vec::new();
+        for name in others {
+            let mut command = Command::new(sluice());
+            command.args(["node", "--listen", "127.0.0.1:0", "--gpus", "software:1,4GiB", "--join", &server]);
+            command.args(["--name", name, "--journal", &journal(name)]).env("SLUICE_TOKEN", &node_token);
+            let mut node = Process::start(&format!("node {name}"), &mut command)?;
+            node.listening()?;
+            processes.push(node);
+        }
+        let all = |gpus: &Value| {
+            let gpus = gpus.as_array().into_iter().flatten();
+            gpus.filter(|gpu| gpu["online"] == true).count() == others.len() + 1
+        };
+        admin.wait_for(&["gpus"], all)?;
+        Ok(Installation { folder, admin, red, blue, node, _up: up, _others: processes })
     }
 
     /// Red's quota is one GPU: its second program waits for the first, whatever else is free.
@@ -241,6 +296,13 @@ impl Account {
         command.args(options).args(["--memory", "64MiB", "--", "python3"]).arg(program_file("compute.py"));
         Process::start(name, command.env("START", "input").env("SECONDS", "0.3"))
     }
+
+    /// A program of several tasks that go on until their input ends.
+    fn gang(&self, name: &str, options: &[&str]) -> Result<Process> {
+        let mut command = self.command(&["run"]);
+        command.args(options).args(["--memory", "64MiB", "--", "python3"]).arg(program_file("task.py"));
+        Process::start(name, &mut command)
+    }
 }
 
 /// A process whose lines are read as they come, with its messages in a file.
@@ -306,6 +368,15 @@ impl Process {
     fn go_on_to_its_end(&mut self) -> Result<()> {
         let mut stdin = self.child.stdin.take().context("told only once")?;
         writeln!(stdin, "0")?;
+        self.expect_success()
+    }
+
+    fn end_its_input(&mut self) -> Result<()> {
+        drop(self.child.stdin.take());
+        self.expect_success()
+    }
+
+    fn expect_success(&mut self) -> Result<()> {
         let status = self.child.wait()?;
         ensure!(status.success(), "{} ended with {status}: {}", self.name, tail(&said(&self.messages)));
         Ok(())

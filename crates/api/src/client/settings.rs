@@ -167,7 +167,9 @@ mod tests {
             assert_eq!(canonical(text).unwrap(), "http://control:7580");
         }
         assert_eq!(canonical("http://a:1/, http://b:2").unwrap(), "http://a:1,http://b:2");
-        for text in ["http://a,", "", "control:7580", "https://control", "http://", "http://a/b", "http://a@b"] {
+        for text in
+            ["http://a,", "", "control:7580", "https://control", "http://", "http://a/b", "http://a@b"]
+        {
             assert!(canonical(text).is_err(), "{text}");
         }
     }

@@ -7,6 +7,7 @@ use sluice_api::client::{Client, Failure};
 use sluice_api::grant::Verifier;
 use sluice_api::node::{Gpu, Join, Joined, Report, ReportAnswer};
 use sluice_api::problem::Kind;
+use sluice_cuda::CUdevice_attribute;
 use sluice_wire::control::DeviceSnapshot;
 
 use super::journal::Journal;
@@ -61,8 +62,13 @@ impl Agent {
             None => advertised(listens).ok_or_else(|| JoinError::Address(listens.into()))?,
         };
         let gpus = inventory.snapshots.iter().map(gpu).collect();
-        let join =
-            Join { name: config.name.clone(), address, gpus, release: env!("CARGO_PKG_VERSION").into() };
+        let join = Join {
+            name: config.name.clone(),
+            address,
+            gpus,
+            labels: config.labels.clone(),
+            release: env!("CARGO_PKG_VERSION").into(),
+        };
         let joining = Client::new(&config.server, &config.token);
         let joined: Joined = joining.post("/nodes", &join)?;
         let verifier =
@@ -177,7 +183,25 @@ fn gpu(snapshot: &DeviceSnapshot) -> Gpu {
         software: snapshot.is_software,
         compute_capability: format!("{major}.{minor}"),
         driver_version: snapshot.driver_version,
+        gflops: gflops(snapshot).unwrap_or(0),
     }
+}
+
+/// Peak of 32-bit arithmetic: lanes of a multiprocessor (CUDA C++ Programming Guide, "Arithmetic Instructions") x multiprocessors x
+/// clock x 2 for a multiply-add. Nothing is known of a software GPU.
+fn gflops(snapshot: &DeviceSnapshot) -> Option<u64> {
+    if snapshot.is_software {
+        return None;
+    }
+    let lanes = match snapshot.compute_capability() {
+        (8, 0) | (7, _) | (6, 0) => 64,
+        (6.., _) => 128,
+        _ => return None,
+    };
+    let of = |attribute| snapshot.attribute(attribute).and_then(|value| u64::try_from(value).ok());
+    let multiprocessors = of(CUdevice_attribute::MULTIPROCESSOR_COUNT)?;
+    let clock_khz = of(CUdevice_attribute::CLOCK_RATE)?;
+    Some(lanes * multiprocessors * clock_khz * 2 / 1_000_000)
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ pub(crate) enum ClaimRefusal {
 pub(super) struct Claims {
     verifier: Verifier,
     node: NodeId,
-    /// Latest attempt of each lease, and when its grant expires.
-    claimed: BTreeMap<LeaseId, (u32, u64)>,
+    /// Latest attempt of each task of each lease, and when its grant expires.
+    claimed: BTreeMap<(LeaseId, u32), (u32, u64)>,
 }
 
 impl Claims {
@@ -32,10 +32,11 @@ impl Claims {
     pub(super) fn claim(&mut self, text: &str, now_ms: u64) -> Result<Grant, ClaimRefusal> {
         let grant = self.verifier.check(text, self.node, now_ms)?;
         self.claimed.retain(|_, (_, expires_at_ms)| *expires_at_ms >= now_ms);
-        if self.claimed.get(&grant.lease).is_some_and(|(attempt, _)| *attempt >= grant.attempt) {
+        let task = (grant.lease, grant.task);
+        if self.claimed.get(&task).is_some_and(|(attempt, _)| *attempt >= grant.attempt) {
             return Err(ClaimRefusal::Claimed(grant.lease));
         }
-        self.claimed.insert(grant.lease, (grant.attempt, grant.expires_at_ms));
+        self.claimed.insert(task, (grant.attempt, grant.expires_at_ms));
         Ok(grant)
     }
 }
@@ -52,6 +53,7 @@ mod tests {
         let grant = |lease, attempt, expires_at_ms| Grant {
             lease,
             attempt,
+            task: 0,
             node: 1,
             tenant: "acme".parse().unwrap(),
             gpus: vec![0],
@@ -66,6 +68,8 @@ mod tests {
         assert_eq!(claims.claim(&first, 10), Err(ClaimRefusal::Claimed(5)));
         assert!(claims.claim(&signer.sign(&grant(5, 2, 100)), 10).is_ok());
         assert_eq!(claims.claim(&first, 10), Err(ClaimRefusal::Claimed(5)));
+        let other_task = signer.sign(&Grant { task: 1, ..grant(5, 1, 100) });
+        assert!(claims.claim(&other_task, 10).is_ok(), "each task claims its own");
         assert_eq!(claims.claim(&first, 200), Err(GrantError::Expired(0).into()));
         assert!(claims.claim(&signer.sign(&grant(6, 1, 300)), 200).is_ok());
         assert_eq!(claims.claimed.len(), 1, "what has expired is forgotten");

@@ -132,14 +132,17 @@ fn checksum(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sluice_api::node::Attempt;
+
     use super::*;
 
     fn record(sequence: u32) -> UsageRecord {
         UsageRecord {
-            id: UsageRecord::id_of(1, 2, 1, sequence),
+            id: UsageRecord::id_of(1, Attempt { lease: 2, attempt: 1, task: 0 }, sequence),
             node: 1,
             lease: 2,
             attempt: 1,
+            task: 0,
             sequence,
             tenant: "acme".parse().unwrap(),
             from_ms: 0,

@@ -26,7 +26,7 @@ impl Metered {
     }
 
     pub(crate) fn attempt(&self) -> Attempt {
-        Attempt { lease: self.grant.lease, attempt: self.grant.attempt }
+        Attempt { lease: self.grant.lease, attempt: self.grant.attempt, task: self.grant.task }
     }
 
     /// The record from the last cut until now: the lease has been held for `held_ms` and its counters show `counts`.
@@ -38,10 +38,11 @@ impl Metered {
         let gpu_ms = since(counts.gpu_ns / 1_000_000, self.counts.gpu_ns / 1_000_000);
         let (gpus, memory) = (self.grant.gpus.len() as u64, self.grant.memory);
         let record = UsageRecord {
-            id: UsageRecord::id_of(self.node, self.grant.lease, self.grant.attempt, self.sequence),
+            id: UsageRecord::id_of(self.node, self.attempt(), self.sequence),
             node: self.node,
             lease: self.grant.lease,
             attempt: self.grant.attempt,
+            task: self.grant.task,
             sequence: self.sequence,
             tenant: self.grant.tenant.clone(),
             from_ms: self.begun_at_ms + self.cut_ms,
@@ -71,6 +72,7 @@ mod tests {
         let grant = Grant {
             lease: 5,
             attempt: 2,
+            task: 1,
             node: 1,
             tenant: "acme".parse().unwrap(),
             gpus: vec![0, 3],

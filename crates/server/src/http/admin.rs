@@ -14,8 +14,9 @@ use super::answer::Answer;
 use super::extract::{Body, Name, Options, PageOptions, Yaml, page};
 use crate::auth::{self, Principal};
 use crate::fleet::Fleet;
+use crate::plan;
 use crate::policy::Action;
-use crate::server::{Change, Server};
+use crate::server::{Books, Change, Server};
 use crate::store::Write;
 
 /// Tenants with their quotas and what they hold
@@ -25,8 +26,9 @@ pub(super) async fn tenants(
     State(server): State<Arc<Server>>,
     principal: Principal,
 ) -> Answer<Page<TenantStatus>> {
-    let seen = |fleet: &Fleet, _| {
-        let visible = fleet.tenants.iter().filter(|(path, _)| principal.may(Action::See, path));
+    let seen = |books: &Books, _| {
+        let fleet = &books.fleet;
+        let visible = fleet.tenants().iter().filter(|(path, _)| principal.may(Action::See, path));
         visible.map(|(path, quota)| tenant_status(fleet, path, quota)).collect()
     };
     Ok(Json(Page { items: server.read(seen).await?, next: None }))
@@ -81,7 +83,7 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
         }
         let declared = |path: &TenantPath| declaration.tenants.iter().any(|other| other.path == *path);
         let parent = tenant.path.parent().filter(|parent| !parent.is_root());
-        if let Some(parent) = parent.filter(|p| !fleet.tenants.contains_key(p) && !declared(p)) {
+        if let Some(parent) = parent.filter(|p| !fleet.tenants().contains_key(p) && !declared(p)) {
             return wrong(
                 "tenants",
                 format!("{} needs its parent {parent}; declare that as well", tenant.path),
@@ -91,6 +93,11 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
         if quota.limit_milli.is_some_and(|limit| limit < quota.guaranteed_milli) {
             return wrong("tenants", format!("{}: limit_milli is below guaranteed_milli", tenant.path));
         }
+    }
+    let mut tenants = fleet.tenants().clone();
+    tenants.extend(declaration.tenants.iter().map(|tenant| (tenant.path.clone(), tenant.quota.clone())));
+    if let Err(error) = plan::tree(&tenants) {
+        return wrong("tenants", error.to_string());
     }
     for price in &declaration.prices {
         principal.need(Action::SetPrice, &TenantPath::root())?;
@@ -105,7 +112,7 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
 const MICRO_MAX: u64 = 1_000_000_000_000;
 
 fn set_tenant(change: &mut Change<'_>, principal: &Principal, tenant: Tenant) -> Option<String> {
-    let before = change.fleet().tenants.insert(tenant.path.clone(), tenant.quota.clone());
+    let before = change.fleet().set_quota(tenant.path.clone(), tenant.quota.clone());
     if before.as_ref() == Some(&tenant.quota) {
         return None;
     }
@@ -183,7 +190,7 @@ pub(super) async fn make_token(
     }
     let name: String = new.name.chars().filter(|c| !c.is_control()).take(100).collect();
     let mut change = server.change().await?;
-    if !new.tenant.is_root() && !change.fleet().tenants.contains_key(&new.tenant) {
+    if !new.tenant.is_root() && !change.fleet().tenants().contains_key(&new.tenant) {
         change.leave();
         let detail = format!("there is no tenant {}; `sluice apply -f` creates tenants", new.tenant);
         return Err(Problem::new(Kind::Invalid, detail).at("tenant").into());

@@ -7,24 +7,27 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use serde::Deserialize;
-use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, PRIORITY_MAX, Refused};
+use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, PRIORITY_MAX, Refused, TASKS_MAX};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::{GPU_PPM, Page};
 
 use super::answer::{Answer, Refusal};
 use super::extract::{Body, Name, Options, PageOptions, page};
 use crate::auth::Principal;
-use crate::fleet::{Fleet, LeaseRecord};
+use crate::fleet::LeaseRecord;
 use crate::policy::Action;
-use crate::server::Server;
+use crate::server::{Books, Server, now_ms};
 use crate::store::{KeyUse, Write};
 
 /// Bytes of an idempotency key.
 const KEY_MAX: usize = 255;
-/// Most GPUs of one lease.
+/// Most GPUs of one task: more than any node has.
 const GPUS_MAX: u32 = 64;
 /// Bytes that a lease can ask of a GPU: more than any has.
 const MEMORY_MAX: u64 = 1 << 44;
+/// Models or labels that a request can name.
+const WORDS_MAX: usize = 16;
+const DURATION_MS_MAX: u64 = 10 * 366 * 24 * 3_600_000;
 /// Characters of a program's name.
 const NAME_MAX: usize = 256;
 /// The longest that an answer waits for a change.
@@ -60,7 +63,7 @@ pub(super) async fn create(
         return repeated(&server, &principal, &request, &before, lease).await;
     }
     let mut change = server.change().await?;
-    if tenant.is_root() || !change.fleet().tenants.contains_key(&tenant) {
+    if tenant.is_root() || !change.fleet().tenants().contains_key(&tenant) {
         change.leave();
         let detail = if tenant.is_root() {
             "the token is for the whole installation: name a tenant (`sluice run --tenant`)".to_owned()
@@ -68,6 +71,10 @@ pub(super) async fn create(
             format!("there is no tenant {tenant}; `sluice apply -f` creates tenants")
         };
         return Err(Problem::new(Kind::Invalid, detail).at("tenant").into());
+    }
+    if let Some(reason) = change.books().never(&tenant, &ask) {
+        change.leave();
+        return Err(Problem::new(Kind::NeverFits, reason).into());
     }
     let (token, now_ms) = (principal.token.id.clone(), change.now_ms);
     let id = change.fleet().request(tenant.clone(), ask, token.clone(), now_ms);
@@ -87,6 +94,28 @@ fn check(ask: &mut NewLease) -> Result<(), Problem> {
     }
     if !(1..=GPU_PPM).contains(&ask.share_ppm) {
         return wrong("share_ppm", format!("1 to {GPU_PPM} (a whole GPU), not {}", ask.share_ppm));
+    }
+    if !(1..=TASKS_MAX).contains(&ask.tasks) {
+        return wrong("tasks", format!("1 to {TASKS_MAX}, not {}", ask.tasks));
+    }
+    if ask.tasks_max.is_some_and(|most| !(ask.tasks..=TASKS_MAX).contains(&most)) {
+        return wrong("tasks_max", format!("not below tasks, and at most {TASKS_MAX}"));
+    }
+    if ask.same.zip(ask.near).is_some_and(|(same, near)| near < same) {
+        return wrong("near", "wider than `same`; prefer something narrower".into());
+    }
+    let words = |word: &String| (1..=NAME_MAX).contains(&word.len());
+    if ask.models.len() > WORDS_MAX || !ask.models.iter().all(words) {
+        return wrong("models", format!("up to {WORDS_MAX} names of 1 to {NAME_MAX} bytes"));
+    }
+    if ask.labels.len() > WORDS_MAX || !ask.labels.iter().all(|(name, value)| words(name) && words(value)) {
+        return wrong("labels", format!("up to {WORDS_MAX} names and values of 1 to {NAME_MAX} bytes"));
+    }
+    if ask.duration_ms.is_some_and(|duration| duration > DURATION_MS_MAX) {
+        return wrong("duration_ms", format!("up to {DURATION_MS_MAX} (ten years)"));
+    }
+    if ask.start_until_ms().is_some_and(|until| until < now_ms()) {
+        return wrong("deadline_ms", "it could not end by then, if it started now".into());
     }
     if !(1..=PRIORITY_MAX).contains(&ask.priority) {
         return wrong("priority", format!("1 to {PRIORITY_MAX}, not {}", ask.priority));
@@ -165,18 +194,18 @@ pub(super) struct Watch {
 
 /// The lease, with its grant if it is theirs; one of a foreign tenant does not exist for them.
 async fn view(server: &Server, principal: &Principal, id: LeaseId) -> Answer<Lease> {
-    let look = |fleet: &mut Fleet, now_ms| {
-        let found = fleet.leases.get(&id).map(|lease| with_grant(server, principal, fleet, lease));
-        let (lease, owner) = found?;
+    let look = |books: &mut Books, now_ms| {
+        let (lease, owner) =
+            books.fleet.lease(id).map(|lease| with_grants(server, principal, books, lease))?;
         if owner {
-            fleet.hear(id, now_ms);
+            books.fleet.hear(id, now_ms);
         }
         Some(lease)
     };
     let lease = match server.hear(look).await? {
         Some(lease) => lease,
         None => match server.store.lease(id).await? {
-            Some(record) => server.read(|fleet, _| fleet.view(&record)).await?,
+            Some(record) => server.read(|books, _| books.view(&record)).await?,
             None => return Err(no_lease(id)),
         },
     };
@@ -186,11 +215,13 @@ async fn view(server: &Server, principal: &Principal, id: LeaseId) -> Answer<Lea
     Ok(Json(lease))
 }
 
-fn with_grant(server: &Server, principal: &Principal, fleet: &Fleet, lease: &LeaseRecord) -> (Lease, bool) {
-    let mut view = fleet.view(lease);
+fn with_grants(server: &Server, principal: &Principal, books: &Books, lease: &LeaseRecord) -> (Lease, bool) {
+    let mut view = books.view(lease);
     let owner = lease.token == principal.token.id;
     if owner {
-        view.grant = fleet.grant_of(lease).map(|grant| server.signer.sign(&grant));
+        for (place, grant) in view.places.iter_mut().zip(books.fleet.grants_of(lease)) {
+            place.grant = grant.map(|grant| server.signer.sign(&grant));
+        }
     }
     (view, owner)
 }
@@ -212,20 +243,19 @@ pub(super) async fn list(
     let records = server.store.leases(before, limit).await?;
     let records = page(records, limit, |lease| lease.id.to_string());
     let seen = |lease: &&LeaseRecord| principal.may(Action::See, &lease.tenant);
-    let view = |fleet: &Fleet, _| records.items.iter().filter(seen).map(|lease| fleet.view(lease)).collect();
+    let view = |books: &Books, _| records.items.iter().filter(seen).map(|lease| books.view(lease)).collect();
     Ok(Json(Page { items: server.read(view).await?, next: records.next }))
 }
 
-/// The queue, in the order in which it is looked at
+/// The queue, tenant by tenant, each in the order of its line
 ///
-/// Positions count over all tenants; only the leases that the token may see are listed.
+/// Only the leases that the token may see are listed.
 #[utoipa::path(get, path = "/queue", tag = "leases",
     responses((status = 200, body = Page<Lease>), (status = "4XX", body = Problem)))]
 pub(super) async fn queue(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Page<Lease>> {
-    let view = |fleet: &Fleet, _| {
-        let positioned = (1..).zip(fleet.queue());
-        let seen = positioned.filter(|(_, lease)| principal.may(Action::See, &lease.tenant));
-        seen.map(|(position, lease)| fleet.view_at(lease, Some(position))).collect()
+    let view = |books: &Books, _| {
+        let seen = books.fleet.queue().filter(|lease| principal.may(Action::See, &lease.tenant));
+        seen.map(|lease| books.view(lease)).collect()
     };
     Ok(Json(Page { items: server.read(view).await?, next: None }))
 }
@@ -244,7 +274,7 @@ pub(super) async fn end(
     principal.need(Action::Lease, &lease.tenant)?;
     let mut change = server.change().await?;
     let now_ms = change.now_ms;
-    if change.fleet().leases.contains_key(&id) {
+    if change.fleet().lease(id).is_some() {
         change.fleet().end(id, "ended by its owner", now_ms);
         change.audit(&principal, "lease.ended", &id.to_string(), serde_json::json!({}));
     }
@@ -268,7 +298,7 @@ pub(super) async fn refused(
     let mut change = server.change().await?;
     let now_ms = change.now_ms;
     let is_it = |lease: &LeaseRecord| lease.attempt == refused.attempt && lease.state == LeaseState::Granted;
-    if change.fleet().leases.get(&id).is_some_and(is_it) {
+    if change.fleet().lease(id).is_some_and(is_it) {
         let reason: String = refused.reason.chars().filter(|c| !c.is_control()).take(400).collect();
         change.fleet().requeue(id, now_ms);
         change.fleet().wait_because(id, format!("its node refused it: {reason}"));
@@ -291,7 +321,7 @@ pub(super) async fn preempt(
     principal.need(Action::Preempt, &lease.tenant)?;
     let mut change = server.change().await?;
     let now_ms = change.now_ms;
-    let state = change.fleet().leases.get(&id).map(|lease| lease.state);
+    let state = change.fleet().lease(id).map(|lease| lease.state);
     if state != Some(LeaseState::Running) {
         change.leave();
         let detail = format!("lease {id} does not run; only a running lease can be preempted");
@@ -302,6 +332,8 @@ pub(super) async fn preempt(
         "an administrator wants its place for others".into(),
         now_ms + server.grace_ms,
     );
+    // Others go first now.
+    change.fleet().go_last(id, now_ms);
     change.audit(&principal, "lease.preempted", &id.to_string(), serde_json::json!({}));
     change.commit().await?;
     view(&server, &principal, id).await

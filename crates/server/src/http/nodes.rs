@@ -16,12 +16,13 @@ use sluice_api::usage::UsageRecord;
 use super::answer::Answer;
 use super::extract::{Body, Name};
 use crate::auth::{self, Principal};
-use crate::fleet::{Fleet, REPORT_EVERY_MS};
+use crate::fleet::{Fleet, REPORT_EVERY_MS, Taken};
 use crate::policy::Action;
-use crate::server::Server;
+use crate::server::{Books, Server};
 use crate::store::Write;
 
 const GPUS_MAX: usize = 64;
+const LABELS_MAX: usize = 64;
 const NAME_MAX: usize = 255;
 const SESSIONS_MAX: usize = 100_000;
 /// How long a node's own token holds; a node joins anew whenever it starts.
@@ -89,6 +90,10 @@ fn check(join: &Join) -> Result<(), Problem> {
     if join.gpus.iter().any(|gpu| gpu.name.len() > NAME_MAX || !(1..1 << 44).contains(&gpu.memory)) {
         return wrong("gpus", "no GPU has such a name or such a memory");
     }
+    let named = |(name, value): (&String, &String)| plain(name) && plain(value) && !name.contains('=');
+    if join.labels.len() > LABELS_MAX || !join.labels.iter().all(named) {
+        return wrong("labels", "up to 64 labels; names and values are 1 to 255 visible ASCII characters");
+    }
     if join.release != env!("CARGO_PKG_VERSION") {
         let detail =
             concat!("this server is of release ", env!("CARGO_PKG_VERSION"), "; nodes must be of the same");
@@ -127,7 +132,7 @@ pub(super) async fn report(
             }
         }
     }
-    if change.fleet().nodes.get(&id).is_some_and(|node| !node.is_online(now_ms)) {
+    if change.fleet().nodes().get(&id).is_some_and(|node| !node.is_online(now_ms)) {
         // Its room can be given out again.
         change.wake();
     }
@@ -144,7 +149,7 @@ fn check_usage(record: &UsageRecord, node: NodeId, fleet: &Fleet) -> Result<(), 
     if record.node != node {
         return Err(format!("usage record {}: is of node {}", record.id, record.node));
     }
-    match fleet.leases.get(&record.lease) {
+    match fleet.lease(record.lease) {
         Some(lease) if lease.tenant != record.tenant => {
             Err(format!("usage record {}: lease {} is another tenant's", record.id, record.lease))
         }
@@ -161,10 +166,11 @@ pub(super) async fn gpus(State(server): State<Arc<Server>>, principal: Principal
     Ok(Json(Page { items, next: None }))
 }
 
-fn gpu_status(fleet: &Fleet, now_ms: u64) -> Vec<GpuStatus> {
+fn gpu_status(books: &Books, now_ms: u64) -> Vec<GpuStatus> {
+    let fleet = &books.fleet;
     let of_node = |node: &crate::fleet::Node| {
         let status = |(index, gpu): (u32, &sluice_api::node::Gpu)| {
-            let (share_leased_ppm, memory_leased, leases) = fleet.leased(node.id, index);
+            let Taken { ppm, memory, leases } = fleet.taken(node.id, index);
             let now = node.report.gpus.get(index as usize);
             GpuStatus {
                 node: node.name.clone(),
@@ -172,8 +178,8 @@ fn gpu_status(fleet: &Fleet, now_ms: u64) -> Vec<GpuStatus> {
                 online: node.is_online(now_ms),
                 index,
                 gpu: gpu.clone(),
-                share_leased_ppm: share_leased_ppm as u32,
-                memory_leased,
+                share_leased_ppm: ppm as u32,
+                memory_leased: memory,
                 memory_used: now.map_or(0, |now| now.memory_used),
                 busy_ppm: now.map_or(0, |now| now.busy_ppm),
                 leases,
@@ -181,7 +187,7 @@ fn gpu_status(fleet: &Fleet, now_ms: u64) -> Vec<GpuStatus> {
         };
         (0..).zip(&node.gpus).map(status).collect::<Vec<_>>()
     };
-    fleet.nodes.values().flat_map(of_node).collect()
+    fleet.nodes().values().flat_map(of_node).collect()
 }
 
 /// The programs that use GPUs now, of the tenants that the token may see
@@ -191,10 +197,11 @@ pub(super) async fn sessions(
     State(server): State<Arc<Server>>,
     principal: Principal,
 ) -> Answer<Page<SessionStatus>> {
-    let seen = |fleet: &Fleet, now_ms: u64| {
+    let seen = |books: &Books, now_ms: u64| {
+        let fleet = &books.fleet;
         let mut items = Vec::new();
-        for node in fleet.nodes.values().filter(|node| node.is_online(now_ms)) {
-            let of = |session: &SessionReport| fleet.leases.get(&session.lease).map(|l| l.tenant.clone());
+        for node in fleet.nodes().values().filter(|node| node.is_online(now_ms)) {
+            let of = |session: &SessionReport| fleet.lease(session.lease).map(|lease| lease.tenant.clone());
             let sessions = node.report.sessions.iter().filter_map(|session| Some((session, of(session)?)));
             let visible = sessions.filter(|(_, tenant)| principal.may(Action::See, tenant));
             items.extend(visible.map(|(session, tenant)| SessionStatus {

@@ -1,4 +1,4 @@
-use sluice_api::lease::{LeaseId, LeaseState, NewLease};
+use sluice_api::lease::{LeaseId, LeaseState};
 use sqlx::any::AnyRow;
 
 use super::rows::{Insert, Statement};
@@ -6,14 +6,13 @@ use super::{
     Result, Store, StoreError, Tx, from_json, parsed, signed, small, text, to_json, unsigned,
     unsigned_or_null,
 };
-use crate::fleet::{LeaseRecord, Seat};
+use crate::fleet::LeaseRecord;
 
 static LEASES: Insert = Insert::new(
-    "lease (id, tenant, name, gpus, share_ppm, memory, hard_cap, priority, preemptible, token, state, attempt, reason, \
-     node, node_gpus, node_memory, preempt_at_ms, created_at_ms, queued_at_ms, granted_at_ms, ended_at_ms, revision)",
+    "lease (id, tenant, name, ask, token, state, attempt, reason, seats, preempt_at_ms, created_at_ms, queued_at_ms, \
+     granted_at_ms, ended_at_ms, revision)",
     "ON CONFLICT (id) DO UPDATE SET state = excluded.state, attempt = excluded.attempt, reason = excluded.reason, \
-     node = excluded.node, node_gpus = excluded.node_gpus, node_memory = excluded.node_memory, \
-     preempt_at_ms = excluded.preempt_at_ms, queued_at_ms = excluded.queued_at_ms, \
+     seats = excluded.seats, preempt_at_ms = excluded.preempt_at_ms, queued_at_ms = excluded.queued_at_ms, \
      granted_at_ms = excluded.granted_at_ms, ended_at_ms = excluded.ended_at_ms, revision = excluded.revision",
 );
 
@@ -25,24 +24,16 @@ pub(super) async fn write(transaction: &mut Tx<'_>, leases: &[LeaseRecord]) -> R
 }
 
 fn bind<'q>(statement: Statement<'q>, lease: &LeaseRecord) -> Statement<'q> {
-    let ask = &lease.ask;
     statement
         .bind(signed(lease.id))
         .bind(lease.tenant.to_string())
-        .bind(ask.name.clone())
-        .bind(i64::from(ask.gpus))
-        .bind(i64::from(ask.share_ppm))
-        .bind(signed(ask.memory))
-        .bind(i64::from(ask.hard_cap))
-        .bind(i64::from(ask.priority))
-        .bind(i64::from(ask.preemptible))
+        .bind(lease.ask.name.clone())
+        .bind(to_json(&lease.ask))
         .bind(lease.token.clone())
         .bind(lease.state.name())
         .bind(i64::from(lease.attempt))
         .bind(lease.reason.clone())
-        .bind(lease.seat.as_ref().map(|seat| signed(seat.node)))
-        .bind(to_json(&lease.seat.as_ref().map_or(&[][..], |seat| &seat.gpus)))
-        .bind(signed(lease.seat.as_ref().map_or(0, |seat| seat.memory)))
+        .bind(to_json(&lease.seats))
         .bind(lease.preempt_at_ms.map(signed))
         .bind(signed(lease.created_at_ms))
         .bind(signed(lease.queued_at_ms))
@@ -115,31 +106,15 @@ impl Store {
 }
 
 fn lease_record(row: &AnyRow) -> Result<LeaseRecord> {
-    let ask = NewLease {
-        tenant: None,
-        gpus: small(row, "gpus")?,
-        share_ppm: small(row, "share_ppm")?,
-        memory: unsigned(row, "memory")?,
-        hard_cap: small(row, "hard_cap")? != 0,
-        priority: small(row, "priority")? as i32,
-        preemptible: small(row, "preemptible")? != 0,
-        name: text(row, "name")?,
-    };
-    let seat = match unsigned_or_null(row, "node")? {
-        None => None,
-        Some(node) => {
-            Some(Seat { node, gpus: from_json(row, "node_gpus")?, memory: unsigned(row, "node_memory")? })
-        }
-    };
     Ok(LeaseRecord {
         id: unsigned(row, "id")?,
         tenant: parsed(row, "tenant")?,
-        ask,
+        ask: from_json(row, "ask")?,
         token: text(row, "token")?,
         state: state(&text(row, "state")?)?,
         attempt: small(row, "attempt")?,
         reason: sqlx::Row::try_get(row, "reason")?,
-        seat,
+        seats: from_json(row, "seats")?,
         preempt_at_ms: unsigned_or_null(row, "preempt_at_ms")?,
         created_at_ms: unsigned(row, "created_at_ms")?,
         queued_at_ms: unsigned(row, "queued_at_ms")?,

@@ -16,7 +16,8 @@ pub(crate) struct Sum {
 
 static USAGE: Insert = Insert::new(
     "usage_record (id, node, lease, attempt, sequence, tenant, from_ms, until_ms, share_ppm, gpus, memory_mib, \
-     reserved_ppm_ms, used_ppm_ms, memory_mib_ms, kernels, bytes_in, bytes_out, memory_peak, last, received_at_ms)",
+     reserved_ppm_ms, used_ppm_ms, memory_mib_ms, kernels, bytes_in, bytes_out, memory_peak, last, received_at_ms, \
+     task)",
     "ON CONFLICT (id) DO NOTHING",
 );
 
@@ -47,6 +48,7 @@ fn bind_usage<'q>(statement: Statement<'q>, (record, received_at_ms): &(UsageRec
         .bind(signed(record.memory_peak))
         .bind(i64::from(record.last))
         .bind(signed(*received_at_ms))
+        .bind(i64::from(record.task))
 }
 
 pub(super) async fn write_price(transaction: &mut Tx<'_>, price: &Price) -> Result<()> {
@@ -104,6 +106,7 @@ impl Store {
                 node: unsigned(row, "node")?,
                 lease: unsigned(row, "lease")?,
                 attempt: small(row, "attempt")?,
+                task: small(row, "task")?,
                 sequence: small(row, "sequence")?,
                 tenant: parsed(row, "tenant")?,
                 from_ms: unsigned(row, "from_ms")?,

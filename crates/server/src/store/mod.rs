@@ -78,6 +78,7 @@ pub(crate) enum Write {
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "begin", include_str!("../../migrations/0001_begin.sql")),
     (2, "replicas", include_str!("../../migrations/0002_replicas.sql")),
+    (3, "tasks", include_str!("../../migrations/0003_tasks.sql")),
 ];
 
 /// Where everything that is counted is kept.

@@ -19,10 +19,10 @@ fn a_lease_is_granted_claimed_used_and_ended() {
     let mut node = ScriptedNode::join(&server, "one", 1);
     let granted = wait_for_state(&member, lease.id, LeaseState::Granted);
     assert_eq!(granted.memory, 4 << 30, "the same part of the memory as of the compute");
-    assert_eq!(granted.place.as_ref().unwrap().address, "10.0.0.7:7583");
+    assert_eq!(granted.places[0].address, "10.0.0.7:7583");
     node.claim(&granted);
     let running = wait_for_state(&member, lease.id, LeaseState::Running);
-    assert_eq!(running.grant, None, "a grant is shown while it can be claimed");
+    assert_eq!(running.places[0].grant, None, "a grant is shown while it can be claimed");
 
     node.report.sessions = vec![session(lease.id)];
     node.say();

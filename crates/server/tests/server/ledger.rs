@@ -1,6 +1,7 @@
 use sluice_api::audit::{Entry, Head, Verification};
 use sluice_api::bill::{Bill, Meter};
 use sluice_api::lease::LeaseState;
+use sluice_api::node::Attempt;
 use sluice_api::token::Role;
 use sluice_api::usage::{GPU_HOUR_PPM_MS, UsageRecord};
 
@@ -10,10 +11,11 @@ const HOUR_MS: u64 = 3_600_000;
 
 fn record(node: u64, lease: u64, sequence: u32, tenant: &str, hours: (u64, u64)) -> UsageRecord {
     UsageRecord {
-        id: UsageRecord::id_of(node, lease, 1, sequence),
+        id: UsageRecord::id_of(node, Attempt { lease, attempt: 1, task: 0 }, sequence),
         node,
         lease,
         attempt: 1,
+        task: 0,
         sequence,
         tenant: tenant.parse().unwrap(),
         from_ms: hours.0,

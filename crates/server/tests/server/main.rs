@@ -164,11 +164,13 @@ impl ScriptedNode {
             software: true,
             compute_capability: "12.0".into(),
             driver_version: 13000,
+            gflops: 20_000,
         };
         let join = Join {
             name: name.into(),
             address: "10.0.0.7:7583".into(),
             gpus: vec![gpu; gpus],
+            labels: Default::default(),
             release: env!("CARGO_PKG_VERSION").into(),
         };
         let new =
@@ -190,9 +192,11 @@ impl ScriptedNode {
     /// Claims a granted lease, as its program would: the grant must be good.
     pub(crate) fn claim(&mut self, lease: &Lease) {
         let verifier = Verifier::from_text(&self.joined.grant_key).unwrap();
-        let grant = verifier.check(lease.grant.as_ref().unwrap(), self.joined.node, 0).unwrap();
-        assert_eq!((grant.lease, grant.attempt, &grant.tenant), (lease.id, lease.attempt, &lease.tenant));
-        self.report.leases.push(Attempt { lease: lease.id, attempt: lease.attempt });
+        for (task, place) in (0..).zip(&lease.places) {
+            let grant = verifier.check(place.grant.as_ref().unwrap(), self.joined.node, 0).unwrap();
+            assert_eq!((grant.lease, grant.attempt, &grant.tenant), (lease.id, lease.attempt, &lease.tenant));
+            self.report.leases.push(Attempt { lease: lease.id, attempt: lease.attempt, task });
+        }
         self.say();
     }
 }

@@ -71,9 +71,19 @@ pub(crate) struct MembershipArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
 
+    /// What requests select nodes by; labels named zone and rack also say which nodes are near each other. May be repeated
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
+
     /// Where the usage journal lies [default: node/NAME in ~/.local/share/sluice]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) journal: Option<PathBuf>,
+}
+
+pub(crate) fn label(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty());
+    let (name, value) = parts.ok_or_else(|| format!("{text:?} is no label such as zone=a"))?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 #[derive(Debug, Args)]

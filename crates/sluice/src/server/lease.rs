@@ -7,13 +7,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
 use sluice_api::client::{Client, Failure};
-use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Refused};
+use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Place, Refused};
 use sluice_control::Connection;
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, LeaseClaim, LeaseGranted};
 
 use crate::child;
 use crate::quantity::Period;
+use crate::server::lists;
 
 /// How long the server may hold an answer back while nothing changes.
 const WAIT_MS: u64 = 5_000;
@@ -33,8 +34,10 @@ pub(crate) struct ServerLease {
     quiet: bool,
 }
 
-/// A lease that its node has, on the connection that holds it.
+/// A task of a lease that its node has, on the connection that holds it.
 pub(crate) struct Claimed {
+    /// The name of its node.
+    pub(crate) node: String,
     pub(crate) address: Endpoint,
     pub(crate) connection: Connection,
     pub(crate) granted: LeaseGranted,
@@ -59,16 +62,16 @@ impl ServerLease {
     }
 
     pub(crate) fn describe(&self) -> String {
-        let node = self.seen.place.as_ref().map_or("", |place| &place.node);
-        format!("node {node}, lease {} of {}", self.id, self.seen.tenant)
+        format!("lease {} of {}", self.id, self.seen.tenant)
     }
 
-    /// Waits until its node has it.
-    pub(crate) fn claim(&mut self, kernel_timeout_ms: u32, name: &str) -> Result<Claimed> {
+    /// Waits until its nodes have its tasks, which come in their order.
+    pub(crate) fn claim(&mut self, kernel_timeout_ms: u32, name: &str) -> Result<Vec<Claimed>> {
         let mut refusals = 0;
         loop {
             self.wait_for_place()?;
-            let refusal = match self.claim_on_node(kernel_timeout_ms, name) {
+            let claims = self.seen.places.iter().map(|place| claim_on_node(place, kernel_timeout_ms, name));
+            let refusal = match claims.collect::<Result<Vec<Claimed>>>() {
                 Ok(claimed) => return Ok(claimed),
                 Err(error) => format!("{error:#}"),
             };
@@ -85,7 +88,9 @@ impl ServerLease {
         let mut progress = Progress::new(self.quiet);
         loop {
             match self.seen.state {
-                LeaseState::Granted if self.seen.grant.is_some() => return Ok(()),
+                LeaseState::Granted if self.seen.places.iter().all(|place| place.grant.is_some()) => {
+                    return Ok(());
+                }
                 LeaseState::Ended => {
                     bail!(
                         "lease {} ended: {}",
@@ -110,19 +115,6 @@ impl ServerLease {
     /// The lease once it differs from what was seen, or after a while.
     fn next(&self) -> Result<Lease, Failure> {
         watch(&self.client, self.id, self.seen.revision)
-    }
-
-    fn claim_on_node(&self, kernel_timeout_ms: u32, name: &str) -> Result<Claimed> {
-        let place = self.seen.place.as_ref().context("the server named no node")?;
-        let grant = self.seen.grant.clone().context("the server gave no grant")?;
-        let address: Endpoint = place.address.parse()?;
-        let mut connection = Connection::open(&address)?;
-        let claim = LeaseClaim { grant, kernel_timeout_ms, name: name.to_owned() };
-        match connection.ask(claim)? {
-            Control::LeaseGranted(granted) => Ok(Claimed { address, connection, granted }),
-            Control::LeaseRefused(refused) => Err(anyhow!("{}: {}", place.node, refused.reason)),
-            _ => Err(connection.unexpected().into()),
-        }
     }
 
     /// Tells the program when the lease is preempted or ended, for as long as the answer lives.
@@ -158,6 +150,21 @@ impl Drop for ServerLease {
     fn drop(&mut self) {
         // If the server cannot be told, it learns of the end from the node.
         let _ = self.client.delete::<Lease>(&format!("/leases/{}", self.id));
+    }
+}
+
+/// Claims a task on its node.
+fn claim_on_node(place: &Place, kernel_timeout_ms: u32, name: &str) -> Result<Claimed> {
+    let grant = place.grant.clone().context("the server gave no grant")?;
+    let address: Endpoint = place.address.parse()?;
+    let mut connection = Connection::open(&address)?;
+    let claim = LeaseClaim { grant, kernel_timeout_ms, name: name.to_owned() };
+    match connection.ask(claim)? {
+        Control::LeaseGranted(granted) => {
+            Ok(Claimed { node: place.node.clone(), address, connection, granted })
+        }
+        Control::LeaseRefused(refused) => Err(anyhow!("{}: {}", place.node, refused.reason)),
+        _ => Err(connection.unexpected().into()),
     }
 }
 
@@ -266,7 +273,9 @@ impl Progress {
     }
 
     fn show(&mut self, lease: &Lease) {
-        self.say(&waiting_line(lease));
+        // Where lines are kept, the time until it starts would make a new one of each.
+        let starts = self.terminal.then(|| lists::starts(lease)).filter(|_| lease.start.is_some());
+        self.say(&waiting_line(lease, starts.as_deref()));
     }
 
     fn say(&mut self, line: &str) {
@@ -293,10 +302,11 @@ impl Drop for Progress {
 }
 
 /// Nothing while there is nothing to say.
-fn waiting_line(lease: &Lease) -> String {
+fn waiting_line(lease: &Lease, starts: Option<&str>) -> String {
     match (lease.state, lease.position, &lease.reason) {
         (LeaseState::Queued, Some(position), Some(reason)) => {
-            format!("waiting, place {position} in the queue: {reason}")
+            let starts = starts.map_or_else(String::new, |starts| format!(", starts {starts}"));
+            format!("waiting, place {position} in the queue{starts}: {reason}")
         }
         _ => String::new(),
     }
@@ -316,15 +326,15 @@ mod tests {
     #[test]
     fn waiting_is_explained() {
         let json = serde_json::json!({
-            "id": 1, "tenant": "acme", "name": "", "gpus": 1, "share_ppm": 1, "memory": 0, "priority": 100,
+            "id": 1, "tenant": "acme", "name": "", "gpus": 1, "tasks": 1, "share_ppm": 1, "memory": 0, "priority": 100,
             "preemptible": true, "state": "queued", "attempt": 1, "created_at_ms": 0, "revision": 1,
             "position": 2, "reason": "acme holds 1 of the 1 GPUs that are its limit"
         });
         let lease: Lease = serde_json::from_value(json).unwrap();
         assert_eq!(
-            waiting_line(&lease),
-            "waiting, place 2 in the queue: acme holds 1 of the 1 GPUs that are its limit"
+            waiting_line(&lease, Some("in 3 min")),
+            "waiting, place 2 in the queue, starts in 3 min: acme holds 1 of the 1 GPUs that are its limit"
         );
-        assert_eq!(waiting_line(&Lease { reason: None, ..lease }), "");
+        assert_eq!(waiting_line(&Lease { reason: None, ..lease }, None), "");
     }
 }

@@ -117,6 +117,7 @@ pub(crate) fn queue(arguments: &ListArgs) -> Result<ExitCode> {
         ("ASKS FOR", Left),
         ("PRIORITY", Right),
         ("WAITS", Right),
+        ("STARTS", Left),
         ("WHY", Left),
     ];
     let cells = |lease: &Lease| {
@@ -128,6 +129,7 @@ pub(crate) fn queue(arguments: &ListArgs) -> Result<ExitCode> {
             asks_for(lease),
             lease.priority.to_string(),
             since(lease.created_at_ms),
+            starts(lease),
             lease.reason.clone().unwrap_or_default(),
         ]
     };
@@ -154,7 +156,7 @@ pub(super) fn leases(arguments: &ListArgs) -> Result<()> {
             lease.name.clone(),
             asks_for(lease),
             lease.state.name().into(),
-            lease.place.as_ref().map_or_else(String::new, |place| place.node.clone()),
+            nodes_of(lease),
             format!("{} ago", since(lease.created_at_ms)),
             lease.reason.clone().unwrap_or_default(),
         ]
@@ -245,9 +247,27 @@ pub(crate) fn bill(arguments: &BillArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `2 x 25%, 8 GiB`
+/// `in 3 min (2 s off at the median)`, or `unknown: ` and why.
+pub(super) fn starts(lease: &Lease) -> String {
+    let Some(start) = &lease.start else { return "unknown: not looked at yet".into() };
+    let Some(at_ms) = start.at_ms else { return format!("unknown: {}", start.because) };
+    let period = |ms| Period::from_duration(Duration::from_millis(ms));
+    let error = start.error_ms.map_or_else(String::new, |ms| format!(" ({} off at the median)", period(ms)));
+    // People read seconds.
+    format!("in {}{error}", period(at_ms.saturating_sub(now_ms()) / 1000 * 1000))
+}
+
+/// The nodes of its tasks, each once.
+fn nodes_of(lease: &Lease) -> String {
+    let mut names: Vec<&str> = lease.places.iter().map(|place| place.node.as_str()).collect();
+    names.dedup();
+    names.join(", ")
+}
+
+/// `2 x 25%, 8 GiB`; `3 tasks of 2 x 25%`
 fn asks_for(lease: &Lease) -> String {
     let count = if lease.gpus == 1 { String::new() } else { format!("{} x ", lease.gpus) };
+    let count = if lease.tasks == 1 { count } else { format!("{} tasks of {count}", lease.tasks) };
     let memory = match lease.memory {
         0 => String::new(),
         bytes => format!(", {}", Memory::from_bytes(bytes)),
@@ -255,7 +275,8 @@ fn asks_for(lease: &Lease) -> String {
     format!("{count}{}{memory}", share_text(lease.share_ppm))
 }
 
-fn now_ms() -> u64 {
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(0, |now| now.as_millis() as u64)
 }

@@ -127,6 +127,7 @@ fn membership(arguments: &MembershipArgs, server: &str, token: String, folder: &
         token,
         name,
         address: arguments.advertise.clone(),
+        labels: arguments.labels.iter().cloned().collect(),
         folder: journal,
     })
 }

@@ -1,0 +1,532 @@
+//! What happens to the queue: the scheduler library's state beside the fleet, kept up to date change by change.
+//!
+//! ```text
+//!            Fleet::take_news                     Scheduler::cycle
+//!  Fleet ───────────────────────▶ follow ──▶ jobs ────────────────▶ bind, evict, move
+//!    ▲                                                                    │
+//!    └────── grant once the place is clear ◀── bound ◀── preempt ◀────────┘
+//! ```
+//! The scheduler counts what it decides as done. Here it takes time: a lease that has to make room has a grace time, and its node
+//! says when it is over. What was bound to that room waits for it in `bound`, and is granted when the fleet's books, which count
+//! what is really there, say that its place is clear. Nothing is taken twice for the same purpose meanwhile.
+//!
+//! The plan is never stored: it follows from the fleet, and is made anew from it at the start and when tenants or nodes change in a
+//! way that the scheduler's state does not follow.
+
+mod estimate;
+pub(crate) mod never;
+mod queues;
+mod sites;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use sluice_api::GPU_PPM;
+use sluice_api::lease::{LeaseId, LeaseState, Level, NewLease};
+use sluice_api::node::NodeId;
+use sluice_api::tenant::TenantPath;
+use sluice_sched::queues::{
+    Action, Config, Evicted, JobId, JobSpec, QueueError, QueueTree, Scheduler, Topology,
+};
+use sluice_sched::{Fragmentation, GpuSet, LabelSet, ModelSet, Placement, Placer, Policy, Request};
+
+use crate::fleet::{Fleet, LeaseRecord, News, Seat};
+use estimate::Estimates;
+use sites::{Atlas, Site, TooMany};
+
+pub(crate) use queues::tree;
+
+/// Rounds of the scheduler in one decision; what is left comes with the next one.
+const ROUNDS_MAX: usize = 32;
+/// Shares of GPUs are divided in steps of so many thousandths.
+const DIVISION_MILLI: u64 = 50;
+
+#[derive(Debug)]
+pub(crate) struct Plan {
+    scheduler: Scheduler,
+    atlas: Atlas,
+    /// By the scheduler's numbers of nodes.
+    sites: Vec<Site>,
+    on_node: HashMap<NodeId, Vec<sluice_sched::NodeId>>,
+    work: BTreeMap<LeaseId, Work>,
+    leases: HashMap<JobId, LeaseId>,
+    /// Have a place that they have not been granted yet.
+    bound: BTreeSet<LeaseId>,
+    /// Are kept from the scheduler, and why.
+    held_back: BTreeMap<LeaseId, String>,
+    /// Have not been told why they wait.
+    fresh: Vec<LeaseId>,
+    /// Leases of each tenant and those below it that the scheduler knows.
+    counts: HashMap<TenantPath, u32>,
+    /// Nothing is planned: the tenants' quotas contradict each other.
+    broken: Option<QueueError>,
+    estimates: Estimates,
+}
+
+/// A lease as the scheduler has it.
+#[derive(Debug)]
+struct Work {
+    job: JobId,
+    tenant: TenantPath,
+    /// Bytes on each GPU.
+    memory: u64,
+    /// The order in which it was submitted.
+    queued_at_ms: u64,
+    /// The attempt for which its place was granted.
+    granted: Option<u32>,
+}
+
+/// The moment, and how long a program that has to make room may go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    pub(crate) now_ms: u64,
+    pub(crate) grace_ms: u64,
+}
+
+impl Plan {
+    /// From the fleet alone.
+    pub(crate) fn new(fleet: &Fleet) -> Plan {
+        let (tree, broken) = match queues::tree(fleet.tenants()) {
+            Ok(tree) => (tree, None),
+            Err(error) => (Default::default(), Some(error)),
+        };
+        let config = Config { gpu_unit_milli: DIVISION_MILLI, ..Config::default() };
+        let mut plan = Plan {
+            scheduler: Scheduler::new(tree, Placer::new(policy(fleet)), config),
+            atlas: Atlas::default(),
+            sites: Vec::new(),
+            on_node: HashMap::new(),
+            work: BTreeMap::new(),
+            leases: HashMap::new(),
+            bound: BTreeSet::new(),
+            held_back: BTreeMap::new(),
+            fresh: Vec::new(),
+            counts: HashMap::new(),
+            broken,
+            estimates: Estimates::default(),
+        };
+        fleet.nodes().keys().for_each(|&node| plan.follow_node(fleet, node));
+        for lease in fleet.leases().filter(|lease| keeps_its_place(lease)) {
+            plan.adopt(lease);
+        }
+        let mut waiting: Vec<&LeaseRecord> = fleet.leases().filter(|lease| !keeps_its_place(lease)).collect();
+        waiting.sort_by_key(|lease| (lease.queued_at_ms, lease.id));
+        waiting.into_iter().for_each(|lease| plan.submit(fleet, lease));
+        plan
+    }
+
+    /// Decides what can be decided now and enters it in the fleet; true if there may be more to decide.
+    pub(crate) fn decide(&mut self, fleet: &mut Fleet, clock: Clock) -> bool {
+        let news = fleet.take_news();
+        if news.all || self.broken.is_some() || self.meets_new_kinds(fleet, &news) {
+            *self = Plan::new(fleet);
+        } else {
+            if news.quotas {
+                self.follow_quotas(fleet);
+            }
+            news.nodes.iter().for_each(|&node| self.follow_node(fleet, node));
+            news.leases.iter().for_each(|&lease| self.follow(fleet, lease));
+            self.let_go(fleet);
+        }
+        let mut more = true;
+        for _ in 0..ROUNDS_MAX {
+            let actions = self.scheduler.cycle(clock.now_ms);
+            more = !actions.is_empty() || self.scheduler.has_deferred();
+            for action in actions {
+                self.carry_out(fleet, action, clock);
+            }
+            if !more {
+                break;
+            }
+        }
+        self.grant(fleet, clock);
+        for lease in std::mem::take(&mut self.fresh) {
+            if let Some(reason) = self.why(fleet, lease) {
+                fleet.wait_because(lease, reason);
+            }
+        }
+        more
+    }
+
+    // From the fleet to the scheduler.
+
+    fn follow_quotas(&mut self, fleet: &Fleet) {
+        // Leases of a tenant that has got others below it go to the queue for what it asks for itself.
+        let home = |tree: &QueueTree, queue: &str| queues::queue_of(tree, &queues::tenant_of(queue)?);
+        let followed = queues::tree(fleet.tenants()).map(|tree| self.scheduler.set_queues(tree, home));
+        if !matches!(followed, Ok(Ok(()))) {
+            *self = Plan::new(fleet);
+        }
+    }
+
+    fn meets_new_kinds(&self, fleet: &Fleet, news: &News) -> bool {
+        news.nodes.iter().filter_map(|id| fleet.nodes().get(id)).any(|node| !self.atlas.knows(node))
+    }
+
+    fn follow_node(&mut self, fleet: &Fleet, id: NodeId) {
+        let Some(node) = fleet.nodes().get(&id) else { return };
+        if !self.on_node.contains_key(&id) {
+            match self.atlas.sites(node) {
+                Ok(sites) => self.add_sites(id, sites),
+                Err(TooMany) => {
+                    eprintln!(
+                        "sluice-server: {}: more than 64 kinds of GPUs or labels are here; it is not used",
+                        node.name
+                    );
+                    return;
+                }
+            }
+        }
+        for &site in self.on_node.get(&id).into_iter().flatten() {
+            // The scheduler knows all its sites.
+            let _ = self.scheduler.set_schedulable(site, node.takes_work());
+        }
+    }
+
+    fn add_sites(&mut self, node: NodeId, sites: Vec<(Site, sluice_sched::NodeSpec)>) {
+        for (site, spec) in sites {
+            if let Ok(id) = self.scheduler.add_node(spec) {
+                self.on_node.entry(node).or_default().push(id);
+                self.sites.push(site);
+            }
+        }
+    }
+
+    fn follow(&mut self, fleet: &Fleet, id: LeaseId) {
+        let Some(lease) = fleet.lease(id).filter(|lease| lease.state != LeaseState::Ended) else {
+            return self.forget(id);
+        };
+        let Some(work) = self.work.get_mut(&id) else {
+            return if keeps_its_place(lease) { self.adopt(lease) } else { self.submit(fleet, lease) };
+        };
+        if work.queued_at_ms != lease.queued_at_ms {
+            // It gave up its place in line.
+            self.forget(id);
+            self.submit(fleet, lease);
+        } else if lease.waits() && work.granted.is_some_and(|attempt| attempt != lease.attempt) {
+            // Its node refused it, or it was lost there.
+            work.granted = None;
+            let job = work.job;
+            self.lose(job);
+        }
+    }
+
+    /// The job waits again, at its old place in line.
+    fn lose(&mut self, job: JobId) {
+        let tasks: Vec<u32> =
+            self.scheduler.job(job).into_iter().flat_map(|job| job.tasks()).map(|(task, _)| task).collect();
+        for task in tasks {
+            self.scheduler.task_lost(0, job, task);
+        }
+    }
+
+    fn forget(&mut self, id: LeaseId) {
+        self.held_back.remove(&id);
+        self.bound.remove(&id);
+        if let Some(work) = self.work.remove(&id) {
+            self.scheduler.finish(work.job);
+            self.leases.remove(&work.job);
+            for tenant in work.tenant.lineage() {
+                self.counts.entry(tenant).and_modify(|count| *count = count.saturating_sub(1));
+            }
+        }
+    }
+
+    fn submit(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
+        self.fresh.push(lease.id);
+        if let Some(reason) = self.over_count(fleet, lease) {
+            self.held_back.insert(lease.id, reason);
+            return;
+        }
+        self.held_back.remove(&lease.id);
+        let (min, max) = lease.tasks();
+        let request = self.request(&lease.ask, self.memory_of(&lease.ask));
+        if let Err(reason) = request.and_then(|request| self.enter(lease, request, min, max)) {
+            self.held_back.insert(lease.id, reason);
+        }
+    }
+
+    /// Takes over a lease that has its place.
+    fn adopt(&mut self, lease: &LeaseRecord) {
+        let tasks = lease.seats.len() as u32;
+        let memory = lease.seats.first().map_or(0, |seat| seat.memory);
+        // It is where it is, whatever it would accept today.
+        let request = bare_request(&lease.ask, memory);
+        let Ok(job) = self.enter(lease, request, tasks, tasks) else { return };
+        let placements =
+            (0..).zip(&lease.seats).map(|(task, seat)| Some((task, self.placement(seat, request)?)));
+        let adopted = placements.collect::<Option<Vec<_>>>().is_some_and(|placements| {
+            let started = lease.granted_at_ms.unwrap_or(0);
+            self.scheduler.adopt(started, job, &placements, started).is_ok()
+        });
+        match self.work.get_mut(&lease.id) {
+            Some(work) if adopted => work.granted = Some(lease.attempt),
+            // A node came back with other GPUs than it had: the lease ends there by itself.
+            _ => self.forget(lease.id),
+        }
+    }
+
+    fn enter(&mut self, lease: &LeaseRecord, request: Request, min: u32, max: u32) -> Result<JobId, String> {
+        let tree = self.scheduler.queues();
+        let queue = queues::queue_of(tree, &lease.tenant)
+            .ok_or_else(|| format!("there is no tenant {} any more", lease.tenant))?;
+        let spec = JobSpec {
+            queue,
+            request,
+            tasks_min: min,
+            tasks_max: max,
+            priority: lease.ask.priority,
+            preemptible: lease.ask.preemptible,
+            topology: Topology { required: lease.ask.same.map(level), preferred: lease.ask.near.map(level) },
+        };
+        let job = self.scheduler.submit(spec).map_err(|error| error.to_string())?;
+        self.leases.insert(job, lease.id);
+        for tenant in lease.tenant.lineage() {
+            *self.counts.entry(tenant).or_default() += 1;
+        }
+        let memory = match lease.ask.memory {
+            0 => u64::from(request.gpu_memory_mib) << 20,
+            bytes => bytes,
+        };
+        let (tenant, queued_at_ms) = (lease.tenant.clone(), lease.queued_at_ms);
+        self.work.insert(lease.id, Work { job, tenant, memory, queued_at_ms, granted: None });
+        Ok(job)
+    }
+
+    /// What the scheduler is asked for; the error says why no GPU that is known would do.
+    fn request(&self, ask: &NewLease, memory: u64) -> Result<Request, String> {
+        let models = self.atlas.accepted(ask);
+        if models == ModelSet::NONE && !self.sites.is_empty() {
+            return Err("no GPU here is of the model, speed and memory that it asks for".into());
+        }
+        let labels = if self.sites.is_empty() { LabelSet::NONE } else { self.atlas.labels_of(ask)? };
+        // While there are no nodes nothing is known; with the first one the plan is made anew.
+        let models = if self.sites.is_empty() { ModelSet::ALL } else { models };
+        Ok(bare_request(ask, memory).with_models(models).with_labels(labels))
+    }
+
+    /// Unless said, the same part of the memory of the smallest GPU that it accepts as of its compute: so much is free wherever the
+    /// share is.
+    fn memory_of(&self, ask: &NewLease) -> u64 {
+        if ask.memory > 0 {
+            return ask.memory;
+        }
+        let smallest = u128::from(self.atlas.smallest_memory(self.atlas.accepted(ask)));
+        let part = smallest * u128::from(ask.share_ppm) / u128::from(GPU_PPM);
+        (part as u64) & !((1 << 20) - 1)
+    }
+
+    /// The first limit on the number of leases, from the tenant upwards, that is reached.
+    fn over_count(&self, fleet: &Fleet, lease: &LeaseRecord) -> Option<String> {
+        lease.tenant.lineage().find_map(|tenant| {
+            let limit = fleet.tenants().get(&tenant)?.leases_limit?;
+            let count = self.counts.get(&tenant).copied().unwrap_or(0);
+            (count >= limit).then(|| format!("limit: {tenant} has {count} leases, and may have {limit}"))
+        })
+    }
+
+    /// Lets those in that a limit on the number of leases kept out, as far as there is room now.
+    fn let_go(&mut self, fleet: &Fleet) {
+        let held_back: Vec<LeaseId> = self.held_back.keys().copied().collect();
+        for id in held_back {
+            if let Some(lease) = fleet.lease(id).filter(|lease| self.over_count(fleet, lease).is_none()) {
+                self.submit(fleet, lease);
+            }
+        }
+    }
+
+    // From the scheduler to the fleet.
+
+    fn carry_out(&mut self, fleet: &mut Fleet, action: Action, clock: Clock) {
+        let lease_of = |plan: &Plan, job| plan.leases.get(&job).copied();
+        match action {
+            Action::Bind { job, .. } => {
+                self.bound.extend(lease_of(self, job));
+            }
+            Action::Evict { job, because, .. } => {
+                let Some(lease) = lease_of(self, job) else { return };
+                let reason = self.notice(fleet, because);
+                self.bound.remove(&lease);
+                self.give_notice(fleet, lease, reason, clock);
+            }
+            Action::Move { job, for_job, .. } => {
+                let Some(lease) = lease_of(self, job) else { return };
+                let other = lease_of(self, for_job).map_or(0, |id| id);
+                let reason = format!("it goes on elsewhere, so that lease {other} fits in its place");
+                self.bound.insert(lease);
+                self.give_notice(fleet, lease, reason, clock);
+            }
+        }
+    }
+
+    /// Tells a lease that holds its place to make room. One that was bound and not granted yet just goes on waiting.
+    fn give_notice(&mut self, fleet: &mut Fleet, id: LeaseId, reason: String, clock: Clock) {
+        let Some(work) = self.work.get_mut(&id) else { return };
+        work.granted = None;
+        let Some(lease) = fleet.lease(id).filter(|lease| keeps_its_place(lease)) else { return };
+        if lease.seats.iter().any(|seat| seat.claimed) {
+            fleet.preempt(id, reason, clock.now_ms + clock.grace_ms);
+        } else {
+            // Nothing runs yet, and the next attempt makes its grant worthless.
+            fleet.requeue(id, clock.now_ms);
+            fleet.wait_because(id, reason);
+        }
+    }
+
+    /// What a program that has to make room is told.
+    fn notice(&self, fleet: &Fleet, because: Evicted) -> String {
+        let name = |job: JobId| {
+            let lease = self.leases.get(&job).and_then(|&id| fleet.lease(id));
+            lease.map_or_else(
+                || "another lease".into(),
+                |lease| format!("lease {} of {}", lease.id, lease.tenant),
+            )
+        };
+        match because {
+            Evicted::Reclaimed { by, in_quota: false } => {
+                format!("its tenant has more than its fair share, and {} is due to get it", name(by))
+            }
+            Evicted::Reclaimed { by, in_quota: true } => {
+                format!(
+                    "its tenant has more than it is guaranteed, and {} is within its own guarantee",
+                    name(by)
+                )
+            }
+            Evicted::Drained => "its node is being cleared".into(),
+            Evicted::Preempted { by } => format!("{} has a higher priority", name(by)),
+            Evicted::Stale { running, tasks_min } => {
+                format!("only {running} of its {tasks_min} tasks have run for too long")
+            }
+        }
+    }
+
+    /// Grants what is bound and whose place is clear.
+    fn grant(&mut self, fleet: &mut Fleet, clock: Clock) {
+        for id in self.bound.iter().copied().collect::<Vec<_>>() {
+            let Some(lease) = fleet.lease(id).filter(|lease| lease.waits()) else { continue };
+            let Some(seats) = self.seats(id) else {
+                self.bound.remove(&id);
+                continue;
+            };
+            if in_the_way(fleet, lease, &seats).is_some() {
+                continue;
+            }
+            self.bound.remove(&id);
+            let fewer = (seats.len() as u32) < lease.tasks().1;
+            fleet.grant(id, seats, clock.now_ms);
+            if let Some(work) = self.work.get_mut(&id) {
+                work.granted = fleet.lease(id).map(|lease| lease.attempt);
+            }
+            if fewer && let Some(lease) = fleet.lease(id) {
+                // It started with fewer tasks than it would take, and stays with those.
+                self.forget(id);
+                self.adopt(lease);
+            }
+        }
+    }
+
+    /// Where the scheduler has bound the tasks of a lease; none unless it has all that it needs.
+    fn seats(&self, id: LeaseId) -> Option<Vec<Seat>> {
+        let work = self.work.get(&id)?;
+        let job = self.scheduler.job(work.job).filter(|job| job.running() >= job.spec().tasks_min)?;
+        let seat = |(_, placement): (u32, &Placement)| {
+            let site = self.sites.get(placement.node.index())?;
+            let gpus = placement.gpus.iter().filter_map(|gpu| site.gpus.get(gpu).copied()).collect();
+            Some(Seat::new(site.node, gpus, work.memory))
+        };
+        job.tasks().map(seat).collect()
+    }
+
+    fn placement(&self, seat: &Seat, request: Request) -> Option<Placement> {
+        let sites = self.on_node.get(&seat.node)?;
+        sites.iter().find_map(|&node| {
+            let here = &self.sites.get(node.index())?.gpus;
+            let at = |gpu: &u32| here.iter().position(|other| other == gpu);
+            let gpus = seat.gpus.iter().map(at).collect::<Option<Vec<usize>>>()?;
+            Some(Placement { request, node, gpus: gpus.into_iter().fold(GpuSet::EMPTY, GpuSet::with) })
+        })
+    }
+
+    // What is known about a lease that waits.
+
+    /// Why it waits, as of the last decision.
+    pub(crate) fn why(&self, fleet: &Fleet, id: LeaseId) -> Option<String> {
+        let lease = fleet.lease(id).filter(|lease| lease.waits())?;
+        if let Some(error) = &self.broken {
+            return Some(format!("nothing is planned: the tenants' quotas contradict each other: {error}"));
+        }
+        if let Some(reason) = self.held_back.get(&id) {
+            return Some(reason.clone());
+        }
+        if self.bound.contains(&id)
+            && let Some(other) = self.seats(id).and_then(|seats| in_the_way(fleet, lease, &seats))
+        {
+            return Some(other);
+        }
+        if !fleet.nodes().values().any(|node| node.takes_work()) {
+            return Some("no node is there; `sluice node --join` lends one".into());
+        }
+        let work = self.work.get(&id)?;
+        self.scheduler.why(work.job).map(ToString::to_string)
+    }
+}
+
+/// Whether the scheduler counts it as running.
+fn keeps_its_place(lease: &LeaseRecord) -> bool {
+    matches!(lease.state, LeaseState::Granted | LeaseState::Running)
+}
+
+/// Shares are rounded up to thousandths and memory to MiB: nothing is promised twice.
+fn bare_request(ask: &NewLease, memory: u64) -> Request {
+    let milli = ask.share_ppm.div_ceil(GPU_PPM / 1000);
+    let gpus = u8::try_from(ask.gpus).unwrap_or(u8::MAX);
+    let memory_mib = u32::try_from(memory.div_ceil(1 << 20)).unwrap_or(u32::MAX);
+    Request::cpu(0, 0).with_gpus(gpus, milli as u16).with_gpu_memory(memory_mib)
+}
+
+fn level(level: Level) -> u8 {
+    level as u8
+}
+
+/// Why the seats cannot be taken yet, if so.
+fn in_the_way(fleet: &Fleet, lease: &LeaseRecord, seats: &[Seat]) -> Option<String> {
+    let mut wanted: BTreeMap<(NodeId, u32), (u64, u64)> = BTreeMap::new();
+    for seat in seats {
+        for &gpu in &seat.gpus {
+            let sum = wanted.entry((seat.node, gpu)).or_default();
+            *sum = (sum.0 + u64::from(lease.ask.share_ppm), sum.1 + seat.memory);
+        }
+    }
+    for ((id, gpu), (ppm, memory)) in wanted {
+        let taken = fleet.taken(id, gpu);
+        let Some(node) = fleet.nodes().get(&id) else { return Some("its node is gone".into()) };
+        let has = node.gpus.get(gpu as usize).map_or(0, |gpu| gpu.memory);
+        if taken.ppm + ppm > u64::from(GPU_PPM) || taken.memory + memory > has {
+            let noticed = fleet.on_node(id).into_iter().find(|other| {
+                let seats = fleet.lease(*other).filter(|lease| lease.preempt_at_ms.is_some());
+                seats.is_some_and(|lease| {
+                    lease.seats.iter().any(|seat| seat.node == id && seat.gpus.contains(&gpu))
+                })
+            });
+            return Some(match noticed {
+                Some(other) => format!(
+                    "its place on {} is being cleared: lease {other} has been given notice",
+                    node.name
+                ),
+                None => format!("its place on {} is being cleared", node.name),
+            });
+        }
+    }
+    None
+}
+
+/// Placement that keeps room useful to what is usually asked for here; to a mix of sizes until that is known.
+fn policy(fleet: &Fleet) -> Policy {
+    let asked = |lease: &LeaseRecord| bare_request(&lease.ask, 0);
+    let usual = [(1, 1000), (1, 1000), (1, 500), (1, 250), (2, 1000), (4, 1000), (8, 1000)];
+    let usual = usual.map(|(gpus, milli)| Request::cpu(0, 0).with_gpus(gpus, milli));
+    let recent: Vec<Request> = usual.into_iter().chain(fleet.leases().map(asked)).collect();
+    Policy::Fgd(Fragmentation::from_requests(&recent))
+}
+
+#[cfg(test)]
+mod tests;

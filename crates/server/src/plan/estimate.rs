@@ -1,0 +1,82 @@
+//! When waiting leases start: the scheduler's own forecast, with run times as leases said or as their like took before.
+
+use std::collections::HashMap;
+
+use sluice_api::lease::{LeaseId, StartEstimate};
+use sluice_sched::queues::JobId;
+
+use super::{Clock, Plan, keeps_its_place};
+use crate::fleet::Fleet;
+use crate::history::History;
+
+/// Estimates are made anew after this.
+const ESTIMATE_EVERY_MS: u64 = 2_000;
+/// Ends of leases that a forecast looks at.
+const ENDS_MAX: u32 = 1_000;
+/// Leases x estimates of one time: a forecast copies the scheduler's state.
+const EFFORT_MAX: usize = 20_000;
+/// Estimates of one time.
+const ESTIMATES_MAX: usize = 50;
+
+#[derive(Debug, Default)]
+pub(super) struct Estimates {
+    made_at_ms: u64,
+    by_lease: HashMap<LeaseId, StartEstimate>,
+}
+
+impl Plan {
+    /// When a waiting lease is expected to start, as of a moment ago.
+    pub(crate) fn estimate(&self, id: LeaseId) -> Option<&StartEstimate> {
+        self.estimates.by_lease.get(&id)
+    }
+
+    /// Makes the estimates of the first in each line anew, if it is time to.
+    pub(crate) fn estimate_all(&mut self, fleet: &Fleet, history: &mut History, clock: Clock) {
+        if clock.now_ms.abs_diff(self.estimates.made_at_ms) < ESTIMATE_EVERY_MS {
+            return;
+        }
+        let count = (EFFORT_MAX / self.work.len().max(1)).min(ESTIMATES_MAX);
+        let first: Vec<LeaseId> = fleet.queue().take(count).map(|lease| lease.id).collect();
+        self.estimates.by_lease.clear();
+        for lease in first {
+            if let Some(estimate) = self.forecast(fleet, history, lease, clock) {
+                if let Some(at_ms) = estimate.at_ms {
+                    history.expect(lease, at_ms);
+                }
+                self.estimates.by_lease.insert(lease, estimate);
+            }
+        }
+        self.estimates.made_at_ms = clock.now_ms;
+    }
+
+    fn forecast(&self, fleet: &Fleet, history: &History, id: LeaseId, clock: Clock) -> Option<StartEstimate> {
+        let lease = fleet.lease(id)?;
+        let unknown = |because: String| Some(StartEstimate { at_ms: None, error_ms: None, because });
+        if self.bound.contains(&id) {
+            let noticed = fleet.leases().filter_map(|lease| lease.preempt_at_ms).max();
+            let at_ms = noticed.unwrap_or(clock.now_ms).max(clock.now_ms);
+            let because = "its place is being cleared".into();
+            return Some(StartEstimate { at_ms: Some(at_ms), error_ms: history.error_ms(), because });
+        }
+        let Some(work) = self.work.get(&id) else {
+            return unknown(self.why(fleet, lease.id)?);
+        };
+        let runtime = |job: JobId| history.runtime_ms(fleet.lease(*self.leases.get(&job)?)?);
+        let forecast = self.scheduler.clone().forecast(clock.now_ms, work.job, runtime, ENDS_MAX);
+        if let Some((at_ms, _)) = forecast.start {
+            let because = format!("if the {} leases before it end as expected", forecast.ends);
+            return Some(StartEstimate { at_ms: Some(at_ms), error_ms: history.error_ms(), because });
+        }
+        let endless = fleet
+            .leases()
+            .filter(|lease| keeps_its_place(lease) && history.runtime_ms(lease).is_none())
+            .map(|lease| lease.id)
+            .next();
+        unknown(match endless {
+            Some(other) => {
+                format!("lease {other} did not say how long it takes, and nothing like it ran before")
+            }
+            None => format!("not after the next {} ends of leases that are expected", forecast.ends),
+        })
+    }
+}

@@ -1,0 +1,96 @@
+//! Requests that waiting would not help: no quota, or no node that is known, is large enough.
+
+use sluice_api::GPU_PPM;
+use sluice_api::lease::{Level, NewLease};
+use sluice_api::tenant::TenantPath;
+use sluice_sched::{NodeSpec, Request, WHOLE_GPU_MILLI};
+
+use super::Plan;
+use crate::fleet::Fleet;
+
+impl Plan {
+    /// Why all nodes together, if they were empty, would not be enough. While no node has joined, anything may still come.
+    pub(crate) fn over_capacity(&self, ask: &NewLease) -> Option<String> {
+        if self.sites.is_empty() {
+            return None;
+        }
+        let request = match self.request(ask, self.memory_of(ask)) {
+            Ok(request) => request,
+            Err(reason) => return Some(reason),
+        };
+        let specs =
+            || self.on_node.values().flatten().map(|&site| self.scheduler.cluster().node(site).spec());
+        let slots = |spec: &NodeSpec| u64::from(slots(spec, &request));
+        let wanted = u64::from(ask.tasks);
+        let (all, best) = (specs().map(slots).sum::<u64>(), specs().map(slots).max().unwrap_or(0));
+        if all == 0 {
+            return Some(self.largest(ask, &request));
+        }
+        if all < wanted {
+            return Some(format!("{wanted} tasks at once: all nodes together, empty, have room for {all}"));
+        }
+        if ask.same == Some(Level::Node) && best < wanted {
+            return Some(format!("{wanted} tasks on one node: the largest, empty, has room for {best}"));
+        }
+        None
+    }
+
+    fn largest(&self, ask: &NewLease, request: &Request) -> String {
+        let specs =
+            || self.on_node.values().flatten().map(|&site| self.scheduler.cluster().node(site).spec());
+        let gpus = specs().map(|spec| spec.gpus).max().unwrap_or(0);
+        let memory = specs().map(|spec| spec.gpu_memory_mib).max().unwrap_or(0);
+        if request.gpus > gpus {
+            return format!("{} GPUs on one node: no node has more than {gpus} of one kind", ask.gpus);
+        }
+        if request.gpu_memory_mib > memory {
+            return format!(
+                "{} MiB of memory on a GPU: no GPU has more than {memory} MiB",
+                request.gpu_memory_mib
+            );
+        }
+        "no node has so many such GPUs with so much memory and these labels".into()
+    }
+}
+
+/// Tasks that the empty node has room for.
+fn slots(spec: &NodeSpec, request: &Request) -> u32 {
+    if !request.models.contains(spec.model) || !spec.labels.contains_all(request.labels) || request.gpus == 0
+    {
+        return 0;
+    }
+    let by_compute = u32::from(WHOLE_GPU_MILLI / request.gpu_milli.max(1));
+    let by_memory = spec.gpu_memory_mib.checked_div(request.gpu_memory_mib).unwrap_or(by_compute);
+    let per_gpu = by_compute.min(by_memory);
+    // A task's GPUs are different ones.
+    let gpus = u32::from(spec.gpus);
+    if gpus < u32::from(request.gpus) { 0 } else { gpus * per_gpu / u32::from(request.gpus) }
+}
+
+/// The first quota, from the tenant upwards, that the request alone would pass.
+pub(crate) fn over_quota(fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
+    let ppm = u64::from(ask.share_ppm) * u64::from(ask.gpus) * u64::from(ask.tasks);
+    let gpus = |ppm: u64| ppm as f64 / f64::from(GPU_PPM);
+    tenant.lineage().find_map(|tenant| {
+        let quota = fleet.tenants().get(&tenant)?;
+        let over = |milli: u32| ppm > u64::from(milli) * 1000;
+        if let Some(limit) = quota.limit_milli.filter(|&limit| over(limit)) {
+            let limit = gpus(u64::from(limit) * 1000);
+            return Some(format!("it asks for {} GPUs, and {tenant} may hold {limit} at most", gpus(ppm)));
+        }
+        if !ask.preemptible && over(quota.guaranteed_milli) {
+            let guaranteed = gpus(u64::from(quota.guaranteed_milli) * 1000);
+            return Some(format!(
+                "what may not be preempted gets guaranteed GPUs only: it asks for {}, and {tenant} is guaranteed \
+                 {guaranteed}",
+                gpus(ppm)
+            ));
+        }
+        let mib = (ask.memory >> 20) * u64::from(ask.gpus) * u64::from(ask.tasks);
+        if let Some(limit) = quota.memory_limit_mib.filter(|&limit| mib > limit) {
+            return Some(format!("it asks for {mib} MiB, and {tenant} may hold {limit} MiB at most"));
+        }
+        let none = quota.leases_limit == Some(0);
+        none.then(|| format!("{tenant} may have no leases"))
+    })
+}

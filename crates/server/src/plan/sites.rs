@@ -1,0 +1,145 @@
+//! Nodes as the scheduler sees them.
+//!
+//! A node of the scheduler has equal GPUs, at most [`GPUS_PER_NODE_MAX`] of them; one of ours with different or more GPUs is several
+//! *sites* there, which stand on the same node. GPUs that are equal in all that requests look at are of one *kind*, which is what
+//! the scheduler calls a model.
+
+use std::collections::{BTreeMap, HashMap};
+
+use sluice_api::lease::{Level, NewLease};
+use sluice_api::node::{Gpu, NodeId};
+use sluice_sched::{DomainId, GPUS_PER_NODE_MAX, LabelId, LabelSet, ModelId, ModelSet, NodeSpec};
+
+use crate::fleet::Node;
+
+/// What is equal about the GPUs of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Kind {
+    name: String,
+    memory: u64,
+    gflops: u64,
+}
+
+impl Kind {
+    fn of(gpu: &Gpu) -> Kind {
+        Kind { name: gpu.name.clone(), memory: gpu.memory, gflops: gpu.gflops }
+    }
+
+    fn is_asked_for(&self, ask: &NewLease) -> bool {
+        let name = self.name.to_lowercase();
+        (ask.models.is_empty() || ask.models.iter().any(|model| name.contains(&model.to_lowercase())))
+            && ask.gflops_min.is_none_or(|min| self.gflops >= min)
+            && ask.gpu_memory_min.is_none_or(|min| self.memory >= min)
+    }
+}
+
+/// Some GPUs of a node, all of one kind.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    pub(super) node: NodeId,
+    /// The node's indices of them; the scheduler counts them from 0.
+    pub(super) gpus: Vec<u32>,
+}
+
+/// The kinds of GPUs, labels and names of domains that have been met; all get numbers, which never change.
+#[derive(Debug, Default)]
+pub(super) struct Atlas {
+    kinds: Vec<Kind>,
+    labels: Vec<(String, String)>,
+    domains: HashMap<(Level, String), DomainId>,
+}
+
+/// More kinds of GPUs or labels than the scheduler tells apart.
+#[derive(Debug)]
+pub(super) struct TooMany;
+
+impl Atlas {
+    /// The sites of a node, with what the scheduler is told of each.
+    pub(super) fn sites(&mut self, node: &Node) -> Result<Vec<(Site, NodeSpec)>, TooMany> {
+        let mut by_kind: BTreeMap<ModelId, Vec<u32>> = BTreeMap::new();
+        for (index, gpu) in (0..).zip(&node.gpus) {
+            by_kind.entry(self.kind(gpu)?).or_default().push(index);
+        }
+        let labels = node.labels.iter().map(|(name, value)| self.label(name, value));
+        let labels = labels.collect::<Result<LabelSet, TooMany>>()?;
+        let domains: Vec<DomainId> = Level::ALL.into_iter().map(|level| self.domain(level, node)).collect();
+        let mut sites = Vec::new();
+        for (model, gpus) in by_kind {
+            let memory = self.kinds[model.index()].memory;
+            for gpus in gpus.chunks(GPUS_PER_NODE_MAX) {
+                let spec = NodeSpec {
+                    cpu_milli: 0,
+                    memory_mib: 0,
+                    gpus: gpus.len() as u8,
+                    model,
+                    gpu_memory_mib: u32::try_from(memory >> 20).unwrap_or(u32::MAX),
+                    labels,
+                    domains: domains.clone(),
+                };
+                sites.push((Site { node: node.id, gpus: gpus.to_vec() }, spec));
+            }
+        }
+        Ok(sites)
+    }
+
+    /// Whether nothing about the node is new; what is makes waiting requests fit that did not before.
+    pub(super) fn knows(&self, node: &Node) -> bool {
+        let known = |(name, value): (&String, &String)| {
+            self.labels.iter().any(|label| (&label.0, &label.1) == (name, value))
+        };
+        node.gpus.iter().all(|gpu| self.kinds.contains(&Kind::of(gpu))) && node.labels.iter().all(known)
+    }
+
+    /// The kinds that a request accepts.
+    pub(super) fn accepted(&self, ask: &NewLease) -> ModelSet {
+        let accepted = (0..).zip(&self.kinds).filter(|(_, kind)| kind.is_asked_for(ask));
+        accepted.filter_map(|(id, _)| ModelId::new(id)).collect()
+    }
+
+    /// The labels that a request asks for; the error is one that no node has.
+    pub(super) fn labels_of(&self, ask: &NewLease) -> Result<LabelSet, String> {
+        let id = |(name, value): (&String, &String)| {
+            let known = self.labels.iter().position(|label| (&label.0, &label.1) == (name, value));
+            let id = known.and_then(|index| LabelId::new(index as u8));
+            id.ok_or_else(|| format!("no node has the label {name}={value}"))
+        };
+        ask.labels.iter().map(id).collect()
+    }
+
+    /// The memory of the smallest GPUs among these, in bytes; 0 if there are none.
+    pub(super) fn smallest_memory(&self, models: ModelSet) -> u64 {
+        let of = |model: ModelId| self.kinds.get(model.index()).filter(|_| models.contains(model));
+        ModelId::all().filter_map(of).map(|kind| kind.memory).min().unwrap_or(0)
+    }
+
+    fn label(&mut self, name: &str, value: &str) -> Result<LabelId, TooMany> {
+        let known = self.labels.iter().position(|label| (&*label.0, &*label.1) == (name, value));
+        let index = known.unwrap_or(self.labels.len());
+        let id = u8::try_from(index).ok().and_then(LabelId::new).ok_or(TooMany)?;
+        if known.is_none() {
+            self.labels.push((name.to_owned(), value.to_owned()));
+        }
+        Ok(id)
+    }
+
+    fn kind(&mut self, gpu: &Gpu) -> Result<ModelId, TooMany> {
+        let kind = Kind::of(gpu);
+        let known = self.kinds.iter().position(|other| *other == kind);
+        let index = known.unwrap_or(self.kinds.len());
+        let id = u8::try_from(index).ok().and_then(ModelId::new).ok_or(TooMany)?;
+        if known.is_none() {
+            self.kinds.push(kind);
+        }
+        Ok(id)
+    }
+
+    /// A node that does not say where it stands is near no other.
+    fn domain(&mut self, level: Level, node: &Node) -> DomainId {
+        let name = match (level, node.labels.get(level.name())) {
+            (Level::Zone | Level::Rack, Some(name)) => format!("={name}"),
+            _ => node.id.to_string(),
+        };
+        let next = DomainId(self.domains.len() as u32);
+        *self.domains.entry((level, name)).or_insert(next)
+    }
+}

@@ -1,0 +1,361 @@
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use sluice_api::node::{Attempt, Gpu, Join, Report};
+use sluice_api::tenant::Quota;
+
+use super::*;
+use crate::history::History;
+
+/// A fleet, its plan, and nodes that have whatever was granted to them.
+struct World {
+    fleet: Fleet,
+    plan: Plan,
+    now_ms: u64,
+}
+
+impl World {
+    /// Nodes of so many GPUs of 16 GiB, two in each rack.
+    fn new(nodes: &[usize], tenants: &[(&str, Value)]) -> World {
+        let quota = |quota: &Value| serde_json::from_value::<Quota>(quota.clone()).unwrap();
+        let tenants = tenants.iter().map(|(path, value)| (path.parse().unwrap(), quota(value)));
+        let fleet = Fleet::new(tenants, Vec::new(), Vec::new(), 0, 0, 0);
+        let mut world = World { plan: Plan::new(&fleet), fleet, now_ms: 0 };
+        for (at, &gpus) in nodes.iter().enumerate() {
+            world.join(&format!("node{at}"), gpus, &format!("r{}", at / 2));
+        }
+        world.report();
+        world
+    }
+
+    fn join(&mut self, name: &str, gpus: usize, rack: &str) -> NodeId {
+        let gpu = Gpu {
+            name: "GPU".into(),
+            uuid: String::new(),
+            memory: 16 << 30,
+            software: true,
+            compute_capability: String::new(),
+            driver_version: 0,
+            gflops: 20_000,
+        };
+        let (name, address) = (name.to_owned(), "h:1".to_owned());
+        let labels = BTreeMap::from([("rack".to_owned(), rack.to_owned())]);
+        self.fleet.join(Join { name, address, gpus: vec![gpu; gpus], labels, release: String::new() }).id
+    }
+
+    /// Every node says that it has what was granted to it, and ends what it should not have.
+    fn report(&mut self) {
+        self.now_ms += 1;
+        for node in self.fleet.nodes().keys().copied().collect::<Vec<_>>() {
+            let mut leases: Vec<Attempt> = Vec::new();
+            for lease in self.fleet.leases().filter(|lease| lease.holds()) {
+                let here = lease.seats.iter().enumerate().filter(|(_, seat)| seat.node == node);
+                leases.extend(here.map(|(task, _)| lease.attempt_of(task)));
+            }
+            let report = |leases, sequence| Report { sequence, leases, ..Report::default() };
+            let end = self.fleet.report(node, report(leases.clone(), self.now_ms * 2), self.now_ms).unwrap();
+            leases.retain(|attempt| !end.contains(attempt));
+            self.fleet.report(node, report(leases, self.now_ms * 2 + 1), self.now_ms);
+        }
+    }
+
+    fn ask(&mut self, tenant: &str, ask: Value) -> LeaseId {
+        let ask = serde_json::from_value(ask).unwrap();
+        self.now_ms += 1;
+        self.fleet.request(tenant.parse().unwrap(), ask, String::new(), self.now_ms)
+    }
+
+    fn decide(&mut self) {
+        while self.plan.decide(&mut self.fleet, Clock { now_ms: self.now_ms, grace_ms: 0 }) {}
+        self.fleet.take_changed();
+    }
+
+    /// Decides, and lets the nodes follow, until nothing changes any more.
+    fn settle(&mut self) {
+        for _ in 0..10 {
+            self.decide();
+            self.report();
+        }
+        self.decide();
+    }
+
+    fn state(&self, id: LeaseId) -> LeaseState {
+        self.fleet.lease(id).unwrap().state
+    }
+
+    fn why(&self, id: LeaseId) -> String {
+        self.plan.why(&self.fleet, id).unwrap()
+    }
+
+    fn nodes_of(&self, id: LeaseId) -> Vec<NodeId> {
+        self.fleet.lease(id).unwrap().seats.iter().map(|seat| seat.node).collect()
+    }
+
+    /// No GPU holds more than it has, and what the scheduler has as running is what was granted.
+    fn check(&self) {
+        for node in self.fleet.nodes().values() {
+            for gpu in 0..node.gpus.len() as u32 {
+                let taken = self.fleet.taken(node.id, gpu);
+                assert!(taken.ppm <= u64::from(GPU_PPM) && taken.memory <= 16 << 30, "{taken:?}");
+            }
+        }
+        for (id, work) in &self.plan.work {
+            let Some(lease) = self.fleet.lease(*id) else { continue };
+            if work.granted.is_some() && keeps_its_place(lease) {
+                let seats = self.plan.seats(*id).unwrap();
+                let places =
+                    |seats: &[Seat]| seats.iter().map(|s| (s.node, s.gpus.clone())).collect::<Vec<_>>();
+                assert_eq!(places(&seats), places(&lease.seats), "lease {id}");
+            }
+        }
+    }
+}
+
+fn share(share_ppm: u32) -> Value {
+    json!({ "share_ppm": share_ppm })
+}
+
+const RUNS: LeaseState = LeaseState::Running;
+const WAITS: LeaseState = LeaseState::Queued;
+
+#[test]
+fn fractions_fill_a_gpu_and_the_next_waits() {
+    let mut world = World::new(&[1], &[("acme", json!({}))]);
+    let leases: Vec<LeaseId> = (0..5).map(|_| world.ask("acme", share(250_000))).collect();
+    world.settle();
+    assert_eq!(leases.iter().filter(|&&lease| world.state(lease) == RUNS).count(), 4);
+    assert!(world.why(leases[4]).contains("room"), "{}", world.why(leases[4]));
+    world.fleet.end(leases[0], "over", 0);
+    world.settle();
+    assert_eq!(world.state(leases[4]), RUNS);
+}
+
+#[test]
+fn fractions_share_a_gpu_so_that_whole_ones_stay_whole() {
+    let mut world = World::new(&[2, 2], &[("acme", json!({}))]);
+    let halves: Vec<LeaseId> = (0..4).map(|_| world.ask("acme", share(500_000))).collect();
+    world.settle();
+    let whole = world.ask("acme", json!({ "gpus": 2 }));
+    world.settle();
+    assert_eq!(world.state(whole), RUNS, "first fit by GPU would have left no node empty");
+    let nodes: Vec<NodeId> = halves.iter().flat_map(|&half| world.nodes_of(half)).collect();
+    assert!(nodes.iter().all(|node| *node == nodes[0]), "{nodes:?}");
+}
+
+#[test]
+fn what_is_guaranteed_is_reclaimed_and_waits_until_the_place_is_clear() {
+    let mut world = World::new(&[1], &[("acme", json!({ "guaranteed_milli": 1000 })), ("globex", json!({}))]);
+    let greedy = world.ask("globex", share(1_000_000));
+    world.settle();
+    let rightful = world.ask("acme", share(500_000));
+    world.decide();
+    assert_eq!((world.state(greedy), world.state(rightful)), (LeaseState::Preempting, WAITS));
+    let told = world.fleet.lease(greedy).unwrap().reason.clone().unwrap();
+    assert!(told.contains(&format!("lease {rightful} of acme")), "{told}");
+    assert!(world.why(rightful).contains(&format!("lease {greedy} has been given notice")));
+    world.decide();
+    assert_eq!(world.state(rightful), WAITS, "its place is not clear yet");
+    world.settle();
+    assert_eq!((world.state(greedy), world.state(rightful)), (WAITS, RUNS));
+}
+
+#[test]
+fn priority_preempts_within_a_tenant_only() {
+    let guaranteed = || json!({ "guaranteed_milli": 1000 });
+    let mut world = World::new(&[2], &[("acme", guaranteed()), ("globex", guaranteed())]);
+    let low = world.ask("acme", share(1_000_000));
+    let other = world.ask("globex", json!({ "priority": 1 }));
+    world.settle();
+    let high = world.ask("acme", json!({ "priority": 200 }));
+    world.settle();
+    assert_eq!([low, other, high].map(|lease| world.state(lease)), [WAITS, RUNS, RUNS]);
+}
+
+#[test]
+fn a_gang_starts_as_a_whole_or_not_at_all() {
+    let mut world = World::new(&[1, 1, 1], &[("acme", json!({}))]);
+    let single = world.ask("acme", share(1_000_000));
+    world.settle();
+    let gang = world.ask("acme", json!({ "tasks": 3 }));
+    world.settle();
+    assert_eq!(
+        (world.state(gang), world.nodes_of(gang).len()),
+        (WAITS, 0),
+        "two of three places are not taken"
+    );
+    assert!(world.why(gang).contains("3 tasks at once"), "{}", world.why(gang));
+    world.fleet.end(single, "over", 0);
+    world.settle();
+    assert_eq!((world.state(gang), world.nodes_of(gang).len()), (RUNS, 3));
+    world.check();
+}
+
+#[test]
+fn an_elastic_gang_takes_what_is_there_when_it_starts() {
+    let mut world = World::new(&[1, 1, 1], &[("acme", json!({}))]);
+    let single = world.ask("acme", share(1_000_000));
+    world.settle();
+    let gang = world.ask("acme", json!({ "tasks": 1, "tasks_max": 3 }));
+    world.settle();
+    assert_eq!((world.state(gang), world.nodes_of(gang).len()), (RUNS, 2));
+    world.fleet.end(single, "over", 0);
+    let next = world.ask("acme", share(1_000_000));
+    world.settle();
+    assert_eq!((world.nodes_of(gang).len(), world.state(next)), (2, RUNS), "it stays with what it has");
+}
+
+#[test]
+fn tasks_that_ask_for_one_rack_get_one() {
+    let mut world = World::new(&[1, 1, 1, 1], &[("acme", json!({}))]);
+    let single = world.ask("acme", share(1_000_000));
+    world.settle();
+    let gang = world.ask("acme", json!({ "tasks": 2, "same": "rack" }));
+    world.settle();
+    let nodes = world.nodes_of(gang);
+    let taken = world.nodes_of(single)[0];
+    assert!(nodes.len() == 2 && (nodes[0] - 1) / 2 == (nodes[1] - 1) / 2, "{nodes:?}");
+    assert_ne!((nodes[0] - 1) / 2, (taken - 1) / 2);
+    let second = world.ask("acme", json!({ "tasks": 2, "same": "rack" }));
+    world.settle();
+    assert!(world.why(second).contains("one domain"), "{}", world.why(second));
+}
+
+#[test]
+fn who_is_preempted_by_hand_goes_go_last() {
+    let mut world = World::new(&[1], &[("acme", json!({}))]);
+    let first = world.ask("acme", share(1_000_000));
+    world.settle();
+    let second = world.ask("acme", share(1_000_000));
+    world.settle();
+    world.fleet.preempt(first, "by hand".into(), world.now_ms);
+    world.fleet.go_last(first, world.now_ms);
+    world.settle();
+    assert_eq!((world.state(first), world.state(second)), (WAITS, RUNS));
+}
+
+#[test]
+fn a_tenant_and_those_below_it_share_its_quota() {
+    let tenants = [
+        ("acme", json!({ "guaranteed_milli": 1000 })),
+        ("acme/a", json!({})),
+        ("acme/b", json!({ "guaranteed_milli": 500 })),
+    ];
+    let mut world = World::new(&[2], &tenants);
+    let leases = ["acme", "acme/a", "acme/b"].map(|tenant| world.ask(tenant, share(500_000)));
+    world.settle();
+    assert_eq!(leases.map(|lease| world.state(lease)), [RUNS; 3]);
+}
+
+#[test]
+fn a_number_of_leases_is_a_limit_too() {
+    let mut world = World::new(&[1], &[("acme", json!({ "leases_limit": 1 }))]);
+    let [first, second] = [0; 2].map(|_| world.ask("acme", share(100_000)));
+    world.settle();
+    assert_eq!((world.state(first), world.state(second)), (RUNS, WAITS));
+    assert!(world.why(second).contains("acme has 1 leases"), "{}", world.why(second));
+    world.fleet.end(first, "over", 0);
+    world.settle();
+    assert_eq!(world.state(second), RUNS);
+}
+
+#[test]
+fn quotas_change_under_running_work() {
+    let mut world = World::new(&[2], &[("acme", json!({ "limit_milli": 1000 }))]);
+    let [first, second] = [0; 2].map(|_| world.ask("acme", share(1_000_000)));
+    world.settle();
+    assert_eq!((world.state(first), world.state(second)), (RUNS, WAITS));
+    assert!(world.why(second).contains("limit"), "{}", world.why(second));
+    world.fleet.set_quota("acme".parse().unwrap(), Quota::default());
+    // A tenant below it: its own work goes to a queue beside that one's.
+    world.fleet.set_quota("acme/a".parse().unwrap(), Quota::default());
+    world.settle();
+    assert_eq!((world.state(first), world.state(second)), (RUNS, RUNS));
+    world.check();
+}
+
+#[test]
+fn a_start_is_expected_when_those_before_it_are_due_to_end() {
+    let mut world = World::new(&[1], &[("acme", json!({}))]);
+    let first = world.ask("acme", json!({ "duration_ms": 60_000 }));
+    world.settle();
+    let (second, third) = (world.ask("acme", json!({ "duration_ms": 1000 })), world.ask("acme", json!({})));
+    let fourth = world.ask("acme", json!({}));
+    world.settle();
+    let mut history = History::default();
+    world.plan.estimate_all(&world.fleet, &mut history, Clock { now_ms: 10_000, grace_ms: 0 });
+    let begun = world.fleet.lease(first).unwrap().granted_at_ms.unwrap();
+    let at = |id| world.plan.estimate(id).unwrap().at_ms;
+    assert_eq!([at(second), at(third), at(fourth)], [Some(begun + 60_000), Some(begun + 61_000), None]);
+    assert!(world.plan.estimate(fourth).is_some_and(|estimate| !estimate.because.is_empty()));
+
+    // What it was off by is known once it has started.
+    world.now_ms = begun + 50_000;
+    world.fleet.end(first, "over", world.now_ms);
+    world.decide();
+    history.follow(world.fleet.lease(second).unwrap());
+    assert_eq!(history.error_ms(), Some(10_000));
+}
+
+#[test]
+fn gpus_are_chosen_by_model_and_nodes_by_label() {
+    let mut world = World::new(&[1, 1, 1], &[("acme", json!({}))]);
+    let by_label = world.ask("acme", json!({ "labels": { "rack": "r1" } }));
+    let by_speed = world.ask("acme", json!({ "gflops_min": 20_000, "models": ["gpu"] }));
+    world.settle();
+    assert_eq!((world.nodes_of(by_label), world.state(by_speed)), (vec![3], RUNS));
+    let never =
+        |ask: Value| world.plan.over_capacity(&serde_json::from_value(ask).unwrap()).unwrap_or_default();
+    assert!(never(json!({ "gflops_min": 20_001 })).contains("speed"));
+    assert!(never(json!({ "models": ["h100"] })).contains("model"));
+    assert!(never(json!({ "labels": { "rack": "r9" } })).contains("rack=r9"));
+}
+
+#[test]
+fn a_request_that_never_fits_is_known_at_once() {
+    let mut world = World::new(&[2, 1], &[("acme", json!({ "limit_milli": 2500 })), ("globex", json!({}))]);
+    world.decide();
+    let never = |tenant: &str, ask: Value| {
+        let (tenant, ask) = (tenant.parse().unwrap(), serde_json::from_value(ask).unwrap());
+        never::over_quota(&world.fleet, &tenant, &ask).or_else(|| world.plan.over_capacity(&ask))
+    };
+    assert_eq!(never("globex", json!({ "gpus": 2, "tasks": 1 })), None);
+    for (tenant, ask, words) in [
+        ("acme", json!({ "tasks": 3 }), "acme may hold 2.5"),
+        ("acme", json!({ "preemptible": false }), "guaranteed"),
+        ("globex", json!({ "gpus": 3 }), "3 GPUs on one node"),
+        ("globex", json!({ "memory": 17_u64 << 30 }), "17408 MiB"),
+        ("globex", json!({ "tasks": 4 }), "room for 3"),
+        ("globex", json!({ "tasks": 3, "same": "node" }), "the largest, empty, has room for 2"),
+    ] {
+        let reason = never(tenant, ask.clone()).unwrap_or_default();
+        assert!(reason.contains(words), "{ask}: {reason}");
+    }
+}
+
+/// Whatever comes, no GPU is promised twice, and a plan made anew from the fleet agrees on who runs where.
+#[test]
+fn no_gpu_is_ever_promised_twice() {
+    use proptest::prelude::*;
+    let step = (0..3_usize, 1..1_000_001_u32, 1..4_i32, 1..3_u32, 0..6_u8);
+    proptest!(|(steps in proptest::collection::vec(step, 1..40))| {
+        let quota = json!({ "guaranteed_milli": 1000 });
+        let tenants = [("acme", quota.clone()), ("acme/a", json!({})), ("globex", quota)];
+        let mut world = World::new(&[2, 1], &tenants);
+        for (tenant, share_ppm, priority, tasks, event) in steps {
+            let ask = json!({ "share_ppm": share_ppm, "priority": priority, "tasks": tasks });
+            let last = world.ask(tenants[tenant].0, ask);
+            match event {
+                0 => world.fleet.end(last / 2 + 1, "over", world.now_ms),
+                1 => world.plan = Plan::new(&world.fleet),
+                2 => world.report(),
+                3 => world.settle(),
+                4 => { world.join("node1", 1, "elsewhere"); }
+                _ => {}
+            }
+            world.decide();
+            world.check();
+        }
+        world.settle();
+        world.check();
+    });
+}

@@ -1,0 +1,24 @@
+"""One task of several: computes on its own GPU, says so, and goes on until its input ends."""
+
+import ctypes
+import os
+import sys
+
+from driver import SPIN, allocate, attach, clear, launch, load, read_u32, synchronize
+
+
+def main():
+    attach()
+    counter = allocate(4)
+    clear(counter, 4)
+    launch(load(SPIN, "spin"), 2, 32, ctypes.c_uint64(counter), ctypes.c_uint32(1))
+    synchronize()
+    assert read_u32(counter) == 2
+    rank, tasks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    assert 0 <= rank < tasks
+    print("ready", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
