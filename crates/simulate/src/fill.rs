@@ -9,7 +9,7 @@ use sluice_sched::{Request, TrainingError};
 use crate::arrivals::{ARRIVED_PERCENT_MAX, arrivals, node_order};
 use crate::packing::{Packing, Wish};
 use crate::parallel;
-use crate::policy::{PolicyName, Prepared, prepare};
+use crate::policy::{History, PolicyName, Prepared, prepare};
 use crate::site::Site;
 use crate::stranded::Mix;
 use crate::summary::{Spread, mean_and_deviation};
@@ -29,19 +29,23 @@ pub struct FillPlan {
     pub seeds: Vec<u64>,
     /// Whether placed jobs are moved to make room for one that fits nowhere.
     pub migrate: bool,
+    pub history: History,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct FillReport {
     pub nodes: usize,
     pub gpus: u32,
+    /// Jobs that arrivals are drawn from.
     pub jobs: usize,
-    /// GPU demand of the list, in percent of the cluster's GPUs.
+    /// Their GPU demand, in percent of the cluster's GPUs.
     pub demand_percent: f64,
     /// Jobs that fit no node even of the empty cluster.
     pub impossible_jobs: usize,
     pub seeds: Vec<u64>,
     pub migrate: bool,
+    /// What the policy `sluice` has learned from.
+    pub history: History,
     pub policies: Vec<PolicyFill>,
 }
 
@@ -65,11 +69,11 @@ pub struct PolicyFill {
 
 /// Runs every policy with every seed, once the policies have learned from the list what they need to know.
 pub fn fill(site: &Site, jobs: &Jobs, plan: &FillPlan) -> Result<FillReport, TrainingError> {
-    let wishes: Vec<Wish> = wishes(site, jobs);
-    let demands: Vec<u64> = jobs.jobs.iter().map(|job| job.gpu_milli()).collect();
+    let (history, wishes) = plan.history.divide(&wishes(site, jobs));
+    let demands: Vec<u64> = wishes.iter().map(Wish::gpu_milli).collect();
     let orders = parallel::map(&plan.seeds, |&seed| arrivals(&demands, site.capacity_milli(), seed));
-    let requests: Vec<Request> = wishes.iter().map(|wish| wish.request).collect();
-    let prepared = prepare(&plan.policies, site, &requests)?;
+    let [simulated, history] = [&wishes, &history].map(|wishes| requests(wishes));
+    let prepared = prepare(&plan.policies, site, &simulated, &history)?;
     let mut tasks = Vec::new();
     for policy in &prepared {
         tasks.extend(plan.seeds.iter().zip(&orders).map(move |(&seed, order)| (policy, seed, order)));
@@ -80,17 +84,22 @@ pub fn fill(site: &Site, jobs: &Jobs, plan: &FillPlan) -> Result<FillReport, Tra
     Ok(FillReport {
         nodes: site.nodes(),
         gpus: site.gpus(),
-        jobs: jobs.jobs.len(),
+        jobs: wishes.len(),
         demand_percent: demands.iter().sum::<u64>() as f64 * 100.0 / site.capacity_milli() as f64,
         impossible_jobs: site.impossible(jobs).len(),
         seeds: plan.seeds.clone(),
         migrate: plan.migrate,
+        history: plan.history,
         policies: policies.map(|(&policy, runs)| summarise(policy, &plan.seeds, runs)).collect(),
     })
 }
 
 fn wishes(site: &Site, jobs: &Jobs) -> Vec<Wish> {
     jobs.jobs.iter().map(|job| Wish { request: site.request(job), members: job.members }).collect()
+}
+
+fn requests(wishes: &[Wish]) -> Vec<Request> {
+    wishes.iter().map(|wish| wish.request).collect()
 }
 
 /// One policy with one seed.
@@ -110,7 +119,7 @@ fn run(site: &Site, wishes: &[Wish], order: &[u32], policy: &Prepared, seed: u64
     let mix = Mix::of(wishes.iter().map(|wish| (&wish.request, wish.members)));
     let (mut arrived, mut rejected, mut moves, mut stranded_percent) = (0, 0, 0, None);
     for wish in order.iter().map(|&index| &wishes[index as usize]) {
-        arrived += wish.request.total_gpu_milli() * u64::from(wish.members);
+        arrived += wish.gpu_milli();
         let placed = packing.place(wish);
         let arrived_percent = arrived as f64 * 100.0 / capacity;
         if arrived_percent <= 100.0 {
@@ -193,7 +202,12 @@ mod tests {
         let nodes = nodes_from_text("name,cpus,memory_gib,gpus,model\na,8,32,2,T4\nb,8,32,2,T4\n").unwrap();
         let jobs =
             jobs_from_text("name,cpus,memory_gib,gpus,share\nx,1,1,1,0.5\ny,1,1,1,0.5\nz,1,1,2,\n").unwrap();
-        let plan = FillPlan { policies: policies.to_vec(), seeds: vec![1, 2, 3, 4, 5, 6, 7, 8], migrate };
+        let plan = FillPlan {
+            policies: policies.to_vec(),
+            seeds: vec![1, 2, 3, 4, 5, 6, 7, 8],
+            migrate,
+            history: History::Draws,
+        };
         fill(&Site::new(&nodes).unwrap(), &jobs, &plan).unwrap()
     }
 

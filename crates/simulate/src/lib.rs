@@ -17,7 +17,7 @@ pub mod trace;
 pub use arrivals::ARRIVED_PERCENT_MAX;
 pub use fill::{COLUMNS, FillPlan, FillReport, PolicyFill, STRANDED_AT_PERCENT, fill};
 pub use generate::Synthetic;
-pub use policy::PolicyName;
+pub use policy::{History, PolicyName};
 pub use replay::{
     Eviction, PolicyReplay, QueueReplay, ReplayError, ReplayPlan, ReplayReport, Wait, Waiting, replay,
 };

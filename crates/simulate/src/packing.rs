@@ -5,9 +5,17 @@ use std::collections::HashSet;
 use sluice_sched::{Cluster, Placement, Placer, RelocationLimits, Request, Trial, relocate};
 
 /// What one job asks for, as often as it has members.
+#[derive(Clone, Copy)]
 pub(crate) struct Wish {
     pub(crate) request: Request,
     pub(crate) members: u32,
+}
+
+impl Wish {
+    /// GPU compute of all members.
+    pub(crate) fn gpu_milli(&self) -> u64 {
+        self.request.total_gpu_milli() * u64::from(self.members)
+    }
 }
 
 pub(crate) struct Packing {

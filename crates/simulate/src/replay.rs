@@ -19,7 +19,7 @@ use serde::Serialize;
 use sluice_sched::Request;
 
 use crate::parallel;
-use crate::policy::{PolicyName, prepare};
+use crate::policy::{History, PolicyName, prepare};
 use crate::site::Site;
 use crate::trace::{Jobs, Queues};
 
@@ -54,7 +54,8 @@ pub fn replay(
     plan: &ReplayPlan,
 ) -> Result<ReplayReport, ReplayError> {
     let requests: Vec<Request> = jobs.jobs.iter().map(|job| site.request(job)).collect();
-    let prepared = prepare(&plan.policies, site, &requests)?;
+    let (history, _) = History::Draws.divide(&requests);
+    let prepared = prepare(&plan.policies, site, &requests, &history)?;
     let runs = parallel::map(&prepared, |prepared| engine::run(site, jobs, queues, plan, prepared));
     let runs = runs.into_iter().collect::<Result<Vec<PolicyReplay>, ReplayError>>()?;
     Ok(ReplayReport::new(site, jobs, plan, runs))

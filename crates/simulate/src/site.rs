@@ -6,7 +6,7 @@ use sluice_sched::{
     Cluster, DomainId, LabelSet, MODELS_MAX, Misfit, ModelId, ModelSet, NodeSpec, Request, fit,
 };
 
-use crate::trace::{InputError, Job, Jobs, Node, Wish};
+use crate::trace::{InputError, Job, Jobs, Node, Together, Wish};
 
 /// Nodes in the order of their list, and the names behind the numbers.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ impl Site {
     fn impossible_wishes(&self, jobs: &[Job]) -> Vec<(usize, Wish, String)> {
         let empty = self.cluster(0..self.nodes());
         let mut answers: HashMap<Request, Option<Misfit>> = HashMap::new();
-        let mut rooms: HashMap<Request, u64> = HashMap::new();
+        let mut rooms: HashMap<(Request, Option<Together>), u64> = HashMap::new();
         let mut found = Vec::new();
         for (index, job) in jobs.iter().enumerate() {
             let request = self.request(job);
@@ -125,9 +125,16 @@ impl Site {
                 let (wish, problem) = self.explain(job, misfit);
                 found.push((index, wish, problem));
             } else if job.members > 1 {
-                let room = *rooms.entry(request).or_insert_with(|| room(&empty, &request));
+                let level = job.together.and_then(required_level);
+                let together = job.together.filter(|_| level.is_some());
+                let room = *rooms.entry((request, together)).or_insert_with(|| room(&empty, &request, level));
                 if u64::from(job.members) > room {
-                    let problem = format!("{} together; the empty cluster has room for {room}", job.members);
+                    let (near, domain) = match together {
+                        Some(Together::RequireRack) => ("in one rack", "the roomiest empty rack"),
+                        Some(Together::RequireZone) => ("in one zone", "the roomiest empty zone"),
+                        _ => ("together", "the empty cluster"),
+                    };
+                    let problem = format!("{} {near}; {domain} has room for {room}", job.members);
                     found.push((index, Wish::Members, problem));
                 }
             }
@@ -183,8 +190,17 @@ fn nearest_misfit(cluster: &Cluster, request: &Request) -> Option<Misfit> {
     nearest.and_then(|order| Misfit::ALL.get(order).copied())
 }
 
-/// How many members the empty cluster holds.
-fn room(empty: &Cluster, request: &Request) -> u64 {
+/// The level of a site's domains in which all members have to be: zones, then racks.
+fn required_level(together: Together) -> Option<usize> {
+    match together {
+        Together::RequireZone => Some(0),
+        Together::RequireRack => Some(1),
+        Together::PreferRack | Together::PreferZone => None,
+    }
+}
+
+/// How many members the empty cluster holds; with a level, how many the domain does that holds the most.
+fn room(empty: &Cluster, request: &Request, level: Option<usize>) -> u64 {
     let on_node = |node: &sluice_sched::Node| {
         let times = |has: u32, each: u32| has.checked_div(each).unwrap_or(u32::MAX);
         let per_gpu = times(1000, request.gpu_milli.into())
@@ -196,7 +212,12 @@ fn room(empty: &Cluster, request: &Request) -> u64 {
             .min(times(node.free_memory_mib(), request.memory_mib))
     };
     let nodes = empty.nodes().filter(|(_, node)| fit(node, request).is_ok());
-    nodes.map(|(_, node)| u64::from(on_node(node))).sum()
+    let mut domains: HashMap<Option<DomainId>, u64> = HashMap::new();
+    for (_, node) in nodes {
+        let domain = level.and_then(|level| node.spec().domains.get(level).copied());
+        *domains.entry(domain).or_default() += u64::from(on_node(node));
+    }
+    domains.into_values().max().unwrap_or(0)
 }
 
 /// Names numbered in the order of their first mention.
@@ -252,6 +273,31 @@ mod tests {
             "9,1,4,,",
             "jobs.csv:2: cpus: no single node has 9000 thousandths of a CPU and everything else that is asked for",
         );
+    }
+
+    #[test]
+    fn members_have_to_fit_one_rack_where_that_is_required() {
+        let nodes = "name,cpus,memory_gib,gpus,model,rack\na,8,32,4,T4,r1\nb,8,32,4,T4,r1\nc,8,32,4,T4,r2\n";
+        let site = Site::new(&nodes_from_text(nodes).unwrap()).unwrap();
+        let check = |members: u32, together: &str, expect: &str| {
+            let text = format!("name,cpus,memory_gib,gpus,members,together\nj,1,1,4,{members},{together}\n");
+            let found = site.impossible(&jobs_from_text(&text).unwrap());
+            assert_eq!(found.first().map(ToString::to_string).unwrap_or_default(), expect, "{together}");
+        };
+        check(3, "prefer-rack", "");
+        check(3, "require-zone", "");
+        check(2, "require-rack", "");
+        check(
+            3,
+            "require-rack",
+            "jobs.csv:2: members: 3 in one rack; the roomiest empty rack has room for 2",
+        );
+        check(
+            4,
+            "require-zone",
+            "jobs.csv:2: members: 4 in one zone; the roomiest empty zone has room for 3",
+        );
+        check(4, "", "jobs.csv:2: members: 4 together; the empty cluster has room for 3");
     }
 
     #[test]

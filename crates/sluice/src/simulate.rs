@@ -11,14 +11,14 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use sluice_simulate::trace::{Format, Jobs, Queues, read_jobs, read_nodes, read_queues};
 use sluice_simulate::{
-    Eviction, Figure, FigureFormat, FillPlan, ReplayPlan, Site, Source, Synthetic, fill, fill_figures,
-    fill_page, replay, replay_figures, replay_page, write_figures,
+    Eviction, Figure, FigureFormat, FillPlan, History, ReplayPlan, Site, Source, Synthetic, fill,
+    fill_figures, fill_page, replay, replay_figures, replay_page, write_figures,
 };
 
 pub(crate) use arguments::SimulateArgs;
 
 use crate::cli::Output;
-use crate::simulate::arguments::EvictionKind;
+use crate::simulate::arguments::{EvictionKind, HistoryKind};
 
 pub(crate) fn run(arguments: &SimulateArgs) -> Result<ExitCode> {
     if let Some(folder) = &arguments.generate {
@@ -46,7 +46,11 @@ fn run_fill(arguments: &SimulateArgs, site: &Site, jobs: &Jobs, source: &Source)
         );
     }
     let seeds = arguments.seeds.0.clone();
-    let plan = FillPlan { policies: arguments.policies(), seeds, migrate: arguments.migrate };
+    let history = match arguments.history {
+        HistoryKind::Draws => History::Draws,
+        HistoryKind::Half => History::Half,
+    };
+    let plan = FillPlan { policies: arguments.policies(), seeds, migrate: arguments.migrate, history };
     let begin = Instant::now();
     let report = fill(site, jobs, &plan)?;
     said_time(begin);
@@ -55,6 +59,9 @@ fn run_fill(arguments: &SimulateArgs, site: &Site, jobs: &Jobs, source: &Source)
 }
 
 fn run_replay(arguments: &SimulateArgs, site: &Site, jobs: &Jobs, source: &Source) -> Result<ExitCode> {
+    if arguments.history == HistoryKind::Half {
+        bail!("--history half is for filling up, where any half of the jobs stands for the list: say --fill");
+    }
     let queues = match &arguments.queues {
         Some(path) => read_queues(path)?,
         None => Queues::named_by(jobs, site.gpus())?,

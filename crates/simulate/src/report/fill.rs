@@ -2,6 +2,7 @@
 
 use crate::fill::{COLUMNS, FillReport, PolicyFill};
 use crate::plot::{Axis, Bar, Kind, LineChart, Series, bar_chart, line_chart, number};
+use crate::policy::History;
 use crate::report::page::{Cell, Page, Tile};
 use crate::report::{Figure, Source};
 
@@ -17,8 +18,14 @@ pub fn fill_page(report: &FillReport, source: &Source) -> String {
             number(f64::from(report.gpus), 0),
             format!("GPUs on {} nodes", number(report.nodes as f64, 0)),
         ),
-        Tile::new(number(report.jobs as f64, 0), "jobs in the list"),
-        Tile::new(format!("{:.1} %", report.demand_percent), "of the GPUs asked for by the list"),
+        Tile::new(
+            number(report.jobs as f64, 0),
+            match report.history {
+                History::Draws => "jobs in the list",
+                History::Half => "jobs in the half of the list that comes",
+            },
+        ),
+        Tile::new(format!("{:.1} %", report.demand_percent), "of the GPUs asked for by these jobs"),
         Tile::new(report.seeds.len().to_string(), "orders of arrival, the same for each policy"),
     ];
     let mut page = Page::new("How full does the cluster get?", &finding(report), source, &tiles);
@@ -36,6 +43,14 @@ pub fn fill_page(report: &FillReport, source: &Source) -> String {
             "What is not allocated although it is asked for is fragmentation: free parts of GPUs that nobody's request fits, \
              or free GPUs on nodes whose CPUs, memory or GPU model do not suit. Stranded is the part of the free GPU compute \
              that a job drawn from the list could not use where it is, when 80 % of the cluster have been asked for.",
+            match report.history {
+                History::Draws => {
+                    "The policy sluice has learned from jobs drawn from the list at random, independently of every arrival here."
+                }
+                History::Half => {
+                    "The policy sluice has learned from one half of the list's jobs; every arrival here is of the other half."
+                }
+            },
         ],
         source,
     )

@@ -40,7 +40,7 @@ pub struct Timing {
 }
 
 /// How near each other the members of a job stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Together {
     PreferRack,
     PreferZone,

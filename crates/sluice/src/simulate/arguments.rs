@@ -40,6 +40,10 @@ pub(crate) struct SimulateArgs {
     #[arg(long)]
     pub(crate) migrate: bool,
 
+    /// What the policy sluice learns from; never what is simulated
+    #[arg(long, value_name = "KIND", default_value = "draws")]
+    pub(crate) history: HistoryKind,
+
     /// What evicted jobs do when they run again
     #[arg(long, value_name = "KIND", default_value = "resume")]
     pub(crate) eviction: EvictionKind,
@@ -95,6 +99,15 @@ Examples:
   sluice simulate --nodes openb_node_list_gpu_node.csv --pods openb_pod_list_default.csv \\
       --policy bestfit,fgd,sluice --seeds 42..51 -o json
                                                       the published openb experiment, for programs";
+
+/// What the policy sluice learns from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HistoryKind {
+    /// Jobs drawn from the list at random, independently of the arrivals
+    Draws,
+    /// One half of the list's jobs; all arrivals come from the other half. For filling up
+    Half,
+}
 
 /// What becomes of the work that an evicted job has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
