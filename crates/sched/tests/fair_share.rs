@@ -2,7 +2,10 @@
 
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, constraint, microlp, variable};
 use proptest::prelude::*;
-use sluice_sched::queues::{Claim, Division, divide};
+use sluice_sched::queues::{
+    Claim, Config, Division, JobSpec, QueueId, QueueSpec, QueueTree, Resource, Scheduler, divide,
+};
+use sluice_sched::{LabelSet, ModelId, NodeSpec, Placer, Policy, Request};
 
 const BY_ONES: Division = Division { unit: 1, usage_percent: 0 };
 
@@ -116,6 +119,112 @@ proptest! {
         claims[0].usage_ppm = usage;
         prop_assert!(divide(capacity, division, &claims)[0] <= before);
     }
+}
+
+/// A queue of a random tree: what it has to itself, and its children.
+#[derive(Debug, Clone)]
+struct Branch {
+    claim: Claim,
+    children: Vec<Claim>,
+}
+
+fn branches() -> impl Strategy<Value = Vec<Branch>> {
+    let branch = (claim(), prop::collection::vec(claim(), 0..4));
+    prop::collection::vec(branch.prop_map(|(claim, children)| Branch { claim, children }), 1..4)
+}
+
+/// As an operator states it; amounts in thousandths of a GPU, so that nothing is rounded away.
+fn spec(name: &str, claim: &Claim) -> QueueSpec {
+    let gpus = |milli: u64| Some(milli as f64 / 1000.0);
+    let mut spec =
+        QueueSpec { weight: claim.weight.into(), priority: claim.priority, ..QueueSpec::new(name) };
+    spec.deserved.gpus = gpus(claim.deserved);
+    spec.limit.gpus = (claim.limit < u64::MAX).then_some(gpus(claim.limit.max(claim.deserved))).flatten();
+    spec
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    /// The shares of a whole tree, as the scheduler works them out from the jobs of its leaves, against linear programs from the top down.
+    #[test]
+    fn shares_of_a_tree_are_the_optimum_up_to_rounding(gpus in 0..16u8, branches in branches()) {
+        let mut specs = Vec::new();
+        for (index, Branch { claim, children }) in branches.iter().enumerate() {
+            let name = index.to_string();
+            if children.is_empty() {
+                specs.push(spec(&name, claim));
+            } else {
+                // A parent deserves what its children do, and limits nothing of it.
+                let deserved = children.iter().map(|child| child.deserved).sum();
+                specs.push(spec(&name, &Claim { deserved, ..*claim }));
+            }
+            let below = |(nth, child): (usize, &Claim)| spec(&format!("{name}.{nth}"), child).below(&name);
+            specs.extend(children.iter().enumerate().map(below));
+        }
+        let tree = QueueTree::new(&specs).unwrap();
+        let config = Config { gpu_unit_milli: 1, ..Config::default() };
+        let mut scheduler = Scheduler::new(tree.clone(), Placer::new(Policy::BestFit), config);
+        scheduler.add_node(NodeSpec {
+            cpu_milli: 0, memory_mib: 0, gpus, model: ModelId::new(0).unwrap(), gpu_memory_mib: 0,
+            labels: LabelSet::NONE, domains: Vec::new(),
+        }).unwrap();
+        // Each leaf asks for what it requests in one job of many small tasks; there is no CPU for them, so that none of them starts.
+        let requests: Vec<(String, u64)> = branches.iter().enumerate().flat_map(|(index, Branch { claim, children })| {
+            let own = children.is_empty().then(|| (index.to_string(), claim.requested));
+            let below = children.iter().enumerate().map(move |(nth, child)| (format!("{index}.{nth}"), child.requested));
+            own.into_iter().chain(below)
+        }).collect();
+        for (name, requested) in &requests {
+            if *requested > 0 {
+                let job = JobSpec::new(tree.find(name).unwrap(), Request::cpu(1, 0).with_gpus(1, 1));
+                scheduler.submit(JobSpec { tasks_max: *requested as u32, ..job }).unwrap();
+            }
+        }
+        scheduler.cycle(0);
+        let requested = |id| requests.iter().find(|(name, _)| tree.find(name) == Some(id)).map_or(0, |(_, amount)| *amount);
+        let slack = 4.0 * specs.len() as f64;
+        check_level(&scheduler, tree.roots(), 1000.0 * f64::from(gpus), &requested, slack)?;
+    }
+}
+
+/// What a queue asks for: its own jobs, or what its children may have.
+fn asked(tree: &QueueTree, id: QueueId, requested: &dyn Fn(QueueId) -> u64) -> u64 {
+    let queue = tree.queue(id);
+    let children = queue.children.iter().map(|&child| asked(tree, child, requested)).sum::<u64>();
+    (requested(id) + children).min(queue.limit[Resource::Gpu])
+}
+
+fn check_level(
+    scheduler: &Scheduler,
+    queues: &[QueueId],
+    capacity: f64,
+    requested: &dyn Fn(QueueId) -> u64,
+    slack: f64,
+) -> Result<(), TestCaseError> {
+    let tree = scheduler.queues();
+    let claim = |&id: &QueueId| {
+        let queue = tree.queue(id);
+        Claim {
+            deserved: queue.deserved[Resource::Gpu],
+            requested: asked(tree, id, requested),
+            limit: queue.limit[Resource::Gpu],
+            priority: queue.priority,
+            weight: queue.weight,
+            usage_ppm: 0,
+        }
+    };
+    let claims: Vec<Claim> = queues.iter().map(claim).collect();
+    for (&queue, optimum) in queues.iter().zip(divide_by_lp(capacity.round() as u64, &claims)) {
+        let share = scheduler.fair_share(queue)[Resource::Gpu] as f64;
+        prop_assert!(
+            (share - optimum).abs() <= slack,
+            "{}: {share}, optimum {optimum}",
+            tree.queue(queue).name
+        );
+        check_level(scheduler, &tree.queue(queue).children, share, requested, slack)?;
+    }
+    Ok(())
 }
 
 #[test]

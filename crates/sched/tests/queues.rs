@@ -4,10 +4,14 @@
 mod watcher;
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use sluice_sched::queues::{
-    Action, Config, JobId, JobSpec, QueueId, QueueSpec, QueueTree, Resource, Scheduler, Topology,
+    Action, Blocked, Config, Evicted, JobId, JobSpec, QueueId, QueueSpec, QueueTree, Resource, Scheduler,
+    Topology,
 };
 use sluice_sched::{DomainId, LabelSet, ModelId, NodeId, NodeSpec, Placement, Placer, Policy, Request};
 
@@ -115,14 +119,15 @@ fn world() -> impl Strategy<Value = World> {
         2 => (0..100usize).prop_map(|nth| Event::Finish { nth }),
         2 => (1..30u64).prop_map(|seconds| Event::Pass { seconds }),
         1 => (0..5usize).prop_map(|node| Event::Drain { node }),
-        1 => (0..5usize).prop_map(|node| Event::Remove { node }),
+        2 => (0..5usize).prop_map(|node| Event::Remove { node }),
         1 => (1..5u8, 0..2u32).prop_map(|(gpus, rack)| Event::Add { gpus, rack }),
         1 => queues().prop_map(Event::Queues),
     ];
     let nodes = prop::collection::vec((1..5u8, 0..2u32), 1..5);
-    (nodes, queues(), prop::collection::vec(event, 1..40), 100..200u32).prop_map(
-        |(nodes, queues, events, reclaim_percent)| {
-            let config = Config { reclaim_percent, ..Config::default() };
+    let config = (100..200u32, 1..20u64);
+    (nodes, queues(), prop::collection::vec(event, 1..40), config).prop_map(
+        |(nodes, queues, events, (reclaim_percent, stale_grace_s))| {
+            let config = Config { reclaim_percent, stale_grace: stale_grace_s * 1000, ..Config::default() };
             World { nodes, queues, events, config }
         },
     )
@@ -156,9 +161,18 @@ fn settle(scheduler: &mut Scheduler, watcher: &mut Watcher, now: u64) -> Vec<Act
     );
 }
 
-fn play(world: &World) -> Vec<Action> {
+/// What came of a history.
+#[derive(Debug, Default, PartialEq)]
+struct Played {
+    actions: Vec<Action>,
+    /// What kept jobs waiting.
+    blocked: Vec<Blocked>,
+}
+
+fn play(world: &World) -> Played {
     let (mut scheduler, leaves) = scheduler(&world.nodes, &world.queues, &world.config);
-    let (mut watcher, mut jobs, mut now, mut all) = (Watcher::default(), Vec::new(), 0, Vec::new());
+    let (mut watcher, mut jobs, mut now) = (Watcher::default(), Vec::new(), 0);
+    let mut played = Played::default();
     for event in &world.events {
         match event {
             Event::Submit { leaf, spec } => {
@@ -171,7 +185,7 @@ fn play(world: &World) -> Vec<Action> {
                 }
             }
             Event::Pass { seconds } => now += seconds * 1000,
-            Event::Drain { node } => drain(&mut scheduler, &mut watcher, now, *node),
+            Event::Drain { node } => played.actions.extend(drain(&mut scheduler, &mut watcher, now, *node)),
             Event::Remove { node } => {
                 if let Some(node) = there(&scheduler, *node) {
                     watcher.lost(&scheduler.remove_node(now, node).unwrap());
@@ -185,14 +199,14 @@ fn play(world: &World) -> Vec<Action> {
                 scheduler.set_queues(QueueTree::new(specs).unwrap(), QueueTree::find).unwrap();
             }
         }
-        all.extend(settle(&mut scheduler, &mut watcher, now));
+        played.actions.extend(settle(&mut scheduler, &mut watcher, now));
         for id in scheduler.waiting().collect::<Vec<_>>() {
             let why = scheduler.why(id).expect("what waits has a reason");
-            assert!(why.blocked.is_some(), "{id} waits for no reason: {why}");
+            played.blocked.push(why.blocked.clone().expect("whoever waits waits for something"));
         }
     }
     restart(&scheduler, &mut watcher, now, &world.config);
-    all
+    played
 }
 
 /// The node at this place, if it is part of the cluster.
@@ -201,16 +215,19 @@ fn there(scheduler: &Scheduler, place: usize) -> Option<NodeId> {
     (!node.is_removed()).then_some(id)
 }
 
-fn drain(scheduler: &mut Scheduler, watcher: &mut Watcher, now: u64, place: usize) {
-    let Some(node) = there(scheduler, place) else { return };
+fn drain(scheduler: &mut Scheduler, watcher: &mut Watcher, now: u64, place: usize) -> Vec<Action> {
+    let Some(node) = there(scheduler, place) else { return Vec::new() };
     if !scheduler.cluster().node(node).is_schedulable() {
-        return scheduler.set_schedulable(node, true).unwrap();
+        scheduler.set_schedulable(node, true).unwrap();
+        return Vec::new();
     }
-    watcher.follow(&scheduler.drain(now, node).unwrap());
+    let actions = scheduler.drain(now, node).unwrap();
+    watcher.follow(&actions);
     watcher.check(scheduler);
     for (id, _) in scheduler.tasks_on(node) {
         assert!(!scheduler.job(id).unwrap().spec().preemptible, "{id} stays on a drained node");
     }
+    actions
 }
 
 /// A scheduler that is built from what a caller knows, as after its restart, has the same books, and is at rest as the other was.
@@ -290,20 +307,96 @@ proptest! {
     }
 }
 
+/// The histories above would prove little if nothing happened in them.
 #[test]
-fn a_thousand_requests_at_once_overcommit_nothing() {
-    let queues = [QueueSpec::new("a"), QueueSpec::new("b").deserving_gpus(10.0)];
-    let (mut scheduler, leaves) = scheduler(&[(8, 0); 8], &queues, &Config::default());
-    let mut random = sluice_sched::Random::new(7);
-    for _ in 0..1000 {
-        let (milli, gib) = (20 + random.below(600) as u16, random.below(40) as u32);
-        let request = Request::cpu(100, 100).with_gpus(1, milli).with_gpu_memory(gib * 1024);
-        scheduler.submit(JobSpec::new(leaves[random.below(2)], request)).unwrap();
+fn random_histories_contain_whatever_can_happen() {
+    let mut runner = TestRunner::deterministic();
+    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+    for _ in 0..400 {
+        let Played { actions, blocked } = play(&world().new_tree(&mut runner).unwrap().current());
+        let kinds = actions.iter().map(|action| match action {
+            Action::Bind { because, .. } => format!("{because:?}"),
+            Action::Evict { because: Evicted::Reclaimed { in_quota, .. }, .. } => {
+                format!("evicted, in quota: {in_quota}")
+            }
+            Action::Evict { because, .. } => format!("evicted, {}", word(because)),
+            Action::Move { .. } => "moved".into(),
+        });
+        for kind in kinds.chain(blocked.iter().map(word)) {
+            *seen.entry(kind).or_default() += 1;
+        }
     }
-    let mut watcher = Watcher::default();
-    settle(&mut scheduler, &mut watcher, 0);
-    assert!(watcher.running.len() > 150, "{} of 1000 run on 64 GPUs", watcher.running.len());
-    assert!(scheduler.waiting().count() > 0);
+    let expect = [
+        "Free",
+        "Consolidated",
+        "Reclaimed",
+        "Preempted",
+        "moved",
+        "evicted, in quota: false",
+        "evicted, in quota: true",
+        "evicted, Preempted",
+        "evicted, Drained",
+        "evicted, Stale",
+        "Limit",
+        "Quota",
+        "Room",
+        "Topology",
+    ];
+    for kind in expect {
+        assert!(seen.get(kind).is_some_and(|&count| count >= 5), "{kind} hardly occurs: {seen:#?}");
+    }
+}
+
+/// The name of a variant.
+fn word(value: &impl std::fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    text.split([' ', '(', '{']).next().unwrap_or_default().to_owned()
+}
+
+/// A thousand requests, of which eight threads submit, place and end some each, on nodes that promise what they have, and on nodes
+/// whose pool promises twice the device memory that is there.
+#[test]
+fn a_thousand_concurrent_requests_overcommit_nothing_beyond_the_policy() {
+    for gpu_memory_gib in [80, 160] {
+        let queues = [QueueSpec::new("a"), QueueSpec::new("b").deserving_gpus(10.0)];
+        let (mut scheduler, leaves) = scheduler(&[], &queues, &Config::default());
+        for _ in 0..8 {
+            scheduler.add_node(NodeSpec { gpu_memory_mib: gpu_memory_gib * 1024, ..node(8, 0) }).unwrap();
+        }
+        let shared = Mutex::new((scheduler, Watcher::default()));
+        let most = std::thread::scope(|scope| {
+            let (shared, leaves) = (&shared, &leaves);
+            let part = |seed| scope.spawn(move || request_and_end(shared, leaves, seed));
+            let threads: Vec<_> = (0..8).map(part).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).max().unwrap()
+        });
+        let (mut scheduler, mut watcher) = shared.into_inner().unwrap();
+        settle(&mut scheduler, &mut watcher, 0);
+        assert!(most > 150, "at most {most} of 1000 ran at once on 64 GPUs");
+        assert!(scheduler.waiting().count() > 0, "so few requests are no test");
+    }
+}
+
+/// One thread's part; returns the most tasks that it saw running.
+fn request_and_end(shared: &Mutex<(Scheduler, Watcher)>, leaves: &[QueueId], seed: u64) -> usize {
+    let mut random = sluice_sched::Random::new(seed);
+    let (mut mine, mut most) = (Vec::new(), 0);
+    for _ in 0..125 {
+        let (milli, gib) = (20 + random.below(600) as u16, random.below(80) as u32);
+        let request = Request::cpu(100, 100).with_gpus(1, milli).with_gpu_memory(gib * 1024);
+        let mut guard = shared.lock().unwrap();
+        let (scheduler, watcher) = &mut *guard;
+        mine.push(scheduler.submit(JobSpec::new(leaves[random.below(2)], request)).unwrap());
+        if random.below(4) == 0 {
+            let ended = mine.swap_remove(random.below(mine.len()));
+            scheduler.finish(ended);
+            watcher.running.retain(|(running, _), _| *running != ended);
+        }
+        watcher.follow(&scheduler.cycle(0));
+        watcher.check(scheduler);
+        most = most.max(watcher.running.len());
+    }
+    most
 }
 
 #[test]

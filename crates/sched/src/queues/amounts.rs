@@ -64,6 +64,11 @@ impl Amounts {
         Amounts(std::array::from_fn(|i| self.0[i].min(other.0[i])))
     }
 
+    /// The larger of both, resource by resource.
+    pub fn max(self, other: Amounts) -> Amounts {
+        Amounts(std::array::from_fn(|i| self.0[i].max(other.0[i])))
+    }
+
     /// The first resource of which `self` has more than `bound`.
     pub fn exceeds(&self, bound: &Amounts) -> Option<Resource> {
         Resource::ALL.into_iter().find(|&resource| self[resource] > bound[resource])

@@ -218,7 +218,8 @@ impl Books {
         for id in tree.top_down().rev() {
             let (queue, account) = (tree.queue(id), self.account(id));
             let mut own = account.requested;
-            own += account.requested_fixed.min(queue.deserved);
+            // Fixed work that runs above a quota that was lowered is asked for all the same: it stays.
+            own += account.requested_fixed.min(queue.deserved.max(account.fixed));
             requested[id.index()] += own;
             requested[id.index()] = requested[id.index()].min(queue.limit);
             if let Some(parent) = queue.parent {

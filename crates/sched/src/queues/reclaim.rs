@@ -34,7 +34,10 @@ impl Scheduler {
                 Err(reason) => {
                     // A search that failed says more than a right that is missing.
                     if no.is_none()
-                        || !matches!(reason, No::OverShare { .. } | No::NoVictims { protected: 0, .. })
+                        || !matches!(
+                            reason,
+                            No::OverShare { .. } | No::NotShared | No::NoVictims { protected: 0, .. }
+                        )
                     {
                         no = Some(reason);
                     }

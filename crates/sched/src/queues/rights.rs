@@ -95,6 +95,10 @@ impl Scheduler {
             Right::Share { .. } => false,
             Right::Quota { .. } => true,
         };
+        let amounts = class.amounts();
+        if self.tree.shared().iter().all(|&resource| amounts[resource] == 0) {
+            return Some(No::NotShared);
+        }
         let bound = if in_quota { self.tree.queue(queue).deserved } else { self.fair_share(queue) };
         let over = self.books.above(&self.tree, queue, class.amounts(), &bound)?;
         Some(No::OverShare {

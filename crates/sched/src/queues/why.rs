@@ -109,6 +109,8 @@ pub enum No {
     Disabled,
     /// With it the queue would have more than its fair share, and more than it deserves.
     OverShare { queue: String, share: String, used: String },
+    /// It asks for nothing of what is divided among queues, so that no share gives it a right to what others have.
+    NotShared,
     /// It may not be evicted, and its queue has no quota left for such work, whatever others give.
     OverQuota,
     /// There is no work that may be taken for it; so much is protected by its minimum run time, until then at the earliest.
@@ -174,6 +176,7 @@ impl fmt::Display for No {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             No::Disabled => f.write_str("switched off"),
+            No::NotShared => f.write_str("it asks for nothing that is divided among queues"),
             No::OverQuota => f.write_str("its queue has no quota left for work that may not be evicted"),
             No::OverShare { queue, share, used } => {
                 write!(f, "queue \"{queue}\" uses {used}, its fair share is {share}")
