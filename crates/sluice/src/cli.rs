@@ -227,6 +227,10 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "FILE", requires = "join")]
     pub(crate) token_file: Option<PathBuf>,
 
+    /// How long a lease and its sessions outlive a cut connection, such as 90s or 5min
+    #[arg(long, value_name = "TIME", default_value = "90s")]
+    pub(crate) linger: Period,
+
     #[command(flatten)]
     pub(crate) membership: MembershipArgs,
 }

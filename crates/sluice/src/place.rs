@@ -92,18 +92,20 @@ impl Drop for PrivateNode {
 /// `sluice node`: serves until SIGINT or SIGTERM.
 pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
     let signals = EndSignals::block()?;
-    serve_node(&arguments.listen, &arguments.gpus, process::joining(arguments)?, signals)
+    let config = NodeConfig { linger: arguments.linger.duration(), ..NodeConfig::default() };
+    serve_node(&arguments.listen, &arguments.gpus, process::joining(arguments)?, config, signals)
 }
 
-/// A node until one of the signals comes.
+/// A node until one of the signals comes; `config` says what the other arguments do not.
 pub(crate) fn serve_node(
     listen: &str,
     gpus: &GpuChoice,
     join: Option<JoinConfig>,
+    config: NodeConfig,
     signals: EndSignals,
 ) -> Result<ExitCode> {
     let listen: Listen = listen.parse().map_err(anyhow::Error::msg)?;
-    let config = NodeConfig { listen: vec![listen], gpus: selection(gpus), join, ..NodeConfig::default() };
+    let config = NodeConfig { listen: vec![listen], gpus: selection(gpus), join, ..config };
     let node = Node::bind(&config)?;
     for address in node.addresses() {
         println!("listening on {address}");

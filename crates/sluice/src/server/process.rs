@@ -96,7 +96,7 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
     };
     let join = membership(&arguments.membership, &server.url, token, &folder)?;
     eprintln!("sluice: programs and commands find it by: export SLUICE_SERVER={}", server.url);
-    place::serve_node(&listen, &arguments.gpus, Some(join), signals)
+    place::serve_node(&listen, &arguments.gpus, Some(join), sluice_node::NodeConfig::default(), signals)
 }
 
 /// How `sluice node` joins, if it does.
