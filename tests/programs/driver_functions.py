@@ -779,6 +779,53 @@ def managed_memory():
 
 
 @section
+def abilities():
+    """What a device can or cannot do beyond its attributes."""
+    device = out(c_int, "cuDeviceGet", 0)
+    out(c_int, "cuDeviceGetExecAffinitySupport", 0, device)
+    refused(INVALID_VALUE, "cuDeviceGetExecAffinitySupport", byref(c_int()), 77, device)
+    operations, able = (c_uint32 * 2)(0, 5), (c_uint32 * 2)(9, 9)
+    call("cuDeviceGetHostAtomicCapabilities", able, operations, 2, device)
+    assert 9 not in list(able), "every capability is written"
+    refused(INVALID_VALUE, "cuDeviceGetHostAtomicCapabilities", able, (c_uint32 * 1)(999), 1, device)
+    refused(INVALID_VALUE, "cuDeviceGetHostAtomicCapabilities", able, operations, 0, device)
+    refused(INVALID_DEVICE, "cuDeviceGetP2PAtomicCapabilities", able, operations, 2, device, device)
+
+
+@section
+def attached_contexts():
+    """A context lives until as many detach as have attached."""
+    device, context, same = out(c_int, "cuDeviceGet", 0), c_void_p(), c_void_p()
+    primary = c_void_p(out(c_void_p, "cuCtxGetCurrent"))
+    refused(201, "cuCtxDetach", primary)
+    call("cuCtxCreate_v2", byref(context), 0, device)
+    call("cuCtxAttach", byref(same), 0)
+    equal(same.value, context.value)
+    refused(INVALID_VALUE, "cuCtxAttach", byref(same), 1)
+    call("cuCtxDetach", context)
+    equal(out(c_void_p, "cuCtxGetCurrent"), context.value, "still there")
+    call("cuCtxDetach", context)
+    equal(out(c_void_p, "cuCtxGetCurrent"), primary.value)
+    refused(201, "cuCtxPushCurrent_v2", context)
+
+
+@section
+def managed_batches():
+    managed = c_uint64()
+    call("cuMemAllocManaged", byref(managed), size(8192), 1)
+    ranges, sizes = (c_uint64 * 2)(managed.value, managed.value + 4096), (c_size_t * 2)(4096, 4096)
+    host, starts = (c_int * 2)(2, 0), (c_size_t * 1)(0)
+    call("cuMemPrefetchBatchAsync", ranges, sizes, size(2), host, starts, size(1), c_uint64(0), None)
+    call("cuMemDiscardBatchAsync", ranges, sizes, size(2), c_uint64(0), None)
+    call("cuMemDiscardAndPrefetchBatchAsync", ranges, sizes, size(2), host, starts, size(1), c_uint64(0), None)
+    late = (c_size_t * 1)(1)
+    refused(INVALID_VALUE, "cuMemPrefetchBatchAsync", ranges, sizes, size(2), host, late, size(1), c_uint64(0), None)
+    refused(INVALID_VALUE, "cuMemDiscardBatchAsync", ranges, (c_size_t * 2)(4096, 8192), size(2), c_uint64(0), None)
+    refused(INVALID_VALUE, "cuMemDiscardBatchAsync", ranges, sizes, size(2), c_uint64(1), None)
+    free(managed.value)
+
+
+@section
 def enumeration():
     text = (ADD + "\n.visible .entry nothing() { ret; }\n").encode() + b"\0"
     handle = c_void_p()

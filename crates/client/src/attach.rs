@@ -143,7 +143,7 @@ fn devices(opened: SessionOpened) -> Vec<Device> {
                 primary: Primary::new(ordinal),
                 mints_addresses: matches!(names, Names::Minted(_)),
                 memory: Mutex::new(Memory::new(names)),
-                default_pool: pool::create(ordinal, true),
+                default_pool: pool::default_of(ordinal),
             }
         })
         .collect()

@@ -20,6 +20,8 @@ pub(crate) struct Context {
     primary: bool,
     flags: AtomicU32,
     cache_config: AtomicU32,
+    /// References of a context that is not primary: its creation and each `cuCtxAttach`.
+    attached: AtomicU32,
     /// A primary context is dead while nobody retains it; any other is dead once destroyed.
     alive: AtomicBool,
 }
@@ -48,6 +50,7 @@ impl Context {
             primary,
             flags: AtomicU32::new(flags),
             cache_config: AtomicU32::new(0),
+            attached: AtomicU32::new(1),
             alive: AtomicBool::new(!primary),
         };
         CONTEXTS.insert(handle, context)
@@ -236,6 +239,43 @@ pub(crate) unsafe fn cuCtxDestroy_v2(ctx: CUcontext) -> Result<(), CUresult> {
     end(&context)?;
     CONTEXTS.remove(ctx.0 as u64);
     Ok(())
+}
+
+pub(crate) unsafe fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> Result<(), CUresult> {
+    session::get()?;
+    let context = current()?;
+    if flags != 0 || pctx.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    context.attached.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: not null, and the program's to be written.
+    unsafe { crate::out::write(pctx, context.handle) }
+}
+
+/// The context has to be the calling thread's; it ends with its last reference.
+pub(crate) unsafe fn cuCtxDetach(ctx: CUcontext) -> Result<(), CUresult> {
+    session::get()?;
+    let context = current()?;
+    if context.handle != ctx || context.primary {
+        return Err(CUresult::INVALID_CONTEXT);
+    }
+    if context.attached.fetch_sub(1, Ordering::AcqRel) > 1 {
+        return Ok(());
+    }
+    // SAFETY: no pointers of this process.
+    unsafe { cuCtxDestroy_v2(ctx) }
+}
+
+pub(crate) unsafe fn cuCtxGetExecAffinity(
+    _: *mut CUexecAffinityParam,
+    kind: CUexecAffinityType,
+) -> Result<(), CUresult> {
+    session::get()?;
+    check_current()?;
+    match kind {
+        CUexecAffinityType::SM_COUNT => Err(CUresult::UNSUPPORTED_EXEC_AFFINITY),
+        _ => Err(CUresult::INVALID_VALUE),
+    }
 }
 
 pub(crate) unsafe fn cuCtxPushCurrent_v2(ctx: CUcontext) -> Result<(), CUresult> {

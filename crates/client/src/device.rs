@@ -58,7 +58,7 @@ impl Work {
 }
 
 /// What a device behind a network cannot do for this process, whatever the card can: kernels see this machine's memory
-/// as of their launch, and memory is not shared with other processes or APIs.
+/// as of their launch, and memory is not shared with other APIs or machines.
 const NOT_FROM_AFAR: &[CUdevice_attribute] = &[
     CUdevice_attribute::CONCURRENT_MANAGED_ACCESS,
     CUdevice_attribute::PAGEABLE_MEMORY_ACCESS,
@@ -67,13 +67,10 @@ const NOT_FROM_AFAR: &[CUdevice_attribute] = &[
     CUdevice_attribute::HOST_NATIVE_ATOMIC_SUPPORTED,
     CUdevice_attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
     CUdevice_attribute::READ_ONLY_HOST_REGISTER_SUPPORTED,
-    CUdevice_attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
     CUdevice_attribute::HANDLE_TYPE_FABRIC_SUPPORTED,
-    CUdevice_attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES,
     CUdevice_attribute::GPU_DIRECT_RDMA_SUPPORTED,
     CUdevice_attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
     CUdevice_attribute::DMA_BUF_SUPPORTED,
-    CUdevice_attribute::IPC_EVENT_SUPPORTED,
     CUdevice_attribute::MULTICAST_SUPPORTED,
 ];
 
@@ -84,13 +81,26 @@ impl Device {
             // These two are this library's doing.
             A::CAN_MAP_HOST_MEMORY => Ok(1),
             A::MANAGED_MEMORY => Ok(self.mints_addresses.into()),
-            A::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED if !self.mints_addresses => Ok(0),
             // The place on the bus is that in the lease, as NVML shows it: programs look a GPU up there by this.
             A::PCI_DOMAIN_ID | A::PCI_DEVICE_ID => Ok(0),
             A::PCI_BUS_ID => Ok(self.ordinal + 1),
+            A::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED | A::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+                if !self.mints_addresses =>
+            {
+                Ok(0)
+            }
+            A::MEMPOOL_SUPPORTED_HANDLE_TYPES => {
+                // What memory can be shared by, pools can: they are this library's.
+                self.attribute(A::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
+            }
             _ if NOT_FROM_AFAR.contains(&attribute) => Ok(0),
             _ => self.snapshot.attribute(attribute).ok_or(CUresult::INVALID_VALUE),
         }
+    }
+
+    /// Whether other processes of the lease can open its events.
+    pub(crate) fn shares_events(&self) -> bool {
+        self.attribute(CUdevice_attribute::IPC_EVENT_SUPPORTED) == Ok(1)
     }
 
     /// Waits until the device has done everything sent so far; no round trip if somebody has waited for it already.
@@ -278,6 +288,71 @@ pub(crate) unsafe fn cuDeviceGetP2PAttribute(
     }
     // SAFETY: the program passes a place for the value.
     unsafe { out::write(value, 0) }
+}
+
+/// `CU_ATOMIC_OPERATION_MAX`: the first number that names no operation.
+const ATOMIC_OPERATIONS: u32 = 13;
+
+/// No device here does atomic operations on memory of another machine or device: each asked for has no capability.
+///
+/// # Safety
+/// The lists are null or have `count` items.
+unsafe fn no_atomics(capabilities: *mut u32, operations: *const u32, count: u32) -> Result<(), CUresult> {
+    if count == 0 || capabilities.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: the same contract.
+    let operations = unsafe { crate::issue::list(operations, count.into())? };
+    if operations.iter().any(|operation| *operation >= ATOMIC_OPERATIONS) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    for index in 0..operations.len() {
+        // SAFETY: not null, and as many places as operations.
+        unsafe { capabilities.add(index).write_unaligned(0) };
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn cuDeviceGetHostAtomicCapabilities(
+    capabilities: *mut u32,
+    operations: *const u32,
+    count: u32,
+    dev: CUdevice,
+) -> Result<(), CUresult> {
+    session::get()?.device(dev)?;
+    // SAFETY: the same contract.
+    unsafe { no_atomics(capabilities, operations, count) }
+}
+
+pub(crate) unsafe fn cuDeviceGetP2PAtomicCapabilities(
+    capabilities: *mut u32,
+    operations: *const u32,
+    count: u32,
+    srcDevice: CUdevice,
+    dstDevice: CUdevice,
+) -> Result<(), CUresult> {
+    let session = session::get()?;
+    session.device(srcDevice)?;
+    session.device(dstDevice)?;
+    if srcDevice == dstDevice {
+        return Err(CUresult::INVALID_DEVICE);
+    }
+    // SAFETY: the same contract.
+    unsafe { no_atomics(capabilities, operations, count) }
+}
+
+/// Contexts that have only some multiprocessors are a matter of NVIDIA's MPS; a lease's share is one of time.
+pub(crate) unsafe fn cuDeviceGetExecAffinitySupport(
+    pi: *mut i32,
+    kind: CUexecAffinityType,
+    dev: CUdevice,
+) -> Result<(), CUresult> {
+    session::get()?.device(dev)?;
+    if kind != CUexecAffinityType::SM_COUNT {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: the program passes a place for the value.
+    unsafe { out::write(pi, 0) }
 }
 
 /// LUIDs exist on Windows only.

@@ -1,5 +1,6 @@
 //! Events: created and destroyed without waiting; the rest is generated.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
@@ -14,6 +15,8 @@ use crate::{context, out, session};
 struct Event {
     context: CUcontext,
     last: Mutex<Last>,
+    /// Whether other processes may open it, or one of them has made it.
+    is_shared: bool,
 }
 
 /// What an event was last recorded in.
@@ -65,6 +68,32 @@ pub(crate) fn of_context(context: CUcontext) -> Vec<u64> {
     EVENTS.find(|event| event.context == context)
 }
 
+/// Whether any event is shared: then recording one is not over before the node has taken note.
+static SOME_SHARED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn some_shared() -> bool {
+    SOME_SHARED.load(Ordering::Relaxed)
+}
+
+/// A handle for an event of another process.
+pub(crate) fn mint_shared(context: CUcontext) -> CUevent {
+    SOME_SHARED.store(true, Ordering::Relaxed);
+    let handle = ids::mint(Kind::Event);
+    let last = Mutex::new(Last { is_recorded: true, capture: None });
+    EVENTS.insert(handle, Event { context, last, is_shared: true });
+    CUevent(handle as usize)
+}
+
+pub(crate) fn forget(event: CUevent) {
+    EVENTS.remove(event.0 as u64);
+}
+
+/// Refuses events that were not made for other processes.
+pub(crate) fn check_shared(event: CUevent) -> Result<(), CUresult> {
+    let event = EVENTS.get(event.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
+    if event.is_shared { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
+}
+
 const FLAGS: u32 = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 
 // The entry points. CUDA Driver API, section "Event Management".
@@ -76,11 +105,18 @@ pub(crate) unsafe fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> Result<
     if Flags & !FLAGS != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    if Flags & CU_EVENT_INTERPROCESS != 0 {
-        return Err(CUresult::NOT_SUPPORTED);
+    let is_shared = Flags & CU_EVENT_INTERPROCESS != 0;
+    if is_shared && Flags & CU_EVENT_DISABLE_TIMING == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if is_shared {
+        // An event that the driver does not have would be the session's failure later.
+        let has_shared = session.devices.iter().all(|device| device.shares_events());
+        has_shared.then_some(()).ok_or(CUresult::NOT_SUPPORTED)?;
+        SOME_SHARED.store(true, Ordering::Relaxed);
     }
     let handle = ids::mint(Kind::Event);
-    EVENTS.insert(handle, Event { context, last: Mutex::default() });
+    EVENTS.insert(handle, Event { context, last: Mutex::default(), is_shared });
     session
         .queue_quietly(&commands::cuEventCreate { phEvent: EventId(handle), Flags })
         .inspect_err(|_| drop(EVENTS.remove(handle)))?;

@@ -1,7 +1,7 @@
 //! What the generated stubs stand on: checking handles and addresses, and sending commands.
 
 use sluice_cuda::*;
-use sluice_wire::{Command, DevicePtr, Handle, HandleKind, Id, Op, Target, decode};
+use sluice_wire::{Command, DevicePtr, Handle, HandleKind, Id, Op, Target, commands, decode};
 
 use crate::device::Device;
 use crate::ids::{self, Kind, Table};
@@ -79,6 +79,10 @@ impl Issue for Session {
         if let Some(device) = self.here() {
             device.work.sent();
         }
+        if records_event(C::OP) && event::some_shared() {
+            // Another process may be told of the record as soon as this returns.
+            self.call(&commands::Submitted {}, |()| ())?;
+        }
         Ok(())
     }
 
@@ -104,6 +108,10 @@ impl Issue for Session {
             CUresult::UNKNOWN
         })
     }
+}
+
+fn records_event(op: Op) -> bool {
+    matches!(op.target(), Some(Target::Driver(Fn::cuEventRecord | Fn::cuEventRecordWithFlags)))
 }
 
 /// Whether success of this command means that work has ended whose results a program may look at.

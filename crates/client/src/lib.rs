@@ -65,6 +65,7 @@ mod pool;
 mod proc_address;
 mod reservation;
 mod session;
+mod sharing;
 mod stream;
 mod virtual_memory;
 
@@ -103,6 +104,7 @@ mod api {
     pub(crate) use crate::pool::*;
     pub(crate) use crate::proc_address::*;
     pub(crate) use crate::session::cuInit;
+    pub(crate) use crate::sharing::*;
     pub(crate) use crate::stream::*;
     pub(crate) use crate::virtual_memory::*;
 }

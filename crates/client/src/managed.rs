@@ -183,3 +183,85 @@ pub(crate) unsafe fn cuMemRangeGetAttributes(
     }
     Ok(())
 }
+
+/// The ranges of a batch, each of them managed memory. What is discarded may be lost; here it is kept.
+///
+/// # Safety
+/// Both lists are null or have `count` items.
+unsafe fn check_batch(
+    dptrs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    flags: u64,
+    stream: CUstream,
+) -> Result<&'static Session, CUresult> {
+    use crate::issue::Issue;
+    let session = session::enter()?;
+    session.find(stream)?;
+    if flags != 0 || count == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: the same contract.
+    let (dptrs, sizes) = unsafe { (list(dptrs, count as u64)?, list(sizes, count as u64)?) };
+    dptrs.iter().zip(sizes).try_for_each(|(address, bytes)| check_managed(*address, *bytes))?;
+    Ok(session)
+}
+
+pub(crate) unsafe fn cuMemDiscardBatchAsync(
+    dptrs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    flags: u64,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { check_batch(dptrs, sizes, count, flags, hStream).map(drop) }
+}
+
+/// Each location holds from the range that its index names on.
+pub(crate) unsafe fn cuMemPrefetchBatchAsync(
+    dptrs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    prefetchLocs: *mut CUmemLocation,
+    prefetchLocIdxs: *mut usize,
+    numPrefetchLocs: usize,
+    flags: u64,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    let session = unsafe { check_batch(dptrs, sizes, count, flags, hStream)? };
+    let many = numPrefetchLocs as u64;
+    // SAFETY: the program passes two lists of one length.
+    let (locations, starts) = unsafe { (list(prefetchLocs, many)?, list(prefetchLocIdxs, many)?) };
+    let in_order = starts.first() == Some(&0) && starts.is_sorted_by(|a, b| a < b);
+    if !in_order || starts.last().is_some_and(|last| *last >= count) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    locations.iter().try_for_each(|location| check_is_host(session, *location))
+}
+
+pub(crate) unsafe fn cuMemDiscardAndPrefetchBatchAsync(
+    dptrs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    prefetchLocs: *mut CUmemLocation,
+    prefetchLocIdxs: *mut usize,
+    numPrefetchLocs: usize,
+    flags: u64,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract; a discard by itself does nothing more.
+    unsafe {
+        cuMemPrefetchBatchAsync(
+            dptrs,
+            sizes,
+            count,
+            prefetchLocs,
+            prefetchLocIdxs,
+            numPrefetchLocs,
+            flags,
+            hStream,
+        )
+    }
+}

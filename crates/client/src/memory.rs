@@ -38,6 +38,8 @@ pub(crate) struct Memory {
     freed_later_bytes: u64,
     pub(crate) pool_used: u64,
     pub(crate) pool_used_high: u64,
+    /// The pool of each allocation whose pool is shared with other processes.
+    shared_pools: BTreeMap<u64, CUmemoryPool>,
 }
 
 /// Memory freed in stream order beyond this many bytes is worth a wait, so that other streams can have it.
@@ -52,6 +54,7 @@ impl Memory {
             freed_later_bytes: 0,
             pool_used: 0,
             pool_used_high: 0,
+            shared_pools: BTreeMap::new(),
         }
     }
 
@@ -77,6 +80,11 @@ impl Memory {
     fn free_later(&mut self, stream: CUstream, allocation: Allocation) {
         self.freed_later.push((stream, allocation));
         self.freed_later_bytes += allocation.bytes;
+    }
+
+    /// The shared pool that an allocation came out of.
+    pub(crate) fn pool_of(&self, address: u64) -> Option<CUmemoryPool> {
+        self.shared_pools.get(&address).copied()
     }
 
     fn count_pool(&mut self, bytes: u64) {
@@ -156,6 +164,7 @@ impl Session {
     /// Frees what starts at `address`, which nothing uses any more.
     fn release(&self, memory: &mut Memory, address: u64) -> Result<Allocation, CUresult> {
         memory.owners.remove(&address);
+        memory.shared_pools.remove(&address);
         mirror::forget(address);
         match &mut memory.names {
             Names::Minted(space) => {
@@ -241,6 +250,10 @@ pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> Result<(), CUresult> {
     if dptr == 0 {
         return Ok(());
     }
+    // A pool's allocation that was imported is freed like one's own.
+    if session.close_imported(dptr, true)? {
+        return Ok(());
+    }
     let (device, allocation) = session.find_allocation(dptr).ok_or(CUresult::INVALID_VALUE)?;
     if allocation.start != dptr {
         return Err(CUresult::INVALID_VALUE);
@@ -301,15 +314,25 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     pool: CUmemoryPool,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    crate::pool::check(pool)?;
+    let is_shareable = crate::pool::check(pool)?;
     // SAFETY: the same contract.
-    unsafe { cuMemAllocAsync(dptr, bytesize, hStream) }
+    unsafe { cuMemAllocAsync(dptr, bytesize, hStream)? };
+    if is_shareable {
+        // SAFETY: written just now.
+        let address = unsafe { dptr.read_unaligned() };
+        let (session, device) = (session::enter()?, context::current()?.device);
+        session.memory(device)?.shared_pools.insert(address, pool);
+    }
+    Ok(())
 }
 
 pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> Result<(), CUresult> {
     let session = session::enter()?;
     session.find(hStream)?;
     if dptr == 0 {
+        return Ok(());
+    }
+    if session.close_imported(dptr, true)? {
         return Ok(());
     }
     let (device, allocation) = session.find_allocation(dptr).ok_or(CUresult::INVALID_VALUE)?;
@@ -328,6 +351,7 @@ pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> Res
             return Err(CUresult::INVALID_VALUE);
         }
         memory.free_later(hStream, allocation);
+        memory.shared_pools.remove(&dptr);
         memory.pool_used = memory.pool_used.saturating_sub(allocation.bytes);
         memory.freed_later_bytes > FREED_LATER_MAX
     };

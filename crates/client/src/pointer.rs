@@ -9,7 +9,14 @@ use crate::{host_memory, mirror, out, session};
 
 /// What an address lies in, as far as CUDA knows.
 enum Place {
-    Device { allocation: Allocation, device: CUdevice, context: CUcontext },
+    Device {
+        allocation: Allocation,
+        device: CUdevice,
+        context: CUcontext,
+        /// How other processes can have it: by `cuIpcGetMemHandle`, and by handles of these types.
+        is_ipc: bool,
+        handle_types: u32,
+    },
     Host(host_memory::Block),
 }
 
@@ -21,13 +28,21 @@ fn locate(address: u64) -> Result<Option<Place>, CUresult> {
     }
     if let Some((device, allocation)) = session.find_allocation(address) {
         let context = session.primary(device)?.context.handle;
-        return Ok(Some(Place::Device { allocation, device, context }));
+        let handle_types = session
+            .memory(device)?
+            .pool_of(allocation.start)
+            .map_or(0, |_| CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR.0);
+        let is_ipc = session.device(device)?.mints_addresses;
+        return Ok(Some(Place::Device { allocation, device, context, is_ipc, handle_types }));
     }
-    if let Some((start, mapping, physical)) = session.virtual_memory().find(address) {
-        let allocation = Allocation { start, bytes: mapping.bytes, reserved: mapping.bytes };
+    let memory = session.virtual_memory();
+    if let Some((start, mapping, physical)) = memory.find(address) {
+        let (start, bytes) = memory.imported_at(address).unwrap_or((start, mapping.bytes));
+        let allocation = Allocation { start, bytes, reserved: bytes };
         // Memory that a program has mapped itself belongs to no context.
         let (device, context) = (physical.prop.location.id, CUcontext::NULL);
-        return Ok(Some(Place::Device { allocation, device, context }));
+        let handle_types = physical.prop.requestedHandleTypes.0;
+        return Ok(Some(Place::Device { allocation, device, context, is_ipc: false, handle_types }));
     }
     Ok(host_memory::find(address).map(Place::Host))
 }
@@ -79,13 +94,15 @@ fn value(place: &Place, attribute: CUpointer_attribute, address: u64) -> Result<
         A::IS_MANAGED => Value::Bool(mirror::with_device_address(address, |it| it.is_managed) == Some(true)),
         A::BUFFER_ID | A::MEMORY_BLOCK_ID => Value::Word(start),
         A::DEVICE_ORDINAL => Value::Int(device as u32),
-        A::IS_LEGACY_CUDA_IPC_CAPABLE | A::IS_GPU_DIRECT_RDMA_CAPABLE | A::IS_HW_DECOMPRESS_CAPABLE => {
-            Value::Bool(false)
-        }
+        A::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Bool(matches!(place, Place::Device { is_ipc: true, .. })),
+        A::IS_GPU_DIRECT_RDMA_CAPABLE | A::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),
         A::RANGE_START_ADDR | A::MAPPING_BASE_ADDR => Value::Word(start),
         A::RANGE_SIZE | A::MAPPING_SIZE => Value::Word(bytes),
         A::MAPPED => Value::Bool(true),
-        A::ALLOWED_HANDLE_TYPES => Value::Word(0),
+        A::ALLOWED_HANDLE_TYPES => match place {
+            Place::Device { handle_types, .. } => Value::Word((*handle_types).into()),
+            Place::Host(_) => Value::Word(0),
+        },
         A::ACCESS_FLAGS => Value::Int(CUmemAccess_flags::READWRITE.0),
         A::MEMPOOL_HANDLE => Value::Word(0),
         _ => return Err(CUresult::INVALID_VALUE),

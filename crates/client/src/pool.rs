@@ -16,14 +16,43 @@ pub(crate) struct Pool {
     release_threshold: AtomicU64,
     /// The three reuse policies, by attribute number; all on, as CUDA starts.
     reuse: [AtomicU64; 3],
+    sharing: Sharing,
+}
+
+/// Who has a pool; shared ones by a number that this library has drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    Private,
+    Exportable([u8; 32]),
+    /// Another process's: memory comes out of it by import only.
+    Imported([u8; 32]),
 }
 
 static POOLS: Table<Pool> = Table::new();
 
-pub(crate) fn create(device: CUdevice, default: bool) -> CUmemoryPool {
+/// A device's own pool.
+pub(crate) fn default_of(device: CUdevice) -> CUmemoryPool {
+    create(device, true, Sharing::Private)
+}
+
+/// A pool of another process.
+pub(crate) fn import(device: CUdevice, number: [u8; 32]) -> CUmemoryPool {
+    create(device, false, Sharing::Imported(number))
+}
+
+/// Number and device of a pool that processes share.
+pub(crate) fn shared(pool: CUmemoryPool) -> Result<([u8; 32], CUdevice), CUresult> {
+    let pool = find(pool)?;
+    match pool.sharing {
+        Sharing::Private => Err(CUresult::INVALID_VALUE),
+        Sharing::Exportable(number) | Sharing::Imported(number) => Ok((number, pool.device)),
+    }
+}
+
+fn create(device: CUdevice, default: bool, sharing: Sharing) -> CUmemoryPool {
     let handle = ids::mint(Kind::Pool);
     let reuse = std::array::from_fn(|_| AtomicU64::new(1));
-    POOLS.insert(handle, Pool { device, default, release_threshold: AtomicU64::new(0), reuse });
+    POOLS.insert(handle, Pool { device, default, release_threshold: AtomicU64::new(0), reuse, sharing });
     CUmemoryPool(handle as usize)
 }
 
@@ -31,8 +60,22 @@ fn find(pool: CUmemoryPool) -> Result<std::sync::Arc<Pool>, CUresult> {
     POOLS.get(pool.0 as u64).ok_or(CUresult::INVALID_VALUE)
 }
 
-pub(crate) fn check(pool: CUmemoryPool) -> Result<(), CUresult> {
-    find(pool).map(drop)
+/// Refuses what nothing can be allocated from; whether its memory can be shared.
+pub(crate) fn check(pool: CUmemoryPool) -> Result<bool, CUresult> {
+    match find(pool)?.sharing {
+        Sharing::Private => Ok(false),
+        Sharing::Exportable(_) => Ok(true),
+        Sharing::Imported(_) => Err(CUresult::INVALID_VALUE),
+    }
+}
+
+/// A number that nobody can guess.
+fn random() -> Result<[u8; 32], CUresult> {
+    let mut number = [0_u8; 32];
+    // By number: older C libraries have no such function.
+    // SAFETY: the pointer and length describe `number`.
+    let got = unsafe { libc::syscall(libc::SYS_getrandom, number.as_mut_ptr(), number.len(), 0) };
+    if got == number.len() as i64 { Ok(number) } else { Err(CUresult::OPERATING_SYSTEM) }
 }
 
 impl Session {
@@ -79,12 +122,18 @@ pub(crate) unsafe fn cuMemPoolCreate(
     }
     // SAFETY: not null, and the program passes properties.
     let props = unsafe { poolProps.read_unaligned() };
-    if props.handleTypes.0 != 0 || props.location.kind != CUmemLocationType::DEVICE {
+    if props.location.kind != CUmemLocationType::DEVICE {
         return Err(CUresult::NOT_SUPPORTED);
     }
-    session.device(props.location.id)?;
+    let device = session.device(props.location.id)?;
+    let types = device.attribute(CUdevice_attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES).unwrap_or(0);
+    let sharing = match props.handleTypes {
+        CUmemAllocationHandleType::NONE => Sharing::Private,
+        wanted if wanted.0 & !(types as u32) == 0 => Sharing::Exportable(random()?),
+        _ => return Err(CUresult::NOT_SUPPORTED),
+    };
     // SAFETY: not null, and the program passes a place for the pool.
-    unsafe { out::write(pool, create(props.location.id, false)) }
+    unsafe { out::write(pool, create(props.location.id, false, sharing)) }
 }
 
 pub(crate) unsafe fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result<(), CUresult> {

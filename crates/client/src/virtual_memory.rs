@@ -18,6 +18,7 @@ use crate::ids::{self, Kind};
 use crate::issue::Issue;
 use crate::memory::Names;
 use crate::session::{self, Session};
+use crate::sharing::Imported;
 use crate::{context, out};
 
 /// What a session's programs have reserved, made and mapped.
@@ -28,7 +29,9 @@ pub(crate) struct VirtualMemory {
     /// By address; mappings never overlap.
     mapped: BTreeMap<u64, Mapping>,
     /// By handle.
-    physical: HashMap<u64, Physical>,
+    pub(crate) physical: HashMap<u64, Physical>,
+    /// Other processes' memory, by the address of the allocation.
+    pub(crate) imported: BTreeMap<u64, Imported>,
 }
 
 #[derive(Clone, Debug)]
@@ -49,6 +52,21 @@ pub(crate) struct Physical {
     mappings: u32,
 }
 
+impl Physical {
+    /// What another process made on this device; its handle is held once.
+    pub(crate) fn imported(device: CUdevice, bytes: u64) -> Physical {
+        let prop = PhysicalProp {
+            kind: CUmemAllocationType::PINNED,
+            handle_types: CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR,
+            location: CUmemLocation { kind: CUmemLocationType::DEVICE, id: device },
+            compression_type: 0,
+            gpu_direct_rdma: 0,
+            usage: 0,
+        };
+        Physical { prop: prop.to_c(), bytes, held: 1, mappings: 0 }
+    }
+}
+
 // SAFETY: the one pointer in `prop` is for Windows; it is never followed.
 unsafe impl Send for Physical {}
 
@@ -59,6 +77,23 @@ impl VirtualMemory {
 
     pub(crate) fn is_held(&self, handle: u64) -> bool {
         self.physical.get(&handle).is_some_and(|physical| physical.held > 0)
+    }
+
+    /// Device and bytes of physical memory.
+    pub(crate) fn size_of(&self, handle: u64) -> Result<(CUdevice, u64), CUresult> {
+        let physical = self.physical.get(&handle).ok_or(CUresult::INVALID_VALUE)?;
+        Ok((physical.prop.location.id, physical.bytes))
+    }
+
+    /// Whether memory was made for other processes, too.
+    pub(crate) fn is_shareable(&mut self, handle: u64) -> Result<bool, CUresult> {
+        let types = self.held(handle)?.prop.requestedHandleTypes;
+        Ok(types.0 & CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR.0 != 0)
+    }
+
+    /// Enters addresses that were taken out of a device's space.
+    pub(crate) fn reserve(&mut self, start: u64, bytes: u64, device: CUdevice) {
+        self.reserved.insert(start, (bytes, device));
     }
 
     /// Removes physical memory that nobody can name any more; whether it was so.
@@ -83,7 +118,7 @@ impl VirtualMemory {
         before.is_none_or(|(&start, mapping)| start + mapping.bytes <= range.start)
     }
 
-    fn map(&mut self, address: u64, bytes: u64, handle: u64) -> Result<(), CUresult> {
+    pub(crate) fn map(&mut self, address: u64, bytes: u64, handle: u64) -> Result<(), CUresult> {
         check_granular(address)?;
         check_granular(bytes)?;
         if !self.is_reserved(address, bytes) || !self.is_vacant(&(address..address + bytes)) {
@@ -132,6 +167,12 @@ impl VirtualMemory {
         (address - start < mapping.bytes).then_some((start, mapping, physical))
     }
 
+    /// Start and bytes of the imported allocation that `address` lies in.
+    pub(crate) fn imported_at(&self, address: u64) -> Option<(u64, u64)> {
+        let (&start, imported) = self.imported.range(..=address).next_back()?;
+        (address - start < imported.bytes).then_some((start, imported.bytes))
+    }
+
     /// Whether a copy may use all of a range; neighbouring mappings are one range to a program.
     pub(crate) fn is_accessible(&self, address: u64, bytes: u64) -> bool {
         let Some(end) = address.checked_add(bytes) else { return false };
@@ -163,6 +204,33 @@ impl Session {
 
     fn release_physical(&self, handle: u64) -> Result<(), CUresult> {
         self.queue_quietly(&commands::cuMemRelease { handle: PhysicalId(handle) })
+    }
+
+    /// Gives up one hold on physical memory.
+    pub(crate) fn drop_physical(&self, handle: u64) -> Result<(), CUresult> {
+        let mut memory = self.virtual_memory();
+        memory.held(handle)?.held -= 1;
+        if memory.remove_unused(handle) { self.release_physical(handle) } else { Ok(()) }
+    }
+
+    /// Tells the node of a mapping that was entered just now, and gives its device all access.
+    pub(crate) fn queue_mapping(
+        &self,
+        memory: &mut VirtualMemory,
+        start: u64,
+        bytes: u64,
+        handle: u64,
+        device: CUdevice,
+    ) -> Result<(), CUresult> {
+        let (ptr, handle) = (DevicePtr(start), PhysicalId(handle));
+        self.queue_quietly(&commands::cuMemMap { ptr, size: bytes, offset: 0, handle, flags: 0 })?;
+        let flags = CUmemAccess_flags::READWRITE;
+        if let Some(mapping) = memory.mapped.get_mut(&start) {
+            mapping.access = flags;
+        }
+        let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: device };
+        let desc = vec![CUmemAccessDesc { location, flags }];
+        self.queue_quietly(&commands::cuMemSetAccess { ptr, size: bytes, desc })
     }
 }
 
@@ -280,10 +348,7 @@ pub(crate) unsafe fn cuMemCreate(
 }
 
 pub(crate) unsafe fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Result<(), CUresult> {
-    let session = session::get()?;
-    let mut memory = session.virtual_memory();
-    memory.held(handle.0 as u64)?.held -= 1;
-    if memory.remove_unused(handle.0 as u64) { session.release_physical(handle.0 as u64) } else { Ok(()) }
+    session::get()?.drop_physical(handle.0 as u64)
 }
 
 pub(crate) unsafe fn cuMemRetainAllocationHandle(

@@ -66,6 +66,8 @@ impl Stopper {
 impl Node {
     /// Finds the GPUs and binds the addresses; nobody is served before [`Node::run`].
     pub fn bind(config: &NodeConfig) -> Result<Node, NodeError> {
+        // Each session has several descriptors, and what sessions share has one each.
+        sluice_worker::sandbox::raise_descriptor_limit();
         let listeners = config.listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
         let inventory = take_inventory(&config.gpus, &config.worker)?;
         let spawner = Spawner::start(config.worker.clone())?;

@@ -39,6 +39,8 @@ pub struct Lease {
     /// Bytes on each GPU.
     pub memory: u64,
     sessions: BTreeMap<u64, Account>,
+    /// Bytes on each GPU that sessions share: on no session's account.
+    shared: Account,
 }
 
 /// Bytes that one session has taken on each GPU of its lease.
@@ -143,7 +145,8 @@ impl Books {
 
     fn enter(&mut self, id: u64, ask: Ask, gpus: Vec<usize>) -> &Lease {
         let memory = gpus.iter().map(|&gpu| self.memory_of(gpu, &ask)).min().unwrap_or(0);
-        let lease = Lease { ask, gpus, memory, sessions: BTreeMap::new() };
+        let shared = vec![0; gpus.len()];
+        let lease = Lease { ask, gpus, memory, sessions: BTreeMap::new(), shared };
         self.leases.entry(id).insert_entry(lease).into_mut()
     }
 
@@ -220,12 +223,33 @@ impl Books {
             *taken = taken.saturating_sub(bytes);
         }
     }
+
+    /// Moves bytes from a session's account to what the lease's sessions share; false if it does not have them.
+    pub fn share(&mut self, lease: u64, session: u64, gpu: usize, bytes: u64) -> bool {
+        let Some(Lease { sessions, shared, .. }) = self.leases.get_mut(&lease) else { return false };
+        match (sessions.get_mut(&session).and_then(|a| a.get_mut(gpu)), shared.get_mut(gpu)) {
+            (Some(taken), Some(shared)) if bytes <= *taken => {
+                *taken -= bytes;
+                *shared += bytes;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Gives back bytes that were shared.
+    pub fn unshare(&mut self, lease: u64, gpu: usize, bytes: u64) {
+        if let Some(shared) = self.leases.get_mut(&lease).and_then(|l| l.shared.get_mut(gpu)) {
+            *shared = shared.saturating_sub(bytes);
+        }
+    }
 }
 
 impl Lease {
     /// Bytes that all sessions together have taken on the lease's `gpu`th GPU.
     pub fn used(&self, gpu: usize) -> u64 {
-        self.sessions.values().filter_map(|a| a.get(gpu)).sum()
+        let taken: u64 = self.sessions.values().filter_map(|a| a.get(gpu)).sum();
+        taken + self.shared.get(gpu).copied().unwrap_or(0)
     }
 
     /// Bytes that one session has taken on all its GPUs.
@@ -336,6 +360,23 @@ mod tests {
         assert!(books.take(1, 11, 0, 3 * GIB));
         books.give_back(1, 11, 0, u64::MAX);
         assert_eq!(books.lease(1).unwrap().used(0), 0);
+    }
+
+    #[test]
+    fn shared_memory_counts_once_and_outlives_its_session() {
+        let mut books = node(1);
+        books.grant(1, ask(500_000, 4 * GIB)).unwrap();
+        books.open_session(1, 10);
+        books.open_session(1, 11);
+        assert!(books.take(1, 10, 0, 3 * GIB));
+        assert!(!books.share(1, 11, 0, 1) && !books.share(1, 10, 0, 4 * GIB));
+        assert!(books.share(1, 10, 0, 2 * GIB));
+        assert_eq!(books.lease(1).unwrap().used(0), 3 * GIB);
+        books.close_session(1, 10);
+        assert_eq!(books.lease(1).unwrap().used(0), 2 * GIB);
+        assert!(!books.take(1, 11, 0, 3 * GIB));
+        books.unshare(1, 0, 2 * GIB);
+        assert!(books.take(1, 11, 0, 4 * GIB));
     }
 
     #[test]

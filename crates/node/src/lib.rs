@@ -16,6 +16,7 @@ mod daemon;
 
 mod connection;
 mod echo;
+mod exports;
 mod registry;
 
 pub mod lease;

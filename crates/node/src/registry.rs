@@ -5,6 +5,7 @@
 
 pub(crate) mod cuts;
 mod joined;
+mod shared;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,6 +23,7 @@ use sluice_worker::counters::{CounterPage, Counts};
 use sluice_worker::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
 
 use crate::arbiter::{PPM, Pace, Weight};
+use crate::exports::Exports;
 use crate::inventory::Inventory;
 use crate::join::{Membership, Metered};
 use crate::lease::{Ask, Books, Card, Lease, Refusal};
@@ -121,6 +123,7 @@ struct LeaseRecord {
     metered: Option<Metered>,
     /// The connection that holds it, or held it last.
     holder: Option<Holder>,
+    exports: Exports,
 }
 
 /// The client program of a session, as far as is known.
@@ -364,8 +367,8 @@ impl Registry {
                     "its connection was cut, and its client did not come back within {linger} s"
                 ));
             }
-            let packet = match link.receive::<Packet>() {
-                Ok(Some(packet)) => packet,
+            let (packet, file) = match link.receive_fd::<Packet>() {
+                Ok(Some(received)) => received,
                 Ok(None) => return why,
                 Err(error) => {
                     eprintln!("sluice node: session {session} ended: its worker sent nonsense: {error}");
@@ -389,6 +392,14 @@ impl Registry {
                     Ok(())
                 }
                 Packet::QueryUsed { gpu } => link.send_now(&Packet::Used(self.used(lease, gpu))),
+                Packet::Export(export) => {
+                    link.send_now(&Packet::Exported(self.export(lease, session, export, file)))
+                }
+                Packet::Import(token) => self.import(lease, session, token, link),
+                Packet::DropExport(token) => {
+                    self.drop_export(lease, session, token);
+                    Ok(())
+                }
                 Packet::Failed(text) => {
                     let text = one_line(&text);
                     eprintln!("sluice node: session {session} ended: {text}");
@@ -407,6 +418,8 @@ impl Registry {
                 Packet::Ready
                 | Packet::Taken(_)
                 | Packet::Used(_)
+                | Packet::Exported(_)
+                | Packet::Imported(_)
                 | Packet::Grant { .. }
                 | Packet::Press { .. }
                 | Packet::Recall { .. }
@@ -457,6 +470,8 @@ impl Registry {
         ledger.books.close_session(record.lease, session);
         if let Some(lease) = ledger.leases.get_mut(&record.lease) {
             lease.past = sum(lease.past, record.counters.read());
+            let unused = lease.exports.leave(session);
+            unused.iter().for_each(|export| ledger.unshare(record.lease, export));
         }
         drop(ledger);
         self.turns.leave(session);
@@ -542,6 +557,7 @@ impl LeaseRecord {
             memory_peak: 0,
             metered,
             holder: None,
+            exports: Exports::default(),
         }
     }
 }
@@ -591,7 +607,7 @@ impl Ledger {
                 share_ppm: entry.ask.share_ppm,
                 hard_cap: entry.ask.hard_cap,
                 memory: entry.memory,
-                memory_used: entry.used_by(session),
+                memory_used: entry.used_by(session) + lease.exports.bytes_of(session),
                 kernels: counts.kernels,
                 bytes_in: counts.bytes_in,
                 bytes_out: counts.bytes_out,

@@ -19,6 +19,7 @@ mod stream;
 mod vmm;
 
 pub(crate) use device::DRIVER_VERSION;
+pub use event::{export_event, import_event};
 
 use sluice_cuda::DriverTable;
 
@@ -119,6 +120,8 @@ pub(crate) const TABLE: DriverTable = {
         cuMemUnmap,
         cuMemSetAccess,
         cuMemGetAccess,
+        cuMemExportToShareableHandle,
+        cuMemImportFromShareableHandle,
         cuMemAllocAsync,
         cuMemAllocFromPoolAsync,
         cuMemFreeAsync,

@@ -15,12 +15,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::context::Context;
 use crate::op::Op;
-use crate::status::Status;
+use crate::status::{Result, Status};
 use crate::stream::{Order, Stream, Target};
 
 /// How often the value that a stream waits for is looked at.
@@ -96,6 +96,27 @@ pub(crate) fn wait_context(context: usize) {
     let older =
         move |queue: &Queue| queue.context.handle == context && queue.head().is_some_and(|head| head <= goal);
     ENGINE.wait(state, |state| !state.queues.values().any(older));
+}
+
+/// Does something while no work runs and none begins, on any device; queued work stays queued.
+pub(crate) fn at_rest<T>(action: impl FnOnce() -> T) -> T {
+    let _inline = INLINE.write().unwrap_or_else(PoisonError::into_inner);
+    let mut state = ENGINE.lock();
+    while state.queues.values().any(|queue| queue.running) {
+        state.waiting += 1;
+        state = ENGINE.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+    }
+    action()
+}
+
+/// Held for reading by callers that do work in their own thread.
+static INLINE: RwLock<()> = RwLock::new(());
+
+/// Does the work in the calling thread if nothing of the context is queued.
+pub(crate) fn run_if_idle(context: &Context, op: &Op) -> Option<Result<()>> {
+    let _running = INLINE.read().unwrap_or_else(PoisonError::into_inner);
+    is_idle(context.handle).then(|| op.run(context))
 }
 
 /// Waits until `condition` holds; it is looked at after each piece of work.

@@ -1,15 +1,20 @@
 //! Events: marks in streams that others wait for or take the time of (CUDA Driver API, Event Management).
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sluice_cuda::{CU_EVENT_DISABLE_TIMING, CUevent};
 
 use crate::capture::Capture;
 use crate::engine;
 use crate::graph::NodeId;
+use crate::shared_event::SharedEvent;
 use crate::status::{Result, Status};
 use crate::table::Table;
+
+/// How often a waiting caller looks whether another process has got there.
+const SHARED_POLL: Duration = Duration::from_micros(50);
 
 pub(crate) static EVENTS: Table<Event> = Table::new(3);
 
@@ -19,6 +24,8 @@ pub(crate) struct Event {
     pub(crate) context: usize,
     pub(crate) flags: u32,
     recorded: Mutex<Recorded>,
+    /// Of an event that other processes can open.
+    shared: Option<Arc<SharedEvent>>,
 }
 
 /// What an event stands for: its latest record.
@@ -36,6 +43,8 @@ pub(crate) enum Recorded {
 #[derive(Default)]
 pub(crate) struct Ticket {
     done_at: OnceLock<Instant>,
+    /// The record's number where other processes wait for it, or one of them makes it.
+    shared: Option<(Arc<SharedEvent>, u64)>,
 }
 
 impl Ticket {
@@ -47,17 +56,33 @@ impl Ticket {
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.done_at.get().is_some()
+        match &self.shared {
+            Some((event, number)) => event.is_done(*number),
+            None => self.done_at.get().is_some(),
+        }
+    }
+
+    /// Whether another process may complete it, without a word to this one.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
     }
 
     pub(crate) fn complete(&self) {
         self.done_at.get_or_init(Instant::now);
+        if let Some((event, number)) = &self.shared {
+            event.complete(*number);
+        }
     }
 }
 
 impl Event {
-    pub(crate) fn new(handle: usize, context: usize, flags: u32) -> Self {
-        Self { handle, context, flags, recorded: Mutex::default() }
+    pub(crate) fn new(handle: usize, context: usize, flags: u32, shared: Option<SharedEvent>) -> Self {
+        Self { handle, context, flags, recorded: Mutex::default(), shared: shared.map(Arc::new) }
+    }
+
+    /// A descriptor of the event, for a process that is to open it.
+    pub(crate) fn export(&self) -> Result<OwnedFd> {
+        self.shared.as_ref().ok_or(Status::INVALID_VALUE)?.export()
     }
 
     fn lock(&self) -> MutexGuard<'_, Recorded> {
@@ -65,7 +90,16 @@ impl Event {
     }
 
     pub(crate) fn recorded(&self) -> Recorded {
-        self.lock().clone()
+        let recorded = self.lock().clone();
+        match (&self.shared, recorded) {
+            (_, Recorded::Captured(capture, nodes)) => Recorded::Captured(capture, nodes),
+            // The latest record may be another process's.
+            (Some(shared), _) => shared.latest().map_or(Recorded::Never, |number| {
+                let shared = Some((Arc::clone(shared), number));
+                Recorded::Ticket(Arc::new(Ticket { done_at: OnceLock::new(), shared }))
+            }),
+            (None, recorded) => recorded,
+        }
     }
 
     pub(crate) fn set_recorded(&self, recorded: Recorded) {
@@ -74,7 +108,8 @@ impl Event {
 
     /// A new ticket, which the event stands for from now on.
     pub(crate) fn issue_ticket(&self) -> Arc<Ticket> {
-        let ticket = Arc::new(Ticket::default());
+        let shared = self.shared.as_ref().map(|shared| (Arc::clone(shared), shared.issue()));
+        let ticket = Arc::new(Ticket { done_at: OnceLock::new(), shared });
         self.set_recorded(Recorded::Ticket(Arc::clone(&ticket)));
         ticket
     }
@@ -92,6 +127,11 @@ impl Event {
     pub(crate) fn synchronize(&self) -> Result<()> {
         match self.recorded() {
             Recorded::Never => {}
+            Recorded::Ticket(ticket) if ticket.is_shared() => {
+                while !ticket.is_done() {
+                    std::thread::sleep(SHARED_POLL);
+                }
+            }
             Recorded::Ticket(ticket) => engine::wait_until(|| ticket.is_done()),
             Recorded::Captured(..) => return Err(Status::CAPTURED_EVENT),
         }

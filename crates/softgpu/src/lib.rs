@@ -23,6 +23,7 @@ mod capture;
 mod context;
 mod event;
 mod graph;
+mod shared_event;
 mod stream;
 
 mod code;
@@ -55,6 +56,7 @@ mod table;
 
 use sluice_cuda::DriverTable;
 
+pub use api::{export_event, import_event};
 pub use context::{Context, on_context_destroyed, primary_context};
 pub use device::{Card, Config, SoftDevice, configure, configure_cards};
 pub use execution::{Usage, cancel_running, control, longest_running, set_output, threads, usage};

@@ -91,9 +91,13 @@ impl Op {
         }
     }
 
-    /// Whether it becomes ready by a change of memory, which nobody announces.
+    /// Whether it becomes ready by a change of memory, perhaps of another process, which nobody announces.
     pub(crate) fn waits_for_memory(&self) -> bool {
-        matches!(self, Op::AwaitValue(..))
+        match self {
+            Op::AwaitValue(..) => true,
+            Op::Await(ticket) => ticket.is_shared(),
+            _ => false,
+        }
     }
 
     /// Does it. An error is a failure of the context.

@@ -166,8 +166,8 @@ impl Target {
     /// Queues work and waits until it is done. An idle context does it in the calling thread.
     pub(crate) fn run(&self, op: Op) -> Result<()> {
         self.stream.check_not_capturing()?;
-        if engine::is_idle(self.context.handle) {
-            return op.run(&self.context);
+        if let Some(result) = engine::run_if_idle(&self.context, &op) {
+            return result;
         }
         engine::submit(self, op);
         self.synchronize()

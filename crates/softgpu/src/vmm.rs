@@ -4,24 +4,24 @@
 //! Physical memory has to survive being unmapped and may be mapped at several addresses at once, which takes a memory
 //! file. But nearly all of it is mapped once, whole, and released with its mapping, and private pages can be huge
 //! ones, whose first touch is several times cheaper. So memory starts as private pages and becomes a file when it
-//! is mapped in a way that needs one. Private pages that are unmapped while somebody holds their handle wait at
+//! is mapped in a way that needs one, or shared with another process. Private pages that are unmapped while somebody holds their handle wait at
 //! addresses that nobody knows.
 //!
 //! ```text
 //!              map whole             unmap, held
 //!   Untouched ----------> Mapped at <-----------> Parked at
 //!        \                   |        map whole       /
-//!         \     map a part, or a second time        /
+//!         \  map a part, or a second time; share   /
 //!          `-----------------> File <---------------'
 //! ```
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sluice_cuda::{CUmemAllocationProp, CUmemAllocationType, CUmemLocationType};
+use sluice_cuda::{CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemLocationType};
 
 use crate::address_space::{AddressSpace, CHUNK, space, space_around};
 use crate::allocation::{self, Kind};
@@ -44,6 +44,10 @@ pub(crate) struct Physical {
     backing: Mutex<Backing>,
     /// References that the program holds: `cuMemCreate` and each `cuMemRetainAllocationHandle`.
     held: Mutex<u32>,
+    /// Whether other processes may be given it.
+    pub(crate) is_shareable: bool,
+    /// Whether this process made it, so that it came off the device's memory here.
+    is_own: bool,
 }
 
 /// Where the memory is; see the module's documentation.
@@ -59,7 +63,9 @@ impl Drop for Physical {
         if let (Backing::Parked(address), Ok(space)) = (&*self.backing(), space()) {
             space.give(*address, self.size);
         }
-        self.device.heap.refund(self.size);
+        if self.is_own {
+            self.device.heap.refund(self.size);
+        }
     }
 }
 
@@ -100,22 +106,43 @@ impl Physical {
     /// Turns private pages into a memory file of the same contents, in their place too.
     fn make_file(&self, backing: &mut Backing, rights: i32) -> Result<()> {
         let space = space()?;
-        let mut file = memory_file(self.size)?;
-        if let Backing::Mapped(address) | Backing::Parked(address) = *backing {
-            wait_for_all_work();
+        let file = memory_file(self.size)?;
+        let fill = |address: u64| {
             space.protect(address, self.size, libc::PROT_READ)?;
-            // SAFETY: mapped and readable since just now; no work is left that could write.
+            // SAFETY: mapped and readable since just now; nothing runs that could write.
             let contents = unsafe { std::slice::from_raw_parts(address as *const u8, self.size as usize) };
-            file.write_all(contents).map_err(|_| Status::OUT_OF_MEMORY)?;
-            if let Backing::Mapped(_) = backing {
+            (&file).write_all(contents).map_err(|_| Status::OUT_OF_MEMORY)
+        };
+        match *backing {
+            // Work that is queued finds the file in the place of the pages.
+            Backing::Mapped(address) => engine::at_rest(|| {
+                fill(address)?;
                 space.map_file(address, self.size, file.as_raw_fd(), 0)?;
-                space.protect(address, self.size, rights)?;
-            } else {
+                space.protect(address, self.size, rights)
+            })?,
+            Backing::Parked(address) => {
+                fill(address)?;
                 space.give(address, self.size);
             }
+            Backing::Untouched | Backing::File(_) => {}
         }
         *backing = Backing::File(file);
         Ok(())
+    }
+
+    /// The memory as a file that another process can map.
+    fn share(&self, rights: i32) -> Result<OwnedFd> {
+        if !self.is_shareable {
+            return Err(Status::INVALID_VALUE);
+        }
+        let mut backing = self.backing();
+        if !matches!(*backing, Backing::File(_)) {
+            self.make_file(&mut backing, rights)?;
+        }
+        match &*backing {
+            Backing::File(file) => file.as_fd().try_clone_to_owned().map_err(|_| Status::OUT_OF_MEMORY),
+            _ => Err(Status::UNKNOWN),
+        }
     }
 
     /// Takes away the mapping at `address`. Private pages are kept if somebody still holds the memory.
@@ -217,31 +244,93 @@ pub(crate) fn check_properties(properties: &CUmemAllocationProp) -> Result<&'sta
     {
         return Err(Status::INVALID_VALUE);
     }
-    if properties.requestedHandleTypes.0 != 0 {
+    let types = properties.requestedHandleTypes;
+    if types != CUmemAllocationHandleType::NONE && types != CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR {
         return Err(Status::NOT_SUPPORTED);
     }
     device(properties.location.id)
 }
 
-/// Physical memory of `size` bytes; the handle that it is known by.
-pub(crate) fn create(device: &'static Device, size: u64) -> Result<usize> {
+/// Physical memory of `size` bytes; the handle that it is known by. `is_shareable`: with other processes.
+pub(crate) fn create(device: &'static Device, size: u64, is_shareable: bool) -> Result<usize> {
     check_granular(size)?;
     pool::make_room(device, || device.heap.charge(size))?;
-    let handle = PHYSICAL.mint();
-    let (backing, held) = (Mutex::new(Backing::Untouched), Mutex::new(1));
-    PHYSICAL.insert_at(handle, Arc::new(Physical { size, device, backing, held }));
-    Ok(handle)
+    Ok(enter(Physical {
+        size,
+        device,
+        backing: Mutex::new(Backing::Untouched),
+        held: Mutex::new(1),
+        is_shareable,
+        is_own: true,
+    }))
 }
 
-fn memory_file(size: u64) -> Result<File> {
+fn enter(physical: Physical) -> usize {
+    let handle = PHYSICAL.mint();
+    PHYSICAL.insert_at(handle, Arc::new(physical));
+    handle
+}
+
+/// A descriptor of the memory, for [`import`] in another process.
+pub(crate) fn export(handle: usize) -> Result<OwnedFd> {
+    let physical = physical(handle)?;
+    // Nobody maps or unmaps meanwhile.
+    let mapped = mapped();
+    let rights =
+        mapped.values().find(|other| Arc::ptr_eq(&other.physical, &physical)).map_or(0, Mapping::rights);
+    physical.share(rights)
+}
+
+/// Memory of a device that another process has exported; the handle that it is known by here.
+pub(crate) fn import(device: &'static Device, file: OwnedFd) -> Result<usize> {
+    let size = sealed_size(&file)?;
+    check_granular(size)?;
+    let file = File::from(file);
+    Ok(enter(Physical {
+        size,
+        device,
+        backing: Mutex::new(Backing::File(file)),
+        held: Mutex::new(1),
+        is_shareable: true,
+        is_own: false,
+    }))
+}
+
+/// The size of shared memory stays what it is.
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+/// The size of a file that keeps it: one that its maker could cut short would end this process at the next access.
+fn sealed_size(file: &OwnedFd) -> Result<u64> {
+    // SAFETY: asks about a descriptor that is open.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 || seals & SEALS != SEALS {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: as above; nobody reads such a file at its position.
+    let size = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
+    u64::try_from(size).map_err(|_| Status::INVALID_VALUE)
+}
+
+/// Refuses a file that is not of this size for good.
+pub(crate) fn check_sealed(file: &OwnedFd, size: u64) -> Result<()> {
+    if sealed_size(file)? == size { Ok(()) } else { Err(Status::INVALID_VALUE) }
+}
+
+/// An unnamed file of `size` bytes, which keeps that size.
+pub(crate) fn memory_file(size: u64) -> Result<File> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string, and the flags are known to the system.
-    let fd = unsafe { libc::memfd_create(c"sluice device memory".as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe { libc::memfd_create(c"sluice device memory".as_ptr(), flags) };
     if fd < 0 {
         return Err(Status::OUT_OF_MEMORY);
     }
     // SAFETY: the descriptor was opened just now and nobody else owns it.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(size).map_err(|_| Status::OUT_OF_MEMORY)?;
+    // SAFETY: seals a descriptor that is open.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
+        return Err(Status::OUT_OF_MEMORY);
+    }
     Ok(file)
 }
 

@@ -121,7 +121,7 @@ macro_rules! wrapped {
 }
 
 wrapped! {
-    StreamId EventId ModuleId FunctionId GraphId GraphNodeId GraphExecId ArrayId DevicePtr ImageHash LeaseToken SessionSecret
+    StreamId EventId ModuleId FunctionId GraphId GraphNodeId GraphExecId ArrayId DevicePtr ImageHash ExportToken LeaseToken SessionSecret
     CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID PhysicalId
     CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
     CUmemAccess_flags CUgraphNodeType CUdevResourceType CUstreamBatchMemOpType UserObjectId

@@ -159,6 +159,29 @@ impl Decode<'_> for ImageHash {
     }
 }
 
+/// What a process exported to others of its lease, by a number that only they can know.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub struct ExportToken(pub [u8; 32]);
+
+impl fmt::Debug for ExportToken {
+    /// Nothing of the number: who knows it may use what it stands for.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ExportToken")
+    }
+}
+
+impl Encode for ExportToken {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode<'_> for ExportToken {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(ExportToken(Decode::decode(reader)?))
+    }
+}
+
 /// Memory that program and device both use is compared in pages of this many bytes.
 pub const MIRROR_PAGE: usize = 4096;
 

@@ -59,6 +59,12 @@ impl<T> Chunks<T> {
         (at == end).then_some(starts)
     }
 
+    /// The run that `address` lies in: its start, its bytes, and what stands behind it.
+    pub(crate) fn run_of(&mut self, address: u64) -> Option<(u64, u64, &mut T)> {
+        let (&start, run) = self.runs.range_mut(..=address).next_back()?;
+        (address - start < run.bytes).then_some((start, run.bytes, &mut run.backing))
+    }
+
     /// Takes out the runs that [`Chunks::runs`] finds.
     pub(crate) fn remove(
         &mut self,

@@ -14,6 +14,7 @@ use crate::mirror;
 use crate::modules;
 use crate::outbox::{Outbox, Push};
 use crate::session::Session;
+use crate::sharing;
 use crate::staging::PIECE;
 use crate::virtual_memory;
 
@@ -113,8 +114,7 @@ impl Custom for Session {
 
     fn MemoryCommit(&self, command: commands::MemoryCommit) -> Result<(), CUresult> {
         let (gpu, device) = self.device()?;
-        let place = (gpu, device.ordinal);
-        self.memory.commit(&self.table, &self.budget, place, command.address.0, command.bytes)
+        self.memory.commit(&self.table, &self.budget, (gpu, device), command.address.0, command.bytes)
     }
 
     fn MemoryDecommit(&self, command: commands::MemoryDecommit) -> Result<(), CUresult> {
@@ -281,6 +281,7 @@ impl Custom for Session {
 
     fn cuEventDestroy_v2(&self, command: commands::cuEventDestroy_v2) -> Result<(), CUresult> {
         let destroy = self.table.cuEventDestroy_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        sharing::forget_event(self, command.hEvent);
         // SAFETY: the event was live until now, and our table names it no more.
         unsafe { destroy(self.remove(command.hEvent)?) }.ok()
     }
@@ -535,6 +536,50 @@ impl Custom for Session {
         // SAFETY: the driver writes one resource to a local.
         unsafe { get(device.ordinal, &mut resource, command.kind) }.ok()?;
         commands::cuDeviceGetDevResourceReply { words: resource.words.to_vec() }.encode(reply);
+        Ok(())
+    }
+
+    fn cuMemExportToShareableHandle(
+        &self,
+        command: commands::cuMemExportToShareableHandle,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let token = sharing::export_physical(self, &command)?;
+        commands::cuMemExportToShareableHandleReply { token }.encode(reply);
+        Ok(())
+    }
+
+    fn cuMemImportFromShareableHandle(
+        &self,
+        command: commands::cuMemImportFromShareableHandle,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        sharing::import_memory(self, &command)?.encode(reply);
+        Ok(())
+    }
+
+    fn AllocationExport(
+        &self,
+        command: commands::AllocationExport,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let (token, start) = sharing::export_allocation(self, command.address)?;
+        commands::AllocationExportReply { token, start }.encode(reply);
+        Ok(())
+    }
+
+    fn EventExport(&self, command: commands::EventExport, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        let token = sharing::export_event(self, command.event)?;
+        commands::EventExportReply { token }.encode(reply);
+        Ok(())
+    }
+
+    fn EventImport(&self, command: commands::EventImport) -> Result<(), CUresult> {
+        sharing::import_event(self, &command)
+    }
+
+    /// Being executed is the answer: so is everything before it.
+    fn Submitted(&self, _command: commands::Submitted) -> Result<(), CUresult> {
         Ok(())
     }
 

@@ -39,6 +39,7 @@ pub mod probe;
 pub mod sandbox;
 mod serve;
 mod session;
+mod sharing;
 mod snapshot;
 mod software;
 mod staging;

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sluice_wire::ExportToken;
 
 /// The largest packet in bytes; [`Start`] is the only one that comes near it.
 pub const PACKET_MAX: usize = 16 << 10;
@@ -63,6 +64,15 @@ pub struct GpuPart {
     pub memory: u64,
 }
 
+/// What a session gives to others of its lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Export {
+    /// Device memory on the lease's `gpu`th GPU, as a descriptor.
+    Memory { gpu: u32, bytes: u64 },
+    /// An event, as a descriptor or by the driver's own name for it.
+    Event { name: Vec<u8> },
+}
+
 /// Everything after the start. `gpu` counts within the lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Packet {
@@ -85,12 +95,22 @@ pub enum Packet {
     Parted,
     /// The client is back.
     Resumed,
+    /// Lets others of the lease have this; its memory was the session's. May carry a descriptor. Answered by `Exported`.
+    Export(Export),
+    /// Asks for what somebody has exported; answered by `Imported`.
+    Import(ExportToken),
+    /// What was exported or imported is of no more use here.
+    DropExport(ExportToken),
 
     // From the daemon.
     /// The answer to `Take`.
     Taken(bool),
     /// The answer to `QueryUsed`, bytes.
     Used(u64),
+    /// The answer to `Export`: its number from now on.
+    Exported(Option<ExportToken>),
+    /// The answer to `Import`: what it is, with its descriptor, and whether it was this session's own.
+    Imported(Option<(Export, bool)>),
     /// The turn is yours.
     Grant { gpu: u32 },
     /// Somebody waits: give the turn back when there is no work.

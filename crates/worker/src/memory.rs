@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{
-    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
-    CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult,
-    DriverTable,
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemAllocationType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult, DriverTable,
 };
+use sluice_wire::ExportToken;
 
 use crate::budget::Budget;
 use crate::chunks::{Chunks, Run};
+use crate::session::Device;
 use crate::virtual_memory::Physical;
 
 /// Most ranges that are not chunks: allocations of the driver's minting, and module globals.
@@ -41,7 +42,12 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub(crate) enum Backing {
     /// Memory that the session committed for its allocations.
-    Committed { handle: CUmemGenericAllocationHandle, gpu: u32 },
+    Committed {
+        handle: CUmemGenericAllocationHandle,
+        gpu: u32,
+        /// If other processes of the lease may import it: then its bytes are the lease's, not the session's.
+        export: Option<ExportToken>,
+    },
     /// Memory that the program mapped there itself.
     Mapped(Arc<Physical>),
 }
@@ -77,7 +83,7 @@ impl Memory {
         &self,
         table: &DriverTable,
         budget: &Budget,
-        (gpu, ordinal): (u32, i32),
+        (gpu, device): (u32, &Device),
         address: u64,
         bytes: u64,
     ) -> Result<(), CUresult> {
@@ -87,9 +93,9 @@ impl Memory {
             return Err(CUresult::INVALID_VALUE);
         }
         budget.take(gpu, bytes)?;
-        match back(table, ordinal, address, bytes) {
+        match back(table, device, address, bytes) {
             Ok(handle) => {
-                state.chunks.insert(address, bytes, Backing::Committed { handle, gpu });
+                state.chunks.insert(address, bytes, Backing::Committed { handle, gpu, export: None });
                 Ok(())
             }
             Err(result) => {
@@ -111,9 +117,12 @@ impl Memory {
         let is_ours = |backing: &Backing| matches!(backing, Backing::Committed { .. });
         let runs = state.chunks.remove(address, bytes, is_ours).ok_or(CUresult::INVALID_VALUE)?;
         for (start, Run { bytes, backing }) in runs {
-            let Backing::Committed { handle, gpu } = backing else { continue };
+            let Backing::Committed { handle, gpu, export } = backing else { continue };
             unback(table, start, bytes, handle)?;
-            budget.give_back(gpu, bytes);
+            match export {
+                Some(token) => budget.drop_export(token),
+                None => budget.give_back(gpu, bytes),
+            }
         }
         Ok(())
     }
@@ -181,7 +190,7 @@ fn covers<T>(ranges: &BTreeMap<u64, T>, address: u64, bytes: u64, size: impl Fn(
 /// Physical memory on a device, mapped and accessible at `address`.
 fn back(
     table: &DriverTable,
-    ordinal: i32,
+    device: &Device,
     address: u64,
     bytes: u64,
 ) -> Result<CUmemGenericAllocationHandle, CUresult> {
@@ -189,10 +198,10 @@ fn back(
     let map = table.cuMemMap.ok_or(CUresult::NOT_SUPPORTED)?;
     let set_access = table.cuMemSetAccess.ok_or(CUresult::NOT_SUPPORTED)?;
     let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
-    let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: ordinal };
+    let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: device.ordinal };
     let wanted = CUmemAllocationProp {
         kind: CUmemAllocationType::PINNED,
-        requestedHandleTypes: CUmemAllocationHandleType::NONE,
+        requestedHandleTypes: device.handle_types,
         location,
         win32HandleMetaData: std::ptr::null_mut(),
         compressionType: 0,

@@ -272,18 +272,19 @@ fn may_block(op: Op) -> bool {
 
 /// Whether a waiting command is a question that every driver answers at once.
 fn is_quick(op: Op) -> bool {
-    matches!(
-        op.target(),
-        Some(Target::Driver(
-            Fn::cuEventQuery
-                | Fn::cuStreamQuery
-                | Fn::cuEventElapsedTime
-                | Fn::cuEventElapsedTime_v2
-                | Fn::cuOccupancyMaxActiveBlocksPerMultiprocessor
-                | Fn::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
-                | Fn::cuOccupancyAvailableDynamicSMemPerBlock
-        ))
-    )
+    op == commands::Submitted::OP
+        || matches!(
+            op.target(),
+            Some(Target::Driver(
+                Fn::cuEventQuery
+                    | Fn::cuStreamQuery
+                    | Fn::cuEventElapsedTime
+                    | Fn::cuEventElapsedTime_v2
+                    | Fn::cuOccupancyMaxActiveBlocksPerMultiprocessor
+                    | Fn::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
+                    | Fn::cuOccupancyAvailableDynamicSMemPerBlock
+            ))
+        )
 }
 
 /// Whether a command gives the GPU work, which needs the turn.

@@ -50,11 +50,25 @@ pub fn drop_inheritance() -> Result<(), SandboxError> {
     let beyond = INHERITED_FDS.iter().max().map_or(3, |fd| fd + 1) as u32;
     // SAFETY: nothing in this process has opened a descriptor of its own yet.
     check("close_range", unsafe { libc::close_range(beyond, u32::MAX, 0) })?;
+    raise_descriptor_limit();
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call reads one structure.
     check("setrlimit", unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) })?;
     // SAFETY: plain numbers.
     check("prctl", unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
+}
+
+/// Lets this process have as many descriptors as it may: shared memory and events are one each. The usual limit is for
+/// programs that call `select`.
+pub fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the first call writes one structure, the second reads it. Where either fails the limit stays as it was.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
 }
 
 /// The rest, for a driver that needs nothing from the system but memory and threads. `cache` is the folder of the
@@ -104,6 +118,8 @@ const ALLOWED: &[c_long] = &[
     // Device memory that is mapped twice is a memory file: it has no name and opens nothing.
     libc::SYS_memfd_create,
     libc::SYS_ftruncate,
+    // The size of one that another process made.
+    libc::SYS_lseek,
     // Threads.
     libc::SYS_clone3,
     libc::SYS_set_robust_list,
@@ -137,7 +153,6 @@ const ALLOWED_ON_FILES: &[c_long] = &[
     libc::SYS_statx,
     libc::SYS_newfstatat,
     libc::SYS_fstat,
-    libc::SYS_lseek,
     libc::SYS_getdents64,
     libc::SYS_renameat2,
     libc::SYS_unlinkat,

@@ -26,6 +26,7 @@ use crate::outbox::Outbox;
 use crate::pipeline::{Job, Pipeline};
 use crate::sandbox::{self, SandboxError};
 use crate::session::{Device, Session, SessionParts};
+use crate::sharing::{self, EventSharing};
 use crate::{ending, snapshot, watchdog};
 
 /// Bytes that are read from the client at a time, unless a frame is longer.
@@ -115,6 +116,7 @@ fn open(
         images: Images::new(start.cache.clone()),
         outbox: Arc::clone(&outbox),
         counters,
+        event_sharing: EventSharing::of(&start.driver),
     }));
     outbox.send(&frame_of(message)?)?;
     Ok((session, answers))
@@ -137,7 +139,8 @@ fn start_driver(start: &Start, link: &Arc<Link>, counters: &Arc<CounterPage>) ->
         let gate = Gate::new(place as u32, brake, Arc::clone(link), Arc::clone(counters));
         let needs_times = start.kernel_timeout_ms > 0 && !is_software;
         let launch_times = needs_times.then(|| LaunchTimes::new(table));
-        devices.push((Device { ordinal, context, memory, gate: Arc::new(gate), launch_times }, snapshot));
+        let (gate, handle_types) = (Arc::new(gate), sharing::handle_types(&table, ordinal));
+        devices.push((Device { ordinal, context, memory, gate, launch_times, handle_types }, snapshot));
     }
     Ok((table, devices))
 }
@@ -209,7 +212,9 @@ fn listen(session: &Session, answers: &Answers, link: &Link, client: &Client) ->
             Packet::Grant { gpu } => gate(gpu).into_iter().for_each(|gate| gate.granted()),
             Packet::Press { gpu } => gate(gpu).into_iter().for_each(|gate| gate.pressed()),
             Packet::Recall { gpu } => gate(gpu).into_iter().for_each(|gate| gate.recalled()),
-            answer @ (Packet::Taken(_) | Packet::Used(_)) => answers.pass_on(answer),
+            answer @ (Packet::Taken(_) | Packet::Used(_) | Packet::Exported(_) | Packet::Imported(_)) => {
+                answers.pass_on((answer, fd))
+            }
             Packet::Resume { attempt, received } => {
                 fd.into_iter().for_each(|socket| client.resume(attempt, received, socket))
             }

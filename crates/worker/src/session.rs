@@ -6,8 +6,11 @@ use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sluice_cuda::{CU_STREAM_NON_BLOCKING, CUcontext, CUdeviceptr, CUresult, CUstream, DriverTable};
-use sluice_wire::{DevicePtr, HandleKind, Header, Id};
+use sluice_cuda::{
+    CU_STREAM_NON_BLOCKING, CUcontext, CUdeviceptr, CUmemAllocationHandleType, CUresult, CUstream,
+    DriverTable,
+};
+use sluice_wire::{DevicePtr, EventId, ExportToken, HandleKind, Header, Id};
 
 use crate::budget::Budget;
 use crate::counters::CounterPage;
@@ -21,6 +24,7 @@ use crate::memory::Memory;
 use crate::modules::Modules;
 use crate::objects::Objects;
 use crate::outbox::Outbox;
+use crate::sharing::EventSharing;
 use crate::staging::Staging;
 
 /// Everything that executing a command needs.
@@ -37,6 +41,9 @@ pub(crate) struct Session {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) host_calls: Arc<HostCalls>,
     pub(crate) counters: Arc<CounterPage>,
+    pub(crate) event_sharing: EventSharing,
+    /// Events that other processes of the lease may open.
+    pub(crate) event_exports: Mutex<HashMap<EventId, ExportToken>>,
     /// Streams that stand for the default stream of a client thread, by lane and device.
     pub(crate) thread_streams: Mutex<HashMap<(u32, u8), CUstream>>,
     /// For copies that wait for nothing, by device.
@@ -56,6 +63,8 @@ pub(crate) struct Device {
     pub(crate) gate: Arc<Gate>,
     /// Where kernels have a limit that the driver does not keep.
     pub(crate) launch_times: Option<LaunchTimes>,
+    /// How its memory can be shared with other processes.
+    pub(crate) handle_types: CUmemAllocationHandleType,
 }
 
 /// Numbers of the streams that nobody creates (CUDA Driver API, Stream synchronization behavior).
@@ -85,6 +94,8 @@ impl Session {
             outbox: parts.outbox,
             host_calls: Arc::default(),
             counters: parts.counters,
+            event_sharing: parts.event_sharing,
+            event_exports: Mutex::default(),
             thread_streams: Mutex::default(),
             mirror_streams: Mutex::default(),
             failed: AtomicI32::new(0),
@@ -165,6 +176,7 @@ pub(crate) struct SessionParts {
     pub(crate) images: Images,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) counters: Arc<CounterPage>,
+    pub(crate) event_sharing: EventSharing,
 }
 
 impl Execute for Session {

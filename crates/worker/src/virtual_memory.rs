@@ -4,16 +4,16 @@
 //! is mapped. Every mapping is entered in the session's map of chunks, like the session's own memory, and so can neither
 //! replace that nor leave the reservation.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_cuda::{
     CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult,
 };
-use sluice_wire::{DevicePtr, PhysicalId, PhysicalProp, commands};
+use sluice_wire::{DevicePtr, ExportToken, PhysicalId, PhysicalProp, commands};
 
 use crate::chunks::CHUNK;
-use crate::memory::Backing;
+use crate::memory::{Backing, State};
 use crate::session::Session;
 
 /// Most pieces of physical memory that a session holds.
@@ -25,9 +25,44 @@ const ACCESS_MAX: usize = 64;
 /// a mapping.
 #[derive(Debug)]
 pub(crate) struct Physical {
-    handle: CUmemGenericAllocationHandle,
-    gpu: u32,
-    bytes: u64,
+    pub(crate) handle: CUmemGenericAllocationHandle,
+    pub(crate) gpu: u32,
+    pub(crate) bytes: u64,
+    /// Set for what other processes of the lease have, too: then the bytes are the lease's, not the session's.
+    export: Mutex<Option<ExportToken>>,
+}
+
+impl Physical {
+    pub(crate) fn imported(
+        handle: CUmemGenericAllocationHandle,
+        gpu: u32,
+        bytes: u64,
+        token: ExportToken,
+    ) -> Physical {
+        Physical { handle, gpu, bytes, export: Mutex::new(Some(token)) }
+    }
+
+    /// Its number for other processes, given by `export` at the first question.
+    pub(crate) fn exported(
+        &self,
+        export: impl FnOnce() -> Result<ExportToken, CUresult>,
+    ) -> Result<ExportToken, CUresult> {
+        let mut token = self.export.lock().unwrap_or_else(PoisonError::into_inner);
+        match *token {
+            Some(token) => Ok(token),
+            None => Ok(*token.insert(export()?)),
+        }
+    }
+}
+
+impl State {
+    /// Whether physical memory could be entered under this number.
+    pub(crate) fn check_vacant(&self, id: u64) -> Result<(), CUresult> {
+        if self.physical.contains_key(&id) {
+            return Err(CUresult::INVALID_HANDLE);
+        }
+        if self.physical.len() >= PHYSICAL_MAX { Err(CUresult::OUT_OF_MEMORY) } else { Ok(()) }
+    }
 }
 
 /// The least size that can be mapped, in bytes: the driver's, or that of the session's own map.
@@ -50,12 +85,7 @@ pub(crate) fn create(session: &Session, command: commands::cuMemCreate) -> Resul
     let (id, bytes) = (command.handle.0, command.size);
     let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
     let mut memory = session.memory.lock();
-    if memory.physical.contains_key(&id) {
-        return Err(CUresult::INVALID_HANDLE);
-    }
-    if memory.physical.len() >= PHYSICAL_MAX {
-        return Err(CUresult::OUT_OF_MEMORY);
-    }
+    memory.check_vacant(id)?;
     session.budget.take(gpu, bytes)?;
     let mut handle = CUmemGenericAllocationHandle::NULL;
     // SAFETY: the driver reads the properties and writes one handle to a local.
@@ -63,7 +93,8 @@ pub(crate) fn create(session: &Session, command: commands::cuMemCreate) -> Resul
         session.budget.give_back(gpu, bytes);
         return Err(result);
     }
-    memory.physical.insert(id, Arc::new(Physical { handle, gpu, bytes }));
+    let export = Mutex::default();
+    memory.physical.insert(id, Arc::new(Physical { handle, gpu, bytes, export }));
     Ok(())
 }
 
@@ -79,7 +110,10 @@ pub(crate) fn release(session: &Session, id: PhysicalId) -> Result<(), CUresult>
 /// Gives the bytes back to the lease, if this was the last reference.
 fn give_up(session: &Session, physical: Arc<Physical>) {
     if let Some(gone) = Arc::into_inner(physical) {
-        session.budget.give_back(gone.gpu, gone.bytes);
+        match gone.export.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(token) => session.budget.drop_export(token),
+            None => session.budget.give_back(gone.gpu, gone.bytes),
+        }
     }
 }
 
@@ -146,7 +180,8 @@ fn place(session: &Session, location: CUmemLocation) -> Result<(u32, CUmemLocati
 /// The properties as the driver is to get them.
 fn on_node(session: &Session, prop: &PhysicalProp) -> Result<(u32, CUmemAllocationProp), CUresult> {
     let (gpu, location) = place(session, prop.location)?;
-    if prop.handle_types != CUmemAllocationHandleType::NONE {
+    let types = prop.handle_types;
+    if types != CUmemAllocationHandleType::NONE && types != CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR {
         return Err(CUresult::NOT_SUPPORTED);
     }
     Ok((gpu, CUmemAllocationProp { location, ..prop.to_c() }))

@@ -349,6 +349,48 @@ pub(crate) unsafe extern "C" fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemory
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuDeviceGetExecAffinitySupport(
+    pi: *mut i32,
+    kind: CUexecAffinityType,
+    dev: CUdevice,
+) -> CUresult {
+    match table().cuDeviceGetExecAffinitySupport {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pi, kind, dev) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuDeviceGetHostAtomicCapabilities(
+    capabilities: *mut u32,
+    operations: *const u32,
+    count: u32,
+    dev: CUdevice,
+) -> CUresult {
+    match table().cuDeviceGetHostAtomicCapabilities {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(capabilities, operations, count, dev) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuDeviceGetP2PAtomicCapabilities(
+    capabilities: *mut u32,
+    operations: *const u32,
+    count: u32,
+    srcDevice: CUdevice,
+    dstDevice: CUdevice,
+) -> CUresult {
+    match table().cuDeviceGetP2PAtomicCapabilities {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(capabilities, operations, count, srcDevice, dstDevice) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
     match table().cuDevicePrimaryCtxRetain {
         // SAFETY: the arguments are the caller's.
@@ -646,6 +688,24 @@ pub(crate) unsafe extern "C" fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult 
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> CUresult {
+    match table().cuCtxAttach {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pctx, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCtxDetach(ctx: CUcontext) -> CUresult {
+    match table().cuCtxDetach {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(ctx) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuCtxDisablePeerAccess(peerContext: CUcontext) -> CUresult {
     match table().cuCtxDisablePeerAccess {
         // SAFETY: the arguments are the caller's.
@@ -659,6 +719,18 @@ pub(crate) unsafe extern "C" fn cuCtxEnablePeerAccess(peerContext: CUcontext, Fl
     match table().cuCtxEnablePeerAccess {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(peerContext, Flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCtxGetExecAffinity(
+    pExecAffinity: *mut CUexecAffinityParam,
+    kind: CUexecAffinityType,
+) -> CUresult {
+    match table().cuCtxGetExecAffinity {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pExecAffinity, kind) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -1973,6 +2045,59 @@ pub(crate) unsafe extern "C" fn cuMemGetMemPool(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemPoolExportPointer(
+    shareData_out: *mut CUmemPoolPtrExportData,
+    ptr: CUdeviceptr,
+) -> CUresult {
+    match table().cuMemPoolExportPointer {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(shareData_out, ptr) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemPoolExportToShareableHandle(
+    handle_out: *mut c_void,
+    pool: CUmemoryPool,
+    handleType: CUmemAllocationHandleType,
+    flags: u64,
+) -> CUresult {
+    match table().cuMemPoolExportToShareableHandle {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(handle_out, pool, handleType, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
+    pool_out: *mut CUmemoryPool,
+    handle: *mut c_void,
+    handleType: CUmemAllocationHandleType,
+    flags: u64,
+) -> CUresult {
+    match table().cuMemPoolImportFromShareableHandle {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pool_out, handle, handleType, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemPoolImportPointer(
+    ptr_out: *mut CUdeviceptr,
+    pool: CUmemoryPool,
+    shareData: *mut CUmemPoolPtrExportData,
+) -> CUresult {
+    match table().cuMemPoolImportPointer {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(ptr_out, pool, shareData) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuMemSetMemPool(
     location: *mut CUmemLocation,
     kind: CUmemAllocationType,
@@ -2024,6 +2149,20 @@ pub(crate) unsafe extern "C" fn cuMemCreate(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemExportToShareableHandle(
+    shareableHandle: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    handleType: CUmemAllocationHandleType,
+    flags: u64,
+) -> CUresult {
+    match table().cuMemExportToShareableHandle {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(shareableHandle, handle, handleType, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuMemGetAccess(
     flags: *mut u64,
     location: *const CUmemLocation,
@@ -2057,6 +2196,19 @@ pub(crate) unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
     match table().cuMemGetAllocationPropertiesFromHandle {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(prop, handle) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemImportFromShareableHandle(
+    handle: *mut CUmemGenericAllocationHandle,
+    osHandle: *mut c_void,
+    shHandleType: CUmemAllocationHandleType,
+) -> CUresult {
+    match table().cuMemImportFromShareableHandle {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(handle, osHandle, shHandleType) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -2149,6 +2301,41 @@ pub(crate) unsafe extern "C" fn cuMemAdvise_v2(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemDiscardAndPrefetchBatchAsync(
+    dptrs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    prefetchLocs: *mut CUmemLocation,
+    prefetchLocIdxs: *mut usize,
+    numPrefetchLocs: usize,
+    flags: u64,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemDiscardAndPrefetchBatchAsync {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe {
+            entry(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream)
+        },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemDiscardBatchAsync(
+    dptrs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    flags: u64,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemDiscardBatchAsync {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dptrs, sizes, count, flags, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuMemPrefetchAsync(
     devPtr: CUdeviceptr,
     count: usize,
@@ -2173,6 +2360,26 @@ pub(crate) unsafe extern "C" fn cuMemPrefetchAsync_v2(
     match table().cuMemPrefetchAsync_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(devPtr, count, location, flags, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemPrefetchBatchAsync(
+    dptrs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    prefetchLocs: *mut CUmemLocation,
+    prefetchLocIdxs: *mut usize,
+    numPrefetchLocs: usize,
+    flags: u64,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemPrefetchBatchAsync {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe {
+            entry(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream)
+        },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -4366,6 +4573,64 @@ pub(crate) unsafe extern "C" fn cuDeviceGetDevResource(
     match table().cuDeviceGetDevResource {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(device, resource, kind) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuIpcCloseMemHandle(dptr: CUdeviceptr) -> CUresult {
+    match table().cuIpcCloseMemHandle {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dptr) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuIpcGetEventHandle(
+    pHandle: *mut CUipcEventHandle,
+    event: CUevent,
+) -> CUresult {
+    match table().cuIpcGetEventHandle {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pHandle, event) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuIpcGetMemHandle(
+    pHandle: *mut CUipcMemHandle,
+    dptr: CUdeviceptr,
+) -> CUresult {
+    match table().cuIpcGetMemHandle {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pHandle, dptr) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuIpcOpenEventHandle(
+    phEvent: *mut CUevent,
+    handle: CUipcEventHandle,
+) -> CUresult {
+    match table().cuIpcOpenEventHandle {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phEvent, handle) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuIpcOpenMemHandle_v2(
+    pdptr: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    Flags: u32,
+) -> CUresult {
+    match table().cuIpcOpenMemHandle_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pdptr, handle, Flags) },
         None => CUresult::NOT_SUPPORTED,
     }
 }

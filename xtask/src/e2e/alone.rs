@@ -18,7 +18,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Parts of `driver_functions.py` that need what the client library adds to a driver; the software GPU alone answers
 /// `CUDA_ERROR_NOT_SUPPORTED`.
-const CLIENT_ONLY: &str = "logs_and_profiler mapped_host_memory managed_memory batches";
+const CLIENT_ONLY: &str = "logs_and_profiler mapped_host_memory managed_memory batches abilities \
+                           attached_contexts managed_batches";
 
 /// The library, freshly built.
 fn library() -> Result<PathBuf> {

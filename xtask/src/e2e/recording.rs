@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::e2e::{Test, expect_clean, expect_pass, logs, program_file, sluice_run};
+use crate::e2e::{Test, bare_program, expect_clean, expect_pass, logs, program_file, sluice_run};
 use crate::node::{self, Node};
 
-pub(crate) const TESTS: &[Test] = &[("recording driver", every_model), ("recorded launches", launches)];
+pub(crate) const TESTS: &[Test] = &[
+    ("recording driver", every_model),
+    ("recorded launches", launches),
+    ("sharing between processes, recorded", sharing),
+];
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -22,6 +26,14 @@ fn every_model() -> Result<()> {
         expect_clean(&node)?;
     }
     Ok(())
+}
+
+/// Memory and events of two processes: what they see of each other is real.
+fn sharing() -> Result<()> {
+    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "recording:h200"])?;
+    let mut command = bare_program(&node, &["-p", "0.5", "--memory", "2GiB"], "sharing.py");
+    expect_pass(&mut command, "sharing between processes, recorded", LIMIT)?;
+    expect_clean(&node)
 }
 
 /// Every launch that passed its checks is one line with its parameters, byte by byte.

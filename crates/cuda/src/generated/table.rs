@@ -43,9 +43,9 @@ driver_table! {
     cuDeviceGetCliqueInfo(cliqueInfo: *mut c_void, count: *mut usize, dev: CUdevice);
     cuDeviceGetExecAffinitySupport(pi: *mut i32, kind: CUexecAffinityType, dev: CUdevice);
     cuDeviceGetFabricClusterUuid(uuid: *mut CUuuid, dev: CUdevice);
-    cuDeviceGetHostAtomicCapabilities(capabilities: *mut u32, operations: *const c_void, count: u32, dev: CUdevice);
+    cuDeviceGetHostAtomicCapabilities(capabilities: *mut u32, operations: *const u32, count: u32, dev: CUdevice);
     cuDeviceGetNvSciSyncAttributes(nvSciSyncAttrList: *mut c_void, dev: CUdevice, flags: i32);
-    cuDeviceGetP2PAtomicCapabilities(capabilities: *mut u32, operations: *const c_void, count: u32, srcDevice: CUdevice, dstDevice: CUdevice);
+    cuDeviceGetP2PAtomicCapabilities(capabilities: *mut u32, operations: *const u32, count: u32, srcDevice: CUdevice, dstDevice: CUdevice);
     cuDeviceGetTexture1DLinearMaxWidth(maxWidthInElements: *mut usize, format: CUarray_format, numChannels: u32, dev: CUdevice);
     cuDeviceRegisterAsyncNotification(device: CUdevice, callbackFunc: *const c_void, userData: *mut c_void, callback: *mut CUasyncCallbackHandle);
     cuDeviceUnregisterAsyncNotification(device: CUdevice, callback: CUasyncCallbackHandle);

@@ -112,9 +112,9 @@ rows! {
     table cuDeviceGetCliqueInfo cuDeviceGetCliqueInfo (cliqueInfo: *mut c_void, count: *mut usize, dev: CUdevice) (cliqueInfo, count, dev);
     table cuDeviceGetExecAffinitySupport cuDeviceGetExecAffinitySupport (pi: *mut i32, kind: CUexecAffinityType, dev: CUdevice) (pi, kind, dev);
     table cuDeviceGetFabricClusterUuid cuDeviceGetFabricClusterUuid (uuid: *mut CUuuid, dev: CUdevice) (uuid, dev);
-    table cuDeviceGetHostAtomicCapabilities cuDeviceGetHostAtomicCapabilities (capabilities: *mut u32, operations: *const c_void, count: u32, dev: CUdevice) (capabilities, operations, count, dev);
+    table cuDeviceGetHostAtomicCapabilities cuDeviceGetHostAtomicCapabilities (capabilities: *mut u32, operations: *const u32, count: u32, dev: CUdevice) (capabilities, operations, count, dev);
     table cuDeviceGetNvSciSyncAttributes cuDeviceGetNvSciSyncAttributes (nvSciSyncAttrList: *mut c_void, dev: CUdevice, flags: i32) (nvSciSyncAttrList, dev, flags);
-    table cuDeviceGetP2PAtomicCapabilities cuDeviceGetP2PAtomicCapabilities (capabilities: *mut u32, operations: *const c_void, count: u32, srcDevice: CUdevice, dstDevice: CUdevice) (capabilities, operations, count, srcDevice, dstDevice);
+    table cuDeviceGetP2PAtomicCapabilities cuDeviceGetP2PAtomicCapabilities (capabilities: *mut u32, operations: *const u32, count: u32, srcDevice: CUdevice, dstDevice: CUdevice) (capabilities, operations, count, srcDevice, dstDevice);
     table cuDeviceGetTexture1DLinearMaxWidth cuDeviceGetTexture1DLinearMaxWidth (maxWidthInElements: *mut usize, format: CUarray_format, numChannels: u32, dev: CUdevice) (maxWidthInElements, format, numChannels, dev);
     table cuDeviceRegisterAsyncNotification cuDeviceRegisterAsyncNotification (device: CUdevice, callbackFunc: *const c_void, userData: *mut c_void, callback: *mut CUasyncCallbackHandle) (device, callbackFunc, userData, callback);
     absent cuDeviceTotalMem cuDeviceTotalMem () "prototype of CUDA before its _v2";

@@ -1,5 +1,7 @@
 //! Events (CUDA Driver API: Event Management).
 
+use std::os::fd::OwnedFd;
+
 use sluice_cuda::{
     CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CU_EVENT_RECORD_EXTERNAL,
     CUevent, CUresult, CUstream,
@@ -10,6 +12,7 @@ use crate::context::current;
 use crate::event::{EVENTS, Event, elapsed_ms, event};
 use crate::op::Op;
 use crate::pool;
+use crate::shared_event::SharedEvent;
 use crate::status::{Status, call, put, require};
 use crate::stream;
 
@@ -20,13 +23,29 @@ pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut CUevent, flags: u32) -
         if flags & !(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS) != 0 {
             return Err(Status::INVALID_VALUE);
         }
-        if flags & CU_EVENT_INTERPROCESS != 0 {
-            return Err(Status::NOT_SUPPORTED);
+        let is_shared = flags & CU_EVENT_INTERPROCESS != 0;
+        if is_shared && flags & CU_EVENT_DISABLE_TIMING == 0 {
+            return Err(Status::INVALID_VALUE);
         }
-        let event = EVENTS.insert(|handle| Event::new(handle, context.handle, flags));
+        let shared = is_shared.then(SharedEvent::create).transpose()?;
+        let event = EVENTS.insert(|handle| Event::new(handle, context.handle, flags, shared));
         // SAFETY: an output argument by contract.
         unsafe { put(place, CUevent(event.handle)) }
     })
+}
+
+/// A descriptor of an event that was created for several processes. In 64 bytes, as `cuIpcGetEventHandle` has them, it
+/// would have to be found by name; who carries it to the other process can carry the descriptor.
+pub fn export_event(handle: CUevent) -> Result<OwnedFd, CUresult> {
+    event(handle)?.export()
+}
+
+/// The event behind a descriptor from [`export_event`], in the current context.
+pub fn import_event(file: OwnedFd) -> Result<CUevent, CUresult> {
+    let context = current()?;
+    let shared = SharedEvent::open(file)?;
+    let flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    Ok(CUevent(EVENTS.insert(|handle| Event::new(handle, context.handle, flags, Some(shared))).handle))
 }
 
 pub(crate) unsafe extern "C" fn cuEventDestroy_v2(handle: CUevent) -> CUresult {

@@ -1,6 +1,7 @@
 //! Virtual memory management (CUDA Driver API: Virtual Memory Management).
 
 use std::ffi::c_void;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 use sluice_cuda::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
@@ -8,6 +9,7 @@ use sluice_cuda::{
     CUmemLocation, CUmemLocationType, CUresult,
 };
 
+use crate::context::current;
 use crate::device::{device, driver};
 use crate::status::{Result, Status, call, put, require};
 use crate::vmm;
@@ -76,8 +78,58 @@ pub(crate) unsafe extern "C" fn cuMemCreate(
         if flags != 0 {
             return Err(Status::INVALID_VALUE);
         }
+        // SAFETY: passed on.
+        let is_shareable =
+            unsafe { properties(prop) }?.requestedHandleTypes != CUmemAllocationHandleType::NONE;
         // SAFETY: an output argument by contract.
-        unsafe { put(place, CUmemGenericAllocationHandle(vmm::create(device, size as u64)?)) }
+        unsafe { put(place, CUmemGenericAllocationHandle(vmm::create(device, size as u64, is_shareable)?)) }
+    })
+}
+
+/// The handle is a file descriptor, which the caller owns from then on.
+pub(crate) unsafe extern "C" fn cuMemExportToShareableHandle(
+    place: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    kind: CUmemAllocationHandleType,
+    flags: u64,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        require(place)?;
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        if kind != CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let file = vmm::export(handle.0)?;
+        // SAFETY: an output argument by contract: for this kind an int.
+        unsafe { put(place.cast(), file.into_raw_fd()) }
+    })
+}
+
+/// The descriptor stays the caller's. Which device's memory it is goes without saying for the current context's.
+pub(crate) unsafe extern "C" fn cuMemImportFromShareableHandle(
+    place: *mut CUmemGenericAllocationHandle,
+    handle: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> CUresult {
+    call(|| {
+        let device = current()?.device;
+        require(place)?;
+        if kind != CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let fd = i32::try_from(handle as usize).map_err(|_| Status::INVALID_VALUE)?;
+        // SAFETY: duplicating what is no open descriptor fails, and is told.
+        let file = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+        if file < 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        // SAFETY: the duplicate was made just now, and nobody else owns it.
+        let file = unsafe { OwnedFd::from_raw_fd(file) };
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, CUmemGenericAllocationHandle(vmm::import(device, file)?)) }
     })
 }
 
@@ -109,7 +161,11 @@ pub(crate) unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
         let physical = vmm::physical(handle.0)?;
         let properties = CUmemAllocationProp {
             kind: CUmemAllocationType::PINNED,
-            requestedHandleTypes: CUmemAllocationHandleType(0),
+            requestedHandleTypes: if physical.is_shareable {
+                CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR
+            } else {
+                CUmemAllocationHandleType::NONE
+            },
             location: CUmemLocation { kind: CUmemLocationType::DEVICE, id: physical.device.ordinal as i32 },
             win32HandleMetaData: std::ptr::null_mut(),
             compressionType: 0,

@@ -62,6 +62,9 @@ pub(super) fn attributes(ordinal: usize, threads: usize, same_process: bool) -> 
         (A::GLOBAL_L1_CACHE_SUPPORTED, 1),
         (A::LOCAL_L1_CACHE_SUPPORTED, 1),
         (A::MEMORY_POOLS_SUPPORTED, 1),
+        (A::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1),
+        // A node carries their descriptors.
+        (A::IPC_EVENT_SUPPORTED, i32::from(!same_process)),
         (A::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED, 1),
         (A::COOPERATIVE_LAUNCH, 1),
         (A::CAN_USE_64_BIT_STREAM_MEM_OPS, 1),

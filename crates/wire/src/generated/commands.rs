@@ -288,6 +288,20 @@ impl Command for cuMemCreate {
 }
 
 message! {
+pub struct cuMemExportToShareableHandle { handle: PhysicalId }
+}
+
+message! {
+pub struct cuMemExportToShareableHandleReply { token: ExportToken }
+}
+
+impl Command for cuMemExportToShareableHandle {
+    const OP: Op = Op::of(Fn::cuMemExportToShareableHandle);
+    const WAITS: bool = true;
+    type Reply<'a> = cuMemExportToShareableHandleReply;
+}
+
+message! {
 pub struct cuMemGetAllocationGranularity { prop: PhysicalProp, option: CUmemAllocationGranularity_flags }
 }
 
@@ -299,6 +313,20 @@ impl Command for cuMemGetAllocationGranularity {
     const OP: Op = Op::of(Fn::cuMemGetAllocationGranularity);
     const WAITS: bool = true;
     type Reply<'a> = cuMemGetAllocationGranularityReply;
+}
+
+message! {
+pub struct cuMemImportFromShareableHandle { handle: PhysicalId, token: ExportToken }
+}
+
+message! {
+pub struct cuMemImportFromShareableHandleReply { device: u32, bytes: u64, is_own: bool }
+}
+
+impl Command for cuMemImportFromShareableHandle {
+    const OP: Op = Op::of(Fn::cuMemImportFromShareableHandle);
+    const WAITS: bool = true;
+    type Reply<'a> = cuMemImportFromShareableHandleReply;
 }
 
 message! {
@@ -1365,6 +1393,54 @@ impl Command for MirrorFetch {
     type Reply<'a> = MirrorFetchReply<'a>;
 }
 
+message! {
+pub struct AllocationExport { address: DevicePtr }
+}
+
+message! {
+pub struct AllocationExportReply { token: ExportToken, start: DevicePtr }
+}
+
+impl Command for AllocationExport {
+    const OP: Op = Op::own(9);
+    const WAITS: bool = true;
+    type Reply<'a> = AllocationExportReply;
+}
+
+message! {
+pub struct EventExport { event: EventId }
+}
+
+message! {
+pub struct EventExportReply { token: ExportToken }
+}
+
+impl Command for EventExport {
+    const OP: Op = Op::own(10);
+    const WAITS: bool = true;
+    type Reply<'a> = EventExportReply;
+}
+
+message! {
+pub struct EventImport { event: EventId, token: ExportToken }
+}
+
+impl Command for EventImport {
+    const OP: Op = Op::own(11);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct Submitted {  }
+}
+
+impl Command for Submitted {
+    const OP: Op = Op::own(12);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
 /// The session's own messages, in the order of their numbers.
 pub(crate) const OWN: &[&str] = &[
     "MemoryCommit",
@@ -1376,10 +1452,14 @@ pub(crate) const OWN: &[&str] = &[
     "HostCallDone",
     "MirrorPush",
     "MirrorFetch",
+    "AllocationExport",
+    "EventExport",
+    "EventImport",
+    "Submitted",
 ];
 
 /// Calls a macro with the name of every message.
 #[macro_export]
 macro_rules! for_each_command {
-($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemGetAllocationGranularity cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamGetCaptureInfo_v3 cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamBeginCaptureToGraph cuStreamCopyAttributes cuStreamUpdateCaptureDependencies cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddDependencies cuGraphAddNode_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeFindInClone cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRetainUserObject cuGraphUpload cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuDeviceGetDevResource MemoryCommit MemoryDecommit ImageQuery ImageData NodeDataPut NodeDataGet HostCallDone MirrorPush MirrorFetch } };
+($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemExportToShareableHandle cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamGetCaptureInfo_v3 cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamBeginCaptureToGraph cuStreamCopyAttributes cuStreamUpdateCaptureDependencies cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddDependencies cuGraphAddNode_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeFindInClone cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRetainUserObject cuGraphUpload cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuDeviceGetDevResource MemoryCommit MemoryDecommit ImageQuery ImageData NodeDataPut NodeDataGet HostCallDone MirrorPush MirrorFetch AllocationExport EventExport EventImport Submitted } };
 }

@@ -95,9 +95,25 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuMemExportToShareableHandle(
+        &self,
+        command: commands::cuMemExportToShareableHandle,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuMemGetAllocationGranularity(
         &self,
         command: commands::cuMemGetAllocationGranularity,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuMemImportFromShareableHandle(
+        &self,
+        command: commands::cuMemImportFromShareableHandle,
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
         let _ = (command, reply);
@@ -362,6 +378,26 @@ pub trait Custom {
         let _ = (command, reply);
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn AllocationExport(
+        &self,
+        command: commands::AllocationExport,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn EventExport(&self, command: commands::EventExport, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn EventImport(&self, command: commands::EventImport) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn Submitted(&self, command: commands::Submitted) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
 }
 
 /// Decodes one command, executes it, and appends what its answer carries to `reply`.
@@ -584,10 +620,20 @@ pub fn dispatch<S: Execute + Custom>(
             reader.end()?;
             Ok(session.cuMemCreate(command)?)
         }
+        Some(Target::Driver(Fn::cuMemExportToShareableHandle)) => {
+            let command = commands::cuMemExportToShareableHandle::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMemExportToShareableHandle(command, reply)?)
+        }
         Some(Target::Driver(Fn::cuMemGetAllocationGranularity)) => {
             let command = commands::cuMemGetAllocationGranularity::decode(&mut reader)?;
             reader.end()?;
             Ok(session.cuMemGetAllocationGranularity(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuMemImportFromShareableHandle)) => {
+            let command = commands::cuMemImportFromShareableHandle::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMemImportFromShareableHandle(command, reply)?)
         }
         Some(Target::Driver(Fn::cuMemMap)) => {
             let command = commands::cuMemMap::decode(&mut reader)?;
@@ -1472,6 +1518,26 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::MirrorFetch::decode(&mut reader)?;
             reader.end()?;
             Ok(session.MirrorFetch(command, reply)?)
+        }
+        Some(Target::Own(9)) => {
+            let command = commands::AllocationExport::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.AllocationExport(command, reply)?)
+        }
+        Some(Target::Own(10)) => {
+            let command = commands::EventExport::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.EventExport(command, reply)?)
+        }
+        Some(Target::Own(11)) => {
+            let command = commands::EventImport::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.EventImport(command)?)
+        }
+        Some(Target::Own(12)) => {
+            let command = commands::Submitted::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.Submitted(command)?)
         }
         _ => Err(Refusal::UnknownOp(op)),
     }
