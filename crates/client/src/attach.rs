@@ -5,13 +5,14 @@
 
 use std::io;
 use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use sluice_cuda::*;
-use sluice_transport::Stream;
+use sluice_transport::{Rings, Side, Stream};
 use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
-use sluice_wire::control::{Control, SessionOpen, SessionOpened};
+use sluice_wire::control::{Control, SessionOpen, SessionOpened, ShareMemory, SharedMemoryTaken};
 use sluice_wire::handshake::{Hello, Purpose, Resume, Welcome};
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
@@ -20,7 +21,7 @@ use crate::addresses::Space;
 use crate::context::Primary;
 use crate::device::{Device, Work};
 use crate::launch::Limits;
-use crate::link::{Link, Resumption};
+use crate::link::{self, Link, Resumption};
 use crate::memory::{Memory, Names};
 use crate::pool;
 use crate::reservation::Reservations;
@@ -154,6 +155,8 @@ struct Greeting {
     node: Endpoint,
     stream: Stream,
     decoder: FrameDecoder,
+    /// What came beside the bytes.
+    descriptor: Option<OwnedFd>,
     deadline: Instant,
     /// Positions of both streams: bytes of the session after the greeting.
     sent: u64,
@@ -170,7 +173,7 @@ impl Greeting {
         match stream {
             Ok(stream) => {
                 let decoder = FrameDecoder::new();
-                Ok(Greeting { node, stream, decoder, deadline, sent: 0, received: 0 })
+                Ok(Greeting { node, stream, decoder, descriptor: None, deadline, sent: 0, received: 0 })
             }
             Err(error) => Err(AttachError::Connect { node, error }),
         }
@@ -182,19 +185,13 @@ impl Greeting {
         ranges: Vec<(u64, u64)>,
     ) -> Result<SessionOpened, AttachError> {
         self.greet(Purpose::Session { token: address.token })?;
-        let mut frame = Vec::new();
-        Control::from(SessionOpen { ranges }).frame(&mut frame).map_err(|error| self.protocol(error))?;
-        self.send(&frame)?;
-        self.sent = frame.len() as u64;
+        if matches!(self.node, Endpoint::Unix(_)) {
+            self.share_memory()?;
+        }
+        self.say(SessionOpen { ranges })?;
         match self.next_control()? {
             Control::SessionOpened(opened) => Ok(opened),
-            Control::SessionRefused(refused) => {
-                Err(AttachError::Refused { node: self.node.clone(), reason: refused.reason })
-            }
-            Control::Refused(refused) => {
-                Err(AttachError::Refused { node: self.node.clone(), reason: refused.reason })
-            }
-            _ => Err(self.protocol(WireError::NotSluice)),
+            other => Err(self.refused(other)),
         }
     }
 
@@ -202,6 +199,40 @@ impl Greeting {
         let process_space = sluice_transport::process::space();
         self.send(&Hello { purpose, process: std::process::id(), process_space }.to_bytes())?;
         self.await_welcome()
+    }
+
+    /// What an answer means that is not the one asked for.
+    fn refused(&self, answer: Control) -> AttachError {
+        let reason = match answer {
+            Control::SessionRefused(refused) => refused.reason,
+            Control::Refused(refused) => refused.reason,
+            _ => return self.protocol(WireError::NotSluice),
+        };
+        AttachError::Refused { node: self.node.clone(), reason }
+    }
+
+    /// Asks for shared memory and takes it, if there is any to be had: a socket is good enough.
+    fn share_memory(&mut self) -> Result<(), AttachError> {
+        self.say(ShareMemory {})?;
+        match self.next_control()? {
+            Control::SharedMemory(answer) if answer.offered => {}
+            Control::SharedMemory(_) => return Ok(()),
+            other => return Err(self.refused(other)),
+        }
+        // No descriptor comes through a forwarder.
+        let memory = self.descriptor.take().and_then(|file| Rings::open(file.as_fd()).ok());
+        self.say(SharedMemoryTaken { taken: memory.is_some() })?;
+        if let Some(memory) = memory {
+            self.stream.share(memory, Side::Client, link::cores());
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, message: impl Into<Control>) -> Result<(), AttachError> {
+        let mut frame = Vec::new();
+        message.into().frame(&mut frame).map_err(|error| self.protocol(error))?;
+        self.sent += frame.len() as u64;
+        self.send(&frame)
     }
 
     fn send(&self, mut bytes: &[u8]) -> Result<(), AttachError> {
@@ -248,9 +279,15 @@ impl Greeting {
                 Err(error) => return Err(self.protocol(error)),
             }
             let mut decoder = std::mem::take(&mut self.decoder);
-            let count = self.read(|stream| stream.read(decoder.space(16 << 10), Wait::No));
+            let mut descriptor = None;
+            let count = self.read(|stream| {
+                let (count, came) = stream.read_with_descriptor(decoder.space(16 << 10))?;
+                descriptor = came;
+                Ok(count)
+            });
             decoder.received(*count.as_ref().unwrap_or(&0));
             self.decoder = decoder;
+            self.descriptor = descriptor.or(self.descriptor.take());
             self.received += count? as u64;
         }
     }

@@ -463,7 +463,7 @@ fn watch_silence(stream: &Stream) {
 }
 
 /// Cores that this process may run on.
-fn cores() -> usize {
+pub(crate) fn cores() -> usize {
     // SAFETY: an all-zero set is a valid, empty one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes at most the set's own size.

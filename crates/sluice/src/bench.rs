@@ -173,7 +173,7 @@ impl Report {
     }
 
     fn text(&self) -> String {
-        let links: Vec<(&str, &LinkReport)> = [("TCP", &self.tcp), ("SAME HOST", &self.shm)]
+        let links: Vec<(&str, &LinkReport)> = [("TCP", &self.tcp), ("SHARED MEMORY", &self.shm)]
             .into_iter()
             .filter_map(|(name, link)| Some((name, link.as_ref()?)))
             .collect();

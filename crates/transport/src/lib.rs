@@ -1,9 +1,18 @@
 //! The byte stream between a client and its worker: what carries it, how its readers and writers wait.
 //!
+//! It begins as a socket. Where that is a Unix socket the two may agree ([`Stream::share`]) to go on through shared memory:
+//! two rings of bytes ([`ring`]) in a memory file that the worker makes, sealed ([`rings`]), and bells that wake who
+//! sleeps ([`bell`]). The socket stays open: it tells either side of the other's end.
+//!
 //! It loads into strangers' programs with the client library: no thread, no global state, nothing that a forked child
 //! could be caught in.
 
+mod bell;
+mod descriptor;
 pub mod process;
+mod ring;
+mod rings;
+mod shared;
 mod socket;
 
 use std::io::{self, IoSlice};
@@ -11,18 +20,23 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use sluice_wire::spin::Wait;
 
+use crate::shared::Shared;
 use crate::socket::Socket;
 
+pub use crate::rings::{Rings, Side};
 pub use crate::socket::notice_dead_peer;
 
 /// One connected end. Any thread may read, write, wait and shut down at any time.
 #[derive(Debug)]
 pub struct Stream {
     socket: Socket,
+    /// What carries the bytes once both sides have agreed on it; the socket then only tells of the peer's end.
+    shared: OnceLock<Shared>,
 }
 
 impl Stream {
@@ -38,7 +52,7 @@ impl Stream {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
                     notice_dead_peer(stream.as_fd())?;
-                    return Ok(Stream { socket: Socket::new(stream.into()) });
+                    return Ok(Stream { socket: Socket::new(stream.into()), shared: OnceLock::new() });
                 }
                 Err(error) => failure = error,
             }
@@ -52,7 +66,10 @@ impl Stream {
 
     /// Reads what is there, or waits for it as `wait` says. `Ok(0)` is the end of the stream.
     pub fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
-        self.socket.read(into, wait)
+        match self.shared.get() {
+            Some(shared) => shared.read(&self.socket, into, wait),
+            None => self.socket.read(into, wait),
+        }
     }
 
     /// Writes as much as fits without waiting; nothing fitting is [`io::ErrorKind::WouldBlock`].
@@ -62,28 +79,64 @@ impl Stream {
 
     /// Writes a beginning of what `parts` hold, and waits for room as `wait` says.
     pub fn write_vectored(&self, parts: &[IoSlice<'_>], wait: Wait) -> io::Result<usize> {
-        self.socket.write_vectored(parts, wait)
+        match self.shared.get() {
+            Some(shared) => shared.write_vectored(&self.socket, parts, wait),
+            None => self.socket.write_vectored(parts, wait),
+        }
     }
 
-    /// A read that has slept this long fails with [`io::ErrorKind::WouldBlock`].
+    /// A read that has slept this long on the socket fails with [`io::ErrorKind::WouldBlock`]. Through shared memory it sleeps
+    /// on: there it notices by itself when the peer is gone.
     pub fn set_read_limit(&self, limit: Duration) -> io::Result<()> {
         self.socket.set_read_limit(limit)
     }
 
     /// Waits until the stream can be written, or also read if `or_readable`, or until `limit` is over.
     pub fn wait_writable(&self, or_readable: bool, limit: Duration) -> io::Result<()> {
+        if let Some(shared) = self.shared.get() {
+            return shared.wait_writable(&self.socket, or_readable, limit);
+        }
         let events = libc::POLLOUT | if or_readable { libc::POLLIN } else { 0 };
         self.socket.poll(events, limit).map(drop)
     }
 
     /// Waits until the stream can be read or has ended; false if `limit` was over first.
     pub fn wait_readable(&self, limit: Duration) -> io::Result<bool> {
-        self.socket.poll(libc::POLLIN, limit)
+        match self.shared.get() {
+            Some(shared) => shared.wait_readable(&self.socket, limit),
+            None => self.socket.poll(libc::POLLIN, limit),
+        }
     }
 
     /// Ends reads and writes, also those that other threads are in.
     pub fn shut_down(&self) {
         self.socket.shut_down();
+        if let Some(shared) = self.shared.get() {
+            shared.shut_down();
+        }
+    }
+
+    /// Whether memory can be shared: descriptors pass through Unix sockets.
+    pub fn is_unix(&self) -> bool {
+        self.socket.is_unix()
+    }
+
+    /// Goes on through shared memory. Both sides do so at the same place in their streams; later calls change nothing.
+    pub fn share(&self, memory: Rings, side: Side, cores: usize) {
+        self.shared.get_or_init(|| Shared::new(memory, side, cores));
+    }
+
+    /// Writes bytes with a descriptor beside them; waits for room.
+    pub fn write_with_descriptor(&self, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<usize> {
+        descriptor::send(self.socket.as_fd(), bytes, fd)
+    }
+
+    /// Reads what is there, and the descriptor that came beside it. Without waiting.
+    pub fn read_with_descriptor(&self, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+        match self.shared.get() {
+            Some(shared) => Ok((shared.read(&self.socket, into, Wait::No)?, None)),
+            None => descriptor::receive(self.socket.as_fd(), into),
+        }
     }
 
     /// Closes a forked child's copy, so that the peer still sees the parent's end. Async-signal-safe.
@@ -99,7 +152,7 @@ impl Stream {
 /// Takes over a connected stream socket.
 impl From<OwnedFd> for Stream {
     fn from(fd: OwnedFd) -> Stream {
-        Stream { socket: Socket::new(fd) }
+        Stream { socket: Socket::new(fd), shared: OnceLock::new() }
     }
 }
 

@@ -8,11 +8,16 @@ use sluice_wire::spin::Wait;
 
 /// A connected stream socket, TCP or Unix.
 #[derive(Debug)]
-pub(crate) struct Socket(OwnedFd);
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    is_unix: bool,
+}
 
 impl Socket {
     pub(crate) fn new(fd: OwnedFd) -> Socket {
-        Socket(fd)
+        // Now, since a confined worker may not ask any more.
+        let is_unix = is_unix(fd.as_fd());
+        Socket { fd, is_unix }
     }
 
     pub(crate) fn set_read_limit(&self, limit: Duration) -> io::Result<()> {
@@ -23,19 +28,19 @@ impl Socket {
         let (level, option, size) = (libc::SOL_SOCKET, libc::SO_RCVTIMEO, size_of::<libc::timeval>() as u32);
         // SAFETY: the option's value is a `timeval`, and the kernel reads exactly that many bytes.
         let status =
-            unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, (&raw const limit).cast(), size) };
+            unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, (&raw const limit).cast(), size) };
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     pub(crate) fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
         let flags = flags_of(wait);
         // SAFETY: the kernel writes at most the slice's own length.
-        retried(|| unsafe { libc::recv(self.0.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), flags) })
+        retried(|| unsafe { libc::recv(self.fd.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), flags) })
     }
 
     pub(crate) fn write_vectored(&self, parts: &[IoSlice<'_>], wait: Wait) -> io::Result<usize> {
         let flags = flags_of(wait) | libc::MSG_NOSIGNAL;
-        let fd = self.0.as_raw_fd();
+        let fd = self.fd.as_raw_fd();
         if let [part] = parts {
             // SAFETY: the kernel reads at most the slice's own length.
             return retried(|| unsafe { libc::send(fd, part.as_ptr().cast(), part.len(), flags) });
@@ -51,7 +56,7 @@ impl Socket {
 
     /// Whether one of `events`, or the end, came within `limit`. A signal ends the wait early.
     pub(crate) fn poll(&self, events: i16, limit: Duration) -> io::Result<bool> {
-        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 };
+        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events, revents: 0 };
         let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
         // SAFETY: one pollfd, and the count says one.
         let ready = unsafe { libc::poll(&mut poll, 1, limit_ms) };
@@ -62,22 +67,31 @@ impl Socket {
         if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) }
     }
 
+    /// Whether the peer has closed its end, or is gone.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.poll(libc::POLLRDHUP, Duration::ZERO).unwrap_or(true)
+    }
+
+    pub(crate) fn is_unix(&self) -> bool {
+        self.is_unix
+    }
+
     pub(crate) fn shut_down(&self) {
         // SAFETY: shutdown takes any descriptor.
-        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
+        unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
     /// # Safety
     /// Nobody in this process uses or drops the socket afterwards.
     pub(crate) unsafe fn close_in_child(&self) {
         // SAFETY: the descriptor is open, and the caller promises that nobody will use its number again.
-        unsafe { libc::close(self.0.as_raw_fd()) };
+        unsafe { libc::close(self.fd.as_raw_fd()) };
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -103,6 +117,16 @@ pub fn notice_dead_peer(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+fn is_unix(socket: BorrowedFd<'_>) -> bool {
+    let mut domain = 0;
+    let mut size = size_of::<i32>() as u32;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_DOMAIN);
+    // SAFETY: the option's value is an int, for which there is room.
+    let status =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut domain).cast(), &mut size) };
+    status == 0 && domain == libc::AF_UNIX
+}
+
 fn flags_of(wait: Wait) -> i32 {
     match wait {
         Wait::No => libc::MSG_DONTWAIT,
@@ -111,7 +135,7 @@ fn flags_of(wait: Wait) -> i32 {
 }
 
 /// The count that a system call returns, which is made again when a signal has interrupted it.
-fn retried(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+pub(crate) fn retried(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
         if let Ok(count) = usize::try_from(call()) {
             return Ok(count);

@@ -47,3 +47,103 @@ fn a_host_that_is_not_there_is_an_error_by_the_deadline() {
     let over = Stream::connect_tcp("127.0.0.1:1", Instant::now()).unwrap_err();
     assert_eq!(over.kind(), io::ErrorKind::TimedOut);
 }
+
+/// Two ends that share memory.
+fn sharing() -> (Stream, Stream) {
+    let (client, worker) = pair();
+    let (memory, file) = Rings::create().unwrap();
+    client.share(Rings::open(file.as_fd()).unwrap(), Side::Client, 2);
+    worker.share(memory, Side::Worker, 2);
+    (client, worker)
+}
+
+#[test]
+fn shared_memory_carries_both_directions_at_once() {
+    const TOTAL: usize = 8 << 20;
+    let (client, worker) = sharing();
+    let byte = |at: usize| (at % 241) as u8;
+    let send = |stream: &Stream| {
+        let bytes: Vec<u8> = (0..TOTAL).map(byte).collect();
+        let mut sent = 0;
+        while sent < TOTAL {
+            let (first, second) = bytes[sent..].split_at((TOTAL - sent).min(100_000));
+            let parts = [IoSlice::new(first), IoSlice::new(second)];
+            sent += stream.write_vectored(&parts, Wait::Asleep).unwrap();
+        }
+    };
+    let receive = |stream: &Stream| {
+        let mut into = vec![0; 30_000];
+        let mut received = 0;
+        while received < TOTAL {
+            let count = stream.read(&mut into, Wait::Asleep).unwrap();
+            assert!(into[..count].iter().enumerate().all(|(i, &b)| b == byte(received + i)));
+            received += count;
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| send(&client));
+        scope.spawn(|| send(&worker));
+        scope.spawn(|| receive(&client));
+        scope.spawn(|| receive(&worker));
+    });
+}
+
+#[test]
+fn a_full_ring_makes_its_writer_wait_for_room() {
+    let (client, worker) = sharing();
+    let bytes = vec![1; 1 << 16];
+    while client.write(&bytes).is_ok() {}
+    assert_eq!(client.write(&bytes).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| client.write_vectored(&[IoSlice::new(&bytes)], Wait::Asleep));
+        let mut into = vec![0; 1 << 16];
+        while !writer.is_finished() {
+            if worker.read(&mut into, Wait::No).is_err() {
+                std::thread::yield_now();
+            }
+        }
+        assert!(writer.join().unwrap().unwrap() > 0);
+    });
+}
+
+#[test]
+fn a_wait_for_room_or_bytes_ends_with_either() {
+    let (client, worker) = sharing();
+    while client.write(&[1; 1 << 16]).is_ok() {}
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| client.wait_writable(true, Duration::from_secs(60)));
+        worker.write(b"x").unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    assert_eq!(client.read(&mut [0; 4], Wait::No).unwrap(), 1);
+}
+
+#[test]
+fn the_last_bytes_of_a_peer_that_is_gone_are_read_before_the_end() {
+    let (client, worker) = sharing();
+    worker.write(b"last words").unwrap();
+    drop(worker);
+    let mut into = [0; 64];
+    assert_eq!(client.read(&mut into, Wait::Asleep).unwrap(), 10);
+    assert_eq!(client.read(&mut into, Wait::Asleep).unwrap(), 0, "without a bell, by the socket");
+    assert_eq!(client.write(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    assert!(client.wait_readable(Duration::from_secs(60)).unwrap());
+}
+
+#[test]
+fn shutting_down_ends_both_sides() {
+    let (client, worker) = sharing();
+    std::thread::scope(|scope| {
+        let here = scope.spawn(|| client.read(&mut [0; 1], Wait::Asleep));
+        let there = scope.spawn(|| worker.read(&mut [0; 1], Wait::Asleep));
+        client.shut_down();
+        assert_eq!(here.join().unwrap().unwrap(), 0);
+        assert_eq!(there.join().unwrap().unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_wait_ends_at_its_limit() {
+    let (client, _worker) = sharing();
+    assert!(!client.wait_readable(Duration::from_millis(1)).unwrap());
+}

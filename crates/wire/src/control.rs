@@ -140,6 +140,21 @@ impl Decode<'_> for Presence {
 }
 
 message! {
+    /// Over a Unix socket a client may ask first to go on through shared memory.
+    pub struct ShareMemory {}
+}
+
+message! {
+    /// The worker's answer. A descriptor of the memory comes with it if it is offered; else all stays as it is.
+    pub struct SharedMemory { offered: bool }
+}
+
+message! {
+    /// The client's word on what was offered: if it has the memory, the next byte of either side comes through it.
+    pub struct SharedMemoryTaken { taken: bool }
+}
+
+message! {
     /// The client's first frame in a session: where device addresses could be.
     pub struct SessionOpen {
         /// Ranges that the client has reserved on its side, first choice first: address and size in bytes.
@@ -351,6 +366,9 @@ control! {
     20 LeaseEnd
     21 ProcessWatch
     22 ProcessEnded
+    23 ShareMemory
+    24 SharedMemory
+    25 SharedMemoryTaken
 }
 
 impl Control {

@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use sluice_cuda::{CUresult, DriverTable};
-use sluice_transport::Stream;
-use sluice_wire::control::{Control, ResumeTerms, SessionOpen, SessionOpened, SessionRefused};
+use sluice_transport::{Rings, Side, Stream};
+use sluice_wire::control::{Control, ResumeTerms, SessionOpen, SessionOpened, SessionRefused, SharedMemory};
 use sluice_wire::handshake::SessionSecret;
 use sluice_wire::spin::{Spin, Wait};
 use sluice_wire::{FrameDecoder, Kind, Received, decode};
 
 use crate::INHERITED_FDS;
 use crate::budget::{Answers, Budget};
-use crate::client::{Client, Connection, frame_of};
+use crate::client::{Client, Connection, frame_of, write_all};
 use crate::counters::CounterPage;
 use crate::driver::{self, DriverError};
 use crate::gate::Gate;
@@ -66,6 +66,7 @@ pub(crate) fn serve() -> ! {
         outbox: Arc::clone(&outbox),
         decoder,
         spin,
+        cores,
         counters: Arc::clone(&counters),
     };
     let (session, answers) = open(&start, &mut reader, &link, outbox, counters).unwrap_or_else(|error| {
@@ -237,19 +238,49 @@ struct Reader {
     outbox: Arc<Outbox>,
     decoder: FrameDecoder,
     spin: Spin,
+    /// That this process may use.
+    cores: usize,
     counters: Arc<CounterPage>,
 }
 
 impl Reader {
-    /// The client's first frame.
+    /// The client's offers, before which it may ask for shared memory.
     fn session_open(&mut self) -> Result<SessionOpen, OpenError> {
+        let mut control = self.next_control()?;
+        if let Control::ShareMemory(_) = control {
+            self.share_memory()?;
+            control = self.next_control()?;
+        }
+        match control {
+            Control::SessionOpen(open) => Ok(open),
+            _ => Err(OpenError::Unexpected),
+        }
+    }
+
+    fn share_memory(&mut self) -> Result<(), OpenError> {
+        // Without memory to share the socket has to do.
+        let stream = &self.connection.stream;
+        let made = stream.is_unix().then(Rings::create).and_then(Result::ok);
+        let answer = frame_of(SharedMemory { offered: made.is_some() })?;
+        let Some((memory, file)) = made else { return Ok(write_all(stream, &answer)?) };
+        let sent = stream.write_with_descriptor(&answer, file.as_fd())?;
+        write_all(stream, &answer[sent..])?;
+        match self.next_control()? {
+            Control::SharedMemoryTaken(answer) => {
+                if answer.taken {
+                    self.connection.stream.share(memory, Side::Worker, self.cores);
+                }
+                Ok(())
+            }
+            _ => Err(OpenError::Unexpected),
+        }
+    }
+
+    fn next_control(&mut self) -> Result<Control, OpenError> {
         loop {
             if let Some(frame) = self.decoder.next_frame()? {
-                if frame.header.kind != Kind::Control {
-                    return Err(OpenError::Unexpected);
-                }
-                return match Control::decode(frame.header.op, frame.payload)? {
-                    Control::SessionOpen(open) => Ok(open),
+                return match frame.header.kind {
+                    Kind::Control => Ok(Control::decode(frame.header.op, frame.payload)?),
                     _ => Err(OpenError::Unexpected),
                 };
             }

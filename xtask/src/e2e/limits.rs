@@ -112,7 +112,7 @@ fn confined(worker: u32) -> Result<()> {
 }
 
 /// A client whose kernel runs without end.
-fn start_endless(node: &Node) -> Result<Child> {
+pub(crate) fn start_endless(node: &Node) -> Result<Child> {
     let mut client =
         bare_program(node, &[], "endless.py").stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let mut line = String::new();

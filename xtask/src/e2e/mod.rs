@@ -6,6 +6,7 @@ mod bench;
 mod cuts;
 mod exchange;
 mod limits;
+mod links;
 mod namespaces;
 mod programs;
 mod recording;
@@ -41,6 +42,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(cuts::TESTS)
         .chain(exchange::TESTS)
         .chain(bench::TESTS)
+        .chain(links::TESTS)
         .chain(shares::TESTS)
         .chain(simulate::TESTS)
         .chain(teams::TESTS)

@@ -1,0 +1,79 @@
+//! Sleeping until the other process rings.
+//!
+//! Whoever is about to sleep says what for, looks once more whether it is there, and sleeps on the count of rings that it
+//! saw before. Whoever has changed something rings if somebody said so: between the two looks at least one of them sees
+//! the other. Everything here is in shared memory, and a peer that lies wakes somebody for nothing, or lets itself wait.
+
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::Duration;
+
+/// What one side of a stream sleeps on.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    /// Counts rings; the futex.
+    rung: AtomicU32,
+    awaits_bytes: AtomicU32,
+    awaits_room: AtomicU32,
+}
+
+/// What somebody sleeps for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Bytes,
+    Room,
+    Either,
+}
+
+impl Bell {
+    /// Says that somebody is about to sleep; the count is for [`Bell::sleep`], after another look.
+    pub(crate) fn about_to_sleep(&self, event: Event) -> u32 {
+        let rung = self.rung.load(Ordering::Acquire);
+        if event != Event::Room {
+            self.awaits_bytes.store(1, Ordering::Relaxed);
+        }
+        if event != Event::Bytes {
+            self.awaits_room.store(1, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+        rung
+    }
+
+    /// Sleeps until the bell is rung, at most so long; it may also wake for nothing.
+    pub(crate) fn sleep(&self, rung: u32, limit: Duration) {
+        let limit = libc::timespec {
+            tv_sec: limit.as_secs() as libc::time_t,
+            tv_nsec: limit.subsec_nanos() as libc::c_long,
+        };
+        // Not FUTEX_PRIVATE_FLAG: the other process rings.
+        // SAFETY: the kernel reads the word, which is mapped, and the time, which is a local.
+        unsafe {
+            libc::syscall(libc::SYS_futex, &raw const self.rung, libc::FUTEX_WAIT, rung, &raw const limit)
+        };
+    }
+
+    /// Bytes have been written for this side.
+    pub(crate) fn bytes_came(&self) {
+        self.ring_for(&self.awaits_bytes);
+    }
+
+    /// Bytes of this side have been read.
+    pub(crate) fn room_came(&self) {
+        self.ring_for(&self.awaits_room);
+    }
+
+    fn ring_for(&self, awaited: &AtomicU32) {
+        fence(Ordering::SeqCst);
+        // Once is enough: whoever sleeps again says so again.
+        if awaited.load(Ordering::Relaxed) != 0 && awaited.swap(0, Ordering::Relaxed) != 0 {
+            self.ring();
+        }
+    }
+
+    /// Wakes whoever sleeps.
+    pub(crate) fn ring(&self) {
+        self.rung.fetch_add(1, Ordering::Release);
+        // SAFETY: the kernel only takes the word's address.
+        unsafe { libc::syscall(libc::SYS_futex, &raw const self.rung, libc::FUTEX_WAKE, i32::MAX) };
+    }
+}

@@ -1,0 +1,266 @@
+//! A byte ring between two processes: one writes, the other reads, neither waits for the other to copy.
+//!
+//! ```text
+//!   written: bytes ever written (mod 2^32)      read: bytes ever read (mod 2^32)
+//!   [ ...free... | read .. written: to be read | ...free... ]      written - read <= RING_BYTES
+//! ```
+//!
+//! Each side keeps its own position in memory of its own and publishes it; the peer's is checked at every look. A peer that
+//! publishes nonsense gets an error here, and one that changes bytes while they are copied spoils its own bytes only:
+//! they are copied out once, and looked at afterwards.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bytes of a ring: both rings of a session fit a core's second-level cache, where copying is fastest.
+pub(crate) const RING_BYTES: usize = 1 << 20;
+
+/// One side's position, in a cache line of its own (two, since processors fetch them in pairs).
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub(crate) struct Position(AtomicU32);
+
+/// What both sides see of a ring besides its bytes.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct Positions {
+    written: Position,
+    read: Position,
+}
+
+/// A ring in shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring {
+    positions: NonNull<Positions>,
+    bytes: NonNull<u8>,
+}
+
+// SAFETY: shared positions are atomic; bytes are only touched by the one `Writer` and the one `Reader` of a process, where
+// the positions give them to it.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// # Safety
+    /// `positions` and the `RING_BYTES` bytes at `bytes` are mapped for writing as long as this ring and what is made of
+    /// it are used. Nothing in this process reads or writes those bytes otherwise, and there is at most one writer and
+    /// one reader of it in this process.
+    pub(crate) unsafe fn new(positions: NonNull<Positions>, bytes: NonNull<u8>) -> Ring {
+        Ring { positions, bytes }
+    }
+
+    fn positions(&self) -> &Positions {
+        // SAFETY: mapped as `new` was promised, and all its fields are atomic.
+        unsafe { self.positions.as_ref() }
+    }
+
+    /// Bytes written and not yet read, if the two positions can be true.
+    fn filled(written: u32, read: u32) -> io::Result<usize> {
+        let filled = written.wrapping_sub(read) as usize;
+        if filled <= RING_BYTES { Ok(filled) } else { Err(nonsense()) }
+    }
+}
+
+fn nonsense() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the peer's position in the shared memory is impossible")
+}
+
+/// The piece of the ring from a position on, without wrapping around.
+fn piece(position: u32, count: usize) -> (usize, usize) {
+    let start = position as usize % RING_BYTES;
+    (start, count.min(RING_BYTES - start))
+}
+
+/// The side that writes.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    ring: Ring,
+    written: u32,
+}
+
+impl Writer {
+    pub(crate) fn new(ring: Ring) -> Writer {
+        Writer { ring, written: 0 }
+    }
+
+    /// Bytes that fit now.
+    pub(crate) fn room(&self) -> io::Result<usize> {
+        let read = self.ring.positions().read.0.load(Ordering::Acquire);
+        Ok(RING_BYTES - Ring::filled(self.written, read)?)
+    }
+
+    /// Writes a beginning of `bytes`, as much as fits, and says how much that was.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = bytes.len().min(self.room()?);
+        let mut done = 0;
+        while done < count {
+            let (start, size) = piece(self.written, count - done);
+            // SAFETY: `start + size` is within the ring, and this part of it is the writer's: it is not filled. The
+            // source is a slice of this process, which the ring is not part of.
+            unsafe {
+                let to = self.ring.bytes.as_ptr().add(start);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), to, size);
+            }
+            done += size;
+            self.written = self.written.wrapping_add(size as u32);
+            // Piece by piece, so that the reader begins while the rest is written.
+            self.ring.positions().written.0.store(self.written, Ordering::Release);
+        }
+        Ok(count)
+    }
+}
+
+/// The side that reads.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    ring: Ring,
+    read: u32,
+}
+
+impl Reader {
+    pub(crate) fn new(ring: Ring) -> Reader {
+        Reader { ring, read: 0 }
+    }
+
+    /// Bytes that are there.
+    pub(crate) fn filled(&self) -> io::Result<usize> {
+        let written = self.ring.positions().written.0.load(Ordering::Acquire);
+        Ring::filled(written, self.read)
+    }
+
+    /// Reads as much as is there and fits, and says how much that was.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = into.len().min(self.filled()?);
+        let mut done = 0;
+        while done < count {
+            let (start, size) = piece(self.read, count - done);
+            // SAFETY: `start + size` is within the ring, and the target within a slice of this process, which the ring is
+            // not part of. This part of the ring is filled: only a peer that breaks the rules writes to it meanwhile, and
+            // then the copy has some of its bytes or others.
+            unsafe {
+                let from = self.ring.bytes.as_ptr().add(start);
+                std::ptr::copy_nonoverlapping(from, into.as_mut_ptr().add(done), size);
+            }
+            done += size;
+            self.read = self.read.wrapping_add(size as u32);
+            self.ring.positions().read.0.store(self.read, Ordering::Release);
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    /// A ring in memory of the test's own, whose positions begin anywhere.
+    struct Fixture {
+        positions: Box<Positions>,
+        bytes: Vec<u8>,
+    }
+
+    impl Fixture {
+        fn new(start: u32) -> Fixture {
+            let positions = Box::new(Positions::default());
+            positions.written.0.store(start, Ordering::Relaxed);
+            positions.read.0.store(start, Ordering::Relaxed);
+            Fixture { positions, bytes: vec![0; RING_BYTES] }
+        }
+
+        fn sides(&mut self, start: u32) -> (Writer, Reader) {
+            let bytes = NonNull::new(self.bytes.as_mut_ptr()).unwrap();
+            // SAFETY: the fixture outlives the sides in every test, and touches neither part meanwhile.
+            let ring = unsafe { Ring::new(NonNull::from(&*self.positions), bytes) };
+            (Writer { ring, written: start }, Reader { ring, read: start })
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// Against a queue: any mix of writes and reads, from any position, also across the wrap of the ring and of 2^32.
+        #[test]
+        fn what_is_read_is_what_was_written(
+            start in prop_oneof![Just(0), Just(u32::MAX - 5), any::<u32>()],
+            steps in prop::collection::vec((any::<bool>(), 0..=2 * RING_BYTES), 1..20),
+        ) {
+            let mut fixture = Fixture::new(start);
+            let (mut writer, mut reader) = fixture.sides(start);
+            let mut model = VecDeque::new();
+            let mut next = 0_u8;
+            for (is_write, size) in steps {
+                if is_write {
+                    let bytes: Vec<u8> = (0..size).map(|i| next.wrapping_add((i % 251) as u8)).collect();
+                    let room = RING_BYTES - model.len();
+                    prop_assert_eq!(writer.room().unwrap(), room);
+                    let count = writer.write(&bytes).unwrap();
+                    prop_assert_eq!(count, size.min(room));
+                    model.extend(&bytes[..count]);
+                    next = next.wrapping_add(17);
+                } else {
+                    let mut into = vec![0; size];
+                    prop_assert_eq!(reader.filled().unwrap(), model.len());
+                    let count = reader.read(&mut into).unwrap();
+                    let expected: Vec<u8> = model.drain(..size.min(model.len())).collect();
+                    prop_assert_eq!(&into[..count], &expected);
+                }
+            }
+        }
+
+        /// A peer that publishes any position gives an error, or bytes within the ring, and nothing else.
+        #[test]
+        fn a_hostile_position_is_an_error(ours in any::<u32>(), theirs in any::<u32>()) {
+            let mut fixture = Fixture::new(ours);
+            let (mut writer, mut reader) = fixture.sides(ours);
+            let mut into = vec![0; 2 * RING_BYTES];
+
+            fixture.positions.written.0.store(theirs, Ordering::Relaxed);
+            let claimed = theirs.wrapping_sub(ours) as usize;
+            match reader.read(&mut into) {
+                Ok(count) => prop_assert!(count == claimed && claimed <= RING_BYTES),
+                Err(error) => prop_assert!(claimed > RING_BYTES && error.kind() == io::ErrorKind::InvalidData),
+            }
+
+            fixture.positions.read.0.store(theirs, Ordering::Relaxed);
+            let claimed = ours.wrapping_sub(theirs) as usize;
+            match writer.write(&into) {
+                Ok(count) => prop_assert_eq!(count, RING_BYTES - claimed),
+                Err(error) => prop_assert!(claimed > RING_BYTES && error.kind() == io::ErrorKind::InvalidData),
+            }
+        }
+    }
+
+    #[test]
+    fn positions_have_cache_lines_of_their_own() {
+        assert_eq!(size_of::<Positions>(), 256);
+        assert!(RING_BYTES.is_power_of_two(), "positions wrap at 2^32, a multiple of the ring");
+    }
+
+    #[test]
+    fn two_threads_pass_a_stream_through() {
+        const TOTAL: usize = 20 * RING_BYTES;
+        let mut fixture = Fixture::new(u32::MAX - 1000);
+        let (mut writer, mut reader) = fixture.sides(u32::MAX - 1000);
+        let byte = |at: usize| (at % 253) as u8;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut sent = 0;
+                while sent < TOTAL {
+                    let bytes: Vec<u8> = (sent..TOTAL.min(sent + 70_001)).map(byte).collect();
+                    sent += writer.write(&bytes).unwrap();
+                    std::thread::yield_now();
+                }
+            });
+            let mut into = vec![0; 50_000];
+            let mut received = 0;
+            while received < TOTAL {
+                let count = reader.read(&mut into).unwrap();
+                assert!(into[..count].iter().enumerate().all(|(i, &b)| b == byte(received + i)));
+                received += count;
+                std::thread::yield_now();
+            }
+        });
+    }
+}

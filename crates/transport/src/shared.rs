@@ -1,0 +1,183 @@
+//! A stream through shared memory: a ring each way, a bell for each side, and a socket that tells when the peer is gone.
+
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sluice_wire::spin::{Spin, Wait};
+
+use crate::bell::{Bell, Event};
+use crate::ring::{RING_BYTES, Reader, Writer};
+use crate::rings::{Rings, Side};
+use crate::socket::Socket;
+
+/// Nobody sleeps longer without a look at the socket: a peer that is killed rings no bell.
+const LOOK_AT_PEER: Duration = Duration::from_millis(100);
+
+/// One end. A thread that reads keeps others from reading, and one that writes others from writing.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    // Before the memory that they point to.
+    reader: Mutex<Reader>,
+    writer: Mutex<Writer>,
+    memory: Rings,
+    side: Side,
+    /// How a writer waits for room.
+    spin: Spin,
+    /// The peer is gone, or this side has shut down.
+    ended: AtomicBool,
+}
+
+impl Shared {
+    /// At most once per mapping.
+    pub(crate) fn new(memory: Rings, side: Side, cores: usize) -> Shared {
+        // SAFETY: the memory goes where the rings go, and is dropped after them. Each mapping comes here once, by value.
+        let (out, back) = unsafe { memory.ends(side) };
+        Shared {
+            reader: Mutex::new(Reader::new(back)),
+            writer: Mutex::new(Writer::new(out)),
+            memory,
+            side,
+            spin: Spin::new(cores),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// As [`crate::Stream::read`].
+    pub(crate) fn read(&self, socket: &Socket, into: &mut [u8], wait: Wait) -> io::Result<usize> {
+        loop {
+            // What was written before the end is there by then.
+            let ended = self.has_ended();
+            let mut reader = self.reader();
+            let had_room = RING_BYTES - reader.filled()?;
+            let count = reader.read(into)?;
+            drop(reader);
+            if count > 0 || into.is_empty() {
+                // A writer that waits finds a good part of the ring free, and not one read's worth each time.
+                if had_room + count >= RING_BYTES / 2 {
+                    self.theirs().room_came();
+                }
+                return Ok(count);
+            }
+            match wait {
+                _ if ended => return Ok(0),
+                Wait::No => return Err(io::ErrorKind::WouldBlock.into()),
+                Wait::Asleep => _ = self.sleep(socket, Event::Bytes, Duration::MAX)?,
+            }
+        }
+    }
+
+    /// As [`crate::Stream::write_vectored`].
+    pub(crate) fn write_vectored(
+        &self,
+        socket: &Socket,
+        parts: &[IoSlice<'_>],
+        wait: Wait,
+    ) -> io::Result<usize> {
+        loop {
+            match self.write_now(parts) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && wait == Wait::Asleep => {
+                    self.wait_writable(socket, false, Duration::MAX)?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn write_now(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        if self.has_ended() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut writer = self.writer();
+        let mut count = 0;
+        for part in parts {
+            let written = writer.write(part)?;
+            count += written;
+            if written < part.len() {
+                break;
+            }
+        }
+        drop(writer);
+        if count == 0 && parts.iter().any(|part| !part.is_empty()) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.theirs().bytes_came();
+        Ok(count)
+    }
+
+    /// Waits for bytes or the end.
+    pub(crate) fn wait_readable(&self, socket: &Socket, limit: Duration) -> io::Result<bool> {
+        self.sleep(socket, Event::Bytes, limit)
+    }
+
+    /// Waits for room or the end, or also for bytes.
+    pub(crate) fn wait_writable(
+        &self,
+        socket: &Socket,
+        or_readable: bool,
+        limit: Duration,
+    ) -> io::Result<()> {
+        let event = if or_readable { Event::Either } else { Event::Room };
+        let once = |wait| match wait {
+            Wait::No if !self.has_come(event)? => Err(io::ErrorKind::WouldBlock.into()),
+            Wait::No => Ok(0),
+            Wait::Asleep => self.sleep(socket, event, limit).map(usize::from),
+        };
+        self.spin.read(once).map(drop)
+    }
+
+    /// Wakes everybody, here and there.
+    pub(crate) fn shut_down(&self) {
+        self.ended.store(true, Ordering::Release);
+        let (ours, theirs) = self.memory.bells(self.side);
+        ours.ring();
+        theirs.ring();
+    }
+
+    /// Sleeps until `event` or the end has come (true) or `limit` is over (false).
+    fn sleep(&self, socket: &Socket, event: Event, limit: Duration) -> io::Result<bool> {
+        let begin = Instant::now();
+        let ours = self.memory.bells(self.side).0;
+        loop {
+            let rung = ours.about_to_sleep(event);
+            if self.has_come(event)? || self.has_ended() {
+                return Ok(true);
+            }
+            let left = limit.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            ours.sleep(rung, left.min(LOOK_AT_PEER));
+            if !self.has_come(event)? && socket.has_ended() {
+                self.ended.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    fn has_come(&self, event: Event) -> io::Result<bool> {
+        let bytes = || Ok::<_, io::Error>(self.reader().filled()? > 0);
+        let room = || Ok::<_, io::Error>(self.writer().room()? > 0);
+        match event {
+            Event::Bytes => bytes(),
+            Event::Room => room(),
+            Event::Either => Ok(bytes()? || room()?),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    fn theirs(&self) -> &Bell {
+        self.memory.bells(self.side).1
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,45 @@
+//! What carries a session: over a Unix socket, shared memory; over TCP, the socket.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::e2e::limits::start_endless;
+use crate::e2e::{NODE_GPUS, Test, bare_program, expect_clean, expect_pass, start_node};
+use crate::node::Node;
+
+pub(crate) const TESTS: &[Test] =
+    &[("shared memory on the same host", shared_memory), ("no shared memory over TCP", tcp)];
+
+/// The memory file that a worker shares with its client, as `/proc/PID/maps` shows it.
+const RINGS: &str = "/memfd:sluice-rings";
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn shared_memory() -> Result<()> {
+    let folder = crate::target_folder().join("unix-node");
+    std::fs::create_dir_all(&folder)?;
+    let listen = format!("unix:{}", folder.join("node.sock").display());
+    let node = Node::start(&["--listen", &listen, "--gpus", NODE_GPUS])?;
+    ensure!(worker_maps(&node)?.contains(RINGS), "a session over a Unix socket shares no memory");
+    expect_clean(&node)?;
+    expect_pass(&mut bare_program(&node, &["-p", "0.5"], "driver_functions.py"), "shared memory", LIMIT)?;
+    expect_clean(&node)
+}
+
+fn tcp() -> Result<()> {
+    let node = start_node()?;
+    ensure!(!worker_maps(&node)?.contains(RINGS), "a session over TCP shares memory");
+    expect_clean(&node)
+}
+
+/// What the worker of a session in progress has mapped. The client is killed then.
+fn worker_maps(node: &Node) -> Result<String> {
+    let mut client = start_endless(node)?;
+    let maps = match node.workers()[..] {
+        [worker] => std::fs::read_to_string(format!("/proc/{worker}/maps")),
+        ref workers => bail!("one session has the workers {workers:?}"),
+    };
+    client.kill()?;
+    client.wait()?;
+    Ok(maps?)
+}
