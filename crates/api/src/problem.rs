@@ -47,6 +47,8 @@ kinds! {
     /// Waiting would not help: no quota or no node is large enough.
     NeverFits "never-fits" 422 "This can never be granted"
     TooLarge "too-large" 413 "The request is too large"
+    /// Not as the header If-Match says.
+    HasChanged "has-changed" 412 "It has changed meanwhile"
     TooMany "too-many-requests" 429 "Too many requests"
     /// Nothing was done; ask again later.
     Unavailable "unavailable" 503 "The server cannot do this now"

@@ -27,6 +27,10 @@ struct Arguments {
     #[arg(long, value_name = "URL", value_parser = Database::parse)]
     database: Option<Database>,
 
+    /// Requests that one token may make in a second, five times as many at once; 0 for any number
+    #[arg(long, value_name = "COUNT", default_value_t = 500)]
+    requests_per_second: u32,
+
     /// Seconds that a preempted program may go on
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     grace: u32,
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         folder,
         database,
         advertise: arguments.advertise,
+        requests_per_s: arguments.requests_per_second,
         grace_ms: u64::from(arguments.grace) * 1000,
         until_stdin_ends: arguments.until_stdin_ends,
     };

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_api::lease::LeaseId;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
-#[derive(Default)]
 pub(crate) struct Watches {
     leases: Mutex<HashMap<LeaseId, Arc<Notify>>>,
+    /// Counts changes of any.
+    all: watch::Sender<u64>,
 }
 
 /// Waits for changes of one lease.
@@ -18,20 +19,36 @@ pub(crate) struct Watch<'a> {
     changed: Arc<Notify>,
 }
 
+impl Default for Watches {
+    fn default() -> Watches {
+        Watches { leases: Mutex::default(), all: watch::Sender::new(0) }
+    }
+}
+
 impl Watches {
     pub(crate) fn of(&self, id: LeaseId) -> Watch<'_> {
         let changed = Arc::clone(self.lock().entry(id).or_default());
         Watch { watches: self, id, changed }
     }
 
+    /// Counts up whenever a lease has changed.
+    pub(crate) fn all(&self) -> watch::Receiver<u64> {
+        self.all.subscribe()
+    }
+
     /// These have changed, and the database has it.
     pub(crate) fn tell(&self, changed: Vec<LeaseId>) {
+        if changed.is_empty() {
+            return;
+        }
         let watched = self.lock();
         for id in changed {
             if let Some(watchers) = watched.get(&id) {
                 watchers.notify_waiters();
             }
         }
+        drop(watched);
+        self.all.send_modify(|count| *count += 1);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LeaseId, Arc<Notify>>> {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::header::ETAG;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, PRIORITY_MAX, Refused, TASKS_MAX};
 use sluice_api::problem::{Kind, Problem};
@@ -13,10 +14,11 @@ use sluice_api::{GPU_PPM, Page};
 
 use super::answer::{Answer, Refusal};
 use super::extract::{Body, Name, Options, PageOptions, page};
+use super::tags;
 use crate::auth::Principal;
 use crate::fleet::LeaseRecord;
 use crate::policy::Action;
-use crate::server::{Books, Server, now_ms};
+use crate::server::{Books, Change, Server, now_ms};
 use crate::store::{KeyUse, Write};
 
 /// Bytes of an idempotency key.
@@ -155,7 +157,8 @@ async fn repeated(
 /// A lease
 ///
 /// With `revision`, the answer waits until the lease has changed since that revision, or until the time is up. Whoever asked for the
-/// lease gets the grant for its node while it waits to be claimed.
+/// lease gets the grant for its node while it waits to be claimed. The answer's ETag is the revision; requests that change
+/// the lease take it in If-Match.
 #[utoipa::path(get, path = "/leases/{id}", tag = "leases",
     params(("id" = u64, Path), Watch), responses((status = 200, body = Lease), (status = "4XX", body = Problem)))]
 pub(super) async fn get(
@@ -163,14 +166,19 @@ pub(super) async fn get(
     principal: Principal,
     Name(id): Name<LeaseId>,
     Options(watch): Options<Watch>,
-) -> Answer<Lease> {
-    let Some(seen) = watch.revision else { return view(&server, &principal, id).await };
+) -> Result<([(HeaderName, HeaderValue); 1], Json<Lease>), Refusal> {
+    let Json(lease) = watched(&server, &principal, id, &watch).await?;
+    Ok(([(ETAG, tags::of_revision(lease.revision))], Json(lease)))
+}
+
+async fn watched(server: &Server, principal: &Principal, id: LeaseId, watch: &Watch) -> Answer<Lease> {
+    let Some(seen) = watch.revision else { return view(server, principal, id).await };
     let wait = watch.wait_ms.map_or(WAIT_MAX, Duration::from_millis).min(WAIT_MAX);
     let deadline = tokio::time::Instant::now() + wait;
     let changes = server.watches.of(id);
     loop {
         let changed = changes.changed();
-        let lease = view(&server, &principal, id).await?;
+        let lease = view(server, principal, id).await?;
         if lease.revision != seen || lease.state == LeaseState::Ended {
             return Ok(lease);
         }
@@ -226,6 +234,12 @@ fn with_grants(server: &Server, principal: &Principal, books: &Books, lease: &Le
     (view, owner)
 }
 
+/// What the header If-Match asks for.
+fn unchanged(change: &mut Change<'_>, headers: &HeaderMap, id: LeaseId) -> Result<(), Problem> {
+    let revision = change.fleet().lease(id).map(|lease| lease.revision);
+    tags::check(headers, revision.unwrap_or(0))
+}
+
 fn no_lease(id: LeaseId) -> Refusal {
     Problem::new(Kind::NotFound, format!("there is no lease {id}")).into()
 }
@@ -269,11 +283,16 @@ pub(super) async fn end(
     State(server): State<Arc<Server>>,
     principal: Principal,
     Name(id): Name<LeaseId>,
+    headers: HeaderMap,
 ) -> Answer<Lease> {
     let Json(lease) = view(&server, &principal, id).await?;
     principal.need(Action::Lease, &lease.tenant)?;
     let mut change = server.change().await?;
     let now_ms = change.now_ms;
+    if let Err(problem) = unchanged(&mut change, &headers, id) {
+        change.leave();
+        return Err(problem.into());
+    }
     if change.fleet().lease(id).is_some() {
         change.fleet().end(id, "ended by its owner", now_ms);
         change.audit(&principal, "lease.ended", &id.to_string(), serde_json::json!({}));
@@ -316,11 +335,16 @@ pub(super) async fn preempt(
     State(server): State<Arc<Server>>,
     principal: Principal,
     Name(id): Name<LeaseId>,
+    headers: HeaderMap,
 ) -> Answer<Lease> {
     let Json(lease) = view(&server, &principal, id).await?;
     principal.need(Action::Preempt, &lease.tenant)?;
     let mut change = server.change().await?;
     let now_ms = change.now_ms;
+    if let Err(problem) = unchanged(&mut change, &headers, id) {
+        change.leave();
+        return Err(problem.into());
+    }
     let state = change.fleet().lease(id).map(|lease| lease.state);
     if state != Some(LeaseState::Running) {
         change.leave();

@@ -3,8 +3,12 @@
 mod answer;
 mod extract;
 mod forward;
+mod limits;
+mod page;
+mod tags;
 
 mod admin;
+mod changes;
 mod leases;
 mod ledger;
 mod nodes;
@@ -13,7 +17,7 @@ use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use sluice_api::problem::{Kind, Problem};
@@ -25,6 +29,7 @@ use utoipa_axum::routes;
 use crate::server::Server;
 use answer::Refusal;
 pub(crate) use forward::forwarder;
+pub(crate) use limits::Limits;
 
 /// Bytes of a request's body; the largest are reports of nodes.
 const BODY_SIZE_MAX: usize = 4 << 20;
@@ -60,6 +65,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(leases::refused))
         .routes(routes!(leases::preempt))
         .routes(routes!(leases::queue))
+        .routes(routes!(changes::changes))
         .routes(routes!(nodes::join))
         .routes(routes!(nodes::report))
         .routes(routes!(nodes::gpus))
@@ -84,10 +90,12 @@ pub fn document() -> String {
     text
 }
 
-pub(crate) fn router(server: Arc<Server>) -> Router {
+pub(crate) fn router(server: Arc<Server>, limits: Limits) -> Router {
     let (router, document) = declared().split_for_parts();
+    let page = page::html(&serde_json::json!(document));
     router
         .route("/api/v1/openapi.json", get(async move || Json(document)))
+        .route("/api/v1", get(async move || Html(page)))
         .route("/healthz", get(async || "ok\n"))
         .fallback(async || Refusal(Problem::new(Kind::NotFound, "there is nothing at this path")))
         .method_not_allowed_fallback(async || {
@@ -96,6 +104,8 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
         })
         .layer(DefaultBodyLimit::max(BODY_SIZE_MAX))
         .layer(middleware::from_fn_with_state(Arc::clone(&server), forward::to_the_leader))
+        .layer(middleware::from_fn(tags::tag))
+        .layer(middleware::from_fn_with_state(Arc::new(limits), limits::limit))
         .layer(middleware::from_fn(to_its_end))
         .with_state(server)
 }

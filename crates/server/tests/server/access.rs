@@ -1,11 +1,15 @@
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use serde_json::{Value, json};
 use sluice_api::Page;
 use sluice_api::client::{Client, Failure};
 use sluice_api::lease::Lease;
-use sluice_api::problem::Kind;
-use sluice_api::token::{MadeToken, Role, Token};
+use sluice_api::problem::{Kind, Problem};
+use sluice_api::tenant::TenantPath;
+use sluice_api::token::{MadeToken, NewToken, Role, Token};
 
-use crate::{Server, ask, problem, request};
+use crate::{PATIENCE, ScriptedNode, Server, ServerProcess, ask, problem, request, settings};
 
 type Call = fn(&Client, &Lease) -> Result<Value, Failure>;
 
@@ -37,7 +41,7 @@ const CALLS: &[(&str, Call)] = &[
 /// The calls that the policy let through, whatever came of them then.
 fn allowed(server: &Server, client: &Client) -> Vec<&'static str> {
     let refused = |failure: &Failure| match failure {
-        Failure::Refused(problem) => matches!(problem.status, 401 | 403 | 404),
+        Failure::Refused(problem) => matches!(problem.status, 401 | 403 | 404 | 429),
         other => panic!("{other}"),
     };
     let mut names = Vec::new();
@@ -77,7 +81,7 @@ fn lists_show_nothing_of_foreign_tenants() {
     let (_folder, server) = Server::with_tenants();
     request(&server.token("acme/research", Role::Member), &ask(1000));
     let foreign = server.token("globex", Role::TenantAdmin);
-    for path in ["/leases", "/queue", "/sessions", "/usage"] {
+    for path in ["/leases", "/changes", "/queue", "/sessions", "/usage"] {
         assert_eq!(foreign.get::<Page<Value>>(path).unwrap().items, [] as [Value; 0], "{path}");
     }
     let tenants: Vec<Value> = foreign.list("/tenants").unwrap();
@@ -134,4 +138,116 @@ fn bad_input_gets_a_problem_that_names_the_field() {
     assert_eq!(problem(member.get::<Value>("/nothing")).status, 404);
     assert_eq!(problem(member.delete::<Value>("/queue")).status, 405);
     assert_eq!(problem(member.get::<Value>("/leases/x")).status, 404);
+}
+
+/// A request as no client of ours would send it; the answer's status, headers and body.
+fn raw(server: &Server, request: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(server.admin.server().strip_prefix("http://").unwrap()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_ascii_lowercase(), body.to_owned())
+}
+
+#[test]
+fn every_refusal_is_a_problem() {
+    let (folder, server) = Server::with_tenants();
+    let token = settings(folder.path()).token;
+    let own = format!("Host: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n");
+    let json = |body: &str| {
+        format!("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    };
+    let check = |request: &str, status: u16, kind: &str| {
+        let answer = raw(&server, request);
+        assert_eq!(answer.0, status, "{request}: {answer:?}");
+        assert!(answer.1.contains("content-type: application/problem+json"), "{answer:?}");
+        let problem: Problem = serde_json::from_str(&answer.2).unwrap();
+        assert_eq!((problem.kind.as_str(), problem.status), (kind, status));
+    };
+    check(&format!("GET /nowhere HTTP/1.1\r\n{own}\r\n"), 404, "/problems/not-found");
+    check(&format!("GET /api/v1/leases/x HTTP/1.1\r\n{own}\r\n"), 404, "/problems/not-found");
+    check(&format!("PUT /api/v1/leases HTTP/1.1\r\n{own}\r\n"), 405, "/problems/method-not-allowed");
+    check(
+        "GET /api/v1/leases HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        401,
+        "/problems/unauthenticated",
+    );
+    check(&format!("POST /api/v1/leases HTTP/1.1\r\n{own}{}", json("{")), 400, "/problems/malformed-request");
+    check(
+        &format!("POST /api/v1/leases HTTP/1.1\r\n{own}{}", json("{\"gpus\": -1}")),
+        422,
+        "/problems/invalid-request",
+    );
+    check(&format!("GET /api/v1/leases?limit=0 HTTP/1.1\r\n{own}\r\n"), 422, "/problems/invalid-request");
+    check(&format!("GET /api/v1/leases?cursor=%ff HTTP/1.1\r\n{own}\r\n"), 422, "/problems/invalid-request");
+    let large = "x".repeat((4 << 20) + 1);
+    check(&format!("POST /api/v1/leases HTTP/1.1\r\n{own}{}", json(&large)), 413, "/problems/too-large");
+}
+
+#[test]
+fn tags_save_reading_again_and_guard_changes() {
+    let (folder, server) = Server::with_tenants();
+    let token = settings(folder.path()).token;
+    let own = format!("HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n");
+    let (status, head, _) = raw(&server, &format!("GET /api/v1/prices {own}\r\n"));
+    assert_eq!(status, 200);
+    let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
+    let (status, _, body) = raw(&server, &format!("GET /api/v1/prices {own}If-None-Match: {tag}\r\n\r\n"));
+    assert_eq!((status, body.as_str()), (304, ""));
+
+    let lease = request(&server.token("acme", Role::Member), &ask(1000));
+    let path = format!("/api/v1/leases/{}", lease.id);
+    let (status, head, _) = raw(&server, &format!("DELETE {path} {own}If-Match: \"1\"\r\n\r\n"));
+    assert_eq!(status, 412, "{head}");
+    let (_, head, _) = raw(&server, &format!("GET {path} {own}\r\n"));
+    let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
+    let (status, head, _) = raw(&server, &format!("DELETE {path} {own}If-Match: {tag}\r\n\r\n"));
+    assert_eq!(status, 200, "{head}");
+}
+
+#[test]
+fn who_comes_with_wrong_tokens_too_often_has_to_wait() {
+    let (_folder, server) = Server::with_tenants();
+    let stranger = server.admin.with_token("slc_a_b");
+    let refused = (0..1000).map(|_| problem(stranger.get::<Token>("/whoami"))).find(|p| p.is(Kind::TooMany));
+    assert!(refused.is_some(), "a thousand tries are too many");
+    let _: Token = server.admin.get("/whoami").unwrap();
+}
+
+#[test]
+fn the_documentation_lists_every_path() {
+    let (_folder, server) = Server::with_tenants();
+    let (status, _, page) = raw(&server, "GET /api/v1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert_eq!(status, 200);
+    let document: serde_json::Value = serde_json::from_str(&sluice_server::document()).unwrap();
+    for path in document["paths"].as_object().unwrap().keys() {
+        assert!(page.contains(path), "{path}");
+    }
+}
+
+#[test]
+fn secrets_are_in_no_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = crate::postgres::database_for(folder.path());
+    let mut command = ServerProcess::command(folder.path(), database.as_deref());
+    let log = folder.path().join("log");
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let server = ServerProcess::spawn(&mut command);
+    let admin = settings(folder.path());
+    let client = admin.client();
+    let new = NewToken { tenant: TenantPath::root(), role: Role::Node, name: "x".into(), lifetime_s: 60 };
+    let made: MadeToken = client.post("/tokens", &new).unwrap();
+    let wrong = format!("{}x", made.secret);
+    assert!(client.with_token(&wrong).get::<Token>("/whoami").is_err());
+    let _: Result<Token, _> = client.post("/nodes/7/reports", &serde_json::json!({ "secret": made.secret }));
+    let node = ScriptedNode::join_at(&client, "one", 1);
+    drop(server);
+    let text = std::fs::read_to_string(&log).unwrap();
+    for secret in [&admin.token, &made.secret, &node.joined.token] {
+        let secret = secret.rsplit('_').next().unwrap();
+        assert!(!text.contains(secret), "{text}");
+    }
 }

@@ -6,6 +6,7 @@ mod ledger;
 mod migration;
 mod postgres;
 #[path = "../support/postgres.rs"]
+#[expect(dead_code, reason = "measurements use more of it")]
 mod private_postgres;
 mod replicas;
 
@@ -109,7 +110,12 @@ pub(crate) struct ServerProcess {
 impl ServerProcess {
     /// Its data are in a folder below this one.
     pub(crate) fn start(folder: &Path, database: Option<&str>) -> ServerProcess {
-        let mut child = ServerProcess::command(folder, database).spawn().unwrap();
+        ServerProcess::spawn(&mut ServerProcess::command(folder, database))
+    }
+
+    /// Waits until it listens.
+    pub(crate) fn spawn(command: &mut Command) -> ServerProcess {
+        let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let url = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("{line:?}")).to_owned();

@@ -38,6 +38,11 @@ impl Postgres {
         Some(postgres)
     }
 
+    /// Of the process above all of its processes.
+    pub(crate) fn process(&self) -> u32 {
+        self.server.id()
+    }
+
     /// Stops it at once, as a power cut would.
     pub(crate) fn stop(&mut self) {
         // SAFETY: sends a signal to a child that has not been waited for.
