@@ -108,7 +108,9 @@ impl Plan {
         for lease in fleet.leases().filter(|lease| keeps_its_place(lease)) {
             plan.adopt(lease);
         }
-        let mut waiting: Vec<&LeaseRecord> = fleet.leases().filter(|lease| !keeps_its_place(lease)).collect();
+        // What has ended is in the fleet until it is written down.
+        let waits = |lease: &&LeaseRecord| matches!(lease.state, LeaseState::Queued | LeaseState::Preempting);
+        let mut waiting: Vec<&LeaseRecord> = fleet.leases().filter(waits).collect();
         waiting.sort_by_key(|lease| (lease.queued_at_ms, lease.id));
         waiting.into_iter().for_each(|lease| plan.submit(fleet, lease));
         plan

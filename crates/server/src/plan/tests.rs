@@ -221,7 +221,7 @@ fn tasks_that_ask_for_one_rack_get_one() {
 }
 
 #[test]
-fn who_is_preempted_by_hand_goes_go_last() {
+fn who_is_preempted_by_hand_goes_to_the_end_of_its_line() {
     let mut world = World::new(&[1], &[("acme", json!({}))]);
     let first = world.ask("acme", share(1_000_000));
     world.settle();
@@ -308,6 +308,20 @@ fn gpus_are_chosen_by_model_and_nodes_by_label() {
     assert!(never(json!({ "gflops_min": 20_001 })).contains("speed"));
     assert!(never(json!({ "models": ["h100"] })).contains("model"));
     assert!(never(json!({ "labels": { "rack": "r9" } })).contains("rack=r9"));
+}
+
+#[test]
+fn what_ends_while_the_plan_is_made_anew_holds_nothing() {
+    let mut world = World::new(&[1], &[("acme", json!({}))]);
+    let first = world.ask("acme", share(1_000_000));
+    world.settle();
+    let second = world.ask("acme", share(1_000_000));
+    world.fleet.end(first, "over", 0);
+    // As where a node came back with other GPUs: the news is in the new plan.
+    world.fleet.take_news();
+    world.plan = Plan::new(&world.fleet);
+    world.settle();
+    assert_eq!(world.state(second), RUNS);
 }
 
 #[test]
