@@ -41,6 +41,13 @@ STEPS = [
     Step("compute", python("compute.py"), {"SECONDS": "2"}),
     Step("PyTorch arithmetic", python("torch_check.py"), needs="torch"),
     Step("PyTorch training", python("torch_train.py"), needs="torch", figures=True),
+    Step("PyTorch: graph, compile, generation, loader, DDP", python("torch_more.py"), needs="torch", figures=True),
+    Step("PyTorch calls", python("sequences/torch_steps.py"), needs="torch"),
+    Step("JAX calls", python("sequences/jax_steps.py"), needs="jax"),
+    Step("CuPy kernels", python("cupy_kernels.py"), needs="cupy"),
+    Step("CuPy arrays", python("cupy_arrays.py"), needs="cupy"),
+    Step("driver functions", python("driver_functions.py")),
+    Step("graphs", python("graphs.py")),
     Step("calls and copies", [HERE / "bin" / "calls"], figures=True),
     Step("bench kernels", [HERE / "bin" / "bench-kernels"], figures=True),
 ]
@@ -137,10 +144,27 @@ def check_shares(node, report, seconds):
         report.append(entry)
 
 
+def print_table(report):
+    """Each step's figures beside each other: seconds of the whole program, and what it measured itself."""
+    print(f"{'step':52} {'figure':24} {'native':>12} {'leased':>12} {'ratio':>7}")
+    for entry in report:
+        if "native" not in entry or "leased" not in entry:
+            continue
+        rows = [("seconds", entry["native"]["seconds"], entry["leased"]["seconds"])]
+        figures = entry.get("figures", {"native": {}, "leased": {}})
+        rows += [(name, value, figures["leased"].get(name)) for name, value in figures["native"].items()]
+        for name, native, leased in rows:
+            ratio = f"{leased / native:7.3f}" if leased is not None and native else "      -"
+            shown = f"{leased:12.4g}" if leased is not None else "           -"
+            print(f"{entry['step']:52} {name:24} {native:12.4g} {shown} {ratio}")
+    print()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="shares for 3 s instead of 10 s")
     parser.add_argument("--report", default="report.json")
+    parser.add_argument("--gpus", default="nvidia", help="what the node lends, as for `sluice node --gpus`")
     options = parser.parse_args()
     os.environ["SLUICE_LIB_DIR"] = str(HERE / "lib")
     os.environ.pop("SLUICE_NODE", None)
@@ -148,7 +172,7 @@ def main():
     report = [{"step": "machine", "outcome": "passed", "nvidia-smi": run(["nvidia-smi"]),
                "doctor": run([SLUICE, "doctor"]), "gpus": run([SLUICE, "gpus"])}]
     try:
-        node = Node("--gpus", "nvidia")
+        node = Node("--gpus", options.gpus)
     except RuntimeError as error:
         report.append({"step": "node", "outcome": "failed", "why": str(error)})
     else:
@@ -158,6 +182,7 @@ def main():
             check_shares(node, report, 3 if options.quick else 10)
         finally:
             node.close()
+    print_table(report)
     Path(options.report).write_text(json.dumps(report, indent=1))
     outcomes = [entry["outcome"] for entry in report]
     for entry in report:

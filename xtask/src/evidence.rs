@@ -12,7 +12,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 
 const RESULTS: &str = "docs/cuda-support.results";
-const BACK_END: &str = "software GPU";
+
+/// Tests whose node records launches instead of computing, by the beginnings of their names.
+const RECORDED: &[&str] = &["sequence ", "recording"];
+
+/// What a test's programs ran on.
+fn back_end(test: &str) -> &'static str {
+    let is_recorded = RECORDED.iter().any(|start| test.starts_with(start));
+    if is_recorded { "recording driver" } else { "software GPU" }
+}
 
 fn folders() -> PathBuf {
     crate::target_folder().join("evidence")
@@ -32,26 +40,46 @@ pub(crate) fn forget(test: &str) {
     let _ = fs::remove_dir_all(folders().join(test));
 }
 
-/// Rewrites the results: one row per function that any test called, with the first such test by name.
+/// Rewrites the results: for each function and back end the first test by name that called it. Rows of tests that have
+/// left no evidence here stay as they are.
 pub(crate) fn record() -> Result<()> {
-    let mut rows: BTreeMap<String, String> = BTreeMap::new();
+    let results = crate::root().join(RESULTS);
     let mut tests: Vec<PathBuf> = entries(&folders())?;
     tests.sort();
-    for test in tests {
-        let name = test.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        for file in entries(&test)? {
+    let name_of = |test: &PathBuf| test.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let names: Vec<String> = tests.iter().map(name_of).collect();
+    let mut rows = Rows::new();
+    for (test, name) in tests.iter().zip(&names) {
+        for file in entries(test)? {
             for function in fs::read_to_string(&file)?.lines() {
-                rows.entry(function.to_string()).or_insert_with(|| name.clone());
+                let key = (function.to_string(), back_end(name).to_string());
+                rows.entry(key).or_insert_with(|| (name.clone(), today()));
             }
         }
     }
-    let date = today();
+    let before = fs::read_to_string(&results).unwrap_or_default();
+    keep(&mut rows, &before, &names);
     let mut text = String::from("# function\tback end\ttest\tdate\n");
-    for (function, test) in rows {
-        text += &format!("{function}\t{BACK_END}\t{test}\t{date}\n");
+    for ((function, back_end), (test, date)) in rows {
+        text += &format!("{function}\t{back_end}\t{test}\t{date}\n");
     }
-    fs::write(crate::root().join(RESULTS), text).context(RESULTS)?;
+    fs::write(&results, text).context(RESULTS)?;
     crate::codegen::run(&[])
+}
+
+/// Function and back end to test and date.
+type Rows = BTreeMap<(String, String), (String, String)>;
+
+/// Adds the rows of earlier results that no test of `names` speaks for.
+fn keep(rows: &mut Rows, before: &str, names: &[String]) {
+    for line in before.lines().filter(|line| !line.starts_with('#')) {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let [function, back_end, test, date] = columns[..] else { continue };
+        if !names.iter().any(|name| name == test) {
+            let key = (function.to_string(), back_end.to_string());
+            rows.entry(key).or_insert_with(|| (test.to_string(), date.to_string()));
+        }
+    }
 }
 
 fn entries(folder: &PathBuf) -> Result<Vec<PathBuf>> {
@@ -84,6 +112,15 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_tests_that_did_not_run_are_kept() {
+        let row =
+            |of: &str, test: &str| ((of.to_string(), "b".to_string()), (test.to_string(), "d".to_string()));
+        let mut rows = Rows::from([row("f", "new")]);
+        keep(&mut rows, "# head\nf\tb\told\td\ng\tb\told\td\nh\tb\tnew\td\n", &["new".to_string()]);
+        assert_eq!(rows, Rows::from([row("f", "new"), row("g", "old")]));
+    }
 
     #[test]
     fn days_become_dates() {

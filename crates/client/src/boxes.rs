@@ -9,7 +9,7 @@ use sluice_wire::{DevicePtr, Pitched, commands};
 use crate::copy::{Landing, from_device, landing, on_host, to_device};
 use crate::issue::Issue;
 use crate::session::{self, Session};
-use crate::{capture, context};
+use crate::{capture, context, host_memory};
 
 /// One side of a copy.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +47,9 @@ impl Operand {
     /// Pitch and height of 0 mean that rows and slices touch.
     fn side(&self, session: &Session, width: u64, rows: u64) -> Result<Side, CUresult> {
         let (on_device, base) = match self.kind {
-            CUmemorytype::HOST => (false, self.host),
-            CUmemorytype::DEVICE => (true, self.device),
+            // With unified addresses an address alone says whose it is, and programs do get the kind wrong.
+            CUmemorytype::HOST => (session.is_device_address(self.host), self.host),
+            CUmemorytype::DEVICE => (!host_memory::is_pinned(self.device, 1), self.device),
             CUmemorytype::UNIFIED => (session.is_device_address(self.device), self.device),
             CUmemorytype::ARRAY => return Err(CUresult::NOT_SUPPORTED),
             _ => return Err(CUresult::INVALID_VALUE),

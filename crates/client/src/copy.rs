@@ -213,6 +213,12 @@ pub(crate) unsafe fn unified(
     }
 }
 
+/// Whether what a program passes as a device address is memory of its own that came from CUDA: that is a device address to
+/// CUDA, too, and such a copy is one whose directions follow from the addresses.
+fn is_ours(address: CUdeviceptr, bytes: usize) -> bool {
+    host_memory::is_pinned(address, bytes as u64)
+}
+
 impl Session {
     /// After a synchronous copy to the device: waits if anything could overtake it.
     fn arrive(&self, stream: CUstream) -> Result<(), CUresult> {
@@ -274,6 +280,10 @@ pub(crate) unsafe fn cuMemcpyHtoD_v2(
     ByteCount: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
+    if is_ours(dstDevice, ByteCount) {
+        // SAFETY: the same contract.
+        return unsafe { unified(dstDevice, srcHost as u64, ByteCount, stream, false) };
+    }
     let session = session::enter()?;
     // SAFETY: the same contract.
     unsafe { to_device(session, dstDevice, srcHost, ByteCount, stream)? };
@@ -286,6 +296,10 @@ pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(
     ByteCount: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
+    if is_ours(dstDevice, ByteCount) {
+        // SAFETY: the same contract.
+        return unsafe { unified(dstDevice, srcHost as u64, ByteCount, hStream, true) };
+    }
     // SAFETY: the same contract.
     unsafe { to_device(session::enter()?, dstDevice, srcHost, ByteCount, hStream) }
 }
@@ -296,6 +310,10 @@ pub(crate) unsafe fn cuMemcpyDtoH_v2(
     ByteCount: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
+    if is_ours(srcDevice, ByteCount) {
+        // SAFETY: the same contract.
+        return unsafe { unified(dstHost as u64, srcDevice, ByteCount, stream, false) };
+    }
     // SAFETY: the same contract.
     unsafe { to_host(session::enter()?, dstHost, srcDevice, ByteCount, stream, Landing::Now) }
 }
@@ -306,6 +324,10 @@ pub(crate) unsafe fn cuMemcpyDtoHAsync_v2(
     ByteCount: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
+    if is_ours(srcDevice, ByteCount) {
+        // SAFETY: the same contract.
+        return unsafe { unified(dstHost as u64, srcDevice, ByteCount, hStream, true) };
+    }
     let landing = landing(dstHost as u64, ByteCount, true);
     // SAFETY: the same contract.
     unsafe { to_host(session::enter()?, dstHost, srcDevice, ByteCount, hStream, landing) }

@@ -1,59 +1,78 @@
-//! What stands before generated stubs: the rules of stream capture, which CUDA applies at once.
+//! What stands before generated stubs: the rules of stream capture, which CUDA applies at once, and work that is done
+//! here instead. A guard breaks off where nothing is left to do.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use sluice_cuda::*;
 
-use crate::{capture, context, event, graph_memory};
+use sluice_wire::commands;
 
-pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
-    event::recorded(event, capture::of(stream))
+use crate::issue::Issue;
+use crate::{capture, context, event, graph_memory, host_memory, session};
+
+/// Whether there is anything left to do.
+type Guarded = Result<ControlFlow<()>, CUresult>;
+
+const GO_ON: Guarded = Ok(ControlFlow::Continue(()));
+
+pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Guarded {
+    event::recorded(event, capture::of(stream))?;
+    GO_ON
 }
 
-pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> Result<(), CUresult> {
+pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> Guarded {
     // An external record in a capture becomes a node of the graph; the event stays outside.
     let is_external = flags & CU_EVENT_RECORD_EXTERNAL != 0;
     let capture = capture::of(stream);
     if is_external && capture.is_some() {
-        return Ok(());
+        return GO_ON;
     }
-    event::recorded(event, capture)
+    event::recorded(event, capture)?;
+    GO_ON
 }
 
 /// A stream that waits for an event of a capture joins the capture.
-pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Result<(), CUresult> {
+pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Guarded {
     if !capture::some() {
-        return Ok(());
+        return GO_ON;
     }
     let own = capture::of(stream);
     let (is_recorded, others) = event::capture_of(event)?;
     match (own, others) {
-        (Some(_), _) if flags & CU_EVENT_WAIT_EXTERNAL != 0 => Ok(()),
-        (Some(own), Some(others)) if !std::sync::Arc::ptr_eq(&own, &others) => {
+        (Some(_), _) if flags & CU_EVENT_WAIT_EXTERNAL != 0 => GO_ON,
+        (Some(own), Some(others)) if !Arc::ptr_eq(&own, &others) => {
             own.invalidate();
             others.invalidate();
             Err(CUresult::STREAM_CAPTURE_MERGE)
         }
-        (None, Some(others)) => capture::join(stream, &others),
+        (None, Some(others)) => {
+            capture::join(stream, &others)?;
+            GO_ON
+        }
         (Some(own), None) if is_recorded => {
             own.invalidate();
             Err(CUresult::STREAM_CAPTURE_ISOLATION)
         }
-        _ => Ok(()),
+        _ => GO_ON,
     }
 }
 
-pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Result<(), CUresult> {
-    capture::check_not_capturing(stream)
+pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Guarded {
+    capture::check_not_capturing(stream)?;
+    GO_ON
 }
 
-pub(crate) fn cuStreamQuery(stream: CUstream) -> Result<(), CUresult> {
-    capture::check_not_capturing(stream)
+pub(crate) fn cuStreamQuery(stream: CUstream) -> Guarded {
+    capture::check_not_capturing(stream)?;
+    GO_ON
 }
 
 /// An event that was last recorded in a capture stands for nothing that could be done.
-fn not_captured(event: CUevent) -> Result<(), CUresult> {
+fn not_captured(event: CUevent) -> Guarded {
     let (_, capture) = event::last_capture(event)?;
     match capture {
-        None => Ok(()),
+        None => GO_ON,
         Some(capture) => {
             capture.invalidate();
             Err(CUresult::CAPTURED_EVENT)
@@ -61,19 +80,50 @@ fn not_captured(event: CUevent) -> Result<(), CUresult> {
     }
 }
 
-pub(crate) fn cuEventQuery(event: CUevent) -> Result<(), CUresult> {
+pub(crate) fn cuEventQuery(event: CUevent) -> Guarded {
     capture::check_safe()?;
     not_captured(event)
 }
 
-pub(crate) fn cuEventSynchronize(event: CUevent) -> Result<(), CUresult> {
+pub(crate) fn cuEventSynchronize(event: CUevent) -> Guarded {
     not_captured(event)
 }
 
-pub(crate) fn cuCtxSynchronize() -> Result<(), CUresult> {
-    capture::check_context(context::current()?.handle)
+pub(crate) fn cuCtxSynchronize() -> Guarded {
+    capture::check_context(context::current()?.handle)?;
+    GO_ON
 }
 
-pub(crate) fn cuGraphLaunch(graph: CUgraphExec, _: CUstream) -> Result<(), CUresult> {
-    graph_memory::launching(graph)
+pub(crate) fn cuGraphLaunch(graph: CUgraphExec, _: CUstream) -> Guarded {
+    graph_memory::launching(graph)?;
+    GO_ON
+}
+
+/// Fills memory that is the program's and came from CUDA: any of it is a device address to CUDA, too.
+fn fill_here<T: Copy>(address: CUdeviceptr, value: T, count: usize, stream: CUstream) -> Guarded {
+    let bytes = count.checked_mul(size_of::<T>()).ok_or(CUresult::INVALID_VALUE)?;
+    if !host_memory::is_pinned(address, bytes as u64) {
+        return GO_ON;
+    }
+    if !address.is_multiple_of(align_of::<T>() as u64) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    capture::check_not_capturing(stream)?;
+    let session = session::enter()?;
+    session.call(&commands::cuStreamSynchronize { hStream: session.find(stream)? }, |()| ())?;
+    // SAFETY: pinned memory of this process, which the program gives to be written in the stream's order.
+    unsafe { std::slice::from_raw_parts_mut(address as *mut T, count) }.fill(value);
+    Ok(ControlFlow::Break(()))
+}
+
+pub(crate) fn cuMemsetD8Async(address: CUdeviceptr, value: u8, count: usize, stream: CUstream) -> Guarded {
+    fill_here(address, value, count, stream)
+}
+
+pub(crate) fn cuMemsetD16Async(address: CUdeviceptr, value: u16, count: usize, stream: CUstream) -> Guarded {
+    fill_here(address, value, count, stream)
+}
+
+pub(crate) fn cuMemsetD32Async(address: CUdeviceptr, value: u32, count: usize, stream: CUstream) -> Guarded {
+    fill_here(address, value, count, stream)
 }

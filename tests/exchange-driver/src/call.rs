@@ -65,6 +65,7 @@ impl Call {
 
     /// # Safety
     /// `values` points to `count` handles.
+    #[allow(dead_code, reason = "whether a function takes an array of handles is up to the list")]
     pub(crate) unsafe fn handles(&mut self, kind: &'static str, values: *const usize, count: u64) {
         for index in 0..count as usize {
             // SAFETY: by this function's contract.

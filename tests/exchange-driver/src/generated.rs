@@ -3237,11 +3237,11 @@ pub(crate) unsafe extern "C" fn cuGraphInstantiateWithFlags(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphLaunch(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
-    let mut call = Call::new("cuGraphLaunch");
-    call.handle("GraphExec", hGraphExec.0);
-    call.handle("Stream", hStream.0);
-    let answer = call.answer(false);
-    answer.result()
+    match table().cuGraphLaunch {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3334,15 +3334,11 @@ pub(crate) unsafe extern "C" fn cuGraphAddDependencies(
     to: *const CUgraphNode,
     numDependencies: usize,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphAddDependencies");
-    call.handle("Graph", hGraph.0);
-    // SAFETY: the caller's array.
-    unsafe { call.handles("GraphNode", from_.cast(), numDependencies as u64) };
-    // SAFETY: the caller's array.
-    unsafe { call.handles("GraphNode", to.cast(), numDependencies as u64) };
-    call.value(numDependencies);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuGraphAddDependencies {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraph, from_, to, numDependencies) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3658,11 +3654,11 @@ pub(crate) unsafe extern "C" fn cuGraphEventRecordNodeSetEvent(
     hNode: CUgraphNode,
     event: CUevent,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphEventRecordNodeSetEvent");
-    call.handle("GraphNode", hNode.0);
-    call.handle("Event", event.0);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuGraphEventRecordNodeSetEvent {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, event) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3679,11 +3675,11 @@ pub(crate) unsafe extern "C" fn cuGraphEventWaitNodeGetEvent(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphEventWaitNodeSetEvent(hNode: CUgraphNode, event: CUevent) -> CUresult {
-    let mut call = Call::new("cuGraphEventWaitNodeSetEvent");
-    call.handle("GraphNode", hNode.0);
-    call.handle("Event", event.0);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuGraphEventWaitNodeSetEvent {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, event) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3718,12 +3714,11 @@ pub(crate) unsafe extern "C" fn cuGraphExecEventRecordNodeSetEvent(
     hNode: CUgraphNode,
     event: CUevent,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphExecEventRecordNodeSetEvent");
-    call.handle("GraphExec", hGraphExec.0);
-    call.handle("GraphNode", hNode.0);
-    call.handle("Event", event.0);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuGraphExecEventRecordNodeSetEvent {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, hNode, event) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3732,32 +3727,29 @@ pub(crate) unsafe extern "C" fn cuGraphExecEventWaitNodeSetEvent(
     hNode: CUgraphNode,
     event: CUevent,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphExecEventWaitNodeSetEvent");
-    call.handle("GraphExec", hGraphExec.0);
-    call.handle("GraphNode", hNode.0);
-    call.handle("Event", event.0);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuGraphExecEventWaitNodeSetEvent {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, hNode, event) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphExecGetFlags(hGraphExec: CUgraphExec, flags: *mut u64) -> CUresult {
-    let mut call = Call::new("cuGraphExecGetFlags");
-    call.handle("GraphExec", hGraphExec.0);
-    let mut answer = call.answer(true);
-    // SAFETY: the caller's place.
-    unsafe { answer.write(flags) };
-    answer.result()
+    match table().cuGraphExecGetFlags {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphExecGetId(hGraphExec: CUgraphExec, graphId: *mut u32) -> CUresult {
-    let mut call = Call::new("cuGraphExecGetId");
-    call.handle("GraphExec", hGraphExec.0);
-    let mut answer = call.answer(true);
-    // SAFETY: the caller's place.
-    unsafe { answer.write(graphId) };
-    answer.result()
+    match table().cuGraphExecGetId {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, graphId) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3989,11 +3981,11 @@ pub(crate) unsafe extern "C" fn cuGraphKernelNodeCopyAttributes(
     dst: CUgraphNode,
     src: CUgraphNode,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphKernelNodeCopyAttributes");
-    call.handle("GraphNode", dst.0);
-    call.handle("GraphNode", src.0);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuGraphKernelNodeCopyAttributes {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dst, src) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -4215,23 +4207,20 @@ pub(crate) unsafe extern "C" fn cuGraphNodeGetEnabled(
     hNode: CUgraphNode,
     isEnabled: *mut u32,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphNodeGetEnabled");
-    call.handle("GraphExec", hGraphExec.0);
-    call.handle("GraphNode", hNode.0);
-    let mut answer = call.answer(true);
-    // SAFETY: the caller's place.
-    unsafe { answer.write(isEnabled) };
-    answer.result()
+    match table().cuGraphNodeGetEnabled {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, hNode, isEnabled) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphNodeGetLocalId(hNode: CUgraphNode, nodeId: *mut u32) -> CUresult {
-    let mut call = Call::new("cuGraphNodeGetLocalId");
-    call.handle("GraphNode", hNode.0);
-    let mut answer = call.answer(true);
-    // SAFETY: the caller's place.
-    unsafe { answer.write(nodeId) };
-    answer.result()
+    match table().cuGraphNodeGetLocalId {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, nodeId) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -4248,12 +4237,11 @@ pub(crate) unsafe extern "C" fn cuGraphNodeGetParams(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphNodeGetToolsId(hNode: CUgraphNode, toolsNodeId: *mut u64) -> CUresult {
-    let mut call = Call::new("cuGraphNodeGetToolsId");
-    call.handle("GraphNode", hNode.0);
-    let mut answer = call.answer(true);
-    // SAFETY: the caller's place.
-    unsafe { answer.write(toolsNodeId) };
-    answer.result()
+    match table().cuGraphNodeGetToolsId {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, toolsNodeId) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -4274,12 +4262,11 @@ pub(crate) unsafe extern "C" fn cuGraphNodeSetEnabled(
     hNode: CUgraphNode,
     isEnabled: u32,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphNodeSetEnabled");
-    call.handle("GraphExec", hGraphExec.0);
-    call.handle("GraphNode", hNode.0);
-    call.value(isEnabled);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuGraphNodeSetEnabled {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, hNode, isEnabled) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -4312,12 +4299,11 @@ pub(crate) unsafe extern "C" fn cuGraphReleaseUserObject(
     object: CUuserObject,
     count: u32,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphReleaseUserObject");
-    call.handle("Graph", graph.0);
-    call.handle("UserObject", object.0);
-    call.value(count);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuGraphReleaseUserObject {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(graph, object, count) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -4327,15 +4313,11 @@ pub(crate) unsafe extern "C" fn cuGraphRemoveDependencies(
     to_: *const CUgraphNode,
     numDependencies: usize,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphRemoveDependencies");
-    call.handle("Graph", hGraph.0);
-    // SAFETY: the caller's array.
-    unsafe { call.handles("GraphNode", from_.cast(), numDependencies as u64) };
-    // SAFETY: the caller's array.
-    unsafe { call.handles("GraphNode", to_.cast(), numDependencies as u64) };
-    call.value(numDependencies);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuGraphRemoveDependencies {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraph, from_, to_, numDependencies) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -4360,22 +4342,20 @@ pub(crate) unsafe extern "C" fn cuGraphRetainUserObject(
     count: u32,
     flags: u32,
 ) -> CUresult {
-    let mut call = Call::new("cuGraphRetainUserObject");
-    call.handle("Graph", graph.0);
-    call.handle("UserObject", object.0);
-    call.value(count);
-    call.value(flags);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuGraphRetainUserObject {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(graph, object, count, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphUpload(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
-    let mut call = Call::new("cuGraphUpload");
-    call.handle("GraphExec", hGraphExec.0);
-    call.handle("Stream", hStream.0);
-    let answer = call.answer(false);
-    answer.result()
+    match table().cuGraphUpload {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hGraphExec, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -4395,20 +4375,20 @@ pub(crate) unsafe extern "C" fn cuUserObjectCreate(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuUserObjectRelease(object: CUuserObject, count: u32) -> CUresult {
-    let mut call = Call::new("cuUserObjectRelease");
-    call.handle("UserObject", object.0);
-    call.value(count);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuUserObjectRelease {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(object, count) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuUserObjectRetain(object: CUuserObject, count: u32) -> CUresult {
-    let mut call = Call::new("cuUserObjectRetain");
-    call.handle("UserObject", object.0);
-    call.value(count);
-    let answer = call.answer(true);
-    answer.result()
+    match table().cuUserObjectRetain {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(object, count) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]

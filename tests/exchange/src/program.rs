@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use libloading::Library;
-use sluice_cuda::{
-    CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphNode, CUmodule, CUresult, CUstream,
-};
+use sluice_cuda::{CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream};
 
 use crate::answer::Answer;
 
@@ -83,7 +81,6 @@ impl Program {
             ok(allocate(&mut p.memory, MEMORY as usize));
         }
         p.make_handles();
-        p.make_graph();
         p
     }
 
@@ -131,41 +128,6 @@ impl Program {
         }
     }
 
-    /// A graph and a node in it, which all other nodes can depend on.
-    fn make_graph(&mut self) {
-        while self.handles.get("GraphNode").is_none_or(Vec::is_empty) {
-            let (mut graph, mut node) = (CUgraph::NULL, CUgraphNode::NULL);
-            let mut sent = Sent::new("cuGraphCreate");
-            sent.value(0u32);
-            // SAFETY: as above.
-            let result = unsafe {
-                self.symbol::<unsafe extern "C" fn(*mut CUgraph, u32) -> CUresult>("cuGraphCreate")(
-                    &mut graph, 0,
-                )
-            };
-            if !self.check(sent, true, result, &[]) {
-                panic!("the driver refuses the first graph");
-            }
-            self.minted("Graph", graph.0);
-            let mut sent = Sent::new("cuGraphAddEmptyNode");
-            let graph = CUgraph(self.handle(&mut sent, "Graph"));
-            sent.value(0usize);
-            // SAFETY: as above; an array of none.
-            let result = unsafe {
-                let add = self.symbol::<unsafe extern "C" fn(
-                    *mut CUgraphNode,
-                    CUgraph,
-                    *const CUgraphNode,
-                    usize,
-                ) -> CUresult>("cuGraphAddEmptyNode");
-                add(&mut node, graph, std::ptr::null(), 0)
-            };
-            if self.check(sent, true, result, &[]) {
-                self.minted("GraphNode", node.0);
-            }
-        }
-    }
-
     /// A function of the driver.
     ///
     /// # Safety
@@ -175,22 +137,10 @@ impl Program {
         *unsafe { self.library.get::<F>(name.as_bytes()) }.unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Whether there are handles enough for a function now: what destroys one leaves one.
+    /// Whether there is room for what a function makes.
     pub(crate) fn can(&self, function: &str) -> bool {
         let count = |kind| self.handles.get(kind).map_or(0, Vec::len);
-        match function {
-            "cuGraphDestroy" => count("Graph") > 2,
-            "cuGraphDestroyNode" => count("GraphNode") > 2,
-            "cuGraphExecDestroy" => count("GraphExec") > 2,
-            "cuGraphCreate" => count("Graph") < HANDLES_MAX,
-            name if name.contains("Graph") && !name.starts_with("cuGraphInstantiate") => {
-                let nodes = name.starts_with("cuGraphAddEmpty") || count("GraphNode") > 0;
-                let execs = !(name.contains("Exec") || name.ends_with("Launch") || name.ends_with("Upload"));
-                count("Graph") > 0 && nodes && (execs || count("GraphExec") > 0)
-            }
-            name if name.starts_with("cuGraphInstantiate") => count("Graph") > 0,
-            _ => true,
-        }
+        function != "cuGraphCreate" || count("Graph") < HANDLES_MAX
     }
 
     /// Two numbers of a handle in use, noted for the driver.
@@ -204,24 +154,12 @@ impl Program {
         handle
     }
 
-    /// The same for a handle that the call destroys.
-    pub(crate) fn take(&mut self, sent: &mut Sent, kind: &'static str) -> usize {
-        let draw = self.next() as usize;
-        let known = self.handles.entry(kind).or_default();
-        let (handle, number) = known.swap_remove(draw % known.len());
-        sent.value(number);
-        handle
-    }
-
     /// Notes a handle that a call created.
     pub(crate) fn minted(&mut self, kind: &'static str, handle: usize) {
         let number = self.minted.entry(kind).or_default();
         let known = self.handles.entry(kind).or_default();
         known.push((handle, *number));
         *number += 1;
-        if known.len() > HANDLES_MAX && matches!(kind, "GraphNode") {
-            known.remove(0);
-        }
     }
 
     pub(crate) fn small(&mut self) -> u64 {

@@ -26,7 +26,12 @@ fn stub(out: &mut String, function: &Function) {
     );
     if function.is_guarded {
         let arguments: Vec<&str> = parameters.iter().map(|parameter| &*parameter.name).collect();
-        let _ = writeln!(out, "crate::guards::{}({})?;", function.name, arguments.join(", "));
+        let _ = writeln!(
+            out,
+            "if crate::guards::{}({})?.is_break() {{ return Ok(()); }}",
+            function.name,
+            arguments.join(", ")
+        );
     }
     let mut fields = Vec::new();
     let mut after = Vec::new();

@@ -91,13 +91,25 @@ impl Separation {
 }
 
 /// `$1` is the folder of release builds; the rest is the program. A program that lies in that folder (a test
-/// program of ours) is put back alone.
+/// program of ours) is put back alone. JAX takes a machine without NVIDIA's device files for one without a GPU before it asks
+/// CUDA, so it is shown one, as containers with a GPU have it.
 const HIDE_BUILD: &str = r#"
 builds=$1; shift
 copy=$(mktemp) && case $1 in "$builds"/*) cp "$1" "$copy";; esac
 mount -t tmpfs none "$builds" || exit 125
 case $1 in "$builds"/*) cp "$copy" "$1" && chmod +x "$1";; esac
 rm "$copy"
+if [ ! -e /dev/nvidiactl ]; then
+    real=$(mktemp -d)
+    mount --rbind /dev "$real" && mount -t tmpfs none /dev || exit 125
+    for file in "$real"/*; do
+        name=/dev/${file##*/}
+        if [ -L "$file" ]; then cp -a "$file" "$name"
+        elif [ -d "$file" ]; then mkdir "$name" && mount --rbind "$file" "$name"
+        else : > "$name" && mount --bind "$file" "$name"; fi
+    done
+    : > /dev/nvidiactl
+fi
 exec "$@"
 "#;
 

@@ -17,6 +17,8 @@ struct Sequence {
     file: &'static str,
     arguments: &'static [&'static str],
     gpus: u32,
+    /// The recorded card.
+    card: &'static str,
 }
 
 const fn sequence(
@@ -25,7 +27,7 @@ const fn sequence(
     file: &'static str,
     arguments: &'static [&'static str],
 ) -> Sequence {
-    Sequence { name, environment, file, arguments, gpus: 1 }
+    Sequence { name, environment, file, arguments, gpus: 1, card: "h200" }
 }
 
 const SEQUENCES: &[Sequence] = &[
@@ -42,7 +44,8 @@ const SEQUENCES: &[Sequence] = &[
     sequence("sequence torch profiler", &python::TORCH, "torch_modes.py", &["profiler"]),
     sequence("sequence jax", &python::JAX, "jax_steps.py", &[]),
     sequence("sequence onnxruntime", &python::ONNXRUNTIME, "others_steps.py", &["onnxruntime"]),
-    sequence("sequence faiss", &python::FAISS, "others_steps.py", &["faiss"]),
+    // Its wheel has machine code for compute capability 7.0 and 8.0 only.
+    Sequence { card: "a100", ..sequence("sequence faiss", &python::FAISS, "others_steps.py", &["faiss"]) },
 ];
 
 const LIMIT: Duration = Duration::from_secs(900);
@@ -63,7 +66,7 @@ impl Sequence {
     /// From a network and mount namespace of its own where this machine allows one, else over loopback.
     fn run(&self, separation: Option<&Separation>) -> Result<()> {
         let python = self.environment.ready()?;
-        let gpus = format!("recording:h200,{}", self.gpus);
+        let gpus = format!("recording:{},{}", self.card, self.gpus);
         let count = self.gpus.to_string();
         let options = ["-n", &count, "--memory", "16GiB"];
         let (node, mut command) = match separation {

@@ -10,7 +10,9 @@ use sluice_wire::{commands, product, rows};
 use crate::issue::{Issue, list, wanted};
 
 pub(crate) unsafe fn cuCtxSynchronize<S: Issue>(session: &S) -> Result<(), CUresult> {
-    crate::guards::cuCtxSynchronize()?;
+    if crate::guards::cuCtxSynchronize()?.is_break() {
+        return Ok(());
+    }
     session.call(&commands::cuCtxSynchronize {}, |()| ())?;
     Ok(())
 }
@@ -51,6 +53,9 @@ pub(crate) unsafe fn cuMemsetD8Async<S: Issue>(
     N: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
+    if crate::guards::cuMemsetD8Async(dstDevice, uc, N, hStream)?.is_break() {
+        return Ok(());
+    }
     session.queue(&commands::cuMemsetD8Async {
         dstDevice: session.range(dstDevice, N as u64)?,
         uc,
@@ -67,6 +72,9 @@ pub(crate) unsafe fn cuMemsetD16Async<S: Issue>(
     N: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
+    if crate::guards::cuMemsetD16Async(dstDevice, us, N, hStream)?.is_break() {
+        return Ok(());
+    }
     session.queue(&commands::cuMemsetD16Async {
         dstDevice: session.range(dstDevice, product(&[N as u64, 2]))?,
         us,
@@ -83,6 +91,9 @@ pub(crate) unsafe fn cuMemsetD32Async<S: Issue>(
     N: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
+    if crate::guards::cuMemsetD32Async(dstDevice, ui, N, hStream)?.is_break() {
+        return Ok(());
+    }
     session.queue(&commands::cuMemsetD32Async {
         dstDevice: session.range(dstDevice, product(&[N as u64, 4]))?,
         ui,
@@ -160,7 +171,9 @@ pub(crate) unsafe fn cuStreamWaitEvent<S: Issue>(
     hEvent: CUevent,
     Flags: u32,
 ) -> Result<(), CUresult> {
-    crate::guards::cuStreamWaitEvent(hStream, hEvent, Flags)?;
+    if crate::guards::cuStreamWaitEvent(hStream, hEvent, Flags)?.is_break() {
+        return Ok(());
+    }
     session.queue(&commands::cuStreamWaitEvent {
         hStream: session.find(hStream)?,
         hEvent: session.find(hEvent)?,
@@ -170,13 +183,17 @@ pub(crate) unsafe fn cuStreamWaitEvent<S: Issue>(
 }
 
 pub(crate) unsafe fn cuStreamSynchronize<S: Issue>(session: &S, hStream: CUstream) -> Result<(), CUresult> {
-    crate::guards::cuStreamSynchronize(hStream)?;
+    if crate::guards::cuStreamSynchronize(hStream)?.is_break() {
+        return Ok(());
+    }
     session.call(&commands::cuStreamSynchronize { hStream: session.find(hStream)? }, |()| ())?;
     Ok(())
 }
 
 pub(crate) unsafe fn cuStreamQuery<S: Issue>(session: &S, hStream: CUstream) -> Result<(), CUresult> {
-    crate::guards::cuStreamQuery(hStream)?;
+    if crate::guards::cuStreamQuery(hStream)?.is_break() {
+        return Ok(());
+    }
     session.call(&commands::cuStreamQuery { hStream: session.find(hStream)? }, |()| ())?;
     Ok(())
 }
@@ -323,7 +340,9 @@ pub(crate) unsafe fn cuEventRecord<S: Issue>(
     hEvent: CUevent,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    crate::guards::cuEventRecord(hEvent, hStream)?;
+    if crate::guards::cuEventRecord(hEvent, hStream)?.is_break() {
+        return Ok(());
+    }
     session
         .queue(&commands::cuEventRecord { hEvent: session.find(hEvent)?, hStream: session.find(hStream)? })?;
     Ok(())
@@ -335,7 +354,9 @@ pub(crate) unsafe fn cuEventRecordWithFlags<S: Issue>(
     hStream: CUstream,
     flags: u32,
 ) -> Result<(), CUresult> {
-    crate::guards::cuEventRecordWithFlags(hEvent, hStream, flags)?;
+    if crate::guards::cuEventRecordWithFlags(hEvent, hStream, flags)?.is_break() {
+        return Ok(());
+    }
     session.queue(&commands::cuEventRecordWithFlags {
         hEvent: session.find(hEvent)?,
         hStream: session.find(hStream)?,
@@ -345,13 +366,17 @@ pub(crate) unsafe fn cuEventRecordWithFlags<S: Issue>(
 }
 
 pub(crate) unsafe fn cuEventQuery<S: Issue>(session: &S, hEvent: CUevent) -> Result<(), CUresult> {
-    crate::guards::cuEventQuery(hEvent)?;
+    if crate::guards::cuEventQuery(hEvent)?.is_break() {
+        return Ok(());
+    }
     session.call(&commands::cuEventQuery { hEvent: session.find(hEvent)? }, |()| ())?;
     Ok(())
 }
 
 pub(crate) unsafe fn cuEventSynchronize<S: Issue>(session: &S, hEvent: CUevent) -> Result<(), CUresult> {
-    crate::guards::cuEventSynchronize(hEvent)?;
+    if crate::guards::cuEventSynchronize(hEvent)?.is_break() {
+        return Ok(());
+    }
     session.call(&commands::cuEventSynchronize { hEvent: session.find(hEvent)? }, |()| ())?;
     Ok(())
 }
@@ -458,7 +483,9 @@ pub(crate) unsafe fn cuGraphLaunch<S: Issue>(
     hGraphExec: CUgraphExec,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    crate::guards::cuGraphLaunch(hGraphExec, hStream)?;
+    if crate::guards::cuGraphLaunch(hGraphExec, hStream)?.is_break() {
+        return Ok(());
+    }
     session.queue(&commands::cuGraphLaunch {
         hGraphExec: session.find(hGraphExec)?,
         hStream: session.find(hStream)?,
