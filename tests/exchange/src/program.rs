@@ -137,10 +137,14 @@ impl Program {
         *unsafe { self.library.get::<F>(name.as_bytes()) }.unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Whether there is room for what a function makes.
+    /// Whether there is room for what a function makes, and there is what it needs: the driver may have refused to make it.
     pub(crate) fn can(&self, function: &str) -> bool {
-        let count = |kind| self.handles.get(kind).map_or(0, Vec::len);
-        function != "cuGraphCreate" || count("Graph") < HANDLES_MAX
+        let graphs = self.handles.get("Graph").map_or(0, Vec::len);
+        match function {
+            "cuGraphCreate" => graphs < HANDLES_MAX,
+            "cuGraphGetId" => graphs > 0,
+            _ => true,
+        }
     }
 
     /// Two numbers of a handle in use, noted for the driver.

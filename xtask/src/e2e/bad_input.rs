@@ -108,12 +108,12 @@ fn a_node_that_dies() -> Result<()> {
     ensure!(line.trim() == "launched", "the program said {line:?}");
     // SAFETY: the node is our child and has not been waited for.
     unsafe { libc::kill(node.pid() as i32, libc::SIGKILL) };
-    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
     while client.try_wait()?.is_none() {
         if std::time::Instant::now() > deadline {
             client.kill()?;
             client.wait()?;
-            anyhow::bail!("the program still waits 10 s after its node died");
+            anyhow::bail!("the program still waits 30 s after its node died");
         }
         std::thread::sleep(Duration::from_millis(5));
     }

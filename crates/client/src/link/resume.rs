@@ -7,8 +7,9 @@
 //!
 //! The thread that finds the connection cut while it waits, or cannot queue more, makes the next one, and the others sleep
 //! until it is there: waiting calls, calls that find the window full, and any call that would send. The node waits for
-//! so long as it said when the session began, and no longer does this side.
+//! so long as it said when the session began, and no longer does this side; where nothing listens any more, five seconds.
 
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ use crate::link::{Link, watch_silence};
 
 /// One attempt gets this long, and then the next may find another way.
 const ATTEMPT: Duration = Duration::from_secs(5);
+/// A machine that refuses for so long that anybody connects has no node any more, and a node's workers end with it.
+const REFUSED_MAX: Duration = Duration::from_secs(5);
 /// Pause after a failed attempt, doubled each time up to the longest.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -49,11 +52,16 @@ impl Resumption {
     fn connect(&self, received: u64) -> Result<(Stream, Vec<u8>, u64), AttachError> {
         let deadline = Instant::now() + self.patience;
         let mut pause = PAUSE;
+        let mut refused_since = None;
         loop {
             let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
             let resume = Resume { session: self.session, secret: self.secret, attempt, received };
             let error = match attach::resume(&self.node, resume, deadline.min(Instant::now() + ATTEMPT)) {
-                Err(error @ AttachError::Connect { .. }) if Instant::now() + pause < deadline => error,
+                Err(error @ AttachError::Connect { .. })
+                    if Instant::now() + pause < deadline && !refused_for_long(&error, &mut refused_since) =>
+                {
+                    error
+                }
                 done => {
                     if pause > PAUSE && done.is_ok() {
                         crate::errors::say(format_args!("the connection to the GPU is back"));
@@ -69,6 +77,19 @@ impl Resumption {
             }
             std::thread::sleep(pause);
             pause = (2 * pause).min(PAUSE_MAX);
+        }
+    }
+}
+
+/// Whether this and all attempts for [`REFUSED_MAX`] before it were refused.
+fn refused_for_long(error: &AttachError, since: &mut Option<Instant>) -> bool {
+    match error {
+        AttachError::Connect { error, .. } if error.kind() == ErrorKind::ConnectionRefused => {
+            since.get_or_insert_with(Instant::now).elapsed() >= REFUSED_MAX
+        }
+        _ => {
+            *since = None;
+            false
         }
     }
 }
