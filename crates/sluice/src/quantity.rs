@@ -130,21 +130,18 @@ impl Period {
     }
 }
 
+/// Seconds of each unit. Longest name first, so that a suffix that ends in another is found.
+const PERIODS: [(&str, f64); 5] = [("min", 60.0), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+
 impl FromStr for Period {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Period, String> {
         let text = text.trim();
-        let (digits, unit_s) = if let Some(digits) = text.strip_suffix("ms") {
-            (digits, 1e-3)
-        } else if let Some(digits) = text.strip_suffix('s') {
-            (digits, 1.0)
-        } else if let Some(digits) = text.strip_suffix('m') {
-            (digits, 60.0)
-        } else if let Some(digits) = text.strip_suffix('h') {
-            (digits, 3600.0)
-        } else {
-            return Err(format!("{text:?} has no unit: expected ms, s, m or h, such as 10s"));
+        let unit =
+            PERIODS.iter().find_map(|(unit, seconds)| text.strip_suffix(unit).map(|rest| (rest, *seconds)));
+        let Some((digits, unit_s)) = unit else {
+            return Err(format!("{text:?} has no unit: expected ms, s, min or h, such as 10s"));
         };
         let amount: f64 =
             digits.trim().parse().map_err(|_| format!("{text:?} is not a time, such as 10s"))?;
@@ -224,9 +221,14 @@ mod tests {
 
     #[test]
     fn periods() {
-        for (text, ms) in
-            [("10s", 10_000), ("500ms", 500), ("1.5s", 1500), ("2m", 120_000), ("1h", 3_600_000)]
-        {
+        for (text, ms) in [
+            ("10s", 10_000),
+            ("500ms", 500),
+            ("1.5s", 1500),
+            ("2m", 120_000),
+            ("20min", 1_200_000),
+            ("1h", 3_600_000),
+        ] {
             assert_eq!(text.parse::<Period>().map(|p| p.0.as_millis()), Ok(ms), "{text}");
         }
         for text in ["", "10", "0s", "-1s", "xs", "1e30h"] {
