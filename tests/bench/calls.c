@@ -133,6 +133,28 @@ static void measure_waiting(int plain) {
     printf("waiting_call_us %.3f\n", median(call, PINGS) * 1e6);
 }
 
+/* What programs with little to do at a time wait for: a few bytes either way, and one kernel. */
+static void measure_small(void *function, uint64_t memory) {
+    static double in[PINGS], out[PINGS], kernel[PINGS];
+    void *parameters[] = {&memory};
+    char word[64] = "";
+    for (int i = 0; i < PINGS; i++) {
+        double begin = now();
+        CALL(cuMemcpyHtoD_v2, memory, word, sizeof word);
+        double middle = now();
+        CALL(cuMemcpyDtoH_v2, word, memory, 4);
+        out[i] = now() - middle;
+        in[i] = middle - begin;
+        begin = now();
+        CALL(cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
+        CALL(cuCtxSynchronize, );
+        kernel[i] = now() - begin;
+    }
+    printf("small_in_us %.3f\n", median(in, PINGS) * 1e6);
+    printf("small_out_us %.3f\n", median(out, PINGS) * 1e6);
+    printf("launch_and_wait_us %.3f\n", median(kernel, PINGS) * 1e6);
+}
+
 static void measure_bulk(int plain, char *bulk, uint64_t memory) {
     double plain_in[BULK_ROUNDS], plain_out[BULK_ROUNDS], in[BULK_ROUNDS], out[BULK_ROUNDS];
     char word[16];
@@ -187,6 +209,7 @@ int main(void) {
 
     measure_queued(function, memory);
     measure_waiting(plain);
+    measure_small(function, memory);
     measure_bulk(plain, bulk, memory);
     CALL(cuMemFree_v2, memory);
     close(plain);
