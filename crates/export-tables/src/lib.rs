@@ -14,6 +14,7 @@
 mod context_checks;
 mod context_local_storage;
 mod cudart_interface;
+mod cupti;
 mod integrity_check;
 mod launch_hints;
 mod md2;
@@ -81,6 +82,7 @@ static TABLES: &[([u8; 16], TableAddress)] = &[
     (tools_module::UUID, tools_module::address),
     (integrity_check::UUID, integrity_check::address),
     (launch_hints::UUID, launch_hints::address),
+    (cupti::UUID, cupti::address),
 ];
 
 static DRIVER: OnceLock<&'static dyn Driver> = OnceLock::new();
