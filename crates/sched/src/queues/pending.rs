@@ -25,7 +25,9 @@ pub(super) struct Waiting {
     pub(super) not_consolidated_at: Option<u64>,
     /// Until work in its way leaves its minimum run time and may move.
     pub(super) gather_at: Option<Millis>,
-    /// Nothing could be taken from others for it in this state of the cluster.
+    /// Nothing could be reclaimed for it in this state of the cluster.
+    pub(super) not_reclaimed_at: Option<u64>,
+    /// Nothing at all could be taken from others for it in this state of the cluster.
     pub(super) not_taken_at: Option<u64>,
     /// Until work that it might take leaves its minimum run time.
     pub(super) retry_at: Option<Millis>,
@@ -54,6 +56,7 @@ impl Pending {
             no_room_at: None,
             not_consolidated_at: None,
             gather_at: None,
+            not_reclaimed_at: None,
             not_taken_at: None,
             retry_at: None,
         };

@@ -53,11 +53,11 @@ impl Scheduler {
         } else {
             Err(No::Disabled)
         };
-        let version = self.version;
         if let (Err(no), Some(waiting)) = (&result, self.pending[queue.index()].get_mut(id)) {
             waiting.why.preemption = Some(no.clone());
             let deferred = *no == No::Deferred || waiting.why.reclaim == Some(No::Deferred);
-            waiting.not_taken_at = (!deferred).then_some(version);
+            // Others may have had their turn between the two searches: what one of them freed is reclaimed in the next cycle.
+            waiting.not_taken_at = waiting.not_reclaimed_at.filter(|_| !deferred);
         }
         result.is_ok()
     }
@@ -111,8 +111,10 @@ impl Scheduler {
     }
 
     fn not_reclaimed(&mut self, queue: QueueId, id: ClassId, no: No) -> bool {
+        let version = self.version;
         if let Some(waiting) = self.pending[queue.index()].get_mut(id) {
             waiting.why.reclaim = Some(no);
+            waiting.not_reclaimed_at = Some(version);
         }
         false
     }

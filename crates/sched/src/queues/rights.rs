@@ -1,6 +1,6 @@
 //! By what right work of others is taken.
 
-use super::amounts::Amounts;
+use super::amounts::{Amounts, Resource};
 use super::decay::Millis;
 use super::job::{Class, JobId};
 use super::scheduler::Scheduler;
@@ -14,7 +14,8 @@ pub(super) enum Right {
         /// Without pushing that queue below its share.
         keep: bool,
     },
-    /// Work of another queue that has more than it deserves, for a queue that stays within what it deserves.
+    /// Work of another queue that has more than it deserves, for a queue that stays within what it deserves and within its share:
+    /// where queues together deserve more than there is, no queue can have all of it.
     Quota { keep: bool },
     /// Work of the same queue with a lower priority.
     Priority,
@@ -61,7 +62,7 @@ impl Scheduler {
         let needed = taker.class.amounts();
         let bound = |queue| if in_quota { self.tree.queue(queue).deserved } else { self.fair_share(queue) };
         for queue in self.tree.path(taker.queue) {
-            if self.books.above(&self.tree, queue, needed, &bound(queue)).is_some() {
+            if self.over_right(queue, needed, in_quota).is_some() {
                 return false;
             }
             if queue == ours {
@@ -79,6 +80,13 @@ impl Scheduler {
         };
         (in_quota || within_deserved || order_kept())
             && (!taker.keeps() || self.keeps(theirs, amounts, &bound(theirs)))
+    }
+
+    /// The first resource of which a queue with `needed` would have more than its share or, where that is asked, than it deserves.
+    fn over_right(&self, queue: QueueId, needed: Amounts, in_quota: bool) -> Option<Resource> {
+        let deserved = in_quota.then_some(&self.tree.queue(queue).deserved);
+        let over = deserved.and_then(|deserved| self.books.above(&self.tree, queue, needed, deserved));
+        over.or_else(|| self.books.above(&self.tree, queue, needed, &self.fair_share(queue)))
     }
 
     /// Whether a queue without `amounts` still has `bound` of all that it has more of now.
@@ -99,8 +107,7 @@ impl Scheduler {
         if self.tree.shared().iter().all(|&resource| amounts[resource] == 0) {
             return Some(No::NotShared);
         }
-        let bound = if in_quota { self.tree.queue(queue).deserved } else { self.fair_share(queue) };
-        let over = self.books.above(&self.tree, queue, class.amounts(), &bound)?;
+        let over = self.over_right(queue, amounts, in_quota)?;
         Some(No::OverShare {
             queue: self.tree.queue(queue).name.clone(),
             share: over.describe(self.fair_share(queue)[over]),

@@ -53,7 +53,7 @@ impl Scheduler {
             match self.make_room(taker, candidates, &scope, &bounds, &mut taken) {
                 Ok(placed) => {
                     self.put_back_unneeded(&bounds, &mut taken);
-                    if taken.iter().all(|taken| self.is_due(taker, taken)) {
+                    if self.may_stay(taker, &taken) {
                         self.evict(taken, because);
                         return Ok(placed);
                     }
@@ -297,6 +297,27 @@ impl Scheduler {
                 debug_assert_eq!(put, Ok(()), "what was taken fits where it was");
             }
         }
+    }
+
+    /// Whether it may stay so: all that was taken from other queues is due, and in its own queue the job is not a larger target.
+    fn may_stay(&self, taker: &Taker, taken: &[Taken]) -> bool {
+        match taker.right {
+            Right::Priority => self.within_share(taker.queue) || self.is_no_larger(taker, taken),
+            _ => taken.iter().all(|taken| self.is_due(taker, taken)),
+        }
+    }
+
+    fn within_share(&self, queue: QueueId) -> bool {
+        let above = |queue| self.books.above(&self.tree, queue, Amounts::ZERO, &self.fair_share(queue));
+        self.tree.path(queue).all(|queue| above(queue).is_none())
+    }
+
+    /// Whether something that was taken is as large as the job. Above its share a queue is open to reclaim: a gang that took the place of
+    /// smaller work would be reclaimed as one, the smaller work would return within the share, and be taken again.
+    fn is_no_larger(&self, taker: &Taker, taken: &[Taken]) -> bool {
+        let needed = taker.class.amounts();
+        let amounts = |taken: &Taken| Some(self.jobs.get(&taken.job)?.amounts(taken.tasks.len() as u32));
+        taken.iter().filter_map(amounts).any(|gone| needed.exceeds(&gone).is_none())
     }
 
     /// Whether work that was taken is beyond what its queue may have, also after all else that was taken: if it could return within
