@@ -5,7 +5,7 @@ use sluice_wire::{Command, DevicePtr, Handle, HandleKind, Id, Op, Target, comman
 
 use crate::device::Device;
 use crate::ids::{self, Kind, Table};
-use crate::issue::Issue;
+use crate::issue::{About, Issue};
 use crate::session::Session;
 use crate::{capture, context, event, mirror, module, stream};
 
@@ -91,22 +91,23 @@ impl Issue for Session {
         command: &C,
         read: impl for<'a> FnOnce(C::Reply<'a>) -> R,
     ) -> Result<R, CUresult> {
-        self.require(C::OP)?;
-        mirror::push(self)?;
-        let waits_for_device = const { C::OP.0 == Op::of(Fn::cuCtxSynchronize).0 };
-        let covered = self.here().filter(|_| waits_for_device).map(|device| (device, device.work.so_far()));
-        let answer = self.link.call(context::device_index(), C::OP, |out| command.encode(out))?;
-        answer.result.ok()?;
-        if let Some((device, sent)) = covered {
-            device.work.waited_for(sent);
+        let answer = self.answer_to(command)?;
+        self.read_answer::<C, R>(&answer, read)
+    }
+
+    fn ask<C: Command, R>(
+        &self,
+        about: About,
+        command: &C,
+        read: impl for<'a> FnOnce(C::Reply<'a>) -> R,
+    ) -> Result<R, CUresult> {
+        match about {
+            About::Function(handle) => {
+                let function = module::function(handle.0)?.here()?;
+                self.call_once(&function.answers, command, read)
+            }
+            About::Nothing => self.call_once(&self.answers, command, read),
         }
-        if tells_of_an_end(C::OP) {
-            mirror::fetch(self)?;
-        }
-        decode(&answer.payload).map(read).map_err(|error| {
-            crate::say_once!("the node's answer to {} cannot be read: {error}", C::OP.name());
-            CUresult::UNKNOWN
-        })
     }
 }
 
@@ -129,6 +130,35 @@ fn tells_of_an_end(op: Op) -> bool {
 }
 
 impl Session {
+    /// Sends a command and waits for its answer, which is returned as it came.
+    pub(crate) fn answer_to<C: Command>(&self, command: &C) -> Result<Vec<u8>, CUresult> {
+        self.require(C::OP)?;
+        mirror::push(self)?;
+        let waits_for_device = const { C::OP.0 == Op::of(Fn::cuCtxSynchronize).0 };
+        let covered = self.here().filter(|_| waits_for_device).map(|device| (device, device.work.so_far()));
+        let answer = self.link.call(context::device_index(), C::OP, |out| command.encode(out))?;
+        answer.result.ok()?;
+        if let Some((device, sent)) = covered {
+            device.work.waited_for(sent);
+        }
+        if tells_of_an_end(C::OP) {
+            mirror::fetch(self)?;
+        }
+        Ok(answer.payload)
+    }
+
+    /// Gives an answer to `read`.
+    pub(crate) fn read_answer<C: Command, R>(
+        &self,
+        answer: &[u8],
+        read: impl for<'a> FnOnce(C::Reply<'a>) -> R,
+    ) -> Result<R, CUresult> {
+        decode(answer).map(read).map_err(|error| {
+            crate::say_once!("the node's answer to {} cannot be read: {error}", C::OP.name());
+            CUresult::UNKNOWN
+        })
+    }
+
     /// The calling thread's device.
     fn here(&self) -> Option<&Device> {
         self.devices.get(usize::from(context::device_index()))

@@ -3,6 +3,8 @@
 use sluice_cuda::{CUdeviceptr, CUresult};
 use sluice_wire::{Command, DevicePtr, Handle};
 
+pub(crate) use crate::answers::About;
+
 /// A session as the generated stubs see it.
 ///
 /// A command whose function the node's driver lacks is refused here, by `DeviceSnapshot::functions`: once queued, its
@@ -14,6 +16,15 @@ pub(crate) trait Issue {
     /// Sends a command, waits, and gives its answer to `read`.
     fn call<C: Command, R>(
         &self,
+        command: &C,
+        read: impl for<'a> FnOnce(C::Reply<'a>) -> R,
+    ) -> Result<R, CUresult>;
+
+    /// As `call`, for a question whose answer follows from its arguments and what it is `about`: it is sent once, and again
+    /// when that has changed.
+    fn ask<C: Command, R>(
+        &self,
+        about: About,
         command: &C,
         read: impl for<'a> FnOnce(C::Reply<'a>) -> R,
     ) -> Result<R, CUresult>;

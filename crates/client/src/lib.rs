@@ -22,6 +22,7 @@
 #![allow(non_snake_case)]
 
 mod addresses;
+mod answers;
 mod attach;
 mod batch;
 mod boxes;

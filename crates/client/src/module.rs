@@ -12,6 +12,7 @@ use sluice_cuda::*;
 use sluice_image::pointer::Located;
 use sluice_wire::{BULK_SIZE_MAX, FunctionId, ImageHash, ModuleId, commands};
 
+use crate::answers::Answers;
 use crate::ids::{self, Kind, Table};
 use crate::image::{self, JitLog};
 use crate::issue::{Issue, wanted};
@@ -24,6 +25,8 @@ pub(crate) struct Module {
     context: CUcontext,
     /// The functions that programs asked for, by name.
     functions: Mutex<HashMap<CString, u64>>,
+    /// Addresses and sizes of the globals that they asked for, by name.
+    globals: Mutex<HashMap<CString, (u64, u64)>>,
     /// Of a library: what it takes to have it on other devices, too.
     library: Option<Library>,
 }
@@ -50,6 +53,8 @@ pub(crate) struct Function {
     /// The device of a library's function; others have their own function for it.
     home: Option<CUdevice>,
     elsewhere: Mutex<HashMap<CUdevice, u64>>,
+    /// What the node has said about the function as it is.
+    pub(crate) answers: Answers,
     /// Attributes that the program has set.
     changed: Mutex<HashMap<CUfunction_attribute, i32>>,
 }
@@ -87,6 +92,17 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Module {
+    fn new(context: CUcontext, library: Option<Library>) -> Module {
+        Module {
+            context,
+            functions: Mutex::new(HashMap::new()),
+            globals: Mutex::new(HashMap::new()),
+            library,
+        }
+    }
+}
+
 impl Function {
     fn new(
         id: FunctionId,
@@ -111,6 +127,7 @@ impl Function {
             layout,
             home,
             elsewhere: Mutex::new(HashMap::new()),
+            answers: Answers::default(),
             changed: Mutex::new(HashMap::new()),
         }
     }
@@ -134,7 +151,7 @@ impl Function {
         let handle = session.get_function(module, &self.name)?;
         let function = FUNCTIONS.get(handle).ok_or(CUresult::INVALID_HANDLE)?;
         for (&attribute, &value) in locked(&self.changed).iter() {
-            function.set_attribute(attribute, value)?;
+            function.set_attribute(session, attribute, value)?;
         }
         elsewhere.insert(device, handle);
         Ok(function)
@@ -145,8 +162,12 @@ impl Function {
         locked(&self.attributes).get(&attribute).copied().ok_or(CUresult::INVALID_VALUE)
     }
 
-    fn set_attribute(&self, attribute: CUfunction_attribute, value: i32) -> Result<(), CUresult> {
-        let session = session::get()?;
+    fn set_attribute(
+        &self,
+        session: &Session,
+        attribute: CUfunction_attribute,
+        value: i32,
+    ) -> Result<(), CUresult> {
         use CUfunction_attribute as A;
         let settable = matches!(
             attribute,
@@ -161,6 +182,10 @@ impl Function {
         if !settable {
             return Err(CUresult::INVALID_VALUE);
         }
+        // Programs say it before each launch.
+        if locked(&self.changed).get(&attribute) == Some(&value) {
+            return session.link.check();
+        }
         if attribute == A::MAX_DYNAMIC_SHARED_SIZE_BYTES {
             let device = session.device(context::device_index().into())?;
             let most = device.attribute(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
@@ -169,10 +194,11 @@ impl Function {
             }
         }
         session.queue_quietly(&commands::cuFuncSetAttribute { hfunc: self.id, attrib: attribute, value })?;
+        self.answers.change();
         locked(&self.attributes).insert(attribute, value);
         locked(&self.changed).insert(attribute, value);
         for other in locked(&self.elsewhere).values().filter_map(|&handle| FUNCTIONS.get(handle)) {
-            other.set_attribute(attribute, value)?;
+            other.set_attribute(session, attribute, value)?;
         }
         if attribute == A::MAX_DYNAMIC_SHARED_SIZE_BYTES {
             self.dynamic_shared_max.store(value as u32, Ordering::Release);
@@ -215,7 +241,7 @@ impl Session {
             image: hash,
             elsewhere: Mutex::new(HashMap::new()),
         });
-        MODULES.insert(handle, Module { context, functions: Mutex::new(HashMap::new()), library });
+        MODULES.insert(handle, Module::new(context, library));
         Ok(handle)
     }
 
@@ -232,16 +258,8 @@ impl Session {
         let handle = ids::mint(Kind::Module);
         self.load_known(handle, library.image, &mut JitLog::none())?;
         // What is loaded here belongs to the library, and goes with it.
-        let module = Module {
-            context: CUcontext::NULL,
-            functions: Mutex::new(HashMap::new()),
-            library: Some(Library {
-                home: device,
-                image: library.image,
-                elsewhere: Mutex::new(HashMap::new()),
-            }),
-        };
-        MODULES.insert(handle, module);
+        let library = Library { home: device, image: library.image, elsewhere: Mutex::new(HashMap::new()) };
+        MODULES.insert(handle, Module::new(CUcontext::NULL, Some(library)));
         elsewhere.insert(device, handle);
         Ok(handle)
     }
@@ -296,12 +314,14 @@ impl Session {
     }
 
     fn get_global(&self, module: u64, name: &CStr) -> Result<(u64, u64), CUresult> {
-        if !exists(module) {
-            return Err(CUresult::INVALID_HANDLE);
+        let object = MODULES.get(module).ok_or(CUresult::INVALID_HANDLE)?;
+        if let Some(&known) = locked(&object.globals).get(name) {
+            return Ok(known);
         }
         let command = commands::cuModuleGetGlobal_v2 { hmod: ModuleId(module), name };
         let (address, bytes) = self.call(&command, |answer| (answer.dptr.0, answer.bytes))?;
         self.know_global(module, address, bytes);
+        locked(&object.globals).insert(name.to_owned(), (address, bytes));
         Ok((address, bytes))
     }
 
@@ -544,8 +564,9 @@ pub(crate) unsafe fn cuKernelSetAttribute(
     kernel: CUkernel,
     dev: CUdevice,
 ) -> Result<(), CUresult> {
-    session::get()?.device(dev)?;
-    function(kernel.0)?.set_attribute(attrib, val)
+    let session = session::get()?;
+    session.device(dev)?;
+    function(kernel.0)?.set_attribute(session, attrib, val)
 }
 
 /// A preference, which devices with a unified cache ignore.
@@ -590,8 +611,8 @@ pub(crate) unsafe fn cuFuncSetAttribute(
     attrib: CUfunction_attribute,
     value: i32,
 ) -> Result<(), CUresult> {
-    session::get()?;
-    function(hfunc.0)?.set_attribute(attrib, value)
+    let session = session::get()?;
+    function(hfunc.0)?.set_attribute(session, attrib, value)
 }
 
 /// A preference, which devices with a unified cache ignore.
@@ -656,4 +677,80 @@ pub(crate) unsafe fn cuFuncIsLoaded(
 pub(crate) unsafe fn cuFuncLoad(function: CUfunction) -> Result<(), CUresult> {
     session::get()?;
     self::function(function.0).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_transport::Stream;
+    use sluice_wire::{Encode, FrameDecoder, Header, Kind as FrameKind, Op};
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::generated::stubs;
+    use crate::link::Link;
+
+    fn loaded() -> CUfunction {
+        let (module, handle) = (ids::mint(Kind::Module), ids::mint(Kind::Function));
+        MODULES.insert(module, Module::new(CUcontext::NULL, None));
+        let layout = Layout::new(Vec::new()).unwrap();
+        let (id, name) = (FunctionId(handle), c"kernel".to_owned());
+        FUNCTIONS.insert(handle, Function::new(id, module, name, layout, HashMap::new(), None));
+        CUfunction(handle as usize)
+    }
+
+    /// Answers questions with how many commands have come, and returns what these were when the client is gone.
+    fn play(mut stream: UnixStream) -> Vec<Op> {
+        let (mut decoder, mut seen) = (FrameDecoder::new(), Vec::new());
+        loop {
+            match stream.read(decoder.space(4096)).unwrap() {
+                0 => return seen,
+                count => decoder.received(count),
+            }
+            while let Some(frame) = decoder.next_frame().unwrap() {
+                seen.push(Op(frame.header.op));
+                if Op(frame.header.op) == Op::of(Fn::cuFuncSetAttribute) {
+                    continue;
+                }
+                let (mut reply, header) = (Vec::new(), Header { kind: FrameKind::Reply, ..frame.header });
+                let answer = (0_i32, seen.len() as i32);
+                header.frame(&mut reply, |out| (answer.0.encode(out), answer.1.encode(out)).1).unwrap();
+                stream.write_all(&reply).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_question_about_a_function_travels_once_until_the_function_is_changed() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let worker = std::thread::spawn(|| play(theirs));
+        let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), None);
+        let session = Session::new(link, Vec::new(), 0..0);
+        let handle = loaded();
+        let blocks = |function, size| {
+            let mut blocks = 0;
+            // SAFETY: a place for the answer.
+            unsafe {
+                stubs::cuOccupancyMaxActiveBlocksPerMultiprocessor(&session, &mut blocks, function, size, 0)
+            }
+            .map(|()| blocks)
+        };
+        let set = |value| {
+            let carveout = CUfunction_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT;
+            function(handle.0).unwrap().set_attribute(&session, carveout, value).unwrap();
+        };
+        let first = [128, 128, 256, 128].map(|size| blocks(handle, size).unwrap());
+        assert_eq!(first, [1, 1, 2, 1]);
+        set(50);
+        // The change is the third command. To set what is set changes nothing.
+        assert_eq!(blocks(handle, 128), Ok(4));
+        set(50);
+        assert_eq!(blocks(handle, 128), Ok(4));
+        forget(function(handle.0).unwrap().module);
+        assert_eq!(blocks(handle, 128), Err(CUresult::INVALID_HANDLE));
+        drop(session);
+        let (ask, change) =
+            (Op::of(Fn::cuOccupancyMaxActiveBlocksPerMultiprocessor), Op::of(Fn::cuFuncSetAttribute));
+        assert_eq!(worker.join().unwrap(), [ask, ask, change, ask]);
+    }
 }

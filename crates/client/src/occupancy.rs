@@ -4,7 +4,7 @@ use sluice_cuda::*;
 use sluice_wire::commands;
 
 use crate::generated::stubs;
-use crate::issue::{Issue, wanted};
+use crate::issue::{About, Issue, wanted};
 use crate::launch::Geometry;
 use crate::{context, launch, module, out, session};
 
@@ -96,9 +96,10 @@ pub(crate) unsafe fn cuOccupancyMaxActiveClusters(
     wanted(numClusters)?;
     // SAFETY: the program passes a configuration.
     let (Geometry { grid, block, shared_bytes: sharedMemBytes }, attrs) = unsafe { launch::planned(config)? };
+    let about = About::Function(func);
     let func = session.find(func)?;
     let command = commands::cuOccupancyMaxActiveClusters { func, grid, block, sharedMemBytes, attrs };
-    let answer = session.call(&command, |answer| answer.numClusters)?;
+    let answer = session.ask(about, &command, |answer| answer.numClusters)?;
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(numClusters, answer) }
 }
@@ -113,9 +114,10 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialClusterSize(
     wanted(clusterSize)?;
     // SAFETY: the program passes a configuration.
     let (Geometry { grid, block, shared_bytes: sharedMemBytes }, attrs) = unsafe { launch::planned(config)? };
+    let about = About::Function(func);
     let func = session.find(func)?;
     let command = commands::cuOccupancyMaxPotentialClusterSize { func, grid, block, sharedMemBytes, attrs };
-    let answer = session.call(&command, |answer| answer.clusterSize)?;
+    let answer = session.ask(about, &command, |answer| answer.clusterSize)?;
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(clusterSize, answer) }
 }

@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sluice_cuda::*;
 use sluice_wire::{EventId, ModuleId, StreamId, commands};
 
+use crate::answers::Answers;
 use crate::context::{self, Context, Primary};
 use crate::device::Device;
 use crate::link::Link;
@@ -33,6 +34,8 @@ pub(crate) struct Session {
     globals: Mutex<BTreeMap<u64, Global>>,
     /// Limits that the program has set.
     limits: Mutex<BTreeMap<CUlimit, u64>>,
+    /// Answers about nothing that changes.
+    pub(crate) answers: Answers,
     /// Addresses and memory that the program manages itself.
     pub(crate) virtual_memory: Mutex<VirtualMemory>,
 }
@@ -142,6 +145,7 @@ impl Session {
             minted,
             globals: Mutex::new(BTreeMap::new()),
             limits: Mutex::new(BTreeMap::new()),
+            answers: Answers::default(),
             virtual_memory: Mutex::default(),
         }
     }

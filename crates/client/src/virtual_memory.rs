@@ -15,7 +15,7 @@ use sluice_wire::{DevicePtr, PhysicalId, PhysicalProp, commands};
 
 use crate::addresses::CHUNK;
 use crate::ids::{self, Kind};
-use crate::issue::Issue;
+use crate::issue::{About, Issue};
 use crate::memory::Names;
 use crate::session::{self, Session};
 use crate::sharing::Imported;
@@ -269,7 +269,7 @@ pub(crate) unsafe fn cuMemGetAllocationGranularity(
     // SAFETY: the same contract.
     let prop = unsafe { checked(session, prop)? };
     let command = commands::cuMemGetAllocationGranularity { prop: PhysicalProp::new(&prop), option };
-    let bytes = session.call(&command, |answer| answer.granularity)?;
+    let bytes = session.ask(About::Nothing, &command, |answer| answer.granularity)?;
     // SAFETY: the program passes a place for the size.
     unsafe { out::write(granularity, bytes as usize) }
 }

@@ -23,6 +23,8 @@ pub(crate) struct Function {
     pub(crate) message: Option<Fields>,
     /// Whether the generated stub first asks the client's function of the same name in `guards`.
     pub(crate) is_guarded: bool,
+    /// Whether the answer follows from the arguments and the state of the function among them, so that it is asked once.
+    pub(crate) is_constant: bool,
 }
 
 /// A second export of the same function, for which null streams are the calling thread's own.
@@ -159,6 +161,11 @@ impl Function {
     pub(crate) fn has_hidden_stream(&self) -> bool {
         let named = self.parameters.iter().flatten().any(|p| p.kind == Kind::Use("Stream".into()));
         self.variant.is_some() && !named
+    }
+
+    /// Its parameters of one kind.
+    pub(crate) fn parameters_of<'a>(&'a self, kind: &'a Kind) -> impl Iterator<Item = &'a Parameter> {
+        self.parameters.iter().flatten().filter(move |parameter| parameter.kind == *kind)
     }
 
     /// The fields of its message.

@@ -57,13 +57,16 @@ fn function(line: &str, section: &str) -> anyhow::Result<Function> {
         "..." => None,
         text => Some(split(text).map(parameter).collect::<anyhow::Result<Vec<_>>>()?),
     };
-    let (class, is_guarded) = match class.trim().strip_suffix(" guarded") {
-        Some(class) => (class, true),
-        None => (class.trim(), false),
-    };
+    let (class, is_guarded) = suffixed(class.trim(), " guarded");
+    let (class, is_constant) = suffixed(class, " constant");
     let class = self::class(class)?;
     let (section, name) = (section.into(), name.into());
-    Ok(Function { section, name, parameters, class, version, variant, message, is_guarded })
+    Ok(Function { section, name, parameters, class, version, variant, message, is_guarded, is_constant })
+}
+
+/// A text without a suffix, and whether it had it.
+fn suffixed<'a>(text: &'a str, suffix: &str) -> (&'a str, bool) {
+    text.strip_suffix(suffix).map_or((text, false), |rest| (rest, true))
 }
 
 fn variant(word: &str) -> anyhow::Result<Variant> {
@@ -206,6 +209,11 @@ fn check(api: &Declarations) -> anyhow::Result<()> {
             function.class.is_generated() || !function.is_guarded,
             "{name}: only generated stubs are `guarded`"
         );
+        let functions = function.parameters_of(&Kind::Use("Function".into())).count();
+        ensure!(
+            !function.is_constant || (function.class == Class::Waiting && functions <= 1),
+            "{name}: only `waiting` can be `constant`, and about one function"
+        );
         ensure!(
             function.class.waits() || function.fields_or_none().is_none_or(|f| f.replies.is_empty()),
             "{name} has an answer but does not wait for it"
@@ -288,12 +296,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_constant_waits_and_may_be_guarded() {
+        let f = one("cuX(n: out i32, f: Function) waiting constant guarded @6050");
+        assert_eq!((&f.class, f.is_constant, f.is_guarded), (&Class::Waiting, true, true));
+        assert!(!one("cuX(n: out i32, f: Function) waiting @6050").is_constant);
+    }
+
+    #[test]
     fn mistakes_are_found() {
         for (text, why) in [
             ("cuX(p: *mut u8) queued @1", "plain pointer"),
             ("cuX() local @1\ncuX() local @1", "twice"),
             ("cuX() custom via cuY @1", "travels"),
             ("cuX(n: out i32) queued @1", "wait"),
+            ("cuX() queued constant @1", "only `waiting`"),
+            ("cuX(f: Function, g: Function) waiting constant @1", "one function"),
             ("cuX() soon @1", "no class"),
             ("cuX() local", "version"),
         ] {

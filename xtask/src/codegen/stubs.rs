@@ -9,7 +9,7 @@ pub(crate) fn generate(api: &Declarations) -> String {
         "Client stubs of the functions that only travel: check, translate handles, send, and write what came back.",
     );
     out += "#![allow(non_snake_case)] // CUDA's names\n\n";
-    out += "use sluice_cuda::*;\nuse sluice_wire::{commands, product, rows};\n\nuse crate::issue::{Issue, list, wanted};\n\n";
+    out += "use sluice_cuda::*;\nuse sluice_wire::{commands, product, rows};\n\nuse crate::issue::{About, Issue, list, wanted};\n\n";
     for function in api.functions.iter().filter(|f| f.class.is_generated()) {
         stub(&mut out, function);
     }
@@ -88,12 +88,16 @@ fn stub(out: &mut String, function: &Function) {
             other => unreachable!("{}: {other:?} needs a stub by hand", function.name),
         }
     }
-    let send = if function.class.waits() { "call" } else { "queue" };
+    let send = match function.class.waits() {
+        true if function.is_constant => format!("ask({}, ", about(function)),
+        true => "call(".to_string(),
+        false => "queue(".to_string(),
+    };
     let command = format!("&commands::{} {{ {} }}", function.name, fields.join(", "));
     let has_answer = !function.fields().replies.is_empty();
     let minted = function.parameters.iter().flatten().any(|p| matches!(p.kind, Kind::New(_)));
     let sent = format!(
-        "session.{send}({command}{})",
+        "session.{send}{command}{})",
         if has_answer {
             ", |answer| answer"
         } else if function.class.waits() {
@@ -110,6 +114,14 @@ fn stub(out: &mut String, function: &Function) {
         out.push('\n');
     }
     out.push_str("Ok(())\n}\n\n");
+}
+
+/// On what a constant answer depends beside its arguments.
+fn about(function: &Function) -> String {
+    match function.parameters_of(&Kind::Use("Function".into())).next() {
+        Some(parameter) => format!("About::Function({})", parameter.name),
+        None => "About::Nothing".to_string(),
+    }
 }
 
 const LIST: &str = "// SAFETY: null is refused, else it points to so many, as CUDA's documentation says.\n";

@@ -7,7 +7,7 @@
 use sluice_cuda::*;
 use sluice_wire::{commands, product, rows};
 
-use crate::issue::{Issue, list, wanted};
+use crate::issue::{About, Issue, list, wanted};
 
 pub(crate) unsafe fn cuCtxSynchronize<S: Issue>(session: &S) -> Result<(), CUresult> {
     if crate::guards::cuCtxSynchronize()?.is_break() {
@@ -421,7 +421,8 @@ pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessor<S: Issue>(
     dynamicSMemSize: usize,
 ) -> Result<(), CUresult> {
     wanted(numBlocks)?;
-    let answer = session.call(
+    let answer = session.ask(
+        About::Function(func),
         &commands::cuOccupancyMaxActiveBlocksPerMultiprocessor {
             func: session.find(func)?,
             blockSize,
@@ -443,7 +444,8 @@ pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags<S: Iss
     flags: u32,
 ) -> Result<(), CUresult> {
     wanted(numBlocks)?;
-    let answer = session.call(
+    let answer = session.ask(
+        About::Function(func),
         &commands::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags {
             func: session.find(func)?,
             blockSize,
@@ -465,7 +467,8 @@ pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock<S: Issue>(
     blockSize: i32,
 ) -> Result<(), CUresult> {
     wanted(dynamicSmemSize)?;
-    let answer = session.call(
+    let answer = session.ask(
+        About::Function(func),
         &commands::cuOccupancyAvailableDynamicSMemPerBlock {
             func: session.find(func)?,
             numBlocks,
@@ -831,7 +834,8 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2col<S: Issue>(
     // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
     let elementStrides = unsafe { list(elementStrides, tensorRank as u64) }?;
     let elementStrides = elementStrides.to_vec();
-    let answer = session.call(
+    let answer = session.ask(
+        About::Nothing,
         &commands::cuTensorMapEncodeIm2col {
             tensorDataType,
             tensorRank,
@@ -884,7 +888,8 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide<S: Issue>(
     // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
     let elementStrides = unsafe { list(elementStrides, tensorRank as u64) }?;
     let elementStrides = elementStrides.to_vec();
-    let answer = session.call(
+    let answer = session.ask(
+        About::Nothing,
         &commands::cuTensorMapEncodeIm2colWide {
             tensorDataType,
             tensorRank,
@@ -937,7 +942,8 @@ pub(crate) unsafe fn cuTensorMapEncodeTiled<S: Issue>(
     // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
     let elementStrides = unsafe { list(elementStrides, tensorRank as u64) }?;
     let elementStrides = elementStrides.to_vec();
-    let answer = session.call(
+    let answer = session.ask(
+        About::Nothing,
         &commands::cuTensorMapEncodeTiled {
             tensorDataType,
             tensorRank,
@@ -964,7 +970,8 @@ pub(crate) unsafe fn cuTensorMapReplaceAddress<S: Issue>(
     globalAddress: CUdeviceptr,
 ) -> Result<(), CUresult> {
     wanted(tensorMap)?;
-    let answer = session.call(
+    let answer = session.ask(
+        About::Nothing,
         &commands::cuTensorMapReplaceAddress { tensorMap: // SAFETY: not null, and the caller's to be read.
  unsafe { tensorMap.read_unaligned() }, globalAddress: session.range(globalAddress, 1)? },
         |answer| answer,
