@@ -53,10 +53,10 @@ pub(crate) fn prepare(function: &Arc<Function>, shape: Shape, params: Box<[u8]>)
 
 fn check_shape(function: &Function, shape: Shape) -> Result<()> {
     let within = |size: [u32; 3], max: [u32; 3]| size.iter().zip(max).all(|(&n, max)| n != 0 && n <= max);
-    let threads: u64 = shape.block.iter().map(|&n| u64::from(n)).product();
     if !within(shape.grid, GRID_MAX) || !within(shape.block, BLOCK_MAX) {
         return Err(Status::INVALID_VALUE);
     }
+    let threads: u64 = shape.block.iter().map(|&n| u64::from(n)).product();
     if threads > u64::from(function.signature.threads_max) {
         return Err(Status::INVALID_VALUE);
     }

@@ -234,7 +234,7 @@ macro_rules! message {
             }
         }
 
-        #[cfg(test)]
+        #[cfg(any(test, feature = "sample"))]
         impl<'s> $crate::sample::Sample<'s> for $crate::codec::message!(@with $name $($life)?) {
             #[allow(unused_variables)] // a message may have no fields
             fn sample(source: &mut $crate::sample::Source<'s>) -> Self {

@@ -39,7 +39,7 @@ macro_rules! choice {
             }
         }
 
-        #[cfg(test)]
+        #[cfg(any(test, feature = "sample"))]
         impl<'s> crate::sample::Sample<'s> for $name {
             fn sample(source: &mut crate::sample::Source<'s>) -> Self {
                 let makers: &[fn(&mut crate::sample::Source<'s>) -> Self] =

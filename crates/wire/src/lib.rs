@@ -35,8 +35,8 @@ mod generated {
 }
 pub mod handshake;
 pub mod resume;
-#[cfg(test)]
-mod sample;
+#[cfg(any(test, feature = "sample"))]
+pub mod sample;
 pub mod spin;
 #[cfg(test)]
 mod tests;

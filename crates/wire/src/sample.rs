@@ -5,9 +5,25 @@ use std::ffi::CStr;
 use sluice_cuda::*;
 
 use crate::{
+    Command, Encode, Op, commands,
     handshake::{LeaseToken, SessionSecret},
     types::*,
 };
+
+/// The payload of a command whose fields are made of `bytes`; `None` for what is no operation.
+pub fn payload(op: Op, bytes: &[u8]) -> Option<Vec<u8>> {
+    macro_rules! encode_sample {
+        ($($name:ident)*) => {
+            $(if op == <commands::$name as Command>::OP {
+                let mut payload = Vec::new();
+                commands::$name::sample(&mut Source::new(bytes)).encode(&mut payload);
+                return Some(payload);
+            })*
+        };
+    }
+    crate::for_each_command!(encode_sample);
+    None
+}
 
 /// A value made of random bytes.
 pub(crate) trait Sample<'s> {

@@ -29,6 +29,8 @@ mod host_calls;
 mod images;
 mod launch_times;
 pub mod link;
+#[cfg(test)]
+mod malformed_tests;
 mod memory;
 mod mirror;
 mod modules;
