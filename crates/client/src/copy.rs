@@ -197,7 +197,7 @@ pub(crate) unsafe fn unified(
     match (session.is_device_address(dst), session.is_device_address(src)) {
         (true, true) => {
             on_device(session, dst, src, bytes, stream)?;
-            if asynchronous { Ok(()) } else { session.settle(dst, stream) }
+            if asynchronous { Ok(()) } else { session.settle(&[dst, src], stream) }
         }
         (true, false) => {
             // SAFETY: the program's addresses, by its contract with CUDA.
@@ -228,9 +228,13 @@ impl Session {
         self.call(&commands::cuStreamSynchronize { hStream: self.find(stream)? }, |()| ())
     }
 
-    /// After a synchronous copy or memset on the device: waits if the program can see the result without asking.
-    pub(crate) fn settle(&self, dst: CUdeviceptr, stream: CUstream) -> Result<(), CUresult> {
-        if mirror::with_device_address(dst, |_| ()).is_none() {
+    /// After a synchronous copy or memset on the device: waits if the program can see the result without asking, or has
+    /// said of some of this memory that it always waits.
+    pub(crate) fn settle(&self, memory: &[CUdeviceptr], stream: CUstream) -> Result<(), CUresult> {
+        let waits = |&address: &CUdeviceptr| {
+            mirror::with_device_address(address, |_| ()).is_some() || self.is_synchronous(address)
+        };
+        if !memory.iter().any(waits) {
             return Ok(());
         }
         self.call(&commands::cuStreamSynchronize { hStream: self.find(stream)? }, |()| ())
@@ -341,7 +345,7 @@ pub(crate) unsafe fn cuMemcpyDtoD_v2(
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
     on_device(session, dstDevice, srcDevice, ByteCount, stream)?;
-    session.settle(dstDevice, stream)
+    session.settle(&[dstDevice, srcDevice], stream)
 }
 
 /// Contexts of one session share one address space, so that the addresses say it all.

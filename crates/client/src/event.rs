@@ -8,8 +8,8 @@ use sluice_wire::{EventId, commands};
 
 use crate::capture::Capture;
 use crate::ids::{self, Kind, Table};
-use crate::issue::wanted;
-use crate::{context, out, session};
+use crate::issue::{Issue, wanted};
+use crate::{capture, context, out, session};
 
 #[derive(Debug)]
 struct Event {
@@ -61,6 +61,12 @@ pub(crate) fn capture_of(event: CUevent) -> Result<(bool, Option<Arc<Capture>>),
 /// Forgets the events of a context that has ended.
 pub(crate) fn context_ended(context: CUcontext) {
     EVENTS.remove_where(|event| event.context == context);
+}
+
+/// The device of the context that an event was made in.
+fn device_of(event: CUevent) -> Result<CUdevice, CUresult> {
+    let event = EVENTS.get(event.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
+    Ok(context::named_or_current(event.context)?.device)
 }
 
 /// The handles of a context's events.
@@ -134,4 +140,30 @@ pub(crate) unsafe fn cuEventDestroy_v2(hEvent: CUevent) -> Result<(), CUresult> 
     let session = session::get()?;
     EVENTS.remove(hEvent.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
     session.queue_quietly(&commands::cuEventDestroy_v2 { hEvent: EventId(hEvent.0 as u64) })
+}
+
+/// Everything that was given to the context until now, in all of its streams. On the node a session has one context per
+/// device, so that other contexts of the program on the same device are covered, too.
+pub(crate) unsafe fn cuCtxRecordEvent(hCtx: CUcontext, hEvent: CUevent) -> Result<(), CUresult> {
+    let session = session::get()?;
+    let context = context::named_or_current(hCtx)?;
+    if device_of(hEvent)? != context.device {
+        return Err(CUresult::INVALID_HANDLE);
+    }
+    capture::check_context(context.handle)?;
+    recorded(hEvent, None)?;
+    session
+        .queue(&commands::cuCtxRecordEvent { device: context.device as u32, hEvent: session.find(hEvent)? })
+}
+
+/// Everything that is given to the context from now on waits for the event.
+pub(crate) unsafe fn cuCtxWaitEvent(hCtx: CUcontext, hEvent: CUevent) -> Result<(), CUresult> {
+    let session = session::get()?;
+    let context = context::named_or_current(hCtx)?;
+    capture::check_context(context.handle)?;
+    if let (_, Some(capture)) = capture_of(hEvent)? {
+        capture.invalidate();
+        return Err(CUresult::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    session.queue(&commands::cuCtxWaitEvent { device: context.device as u32, hEvent: session.find(hEvent)? })
 }

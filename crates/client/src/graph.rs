@@ -253,6 +253,18 @@ pub(crate) unsafe fn cuGraphChildGraphNodeGetGraph(
     unsafe { out::write(phGraph, graph) }
 }
 
+pub(crate) unsafe fn cuGraphNodeGetContainingGraph(
+    hNode: CUgraphNode,
+    phGraph: *mut CUgraph,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(phGraph)?;
+    let command = commands::cuGraphNodeGetContainingGraph { hNode: session.find(hNode)? };
+    let graph = session.call(&command, |answer| answer.graph)?;
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(phGraph, CUgraph(graph.0 as usize)) }
+}
+
 pub(crate) unsafe fn cuGraphClone(
     phGraphClone: *mut CUgraph,
     originalGraph: CUgraph,

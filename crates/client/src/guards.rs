@@ -9,7 +9,7 @@ use sluice_cuda::*;
 use sluice_wire::commands;
 
 use crate::issue::Issue;
-use crate::{capture, context, event, graph_memory, host_memory, session};
+use crate::{capture, context, event, graph_memory, host_memory, session, stream};
 
 /// Whether there is anything left to do.
 type Guarded = Result<ControlFlow<()>, CUresult>;
@@ -56,6 +56,11 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) ->
         }
         _ => GO_ON,
     }
+}
+
+pub(crate) fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> Guarded {
+    stream::attributes_copied(dst, src)?;
+    GO_ON
 }
 
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Guarded {

@@ -112,7 +112,10 @@ impl Issue for Session {
 }
 
 fn records_event(op: Op) -> bool {
-    matches!(op.target(), Some(Target::Driver(Fn::cuEventRecord | Fn::cuEventRecordWithFlags)))
+    matches!(
+        op.target(),
+        Some(Target::Driver(Fn::cuEventRecord | Fn::cuEventRecordWithFlags | Fn::cuCtxRecordEvent))
+    )
 }
 
 /// Whether success of this command means that work has ended whose results a program may look at.

@@ -29,6 +29,7 @@ mod boxes;
 mod capture;
 mod context;
 mod copy;
+mod coredump;
 mod device;
 mod enumeration;
 mod errors;
@@ -68,6 +69,7 @@ mod reservation;
 mod session;
 mod sharing;
 mod stream;
+mod stream_attribute;
 mod virtual_memory;
 
 mod generated {
@@ -82,6 +84,7 @@ mod api {
     pub(crate) use crate::capture::*;
     pub(crate) use crate::context::*;
     pub(crate) use crate::copy::*;
+    pub(crate) use crate::coredump::*;
     pub(crate) use crate::device::*;
     pub(crate) use crate::enumeration::*;
     pub(crate) use crate::errors::*;
@@ -107,5 +110,6 @@ mod api {
     pub(crate) use crate::session::cuInit;
     pub(crate) use crate::sharing::*;
     pub(crate) use crate::stream::*;
+    pub(crate) use crate::stream_attribute::*;
     pub(crate) use crate::virtual_memory::*;
 }

@@ -7,8 +7,9 @@
 //! `cuMemFree` waits for the device, as CUDA's own does, but only if work was sent since the last time anybody waited:
 //! then nothing can still be using the memory, and it may be handed out again at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 
 use sluice_cuda::*;
@@ -40,10 +41,15 @@ pub(crate) struct Memory {
     pub(crate) pool_used_high: u64,
     /// The pool of each allocation whose pool is shared with other processes.
     shared_pools: BTreeMap<u64, CUmemoryPool>,
+    /// Allocations whose synchronous operations always wait (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`), by address.
+    synchronous: BTreeSet<u64>,
 }
 
 /// Memory freed in stream order beyond this many bytes is worth a wait, so that other streams can have it.
 const FREED_LATER_MAX: u64 = 256 << 20;
+
+/// Whether any allocation was ever made synchronous: hardly any program asks for that.
+static SOME_SYNCHRONOUS: AtomicBool = AtomicBool::new(false);
 
 impl Memory {
     pub(crate) fn new(names: Names) -> Memory {
@@ -55,6 +61,7 @@ impl Memory {
             pool_used: 0,
             pool_used_high: 0,
             shared_pools: BTreeMap::new(),
+            synchronous: BTreeSet::new(),
         }
     }
 
@@ -87,6 +94,21 @@ impl Memory {
         self.shared_pools.get(&address).copied()
     }
 
+    /// Whether synchronous operations on what lies here always wait.
+    pub(crate) fn is_synchronous(&self, address: u64) -> bool {
+        self.find(address).is_some_and(|allocation| self.synchronous.contains(&allocation.start))
+    }
+
+    /// Makes synchronous operations on the allocation that starts at `address` always wait, or no longer.
+    pub(crate) fn set_synchronous(&mut self, address: u64, always: bool) {
+        if always {
+            SOME_SYNCHRONOUS.store(true, Ordering::Relaxed);
+            self.synchronous.insert(address);
+        } else {
+            self.synchronous.remove(&address);
+        }
+    }
+
     fn count_pool(&mut self, bytes: u64) {
         self.pool_used += bytes;
         self.pool_used_high = self.pool_used_high.max(self.pool_used);
@@ -100,6 +122,14 @@ impl Memory {
 impl Session {
     pub(crate) fn memory(&self, device: CUdevice) -> Result<MutexGuard<'_, Memory>, CUresult> {
         Ok(self.device(device)?.memory.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether synchronous operations on what lies here always wait.
+    pub(crate) fn is_synchronous(&self, address: u64) -> bool {
+        SOME_SYNCHRONOUS.load(Ordering::Relaxed)
+            && self.devices.iter().any(|device| {
+                device.memory.lock().unwrap_or_else(PoisonError::into_inner).is_synchronous(address)
+            })
     }
 
     /// The allocation that an address lies in, and its device.
@@ -165,6 +195,7 @@ impl Session {
     fn release(&self, memory: &mut Memory, address: u64) -> Result<Allocation, CUresult> {
         memory.owners.remove(&address);
         memory.shared_pools.remove(&address);
+        memory.synchronous.remove(&address);
         mirror::forget(address);
         match &mut memory.names {
             Names::Minted(space) => {

@@ -17,7 +17,7 @@ pub(crate) unsafe fn cuMemsetD8_v2(
     let session = session::enter()?;
     // SAFETY: no pointers of this process.
     unsafe { stubs::cuMemsetD8Async(session, dstDevice, uc, N, stream)? };
-    session.settle(dstDevice, stream)
+    session.settle(&[dstDevice], stream)
 }
 
 pub(crate) unsafe fn cuMemsetD16_v2(
@@ -29,7 +29,7 @@ pub(crate) unsafe fn cuMemsetD16_v2(
     let session = session::enter()?;
     // SAFETY: no pointers of this process.
     unsafe { stubs::cuMemsetD16Async(session, dstDevice, us, N, stream)? };
-    session.settle(dstDevice, stream)
+    session.settle(&[dstDevice], stream)
 }
 
 pub(crate) unsafe fn cuMemsetD32_v2(
@@ -41,7 +41,7 @@ pub(crate) unsafe fn cuMemsetD32_v2(
     let session = session::enter()?;
     // SAFETY: no pointers of this process.
     unsafe { stubs::cuMemsetD32Async(session, dstDevice, ui, N, stream)? };
-    session.settle(dstDevice, stream)
+    session.settle(&[dstDevice], stream)
 }
 
 pub(crate) unsafe fn cuMemsetD2D8_v2(
@@ -55,7 +55,7 @@ pub(crate) unsafe fn cuMemsetD2D8_v2(
     let session = session::enter()?;
     // SAFETY: no pointers of this process.
     unsafe { stubs::cuMemsetD2D8Async(session, dstDevice, dstPitch, uc, Width, Height, stream)? };
-    session.settle(dstDevice, stream)
+    session.settle(&[dstDevice], stream)
 }
 
 pub(crate) unsafe fn cuMemsetD2D16_v2(
@@ -69,7 +69,7 @@ pub(crate) unsafe fn cuMemsetD2D16_v2(
     let session = session::enter()?;
     // SAFETY: no pointers of this process.
     unsafe { stubs::cuMemsetD2D16Async(session, dstDevice, dstPitch, us, Width, Height, stream)? };
-    session.settle(dstDevice, stream)
+    session.settle(&[dstDevice], stream)
 }
 
 pub(crate) unsafe fn cuMemsetD2D32_v2(
@@ -83,5 +83,5 @@ pub(crate) unsafe fn cuMemsetD2D32_v2(
     let session = session::enter()?;
     // SAFETY: no pointers of this process.
     unsafe { stubs::cuMemsetD2D32Async(session, dstDevice, dstPitch, ui, Width, Height, stream)? };
-    session.settle(dstDevice, stream)
+    session.settle(&[dstDevice], stream)
 }

@@ -90,7 +90,7 @@ fn value(place: &Place, attribute: CUpointer_attribute, address: u64) -> Result<
         A::HOST_POINTER if on_device => Value::Word(mirror::on_host(address).ok_or(CUresult::INVALID_VALUE)?),
         A::HOST_POINTER => Value::Word(mirror::on_host(address).unwrap_or(address)),
         A::P2P_TOKENS => Value::P2pTokens,
-        A::SYNC_MEMOPS => Value::Bool(false),
+        A::SYNC_MEMOPS => Value::Bool(session::get()?.is_synchronous(address)),
         A::IS_MANAGED => Value::Bool(mirror::with_device_address(address, |it| it.is_managed) == Some(true)),
         A::BUFFER_ID | A::MEMORY_BLOCK_ID => Value::Word(start),
         A::DEVICE_ORDINAL => Value::Int(device as u32),
@@ -172,5 +172,22 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
         out::write_if_wanted(pbase, allocation.start);
         out::write_if_wanted(psize, allocation.bytes as usize);
     }
+    Ok(())
+}
+
+/// The one attribute that can be set is `SYNC_MEMOPS`, of an allocation as a whole.
+pub(crate) unsafe fn cuPointerSetAttribute(
+    value: *const c_void,
+    attribute: CUpointer_attribute,
+    ptr: CUdeviceptr,
+) -> Result<(), CUresult> {
+    let session = session::get()?;
+    if value.is_null() || attribute != CUpointer_attribute::SYNC_MEMOPS {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let (device, allocation) = session.find_allocation(ptr).ok_or(CUresult::INVALID_VALUE)?;
+    // SAFETY: not null, and the program passes an attribute's value: a C `unsigned int`.
+    let always = unsafe { value.cast::<u32>().read_unaligned() } != 0;
+    session.memory(device)?.set_synchronous(allocation.start, always);
     Ok(())
 }

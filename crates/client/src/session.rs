@@ -221,11 +221,12 @@ fn functions(devices: &[Device]) -> Presence {
         Fn::cuMemAlloc_v2,
         Fn::cuMemFree_v2,
         Fn::cuMemGetInfo_v2,
-        // One message for all kinds of nodes, and the newest form for all forms of a question.
+        // One message for all kinds of nodes, the newest form for all forms of a question, and what the worker knows itself.
         Fn::cuGraphAddNode_v2,
         Fn::cuGraphNodeSetParams,
         Fn::cuGraphExecNodeSetParams,
         Fn::cuGraphNodeGetParams,
+        Fn::cuGraphNodeGetContainingGraph,
         Fn::cuGraphGetEdges_v2,
         Fn::cuGraphNodeGetDependencies_v2,
         Fn::cuGraphNodeGetDependentNodes_v2,

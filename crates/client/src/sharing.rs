@@ -221,6 +221,16 @@ pub(crate) unsafe fn cuIpcGetMemHandle(
 /// Peers have no access to each other's memory here, so the one flag there is changes nothing.
 const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 
+/// The name from before CUDA gave this function its `_v2`; the meaning is the same.
+pub(crate) unsafe fn cuIpcOpenMemHandle(
+    pdptr: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    Flags: u32,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuIpcOpenMemHandle_v2(pdptr, handle, Flags) }
+}
+
 pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
     pdptr: *mut CUdeviceptr,
     handle: CUipcMemHandle,

@@ -1,7 +1,7 @@
 //! Streams: what programs can ask about them is known here; the work in them is not.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use sluice_cuda::*;
 use sluice_wire::{StreamId, commands};
@@ -16,7 +16,7 @@ pub(crate) struct Stream {
     context: CUcontext,
     device: CUdevice,
     flags: u32,
-    priority: i32,
+    priority: AtomicI32,
     pub(crate) capture: capture::Part,
 }
 
@@ -61,15 +61,13 @@ fn create(session: &Session, flags: u32, priority: i32) -> Result<CUstream, CUre
     if flags & !CU_STREAM_NON_BLOCKING != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    // Numbers outside the range are brought into it, as CUDA says.
-    let (least, greatest) = session.device(context.device)?.snapshot.stream_priorities;
-    let priority = priority.min(least.max(greatest)).max(greatest.min(least));
+    let priority = priority_in_range(session, context.device, priority)?;
     let handle = ids::mint(Kind::Stream);
     let stream = Stream {
         context: context.handle,
         device: context.device,
         flags,
-        priority,
+        priority: AtomicI32::new(priority),
         capture: capture::Part::default(),
     };
     STREAMS.insert(handle, stream);
@@ -79,6 +77,35 @@ fn create(session: &Session, flags: u32, priority: i32) -> Result<CUstream, CUre
     let command = commands::cuStreamCreateWithPriority { phStream: StreamId(handle), flags, priority };
     session.queue_quietly(&command).inspect_err(|_| drop(STREAMS.remove(handle)))?;
     Ok(CUstream(handle as usize))
+}
+
+/// Numbers outside the device's range are brought into it, as CUDA says.
+fn priority_in_range(session: &Session, device: CUdevice, priority: i32) -> Result<i32, CUresult> {
+    let (least, greatest) = session.device(device)?.snapshot.stream_priorities;
+    Ok(priority.min(least.max(greatest)).max(greatest.min(least)))
+}
+
+/// Notes the priority that a created stream has been given.
+pub(crate) fn set_priority(session: &Session, stream: CUstream, priority: i32) -> Result<(), CUresult> {
+    if let Some(stream) = find(stream)? {
+        stream.priority.store(priority_in_range(session, stream.device, priority)?, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Notes that one stream has been given the attributes of another; both are of one context.
+pub(crate) fn attributes_copied(dst: CUstream, src: CUstream) -> Result<(), CUresult> {
+    let (dst, src) = (find(dst)?, find(src)?);
+    let here = context::current()?.handle;
+    let context = |stream: &Option<Arc<Stream>>| stream.as_ref().map_or(here, |stream| stream.context);
+    if context(&dst) != context(&src) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if let Some(dst) = dst {
+        let priority = src.map_or(0, |src| src.priority.load(Ordering::Relaxed));
+        dst.priority.store(priority, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
 impl Drop for Stream {
@@ -134,7 +161,7 @@ pub(crate) unsafe fn cuStreamDestroy_v2(hStream: CUstream) -> Result<(), CUresul
 
 pub(crate) unsafe fn cuStreamGetPriority(hStream: CUstream, priority: *mut i32) -> Result<(), CUresult> {
     session::get()?;
-    let value = find(hStream)?.map_or(0, |stream| stream.priority);
+    let value = find(hStream)?.map_or(0, |stream| stream.priority.load(Ordering::Relaxed));
     // SAFETY: the program passes a place for the priority.
     unsafe { out::write(priority, value) }
 }

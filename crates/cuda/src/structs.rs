@@ -167,6 +167,12 @@ impl CUlaunchAttributeValue {
         [self.words[0], self.words[1], self.words[2]]
     }
 
+    /// Address and bytes of the window, if this is the value of `ACCESS_POLICY_WINDOW`.
+    pub fn window(&self, id: CUlaunchAttributeID) -> Option<(CUdeviceptr, u64)> {
+        let word = |at: usize| u64::from(self.words[at]) | u64::from(self.words[at + 1]) << 32;
+        (id == CUlaunchAttributeID::ACCESS_POLICY_WINDOW).then(|| (word(0), word(2)))
+    }
+
     /// For `PROGRAMMATIC_EVENT` and `LAUNCH_COMPLETION_EVENT`: the event to record.
     pub fn event(&self) -> CUevent {
         CUevent((u64::from(self.words[0]) | u64::from(self.words[1]) << 32) as usize)

@@ -29,6 +29,7 @@ pub fn table(model: Model, count: usize) -> DriverTable {
     DriverTable {
         cuTensorMapEncodeTiled: Some(tensor_map::cuTensorMapEncodeTiled),
         cuTensorMapEncodeIm2col: Some(tensor_map::cuTensorMapEncodeIm2col),
+        cuTensorMapSetAllocationClass: Some(tensor_map::cuTensorMapSetAllocationClass),
         cuTensorMapReplaceAddress: Some(tensor_map::cuTensorMapReplaceAddress),
         ..sluice_softgpu::table()
     }

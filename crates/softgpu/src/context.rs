@@ -172,6 +172,7 @@ impl Context {
             memory::release(&allocation);
         }
         pool::waited();
+        engine::forget_barriers(self.handle);
         stream::context_destroyed(self.handle);
         if let Some(observer) = OBSERVER.get() {
             observer(CUcontext(self.handle));
@@ -187,6 +188,11 @@ fn limit_place(limit: CUlimit) -> Result<usize> {
 pub(crate) fn context(handle: CUcontext) -> Result<Arc<Context>> {
     driver()?;
     CONTEXTS.get(handle.0).ok_or(Status::INVALID_CONTEXT)
+}
+
+/// The context that a handle names; null means the current one.
+pub(crate) fn named(ctx: CUcontext) -> Result<Arc<Context>> {
+    if ctx.is_null() { current_unchecked() } else { context(ctx) }
 }
 
 /// The context with this handle, to be made current. CUDA's runtime knows the handle of a primary context from a

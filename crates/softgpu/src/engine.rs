@@ -10,6 +10,8 @@
 //! - it is in a blocking stream, and the legacy stream of the context has no earlier work left;
 //! - it waits for an event or a value, and that has come about.
 //!
+//! Besides, no work is ready that was accepted after a barrier of its context which still stands.
+//!
 //! Work stays at the head of its queue while it runs, so it holds back what has to wait for it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -19,6 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::context::Context;
+use crate::event::Ticket;
 use crate::op::Op;
 use crate::status::{Result, Status};
 use crate::stream::{Order, Stream, Target};
@@ -44,6 +47,14 @@ struct State {
     /// costs as much as waking somebody, and most work is submitted while a device is busy.
     sleeping: u32,
     waiting: u32,
+    /// What later work of a context waits for, by the context's handle.
+    barriers: BTreeMap<usize, Vec<Barrier>>,
+}
+
+/// Holds back what was accepted after it until its ticket is done (`cuCtxWaitEvent`).
+struct Barrier {
+    sequence: u64,
+    ticket: Arc<Ticket>,
 }
 
 struct Queue {
@@ -55,7 +66,14 @@ struct Queue {
 }
 
 static ENGINE: Engine = Engine {
-    state: Mutex::new(State { queues: BTreeMap::new(), sequence: 0, threads: 0, sleeping: 0, waiting: 0 }),
+    state: Mutex::new(State {
+        queues: BTreeMap::new(),
+        sequence: 0,
+        threads: 0,
+        sleeping: 0,
+        waiting: 0,
+        barriers: BTreeMap::new(),
+    }),
     work: Condvar::new(),
     done: Condvar::new(),
 };
@@ -80,6 +98,27 @@ pub(crate) fn submit(target: &Target, op: Op) {
     if wake {
         ENGINE.work.notify_all();
     }
+}
+
+/// Makes what is submitted in the context from now on, in any of its streams, wait for the ticket.
+pub(crate) fn hold_back(context: usize, ticket: Arc<Ticket>) {
+    let mut state = ENGINE.lock();
+    let sequence = state.sequence;
+    let barriers = state.barriers.entry(context).or_default();
+    barriers.retain(|barrier| !barrier.ticket.is_done());
+    barriers.push(Barrier { sequence, ticket });
+}
+
+/// Forgets the barriers of a context that has ended.
+pub(crate) fn forget_barriers(context: usize) {
+    ENGINE.lock().barriers.remove(&context);
+}
+
+/// The streams of a context that have work left.
+pub(crate) fn busy_streams(context: usize) -> Vec<Arc<Stream>> {
+    let state = ENGINE.lock();
+    let queues = state.queues.values().filter(|queue| queue.context.handle == context);
+    queues.map(|queue| Arc::clone(&queue.stream)).collect()
 }
 
 /// Waits until everything submitted to the stream so far is done.
@@ -132,7 +171,8 @@ pub(crate) fn is_done(stream: &Stream) -> bool {
 
 /// Whether no stream of the context has work left.
 pub(crate) fn is_idle(context: usize) -> bool {
-    !ENGINE.lock().queues.values().any(|queue| queue.context.handle == context)
+    let state = ENGINE.lock();
+    state.may_pass(context, u64::MAX) && !state.queues.values().any(|queue| queue.context.handle == context)
 }
 
 impl Engine {
@@ -215,11 +255,17 @@ impl State {
         let ready =
             self.queues.values().filter(|queue| queue.stream.device == device && self.is_ready(queue));
         let id =
-            ready.min_by_key(|queue| (queue.stream.priority, queue.head())).map(|queue| queue.stream.id)?;
+            ready.min_by_key(|queue| (queue.stream.priority(), queue.head())).map(|queue| queue.stream.id)?;
         let queue = self.queues.get_mut(&id)?;
         let (sequence, op) = queue.work.front().map(|(sequence, op)| (*sequence, op.clone()))?;
         queue.running = true;
         Some(Taken { stream: Arc::clone(&queue.stream), context: Arc::clone(&queue.context), sequence, op })
+    }
+
+    /// Whether no barrier of the context holds back work with this number.
+    fn may_pass(&self, context: usize, sequence: u64) -> bool {
+        let barriers = self.barriers.get(&context);
+        barriers.is_none_or(|all| all.iter().all(|it| sequence <= it.sequence || it.ticket.is_done()))
     }
 
     fn is_ready(&self, queue: &Queue) -> bool {
@@ -239,7 +285,8 @@ impl State {
                     && other.head().is_some_and(|head| head < *sequence)
             }),
         };
-        may_start && (op.is_ready() || queue.context.check().is_err())
+        let is_free = op.is_ready() && self.may_pass(queue.context.handle, *sequence);
+        may_start && (is_free || queue.context.check().is_err())
     }
 
     fn finish(&mut self, taken: &Taken) {
@@ -260,8 +307,13 @@ trait Sleep {
 impl Sleep for MutexGuard<'_, State> {
     /// Sleeps until something may have become ready on the device.
     fn sleep(mut self, device: usize) -> Self {
+        let waits_for_other = |queue: &Queue| {
+            let barriers = self.barriers.get(&queue.context.handle);
+            barriers.is_some_and(|all| all.iter().any(|barrier| barrier.ticket.is_shared()))
+        };
         let polls = |queue: &Queue| {
-            queue.stream.device == device && queue.work.front().is_some_and(|(_, op)| op.waits_for_memory())
+            queue.stream.device == device
+                && (queue.work.front().is_some_and(|(_, op)| op.waits_for_memory()) || waits_for_other(queue))
         };
         let limit = if self.queues.values().any(polls) { VALUE_POLL } else { Duration::MAX };
         self.sleeping += 1;

@@ -3,10 +3,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sluice_cuda::{CU_STREAM_NON_BLOCKING, CUstream};
+use sluice_cuda::{
+    CU_STREAM_NON_BLOCKING, CUlaunchAttributeID, CUlaunchAttributeValue, CUstream, CUsynchronizationPolicy,
+};
 
 use crate::capture::StreamCapture;
 use crate::context::{self, CONTEXTS, Context};
@@ -38,7 +40,8 @@ pub(crate) struct Stream {
     pub(crate) device: usize,
     pub(crate) order: Order,
     pub(crate) flags: u32,
-    pub(crate) priority: i32,
+    priority: AtomicI32,
+    attributes: Mutex<BTreeMap<CUlaunchAttributeID, CUlaunchAttributeValue>>,
     /// Sequence number of the last work accepted and of the last done; the engine's lock guards both.
     pub(crate) submitted: AtomicU64,
     pub(crate) completed: AtomicU64,
@@ -66,11 +69,71 @@ impl Stream {
             device,
             order,
             flags,
-            priority,
+            priority: AtomicI32::new(priority),
+            attributes: Mutex::default(),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             capture: Mutex::new(None),
         }
+    }
+
+    /// A stream without a handle, for the driver's own waits.
+    pub(crate) fn internal(context: &Context) -> Arc<Self> {
+        Arc::new(Self::new(0, context.handle, context.device.ordinal, Order::NonBlocking, 0, 0))
+    }
+
+    pub(crate) fn priority(&self) -> i32 {
+        self.priority.load(Ordering::Relaxed)
+    }
+
+    fn attributes(&self) -> MutexGuard<'_, BTreeMap<CUlaunchAttributeID, CUlaunchAttributeValue>> {
+        self.attributes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An attribute's value: the one that was set, or what it is before that.
+    pub(crate) fn attribute(&self, id: CUlaunchAttributeID) -> Result<CUlaunchAttributeValue> {
+        use CUlaunchAttributeID as A;
+        let mut value = CUlaunchAttributeValue::default();
+        match id {
+            A::PRIORITY => value.words[0] = self.priority() as u32,
+            A::SYNCHRONIZATION_POLICY => value.words[0] = CUsynchronizationPolicy::AUTO.0,
+            // The domains that the default and the remote one of the API stand for: bytes 0 and 1.
+            A::MEM_SYNC_DOMAIN_MAP => value.words[0] = 0x0100,
+            A::ACCESS_POLICY_WINDOW | A::MEM_SYNC_DOMAIN | A::NVLINK_UTIL_CENTRIC_SCHEDULING => {}
+            _ => return Err(Status::INVALID_VALUE),
+        }
+        Ok(self.attributes().get(&id).copied().unwrap_or(value))
+    }
+
+    /// Sets an attribute. All but the priority are hints to hardware that is not here: they are kept, and make no
+    /// difference to what work computes.
+    pub(crate) fn set_attribute(&self, id: CUlaunchAttributeID, value: CUlaunchAttributeValue) -> Result<()> {
+        use CUlaunchAttributeID as A;
+        let is_known = match id {
+            A::PRIORITY => {
+                let priority = value.number().clamp(PRIORITIES.1, PRIORITIES.0);
+                self.priority.store(priority, Ordering::Relaxed);
+                return Ok(());
+            }
+            A::SYNCHRONIZATION_POLICY => CUsynchronizationPolicy(value.words[0]).name().is_some(),
+            A::MEM_SYNC_DOMAIN => value.words[0] <= 1,
+            // What hits may be streaming, normal or persisting; what misses is never persisting.
+            A::ACCESS_POLICY_WINDOW => value.words[5] <= 2 && value.words[6] <= 1,
+            A::MEM_SYNC_DOMAIN_MAP | A::NVLINK_UTIL_CENTRIC_SCHEDULING => true,
+            _ => false,
+        };
+        if !is_known {
+            return Err(Status::INVALID_VALUE);
+        }
+        self.attributes().insert(id, value);
+        Ok(())
+    }
+
+    /// Takes over all attributes of another stream.
+    pub(crate) fn copy_attributes(&self, from: &Stream) {
+        let all = from.attributes().clone();
+        *self.attributes() = all;
+        self.priority.store(from.priority(), Ordering::Relaxed);
     }
 
     /// What this stream captures, if it is capturing.

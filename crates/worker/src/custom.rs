@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use sluice_cuda::*;
 use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Dim, Encode, Pitched, UserObjectId, commands};
 
+use crate::attributes::{self, is_plain};
 use crate::execute::Execute;
 use crate::generated::dispatch::Custom;
 use crate::graphs;
@@ -286,6 +287,34 @@ impl Custom for Session {
         unsafe { destroy(self.remove(command.hEvent)?) }.ok()
     }
 
+    fn cuCtxRecordEvent(&self, command: commands::cuCtxRecordEvent) -> Result<(), CUresult> {
+        let record = self.table.cuCtxRecordEvent.ok_or(CUresult::NOT_SUPPORTED)?;
+        let device = self.devices.get(command.device as usize).ok_or(CUresult::INVALID_DEVICE)?;
+        // SAFETY: the context is retained until this process ends, and the event is live.
+        unsafe { record(device.context, self.find(command.hEvent)?) }.ok()
+    }
+
+    fn cuCtxWaitEvent(&self, command: commands::cuCtxWaitEvent) -> Result<(), CUresult> {
+        let wait = self.table.cuCtxWaitEvent.ok_or(CUresult::NOT_SUPPORTED)?;
+        let device = self.devices.get(command.device as usize).ok_or(CUresult::INVALID_DEVICE)?;
+        // SAFETY: as for the record.
+        unsafe { wait(device.context, self.find(command.hEvent)?) }.ok()
+    }
+
+    fn cuStreamGetAttribute(
+        &self,
+        command: commands::cuStreamGetAttribute,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let words = attributes::of_stream(self, &command)?;
+        commands::cuStreamGetAttributeReply { words }.encode(reply);
+        Ok(())
+    }
+
+    fn cuStreamSetAttribute(&self, command: commands::cuStreamSetAttribute) -> Result<(), CUresult> {
+        attributes::set_of_stream(self, &command)
+    }
+
     fn cuLaunchKernel(&self, command: commands::cuLaunchKernel<'_>) -> Result<(), CUresult> {
         let launch = self.table.cuLaunchKernel.ok_or(CUresult::NOT_SUPPORTED)?;
         let function = self.find(command.f)?;
@@ -474,6 +503,16 @@ impl Custom for Session {
     ) -> Result<(), CUresult> {
         let graph = graphs::child(self, command.hNode, command.phGraph)?;
         commands::cuGraphChildGraphNodeGetGraphReply { graph }.encode(reply);
+        Ok(())
+    }
+
+    fn cuGraphNodeGetContainingGraph(
+        &self,
+        command: commands::cuGraphNodeGetContainingGraph,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let graph = graphs::containing(self, command.hNode)?;
+        commands::cuGraphNodeGetContainingGraphReply { graph }.encode(reply);
         Ok(())
     }
 
@@ -737,25 +776,6 @@ pub(crate) fn described(to: &Pitched, from: &Pitched, [width, height, depth]: [u
         Height: height as usize,
         Depth: depth as usize,
     }
-}
-
-/// Launch attributes that are numbers, not handles or addresses of the client.
-pub(crate) fn is_plain(attribute: CUlaunchAttributeID) -> bool {
-    use CUlaunchAttributeID as A;
-    matches!(
-        attribute,
-        A::IGNORE
-            | A::COOPERATIVE
-            | A::SYNCHRONIZATION_POLICY
-            | A::CLUSTER_DIMENSION
-            | A::CLUSTER_SCHEDULING_POLICY_PREFERENCE
-            | A::PROGRAMMATIC_STREAM_SERIALIZATION
-            | A::PRIORITY
-            | A::MEM_SYNC_DOMAIN
-            | A::MEM_SYNC_DOMAIN_MAP
-            | A::PREFERRED_CLUSTER_DIMENSION
-            | A::PREFERRED_SHARED_MEMORY_CARVEOUT
-    )
 }
 
 /// Bytes from the first to the last of a box; a box that overflows is larger than any range.

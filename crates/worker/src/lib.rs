@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::os::fd::RawFd;
 
+mod attributes;
 mod backlog;
 mod brake;
 mod budget;

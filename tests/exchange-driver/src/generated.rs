@@ -745,6 +745,15 @@ pub(crate) unsafe extern "C" fn cuCtxGetSharedMemConfig(pConfig: *mut CUsharedco
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCtxRecordEvent(hCtx: CUcontext, hEvent: CUevent) -> CUresult {
+    match table().cuCtxRecordEvent {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hCtx, hEvent) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuCtxResetPersistingL2Cache() -> CUresult {
     match table().cuCtxResetPersistingL2Cache {
         // SAFETY: the arguments are the caller's.
@@ -767,6 +776,15 @@ pub(crate) unsafe extern "C" fn cuCtxSetSharedMemConfig(config: CUsharedconfig) 
     match table().cuCtxSetSharedMemConfig {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(config) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCtxWaitEvent(hCtx: CUcontext, hEvent: CUevent) -> CUresult {
+    match table().cuCtxWaitEvent {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hCtx, hEvent) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -1453,6 +1471,19 @@ pub(crate) unsafe extern "C" fn cuMemAllocManaged(
     match table().cuMemAllocManaged {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dptr, bytesize, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuPointerSetAttribute(
+    value: *const c_void,
+    attribute: CUpointer_attribute,
+    ptr: CUdeviceptr,
+) -> CUresult {
+    match table().cuPointerSetAttribute {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(value, attribute, ptr) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -2734,6 +2765,32 @@ pub(crate) unsafe extern "C" fn cuStreamCopyAttributes(dst: CUstream, src: CUstr
     call.handle("Stream", src.0);
     let answer = call.answer(false);
     answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuStreamGetAttribute(
+    hStream: CUstream,
+    attr: u32,
+    value_out: *mut c_void,
+) -> CUresult {
+    match table().cuStreamGetAttribute {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hStream, attr, value_out) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuStreamSetAttribute(
+    hStream: CUstream,
+    attr: u32,
+    value: *const c_void,
+) -> CUresult {
+    match table().cuStreamSetAttribute {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hStream, attr, value) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -4148,6 +4205,18 @@ pub(crate) unsafe extern "C" fn cuGraphNodeFindInClone(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphNodeGetContainingGraph(
+    hNode: CUgraphNode,
+    phGraph: *mut CUgraph,
+) -> CUresult {
+    match table().cuGraphNodeGetContainingGraph {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hNode, phGraph) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphNodeGetDependencies(
     hNode: CUgraphNode,
     dependencies: *mut CUgraphNode,
@@ -4532,6 +4601,24 @@ pub(crate) unsafe extern "C" fn cuTensorMapReplaceAddress(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuTensorMapSetAllocationClass(
+    tensorMap: *mut CUtensorMap,
+    allocClass: u32,
+    outAllocClass: *mut u32,
+) -> CUresult {
+    let mut call = Call::new("cuTensorMapSetAllocationClass");
+    // SAFETY: the caller's value.
+    call.value(unsafe { tensorMap.read() });
+    call.value(allocClass);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(tensorMap) };
+    // SAFETY: the caller's place.
+    unsafe { answer.write(outAllocClass) };
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuCtxGetDevResource(
     hCtx: CUcontext,
     resource: *mut CUdevResource,
@@ -4553,6 +4640,67 @@ pub(crate) unsafe extern "C" fn cuDeviceGetDevResource(
     match table().cuDeviceGetDevResource {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(device, resource, kind) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCheckpointProcessGetState(pid: i32, state: *mut u32) -> CUresult {
+    match table().cuCheckpointProcessGetState {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pid, state) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCoredumpGetAttribute(
+    attrib: u32,
+    value: *mut c_void,
+    size: *mut usize,
+) -> CUresult {
+    match table().cuCoredumpGetAttribute {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(attrib, value, size) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCoredumpGetAttributeGlobal(
+    attrib: u32,
+    value: *mut c_void,
+    size: *mut usize,
+) -> CUresult {
+    match table().cuCoredumpGetAttributeGlobal {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(attrib, value, size) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCoredumpSetAttribute(
+    attrib: u32,
+    value: *mut c_void,
+    size: *mut usize,
+) -> CUresult {
+    match table().cuCoredumpSetAttribute {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(attrib, value, size) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCoredumpSetAttributeGlobal(
+    attrib: u32,
+    value: *mut c_void,
+    size: *mut usize,
+) -> CUresult {
+    match table().cuCoredumpSetAttributeGlobal {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(attrib, value, size) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -4598,6 +4746,19 @@ pub(crate) unsafe extern "C" fn cuIpcOpenEventHandle(
     match table().cuIpcOpenEventHandle {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(phEvent, handle) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuIpcOpenMemHandle(
+    pdptr: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    Flags: u32,
+) -> CUresult {
+    match table().cuIpcOpenMemHandle {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pdptr, handle, Flags) },
         None => CUresult::NOT_SUPPORTED,
     }
 }

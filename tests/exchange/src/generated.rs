@@ -51,6 +51,7 @@ pub(crate) const FUNCTIONS: &[(&str, Call)] = &[
     ("cuTensorMapEncodeIm2colWide", cuTensorMapEncodeIm2colWide),
     ("cuTensorMapEncodeTiled", cuTensorMapEncodeTiled),
     ("cuTensorMapReplaceAddress", cuTensorMapReplaceAddress),
+    ("cuTensorMapSetAllocationClass", cuTensorMapSetAllocationClass),
 ];
 
 fn cuCtxSynchronize(p: &mut Program) {
@@ -748,4 +749,25 @@ fn cuTensorMapReplaceAddress(p: &mut Program) {
         )(&mut tensorMap, globalAddress)
     };
     if p.check(sent, true, result, &[crate::program::bytes_of(&tensorMap)]) {}
+}
+
+fn cuTensorMapSetAllocationClass(p: &mut Program) {
+    let mut sent = Sent::new("cuTensorMapSetAllocationClass");
+    let allocClass: u32 = p.value();
+    let mut tensorMap: CUtensorMap = p.value();
+    sent.value(tensorMap);
+    sent.value(allocClass);
+    let mut outAllocClass: u32 = p.value();
+    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    let result = unsafe {
+        p.symbol::<unsafe extern "C" fn(*mut CUtensorMap, u32, *mut u32) -> CUresult>(
+            "cuTensorMapSetAllocationClass",
+        )(&mut tensorMap, allocClass, &mut outAllocClass)
+    };
+    if p.check(
+        sent,
+        true,
+        result,
+        &[crate::program::bytes_of(&tensorMap), crate::program::bytes_of(&outAllocClass)],
+    ) {}
 }

@@ -36,6 +36,7 @@ const fn case(name: &'static str, program: Program) -> Case {
 
 const CASES: &[Case] = &[
     case("driver functions", Program::Bare("driver_functions.py")),
+    case("driver attributes", Program::Bare("driver_attributes.py")),
     case("graphs", Program::Bare("graphs.py")),
     case("sharing between processes", Program::Bare("sharing.py")),
     case("tinygrad", Program::Python(&python::TINYGRAD, "tinygrad_train.py", &[])),

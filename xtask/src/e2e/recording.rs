@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("recording driver", every_model),
     ("recorded launches", launches),
     ("sharing between processes, recorded", sharing),
+    ("driver attributes, recorded", attributes),
 ];
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -33,6 +34,13 @@ fn sharing() -> Result<()> {
     let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "recording:h200"])?;
     let mut command = bare_program(&node, &["-p", "0.5", "--memory", "2GiB"], "sharing.py");
     expect_pass(&mut command, "sharing between processes, recorded", LIMIT)?;
+    expect_clean(&node)
+}
+
+fn attributes() -> Result<()> {
+    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "recording:h200"])?;
+    let mut command = bare_program(&node, &["-p", "0.5", "--memory", "2GiB"], "driver_attributes.py");
+    expect_pass(&mut command, "driver attributes, recorded", LIMIT)?;
     expect_clean(&node)
 }
 

@@ -203,6 +203,9 @@ pub(crate) unsafe fn cuStreamCopyAttributes<S: Issue>(
     dst: CUstream,
     src: CUstream,
 ) -> Result<(), CUresult> {
+    if crate::guards::cuStreamCopyAttributes(dst, src)?.is_break() {
+        return Ok(());
+    }
     session.queue(&commands::cuStreamCopyAttributes { dst: session.find(dst)?, src: session.find(src)? })?;
     Ok(())
 }
@@ -978,5 +981,27 @@ pub(crate) unsafe fn cuTensorMapReplaceAddress<S: Issue>(
     )?;
     // SAFETY: not null, and the caller's to be written.
     unsafe { tensorMap.write_unaligned(answer.tensorMap) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTensorMapSetAllocationClass<S: Issue>(
+    session: &S,
+    tensorMap: *mut CUtensorMap,
+    allocClass: u32,
+    outAllocClass: *mut u32,
+) -> Result<(), CUresult> {
+    wanted(tensorMap)?;
+    let answer = session.ask(
+        About::Nothing,
+        &commands::cuTensorMapSetAllocationClass { tensorMap: // SAFETY: not null, and the caller's to be read.
+ unsafe { tensorMap.read_unaligned() }, allocClass },
+        |answer| answer,
+    )?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { tensorMap.write_unaligned(answer.tensorMap) };
+    if !outAllocClass.is_null() {
+        // SAFETY: not null, and the caller's to be written.
+        unsafe { outAllocClass.write_unaligned(answer.outAllocClass) };
+    }
     Ok(())
 }

@@ -436,7 +436,7 @@ driver_table! {
     cuTensorMapEncodeIm2colWide(tensorMap: *mut CUtensorMap, tensorDataType: u32, tensorRank: u32, globalAddress: CUdeviceptr, globalDim: *const u64, globalStrides: *const u64, pixelBoxLowerCornerWidth: i32, pixelBoxUpperCornerWidth: i32, channelsPerPixel: u32, pixelsPerColumn: u32, elementStrides: *const u32, interleave: u32, mode: u32, swizzle: u32, l2Promotion: u32, oobFill: u32);
     cuTensorMapEncodeTiled(tensorMap: *mut CUtensorMap, tensorDataType: u32, tensorRank: u32, globalAddress: CUdeviceptr, globalDim: *const u64, globalStrides: *const u64, boxDim: *const u32, elementStrides: *const u32, interleave: u32, swizzle: u32, l2Promotion: u32, oobFill: u32);
     cuTensorMapReplaceAddress(tensorMap: *mut CUtensorMap, globalAddress: CUdeviceptr);
-    cuTensorMapSetAllocationClass(tensorMap: *mut CUtensorMap, allocClass: u32, outAllocClass: *mut c_void);
+    cuTensorMapSetAllocationClass(tensorMap: *mut CUtensorMap, allocClass: u32, outAllocClass: *mut u32);
     cuTexObjectCreate(pTexObject: *mut CUtexObject, pResDesc: *const CUDA_RESOURCE_DESC, pTexDesc: *const CUDA_TEXTURE_DESC, pResViewDesc: *const CUDA_RESOURCE_VIEW_DESC);
     cuTexObjectDestroy(texObject: CUtexObject);
     cuTexObjectGetResourceDesc(pResDesc: *mut CUDA_RESOURCE_DESC, texObject: CUtexObject);
@@ -485,7 +485,7 @@ driver_table! {
     cuCheckpointOperationComplete(handle: u32);
     cuCheckpointProcessCheckpoint(pid: i32, args: *mut c_void);
     cuCheckpointProcessGetRestoreThreadId(pid: i32, tid: *mut i32);
-    cuCheckpointProcessGetState(pid: i32, state: *mut c_void);
+    cuCheckpointProcessGetState(pid: i32, state: *mut u32);
     cuCheckpointProcessLock(pid: i32, args: *mut c_void);
     cuCheckpointProcessRestore(pid: i32, args: *mut c_void);
     cuCheckpointProcessUnlock(pid: i32, args: *mut c_void);
@@ -509,6 +509,7 @@ driver_table! {
     cuIpcGetEventHandle(pHandle: *mut CUipcEventHandle, event: CUevent);
     cuIpcGetMemHandle(pHandle: *mut CUipcMemHandle, dptr: CUdeviceptr);
     cuIpcOpenEventHandle(phEvent: *mut CUevent, handle: CUipcEventHandle);
+    cuIpcOpenMemHandle(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: u32);
     cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: u32);
     cuLogicalEndpointAddDevice(leId: u32, dev: CUdevice);
     cuLogicalEndpointBindAddr(leId: u32, dev: CUdevice, offset: u64, ptr: *mut c_void, size: u64, flags: u64);

@@ -649,7 +649,7 @@ rows! {
     table cuTensorMapEncodeIm2colWide cuTensorMapEncodeIm2colWide (tensorMap: *mut CUtensorMap, tensorDataType: u32, tensorRank: u32, globalAddress: CUdeviceptr, globalDim: *const u64, globalStrides: *const u64, pixelBoxLowerCornerWidth: i32, pixelBoxUpperCornerWidth: i32, channelsPerPixel: u32, pixelsPerColumn: u32, elementStrides: *const u32, interleave: u32, mode: u32, swizzle: u32, l2Promotion: u32, oobFill: u32) (tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn, elementStrides, interleave, mode, swizzle, l2Promotion, oobFill);
     table cuTensorMapEncodeTiled cuTensorMapEncodeTiled (tensorMap: *mut CUtensorMap, tensorDataType: u32, tensorRank: u32, globalAddress: CUdeviceptr, globalDim: *const u64, globalStrides: *const u64, boxDim: *const u32, elementStrides: *const u32, interleave: u32, swizzle: u32, l2Promotion: u32, oobFill: u32) (tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, boxDim, elementStrides, interleave, swizzle, l2Promotion, oobFill);
     table cuTensorMapReplaceAddress cuTensorMapReplaceAddress (tensorMap: *mut CUtensorMap, globalAddress: CUdeviceptr) (tensorMap, globalAddress);
-    table cuTensorMapSetAllocationClass cuTensorMapSetAllocationClass (tensorMap: *mut CUtensorMap, allocClass: u32, outAllocClass: *mut c_void) (tensorMap, allocClass, outAllocClass);
+    table cuTensorMapSetAllocationClass cuTensorMapSetAllocationClass (tensorMap: *mut CUtensorMap, allocClass: u32, outAllocClass: *mut u32) (tensorMap, allocClass, outAllocClass);
     table cuTexObjectCreate cuTexObjectCreate (pTexObject: *mut CUtexObject, pResDesc: *const CUDA_RESOURCE_DESC, pTexDesc: *const CUDA_TEXTURE_DESC, pResViewDesc: *const CUDA_RESOURCE_VIEW_DESC) (pTexObject, pResDesc, pTexDesc, pResViewDesc);
     table cuTexObjectDestroy cuTexObjectDestroy (texObject: CUtexObject) (texObject);
     table cuTexObjectGetResourceDesc cuTexObjectGetResourceDesc (pResDesc: *mut CUDA_RESOURCE_DESC, texObject: CUtexObject) (pResDesc, texObject);
@@ -702,7 +702,7 @@ rows! {
     table cuCheckpointOperationComplete cuCheckpointOperationComplete (handle: u32) (handle);
     table cuCheckpointProcessCheckpoint cuCheckpointProcessCheckpoint (pid: i32, args: *mut c_void) (pid, args);
     table cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetRestoreThreadId (pid: i32, tid: *mut i32) (pid, tid);
-    table cuCheckpointProcessGetState cuCheckpointProcessGetState (pid: i32, state: *mut c_void) (pid, state);
+    table cuCheckpointProcessGetState cuCheckpointProcessGetState (pid: i32, state: *mut u32) (pid, state);
     table cuCheckpointProcessLock cuCheckpointProcessLock (pid: i32, args: *mut c_void) (pid, args);
     table cuCheckpointProcessRestore cuCheckpointProcessRestore (pid: i32, args: *mut c_void) (pid, args);
     table cuCheckpointProcessUnlock cuCheckpointProcessUnlock (pid: i32, args: *mut c_void) (pid, args);
@@ -727,7 +727,7 @@ rows! {
     table cuIpcGetEventHandle cuIpcGetEventHandle (pHandle: *mut CUipcEventHandle, event: CUevent) (pHandle, event);
     table cuIpcGetMemHandle cuIpcGetMemHandle (pHandle: *mut CUipcMemHandle, dptr: CUdeviceptr) (pHandle, dptr);
     table cuIpcOpenEventHandle cuIpcOpenEventHandle (phEvent: *mut CUevent, handle: CUipcEventHandle) (phEvent, handle);
-    absent cuIpcOpenMemHandle cuIpcOpenMemHandle () "sharing between processes is not built yet";
+    table cuIpcOpenMemHandle cuIpcOpenMemHandle (pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: u32) (pdptr, handle, Flags);
     table cuIpcOpenMemHandle_v2 cuIpcOpenMemHandle_v2 (pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: u32) (pdptr, handle, Flags);
     table cuLogicalEndpointAddDevice cuLogicalEndpointAddDevice (leId: u32, dev: CUdevice) (leId, dev);
     table cuLogicalEndpointBindAddr cuLogicalEndpointBindAddr (leId: u32, dev: CUdevice, offset: u64, ptr: *mut c_void, size: u64, flags: u64) (leId, dev, offset, ptr, size, flags);

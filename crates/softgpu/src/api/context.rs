@@ -5,14 +5,13 @@ use sluice_cuda::{
     CUdevResourceType, CUdevice, CUexecAffinityParam, CUfunc_cache, CUlimit, CUresult, CUsharedconfig,
 };
 
-use crate::context::{self, Context, current, current_or_none, current_unchecked};
+use crate::context::{self, Context, current, current_or_none, current_unchecked, named};
 use crate::device::{Device, device, driver};
 use crate::engine;
 use crate::pool;
 use crate::status::{Result, Status, call, put, put_optional};
 use crate::stream::PRIORITIES;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The bits of context flags that a program may set.
@@ -166,11 +165,6 @@ pub(crate) unsafe extern "C" fn cuCtxGetCurrent(place: *mut CUcontext) -> CUresu
 pub(crate) unsafe extern "C" fn cuCtxGetDevice(place: *mut CUdevice) -> CUresult {
     // SAFETY: an output argument by contract.
     call(|| unsafe { put(place, current_unchecked()?.device.ordinal as CUdevice) })
-}
-
-/// The context that a handle names; null means the current one.
-fn named(ctx: CUcontext) -> Result<Arc<Context>> {
-    if ctx.is_null() { current_unchecked() } else { context::context(ctx) }
 }
 
 pub(crate) unsafe extern "C" fn cuCtxGetDevice_v2(place: *mut CUdevice, ctx: CUcontext) -> CUresult {

@@ -1,20 +1,22 @@
 //! Events (CUDA Driver API: Event Management).
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use sluice_cuda::{
     CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CU_EVENT_RECORD_EXTERNAL,
-    CUevent, CUresult, CUstream,
+    CUcontext, CUevent, CUresult, CUstream,
 };
 
 use crate::capture;
-use crate::context::current;
-use crate::event::{EVENTS, Event, elapsed_ms, event};
+use crate::context::{Context, current, named};
+use crate::engine;
+use crate::event::{EVENTS, Event, Recorded, Ticket, elapsed_ms, event};
 use crate::op::Op;
 use crate::pool;
 use crate::shared_event::SharedEvent;
-use crate::status::{Status, call, put, require};
-use crate::stream;
+use crate::status::{Result, Status, call, put, require};
+use crate::stream::{self, STREAMS, Stream, Target};
 
 pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut CUevent, flags: u32) -> CUresult {
     call(|| {
@@ -36,12 +38,12 @@ pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut CUevent, flags: u32) -
 
 /// A descriptor of an event that was created for several processes. In 64 bytes, as `cuIpcGetEventHandle` has them, it
 /// would have to be found by name; who carries it to the other process can carry the descriptor.
-pub fn export_event(handle: CUevent) -> Result<OwnedFd, CUresult> {
+pub fn export_event(handle: CUevent) -> Result<OwnedFd> {
     event(handle)?.export()
 }
 
 /// The event behind a descriptor from [`export_event`], in the current context.
-pub fn import_event(file: OwnedFd) -> Result<CUevent, CUresult> {
+pub fn import_event(file: OwnedFd) -> Result<CUevent> {
     let context = current()?;
     let shared = SharedEvent::open(file)?;
     let flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
@@ -76,6 +78,49 @@ pub(crate) unsafe extern "C" fn cuEventRecordWithFlags(handle: CUevent, s: CUstr
         }
         target.submit(Op::Record(event.issue_ticket()))
     })
+}
+
+pub(crate) unsafe extern "C" fn cuCtxRecordEvent(ctx: CUcontext, handle: CUevent) -> CUresult {
+    call(|| {
+        let context = named(ctx)?;
+        context.check()?;
+        let event = event(handle)?;
+        check_no_capture(&context)?;
+        // Behind the work of every stream, in a stream of its own.
+        let gather = Target { stream: Stream::internal(&context), context };
+        for stream in engine::busy_streams(gather.context.handle) {
+            let ticket = Arc::new(Ticket::default());
+            let context = Arc::clone(&gather.context);
+            engine::submit(&Target { context, stream }, Op::Record(Arc::clone(&ticket)));
+            engine::submit(&gather, Op::Await(ticket));
+        }
+        engine::submit(&gather, Op::Record(event.issue_ticket()));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuCtxWaitEvent(ctx: CUcontext, handle: CUevent) -> CUresult {
+    call(|| {
+        let context = named(ctx)?;
+        context.check()?;
+        check_no_capture(&context)?;
+        match event(handle)?.recorded() {
+            Recorded::Never => {}
+            Recorded::Captured(..) => return Err(Status::STREAM_CAPTURE_UNSUPPORTED),
+            Recorded::Ticket(ticket) => engine::hold_back(context.handle, ticket),
+        }
+        Ok(())
+    })
+}
+
+/// Refuses what concerns all streams of a context while one of them captures.
+fn check_no_capture(context: &Context) -> Result<()> {
+    let of_context = |stream: &Arc<Stream>| stream.context == context.handle;
+    STREAMS
+        .all()
+        .iter()
+        .filter(|stream| of_context(stream))
+        .try_for_each(|stream| stream.check_not_capturing())
 }
 
 pub(crate) unsafe extern "C" fn cuEventQuery(handle: CUevent) -> CUresult {

@@ -4,7 +4,8 @@ use std::ffi::c_void;
 
 use sluice_cuda::{
     CU_EVENT_WAIT_EXTERNAL, CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode,
-    CUgreenCtx, CUhostFn, CUresult, CUstream, CUstreamCallback, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUgreenCtx, CUhostFn, CUlaunchAttributeID, CUlaunchAttributeValue, CUresult, CUstream, CUstreamCallback,
+    CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 
 use crate::allocation;
@@ -18,6 +19,7 @@ use crate::status::{Result, Status, call, put, put_optional, require};
 use crate::stream::{self, Order, target, target_unchecked};
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 pub(crate) unsafe extern "C" fn cuStreamCreate(place: *mut CUstream, flags: u32) -> CUresult {
     // SAFETY: passed on.
@@ -47,7 +49,7 @@ pub(crate) unsafe extern "C" fn cuStreamDestroy_v2(s: CUstream) -> CUresult {
 
 pub(crate) unsafe extern "C" fn cuStreamGetPriority(s: CUstream, place: *mut i32) -> CUresult {
     // SAFETY: an output argument by contract.
-    call(|| unsafe { put(place, target_unchecked(s)?.stream.priority) })
+    call(|| unsafe { put(place, target_unchecked(s)?.stream.priority()) })
 }
 
 pub(crate) unsafe extern "C" fn cuStreamGetFlags(s: CUstream, place: *mut u32) -> CUresult {
@@ -89,6 +91,41 @@ pub(crate) unsafe extern "C" fn cuStreamGetGreenCtx(s: CUstream, place: *mut CUg
         target_unchecked(s)?;
         // SAFETY: an output argument by contract.
         unsafe { put(place, CUgreenCtx::NULL) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamGetAttribute(s: CUstream, attr: u32, place: *mut c_void) -> CUresult {
+    call(|| {
+        let value = target_unchecked(s)?.stream.attribute(CUlaunchAttributeID(attr))?;
+        // SAFETY: an output argument by contract.
+        unsafe { put(place.cast(), value) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamSetAttribute(
+    s: CUstream,
+    attr: u32,
+    value: *const c_void,
+) -> CUresult {
+    call(|| {
+        let target = target(s)?;
+        require(value)?;
+        // SAFETY: an input argument by contract.
+        let value = unsafe { value.cast::<CUlaunchAttributeValue>().read_unaligned() };
+        target.stream.set_attribute(CUlaunchAttributeID(attr), value)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuStreamCopyAttributes(to: CUstream, from: CUstream) -> CUresult {
+    call(|| {
+        let (to, from) = (target(to)?, target(from)?);
+        if to.context.handle != from.context.handle {
+            return Err(Status::INVALID_VALUE);
+        }
+        if !Arc::ptr_eq(&to.stream, &from.stream) {
+            to.stream.copy_attributes(&from.stream);
+        }
+        Ok(())
     })
 }
 

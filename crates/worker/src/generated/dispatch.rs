@@ -15,6 +15,14 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuCtxRecordEvent(&self, command: commands::cuCtxRecordEvent) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuCtxWaitEvent(&self, command: commands::cuCtxWaitEvent) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuModuleLoadDataEx(
         &self,
         command: commands::cuModuleLoadDataEx,
@@ -169,6 +177,18 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuStreamGetAttribute(
+        &self,
+        command: commands::cuStreamGetAttribute,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuStreamSetAttribute(&self, command: commands::cuStreamSetAttribute) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuStreamUpdateCaptureDependencies(
         &self,
         command: commands::cuStreamUpdateCaptureDependencies,
@@ -302,6 +322,14 @@ pub trait Custom {
         let _ = (command, reply);
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuGraphNodeGetContainingGraph(
+        &self,
+        command: commands::cuGraphNodeGetContainingGraph,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuGraphNodeGetDependencies_v2(
         &self,
         command: commands::cuGraphNodeGetDependencies_v2,
@@ -421,6 +449,16 @@ pub fn dispatch<S: Execute + Custom>(
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe { function() })?;
             Ok(())
+        }
+        Some(Target::Driver(Fn::cuCtxRecordEvent)) => {
+            let command = commands::cuCtxRecordEvent::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuCtxRecordEvent(command)?)
+        }
+        Some(Target::Driver(Fn::cuCtxWaitEvent)) => {
+            let command = commands::cuCtxWaitEvent::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuCtxWaitEvent(command)?)
         }
         Some(Target::Driver(Fn::cuModuleLoadDataEx)) => {
             let command = commands::cuModuleLoadDataEx::decode(&mut reader)?;
@@ -718,6 +756,16 @@ pub fn dispatch<S: Execute + Custom>(
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe { function(session.find(command.dst)?, session.find(command.src)?) })?;
             Ok(())
+        }
+        Some(Target::Driver(Fn::cuStreamGetAttribute)) => {
+            let command = commands::cuStreamGetAttribute::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuStreamGetAttribute(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuStreamSetAttribute)) => {
+            let command = commands::cuStreamSetAttribute::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuStreamSetAttribute(command)?)
         }
         Some(Target::Driver(Fn::cuStreamUpdateCaptureDependencies)) => {
             let command = commands::cuStreamUpdateCaptureDependencies::decode(&mut reader)?;
@@ -1200,6 +1248,11 @@ pub fn dispatch<S: Execute + Custom>(
             reader.end()?;
             Ok(session.cuGraphNodeFindInClone(command, reply)?)
         }
+        Some(Target::Driver(Fn::cuGraphNodeGetContainingGraph)) => {
+            let command = commands::cuGraphNodeGetContainingGraph::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuGraphNodeGetContainingGraph(command, reply)?)
+        }
         Some(Target::Driver(Fn::cuGraphNodeGetDependencies_v2)) => {
             let command = commands::cuGraphNodeGetDependencies_v2::decode(&mut reader)?;
             reader.end()?;
@@ -1467,6 +1520,17 @@ pub fn dispatch<S: Execute + Custom>(
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe { function(&mut tensorMap, session.range(command.globalAddress, 1)?) })?;
             commands::cuTensorMapReplaceAddressReply { tensorMap }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTensorMapSetAllocationClass)) => {
+            let command = commands::cuTensorMapSetAllocationClass::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTensorMapSetAllocationClass.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut tensorMap = command.tensorMap;
+            let mut outAllocClass: u32 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut tensorMap, command.allocClass, &mut outAllocClass) })?;
+            commands::cuTensorMapSetAllocationClassReply { tensorMap, outAllocClass }.encode(reply);
             Ok(())
         }
         Some(Target::Driver(Fn::cuDeviceGetDevResource)) => {

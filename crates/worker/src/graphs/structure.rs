@@ -162,6 +162,12 @@ pub(crate) fn clone(session: &Session, command: &commands::cuGraphClone) -> Resu
     adopt(session, original, copy)
 }
 
+/// The number of the graph that a node is in. A graph that is still being captured has none yet.
+pub(crate) fn containing(session: &Session, node: GraphNodeId) -> Result<GraphId, CUresult> {
+    let home = session.graphs.home(session.find(node)?).ok_or(CUresult::INVALID_VALUE)?;
+    session.objects.number_of(home).ok_or(CUresult::INVALID_VALUE)
+}
+
 /// Makes a copy of a graph know what the client does in its nodes, as the original does.
 pub(super) fn adopt(session: &Session, original: CUgraph, copy: CUgraph) -> Result<(), CUresult> {
     if session.graphs.lock().works.is_empty() {
@@ -303,7 +309,7 @@ pub(crate) fn set_kernel_attribute(
     command: &commands::cuGraphKernelNodeSetAttribute,
 ) -> Result<(), CUresult> {
     let set = session.table.cuGraphKernelNodeSetAttribute.ok_or(CUresult::NOT_SUPPORTED)?;
-    if !crate::custom::is_plain(CUlaunchAttributeID(command.attr)) {
+    if !crate::attributes::is_plain(CUlaunchAttributeID(command.attr)) {
         return Err(CUresult::NOT_SUPPORTED);
     }
     let words = command.words.as_slice().try_into().map_err(|_| CUresult::INVALID_VALUE)?;
