@@ -230,9 +230,11 @@ fn drain(scheduler: &mut Scheduler, watcher: &mut Watcher, now: u64, place: usiz
     actions
 }
 
-/// A scheduler that is built from what a caller knows, as after its restart, has the same books, and is at rest as the other was.
+/// A scheduler that is built from what a caller knows, as after its restart, has the same books, and is at rest as the other was. Only
+/// consolidation may go on: the old one remembers where it looked in vain until something is released, the new one looks again.
 fn restart(old: &Scheduler, watcher: &mut Watcher, now: u64, config: &Config) {
-    let mut new = Scheduler::new(old.queues().clone(), Placer::new(Policy::BestFit), config.clone());
+    let config = Config { consolidate: false, ..config.clone() };
+    let mut new = Scheduler::new(old.queues().clone(), Placer::new(Policy::BestFit), config);
     // Places of removed nodes are left empty when all are there, so that the others get their ids.
     let nodes: Vec<_> = old.cluster().nodes().map(|(_, other)| other).collect();
     let ids: Vec<NodeId> = nodes.iter().map(|other| new.add_node(other.spec().clone()).unwrap()).collect();

@@ -16,14 +16,13 @@ pub(crate) const TESTS: &[Test] = &[("byte exchange", exchange)];
 /// How often each function is called.
 const ROUNDS: &str = "200";
 
-/// With another seed each time; `SLUICE_SEED` repeats one.
 fn exchange() -> Result<()> {
     process::run(process::cargo().args(["build", "--release", "-p", "exchange", "-p", "exchange-driver"]))?;
-    let seed = match std::env::var("SLUICE_SEED") {
+    let seed = match std::env::var("SEED") {
         Ok(seed) => seed,
         Err(_) => SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos().to_string(),
     };
-    eprintln!("   SLUICE_SEED={seed}");
+    eprintln!("   SEED={seed}");
     let release = crate::target_folder().join("release");
     let (sent, arrived) = (logs().join("exchange-sent.txt"), logs().join("exchange-arrived.txt"));
     // It may not be there.
@@ -48,7 +47,7 @@ fn exchange() -> Result<()> {
             continue;
         }
         let count = counts.get_mut(line).filter(|count| **count > 0);
-        let count = count.with_context(|| format!("did not arrive as sent (SLUICE_SEED={seed}): {line}"))?;
+        let count = count.with_context(|| format!("did not arrive as sent (SEED={seed}): {line}"))?;
         *count -= 1;
     }
     ensure!(!arrived.is_empty(), "nothing arrived");

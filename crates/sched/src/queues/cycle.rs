@@ -94,7 +94,8 @@ impl Scheduler {
         let class = waiting.class;
         let Some(&job) = waiting.jobs.first() else { return false };
         if let Err(blocked) = self.may_use(queue, &class) {
-            self.blocked(queue, id, blocked);
+            // Limits and quotas change without any release of room, so it is asked again in each cycle.
+            self.blocked(queue, id, blocked, None);
             return false;
         }
         match self.place(job, &class) {
@@ -103,11 +104,7 @@ impl Scheduler {
                 true
             }
             Err(blocked) => {
-                self.blocked(queue, id, blocked);
-                let releases = self.releases.end();
-                if let Some(waiting) = self.pending[queue.index()].get_mut(id) {
-                    waiting.no_room_at = Some(releases);
-                }
+                self.blocked(queue, id, blocked, Some(self.releases.end()));
                 false
             }
         }
@@ -140,9 +137,10 @@ impl Scheduler {
         }
     }
 
-    fn blocked(&mut self, queue: QueueId, id: ClassId, blocked: Blocked) {
+    fn blocked(&mut self, queue: QueueId, id: ClassId, blocked: Blocked, no_room_at: Option<u64>) {
         if let Some(waiting) = self.pending[queue.index()].get_mut(id) {
             waiting.why.blocked = Some(blocked);
+            waiting.no_room_at = no_room_at;
         }
     }
 
