@@ -11,7 +11,7 @@
 use std::ffi::c_void;
 
 use sluice_cuda::*;
-use sluice_wire::{BULK_SIZE_MAX, DevicePtr, commands};
+use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, StreamId, commands};
 
 use crate::boxes::BoxCopy;
 use crate::inbox::Sink;
@@ -58,7 +58,7 @@ pub(crate) unsafe fn to_device(
     let data = unsafe { std::slice::from_raw_parts(src.cast::<u8>(), bytes) };
     for (i, srcHost) in data.chunks(BULK_SIZE_MAX).enumerate() {
         let dstDevice = DevicePtr(dst + (i * BULK_SIZE_MAX) as u64);
-        session.queue(&commands::cuMemcpyHtoDAsync_v2 { dstDevice, srcHost, hStream })?;
+        session.queue_copy(dstDevice, hStream, srcHost)?;
     }
     Ok(())
 }
@@ -220,6 +220,17 @@ fn is_ours(address: CUdeviceptr, bytes: usize) -> bool {
 }
 
 impl Session {
+    /// Queues a copy to the device: `commands::cuMemcpyHtoDAsync_v2`, whose data come last.
+    fn queue_copy(&self, to: DevicePtr, stream: StreamId, data: &[u8]) -> Result<(), CUresult> {
+        self.queue_by::<commands::cuMemcpyHtoDAsync_v2<'_>>(|device, op| {
+            let fields = |out: &mut Vec<u8>| {
+                to.encode(out);
+                stream.encode(out);
+            };
+            self.link.queue_with(device, op, fields, data)
+        })
+    }
+
     /// After a synchronous copy to the device: waits if anything could overtake it.
     fn arrive(&self, stream: CUstream) -> Result<(), CUresult> {
         if stream == CUstream::LEGACY && !stream::some_run_freely() && !mirror::exist() {

@@ -74,16 +74,7 @@ impl Issue for Session {
     }
 
     fn queue<C: Command>(&self, command: &C) -> Result<(), CUresult> {
-        mirror::push(self)?;
-        self.queue_quietly(command)?;
-        if let Some(device) = self.here() {
-            device.work.sent();
-        }
-        if records_event(C::OP) && event::some_shared() {
-            // Another process may be told of the record as soon as this returns.
-            self.call(&commands::Submitted {}, |()| ())?;
-        }
-        Ok(())
+        self.queue_by::<C>(|device, op| self.link.queue(device, op, |out| command.encode(out)))
     }
 
     fn call<C: Command, R>(
@@ -133,6 +124,24 @@ fn tells_of_an_end(op: Op) -> bool {
 }
 
 impl Session {
+    /// As `queue`, where `send` sends the command of this kind.
+    pub(crate) fn queue_by<C: Command>(
+        &self,
+        send: impl FnOnce(u8, Op) -> Result<(), CUresult>,
+    ) -> Result<(), CUresult> {
+        mirror::push(self)?;
+        self.require(C::OP)?;
+        send(context::device_index(), C::OP)?;
+        if let Some(device) = self.here() {
+            device.work.sent();
+        }
+        if records_event(C::OP) && event::some_shared() {
+            // Another process may be told of the record as soon as this returns.
+            self.call(&commands::Submitted {}, |()| ())?;
+        }
+        Ok(())
+    }
+
     /// Sends a command and waits for its answer, which is returned as it came.
     pub(crate) fn answer_to<C: Command>(&self, command: &C) -> Result<Vec<u8>, CUresult> {
         self.require(C::OP)?;

@@ -42,6 +42,8 @@ pub(crate) const LOST: CUresult = CUresult::DEVICE_UNAVAILABLE;
 
 /// Bytes asked of the socket at a time.
 const READ_BYTES: usize = 256 << 10;
+/// Less data are copied into the outbox, where they find company.
+const LEND_MIN: usize = 64 << 10;
 /// Somebody who waits looks this often whether the worker is still there,
 const SILENCE: Duration = Duration::from_secs(3);
 /// and takes the connection for cut after so many looks without a byte.
@@ -151,6 +153,41 @@ impl Link {
         }
         drop(outbox);
         self.acknowledge();
+        Ok(())
+    }
+
+    /// As [`Link::queue`], for a command whose last field is `data`: `fields` appends those before. Where nothing can be sent
+    /// again later, the data go out from where they lie.
+    pub(crate) fn queue_with(
+        &self,
+        device: u8,
+        op: Op,
+        fields: impl FnOnce(&mut Vec<u8>),
+        data: &[u8],
+    ) -> Result<(), CUresult> {
+        let count = u32::try_from(data.len()).map_err(|_| CUresult::INVALID_VALUE)?;
+        let fields = |out: &mut Vec<u8>| {
+            fields(out);
+            count.encode(out);
+        };
+        if data.len() < LEND_MIN || self.resumption.is_some() {
+            return self.queue(device, op, |out| {
+                fields(out);
+                out.extend_from_slice(data);
+            });
+        }
+        self.check()?;
+        let mut outbox = self.outbox();
+        let header = command(device, op, next_place());
+        let framed = outbox.buffer.append(|out| header.frame_before(out, data.len(), fields));
+        framed.map_err(|_| CUresult::INVALID_VALUE)?;
+        // SAFETY: `data` are borrowed until this returns. The flush returns when all of them are sent or the connection has
+        // ended, and then they are forgotten.
+        unsafe { outbox.lend(data) };
+        self.flush(&mut outbox);
+        if outbox.buffer.unsent() > 0 {
+            outbox.buffer.drop_unsent();
+        }
         Ok(())
     }
 
@@ -472,14 +509,18 @@ pub(crate) fn cores() -> usize {
     if status == 0 { unsafe { libc::CPU_COUNT(&set) as usize } } else { 1 }
 }
 
+fn command(device: u8, op: Op, (lane, sequence): Place) -> Header {
+    Header { kind: Kind::Command, device, op: op.0, lane, sequence }
+}
+
 fn append(
     outbox: &mut Outbox,
     device: u8,
     op: Op,
-    (lane, sequence): Place,
+    place: Place,
     payload: impl FnOnce(&mut Vec<u8>),
 ) -> Result<(), CUresult> {
-    let header = Header { kind: Kind::Command, device, op: op.0, lane, sequence };
+    let header = command(device, op, place);
     outbox.buffer.append(|out| header.frame(out, payload)).map_err(|_| CUresult::INVALID_VALUE)
 }
 

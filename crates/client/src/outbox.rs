@@ -9,7 +9,6 @@
 //! What is queued within 100 us of a flush and never followed by another call stays until the next one: a program that
 //! wants its work done asks for it sooner or later, and no thread of ours wakes up to look.
 
-use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,16 +26,24 @@ const PARTS: usize = 16;
 
 pub(crate) struct Outbox {
     pub(crate) stream: Arc<Stream>,
-    pub(crate) buffer: SendBuffer<Nothing>,
+    pub(crate) buffer: SendBuffer<Lent>,
     pub(crate) flushed_at: Instant,
 }
 
-/// All that a client sends is copied when the call is made: the program may change its memory right after.
-pub(crate) struct Nothing(Infallible);
+/// Memory of the program that is sent from where it lies, while the call lasts that gives it. All else is copied: the program may
+/// change its memory right after a call, and what could be sent again must be kept.
+pub(crate) struct Lent {
+    start: *const u8,
+    bytes: usize,
+}
 
-impl AsRef<[u8]> for Nothing {
+// SAFETY: plain memory, which any thread may read while it is lent.
+unsafe impl Send for Lent {}
+
+impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
-        match self.0 {}
+        // SAFETY: `Outbox::lend` was promised that the memory stays until it is taken back.
+        unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
     }
 }
 
@@ -49,6 +56,15 @@ impl Outbox {
     /// Whether a queued command should take the buffer's contents out with it.
     pub(crate) fn is_due(&self) -> bool {
         self.buffer.unsent() >= FLUSH_BYTES || self.flushed_at.elapsed() >= FLUSH_AFTER
+    }
+
+    /// Adds memory of the caller's, for a connection that keeps nothing.
+    ///
+    /// # Safety
+    /// Before the memory goes, all of it has been sent, or the caller takes it back ([`SendBuffer::drop_unsent`]).
+    pub(crate) unsafe fn lend(&mut self, memory: &[u8]) {
+        debug_assert!(!self.buffer.keeps(), "what may be sent again must be kept");
+        self.buffer.lend(Lent { start: memory.as_ptr(), bytes: memory.len() });
     }
 
     /// Writes as much as fits without waiting; nothing fitting is [`io::ErrorKind::WouldBlock`].

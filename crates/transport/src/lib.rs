@@ -72,6 +72,26 @@ impl Stream {
         }
     }
 
+    /// Whether the bytes go through shared memory.
+    pub fn is_shared(&self) -> bool {
+        self.shared.get().is_some()
+    }
+
+    /// As [`Stream::read`] through shared memory, without a copy: gives at most `limit` bytes to `take` where they lie, start
+    /// and length of memory that it may read until it returns. The peer can change them meanwhile: what is concluded from
+    /// them must be concluded from a copy. Through a socket bytes do not lie anywhere: [`io::ErrorKind::Unsupported`].
+    pub fn read_in_place(
+        &self,
+        limit: usize,
+        wait: Wait,
+        take: impl FnMut(*const u8, usize),
+    ) -> io::Result<usize> {
+        match self.shared.get() {
+            Some(shared) => shared.read_in_place(&self.socket, limit, wait, take),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// Writes as much as fits without waiting; nothing fitting is [`io::ErrorKind::WouldBlock`].
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)], Wait::No)

@@ -128,6 +128,23 @@ impl Reader {
         Ring::filled(written, self.read)
     }
 
+    /// Gives what is there up to the ring's end, at most `limit` bytes, to `take`: start and length of memory that it may
+    /// read until it returns. The peer can change those bytes meanwhile, and spoils its own stream only.
+    pub(crate) fn read_in_place(
+        &mut self,
+        limit: usize,
+        take: impl FnOnce(*const u8, usize),
+    ) -> io::Result<usize> {
+        let (start, size) = piece(self.read, limit.min(self.filled()?));
+        if size > 0 {
+            // SAFETY: `start` is within the ring.
+            take(unsafe { self.ring.bytes.as_ptr().add(start) }, size);
+            self.read = self.read.wrapping_add(size as u32);
+            self.ring.positions().read.0.store(self.read, Ordering::Release);
+        }
+        Ok(size)
+    }
+
     /// Reads as much as is there and fits, and says how much that was.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = into.len().min(self.filled()?);
@@ -184,13 +201,13 @@ mod tests {
         #[test]
         fn what_is_read_is_what_was_written(
             start in prop_oneof![Just(0), Just(u32::MAX - 5), any::<u32>()],
-            steps in prop::collection::vec((any::<bool>(), 0..=2 * RING_BYTES), 1..20),
+            steps in prop::collection::vec((any::<bool>(), any::<bool>(), 0..=2 * RING_BYTES), 1..20),
         ) {
             let mut fixture = Fixture::new(start);
             let (mut writer, mut reader) = fixture.sides(start);
             let mut model = VecDeque::new();
             let mut next = 0_u8;
-            for (is_write, size) in steps {
+            for (is_write, in_place, size) in steps {
                 if is_write {
                     let bytes: Vec<u8> = (0..size).map(|i| next.wrapping_add((i % 251) as u8)).collect();
                     let room = RING_BYTES - model.len();
@@ -199,6 +216,16 @@ mod tests {
                     prop_assert_eq!(count, size.min(room));
                     model.extend(&bytes[..count]);
                     next = next.wrapping_add(17);
+                } else if in_place {
+                    let mut taken = Vec::new();
+                    let count = reader.read_in_place(size, |start, count| {
+                        // SAFETY: what the ring gives can be read while this runs.
+                        taken = unsafe { std::slice::from_raw_parts(start, count) }.to_vec();
+                    });
+                    prop_assert_eq!(count.unwrap(), taken.len());
+                    prop_assert!(taken.len() == size.min(model.len()) || !taken.is_empty());
+                    let expected: Vec<u8> = model.drain(..taken.len()).collect();
+                    prop_assert_eq!(taken, expected);
                 } else {
                     let mut into = vec![0; size];
                     prop_assert_eq!(reader.filled().unwrap(), model.len());

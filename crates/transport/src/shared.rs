@@ -15,6 +15,9 @@ use crate::socket::Socket;
 /// Nobody sleeps longer without a look at the socket: a peer that is killed rings no bell.
 const LOOK_AT_PEER: Duration = Duration::from_millis(100);
 
+/// A writer shows so many bytes at a time, so that the reader copies the first while the rest is written.
+const PUBLISH_BYTES: usize = 128 << 10;
+
 /// One end. A thread that reads keeps others from reading, and one that writes others from writing.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -46,14 +49,37 @@ impl Shared {
 
     /// As [`crate::Stream::read`].
     pub(crate) fn read(&self, socket: &Socket, into: &mut [u8], wait: Wait) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        self.read_by(socket, wait, |reader| reader.read(into))
+    }
+
+    /// As [`crate::Stream::read_in_place`].
+    pub(crate) fn read_in_place(
+        &self,
+        socket: &Socket,
+        limit: usize,
+        wait: Wait,
+        mut take: impl FnMut(*const u8, usize),
+    ) -> io::Result<usize> {
+        self.read_by(socket, wait, |reader| reader.read_in_place(limit, &mut take))
+    }
+
+    fn read_by(
+        &self,
+        socket: &Socket,
+        wait: Wait,
+        mut read: impl FnMut(&mut Reader) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         loop {
             // What was written before the end is there by then.
             let ended = self.has_ended();
             let mut reader = self.reader();
             let had_room = RING_BYTES - reader.filled()?;
-            let count = reader.read(into)?;
+            let count = read(&mut reader)?;
             drop(reader);
-            if count > 0 || into.is_empty() {
+            if count > 0 {
                 // A writer that waits finds a good part of the ring free, and not one read's worth each time.
                 if had_room + count >= RING_BYTES / 2 {
                     self.theirs().room_came();
@@ -91,10 +117,11 @@ impl Shared {
         }
         let mut writer = self.writer();
         let mut count = 0;
-        for part in parts {
-            let written = writer.write(part)?;
+        for piece in parts.iter().flat_map(|part| part.chunks(PUBLISH_BYTES)) {
+            let written = writer.write(piece)?;
             count += written;
-            if written < part.len() {
+            self.theirs().bytes_came();
+            if written < piece.len() {
                 break;
             }
         }
@@ -102,7 +129,6 @@ impl Shared {
         if count == 0 && parts.iter().any(|part| !part.is_empty()) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.theirs().bytes_came();
         Ok(count)
     }
 

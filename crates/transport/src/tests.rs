@@ -89,6 +89,27 @@ fn shared_memory_carries_both_directions_at_once() {
 }
 
 #[test]
+fn bytes_can_be_read_where_they_lie() {
+    let (client, worker) = sharing();
+    let mut seen = Vec::new();
+    let mut take = |start: *const u8, count: usize| {
+        // SAFETY: what the stream gives can be read while this runs.
+        seen.extend_from_slice(unsafe { std::slice::from_raw_parts(start, count) });
+    };
+    let nothing = worker.read_in_place(10, Wait::No, &mut take).unwrap_err();
+    assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    client.write(b"one two").unwrap();
+    assert_eq!(worker.read_in_place(4, Wait::Asleep, &mut take).unwrap(), 4);
+    client.shut_down();
+    assert_eq!(worker.read_in_place(100, Wait::Asleep, &mut take).unwrap(), 3);
+    assert_eq!(seen, b"one two");
+    assert_eq!(worker.read_in_place(100, Wait::Asleep, |_, _| ()).unwrap(), 0, "the end");
+    let (socket, _other) = pair();
+    let unsupported = socket.read_in_place(1, Wait::No, |_, _| ()).unwrap_err();
+    assert_eq!(unsupported.kind(), io::ErrorKind::Unsupported);
+}
+
+#[test]
 fn a_full_ring_makes_its_writer_wait_for_room() {
     let (client, worker) = sharing();
     let bytes = vec![1; 1 << 16];

@@ -94,6 +94,24 @@ impl Header {
         Ok(())
     }
 
+    /// As [`Header::frame`], of a frame whose last `tail` bytes the caller sends after what is appended here.
+    pub fn frame_before(
+        self,
+        out: &mut Vec<u8>,
+        tail: usize,
+        payload: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), WireError> {
+        let start = out.len();
+        self.frame(out, payload)?;
+        let size = out.len() - start + tail;
+        if size > FRAME_SIZE_MAX {
+            out.truncate(start);
+            return Err(WireError::FrameTooLarge(size as u64));
+        }
+        out[start..start + 4].copy_from_slice(&(size as u32 - 4).to_le_bytes());
+        Ok(())
+    }
+
     fn decode(bytes: &[u8; HEADER_SIZE]) -> Result<(Header, usize), WireError> {
         let [l0, l1, l2, l3, kind, device, o0, o1, a0, a1, a2, a3, sequence @ ..] = *bytes;
         let size = u64::from(u32::from_le_bytes([l0, l1, l2, l3])) + 4;
@@ -117,6 +135,16 @@ impl Header {
 pub struct Frame<'a> {
     pub header: Header,
     pub payload: &'a [u8],
+}
+
+/// A frame of which the first bytes have arrived.
+#[derive(Debug)]
+pub struct Begun<'a> {
+    pub header: Header,
+    /// The beginning of its payload.
+    pub payload: &'a [u8],
+    /// Bytes of the payload that are still to come.
+    pub missing: usize,
 }
 
 /// Makes frames of bytes that arrive in any pieces.
@@ -179,6 +207,21 @@ impl FrameDecoder {
         Ok(Some(Frame { header, payload }))
     }
 
+    /// The frame that has begun, if its header is there and not all of its payload.
+    pub fn begun(&self) -> Result<Option<Begun<'_>>, WireError> {
+        let bytes = &self.buffer[self.taken..self.filled];
+        let Some((start, payload)) = bytes.split_first_chunk::<HEADER_SIZE>() else { return Ok(None) };
+        let (header, size) = Header::decode(start)?;
+        let missing = size.saturating_sub(payload.len());
+        Ok((missing > 0).then_some(Begun { header, payload, missing }))
+    }
+
+    /// Gives out the frame that has begun: the caller reads the rest of its payload from the connection, and the next bytes
+    /// that come here are those of the next frame.
+    pub fn take_begun(&mut self) {
+        self.taken = self.filled;
+    }
+
     /// What was received and not given out, which leaves the decoder empty.
     pub fn take_rest(&mut self) -> Vec<u8> {
         let rest = self.buffer[self.taken..self.filled].to_vec();
@@ -229,6 +272,35 @@ mod tests {
         let refused = HEADER.frame(&mut out, |out| out.resize(FRAME_SIZE_MAX + 1, 0));
         assert!(matches!(refused, Err(WireError::FrameTooLarge(_))));
         assert!(out.is_empty());
+    }
+
+    #[test]
+    fn a_frame_that_has_begun_can_be_read_elsewhere() {
+        let mut bytes = Vec::new();
+        HEADER.frame_before(&mut bytes, 100, |out| out.extend_from_slice(b"fields")).unwrap();
+        let mut decoder = FrameDecoder::new();
+        decoder.push(&bytes[..HEADER_SIZE - 1]);
+        assert!(decoder.begun().unwrap().is_none(), "the header is not all there");
+        decoder.push(&bytes[HEADER_SIZE - 1..]);
+        assert!(decoder.next_frame().unwrap().is_none());
+        let begun = decoder.begun().unwrap().unwrap();
+        assert_eq!((begun.header, begun.payload, begun.missing), (HEADER, &b"fields"[..], 100));
+        decoder.take_begun();
+        assert!(decoder.is_between_frames());
+
+        let mut next = Vec::new();
+        HEADER.frame(&mut next, |out| out.push(1)).unwrap();
+        decoder.push(&next);
+        assert!(decoder.begun().unwrap().is_none(), "it is whole");
+        assert_eq!(decoder.next_frame().unwrap().unwrap().payload, [1]);
+    }
+
+    #[test]
+    fn a_tail_counts_towards_the_limit() {
+        let mut out = vec![7];
+        let refused = HEADER.frame_before(&mut out, FRAME_SIZE_MAX, |_| ());
+        assert!(matches!(refused, Err(WireError::FrameTooLarge(_))));
+        assert_eq!(out, [7]);
     }
 
     #[test]

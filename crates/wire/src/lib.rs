@@ -46,7 +46,7 @@ pub use codec::{Decode, Encode, Reader, decode};
 pub use command::{Command, HostCall, HostWrite, Op, Received, ReplyHead, Sticky, Target};
 pub use error::WireError;
 pub use extent::{product, rows};
-pub use frame::{BULK_SIZE_MAX, FRAME_SIZE_MAX, Frame, FrameDecoder, Header, Kind};
+pub use frame::{BULK_SIZE_MAX, Begun, FRAME_SIZE_MAX, Frame, FrameDecoder, Header, Kind};
 pub use graph::*;
 pub use handshake::VERSION;
 pub use resume::SendBuffer;

@@ -168,6 +168,13 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
         Ok(())
     }
 
+    /// Forgets everything that has not been sent, on a connection that has ended and has no successor.
+    pub fn drop_unsent(&mut self) {
+        self.pieces.clear();
+        self.place = (0, 0);
+        (self.start, self.next) = (self.end, self.end);
+    }
+
     /// Lets go of whole pieces before `position`.
     fn release(&mut self, position: u64) {
         while let Some(piece) = self.pieces.front() {

@@ -18,9 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use sluice_transport::Stream;
 use sluice_wire::resume::{ACKNOWLEDGE_EVERY, SendBuffer};
 use sluice_wire::spin::Wait;
-use sluice_wire::{
-    BULK_SIZE_MAX, Encode, FRAME_SIZE_MAX, Header, HostCall, Kind, Received, ReplyHead, Sticky, WireError,
-};
+use sluice_wire::{BULK_SIZE_MAX, Encode, Header, HostCall, Kind, Received, ReplyHead, Sticky};
 
 use crate::client;
 use crate::counters::CounterPage;
@@ -283,18 +281,8 @@ impl Writer {
         payload: impl FnOnce(&mut Vec<u8>),
     ) -> io::Result<()> {
         let tail_size = tail.as_ref().map_or(0, |tail| tail.as_ref().len());
-        self.buffer.append(|out| {
-            let start = out.len();
-            header.frame(out, payload).map_err(io::Error::other)?;
-            let size = out.len() - start + tail_size;
-            if size > FRAME_SIZE_MAX {
-                out.truncate(start);
-                return Err(io::Error::other(WireError::FrameTooLarge(size as u64)));
-            }
-            // The length counts what follows it, the tail too.
-            out[start..start + 4].copy_from_slice(&(size as u32 - 4).to_le_bytes());
-            Ok(())
-        })?;
+        let framed = self.buffer.append(|out| header.frame_before(out, tail_size, payload));
+        framed.map_err(io::Error::other)?;
         if let Some(tail) = tail {
             self.buffer.lend(tail);
         }

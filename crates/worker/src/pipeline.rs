@@ -7,6 +7,7 @@
 //!                                    +-------> outbox <------+
 //! ```
 //!
+//! Large copies to a device that is idle do not come here at all (`bulk`).
 //! While nothing is queued, the reader itself makes the calls that are sure to return at once: questions, and on a
 //! device that has nothing to do also synchronisations and small copies. That saves a thread switch.
 //! Submitter is a part that any thread of a pool plays: it executes commands in the order of their acceptance. When it
@@ -14,6 +15,7 @@
 //! and makes the call itself. So no client thread blocks another's, and a waiting call costs one thread switch.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{CUresult, Fn};
@@ -21,6 +23,7 @@ use sluice_wire::frame::HEADER_SIZE;
 use sluice_wire::resume::WINDOW;
 use sluice_wire::{Command, Header, Op, Target, commands, for_each_command};
 
+use crate::bulk::Buffers;
 use crate::execute::{Execute, Refusal};
 use crate::generated::dispatch::dispatch;
 use crate::session::{Device, Session};
@@ -45,7 +48,8 @@ const THREADS_MAX: usize = 1024;
 
 /// Accepted commands and the threads that execute them.
 pub(crate) struct Pipeline {
-    session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) buffers: Buffers,
     has_window: bool,
     state: Mutex<State>,
     /// For the pool: there may be something to submit.
@@ -64,6 +68,11 @@ struct State {
 }
 
 impl State {
+    /// Whether nothing waits for being submitted, and nothing is being submitted.
+    fn is_empty(&self) -> bool {
+        self.jobs.is_empty() && !self.has_submitter
+    }
+
     /// Whether `more` commands above the usual, or `more_bytes` of them, are queued.
     fn is_full(&self, more: usize, more_bytes: usize) -> bool {
         self.jobs.len() >= QUEUED_MAX + more || self.bytes >= QUEUED_BYTES_MAX + more_bytes
@@ -74,19 +83,26 @@ impl Pipeline {
     /// `has_window` says whether the client waits for acknowledgements.
     pub(crate) fn new(session: Arc<Session>, has_window: bool) -> Arc<Pipeline> {
         let (work, room) = (Condvar::new(), Condvar::new());
-        Arc::new(Pipeline { session, has_window, state: Mutex::default(), work, room })
+        Arc::new(Pipeline {
+            session,
+            buffers: Buffers::default(),
+            has_window,
+            state: Mutex::default(),
+            work,
+            room,
+        })
     }
 
     /// Takes the next command of the log. Waits while too much is queued, which in the end makes the client wait.
     pub(crate) fn accept(self: &Arc<Self>, job: Job) {
         if frees_a_stream(Op(job.header.op)) {
-            return execute(&self.session, &job);
+            return self.execute(job);
         }
         let mut state = self.lock();
-        if state.jobs.is_empty() && !state.has_submitter && returns_at_once(&self.session, job.header) {
+        if state.is_empty() && returns_at_once(&self.session, job.header) {
             // This is the only thread that accepts, so nothing can come in between.
             drop(state);
-            return execute(&self.session, &job);
+            return self.execute(job);
         }
         let (more, more_bytes) = if self.has_window { (WINDOW_COMMANDS, WINDOW_BYTES) } else { (0, 0) };
         while state.is_full(more, more_bytes) {
@@ -98,6 +114,20 @@ impl Pipeline {
             self.session.outbox.withhold(true);
         }
         self.find_submitter(&mut state);
+    }
+
+    /// Whether nothing that was accepted is left, and the device, by its place in the lease, would begin at once with what
+    /// comes next. Only the thread that accepts can use the answer.
+    pub(crate) fn is_idle(&self, device: u8) -> bool {
+        let device = self.session.devices.get(usize::from(device));
+        self.lock().is_empty()
+            && device.is_some_and(|device| device.gate.has_turn())
+            && is_idle(&self.session)
+    }
+
+    fn execute(&self, job: Job) {
+        execute(&self.session, &job);
+        self.buffers.give(job.payload);
     }
 
     /// Makes sure that somebody submits what is queued.
@@ -126,7 +156,7 @@ impl Pipeline {
             }
             state.has_submitter = true;
             if let Some(blocking) = self.submit(state) {
-                execute(&self.session, &blocking);
+                self.execute(blocking);
             }
         }
     }
@@ -145,7 +175,7 @@ impl Pipeline {
             }
             while let Some(job) = batch.pop_front() {
                 if !may_block(Op(job.header.op)) {
-                    execute(&self.session, &job);
+                    self.execute(job);
                     continue;
                 }
                 let mut state = self.lock();
@@ -181,15 +211,21 @@ fn execute(session: &Session, job: &Job) {
         Ok(()) if waits(op) => session.outbox.reply(header, CUresult::SUCCESS.0, &fields),
         Ok(()) => Ok(()),
         Err(Refusal::Failed(result)) if waits(op) => session.outbox.reply(header, result.0, &[]),
-        // The driver has given up the capture, and will say so at its end.
-        Err(Refusal::Failed(result)) if is_of_capture(result) => Ok(()),
-        Err(Refusal::Failed(result)) if session.fail(result) => session.outbox.sticky(header, result.0, ""),
-        Err(Refusal::Failed(_)) => Ok(()),
+        Err(Refusal::Failed(result)) => refused(session, header, result),
         Err(refusal) => ending::failed(&format!("the client sent nonsense: {}: {refusal}", op.name())),
     };
     if sent.is_err() {
         ending::client_gone();
     }
+}
+
+/// Says so where a queued command's failure is the session's first.
+pub(crate) fn refused(session: &Session, header: Header, result: CUresult) -> io::Result<()> {
+    // The driver has given up the capture, and will say so at its end.
+    if is_of_capture(result) || !session.fail(result) {
+        return Ok(());
+    }
+    session.outbox.sticky(header, result.0, "")
 }
 
 /// Whether a failure is that of a stream capture alone (`CUDA_ERROR_STREAM_CAPTURE_...`).
@@ -235,18 +271,21 @@ fn returns_at_once(session: &Session, header: Header) -> bool {
     if is_quick(op) {
         return true;
     }
-    // An event may be another device's than the command's.
-    let idle = || session.devices.iter().all(|device| device.gate.backlog().is_empty());
     match op.target() {
         Some(Target::Driver(Fn::cuCtxSynchronize | Fn::cuStreamSynchronize | Fn::cuEventSynchronize)) => {
-            idle()
+            is_idle(session)
         }
         Some(Target::Driver(Fn::cuMemcpyDtoH_v2)) => {
             let device = session.devices.get(usize::from(header.device));
-            device.is_some_and(|device| device.gate.has_turn()) && idle()
+            device.is_some_and(|device| device.gate.has_turn()) && is_idle(session)
         }
         _ => false,
     }
+}
+
+/// Whether the devices have finished everything; an event may be another device's than the command's.
+fn is_idle(session: &Session) -> bool {
+    session.devices.iter().all(|device| device.gate.backlog().is_empty())
 }
 
 /// Whether a command is answered.

@@ -1,21 +1,18 @@
 //! A worker's life: take over what the daemon hands down, start the driver, serve the client, end.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use sluice_cuda::{CUresult, DriverTable};
-use sluice_transport::{Rings, Side, Stream};
-use sluice_wire::control::{Control, ResumeTerms, SessionOpen, SessionOpened, SessionRefused, SharedMemory};
+use sluice_transport::Stream;
+use sluice_wire::control::{ResumeTerms, SessionOpened, SessionRefused};
 use sluice_wire::handshake::SessionSecret;
-use sluice_wire::spin::{Spin, Wait};
-use sluice_wire::{FrameDecoder, Kind, Received, decode};
 
 use crate::INHERITED_FDS;
 use crate::budget::{Answers, Budget};
-use crate::client::{Client, Connection, frame_of, write_all};
+use crate::client::{Client, frame_of};
 use crate::counters::CounterPage;
 use crate::driver::{self, DriverError};
 use crate::gate::Gate;
@@ -23,14 +20,13 @@ use crate::images::Images;
 use crate::launch_times::LaunchTimes;
 use crate::link::{Driver, GpuPart, Link, Packet, Start};
 use crate::outbox::Outbox;
-use crate::pipeline::{Job, Pipeline};
+use crate::pipeline::Pipeline;
+use crate::reader::Reader;
 use crate::sandbox::{self, SandboxError};
 use crate::session::{Device, Session, SessionParts};
 use crate::sharing::{self, EventSharing};
 use crate::{ending, snapshot, watchdog};
 
-/// Bytes that are read from the client at a time, unless a frame is longer.
-const READ_SIZE: usize = 64 << 10;
 /// How often long-running work is added to the counters, in milliseconds.
 const ACCOUNT_EVERY_MS: i32 = 100;
 
@@ -53,22 +49,11 @@ pub(crate) fn serve() -> ! {
         Ok(page) => Arc::new(page),
         Err(error) => ending::failed(&format!("the counters cannot be mapped: {error}")),
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (decoder, spin) = (FrameDecoder::new(), Spin::new(cores));
     let resumes = start.resume.is_some();
     let stream = Arc::new(Stream::from(client));
     let outbox = Arc::new(Outbox::new(Arc::clone(&stream), resumes, Arc::clone(&counters)));
     let client = Arc::new(Client::new(stream, Arc::clone(&outbox), Arc::clone(&link), resumes));
-    let connection = client.connection();
-    let mut reader = Reader {
-        client,
-        connection,
-        outbox: Arc::clone(&outbox),
-        decoder,
-        spin,
-        cores,
-        counters: Arc::clone(&counters),
-    };
+    let mut reader = Reader::new(client, Arc::clone(&outbox), Arc::clone(&counters));
     let (session, answers) = open(&start, &mut reader, &link, outbox, counters).unwrap_or_else(|error| {
         ending::failed(&format!("the session cannot start: {error}"));
     });
@@ -169,7 +154,7 @@ fn run(
         let _ = pushing.run();
         ending::client_gone()
     });
-    let (watching, client) = (Arc::clone(&session), Arc::clone(&reader.client));
+    let (watching, client) = (Arc::clone(&session), Arc::clone(reader.client()));
     let listening = Arc::clone(&link);
     ending::spawn("daemon", move || listen(&watching, &answers, &listening, &client));
     if let Some(limit) = kernel_limit {
@@ -178,9 +163,8 @@ fn run(
     }
     let _ = link.send(&Packet::Ready);
     loop {
-        let job = reader.next_job();
+        reader.next(&pipeline);
         session.counters.commands.fetch_add(1, Relaxed);
-        pipeline.accept(job);
     }
 }
 
@@ -231,124 +215,9 @@ fn account(session: &Session) {
     }
 }
 
-/// The client's stream and the frames that come out of it.
-struct Reader {
-    client: Arc<Client>,
-    connection: Connection,
-    outbox: Arc<Outbox>,
-    decoder: FrameDecoder,
-    spin: Spin,
-    /// That this process may use.
-    cores: usize,
-    counters: Arc<CounterPage>,
-}
-
-impl Reader {
-    /// The client's offers, before which it may ask for shared memory.
-    fn session_open(&mut self) -> Result<SessionOpen, OpenError> {
-        let mut control = self.next_control()?;
-        if let Control::ShareMemory(_) = control {
-            self.share_memory()?;
-            control = self.next_control()?;
-        }
-        match control {
-            Control::SessionOpen(open) => Ok(open),
-            _ => Err(OpenError::Unexpected),
-        }
-    }
-
-    fn share_memory(&mut self) -> Result<(), OpenError> {
-        // Without memory to share the socket has to do.
-        let stream = &self.connection.stream;
-        let made = stream.is_unix().then(Rings::create).and_then(Result::ok);
-        let answer = frame_of(SharedMemory { offered: made.is_some() })?;
-        let Some((memory, file)) = made else { return Ok(write_all(stream, &answer)?) };
-        let sent = stream.write_with_descriptor(&answer, file.as_fd())?;
-        write_all(stream, &answer[sent..])?;
-        match self.next_control()? {
-            Control::SharedMemoryTaken(answer) => {
-                if answer.taken {
-                    self.connection.stream.share(memory, Side::Worker, self.cores);
-                }
-                Ok(())
-            }
-            _ => Err(OpenError::Unexpected),
-        }
-    }
-
-    fn next_control(&mut self) -> Result<Control, OpenError> {
-        loop {
-            if let Some(frame) = self.decoder.next_frame()? {
-                return match frame.header.kind {
-                    Kind::Control => Ok(Control::decode(frame.header.op, frame.payload)?),
-                    _ => Err(OpenError::Unexpected),
-                };
-            }
-            self.receive()?;
-        }
-    }
-
-    /// The next command; ends the process when there is none.
-    fn next_job(&mut self) -> Job {
-        loop {
-            match self.decoder.next_frame() {
-                Ok(Some(frame)) if frame.header.kind == Kind::Command => {
-                    return Job { header: frame.header, payload: frame.payload.to_vec() };
-                }
-                Ok(Some(frame)) if frame.header.kind == Kind::Received => {
-                    let heard = decode::<Received>(frame.payload).map_err(io::Error::other);
-                    match heard.and_then(|received| self.outbox.acknowledged(received)) {
-                        Ok(()) => continue,
-                        Err(error) => ending::failed(&format!("the client sent nonsense: {error}")),
-                    }
-                }
-                Ok(Some(frame)) => {
-                    ending::failed(&format!("the client sent a frame of kind {:?}", frame.header.kind))
-                }
-                Ok(None) => {}
-                Err(error) => ending::failed(&format!("the client sent nonsense: {error}")),
-            }
-            match self.receive() {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    ending::failed(&format!("the client sent nonsense: {error}"))
-                }
-                Err(_) => {
-                    self.client.parted(&self.connection);
-                    self.connection = self.client.connection();
-                }
-            }
-        }
-    }
-
-    /// Waits for more bytes.
-    fn receive(&mut self) -> io::Result<()> {
-        let missing =
-            self.decoder.missing().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        let is_between_frames = self.decoder.is_between_frames();
-        let space = self.decoder.space(missing.max(READ_SIZE));
-        // The rest of a frame that has begun is on its way, in as many pieces as it takes.
-        let stream = &self.connection.stream;
-        let got = if is_between_frames {
-            self.spin.read(|wait| stream.read(space, wait))?
-        } else {
-            stream.read(space, Wait::Asleep)?
-        };
-        if got == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if !self.client.received(&self.connection, got) {
-            return Err(io::ErrorKind::ConnectionAborted.into());
-        }
-        self.decoder.received(got);
-        self.counters.bytes_in.fetch_add(got as u64, Relaxed);
-        self.outbox.acknowledge()
-    }
-}
-
 /// Why a session does not start.
 #[derive(Debug, thiserror::Error)]
-enum OpenError {
+pub(crate) enum OpenError {
     #[error(transparent)]
     Driver(#[from] DriverError),
     #[error("the client sent nonsense: {0}")]
@@ -358,5 +227,5 @@ enum OpenError {
     #[error("the client did not open it")]
     Unexpected,
     #[error("the client is gone: {0}")]
-    Gone(#[from] io::Error),
+    Gone(#[from] std::io::Error),
 }

@@ -22,7 +22,9 @@ fn shared_memory() -> Result<()> {
     let node = Node::start(&["--listen", &listen, "--gpus", NODE_GPUS])?;
     ensure!(worker_maps(&node)?.contains(RINGS), "a session over a Unix socket shares no memory");
     expect_clean(&node)?;
-    expect_pass(&mut bare_program(&node, &["-p", "0.5"], "driver_functions.py"), "shared memory", LIMIT)?;
+    for program in ["driver_functions.py", "counts.py"] {
+        expect_pass(&mut bare_program(&node, &["-p", "0.5"], program), "shared memory", LIMIT)?;
+    }
     expect_clean(&node)
 }
 

@@ -174,3 +174,38 @@ fn host_functions_are_announced_to_the_thread_that_waits_for_them() {
         assert_eq!(waiter.join().unwrap(), [5]);
     });
 }
+
+/// Data go out from where they lie where nothing can be sent again; the peer sees what it would see anyway.
+#[test]
+fn lent_data_are_the_end_of_their_command() {
+    let (link, mut peer) = pair();
+    let data: Vec<u8> = (0..1 << 20).map(|i| (i % 251) as u8).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for size in [10, LEND_MIN, data.len()] {
+                link.queue_with(0, OP, |out| 7_u64.encode(out), &data[..size]).unwrap();
+            }
+            link.call(0, OP, |_| ()).unwrap();
+        });
+        for size in [10, LEND_MIN, data.len()] {
+            let (_, payload) = peer.next().unwrap();
+            let mut expected = Vec::new();
+            7_u64.encode(&mut expected);
+            (&data[..size]).encode(&mut expected);
+            assert!(payload == expected, "{size} bytes");
+        }
+        let command = peer.next().unwrap();
+        peer.echo(command);
+    });
+}
+
+#[test]
+fn data_lent_to_a_lost_connection_are_forgotten() {
+    let (link, peer) = pair();
+    drop(peer);
+    let data = vec![1; 3 << 20];
+    // The first may still be taken for sent.
+    let _ = link.queue_with(0, OP, |_| (), &data);
+    assert_eq!(link.queue_with(0, OP, |_| (), &data), Err(LOST));
+    assert_eq!(link.outbox().buffer.unsent(), 0);
+}

@@ -184,7 +184,7 @@ impl Command for cuMemFree_v2 {
 }
 
 message! {
-pub struct cuMemcpyHtoDAsync_v2<'a> { dstDevice: DevicePtr, srcHost: &'a [u8], hStream: StreamId }
+pub struct cuMemcpyHtoDAsync_v2<'a> { dstDevice: DevicePtr, hStream: StreamId, srcHost: &'a [u8] }
 }
 
 impl Command for cuMemcpyHtoDAsync_v2<'_> {

@@ -152,3 +152,16 @@ fn what_cannot_be_resumed_is_not_kept() {
     }
     assert_eq!(buffer.spare.len(), 1, "one piece of memory serves all");
 }
+
+#[test]
+fn what_was_not_sent_can_be_forgotten() {
+    let mut buffer: SendBuffer<Vec<u8>> = SendBuffer::new(7, false);
+    buffer.append(|out| out.extend_from_slice(b"one"));
+    buffer.lend(b"two".to_vec());
+    buffer.sent(4);
+    buffer.drop_unsent();
+    assert_eq!((buffer.unsent(), buffer.end()), (0, 13));
+    buffer.append(|out| out.extend_from_slice(b"three"));
+    assert_eq!(buffer.unsent(), 5);
+    assert_eq!(buffer.next_parts(&mut [IoSlice::new(&[])]), 1);
+}

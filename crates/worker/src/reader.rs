@@ -1,0 +1,253 @@
+//! The client's stream and the frames that come out of it.
+
+use std::error::Error;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use sluice_transport::{Rings, Side, Stream};
+use sluice_wire::control::{Control, SessionOpen, SharedMemory};
+use sluice_wire::spin::{Spin, Wait};
+use sluice_wire::{FrameDecoder, Kind, Received, WireError, decode};
+
+use crate::bulk::{Arriving, Bulk, PIECE};
+use crate::client::{Client, Connection, frame_of, write_all};
+use crate::counters::CounterPage;
+use crate::ending;
+use crate::outbox::Outbox;
+use crate::pipeline::{Job, Pipeline};
+use crate::serve::OpenError;
+
+/// Bytes that are read from the client at a time, unless a frame is longer,
+const READ_SIZE: usize = 64 << 10;
+/// and after a large frame: what comes next is probably another, of which no more than its beginning is wanted here.
+const READ_SIZE_AFTER_BULK: usize = 4 << 10;
+
+/// The bytes: over one connection, and then the next.
+struct Line {
+    client: Arc<Client>,
+    connection: Connection,
+    outbox: Arc<Outbox>,
+    spin: Spin,
+    counters: Arc<CounterPage>,
+}
+
+pub(crate) struct Reader {
+    line: Line,
+    decoder: FrameDecoder,
+    after_bulk: bool,
+    /// That this process may use.
+    cores: usize,
+}
+
+impl Line {
+    /// Counts what `read` gets. Where `spins` is set, it may look for bytes before it sleeps.
+    fn read(
+        &mut self,
+        spins: bool,
+        mut read: impl FnMut(&Stream, Wait) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let stream = &self.connection.stream;
+        let got = match spins {
+            true => self.spin.read(|wait| read(stream, wait))?,
+            false => read(stream, Wait::Asleep)?,
+        };
+        if got == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if !self.client.received(&self.connection, got) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        self.counters.bytes_in.fetch_add(got as u64, Relaxed);
+        Ok(got)
+    }
+
+    /// As [`Line::read`], also after a cut.
+    fn read_on(&mut self, spins: bool, mut read: impl FnMut(&Stream, Wait) -> io::Result<usize>) -> usize {
+        loop {
+            match self.read(spins, &mut read) {
+                Ok(got) => return got,
+                Err(_) => self.next_connection(),
+            }
+        }
+    }
+
+    /// Says how much has come, if the client should know.
+    fn acknowledge(&mut self) {
+        if self.outbox.acknowledge().is_err() {
+            self.next_connection();
+        }
+    }
+
+    /// This connection is of no more use: waits for the next.
+    fn next_connection(&mut self) {
+        self.client.parted(&self.connection);
+        self.connection = self.client.connection();
+    }
+}
+
+impl Reader {
+    pub(crate) fn new(client: Arc<Client>, outbox: Arc<Outbox>, counters: Arc<CounterPage>) -> Reader {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let connection = client.connection();
+        let line = Line { client, connection, outbox, spin: Spin::new(cores), counters };
+        Reader { line, decoder: FrameDecoder::new(), after_bulk: false, cores }
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.line.client
+    }
+
+    /// The client's offers, before which it may ask for shared memory.
+    pub(crate) fn session_open(&mut self) -> Result<SessionOpen, OpenError> {
+        let mut control = self.next_control()?;
+        if let Control::ShareMemory(_) = control {
+            self.share_memory()?;
+            control = self.next_control()?;
+        }
+        match control {
+            Control::SessionOpen(open) => Ok(open),
+            _ => Err(OpenError::Unexpected),
+        }
+    }
+
+    fn share_memory(&mut self) -> Result<(), OpenError> {
+        // Without memory to share the socket has to do.
+        let stream = Arc::clone(&self.line.connection.stream);
+        let made = stream.is_unix().then(Rings::create).and_then(Result::ok);
+        let answer = frame_of(SharedMemory { offered: made.is_some() })?;
+        let Some((memory, file)) = made else { return Ok(write_all(&stream, &answer)?) };
+        let sent = stream.write_with_descriptor(&answer, file.as_fd())?;
+        write_all(&stream, &answer[sent..])?;
+        match self.next_control()? {
+            Control::SharedMemoryTaken(answer) => {
+                if answer.taken {
+                    stream.share(memory, Side::Worker, self.cores);
+                }
+                Ok(())
+            }
+            _ => Err(OpenError::Unexpected),
+        }
+    }
+
+    fn next_control(&mut self) -> Result<Control, OpenError> {
+        loop {
+            if let Some(frame) = self.decoder.next_frame()? {
+                return match frame.header.kind {
+                    Kind::Control => Ok(Control::decode(frame.header.op, frame.payload)?),
+                    _ => Err(OpenError::Unexpected),
+                };
+            }
+            let space = self.decoder.space(READ_SIZE);
+            let got = self.line.read(true, |stream, wait| stream.read(space, wait))?;
+            self.decoder.received(got);
+        }
+    }
+
+    /// Hands the next command on, or has executed it; ends the process when there is none.
+    pub(crate) fn next(&mut self, pipeline: &Arc<Pipeline>) {
+        let job = loop {
+            match self.next_job(pipeline) {
+                Ok(Next::Job(job)) => break job,
+                Ok(Next::Executed) => return,
+                Ok(Next::NotYet) => {}
+                Err(error) => ending::failed(&format!("the client sent nonsense: {error}")),
+            }
+        };
+        pipeline.accept(job);
+    }
+
+    fn next_job(&mut self, pipeline: &Pipeline) -> Result<Next, Box<dyn Error>> {
+        if let Some(frame) = self.decoder.next_frame()? {
+            self.after_bulk = false;
+            return match frame.header.kind {
+                Kind::Command => Ok(Next::Job(Job { header: frame.header, payload: frame.payload.to_vec() })),
+                Kind::Received => {
+                    let received = decode::<Received>(frame.payload)?;
+                    self.line.outbox.acknowledged(received)?;
+                    Ok(Next::NotYet)
+                }
+                kind => Err(WireError::FrameKind(kind as u8).into()),
+            };
+        }
+        if let Some(begun) = self.decoder.begun()?
+            && let Some(bulk) = Bulk::of(&begun, &pipeline.buffers)
+        {
+            self.decoder.take_begun();
+            self.after_bulk = true;
+            return Ok(self.read_bulk(bulk, pipeline));
+        }
+        self.fill_decoder()?;
+        Ok(Next::NotYet)
+    }
+
+    /// Waits for more bytes.
+    fn fill_decoder(&mut self) -> Result<(), WireError> {
+        let is_between_frames = self.decoder.is_between_frames();
+        let room = match is_between_frames && self.after_bulk {
+            true => READ_SIZE_AFTER_BULK,
+            false => self.decoder.missing()?.max(READ_SIZE),
+        };
+        let space = self.decoder.space(room);
+        // The rest of a frame that has begun is on its way, in as many pieces as it takes.
+        let got = self.line.read_on(is_between_frames, |stream, wait| stream.read(space, wait));
+        self.decoder.received(got);
+        self.line.acknowledge();
+        Ok(())
+    }
+
+    /// Reads the rest of a large command. A copy to the device is executed as soon as nothing stands before it.
+    fn read_bulk(&mut self, mut bulk: Bulk, pipeline: &Pipeline) -> Next {
+        let mut copy = Arriving::of(&bulk);
+        while !bulk.is_whole() {
+            if let Some(copy) = copy.take_if(|_| pipeline.is_idle(bulk.header.device)) {
+                self.copy_through(bulk, copy, pipeline);
+                return Next::Executed;
+            }
+            let piece = bulk.next_piece();
+            bulk.filled += self.line.read_on(false, |stream, wait| stream.read(piece, wait));
+            self.line.acknowledge();
+        }
+        Next::Job(Job { header: bulk.header, payload: bulk.payload })
+    }
+
+    /// Gives the driver what has come of a copy, and the rest as it comes.
+    fn copy_through(&mut self, bulk: Bulk, mut copy: Arriving, pipeline: &Pipeline) {
+        let session = &pipeline.session;
+        let come = Arriving::data_of(&bulk);
+        // SAFETY: pointer and length are of a slice.
+        unsafe { copy.copy(session, come.as_ptr(), come.len()) };
+        let mut buffer = bulk.payload;
+        while copy.left > 0 {
+            if self.line.connection.stream.is_shared() {
+                let limit = copy.left;
+                self.line.read_on(true, |stream, wait| {
+                    // SAFETY: what the stream gives can be read while this runs.
+                    stream.read_in_place(limit, wait, |from, count| unsafe {
+                        copy.copy(session, from, count);
+                    })
+                });
+                continue;
+            }
+            let room = copy.left.min(PIECE).min(buffer.len());
+            let (piece, mut filled) = (&mut buffer[..room], 0);
+            while filled < room {
+                filled += self.line.read_on(false, |stream, wait| stream.read(&mut piece[filled..], wait));
+                self.line.acknowledge();
+            }
+            // SAFETY: pointer and length are of a slice.
+            unsafe { copy.copy(session, piece.as_ptr(), room) };
+        }
+        pipeline.buffers.give(buffer);
+    }
+}
+
+/// What has come.
+enum Next {
+    Job(Job),
+    /// A command that has been executed already.
+    Executed,
+    /// No whole command.
+    NotYet,
+}
