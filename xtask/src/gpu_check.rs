@@ -11,7 +11,8 @@ use crate::{node, process, python};
 
 const SIZE_MAX: u64 = 64 << 20;
 
-const LIBRARIES: &[&str] = &["libsluice_client.so", "libsluice_nvml.so", "libsluice_nojitlink.so"];
+const LIBRARIES: &[&str] =
+    &["libsluice_client.so", "libsluice_nvml.so", "libsluice_nojitlink.so", "libsluice_devfiles.so"];
 
 /// The test programs; those that need a package which is not there are left out by `check.py`, but for tinygrad, which is
 /// brought.

@@ -27,6 +27,9 @@ const NVML: ClientLibrary =
 /// Hides nvJitLink from Python, see `crates/nojitlink`.
 const NO_JITLINK: ClientLibrary =
     ClientLibrary { built: "libsluice_nojitlink.so", names: &["libsluice-nojitlink.so"] };
+/// Shows NVIDIA's device files, see `crates/devfiles`.
+const DEVICE_FILES: ClientLibrary =
+    ClientLibrary { built: "libsluice_devfiles.so", names: &["libsluice-devfiles.so"] };
 
 /// The tool that every program under a lease finds on its PATH; it is this binary.
 pub(crate) const NVIDIA_SMI: &str = "nvidia-smi";
@@ -37,6 +40,7 @@ pub(crate) struct Libraries {
     pub(crate) cuda: PathBuf,
     pub(crate) nvml: Option<PathBuf>,
     no_jitlink: Option<PathBuf>,
+    device_files: Option<PathBuf>,
 }
 
 impl Libraries {
@@ -71,7 +75,8 @@ impl Libraries {
                 folders.join(" nor in ")
             )
         })?;
-        Ok(Libraries { cuda, nvml: look(&NVML), no_jitlink: look(&NO_JITLINK) })
+        let (nvml, no_jitlink, device_files) = (look(&NVML), look(&NO_JITLINK), look(&DEVICE_FILES));
+        Ok(Libraries { cuda, nvml, no_jitlink, device_files })
     }
 }
 
@@ -129,6 +134,9 @@ impl Surroundings {
 
         this.prepend("LD_LIBRARY_PATH", &lib);
         this.prepend("PATH", &bin);
+        if let Some(device_files) = &libraries.device_files {
+            this.prepend("LD_PRELOAD", device_files);
+        }
         this.set(SESSION_VARIABLE, session);
         if software {
             this.ask_for_ptx(libraries);
@@ -146,12 +154,7 @@ impl Surroundings {
         self.set_default("CUPY_COMPILE_WITH_PTX", "1");
         // numba-cuda hands LTO code to nvJitLink whenever it finds that, and PTX to the driver otherwise.
         if let Some(no_jitlink) = &libraries.no_jitlink {
-            let mut audit = no_jitlink.clone().into_os_string();
-            if let Some(others) = non_empty("LD_AUDIT") {
-                audit.push(":");
-                audit.push(others);
-            }
-            self.set("LD_AUDIT", audit);
+            self.prepend("LD_AUDIT", no_jitlink);
         }
     }
 
@@ -165,8 +168,8 @@ impl Surroundings {
         }
     }
 
-    fn prepend(&mut self, name: &str, folder: &Path) {
-        let mut value = folder.as_os_str().to_os_string();
+    fn prepend(&mut self, name: &str, path: &Path) {
+        let mut value = path.as_os_str().to_os_string();
         if let Some(others) = non_empty(name) {
             value.push(":");
             value.push(others);

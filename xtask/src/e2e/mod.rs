@@ -13,6 +13,7 @@ mod recording;
 mod sequences;
 mod shares;
 mod simulate;
+mod surroundings;
 mod teams;
 
 use std::path::PathBuf;
@@ -45,6 +46,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(links::TESTS)
         .chain(shares::TESTS)
         .chain(simulate::TESTS)
+        .chain(surroundings::TESTS)
         .chain(teams::TESTS)
     {
         if wanted(name) {

@@ -33,7 +33,9 @@ impl Separation {
         this.lay_cable(&format!("slu{}", id % 1_000_000))?;
         std::fs::create_dir_all(&this.client_libraries)?;
         let built = node::sluice().parent().context("sluice lies in a folder")?.to_path_buf();
-        for library in ["libsluice_client.so", "libsluice_nvml.so", "libsluice_nojitlink.so"] {
+        for library in
+            ["libsluice_client.so", "libsluice_nvml.so", "libsluice_nojitlink.so", "libsluice_devfiles.so"]
+        {
             std::fs::copy(built.join(library), this.client_libraries.join(library)).context(library)?;
         }
         Ok(this)
@@ -91,25 +93,13 @@ impl Separation {
 }
 
 /// `$1` is the folder of release builds; the rest is the program. A program that lies in that folder (a test
-/// program of ours) is put back alone. JAX takes a machine without NVIDIA's device files for one without a GPU before it asks
-/// CUDA, so it is shown one, as containers with a GPU have it.
+/// program of ours) is put back alone.
 const HIDE_BUILD: &str = r#"
 builds=$1; shift
 copy=$(mktemp) && case $1 in "$builds"/*) cp "$1" "$copy";; esac
 mount -t tmpfs none "$builds" || exit 125
 case $1 in "$builds"/*) cp "$copy" "$1" && chmod +x "$1";; esac
 rm "$copy"
-if [ ! -e /dev/nvidiactl ]; then
-    real=$(mktemp -d)
-    mount --rbind /dev "$real" && mount -t tmpfs none /dev || exit 125
-    for file in "$real"/*; do
-        name=/dev/${file##*/}
-        if [ -L "$file" ]; then cp -a "$file" "$name"
-        elif [ -d "$file" ]; then mkdir "$name" && mount --rbind "$file" "$name"
-        else : > "$name" && mount --bind "$file" "$name"; fi
-    done
-    : > /dev/nvidiactl
-fi
 exec "$@"
 "#;
 

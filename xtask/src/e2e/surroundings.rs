@@ -1,0 +1,47 @@
+//! What `sluice run` puts around a program.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::e2e::{Test, bare_program, expect_clean, expect_pass, start_node};
+use crate::process;
+
+pub(crate) const TESTS: &[Test] = &[("device files", device_files)];
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A library that a user preloads: makes up one file.
+const PRELOADED: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+struct stat;
+
+#define MAKE_UP(name) \
+    int name(const char *path, struct stat *status) { \
+        int (*next)(const char *, struct stat *) = dlsym(RTLD_NEXT, #name); \
+        return next(strcmp(path, "/nowhere/preloaded") ? path : "/", status); \
+    }
+MAKE_UP(stat)
+MAKE_UP(stat64)
+"#;
+
+fn device_files() -> Result<()> {
+    let folder = crate::target_folder().join("preloaded");
+    std::fs::create_dir_all(&folder)?;
+    let library = preloaded(&folder)?;
+    let node = start_node()?;
+    let mut command = bare_program(&node, &["-p", "0.25"], "device_files.py");
+    expect_pass(command.env("LD_PRELOAD", library), "device files", LIMIT)?;
+    expect_clean(&node)
+}
+
+fn preloaded(folder: &Path) -> Result<PathBuf> {
+    let (source, library) = (folder.join("preloaded.c"), folder.join("libpreloaded.so"));
+    std::fs::write(&source, PRELOADED)?;
+    process::run(Command::new("gcc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]))?;
+    Ok(library)
+}
