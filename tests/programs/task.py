@@ -16,7 +16,9 @@ def main():
     assert read_u32(counter) == 2
     rank, tasks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     assert 0 <= rank < tasks
-    print("ready", flush=True)
+    # One write for the whole line: tasks share a pipe, and an unbuffered print writes the line's end on its own.
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     sys.stdin.read()
 
 
