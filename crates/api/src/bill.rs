@@ -1,7 +1,10 @@
 //! Prices and bills: integers all the way, one rounding per line.
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
+use crate::pool::Tier;
 use crate::tenant::TenantPath;
 use crate::usage::{GIB_HOUR_MIB_MS, GPU_HOUR_PPM_MS};
 
@@ -46,25 +49,79 @@ impl Meter {
     }
 }
 
-/// A price; it holds from a moment until the next price of the same meter.
+/// A price; it holds from a moment until the next price for the same things, or until its own end.
+///
+/// Of several that fit, the one that names the most of tier, pool and model counts; of these the latest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Price {
     pub meter: Meter,
+    /// For this tier only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<Tier>,
+    /// For this pool only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// For GPUs of this model only, as the driver names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Millionths of the currency's unit per GPU-hour or GiB-hour.
     pub micro: u64,
     /// From when on; the moment of its declaration unless said. Prices of the past cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_ms: Option<u64>,
+    /// Until before when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
 }
 
-/// One line of a bill: all of a tenant's use of one meter at one price.
+/// What use is told apart by when it is priced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Goods {
+    pub tier: Tier,
+    pub pool: String,
+    pub model: String,
+}
+
+impl Price {
+    /// Whether another price is for the same things.
+    pub fn is_for_the_same(&self, other: &Price) -> bool {
+        (self.meter, self.tier, &self.pool, &self.model)
+            == (other.meter, other.tier, &other.pool, &other.model)
+    }
+
+    /// Whether it is for these goods at this moment.
+    fn holds(&self, meter: Meter, goods: &Goods, at_ms: u64) -> bool {
+        self.meter == meter
+            && self.tier.is_none_or(|tier| tier == goods.tier)
+            && self.pool.as_ref().is_none_or(|pool| *pool == goods.pool)
+            && self.model.as_ref().is_none_or(|model| *model == goods.model)
+            && self.from_ms.unwrap_or(0) <= at_ms
+            && self.until_ms.is_none_or(|until_ms| at_ms < until_ms)
+    }
+
+    /// The price of these goods at a moment; what has none costs nothing.
+    pub fn at(prices: &[Price], meter: Meter, goods: &Goods, at_ms: u64) -> u64 {
+        let named = |price: &Price| {
+            u32::from(price.tier.is_some())
+                + u32::from(price.pool.is_some())
+                + u32::from(price.model.is_some())
+        };
+        let holding = prices.iter().filter(|price| price.holds(meter, goods, at_ms));
+        holding.max_by_key(|price| (named(price), price.from_ms)).map_or(0, |price| price.micro)
+    }
+}
+
+/// One line of a bill: all of a tenant's use of one meter and one sort of goods at one price.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Line {
     pub tenant: TenantPath,
     pub meter: Meter,
+    #[serde(flatten)]
+    pub goods: Goods,
     /// In the meter's smallest unit, exact; see [`Meter::unit`].
     pub amount: u64,
     /// The amount in millionths of the unit that the price is per, rounded half up, for people to read.
@@ -75,10 +132,11 @@ pub struct Line {
 }
 
 impl Line {
-    pub fn new(tenant: TenantPath, meter: Meter, amount: u64, price_micro: u64) -> Line {
+    pub fn new(tenant: TenantPath, meter: Meter, goods: Goods, amount: u64, price_micro: u64) -> Line {
         Line {
             tenant,
             meter,
+            goods,
             amount,
             quantity_micro: scaled(amount, 1_000_000, meter.unit()),
             price_micro,
@@ -101,10 +159,126 @@ pub struct Bill {
     pub from_ms: u64,
     pub until_ms: u64,
     pub lines: Vec<Line>,
-    /// The sum of the lines' costs.
-    pub total_micro: u64,
+    pub corrections: Vec<Correction>,
+    /// The sum of the lines' costs and the corrections.
+    pub total_micro: i64,
     /// How many usage records it was made from.
     pub records: u64,
+}
+
+/// What somebody adds to a bill, or takes off it. Nothing that was counted is ever changed: a correction stands beside it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Correction {
+    /// Counted by the server.
+    pub id: u64,
+    pub tenant: TenantPath,
+    /// Millionths of the currency's unit; negative for a credit.
+    pub micro: i64,
+    /// On the bill of the period that this moment is in.
+    pub at_ms: u64,
+    pub reason: String,
+    pub made_at_ms: u64,
+    /// As the audit log names it.
+    pub made_by: String,
+}
+
+/// A correction to be made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NewCorrection {
+    pub tenant: TenantPath,
+    pub micro: i64,
+    /// Now unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_ms: Option<u64>,
+    pub reason: String,
+}
+
+/// A bill that has been issued, as it was then. What comes later for its period is for a correction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Invoice {
+    /// Counted by the server, without gaps.
+    pub number: u64,
+    pub issued_at_ms: u64,
+    pub bill: Bill,
+}
+
+/// For which tenant and period an invoice is to be issued.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NewInvoice {
+    pub tenant: TenantPath,
+    pub from_ms: u64,
+    pub until_ms: u64,
+}
+
+/// What a tenant and all below it may spend in a period.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Budget {
+    /// Millionths of the currency's unit.
+    pub micro: u64,
+    pub per: BudgetPeriod,
+    /// What happens once it is spent.
+    #[serde(default)]
+    pub then: BudgetEnd,
+}
+
+/// Periods begin at midnight, UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum BudgetPeriod {
+    Day,
+    /// Of the calendar.
+    Month,
+    /// All time.
+    Ever,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum BudgetEnd {
+    /// New leases wait until the next period; those that run go on.
+    #[default]
+    Hold,
+    /// Those that run are preempted as well.
+    Preempt,
+    /// It is said, and nothing more.
+    Warn,
+}
+
+/// A budget and what of it is spent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BudgetStatus {
+    #[serde(flatten)]
+    pub budget: Budget,
+    /// Of the period that runs.
+    pub spent_micro: u64,
+    pub spent_percent: u64,
+}
+
+impl BudgetPeriod {
+    /// When the period began in which a moment is.
+    pub fn began_ms(self, at_ms: u64) -> u64 {
+        let moment = i64::try_from(at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        let date = moment.unwrap_or(Timestamp::MAX).to_zoned(TimeZone::UTC).date();
+        let begun = match self {
+            BudgetPeriod::Ever => return 0,
+            BudgetPeriod::Day => date,
+            BudgetPeriod::Month => date.first_of_month(),
+        };
+        let midnight =
+            begun.to_zoned(TimeZone::UTC).map_or(0, |midnight| midnight.timestamp().as_millisecond());
+        u64::try_from(midnight).unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -125,6 +299,9 @@ mod tests {
             task: 0,
             sequence: 1,
             tenant: "acme".parse().unwrap(),
+            tier: Tier::Standard,
+            pool: String::new(),
+            model: String::new(),
             from_ms,
             until_ms,
             share_ppm,
@@ -141,7 +318,7 @@ mod tests {
 
     fn line(records: &[UsageRecord], price_micro: u64) -> Line {
         let amount = records.iter().map(UsageRecord::reserved_ppm_ms).sum();
-        Line::new("acme".parse().unwrap(), Meter::Reserved, amount, price_micro)
+        Line::new("acme".parse().unwrap(), Meter::Reserved, Goods::default(), amount, price_micro)
     }
 
     proptest! {
@@ -178,9 +355,49 @@ mod tests {
 
     #[test]
     fn costs_round_half_up_and_do_not_overflow() {
-        let cost = |amount, price| Line::new("a".parse().unwrap(), Meter::Reserved, amount, price).cost_micro;
+        let cost = |amount, price| {
+            Line::new("a".parse().unwrap(), Meter::Reserved, Goods::default(), amount, price).cost_micro
+        };
         assert_eq!(cost(GPU_HOUR_PPM_MS / 2, 1), 1);
         assert_eq!(cost(GPU_HOUR_PPM_MS / 2 - 1, 1), 0);
         assert_eq!(cost(u64::MAX, u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn the_price_that_names_the_most_counts_while_it_holds() {
+        let price = |json| serde_json::from_value::<Price>(json).unwrap();
+        let prices = [
+            price(serde_json::json!({ "meter": "reserved", "micro": 10 })),
+            price(serde_json::json!({ "meter": "reserved", "micro": 20, "from_ms": 100 })),
+            price(serde_json::json!({ "meter": "reserved", "micro": 5, "tier": "basic" })),
+            price(serde_json::json!({ "meter": "reserved", "micro": 3, "tier": "basic", "pool": "old",
+                                      "from_ms": 50, "until_ms": 60 })),
+            price(serde_json::json!({ "meter": "used", "micro": 1 })),
+        ];
+        let check = |tier, pool: &str, at_ms, expect| {
+            let goods = Goods { tier, pool: pool.into(), model: "H100".into() };
+            assert_eq!(Price::at(&prices, Meter::Reserved, &goods, at_ms), expect, "{tier:?} {pool} {at_ms}");
+        };
+        check(Tier::Standard, "default", 0, 10);
+        check(Tier::Standard, "default", 100, 20);
+        check(Tier::Basic, "default", 200, 5);
+        check(Tier::Basic, "old", 55, 3);
+        check(Tier::Basic, "old", 60, 5);
+        assert_eq!(Price::at(&prices, Meter::Memory, &Goods::default(), 0), 0);
+    }
+
+    #[test]
+    fn periods_begin_with_the_calendar() {
+        const DAY_MS: u64 = 86_400_000;
+        // 2026-03-01 is day 20513; 2024-02-29 is day 19782.
+        for (day, first) in [(20_513, 20_513), (20_512, 20_485), (19_782, 19_754), (0, 0), (30, 0), (31, 31)]
+        {
+            assert_eq!(BudgetPeriod::Month.began_ms(day * DAY_MS + 5), first * DAY_MS, "day {day}");
+        }
+        assert_eq!(BudgetPeriod::Day.began_ms(3 * DAY_MS + 7), 3 * DAY_MS);
+        assert!(
+            BudgetPeriod::Month.began_ms(u64::MAX) > 0,
+            "what is no date belongs to the last month there is"
+        );
     }
 }

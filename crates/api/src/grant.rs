@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::LeaseId;
 use crate::node::NodeId;
+use crate::pool::Tier;
 use crate::tenant::TenantPath;
 
 /// What a server promises to whoever brings this to the node.
@@ -25,6 +26,9 @@ pub struct Grant {
     pub task: u32,
     pub node: NodeId,
     pub tenant: TenantPath,
+    /// For the usage records: what prices depend on.
+    pub tier: Tier,
+    pub pool: String,
     /// Indices of the node's GPUs, in the order in which the program sees them.
     pub gpus: Vec<u32>,
     pub share_ppm: u32,
@@ -126,6 +130,8 @@ mod tests {
             task: 0,
             node: 3,
             tenant: "acme/research".parse().unwrap(),
+            tier: Tier::Standard,
+            pool: "default".into(),
             gpus: vec![0],
             share_ppm: 250_000,
             memory: 1 << 30,

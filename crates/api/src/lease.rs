@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::GPU_PPM;
+use crate::pool::Tier;
 use crate::tenant::TenantPath;
 
 /// Counted by the server.
@@ -58,6 +59,12 @@ pub struct NewLease {
     /// the tenant's guaranteed quota only.
     #[serde(default = "yes")]
     pub preemptible: bool,
+    /// How firmly it holds what it has; pools may serve some tiers only, and prices differ.
+    #[serde(default)]
+    pub tier: Tier,
+    /// Nodes of this pool; any that serves the tenant and the tier unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// GPUs whose model's name contains one of these, in upper or lower case; any unless said.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
@@ -190,6 +197,7 @@ pub struct Lease {
     /// Bytes on each GPU, 0 until a place is known.
     pub memory: u64,
     pub priority: i32,
+    pub tier: Tier,
     pub preemptible: bool,
     pub state: LeaseState,
     /// Counts the times that it was queued; the first is 1.

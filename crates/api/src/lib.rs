@@ -10,6 +10,7 @@ pub mod bill;
 pub mod grant;
 pub mod lease;
 pub mod node;
+pub mod pool;
 pub mod problem;
 pub mod tenant;
 pub mod token;

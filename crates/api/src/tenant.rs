@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bill::{Budget, BudgetStatus, Price};
+use crate::pool::Pool;
+
 /// A place in the tree, such as `acme/research/vision`; `/` is its root, which is no tenant itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -144,6 +147,8 @@ pub struct Tenant {
     pub path: TenantPath,
     #[serde(default)]
     pub quota: Quota,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
 }
 
 /// A tenant with what it holds now, all tenants below it included.
@@ -156,6 +161,8 @@ pub struct TenantStatus {
     pub held_memory_mib: u64,
     pub leases: u32,
     pub queued: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetStatus>,
 }
 
 /// What `sluice apply -f` declares; parts that are left out stay as they are.
@@ -166,8 +173,11 @@ pub struct Declaration {
     /// Created or changed; parents before their children or not.
     #[serde(default)]
     pub tenants: Vec<Tenant>,
+    /// Each as a whole: what a pool's declaration does not mention is as it is by default.
     #[serde(default)]
-    pub prices: Vec<crate::bill::Price>,
+    pub pools: Vec<Pool>,
+    #[serde(default)]
+    pub prices: Vec<Price>,
 }
 
 /// What a declaration changed, in words.

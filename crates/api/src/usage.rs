@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::LeaseId;
 use crate::node::{Attempt, NodeId};
+use crate::pool::Tier;
 use crate::tenant::TenantPath;
 
 /// One GPU for one hour, in the unit of both meters.
@@ -35,6 +36,13 @@ pub struct UsageRecord {
     /// Counts the records of this task in this attempt, from 1.
     pub sequence: u32,
     pub tenant: TenantPath,
+    #[serde(default)]
+    pub tier: Tier,
+    #[serde(default)]
+    pub pool: String,
+    /// Of its GPUs, as the driver names it.
+    #[serde(default)]
+    pub model: String,
     pub from_ms: u64,
     pub until_ms: u64,
     pub share_ppm: u32,
@@ -108,9 +116,32 @@ impl UsageRecord {
             && self.gpus <= 1024
             && self.memory_mib <= 1 << 30
             && self.used_ppm_ms <= 2 * 1024 * GPU_HOUR_PPM_MS
+            && self.pool.len() <= 255
+            && self.model.len() <= 255
             && [self.kernels, self.bytes_in, self.bytes_out, self.memory_peak].iter().all(|&n| n < 1 << 62);
         if possible { Ok(()) } else { Err(UsageError::Amount(id())) }
     }
+}
+
+/// A record as a line of a node's journal: `CHECKSUM JSON`, the checksum being 16 hexadecimal digits of the JSON's BLAKE3.
+pub fn journal_line(record: &UsageRecord) -> String {
+    // A struct of numbers and strings always has a JSON form.
+    let json = serde_json::to_string(record).unwrap_or_default();
+    format!("{} {json}\n", checksum(&json))
+}
+
+/// The record of a whole line; none if the line is torn or has been changed.
+pub fn read_journal_line(line: &[u8]) -> Option<UsageRecord> {
+    let text = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
+    let (sum, json) = text.split_once(' ')?;
+    if sum != checksum(json) {
+        return None;
+    }
+    serde_json::from_str(json).ok()
+}
+
+fn checksum(json: &str) -> String {
+    blake3::hash(json.as_bytes()).to_hex()[..16].to_owned()
 }
 
 #[cfg(test)]
@@ -126,6 +157,9 @@ mod tests {
             task: 0,
             sequence,
             tenant: "acme".parse().unwrap(),
+            tier: Tier::Standard,
+            pool: String::new(),
+            model: String::new(),
             from_ms,
             until_ms,
             share_ppm: 250_000,

@@ -31,6 +31,20 @@ pub(crate) struct Principal {
 }
 
 impl Principal {
+    /// Whoever makes the first tokens, and notices what nobody asked about.
+    pub(crate) fn server() -> Principal {
+        let token = Token {
+            id: "server".into(),
+            tenant: TenantPath::root(),
+            role: Role::Platform,
+            name: "itself".into(),
+            created_at_ms: 0,
+            expires_at_ms: 0,
+            revoked: false,
+        };
+        Principal { token, node: None }
+    }
+
     /// As the audit log names it.
     pub(crate) fn name(&self) -> String {
         format!("{} ({})", self.token.id, self.token.name)

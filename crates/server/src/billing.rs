@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use sluice_api::bill::{Bill, Line, Meter, Price};
+use sluice_api::bill::{Bill, Correction, Goods, Line, Meter, Price};
 use sluice_api::tenant::TenantPath;
 
-use crate::store::Sum;
+use crate::store::{Store, StoreError, Sum};
 
 /// From a moment until before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,9 +15,10 @@ pub(crate) struct Period {
 }
 
 /// The period cut at every change of a price. A record belongs where it begins.
-pub(crate) fn at_one_price(prices: &[Price], period: Period) -> Vec<Period> {
+fn at_one_price(prices: &[Price], period: Period) -> Vec<Period> {
     let inside = |at: &u64| period.from_ms < *at && *at < period.until_ms;
-    let mut cuts: Vec<u64> = prices.iter().filter_map(|price| price.from_ms).filter(inside).collect();
+    let ends = prices.iter().flat_map(|price| [price.from_ms, price.until_ms]).flatten();
+    let mut cuts: Vec<u64> = ends.filter(inside).collect();
     cuts.push(period.until_ms);
     cuts.sort_unstable();
     cuts.dedup();
@@ -30,34 +31,54 @@ pub(crate) fn at_one_price(prices: &[Price], period: Period) -> Vec<Period> {
     parts
 }
 
-/// The price of a meter at a moment; what has none costs nothing. `prices` are in the order of their beginning.
-fn price_at(prices: &[Price], meter: Meter, at_ms: u64) -> u64 {
-    let holds = |price: &&Price| price.meter == meter && price.from_ms.unwrap_or(0) <= at_ms;
-    prices.iter().rfind(holds).map_or(0, |price| price.micro)
+/// The bill of a tenant and all below it from the ledger as it is now.
+pub(crate) async fn bill_of(store: &Store, tenant: TenantPath, period: Period) -> Result<Bill, StoreError> {
+    let prices = store.prices().await?;
+    let mut parts = Vec::new();
+    for part in at_one_price(&prices, period) {
+        parts.push((part, store.usage_sums(part.from_ms, part.until_ms).await?));
+    }
+    Ok(bill(tenant, period, &prices, &parts, &store.corrections().await?))
 }
 
-/// One line for each tenant, meter and price; lines of nothing are left out.
-pub(crate) fn bill(
+/// One line for each tenant, meter, sort of goods and price; lines of nothing are left out.
+fn bill(
     tenant: TenantPath,
     period: Period,
     prices: &[Price],
     parts: &[(Period, Vec<Sum>)],
+    corrections: &[Correction],
 ) -> Bill {
-    let mut amounts: BTreeMap<(TenantPath, Meter, u64), u64> = BTreeMap::new();
+    let mut amounts: BTreeMap<(TenantPath, Meter, Goods, u64), u64> = BTreeMap::new();
     let mut records = 0;
     for (part, sums) in parts {
         for sum in sums.iter().filter(|sum| tenant.contains(&sum.tenant)) {
             records += sum.records;
             for (meter, amount) in Meter::ALL.into_iter().zip(sum.amounts).filter(|&(_, amount)| amount > 0) {
-                let price = price_at(prices, meter, part.from_ms);
-                *amounts.entry((sum.tenant.clone(), meter, price)).or_default() += amount;
+                let price = Price::at(prices, meter, &sum.goods, part.from_ms);
+                let key = (sum.tenant.clone(), meter, sum.goods.clone(), price);
+                *amounts.entry(key).or_default() += amount;
             }
         }
     }
-    let line = |((tenant, meter, price), amount)| Line::new(tenant, meter, amount, price);
+    let line = |((tenant, meter, goods, price), amount)| Line::new(tenant, meter, goods, amount, price);
     let lines: Vec<Line> = amounts.into_iter().map(line).collect();
-    let total_micro = lines.iter().map(|line| line.cost_micro).sum();
-    Bill { tenant, from_ms: period.from_ms, until_ms: period.until_ms, lines, total_micro, records }
+    let on_it = |correction: &&Correction| {
+        tenant.contains(&correction.tenant) && (period.from_ms..period.until_ms).contains(&correction.at_ms)
+    };
+    let corrections: Vec<Correction> = corrections.iter().filter(on_it).cloned().collect();
+    let used: i128 = lines.iter().map(|line| i128::from(line.cost_micro)).sum();
+    let corrected: i128 = corrections.iter().map(|correction| i128::from(correction.micro)).sum();
+    let total_micro = i64::try_from(used + corrected).unwrap_or(i64::MAX);
+    Bill {
+        tenant,
+        from_ms: period.from_ms,
+        until_ms: period.until_ms,
+        lines,
+        corrections,
+        total_micro,
+        records,
+    }
 }
 
 #[cfg(test)]
@@ -67,11 +88,13 @@ mod tests {
     use super::*;
 
     fn price(micro: u64, from_ms: u64) -> Price {
-        Price { meter: Meter::Reserved, micro, from_ms: Some(from_ms) }
+        let (tier, pool, model, until_ms) = (None, None, None, None);
+        Price { meter: Meter::Reserved, tier, pool, model, micro, from_ms: Some(from_ms), until_ms }
     }
 
     fn sum(tenant: &str, reserved: u64) -> Sum {
-        Sum { tenant: tenant.parse().unwrap(), records: 1, amounts: [reserved, 0, 0] }
+        let goods = Goods::default();
+        Sum { tenant: tenant.parse().unwrap(), goods, records: 1, amounts: [reserved, 0, 0] }
     }
 
     #[test]
@@ -84,7 +107,7 @@ mod tests {
             (parts[0], vec![sum("acme/a", GPU_HOUR_PPM_MS), sum("other", GPU_HOUR_PPM_MS)]),
             (parts[1], vec![sum("acme/a", GPU_HOUR_PPM_MS / 2)]),
         ];
-        let bill = bill("acme".parse().unwrap(), period, &prices, &sums);
+        let bill = bill("acme".parse().unwrap(), period, &prices, &sums, &[]);
         let costs: Vec<u64> = bill.lines.iter().map(|line| line.cost_micro).collect();
         assert_eq!((costs, bill.total_micro, bill.records), (vec![1_000_000, 1_500_000], 2_500_000, 2));
     }
@@ -92,9 +115,32 @@ mod tests {
     #[test]
     fn what_has_no_price_is_listed_and_free() {
         let period = Period { from_ms: 0, until_ms: 10 };
-        let bill = bill(TenantPath::root(), period, &[], &[(period, vec![sum("acme", GPU_HOUR_PPM_MS)])]);
+        let bill =
+            bill(TenantPath::root(), period, &[], &[(period, vec![sum("acme", GPU_HOUR_PPM_MS)])], &[]);
         assert_eq!((bill.lines.len(), bill.total_micro), (1, 0));
         assert_eq!(bill.lines[0].quantity_micro, 1_000_000);
+    }
+
+    #[test]
+    fn corrections_of_the_period_stand_beside_what_was_used() {
+        let period = Period { from_ms: 0, until_ms: 10 };
+        let correction = |id, tenant: &str, micro, at_ms| Correction {
+            id,
+            tenant: tenant.parse().unwrap(),
+            micro,
+            at_ms,
+            reason: "a fault of ours".into(),
+            made_at_ms: 50,
+            made_by: "t (test)".into(),
+        };
+        let all =
+            [correction(1, "acme/a", -700_000, 5), correction(2, "acme", 1, 10), correction(3, "b", 1, 5)];
+        let sums = [(period, vec![sum("acme/a", GPU_HOUR_PPM_MS)])];
+        let bill = bill("acme".parse().unwrap(), period, &[price(500_000, 0)], &sums, &all);
+        assert_eq!(
+            (bill.corrections.len(), bill.total_micro, bill.lines[0].cost_micro),
+            (1, -200_000, 500_000)
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use sluice_api::client::{ADMIN_FILE, NODE_FILE, Settings, SettingsError};
 use sluice_api::grant::Signer;
 use sluice_api::tenant::TenantPath;
-use sluice_api::token::{self, Token};
+use sluice_api::token;
 
 use tokio::task::JoinHandle;
 
@@ -208,7 +208,7 @@ async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), Se
                     auth::make(TenantPath::root(), role, name, None, LIFETIME_MS, now_ms())?;
                 let mut change = server.change().await.map_err(ServeError::Tokens)?;
                 let token = stored.token.clone();
-                change.audit(&the_server(), "token.made", &token.id, serde_json::json!(token));
+                change.audit(&Principal::server(), "token.made", &token.id, serde_json::json!(token));
                 change.write(Write::Token(stored));
                 change.commit().await.map_err(ServeError::Tokens)?;
                 secret
@@ -217,20 +217,6 @@ async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), Se
         Settings { server: url.into(), token }.write(&path)?;
     }
     Ok(())
-}
-
-/// Who makes the first tokens.
-fn the_server() -> Principal {
-    let token = Token {
-        id: "server".into(),
-        tenant: TenantPath::root(),
-        role: token::Role::Platform,
-        name: "itself".into(),
-        created_at_ms: 0,
-        expires_at_ms: 0,
-        revoked: false,
-    };
-    Principal { token, node: None }
 }
 
 async fn until_told_to(stdin_counts: bool) {

@@ -5,19 +5,24 @@
 //! plan ([`crate::plan`]).
 
 mod account;
+mod budgets;
 mod lease;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sluice_api::bill::Budget;
 use sluice_api::grant::Grant;
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Place};
 use sluice_api::node::{Attempt, Gpu, Join, NodeId, Report};
-use sluice_api::tenant::{Quota, TenantPath};
+use sluice_api::pool::{DEFAULT_POOL, Pool, Tier};
+use sluice_api::tenant::{Quota, Tenant, TenantPath};
 
 pub(crate) use account::{Holding, Taken};
+pub(crate) use budgets::{Passed, Spent};
 pub(crate) use lease::{LeaseRecord, Seat};
 
 use account::Account;
+use budgets::Budgets;
 
 /// A node that has not reported for this long is not placed on.
 const SILENT_AFTER_MS: u64 = 15_000;
@@ -31,6 +36,8 @@ pub(crate) const REPORT_EVERY_MS: u64 = 1_000;
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
     tenants: BTreeMap<TenantPath, Quota>,
+    budgets: Budgets,
+    pools: BTreeMap<String, Pool>,
     nodes: BTreeMap<NodeId, Node>,
     leases: BTreeMap<LeaseId, LeaseRecord>,
     account: Account,
@@ -51,7 +58,9 @@ pub(crate) struct News {
     pub(crate) nodes: BTreeSet<NodeId>,
     /// Tenants or their quotas have changed.
     pub(crate) quotas: bool,
-    /// What a known node has is another thing now: the plan begins anew.
+    /// Budgets have changed or been spent.
+    pub(crate) budgets: bool,
+    /// A pool, or what a known node has is another thing now: the plan begins anew.
     pub(crate) all: bool,
 }
 
@@ -97,7 +106,8 @@ impl Node {
 
 impl Fleet {
     pub(crate) fn new(
-        tenants: impl IntoIterator<Item = (TenantPath, Quota)>,
+        tenants: Vec<Tenant>,
+        pools: Vec<Pool>,
         nodes: Vec<Node>,
         leases: Vec<LeaseRecord>,
         last_lease: LeaseId,
@@ -108,7 +118,9 @@ impl Fleet {
         leases.iter().for_each(|lease| account.add(lease));
         let heard = |lease: LeaseRecord| (lease.id, LeaseRecord { heard_at_ms: now_ms, ..lease });
         Fleet {
-            tenants: tenants.into_iter().collect(),
+            budgets: Budgets::new(&tenants),
+            tenants: tenants.into_iter().map(|tenant| (tenant.path, tenant.quota)).collect(),
+            pools: pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect(),
             last_node: nodes.iter().map(|node| node.id).max().unwrap_or(0),
             nodes: nodes.into_iter().map(|node| (node.id, node)).collect(),
             leases: leases.into_iter().map(heard).collect(),
@@ -138,7 +150,7 @@ impl Fleet {
         }
     }
 
-    /// What an earlier fleet heard of nodes and programs, which is not stored.
+    /// What an earlier fleet knew of nodes, programs and budgets, which is not stored.
     pub(crate) fn hear_as(&mut self, earlier: &mut Fleet) {
         for (id, node) in &mut self.nodes {
             if let Some(known) = earlier.nodes.get_mut(id) {
@@ -151,6 +163,7 @@ impl Fleet {
                 lease.heard_at_ms = known.heard_at_ms;
             }
         }
+        self.budgets.hear_as(&earlier.budgets);
     }
 
     /// The leases that have changed since this was asked last; those that have ended leave the fleet.
@@ -195,6 +208,46 @@ impl Fleet {
     pub(crate) fn set_quota(&mut self, tenant: TenantPath, quota: Quota) -> Option<Quota> {
         self.news.quotas = true;
         self.tenants.insert(tenant, quota)
+    }
+
+    pub(crate) fn budgets(&self) -> &Budgets {
+        &self.budgets
+    }
+
+    /// The budget that it had before.
+    pub(crate) fn set_budget(&mut self, tenant: TenantPath, budget: Option<Budget>) -> Option<Budget> {
+        self.news.budgets = true;
+        self.budgets.set(tenant, budget)
+    }
+
+    /// Takes over what has been spent, and says which budgets have passed one of their marks by that.
+    pub(crate) fn set_spent(&mut self, spent: Vec<(TenantPath, Spent)>) -> Vec<Passed> {
+        let passed = self.budgets.set_spent(spent);
+        self.news.budgets |= !passed.is_empty();
+        passed
+    }
+
+    // Pools.
+
+    pub(crate) fn pools(&self) -> &BTreeMap<String, Pool> {
+        &self.pools
+    }
+
+    /// The pool as it was declared before.
+    pub(crate) fn set_pool(&mut self, pool: Pool) -> Option<Pool> {
+        self.news.all = true;
+        self.pools.insert(pool.name.clone(), pool)
+    }
+
+    /// The name of a node's pool.
+    pub(crate) fn pool_of(&self, node: &Node) -> &str {
+        let claims = |pool: &&Pool| pool.claims(&node.name, &node.labels);
+        self.pools.values().find(claims).map_or(DEFAULT_POOL, |pool| &pool.name)
+    }
+
+    /// Whether a lease of this tenant and tier may be in a pool at this moment.
+    pub(crate) fn serves(&self, pool: &str, tenant: &TenantPath, tier: Tier, at_ms: u64) -> bool {
+        self.pools.get(pool).is_none_or(|pool| pool.serves(tenant, tier, at_ms))
     }
 
     /// What a tenant and all below it hold.
@@ -430,6 +483,8 @@ impl Fleet {
                 task,
                 node: seat.node,
                 tenant: lease.tenant.clone(),
+                tier: lease.ask.tier,
+                pool: self.nodes.get(&seat.node).map_or(DEFAULT_POOL, |node| self.pool_of(node)).into(),
                 gpus: seat.gpus.clone(),
                 share_ppm: lease.ask.share_ppm,
                 memory: seat.memory,
@@ -460,7 +515,8 @@ impl Fleet {
             share_ppm: lease.ask.share_ppm,
             memory: lease.seats.first().map_or(lease.ask.memory, |seat| seat.memory),
             priority: lease.ask.priority,
-            preemptible: lease.ask.preemptible,
+            tier: lease.ask.tier,
+            preemptible: lease.is_preemptible(),
             state: lease.state,
             attempt: lease.attempt,
             position: self.account.position(lease),

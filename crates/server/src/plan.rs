@@ -21,13 +21,15 @@ mod sites;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sluice_api::GPU_PPM;
+use sluice_api::bill::BudgetEnd;
 use sluice_api::lease::{LeaseId, LeaseState, Level, NewLease};
 use sluice_api::node::NodeId;
+use sluice_api::pool::{Access, Pool};
 use sluice_api::tenant::TenantPath;
 use sluice_sched::queues::{
     Action, Config, Evicted, JobId, JobSpec, QueueError, QueueTree, Scheduler, Topology,
 };
-use sluice_sched::{Fragmentation, GpuSet, LabelSet, ModelSet, Placement, Placer, Policy, Request};
+use sluice_sched::{Fragmentation, GpuSet, ModelSet, Placement, Placer, Policy, Request};
 
 use crate::fleet::{Fleet, LeaseRecord, News, Seat};
 use estimate::Estimates;
@@ -60,6 +62,10 @@ pub(crate) struct Plan {
     /// Nothing is planned: the tenants' quotas contradict each other.
     broken: Option<QueueError>,
     estimates: Estimates,
+    /// Of the last decision.
+    now_ms: u64,
+    /// When a window of a reserved pool begins or ends next.
+    window_ms: Option<u64>,
 }
 
 /// A lease as the scheduler has it.
@@ -84,7 +90,7 @@ pub(crate) struct Clock {
 
 impl Plan {
     /// From the fleet alone.
-    pub(crate) fn new(fleet: &Fleet) -> Plan {
+    pub(crate) fn new(fleet: &Fleet, now_ms: u64) -> Plan {
         let (tree, broken) = match queues::tree(fleet.tenants()) {
             Ok(tree) => (tree, None),
             Err(error) => (Default::default(), Some(error)),
@@ -103,6 +109,8 @@ impl Plan {
             counts: HashMap::new(),
             broken,
             estimates: Estimates::default(),
+            now_ms,
+            window_ms: next_window(fleet, now_ms),
         };
         fleet.nodes().keys().for_each(|&node| plan.follow_node(fleet, node));
         for lease in fleet.leases().filter(|lease| keeps_its_place(lease)) {
@@ -119,11 +127,17 @@ impl Plan {
     /// Decides what can be decided now and enters it in the fleet; true if there may be more to decide.
     pub(crate) fn decide(&mut self, fleet: &mut Fleet, clock: Clock) -> bool {
         let news = fleet.take_news();
-        if news.all || self.broken.is_some() || self.meets_new_kinds(fleet, &news) {
-            *self = Plan::new(fleet);
+        self.now_ms = clock.now_ms;
+        let window = self.window_ms.is_some_and(|at_ms| at_ms <= clock.now_ms);
+        if news.all || window || self.broken.is_some() || self.meets_new_kinds(fleet, &news) {
+            clear_pools(fleet, clock);
+            *self = Plan::new(fleet, clock.now_ms);
         } else {
             if news.quotas {
                 self.follow_quotas(fleet);
+            }
+            if news.budgets {
+                self.follow_budgets(fleet, clock);
             }
             news.nodes.iter().for_each(|&node| self.follow_node(fleet, node));
             news.leases.iter().for_each(|&lease| self.follow(fleet, lease));
@@ -156,18 +170,39 @@ impl Plan {
         let home = |tree: &QueueTree, queue: &str| queues::queue_of(tree, &queues::tenant_of(queue)?);
         let followed = queues::tree(fleet.tenants()).map(|tree| self.scheduler.set_queues(tree, home));
         if !matches!(followed, Ok(Ok(()))) {
-            *self = Plan::new(fleet);
+            *self = Plan::new(fleet, self.now_ms);
+        }
+    }
+
+    /// Keeps what waits under a spent budget from the scheduler, and preempts what runs if the budget says so.
+    fn follow_budgets(&mut self, fleet: &mut Fleet, clock: Clock) {
+        let spent = |lease: &&LeaseRecord| fleet.budgets().spent(&lease.tenant);
+        let stopped = fleet.leases().filter(|lease| spent(lease).is_some());
+        let stopped: Vec<LeaseId> = stopped.map(|lease| lease.id).collect();
+        for id in stopped {
+            let Some(lease) = fleet.lease(id) else { continue };
+            let ends =
+                fleet.budgets().spent(&lease.tenant).is_some_and(|(_, then)| then == BudgetEnd::Preempt);
+            if lease.waits() {
+                self.forget(id);
+                self.submit(fleet, lease);
+            } else if ends && keeps_its_place(lease) {
+                fleet.preempt(id, "the budget is spent".into(), clock.now_ms + clock.grace_ms);
+                // It waits from now on, as far as the scheduler goes.
+                self.forget(id);
+            }
         }
     }
 
     fn meets_new_kinds(&self, fleet: &Fleet, news: &News) -> bool {
-        news.nodes.iter().filter_map(|id| fleet.nodes().get(id)).any(|node| !self.atlas.knows(node))
+        let mut nodes = news.nodes.iter().filter_map(|id| fleet.nodes().get(id));
+        nodes.any(|node| !self.atlas.knows(fleet.pool_of(node), node))
     }
 
     fn follow_node(&mut self, fleet: &Fleet, id: NodeId) {
         let Some(node) = fleet.nodes().get(&id) else { return };
         if !self.on_node.contains_key(&id) {
-            match self.atlas.sites(node) {
+            match self.atlas.sites(fleet.pool_of(node), node) {
                 Ok(sites) => self.add_sites(id, sites),
                 Err(TooMany) => {
                     eprintln!(
@@ -235,13 +270,13 @@ impl Plan {
 
     fn submit(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
         self.fresh.push(lease.id);
-        if let Some(reason) = self.over_count(fleet, lease) {
+        if let Some(reason) = self.kept_out(fleet, lease) {
             self.held_back.insert(lease.id, reason);
             return;
         }
         self.held_back.remove(&lease.id);
         let (min, max) = lease.tasks();
-        let request = self.request(&lease.ask, self.memory_of(&lease.ask));
+        let request = self.request(fleet, &lease.tenant, &lease.ask);
         if let Err(reason) = request.and_then(|request| self.enter(lease, request, min, max)) {
             self.held_back.insert(lease.id, reason);
         }
@@ -276,8 +311,8 @@ impl Plan {
             request,
             tasks_min: min,
             tasks_max: max,
-            priority: lease.ask.priority,
-            preemptible: lease.ask.preemptible,
+            priority: lease.priority(),
+            preemptible: lease.is_preemptible(),
             topology: Topology { required: lease.ask.same.map(level), preferred: lease.ask.near.map(level) },
         };
         let job = self.scheduler.submit(spec).map_err(|error| error.to_string())?;
@@ -295,26 +330,45 @@ impl Plan {
     }
 
     /// What the scheduler is asked for; the error says why no GPU that is known would do.
-    fn request(&self, ask: &NewLease, memory: u64) -> Result<Request, String> {
-        let models = self.atlas.accepted(ask);
-        if models == ModelSet::NONE && !self.sites.is_empty() {
-            return Err("no GPU here is of the model, speed and memory that it asks for".into());
+    fn request(&self, fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> Result<Request, String> {
+        if self.sites.is_empty() {
+            // Nothing is known; with the first node the plan is made anew.
+            return Ok(bare_request(ask, ask.memory));
         }
-        let labels = if self.sites.is_empty() { LabelSet::NONE } else { self.atlas.labels_of(ask)? };
-        // While there are no nodes nothing is known; with the first one the plan is made anew.
-        let models = if self.sites.is_empty() { ModelSet::ALL } else { models };
-        Ok(bare_request(ask, memory).with_models(models).with_labels(labels))
+        if let Some(pool) =
+            ask.pool.as_ref().filter(|pool| !fleet.serves(pool, tenant, ask.tier, self.now_ms))
+        {
+            return Err(format!("pool {pool} does not serve the tier {} of {tenant} now", ask.tier.name()));
+        }
+        let serves = |pool: &str| fleet.serves(pool, tenant, ask.tier, self.now_ms);
+        let models = self.atlas.accepted(ask, serves);
+        if models == ModelSet::NONE {
+            return Err(
+                "no GPU of the pools that it may use is of the model, speed and memory that it asks for"
+                    .into(),
+            );
+        }
+        let request = bare_request(ask, self.memory_of(ask, models));
+        Ok(request.with_models(models).with_labels(self.atlas.labels_of(ask)?))
     }
 
     /// Unless said, the same part of the memory of the smallest GPU that it accepts as of its compute: so much is free wherever the
     /// share is.
-    fn memory_of(&self, ask: &NewLease) -> u64 {
+    fn memory_of(&self, ask: &NewLease, models: ModelSet) -> u64 {
         if ask.memory > 0 {
             return ask.memory;
         }
-        let smallest = u128::from(self.atlas.smallest_memory(self.atlas.accepted(ask)));
+        let smallest = u128::from(self.atlas.smallest_memory(models));
         let part = smallest * u128::from(ask.share_ppm) / u128::from(GPU_PPM);
         (part as u64) & !((1 << 20) - 1)
+    }
+
+    /// What keeps a lease from the scheduler, which knows no such limits.
+    fn kept_out(&self, fleet: &Fleet, lease: &LeaseRecord) -> Option<String> {
+        let budget = fleet.budgets().spent(&lease.tenant);
+        let budget =
+            budget.map(|(tenant, _)| format!("budget: {tenant} has spent what it may in this period"));
+        budget.or_else(|| self.over_count(fleet, lease))
     }
 
     /// The first limit on the number of leases, from the tenant upwards, that is reached.
@@ -330,7 +384,7 @@ impl Plan {
     fn let_go(&mut self, fleet: &Fleet) {
         let held_back: Vec<LeaseId> = self.held_back.keys().copied().collect();
         for id in held_back {
-            if let Some(lease) = fleet.lease(id).filter(|lease| self.over_count(fleet, lease).is_none()) {
+            if let Some(lease) = fleet.lease(id).filter(|lease| self.kept_out(fleet, lease).is_none()) {
                 self.submit(fleet, lease);
             }
         }
@@ -475,6 +529,29 @@ impl Plan {
 /// Whether the scheduler counts it as running.
 fn keeps_its_place(lease: &LeaseRecord) -> bool {
     matches!(lease.state, LeaseState::Granted | LeaseState::Running)
+}
+
+/// Has leases make room in pools that serve them no longer.
+fn clear_pools(fleet: &mut Fleet, clock: Clock) {
+    let mut leaving = Vec::new();
+    for lease in fleet.leases().filter(|lease| keeps_its_place(lease)) {
+        let nodes = lease.seats.iter().filter_map(|seat| fleet.nodes().get(&seat.node));
+        let mut pools = nodes.map(|node| fleet.pool_of(node));
+        let closed = pools.find(|pool| !fleet.serves(pool, &lease.tenant, lease.ask.tier, clock.now_ms));
+        leaving.extend(closed.map(|pool| (lease.id, format!("pool {pool} serves others from now on"))));
+    }
+    for (id, reason) in leaving {
+        fleet.preempt(id, reason, clock.now_ms + clock.grace_ms);
+    }
+}
+
+fn next_window(fleet: &Fleet, now_ms: u64) -> Option<u64> {
+    let of = |pool: &Pool| match &pool.access {
+        Access::Reserved { windows, .. } => windows.clone(),
+        Access::Public | Access::Private { .. } => Vec::new(),
+    };
+    let windows = fleet.pools().values().flat_map(of);
+    windows.flat_map(|window| [window.from_ms, window.until_ms]).filter(|&at_ms| at_ms > now_ms).min()
 }
 
 /// Shares are rounded up to thousandths and memory to MiB: nothing is promised twice.

@@ -17,6 +17,10 @@ pub(crate) enum Action {
     /// Create tenants and change quotas.
     SetQuota,
     SetPrice,
+    /// Say which nodes serve whom.
+    SetPool,
+    /// Correct bills and issue invoices.
+    Bill,
     /// Make or revoke tokens of a role.
     Token(Role),
     SeeTokens,
@@ -30,7 +34,9 @@ pub(crate) enum Action {
 /// A tenant's administrator does not set the quota of its own tenant, only of those below; nobody
 /// makes a token that can do more than their own.
 pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &TenantPath) -> bool {
-    use Action::{Join, Lease, Preempt, See, SeeAudit, SeeFleet, SeeTokens, SetPrice, SetQuota, Token};
+    use Action::{
+        Bill, Join, Lease, Preempt, See, SeeAudit, SeeFleet, SeeTokens, SetPool, SetPrice, SetQuota, Token,
+    };
     if role == Role::Platform && scope.is_root() {
         return action != Join;
     }
@@ -42,7 +48,7 @@ pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &Te
     }
     match role {
         Role::Platform => false, // of a part of the tree there is none
-        Role::Provider => matches!(action, See | SetPrice | SeeTokens | Token(Role::Node)),
+        Role::Provider => matches!(action, See | SetPrice | SetPool | Bill | SeeTokens | Token(Role::Node)),
         Role::TenantAdmin => match action {
             See | Lease | Preempt | SeeTokens => true,
             Token(role) => matches!(role, Role::TenantAdmin | Role::Member | Role::Viewer),
@@ -60,13 +66,15 @@ pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &Te
 mod tests {
     use super::*;
 
-    const ACTIONS: [Action; 11] = [
+    const ACTIONS: [Action; 13] = [
         Action::SeeFleet,
         Action::See,
         Action::Lease,
         Action::Preempt,
         Action::SetQuota,
         Action::SetPrice,
+        Action::SetPool,
+        Action::Bill,
         Action::Token(Role::Member),
         Action::Token(Role::Platform),
         Action::SeeTokens,
@@ -81,8 +89,8 @@ mod tests {
     /// The names of the allowed actions.
     fn row(role: Role, scope: &str, tenant: &str) -> String {
         let names = [
-            "fleet", "see", "lease", "preempt", "quota", "price", "member", "platform", "tokens", "audit",
-            "join",
+            "fleet", "see", "lease", "preempt", "quota", "price", "pool", "bill", "member", "platform",
+            "tokens", "audit", "join",
         ];
         let allowed = |(action, name): (&Action, &str)| {
             allows(role, &path(scope), *action, &path(tenant)).then(|| name.to_owned())
@@ -97,12 +105,12 @@ mod tests {
         check(Role::Member, "fleet see lease");
         check(Role::Viewer, "fleet see");
         check(Role::Auditor, "fleet see tokens audit");
-        check(Role::Provider, "fleet see price tokens");
+        check(Role::Provider, "fleet see price pool bill tokens");
         check(Role::Node, "join");
         check(Role::Platform, "fleet");
         assert_eq!(
             row(Role::Platform, "/", "acme"),
-            "fleet see lease preempt quota price member platform tokens audit"
+            "fleet see lease preempt quota price pool bill member platform tokens audit"
         );
     }
 

@@ -8,15 +8,17 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sluice_api::audit::{Entry, Head};
+use sluice_api::bill::Budget;
 use sluice_api::grant::Signer;
 use sluice_api::lease::{Lease, NewLease};
 use sluice_api::problem::{Kind, Problem};
-use sluice_api::tenant::{Tenant, TenantPath};
+use sluice_api::tenant::TenantPath;
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 
 use crate::auth::{Principal, Recognised};
+use crate::billing::{self, Period};
 use crate::commits::{Batch, Commits, Epoch, Ticket};
-use crate::fleet::{Fleet, LeaseRecord};
+use crate::fleet::{Fleet, LeaseRecord, Passed, Spent};
 use crate::history::History;
 use crate::keys::KeysInUse;
 use crate::leader::{Role, Seen};
@@ -64,6 +66,8 @@ pub(crate) fn now_ms() -> u64 {
 
 /// The queue is looked at this often even if nothing happens: time alone ends things.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// What is spent of budgets is added up this often.
+const BUDGETS_EVERY: Duration = Duration::from_secs(5);
 /// The latest leases that are learned from at the start.
 const HISTORY: u32 = 1000;
 /// An answer to a request for a lease does not wait longer for a look at the queue.
@@ -210,9 +214,53 @@ impl Server {
         }
     }
 
+    /// Says of every budget what is spent of it, from the ledger. All servers look, since all answer questions about it and any
+    /// may lead next; the one that leads says in the audit log which marks were passed.
+    async fn look_at_budgets(&self) -> Result<(), Problem> {
+        let budgets = |books: &Books, now_ms: u64| -> Vec<(TenantPath, u64)> {
+            let began =
+                |(tenant, budget): (&TenantPath, &Budget)| (tenant.clone(), budget.per.began_ms(now_ms));
+            books.fleet.budgets().iter().map(began).collect()
+        };
+        let mut spent = Vec::new();
+        for (tenant, period_from_ms) in self.read(budgets).await? {
+            let period = Period { from_ms: period_from_ms, until_ms: now_ms() + 1 };
+            let bill = billing::bill_of(&self.store, tenant.clone(), period).await.map_err(unwell)?;
+            let micro = u64::try_from(bill.total_micro).unwrap_or(0);
+            spent.push((tenant, Spent { period_from_ms, micro }));
+        }
+        if spent.is_empty() {
+            return Ok(());
+        }
+        if self.fence().is_none() {
+            return self.hear(|books, _| drop(books.fleet.set_spent(spent))).await;
+        }
+        let mut change = self.change().await?;
+        let passed = change.fleet().set_spent(spent);
+        if passed.is_empty() {
+            change.leave();
+            return Ok(());
+        }
+        for Passed { tenant, mark_percent, status } in passed.iter().filter(|passed| passed.mark_percent > 0)
+        {
+            let of = format!("{} of {}", status.spent_micro, status.budget.micro);
+            eprintln!("sluice-server: {tenant} has spent {mark_percent} % of its budget ({of} millionths)");
+            change.audit(&Principal::server(), "budget.passed", tenant.as_str(), serde_json::json!(status));
+        }
+        change.wake();
+        change.commit().await
+    }
+
     /// Serves the queue while this server leads; never returns.
     pub(crate) async fn schedule(&self) {
+        let mut budgets_at: Option<tokio::time::Instant> = None;
         loop {
+            if budgets_at.is_none_or(|at| at.elapsed() >= BUDGETS_EVERY) {
+                budgets_at = Some(tokio::time::Instant::now());
+                if let Err(problem) = self.look_at_budgets().await {
+                    eprintln!("sluice-server: budgets: {problem}");
+                }
+            }
             let _ = tokio::time::timeout(LOOK_EVERY, self.wake.notified()).await;
             if self.fence().is_none() {
                 continue;
@@ -240,10 +288,11 @@ impl Server {
 impl Books {
     async fn read(store: &Store, epoch: Epoch) -> Result<Books, StoreError> {
         let revision = store.leader().await?.revision;
-        let tenants = store.tenants().await?.into_iter().map(|Tenant { path, quota }| (path, quota));
+        let (tenants, pools) = (store.tenants().await?, store.pools().await?);
         let leases = store.open_leases().await?;
         let last_lease = store.last_lease().await?;
-        let fleet = Fleet::new(tenants, store.nodes().await?, leases, last_lease, revision, now_ms());
+        let nodes = store.nodes().await?;
+        let fleet = Fleet::new(tenants, pools, nodes, leases, last_lease, revision, now_ms());
         let audit = store.audit_head().await?;
         let mut history = History::default();
         let mut recent = store.leases(i64::MAX as u64, HISTORY).await?;
@@ -260,7 +309,7 @@ impl Books {
             self.fleet.look_at_nodes(now_ms);
             self.fleet.expire(now_ms);
         }
-        let plan = self.plan.get_or_insert_with(|| Plan::new(&self.fleet));
+        let plan = self.plan.get_or_insert_with(|| Plan::new(&self.fleet, now_ms));
         let more = plan.decide(&mut self.fleet, clock);
         plan.estimate_all(&self.fleet, &mut self.history, clock);
         more
@@ -279,7 +328,7 @@ impl Books {
     /// Why a request could never be granted, as far as is known.
     pub(crate) fn never(&self, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
         never::over_quota(&self.fleet, tenant, ask)
-            .or_else(|| self.plan.as_ref().and_then(|plan| plan.over_capacity(ask)))
+            .or_else(|| self.plan.as_ref().and_then(|plan| plan.over_capacity(&self.fleet, tenant, ask)))
     }
 }
 
@@ -323,6 +372,11 @@ impl Change<'_> {
     /// Has the scheduler look at the queue, though nothing is written.
     pub(crate) fn wake(&mut self) {
         self.wakes = true;
+    }
+
+    /// When this returns, what was changed before is in the database, and can be asked for there: nobody adds to it meanwhile.
+    pub(crate) async fn see_all_written(&self) -> Result<(), Problem> {
+        durable(self.server.commits.latest()).await
     }
 
     /// Makes it true; when this returns, it is in the database.

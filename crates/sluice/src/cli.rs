@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sluice_api::lease::{Level, TASKS_MAX};
+use sluice_api::pool::Tier;
 
 use crate::quantity::{Memory, Period, Share};
 use crate::simulate::SimulateArgs;
@@ -60,6 +61,13 @@ pub(crate) enum Command {
     Apply(ApplyArgs),
     /// Show what was used and what it costs
     Bill(BillArgs),
+    /// Issue, list and print invoices
+    #[command(subcommand)]
+    Invoice(InvoiceCommand),
+    /// Add to a tenant's bill, or take off it
+    Correct(CorrectArgs),
+    /// Compare node journals, the ledger and the invoices
+    Reconcile(ReconcileArgs),
     /// Make, list and revoke tokens
     #[command(subcommand)]
     Token(TokenCommand),
@@ -144,6 +152,14 @@ pub(crate) struct RunArgs {
     /// With --tasks: on one node, in one rack or in one zone if that can be had
     #[arg(long, value_name = "LEVEL", requires = "tasks")]
     pub(crate) near: Option<Level>,
+
+    /// With a server: premium (never preempted, within the guaranteed quota), standard, or basic (makes room for the others)
+    #[arg(long, value_name = "TIER", default_value = "standard")]
+    pub(crate) tier: Tier,
+
+    /// With a server: only nodes of this pool
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pool: Option<String>,
 
     /// With a server: only GPUs whose model's name contains this, such as h100. May be repeated: any of them
     #[arg(long = "gpu-model", value_name = "NAME")]

@@ -7,6 +7,7 @@ mod bench;
 mod child;
 mod cli;
 mod doctor;
+mod moment;
 mod place;
 mod quantity;
 mod query;
@@ -50,7 +51,10 @@ fn main() -> ExitCode {
         Command::Queue(arguments) => answer(server::lists::queue(&arguments)),
         Command::Tenants(arguments) => answer(server::lists::tenants(&arguments)),
         Command::Apply(arguments) => answer(server::admin::apply(&arguments)),
-        Command::Bill(arguments) => answer(server::lists::bill(&arguments)),
+        Command::Bill(arguments) => answer(server::bills::bill(&arguments)),
+        Command::Invoice(command) => answer(server::bills::invoice(&command)),
+        Command::Correct(arguments) => answer(server::bills::correct(&arguments)),
+        Command::Reconcile(arguments) => answer(server::reconcile::reconcile(&arguments)),
         Command::Token(command) => answer(server::admin::token(&command)),
         Command::Lease(command) => answer(server::admin::lease(&command)),
         Command::Audit(command) => answer(server::admin::audit(&command)),

@@ -72,6 +72,8 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
         tasks_max: arguments.tasks.and_then(|tasks| tasks.max),
         same: arguments.same,
         near: arguments.near,
+        tier: arguments.tier,
+        pool: arguments.pool.clone(),
         models: arguments.models.clone(),
         gflops_min: arguments.min_tflops.map(|tflops| (tflops * 1000.0).ceil() as u64),
         gpu_memory_min: arguments.min_gpu_memory.map(Memory::bytes),

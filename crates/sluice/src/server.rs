@@ -1,9 +1,13 @@
 //! What `sluice` does with a server: leases for `run`, lists, set-up, and starting one.
 
 pub(crate) mod admin;
+pub(crate) mod bills;
 pub(crate) mod lease;
 pub(crate) mod lists;
 pub(crate) mod process;
+pub(crate) mod reconcile;
+
+mod focus;
 
 use anyhow::{Result, bail};
 use sluice_api::client::{Client, Settings};

@@ -56,6 +56,8 @@ mod tests {
             task: 0,
             node: 1,
             tenant: "acme".parse().unwrap(),
+            tier: Default::default(),
+            pool: "default".into(),
             gpus: vec![0],
             share_ppm: 1,
             memory: 1,

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use sluice_api::usage::UsageRecord;
+use sluice_api::usage::{UsageRecord, journal_line, read_journal_line};
 
 /// A journal is put aside beyond this.
 const SIZE_MAX: u64 = 64 << 20;
@@ -36,7 +36,7 @@ impl Journal {
         let mut journal =
             Journal { folder: folder.into(), file, size: 0, confirmed, pending: VecDeque::new() };
         for line in text.split_inclusive(|&byte| byte == b'\n') {
-            let Some(record) = read_line(line) else { break };
+            let Some(record) = read_journal_line(line) else { break };
             journal.size += line.len() as u64;
             if journal.size > confirmed {
                 journal.pending.push_back((record, line.len() as u64));
@@ -110,24 +110,8 @@ impl Journal {
     }
 }
 
-/// `CHECKSUM JSON`, the checksum being 16 hexadecimal digits of the JSON's BLAKE3.
 fn line(record: &UsageRecord) -> Vec<u8> {
-    // A struct of numbers and strings always has a JSON form.
-    let json = serde_json::to_string(record).unwrap_or_default();
-    format!("{} {json}\n", checksum(json.as_bytes())).into_bytes()
-}
-
-fn read_line(line: &[u8]) -> Option<UsageRecord> {
-    let text = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
-    let (sum, json) = text.split_once(' ')?;
-    if sum != checksum(json.as_bytes()) {
-        return None;
-    }
-    serde_json::from_str(json).ok()
-}
-
-fn checksum(bytes: &[u8]) -> String {
-    blake3::hash(bytes).to_hex()[..16].to_owned()
+    journal_line(record).into_bytes()
 }
 
 #[cfg(test)]
@@ -145,6 +129,9 @@ mod tests {
             task: 0,
             sequence,
             tenant: "acme".parse().unwrap(),
+            tier: Default::default(),
+            pool: "default".into(),
+            model: "H100".into(),
             from_ms: 0,
             until_ms: 1,
             share_ppm: 1,

@@ -13,6 +13,8 @@ use sluice_worker::counters::Counts;
 pub(crate) struct Metered {
     node: NodeId,
     grant: Grant,
+    /// Of the GPUs.
+    model: String,
     begun_at_ms: u64,
     /// How long the lease had been held, and its counters, when it was cut last.
     cut_ms: u64,
@@ -21,8 +23,8 @@ pub(crate) struct Metered {
 }
 
 impl Metered {
-    pub(crate) fn new(node: NodeId, grant: Grant, begun_at_ms: u64) -> Metered {
-        Metered { node, grant, begun_at_ms, cut_ms: 0, counts: Counts::default(), sequence: 0 }
+    pub(crate) fn new(node: NodeId, grant: Grant, model: String, begun_at_ms: u64) -> Metered {
+        Metered { node, grant, model, begun_at_ms, cut_ms: 0, counts: Counts::default(), sequence: 0 }
     }
 
     pub(crate) fn attempt(&self) -> Attempt {
@@ -45,6 +47,9 @@ impl Metered {
             task: self.grant.task,
             sequence: self.sequence,
             tenant: self.grant.tenant.clone(),
+            tier: self.grant.tier,
+            pool: self.grant.pool.clone(),
+            model: self.model.clone(),
             from_ms: self.begun_at_ms + self.cut_ms,
             until_ms: self.begun_at_ms + held_ms,
             share_ppm: self.grant.share_ppm,
@@ -65,6 +70,8 @@ impl Metered {
 
 #[cfg(test)]
 mod tests {
+    use sluice_api::pool::Tier;
+
     use super::*;
 
     #[test]
@@ -75,13 +82,15 @@ mod tests {
             task: 1,
             node: 1,
             tenant: "acme".parse().unwrap(),
+            tier: Tier::Basic,
+            pool: "default".into(),
             gpus: vec![0, 3],
             share_ppm: 250_000,
             memory: (1 << 20) + 1,
             hard_cap: false,
             expires_at_ms: 0,
         };
-        let mut metered = Metered::new(1, grant, 1_000_000);
+        let mut metered = Metered::new(1, grant, "H100".into(), 1_000_000);
         let mut records = Vec::new();
         let cuts = [(10_000, 1_999_999), (9_000, 1_999_999), (20_001, 4_500_000), (20_001, 4_500_000)];
         for (at, (held_ms, gpu_ns)) in cuts.into_iter().enumerate() {

@@ -42,7 +42,8 @@ impl Registry {
         let mut ledger = self.lock();
         let lease = ledger.next_id();
         let entry = ledger.books.grant_on(lease, ask, &gpus)?.clone();
-        let metered = Metered::new(grant.node, grant, now_ms);
+        let model = self.inventory.snapshots.get(gpus[0]).map_or_else(String::new, |gpu| gpu.name.clone());
+        let metered = Metered::new(grant.node, grant, model, now_ms);
         let record = LeaseRecord::new(name, kernel_timeout_ms, Some(metered));
         let granted = self.enter_lease(&mut ledger, lease, &entry, record);
         drop(ledger);

@@ -21,6 +21,7 @@ use clap::Parser;
 use sluice_api::client::{Client, Settings};
 use sluice_api::lease::{Lease, LeaseState};
 use sluice_api::node::{Attempt, Gpu, GpuReport, Join, Joined, Report, ReportAnswer};
+use sluice_api::pool::{DEFAULT_POOL, Tier};
 use sluice_api::tenant::{Applied, TenantPath};
 use sluice_api::token::{MadeToken, NewToken, Role};
 use sluice_api::usage::UsageRecord;
@@ -374,6 +375,9 @@ fn record_usage(node: &mut Node, now: Duration) {
         task: held.task,
         sequence,
         tenant: "load".parse().unwrap_or_else(|_| TenantPath::root()),
+        tier: Tier::Standard,
+        pool: DEFAULT_POOL.into(),
+        model: "scripted GPU".into(),
         from_ms: until_ms - 10_000,
         until_ms,
         share_ppm: 1_000_000,

@@ -1,7 +1,8 @@
 //! A lease as the books have it, and where its tasks are.
 
-use sluice_api::lease::{LeaseId, LeaseState, NewLease};
+use sluice_api::lease::{LeaseId, LeaseState, NewLease, PRIORITY_MAX};
 use sluice_api::node::{Attempt, NodeId};
+use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
 
 /// Where a task of a lease is.
@@ -63,12 +64,24 @@ impl LeaseRecord {
     }
 
     pub(crate) fn line_place(&self) -> LinePlace {
-        (std::cmp::Reverse(self.ask.priority), self.queued_at_ms, self.id)
+        (std::cmp::Reverse(self.priority()), self.queued_at_ms, self.id)
     }
 
     /// The fewest and the most tasks that it starts with.
     pub(crate) fn tasks(&self) -> (u32, u32) {
         (self.ask.tasks, self.ask.tasks_max.unwrap_or(self.ask.tasks))
+    }
+
+    pub(crate) fn is_preemptible(&self) -> bool {
+        self.ask.preemptible && self.ask.tier != Tier::Premium
+    }
+
+    /// Among the leases of its tenant: basic ones go after all others.
+    pub(crate) fn priority(&self) -> i32 {
+        match self.ask.tier {
+            Tier::Basic => self.ask.priority - PRIORITY_MAX,
+            Tier::Standard | Tier::Premium => self.ask.priority,
+        }
     }
 
     /// Whether it holds parts of GPUs.

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use sluice_api::Page;
 use sluice_api::bill::Price;
+use sluice_api::pool::{Access, DEFAULT_POOL, Pool, Tier};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Applied, Declaration, Quota, Tenant, TenantPath, TenantStatus};
 use sluice_api::token::{MadeToken, NewToken, Role, Token};
@@ -16,7 +17,7 @@ use crate::auth::{self, Principal};
 use crate::fleet::Fleet;
 use crate::plan;
 use crate::policy::Action;
-use crate::server::{Books, Change, Server};
+use crate::server::{Books, Change, Server, now_ms};
 use crate::store::Write;
 
 /// Tenants with their quotas and what they hold
@@ -43,10 +44,39 @@ fn tenant_status(fleet: &Fleet, path: &TenantPath, quota: &Quota) -> TenantStatu
         held_memory_mib: holding.memory >> 20,
         leases: holding.leases,
         queued: holding.queued,
+        budget: fleet.budgets().status(path),
     }
 }
 
-/// Declare tenants, quotas and prices
+/// Pools with the nodes and tenants that they name
+#[utoipa::path(get, path = "/pools", tag = "nodes",
+    responses((status = 200, body = Page<Pool>), (status = "4XX", body = Problem)))]
+pub(super) async fn pools(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Page<Pool>> {
+    principal.need(Action::SeeFleet, &TenantPath::root())?;
+    // Whom a pool is for is for those to see who see these tenants.
+    let all = principal.may(Action::See, &TenantPath::root());
+    let mine = |pool: &&Pool| {
+        all || Tier::ALL.iter().any(|&tier| pool.serves(&principal.token.tenant, tier, now_ms()))
+    };
+    let seen =
+        |books: &Books, _| books.fleet.pools().values().filter(mine).map(|pool| hide(pool, all)).collect();
+    Ok(Json(Page { items: server.read(seen).await?, next: None }))
+}
+
+/// Without the names of tenants.
+fn hide(pool: &Pool, all: bool) -> Pool {
+    let access = match &pool.access {
+        access if all => access.clone(),
+        Access::Public => Access::Public,
+        Access::Private { .. } => Access::Private { tenants: Vec::new() },
+        Access::Reserved { windows, .. } => {
+            Access::Reserved { tenants: Vec::new(), windows: windows.clone() }
+        }
+    };
+    Pool { access, ..pool.clone() }
+}
+
+/// Declare tenants, quotas, budgets, pools and prices
 ///
 /// All of it or nothing. What the declaration does not mention stays; what is as declared already is no change. The body is YAML or JSON.
 #[utoipa::path(post, path = "/apply", tag = "tenants",
@@ -66,6 +96,9 @@ pub(super) async fn apply(
     let mut changes = Vec::new();
     for tenant in declaration.tenants {
         changes.extend(set_tenant(&mut change, &principal, tenant));
+    }
+    for pool in declaration.pools {
+        changes.extend(set_pool(&mut change, &principal, pool));
     }
     for price in declaration.prices {
         changes.extend(set_price(&mut change, &principal, price, &prices));
@@ -94,13 +127,41 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
             return wrong("tenants", format!("{}: limit_milli is below guaranteed_milli", tenant.path));
         }
     }
-    let mut tenants = fleet.tenants().clone();
-    tenants.extend(declaration.tenants.iter().map(|tenant| (tenant.path.clone(), tenant.quota.clone())));
-    if let Err(error) = plan::tree(&tenants) {
+    let mut known = fleet.tenants().clone();
+    known.extend(declaration.tenants.iter().map(|tenant| (tenant.path.clone(), tenant.quota.clone())));
+    if let Err(error) = plan::tree(&known) {
         return wrong("tenants", error.to_string());
+    }
+    for pool in &declaration.pools {
+        principal.need(Action::SetPool, &TenantPath::root())?;
+        let plain =
+            |name: &str| (1..=NAME_MAX).contains(&name.len()) && name.chars().all(|c| c.is_ascii_graphic());
+        if !plain(&pool.name) || pool.name == DEFAULT_POOL {
+            return wrong(
+                "pools",
+                format!("{:?}: 1 to {NAME_MAX} visible characters, and not {DEFAULT_POOL}", pool.name),
+            );
+        }
+        let (tenants, windows) = match &pool.access {
+            Access::Public => (&[][..], &[][..]),
+            Access::Private { tenants } => (&tenants[..], &[][..]),
+            Access::Reserved { tenants, windows } => (&tenants[..], &windows[..]),
+        };
+        if let Some(unknown) = tenants.iter().find(|tenant| !known.contains_key(tenant)) {
+            return wrong("pools", format!("{}: there is no tenant {unknown}", pool.name));
+        }
+        if windows.iter().any(|window| window.from_ms >= window.until_ms) || windows.len() > WINDOWS_MAX {
+            return wrong(
+                "pools",
+                format!("{}: up to {WINDOWS_MAX} windows, each ends after it begins", pool.name),
+            );
+        }
     }
     for price in &declaration.prices {
         principal.need(Action::SetPrice, &TenantPath::root())?;
+        if price.until_ms.is_some_and(|until_ms| until_ms <= price.from_ms.unwrap_or(0)) {
+            return wrong("prices", format!("{}: it ends before it begins", price.meter.name()));
+        }
         if price.micro > MICRO_MAX {
             return wrong("prices", format!("{}: more than {MICRO_MAX} micro-units", price.meter.name()));
         }
@@ -111,15 +172,39 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
 /// A million of the currency's units for an hour.
 const MICRO_MAX: u64 = 1_000_000_000_000;
 
+const NAME_MAX: usize = 255;
+const WINDOWS_MAX: usize = 1000;
+
 fn set_tenant(change: &mut Change<'_>, principal: &Principal, tenant: Tenant) -> Option<String> {
-    let before = change.fleet().set_quota(tenant.path.clone(), tenant.quota.clone());
-    if before.as_ref() == Some(&tenant.quota) {
+    let known = change.fleet().tenants().get(&tenant.path).cloned();
+    let budget = change.fleet().budgets().status(&tenant.path).map(|status| status.budget);
+    if known.as_ref() == Some(&tenant.quota) && budget == tenant.budget {
         return None;
     }
-    let detail = serde_json::json!({ "before": before, "after": tenant.quota });
+    let before = change.fleet().set_quota(tenant.path.clone(), tenant.quota.clone());
+    if budget != tenant.budget {
+        change.fleet().set_budget(tenant.path.clone(), tenant.budget.clone());
+    }
+    let detail = serde_json::json!({
+        "before": { "quota": before, "budget": budget },
+        "after": { "quota": tenant.quota, "budget": tenant.budget },
+    });
     change.audit(principal, "tenant.changed", tenant.path.as_str(), detail);
     let line = format!("tenant {} {}", tenant.path, if before.is_some() { "changed" } else { "created" });
     change.write(Write::Tenant(tenant));
+    Some(line)
+}
+
+fn set_pool(change: &mut Change<'_>, principal: &Principal, pool: Pool) -> Option<String> {
+    let before = change.fleet().pools().get(&pool.name).cloned();
+    if before.as_ref() == Some(&pool) {
+        return None;
+    }
+    change.fleet().set_pool(pool.clone());
+    let detail = serde_json::json!({ "before": before, "after": pool });
+    change.audit(principal, "pool.changed", &pool.name, detail);
+    let line = format!("pool {} {}", pool.name, if before.is_some() { "changed" } else { "created" });
+    change.write(Write::Pool(pool));
     Some(line)
 }
 
@@ -131,15 +216,18 @@ fn set_price(
     before: &[Price],
 ) -> Option<String> {
     let from_ms = price.from_ms.unwrap_or(0).max(change.now_ms);
-    let last = before.iter().rfind(|other| other.meter == price.meter);
-    if last.is_some_and(|last| last.micro == price.micro) {
+    let last = before.iter().rfind(|other| other.is_for_the_same(&price));
+    if last.is_some_and(|last| (last.micro, last.until_ms) == (price.micro, price.until_ms)) {
         return None;
     }
     // The first price of a meter also holds for what was used before it.
     let from_ms = if last.is_none() && price.from_ms.is_none() { 0 } else { from_ms };
     let price = Price { from_ms: Some(from_ms), ..price };
     change.audit(principal, "price.changed", price.meter.name(), serde_json::json!(price));
-    let line = format!("price of {} per {} set", price.meter.name(), price.meter.unit_name());
+    let mut of = price.meter.name().to_owned();
+    let named = [price.tier.map(|tier| tier.name().to_owned()), price.pool.clone(), price.model.clone()];
+    named.into_iter().flatten().for_each(|name| of += &format!(", {name}"));
+    let line = format!("price of {of} per {} set", price.meter.unit_name());
     change.write(Write::Price(price));
     Some(line)
 }

@@ -7,17 +7,18 @@ use axum::extract::State;
 use serde::Deserialize;
 use sluice_api::Page;
 use sluice_api::audit::Entry;
-use sluice_api::bill::{Bill, Price};
+use sluice_api::bill::{Bill, Correction, Invoice, NewCorrection, NewInvoice, Price};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
 
 use super::answer::Answer;
-use super::extract::{Options, PageOptions, page};
+use super::extract::{Body, Options, PageOptions, page};
 use crate::auth::Principal;
 use crate::billing::{self, Period};
 use crate::policy::Action;
 use crate::server::{Server, now_ms};
+use crate::store::Write;
 
 /// All prices, the oldest first
 #[utoipa::path(get, path = "/prices", tag = "ledger",
@@ -76,12 +77,113 @@ pub(super) async fn bill(
     if period.from_ms >= period.until_ms {
         return Err(Problem::new(Kind::Invalid, "the period ends before it begins").at("until_ms").into());
     }
-    let prices = server.store.prices().await?;
-    let mut parts = Vec::new();
-    for part in billing::at_one_price(&prices, period) {
-        parts.push((part, server.store.usage_sums(part.from_ms, part.until_ms).await?));
+    Ok(Json(billing::bill_of(&server.store, tenant, period).await?))
+}
+
+/// Correct a bill
+///
+/// A correction stands on the bill of the period that its moment is in, beside what was counted, which never changes.
+#[utoipa::path(post, path = "/corrections", tag = "ledger", request_body = NewCorrection,
+    responses((status = 200, body = Correction), (status = "4XX", body = Problem)))]
+pub(super) async fn correct(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Body(new): Body<NewCorrection>,
+) -> Answer<Correction> {
+    principal.need(Action::Bill, &new.tenant)?;
+    let wrong = |field, detail: &str| Err(Problem::new(Kind::Invalid, detail).at(field).into());
+    if new.micro == 0 || new.micro.unsigned_abs() > MICRO_MAX {
+        return wrong("micro", "not 0, and up to a billion of the currency's units");
     }
-    Ok(Json(billing::bill(tenant, period, &prices, &parts)))
+    let reason: String = new.reason.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect();
+    if reason.trim().is_empty() {
+        return wrong("reason", "who reads the bill wants to know why");
+    }
+    let mut change = server.change().await?;
+    if !change.fleet().tenants().contains_key(&new.tenant) {
+        change.leave();
+        return wrong("tenant", "there is no such tenant");
+    }
+    let now_ms = change.now_ms;
+    change.see_all_written().await?;
+    let correction = Correction {
+        id: server.store.corrections().await?.last().map_or(1, |last| last.id + 1),
+        tenant: new.tenant,
+        micro: new.micro,
+        at_ms: new.at_ms.unwrap_or(now_ms),
+        reason,
+        made_at_ms: now_ms,
+        made_by: principal.name(),
+    };
+    change.audit(&principal, "bill.corrected", correction.tenant.as_str(), serde_json::json!(correction));
+    change.write(Write::Correction(correction.clone()));
+    change.commit().await?;
+    Ok(Json(correction))
+}
+
+const MICRO_MAX: u64 = 1_000_000_000_000_000;
+const REASON_MAX: usize = 400;
+
+/// Issue an invoice
+///
+/// For a period that is over and that no invoice of this tenant, one above it or one below it covers yet.
+#[utoipa::path(post, path = "/invoices", tag = "ledger", request_body = NewInvoice,
+    responses((status = 200, body = Invoice), (status = "4XX", body = Problem)))]
+pub(super) async fn issue(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Body(new): Body<NewInvoice>,
+) -> Answer<Invoice> {
+    principal.need(Action::Bill, &new.tenant)?;
+    let mut change = server.change().await?;
+    let now_ms = change.now_ms;
+    change.see_all_written().await?;
+    let invoices = server.store.invoices().await?;
+    let covers = |invoice: &&Invoice| {
+        let bill = &invoice.bill;
+        (bill.tenant.contains(&new.tenant) || new.tenant.contains(&bill.tenant))
+            && bill.from_ms < new.until_ms
+            && new.from_ms < bill.until_ms
+    };
+    let problem = match invoices.iter().find(covers) {
+        _ if new.from_ms >= new.until_ms || new.until_ms > now_ms => {
+            Some(Problem::new(Kind::Invalid, "the period must have begun and be over").at("until_ms"))
+        }
+        _ if !change.fleet().tenants().contains_key(&new.tenant) => {
+            Some(Problem::new(Kind::Invalid, "there is no such tenant").at("tenant"))
+        }
+        Some(other) => {
+            let detail = format!("invoice {} of {} covers a part of it", other.number, other.bill.tenant);
+            Some(Problem::new(Kind::Conflict, detail))
+        }
+        None => None,
+    };
+    if let Some(problem) = problem {
+        change.leave();
+        return Err(problem.into());
+    }
+    let period = Period { from_ms: new.from_ms, until_ms: new.until_ms };
+    let bill = billing::bill_of(&server.store, new.tenant, period).await?;
+    let number = invoices.last().map_or(1, |last| last.number + 1);
+    let invoice = Invoice { number, issued_at_ms: now_ms, bill };
+    let detail =
+        serde_json::json!({ "tenant": invoice.bill.tenant, "total_micro": invoice.bill.total_micro });
+    change.audit(&principal, "invoice.issued", &number.to_string(), detail);
+    change.write(Write::Invoice(Box::new(invoice.clone())));
+    change.commit().await?;
+    Ok(Json(invoice))
+}
+
+/// Invoices of the tenants that the token may see, in the order of their numbers
+#[utoipa::path(get, path = "/invoices", tag = "ledger",
+    responses((status = 200, body = Page<Invoice>), (status = "4XX", body = Problem)))]
+pub(super) async fn invoices(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+) -> Answer<Page<Invoice>> {
+    let mut items = server.store.invoices().await?;
+    items.retain(|invoice| principal.may(Action::See, &invoice.bill.tenant));
+    Ok(Json(Page { items, next: None }))
 }
 
 /// The audit log, from its beginning

@@ -72,12 +72,15 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(nodes::sessions))
         .routes(routes!(admin::tenants))
         .routes(routes!(admin::apply))
+        .routes(routes!(admin::pools))
         .routes(routes!(admin::whoami))
         .routes(routes!(admin::tokens, admin::make_token))
         .routes(routes!(admin::revoke_token))
         .routes(routes!(ledger::prices))
         .routes(routes!(ledger::usage))
         .routes(routes!(ledger::bill))
+        .routes(routes!(ledger::correct))
+        .routes(routes!(ledger::invoices, ledger::issue))
         .routes(routes!(ledger::audit));
     OpenApiRouter::with_openapi(Document::openapi()).nest("/api/v1", api)
 }

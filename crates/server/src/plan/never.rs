@@ -2,6 +2,7 @@
 
 use sluice_api::GPU_PPM;
 use sluice_api::lease::{Level, NewLease};
+use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
 use sluice_sched::{NodeSpec, Request, WHOLE_GPU_MILLI};
 
@@ -10,11 +11,11 @@ use crate::fleet::Fleet;
 
 impl Plan {
     /// Why all nodes together, if they were empty, would not be enough. While no node has joined, anything may still come.
-    pub(crate) fn over_capacity(&self, ask: &NewLease) -> Option<String> {
+    pub(crate) fn over_capacity(&self, fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
         if self.sites.is_empty() {
             return None;
         }
-        let request = match self.request(ask, self.memory_of(ask)) {
+        let request = match self.request(fleet, tenant, ask) {
             Ok(request) => request,
             Err(reason) => return Some(reason),
         };
@@ -78,7 +79,8 @@ pub(crate) fn over_quota(fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> 
             let limit = gpus(u64::from(limit) * 1000);
             return Some(format!("it asks for {} GPUs, and {tenant} may hold {limit} at most", gpus(ppm)));
         }
-        if !ask.preemptible && over(quota.guaranteed_milli) {
+        let fixed = !ask.preemptible || ask.tier == Tier::Premium;
+        if fixed && over(quota.guaranteed_milli) {
             let guaranteed = gpus(u64::from(quota.guaranteed_milli) * 1000);
             return Some(format!(
                 "what may not be preempted gets guaranteed GPUs only: it asks for {}, and {tenant} is guaranteed \

@@ -15,19 +15,22 @@ use crate::fleet::Node;
 /// What is equal about the GPUs of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Kind {
+    pool: String,
     name: String,
     memory: u64,
     gflops: u64,
 }
 
 impl Kind {
-    fn of(gpu: &Gpu) -> Kind {
-        Kind { name: gpu.name.clone(), memory: gpu.memory, gflops: gpu.gflops }
+    fn of(pool: &str, gpu: &Gpu) -> Kind {
+        Kind { pool: pool.into(), name: gpu.name.clone(), memory: gpu.memory, gflops: gpu.gflops }
     }
 
-    fn is_asked_for(&self, ask: &NewLease) -> bool {
+    fn is_asked_for(&self, ask: &NewLease, serves: impl Fn(&str) -> bool) -> bool {
         let name = self.name.to_lowercase();
-        (ask.models.is_empty() || ask.models.iter().any(|model| name.contains(&model.to_lowercase())))
+        ask.pool.as_ref().is_none_or(|pool| *pool == self.pool)
+            && serves(&self.pool)
+            && (ask.models.is_empty() || ask.models.iter().any(|model| name.contains(&model.to_lowercase())))
             && ask.gflops_min.is_none_or(|min| self.gflops >= min)
             && ask.gpu_memory_min.is_none_or(|min| self.memory >= min)
     }
@@ -55,10 +58,10 @@ pub(super) struct TooMany;
 
 impl Atlas {
     /// The sites of a node, with what the scheduler is told of each.
-    pub(super) fn sites(&mut self, node: &Node) -> Result<Vec<(Site, NodeSpec)>, TooMany> {
+    pub(super) fn sites(&mut self, pool: &str, node: &Node) -> Result<Vec<(Site, NodeSpec)>, TooMany> {
         let mut by_kind: BTreeMap<ModelId, Vec<u32>> = BTreeMap::new();
         for (index, gpu) in (0..).zip(&node.gpus) {
-            by_kind.entry(self.kind(gpu)?).or_default().push(index);
+            by_kind.entry(self.kind(Kind::of(pool, gpu))?).or_default().push(index);
         }
         let labels = node.labels.iter().map(|(name, value)| self.label(name, value));
         let labels = labels.collect::<Result<LabelSet, TooMany>>()?;
@@ -83,16 +86,16 @@ impl Atlas {
     }
 
     /// Whether nothing about the node is new; what is makes waiting requests fit that did not before.
-    pub(super) fn knows(&self, node: &Node) -> bool {
+    pub(super) fn knows(&self, pool: &str, node: &Node) -> bool {
         let known = |(name, value): (&String, &String)| {
             self.labels.iter().any(|label| (&label.0, &label.1) == (name, value))
         };
-        node.gpus.iter().all(|gpu| self.kinds.contains(&Kind::of(gpu))) && node.labels.iter().all(known)
+        node.gpus.iter().all(|gpu| self.kinds.contains(&Kind::of(pool, gpu))) && node.labels.iter().all(known)
     }
 
     /// The kinds that a request accepts.
-    pub(super) fn accepted(&self, ask: &NewLease) -> ModelSet {
-        let accepted = (0..).zip(&self.kinds).filter(|(_, kind)| kind.is_asked_for(ask));
+    pub(super) fn accepted(&self, ask: &NewLease, serves: impl Fn(&str) -> bool) -> ModelSet {
+        let accepted = (0..).zip(&self.kinds).filter(|(_, kind)| kind.is_asked_for(ask, &serves));
         accepted.filter_map(|(id, _)| ModelId::new(id)).collect()
     }
 
@@ -122,8 +125,7 @@ impl Atlas {
         Ok(id)
     }
 
-    fn kind(&mut self, gpu: &Gpu) -> Result<ModelId, TooMany> {
-        let kind = Kind::of(gpu);
+    fn kind(&mut self, kind: Kind) -> Result<ModelId, TooMany> {
         let known = self.kinds.iter().position(|other| *other == kind);
         let index = known.unwrap_or(self.kinds.len());
         let id = u8::try_from(index).ok().and_then(ModelId::new).ok_or(TooMany)?;

@@ -1,10 +1,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use sluice_api::bill::{Budget, BudgetPeriod};
 use sluice_api::node::{Attempt, Gpu, Join, Report};
-use sluice_api::tenant::Quota;
+use sluice_api::tenant::{Quota, Tenant};
 
 use super::*;
+use crate::fleet::Spent;
 use crate::history::History;
 
 /// A fleet, its plan, and nodes that have whatever was granted to them.
@@ -18,9 +20,13 @@ impl World {
     /// Nodes of so many GPUs of 16 GiB, two in each rack.
     fn new(nodes: &[usize], tenants: &[(&str, Value)]) -> World {
         let quota = |quota: &Value| serde_json::from_value::<Quota>(quota.clone()).unwrap();
-        let tenants = tenants.iter().map(|(path, value)| (path.parse().unwrap(), quota(value)));
-        let fleet = Fleet::new(tenants, Vec::new(), Vec::new(), 0, 0, 0);
-        let mut world = World { plan: Plan::new(&fleet), fleet, now_ms: 0 };
+        let tenants = tenants.iter().map(|(path, value)| Tenant {
+            path: path.parse().unwrap(),
+            quota: quota(value),
+            budget: None,
+        });
+        let fleet = Fleet::new(tenants.collect(), Vec::new(), Vec::new(), Vec::new(), 0, 0, 0);
+        let mut world = World { plan: Plan::new(&fleet, 0), fleet, now_ms: 0 };
         for (at, &gpus) in nodes.iter().enumerate() {
             world.join(&format!("node{at}"), gpus, &format!("r{}", at / 2));
         }
@@ -303,11 +309,76 @@ fn gpus_are_chosen_by_model_and_nodes_by_label() {
     let by_speed = world.ask("acme", json!({ "gflops_min": 20_000, "models": ["gpu"] }));
     world.settle();
     assert_eq!((world.nodes_of(by_label), world.state(by_speed)), (vec![3], RUNS));
-    let never =
-        |ask: Value| world.plan.over_capacity(&serde_json::from_value(ask).unwrap()).unwrap_or_default();
+    let never = |ask: Value| {
+        let (tenant, ask) = ("acme".parse().unwrap(), serde_json::from_value(ask).unwrap());
+        world.plan.over_capacity(&world.fleet, &tenant, &ask).unwrap_or_default()
+    };
     assert!(never(json!({ "gflops_min": 20_001 })).contains("speed"));
     assert!(never(json!({ "models": ["h100"] })).contains("model"));
     assert!(never(json!({ "labels": { "rack": "r9" } })).contains("rack=r9"));
+}
+
+#[test]
+fn pools_serve_their_tenants_in_their_windows() {
+    let mut world = World::new(&[1, 1], &[("acme", json!({})), ("globex", json!({}))]);
+    let windows = json!([{ "from_ms": 1000, "until_ms": 2000 }]);
+    let access = json!({ "reserved": { "tenants": ["acme"], "windows": windows } });
+    let pool = json!({ "name": "big", "nodes": ["node0"], "access": access });
+    world.fleet.set_pool(serde_json::from_value(pool).unwrap());
+    let early = world.ask("globex", json!({ "pool": "big" }));
+    world.settle();
+    assert_eq!(
+        (world.state(early), world.nodes_of(early)),
+        (RUNS, vec![1]),
+        "outside of its windows it is everybody's"
+    );
+    world.now_ms = 1000;
+    world.settle();
+    assert_eq!(world.state(early), WAITS);
+    assert!(world.why(early).contains("pool big"), "{}", world.why(early));
+    let own = world.ask("acme", json!({ "pool": "big" }));
+    world.settle();
+    assert_eq!((world.state(own), world.nodes_of(own)), (RUNS, vec![1]));
+    world.fleet.end(own, "over", 0);
+    world.now_ms = 2000;
+    world.settle();
+    assert_eq!(world.state(early), RUNS, "{:?}", world.plan.why(&world.fleet, early));
+}
+
+#[test]
+fn basic_makes_room_for_standard() {
+    let mut world = World::new(&[1], &[("acme", json!({}))]);
+    let basic = world.ask("acme", json!({ "tier": "basic", "priority": 300 }));
+    world.settle();
+    let standard = world.ask("acme", json!({ "priority": 1 }));
+    world.settle();
+    assert_eq!((world.state(basic), world.state(standard)), (WAITS, RUNS));
+}
+
+#[test]
+fn a_spent_budget_keeps_what_is_new_waiting() {
+    let mut world = World::new(&[2], &[("acme", json!({})), ("globex", json!({}))]);
+    let acme: TenantPath = "acme".parse().unwrap();
+    let spend = |world: &mut World, period_from_ms, micro| {
+        world.fleet.set_spent(vec![(acme.clone(), Spent { period_from_ms, micro })]);
+    };
+    let budget = |then| Some(Budget { micro: 100, per: BudgetPeriod::Day, then });
+    world.fleet.set_budget(acme.clone(), budget(BudgetEnd::Hold));
+    let first = world.ask("acme", json!({}));
+    world.settle();
+    spend(&mut world, 0, 100);
+    let (second, other) = (world.ask("acme", json!({})), world.ask("globex", json!({})));
+    world.settle();
+    assert_eq!([first, second, other].map(|lease| world.state(lease)), [RUNS, WAITS, RUNS]);
+    assert!(world.why(second).contains("acme has spent"), "{}", world.why(second));
+    world.fleet.end(other, "over", 0);
+    spend(&mut world, 1, 0);
+    world.settle();
+    assert_eq!(world.state(second), RUNS, "a new period has begun");
+    world.fleet.set_budget(acme.clone(), budget(BudgetEnd::Preempt));
+    spend(&mut world, 1, 100);
+    world.settle();
+    assert_eq!([first, second].map(|lease| world.state(lease)), [WAITS; 2]);
 }
 
 #[test]
@@ -319,7 +390,7 @@ fn what_ends_while_the_plan_is_made_anew_holds_nothing() {
     world.fleet.end(first, "over", 0);
     // As where a node came back with other GPUs: the news is in the new plan.
     world.fleet.take_news();
-    world.plan = Plan::new(&world.fleet);
+    world.plan = Plan::new(&world.fleet, world.now_ms);
     world.settle();
     assert_eq!(world.state(second), RUNS);
 }
@@ -330,7 +401,8 @@ fn a_request_that_never_fits_is_known_at_once() {
     world.decide();
     let never = |tenant: &str, ask: Value| {
         let (tenant, ask) = (tenant.parse().unwrap(), serde_json::from_value(ask).unwrap());
-        never::over_quota(&world.fleet, &tenant, &ask).or_else(|| world.plan.over_capacity(&ask))
+        never::over_quota(&world.fleet, &tenant, &ask)
+            .or_else(|| world.plan.over_capacity(&world.fleet, &tenant, &ask))
     };
     assert_eq!(never("globex", json!({ "gpus": 2, "tasks": 1 })), None);
     for (tenant, ask, words) in [
@@ -360,7 +432,7 @@ fn no_gpu_is_ever_promised_twice() {
             let last = world.ask(tenants[tenant].0, ask);
             match event {
                 0 => world.fleet.end(last / 2 + 1, "over", world.now_ms),
-                1 => world.plan = Plan::new(&world.fleet),
+                1 => world.plan = Plan::new(&world.fleet, world.now_ms),
                 2 => world.report(),
                 3 => world.settle(),
                 4 => { world.join("node1", 1, "elsewhere"); }

@@ -1,14 +1,18 @@
-use sluice_api::bill::{Meter, Price};
+use sluice_api::bill::{Goods, Meter, Price};
+use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
 
+use sqlx::any::AnyRow;
+
 use super::rows::{Insert, Statement};
-use super::{Result, Store, StoreError, Tx, parsed, signed, small, text, unsigned};
+use super::{Result, Store, StoreError, Tx, parsed, signed, small, text, unsigned, unsigned_or_null};
 
 /// What a tenant's records between two moments add up to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sum {
     pub(crate) tenant: TenantPath,
+    pub(crate) goods: Goods,
     pub(crate) records: u64,
     /// In the order of [`Meter::ALL`].
     pub(crate) amounts: [u64; 3],
@@ -17,7 +21,7 @@ pub(crate) struct Sum {
 static USAGE: Insert = Insert::new(
     "usage_record (id, node, lease, attempt, sequence, tenant, from_ms, until_ms, share_ppm, gpus, memory_mib, \
      reserved_ppm_ms, used_ppm_ms, memory_mib_ms, kernels, bytes_in, bytes_out, memory_peak, last, received_at_ms, \
-     task)",
+     task, tier, pool, model)",
     "ON CONFLICT (id) DO NOTHING",
 );
 
@@ -49,18 +53,27 @@ fn bind_usage<'q>(statement: Statement<'q>, (record, received_at_ms): &(UsageRec
         .bind(i64::from(record.last))
         .bind(signed(*received_at_ms))
         .bind(i64::from(record.task))
+        .bind(record.tier.name())
+        .bind(record.pool.clone())
+        .bind(record.model.clone())
 }
 
 pub(super) async fn write_price(transaction: &mut Tx<'_>, price: &Price) -> Result<()> {
-    sqlx::query(
-        "INSERT INTO price (meter, from_ms, micro) VALUES ($1, $2, $3) \
-         ON CONFLICT (meter, from_ms) DO UPDATE SET micro = excluded.micro",
-    )
-    .bind(price.meter.name())
-    .bind(signed(price.from_ms.unwrap_or(0)))
-    .bind(signed(price.micro))
-    .execute(&mut **transaction)
-    .await?;
+    let query = sqlx::query(
+        "INSERT INTO price (meter, tier, pool, model, from_ms, until_ms, micro) VALUES ($1, $2, $3, $4, $5, $6, $7) \
+         ON CONFLICT (meter, tier, pool, model, from_ms) DO UPDATE SET micro = excluded.micro, \
+         until_ms = excluded.until_ms",
+    );
+    query
+        .bind(price.meter.name())
+        .bind(price.tier.map_or("", Tier::name))
+        .bind(price.pool.clone().unwrap_or_default())
+        .bind(price.model.clone().unwrap_or_default())
+        .bind(signed(price.from_ms.unwrap_or(0)))
+        .bind(price.until_ms.map(signed))
+        .bind(signed(price.micro))
+        .execute(&mut **transaction)
+        .await?;
     Ok(())
 }
 
@@ -68,27 +81,27 @@ impl Store {
     /// All prices, the oldest first.
     pub(crate) async fn prices(&self) -> Result<Vec<Price>> {
         let rows = sqlx::query("SELECT * FROM price ORDER BY from_ms, meter").fetch_all(&self.pool).await?;
-        let price = |row| {
-            let name = text(row, "meter")?;
-            let meter = Meter::ALL.into_iter().find(|meter| meter.name() == name);
-            let meter = meter.ok_or(StoreError::Content { what: "a meter", value: name })?;
-            Ok(Price { meter, micro: unsigned(row, "micro")?, from_ms: Some(unsigned(row, "from_ms")?) })
-        };
         rows.iter().map(price).collect()
     }
 
-    /// Sums per tenant over the records that begin in `from_ms..until_ms`.
+    /// Sums per tenant and sort of goods over the records that begin in `from_ms..until_ms`.
     pub(crate) async fn usage_sums(&self, from_ms: u64, until_ms: u64) -> Result<Vec<Sum>> {
         // SUM of BIGINT is NUMERIC in PostgreSQL, hence the casts.
         let query = sqlx::query(
-            "SELECT tenant, COUNT(*) AS records, CAST(SUM(reserved_ppm_ms) AS BIGINT) AS reserved, \
+            "SELECT tenant, tier, pool, model, COUNT(*) AS records, CAST(SUM(reserved_ppm_ms) AS BIGINT) AS reserved, \
              CAST(SUM(used_ppm_ms) AS BIGINT) AS used, CAST(SUM(memory_mib_ms) AS BIGINT) AS memory \
-             FROM usage_record WHERE from_ms >= $1 AND from_ms < $2 GROUP BY tenant ORDER BY tenant",
+             FROM usage_record WHERE from_ms >= $1 AND from_ms < $2 GROUP BY tenant, tier, pool, model \
+             ORDER BY tenant, tier, pool, model",
         );
         let rows = query.bind(signed(from_ms)).bind(signed(until_ms)).fetch_all(&self.pool).await?;
         let sum = |row| {
             let amounts = [unsigned(row, "reserved")?, unsigned(row, "used")?, unsigned(row, "memory")?];
-            Ok(Sum { tenant: parsed(row, "tenant")?, records: unsigned(row, "records")?, amounts })
+            Ok(Sum {
+                tenant: parsed(row, "tenant")?,
+                goods: goods(row)?,
+                records: unsigned(row, "records")?,
+                amounts,
+            })
         };
         rows.iter().map(sum).collect()
     }
@@ -109,6 +122,9 @@ impl Store {
                 task: small(row, "task")?,
                 sequence: small(row, "sequence")?,
                 tenant: parsed(row, "tenant")?,
+                tier: parsed(row, "tier")?,
+                pool: text(row, "pool")?,
+                model: text(row, "model")?,
                 from_ms: unsigned(row, "from_ms")?,
                 until_ms: unsigned(row, "until_ms")?,
                 share_ppm: small(row, "share_ppm")?,
@@ -124,4 +140,25 @@ impl Store {
         };
         query.fetch_all(&self.pool).await?.iter().map(record).collect()
     }
+}
+
+fn goods(row: &AnyRow) -> Result<Goods> {
+    Ok(Goods { tier: parsed(row, "tier")?, pool: text(row, "pool")?, model: text(row, "model")? })
+}
+
+fn price(row: &AnyRow) -> Result<Price> {
+    let name = text(row, "meter")?;
+    let meter = Meter::ALL.into_iter().find(|meter| meter.name() == name);
+    let named = |column| text(row, column).map(|text| Some(text).filter(|text| !text.is_empty()));
+    let tier = named("tier")?
+        .map(|tier| tier.parse().map_err(|_| StoreError::Content { what: "a tier", value: tier.clone() }));
+    Ok(Price {
+        meter: meter.ok_or(StoreError::Content { what: "a meter", value: name })?,
+        tier: tier.transpose()?,
+        pool: named("pool")?,
+        model: named("model")?,
+        micro: unsigned(row, "micro")?,
+        from_ms: Some(unsigned(row, "from_ms")?),
+        until_ms: unsigned_or_null(row, "until_ms")?,
+    })
 }

@@ -4,10 +4,12 @@
 //! durable. Numbers are stored as 64-bit signed ones; the types of `sluice-api` are checked to fit before they get here.
 
 mod audit;
+mod bills;
 mod leader;
 mod leases;
 mod ledger;
 mod nodes;
+mod pools;
 mod rows;
 mod tenants;
 mod tokens;
@@ -17,8 +19,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_api::audit::Entry;
-use sluice_api::bill::Price;
+use sluice_api::bill::{Correction, Invoice, Price};
 use sluice_api::lease::LeaseId;
+use sluice_api::pool::Pool;
 use sluice_api::tenant::Tenant;
 use sluice_api::usage::UsageRecord;
 use sqlx::any::AnyRow;
@@ -66,6 +69,9 @@ pub(crate) enum Write {
         received_at_ms: u64,
     },
     Price(Price),
+    Pool(Pool),
+    Correction(Correction),
+    Invoice(Box<Invoice>),
     Audit(Entry),
     Key(KeyUse),
     /// Idempotency keys from before this moment are forgotten.
@@ -79,6 +85,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "begin", include_str!("../../migrations/0001_begin.sql")),
     (2, "replicas", include_str!("../../migrations/0002_replicas.sql")),
     (3, "tasks", include_str!("../../migrations/0003_tasks.sql")),
+    (4, "pools", include_str!("../../migrations/0004_pools.sql")),
 ];
 
 /// Where everything that is counted is kept.
@@ -165,6 +172,12 @@ impl Store {
                 Write::Revoke(id) => tokens::revoke(tx, &id).await?,
                 Write::ForgetKeys { before_ms } => leases::forget_keys(tx, before_ms).await?,
                 Write::Price(price) => ledger::write_price(tx, &price).await?,
+                Write::Pool(pool) => {
+                    rows.settings = true;
+                    pools::write(tx, &pool).await?;
+                }
+                Write::Correction(correction) => bills::write_correction(tx, &correction).await?,
+                Write::Invoice(invoice) => bills::write_invoice(tx, &invoice).await?,
                 Write::Token(token) => tokens::write(tx, &token).await?,
                 Write::Tenant(tenant) => {
                     rows.settings = true;

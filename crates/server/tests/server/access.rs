@@ -23,6 +23,10 @@ const CALLS: &[(&str, Call)] = &[
     ("bill", |c, _| c.get("/bill?tenant=acme")),
     ("quota", |c, _| c.post("/apply", &json!({ "tenants": [{ "path": "acme/new" }] }))),
     ("price", |c, _| c.post("/apply", &json!({ "prices": [{ "meter": "used", "micro": 1 }] }))),
+    ("pool", |c, _| c.post("/apply", &json!({ "pools": [{ "name": "p" }] }))),
+    ("correct", |c, _| c.post("/corrections", &json!({ "tenant": "acme", "micro": 1, "reason": "x" }))),
+    ("invoice", |c, _| c.post("/invoices", &json!({ "tenant": "acme", "from_ms": 0, "until_ms": 1 }))),
+    ("pools", |c, _| c.get("/pools")),
     ("token", |c, _| c.post("/tokens", &json!({ "tenant": "acme", "role": "member", "lifetime_s": 60 }))),
     ("platform token", |c, _| {
         c.post("/tokens", &json!({ "tenant": "/", "role": "platform", "lifetime_s": 60 }))
@@ -62,16 +66,24 @@ fn every_endpoint_for_every_role() {
         assert_eq!(allowed(&server, &server.token(tenant, role)), expect, "{role:?} of {tenant}");
     };
     let leases = ["get lease", "lease", "end lease", "refuse"];
-    check(Role::TenantAdmin, "acme", &[&leases[..], &["preempt", "bill", "quota", "token", "gpus"]].concat());
-    check(Role::Member, "acme", &[&leases[..], &["bill", "gpus"]].concat());
-    check(Role::Viewer, "acme", &["get lease", "bill", "gpus"]);
-    check(Role::Auditor, "/", &["get lease", "bill", "audit", "gpus"]);
-    check(Role::Provider, "/", &["get lease", "bill", "price", "gpus"]);
+    check(
+        Role::TenantAdmin,
+        "acme",
+        &[&leases[..], &["preempt", "bill", "quota", "pools", "token", "gpus"]].concat(),
+    );
+    check(Role::Member, "acme", &[&leases[..], &["bill", "pools", "gpus"]].concat());
+    check(Role::Viewer, "acme", &["get lease", "bill", "pools", "gpus"]);
+    check(Role::Auditor, "/", &["get lease", "bill", "pools", "audit", "gpus"]);
+    check(
+        Role::Provider,
+        "/",
+        &["get lease", "bill", "price", "pool", "correct", "invoice", "pools", "gpus"],
+    );
     check(Role::Node, "/", &["join"]);
     for role in [Role::TenantAdmin, Role::Member, Role::Viewer] {
-        check(role, "globex", &["gpus"]);
+        check(role, "globex", &["pools", "gpus"]);
     }
-    check(Role::Member, "acme/research", &["gpus"]);
+    check(Role::Member, "acme/research", &["pools", "gpus"]);
     assert_eq!(allowed(&server, &server.admin.with_token("")), [] as [&str; 0]);
     assert_eq!(allowed(&server, &server.admin.with_token("slc_x_y")), [] as [&str; 0]);
 }

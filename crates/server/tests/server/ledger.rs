@@ -1,11 +1,15 @@
+use serde_json::json;
 use sluice_api::audit::{Entry, Head, Verification};
-use sluice_api::bill::{Bill, Meter};
+use sluice_api::bill::{Bill, Correction, Invoice, Meter};
 use sluice_api::lease::LeaseState;
 use sluice_api::node::Attempt;
+use sluice_api::pool::Tier;
+use sluice_api::problem::Kind;
+use sluice_api::tenant::TenantStatus;
 use sluice_api::token::Role;
 use sluice_api::usage::{GPU_HOUR_PPM_MS, UsageRecord};
 
-use crate::{ScriptedNode, Server, ask, request, wait_for_state};
+use crate::{ScriptedNode, Server, ask, problem, request, wait_for, wait_for_state};
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -18,6 +22,9 @@ fn record(node: u64, lease: u64, sequence: u32, tenant: &str, hours: (u64, u64))
         task: 0,
         sequence,
         tenant: tenant.parse().unwrap(),
+        tier: Tier::Standard,
+        pool: "default".into(),
+        model: "scripted GPU".into(),
         from_ms: hours.0,
         until_ms: hours.1,
         share_ppm: 250_000,
@@ -103,4 +110,100 @@ fn every_change_is_in_the_audit_log_and_the_chain_holds() {
     }
     let again = server.apply(crate::TENANTS).unwrap();
     assert_eq!(again.changes, [] as [String; 0], "what is so already is no change");
+}
+
+#[test]
+fn prices_tell_tiers_apart_and_corrections_stand_beside() {
+    let (_folder, server) = Server::with_tenants();
+    server.apply("prices: [{meter: reserved, tier: basic, micro: 500000, from_ms: 1}]").unwrap();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let id = node.joined.node;
+    // The price for the tier was declared after these hours, and the past keeps its prices.
+    let now = server_time(&server);
+    let basic =
+        |lease| UsageRecord { tier: Tier::Basic, ..record(id, lease, 1, "acme", (now, now + HOUR_MS)) };
+    node.report.usage = vec![record(id, 100, 1, "acme", (now, now + HOUR_MS)), basic(101), basic(102)];
+    assert_eq!(node.say().usage_taken, 3);
+    let until = now + HOUR_MS + 1;
+    let bill = || -> Bill { server.admin.get(&format!("/bill?tenant=acme&until_ms={until}")).unwrap() };
+    let cost = |bill: &Bill, tier| -> u64 {
+        let lines = bill.lines.iter().filter(|line| line.meter == Meter::Reserved && line.goods.tier == tier);
+        lines.map(|line| line.cost_micro).sum()
+    };
+    let before = bill();
+    assert_eq!((cost(&before, Tier::Standard), cost(&before, Tier::Basic)), (500_000, 250_000));
+
+    let credit = json!({ "tenant": "acme", "micro": -100_000, "at_ms": now, "reason": "a fault of ours" });
+    let made: Correction = server.admin.post("/corrections", &credit).unwrap();
+    assert_eq!((made.id, made.micro), (1, -100_000));
+    assert_eq!(bill().total_micro, before.total_micro - 100_000);
+    for wrong in [
+        json!({ "tenant": "acme", "micro": 0, "reason": "x" }),
+        json!({ "tenant": "acme", "micro": 1, "reason": " " }),
+    ] {
+        assert_eq!(problem(server.admin.post::<Correction>("/corrections", &wrong)).status, 422, "{wrong}");
+    }
+}
+
+/// A moment after everything that the server has done so far.
+fn server_time(server: &Server) -> u64 {
+    let entries: Vec<Entry> = server.admin.list("/audit").unwrap();
+    entries.last().unwrap().at_ms + 1
+}
+
+#[test]
+fn an_invoice_is_as_it_was_issued() {
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let id = node.joined.node;
+    node.report.usage = vec![record(id, 100, 1, "acme", (0, HOUR_MS))];
+    node.say();
+    let period = json!({ "tenant": "acme", "from_ms": 0, "until_ms": 2 * HOUR_MS });
+    let invoice: Invoice = server.admin.post("/invoices", &period).unwrap();
+    assert_eq!((invoice.number, invoice.bill.records), (1, 1));
+    for tenant in ["acme", "acme/research"] {
+        let again = json!({ "tenant": tenant, "from_ms": HOUR_MS, "until_ms": 3 * HOUR_MS });
+        assert!(problem(server.admin.post::<Invoice>("/invoices", &again)).is(Kind::Conflict), "{tenant}");
+    }
+    let open = json!({ "tenant": "globex", "from_ms": 0, "until_ms": u64::MAX / 4 });
+    assert_eq!(problem(server.admin.post::<Invoice>("/invoices", &open)).status, 422);
+
+    // What comes late does not change it.
+    node.report.usage = vec![record(id, 100, 2, "acme", (HOUR_MS, HOUR_MS + 1000))];
+    node.say();
+    let listed: Vec<Invoice> = server.token("acme", Role::Viewer).list("/invoices").unwrap();
+    assert_eq!(listed, [invoice]);
+    assert_eq!(server.token("globex", Role::Viewer).list::<Invoice>("/invoices").unwrap(), []);
+}
+
+#[test]
+fn a_budget_that_is_spent_holds_back_what_is_new() {
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let id = node.joined.node;
+    node.report.usage = vec![record(id, 100, 1, "acme", (0, HOUR_MS))];
+    node.say();
+    server
+        .apply("tenants: [{path: acme, quota: {limit_milli: 2000}, budget: {micro: 500000, per: ever}}]")
+        .unwrap();
+    let member = server.token("acme/research", Role::Member);
+    // What is in the audit log the leader has noticed; the server that is asked may be another, and notices on its own.
+    let noticed = || -> bool {
+        let entries: Vec<Entry> = server.admin.list("/audit").unwrap();
+        let tenants: Vec<TenantStatus> = server.admin.list("/tenants").unwrap();
+        let spent = tenants[0].budget.as_ref().is_some_and(|budget| budget.spent_percent >= 100);
+        spent && entries.iter().any(|entry| entry.action == "budget.passed")
+    };
+    let deadline = std::time::Instant::now() + crate::PATIENCE;
+    while !noticed() {
+        assert!(std::time::Instant::now() < deadline, "the budget is never looked at");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let lease = request(&member, &ask(1000));
+    let waits = wait_for(&member, lease.id, |lease| lease.reason.is_some());
+    assert!(waits.reason.as_ref().unwrap().contains("acme has spent"), "{waits:?}");
+    server
+        .apply("tenants: [{path: acme, quota: {limit_milli: 2000}, budget: {micro: 90000000, per: ever}}]")
+        .unwrap();
+    wait_for_state(&member, lease.id, LeaseState::Granted);
 }

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use sluice_api::tenant::TenantPath;
 use sluice_api::token::Role;
 
 use super::{GpuChoice, Output};
+use crate::moment::Moment;
 use crate::quantity::Period;
 
 /// Which server.
@@ -120,7 +121,11 @@ pub(crate) struct ApplyArgs {
 #[derive(Debug, Args)]
 pub(crate) struct BillArgs {
     #[command(flatten)]
-    pub(crate) list: ListArgs,
+    pub(crate) at: AtServer,
+
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: BillFormat,
 
     /// Whose: this tenant and all below it [default: the token's tenant]
     #[arg(long, value_name = "PATH")]
@@ -129,6 +134,95 @@ pub(crate) struct BillArgs {
     /// Only what began within this time, such as 24h
     #[arg(long, value_name = "TIME")]
     pub(crate) last: Option<Period>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BillFormat {
+    Table,
+    Json,
+    Csv,
+    /// FOCUS 1.2, the FinOps Open Cost and Usage Specification, as CSV
+    Focus,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CorrectArgs {
+    #[command(flatten)]
+    pub(crate) at: AtServer,
+
+    /// Whose bill
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tenant: TenantPath,
+
+    /// What is added, in the currency's units; negative for a credit
+    #[arg(long, value_name = "AMOUNT", allow_hyphen_values = true)]
+    pub(crate) amount: Micro,
+
+    /// On the bill of the period that this moment is in, such as 2026-11-01 [default: now]
+    #[arg(long = "at", value_name = "TIME")]
+    pub(crate) moment: Option<Moment>,
+
+    /// For who reads the bill
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+}
+
+/// An amount of money in millionths, from a decimal number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Micro(pub(crate) i64);
+
+impl std::str::FromStr for Micro {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Micro, String> {
+        let wrong = || format!("{text:?} is no amount such as -12.50");
+        let (sign, digits) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
+        let (whole, part) = digits.split_once('.').unwrap_or((digits, "0"));
+        let numeric = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+        if !numeric(whole) || !numeric(part) || part.len() > 6 {
+            return Err(wrong());
+        }
+        let micro = format!("{whole}{part:0<6}").parse::<i64>().map_err(|_| wrong())?;
+        Ok(Micro(sign * micro))
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum InvoiceCommand {
+    /// Issue an invoice for a period that is over
+    Issue {
+        #[command(flatten)]
+        at: AtServer,
+        #[arg(long, value_name = "PATH")]
+        tenant: TenantPath,
+        /// Its beginning, such as 2026-11-01 or 2026-11-01T08:30:00Z
+        #[arg(long, value_name = "TIME")]
+        from: Moment,
+        /// Its end; what begins then is on the next one
+        #[arg(long, value_name = "TIME")]
+        until: Moment,
+    },
+    /// List invoices
+    List(ListArgs),
+    /// Print an invoice as it was issued
+    Show {
+        #[command(flatten)]
+        at: AtServer,
+        number: u64,
+        /// How to print
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: BillFormat,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReconcileArgs {
+    #[command(flatten)]
+    pub(crate) at: AtServer,
+
+    /// The folder of a node's usage journal. May be repeated
+    #[arg(long = "journal", value_name = "FOLDER")]
+    pub(crate) journals: Vec<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -194,4 +288,20 @@ pub(crate) enum AuditCommand {
         #[arg(long, value_name = "FILE")]
         anchor: Option<PathBuf>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_read_exactly() {
+        for (text, micro) in [("1", 1_000_000), ("-12.50", -12_500_000), ("0.000001", 1), ("-0.5", -500_000)]
+        {
+            assert_eq!(text.parse(), Ok(Micro(micro)), "{text}");
+        }
+        for text in ["", "-", ".5", "1.", "1.0000001", "1e3", "--1", "99999999999999"] {
+            assert!(text.parse::<Micro>().is_err(), "{text}");
+        }
+    }
 }

@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn waiting_is_explained() {
         let json = serde_json::json!({
-            "id": 1, "tenant": "acme", "name": "", "gpus": 1, "tasks": 1, "share_ppm": 1, "memory": 0, "priority": 100,
+            "id": 1, "tenant": "acme", "name": "", "gpus": 1, "tasks": 1, "share_ppm": 1, "memory": 0, "priority": 100, "tier": "standard",
             "preemptible": true, "state": "queued", "attempt": 1, "created_at_ms": 0, "revision": 1,
             "position": 2, "reason": "acme holds 1 of the 1 GPUs that are its limit"
         });

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use serde::Serialize;
-use sluice_api::bill::{Bill, Line};
+use sluice_api::bill::BudgetStatus;
 use sluice_api::client::Client;
 use sluice_api::lease::Lease;
 use sluice_api::node::{GpuStatus, SessionStatus};
@@ -13,17 +13,17 @@ use sluice_api::tenant::TenantStatus;
 use sluice_api::token::Token;
 
 use super::client;
-use crate::cli::{BillArgs, ListArgs, Output};
+use crate::cli::{ListArgs, Output};
 use crate::quantity::{Memory, Period};
 use crate::run::share_text;
 use crate::table::{self, Align};
 
 use Align::{Left, Right};
 
-type Columns<'a> = &'a [(&'a str, Align)];
+pub(super) type Columns<'a> = &'a [(&'a str, Align)];
 
 /// Prints items as JSON or as a table, and says on stderr that there are none.
-fn show<T: Serialize>(
+pub(super) fn show<T: Serialize>(
     items: &[T],
     output: Output,
     none: &str,
@@ -175,8 +175,13 @@ pub(crate) fn tenants(arguments: &ListArgs) -> Result<ExitCode> {
         ("MEMORY HELD", Right),
         ("LEASES", Right),
         ("QUEUED", Right),
+        ("BUDGET SPENT", Right),
     ];
     let cells = |tenant: &TenantStatus| {
+        let spent = |status: &BudgetStatus| {
+            let (spent, all) = (millionths(status.spent_micro), millionths(status.budget.micro));
+            format!("{} % ({spent} of {all})", status.spent_percent)
+        };
         let quota = &tenant.quota;
         vec![
             tenant.path.to_string(),
@@ -187,6 +192,7 @@ pub(crate) fn tenants(arguments: &ListArgs) -> Result<ExitCode> {
             Memory::from_bytes(tenant.held_memory_mib << 20).to_string(),
             tenant.leases.to_string(),
             tenant.queued.to_string(),
+            tenant.budget.as_ref().map_or("-".into(), spent),
         ]
     };
     show(&tenants, arguments.output, "there are no tenants; `sluice apply -f` creates them", columns, cells)?;
@@ -209,42 +215,6 @@ pub(super) fn tokens(arguments: &ListArgs) -> Result<()> {
         vec![token.id.clone(), token.role.name().into(), token.tenant.to_string(), token.name.clone(), state]
     };
     show(&tokens, arguments.output, "there are no tokens", columns, cells)
-}
-
-pub(crate) fn bill(arguments: &BillArgs) -> Result<ExitCode> {
-    let mut path = "/bill?".to_owned();
-    if let Some(tenant) = &arguments.tenant {
-        path += &format!("tenant={tenant}&");
-    }
-    if let Some(last) = arguments.last {
-        path += &format!("from_ms={}", now_ms().saturating_sub(last.duration().as_millis() as u64));
-    }
-    let bill: Bill = client(&arguments.list.at)?.get(&path)?;
-    if arguments.list.output == Output::Json {
-        println!("{}", serde_json::to_string_pretty(&bill)?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let columns = &[
-        ("TENANT", Left),
-        ("METER", Left),
-        ("QUANTITY", Right),
-        ("UNIT", Left),
-        ("PRICE", Right),
-        ("COST", Right),
-    ];
-    let cells = |line: &Line| {
-        vec![
-            line.tenant.to_string(),
-            line.meter.name().into(),
-            millionths(line.quantity_micro),
-            line.meter.unit_name().into(),
-            millionths(line.price_micro),
-            millionths(line.cost_micro),
-        ]
-    };
-    show(&bill.lines, Output::Table, "nothing was used", columns, cells)?;
-    println!("total {} from {} usage records", millionths(bill.total_micro), bill.records);
-    Ok(ExitCode::SUCCESS)
 }
 
 /// `in 3 min (2 s off at the median)`, or `unknown: ` and why.
@@ -289,7 +259,7 @@ fn thousandths(number: u64) -> String {
     decimal(number, 1000, 3)
 }
 
-fn millionths(number: u64) -> String {
+pub(super) fn millionths(number: u64) -> String {
     decimal(number, 1_000_000, 6)
 }
 

@@ -1,0 +1,158 @@
+//! Budgets, what of them is spent, and which marks that has passed.
+
+use std::collections::BTreeMap;
+
+use sluice_api::bill::{Budget, BudgetEnd, BudgetStatus};
+use sluice_api::tenant::{Tenant, TenantPath};
+
+/// Percent at which it is said how far a budget is spent; the last is the end.
+const MARKS: [u64; 3] = [80, 95, 100];
+
+/// What was spent in the period that began at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spent {
+    pub(crate) period_from_ms: u64,
+    pub(crate) micro: u64,
+}
+
+/// A mark that a budget has passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Passed {
+    pub(crate) tenant: TenantPath,
+    pub(crate) mark_percent: u64,
+    pub(crate) status: BudgetStatus,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Budgets {
+    entries: BTreeMap<TenantPath, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    budget: Budget,
+    spent: Spent,
+    /// The last mark that was passed in this period.
+    mark_percent: u64,
+}
+
+impl Entry {
+    fn new(budget: Budget) -> Entry {
+        Entry { budget, spent: Spent::default(), mark_percent: 0 }
+    }
+
+    fn percent(&self) -> u64 {
+        let percent = u128::from(self.spent.micro) * 100 / u128::from(self.budget.micro.max(1));
+        u64::try_from(percent).unwrap_or(u64::MAX)
+    }
+
+    fn status(&self) -> BudgetStatus {
+        let (spent_micro, spent_percent) = (self.spent.micro, self.percent());
+        BudgetStatus { budget: self.budget.clone(), spent_micro, spent_percent }
+    }
+}
+
+impl Budgets {
+    pub(super) fn new(tenants: &[Tenant]) -> Budgets {
+        let entry = |tenant: &Tenant| Some((tenant.path.clone(), Entry::new(tenant.budget.clone()?)));
+        Budgets { entries: tenants.iter().filter_map(entry).collect() }
+    }
+
+    pub(super) fn set(&mut self, tenant: TenantPath, budget: Option<Budget>) -> Option<Budget> {
+        let before = match budget {
+            Some(budget) => self.entries.insert(tenant, Entry::new(budget)),
+            None => self.entries.remove(&tenant),
+        };
+        before.map(|entry| entry.budget)
+    }
+
+    /// What was known to be spent of budgets that are still the same.
+    pub(super) fn hear_as(&mut self, earlier: &Budgets) {
+        for (tenant, entry) in &mut self.entries {
+            if let Some(known) = earlier.entries.get(tenant).filter(|known| known.budget == entry.budget) {
+                (entry.spent, entry.mark_percent) = (known.spent, known.mark_percent);
+            }
+        }
+    }
+
+    pub(super) fn set_spent(&mut self, spent: Vec<(TenantPath, Spent)>) -> Vec<Passed> {
+        let mut passed = Vec::new();
+        for (tenant, spent) in spent {
+            let Some(entry) = self.entries.get_mut(&tenant) else { continue };
+            let new_period = entry.spent.period_from_ms != spent.period_from_ms;
+            let before = if new_period { 0 } else { entry.mark_percent };
+            entry.spent = spent;
+            let percent = entry.percent();
+            entry.mark_percent = MARKS.into_iter().rfind(|&mark| percent >= mark).unwrap_or(0);
+            if entry.mark_percent > before || (new_period && entry.mark_percent > 0) {
+                let (mark_percent, status) = (entry.mark_percent, entry.status());
+                passed.push(Passed { tenant, mark_percent, status });
+            } else if entry.mark_percent < before || new_period {
+                // What was held back for it may go on.
+                passed.push(Passed { tenant, mark_percent: 0, status: entry.status() });
+            }
+        }
+        passed
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&TenantPath, &Budget)> {
+        self.entries.iter().map(|(tenant, entry)| (tenant, &entry.budget))
+    }
+
+    pub(crate) fn status(&self, tenant: &TenantPath) -> Option<BudgetStatus> {
+        self.entries.get(tenant).map(Entry::status)
+    }
+
+    /// The first budget, from the tenant upwards, that is spent and has consequences, with what these are.
+    pub(crate) fn spent(&self, tenant: &TenantPath) -> Option<(TenantPath, BudgetEnd)> {
+        let spent = |entry: &&Entry| entry.mark_percent >= 100 && entry.budget.then != BudgetEnd::Warn;
+        tenant.lineage().find_map(|above| {
+            let entry = self.entries.get(&above).filter(spent)?;
+            Some((above, entry.budget.then))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_api::bill::BudgetPeriod;
+
+    use super::*;
+
+    #[test]
+    fn each_mark_is_passed_once_in_a_period() {
+        let acme: TenantPath = "acme".parse().unwrap();
+        let mut budgets = Budgets::default();
+        budgets
+            .set(acme.clone(), Some(Budget { micro: 1000, per: BudgetPeriod::Day, then: BudgetEnd::Hold }));
+        let mut marks = |period_from_ms, micro| {
+            let passed = budgets.set_spent(vec![(acme.clone(), Spent { period_from_ms, micro })]);
+            let held = budgets.spent(&"acme/research".parse().unwrap()).is_some();
+            (passed.iter().map(|passed| passed.mark_percent).collect::<Vec<_>>(), held)
+        };
+        assert_eq!(marks(0, 799), (vec![], false));
+        assert_eq!(marks(0, 800), (vec![80], false));
+        assert_eq!(marks(0, 850), (vec![], false));
+        assert_eq!(marks(0, 2000), (vec![100], true));
+        assert_eq!(marks(0, 2001), (vec![], true));
+        assert_eq!(marks(1, 0), (vec![0], false), "a new period has begun");
+        assert_eq!(marks(1, 950), (vec![95], false));
+    }
+
+    #[test]
+    fn what_is_spent_is_known_after_the_database_was_read_again() {
+        let tenant = |path: &str, micro| Tenant {
+            path: path.parse().unwrap(),
+            quota: Default::default(),
+            budget: Some(Budget { micro, per: BudgetPeriod::Ever, then: BudgetEnd::Hold }),
+        };
+        let mut earlier = Budgets::new(&[tenant("same", 10), tenant("raised", 10)]);
+        let spent = Spent { period_from_ms: 0, micro: 10 };
+        earlier.set_spent(vec![("same".parse().unwrap(), spent), ("raised".parse().unwrap(), spent)]);
+        let mut now = Budgets::new(&[tenant("same", 10), tenant("raised", 20)]);
+        now.hear_as(&earlier);
+        assert!(now.spent(&"same".parse().unwrap()).is_some());
+        assert!(now.spent(&"raised".parse().unwrap()).is_none());
+        assert_eq!(now.set_spent(vec![("same".parse().unwrap(), spent)]), [], "it is not said again");
+    }
+}

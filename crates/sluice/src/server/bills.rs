@@ -1,0 +1,155 @@
+//! Bills, invoices and corrections, for people and for other programs.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use sluice_api::bill::{Bill, Correction, Invoice, Line, NewCorrection, NewInvoice};
+
+use super::lists::{millionths, now_ms, show};
+use super::{client, focus};
+use crate::cli::{BillArgs, BillFormat, CorrectArgs, InvoiceCommand, Output};
+use crate::moment::Moment;
+use crate::table::Align::{Left, Right};
+
+pub(crate) fn bill(arguments: &BillArgs) -> Result<ExitCode> {
+    let mut path = "/bill?".to_owned();
+    if let Some(tenant) = &arguments.tenant {
+        path += &format!("tenant={tenant}&");
+    }
+    if let Some(last) = arguments.last {
+        path += &format!("from_ms={}", now_ms().saturating_sub(last.duration().as_millis() as u64));
+    }
+    let bill: Bill = client(&arguments.at)?.get(&path)?;
+    print(&bill, None, arguments.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// With the number of its invoice, if it is one's.
+fn print(bill: &Bill, invoice: Option<u64>, format: BillFormat) -> Result<()> {
+    match format {
+        BillFormat::Json => println!("{}", serde_json::to_string_pretty(bill)?),
+        BillFormat::Csv => print_csv(rows(bill))?,
+        BillFormat::Focus => print_csv(focus::rows(bill, invoice))?,
+        BillFormat::Table => table(bill)?,
+    }
+    Ok(())
+}
+
+fn table(bill: &Bill) -> Result<()> {
+    let columns = &[
+        ("TENANT", Left),
+        ("METER", Left),
+        ("TIER", Left),
+        ("POOL", Left),
+        ("MODEL", Left),
+        ("QUANTITY", Right),
+        ("UNIT", Left),
+        ("PRICE", Right),
+        ("COST", Right),
+    ];
+    let cells = |line: &Line| {
+        vec![
+            line.tenant.to_string(),
+            line.meter.name().into(),
+            line.goods.tier.name().into(),
+            line.goods.pool.clone(),
+            line.goods.model.clone(),
+            millionths(line.quantity_micro),
+            line.meter.unit_name().into(),
+            millionths(line.price_micro),
+            millionths(line.cost_micro),
+        ]
+    };
+    show(&bill.lines, Output::Table, "nothing was used", columns, cells)?;
+    for Correction { tenant, micro, reason, .. } in &bill.corrections {
+        println!("correction for {tenant}: {} ({reason})", signed(*micro));
+    }
+    println!("total {} from {} usage records", signed(bill.total_micro), bill.records);
+    Ok(())
+}
+
+/// The header, and a row for each line and correction.
+fn rows(bill: &Bill) -> Vec<Vec<String>> {
+    let header =
+        ["tenant", "meter", "tier", "pool", "model", "amount", "quantity", "unit", "price", "cost", "reason"];
+    let line = |line: &Line| {
+        vec![
+            line.tenant.to_string(),
+            line.meter.name().into(),
+            line.goods.tier.name().into(),
+            line.goods.pool.clone(),
+            line.goods.model.clone(),
+            line.amount.to_string(),
+            millionths(line.quantity_micro),
+            line.meter.unit_name().into(),
+            millionths(line.price_micro),
+            millionths(line.cost_micro),
+            String::new(),
+        ]
+    };
+    let correction = |Correction { tenant, micro, reason, .. }: &Correction| {
+        let cost = signed(*micro);
+        [tenant.as_str(), "correction", "", "", "", "", "", "", "", &cost, reason].map(String::from).to_vec()
+    };
+    let rows = bill.lines.iter().map(line).chain(bill.corrections.iter().map(correction));
+    std::iter::once(header.map(String::from).to_vec()).chain(rows).collect()
+}
+
+fn print_csv(rows: Vec<Vec<String>>) -> Result<()> {
+    let mut writer = csv::Writer::from_writer(std::io::stdout());
+    for row in rows {
+        writer.write_record(row)?;
+    }
+    writer.flush().map_err(Into::into)
+}
+
+/// Millionths as a decimal number.
+pub(super) fn signed(micro: i64) -> String {
+    let sign = if micro < 0 { "-" } else { "" };
+    format!("{sign}{}", millionths(micro.unsigned_abs()))
+}
+
+pub(crate) fn correct(arguments: &CorrectArgs) -> Result<ExitCode> {
+    let new = NewCorrection {
+        tenant: arguments.tenant.clone(),
+        micro: arguments.amount.0,
+        at_ms: arguments.moment.map(Moment::ms),
+        reason: arguments.reason.clone(),
+    };
+    let made: Correction = client(&arguments.at)?.post("/corrections", &new)?;
+    eprintln!("sluice: correction {} of {} for {}", made.id, signed(made.micro), made.tenant);
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn invoice(command: &InvoiceCommand) -> Result<ExitCode> {
+    match command {
+        InvoiceCommand::Issue { at, tenant, from, until } => {
+            let new = NewInvoice { tenant: tenant.clone(), from_ms: from.ms(), until_ms: until.ms() };
+            let invoice: Invoice = client(at)?.post("/invoices", &new)?;
+            eprintln!("sluice: invoice {}, {} in all", invoice.number, signed(invoice.bill.total_micro));
+        }
+        InvoiceCommand::List(list) => {
+            let invoices: Vec<Invoice> = client(&list.at)?.list("/invoices")?;
+            let columns =
+                &[("NUMBER", Right), ("TENANT", Left), ("FROM", Left), ("UNTIL", Left), ("TOTAL", Right)];
+            let cells = |invoice: &Invoice| {
+                let bill = &invoice.bill;
+                vec![
+                    invoice.number.to_string(),
+                    bill.tenant.to_string(),
+                    Moment::from_ms(bill.from_ms).to_string(),
+                    Moment::from_ms(bill.until_ms).to_string(),
+                    signed(bill.total_micro),
+                ]
+            };
+            show(&invoices, list.output, "no invoice has been issued", columns, cells)?;
+        }
+        InvoiceCommand::Show { at, number, output } => {
+            let invoices: Vec<Invoice> = client(at)?.list("/invoices")?;
+            let found = invoices.into_iter().find(|invoice| invoice.number == *number);
+            let Some(invoice) = found else { anyhow::bail!("there is no invoice {number} for this token") };
+            print(&invoice.bill, Some(invoice.number), *output)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
