@@ -1,6 +1,8 @@
 //! A server and two nodes as real processes, and two teams that share them: one waits and learns why, one is preempted, and
 //! the bill adds up.
 
+mod books;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -14,7 +16,11 @@ use crate::e2e::{Test, expect_failure, logs, program_file, tail};
 use crate::node::sluice;
 use crate::process;
 
-pub(crate) const TESTS: &[Test] = &[("teams", teams), ("teams: places and gangs", places_and_gangs)];
+pub(crate) const TESTS: &[Test] = &[
+    ("teams", teams),
+    ("teams: places and gangs", places_and_gangs),
+    ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
+];
 
 /// Catches a hang; nothing takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -205,15 +211,7 @@ impl Installation {
             leases.as_array().is_some_and(|leases| leases.iter().all(|lease| lease["state"] == "ended"))
         })?;
         // The second program of blue ran twice: five attempts have five last records.
-        let deadline = Instant::now() + PATIENCE;
-        let records = loop {
-            let records = self.journaled()?;
-            if records.iter().filter(|record| record["last"] == true).count() == 5 {
-                break records;
-            }
-            ensure!(Instant::now() < deadline, "{records:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        };
+        let records = self.wait_for_records(5)?;
         let number = |value: &Value| value.as_u64().unwrap_or_default();
         let reserved: u64 = records
             .iter()
@@ -225,7 +223,7 @@ impl Installation {
             let lines = bill["lines"].as_array().into_iter().flatten();
             lines.filter(|line| line["meter"] == meter).map(|line| number(&line["amount"])).sum()
         };
-        let bill = self.admin.wait_for(&["bill"], |bill| number(&bill["records"]) == records.len() as u64)?;
+        let bill = self.admin.json(&["bill"])?;
         ensure!(billed(&bill, "reserved") == reserved, "journals say {reserved}: {bill}");
         ensure!(billed(&bill, "used") == used, "journals say {used}: {bill}");
         let lines = bill["lines"].as_array().context("lines")?;
@@ -239,6 +237,21 @@ impl Installation {
         }
         self.admin.text(&["audit", "verify"])?;
         Ok(())
+    }
+
+    /// The usage records on both nodes' disks, once so many attempts have written their last one and the ledger has them all.
+    fn wait_for_records(&self, attempts: usize) -> Result<Vec<Value>> {
+        let deadline = Instant::now() + PATIENCE;
+        let records = loop {
+            let records = self.journaled()?;
+            if records.iter().filter(|record| record["last"] == true).count() == attempts {
+                break records;
+            }
+            ensure!(Instant::now() < deadline, "{records:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        self.admin.wait_for(&["bill"], |bill| bill["records"] == records.len())?;
+        Ok(records)
     }
 
     /// The usage records on both nodes' disks.

@@ -1,0 +1,107 @@
+//! From prices and a budget to an invoice, and journals, ledger and invoices that agree.
+
+use super::*;
+
+/// Red may spend less than its first program costs: a thousand of the currency's units per hour are 0.28 in a second.
+const TENANTS: &str = "
+tenants:
+  - path: red
+    budget: {micro: 10000, per: ever}
+  - path: blue
+pools:
+  - {name: dear, nodes: [two], tiers: [basic]}
+prices:
+  - {meter: reserved, micro: 1000000000}
+  - {meter: reserved, pool: dear, tier: basic, micro: 4000000000}
+";
+
+pub(super) fn prices_budgets_and_invoices() -> Result<()> {
+    build()?;
+    let installation = Installation::start("books", TENANTS, &["two"])?;
+    let (admin, red) = (&installation.admin, &installation.red);
+    let mut first = red.program("red 1", &["-p", "0.5"])?;
+    first.expect_line("ready")?;
+    first.go_on_to_its_end()?;
+
+    // It is in the audit log, and what comes then waits; a credit lets it go on.
+    let noticed = |tenants: &Value| {
+        let tenants = tenants.as_array().into_iter().flatten();
+        tenants
+            .filter(|tenant| tenant["path"] == "red")
+            .any(|red| red["budget"]["spent_percent"].as_u64() >= Some(100))
+    };
+    admin.wait_for(&["tenants"], noticed)?;
+    let mut held = red.program("red 2", &["-p", "0.5", "--tier", "basic", "--pool", "dear"])?;
+    held.expect_message("budget: red has spent")?;
+    let log = admin.text(&["audit", "log"])?;
+    ensure!(log.contains("budget.passed"), "{log}");
+    admin.text(&[
+        "correct",
+        "--tenant",
+        "red",
+        "--amount",
+        "-1000",
+        "--reason",
+        "a gift, \"to begin with\"",
+    ])?;
+    held.expect_line("ready")?;
+    held.go_on_to_its_end()?;
+
+    installation.wait_for_records(2)?;
+    let bill = red.json(&["bill"])?;
+    let prices: Vec<(&str, u64)> = lines(&bill, "reserved")
+        .map(|line| {
+            (line["pool"].as_str().unwrap_or_default(), line["price_micro"].as_u64().unwrap_or_default())
+        })
+        .collect();
+    ensure!(prices == [("default", 1_000_000_000), ("dear", 4_000_000_000)], "{bill}");
+
+    installation.agree("0 invoices: they agree")?;
+    let refused =
+        red.command(&["invoice", "issue", "--tenant", "red", "--from", "2020-01-01", "--until", &now_ms()]);
+    expect_failure(&mut { refused }, "an invoice by a member", 1, &["role"])?;
+    admin.text(&["invoice", "issue", "--tenant", "red", "--from", "2020-01-01", "--until", &now_ms()])?;
+    let invoice = red.json(&["invoice", "show", "1"])?;
+    ensure!(
+        invoice["total_micro"] == bill["total_micro"] && invoice["lines"] == bill["lines"],
+        "{invoice} is not {bill}"
+    );
+    for (format, rows) in
+        [("csv", [",reserved,", ",correction,"]), ("focus", [",Usage,,", ",Adjustment,Correction,"])]
+    {
+        let text = red.text(&["invoice", "show", "1", "-o", format])?;
+        ensure!(
+            rows.iter().all(|row| text.contains(row)) && text.contains("\"a gift, \"\"to begin with\"\"\""),
+            "{text}"
+        );
+    }
+    installation.agree("1 invoices: they agree")?;
+
+    // What is said about its period later is found, with the way to settle it.
+    admin.text(&["correct", "--tenant", "red", "--amount", "5", "--at", "2020-01-02", "--reason", "late"])?;
+    let mut differs = admin.command(&["reconcile"]);
+    let expect = ["1 differences", "invoice 1 of red", "a correction of 5 would settle it"];
+    let output = differs.output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.code() == Some(1) && expect.iter().all(|part| said.contains(part)), "{said}");
+    Ok(())
+}
+
+fn lines<'a>(bill: &'a Value, meter: &'a str) -> impl Iterator<Item = &'a Value> {
+    bill["lines"].as_array().into_iter().flatten().filter(move |line| line["meter"] == meter)
+}
+
+fn now_ms() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_millis()).to_string()
+}
+
+impl Installation {
+    /// Journals, ledger and invoices say the same.
+    fn agree(&self, expect: &str) -> Result<()> {
+        let journals = ["one", "two"].map(|node| self.folder.join(node).display().to_string());
+        let said = self.admin.text(&["reconcile", "--journal", &journals[0], "--journal", &journals[1]])?;
+        ensure!(said.contains(expect) && said.contains(" in 2 journals"), "{said}");
+        Ok(())
+    }
+}
