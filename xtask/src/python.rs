@@ -49,8 +49,10 @@ pub(crate) const CUDA_12: Environment = Environment {
 };
 
 /// PyTorch, with the CUDA libraries that its wheel asks for: 5 GB.
-pub(crate) const TORCH: Environment =
-    Environment { name: "torch", packages: &["torch==2.15.0", "numpy==2.4.6", "nvidia-ml-py==13.615.71"] };
+pub(crate) const TORCH: Environment = Environment {
+    name: "torch",
+    packages: &["torch==2.15.0", "transformers==5.23.0", "numpy==2.4.6", "nvidia-ml-py==13.615.71"],
+};
 
 pub(crate) const JAX: Environment = Environment { name: "jax", packages: &["jax[cuda12]==0.10.2"] };
 
@@ -59,6 +61,9 @@ pub(crate) const ONNXRUNTIME: Environment =
 
 pub(crate) const FAISS: Environment =
     Environment { name: "faiss", packages: &["faiss-gpu-cu12==1.14.1", "numpy==2.4.6"] };
+
+pub(crate) const XGBOOST: Environment =
+    Environment { name: "xgboost", packages: &["xgboost==3.2.0", "numpy==2.4.6"] };
 
 impl Environment {
     fn folder(&self) -> PathBuf {

@@ -39,6 +39,26 @@ elif PROGRAM == "faiss":
         index.add(np.random.rand(1000, 32).astype(np.float32))
         return index.search(np.random.rand(2, 32).astype(np.float32), 4)[1].shape
 
+elif PROGRAM == "xgboost":
+    import xgboost
+
+    ROWS = np.random.rand(500, 10)
+    LABELS = (ROWS[:, 0] > 0.5).astype(int)
+
+    @step("rows on the device")
+    def _():
+        return xgboost.QuantileDMatrix(ROWS, LABELS).num_row()
+
+    @step("training, to the first value that is computed on the device")
+    def _():
+        parameters = {"device": "cuda", "tree_method": "hist", "max_depth": 3}
+        try:
+            return xgboost.train(parameters, xgboost.DMatrix(ROWS, LABELS), 3).num_boosted_rounds()
+        except xgboost.core.XGBoostError as error:
+            # A kernel is to say that all labels are valid; where it is only recorded, it says nothing.
+            assert "Check failed: is_valid" in str(error), error
+            return "labels checked"
+
 else:
     sys.exit(f"no program {PROGRAM!r}")
 

@@ -42,8 +42,10 @@ const SEQUENCES: &[Sequence] = &[
     },
     sequence("sequence torch NCCL", &python::TORCH, "torch_modes.py", &["nccl"]),
     sequence("sequence torch profiler", &python::TORCH, "torch_modes.py", &["profiler"]),
+    sequence("sequence transformers", &python::TORCH, "transformers_steps.py", &[]),
     sequence("sequence jax", &python::JAX, "jax_steps.py", &[]),
     sequence("sequence onnxruntime", &python::ONNXRUNTIME, "others_steps.py", &["onnxruntime"]),
+    sequence("sequence xgboost", &python::XGBOOST, "others_steps.py", &["xgboost"]),
     // Its wheel has machine code for compute capability 7.0 and 8.0 only.
     Sequence { card: "a100", ..sequence("sequence faiss", &python::FAISS, "others_steps.py", &["faiss"]) },
 ];
