@@ -48,7 +48,7 @@ pub(crate) fn random_fate(random: &mut Random, purpose: Purpose) -> Fate {
     let bytes = (1 << (5 + random.below(20))) + random.below(1 << 12);
     let opening = match purpose {
         Purpose::Control => 20_000,
-        Purpose::Session => 70_000,
+        Purpose::Session | Purpose::Sealed => 70_000,
         Purpose::Resume => 0,
     };
     let end = match random.below(20) {

@@ -19,6 +19,8 @@ pub(crate) enum Purpose {
     Control,
     Session,
     Resume,
+    /// With TLS nobody can tell.
+    Sealed,
 }
 
 /// How a connection ends.
@@ -30,6 +32,8 @@ pub(crate) enum End {
     Reset,
     /// Nobody sees anything: nothing is passed on any more.
     Silence,
+    /// Not at all: one byte is another, and all others pass.
+    ChangedByte,
 }
 
 /// What becomes of a connection.
@@ -138,7 +142,10 @@ impl Shared {
         const PURPOSE_AT: usize = 26;
         let mut hello = [0; PURPOSE_AT + 1];
         client.read_exact(&mut hello)?;
+        /// The first byte of a handshake of TLS.
+        const HANDSHAKE: u8 = 22;
         let purpose = match hello[PURPOSE_AT] {
+            _ if hello[0] == HANDSHAKE => Purpose::Sealed,
             0 => Purpose::Control,
             1 => Purpose::Session,
             _ => Purpose::Resume,
@@ -183,7 +190,11 @@ impl Shared {
                 std::thread::sleep(line.fate.delay); // the delay that is asked for, not a wait for something
             }
             let left = line.left.fetch_sub(count as i64, Ordering::SeqCst);
-            let passes = count.min(usize::try_from(left).unwrap_or(0));
+            let mut passes = count.min(usize::try_from(left).unwrap_or(0));
+            if passes < count && matches!(line.fate.end, End::ChangedByte) {
+                self.change(line, &mut piece[passes]);
+                passes = count;
+            }
             if to.write_all(&piece[..passes]).is_err() {
                 return line.break_off();
             }
@@ -191,6 +202,14 @@ impl Shared {
                 return self.end(line);
             }
         }
+    }
+
+    /// Changes the byte at which another line would end. It counts as a cut, since that is what it leads to.
+    fn change(&self, line: &Line, byte: &mut u8) {
+        line.left.store(i64::MAX, Ordering::SeqCst);
+        *byte ^= 1;
+        self.lock().cuts += 1;
+        self.changed.notify_all();
     }
 
     /// The line has carried all that it was to carry.
@@ -211,7 +230,7 @@ impl Shared {
                 line.break_off();
             }
             // Neither side is read or closed until one of them gives up.
-            End::Silence => {}
+            End::Silence | End::ChangedByte => {}
         }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use sluice_cuda::*;
+use sluice_transport::tls::{TlsError, Trust};
 use sluice_transport::{Rings, Side, Stream};
 use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
 use sluice_wire::control::{Control, SessionOpen, SessionOpened, ShareMemory, SharedMemoryTaken};
@@ -35,9 +36,23 @@ const DEADLINE: Duration = Duration::from_secs(10);
 pub(crate) enum AttachError {
     NoVariable,
     BadVariable,
-    Connect { node: Endpoint, error: io::Error },
-    Protocol { node: Endpoint, error: WireError },
-    Refused { node: Endpoint, reason: String },
+    Connect {
+        node: Endpoint,
+        error: io::Error,
+    },
+    /// What answers there is not the node.
+    AnotherNode {
+        node: Endpoint,
+        error: io::Error,
+    },
+    Protocol {
+        node: Endpoint,
+        error: WireError,
+    },
+    Refused {
+        node: Endpoint,
+        reason: String,
+    },
 }
 
 impl AttachError {
@@ -45,7 +60,9 @@ impl AttachError {
     pub(crate) fn code(&self) -> CUresult {
         match self {
             AttachError::NoVariable => CUresult::NO_DEVICE,
-            AttachError::BadVariable | AttachError::Connect { .. } => CUresult::SYSTEM_NOT_READY,
+            AttachError::BadVariable | AttachError::Connect { .. } | AttachError::AnotherNode { .. } => {
+                CUresult::SYSTEM_NOT_READY
+            }
             AttachError::Protocol { .. } => CUresult::SYSTEM_DRIVER_MISMATCH,
             AttachError::Refused { .. } => CUresult::DEVICE_UNAVAILABLE,
         }
@@ -68,10 +85,13 @@ impl std::fmt::Display for AttachError {
                 )
             }
             AttachError::Connect { node, error } => {
+                let node = node.place();
                 write!(f, "the node {node} cannot be reached ({error}); is it running? try `sluice doctor`")
             }
-            AttachError::Protocol { node, error } => write!(f, "the node {node}: {error}"),
+            AttachError::AnotherNode { node, error } => write!(f, "the node {}: {error}", node.place()),
+            AttachError::Protocol { node, error } => write!(f, "the node {}: {error}", node.place()),
             AttachError::Refused { node, reason } => {
+                let node = node.place();
                 write!(f, "the node {node} refused the session: {reason}")
             }
         }
@@ -168,6 +188,12 @@ impl Greeting {
         let node = node.clone();
         let stream = match &node {
             Endpoint::Tcp(host) => Stream::connect_tcp(host, deadline),
+            Endpoint::Tls { address, fingerprint: Some(fingerprint) } => {
+                let trust = Trust::Fingerprint(*fingerprint);
+                Stream::connect_tls(address, &trust, None, deadline).map(|(stream, _)| stream)
+            }
+            // Whoever made the lease checked the certificate, and knows its fingerprint.
+            Endpoint::Tls { fingerprint: None, .. } => return Err(AttachError::BadVariable),
             Endpoint::Unix(path) => Stream::connect_unix(path),
         };
         match stream {
@@ -175,6 +201,8 @@ impl Greeting {
                 let decoder = FrameDecoder::new();
                 Ok(Greeting { node, stream, decoder, descriptor: None, deadline, sent: 0, received: 0 })
             }
+            // Any other failure of a handshake may be that of a cut.
+            Err(error) if TlsError::is_another_node(&error) => Err(AttachError::AnotherNode { node, error }),
             Err(error) => Err(AttachError::Connect { node, error }),
         }
     }

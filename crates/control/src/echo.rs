@@ -36,11 +36,11 @@ impl Echo<'_> {
     }
 
     fn exchange(&mut self, bytes: &mut [u8]) -> Result<(), crate::Cause> {
-        let stream = &mut self.connection.stream;
-        stream.send(&bytes[..self.take])?;
+        self.connection.write(&bytes[..self.take])?;
+        let stream = &self.connection.stream;
         let mut given = 0;
         while given < self.give {
-            given += stream.receive(&mut bytes[given..self.give], Instant::now() + ANSWER_TIME_MAX)?;
+            given += crate::read(stream, &mut bytes[given..self.give], Instant::now() + ANSWER_TIME_MAX)?;
         }
         Ok(())
     }

@@ -99,7 +99,11 @@ impl Keeping {
 
     /// Takes what has come. Nothing but questions after processes is expected.
     fn hear(&mut self) -> Result<(), Cause> {
-        for message in self.connection.receive()? {
+        let mut messages = self.connection.receive()?;
+        while self.connection.has_unread() {
+            messages.extend(self.connection.receive()?);
+        }
+        for message in messages {
             if let Control::ProcessWatch(watch) = message {
                 match ProcessWatch::new(watch.process) {
                     Ok(Some(watched)) => _ = self.watched.insert(watch.process, watched),
@@ -133,6 +137,7 @@ impl Keeping {
                 Err(refused @ Failure { cause: Cause::Refused(_) | Cause::Protocol(_), .. }) => {
                     return Err(refused);
                 }
+                Err(other) if other.is_another_node() => return Err(other),
                 Err(again) => failure = again,
             }
             if self.is_stopped_within(pause) {

@@ -5,21 +5,26 @@
 
 mod keeper;
 
+mod trust;
+
 mod echo;
 
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::io::{self, Write};
+use std::net::ToSocketAddrs;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use sluice_transport::Stream;
+use sluice_transport::tls::TlsError;
 use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
 use sluice_wire::control::{Control, LeaseEnd};
 use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Welcome};
+use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
 pub use keeper::Keeper;
+pub use trust::{CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE};
 
 /// All addresses of a host together get this long.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
@@ -43,6 +48,10 @@ pub enum Cause {
     NobodyListens,
     /// The connection failed, or broke.
     Connection(io::Error),
+    /// The handshake of TLS failed: it may be another node.
+    Tls(io::Error),
+    /// Nothing says how the node is to be known, or who this user is.
+    Trust(String),
     /// What answers is no node, or one of another version.
     Protocol(WireError),
     /// The node said no, for this reason.
@@ -67,7 +76,8 @@ impl fmt::Display for Failure {
                     "{node}: no answer; is it up, is it a Sluice node, does a firewall let TCP through?"
                 )
             }
-            Cause::Connection(error) => write!(f, "{node}: {error}"),
+            Cause::Connection(error) | Cause::Tls(error) => write!(f, "{node}: {error}"),
+            Cause::Trust(error) => write!(f, "{node}: {error}"),
             Cause::Protocol(error) => write!(f, "{node}: {error}"),
             Cause::Refused(reason) => write!(f, "{node}: {reason}"),
             Cause::UnexpectedAnswer => write!(f, "{node}: the answer does not fit the question"),
@@ -76,6 +86,13 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+impl Failure {
+    /// Whether somebody else answers where the node was.
+    pub(crate) fn is_another_node(&self) -> bool {
+        matches!(&self.cause, Cause::Tls(error) if TlsError::is_another_node(error))
+    }
+}
 
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
@@ -94,12 +111,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects and shakes hands.
+    /// Connects and shakes hands. A node whose certificate was checked by its authority is known by its fingerprint from
+    /// then on ([`Connection::node`]).
     pub fn open(node: &Endpoint) -> Result<Connection, Failure> {
-        let failure = |cause| Failure { node: node.to_string(), cause };
-        let stream = Stream::connect(node).map_err(failure)?;
-        let mut connection =
-            Connection { node: node.clone(), stream, decoder: FrameDecoder::new(), holds_lease: false };
+        let failure = |cause| Failure { node: node.place(), cause };
+        let (stream, node) = connect(node).map_err(failure)?;
+        let mut connection = Connection { node, stream, decoder: FrameDecoder::new(), holds_lease: false };
         connection.greet().map_err(failure)?;
         Ok(connection)
     }
@@ -111,13 +128,13 @@ impl Connection {
             process_space: sluice_transport::process::space(),
         };
         let deadline = Instant::now() + ANSWER_TIME_MAX;
-        self.stream.send(&hello.to_bytes())?;
+        self.write(&hello.to_bytes())?;
         let mut bytes = Vec::new();
         loop {
             match Welcome::from_bytes(&bytes).map_err(Cause::Protocol)? {
                 None => {
                     let mut piece = [0; 256];
-                    let count = self.stream.receive(&mut piece, deadline)?;
+                    let count = read(&self.stream, &mut piece, deadline)?;
                     bytes.extend_from_slice(&piece[..count]);
                 }
                 Some(size) => {
@@ -141,15 +158,10 @@ impl Connection {
     /// when this returns.
     pub fn close(mut self) {
         self.end_lease();
-        let half_closed = match &self.stream {
-            Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
-            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
-        };
+        self.stream.shut_down_writes();
         let deadline = Instant::now() + ANSWER_TIME_MAX;
-        if half_closed.is_ok() {
-            // Ends with the node's end of file, or with an error: either way there is nothing left to wait for.
-            while self.stream.receive(self.decoder.space(READ_SIZE), deadline).is_ok() {}
-        }
+        // Ends with the node's end of file, or with an error: either way there is nothing left to wait for.
+        while read(&self.stream, self.decoder.space(READ_SIZE), deadline).is_ok() {}
     }
 
     fn end_lease(&mut self) {
@@ -164,7 +176,8 @@ impl Connection {
         self.holds_lease = false;
     }
 
-    pub(crate) fn node(&self) -> &Endpoint {
+    /// Where it goes, and by which fingerprint it knows the node: whoever follows needs no authority.
+    pub fn node(&self) -> &Endpoint {
         &self.node
     }
 
@@ -172,13 +185,22 @@ impl Connection {
     pub(crate) fn send(&mut self, message: impl Into<Control>) -> Result<(), Cause> {
         let mut bytes = Vec::new();
         message.into().frame(&mut bytes).map_err(Cause::Protocol)?;
-        self.stream.send(&bytes)
+        self.write(&bytes)
+    }
+
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), Cause> {
+        Ok((&self.stream).write_all(bytes)?)
+    }
+
+    /// Whether [`Connection::receive`] would find something that no descriptor tells of.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.stream.has_unread()
     }
 
     /// Reads once, and gives out the messages that are whole then.
     pub(crate) fn receive(&mut self) -> Result<Vec<Control>, Cause> {
         let deadline = Instant::now() + ANSWER_TIME_MAX;
-        let count = self.stream.receive(self.decoder.space(READ_SIZE), deadline)?;
+        let count = read(&self.stream, self.decoder.space(READ_SIZE), deadline)?;
         self.decoder.received(count);
         std::iter::from_fn(|| self.next_message().transpose()).collect()
     }
@@ -198,13 +220,13 @@ impl Connection {
 
     /// A failure that names this connection's node.
     pub fn failure(&self, cause: Cause) -> Failure {
-        Failure { node: self.node.to_string(), cause }
+        Failure { node: self.node.place(), cause }
     }
 
     fn exchange(&mut self, question: &Control) -> Result<Control, Cause> {
         let mut bytes = Vec::new();
         question.frame(&mut bytes).map_err(Cause::Protocol)?;
-        self.stream.send(&bytes)?;
+        self.write(&bytes)?;
         let deadline = Instant::now() + ANSWER_TIME_MAX;
         loop {
             match self.next_message()? {
@@ -217,7 +239,7 @@ impl Connection {
                 }
                 None => {}
             }
-            let count = self.stream.receive(self.decoder.space(READ_SIZE), deadline)?;
+            let count = read(&self.stream, self.decoder.space(READ_SIZE), deadline)?;
             self.decoder.received(count);
         }
     }
@@ -231,21 +253,11 @@ impl Drop for Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.stream {
-            Stream::Tcp(stream) => stream.as_fd(),
-            Stream::Unix(stream) => stream.as_fd(),
-        }
+        self.stream.as_fd()
     }
 }
 
 const READ_SIZE: usize = 16 << 10;
-
-/// The two kinds of sockets.
-#[derive(Debug)]
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
 
 impl From<io::Error> for Cause {
     fn from(error: io::Error) -> Cause {
@@ -253,69 +265,48 @@ impl From<io::Error> for Cause {
     }
 }
 
-impl Stream {
-    fn connect(node: &Endpoint) -> Result<Stream, Cause> {
-        let refused = |error: io::Error| match error.kind() {
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Cause::NobodyListens,
-            _ => Cause::Connection(error),
-        };
-        let stream = match node {
-            Endpoint::Unix(path) => Stream::Unix(UnixStream::connect(path).map_err(refused)?),
-            Endpoint::Tcp(address) => {
-                let addresses = address.to_socket_addrs().map_err(Cause::UnknownHost)?;
-                let deadline = Instant::now() + CONNECT_TIME_MAX;
-                let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-                let mut connected = None;
-                for address in addresses {
-                    let left =
-                        deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-                    match TcpStream::connect_timeout(&address, left) {
-                        Ok(stream) => {
-                            connected = Some(stream);
-                            break;
-                        }
-                        Err(error) => failure = error,
-                    }
-                }
-                let stream = connected.ok_or(failure).map_err(refused)?;
-                stream.set_nodelay(true)?;
-                sluice_transport::notice_dead_peer(stream.as_fd())?;
-                Stream::Tcp(stream)
-            }
-        };
-        let limit = Some(ANSWER_TIME_MAX);
-        match &stream {
-            Stream::Tcp(stream) => stream.set_write_timeout(limit)?,
-            Stream::Unix(stream) => stream.set_write_timeout(limit)?,
+/// Connects; the answer also says how the node is known from now on.
+fn connect(node: &Endpoint) -> Result<(Stream, Endpoint), Cause> {
+    let deadline = Instant::now() + CONNECT_TIME_MAX;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Cause::NobodyListens,
+        _ if TlsError::of(&error).is_some() => Cause::Tls(error),
+        _ => Cause::Connection(error),
+    };
+    let known = |address: &str| address.to_socket_addrs().map(drop).map_err(Cause::UnknownHost);
+    let (stream, node) = match node {
+        Endpoint::Unix(path) => (Stream::connect_unix(path).map_err(failed)?, node.clone()),
+        Endpoint::Tcp(address) => {
+            known(address)?;
+            (Stream::connect_tcp(address, deadline).map_err(failed)?, node.clone())
         }
-        Ok(stream)
-    }
+        Endpoint::Tls { address, fingerprint } => {
+            let trust = trust::trust(address, *fingerprint).map_err(Cause::Trust)?;
+            let identity = trust::identity(node).map_err(Cause::Trust)?;
+            known(address)?;
+            let connected = Stream::connect_tls(address, &trust, identity.as_ref(), deadline);
+            let (stream, shown) = connected.map_err(failed)?;
+            (stream, Endpoint::Tls { address: address.clone(), fingerprint: Some(shown) })
+        }
+    };
+    stream.set_write_limit(ANSWER_TIME_MAX)?;
+    Ok((stream, node))
+}
 
-    fn send(&mut self, bytes: &[u8]) -> Result<(), Cause> {
-        match self {
-            Stream::Tcp(stream) => stream.write_all(bytes)?,
-            Stream::Unix(stream) => stream.write_all(bytes)?,
-        }
-        Ok(())
+/// At least one byte, or an error once the deadline has passed or the peer has gone.
+fn read(stream: &Stream, buffer: &mut [u8], deadline: Instant) -> Result<usize, Cause> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(Cause::Connection(io::ErrorKind::TimedOut.into()));
     }
-
-    /// At least one byte, or an error once the deadline has passed or the peer has gone.
-    fn receive(&mut self, buffer: &mut [u8], deadline: Instant) -> Result<usize, Cause> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Cause::Connection(io::ErrorKind::TimedOut.into()));
-        }
-        let count = match self {
-            Stream::Tcp(stream) => stream.set_read_timeout(Some(left)).and_then(|()| stream.read(buffer)),
-            Stream::Unix(stream) => stream.set_read_timeout(Some(left)).and_then(|()| stream.read(buffer)),
-        }?;
-        match count {
-            0 => Err(Cause::Connection(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the connection was closed by what listens there; is it a Sluice node?",
-            ))),
-            count => Ok(count),
-        }
+    // The limit counts microseconds, and none of them is no limit.
+    stream.set_read_limit(left.max(Duration::from_micros(1)))?;
+    match stream.read(buffer, Wait::Asleep)? {
+        0 => Err(Cause::Connection(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the connection was closed by what listens there; is it a Sluice node?",
+        ))),
+        count => Ok(count),
     }
 }
 

@@ -1,8 +1,9 @@
 //! What a node is told when it starts.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
+
+use sluice_transport::tls::ServerIdentity;
 
 pub use crate::join::JoinConfig;
 pub use crate::spawn::WorkerCommand;
@@ -12,6 +13,8 @@ pub use crate::spawn::WorkerCommand;
 pub struct NodeConfig {
     /// Where to accept connections; at least one.
     pub listen: Vec<Listen>,
+    /// What is shown at addresses for TLS.
+    pub tls: Option<ServerIdentity>,
     /// Which GPUs to lend.
     pub gpus: GpuSelection,
     /// How workers are started.
@@ -30,6 +33,7 @@ impl Default for NodeConfig {
     fn default() -> NodeConfig {
         NodeConfig {
             listen: vec![Listen::Tcp("127.0.0.1:7583".into())],
+            tls: None,
             gpus: GpuSelection::Auto,
             worker: WorkerCommand::default(),
             cache: user_cache(),
@@ -51,24 +55,12 @@ fn user_cache() -> Option<PathBuf> {
 /// An address to accept connections at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// `HOST:PORT`; port 0 takes a free one.
+    /// `HOST:PORT`; port 0 takes a free one. Plain text.
     Tcp(String),
+    /// The same with TLS.
+    Tls(String),
     /// A socket file, which is replaced if no node listens there.
     Unix(PathBuf),
-}
-
-impl FromStr for Listen {
-    type Err = String;
-
-    /// `HOST:PORT` or `unix:PATH`.
-    fn from_str(text: &str) -> Result<Listen, String> {
-        match text.strip_prefix("unix:") {
-            Some("") => Err("unix: needs a path after it, such as unix:/run/sluice.sock".into()),
-            Some(path) => Ok(Listen::Unix(path.into())),
-            None if text.contains(':') => Ok(Listen::Tcp(text.into())),
-            None => Err(format!("{text:?} is neither HOST:PORT nor unix:PATH")),
-        }
-    }
 }
 
 /// Which GPUs a node lends.

@@ -3,14 +3,14 @@
 //! Nothing that a peer sends before it has proved a lease costs more than a thread and a few hundred bytes, and a
 //! peer that says nothing is gone after five seconds.
 
-use std::io::{self, IoSlice, Read, Write};
-use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use sluice_transport::Stream;
 use sluice_transport::process::ProcessWatch;
+use sluice_transport::tls::{ServerIdentity, TlsError};
 use sluice_wire::control::{
     Control, Devices, DevicesRequest, EchoReady, LeaseClaim, LeaseGranted, LeaseRefused, LeaseRequest,
     LeaseResume, LeaseResumed, Refused, SessionRefused,
@@ -31,97 +31,29 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of a program's name that are kept.
 const NAME_MAX: usize = 256;
 
+/// The answer to whoever shows no certificate where one is needed.
+const NO_CERTIFICATE: &str = "this node lends to holders of a certificate only; name yours, from an authority that the node \
+     knows, in SLUICE_TLS_CERT and SLUICE_TLS_KEY";
 /// The answer to a token that is none.
 const NO_SUCH_LEASE: &str = "no lease has this token";
 
-/// A connected socket.
-#[derive(Debug)]
-pub(crate) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Stream {
-    fn try_clone(&self) -> io::Result<Stream> {
-        match self {
-            Stream::Tcp(stream) => stream.try_clone().map(Stream::Tcp),
-            Stream::Unix(stream) => stream.try_clone().map(Stream::Unix),
-        }
-    }
-
-    /// Whether its end says nothing about its peer.
-    fn can_be_cut(&self) -> bool {
-        matches!(self, Stream::Tcp(_))
-    }
-
-    fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => stream.set_read_timeout(limit),
-            Stream::Unix(stream) => stream.set_read_timeout(limit),
-        }
-    }
-
-    fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => stream.set_write_timeout(limit),
-            Stream::Unix(stream) => stream.set_write_timeout(limit),
-        }
-    }
-}
-
-impl From<Stream> for OwnedFd {
-    fn from(stream: Stream) -> OwnedFd {
-        match stream {
-            Stream::Tcp(stream) => stream.into(),
-            Stream::Unix(stream) => stream.into(),
-        }
-    }
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Stream::Tcp(stream) => stream.as_fd(),
-            Stream::Unix(stream) => stream.as_fd(),
-        }
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, space: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.read(space),
-            Stream::Unix(stream) => stream.read(space),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Serves a connection to its end.
-pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str) {
-    let hello = match greet(&mut stream) {
-        Ok(hello) => hello,
+pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, tls: Option<&ServerIdentity>) {
+    let deadline = Instant::now() + HELLO_PATIENCE;
+    let greeted = protect(&mut stream, tls, deadline)
+        .and_then(|may_ask| greet(&stream, deadline).map(|hello| (hello, may_ask)));
+    let (hello, may_ask) = match greeted {
+        Ok(greeted) => greeted,
         Err(error) => {
             eprintln!("sluice node: {peer} turned away: {error}");
             return;
         }
     };
     let process = process_of(registry, &hello);
-    let resumes = stream.can_be_cut() && process.space != 0;
+    // The end of a Unix socket is its peer's end.
+    let resumes = !stream.is_unix() && process.space != 0;
     let ended = match hello.purpose {
-        Purpose::Control => control(registry, stream, process, resumes),
+        Purpose::Control => control(registry, stream, process, Rights { resumes, may_ask }),
         Purpose::Session { token } => {
             session(registry, stream, &token, ClientOf { process, peer: peer.to_owned(), resumes })
         }
@@ -153,20 +85,59 @@ enum ConnectionError {
     Refused(String),
 }
 
+/// Shakes hands, if the address is one for TLS; whether the peer may ask for leases then.
+fn protect(
+    stream: &mut Stream,
+    tls: Option<&ServerIdentity>,
+    deadline: Instant,
+) -> Result<bool, ConnectionError> {
+    let Some(identity) = tls else { return Ok(true) };
+    stream.accept_tls(identity, deadline).map_err(|error| {
+        if let Some(TlsError::PlainText) = TlsError::of(&error) {
+            refuse_plain_text(stream, deadline);
+        }
+        error.into()
+    })
+}
+
+/// Tells a client of Sluice what is wrong, in words that it understands.
+fn refuse_plain_text(mut stream: &Stream, deadline: Instant) {
+    // Not which fingerprint: in plain text anybody could say this.
+    let reason = "this node speaks TLS; write its fingerprint behind the address, as `sluice node` prints it there, or say \
+                  tls:HOST:PORT with its authority in SLUICE_TLS_CA";
+    let mut bytes = Welcome::to_bytes();
+    if Control::from(Refused { reason: reason.into() }).frame(&mut bytes).is_ok()
+        && stream.write_all(&bytes).is_ok()
+    {
+        stream.shut_down_writes();
+        // Until it has hung up: a socket that is closed with bytes unread takes the answer along.
+        let mut rest = [0; 256];
+        while limit_read(stream, deadline).is_ok()
+            && stream.read(&mut rest, Wait::Asleep).is_ok_and(|count| count > 0)
+        {}
+    }
+}
+
+/// Has a read end by the deadline; an error once that has passed.
+fn limit_read(stream: &Stream, deadline: Instant) -> Result<(), ConnectionError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    // The limit counts microseconds, and none of them is no limit.
+    if left.as_micros() == 0 { Err(ConnectionError::Silent) } else { Ok(stream.set_read_limit(left)?) }
+}
+
 /// Reads the `Hello` and answers it, whatever version it is of.
-fn greet(stream: &mut Stream) -> Result<Hello, ConnectionError> {
-    let deadline = Instant::now() + HELLO_PATIENCE;
-    stream.set_write_timeout(Some(WRITE_PATIENCE))?;
+fn greet(mut stream: &Stream, deadline: Instant) -> Result<Hello, ConnectionError> {
+    stream.set_write_limit(WRITE_PATIENCE)?;
     let hello = read_hello(stream, deadline);
     if !matches!(hello, Err(ConnectionError::Wire(WireError::NotSluice) | ConnectionError::Io(_))) {
         stream.write_all(&Welcome::to_bytes())?;
     }
-    stream.set_read_timeout(None)?;
+    stream.set_read_limit(Duration::ZERO)?;
     hello
 }
 
 /// Reads exactly the `Hello`: what follows it belongs to the worker.
-fn read_hello(stream: &mut Stream, deadline: Instant) -> Result<Hello, ConnectionError> {
+fn read_hello(stream: &Stream, deadline: Instant) -> Result<Hello, ConnectionError> {
     let mut bytes = [0_u8; HELLO_SIZE_MAX];
     let mut have = 0;
     loop {
@@ -178,13 +149,9 @@ fn read_hello(stream: &mut Stream, deadline: Instant) -> Result<Hello, Connectio
             None => 2,
             Some(length) => 2 + usize::from(u16::from_le_bytes(*length)),
         };
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ConnectionError::Silent);
-        }
-        stream.set_read_timeout(Some(left))?;
+        limit_read(stream, deadline)?;
         let Some(space) = bytes.get_mut(have..want) else { return Err(WireError::NotSluice.into()) };
-        match stream.read(space) {
+        match stream.read(space, Wait::Asleep) {
             Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             Ok(got) => have += got,
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
@@ -199,11 +166,12 @@ fn read_hello(stream: &mut Stream, deadline: Instant) -> Result<Hello, Connectio
 /// Hands the socket to a worker and stays until that has ended.
 fn session(
     registry: &Registry,
-    mut stream: Stream,
+    stream: Stream,
     token: &LeaseToken,
     client: ClientOf,
 ) -> Result<(), ConnectionError> {
-    match registry.start_session(token, client, stream.try_clone()?.into()) {
+    let keys = stream.keys()?;
+    match registry.start_session(token, client, stream.as_fd().try_clone_to_owned()?, keys) {
         Ok(session) => {
             // From here on the worker alone has the socket: its end is the end that the client sees.
             drop(stream);
@@ -212,34 +180,42 @@ fn session(
         }
         Err(refusal) => {
             let reason = refusal.to_string();
-            send(&mut stream, SessionRefused { reason: reason.clone() }.into())?;
+            send(&stream, SessionRefused { reason: reason.clone() }.into())?;
             Err(ConnectionError::Refused(reason))
         }
     }
 }
 
 /// Hands the socket to the worker that has been waiting for it; the worker answers.
-fn go_on(
-    registry: &Registry,
-    mut stream: Stream,
-    resume: &Resume,
-    peer: &str,
-) -> Result<(), ConnectionError> {
-    let Err(refusal) = registry.resume_session(resume, peer, stream.as_fd()) else { return Ok(()) };
+fn go_on(registry: &Registry, stream: Stream, resume: &Resume, peer: &str) -> Result<(), ConnectionError> {
+    let keys = stream.keys()?;
+    let Err(refusal) = registry.resume_session(resume, peer, stream.as_fd(), keys) else { return Ok(()) };
     let reason = refusal.to_string();
-    send(&mut stream, SessionRefused { reason: reason.clone() }.into())?;
+    send(&stream, SessionRefused { reason: reason.clone() }.into())?;
     Err(ConnectionError::Refused(reason))
+}
+
+/// What the peer of a control connection may do.
+#[derive(Clone, Copy)]
+struct Rights {
+    /// Come back on another connection for what it holds.
+    resumes: bool,
+    /// Ask for leases, and about the node: with certificates of clients, that takes one.
+    may_ask: bool,
 }
 
 /// Answers questions and holds at most one lease, which ends when its holder does.
 fn control(
     registry: &Registry,
-    mut stream: Stream,
+    stream: Stream,
     process: Process,
-    resumes: bool,
+    rights: Rights,
 ) -> Result<(), ConnectionError> {
-    let line = Arc::new(Line::to(&stream)?);
-    let mut held = HeldLease { registry, line, process, resumes, hold: None, is_over: false };
+    stream.read_ahead();
+    let stream = Arc::new(stream);
+    let line = Arc::new(Line { stream: Arc::clone(&stream), writing: Mutex::new(()) });
+    let mut held = HeldLease { registry, line, process, rights, hold: None, is_over: false };
+    let mut stream = &*stream;
     let mut decoder = FrameDecoder::new();
     loop {
         while let Some(frame) = decoder.next_frame()? {
@@ -264,7 +240,7 @@ fn control(
             }
         }
         let space = decoder.space(4096);
-        match stream.read(space) {
+        match stream.read(space, Wait::Asleep) {
             Ok(0) => return Ok(()),
             Ok(got) => decoder.received(got),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -278,33 +254,25 @@ fn control(
 /// The way to a peer of a control connection, for all who have something to say.
 #[derive(Debug)]
 pub(crate) struct Line {
-    stream: sluice_transport::Stream,
+    stream: Arc<Stream>,
     /// Held by whoever writes.
     writing: Mutex<()>,
 }
 
 impl Line {
-    fn to(stream: &Stream) -> io::Result<Line> {
-        Ok(Line { stream: OwnedFd::from(stream.try_clone()?).into(), writing: Mutex::new(()) })
-    }
-
     fn send(&self, message: Control) -> Result<(), ConnectionError> {
         let mut bytes = Vec::new();
         message.frame(&mut bytes)?;
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            rest = &rest[self.stream.write_vectored(&[IoSlice::new(rest)], Wait::Asleep)?..];
-        }
-        Ok(())
+        Ok((&*self.stream).write_all(&bytes)?)
     }
 
-    /// As far as that is possible without waiting: a peer that takes nothing does not hear it.
+    /// As far as that is possible without waiting: a peer that takes nothing does not hear it, and has to come back.
     pub(crate) fn send_now(&self, message: impl Into<Control>) {
         let mut bytes = Vec::new();
         let Ok(_writing) = self.writing.try_lock() else { return };
         if message.into().frame(&mut bytes).is_ok()
-            && self.stream.write(&bytes).is_ok_and(|count| count < bytes.len())
+            && !self.stream.write(&bytes).is_ok_and(|count| count == bytes.len())
         {
             // Half a frame is worse than none.
             self.stream.shut_down();
@@ -317,7 +285,7 @@ impl Line {
     }
 }
 
-fn send(stream: &mut Stream, message: Control) -> Result<(), ConnectionError> {
+fn send(mut stream: &Stream, message: Control) -> Result<(), ConnectionError> {
     let mut bytes = Vec::new();
     message.frame(&mut bytes)?;
     Ok(stream.write_all(&bytes)?)
@@ -328,8 +296,7 @@ struct HeldLease<'a> {
     registry: &'a Registry,
     line: Arc<Line>,
     process: Process,
-    /// Whether the holder may come back on another connection.
-    resumes: bool,
+    rights: Rights,
     hold: Option<Hold>,
     /// The holder has said so.
     is_over: bool,
@@ -339,6 +306,11 @@ impl HeldLease<'_> {
     /// What is to be said to this, if anything.
     fn answer(&mut self, question: Control) -> Result<Option<Control>, ConnectionError> {
         let answer = match question {
+            Control::LeaseRequest(_) | Control::LeaseClaim(_) | Control::StatusRequest(_)
+                if !self.rights.may_ask =>
+            {
+                refused(NO_CERTIFICATE)
+            }
             Control::LeaseRequest(_) | Control::LeaseClaim(_) | Control::LeaseResume(_)
                 if self.hold.is_some() =>
             {
@@ -410,7 +382,7 @@ impl HeldLease<'_> {
         let (lease, token, devices) = (granted.lease, granted.token, granted.devices);
         let hold = self.registry.hold(lease, &self.line, self.process.space);
         self.hold = Some(hold.inspect_err(|_| _ = self.registry.end_lease(lease))?);
-        let linger = if self.resumes { self.registry.linger } else { Duration::ZERO };
+        let linger = if self.rights.resumes { self.registry.linger } else { Duration::ZERO };
         let linger_ms = u32::try_from(linger.as_millis()).unwrap_or(u32::MAX);
         Ok(LeaseGranted { lease, token, devices, linger_ms }.into())
     }
@@ -435,7 +407,7 @@ impl HeldLease<'_> {
 impl Drop for HeldLease<'_> {
     fn drop(&mut self) {
         let Some(hold) = &self.hold else { return };
-        if self.resumes && !self.is_over {
+        if self.rights.resumes && !self.is_over {
             self.registry.await_holder(hold, &self.process);
         } else {
             self.registry.end_held(hold);

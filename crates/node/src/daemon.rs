@@ -15,10 +15,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use sluice_transport::Stream;
+use sluice_transport::tls::ServerIdentity;
+use sluice_wire::address::Endpoint;
 use sluice_wire::control::Status;
 
 use crate::config::{Listen, NodeConfig};
-use crate::connection::{self, Stream};
+use crate::connection;
 use crate::inventory::{Inventory, InventoryError, take_inventory};
 use crate::join::{Agent, JoinError};
 use crate::registry::Registry;
@@ -43,6 +46,8 @@ pub enum NodeError {
     Inventory(#[from] InventoryError),
     #[error("cannot listen on {address}: {source}")]
     Listen { address: String, source: io::Error },
+    #[error("{0} is for TLS, and there is no certificate")]
+    NoCertificate(String),
     #[error("a node listens there already: {}", .0.display())]
     InUse(PathBuf),
     #[error("cannot join: {0}")]
@@ -68,7 +73,11 @@ impl Node {
     pub fn bind(config: &NodeConfig) -> Result<Node, NodeError> {
         // Each session has several descriptors, and what sessions share has one each.
         sluice_worker::sandbox::raise_descriptor_limit();
-        let listeners = config.listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
+        let listeners = config
+            .listen
+            .iter()
+            .map(|listen| Listener::bind(listen, config.tls.as_ref()))
+            .collect::<Result<Vec<_>, _>>()?;
         let inventory = take_inventory(&config.gpus, &config.worker)?;
         let spawner = Spawner::start(config.worker.clone())?;
         // SAFETY: plain system call; the result is checked before it is used.
@@ -76,8 +85,9 @@ impl Node {
         if stop < 0 {
             return Err(io::Error::last_os_error().into());
         }
-        let listens = listeners.first().map(Listener::address).unwrap_or_default();
-        let agent = config.join.as_ref().map(|join| Agent::join(join, &inventory, &listens)).transpose()?;
+        let join = config.join.as_ref().zip(listeners.first());
+        let agent =
+            join.map(|(join, listener)| Agent::join(join, &inventory, &listener.endpoint())).transpose()?;
         let membership = agent.as_ref().map(|agent| Arc::clone(agent.membership()));
         Ok(Node {
             listeners,
@@ -96,9 +106,9 @@ impl Node {
         })
     }
 
-    /// Where clients reach the node: `HOST:PORT` with the real port, or `unix:PATH`.
+    /// Where clients reach the node, with the real port: texts of [`Endpoint`].
     pub fn addresses(&self) -> Vec<String> {
-        self.listeners.iter().map(Listener::address).collect()
+        self.listeners.iter().map(|listener| listener.endpoint().to_string()).collect()
     }
 
     pub fn inventory(&self) -> &Inventory {
@@ -179,9 +189,10 @@ impl Node {
             return;
         };
         let registry = Arc::clone(&self.registry);
+        let identity = listener.identity().cloned();
         let serve = move || {
             let _place = place;
-            connection::serve(&registry, stream, &peer);
+            connection::serve(&registry, stream, &peer, identity.as_ref());
         };
         if let Err(error) = std::thread::Builder::new().name("connection".into()).spawn(serve) {
             eprintln!("sluice node: cannot start a thread for a connection: {error}");
@@ -210,50 +221,68 @@ impl Drop for Place {
 
 #[derive(Debug)]
 enum Listener {
-    Tcp(TcpListener),
+    Tcp { listener: TcpListener, tls: Option<ServerIdentity> },
     Unix { listener: UnixListener, path: PathBuf },
 }
 
 impl Listener {
-    fn bind(listen: &Listen) -> Result<Listener, NodeError> {
-        match listen {
-            Listen::Tcp(address) => bind_tcp(address)
-                .map(Listener::Tcp)
-                .map_err(|source| NodeError::Listen { address: address.clone(), source }),
-            Listen::Unix(path) => bind_unix(path),
+    fn bind(listen: &Listen, identity: Option<&ServerIdentity>) -> Result<Listener, NodeError> {
+        let (address, tls) = match listen {
+            Listen::Unix(path) => return bind_unix(path),
+            Listen::Tcp(address) => (address, None),
+            Listen::Tls(address) => {
+                let identity = identity.ok_or_else(|| NodeError::NoCertificate(address.clone()))?;
+                (address, Some(identity.clone()))
+            }
+        };
+        match bind_tcp(address) {
+            Ok(listener) => Ok(Listener::Tcp { listener, tls }),
+            Err(source) => Err(NodeError::Listen { address: address.clone(), source }),
         }
     }
 
-    fn address(&self) -> String {
+    fn endpoint(&self) -> Endpoint {
         match self {
-            Listener::Tcp(listener) => {
-                listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string())
+            Listener::Tcp { listener, tls } => {
+                let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
+                match tls {
+                    Some(tls) => Endpoint::Tls { address, fingerprint: Some(tls.fingerprint()) },
+                    None => Endpoint::Tcp(address),
+                }
             }
-            Listener::Unix { path, .. } => format!("unix:{}", path.display()),
+            Listener::Unix { path, .. } => Endpoint::Unix(path.clone()),
+        }
+    }
+
+    /// What it shows those who connect.
+    fn identity(&self) -> Option<&ServerIdentity> {
+        match self {
+            Listener::Tcp { tls, .. } => tls.as_ref(),
+            Listener::Unix { .. } => None,
         }
     }
 
     fn fd(&self) -> i32 {
         match self {
-            Listener::Tcp(listener) => listener.as_fd().as_raw_fd(),
+            Listener::Tcp { listener, .. } => listener.as_fd().as_raw_fd(),
             Listener::Unix { listener, .. } => listener.as_fd().as_raw_fd(),
         }
     }
 
     fn accept(&self) -> io::Result<(Stream, String)> {
         match self {
-            Listener::Tcp(listener) => {
+            Listener::Tcp { listener, .. } => {
                 let (stream, peer) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 stream.set_nodelay(true)?;
                 sluice_transport::notice_dead_peer(stream.as_fd())?;
-                Ok((Stream::Tcp(stream), peer.to_string()))
+                Ok((OwnedFd::from(stream).into(), peer.to_string()))
             }
             Listener::Unix { listener, .. } => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 let peer = local_peer(&stream);
-                Ok((Stream::Unix(stream), peer))
+                Ok((stream.into(), peer))
             }
         }
     }

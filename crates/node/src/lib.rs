@@ -11,6 +11,7 @@
 //! the pure books admit ([`lease`]); a session gets a worker process of its own and is then not on this process's data
 //! path ([`registry`], [`spawn`]). A node that has joined a server takes that server's grants instead ([`join`]). Who computes when is decided by the pure [`arbiter`], carried out by [`turns`].
 
+mod certificate;
 mod config;
 mod daemon;
 
@@ -29,6 +30,7 @@ mod join;
 mod inventory;
 mod spawn;
 
+pub use certificate::own_certificate;
 pub use config::{GpuSelection, JoinConfig, Listen, NodeConfig, WorkerCommand};
 pub use daemon::{Node, NodeError, Stopper};
 pub use inventory::{Inventory, InventoryError};

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use sluice_cuda::CUdevice_attribute;
 use sluice_transport::process::ProcessWatch;
+use sluice_transport::tls::Keys;
 use sluice_wire::control::{DeviceSnapshot, GpuFree, GpuStatus, SessionStatus, Status, Usage};
 use sluice_wire::handshake::{LeaseToken, SessionSecret};
 use sluice_worker::counters::{CounterPage, Counts};
@@ -57,6 +58,8 @@ pub(crate) struct RunningSession {
     lease: u64,
     session: u64,
     link: Arc<Link>,
+    /// What protects the client's connection.
+    keys: Option<Keys>,
 }
 
 const METER_EVERY: Duration = Duration::from_secs(1);
@@ -268,6 +271,7 @@ impl Registry {
         token: &LeaseToken,
         client_of: ClientOf,
         client: OwnedFd,
+        keys: Option<Keys>,
     ) -> Result<RunningSession, SessionRefusal> {
         let lease = self.lock().admit(token)?;
         let (link, worker_link) = Link::pair().map_err(SessionRefusal::Worker)?;
@@ -291,14 +295,14 @@ impl Registry {
             parted: false,
         };
         let session = self.enter_session(record)?;
-        Ok(RunningSession { lease, session, link })
+        Ok(RunningSession { lease, session, link, keys })
     }
 
     /// Serves a worker to its end, on the calling thread.
     pub(crate) fn serve_session(&self, running: RunningSession) {
-        let RunningSession { lease, session, link } = running;
+        let RunningSession { lease, session, link, keys } = running;
         let mut why = None;
-        if self.start_worker(lease, session, &link).is_some() {
+        if self.start_worker(lease, session, &link, keys).is_some() {
             why = self.serve_worker(lease, session, &link);
         }
         self.leave_session(session, why);
@@ -321,8 +325,9 @@ impl Registry {
     }
 
     /// Tells a worker what it serves and lets it compete for the GPUs.
-    fn start_worker(&self, lease: u64, session: u64, link: &Arc<Link>) -> Option<()> {
+    fn start_worker(&self, lease: u64, session: u64, link: &Arc<Link>, tls: Option<Keys>) -> Option<()> {
         let (start, gpus, weight) = self.start_of(lease, session)?;
+        let start = Start { tls, ..start };
         self.turns.join(session, lease, &gpus, weight, Arc::clone(link));
         link.send(&start).ok()
     }
@@ -348,6 +353,7 @@ impl Registry {
             kernel_timeout_ms,
             cache: self.cache.clone(),
             resume,
+            tls: None,
         };
         let weight = Weight { share_ppm: entry.ask.share_ppm, hard_cap: entry.ask.hard_cap };
         Some((start, entry.gpus.clone(), weight))

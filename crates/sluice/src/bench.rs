@@ -35,20 +35,24 @@ pub(crate) fn remoting(arguments: &RemotingArgs) -> Result<ExitCode> {
     let report = match named {
         Some(node) => {
             let link = measure(&node, arguments.runs, &libraries)?;
-            let is_local = matches!(node, Endpoint::Unix(_));
-            let (tcp, shm) = if is_local { (None, Some(link)) } else { (Some(link), None) };
-            Report::new(node.to_string(), arguments.runs, tcp, shm)
+            let links = match node {
+                Endpoint::Tcp(_) => Links { tcp: Some(link), ..Links::default() },
+                Endpoint::Tls { .. } => Links { tls: Some(link), ..Links::default() },
+                Endpoint::Unix(_) => Links { shm: Some(link), ..Links::default() },
+            };
+            Report::new(node.place(), arguments.runs, links)
         }
         None => {
             let scratch = Scratch::new()?;
             let socket = scratch.path().join("node.sock");
-            let listen = vec![Listen::Unix(socket), Listen::Tcp("127.0.0.1:0".into())];
+            let loopback = || "127.0.0.1:0".to_owned();
+            let listen = vec![Listen::Unix(socket), Listen::Tcp(loopback()), Listen::Tls(loopback())];
             let gpus = arguments.gpus.as_ref().unwrap_or(&GpuChoice::Auto);
-            let private = PrivateNode::start_at(gpus, listen)?;
-            let [shm, tcp] = private.addresses.as_slice() else { bail!("the node does not listen") };
-            let tcp = measure(tcp, arguments.runs, &libraries)?;
-            let shm = measure(shm, arguments.runs, &libraries)?;
-            Report::new("private".into(), arguments.runs, Some(tcp), Some(shm))
+            let private = PrivateNode::start_protected(gpus, listen, scratch.path())?;
+            let [shm, tcp, tls] = private.addresses.as_slice() else { bail!("the node does not listen") };
+            let [tcp, tls, shm] = [tcp, tls, shm].map(|node| measure(node, arguments.runs, &libraries));
+            let links = Links { tcp: Some(tcp?), tls: Some(tls?), shm: Some(shm?) };
+            Report::new("private".into(), arguments.runs, links)
         }
     };
     match arguments.output {
@@ -56,6 +60,14 @@ pub(crate) fn remoting(arguments: &RemotingArgs) -> Result<ExitCode> {
         Output::Table => print!("{}", report.text()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was measured of each kind of link.
+#[derive(Default)]
+struct Links {
+    tcp: Option<Link>,
+    tls: Option<Link>,
+    shm: Option<Link>,
 }
 
 /// What several client processes found over one link.
@@ -67,14 +79,14 @@ struct Link {
 /// Runs client processes on a node, one after the other.
 fn measure(node: &Endpoint, runs: u32, libraries: &Libraries) -> Result<Link> {
     let baseline = match node {
-        Endpoint::Tcp(_) => Baseline::Socket,
+        Endpoint::Tcp(_) | Endpoint::Tls { .. } => Baseline::Socket,
         Endpoint::Unix(_) => Baseline::Memory,
     };
     let mut connection = Connection::open(node)?;
     let lease = take_lease(&mut connection)?;
     let device = lease.devices.first().context("the lease has no device")?;
     let scratch = Scratch::new()?;
-    let session = SessionAddress { node: node.clone(), token: lease.token }.to_string();
+    let session = SessionAddress { node: connection.node().clone(), token: lease.token }.to_string();
     let surroundings = Surroundings::prepare(scratch.path(), libraries, &session, device.is_software)?;
     let found = (0..runs).map(|_| run_client(&surroundings, baseline)).collect::<Result<Vec<_>>>()?;
     connection.close();
@@ -117,11 +129,12 @@ struct Report {
     node: String,
     gpu: String,
     runs: u32,
-    /// Of TCP where it was measured.
+    /// Of the first of the links below that was measured.
     round_trip_us: f64,
     queued_call_client_cpu_us: f64,
     waiting_call_us: f64,
     tcp: Option<LinkReport>,
+    tls: Option<LinkReport>,
     shm: Option<LinkReport>,
     programs: Vec<ProgramReport>,
 }
@@ -143,20 +156,24 @@ struct ProgramReport {
     program: &'static programs::Program,
     /// Estimated length of its step over each link, as a multiple of a step where the GPU is.
     tcp_slowdown: Option<f64>,
+    tls_slowdown: Option<f64>,
     shm_slowdown: Option<f64>,
 }
 
 impl Report {
-    fn new(node: String, runs: u32, tcp: Option<Link>, shm: Option<Link>) -> Report {
-        let gpu = [&tcp, &shm].into_iter().flatten().next().map_or(String::new(), |link| link.gpu.clone());
-        let [tcp, shm] = [tcp, shm].map(|link| link.map(|link| LinkReport::new(&link.runs)));
-        let first = tcp.as_ref().or(shm.as_ref()).map_or(Figures::default(), |link| link.median);
+    fn new(node: String, runs: u32, Links { tcp, tls, shm }: Links) -> Report {
+        let links = [&tcp, &tls, &shm];
+        let gpu = links.into_iter().flatten().next().map_or(String::new(), |link| link.gpu.clone());
+        let [tcp, tls, shm] = [tcp, tls, shm].map(|link| link.map(|link| LinkReport::new(&link.runs)));
+        let first =
+            [&tcp, &tls, &shm].into_iter().flatten().next().map_or(Figures::default(), |link| link.median);
         let slowdown = |link: &Option<LinkReport>, program: &programs::Program| {
             link.as_ref().map(|link| program.slowdown(&link.median))
         };
         let programs = programs::PROGRAMS.iter().map(|program| ProgramReport {
             program,
             tcp_slowdown: slowdown(&tcp, program),
+            tls_slowdown: slowdown(&tls, program),
             shm_slowdown: slowdown(&shm, program),
         });
         Report {
@@ -168,15 +185,17 @@ impl Report {
             waiting_call_us: first.waiting_call_us,
             programs: programs.collect(),
             tcp,
+            tls,
             shm,
         }
     }
 
     fn text(&self) -> String {
-        let links: Vec<(&str, &LinkReport)> = [("TCP", &self.tcp), ("SHARED MEMORY", &self.shm)]
-            .into_iter()
-            .filter_map(|(name, link)| Some((name, link.as_ref()?)))
-            .collect();
+        let links: Vec<(&str, &LinkReport)> =
+            [("TCP", &self.tcp), ("TLS", &self.tls), ("SHARED MEMORY", &self.shm)]
+                .into_iter()
+                .filter_map(|(name, link)| Some((name, link.as_ref()?)))
+                .collect();
         let columns = |first| -> Vec<(&str, Align)> {
             std::iter::once((first, Align::Left))
                 .chain(links.iter().map(|(name, _)| (*name, Align::Right)))
@@ -193,7 +212,7 @@ impl Report {
             .programs
             .iter()
             .map(|row| {
-                let slowdowns = [row.tcp_slowdown, row.shm_slowdown].into_iter().flatten();
+                let slowdowns = [row.tcp_slowdown, row.tls_slowdown, row.shm_slowdown].into_iter().flatten();
                 std::iter::once(row.program.label())
                     .chain(slowdowns.map(|times| format!("{times:.3} x")))
                     .collect()

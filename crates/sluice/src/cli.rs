@@ -26,10 +26,10 @@ pub(crate) struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   sluice run -- python train.py                       on this machine's GPU, or a software GPU
-  sluice run -p 0.25 --memory 8GiB --node gpu1:7583 -- python train.py
+  sluice node --listen 0.0.0.0:7583                   lend this machine's GPUs to others; says its fingerprint
+  sluice run -p 0.25 --memory 8GiB --node gpu1:7583/FINGERPRINT -- python train.py
                                                       on a quarter of a GPU of the machine gpu1
-  sluice node --listen 0.0.0.0:7583                   lend this machine's GPUs to others
-  sluice sessions --node gpu1:7583                    who uses them now
+  sluice sessions --node gpu1:7583/FINGERPRINT        who uses them now
   sluice up                                           share this machine's GPUs among teams
   sluice doctor                                       what is wrong, and what to do about it";
 
@@ -102,7 +102,11 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The program's output, exit code and signals pass through untouched. Sluice's own messages go to stderr, and its own
-failures have exit code 125; a program that cannot be started gives 126, one that does not exist 127.")]
+failures have exit code 125; a program that cannot be started gives 126, one that does not exist 127.
+
+A node beyond this machine is known by the fingerprint behind its address, or by an authority named in SLUICE_TLS_CA (a PEM
+file); a node with --tls-client-ca knows its users by SLUICE_TLS_CERT and SLUICE_TLS_KEY. plain-text:HOST:PORT speaks plain
+text.")]
 pub(crate) struct RunArgs {
     /// How many GPUs
     #[arg(short = 'n', long = "gpu-count", value_name = "GPUS", default_value_t = 1)]
@@ -124,8 +128,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) kernel_timeout: Option<Period>,
 
-    /// The node to run on [default: $SLUICE_NODE, else a private node on this machine]
-    #[arg(long, value_name = "HOST:PORT")]
+    /// The node to run on, as `sluice node` prints it [default: $SLUICE_NODE, else a private node on this machine]
+    #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]")]
     pub(crate) node: Option<String>,
 
     /// The server to ask for a lease [default: $SLUICE_SERVER, else that of `sluice login`]
@@ -226,10 +230,13 @@ impl std::str::FromStr for Tasks {
 
 #[derive(Debug, Args)]
 pub(crate) struct NodeArgs {
-    /// Where to listen: HOST:PORT (port 0 takes a free one) or unix:PATH. There is no authentication yet: beyond
-    /// this machine, listen only on networks you trust
+    /// Where to listen: HOST:PORT (port 0 takes a free one) or unix:PATH. Beyond loopback the node speaks TLS; whoever
+    /// reaches it may ask for leases unless --join or --tls-client-ca is given
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN)]
     pub(crate) listen: String,
+
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
 
     /// auto (NVIDIA GPUs, else one software GPU), nvidia, software[:COUNT[,MEMORY]], or recording[:MODEL[,COUNT]]
     #[arg(long, value_name = "GPUS", default_value = "auto")]
@@ -251,13 +258,38 @@ pub(crate) struct NodeArgs {
     pub(crate) membership: MembershipArgs,
 }
 
+/// How a node's connections are protected.
+#[derive(Debug, Args)]
+pub(crate) struct TlsArgs {
+    /// Speak TLS on loopback too; beyond it the node does so unasked
+    #[arg(long)]
+    pub(crate) tls: bool,
+
+    /// The node's certificate and what leads from it to its authority, a PEM file [default: one that the node makes and
+    /// signs itself; programs know it by its fingerprint]
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// The key of --tls-cert, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// Lend only to holders of certificates from the authorities in this PEM file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_client_ca: Option<PathBuf>,
+
+    /// Speak plain text, also beyond loopback: whoever sees the network sees tokens and data
+    #[arg(long, conflicts_with_all = ["tls", "tls_cert", "tls_client_ca"])]
+    pub(crate) plain_text: bool,
+}
+
 /// Loopback only, until a person says otherwise.
 const DEFAULT_LISTEN: &str = "127.0.0.1:7583";
 
 #[derive(Debug, Args)]
 pub(crate) struct QueryArgs {
-    /// The node to ask [default: $SLUICE_NODE]
-    #[arg(long, value_name = "HOST:PORT")]
+    /// The node to ask, as `sluice node` prints it [default: $SLUICE_NODE]
+    #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]")]
     pub(crate) node: Option<String>,
 
     /// The server to ask [default: $SLUICE_SERVER, else that of `sluice login`]

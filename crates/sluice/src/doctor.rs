@@ -208,12 +208,18 @@ fn node_findings(node: &Endpoint) -> Vec<Finding> {
         Err(failure) => return vec![Finding::problem(failure.to_string(), "look at the node's messages")],
     };
     let mut findings = vec![Finding::ok(format!(
-        "node {node}: same version, answers in {:.1} ms",
+        "node {}: {}, same version, answers in {:.1} ms",
+        node.place(),
+        match node {
+            Endpoint::Tls { .. } => "TLS",
+            Endpoint::Tcp(_) => "plain text",
+            Endpoint::Unix(_) => "a socket file",
+        },
         took.as_secs_f64() * 1e3
     ))];
     if status.gpus.is_empty() {
         findings.push(Finding::problem(
-            format!("node {node} lends no GPU"),
+            format!("node {} lends no GPU", node.place()),
             "start it with --gpus auto or --gpus software",
         ));
     }

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result};
-use sluice_api::client::{Client, SERVER_VARIABLE};
+use anyhow::{Context, Result, bail};
+use sluice_api::client::{Client, SERVER_VARIABLE, data_folder};
 use sluice_node::{GpuSelection, JoinConfig, Listen, Node, NodeConfig, Stopper};
+use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::Endpoint;
 
-use crate::cli::{GpuChoice, NodeArgs};
+use crate::cli::{GpuChoice, NodeArgs, TlsArgs};
 use crate::server::{self, process};
 
 /// The environment variable that names the node to use.
@@ -59,7 +60,20 @@ impl PrivateNode {
     }
 
     pub(crate) fn start_at(gpus: &GpuChoice, listen: Vec<Listen>) -> Result<PrivateNode> {
-        let config = NodeConfig { listen, gpus: selection(gpus), ..NodeConfig::default() };
+        PrivateNode::start_with(NodeConfig { listen, gpus: selection(gpus), ..NodeConfig::default() })
+    }
+
+    /// With addresses for TLS among them, whose certificate is made in `folder`.
+    pub(crate) fn start_protected(
+        gpus: &GpuChoice,
+        listen: Vec<Listen>,
+        folder: &Path,
+    ) -> Result<PrivateNode> {
+        let tls = Some(own_identity(folder, None)?);
+        PrivateNode::start_with(NodeConfig { listen, tls, gpus: selection(gpus), ..NodeConfig::default() })
+    }
+
+    fn start_with(config: NodeConfig) -> Result<PrivateNode> {
         let node = Node::bind(&config).context("cannot start a node on this machine")?;
         let addresses = node.addresses().iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
         let stopper = node.stopper();
@@ -92,20 +106,60 @@ impl Drop for PrivateNode {
 /// `sluice node`: serves until SIGINT or SIGTERM.
 pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
     let signals = EndSignals::block()?;
-    let config = NodeConfig { linger: arguments.linger.duration(), ..NodeConfig::default() };
-    serve_node(&arguments.listen, &arguments.gpus, process::joining(arguments)?, config, signals)
+    let (listen, tls) = listening(&arguments.listen, &arguments.tls, None)?;
+    let linger = arguments.linger.duration();
+    let config = NodeConfig { listen: vec![listen], tls, linger, ..NodeConfig::default() };
+    serve_node(&arguments.gpus, process::joining(arguments)?, config, signals)
+}
+
+/// Where a node listens, and what it shows there. Beyond loopback that is TLS, unless plain text is asked for. A certificate
+/// of its own is kept in the data folder.
+pub(crate) fn listening(
+    text: &str,
+    tls: &TlsArgs,
+    data: Option<&Path>,
+) -> Result<(Listen, Option<ServerIdentity>)> {
+    let asked = tls.tls || tls.tls_cert.is_some() || tls.tls_client_ca.is_some();
+    let address = match text.parse().map_err(anyhow::Error::from)? {
+        Endpoint::Unix(_) if asked => {
+            bail!("--listen {text}: a socket file is not for TLS; listen on HOST:PORT")
+        }
+        Endpoint::Unix(path) => return Ok((Listen::Unix(path), None)),
+        Endpoint::Tls { address, .. } if tls.plain_text => return Ok((Listen::Tcp(address), None)),
+        Endpoint::Tcp(address) if !asked => return Ok((Listen::Tcp(address), None)),
+        Endpoint::Tcp(address) | Endpoint::Tls { address, .. } => address,
+    };
+    let clients = tls.tls_client_ca.as_deref();
+    let identity = match tls.tls_cert.as_deref().zip(tls.tls_key.as_deref()) {
+        Some((certificate, key)) => {
+            ServerIdentity::load(certificate, key, clients).map_err(anyhow::Error::msg)?
+        }
+        None => {
+            let folder = data.map(Path::to_owned).or_else(data_folder);
+            let ways_out =
+                || format!("--listen {text} needs TLS: say --tls-cert and --tls-key, or --plain-text");
+            let folder = folder.context("no folder to keep a certificate in").with_context(ways_out)?;
+            own_identity(&folder, clients).with_context(ways_out)?
+        }
+    };
+    Ok((Listen::Tls(address), Some(identity)))
+}
+
+/// The certificate that a node has made for itself.
+fn own_identity(data: &Path, clients: Option<&Path>) -> Result<ServerIdentity> {
+    let folder = data.join("tls");
+    let files = sluice_node::own_certificate(&folder).with_context(|| folder.display().to_string())?;
+    ServerIdentity::load(&files.0, &files.1, clients).map_err(anyhow::Error::msg)
 }
 
 /// A node until one of the signals comes; `config` says what the other arguments do not.
 pub(crate) fn serve_node(
-    listen: &str,
     gpus: &GpuChoice,
     join: Option<JoinConfig>,
     config: NodeConfig,
     signals: EndSignals,
 ) -> Result<ExitCode> {
-    let listen: Listen = listen.parse().map_err(anyhow::Error::msg)?;
-    let config = NodeConfig { listen: vec![listen], gpus: selection(gpus), join, ..config };
+    let config = NodeConfig { gpus: selection(gpus), join, ..config };
     let node = Node::bind(&config)?;
     for address in node.addresses() {
         println!("listening on {address}");
@@ -163,5 +217,34 @@ impl EndSignals {
         let mut signal = 0;
         // SAFETY: the set is initialised and `signal` outlives the call.
         unsafe { libc::sigwait(&self.0, &mut signal) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_text_beyond_loopback_has_to_be_asked_for() {
+        let scratch = crate::surroundings::Scratch::new().expect("a folder");
+        let args =
+            |tls, plain_text| TlsArgs { tls, tls_cert: None, tls_key: None, tls_client_ca: None, plain_text };
+        let check = |text: &str, args: &TlsArgs, expect: Listen| {
+            let (listen, identity) = listening(text, args, Some(scratch.path())).expect(text);
+            assert_eq!(identity.is_some(), matches!(listen, Listen::Tls(_)), "{text}");
+            assert_eq!(listen, expect, "{text}");
+        };
+        let [local, beyond] = ["127.0.0.1:1", "0.0.0.0:1"];
+        check(local, &args(false, false), Listen::Tcp(local.into()));
+        check(local, &args(true, false), Listen::Tls(local.into()));
+        check(beyond, &args(false, false), Listen::Tls(beyond.into()));
+        check(beyond, &args(false, true), Listen::Tcp(beyond.into()));
+        check("unix:/run/a", &args(false, false), Listen::Unix("/run/a".into()));
+        assert!(listening("unix:/run/a", &args(true, false), None).is_err());
+        let nowhere = Path::new("/proc/no-folder");
+        let error = listening(beyond, &args(false, false), Some(nowhere)).expect_err("no certificate");
+        for part in ["--tls-cert", "--plain-text"] {
+            assert!(format!("{error:#}").contains(part), "{error:#}");
+        }
     }
 }

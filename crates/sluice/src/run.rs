@@ -57,8 +57,8 @@ fn run_on(
 ) -> Result<i32, NotStarted> {
     let mut connection = Connection::open(address).map_err(failed)?;
     let lease = take_lease(&mut connection, arguments)?;
-    let node = if private { "a private node".to_owned() } else { format!("node {address}") };
-    let held = Held { address: address.clone(), connection, lease, place: node };
+    let node = if private { "a private node".to_owned() } else { format!("node {}", address.place()) };
+    let held = Held { address: connection.node().clone(), connection, lease, place: node };
     Ok(exit_code(&run_under(vec![held], arguments, libraries)?))
 }
 

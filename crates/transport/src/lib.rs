@@ -2,7 +2,7 @@
 //!
 //! It begins as a socket. Where that is a Unix socket the two may agree ([`Stream::share`]) to go on through shared memory:
 //! two rings of bytes ([`ring`]) in a memory file that the worker makes, sealed ([`rings`]), and bells that wake who
-//! sleeps ([`bell`]). The socket stays open: it tells either side of the other's end.
+//! sleeps ([`bell`]). The socket stays open: it tells either side of the other's end. A TCP socket may carry TLS ([`tls`]).
 //!
 //! It loads into strangers' programs with the client library: no thread, no global state, nothing that a forked child
 //! could be caught in.
@@ -14,8 +14,9 @@ mod ring;
 mod rings;
 mod shared;
 mod socket;
+pub mod tls;
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -23,10 +24,12 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use sluice_wire::address::Fingerprint;
 use sluice_wire::spin::Wait;
 
 use crate::shared::Shared;
 use crate::socket::Socket;
+use crate::tls::{ClientIdentity, Keys, Records, ServerIdentity, Trust};
 
 pub use crate::rings::{Rings, Side};
 pub use crate::socket::notice_dead_peer;
@@ -35,6 +38,8 @@ pub use crate::socket::notice_dead_peer;
 #[derive(Debug)]
 pub struct Stream {
     socket: Socket,
+    /// What protects the bytes.
+    tls: Option<Box<Records>>,
     /// What carries the bytes once both sides have agreed on it; the socket then only tells of the peer's end.
     shared: OnceLock<Shared>,
 }
@@ -52,12 +57,55 @@ impl Stream {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
                     notice_dead_peer(stream.as_fd())?;
-                    return Ok(Stream { socket: Socket::new(stream.into()), shared: OnceLock::new() });
+                    return Ok(Stream::from(OwnedFd::from(stream)));
                 }
                 Err(error) => failure = error,
             }
         }
         Err(failure)
+    }
+
+    /// The same with TLS; also answers which certificate the node has shown.
+    pub fn connect_tls(
+        address: &str,
+        trust: &Trust,
+        identity: Option<&ClientIdentity>,
+        deadline: Instant,
+    ) -> io::Result<(Stream, Fingerprint)> {
+        let mut stream = Stream::connect_tcp(address, deadline)?;
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let (keys, shown) = tls::connect(&stream.socket, host, trust, identity, deadline)?;
+        stream.tls = Some(Box::new(Records::new(keys, false)?));
+        Ok((stream, shown))
+    }
+
+    /// Shakes hands as a node; true if the client has shown a certificate, or need not. Each read takes no more than a
+    /// record, so that the stream can be handed on, until [`Stream::read_ahead`].
+    pub fn accept_tls(&mut self, identity: &ServerIdentity, deadline: Instant) -> io::Result<bool> {
+        let (keys, may_ask) = tls::accept(&self.socket, identity, deadline)?;
+        self.tls = Some(Box::new(Records::new(keys, true)?));
+        Ok(may_ask)
+    }
+
+    /// Reads as much as there is: the stream stays in this process.
+    pub fn read_ahead(&self) {
+        if let Some(records) = &self.tls {
+            records.read_ahead();
+        }
+    }
+
+    /// Goes on with keys that another process has agreed on.
+    pub fn protected(socket: OwnedFd, keys: Option<Keys>) -> io::Result<Stream> {
+        let tls = keys.map(|keys| Records::new(keys, false)).transpose()?;
+        Ok(Stream { tls: tls.map(Box::new), ..Stream::from(socket) })
+    }
+
+    /// What another process needs to go on, beside the socket; nothing without TLS. Fails while bytes are here that the other
+    /// would miss.
+    pub fn keys(&self) -> io::Result<Option<Keys>> {
+        let Some(records) = &self.tls else { return Ok(None) };
+        let unread = || io::Error::new(io::ErrorKind::InvalidData, "it sent more before it was answered");
+        records.keys().map(Some).ok_or_else(unread)
     }
 
     pub fn connect_unix(path: &Path) -> io::Result<Stream> {
@@ -68,7 +116,10 @@ impl Stream {
     pub fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
         match self.shared.get() {
             Some(shared) => shared.read(&self.socket, into, wait),
-            None => self.socket.read(into, wait),
+            None => match &self.tls {
+                Some(records) => records.read(&self.socket, into, wait),
+                None => self.socket.read(into, wait),
+            },
         }
     }
 
@@ -92,7 +143,8 @@ impl Stream {
         }
     }
 
-    /// Writes as much as fits without waiting; nothing fitting is [`io::ErrorKind::WouldBlock`].
+    /// Writes as much as fits without waiting; nothing fitting is [`io::ErrorKind::WouldBlock`]. After that the same bytes
+    /// come again before any others, or none at all: with TLS they may be half-way out.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)], Wait::No)
     }
@@ -101,7 +153,10 @@ impl Stream {
     pub fn write_vectored(&self, parts: &[IoSlice<'_>], wait: Wait) -> io::Result<usize> {
         match self.shared.get() {
             Some(shared) => shared.write_vectored(&self.socket, parts, wait),
-            None => self.socket.write_vectored(parts, wait),
+            None => match &self.tls {
+                Some(records) => records.write_vectored(&self.socket, parts, wait),
+                None => self.socket.write_vectored(parts, wait),
+            },
         }
     }
 
@@ -111,10 +166,23 @@ impl Stream {
         self.socket.set_read_limit(limit)
     }
 
+    /// As [`Stream::set_read_limit`], for writes.
+    pub fn set_write_limit(&self, limit: Duration) -> io::Result<()> {
+        self.socket.set_write_limit(limit)
+    }
+
+    /// Whether a read would find something that has left the socket already.
+    pub fn has_unread(&self) -> bool {
+        self.tls.as_ref().is_some_and(|records| records.has_unread())
+    }
+
     /// Waits until the stream can be written, or also read if `or_readable`, or until `limit` is over.
     pub fn wait_writable(&self, or_readable: bool, limit: Duration) -> io::Result<()> {
         if let Some(shared) = self.shared.get() {
             return shared.wait_writable(&self.socket, or_readable, limit);
+        }
+        if or_readable && self.has_unread() {
+            return Ok(());
         }
         let events = libc::POLLOUT | if or_readable { libc::POLLIN } else { 0 };
         self.socket.poll(events, limit).map(drop)
@@ -124,6 +192,7 @@ impl Stream {
     pub fn wait_readable(&self, limit: Duration) -> io::Result<bool> {
         match self.shared.get() {
             Some(shared) => shared.wait_readable(&self.socket, limit),
+            None if self.has_unread() => Ok(true),
             None => self.socket.poll(libc::POLLIN, limit),
         }
     }
@@ -134,6 +203,11 @@ impl Stream {
         if let Some(shared) = self.shared.get() {
             shared.shut_down();
         }
+    }
+
+    /// Ends writes: the peer sees the end of the stream, and may go on writing.
+    pub fn shut_down_writes(&self) {
+        self.socket.shut_down_writes();
     }
 
     /// Whether memory can be shared: descriptors pass through Unix sockets.
@@ -155,6 +229,7 @@ impl Stream {
     pub fn read_with_descriptor(&self, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
         match self.shared.get() {
             Some(shared) => Ok((shared.read(&self.socket, into, Wait::No)?, None)),
+            None if self.tls.is_some() => Ok((self.read(into, Wait::No)?, None)),
             None => descriptor::receive(self.socket.as_fd(), into),
         }
     }
@@ -172,13 +247,35 @@ impl Stream {
 /// Takes over a connected stream socket.
 impl From<OwnedFd> for Stream {
     fn from(fd: OwnedFd) -> Stream {
-        Stream { socket: Socket::new(fd), shared: OnceLock::new() }
+        Stream { socket: Socket::new(fd), tls: None, shared: OnceLock::new() }
     }
 }
 
 impl From<UnixStream> for Stream {
     fn from(stream: UnixStream) -> Stream {
         Stream::from(OwnedFd::from(stream))
+    }
+}
+
+/// Waits for bytes, up to the read limit.
+impl Read for &Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        Stream::read(self, into, Wait::Asleep)
+    }
+}
+
+/// Waits for room, up to the write limit.
+impl Write for &Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        Stream::write_vectored(self, parts, Wait::Asleep)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

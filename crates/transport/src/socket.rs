@@ -21,11 +21,20 @@ impl Socket {
     }
 
     pub(crate) fn set_read_limit(&self, limit: Duration) -> io::Result<()> {
+        self.set_limit(libc::SO_RCVTIMEO, limit)
+    }
+
+    pub(crate) fn set_write_limit(&self, limit: Duration) -> io::Result<()> {
+        self.set_limit(libc::SO_SNDTIMEO, limit)
+    }
+
+    /// Zero is no limit.
+    fn set_limit(&self, option: i32, limit: Duration) -> io::Result<()> {
         let limit = libc::timeval {
             tv_sec: limit.as_secs() as libc::time_t,
             tv_usec: limit.subsec_micros() as libc::suseconds_t,
         };
-        let (level, option, size) = (libc::SOL_SOCKET, libc::SO_RCVTIMEO, size_of::<libc::timeval>() as u32);
+        let (level, size) = (libc::SOL_SOCKET, size_of::<libc::timeval>() as u32);
         // SAFETY: the option's value is a `timeval`, and the kernel reads exactly that many bytes.
         let status =
             unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, (&raw const limit).cast(), size) };
@@ -79,6 +88,11 @@ impl Socket {
     pub(crate) fn shut_down(&self) {
         // SAFETY: shutdown takes any descriptor.
         unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
+    pub(crate) fn shut_down_writes(&self) {
+        // SAFETY: shutdown takes any descriptor.
+        unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_WR) };
     }
 
     /// # Safety

@@ -14,7 +14,6 @@
 //! has sent it again. Where a session cannot be resumed, the end of the connection is the client's end.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sluice_transport::Stream;
@@ -94,9 +93,9 @@ impl Client {
         }
     }
 
-    /// The client is on this socket now, and has received so many bytes of our stream.
-    pub(crate) fn resume(&self, attempt: u32, received: u64, socket: OwnedFd) {
-        let stream = Arc::new(Stream::from(socket));
+    /// The client is on this connection now, and has received so many bytes of our stream.
+    pub(crate) fn resume(&self, attempt: u32, received: u64, stream: Stream) {
+        let stream = Arc::new(stream);
         let mut state = self.lock();
         if attempt <= state.connection.attempt {
             return refuse(&stream, "the client has come back on another connection meanwhile");

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sluice_transport::tls::Keys;
 use sluice_wire::ExportToken;
 
 /// The largest packet in bytes; [`Start`] is the only one that comes near it.
@@ -30,6 +31,8 @@ pub struct Start {
     pub cache: Option<PathBuf>,
     /// What the client may come back with after a cut; `None` where the end of its connection is its own end.
     pub resume: Option<ResumeStart>,
+    /// What protects the client's connection.
+    pub tls: Option<Keys>,
 }
 
 /// How a session outlives its connection.
@@ -118,7 +121,7 @@ pub enum Packet {
     /// Stop at the next opportunity and report.
     Recall { gpu: u32 },
     /// The client has connected again, has received so many bytes, and the socket comes with the packet.
-    Resume { attempt: u32, received: u64 },
+    Resume { attempt: u32, received: u64, tls: Option<Keys> },
 }
 
 /// One end of the pair.
@@ -274,7 +277,7 @@ mod tests {
         use std::io::{Read, Write};
         let (a, b) = Link::pair().unwrap();
         let (mut reader, writer) = io::pipe().unwrap();
-        let resume = Packet::Resume { attempt: 1, received: 2 };
+        let resume = Packet::Resume { attempt: 1, received: 2, tls: None };
         a.send_fd(&resume, writer.as_fd()).unwrap();
         a.send(&Packet::Ready).unwrap();
         drop(writer);

@@ -50,7 +50,10 @@ pub(crate) fn serve() -> ! {
         Err(error) => ending::failed(&format!("the counters cannot be mapped: {error}")),
     };
     let resumes = start.resume.is_some();
-    let stream = Arc::new(Stream::from(client));
+    let stream = match Stream::protected(client, start.tls.clone()) {
+        Ok(stream) => Arc::new(stream),
+        Err(error) => ending::failed(&format!("the daemon's keys are of no use: {error}")),
+    };
     let outbox = Arc::new(Outbox::new(Arc::clone(&stream), resumes, Arc::clone(&counters)));
     let client = Arc::new(Client::new(stream, Arc::clone(&outbox), Arc::clone(&link), resumes));
     let mut reader = Reader::new(client, Arc::clone(&outbox), Arc::clone(&counters));
@@ -200,8 +203,11 @@ fn listen(session: &Session, answers: &Answers, link: &Link, client: &Client) ->
             answer @ (Packet::Taken(_) | Packet::Used(_) | Packet::Exported(_) | Packet::Imported(_)) => {
                 answers.pass_on((answer, fd))
             }
-            Packet::Resume { attempt, received } => {
-                fd.into_iter().for_each(|socket| client.resume(attempt, received, socket))
+            Packet::Resume { attempt, received, tls } => {
+                match fd.map(|socket| Stream::protected(socket, tls)).transpose() {
+                    Ok(stream) => stream.into_iter().for_each(|s| client.resume(attempt, received, s)),
+                    Err(error) => ending::failed(&format!("the daemon's keys are of no use: {error}")),
+                }
             }
             // What workers say.
             _ => {}

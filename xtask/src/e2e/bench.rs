@@ -1,4 +1,4 @@
-//! `sluice bench remoting`: a client process on a private node over both of its links, and on a named node.
+//! `sluice bench remoting`: a client process on a private node over each of its links, and on a named node.
 
 use std::process::Command;
 
@@ -41,6 +41,7 @@ fn bench_remoting() -> Result<()> {
     let report = measure(&["--gpus", "software:1,1GiB"])?;
     expect_figures(&report, &["round_trip_us", "waiting_call_us", "queued_call_client_cpu_us"])?;
     expect_figures(&report["tcp"], FIGURES)?;
+    expect_figures(&report["tls"], FIGURES)?;
     expect_figures(&report["shm"], FIGURES)?;
     for program in report["programs"].as_array().context("programs")? {
         let slowdown = program["tcp_slowdown"].as_f64().context("a slowdown")?;

@@ -51,7 +51,7 @@ fn at_chosen_bytes() -> Result<()> {
         let bytes = match purpose {
             Purpose::Session => Some(70_000),
             Purpose::Resume => next.next().copied(),
-            Purpose::Control => None,
+            Purpose::Control | Purpose::Sealed => None,
         };
         let end = if number % 2 == 0 { End::Reset } else { End::Close };
         Fate { bytes, end, ..Fate::GOOD }
@@ -69,7 +69,7 @@ fn that_nobody_sees() -> Result<()> {
         let bytes = match purpose {
             Purpose::Session => Some(100_000),
             Purpose::Resume => Some(30_000_000),
-            Purpose::Control => None,
+            Purpose::Control | Purpose::Sealed => None,
         };
         Fate { bytes, end: End::Silence, ..Fate::GOOD }
     })?;
@@ -113,7 +113,7 @@ fn under_tinygrad() -> Result<()> {
         let bytes = match purpose {
             Purpose::Session => Some(70_000),
             Purpose::Resume => fate.bytes.map(|bytes| bytes % 50_000),
-            Purpose::Control => fate.bytes,
+            Purpose::Control | Purpose::Sealed => fate.bytes,
         };
         Fate { bytes, ..fate }
     })?;

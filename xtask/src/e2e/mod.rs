@@ -15,6 +15,7 @@ mod shares;
 mod simulate;
 mod surroundings;
 mod teams;
+mod tls;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -48,6 +49,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(simulate::TESTS)
         .chain(surroundings::TESTS)
         .chain(teams::TESTS)
+        .chain(tls::TESTS)
     {
         if wanted(name) {
             eprintln!("-- {name}");

@@ -73,6 +73,8 @@ impl Separation {
         command.args(["netns", "exec", &self.node_network, "unshare", "--mount"]).arg(node::sluice());
         let listen = format!("{NODE_ADDRESS}:0");
         command.args(["node", "--listen", &listen, "--gpus", gpus]);
+        // Beyond loopback a node speaks TLS, with a certificate of its own that it keeps here.
+        command.env("XDG_DATA_HOME", crate::target_folder().join("namespaces"));
         let mut node = Node::start_command(&mut command)?;
         node.seen_from = Some(self.client_network.clone());
         Ok(node)

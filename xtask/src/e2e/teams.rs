@@ -43,8 +43,7 @@ tenants:
 ";
 
 fn teams() -> Result<()> {
-    build()?;
-    let installation = Installation::start("teams", TENANTS, &["two"])?;
+    let installation = Installation::start("teams", TENANTS, &["two"], &[])?;
     installation.learn_why_one_waits()?;
     installation.preempt_and_run_again()?;
     installation.nobody_goes_around_the_server()?;
@@ -53,8 +52,7 @@ fn teams() -> Result<()> {
 
 /// Three nodes: fractions share GPUs so that whole ones stay free for a gang, which starts as a whole and is reclaimed as a whole.
 fn places_and_gangs() -> Result<()> {
-    build()?;
-    let installation = Installation::start("gangs", GANG_TENANTS, &["two", "three"])?;
+    let installation = Installation::start("gangs", GANG_TENANTS, &["two", "three"], &[])?;
     let (red, blue) = (&installation.red, &installation.blue);
     // First fit would put the second half where the first is and a third one anywhere; two halves fill one GPU here.
     let mut halves = [red.program("half 1", &["-p", "0.5"])?, red.program("half 2", &["-p", "0.5"])?];
@@ -101,19 +99,26 @@ fn build() -> Result<()> {
 }
 
 /// `sluice up` and more nodes, with a GPU each.
-struct Installation {
+pub(crate) struct Installation {
     folder: PathBuf,
     admin: Account,
-    red: Account,
+    pub(crate) red: Account,
     blue: Account,
     /// The address of the first node.
-    node: String,
+    pub(crate) node: String,
     _up: Process,
     _others: Vec<Process>,
 }
 
 impl Installation {
-    fn start(name: &str, tenants: &str, others: &[&str]) -> Result<Installation> {
+    /// `options` are further ones of `sluice up`.
+    pub(crate) fn start(
+        name: &str,
+        tenants: &str,
+        others: &[&str],
+        options: &[&str],
+    ) -> Result<Installation> {
+        build()?;
         let folder = crate::target_folder().join(name);
         let _ = std::fs::remove_dir_all(&folder); // it may not be there yet
         let data = folder.join("data");
@@ -122,7 +127,15 @@ impl Installation {
 
         let mut command = Command::new(sluice());
         command.args(["up", "--listen", "127.0.0.1:0", "--node-listen", "127.0.0.1:0", "--grace", "30"]);
-        command.args(["--gpus", "software:1,4GiB", "--name", "one", "--journal", &journal("one"), "--data"]);
+        command.args(options).args([
+            "--gpus",
+            "software:1,4GiB",
+            "--name",
+            "one",
+            "--journal",
+            &journal("one"),
+            "--data",
+        ]);
         let mut up = Process::start("up", command.arg(&data))?;
         let server = up.listening()?;
         let node = up.listening()?;
@@ -269,13 +282,13 @@ impl Installation {
 }
 
 /// Somebody with a token.
-struct Account {
+pub(crate) struct Account {
     server: String,
     token: String,
 }
 
 impl Account {
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(sluice());
         command.args(arguments).env("SLUICE_SERVER", &self.server).env("SLUICE_TOKEN", &self.token);
         command

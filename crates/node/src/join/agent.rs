@@ -8,6 +8,7 @@ use sluice_api::grant::Verifier;
 use sluice_api::node::{Gpu, Join, Joined, Report, ReportAnswer};
 use sluice_api::problem::Kind;
 use sluice_cuda::CUdevice_attribute;
+use sluice_wire::address::Endpoint;
 use sluice_wire::control::DeviceSnapshot;
 
 use super::journal::Journal;
@@ -52,15 +53,16 @@ impl Agent {
     pub(crate) fn join(
         config: &JoinConfig,
         inventory: &Inventory,
-        listens: &str,
+        listens: &Endpoint,
     ) -> Result<Agent, JoinError> {
         let folder = &config.folder;
         let unusable = |source| JoinError::Journal { folder: folder.display().to_string(), source };
         let journal = Journal::open(folder).map_err(unusable)?;
         let address = match &config.address {
-            Some(address) => address.clone(),
-            None => advertised(listens).ok_or_else(|| JoinError::Address(listens.into()))?,
+            Some(address) => Some(at(listens, address)),
+            None => advertised(listens),
         };
+        let address = address.ok_or_else(|| JoinError::Address(listens.place()))?.to_string();
         let gpus = inventory.snapshots.iter().map(gpu).collect();
         let join = Join {
             name: config.name.clone(),
@@ -169,9 +171,19 @@ impl Agent {
 }
 
 /// The address that the node listens on, if others can use it as it is.
-fn advertised(listens: &str) -> Option<String> {
-    let address: std::net::SocketAddr = listens.parse().ok()?;
-    (!address.ip().is_unspecified()).then(|| address.to_string())
+fn advertised(listens: &Endpoint) -> Option<Endpoint> {
+    let address: std::net::SocketAddr = listens.place().parse().ok()?;
+    (!address.ip().is_unspecified()).then(|| listens.clone())
+}
+
+/// The node as it is reached at another address: with the same certificate, or in plain text.
+fn at(listens: &Endpoint, address: &str) -> Endpoint {
+    match listens {
+        Endpoint::Tls { fingerprint, .. } => {
+            Endpoint::Tls { address: address.to_owned(), fingerprint: *fingerprint }
+        }
+        Endpoint::Tcp(_) | Endpoint::Unix(_) => Endpoint::Tcp(address.to_owned()),
+    }
 }
 
 fn gpu(snapshot: &DeviceSnapshot) -> Gpu {
@@ -210,10 +222,21 @@ mod tests {
 
     #[test]
     fn only_an_address_that_others_can_use_is_advertised() {
-        assert_eq!(advertised("10.0.0.7:7583").as_deref(), Some("10.0.0.7:7583"));
-        assert_eq!(advertised("[::1]:7583").as_deref(), Some("[::1]:7583"));
-        for listens in ["0.0.0.0:7583", "[::]:7583", "unix:/run/a.sock"] {
-            assert_eq!(advertised(listens), None, "{listens}");
+        let pinned = format!("10.0.0.7:7583/{}", "ab".repeat(32));
+        for listens in ["127.0.0.1:7583", "[::1]:7583", "plain-text:10.0.0.7:7583", &pinned] {
+            assert_eq!(advertised(&listens.parse().unwrap()).unwrap().to_string(), listens);
         }
+        for listens in ["0.0.0.0:7583", "plain-text:[::]:7583", "unix:/run/a.sock"] {
+            assert_eq!(advertised(&listens.parse().unwrap()), None, "{listens}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_known_by_its_certificate_wherever_it_is_reached() {
+        let fingerprint = "ab".repeat(32);
+        let tls = format!("0.0.0.0:7583/{fingerprint}").parse().unwrap();
+        assert_eq!(at(&tls, "gpu1:7583").to_string(), format!("gpu1:7583/{fingerprint}"));
+        let plain = "127.0.0.1:7583".parse().unwrap();
+        assert_eq!(at(&plain, "gpu1:7583").to_string(), "plain-text:gpu1:7583");
     }
 }

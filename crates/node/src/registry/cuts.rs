@@ -12,6 +12,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_transport::process::ProcessWatch;
+use sluice_transport::tls::Keys;
 use sluice_wire::control::ProcessWatch as WatchRequest;
 use sluice_wire::handshake::{LeaseToken, Resume, SessionSecret};
 use sluice_worker::link::{Link, Packet};
@@ -89,12 +90,13 @@ fn same(a: &SessionSecret, b: &SessionSecret) -> bool {
 }
 
 impl Registry {
-    /// Gives the socket on which a client has come back to its worker, which answers there.
+    /// Gives the socket on which a client has come back, and what protects it, to its worker, which answers there.
     pub(crate) fn resume_session(
         &self,
         resume: &Resume,
         peer: &str,
         socket: BorrowedFd<'_>,
+        tls: Option<Keys>,
     ) -> Result<(), ResumeRefusal> {
         let mut ledger = self.lock();
         let ended = ledger.ended.find(resume).map(ResumeRefusal::Ended);
@@ -107,7 +109,7 @@ impl Registry {
         if !record.resumes {
             return Err(ResumeRefusal::NotKept);
         }
-        let packet = Packet::Resume { attempt: resume.attempt, received: resume.received };
+        let packet = Packet::Resume { attempt: resume.attempt, received: resume.received, tls };
         if record.link.send_fd(&packet, socket).is_ok() {
             record.client.peer = peer.to_owned();
             return Ok(());

@@ -80,9 +80,8 @@ fn check(join: &Join) -> Result<(), Problem> {
     if !plain(&join.name) {
         return wrong("name", "1 to 255 visible ASCII characters");
     }
-    let port = join.address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-    if !plain(&join.address) || port.is_none_or(|port| port == 0) {
-        return wrong("address", "HOST:PORT, where programs reach the node");
+    if !plain(&join.address) || !is_address(&join.address) {
+        return wrong("address", "HOST:PORT[/FINGERPRINT], where programs reach the node");
     }
     if !(1..=GPUS_MAX).contains(&join.gpus.len()) {
         return wrong("gpus", "a node has 1 to 64 GPUs");
@@ -100,6 +99,13 @@ fn check(join: &Join) -> Result<(), Problem> {
         return wrong("release", detail);
     }
     Ok(())
+}
+
+/// `HOST:PORT`, or what else programs understand: a fingerprint behind it, or `plain-text:` before it.
+fn is_address(text: &str) -> bool {
+    let address = text.split_once('/').map_or(text, |(address, _)| address);
+    let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+    port.is_some_and(|port| port > 0)
 }
 
 /// What is true on a node now

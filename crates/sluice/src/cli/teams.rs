@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use sluice_api::tenant::TenantPath;
 use sluice_api::token::Role;
 
-use super::{GpuChoice, Output};
+use super::{GpuChoice, Output, TlsArgs};
 use crate::moment::Moment;
 use crate::quantity::Period;
 
@@ -56,6 +56,9 @@ pub(crate) struct UpArgs {
     /// auto (NVIDIA GPUs, else one software GPU), nvidia, or software[:COUNT[,MEMORY]]
     #[arg(long, value_name = "GPUS", default_value = "auto")]
     pub(crate) gpus: GpuChoice,
+
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
 
     #[command(flatten)]
     pub(crate) membership: MembershipArgs,

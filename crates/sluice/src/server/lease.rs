@@ -161,6 +161,7 @@ fn claim_on_node(place: &Place, kernel_timeout_ms: u32, name: &str) -> Result<Cl
     let claim = LeaseClaim { grant, kernel_timeout_ms, name: name.to_owned() };
     match connection.ask(claim)? {
         Control::LeaseGranted(granted) => {
+            let address = connection.node().clone();
             Ok(Claimed { node: place.node.clone(), address, connection, granted })
         }
         Control::LeaseRefused(refused) => Err(anyhow!("{}: {}", place.node, refused.reason)),

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 use sluice_api::client::{NODE_FILE, Settings, data_folder};
-use sluice_node::JoinConfig;
+use sluice_node::{JoinConfig, NodeConfig};
 
 use crate::cli::{MembershipArgs, NodeArgs, ServerArgs, UpArgs};
 use crate::place;
@@ -94,9 +94,11 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
             format!("{host}:7583")
         }
     };
+    let (listen, tls) = place::listening(&listen, &arguments.tls, Some(&folder))?;
     let join = membership(&arguments.membership, &server.url, token, &folder)?;
     eprintln!("sluice: programs and commands find it by: export SLUICE_SERVER={}", server.url);
-    place::serve_node(&listen, &arguments.gpus, Some(join), sluice_node::NodeConfig::default(), signals)
+    let config = NodeConfig { listen: vec![listen], tls, ..NodeConfig::default() };
+    place::serve_node(&arguments.gpus, Some(join), config, signals)
 }
 
 /// How `sluice node` joins, if it does.

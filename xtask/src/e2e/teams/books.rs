@@ -16,8 +16,7 @@ prices:
 ";
 
 pub(super) fn prices_budgets_and_invoices() -> Result<()> {
-    build()?;
-    let installation = Installation::start("books", TENANTS, &["two"])?;
+    let installation = Installation::start("books", TENANTS, &["two"], &[])?;
     let (admin, red) = (&installation.admin, &installation.red);
     let mut first = red.program("red 1", &["-p", "0.5"])?;
     first.expect_line("ready")?;

@@ -1,0 +1,74 @@
+//! The node's side: its certificate, and whose clients it takes.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{Connection, ServerConfig, ServerConnection};
+use sluice_wire::address::Fingerprint;
+
+use super::client::{certificates, private_key, roots};
+use super::handshake::{crypto, keys, shake};
+use super::{Keys, PROTOCOL, TlsError, fingerprint_of};
+use crate::socket::Socket;
+
+/// A certificate with its key, as a node shows it.
+#[derive(Clone, Debug)]
+pub struct ServerIdentity {
+    config: Arc<ServerConfig>,
+    fingerprint: Fingerprint,
+    asks_clients: bool,
+}
+
+impl ServerIdentity {
+    /// From PEM files. With `clients`, the authorities of clients' certificates, a client may show one; who has shown none
+    /// is told apart by [`crate::Stream::accept_tls`].
+    pub fn load(certificate: &Path, key: &Path, clients: Option<&Path>) -> Result<ServerIdentity, String> {
+        let chain = certificates(certificate)?;
+        let fingerprint = fingerprint_of(&chain[0]);
+        let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", certificate.display());
+        let versions = ServerConfig::builder_with_provider(crypto())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|error| failed(&error))?;
+        let clients = clients.map(|file| Ok::<_, String>((file, roots(file)?))).transpose()?;
+        let asks_clients = clients.is_some();
+        let checking = match clients {
+            None => versions.with_no_client_auth(),
+            Some((file, roots)) => {
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), crypto())
+                    .allow_unauthenticated()
+                    .build()
+                    .map_err(|error| format!("{}: {error}", file.display()))?;
+                versions.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config =
+            checking.with_single_cert(chain, private_key(key)?).map_err(|error| failed(&error))?;
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        // Nothing of a connection is of use to another.
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.enable_secret_extraction = true;
+        Ok(ServerIdentity { config: Arc::new(config), fingerprint, asks_clients })
+    }
+
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+}
+
+/// Shakes hands with a client; true if it may ask for leases: it has shown a good certificate, or none is wanted.
+pub(crate) fn accept(
+    socket: &Socket,
+    identity: &ServerIdentity,
+    deadline: Instant,
+) -> io::Result<(Keys, bool)> {
+    let connection = ServerConnection::new(Arc::clone(&identity.config));
+    let mut connection =
+        Connection::Server(connection.map_err(|error| super::io(TlsError::Handshake(error)))?);
+    shake(&mut connection, socket, deadline)?;
+    let is_certified = connection.peer_certificates().is_some_and(|chain| !chain.is_empty());
+    Ok((keys(connection)?, is_certified || !identity.asks_clients))
+}

@@ -1,0 +1,188 @@
+//! Handshakes over a socket pair, with certificates made for the test.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
+use sluice_wire::address::Fingerprint;
+use sluice_wire::spin::Wait;
+
+use super::{ClientIdentity, ServerIdentity, TlsError, Trust};
+use crate::Stream;
+
+/// Certificates in a folder that goes with them.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("sluice-tls-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    fn authority(&self, name: &str) -> (Authority, PathBuf) {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let file = self.write(&format!("{name}.pem"), &authority.pem());
+        (authority, file)
+    }
+
+    /// A certificate for `localhost` that is good until the year, and its key.
+    fn issue(&self, authority: &Authority, name: &str, until: i32) -> (PathBuf, PathBuf) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.not_after = date_time_ymd(until, 1, 1);
+        let certificate = params.signed_by(&key, authority).unwrap();
+        let file = self.write(&format!("{name}.pem"), &certificate.pem());
+        (file, self.write(&format!("{name}.key"), &key.serialize_pem()))
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+fn load((certificate, key): &(PathBuf, PathBuf), clients: Option<&Path>) -> ServerIdentity {
+    ServerIdentity::load(certificate, key, clients).unwrap()
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// What either side makes of the handshake; after a good one, bytes go both ways.
+fn meet(
+    server: &ServerIdentity,
+    host: &str,
+    trust: &Trust,
+    client: Option<&ClientIdentity>,
+) -> (io::Result<Fingerprint>, io::Result<bool>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        let accepting = scope.spawn(move || {
+            let mut stream = Stream::from(std::os::fd::OwnedFd::from(listener.accept().unwrap().0));
+            let may_ask = stream.accept_tls(server, soon())?;
+            let mut bytes = [0; 16];
+            let count = stream.read(&mut bytes, Wait::Asleep)?;
+            stream.write(&bytes[..count])?;
+            Ok(may_ask)
+        });
+        let address = format!("{host}:{}", address.port());
+        let connected = Stream::connect_tls(&address, trust, client, soon()).map(|(stream, shown)| {
+            stream.write(b"ping").unwrap();
+            let mut bytes = [0; 16];
+            assert_eq!(stream.read(&mut bytes, Wait::Asleep).unwrap(), 4);
+            shown
+        });
+        (connected, accepting.join().unwrap())
+    })
+}
+
+/// The handshake fails on the client's side, and the text says `part`.
+fn refused((connected, accepted): (io::Result<Fingerprint>, io::Result<bool>), part: &str) {
+    let error = connected.unwrap_err();
+    assert!(TlsError::of(&error).is_some(), "{error:?}");
+    assert!(error.to_string().contains(part), "{error}");
+    assert!(accepted.is_err());
+}
+
+#[test]
+fn a_node_is_known_by_its_fingerprint() {
+    let folder = Folder::new("fingerprint");
+    let (authority, _) = folder.authority("authority");
+    // Whoever pins a certificate does not ask until when it is good.
+    let node = load(&folder.issue(&authority, "node", 2001), None);
+    let other = load(&folder.issue(&authority, "other", 2099), None);
+    let trust = Trust::Fingerprint(node.fingerprint());
+    let (connected, accepted) = meet(&node, "127.0.0.1", &trust, None);
+    assert_eq!(connected.unwrap(), node.fingerprint());
+    assert!(accepted.unwrap());
+    refused(meet(&other, "127.0.0.1", &trust, None), &format!("{} and not", other.fingerprint()));
+}
+
+#[test]
+fn a_node_is_known_by_its_authority() {
+    let folder = Folder::new("authority");
+    let (authority, file) = folder.authority("authority");
+    let (stranger, _) = folder.authority("stranger");
+    let trust = Trust::authorities(&file).unwrap();
+    let node = load(&folder.issue(&authority, "node", 2099), None);
+    assert_eq!(meet(&node, "localhost", &trust, None).0.unwrap(), node.fingerprint());
+    refused(meet(&node, "127.0.0.1", &trust, None), "another name");
+    let expired = load(&folder.issue(&authority, "expired", 2001), None);
+    refused(meet(&expired, "localhost", &trust, None), "expired");
+    let foreign = load(&folder.issue(&stranger, "foreign", 2099), None);
+    refused(meet(&foreign, "localhost", &trust, None), "no authority");
+}
+
+#[test]
+fn a_node_tells_clients_with_certificates_from_others() {
+    let folder = Folder::new("clients");
+    let (authority, file) = folder.authority("authority");
+    let (stranger, _) = folder.authority("stranger");
+    let node = load(&folder.issue(&authority, "node", 2099), Some(&file));
+    let trust = Trust::Fingerprint(node.fingerprint());
+    let identity = |authority: &Authority, name| {
+        let (certificate, key) = folder.issue(authority, name, 2099);
+        ClientIdentity { certificate, key }
+    };
+    assert!(!meet(&node, "127.0.0.1", &trust, None).1.unwrap());
+    let known = identity(&authority, "known");
+    assert!(meet(&node, "127.0.0.1", &trust, Some(&known)).1.unwrap());
+    // A certificate of a stranger is worse than none. The client learns of it after its own handshake.
+    let unknown = identity(&stranger, "unknown");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = Stream::from(std::os::fd::OwnedFd::from(listener.accept().unwrap().0));
+            assert!(stream.accept_tls(&node, soon()).is_err());
+        });
+        let (stream, _) = Stream::connect_tls(&address, &trust, Some(&unknown), soon()).unwrap();
+        assert!(!matches!(stream.read(&mut [0; 16], Wait::Asleep), Ok(1..)));
+    });
+}
+
+#[test]
+fn plain_text_is_noticed_on_either_side() {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    let folder = Folder::new("plain");
+    let (authority, _) = folder.authority("authority");
+    let node = load(&folder.issue(&authority, "node", 2099), None);
+    let says = |bytes: &[u8]| {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(bytes).unwrap();
+        drop(theirs);
+        Stream::from(ours).accept_tls(&node, soon()).unwrap_err()
+    };
+    let hello = sluice_wire::handshake::Welcome::to_bytes();
+    assert!(matches!(TlsError::of(&says(&hello)), Some(TlsError::PlainText)));
+    assert!(matches!(TlsError::of(&says(b"GET / HTTP/1.1\r\n")), Some(TlsError::NoTls)));
+    assert_eq!(says(&[22, 3, 1]).kind(), io::ErrorKind::UnexpectedEof);
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let closing = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 5]).unwrap();
+    });
+    let trust = Trust::Fingerprint(node.fingerprint());
+    let error = Stream::connect_tls(&address, &trust, None, soon()).unwrap_err();
+    assert!(matches!(TlsError::of(&error), Some(TlsError::NoTls)), "{error}");
+    closing.join().unwrap();
+}
