@@ -65,6 +65,12 @@ pub(crate) const FAISS: Environment =
 pub(crate) const XGBOOST: Environment =
     Environment { name: "xgboost", packages: &["xgboost==3.2.0", "numpy==2.4.6"] };
 
+/// What llama.cpp needs beside its Node package: CUDA's libraries, and a model.
+pub(crate) const LLAMA: Environment = Environment {
+    name: "llama",
+    packages: &["nvidia-cublas==13.4.1.3", "nvidia-cuda-runtime==13.2.86", "gguf==0.19.0", "numpy==2.4.6"],
+};
+
 impl Environment {
     fn folder(&self) -> PathBuf {
         crate::target_folder().join("python").join(self.name)

@@ -1,13 +1,16 @@
 //! The call sequences of programs whose kernels are machine code only, end to end on the recording driver: everything
 //! happens but the computation. They download gigabytes, so they run with `--all`, and alone by name.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::e2e::namespaces::Separation;
 use crate::e2e::{expect_clean, expect_pass, program_file, sluice_run};
 use crate::node::Node;
+use crate::process;
 use crate::python::{self, Environment};
 use crate::test::Tally;
 
@@ -45,10 +48,15 @@ const SEQUENCES: &[Sequence] = &[
     sequence("sequence transformers", &python::TORCH, "transformers_steps.py", &[]),
     sequence("sequence jax", &python::JAX, "jax_steps.py", &[]),
     sequence("sequence onnxruntime", &python::ONNXRUNTIME, "others_steps.py", &["onnxruntime"]),
+    sequence("sequence llama.cpp", &python::LLAMA, LLAMA_STEPS, &[]),
     sequence("sequence xgboost", &python::XGBOOST, "others_steps.py", &["xgboost"]),
     // Its wheel has machine code for compute capability 7.0 and 8.0 only.
     Sequence { card: "a100", ..sequence("sequence faiss", &python::FAISS, "others_steps.py", &["faiss"]) },
 ];
+
+/// The one program that runs under Node.
+const LLAMA_STEPS: &str = "llama_steps.mjs";
+const NODE_LLAMA: &str = "node-llama-cpp@3.22.1";
 
 const LIMIT: Duration = Duration::from_secs(900);
 
@@ -83,8 +91,37 @@ impl Sequence {
                 (node, command)
             }
         };
-        command.arg(python).arg(program_file("sequences").join(self.file)).args(self.arguments);
+        let file = program_file("sequences").join(self.file);
+        match self.file {
+            LLAMA_STEPS => llama(&mut command, &python, &file)?,
+            _ => drop(command.arg(python).arg(file).args(self.arguments)),
+        }
         expect_pass(&mut command, self.name, LIMIT)?;
         expect_clean(&node)
     }
+}
+
+/// Completes the command with llama.cpp and a model.
+fn llama(command: &mut Command, python: &Path, file: &Path) -> Result<()> {
+    let modules = node_modules()?;
+    let model = crate::target_folder().join("llama.gguf");
+    process::run(Command::new(python).arg(program_file("sequences").join("llama_model.py")).arg(&model))?;
+    let libraries = python::LLAMA.site_packages()?.join("nvidia/cu13/lib");
+    ensure!(libraries.is_dir(), "no {}", libraries.display());
+    command.arg("node").arg(file).arg(modules).arg(model).env("LD_LIBRARY_PATH", libraries);
+    Ok(())
+}
+
+/// The folder with llama.cpp's Node package, made once.
+fn node_modules() -> Result<PathBuf> {
+    let folder = crate::target_folder().join("node/llama");
+    if !folder.join("node_modules/node-llama-cpp").is_dir() {
+        std::fs::create_dir_all(&folder)?;
+        std::fs::write(folder.join("package.json"), "{}")?;
+        let mut install = Command::new("npm");
+        process::run(
+            install.args(["install", "--ignore-scripts", "--no-audit", NODE_LLAMA]).current_dir(&folder),
+        )?;
+    }
+    Ok(folder)
 }
