@@ -3,7 +3,7 @@
 //! - To the device: queued. The data leave the caller's memory before the call returns. The synchronous call also waits
 //!   where streams exist that do not wait for the default stream, since what it copied must be there for them, too.
 //! - From the device: the worker pushes the data in pieces once the stream gets there, and whichever thread reads
-//!   writes them straight into the caller's memory. The call waits for its stream, except for an asynchronous copy into memory
+//!   the stream reads them straight into the caller's memory. The call waits for its stream, except for an asynchronous copy into memory
 //!   that came from CUDA: those data land at the latest when a call that synchronises with the stream returns,
 //!   since the session keeps its order on the way back, too.
 //! - On the device: queued.
@@ -84,7 +84,7 @@ pub(crate) unsafe fn from_device(
     session.link.expect(ticket, unsafe { Sink::new(dst.cast(), bytes as u64) });
     let command =
         commands::cuMemcpyDtoHAsync_v2 { ticket, offset: 0, srcDevice, ByteCount: bytes as u64, hStream };
-    session.queue(&command).inspect_err(|_| session.link.forget(ticket))?;
+    session.queue(&command).inspect_err(|_| _ = session.link.forget(ticket))?;
     Ok(ticket)
 }
 
@@ -100,6 +100,7 @@ unsafe fn from_device_inline(
     stream: CUstream,
 ) -> Result<(), CUresult> {
     let command = commands::cuMemcpyDtoH_v2 {
+        ticket: 0,
         srcDevice: session.range(src, bytes as u64)?,
         ByteCount: bytes as u64,
         hStream: session.find(stream)?,
@@ -115,6 +116,36 @@ unsafe fn from_device_inline(
         unsafe { std::ptr::copy_nonoverlapping(answer.dstHost.as_ptr(), dst.cast(), bytes) };
         Ok(())
     })?
+}
+
+/// A large copy: its data come before the answer.
+///
+/// # Safety
+/// `dst` is valid for writing `bytes` bytes.
+unsafe fn from_device_now(
+    session: &Session,
+    dst: *mut c_void,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    let command = commands::cuMemcpyDtoH_v2 {
+        ticket: session.link.ticket(),
+        srcDevice: session.range(src, bytes as u64)?,
+        ByteCount: bytes as u64,
+        hStream: session.find(stream)?,
+    };
+    if dst.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: the caller vouches for the buffer, and below the ticket is forgotten.
+    session.link.expect(command.ticket, unsafe { Sink::new(dst.cast(), bytes as u64) });
+    let answered = session.call(&command, |_| ());
+    let is_incomplete = session.link.forget(command.ticket);
+    match answered {
+        Ok(()) if is_incomplete => Err(CUresult::UNKNOWN),
+        answered => answered,
+    }
 }
 
 /// # Safety
@@ -137,10 +168,7 @@ unsafe fn to_host(
     unsafe {
         match landing {
             Landing::Now if bytes <= INLINE => from_device_inline(session, dst, src, bytes, stream),
-            Landing::Now => {
-                let ticket = from_device(session, dst, src, bytes, stream)?;
-                session.land(stream, &[ticket])
-            }
+            Landing::Now => from_device_now(session, dst, src, bytes, stream),
             Landing::Later => from_device(session, dst, src, bytes, stream).map(drop),
         }
     }
@@ -254,7 +282,7 @@ impl Session {
     /// Waits until the data of these tickets have landed. If the wait fails they never will.
     pub(crate) fn land(&self, stream: CUstream, tickets: &[u64]) -> Result<(), CUresult> {
         let landed = self.call(&commands::cuStreamSynchronize { hStream: self.find(stream)? }, |()| ());
-        tickets.iter().for_each(|&ticket| self.link.forget(ticket));
+        tickets.iter().for_each(|&ticket| _ = self.link.forget(ticket));
         landed
     }
 

@@ -1,6 +1,7 @@
 //! What came from the worker and what is still owed. Always used under the lock of its [`Link`](crate::link::Link).
 
 use std::collections::HashMap;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use sluice_cuda::CUresult;
@@ -11,6 +12,13 @@ use sluice_wire::{
 };
 
 use crate::link::Place;
+
+/// A push that lacks at least so many bytes is read straight to where it goes.
+const ARRIVAL_MIN: usize = 16 << 10;
+/// Bytes of a push that nobody wants any more are read so many at a time.
+pub(crate) const SCRAP_BYTES: usize = 1 << 10;
+/// Bytes of a `HostWrite` before its data: ticket, offset, and their number.
+const HOST_WRITE_FIELDS: usize = 20;
 
 /// Where pushed data go: a caller's buffer, valid until all of it has come or the ticket is forgotten.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +38,60 @@ impl Sink {
     pub(crate) unsafe fn new(start: *mut u8, bytes: u64) -> Sink {
         Sink { start, bytes, missing: bytes }
     }
+
+    /// Where `length` bytes for `offset` go, if the buffer has so many there and waits for so many.
+    fn place(&self, offset: u64, length: u64) -> Result<*mut u8, WireError> {
+        let end = offset.checked_add(length).filter(|end| *end <= self.bytes);
+        if end.is_none() || length > self.missing {
+            return Err(WireError::Value { what: "an offset into host memory", value: offset });
+        }
+        // SAFETY: the offset is within the buffer.
+        Ok(unsafe { self.start.add(offset as usize) })
+    }
+}
+
+/// Data of a large push on their way from the stream straight to their sink.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    ticket: u64,
+    /// Where the next byte goes; `None` once nobody wants them.
+    to: Option<NonNull<u8>>,
+    /// Bytes of the whole push, and how many of them are still to come.
+    bytes: u64,
+    left: usize,
+}
+
+// SAFETY: as for `Sink`, whose buffer this is a part of: it is written to by the thread that leads, and the buffer's owner
+// waits for that thread (`Link::forget`).
+unsafe impl Send for Arrival {}
+
+impl Arrival {
+    /// The memory that the stream may be read into now: that of the sink, or some of `scrap`.
+    ///
+    /// # Safety
+    /// The caller leads, and gives up what it got before it stops leading.
+    pub(crate) unsafe fn space<'a>(&mut self, scrap: &'a mut [u8]) -> &'a mut [u8] {
+        match self.to {
+            // SAFETY: as many bytes of the sink are still to come, and its owner keeps it until the leader is done.
+            Some(to) => unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), self.left) },
+            None => {
+                let size = self.left.min(scrap.len());
+                &mut scrap[..size]
+            }
+        }
+    }
+
+    /// So many bytes have been read into the space.
+    pub(crate) fn received(&mut self, count: usize) {
+        self.left -= count;
+        // SAFETY: the sink has `count` bytes there, which have just been written.
+        self.to = self.to.map(|to| unsafe { to.add(count) });
+    }
+
+    /// The sink's memory cannot be written to, or goes.
+    pub(crate) fn discard(&mut self) {
+        self.to = None;
+    }
 }
 
 /// What a reply says: the driver's result, and on success the fields of the answer.
@@ -46,6 +108,8 @@ pub(crate) struct Inbox {
     pub(crate) sleepers: usize,
     answers: HashMap<Place, Option<Answer>>,
     sinks: HashMap<u64, Sink>,
+    /// The ticket of the push that arrives.
+    arriving: Option<u64>,
     host_calls: Vec<u64>,
 }
 
@@ -53,8 +117,33 @@ pub(crate) struct Inbox {
 pub(crate) struct Receiver {
     pub(crate) stream: Arc<Stream>,
     pub(crate) decoder: FrameDecoder,
+    /// What the next bytes are: the rest of a push, if there is one, and then those of the decoder.
+    pub(crate) arrival: Option<Arrival>,
+    /// The last frame was a large push, and so is probably the next.
+    pub(crate) after_bulk: bool,
     /// Reads in a row that have waited in vain.
     pub(crate) silent: u32,
+}
+
+impl Receiver {
+    pub(crate) fn new(stream: Arc<Stream>, decoder: FrameDecoder) -> Receiver {
+        Receiver { stream, decoder, arrival: None, after_bulk: false, silent: 0 }
+    }
+
+    /// Takes bytes that were read elsewhere as the next of a push, if one arrives; returns those behind it. The caller leads.
+    pub(crate) fn arrive<'a>(&mut self, mut bytes: &'a [u8]) -> &'a [u8] {
+        let Some(arrival) = &mut self.arrival else { return bytes };
+        while arrival.left > 0 && !bytes.is_empty() {
+            let mut scrap = [0; SCRAP_BYTES];
+            // SAFETY: the caller leads, and the space is used here only.
+            let space = unsafe { arrival.space(&mut scrap) };
+            let (now, later) = bytes.split_at(bytes.len().min(space.len()));
+            space[..now.len()].copy_from_slice(now);
+            arrival.received(now.len());
+            bytes = later;
+        }
+        bytes
+    }
 }
 
 /// News for the link itself.
@@ -73,6 +162,7 @@ impl Inbox {
             sleepers: 0,
             answers: HashMap::new(),
             sinks: HashMap::new(),
+            arriving: None,
             host_calls: Vec::new(),
         }
     }
@@ -94,8 +184,53 @@ impl Inbox {
         self.sinks.insert(ticket, sink);
     }
 
-    pub(crate) fn forget(&mut self, ticket: u64) {
-        self.sinks.remove(&ticket);
+    /// Whether the leader may be writing to this ticket's buffer.
+    pub(crate) fn is_in_use(&self, ticket: u64) -> bool {
+        self.arriving == Some(ticket) && self.receiver.is_none()
+    }
+
+    /// True if data were still to come, which go nowhere now. The buffer is not in use.
+    pub(crate) fn forget(&mut self, ticket: u64) -> bool {
+        let arrival = self.receiver.as_mut().and_then(|receiver| receiver.arrival.as_mut());
+        if let Some(arrival) = arrival.filter(|arrival| arrival.ticket == ticket) {
+            arrival.discard();
+        }
+        self.sinks.remove(&ticket).is_some()
+    }
+
+    /// If the frame that has begun is a large push into a buffer that is there, takes it out of the decoder: the rest of it is
+    /// read straight into that buffer.
+    pub(crate) fn begin_arrival(&mut self, receiver: &mut Receiver) -> Result<(), WireError> {
+        let Some(begun) = receiver.decoder.begun()? else { return Ok(()) };
+        if begun.header.kind != Kind::HostWrite || begun.missing < ARRIVAL_MIN {
+            return Ok(());
+        }
+        let Some((fields, come)) = begun.payload.split_at_checked(HOST_WRITE_FIELDS) else { return Ok(()) };
+        let mut fields = Reader::new(fields);
+        let (ticket, offset) = (u64::decode(&mut fields)?, u64::decode(&mut fields)?);
+        let (count, left) = (u32::decode(&mut fields)? as usize, begun.missing);
+        if count != come.len() + left {
+            return Err(WireError::Truncated);
+        }
+        let Some(sink) = self.sinks.get(&ticket) else { return Ok(()) };
+        let to = sink.place(offset, count as u64)?;
+        // SAFETY: `count` bytes of the sink begin there, which is no less than has come.
+        let rest = unsafe {
+            std::ptr::copy_nonoverlapping(come.as_ptr(), to, come.len());
+            to.add(come.len())
+        };
+        receiver.arrival = Some(Arrival { ticket, to: NonNull::new(rest), bytes: count as u64, left });
+        receiver.decoder.take_begun();
+        receiver.after_bulk = true;
+        self.arriving = Some(ticket);
+        Ok(())
+    }
+
+    /// Settles a push whose last byte has come.
+    pub(crate) fn end_arrival(&mut self, receiver: &mut Receiver) {
+        let Some(arrival) = receiver.arrival.take_if(|arrival| arrival.left == 0) else { return };
+        self.arriving = None;
+        self.landed(arrival.ticket, arrival.bytes);
     }
 
     pub(crate) fn owes_data(&self) -> bool {
@@ -126,22 +261,21 @@ impl Inbox {
     }
 
     fn land(&mut self, write: &HostWrite<'_>) -> Result<(), WireError> {
-        let Some(sink) = self.sinks.get_mut(&write.ticket) else { return Ok(()) };
+        let Some(sink) = self.sinks.get(&write.ticket) else { return Ok(()) };
         let length = write.bytes.len() as u64;
-        let end = write.offset.checked_add(length).filter(|end| *end <= sink.bytes);
-        if end.is_none() || length > sink.missing {
-            return Err(WireError::Value { what: "an offset into host memory", value: write.offset });
-        }
-        // SAFETY: offset and length were checked against the buffer, which its caller keeps valid.
-        unsafe {
-            let to = sink.start.add(write.offset as usize);
-            std::ptr::copy_nonoverlapping(write.bytes.as_ptr(), to, write.bytes.len());
-        }
-        sink.missing -= length;
-        if sink.missing == 0 {
-            self.sinks.remove(&write.ticket);
-        }
+        let to = sink.place(write.offset, length)?;
+        // SAFETY: so many bytes of the buffer begin there, which its caller keeps valid.
+        unsafe { std::ptr::copy_nonoverlapping(write.bytes.as_ptr(), to, write.bytes.len()) };
+        self.landed(write.ticket, length);
         Ok(())
+    }
+
+    fn landed(&mut self, ticket: u64, bytes: u64) {
+        let Some(sink) = self.sinks.get_mut(&ticket) else { return };
+        sink.missing -= bytes;
+        if sink.missing == 0 {
+            self.sinks.remove(&ticket);
+        }
     }
 }
 
@@ -179,7 +313,7 @@ mod tests {
     fn inbox() -> Inbox {
         let (stream, _) = std::os::unix::net::UnixStream::pair().unwrap();
         let stream = Arc::new(stream.into());
-        Inbox::new(Receiver { stream, decoder: FrameDecoder::new(), silent: 0 })
+        Inbox::new(Receiver::new(stream, FrameDecoder::new()))
     }
 
     fn push(inbox: &mut Inbox, ticket: u64, offset: u64, bytes: &[u8]) -> Result<(), WireError> {
@@ -197,6 +331,88 @@ mod tests {
         let answer = inbox.take_answer((3, 9)).unwrap();
         assert_eq!((answer.result, answer.payload), (CUresult::OUT_OF_MEMORY, vec![7]));
         assert!(inbox.deliver(&frame(Kind::Reply, &[0; 4])).is_ok(), "nobody waits any more");
+    }
+
+    /// A receiver that has this much of a push of `count` bytes, whose frame says `said`.
+    fn arriving(ticket: u64, offset: u64, (come, count): (usize, usize), said: u32) -> Receiver {
+        let mut payload = Vec::new();
+        HostWrite { ticket, offset, bytes: &vec![5; count] }.encode(&mut payload);
+        payload[16..20].copy_from_slice(&said.to_le_bytes());
+        let mut bytes = Vec::new();
+        let header = frame(Kind::HostWrite, &[]).header;
+        header.frame(&mut bytes, |out| out.extend_from_slice(&payload)).unwrap();
+        let (stream, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut receiver = Receiver::new(Arc::new(stream.into()), FrameDecoder::new());
+        receiver.decoder.push(&bytes[..40 + come]);
+        assert!(receiver.decoder.next_frame().unwrap().is_none());
+        receiver
+    }
+
+    const BYTES: usize = 2 * ARRIVAL_MIN;
+
+    #[test]
+    fn a_large_push_arrives_in_its_buffer() {
+        let mut inbox = inbox();
+        let mut buffer = vec![0_u8; BYTES + 20];
+        // SAFETY: the buffer outlives the inbox.
+        inbox.expect(1, unsafe { Sink::new(buffer.as_mut_ptr(), buffer.len() as u64) });
+        let mut receiver = arriving(1, 10, (7, BYTES), BYTES as u32);
+        inbox.begin_arrival(&mut receiver).unwrap();
+        let rest = [[6; BYTES - 7].as_slice(), b"next"].concat();
+        assert_eq!(receiver.arrive(&rest), b"next");
+        inbox.end_arrival(&mut receiver);
+        assert!(receiver.arrival.is_none());
+        push(&mut inbox, 1, 0, &[1; 10]).unwrap();
+        push(&mut inbox, 1, BYTES as u64 + 10, &[2; 10]).unwrap();
+        assert!(!inbox.owes_data(), "it counts towards what is owed");
+        let expected = [&[1; 10][..], &[5; 7], &[6; BYTES - 7], &[2; 10]].concat();
+        assert!(buffer == expected);
+    }
+
+    #[test]
+    fn a_push_whose_buffer_goes_is_read_to_its_end() {
+        let mut inbox = inbox();
+        let mut buffer = vec![0_u8; BYTES];
+        // SAFETY: the buffer outlives the inbox.
+        inbox.expect(1, unsafe { Sink::new(buffer.as_mut_ptr(), BYTES as u64) });
+        let mut receiver = arriving(1, 0, (0, BYTES), BYTES as u32);
+        inbox.begin_arrival(&mut receiver).unwrap();
+        assert!(receiver.arrive(&[6; 10]).is_empty());
+        inbox.receiver = Some(receiver);
+        assert!(!inbox.is_in_use(1) && inbox.forget(1));
+        let mut receiver = inbox.receiver.take().unwrap();
+        assert_eq!(receiver.arrive(&[7; BYTES]).len(), 10);
+        inbox.end_arrival(&mut receiver);
+        assert!(receiver.arrival.is_none());
+        assert!(buffer[..10] == [6; 10] && buffer[10..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_push_that_does_not_fit_is_refused_when_it_begins() {
+        let mut buffer = vec![0_u8; BYTES];
+        for (offset, said) in [(1, BYTES), (u64::MAX, BYTES), (0, 0), (0, BYTES + 1), (0, u32::MAX as usize)]
+        {
+            let mut inbox = inbox();
+            // SAFETY: the buffer outlives the inbox.
+            inbox.expect(1, unsafe { Sink::new(buffer.as_mut_ptr(), BYTES as u64) });
+            let mut receiver = arriving(1, offset, (9, BYTES), said as u32);
+            assert!(inbox.begin_arrival(&mut receiver).is_err(), "{offset} {said}");
+            assert!(receiver.arrival.is_none());
+        }
+        assert!(buffer.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn small_and_unknown_pushes_stay_with_the_decoder() {
+        let mut inbox = inbox();
+        let mut unknown = arriving(1, 0, (9, BYTES), BYTES as u32);
+        inbox.begin_arrival(&mut unknown).unwrap();
+        let mut buffer = [0_u8; 100];
+        // SAFETY: the buffer outlives the inbox.
+        inbox.expect(1, unsafe { Sink::new(buffer.as_mut_ptr(), 100) });
+        let mut small = arriving(1, 0, (9, 100), 100);
+        inbox.begin_arrival(&mut small).unwrap();
+        assert!(unknown.arrival.is_none() && small.arrival.is_none());
     }
 
     #[test]

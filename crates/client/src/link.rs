@@ -32,7 +32,7 @@ use sluice_wire::resume::ACKNOWLEDGE_EVERY;
 use sluice_wire::spin::{Spin, Wait};
 use sluice_wire::{Encode, FrameDecoder, Header, Kind, Op, Received};
 
-use crate::inbox::{Answer, Inbox, News, Receiver, Sink};
+use crate::inbox::{Answer, Inbox, News, Receiver, SCRAP_BYTES, Sink};
 use crate::outbox::Outbox;
 
 pub(crate) use self::resume::Resumption;
@@ -40,8 +40,10 @@ pub(crate) use self::resume::Resumption;
 /// What calls answer once the connection is gone: the GPU is there no more, and no call will bring it back.
 pub(crate) const LOST: CUresult = CUresult::DEVICE_UNAVAILABLE;
 
-/// Bytes asked of the socket at a time.
-const READ_BYTES: usize = 256 << 10;
+/// Bytes asked of the socket at a time,
+const READ_BYTES: usize = 64 << 10;
+/// and after a large push: what comes next is probably another, of which no more than its beginning is wanted here.
+const READ_BYTES_AFTER_BULK: usize = 4 << 10;
 /// Less data are copied into the outbox, where they find company.
 const LEND_MIN: usize = 64 << 10;
 /// Somebody who waits looks this often whether the worker is still there,
@@ -110,7 +112,7 @@ impl Link {
             watch_silence(&stream);
         }
         let current = AtomicPtr::new(Arc::as_ptr(&stream).cast_mut());
-        let receiver = Receiver { stream: Arc::clone(&stream), decoder, silent: 0 };
+        let receiver = Receiver::new(Arc::clone(&stream), decoder);
         Link {
             spin: Spin::new(cores()),
             outbox: Mutex::new(Outbox::new(stream, sent, resumption.is_some())),
@@ -223,9 +225,13 @@ impl Link {
         self.inbox().expect(ticket, sink);
     }
 
-    /// The buffer of a ticket is about to go: data that still come are dropped.
-    pub(crate) fn forget(&self, ticket: u64) {
-        self.inbox().forget(ticket);
+    /// The buffer of a ticket is about to go: true if data were still to come, which are dropped.
+    pub(crate) fn forget(&self, ticket: u64) -> bool {
+        let mut inbox = self.inbox();
+        while inbox.is_in_use(ticket) {
+            inbox = self.sleep(inbox);
+        }
+        inbox.forget(ticket)
     }
 
     /// Whether pushed data are still to land.
@@ -254,14 +260,17 @@ impl Link {
                 Some(receiver) if self.is_cut() => self.resume(inbox, receiver),
                 Some(receiver) => self.lead(inbox, receiver, Wait::Asleep),
                 // Also after a loss: the leader may be writing into a buffer of this very call.
-                None => {
-                    inbox.sleepers += 1;
-                    let mut inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
-                    inbox.sleepers -= 1;
-                    inbox
-                }
+                None => self.sleep(inbox),
             };
         }
+    }
+
+    /// Sleeps until something changes.
+    fn sleep<'a>(&self, mut inbox: MutexGuard<'a, Inbox>) -> MutexGuard<'a, Inbox> {
+        inbox.sleepers += 1;
+        let mut inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+        inbox.sleepers -= 1;
+        inbox
     }
 
     /// Reads once, with the lock free meanwhile, and delivers what came.
@@ -272,26 +281,17 @@ impl Link {
         wait: Wait,
     ) -> MutexGuard<'a, Inbox> {
         drop(inbox);
-        let decoder = &mut receiver.decoder;
-        let room = decoder.missing().unwrap_or(0).max(READ_BYTES);
-        // The rest of a frame that has begun is on its way, in as many pieces as it takes.
-        let spins = wait == Wait::Asleep && decoder.is_between_frames();
-        let space = decoder.space(room);
-        let read = if spins {
-            self.spin.read(|wait| receiver.stream.read(space, wait))
-        } else {
-            receiver.stream.read(space, wait)
-        };
+        let read = self.read(&mut receiver, wait);
         if let Ok(count) = read {
             receiver.silent = 0;
-            decoder.received(count);
             self.received.fetch_add(count as u64, Ordering::SeqCst);
             self.acknowledge();
         }
         let mut inbox = self.inbox();
         match read {
             Ok(0) => self.part(&receiver.stream, &"the node has closed it"),
-            Ok(_) => self.deliver(&mut inbox, &mut receiver.decoder),
+            Ok(_) => self.deliver(&mut inbox, &mut receiver),
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => self.sink_is_bad(&mut receiver),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if wait == Wait::Asleep {
                     self.heard_nothing(&mut receiver);
@@ -303,6 +303,40 @@ impl Link {
         inbox
     }
 
+    /// Reads what is there to where it belongs.
+    fn read(&self, receiver: &mut Receiver, wait: Wait) -> io::Result<usize> {
+        // The rest of a frame that has begun is on its way, in as many pieces as it takes.
+        if let Some(arrival) = &mut receiver.arrival {
+            let mut scrap = [0; SCRAP_BYTES];
+            // SAFETY: this thread leads, and the space is used in the next line only.
+            let space = unsafe { arrival.space(&mut scrap) };
+            let count = receiver.stream.read(space, wait)?;
+            arrival.received(count);
+            return Ok(count);
+        }
+        let decoder = &mut receiver.decoder;
+        let spins = wait == Wait::Asleep && decoder.is_between_frames();
+        let room = match receiver.after_bulk && decoder.is_between_frames() {
+            true => READ_BYTES_AFTER_BULK,
+            false => decoder.missing().unwrap_or(0).max(READ_BYTES),
+        };
+        let space = decoder.space(room);
+        let count = match spins {
+            true => self.spin.read(|wait| receiver.stream.read(space, wait))?,
+            false => receiver.stream.read(space, wait)?,
+        };
+        decoder.received(count);
+        Ok(count)
+    }
+
+    /// The program has passed memory that cannot be written to.
+    fn sink_is_bad(&self, receiver: &mut Receiver) {
+        self.fail(CUresult::INVALID_VALUE);
+        if let Some(arrival) = &mut receiver.arrival {
+            arrival.discard();
+        }
+    }
+
     fn stop_leading(&self, inbox: &mut Inbox, receiver: Receiver) {
         inbox.receiver = Some(receiver);
         if inbox.sleepers > 0 {
@@ -311,13 +345,15 @@ impl Link {
     }
 
     /// Delivers every whole frame. One that makes no sense ends the session.
-    fn deliver(&self, inbox: &mut Inbox, decoder: &mut FrameDecoder) {
+    fn deliver(&self, inbox: &mut Inbox, receiver: &mut Receiver) {
+        inbox.end_arrival(receiver);
         loop {
-            let frame = match decoder.next_frame() {
+            let frame = match receiver.decoder.next_frame() {
                 Ok(Some(frame)) => frame,
-                Ok(None) => return,
+                Ok(None) => break,
                 Err(error) => return self.lose(&error),
             };
+            receiver.after_bulk = false;
             match inbox.deliver(&frame) {
                 Ok(None) => {}
                 Ok(Some(News::Received(received))) => {
@@ -331,6 +367,11 @@ impl Link {
                 }
                 Err(error) => return self.lose(&error),
             }
+        }
+        if receiver.arrival.is_none()
+            && let Err(error) = inbox.begin_arrival(receiver)
+        {
+            self.lose(&error);
         }
     }
 

@@ -21,15 +21,16 @@ pub(crate) struct Bell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Bytes,
-    Room,
-    Either,
+    /// At least so many free bytes, not more than half of the ring.
+    Room(usize),
+    BytesOrRoom,
 }
 
 impl Bell {
     /// Says that somebody is about to sleep; the count is for [`Bell::sleep`], after another look.
     pub(crate) fn about_to_sleep(&self, event: Event) -> u32 {
         let rung = self.rung.load(Ordering::Acquire);
-        if event != Event::Room {
+        if !matches!(event, Event::Room(_)) {
             self.awaits_bytes.store(1, Ordering::Relaxed);
         }
         if event != Event::Bytes {

@@ -160,6 +160,29 @@ impl Stream {
         }
     }
 
+    /// Through shared memory: writes `head` and then `count` bytes that `fill` writes where the peer will read them, one part
+    /// after the other, each given by start and length. The peer gets all of it or, after an error of `fill`, nothing.
+    /// `None` if there is no room for it now. Through a socket: [`io::ErrorKind::Unsupported`].
+    pub fn write_in_place<E>(
+        &self,
+        head: &[u8],
+        count: usize,
+        fill: impl FnMut(*mut u8, usize) -> Result<(), E>,
+    ) -> io::Result<Option<Result<(), E>>> {
+        match self.shared.get() {
+            Some(shared) => shared.write_in_place(head, count, fill),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Waits until so many bytes can be written, or half of what fits into the shared memory; on a socket, until any can.
+    pub fn wait_room(&self, bytes: usize) -> io::Result<()> {
+        match self.shared.get() {
+            Some(shared) => shared.wait_room(&self.socket, bytes),
+            None => self.socket.poll(libc::POLLOUT, Duration::MAX).map(drop),
+        }
+    }
+
     /// A read that has slept this long on the socket fails with [`io::ErrorKind::WouldBlock`]. Through shared memory it sleeps
     /// on: there it notices by itself when the peer is gone.
     pub fn set_read_limit(&self, limit: Duration) -> io::Result<()> {

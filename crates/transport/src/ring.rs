@@ -108,6 +108,39 @@ impl Writer {
         }
         Ok(count)
     }
+
+    /// Writes `head` and then `count` bytes that `fill` writes where they go: it is called for one part after the other, each
+    /// with start and length of memory to write. The reader sees all of it or, after an error of `fill`, nothing. `None`
+    /// if there is no room now.
+    pub(crate) fn write_in_place<E>(
+        &mut self,
+        head: &[u8],
+        count: usize,
+        mut fill: impl FnMut(*mut u8, usize) -> Result<(), E>,
+    ) -> io::Result<Option<Result<(), E>>> {
+        if self.room()? < head.len() + count {
+            return Ok(None);
+        }
+        let mut at = self.written;
+        let mut done = 0;
+        while done < head.len() + count {
+            let end = if done < head.len() { head.len() } else { head.len() + count };
+            let (start, size) = piece(at, end - done);
+            // SAFETY: `start + size` is within the ring.
+            let to = unsafe { self.ring.bytes.as_ptr().add(start) };
+            if let Some(rest) = head.get(done..end) {
+                // SAFETY: this part of the ring is the writer's: it is not filled.
+                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, size) };
+            } else if let Err(error) = fill(to, size) {
+                return Ok(Some(Err(error)));
+            }
+            done += size;
+            at = at.wrapping_add(size as u32);
+        }
+        self.written = at;
+        self.ring.positions().written.0.store(at, Ordering::Release);
+        Ok(Some(Ok(())))
+    }
 }
 
 /// The side that reads.
@@ -208,7 +241,29 @@ mod tests {
             let mut model = VecDeque::new();
             let mut next = 0_u8;
             for (is_write, in_place, size) in steps {
-                if is_write {
+                if is_write && in_place {
+                    let head = &[next; 40][..size.min(40)];
+                    let room = RING_BYTES - model.len();
+                    let mut filled = 0_usize;
+                    let refused = writer.write_in_place(head, size, |_, _| Err(())).unwrap();
+                    prop_assert!(refused.is_none_or(|result| size == 0 || result.is_err()));
+                    if size == 0 {
+                        continue;
+                    }
+                    let written = writer.write_in_place(head, size, |start, count| {
+                        // SAFETY: what the ring gives can be written while this runs.
+                        let part = unsafe { std::slice::from_raw_parts_mut(start, count) };
+                        part.iter_mut().zip(filled..).for_each(|(byte, i)| *byte = (i % 249) as u8);
+                        filled += count;
+                        Ok::<_, ()>(())
+                    });
+                    let fits = head.len() + size <= room;
+                    prop_assert_eq!(written.unwrap(), fits.then_some(Ok(())));
+                    if fits {
+                        model.extend(head);
+                        model.extend((0..size).map(|i| (i % 249) as u8));
+                    }
+                } else if is_write {
                     let bytes: Vec<u8> = (0..size).map(|i| next.wrapping_add((i % 251) as u8)).collect();
                     let room = RING_BYTES - model.len();
                     prop_assert_eq!(writer.room().unwrap(), room);

@@ -132,6 +132,23 @@ impl Shared {
         Ok(count)
     }
 
+    /// As [`crate::Stream::write_in_place`].
+    pub(crate) fn write_in_place<E>(
+        &self,
+        head: &[u8],
+        count: usize,
+        fill: impl FnMut(*mut u8, usize) -> Result<(), E>,
+    ) -> io::Result<Option<Result<(), E>>> {
+        if self.has_ended() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let written = self.writer().write_in_place(head, count, fill)?;
+        if let Some(Ok(())) = written {
+            self.theirs().bytes_came();
+        }
+        Ok(written)
+    }
+
     /// Waits for bytes or the end.
     pub(crate) fn wait_readable(&self, socket: &Socket, limit: Duration) -> io::Result<bool> {
         self.sleep(socket, Event::Bytes, limit)
@@ -144,7 +161,16 @@ impl Shared {
         or_readable: bool,
         limit: Duration,
     ) -> io::Result<()> {
-        let event = if or_readable { Event::Either } else { Event::Room };
+        let event = if or_readable { Event::BytesOrRoom } else { Event::Room(1) };
+        self.wait(socket, event, limit)
+    }
+
+    /// As [`crate::Stream::wait_room`].
+    pub(crate) fn wait_room(&self, socket: &Socket, bytes: usize) -> io::Result<()> {
+        self.wait(socket, Event::Room(bytes.min(RING_BYTES / 2)), Duration::MAX)
+    }
+
+    fn wait(&self, socket: &Socket, event: Event, limit: Duration) -> io::Result<()> {
         let once = |wait| match wait {
             Wait::No if !self.has_come(event)? => Err(io::ErrorKind::WouldBlock.into()),
             Wait::No => Ok(0),
@@ -183,11 +209,11 @@ impl Shared {
 
     fn has_come(&self, event: Event) -> io::Result<bool> {
         let bytes = || Ok::<_, io::Error>(self.reader().filled()? > 0);
-        let room = || Ok::<_, io::Error>(self.writer().room()? > 0);
+        let room = |least| Ok::<_, io::Error>(self.writer().room()? >= least);
         match event {
             Event::Bytes => bytes(),
-            Event::Room => room(),
-            Event::Either => Ok(bytes()? || room()?),
+            Event::Room(least) => room(least),
+            Event::BytesOrRoom => Ok(bytes()? || room(1)?),
         }
     }
 

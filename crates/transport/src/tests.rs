@@ -110,6 +110,38 @@ fn bytes_can_be_read_where_they_lie() {
 }
 
 #[test]
+fn bytes_can_be_written_where_they_are_read() {
+    let (client, worker) = sharing();
+    let mut fill = |start: *mut u8, count: usize| {
+        // SAFETY: what the stream gives can be written while this runs.
+        unsafe { start.write_bytes(7, count) };
+        Ok::<_, ()>(())
+    };
+    let piece = 300 << 10;
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let (mut bytes, mut into) = (Vec::new(), vec![0; 50_000]);
+            while bytes.len() < 20 * (piece + 3) {
+                let count = client.read(&mut into, Wait::Asleep).unwrap();
+                bytes.extend_from_slice(&into[..count]);
+            }
+            bytes
+        });
+        for _ in 0..20 {
+            worker.wait_room(piece + 3).unwrap();
+            assert_eq!(worker.write_in_place(b"abc", piece, &mut fill).unwrap(), Some(Ok(())));
+        }
+        for part in reader.join().unwrap().chunks(piece + 3) {
+            assert!(part.starts_with(b"abc") && part[3..].iter().all(|byte| *byte == 7));
+        }
+    });
+    assert_eq!(worker.write_in_place(&[], 2 << 20, &mut fill).unwrap(), None, "more than the ring");
+    let (socket, _other) = pair();
+    let unsupported = socket.write_in_place(&[], 1, &mut fill).unwrap_err();
+    assert_eq!(unsupported.kind(), io::ErrorKind::Unsupported);
+}
+
+#[test]
 fn a_full_ring_makes_its_writer_wait_for_room() {
     let (client, worker) = sharing();
     let bytes = vec![1; 1 << 16];

@@ -8,6 +8,7 @@ use sluice_cuda::*;
 use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Dim, Encode, Pitched, UserObjectId, commands};
 
 use crate::attributes::{self, is_plain};
+use crate::copies;
 use crate::execute::Execute;
 use crate::generated::dispatch::Custom;
 use crate::graphs;
@@ -16,7 +17,6 @@ use crate::modules;
 use crate::outbox::{Outbox, Push};
 use crate::session::Session;
 use crate::sharing;
-use crate::staging::PIECE;
 use crate::virtual_memory;
 
 impl Custom for Session {
@@ -153,13 +153,7 @@ impl Custom for Session {
     }
 
     fn cuMemcpyHtoDAsync_v2(&self, command: commands::cuMemcpyHtoDAsync_v2<'_>) -> Result<(), CUresult> {
-        let copy = self.table.cuMemcpyHtoDAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-        let from = command.srcHost;
-        let to = self.range(command.dstDevice, from.len() as u64)?;
-        let stream = self.find(command.hStream)?;
-        // SAFETY: the range is the session's. The source is pageable memory, which the driver has read when the
-        // call returns (CUDA Driver API, API synchronization behavior).
-        unsafe { copy(to, from.as_ptr().cast(), from.len(), stream) }.ok()
+        copies::to_device(self, &command)
     }
 
     fn cuMemcpyDtoH_v2(
@@ -167,41 +161,11 @@ impl Custom for Session {
         command: commands::cuMemcpyDtoH_v2,
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
-        let copy = self.table.cuMemcpyDtoHAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-        let synchronize = self.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
-        if command.ByteCount > BULK_SIZE_MAX as u64 {
-            return Err(CUresult::INVALID_VALUE);
-        }
-        let from = self.range(command.srcDevice, command.ByteCount)?;
-        let stream = self.find(command.hStream)?;
-        let mut bytes = vec![0_u8; command.ByteCount as usize];
-        // SAFETY: the range is the session's, the buffer has as many bytes, and it outlives the copy, which the
-        // synchronisation waits for.
-        unsafe {
-            copy(bytes.as_mut_ptr().cast(), from, bytes.len(), stream).ok()?;
-            synchronize(stream).ok()?;
-        }
-        commands::cuMemcpyDtoH_v2Reply { dstHost: &bytes }.encode(reply);
-        Ok(())
+        copies::to_host_now(self, &command, reply)
     }
 
     fn cuMemcpyDtoHAsync_v2(&self, command: commands::cuMemcpyDtoHAsync_v2) -> Result<(), CUresult> {
-        let copy = self.table.cuMemcpyDtoHAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-        let from = self.range(command.srcDevice, command.ByteCount)?;
-        let stream = self.find(command.hStream)?;
-        let mut done = 0;
-        while done < command.ByteCount {
-            let length = (command.ByteCount - done).min(PIECE as u64);
-            let bytes = self.staging.take(&self.table, length as usize)?;
-            // SAFETY: the range is the session's; the piece stays taken until its push has been sent, which the
-            // stream triggers after the copy.
-            unsafe { copy(bytes.address(), from + done, length as usize, stream) }.ok()?;
-            let offset = command.offset.saturating_add(done);
-            let push = Push::Data { ticket: command.ticket, offset, bytes };
-            self.call_in_order(stream, Call::Push(push))?;
-            done += length;
-        }
-        Ok(())
+        copies::to_host(self, &command)
     }
 
     fn cuMemcpy3DAsync_v2(&self, command: commands::cuMemcpy3DAsync_v2) -> Result<(), CUresult> {
@@ -659,7 +623,7 @@ impl Custom for Session {
 }
 
 /// What happens when a stream gets to a place.
-enum Call {
+pub(crate) enum Call {
     Push(Push),
     Client { ticket: u64 },
 }
@@ -673,7 +637,7 @@ struct Callback {
 
 impl Session {
     /// Has something done when the stream gets there.
-    fn call_in_order(&self, stream: CUstream, call: Call) -> Result<(), CUresult> {
+    pub(crate) fn call_in_order(&self, stream: CUstream, call: Call) -> Result<(), CUresult> {
         let launch = self.table.cuLaunchHostFunc.ok_or(CUresult::NOT_SUPPORTED)?;
         let callback =
             Box::new(Callback { call, outbox: self.outbox.clone(), host_calls: self.host_calls.clone() });

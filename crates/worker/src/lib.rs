@@ -15,6 +15,7 @@ mod budget;
 mod bulk;
 mod chunks;
 mod client;
+mod copies;
 pub mod counters;
 mod custom;
 mod driver;

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sluice_transport::Stream;
+use sluice_wire::frame::HEADER_SIZE;
 use sluice_wire::resume::{ACKNOWLEDGE_EVERY, SendBuffer};
 use sluice_wire::spin::Wait;
 use sluice_wire::{BULK_SIZE_MAX, Encode, Header, HostCall, Kind, Received, ReplyHead, Sticky};
@@ -146,6 +147,43 @@ impl Outbox {
         self.pushed.notify_one();
     }
 
+    /// Sends a push, and waits for the client to take it.
+    pub(crate) fn push_now(&self, push: Push) -> io::Result<()> {
+        self.write(|writer| writer.push(push))
+    }
+
+    /// Whether data can be written to where the client reads them. That is so from the first command on, or never.
+    pub(crate) fn writes_in_place(&self) -> bool {
+        self.lock_writer().stream.is_shared()
+    }
+
+    /// Waits until [`Outbox::push_in_place`] may find room for so many bytes.
+    pub(crate) fn wait_room(&self, length: usize) -> io::Result<()> {
+        let stream = Arc::clone(&self.lock_writer().stream);
+        stream.wait_room(length + PUSH_HEAD_SIZE)
+    }
+
+    /// Sends everything pushed so far, then a `HostWrite` whose `length` bytes `fill` writes to where the client reads, part by
+    /// part, each given by start and length. After an error of `fill` it is not sent. `None` if there is no room.
+    pub(crate) fn push_in_place<E>(
+        &self,
+        ticket: u64,
+        offset: u64,
+        length: usize,
+        fill: impl FnMut(*mut u8, usize) -> Result<(), E>,
+    ) -> io::Result<Option<Result<(), E>>> {
+        let mut head = Vec::with_capacity(PUSH_HEAD_SIZE);
+        let fields = |out: &mut Vec<u8>| push_fields(out, ticket, offset, length);
+        PUSHED.frame_before(&mut head, length, fields).map_err(io::Error::other)?;
+        let mut writer = self.lock_writer();
+        self.write_by(&mut writer, |_| Ok(()))?;
+        let written = writer.stream.write_in_place(&head, length, fill)?;
+        if let Some(Ok(())) = written {
+            self.counters.bytes_out.fetch_add((head.len() + length) as u64, Relaxed);
+        }
+        Ok(written)
+    }
+
     /// Queues what a callback has; never blocks on the client.
     pub(crate) fn push(&self, push: Push) {
         self.lock_pushes().queue.push_back(push);
@@ -222,16 +260,23 @@ impl Outbox {
 
     /// Sends everything pushed so far, then what `last` adds.
     fn write(&self, last: impl FnOnce(&mut Writer) -> io::Result<()>) -> io::Result<()> {
-        let mut writer = self.lock_writer();
+        self.write_by(&mut self.lock_writer(), last)
+    }
+
+    fn write_by(
+        &self,
+        writer: &mut Writer,
+        last: impl FnOnce(&mut Writer) -> io::Result<()>,
+    ) -> io::Result<()> {
         let before = writer.buffer.end();
         loop {
             let next = self.lock_pushes().queue.pop_front();
             let Some(push) = next else { break };
             writer.push(push)?;
         }
-        last(&mut writer)?;
+        last(writer)?;
         if self.owes_acknowledgement() {
-            self.acknowledge_in(&mut writer)?;
+            self.acknowledge_in(writer)?;
         }
         self.counters.bytes_out.fetch_add(writer.buffer.end() - before, Relaxed);
         writer.flush()
@@ -249,17 +294,22 @@ impl Outbox {
 /// The header of what answers no command.
 const PUSHED: Header = Header { kind: Kind::HostWrite, device: 0, op: 0, lane: 0, sequence: 0 };
 
+/// Bytes of a `HostWrite` frame before its data.
+const PUSH_HEAD_SIZE: usize = HEADER_SIZE + 20;
+
+/// The fields of `HostWrite`: ticket, offset, and the bytes after their count.
+fn push_fields(out: &mut Vec<u8>, ticket: u64, offset: u64, length: usize) {
+    ticket.encode(out);
+    offset.encode(out);
+    (length as u32).encode(out);
+}
+
 impl Writer {
     fn push(&mut self, push: Push) -> io::Result<()> {
         match push {
             Push::Data { ticket, offset, bytes } => {
-                let length = bytes.bytes().len() as u32;
-                // The fields of `HostWrite`: ticket, offset, and the bytes after their count.
-                self.frame(PUSHED, Some(Lent::Staged(bytes)), |out| {
-                    ticket.encode(out);
-                    offset.encode(out);
-                    length.encode(out);
-                })
+                let length = bytes.bytes().len();
+                self.frame(PUSHED, Some(Lent::Staged(bytes)), |out| push_fields(out, ticket, offset, length))
             }
             Push::Call { ticket } => {
                 let message = HostCall { ticket };

@@ -27,7 +27,7 @@ use crate::bulk::Buffers;
 use crate::execute::{Execute, Refusal};
 use crate::generated::dispatch::dispatch;
 use crate::session::{Device, Session};
-use crate::{ending, launch_times};
+use crate::{copies, ending, launch_times};
 
 /// A command as received.
 pub(crate) struct Job {
@@ -99,7 +99,7 @@ impl Pipeline {
             return self.execute(job);
         }
         let mut state = self.lock();
-        if state.is_empty() && returns_at_once(&self.session, job.header) {
+        if state.is_empty() && returns_at_once(&self.session, &job) {
             // This is the only thread that accepts, so nothing can come in between.
             drop(state);
             return self.execute(job);
@@ -248,7 +248,7 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
         }
         return dispatch(session, op, &job.payload, reply);
     }
-    let submission = gives_work(op).then(|| device.gate.enter());
+    let submission = (gives_work(op) && !enters_itself(op)).then(|| device.gate.enter());
     let mark = backlog.mark();
     dispatch(session, op, &job.payload, reply)?;
     if op == Op::of(Fn::cuCtxSynchronize) {
@@ -266,8 +266,8 @@ fn frees_a_stream(op: Op) -> bool {
 }
 
 /// Whether a waiting command, made now, holds nobody up.
-fn returns_at_once(session: &Session, header: Header) -> bool {
-    let op = Op(header.op);
+fn returns_at_once(session: &Session, job: &Job) -> bool {
+    let op = Op(job.header.op);
     if is_quick(op) {
         return true;
     }
@@ -276,8 +276,10 @@ fn returns_at_once(session: &Session, header: Header) -> bool {
             is_idle(session)
         }
         Some(Target::Driver(Fn::cuMemcpyDtoH_v2)) => {
-            let device = session.devices.get(usize::from(header.device));
-            device.is_some_and(|device| device.gate.has_turn()) && is_idle(session)
+            let device = session.devices.get(usize::from(job.header.device));
+            !copies::is_pushed(&job.payload)
+                && device.is_some_and(|device| device.gate.has_turn())
+                && is_idle(session)
         }
         _ => false,
     }
@@ -329,6 +331,11 @@ fn is_quick(op: Op) -> bool {
 /// Whether a command gives the GPU work, which needs the turn.
 fn gives_work(op: Op) -> bool {
     GIVES_WORK[op.0 as usize]
+}
+
+/// Whether a waiting command enters the gate where it is executed, for a part of the time that it takes.
+fn enters_itself(op: Op) -> bool {
+    op == commands::cuMemcpyDtoH_v2::OP
 }
 
 /// Copies, fills and launches, known by their names: a function that joins the list joins its family.

@@ -129,11 +129,12 @@ impl Link {
         outbox.stream = Arc::clone(&stream);
         receiver.stream = stream;
         receiver.silent = 0;
-        receiver.decoder.push(rest);
         self.received.fetch_add(rest.len() as u64, Ordering::SeqCst);
+        let rest = receiver.arrive(rest);
+        receiver.decoder.push(rest);
         self.cut.store(false, Ordering::Release);
         let mut inbox = self.inbox();
-        self.deliver(&mut inbox, &mut receiver.decoder);
+        self.deliver(&mut inbox, &mut receiver);
         self.stop_leading(&mut inbox, receiver);
         drop(inbox);
         // As any other flush it may have to read, so nobody leads now.

@@ -175,6 +175,41 @@ fn host_functions_are_announced_to_the_thread_that_waits_for_them() {
     });
 }
 
+/// Memory that cannot be written to spoils the session, and nothing else.
+#[test]
+fn a_buffer_that_cannot_be_written_to_is_an_error_of_the_session() {
+    let (link, mut peer) = pair();
+    const BYTES: usize = 1 << 20;
+    // SAFETY: a new mapping, at an address of the kernel's choice.
+    let page = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), BYTES, libc::PROT_NONE, flags, -1, 0)
+    };
+    let ticket = link.ticket();
+    // SAFETY: nobody else uses that memory.
+    link.expect(ticket, unsafe { Sink::new(page.cast(), BYTES as u64) });
+    std::thread::scope(|scope| {
+        scope.spawn(|| link.call(0, OP, |_| ()).unwrap());
+        let command = peer.next().unwrap();
+        let mut frame = Vec::new();
+        let fields = |out: &mut Vec<u8>| {
+            ticket.encode(out);
+            0_u64.encode(out);
+            (BYTES as u32).encode(out);
+        };
+        header(Kind::HostWrite).frame_before(&mut frame, BYTES, fields).unwrap();
+        // So that no data are there when the frame begins.
+        peer.stream.write_all(&frame).unwrap();
+        while !link.inbox().is_in_use(ticket) {
+            std::thread::yield_now();
+        }
+        peer.stream.write_all(&vec![1; BYTES]).unwrap();
+        peer.echo(command);
+    });
+    assert_eq!(link.check(), Err(CUresult::INVALID_VALUE));
+    assert!(!link.owes_data());
+}
+
 /// Data go out from where they lie where nothing can be sent again; the peer sees what it would see anyway.
 #[test]
 fn lent_data_are_the_end_of_their_command() {

@@ -194,7 +194,7 @@ impl Command for cuMemcpyHtoDAsync_v2<'_> {
 }
 
 message! {
-pub struct cuMemcpyDtoH_v2 { srcDevice: DevicePtr, ByteCount: u64, hStream: StreamId }
+pub struct cuMemcpyDtoH_v2 { ticket: u64, srcDevice: DevicePtr, ByteCount: u64, hStream: StreamId }
 }
 
 message! {

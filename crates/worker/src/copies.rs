@@ -1,0 +1,203 @@
+//! Copies between the client's memory and the device.
+
+use sluice_cuda::{CUresult, CUstream};
+use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, commands};
+
+use crate::custom::Call;
+use crate::ending;
+use crate::execute::Execute;
+use crate::outbox::Push;
+use crate::session::Session;
+use crate::staging::PIECE;
+
+/// Bytes that a copy for which the client waits moves at a time: while it takes one piece out of the ring, or out of its
+/// socket, the driver makes the next.
+const PIECE_NOW: usize = 256 << 10;
+
+/// To the device, of data that came with the command. (Most of them never get here: `bulk`.)
+pub(crate) fn to_device(
+    session: &Session,
+    command: &commands::cuMemcpyHtoDAsync_v2<'_>,
+) -> Result<(), CUresult> {
+    let copy = session.table.cuMemcpyHtoDAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+    let from = command.srcHost;
+    let to = session.range(command.dstDevice, from.len() as u64)?;
+    let stream = session.find(command.hStream)?;
+    // SAFETY: the range is the session's. The source is pageable memory, which the driver has read when the
+    // call returns (CUDA Driver API, API synchronization behavior).
+    unsafe { copy(to, from.as_ptr().cast(), from.len(), stream) }.ok()
+}
+
+/// From the device, in stream order: the data follow when the stream gets there.
+pub(crate) fn to_host(session: &Session, command: &commands::cuMemcpyDtoHAsync_v2) -> Result<(), CUresult> {
+    let copy = session.table.cuMemcpyDtoHAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+    let from = session.range(command.srcDevice, command.ByteCount)?;
+    let stream = session.find(command.hStream)?;
+    let mut done = 0;
+    while done < command.ByteCount {
+        let length = (command.ByteCount - done).min(PIECE as u64);
+        let bytes = session.staging.take(&session.table, length as usize)?;
+        // SAFETY: the range is the session's; the piece stays taken until its push has been sent, which the
+        // stream triggers after the copy.
+        unsafe { copy(bytes.address(), from + done, length as usize, stream) }.ok()?;
+        let offset = command.offset.saturating_add(done);
+        let push = Push::Data { ticket: command.ticket, offset, bytes };
+        session.call_in_order(stream, Call::Push(push))?;
+        done += length;
+    }
+    Ok(())
+}
+
+/// From the device, for a client that waits. Few bytes are the answer; many go under the client's ticket, as they are
+/// copied, and the answer comes after them.
+///
+/// Between the pieces other threads of the program may give the stream more work: the thread that copies waits, so nothing
+/// that the program knows to come after the copy can come before its end.
+pub(crate) fn to_host_now(
+    session: &Session,
+    command: &commands::cuMemcpyDtoH_v2,
+    reply: &mut Vec<u8>,
+) -> Result<(), CUresult> {
+    let stream = session.find(command.hStream)?;
+    if command.ticket != 0 {
+        session.range(command.srcDevice, command.ByteCount)?;
+        push_now(session, command, stream)?;
+        commands::cuMemcpyDtoH_v2Reply { dstHost: &[] }.encode(reply);
+        return Ok(());
+    }
+    if command.ByteCount > BULK_SIZE_MAX as u64 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let mut bytes = vec![0_u8; command.ByteCount as usize];
+    // SAFETY: the buffer has as many bytes, and it outlives the copy.
+    unsafe { copy_now(session, bytes.as_mut_ptr(), command.srcDevice, bytes.len(), stream)? };
+    commands::cuMemcpyDtoH_v2Reply { dstHost: &bytes }.encode(reply);
+    Ok(())
+}
+
+/// Whether a copy for which the client waits has so many bytes that they cannot be sent without the client's taking them.
+pub(crate) fn is_pushed(payload: &[u8]) -> bool {
+    // Its ticket comes first; what is malformed is found later.
+    payload.iter().take(8).any(|byte| *byte != 0)
+}
+
+fn push_now(
+    session: &Session,
+    command: &commands::cuMemcpyDtoH_v2,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    let synchronize = session.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
+    // Waiting for what stands before it takes no turn.
+    // SAFETY: the stream is live.
+    unsafe { synchronize(stream) }.ok()?;
+    let mut done = 0;
+    while done < command.ByteCount {
+        let length = (command.ByteCount - done).min(PIECE_NOW as u64) as usize;
+        let from = DevicePtr(command.srcDevice.0 + done);
+        if session.outbox.writes_in_place() {
+            push_in_place(session, command.ticket, done, from, length, stream)?;
+        } else {
+            let bytes = session.staging.take(&session.table, length)?;
+            // SAFETY: the piece has room for `length` bytes, and is ours.
+            unsafe { copy_now(session, bytes.address().cast(), from, length, stream)? };
+            let push = Push::Data { ticket: command.ticket, offset: done, bytes };
+            session.outbox.push_now(push).unwrap_or_else(|_| ending::client_gone());
+        }
+        done += length as u64;
+    }
+    Ok(())
+}
+
+/// The driver copies to where the client reads.
+fn push_in_place(
+    session: &Session,
+    ticket: u64,
+    offset: u64,
+    from: DevicePtr,
+    length: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    let (_, device) = session.device()?;
+    loop {
+        // The client takes its time, and meanwhile nobody waits for this thread's turn or locks.
+        session.outbox.wait_room(length).unwrap_or_else(|_| ending::client_gone());
+        let submission = device.gate.enter();
+        let mut from = from;
+        let pushed = session.outbox.push_in_place(ticket, offset, length, |to, count| {
+            // SAFETY: the ring gives `count` bytes to write.
+            unsafe { copy(session, to, from, count, stream)? };
+            from.0 += count as u64;
+            Ok(())
+        });
+        match pushed.unwrap_or_else(|_| ending::client_gone()) {
+            Some(result) => {
+                submission.finished();
+                return result;
+            }
+            // Somebody else has taken the room.
+            None => continue,
+        }
+    }
+}
+
+/// As [`copy`], in the session's turn.
+///
+/// # Safety
+/// `to` is valid for writing `count` bytes.
+unsafe fn copy_now(
+    session: &Session,
+    to: *mut u8,
+    from: DevicePtr,
+    count: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    let (_, device) = session.device()?;
+    let submission = device.gate.enter();
+    // SAFETY: the caller's promise is the same.
+    unsafe { copy(session, to, from, count, stream)? };
+    submission.finished();
+    Ok(())
+}
+
+/// Copies from the device, and returns when that is done.
+///
+/// # Safety
+/// `to` is valid for writing `count` bytes.
+unsafe fn copy(
+    session: &Session,
+    to: *mut u8,
+    from: DevicePtr,
+    count: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    let copy = session.table.cuMemcpyDtoHAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+    let synchronize = session.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
+    let from = session.range(from, count as u64)?;
+    // SAFETY: the range is the session's, the caller vouches for the buffer, and the synchronisation waits for the copy.
+    unsafe {
+        copy(to.cast(), from, count, stream).ok()?;
+        synchronize(stream).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_wire::StreamId;
+
+    #[test]
+    fn a_copy_with_a_ticket_is_pushed() {
+        let of = |ticket| {
+            let mut payload = Vec::new();
+            let command = commands::cuMemcpyDtoH_v2 {
+                ticket,
+                srcDevice: DevicePtr(1 << 40),
+                ByteCount: 5,
+                hStream: StreamId(1),
+            };
+            command.encode(&mut payload);
+            is_pushed(&payload)
+        };
+        assert!(of(1) && of(1 << 63) && !of(0) && !is_pushed(&[]));
+    }
+}
