@@ -20,8 +20,8 @@ pub(crate) struct Bell {
 /// What somebody sleeps for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    Bytes,
-    /// At least so many free bytes, not more than half of the ring.
+    /// At least so many bytes, or free bytes, and not more than half of the ring.
+    Bytes(usize),
     Room(usize),
     BytesOrRoom,
 }
@@ -33,7 +33,7 @@ impl Bell {
         if !matches!(event, Event::Room(_)) {
             self.awaits_bytes.store(1, Ordering::Relaxed);
         }
-        if event != Event::Bytes {
+        if !matches!(event, Event::Bytes(_)) {
             self.awaits_room.store(1, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);

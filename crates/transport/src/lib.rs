@@ -128,17 +128,17 @@ impl Stream {
         self.shared.get().is_some()
     }
 
-    /// As [`Stream::read`] through shared memory, without a copy: gives at most `limit` bytes to `take` where they lie, start
-    /// and length of memory that it may read until it returns. The peer can change them meanwhile: what is concluded from
-    /// them must be concluded from a copy. Through a socket bytes do not lie anywhere: [`io::ErrorKind::Unsupported`].
+    /// As [`Stream::read`] through shared memory, without a copy: gives from `least` (or half of what fits) to `limit` bytes to
+    /// `take` where they lie, start and length of memory that it may read until it returns. The peer can change them
+    /// meanwhile: what is concluded from them must be concluded from a copy. Through a socket bytes do not lie anywhere: [`io::ErrorKind::Unsupported`].
     pub fn read_in_place(
         &self,
-        limit: usize,
+        (least, limit): (usize, usize),
         wait: Wait,
         take: impl FnMut(*const u8, usize),
     ) -> io::Result<usize> {
         match self.shared.get() {
-            Some(shared) => shared.read_in_place(&self.socket, limit, wait, take),
+            Some(shared) => shared.read_in_place(&self.socket, (least, limit), wait, take),
             None => Err(io::ErrorKind::Unsupported.into()),
         }
     }
@@ -160,14 +160,14 @@ impl Stream {
         }
     }
 
-    /// Through shared memory: writes `head` and then `count` bytes that `fill` writes where the peer will read them, one part
-    /// after the other, each given by start and length. The peer gets all of it or, after an error of `fill`, nothing.
+    /// Through shared memory: writes `head` and then `count` bytes that `fill` writes where the peer will read them, which is
+    /// given by its start. The peer gets all of it or, after an error of `fill`, nothing.
     /// `None` if there is no room for it now. Through a socket: [`io::ErrorKind::Unsupported`].
     pub fn write_in_place<E>(
         &self,
         head: &[u8],
         count: usize,
-        fill: impl FnMut(*mut u8, usize) -> Result<(), E>,
+        fill: impl FnOnce(*mut u8) -> Result<(), E>,
     ) -> io::Result<Option<Result<(), E>>> {
         match self.shared.get() {
             Some(shared) => shared.write_in_place(head, count, fill),

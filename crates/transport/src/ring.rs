@@ -42,9 +42,9 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     /// # Safety
-    /// `positions` and the `RING_BYTES` bytes at `bytes` are mapped for writing as long as this ring and what is made of
-    /// it are used. Nothing in this process reads or writes those bytes otherwise, and there is at most one writer and
-    /// one reader of it in this process.
+    /// `positions` and the `RING_BYTES` bytes at `bytes`, and once more the same bytes behind them, are mapped for writing as
+    /// long as this ring and what is made of it are used. Nothing in this process reads or writes those bytes otherwise, and
+    /// there is at most one writer and one reader of it in this process.
     pub(crate) unsafe fn new(positions: NonNull<Positions>, bytes: NonNull<u8>) -> Ring {
         Ring { positions, bytes }
     }
@@ -52,6 +52,12 @@ impl Ring {
     fn positions(&self) -> &Positions {
         // SAFETY: mapped as `new` was promised, and all its fields are atomic.
         unsafe { self.positions.as_ref() }
+    }
+
+    /// Where a position is. As the ring is mapped twice, up to `RING_BYTES` bytes from there on lie in one piece.
+    fn at(&self, position: u32) -> *mut u8 {
+        // SAFETY: within the first of the two mappings.
+        unsafe { self.bytes.as_ptr().add(position as usize % RING_BYTES) }
     }
 
     /// Bytes written and not yet read, if the two positions can be true.
@@ -63,12 +69,6 @@ impl Ring {
 
 fn nonsense() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the peer's position in the shared memory is impossible")
-}
-
-/// The piece of the ring from a position on, without wrapping around.
-fn piece(position: u32, count: usize) -> (usize, usize) {
-    let start = position as usize % RING_BYTES;
-    (start, count.min(RING_BYTES - start))
 }
 
 /// The side that writes.
@@ -92,54 +92,40 @@ impl Writer {
     /// Writes a beginning of `bytes`, as much as fits, and says how much that was.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = bytes.len().min(self.room()?);
-        let mut done = 0;
-        while done < count {
-            let (start, size) = piece(self.written, count - done);
-            // SAFETY: `start + size` is within the ring, and this part of it is the writer's: it is not filled. The
-            // source is a slice of this process, which the ring is not part of.
-            unsafe {
-                let to = self.ring.bytes.as_ptr().add(start);
-                std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), to, size);
-            }
-            done += size;
-            self.written = self.written.wrapping_add(size as u32);
-            // Piece by piece, so that the reader begins while the rest is written.
-            self.ring.positions().written.0.store(self.written, Ordering::Release);
-        }
+        // SAFETY: `count` bytes of the ring from there on are the writer's: they are not filled. The source is a slice of this
+        // process, which the ring is not part of.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ring.at(self.written), count) };
+        self.publish(count);
         Ok(count)
     }
 
-    /// Writes `head` and then `count` bytes that `fill` writes where they go: it is called for one part after the other, each
-    /// with start and length of memory to write. The reader sees all of it or, after an error of `fill`, nothing. `None`
-    /// if there is no room now.
+    /// Writes `head` and then `count` bytes that `fill` writes where they go, which is given by its start. The reader sees all
+    /// of it or, after an error of `fill`, nothing. `None` if there is no room now.
     pub(crate) fn write_in_place<E>(
         &mut self,
         head: &[u8],
         count: usize,
-        mut fill: impl FnMut(*mut u8, usize) -> Result<(), E>,
+        fill: impl FnOnce(*mut u8) -> Result<(), E>,
     ) -> io::Result<Option<Result<(), E>>> {
         if self.room()? < head.len() + count {
             return Ok(None);
         }
-        let mut at = self.written;
-        let mut done = 0;
-        while done < head.len() + count {
-            let end = if done < head.len() { head.len() } else { head.len() + count };
-            let (start, size) = piece(at, end - done);
-            // SAFETY: `start + size` is within the ring.
-            let to = unsafe { self.ring.bytes.as_ptr().add(start) };
-            if let Some(rest) = head.get(done..end) {
-                // SAFETY: this part of the ring is the writer's: it is not filled.
-                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, size) };
-            } else if let Err(error) = fill(to, size) {
-                return Ok(Some(Err(error)));
-            }
-            done += size;
-            at = at.wrapping_add(size as u32);
+        let start = self.ring.at(self.written);
+        // SAFETY: so many bytes of the ring from there on are the writer's: they are not filled.
+        let rest = unsafe {
+            std::ptr::copy_nonoverlapping(head.as_ptr(), start, head.len());
+            start.add(head.len())
+        };
+        let filled = fill(rest);
+        if filled.is_ok() {
+            self.publish(head.len() + count);
         }
-        self.written = at;
-        self.ring.positions().written.0.store(at, Ordering::Release);
-        Ok(Some(Ok(())))
+        Ok(Some(filled))
+    }
+
+    fn publish(&mut self, count: usize) {
+        self.written = self.written.wrapping_add(count as u32);
+        self.ring.positions().written.0.store(self.written, Ordering::Release);
     }
 }
 
@@ -161,41 +147,35 @@ impl Reader {
         Ring::filled(written, self.read)
     }
 
-    /// Gives what is there up to the ring's end, at most `limit` bytes, to `take`: start and length of memory that it may
-    /// read until it returns. The peer can change those bytes meanwhile, and spoils its own stream only.
+    /// Gives what is there, at most `limit` bytes, to `take`: start and length of memory that it may read until it returns.
+    /// The peer can change those bytes meanwhile, and spoils its own stream only.
     pub(crate) fn read_in_place(
         &mut self,
         limit: usize,
         take: impl FnOnce(*const u8, usize),
     ) -> io::Result<usize> {
-        let (start, size) = piece(self.read, limit.min(self.filled()?));
-        if size > 0 {
-            // SAFETY: `start` is within the ring.
-            take(unsafe { self.ring.bytes.as_ptr().add(start) }, size);
-            self.read = self.read.wrapping_add(size as u32);
-            self.ring.positions().read.0.store(self.read, Ordering::Release);
+        let count = limit.min(self.filled()?);
+        if count > 0 {
+            take(self.ring.at(self.read), count);
+            self.give_back(count);
         }
-        Ok(size)
+        Ok(count)
     }
 
     /// Reads as much as is there and fits, and says how much that was.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = into.len().min(self.filled()?);
-        let mut done = 0;
-        while done < count {
-            let (start, size) = piece(self.read, count - done);
-            // SAFETY: `start + size` is within the ring, and the target within a slice of this process, which the ring is
-            // not part of. This part of the ring is filled: only a peer that breaks the rules writes to it meanwhile, and
-            // then the copy has some of its bytes or others.
-            unsafe {
-                let from = self.ring.bytes.as_ptr().add(start);
-                std::ptr::copy_nonoverlapping(from, into.as_mut_ptr().add(done), size);
-            }
-            done += size;
-            self.read = self.read.wrapping_add(size as u32);
-            self.ring.positions().read.0.store(self.read, Ordering::Release);
-        }
+        // SAFETY: `count` bytes of the ring from there on are filled, and the target is a slice of this process, which the ring
+        // is not part of. Only a peer that breaks the rules writes there meanwhile, and then the copy has some of its
+        // bytes or others.
+        unsafe { std::ptr::copy_nonoverlapping(self.ring.at(self.read), into.as_mut_ptr(), count) };
+        self.give_back(count);
         Ok(count)
+    }
+
+    fn give_back(&mut self, count: usize) {
+        self.read = self.read.wrapping_add(count as u32);
+        self.ring.positions().read.0.store(self.read, Ordering::Release);
     }
 }
 
@@ -205,10 +185,12 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    /// A ring in memory of the test's own, whose positions begin anywhere.
+    use crate::rings::{Rings, Side};
+
+    /// A ring whose positions begin anywhere.
     struct Fixture {
         positions: Box<Positions>,
-        bytes: Vec<u8>,
+        memory: Rings,
     }
 
     impl Fixture {
@@ -216,13 +198,15 @@ mod tests {
             let positions = Box::new(Positions::default());
             positions.written.0.store(start, Ordering::Relaxed);
             positions.read.0.store(start, Ordering::Relaxed);
-            Fixture { positions, bytes: vec![0; RING_BYTES] }
+            Fixture { positions, memory: Rings::create().unwrap().0 }
         }
 
         fn sides(&mut self, start: u32) -> (Writer, Reader) {
-            let bytes = NonNull::new(self.bytes.as_mut_ptr()).unwrap();
-            // SAFETY: the fixture outlives the sides in every test, and touches neither part meanwhile.
-            let ring = unsafe { Ring::new(NonNull::from(&*self.positions), bytes) };
+            // SAFETY: the fixture outlives the sides in every test, touches neither part meanwhile, and uses one ring of it.
+            let ring = unsafe {
+                let bytes = self.memory.ends(Side::Client).0.bytes;
+                Ring::new(NonNull::from(&*self.positions), bytes)
+            };
             (Writer { ring, written: start }, Reader { ring, read: start })
         }
     }
@@ -244,17 +228,12 @@ mod tests {
                 if is_write && in_place {
                     let head = &[next; 40][..size.min(40)];
                     let room = RING_BYTES - model.len();
-                    let mut filled = 0_usize;
-                    let refused = writer.write_in_place(head, size, |_, _| Err(())).unwrap();
-                    prop_assert!(refused.is_none_or(|result| size == 0 || result.is_err()));
-                    if size == 0 {
-                        continue;
-                    }
-                    let written = writer.write_in_place(head, size, |start, count| {
+                    let refused = writer.write_in_place(head, size, |_| Err(())).unwrap();
+                    prop_assert!(refused.is_none_or(|result| result.is_err()));
+                    let written = writer.write_in_place(head, size, |start| {
                         // SAFETY: what the ring gives can be written while this runs.
-                        let part = unsafe { std::slice::from_raw_parts_mut(start, count) };
-                        part.iter_mut().zip(filled..).for_each(|(byte, i)| *byte = (i % 249) as u8);
-                        filled += count;
+                        let part = unsafe { std::slice::from_raw_parts_mut(start, size) };
+                        part.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i % 249) as u8);
                         Ok::<_, ()>(())
                     });
                     let fits = head.len() + size <= room;
@@ -278,7 +257,7 @@ mod tests {
                         taken = unsafe { std::slice::from_raw_parts(start, count) }.to_vec();
                     });
                     prop_assert_eq!(count.unwrap(), taken.len());
-                    prop_assert!(taken.len() == size.min(model.len()) || !taken.is_empty());
+                    prop_assert_eq!(taken.len(), size.min(model.len()));
                     let expected: Vec<u8> = model.drain(..taken.len()).collect();
                     prop_assert_eq!(taken, expected);
                 } else {

@@ -25,9 +25,12 @@ struct Header {
     worker: Bell,
 }
 
-/// Where the rings begin, in bytes: the next page.
-const HEADER_BYTES: usize = 4096;
+/// Where the rings begin, in bytes: the next page, of any size that Linux has.
+const HEADER_BYTES: usize = 64 << 10;
 const MEMORY_BYTES: usize = HEADER_BYTES + 2 * RING_BYTES;
+/// Addresses of a mapping: the header, and each ring twice, one after the other, so that what goes around a ring's end lies
+/// in one piece.
+const MAPPED_BYTES: usize = HEADER_BYTES + 4 * RING_BYTES;
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
@@ -72,15 +75,32 @@ impl Rings {
     }
 
     fn map(file: BorrowedFd<'_>) -> io::Result<Rings> {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe {
-            libc::mmap(std::ptr::null_mut(), MEMORY_BYTES, rights, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), MAPPED_BYTES, libc::PROT_NONE, flags, -1, 0) };
+        let start = match NonNull::new(start.cast::<u8>()) {
+            Some(address) if start != libc::MAP_FAILED => address,
+            _ => return Err(io::Error::last_os_error()),
         };
-        match NonNull::new(start.cast::<u8>()) {
-            Some(address) if start != libc::MAP_FAILED => Ok(Rings { start: address }),
-            _ => Err(io::Error::last_os_error()),
+        // From here on the addresses are given back by `drop`.
+        let rings = Rings { start };
+        let ring = |number: usize| HEADER_BYTES + number * RING_BYTES;
+        let parts = [(0, 0, HEADER_BYTES)].into_iter().chain(
+            [(ring(0), ring(0)), (ring(1), ring(0)), (ring(2), ring(1)), (ring(3), ring(1))]
+                .map(|(at, of)| (at, of, RING_BYTES)),
+        );
+        for (at, of, bytes) in parts {
+            let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+            // SAFETY: the part lies within the addresses that were just reserved, and takes their place.
+            let mapped = unsafe {
+                let to = start.as_ptr().add(at).cast();
+                libc::mmap(to, bytes, rights, flags, file.as_raw_fd(), of as libc::off_t)
+            };
+            if mapped == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
         }
+        Ok(rings)
     }
 
     fn header(&self) -> &Header {
@@ -95,8 +115,8 @@ impl Rings {
     pub(crate) unsafe fn ends(&self, side: Side) -> (Ring, Ring) {
         let header = self.header();
         let ring = |positions: &Positions, number: usize| {
-            // SAFETY: both rings lie within the mapping, behind the header; the caller promises the rest.
-            unsafe { Ring::new(positions.into(), self.start.add(HEADER_BYTES + number * RING_BYTES)) }
+            // SAFETY: both rings lie within the mapping, behind the header, each of them twice; the caller promises the rest.
+            unsafe { Ring::new(positions.into(), self.start.add(HEADER_BYTES + 2 * number * RING_BYTES)) }
         };
         let (to_worker, to_client) = (ring(&header.to_worker, 0), ring(&header.to_client, 1));
         match side {
@@ -118,7 +138,7 @@ impl Rings {
 impl Drop for Rings {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own; rings made of it are gone, as `ends` was promised.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), MEMORY_BYTES) };
+        unsafe { libc::munmap(self.start.as_ptr().cast(), MAPPED_BYTES) };
     }
 }
 

@@ -52,23 +52,25 @@ impl Shared {
         if into.is_empty() {
             return Ok(0);
         }
-        self.read_by(socket, wait, |reader| reader.read(into))
+        self.read_by(socket, 1, wait, |reader| reader.read(into))
     }
 
     /// As [`crate::Stream::read_in_place`].
     pub(crate) fn read_in_place(
         &self,
         socket: &Socket,
-        limit: usize,
+        (least, limit): (usize, usize),
         wait: Wait,
         mut take: impl FnMut(*const u8, usize),
     ) -> io::Result<usize> {
-        self.read_by(socket, wait, |reader| reader.read_in_place(limit, &mut take))
+        let least = least.min(RING_BYTES / 2);
+        self.read_by(socket, least, wait, |reader| reader.read_in_place(limit, &mut take))
     }
 
     fn read_by(
         &self,
         socket: &Socket,
+        least: usize,
         wait: Wait,
         mut read: impl FnMut(&mut Reader) -> io::Result<usize>,
     ) -> io::Result<usize> {
@@ -76,12 +78,12 @@ impl Shared {
             // What was written before the end is there by then.
             let ended = self.has_ended();
             let mut reader = self.reader();
-            let had_room = RING_BYTES - reader.filled()?;
-            let count = read(&mut reader)?;
+            let filled = reader.filled()?;
+            let count = if filled >= least || ended { read(&mut reader)? } else { 0 };
             drop(reader);
             if count > 0 {
                 // A writer that waits finds a good part of the ring free, and not one read's worth each time.
-                if had_room + count >= RING_BYTES / 2 {
+                if RING_BYTES - filled + count >= RING_BYTES / 2 {
                     self.theirs().room_came();
                 }
                 return Ok(count);
@@ -89,7 +91,7 @@ impl Shared {
             match wait {
                 _ if ended => return Ok(0),
                 Wait::No => return Err(io::ErrorKind::WouldBlock.into()),
-                Wait::Asleep => _ = self.sleep(socket, Event::Bytes, Duration::MAX)?,
+                Wait::Asleep => _ = self.sleep(socket, Event::Bytes(least), Duration::MAX)?,
             }
         }
     }
@@ -137,7 +139,7 @@ impl Shared {
         &self,
         head: &[u8],
         count: usize,
-        fill: impl FnMut(*mut u8, usize) -> Result<(), E>,
+        fill: impl FnOnce(*mut u8) -> Result<(), E>,
     ) -> io::Result<Option<Result<(), E>>> {
         if self.has_ended() {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -151,7 +153,7 @@ impl Shared {
 
     /// Waits for bytes or the end.
     pub(crate) fn wait_readable(&self, socket: &Socket, limit: Duration) -> io::Result<bool> {
-        self.sleep(socket, Event::Bytes, limit)
+        self.sleep(socket, Event::Bytes(1), limit)
     }
 
     /// Waits for room or the end, or also for bytes.
@@ -208,12 +210,12 @@ impl Shared {
     }
 
     fn has_come(&self, event: Event) -> io::Result<bool> {
-        let bytes = || Ok::<_, io::Error>(self.reader().filled()? > 0);
+        let bytes = |least| Ok::<_, io::Error>(self.reader().filled()? >= least);
         let room = |least| Ok::<_, io::Error>(self.writer().room()? >= least);
         match event {
-            Event::Bytes => bytes(),
+            Event::Bytes(least) => bytes(least),
             Event::Room(least) => room(least),
-            Event::BytesOrRoom => Ok(bytes()? || room(1)?),
+            Event::BytesOrRoom => Ok(bytes(1)? || room(1)?),
         }
     }
 

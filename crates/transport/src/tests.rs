@@ -96,28 +96,30 @@ fn bytes_can_be_read_where_they_lie() {
         // SAFETY: what the stream gives can be read while this runs.
         seen.extend_from_slice(unsafe { std::slice::from_raw_parts(start, count) });
     };
-    let nothing = worker.read_in_place(10, Wait::No, &mut take).unwrap_err();
+    let nothing = worker.read_in_place((1, 10), Wait::No, &mut take).unwrap_err();
     assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
     client.write(b"one two").unwrap();
-    assert_eq!(worker.read_in_place(4, Wait::Asleep, &mut take).unwrap(), 4);
+    let too_few = worker.read_in_place((8, 10), Wait::No, &mut take).unwrap_err();
+    assert_eq!(too_few.kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(worker.read_in_place((1, 4), Wait::Asleep, &mut take).unwrap(), 4);
     client.shut_down();
-    assert_eq!(worker.read_in_place(100, Wait::Asleep, &mut take).unwrap(), 3);
+    assert_eq!(worker.read_in_place((50, 100), Wait::Asleep, &mut take).unwrap(), 3, "no more will come");
     assert_eq!(seen, b"one two");
-    assert_eq!(worker.read_in_place(100, Wait::Asleep, |_, _| ()).unwrap(), 0, "the end");
+    assert_eq!(worker.read_in_place((1, 100), Wait::Asleep, |_, _| ()).unwrap(), 0, "the end");
     let (socket, _other) = pair();
-    let unsupported = socket.read_in_place(1, Wait::No, |_, _| ()).unwrap_err();
+    let unsupported = socket.read_in_place((1, 1), Wait::No, |_, _| ()).unwrap_err();
     assert_eq!(unsupported.kind(), io::ErrorKind::Unsupported);
 }
 
 #[test]
 fn bytes_can_be_written_where_they_are_read() {
     let (client, worker) = sharing();
-    let mut fill = |start: *mut u8, count: usize| {
+    let piece = 300 << 10;
+    let fill = |start: *mut u8| {
         // SAFETY: what the stream gives can be written while this runs.
-        unsafe { start.write_bytes(7, count) };
+        unsafe { start.write_bytes(7, piece) };
         Ok::<_, ()>(())
     };
-    let piece = 300 << 10;
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let (mut bytes, mut into) = (Vec::new(), vec![0; 50_000]);
@@ -129,15 +131,15 @@ fn bytes_can_be_written_where_they_are_read() {
         });
         for _ in 0..20 {
             worker.wait_room(piece + 3).unwrap();
-            assert_eq!(worker.write_in_place(b"abc", piece, &mut fill).unwrap(), Some(Ok(())));
+            assert_eq!(worker.write_in_place(b"abc", piece, fill).unwrap(), Some(Ok(())));
         }
         for part in reader.join().unwrap().chunks(piece + 3) {
             assert!(part.starts_with(b"abc") && part[3..].iter().all(|byte| *byte == 7));
         }
     });
-    assert_eq!(worker.write_in_place(&[], 2 << 20, &mut fill).unwrap(), None, "more than the ring");
+    assert_eq!(worker.write_in_place(&[], 2 << 20, fill).unwrap(), None, "more than the ring");
     let (socket, _other) = pair();
-    let unsupported = socket.write_in_place(&[], 1, &mut fill).unwrap_err();
+    let unsupported = socket.write_in_place(&[], 1, fill).unwrap_err();
     assert_eq!(unsupported.kind(), io::ErrorKind::Unsupported);
 }
 

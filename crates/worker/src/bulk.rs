@@ -17,14 +17,15 @@ use std::sync::{Mutex, PoisonError};
 use sluice_cuda::{CUresult, Fn};
 use sluice_wire::{Begun, Decode, DevicePtr, Header, Kind, Op, Reader, StreamId};
 
+use crate::copies;
 use crate::execute::Execute;
 use crate::pipeline;
 use crate::session::Session;
 
 /// A frame that lacks at least so many bytes is read on its own.
-const BULK_MIN: usize = 64 << 10;
+pub(crate) const BULK_MIN: usize = 64 << 10;
 /// Bytes before the data of a copy to the device: address, stream, and the number of bytes.
-const COPY_FIELDS: usize = 20;
+pub(crate) const COPY_FIELDS: usize = 20;
 /// Bytes that are collected for one call of the driver where they do not lie in shared memory.
 pub(crate) const PIECE: usize = 128 << 10;
 
@@ -113,20 +114,14 @@ impl Arriving {
     /// # Safety
     /// `from` is valid for reading `count` bytes.
     unsafe fn copy_piece(&self, session: &Session, from: *const u8, count: usize) -> Result<(), CUresult> {
-        let copy = session.table.cuMemcpyHtoDAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-        let synchronize = session.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
         session.enter(self.header)?;
         let (_, device) = session.device()?;
         // All that is still to come, so that a copy that leads out of an allocation fails before it writes the rest of it.
         let to = session.range(self.to, self.left as u64)?;
         let stream = session.find(self.stream)?;
         let submission = device.gate.enter();
-        // SAFETY: the range is the session's, and the caller vouches for the source, which the driver has read when the
-        // stream is done.
-        unsafe {
-            copy(to, from.cast(), count, stream).ok()?;
-            synchronize(stream).ok()?;
-        }
+        // SAFETY: the range is the session's, and the caller vouches for the source.
+        unsafe { copies::to_device_now(session, to, from, count, stream)? };
         submission.finished();
         Ok(())
     }

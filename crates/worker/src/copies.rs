@@ -1,8 +1,9 @@
 //! Copies between the client's memory and the device.
 
-use sluice_cuda::{CUresult, CUstream};
+use sluice_cuda::{CUdeviceptr, CUresult, CUstream};
 use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, commands};
 
+use crate::bulk::BULK_MIN;
 use crate::custom::Call;
 use crate::ending;
 use crate::execute::Execute;
@@ -14,7 +15,13 @@ use crate::staging::PIECE;
 /// socket, the driver makes the next.
 const PIECE_NOW: usize = 256 << 10;
 
-/// To the device, of data that came with the command. (Most of them never get here: `bulk`.)
+/// Whether a driver's synchronous functions use this stream.
+fn is_default(stream: CUstream) -> bool {
+    stream == CUstream::NULL || stream == CUstream::LEGACY
+}
+
+/// To the device, of data that came with the command. Large ones are done when this returns; most of those never get
+/// here (`bulk`).
 pub(crate) fn to_device(
     session: &Session,
     command: &commands::cuMemcpyHtoDAsync_v2<'_>,
@@ -23,9 +30,39 @@ pub(crate) fn to_device(
     let from = command.srcHost;
     let to = session.range(command.dstDevice, from.len() as u64)?;
     let stream = session.find(command.hStream)?;
+    if from.len() >= BULK_MIN {
+        // SAFETY: the range is the session's, and pointer and length are of a slice.
+        return unsafe { to_device_now(session, to, from.as_ptr(), from.len(), stream) };
+    }
     // SAFETY: the range is the session's. The source is pageable memory, which the driver has read when the
     // call returns (CUDA Driver API, API synchronization behavior).
     unsafe { copy(to, from.as_ptr().cast(), from.len(), stream) }.ok()
+}
+
+/// Copies to the device, and returns when that is done.
+///
+/// # Safety
+/// The range is the session's, and `from` is valid for reading `count` bytes.
+pub(crate) unsafe fn to_device_now(
+    session: &Session,
+    to: CUdeviceptr,
+    from: *const u8,
+    count: usize,
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    let synchronize = session.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
+    let copied = match (session.table.cuMemcpyHtoD_v2, session.table.cuMemcpyHtoDAsync_v2) {
+        // SAFETY: the caller vouches for both sides.
+        (Some(copy), _) if is_default(stream) => unsafe { copy(to, from.cast(), count) },
+        // SAFETY: as above; the synchronisation waits for the copy.
+        (_, Some(copy)) => unsafe { copy(to, from.cast(), count, stream) },
+        _ => CUresult::NOT_SUPPORTED,
+    };
+    copied.ok()?;
+    // A synchronous copy of pageable memory may return before its last bytes are on the device (CUDA Driver API, API
+    // synchronization behavior).
+    // SAFETY: the stream is live.
+    unsafe { synchronize(stream) }.ok()
 }
 
 /// From the device, in stream order: the data follow when the stream gets there.
@@ -122,12 +159,9 @@ fn push_in_place(
         // The client takes its time, and meanwhile nobody waits for this thread's turn or locks.
         session.outbox.wait_room(length).unwrap_or_else(|_| ending::client_gone());
         let submission = device.gate.enter();
-        let mut from = from;
-        let pushed = session.outbox.push_in_place(ticket, offset, length, |to, count| {
-            // SAFETY: the ring gives `count` bytes to write.
-            unsafe { copy(session, to, from, count, stream)? };
-            from.0 += count as u64;
-            Ok(())
+        let pushed = session.outbox.push_in_place(ticket, offset, length, |to| {
+            // SAFETY: the ring gives `length` bytes to write.
+            unsafe { copy(session, to, from, length, stream) }
         });
         match pushed.unwrap_or_else(|_| ending::client_gone()) {
             Some(result) => {
@@ -173,7 +207,13 @@ unsafe fn copy(
     let copy = session.table.cuMemcpyDtoHAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
     let synchronize = session.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
     let from = session.range(from, count as u64)?;
-    // SAFETY: the range is the session's, the caller vouches for the buffer, and the synchronisation waits for the copy.
+    if let Some(copy) = session.table.cuMemcpyDtoH_v2
+        && is_default(stream)
+    {
+        // SAFETY: the range is the session's, the caller vouches for the buffer, and the call waits for the copy.
+        return unsafe { copy(to.cast(), from, count) }.ok();
+    }
+    // SAFETY: as above; the synchronisation waits for the copy.
     unsafe {
         copy(to.cast(), from, count, stream).ok()?;
         synchronize(stream).ok()

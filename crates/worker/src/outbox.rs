@@ -163,14 +163,14 @@ impl Outbox {
         stream.wait_room(length + PUSH_HEAD_SIZE)
     }
 
-    /// Sends everything pushed so far, then a `HostWrite` whose `length` bytes `fill` writes to where the client reads, part by
-    /// part, each given by start and length. After an error of `fill` it is not sent. `None` if there is no room.
+    /// Sends everything pushed so far, then a `HostWrite` whose `length` bytes `fill` writes to where the client reads, which is
+    /// given by its start. After an error of `fill` it is not sent. `None` if there is no room.
     pub(crate) fn push_in_place<E>(
         &self,
         ticket: u64,
         offset: u64,
         length: usize,
-        fill: impl FnMut(*mut u8, usize) -> Result<(), E>,
+        fill: impl FnOnce(*mut u8) -> Result<(), E>,
     ) -> io::Result<Option<Result<(), E>>> {
         let mut head = Vec::with_capacity(PUSH_HEAD_SIZE);
         let fields = |out: &mut Vec<u8>| push_fields(out, ticket, offset, length);

@@ -17,13 +17,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use sluice_cuda::{CUresult, Fn};
 use sluice_wire::frame::HEADER_SIZE;
 use sluice_wire::resume::WINDOW;
 use sluice_wire::{Command, Header, Op, Target, commands, for_each_command};
 
-use crate::bulk::Buffers;
+use crate::bulk::{BULK_MIN, Buffers, COPY_FIELDS};
 use crate::execute::{Execute, Refusal};
 use crate::generated::dispatch::dispatch;
 use crate::session::{Device, Session};
@@ -46,6 +47,9 @@ const WINDOW_BYTES: usize = 2 * WINDOW as usize;
 /// Most threads of the pool, and so most waiting calls that block at a time.
 const THREADS_MAX: usize = 1024;
 
+/// How long the reader waits before a large copy for what is before it: about the time of another.
+const MOMENT: Duration = Duration::from_micros(300);
+
 /// Accepted commands and the threads that execute them.
 pub(crate) struct Pipeline {
     pub(crate) session: Arc<Session>,
@@ -54,7 +58,7 @@ pub(crate) struct Pipeline {
     state: Mutex<State>,
     /// For the pool: there may be something to submit.
     work: Condvar,
-    /// For the reader: there may be room.
+    /// For the reader: there may be room, or nothing left.
     room: Condvar,
 }
 
@@ -125,6 +129,22 @@ impl Pipeline {
             && is_idle(&self.session)
     }
 
+    /// Returns when [`Pipeline::is_idle`], or after a while: what is before a large copy is often another one, which the copy
+    /// would follow through a queue and a buffer of its own.
+    pub(crate) fn wait_a_moment_for_idleness(&self, device: u8) {
+        let until = Instant::now() + MOMENT;
+        let device = self.session.devices.get(usize::from(device));
+        let mut state = self.lock();
+        // Without the turn it would take longer.
+        while !state.is_empty() && device.is_some_and(|device| device.gate.has_turn()) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.room.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     fn execute(&self, job: Job) {
         execute(&self.session, &job);
         self.buffers.give(job.payload);
@@ -189,6 +209,7 @@ impl Pipeline {
             state = self.lock();
         }
         state.has_submitter = false;
+        self.room.notify_all();
         None
     }
 
@@ -238,6 +259,12 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
     let op = Op(job.header.op);
     let backlog = device.gate.backlog();
     if !waits(op) {
+        if is_done_with(op, &job.payload) {
+            let submission = device.gate.enter();
+            dispatch(session, op, &job.payload, reply)?;
+            submission.finished();
+            return Ok(());
+        }
         // The gate drains once the submission ends; the call has ended by then.
         let _submission = gives_work(op).then(|| device.gate.enter());
         let _call = backlog.call();
@@ -331,6 +358,11 @@ fn is_quick(op: Op) -> bool {
 /// Whether a command gives the GPU work, which needs the turn.
 fn gives_work(op: Op) -> bool {
     GIVES_WORK[op.0 as usize]
+}
+
+/// Whether a queued command leaves nothing behind: a large copy to the device, which waits for its end.
+fn is_done_with(op: Op, payload: &[u8]) -> bool {
+    op == commands::cuMemcpyHtoDAsync_v2::OP && payload.len() >= COPY_FIELDS + BULK_MIN
 }
 
 /// Whether a waiting command enters the gate where it is executed, for a part of the time that it takes.

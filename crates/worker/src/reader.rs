@@ -200,6 +200,9 @@ impl Reader {
     /// Reads the rest of a large command. A copy to the device is executed as soon as nothing stands before it.
     fn read_bulk(&mut self, mut bulk: Bulk, pipeline: &Pipeline) -> Next {
         let mut copy = Arriving::of(&bulk);
+        if copy.is_some() {
+            pipeline.wait_a_moment_for_idleness(bulk.header.device);
+        }
         while !bulk.is_whole() {
             if let Some(copy) = copy.take_if(|_| pipeline.is_idle(bulk.header.device)) {
                 self.copy_through(bulk, copy, pipeline);
@@ -221,10 +224,10 @@ impl Reader {
         let mut buffer = bulk.payload;
         while copy.left > 0 {
             if self.line.connection.stream.is_shared() {
-                let limit = copy.left;
+                let counts = (copy.left.min(PIECE), copy.left);
                 self.line.read_on(true, |stream, wait| {
                     // SAFETY: what the stream gives can be read while this runs.
-                    stream.read_in_place(limit, wait, |from, count| unsafe {
+                    stream.read_in_place(counts, wait, |from, count| unsafe {
                         copy.copy(session, from, count);
                     })
                 });
