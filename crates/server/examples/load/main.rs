@@ -92,7 +92,8 @@ impl Plane {
         let built = own.parent().and_then(Path::parent).context("an example's folder")?;
         let mut command = Command::new(built.join("sluice-server"));
         command
-            .args(["--listen", "127.0.0.1:0", "--until-stdin-ends", "--data"])
+            // One token stands for many users here, so it is not limited.
+            .args(["--listen", "127.0.0.1:0", "--until-stdin-ends", "--requests-per-second", "0", "--data"])
             .arg(folder.path().join("data"));
         if let Some(postgres) = &postgres {
             command.env("SLUICE_DATABASE", postgres.database("load"));
