@@ -139,6 +139,26 @@ pub struct RefusedRecord {
     pub reason: String,
 }
 
+/// What the server found other on its nodes than in its books and put right, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Drift {
+    /// From when on it has been counted.
+    pub since_ms: u64,
+    /// When the server last compared its sums with its leases; what nodes say it compares with every report.
+    pub compared_at_ms: u64,
+    /// Nodes with leases that were silent for too long.
+    pub nodes_lost: u64,
+    /// Leases that were queued again for that.
+    pub leases_requeued: u64,
+    /// What nodes that came back still had and should not have had.
+    pub attempts_ended: u64,
+    /// Times that so many nodes were silent at once that nothing was queued again.
+    pub alarms_held: u64,
+    /// Times that sums over leases were not what the leases add up to.
+    pub sums_corrected: u64,
+}
+
 /// A GPU as `sluice gpus` lists it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

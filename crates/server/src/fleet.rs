@@ -7,6 +7,7 @@
 mod account;
 mod budgets;
 mod lease;
+mod silence;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,20 +21,18 @@ use sluice_api::tenant::{Quota, Tenant, TenantPath};
 pub(crate) use account::{Holding, Taken};
 pub(crate) use budgets::{Passed, Spent};
 pub(crate) use lease::{LeaseRecord, Seat};
+pub(crate) use silence::Incident;
 
 use account::Account;
 use budgets::Budgets;
+use silence::Silence;
 
-/// A node that has not reported for this long is not placed on.
-const SILENT_AFTER_MS: u64 = 15_000;
 /// A granted lease that its program has not claimed by then ends.
 const CLAIM_TIME_MS: u64 = 60_000;
 /// A queued lease whose program has not asked for it for this long ends: its `sluice run` is gone.
 const PATIENCE_MS: u64 = 20_000;
-/// How often a node reports.
-pub(crate) const REPORT_EVERY_MS: u64 = 1_000;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Fleet {
     tenants: BTreeMap<TenantPath, Quota>,
     budgets: Budgets,
@@ -41,6 +40,7 @@ pub(crate) struct Fleet {
     nodes: BTreeMap<NodeId, Node>,
     leases: BTreeMap<LeaseId, LeaseRecord>,
     account: Account,
+    silence: Silence,
     last_lease: LeaseId,
     last_node: NodeId,
     /// Counts changes of leases.
@@ -73,6 +73,8 @@ pub(crate) struct Node {
     pub(crate) gpus: Vec<Gpu>,
     /// `zone=a`, `rack=7`, ...: what requests select nodes by.
     pub(crate) labels: BTreeMap<String, String>,
+    /// When it joined this process; not stored.
+    joined_at_ms: u64,
     /// `None` until it has reported to this process.
     pub(crate) heard_at_ms: Option<u64>,
     pub(crate) report: Report,
@@ -88,14 +90,11 @@ impl Node {
             address,
             gpus,
             labels: BTreeMap::new(),
+            joined_at_ms: 0,
             heard_at_ms: None,
             report: Report::default(),
             online: false,
         }
-    }
-
-    pub(crate) fn is_online(&self, now_ms: u64) -> bool {
-        self.heard_at_ms.is_some_and(|heard| now_ms.saturating_sub(heard) < SILENT_AFTER_MS)
     }
 
     /// Whether new leases may be placed here.
@@ -125,6 +124,7 @@ impl Fleet {
             nodes: nodes.into_iter().map(|node| (node.id, node)).collect(),
             leases: leases.into_iter().map(heard).collect(),
             account,
+            silence: Silence::new(now_ms),
             last_lease,
             revision,
             changed: BTreeSet::new(),
@@ -164,6 +164,7 @@ impl Fleet {
             }
         }
         self.budgets.hear_as(&earlier.budgets);
+        self.silence.hear_as(&mut earlier.silence);
     }
 
     /// The leases that have changed since this was asked last; those that have ended leave the fleet.
@@ -262,7 +263,7 @@ impl Fleet {
     }
 
     /// A node joins, or comes back: a name is a node.
-    pub(crate) fn join(&mut self, join: Join) -> Node {
+    pub(crate) fn join(&mut self, join: Join, now_ms: u64) -> Node {
         let known = self.nodes.values().find(|node| node.name == join.name).map(|node| node.id);
         let id = known.unwrap_or_else(|| {
             self.last_node += 1;
@@ -270,22 +271,12 @@ impl Fleet {
         });
         let mut node = Node::new(id, join.name, join.address, join.gpus);
         node.labels = join.labels;
+        node.joined_at_ms = now_ms;
         let before = self.nodes.insert(id, node.clone());
         let other = |before: &Node| before.gpus != node.gpus || before.labels != node.labels;
         self.news.all |= before.as_ref().is_some_and(other);
         self.news.nodes.insert(id);
         node
-    }
-
-    /// Notices which nodes have begun or ceased to report.
-    pub(crate) fn look_at_nodes(&mut self, now_ms: u64) {
-        for node in self.nodes.values_mut() {
-            let online = node.is_online(now_ms);
-            if online != node.online {
-                node.online = online;
-                self.news.nodes.insert(node.id);
-            }
-        }
     }
 
     /// Takes what a node says and answers with the attempts that it should not have.
@@ -296,7 +287,8 @@ impl Fleet {
             return Some(Vec::new());
         }
         entry.heard_at_ms = Some(now_ms);
-        if !entry.online {
+        let comes_back = !entry.online;
+        if comes_back {
             entry.online = true;
             self.news.nodes.insert(node);
         }
@@ -304,7 +296,12 @@ impl Fleet {
         for id in self.account.on_node(node) {
             self.compare(id, node, &held, now_ms);
         }
-        Some(held.iter().filter(|attempt| !self.may_stay(attempt, node, now_ms)).copied().collect())
+        let end: Vec<Attempt> =
+            held.iter().filter(|attempt| !self.may_stay(attempt, node, now_ms)).copied().collect();
+        if comes_back {
+            self.count_ended(end.len());
+        }
+        Some(end)
     }
 
     /// Takes over what a node says about the tasks of one lease that are there.
@@ -450,8 +447,15 @@ impl Fleet {
         });
     }
 
-    /// Ends what nobody waits for or claims any more.
+    /// Ends what nobody waits for or claims any more, and queues again what nobody has any more.
     pub(crate) fn expire(&mut self, now_ms: u64) {
+        let given_up = |lease: &&LeaseRecord| {
+            lease.state == LeaseState::Preempting
+                && lease.seats.iter().all(|seat| seat.over)
+                && lease.preempt_at_ms.is_some_and(|at_ms| at_ms <= now_ms)
+        };
+        let given_up: Vec<_> = self.leases.values().filter(given_up).map(|lease| lease.id).collect();
+        given_up.into_iter().for_each(|id| self.requeue(id, now_ms));
         let expired = |lease: &LeaseRecord| match lease.state {
             LeaseState::Queued if now_ms.saturating_sub(lease.heard_at_ms) > PATIENCE_MS => {
                 Some("its program no longer asked for it")

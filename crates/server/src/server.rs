@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 use crate::auth::{Principal, Recognised};
 use crate::billing::{self, Period};
 use crate::commits::{Batch, Commits, Epoch, Ticket};
-use crate::fleet::{Fleet, LeaseRecord, Passed, Spent};
+use crate::fleet::{Fleet, Incident, LeaseRecord, Passed, Spent};
 use crate::history::History;
 use crate::keys::KeysInUse;
 use crate::leader::{Role, Seen};
@@ -279,6 +279,9 @@ impl Server {
         if change.books.decide(clock) {
             self.wake.notify_one();
         }
+        for incident in change.fleet().take_incidents() {
+            change.report(incident);
+        }
         // Counted while the fleet is still locked: who began to wait before has been looked at.
         self.cycles.send_modify(|count| *count += 1);
         change.hand_over().map(drop)
@@ -306,7 +309,7 @@ impl Books {
         let now_ms = clock.now_ms;
         if now_ms.abs_diff(self.expired_at_ms) >= LOOK_EVERY.as_millis() as u64 {
             self.expired_at_ms = now_ms;
-            self.fleet.look_at_nodes(now_ms);
+            self.fleet.look_at_nodes(now_ms, now_ms + clock.grace_ms);
             self.fleet.expire(now_ms);
         }
         let plan = self.plan.get_or_insert_with(|| Plan::new(&self.fleet, now_ms));
@@ -367,6 +370,24 @@ impl Change<'_> {
             Entry::after(&self.books.audit, self.now_ms, &actor.name(), action, subject, &detail.to_string());
         self.books.audit = entry.head();
         self.writes.push(Write::Audit(entry));
+    }
+
+    fn report(&mut self, incident: Incident) {
+        let (action, subject, detail) = match incident {
+            Incident::Lost { node, leases } => {
+                eprintln!("sluice-server: node {node} is lost; its {} leases are queued again", leases.len());
+                ("node.lost", node, serde_json::json!({ "leases": leases }))
+            }
+            Incident::Held { silent, online } => {
+                eprintln!(
+                    "sluice-server: {silent} nodes with leases are silent and {online} report: is this server cut off? \
+                     Nothing is queued again; `sluice lease preempt` does so for one lease"
+                );
+                ("breaker.held", String::new(), serde_json::json!({ "silent": silent, "online": online }))
+            }
+            Incident::Released => ("breaker.released", String::new(), serde_json::json!({})),
+        };
+        self.audit(&Principal::server(), action, &subject, detail);
     }
 
     /// Has the scheduler look at the queue, though nothing is written.

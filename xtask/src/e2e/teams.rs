@@ -19,6 +19,7 @@ use crate::process;
 pub(crate) const TESTS: &[Test] = &[
     ("teams", teams),
     ("teams: places and gangs", places_and_gangs),
+    ("teams: a node falls silent", a_node_falls_silent),
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
 ];
 
@@ -91,6 +92,45 @@ fn places_and_gangs() -> Result<()> {
     expect_failure(&mut { too_many }, "a gang that never fits", 125, &["9 tasks at once", "room for 3"])
 }
 
+/// What runs on a node that reports no more waits in the queue again, and runs elsewhere.
+fn a_node_falls_silent() -> Result<()> {
+    let mut installation =
+        Installation::start("silence", "tenants: [{path: red}, {path: blue}]", &["two"], &[])?;
+    let (red, blue) = (installation.red.clone(), installation.blue.clone());
+    let mut programs = vec![red.program("silent 1", &[])?, red.program("silent 2", &[])?];
+    for program in &mut programs {
+        program.expect_line("ready")?;
+    }
+    let on_two = |lease: &&Value| lease["places"][0]["node"] == "two";
+    let leases = red.json(&["lease", "list"])?;
+    let there = leases.as_array().into_iter().flatten().find(on_two).context("two programs on two nodes")?;
+    let id = there["id"].clone();
+    let said_on_two = |program: &Process| said(&program.messages).contains("node two");
+    let (mut moves, mut stays): (Vec<Process>, Vec<Process>) = programs.into_iter().partition(said_on_two);
+    let (moves, stays) = (moves.first_mut().context("on two")?, stays.first_mut().context("on one")?);
+
+    let node = installation.others.first_mut().context("node two")?;
+    node.signal(libc::SIGSTOP);
+    moves.expect_message("its node two does not report any more")?;
+    stays.go_on_to_its_end()?;
+    moves.expect_line("ready")?;
+    let leases = red.json(&["lease", "list"])?;
+    let again = leases.as_array().into_iter().flatten().find(|lease| lease["id"] == id);
+    let again = again.context("the lease")?;
+    ensure!(again["attempt"] == 2 && again["places"][0]["node"] == "one", "{again}");
+
+    // It comes back, ends what it should not have, and is used again.
+    node.signal(libc::SIGCONT);
+    let mut beside = blue.program("beside", &[])?;
+    beside.expect_line("ready")?;
+    ensure!(said_on_two(&beside), "{}", said(&beside.messages));
+    beside.go_on_to_its_end()?;
+    moves.go_on_to_its_end()?;
+    let log = installation.admin.text(&["audit", "log"])?;
+    ensure!(log.contains("node.lost"), "{log}");
+    Ok(())
+}
+
 fn build() -> Result<()> {
     if std::env::var_os("XTASK_BUILT").is_some() {
         return Ok(());
@@ -107,7 +147,7 @@ pub(crate) struct Installation {
     /// The address of the first node.
     pub(crate) node: String,
     _up: Process,
-    _others: Vec<Process>,
+    others: Vec<Process>,
 }
 
 impl Installation {
@@ -167,7 +207,7 @@ impl Installation {
             gpus.filter(|gpu| gpu["online"] == true).count() == others.len() + 1
         };
         admin.wait_for(&["gpus"], all)?;
-        Ok(Installation { folder, admin, red, blue, node, _up: up, _others: processes })
+        Ok(Installation { folder, admin, red, blue, node, _up: up, others: processes })
     }
 
     /// Red's quota is one GPU: its second program waits for the first, whatever else is free.
@@ -282,6 +322,7 @@ impl Installation {
 }
 
 /// Somebody with a token.
+#[derive(Clone)]
 pub(crate) struct Account {
     server: String,
     token: String,
@@ -402,6 +443,11 @@ impl Process {
         self.expect_success()
     }
 
+    fn signal(&self, signal: i32) {
+        // SAFETY: the child has not been waited for, so its process id is still its own.
+        unsafe { libc::kill(self.child.id() as i32, signal) };
+    }
+
     fn expect_success(&mut self) -> Result<()> {
         let status = self.child.wait()?;
         ensure!(status.success(), "{} ended with {status}: {}", self.name, tail(&said(&self.messages)));
@@ -412,8 +458,9 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            // SAFETY: the child has not been waited for, so its process id is still its own.
-            unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+            self.signal(libc::SIGTERM);
+            // A stopped one would not notice.
+            self.signal(libc::SIGCONT);
             let _ = self.child.wait();
         }
     }

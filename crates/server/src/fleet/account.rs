@@ -27,7 +27,7 @@ pub(crate) struct Taken {
     pub(crate) leases: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Account {
     /// Of each tenant with all below it.
     holdings: BTreeMap<TenantPath, Holding>,
@@ -90,6 +90,19 @@ impl Account {
             change(&mut leases, 1);
             taken.leases = leases as u32;
         }
+    }
+
+    /// Whether both say the same. Sums of nothing are there or not, as things went.
+    pub(super) fn says_the_same(&self, other: &Account) -> bool {
+        self.without_nothing() == other.without_nothing()
+    }
+
+    fn without_nothing(&self) -> Account {
+        let mut account = self.clone();
+        account.holdings.retain(|_, holding| *holding != Holding::default());
+        account.taken.retain(|_, taken| *taken != Taken::default());
+        account.on_node.retain(|_, leases| !leases.is_empty());
+        account
     }
 
     pub(super) fn holding(&self, tenant: &TenantPath) -> Holding {

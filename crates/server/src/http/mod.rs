@@ -70,6 +70,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(nodes::report))
         .routes(routes!(nodes::gpus))
         .routes(routes!(nodes::sessions))
+        .routes(routes!(nodes::drift))
         .routes(routes!(admin::tenants))
         .routes(routes!(admin::apply))
         .routes(routes!(admin::pools))

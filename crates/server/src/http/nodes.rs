@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use sluice_api::Page;
 use sluice_api::node::{
-    GpuStatus, Join, Joined, NodeId, RefusedRecord, Report, ReportAnswer, SessionReport, SessionStatus,
+    Drift, GpuStatus, Join, Joined, NodeId, RefusedRecord, Report, ReportAnswer, SessionReport, SessionStatus,
 };
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
@@ -16,7 +16,7 @@ use sluice_api::usage::UsageRecord;
 use super::answer::Answer;
 use super::extract::{Body, Name};
 use crate::auth::{self, Principal};
-use crate::fleet::{Fleet, REPORT_EVERY_MS, Taken};
+use crate::fleet::{Fleet, Taken};
 use crate::policy::Action;
 use crate::server::{Books, Server};
 use crate::store::Write;
@@ -45,7 +45,7 @@ pub(super) async fn join(
     check(&join)?;
     let mut change = server.change().await?;
     let now_ms = change.now_ms;
-    let node = change.fleet().join(join);
+    let node = change.fleet().join(join, now_ms);
     let made = auth::make(
         TenantPath::root(),
         Role::Node,
@@ -64,12 +64,13 @@ pub(super) async fn join(
     change.audit(&principal, "node.joined", &node.name, detail);
     let id = node.id;
     change.write(Write::Node { node, joined_at_ms: now_ms });
+    let report_every_ms = change.fleet().report_every_ms();
     change.commit().await?;
     Ok(Json(Joined {
         node: id,
         token: secret,
         grant_key: server.signer.verifier().to_text(),
-        report_every_ms: REPORT_EVERY_MS,
+        report_every_ms,
     }))
 }
 
@@ -138,15 +139,17 @@ pub(super) async fn report(
             }
         }
     }
-    if change.fleet().nodes().get(&id).is_some_and(|node| !node.is_online(now_ms)) {
+    let fleet = change.fleet();
+    if fleet.nodes().get(&id).is_some_and(|node| !fleet.is_online(node, now_ms)) {
         // Its room can be given out again.
         change.wake();
     }
     let Some(end) = change.fleet().report(id, report, now_ms) else {
         return Err(Problem::new(Kind::NotFound, "the node has to join again").into());
     };
+    let report_every_ms = change.fleet().report_every_ms();
     change.commit().await?;
-    Ok(Json(ReportAnswer { usage_taken, usage_refused, end, report_every_ms: REPORT_EVERY_MS }))
+    Ok(Json(ReportAnswer { usage_taken, usage_refused, end, report_every_ms }))
 }
 
 /// A node speaks for itself only, and about leases as they were granted.
@@ -181,7 +184,7 @@ fn gpu_status(books: &Books, now_ms: u64) -> Vec<GpuStatus> {
             GpuStatus {
                 node: node.name.clone(),
                 address: node.address.clone(),
-                online: node.is_online(now_ms),
+                online: fleet.is_online(node, now_ms),
                 index,
                 gpu: gpu.clone(),
                 share_leased_ppm: ppm as u32,
@@ -196,6 +199,14 @@ fn gpu_status(books: &Books, now_ms: u64) -> Vec<GpuStatus> {
     fleet.nodes().values().flat_map(of_node).collect()
 }
 
+/// What nodes had that differed from the books and was put right, since this server leads
+#[utoipa::path(get, path = "/drift", tag = "nodes",
+    responses((status = 200, body = Drift), (status = "4XX", body = Problem)))]
+pub(super) async fn drift(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Drift> {
+    principal.need(Action::SeeFleet, &TenantPath::root())?;
+    Ok(Json(server.read(|books, _| books.fleet.drift()).await?))
+}
+
 /// The programs that use GPUs now, of the tenants that the token may see
 #[utoipa::path(get, path = "/sessions", tag = "nodes",
     responses((status = 200, body = Page<SessionStatus>), (status = "4XX", body = Problem)))]
@@ -206,7 +217,7 @@ pub(super) async fn sessions(
     let seen = |books: &Books, now_ms: u64| {
         let fleet = &books.fleet;
         let mut items = Vec::new();
-        for node in fleet.nodes().values().filter(|node| node.is_online(now_ms)) {
+        for node in fleet.nodes().values().filter(|node| fleet.is_online(node, now_ms)) {
             let of = |session: &SessionReport| fleet.lease(session.lease).map(|lease| lease.tenant.clone());
             let sessions = node.report.sessions.iter().filter_map(|session| Some((session, of(session)?)));
             let visible = sessions.filter(|(_, tenant)| principal.may(Action::See, tenant));

@@ -46,7 +46,9 @@ impl World {
         };
         let (name, address) = (name.to_owned(), "h:1".to_owned());
         let labels = BTreeMap::from([("rack".to_owned(), rack.to_owned())]);
-        self.fleet.join(Join { name, address, gpus: vec![gpu; gpus], labels, release: String::new() }).id
+        self.fleet
+            .join(Join { name, address, gpus: vec![gpu; gpus], labels, release: String::new() }, self.now_ms)
+            .id
     }
 
     /// Every node says that it has what was granted to it, and ends what it should not have.
