@@ -3,6 +3,8 @@
 //! Each row is measured several times, together with its baseline and in the same run, and shown as the median with
 //! the lowest and the highest value. The file's tables are written between markers; its prose is for people.
 
+mod links;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -186,7 +188,8 @@ const SOFTWARE_GPU: &[Row] = &[
 ];
 
 pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
-    if let Some(unknown) = names.iter().find(|name| SECTIONS.iter().all(|section| section.name != **name)) {
+    let is_known = |name: &str| name == links::NAME || SECTIONS.iter().any(|section| section.name == name);
+    if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
         bail!("no measurement is called {unknown}");
     }
     node::build()?;
@@ -197,6 +200,12 @@ pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
         let table = table(section, &runs);
         println!("{table}");
         write_section(section.name, &table)?;
+    }
+    if names.is_empty() || names.contains(&links::NAME) {
+        eprintln!("== Links with delay and rate");
+        let tables = links::run()?;
+        println!("{tables}");
+        write_section(links::NAME, &tables)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -368,8 +377,8 @@ mod tests {
     #[test]
     fn the_file_has_a_place_for_every_section() {
         let text = include_str!("../../docs/benchmarks.md");
-        for section in SECTIONS {
-            assert!(replace_section(text, section.name, "").is_ok(), "{}", section.name);
+        for name in SECTIONS.iter().map(|section| section.name).chain([links::NAME]) {
+            assert!(replace_section(text, name, "").is_ok(), "{name}");
         }
     }
 }

@@ -4,12 +4,13 @@
 //! then. The byte at which it ends is exact, so it may lie in any message's middle. While the relay is closed it turns
 //! every connection away, and counts them: a test that wants a cut to last waits for attempts and not for a clock.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -42,8 +43,10 @@ pub(crate) struct Fate {
     /// Bytes that it carries; without a number it lives for as long as its ends.
     pub(crate) bytes: Option<u64>,
     pub(crate) end: End,
-    /// Time by which each piece is late.
+    /// Time that each byte is under way.
     pub(crate) delay: Duration,
+    /// What the link carries in each direction; without a number, what the machine can.
+    pub(crate) bytes_per_s: Option<f64>,
     /// The loopback address from which the node sees it.
     pub(crate) from: Ipv4Addr,
     /// After its end the relay turns away so many connections before it opens again.
@@ -52,8 +55,14 @@ pub(crate) struct Fate {
 
 impl Fate {
     /// A link as it should be.
-    pub(crate) const GOOD: Fate =
-        Fate { bytes: None, end: End::Close, delay: Duration::ZERO, from: Ipv4Addr::LOCALHOST, attempts: 0 };
+    pub(crate) const GOOD: Fate = Fate {
+        bytes: None,
+        end: End::Close,
+        delay: Duration::ZERO,
+        bytes_per_s: None,
+        from: Ipv4Addr::LOCALHOST,
+        attempts: 0,
+    };
 }
 
 /// Decides a fate; the number counts the connections.
@@ -175,30 +184,32 @@ impl Shared {
         Some((state.decide)(purpose, number))
     }
 
-    fn carry(&self, line: &Line, mut from: &TcpStream, mut to: &TcpStream) {
-        let mut piece = [0; 64 << 10];
+    fn carry(&self, line: &Line, from: &TcpStream, to: &TcpStream) {
+        let under_way = UnderWay::new(&line.fate);
+        std::thread::scope(|scope| {
+            scope.spawn(|| under_way.take_in(from));
+            self.hand_out(line, &under_way, to);
+            under_way.close();
+        });
+    }
+
+    fn hand_out(&self, line: &Line, under_way: &UnderWay, mut to: &TcpStream) {
         loop {
-            let count = match from.read(&mut piece) {
-                Ok(0) => {
-                    let _ = to.shutdown(Shutdown::Write);
-                    return;
-                }
-                Ok(count) => count,
-                Err(_) => return line.break_off(),
+            let mut piece = match under_way.arrival() {
+                Arrival::Bytes(piece) => piece,
+                Arrival::End => return drop(to.shutdown(Shutdown::Write)),
+                Arrival::Reset => return line.break_off(),
             };
-            if !line.fate.delay.is_zero() {
-                std::thread::sleep(line.fate.delay); // the delay that is asked for, not a wait for something
-            }
-            let left = line.left.fetch_sub(count as i64, Ordering::SeqCst);
-            let mut passes = count.min(usize::try_from(left).unwrap_or(0));
-            if passes < count && matches!(line.fate.end, End::ChangedByte) {
+            let left = line.left.fetch_sub(piece.len() as i64, Ordering::SeqCst);
+            let mut passes = piece.len().min(usize::try_from(left).unwrap_or(0));
+            if passes < piece.len() && matches!(line.fate.end, End::ChangedByte) {
                 self.change(line, &mut piece[passes]);
-                passes = count;
+                passes = piece.len();
             }
             if to.write_all(&piece[..passes]).is_err() {
                 return line.break_off();
             }
-            if passes < count {
+            if passes < piece.len() {
                 return self.end(line);
             }
         }
@@ -232,6 +243,110 @@ impl Shared {
             // Neither side is read or closed until one of them gives up.
             End::Silence | End::ChangedByte => {}
         }
+    }
+}
+
+/// What has entered one direction of a link and not left it.
+struct UnderWay {
+    delay: Duration,
+    bytes_per_s: Option<f64>,
+    bytes_max: usize,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    pieces: VecDeque<(Instant, Arrival)>,
+    bytes: usize,
+    is_closed: bool,
+}
+
+enum Arrival {
+    Bytes(Vec<u8>),
+    /// Nothing comes after this.
+    End,
+    Reset,
+}
+
+impl UnderWay {
+    const PIECE: usize = 64 << 10;
+
+    fn new(fate: &Fate) -> UnderWay {
+        // What a link holds is its delay times its rate; routers keep some more.
+        let held = fate.bytes_per_s.map_or(64e6, |rate| rate * fate.delay.as_secs_f64());
+        UnderWay {
+            delay: fate.delay,
+            bytes_per_s: fate.bytes_per_s,
+            bytes_max: held as usize + 4 * UnderWay::PIECE,
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads until an end, or until nobody takes out any more.
+    fn take_in(&self, mut from: &TcpStream) {
+        let mut piece = vec![0; UnderWay::PIECE];
+        // When the link has sent all that came before.
+        let mut idle_at = Instant::now();
+        loop {
+            let arrival = match from.read(&mut piece) {
+                Ok(0) => Arrival::End,
+                Ok(count) => Arrival::Bytes(piece[..count].to_vec()),
+                Err(_) => Arrival::Reset,
+            };
+            let bytes = if let Arrival::Bytes(piece) = &arrival { piece.len() } else { 0 };
+            let sending =
+                self.bytes_per_s.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(bytes as f64 / rate));
+            idle_at = idle_at.max(Instant::now()) + sending;
+            let is_last = !matches!(arrival, Arrival::Bytes(_));
+            let mut queue = self.lock();
+            while queue.bytes + bytes > self.bytes_max && !queue.is_closed {
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+            queue.bytes += bytes;
+            queue.pieces.push_back((idle_at + self.delay, arrival));
+            self.changed.notify_all();
+            if is_last || queue.is_closed {
+                return;
+            }
+        }
+    }
+
+    /// The next piece, when it is due.
+    fn arrival(&self) -> Arrival {
+        let mut queue = self.lock();
+        loop {
+            let wait = match queue.pieces.front() {
+                None => None,
+                Some((due, _)) => Some(due.saturating_duration_since(Instant::now())),
+            };
+            queue = match wait {
+                None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => {
+                    let (_, arrival) = queue.pieces.pop_front().expect("it is in front");
+                    if let Arrival::Bytes(piece) = &arrival {
+                        queue.bytes -= piece.len();
+                    }
+                    self.changed.notify_all();
+                    return arrival;
+                }
+                Some(wait) => {
+                    let waited = self.changed.wait_timeout(queue, wait);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Nobody takes out any more.
+    fn close(&self) {
+        self.lock().is_closed = true;
+        self.changed.notify_all();
     }
 }
 

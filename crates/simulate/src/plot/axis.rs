@@ -48,6 +48,21 @@ impl Axis {
         self
     }
 
+    /// Powers of ten that hold `min` and `max`, both above zero; `unit` follows each number.
+    pub fn powers(label: &str, min: f64, max: f64, unit: &str) -> Axis {
+        let (first, last) = (min.log10().floor() as i32, max.log10().ceil() as i32);
+        let powers: Vec<f64> = (first..=last.max(first + 1)).map(|power| 10f64.powi(power)).collect();
+        let decimals = |value: f64| if value < 1.0 { -value.log10().floor() as usize } else { 0 };
+        let ticks = powers.iter().map(|&value| (value, format!("{}{unit}", number(value, decimals(value)))));
+        Axis {
+            label: label.into(),
+            min: powers[0],
+            max: powers[powers.len() - 1],
+            logarithmic: true,
+            ticks: ticks.collect(),
+        }
+    }
+
     /// Logarithmic seconds, with times that people say.
     pub fn seconds(label: &str, max_s: f64) -> Axis {
         const SAID: [(f64, &str); 11] = [
@@ -135,6 +150,19 @@ mod tests {
         check(0.0, 0.31, &["0.0", "0.1", "0.2", "0.3", "0.4"]);
         check(0.0, 17_500.0, &["0", "5,000", "10,000", "15,000", "20,000"]);
         check(5.0, 5.0, &["5.0", "5.2", "5.4", "5.6", "5.8", "6.0"]);
+    }
+
+    #[test]
+    fn powers_of_ten_hold_both_ends() {
+        let ticks = |min, max| {
+            let axis = Axis::powers("", min, max, "");
+            axis.ticks().map(|(at, text)| format!("{text} at {at}")).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            ticks(0.02, 3.0),
+            ["0.01 at 0", "0.1 at 0.3333333333333333", "1 at 0.6666666666666666", "10 at 1"]
+        );
+        assert_eq!(ticks(1.0, 1.0), ["1 at 0", "10 at 1"]);
     }
 
     #[test]

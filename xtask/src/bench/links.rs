@@ -1,0 +1,151 @@
+//! Calls and copies over links of other lengths and widths, as a relay between program and node emulates them.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use sluice_simulate::plot::{Axis, Kind, LineChart, Series, line_chart, standalone};
+
+use crate::node::{self, Node};
+use crate::process;
+use crate::relay::{Fate, Relay};
+
+use super::{figures_of, machine, spread};
+
+pub(super) const NAME: &str = "links";
+
+const RUNS: usize = 3;
+/// Both ways together, in ms; the relay itself adds some.
+const DELAYS_MS: [f64; 6] = [0.0, 0.5, 2.0, 10.0, 30.0, 150.0];
+/// In MB/s: 100 Mb/s, 1 Gb/s, 2.5 Gb/s, 10 Gb/s, at this delay.
+const RATES: [f64; 4] = [12.5, 125.0, 312.5, 1250.0];
+const DELAY_OF_RATES_MS: f64 = 2.0;
+
+/// What was found on one link, in the order of runs.
+struct Found {
+    link: String,
+    runs: Vec<super::Figures>,
+}
+
+impl Found {
+    fn all(&self, name: &str) -> Vec<f64> {
+        self.runs.iter().filter_map(|run| run.get(&format!("link_{name}")).copied()).collect()
+    }
+
+    fn median(&self, name: &str) -> f64 {
+        let mut values = self.all(name);
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or_default()
+    }
+
+    /// One figure through another, run by run.
+    fn ratios(&self, name: &str, baseline: &str) -> Vec<f64> {
+        self.all(name).iter().zip(self.all(baseline)).map(|(figure, baseline)| figure / baseline).collect()
+    }
+}
+
+/// Measures, draws, and returns the tables.
+pub(super) fn run() -> Result<String> {
+    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "software:1,1GiB"])?;
+    let by_delay = DELAYS_MS.map(|delay| (format!("{delay} ms"), delay, None));
+    let by_rate =
+        RATES.map(|rate| (format!("{rate} MB/s, {DELAY_OF_RATES_MS} ms"), DELAY_OF_RATES_MS, Some(rate)));
+    let by_delay = measure_all(&node, by_delay.as_slice())?;
+    let by_rate = measure_all(&node, by_rate.as_slice())?;
+    let longest = DELAYS_MS[DELAYS_MS.len() - 1];
+    let delays = Axis::powers("round trip of 16 bytes, plain socket", 0.1, longest, " ms");
+    draw("links-delay", "Large copies over links with delay", delays, &by_delay, |found| {
+        found.median("round_trip_us") / 1e3
+    })?;
+    let rates = Axis::powers("rate of the link", RATES[0], RATES[RATES.len() - 1], " MB/s");
+    let rate_of =
+        |found: &Found| found.link.split(' ').next().and_then(|rate| rate.parse().ok()).unwrap_or_default();
+    draw("links-rate", "Large copies over links with a rate", rates, &by_rate, rate_of)?;
+    Ok(format!(
+        "Calls and copies through a relay that holds every byte for half the delay in each direction, and passes so many bytes a \
+         second. Measured by `cargo xtask bench {NAME}` on {}; median of {RUNS} runs, lowest and highest in brackets.\n\n{}\n\
+         ![Large copies over links with delay](plots/links-delay.svg)\n\n{}\n\
+         ![Large copies over links with a rate](plots/links-rate.svg)\n",
+        machine(),
+        table("delay", &by_delay),
+        table("rate, delay", &by_rate),
+    ))
+}
+
+fn measure_all(node: &Node, links: &[(String, f64, Option<f64>)]) -> Result<Vec<Found>> {
+    let measure = |(name, delay_ms, rate): &(String, f64, Option<f64>)| {
+        let delay = Duration::from_secs_f64(delay_ms / 2e3);
+        let bytes_per_s = rate.map(|rate| rate * 1e6);
+        let relay = Relay::start(&node.address, move |_, _| Fate { delay, bytes_per_s, ..Fate::GOOD })?;
+        let runs = (0..RUNS).map(|_| measure(&relay)).collect::<Result<Vec<_>>>()?;
+        eprintln!("   {name}");
+        Ok(Found { link: name.clone(), runs })
+    };
+    links.iter().map(measure).collect()
+}
+
+fn measure(relay: &Relay) -> Result<super::Figures> {
+    let mut command = Command::new(node::sluice());
+    command.args(["bench", "remoting", "--runs", "1", "-o", "json", "--node", &relay.address]);
+    let report: serde_json::Value = serde_json::from_str(&process::output_of(&mut command)?)?;
+    Ok(figures_of("link", &report["tcp"]))
+}
+
+fn table(of: &str, found: &[Found]) -> String {
+    let mut text = format!(
+        "| {of} | round trip, plain socket | waiting call | queued calls | 64 bytes to the device, until it returns | large copy to \
+         the device | of the plain socket | from the device | of the plain socket |\n|---|---|---|---|---|---|---|---|---|\n"
+    );
+    for found in found {
+        let show = |values: Vec<f64>| spread(values).unwrap_or_else(|| "not measured".into());
+        let ms = |name: &str| show(found.all(name).iter().map(|us| us / 1e3).collect());
+        text += &format!(
+            "| {} | {} ms | {} ms | {:.0}/s | {} us | {} GB/s | {} | {} GB/s | {} |\n",
+            found.link,
+            ms("round_trip_us"),
+            ms("waiting_call_us"),
+            found.median("queued_calls_per_s"),
+            show(found.all("small_htod_us")),
+            show(found.all("htod_bytes_per_s")),
+            show(found.ratios("htod_bytes_per_s", "htod_baseline_bytes_per_s")),
+            show(found.all("dtoh_bytes_per_s")),
+            show(found.ratios("dtoh_bytes_per_s", "dtoh_baseline_bytes_per_s")),
+        );
+    }
+    text
+}
+
+fn draw(file: &str, title: &str, x: Axis, found: &[Found], at: impl Fn(&Found) -> f64) -> Result<()> {
+    const LINES: [(&str, &str); 4] = [
+        ("to the device", "htod_bytes_per_s"),
+        ("plain socket, there", "htod_baseline_bytes_per_s"),
+        ("from the device", "dtoh_bytes_per_s"),
+        ("plain socket, back", "dtoh_baseline_bytes_per_s"),
+    ];
+    let line = |(colour, (name, figure)): (usize, &(&str, &str))| Series {
+        name: (*name).into(),
+        colour,
+        points: found.iter().map(|found| (at(found), found.median(figure))).collect(),
+        spread: Vec::new(),
+    };
+    let series: Vec<Series> = LINES.iter().enumerate().map(line).collect();
+    let values = || series.iter().flat_map(|series| &series.points).map(|(_, y)| *y).filter(|y| *y > 0.0);
+    let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(f64::MIN_POSITIVE, f64::max));
+    let chart = LineChart {
+        description: title.into(),
+        kind: Kind::Lines,
+        x,
+        y: Axis::powers("", low, high, " GB/s"),
+        series,
+        reference: None,
+    };
+    let drawing = line_chart(&chart);
+    let folder = crate::root().join("docs/plots");
+    std::fs::create_dir_all(&folder)?;
+    let write = |extension: &str, bytes: &[u8]| {
+        let path = folder.join(format!("{file}.{extension}"));
+        std::fs::write(&path, bytes).with_context(|| path.display().to_string())
+    };
+    write("svg", standalone(&drawing.svg()).as_bytes())?;
+    write("png", &drawing.png().context(title.to_owned())?)
+}
