@@ -21,8 +21,9 @@ pub(super) const MEMORY_BYTES: u64 = 256 << 20;
 /// The largest copy that is measured, and the smallest.
 const BULK_BYTES_MAX: usize = 128 << 20;
 const BULK_BYTES_MIN: usize = 1 << 20;
-/// A large copy takes at least this long, if there is a copy that does.
+/// A large copy takes at least this long, and so many round trips, if there is a copy that does.
 const BULK_TIME: Duration = Duration::from_millis(50);
+const BULK_ROUND_TRIPS: f64 = 10.0;
 const BULK_ROUNDS: usize = 5;
 /// How long calls of one kind are measured.
 const CALLS_TIME: Duration = Duration::from_millis(500);
@@ -157,7 +158,8 @@ impl Program {
     fn measure_bulk(&mut self, baseline: Baseline, figures: &mut Figures) -> Result<()> {
         let mut bytes = random_bytes(BULK_BYTES_MAX);
         let mut size = BULK_BYTES_MIN;
-        while size < BULK_BYTES_MAX && self.time_in(&bytes[..size])? < BULK_TIME {
+        let long = BULK_TIME.max(Duration::from_secs_f64(BULK_ROUND_TRIPS * figures.round_trip_us / 1e6));
+        while size < BULK_BYTES_MAX && self.time_in(&bytes[..size])? < long {
             size *= 2;
         }
         let bytes = &mut bytes[..size];
