@@ -118,9 +118,9 @@ fn table(of: &str, found: &[Found]) -> String {
 fn draw(file: &str, title: &str, x: Axis, found: &[Found], at: impl Fn(&Found) -> f64) -> Result<()> {
     const LINES: [(&str, &str); 4] = [
         ("to the device", "htod_bytes_per_s"),
-        ("plain socket, there", "htod_baseline_bytes_per_s"),
-        ("from the device", "dtoh_bytes_per_s"),
-        ("plain socket, back", "dtoh_baseline_bytes_per_s"),
+        ("plain socket", "htod_baseline_bytes_per_s"),
+        ("from it", "dtoh_bytes_per_s"),
+        ("plain socket", "dtoh_baseline_bytes_per_s"),
     ];
     let line = |(colour, (name, figure)): (usize, &(&str, &str))| Series {
         name: (*name).into(),
@@ -135,7 +135,7 @@ fn draw(file: &str, title: &str, x: Axis, found: &[Found], at: impl Fn(&Found) -
         description: title.into(),
         kind: Kind::Lines,
         x,
-        y: Axis::powers("", low, high, " GB/s"),
+        y: Axis::powers("GB/s", low, high, ""),
         series,
         reference: None,
     };
