@@ -4,12 +4,13 @@
 use std::ffi::c_void;
 
 use sluice_cuda::*;
-use sluice_wire::{DevicePtr, Pitched, commands};
+use sluice_wire::{ArrayPlace, DevicePtr, NodeWork, Pitched, commands};
 
+use crate::array_copy::{ArrayCopy, End};
 use crate::copy::{Landing, from_device, landing, on_host, to_device};
 use crate::issue::Issue;
 use crate::session::{self, Session};
-use crate::{capture, context, host_memory};
+use crate::{arrays, capture, context, host_memory};
 
 /// One side of a copy.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +38,7 @@ struct Operand {
     kind: CUmemorytype,
     host: u64,
     device: u64,
+    array: CUarray,
     /// x in bytes, y in rows, z in slices.
     corner: [u64; 3],
     pitch: u64,
@@ -44,6 +46,17 @@ struct Operand {
 }
 
 impl Operand {
+    fn end(&self, session: &Session, size: [u64; 3]) -> Result<End, CUresult> {
+        if self.kind != CUmemorytype::ARRAY {
+            return self.side(session, size[0], size[1]).map(End::Memory);
+        }
+        let [x, y, z] = self.corner;
+        if !size.contains(&0) {
+            arrays::check(self.array, self.corner, size)?;
+        }
+        Ok(End::Array(ArrayPlace { array: session.find(self.array)?, x, y, z }))
+    }
+
     /// Pitch and height of 0 mean that rows and slices touch.
     fn side(&self, session: &Session, width: u64, rows: u64) -> Result<Side, CUresult> {
         let (on_device, base) = match self.kind {
@@ -51,7 +64,6 @@ impl Operand {
             CUmemorytype::HOST => (session.is_device_address(self.host), self.host),
             CUmemorytype::DEVICE => (!host_memory::is_pinned(self.device, 1), self.device),
             CUmemorytype::UNIFIED => (session.is_device_address(self.device), self.device),
-            CUmemorytype::ARRAY => return Err(CUresult::NOT_SUPPORTED),
             _ => return Err(CUresult::INVALID_VALUE),
         };
         let pitch = if self.pitch == 0 { width } else { self.pitch };
@@ -71,10 +83,13 @@ impl Operand {
 impl Side {
     /// Bytes from the first of the box to behind the last.
     pub(crate) fn extent(&self, copy: &BoxCopy) -> Result<u64, CUresult> {
-        let last_row =
-            (copy.slices - 1).checked_mul(self.height).and_then(|rows| rows.checked_add(copy.rows - 1));
-        let bytes =
-            last_row.and_then(|row| row.checked_mul(self.pitch)).and_then(|at| at.checked_add(copy.width));
+        self.span([copy.width, copy.rows, copy.slices])
+    }
+
+    /// The same for a box of this width, rows and slices.
+    pub(crate) fn span(&self, [width, rows, slices]: [u64; 3]) -> Result<u64, CUresult> {
+        let last_row = (slices - 1).checked_mul(self.height).and_then(|row| row.checked_add(rows - 1));
+        let bytes = last_row.and_then(|row| row.checked_mul(self.pitch)).and_then(|at| at.checked_add(width));
         bytes.ok_or(CUresult::INVALID_VALUE)
     }
 
@@ -82,8 +97,9 @@ impl Side {
         self.start + (slice * self.height + row) * self.pitch
     }
 
-    fn pitched(&self, session: &Session, copy: &BoxCopy) -> Result<Pitched, CUresult> {
-        session.range(self.start, self.extent(copy)?)?;
+    /// As it travels, if all of the box is memory of the device.
+    pub(crate) fn pitched(&self, session: &Session, size: [u64; 3]) -> Result<Pitched, CUresult> {
+        session.range(self.start, self.span(size)?)?;
         Ok(Pitched { start: DevicePtr(self.start), pitch: self.pitch, height: self.height })
     }
 }
@@ -118,8 +134,8 @@ impl BoxCopy {
         let (dst_bytes, src_bytes) = (self.dst.extent(&self)?, self.src.extent(&self)?);
         if self.dst.on_device && self.src.on_device {
             return session.queue(&commands::cuMemcpy3DAsync_v2 {
-                dst: self.dst.pitched(session, &self)?,
-                src: self.src.pitched(session, &self)?,
+                dst: self.dst.pitched(session, [self.width, self.rows, self.slices])?,
+                src: self.src.pitched(session, [self.width, self.rows, self.slices])?,
                 width: self.width,
                 height: self.rows,
                 depth: self.slices,
@@ -173,17 +189,60 @@ impl BoxCopy {
     }
 }
 
-fn of_2d(copy: *const CUDA_MEMCPY2D, session: &Session) -> Result<BoxCopy, CUresult> {
+/// A copy as a program describes it.
+pub(crate) enum Described {
+    Memory(BoxCopy),
+    Arrays(ArrayCopy),
+}
+
+impl Described {
+    fn new(dst: End, src: End, [width, rows, slices]: [u64; 3]) -> Described {
+        match (dst, src) {
+            (End::Memory(dst), End::Memory(src)) => {
+                Described::Memory(BoxCopy { dst, src, width, rows, slices })
+            }
+            (dst, src) => Described::Arrays(ArrayCopy { dst, src, width, rows, slices }),
+        }
+    }
+
+    /// # Safety
+    /// As for [`BoxCopy::run`].
+    unsafe fn run(
+        self,
+        session: &'static Session,
+        stream: CUstream,
+        asynchronous: bool,
+    ) -> Result<(), CUresult> {
+        // SAFETY: the same contract.
+        unsafe {
+            match self {
+                Described::Memory(copy) => copy.run(session, stream, asynchronous),
+                Described::Arrays(copy) => copy.run(session, stream, asynchronous),
+            }
+        }
+    }
+
+    /// The work of a node.
+    pub(crate) fn for_graph(self, session: &'static Session) -> Result<NodeWork, CUresult> {
+        match self {
+            Described::Memory(copy) => copy.for_graph(session),
+            Described::Arrays(copy) => copy.for_graph(session),
+        }
+    }
+}
+
+fn of_2d(copy: *const CUDA_MEMCPY2D, session: &Session) -> Result<Described, CUresult> {
     if copy.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
     // SAFETY: not null, and the program passes a description.
     let it = unsafe { copy.read_unaligned() };
-    let (width, rows) = (it.WidthInBytes as u64, it.Height as u64);
+    let size = [it.WidthInBytes as u64, it.Height as u64, 1];
     let dst = Operand {
         kind: it.dstMemoryType,
         host: it.dstHost as u64,
         device: it.dstDevice,
+        array: it.dstArray,
         corner: [it.dstXInBytes as u64, it.dstY as u64, 0],
         pitch: it.dstPitch as u64,
         height: 0,
@@ -192,25 +251,26 @@ fn of_2d(copy: *const CUDA_MEMCPY2D, session: &Session) -> Result<BoxCopy, CUres
         kind: it.srcMemoryType,
         host: it.srcHost as u64,
         device: it.srcDevice,
+        array: it.srcArray,
         corner: [it.srcXInBytes as u64, it.srcY as u64, 0],
         pitch: it.srcPitch as u64,
         height: 0,
     };
-    let (dst, src) = (dst.side(session, width, rows)?, src.side(session, width, rows)?);
-    Ok(BoxCopy { dst, src, width, rows, slices: 1 })
+    Ok(Described::new(dst.end(session, size)?, src.end(session, size)?, size))
 }
 
-pub(crate) fn of_3d(copy: *const CUDA_MEMCPY3D, session: &Session) -> Result<BoxCopy, CUresult> {
+pub(crate) fn of_3d(copy: *const CUDA_MEMCPY3D, session: &Session) -> Result<Described, CUresult> {
     if copy.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
     // SAFETY: not null, and the program passes a description.
     let it = unsafe { copy.read_unaligned() };
-    let (width, rows) = (it.WidthInBytes as u64, it.Height as u64);
+    let size = [it.WidthInBytes as u64, it.Height as u64, it.Depth as u64];
     let dst = Operand {
         kind: it.dstMemoryType,
         host: it.dstHost as u64,
         device: it.dstDevice,
+        array: it.dstArray,
         corner: [it.dstXInBytes as u64, it.dstY as u64, it.dstZ as u64],
         pitch: it.dstPitch as u64,
         height: it.dstHeight as u64,
@@ -219,12 +279,12 @@ pub(crate) fn of_3d(copy: *const CUDA_MEMCPY3D, session: &Session) -> Result<Box
         kind: it.srcMemoryType,
         host: it.srcHost as u64,
         device: it.srcDevice,
+        array: it.srcArray,
         corner: [it.srcXInBytes as u64, it.srcY as u64, it.srcZ as u64],
         pitch: it.srcPitch as u64,
         height: it.srcHeight as u64,
     };
-    let (dst, src) = (dst.side(session, width, rows)?, src.side(session, width, rows)?);
-    Ok(BoxCopy { dst, src, width, rows, slices: it.Depth as u64 })
+    Ok(Described::new(dst.end(session, size)?, src.end(session, size)?, size))
 }
 
 // The entry points. CUDA Driver API, section "Memory Management".

@@ -260,7 +260,7 @@ impl Session {
     }
 
     /// After a synchronous copy to the device: waits if anything could overtake it.
-    fn arrive(&self, stream: CUstream) -> Result<(), CUresult> {
+    pub(crate) fn arrive(&self, stream: CUstream) -> Result<(), CUresult> {
         if stream == CUstream::LEGACY && !stream::some_run_freely() && !mirror::exist() {
             return Ok(());
         }

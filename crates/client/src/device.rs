@@ -411,6 +411,22 @@ pub(crate) unsafe fn cuDeviceGetDevResource(
     unsafe { out::write(resource, CUdevResource { kind, words, ..CUdevResource::default() }) }
 }
 
+/// In elements, of any format that a texture can have.
+pub(crate) unsafe fn cuDeviceGetTexture1DLinearMaxWidth(
+    maxWidthInElements: *mut usize,
+    format: CUarray_format,
+    numChannels: u32,
+    dev: CUdevice,
+) -> Result<(), CUresult> {
+    let device = session::get()?.device(dev)?;
+    if format.channel_bytes().is_none() || !matches!(numChannels, 1 | 2 | 4) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let width = device.attribute(CUdevice_attribute::MAXIMUM_TEXTURE1D_LINEAR_WIDTH)?;
+    // SAFETY: the program passes a place for the width.
+    unsafe { out::write(maxWidthInElements, width as usize) }
+}
+
 /// A context has all of its device.
 pub(crate) unsafe fn cuCtxGetDevResource(
     hCtx: CUcontext,

@@ -4,7 +4,8 @@ use std::ffi::c_void;
 
 use sluice_cuda::*;
 use sluice_wire::{
-    BULK_SIZE_MAX, Command, CopyNode, CopySide, DevicePtr, Encode, NodeWork, Pitched, commands, decode,
+    ArrayPlace, BULK_SIZE_MAX, Command, CopyNode, CopySide, DevicePtr, Encode, NodeWork, Pitched, commands,
+    decode,
 };
 
 use crate::boxes::{BoxCopy, Side};
@@ -55,16 +56,27 @@ impl BoxCopy {
         Ok(())
     }
 
-    /// A copy between two places on the device, as the node describes it.
-    pub(crate) fn of_node(copy: &CopyNode) -> Result<BoxCopy, CUresult> {
+    /// A node's copy between two places on the device, as CUDA describes it.
+    pub(crate) fn described_node(copy: &CopyNode) -> Result<CUDA_MEMCPY3D, CUresult> {
         let side = |side: &CopySide| match side {
             CopySide::Device(place) => {
                 Ok(Side { on_device: true, start: place.start.0, pitch: place.pitch, height: place.height })
             }
             CopySide::Host(()) => Err(CUresult::INVALID_VALUE),
+            CopySide::Array(_) => Ok(Side { on_device: true, start: 0, pitch: 0, height: 0 }),
         };
         let (dst, src) = (side(&copy.dst)?, side(&copy.src)?);
-        Ok(BoxCopy { dst, src, width: copy.width, rows: copy.height, slices: copy.depth })
+        let boxes = BoxCopy { dst, src, width: copy.width, rows: copy.height, slices: copy.depth };
+        let mut params = boxes.described();
+        if let CopySide::Array(ArrayPlace { array, x, y, z }) = copy.dst {
+            (params.dstMemoryType, params.dstArray) = (CUmemorytype::ARRAY, CUarray(array.0 as usize));
+            [params.dstXInBytes, params.dstY, params.dstZ] = [x, y, z].map(|at| at as usize);
+        }
+        if let CopySide::Array(ArrayPlace { array, x, y, z }) = copy.src {
+            (params.srcMemoryType, params.srcArray) = (CUmemorytype::ARRAY, CUarray(array.0 as usize));
+            [params.srcXInBytes, params.srcY, params.srcZ] = [x, y, z].map(|at| at as usize);
+        }
+        Ok(params)
     }
 
     /// The copy as CUDA describes it.

@@ -590,9 +590,9 @@ pub(crate) unsafe fn cuGraphMemcpyNodeGetParams(
 ) -> Result<(), CUresult> {
     let NodeWork::Copy(copy) = get(hNode)? else { return Err(CUresult::INVALID_VALUE) };
     let known = host_function::kept(copy.ticket).and_then(|pending| pending.copy());
-    let copy = known.map_or_else(|| BoxCopy::of_node(&copy), Ok)?;
+    let params = known.map_or_else(|| BoxCopy::described_node(&copy), |copy| Ok(copy.described()))?;
     // SAFETY: the program passes a place for the parameters.
-    unsafe { out::write(nodeParams, copy.described()) }
+    unsafe { out::write(nodeParams, params) }
 }
 
 pub(crate) unsafe fn cuGraphHostNodeGetParams(

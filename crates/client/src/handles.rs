@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::ids::{self, Kind, Table};
 use crate::issue::{About, Issue};
 use crate::session::Session;
-use crate::{capture, context, event, mirror, module, stream};
+use crate::{arrays, capture, context, event, mirror, module, stream};
 
 /// Graphs and their executable forms have nothing about them that the client must know.
 static GRAPHS: Table<()> = Table::new();
@@ -38,7 +38,8 @@ impl Issue for Session {
             HandleKind::GraphNode => ids::is_of(Kind::GraphNode, number),
             HandleKind::UserObject => ids::is_of(Kind::UserObject, number),
             HandleKind::Physical => self.virtual_memory().is_held(number),
-            HandleKind::Array => false,
+            HandleKind::Array => arrays::exists(number),
+            HandleKind::MipmappedArray => arrays::mipmapped_exists(number),
         };
         if live { Ok(H::Id::new(number)) } else { Err(CUresult::INVALID_HANDLE) }
     }

@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     LinkState,
     Physical,
     UserObject,
+    Array,
+    MipmappedArray,
 }
 
 /// A new handle.

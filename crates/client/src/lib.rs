@@ -23,6 +23,8 @@
 
 mod addresses;
 mod answers;
+mod array_copy;
+mod arrays;
 mod attach;
 mod batch;
 mod boxes;
@@ -70,6 +72,7 @@ mod session;
 mod sharing;
 mod stream;
 mod stream_attribute;
+mod texture;
 mod virtual_memory;
 
 mod generated {
@@ -79,6 +82,8 @@ mod generated {
 
 /// Every entry point that is written by hand, under CUDA's name.
 mod api {
+    pub(crate) use crate::array_copy::*;
+    pub(crate) use crate::arrays::*;
     pub(crate) use crate::batch::*;
     pub(crate) use crate::boxes::*;
     pub(crate) use crate::capture::*;
@@ -111,5 +116,6 @@ mod api {
     pub(crate) use crate::sharing::*;
     pub(crate) use crate::stream::*;
     pub(crate) use crate::stream_attribute::*;
+    pub(crate) use crate::texture::*;
     pub(crate) use crate::virtual_memory::*;
 }

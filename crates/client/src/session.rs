@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
-use sluice_wire::{EventId, ModuleId, StreamId, commands};
+use sluice_wire::{ArrayId, EventId, MipmappedArrayId, ModuleId, StreamId, commands};
 
 use crate::answers::Answers;
 use crate::context::{self, Context, Primary};
 use crate::device::Device;
 use crate::link::Link;
 use crate::virtual_memory::VirtualMemory;
-use crate::{attach, event, graph_memory, module, stream};
+use crate::{arrays, attach, event, graph_memory, module, stream, texture};
 
 pub(crate) struct Session {
     pub(crate) link: Link,
@@ -206,10 +206,23 @@ impl Session {
             self.forget_globals(hmod);
             self.queue_quietly(&commands::cuModuleUnload { hmod: ModuleId(hmod) })?;
         }
+        for object in texture::of_context(handle) {
+            object.destroy(self)?;
+        }
+        let (arrays, mipmapped) = arrays::of_context(handle);
+        for hArray in arrays {
+            self.queue_quietly(&commands::cuArrayDestroy { hArray: ArrayId(hArray) })?;
+        }
+        for id in mipmapped {
+            let hMipmappedArray = MipmappedArrayId(id);
+            self.queue_quietly(&commands::cuMipmappedArrayDestroy { hMipmappedArray })?;
+        }
         self.release_all(context.device, handle)?;
         graph_memory::context_ended(handle);
         stream::context_ended(handle);
         event::context_ended(handle);
+        arrays::context_ended(handle);
+        texture::context_ended(handle);
         module::context_ended(handle);
         Ok(())
     }

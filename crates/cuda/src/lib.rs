@@ -22,6 +22,7 @@
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 
 mod abi;
+mod arrays;
 pub mod attributes;
 mod driver;
 pub mod enums;
@@ -36,6 +37,7 @@ mod handles;
 mod result;
 mod structs;
 
+pub use arrays::*;
 pub use attributes::*;
 pub use driver::{CLIENT_MARKER, LoadError, Presence};
 pub use enums::*;

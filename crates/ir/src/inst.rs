@@ -565,6 +565,14 @@ pub enum RuntimeFunction {
     Malloc,
     /// `(pointer: I64)`.
     Free,
+    /// `(texture: I64, what: I32, coordinates: 3 x I32, level: I32) -> I64`: two of four results. What is a
+    /// [`crate::texture::Sampling`] as a constant; coordinates are integers or the bits of floats, as it says.
+    Sample,
+    /// `(surface: I64, what: I32, coordinates: 3 x I32) -> I64`: up to eight bytes, by a
+    /// [`crate::texture::SurfaceAccess`].
+    SurfaceLoad,
+    /// `(surface: I64, what: I32, coordinates: 3 x I32, low: I64, high: I64)`.
+    SurfaceStore,
 }
 
 impl RuntimeFunction {
@@ -574,14 +582,21 @@ impl RuntimeFunction {
             RuntimeFunction::Vprintf => &[Type::I64, Type::I64],
             RuntimeFunction::AssertFail => &[Type::I64, Type::I64, Type::I32, Type::I64, Type::I64],
             RuntimeFunction::Malloc | RuntimeFunction::Free => &[Type::I64],
+            RuntimeFunction::Sample => &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32, Type::I32],
+            RuntimeFunction::SurfaceLoad => &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32],
+            RuntimeFunction::SurfaceStore => {
+                &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32, Type::I64, Type::I64]
+            }
         }
     }
 
     pub fn result(self) -> Option<Type> {
         match self {
             RuntimeFunction::Vprintf => Some(Type::I32),
-            RuntimeFunction::Malloc => Some(Type::I64),
-            RuntimeFunction::AssertFail | RuntimeFunction::Free => None,
+            RuntimeFunction::Malloc | RuntimeFunction::Sample | RuntimeFunction::SurfaceLoad => {
+                Some(Type::I64)
+            }
+            RuntimeFunction::AssertFail | RuntimeFunction::Free | RuntimeFunction::SurfaceStore => None,
         }
     }
 }
@@ -638,6 +653,9 @@ impl Inst {
                 Ordering::Invariant | Ordering::Weak => Effect::Reads,
                 _ => Effect::Writes,
             },
+            Inst::CallRuntime {
+                function: RuntimeFunction::Sample | RuntimeFunction::SurfaceLoad, ..
+            } => Effect::Reads,
             Inst::ActiveMask => Effect::Writes,
             Inst::Store { .. }
             | Inst::Atomic { .. }

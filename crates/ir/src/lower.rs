@@ -18,6 +18,7 @@ mod layout;
 mod matrix;
 mod memory;
 mod operand;
+mod texture;
 mod warp;
 
 use std::collections::HashMap;
@@ -364,6 +365,9 @@ impl<'m> Lowering<'m> {
             Activemask => self.activemask(i),
             Elect => self.elect(i),
             Mma | Wmma | Ldmatrix | Stmatrix => self.matrix(i),
+            Tex | Tld4 => self.texture(i),
+            Suld => self.surface_load(i),
+            Sust => self.surface_store(i),
             Nanosleep => {
                 let nanoseconds = self.read(operand(i, 0)?, Type::I32)?;
                 self.build().push(Inst::Nanosleep { nanoseconds });
@@ -395,6 +399,10 @@ fn is_collective(i: &Instruction) -> bool {
             | Wmma
             | Ldmatrix
             | Stmatrix
+            | Tex
+            | Tld4
+            | Suld
+            | Sust
     )
 }
 

@@ -7,11 +7,13 @@
 pub(crate) mod atomics;
 pub(crate) mod lanes;
 mod printf;
+mod textures;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(crate) use atomics::*;
 pub(crate) use lanes::{matching, redux, shuffle, union, vote};
+pub(crate) use textures::*;
 
 use crate::block::BlockRun;
 use crate::context::WarpContext;

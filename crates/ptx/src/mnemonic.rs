@@ -280,7 +280,7 @@ open_words! {
         M16n16k8 = "m16n16k8", M16n16k16 = "m16n16k16", M32n8k16 = "m32n8k16", M8n32k16 = "m8n32k16",
         // Textures and surfaces.
         D1 = "1d", D2 = "2d", D3 = "3d", A1d = "a1d", A2d = "a2d", Cube = "cube", Acube = "acube", D2ms = "2dms",
-        A2dms = "a2dms", Grad = "grad", Base = "base", Zero = "zero", Formatted = "p",
+        A2dms = "a2dms", Grad = "grad", Base = "base", Trap = "trap", G = "g", Zero = "zero", Formatted = "p",
         Width = "width", Height = "height", Depth = "depth", ChannelDataType = "channel_data_type",
         ChannelOrder = "channel_order", NormalizedCoords = "normalized_coords", ArraySize = "array_size",
         NumMipmapLevels = "num_mipmap_levels", NumSamples = "num_samples",

@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     Device,
     /// From the memory pool with this handle.
     Pool(usize),
+    /// What is in an array, which has no address for programs.
+    Array,
     /// A module's variables; the module frees them.
     Global,
     /// Pinned host memory with the flags of `cuMemHostAlloc`.

@@ -4,6 +4,7 @@
 // CUDA's names are kept letter by letter.
 #![allow(non_snake_case)]
 
+mod array;
 mod context;
 mod copy;
 mod device;
@@ -16,6 +17,7 @@ mod module;
 mod occupancy;
 mod pool;
 mod stream;
+mod texture;
 mod vmm;
 
 pub(crate) use device::DRIVER_VERSION;
@@ -26,8 +28,10 @@ use sluice_cuda::DriverTable;
 /// The functions that the software GPU has. What is missing here is absent, also through `cuGetProcAddress`.
 pub(crate) const TABLE: DriverTable = {
     use self::module::*;
-    use self::{context::*, copy::*, device::*, event::*, graph::*, graph_node::*, launch::*, memory::*};
-    use self::{occupancy::*, pool::*, stream::*, vmm::*};
+    use self::{
+        array::*, context::*, copy::*, device::*, event::*, graph::*, graph_node::*, launch::*, memory::*,
+    };
+    use self::{occupancy::*, pool::*, stream::*, texture::*, vmm::*};
     macro_rules! table {
         ($($name:ident $(= $older:ident)*,)*) => {
             DriverTable { $($name: Some($name), $($older: Some($name),)*)* ..DriverTable::EMPTY }
@@ -150,6 +154,28 @@ pub(crate) const TABLE: DriverTable = {
         cuMemcpy3DAsync_v2,
         cuMemcpy3DPeer,
         cuMemcpy3DPeerAsync,
+        cuArrayCreate_v2,
+        cuArray3DCreate_v2,
+        cuArrayGetDescriptor_v2,
+        cuArray3DGetDescriptor_v2,
+        cuArrayDestroy,
+        cuMipmappedArrayCreate,
+        cuMipmappedArrayDestroy,
+        cuMipmappedArrayGetLevel,
+        cuTexObjectCreate,
+        cuTexObjectDestroy,
+        cuTexObjectGetResourceDesc,
+        cuTexObjectGetTextureDesc,
+        cuSurfObjectCreate,
+        cuSurfObjectDestroy,
+        cuSurfObjectGetResourceDesc,
+        cuMemcpyAtoA_v2,
+        cuMemcpyAtoD_v2,
+        cuMemcpyDtoA_v2,
+        cuMemcpyHtoA_v2,
+        cuMemcpyHtoAAsync_v2,
+        cuMemcpyAtoH_v2,
+        cuMemcpyAtoHAsync_v2,
         cuMemsetD8_v2,
         cuMemsetD16_v2,
         cuMemsetD32_v2,

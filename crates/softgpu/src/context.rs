@@ -10,6 +10,7 @@ use sluice_cuda::{CUcontext, CUdevice, CUlimit};
 use sluice_jit::DeviceHeap;
 
 use crate::allocation;
+use crate::array;
 use crate::device::{Device, driver};
 use crate::engine;
 use crate::event::EVENTS;
@@ -21,6 +22,7 @@ use crate::pool;
 use crate::status::{Result, Status};
 use crate::stream::{self, STREAMS, Stream};
 use crate::table::Table;
+use crate::texture;
 
 pub(crate) static CONTEXTS: Table<Context> = Table::new(1);
 
@@ -165,6 +167,8 @@ impl Context {
         CONTEXTS.remove(self.handle);
         engine::wait_context(self.handle);
         graph::context_destroyed(self.handle);
+        texture::context_destroyed(self.handle);
+        array::context_destroyed(self.handle);
         module::context_destroyed(self.handle);
         STREAMS.remove_all(|stream| stream.context == self.handle);
         EVENTS.remove_all(|event| event.context == self.handle);

@@ -80,7 +80,7 @@ impl Place {
         rows.checked_add(slices)?.checked_add(extent.width)
     }
 
-    fn check(self, extent: Extent) -> Result<()> {
+    pub(crate) fn check(self, extent: Extent) -> Result<()> {
         let pitch_fits = extent.height == 1 || self.pitch >= extent.width;
         let span =
             self.span(extent).filter(|_| pitch_fits && self.address != 0).ok_or(Status::INVALID_VALUE)?;

@@ -7,6 +7,7 @@
 //!   engine     the queues of all streams and the threads that empty them; op, copy, launch: what is queued
 //!   memory, heap, allocation, address_space
 //!              device memory: ordinary pages inside one reserved range of addresses
+//!   array, texture  images in device memory, and what reads them
 //!   machine    the seam to what runs code
 //!   code, grid PTX to machine code, entry by entry on first use, and running it (sluice-ptx, sluice-ir, sluice-jit)
 //! ```
@@ -44,12 +45,15 @@ mod op;
 
 mod address_space;
 mod allocation;
+mod array;
 mod copy;
 mod heap;
 mod memory;
 mod pool;
 mod ranges;
 mod vmm;
+
+mod texture;
 
 mod status;
 mod table;

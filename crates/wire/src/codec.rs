@@ -263,7 +263,50 @@ macro_rules! message {
     };
 }
 
-pub(crate) use message;
+/// The message of one of several kinds, after the kind's number.
+macro_rules! choice {
+    ($(#[$doc:meta])* pub enum $name:ident {
+        $($(#[$variant_doc:meta])* $variant:ident($of:ty) = $tag:literal,)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant($of),)*
+        }
+
+        impl $crate::codec::Encode for $name {
+            fn encode(&self, out: &mut Vec<u8>) {
+                match self {
+                    $(Self::$variant(fields) => {
+                        out.push($tag);
+                        $crate::codec::Encode::encode(fields, out);
+                    })*
+                }
+            }
+        }
+
+        impl $crate::codec::Decode<'_> for $name {
+            fn decode(reader: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::error::WireError> {
+                match <u8 as $crate::codec::Decode>::decode(reader)? {
+                    $($tag => Ok(Self::$variant($crate::codec::Decode::decode(reader)?)),)*
+                    other => Err($crate::error::WireError::Value { what: stringify!($name), value: other.into() }),
+                }
+            }
+        }
+
+        #[cfg(any(test, feature = "sample"))]
+        impl<'s> $crate::sample::Sample<'s> for $name {
+            fn sample(source: &mut $crate::sample::Source<'s>) -> Self {
+                let makers: &[fn(&mut $crate::sample::Source<'s>) -> Self] =
+                    &[$(|source| Self::$variant($crate::sample::Sample::sample(source)),)*];
+                let choice = usize::from(<u8 as $crate::sample::Sample>::sample(source));
+                makers[choice % makers.len()](source)
+            }
+        }
+    };
+}
+
+pub(crate) use {choice, message};
 
 #[cfg(test)]
 mod tests {

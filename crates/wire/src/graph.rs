@@ -3,53 +3,10 @@
 use sluice_cuda::*;
 
 use crate::{
-    codec::{Decode, Encode, Reader, message},
-    error::WireError,
+    array::ArrayPlace,
+    codec::{choice, message},
     types::*,
 };
-
-/// The message of one of several kinds, after the kind's number.
-macro_rules! choice {
-    ($(#[$doc:meta])* pub enum $name:ident {
-        $($(#[$variant_doc:meta])* $variant:ident($of:ty) = $tag:literal,)*
-    }) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq)]
-        pub enum $name {
-            $($(#[$variant_doc])* $variant($of),)*
-        }
-
-        impl Encode for $name {
-            fn encode(&self, out: &mut Vec<u8>) {
-                match self {
-                    $(Self::$variant(fields) => {
-                        out.push($tag);
-                        fields.encode(out);
-                    })*
-                }
-            }
-        }
-
-        impl Decode<'_> for $name {
-            fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-                match u8::decode(reader)? {
-                    $($tag => Ok(Self::$variant(Decode::decode(reader)?)),)*
-                    other => Err(WireError::Value { what: stringify!($name), value: other.into() }),
-                }
-            }
-        }
-
-        #[cfg(any(test, feature = "sample"))]
-        impl<'s> crate::sample::Sample<'s> for $name {
-            fn sample(source: &mut crate::sample::Source<'s>) -> Self {
-                let makers: &[fn(&mut crate::sample::Source<'s>) -> Self] =
-                    &[$(|source| Self::$variant(crate::sample::Sample::sample(source)),)*];
-                let choice = usize::from(<u8 as crate::sample::Sample>::sample(source));
-                makers[choice % makers.len()](source)
-            }
-        }
-    };
-}
 
 choice! {
     /// Where a new node goes.
@@ -127,6 +84,7 @@ choice! {
         Device(Pitched) = 0,
         /// Memory of the client, which alone knows where.
         Host(()) = 1,
+        Array(ArrayPlace) = 2,
     }
 }
 

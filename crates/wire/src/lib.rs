@@ -23,6 +23,7 @@
 #![allow(non_camel_case_types)] // commands bear the names of driver functions
 
 pub mod address;
+mod array;
 mod codec;
 mod command;
 pub mod control;
@@ -42,6 +43,7 @@ pub mod spin;
 mod tests;
 mod types;
 
+pub use array::*;
 pub use codec::{Decode, Encode, Reader, decode};
 pub use command::{Command, HostCall, HostWrite, Op, Received, ReplyHead, Sticky, Target};
 pub use error::WireError;

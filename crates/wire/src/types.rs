@@ -90,6 +90,7 @@ ids! {
     Array ArrayId CUarray
     Physical PhysicalId CUmemGenericAllocationHandle
     UserObject UserObjectId CUuserObject
+    MipmappedArray MipmappedArrayId CUmipmappedArray
 }
 
 macro_rules! enumerations {
@@ -112,7 +113,8 @@ macro_rules! enumerations {
 enumerations! {
     CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID
     CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
-    CUmemAccess_flags CUgraphNodeType CUdevResourceType CUstreamBatchMemOpType
+    CUmemAccess_flags CUgraphNodeType CUdevResourceType CUstreamBatchMemOpType CUarray_format CUaddress_mode
+    CUfilter_mode
 }
 
 /// An address in device memory.

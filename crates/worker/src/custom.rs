@@ -5,8 +5,11 @@
 use std::ffi::c_void;
 
 use sluice_cuda::*;
-use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Dim, Encode, Pitched, UserObjectId, commands};
+use sluice_wire::{
+    BULK_SIZE_MAX, CopyNode, CopySide, DevicePtr, Dim, Encode, Pitched, UserObjectId, commands,
+};
 
+use crate::arrays;
 use crate::attributes::{self, is_plain};
 use crate::copies;
 use crate::execute::Execute;
@@ -17,6 +20,8 @@ use crate::modules;
 use crate::outbox::{Outbox, Push};
 use crate::session::Session;
 use crate::sharing;
+use crate::staging::PIECE;
+use crate::textures;
 use crate::virtual_memory;
 
 impl Custom for Session {
@@ -179,6 +184,84 @@ impl Custom for Session {
         self.range(to.start, span(to, extent))?;
         // SAFETY: both boxes lie in the session's memory, and the driver reads one description.
         unsafe { copy(&described(to, from, extent), self.find(command.hStream)?) }.ok()
+    }
+
+    fn cuArray3DCreate_v2(&self, command: commands::cuArray3DCreate_v2) -> Result<(), CUresult> {
+        arrays::create(self, &command)
+    }
+
+    fn cuArrayDestroy(&self, command: commands::cuArrayDestroy) -> Result<(), CUresult> {
+        arrays::destroy(self, command.hArray)
+    }
+
+    fn cuMipmappedArrayCreate(&self, command: commands::cuMipmappedArrayCreate) -> Result<(), CUresult> {
+        arrays::create_mipmapped(self, &command)
+    }
+
+    fn cuMipmappedArrayDestroy(&self, command: commands::cuMipmappedArrayDestroy) -> Result<(), CUresult> {
+        arrays::destroy_mipmapped(self, command.hMipmappedArray)
+    }
+
+    fn cuMipmappedArrayGetLevel(&self, command: commands::cuMipmappedArrayGetLevel) -> Result<(), CUresult> {
+        arrays::level(self, &command)
+    }
+
+    fn cuMemcpyAtoA_v2(&self, command: commands::cuMemcpyAtoA_v2) -> Result<(), CUresult> {
+        arrays::copy(self, &command.copy, command.hStream)
+    }
+
+    fn cuMemcpyHtoAAsync_v2(&self, command: commands::cuMemcpyHtoAAsync_v2<'_>) -> Result<(), CUresult> {
+        arrays::fill(self, command)
+    }
+
+    fn cuMemcpyAtoHAsync_v2(&self, command: commands::cuMemcpyAtoHAsync_v2) -> Result<(), CUresult> {
+        let submit = self.table.cuMemcpy3DAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        let copy = CopyNode {
+            dst: CopySide::Host(()),
+            src: CopySide::Array(command.src),
+            width: command.width,
+            height: command.height,
+            depth: command.depth,
+            ticket: 0,
+        };
+        let length = copy.bytes().filter(|bytes| *bytes <= PIECE as u64).ok_or(CUresult::INVALID_VALUE)?;
+        // Checked before a piece is taken.
+        self.describe_copy(&copy, std::ptr::null_mut())?;
+        let stream = self.find(command.hStream)?;
+        let bytes = self.staging.take(&self.table, length as usize)?;
+        let described = self.describe_copy(&copy, bytes.address())?;
+        // SAFETY: the box lies in the array, and the piece, which has as many bytes, stays taken until its push has been
+        // sent, which the stream triggers after the copy.
+        unsafe { submit(&described, stream) }.ok()?;
+        self.call_in_order(stream, Call::Push(Push::Data { ticket: command.ticket, offset: 0, bytes }))
+    }
+
+    fn cuTexObjectCreate(
+        &self,
+        command: commands::cuTexObjectCreate,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let object = textures::create_texture(self, &command)?;
+        commands::cuTexObjectCreateReply { object }.encode(reply);
+        Ok(())
+    }
+
+    fn cuTexObjectDestroy(&self, command: commands::cuTexObjectDestroy) -> Result<(), CUresult> {
+        textures::destroy_texture(self, command.object)
+    }
+
+    fn cuSurfObjectCreate(
+        &self,
+        command: commands::cuSurfObjectCreate,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let object = textures::create_surface(self, &command)?;
+        commands::cuSurfObjectCreateReply { object }.encode(reply);
+        Ok(())
+    }
+
+    fn cuSurfObjectDestroy(&self, command: commands::cuSurfObjectDestroy) -> Result<(), CUresult> {
+        textures::destroy_surface(self, command.object)
     }
 
     fn cuStreamCreateWithPriority(

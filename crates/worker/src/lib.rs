@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::os::fd::RawFd;
 
+mod arrays;
 mod attributes;
 mod backlog;
 mod brake;
@@ -49,6 +50,7 @@ mod sharing;
 mod snapshot;
 mod software;
 mod staging;
+mod textures;
 mod virtual_memory;
 mod watchdog;
 

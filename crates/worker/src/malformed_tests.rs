@@ -12,11 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use sluice_cuda::{CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType, Fn};
+use sluice_cuda::{
+    CUarray_format, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType, Fn,
+};
 use sluice_transport::Stream;
 use sluice_wire::{
-    Command, DevicePtr, EventId, ExportToken, FunctionId, GraphId, Header, ImageHash, Kind, ModuleId, Op,
-    PhysicalId, PhysicalProp, StreamId, Target, commands, sample,
+    ArrayId, ArrayShape, Command, DevicePtr, EventId, ExportToken, FunctionId, GraphId, Header, ImageHash,
+    Kind, MipmappedArrayId, ModuleId, Op, PhysicalId, PhysicalProp, StreamId, Target, commands, sample,
 };
 
 use crate::budget::Budget;
@@ -140,6 +142,8 @@ impl Stage {
             gpu_direct_rdma: 0,
             usage: 0,
         };
+        let format = CUarray_format::UNSIGNED_INT16;
+        let shape = ArrayShape { width: 100, height: 20, depth: 0, format, channels: 2, flags: 2 };
         let text = KERNEL.as_bytes();
         let image = ImageHash(*blake3::hash(text).as_bytes());
         let (address, bytes) = (DevicePtr(start), CHUNK);
@@ -160,9 +164,15 @@ impl Stage {
                 hmod: ModuleId(id + 4),
                 name: c"entry",
             }),
+            self.honest(&commands::cuArray3DCreate_v2 { pHandle: ArrayId(id + 6), shape: shape.clone() }),
+            self.honest(&commands::cuMipmappedArrayCreate {
+                pHandle: MipmappedArrayId(id + 7),
+                shape,
+                levels: 3,
+            }),
         ];
         assert!(results.iter().filter(|result| result.is_ok()).count() >= 3, "{results:?}");
-        self.live = (id..id + 6).chain([start, start + CHUNK / 2, start + CHUNK - 1]).collect();
+        self.live = (id..id + 8).chain([start, start + CHUNK / 2, start + CHUNK - 1]).collect();
     }
 }
 

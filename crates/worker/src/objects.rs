@@ -13,7 +13,7 @@ use sluice_wire::{HandleKind, Id};
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     /// One per kind, in the order of [`place`].
-    tables: [Table; 10],
+    tables: [Table; 11],
 }
 
 /// Most live objects of a kind. CUDA has no such limits; these are far above what programs reach, and keep one
@@ -27,6 +27,7 @@ const fn most(kind: HandleKind) -> usize {
         | HandleKind::Graph
         | HandleKind::GraphExec
         | HandleKind::Array
+        | HandleKind::MipmappedArray
         | HandleKind::UserObject => 1 << 16,
     }
 }
@@ -43,6 +44,7 @@ const fn place(kind: HandleKind) -> usize {
         HandleKind::Array => 7,
         HandleKind::Physical => 8,
         HandleKind::UserObject => 9,
+        HandleKind::MipmappedArray => 10,
     }
 }
 

@@ -12,6 +12,7 @@ use sluice_cuda::{
 };
 use sluice_wire::{DevicePtr, EventId, ExportToken, HandleKind, Header, Id};
 
+use crate::arrays::Arrays;
 use crate::budget::Budget;
 use crate::counters::CounterPage;
 use crate::execute::Execute;
@@ -35,6 +36,7 @@ pub(crate) struct Session {
     pub(crate) modules: Modules,
     pub(crate) memory: Memory,
     pub(crate) graphs: Graphs,
+    pub(crate) arrays: Arrays,
     pub(crate) budget: Budget,
     pub(crate) images: Images,
     pub(crate) staging: Arc<Staging>,
@@ -88,6 +90,7 @@ impl Session {
             modules: Modules::default(),
             memory: Memory::new(parts.reservation),
             graphs: Graphs::default(),
+            arrays: Arrays::default(),
             budget: parts.budget,
             images: parts.images,
             staging: Staging::new(),

@@ -391,6 +391,20 @@ pub(crate) unsafe extern "C" fn cuDeviceGetP2PAtomicCapabilities(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuDeviceGetTexture1DLinearMaxWidth(
+    maxWidthInElements: *mut usize,
+    format: CUarray_format,
+    numChannels: u32,
+    dev: CUdevice,
+) -> CUresult {
+    match table().cuDeviceGetTexture1DLinearMaxWidth {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(maxWidthInElements, format, numChannels, dev) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
     match table().cuDevicePrimaryCtxRetain {
         // SAFETY: the arguments are the caller's.
@@ -1667,6 +1681,64 @@ pub(crate) unsafe extern "C" fn cuMemcpy3DPeerAsync(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpyAtoA_v2(
+    dstArray: CUarray,
+    dstOffset: usize,
+    srcArray: CUarray,
+    srcOffset: usize,
+    ByteCount: usize,
+) -> CUresult {
+    match table().cuMemcpyAtoA_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstArray, dstOffset, srcArray, srcOffset, ByteCount) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpyAtoD_v2(
+    dstDevice: CUdeviceptr,
+    srcArray: CUarray,
+    srcOffset: usize,
+    ByteCount: usize,
+) -> CUresult {
+    match table().cuMemcpyAtoD_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstDevice, srcArray, srcOffset, ByteCount) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpyAtoHAsync_v2(
+    dstHost: *mut c_void,
+    srcArray: CUarray,
+    srcOffset: usize,
+    ByteCount: usize,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemcpyAtoHAsync_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstHost, srcArray, srcOffset, ByteCount, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpyAtoH_v2(
+    dstHost: *mut c_void,
+    srcArray: CUarray,
+    srcOffset: usize,
+    ByteCount: usize,
+) -> CUresult {
+    match table().cuMemcpyAtoH_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstHost, srcArray, srcOffset, ByteCount) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuMemcpyBatchAsync(
     dsts: *mut CUdeviceptr,
     srcs: *mut CUdeviceptr,
@@ -1701,6 +1773,49 @@ pub(crate) unsafe extern "C" fn cuMemcpyBatchAsync_v2(
     match table().cuMemcpyBatchAsync_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpyDtoA_v2(
+    dstArray: CUarray,
+    dstOffset: usize,
+    srcDevice: CUdeviceptr,
+    ByteCount: usize,
+) -> CUresult {
+    match table().cuMemcpyDtoA_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstArray, dstOffset, srcDevice, ByteCount) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpyHtoAAsync_v2(
+    dstArray: CUarray,
+    dstOffset: usize,
+    srcHost: *const c_void,
+    ByteCount: usize,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemcpyHtoAAsync_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstArray, dstOffset, srcHost, ByteCount, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpyHtoA_v2(
+    dstArray: CUarray,
+    dstOffset: usize,
+    srcHost: *const c_void,
+    ByteCount: usize,
+) -> CUresult {
+    match table().cuMemcpyHtoA_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstArray, dstOffset, srcHost, ByteCount) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -4461,6 +4576,131 @@ pub(crate) unsafe extern "C" fn cuUserObjectRetain(object: CUuserObject, count: 
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuArray3DCreate_v2(
+    pHandle: *mut CUarray,
+    pAllocateArray: *const CUDA_ARRAY3D_DESCRIPTOR,
+) -> CUresult {
+    match table().cuArray3DCreate_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pHandle, pAllocateArray) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuArray3DGetDescriptor_v2(
+    pArrayDescriptor: *mut CUDA_ARRAY3D_DESCRIPTOR,
+    hArray: CUarray,
+) -> CUresult {
+    match table().cuArray3DGetDescriptor_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pArrayDescriptor, hArray) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuArrayCreate_v2(
+    pHandle: *mut CUarray,
+    pAllocateArray: *const CUDA_ARRAY_DESCRIPTOR,
+) -> CUresult {
+    match table().cuArrayCreate_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pHandle, pAllocateArray) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuArrayDestroy(hArray: CUarray) -> CUresult {
+    match table().cuArrayDestroy {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hArray) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuArrayGetDescriptor_v2(
+    pArrayDescriptor: *mut CUDA_ARRAY_DESCRIPTOR,
+    hArray: CUarray,
+) -> CUresult {
+    match table().cuArrayGetDescriptor_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pArrayDescriptor, hArray) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMipmappedArrayCreate(
+    pHandle: *mut CUmipmappedArray,
+    pMipmappedArrayDesc: *const CUDA_ARRAY3D_DESCRIPTOR,
+    numMipmapLevels: u32,
+) -> CUresult {
+    match table().cuMipmappedArrayCreate {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pHandle, pMipmappedArrayDesc, numMipmapLevels) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMipmappedArrayDestroy(hMipmappedArray: CUmipmappedArray) -> CUresult {
+    match table().cuMipmappedArrayDestroy {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hMipmappedArray) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMipmappedArrayGetLevel(
+    pLevelArray: *mut CUarray,
+    hMipmappedArray: CUmipmappedArray,
+    level: u32,
+) -> CUresult {
+    match table().cuMipmappedArrayGetLevel {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pLevelArray, hMipmappedArray, level) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuSurfObjectCreate(
+    pSurfObject: *mut CUsurfObject,
+    pResDesc: *const CUDA_RESOURCE_DESC,
+) -> CUresult {
+    match table().cuSurfObjectCreate {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pSurfObject, pResDesc) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuSurfObjectDestroy(surfObject: CUsurfObject) -> CUresult {
+    match table().cuSurfObjectDestroy {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(surfObject) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuSurfObjectGetResourceDesc(
+    pResDesc: *mut CUDA_RESOURCE_DESC,
+    surfObject: CUsurfObject,
+) -> CUresult {
+    match table().cuSurfObjectGetResourceDesc {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pResDesc, surfObject) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuTensorMapEncodeIm2col(
     tensorMap: *mut CUtensorMap,
     tensorDataType: u32,
@@ -4616,6 +4856,65 @@ pub(crate) unsafe extern "C" fn cuTensorMapSetAllocationClass(
     // SAFETY: the caller's place.
     unsafe { answer.write(outAllocClass) };
     answer.result()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuTexObjectCreate(
+    pTexObject: *mut CUtexObject,
+    pResDesc: *const CUDA_RESOURCE_DESC,
+    pTexDesc: *const CUDA_TEXTURE_DESC,
+    pResViewDesc: *const CUDA_RESOURCE_VIEW_DESC,
+) -> CUresult {
+    match table().cuTexObjectCreate {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pTexObject, pResDesc, pTexDesc, pResViewDesc) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuTexObjectDestroy(texObject: CUtexObject) -> CUresult {
+    match table().cuTexObjectDestroy {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(texObject) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuTexObjectGetResourceDesc(
+    pResDesc: *mut CUDA_RESOURCE_DESC,
+    texObject: CUtexObject,
+) -> CUresult {
+    match table().cuTexObjectGetResourceDesc {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pResDesc, texObject) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuTexObjectGetResourceViewDesc(
+    pResViewDesc: *mut CUDA_RESOURCE_VIEW_DESC,
+    texObject: CUtexObject,
+) -> CUresult {
+    match table().cuTexObjectGetResourceViewDesc {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pResViewDesc, texObject) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuTexObjectGetTextureDesc(
+    pTexDesc: *mut CUDA_TEXTURE_DESC,
+    texObject: CUtexObject,
+) -> CUresult {
+    match table().cuTexObjectGetTextureDesc {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pTexDesc, texObject) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]

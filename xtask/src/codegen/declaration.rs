@@ -124,6 +124,7 @@ pub(crate) const HANDLES: &[(&str, &str)] = &[
     ("GraphExec", "CUgraphExec"),
     ("MemPool", "CUmemoryPool"),
     ("Array", "CUarray"),
+    ("MipmappedArray", "CUmipmappedArray"),
     ("Physical", "CUmemGenericAllocationHandle"),
     ("UserObject", "CUuserObject"),
 ];

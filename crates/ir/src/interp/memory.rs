@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::{InterpFault, Launch, RunningBlock, scalar};
+use crate::texture::{self, Sampling, SurfaceAccess, Texels};
 use crate::{Inst, InstId, Place, RuntimeFunction, Space, Type, Window};
 
 /// Global memory as the interpreter sees it.
@@ -109,13 +110,23 @@ impl RunningBlock {
                     self.set(t, data.result(0), old);
                 }
             }
+            Inst::CallRuntime { function, args }
+                if matches!(
+                    function,
+                    RuntimeFunction::Sample | RuntimeFunction::SurfaceLoad | RuntimeFunction::SurfaceStore
+                ) =>
+            {
+                let args: Vec<u64> = args.iter().map(|arg| self.value(t, *arg)).collect();
+                let result = image(*function, &args, memory)?;
+                if data.result_count > 0 {
+                    self.set(t, data.result(0), result);
+                }
+            }
             Inst::CallRuntime { function, .. } => {
                 return Err(match function {
                     RuntimeFunction::AssertFail => InterpFault::Assert,
                     RuntimeFunction::Vprintf => InterpFault::Unsupported("vprintf"),
-                    RuntimeFunction::Malloc | RuntimeFunction::Free => {
-                        InterpFault::Unsupported("device heap")
-                    }
+                    _ => InterpFault::Unsupported("device heap"),
                 });
             }
             _ => unreachable!("not a memory instruction"),
@@ -200,4 +211,41 @@ fn within(bytes: &[u8], address: u64, offset: u64, length: usize) -> Result<&[u8
         .ok()
         .and_then(|offset| bytes.get(offset..offset.checked_add(length)?))
         .ok_or(InterpFault::IllegalAddress { address })
+}
+
+impl Texels for dyn GlobalMemory + '_ {
+    type Error = InterpFault;
+
+    fn read(&mut self, address: u64, to: &mut [u8]) -> Result<(), InterpFault> {
+        GlobalMemory::read(self, address, to)
+    }
+}
+
+/// A texture or surface instruction of one thread.
+fn image(function: RuntimeFunction, args: &[u64], memory: &mut dyn GlobalMemory) -> Result<u64, InterpFault> {
+    let (object, what) = (args[0], args[1] as u32);
+    let place = [args[2] as u32, args[3] as u32, args[4] as u32];
+    if function == RuntimeFunction::Sample {
+        let level = f32::from_bits(args[5] as u32);
+        let look = texture::look(object, Sampling::from_bits(what), level).ok_or(InterpFault::Trap)?;
+        let [x, y, z] = place;
+        return look.sample([x, y, z, 0], memory);
+    }
+    let access = SurfaceAccess::from_bits(what);
+    let surface = texture::surface(object).ok_or(InterpFault::Trap)?;
+    let Some(address) = surface.surface_address(access, place).map_err(|_| InterpFault::Trap)? else {
+        return Ok(0);
+    };
+    let half = access.bytes.min(8) as usize;
+    if function == RuntimeFunction::SurfaceLoad {
+        let mut bytes = [0; 8];
+        let offset = if access.is_second_half { 8 } else { 0 };
+        memory.read(address + offset, &mut bytes[..half])?;
+        return Ok(u64::from_le_bytes(bytes));
+    }
+    memory.write(address, &args[5].to_le_bytes()[..half])?;
+    if access.bytes == 16 {
+        memory.write(address + 8, &args[6].to_le_bytes())?;
+    }
+    Ok(0)
 }

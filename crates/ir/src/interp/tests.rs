@@ -95,3 +95,46 @@ fn an_endless_kernel_and_a_barrier_that_nobody_completes_end() {
     });
     assert_eq!(run_on(&waits, 32), Err(InterpFault::Deadlock));
 }
+
+#[test]
+fn textures_are_read_from_global_memory() {
+    use crate::texture::{self, Image, Sampler, Sampling, Texture};
+    let sampler = Sampler {
+        address_modes: [texture::AddressMode::Clamp; 3],
+        is_linear: false,
+        is_normalized: false,
+        reads_integers: true,
+        border: [0.0; 4],
+        is_linear_between_levels: false,
+        level_bias: 0.0,
+        level_min: 0.0,
+        level_max: 0.0,
+    };
+    // The words that the kernel writes: a thread reads its neighbour's, still zero, or beyond the last one.
+    let (size, channel) = ([4, 1, 1], texture::Channel::U32);
+    let image = Image { base: 4096, pitch: 16, slice: 16, size, channel, channels: 1 };
+    let object = texture::add_texture(Texture { levels: vec![image], sampler });
+    let read = |object: u64, has_integer_coordinates| {
+        let what = Sampling {
+            geometry: texture::Geometry::D1,
+            has_integer_coordinates,
+            has_level: false,
+            gathered: None,
+            is_second_half: false,
+        };
+        let kernel = store_per_thread(|b, tid| {
+            let (object, what, zero) = (b.i64(object), b.i32(what.to_bits()), b.i32(0));
+            let next = b.binary_imm(BinaryOp::Add, tid, 1);
+            let args = Box::new([object, what, next, zero, zero, zero]);
+            let pair = b.value(Inst::CallRuntime { function: RuntimeFunction::Sample, args });
+            let word = b.resize(Type::I32, false, pair);
+            b.binary_imm(BinaryOp::Add, word, 5)
+        });
+        run_on(&kernel, 4)
+    };
+    let got = read(object, true).unwrap();
+    assert!(got.iter().all(|word| word % 5 == 0 && (5..=20).contains(word)), "{got:?}");
+    assert_eq!(got[3], 5);
+    texture::remove(object);
+    assert_eq!(read(object, true), Err(InterpFault::Trap));
+}

@@ -132,7 +132,7 @@ impl<'m> Lowering<'m> {
     }
 
     /// The operands of a vector as one value, the first in the lowest bits.
-    fn pack(&mut self, parts: &[Operand], ty: Type) -> Lowered<Value> {
+    pub(super) fn pack(&mut self, parts: &[Operand], ty: Type) -> Lowered<Value> {
         let wide = ty.as_int();
         let part_bits = wide.bits() / parts.len().max(1) as u32;
         let part_type = Type::int_of_bits(part_bits)
@@ -196,7 +196,7 @@ impl<'m> Lowering<'m> {
         }
     }
 
-    fn unpack(&mut self, parts: &[Operand], value: Value) -> Lowered {
+    pub(super) fn unpack(&mut self, parts: &[Operand], value: Value) -> Lowered {
         let wide = self.kernel.ty(value).as_int();
         let part_bits = wide.bits() / parts.len().max(1) as u32;
         let part_type = Type::int_of_bits(part_bits)

@@ -80,7 +80,10 @@ named! {
     BarrierKind {
         "sync" Sync, "arrive" Arrive, "red_and" ReduceAnd, "red_or" ReduceOr, "red_popc" ReducePopc,
     }
-    RuntimeFunction { "vprintf" Vprintf, "assertfail" AssertFail, "malloc" Malloc, "free" Free, }
+    RuntimeFunction {
+        "vprintf" Vprintf, "assertfail" AssertFail, "malloc" Malloc, "free" Free, "sample" Sample, "suld" SurfaceLoad,
+        "sust" SurfaceStore,
+    }
 }
 
 /// Special registers but `envreg`, which carries a number.

@@ -477,6 +477,9 @@ impl Emitter<'_> {
             RuntimeFunction::AssertFail => runtime::assert_fail as *const (),
             RuntimeFunction::Malloc => runtime::malloc as *const (),
             RuntimeFunction::Free => runtime::free as *const (),
+            RuntimeFunction::Sample => runtime::sample as *const (),
+            RuntimeFunction::SurfaceLoad => runtime::surface_load as *const (),
+            RuntimeFunction::SurfaceStore => runtime::surface_store as *const (),
         };
         let mut all = vec![self.ctx];
         all.extend_from_slice(args);

@@ -3,11 +3,12 @@
 use std::ffi::c_void;
 
 use sluice_cuda::{
-    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUcontext, CUdeviceptr, CUmemorytype, CUresult,
-    CUstream,
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUcontext, CUdeviceptr, CUmemorytype,
+    CUresult, CUstream,
 };
 
 use crate::address_space;
+use crate::array;
 use crate::copy::{self, Extent, Fill, Place, require_device};
 use crate::status::{Result, Status, call, require};
 use crate::stream;
@@ -130,6 +131,7 @@ struct Side {
     kind: CUmemorytype,
     host: u64,
     device: u64,
+    array: CUarray,
     x: usize,
     y: usize,
     z: usize,
@@ -143,8 +145,10 @@ impl Side {
         let base = match self.kind {
             CUmemorytype::HOST => self.host,
             CUmemorytype::DEVICE | CUmemorytype::UNIFIED => self.device,
-            // Arrays do not exist here.
-            CUmemorytype::ARRAY => return Err(Status::NOT_SUPPORTED),
+            CUmemorytype::ARRAY => {
+                let corner = [self.x as u64, self.y as u64, self.z as u64];
+                return array::place(self.array, corner, extent);
+            }
             _ => return Err(Status::INVALID_VALUE),
         };
         let pitch = if self.pitch == 0 { extent.width } else { self.pitch as u64 };
@@ -174,6 +178,7 @@ fn places_2d(copy: &CUDA_MEMCPY2D) -> Result<(Place, Place, Extent)> {
         kind: copy.srcMemoryType,
         host: copy.srcHost as u64,
         device: copy.srcDevice,
+        array: copy.srcArray,
         x: copy.srcXInBytes,
         y: copy.srcY,
         z: 0,
@@ -184,6 +189,7 @@ fn places_2d(copy: &CUDA_MEMCPY2D) -> Result<(Place, Place, Extent)> {
         kind: copy.dstMemoryType,
         host: copy.dstHost as u64,
         device: copy.dstDevice,
+        array: copy.dstArray,
         x: copy.dstXInBytes,
         y: copy.dstY,
         z: 0,
@@ -201,6 +207,7 @@ pub(super) fn places_3d(copy: &CUDA_MEMCPY3D) -> Result<(Place, Place, Extent)> 
         kind: copy.srcMemoryType,
         host: copy.srcHost as u64,
         device: copy.srcDevice,
+        array: copy.srcArray,
         x: copy.srcXInBytes,
         y: copy.srcY,
         z: copy.srcZ,
@@ -211,6 +218,7 @@ pub(super) fn places_3d(copy: &CUDA_MEMCPY3D) -> Result<(Place, Place, Extent)> 
         kind: copy.dstMemoryType,
         host: copy.dstHost as u64,
         device: copy.dstDevice,
+        array: copy.dstArray,
         x: copy.dstXInBytes,
         y: copy.dstY,
         z: copy.dstZ,

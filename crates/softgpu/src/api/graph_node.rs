@@ -9,6 +9,7 @@ use sluice_cuda::*;
 
 use super::graph::{copy, fill, host, kernel, node_list, put_nodes};
 use crate::address_space;
+use crate::array;
 use crate::copy::Place;
 use crate::device::driver;
 use crate::event::{Event, event};
@@ -357,7 +358,7 @@ fn described(to: Place, from: Place, extent: crate::copy::Extent) -> CUDA_MEMCPY
         Some(rows) if rows > 0 => rows as usize,
         _ => extent.height as usize,
     };
-    CUDA_MEMCPY3D {
+    let mut described = CUDA_MEMCPY3D {
         srcXInBytes: 0,
         srcY: 0,
         srcZ: 0,
@@ -383,7 +384,16 @@ fn described(to: Place, from: Place, extent: crate::copy::Extent) -> CUDA_MEMCPY
         WidthInBytes: extent.width as usize,
         Height: extent.height as usize,
         Depth: extent.depth as usize,
+    };
+    if let Some((array, corner)) = array::at(to.address) {
+        (described.dstMemoryType, described.dstArray) = (CUmemorytype::ARRAY, array);
+        [described.dstXInBytes, described.dstY, described.dstZ] = corner.map(|at| at as usize);
     }
+    if let Some((array, corner)) = array::at(from.address) {
+        (described.srcMemoryType, described.srcArray) = (CUmemorytype::ARRAY, array);
+        [described.srcXInBytes, described.srcY, described.srcZ] = corner.map(|at| at as usize);
+    }
+    described
 }
 
 pub(crate) unsafe extern "C" fn cuGraphMemcpyNodeGetParams(

@@ -9,6 +9,7 @@ use std::ffi::CStr;
 use sluice_cuda::*;
 
 use crate::{
+    array::*,
     codec::message,
     command::{Command, Op},
     graph::*,
@@ -233,6 +234,36 @@ pub struct cuMemcpy3DAsync_v2 { dst: Pitched, src: Pitched, width: u64, height: 
 
 impl Command for cuMemcpy3DAsync_v2 {
     const OP: Op = Op::of(Fn::cuMemcpy3DAsync_v2);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuMemcpyAtoA_v2 { copy: CopyNode, hStream: StreamId }
+}
+
+impl Command for cuMemcpyAtoA_v2 {
+    const OP: Op = Op::of(Fn::cuMemcpyAtoA_v2);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuMemcpyAtoHAsync_v2 { ticket: u64, src: ArrayPlace, width: u64, height: u64, depth: u64, hStream: StreamId }
+}
+
+impl Command for cuMemcpyAtoHAsync_v2 {
+    const OP: Op = Op::of(Fn::cuMemcpyAtoHAsync_v2);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuMemcpyHtoAAsync_v2<'a> { dst: ArrayPlace, width: u64, height: u64, depth: u64, srcHost: &'a [u8], hStream: StreamId }
+}
+
+impl Command for cuMemcpyHtoAAsync_v2<'_> {
+    const OP: Op = Op::of(Fn::cuMemcpyHtoAAsync_v2);
     const WAITS: bool = false;
     type Reply<'a> = ();
 }
@@ -1280,6 +1311,80 @@ impl Command for cuUserObjectRetain {
 }
 
 message! {
+pub struct cuArray3DCreate_v2 { pHandle: ArrayId, shape: ArrayShape }
+}
+
+impl Command for cuArray3DCreate_v2 {
+    const OP: Op = Op::of(Fn::cuArray3DCreate_v2);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuArrayDestroy { hArray: ArrayId }
+}
+
+impl Command for cuArrayDestroy {
+    const OP: Op = Op::of(Fn::cuArrayDestroy);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuMipmappedArrayCreate { pHandle: MipmappedArrayId, shape: ArrayShape, levels: u32 }
+}
+
+impl Command for cuMipmappedArrayCreate {
+    const OP: Op = Op::of(Fn::cuMipmappedArrayCreate);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuMipmappedArrayDestroy { hMipmappedArray: MipmappedArrayId }
+}
+
+impl Command for cuMipmappedArrayDestroy {
+    const OP: Op = Op::of(Fn::cuMipmappedArrayDestroy);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuMipmappedArrayGetLevel { pLevelArray: ArrayId, hMipmappedArray: MipmappedArrayId, level: u32 }
+}
+
+impl Command for cuMipmappedArrayGetLevel {
+    const OP: Op = Op::of(Fn::cuMipmappedArrayGetLevel);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuSurfObjectCreate { resource: TextureResource }
+}
+
+message! {
+pub struct cuSurfObjectCreateReply { object: u64 }
+}
+
+impl Command for cuSurfObjectCreate {
+    const OP: Op = Op::of(Fn::cuSurfObjectCreate);
+    const WAITS: bool = true;
+    type Reply<'a> = cuSurfObjectCreateReply;
+}
+
+message! {
+pub struct cuSurfObjectDestroy { object: u64 }
+}
+
+impl Command for cuSurfObjectDestroy {
+    const OP: Op = Op::of(Fn::cuSurfObjectDestroy);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct cuTensorMapEncodeIm2col { tensorDataType: u32, tensorRank: u32, globalAddress: DevicePtr, globalDim: Vec<u64>, globalStrides: Vec<u64>, pixelBoxLowerCorner: Vec<i32>, pixelBoxUpperCorner: Vec<i32>, channelsPerPixel: u32, pixelsPerColumn: u32, elementStrides: Vec<u32>, interleave: u32, swizzle: u32, l2Promotion: u32, oobFill: u32 }
 }
 
@@ -1347,6 +1452,30 @@ impl Command for cuTensorMapSetAllocationClass {
     const OP: Op = Op::of(Fn::cuTensorMapSetAllocationClass);
     const WAITS: bool = true;
     type Reply<'a> = cuTensorMapSetAllocationClassReply;
+}
+
+message! {
+pub struct cuTexObjectCreate { resource: TextureResource, sampling: Sampling, view: Vec<ResourceView> }
+}
+
+message! {
+pub struct cuTexObjectCreateReply { object: u64 }
+}
+
+impl Command for cuTexObjectCreate {
+    const OP: Op = Op::of(Fn::cuTexObjectCreate);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexObjectCreateReply;
+}
+
+message! {
+pub struct cuTexObjectDestroy { object: u64 }
+}
+
+impl Command for cuTexObjectDestroy {
+    const OP: Op = Op::of(Fn::cuTexObjectDestroy);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
 }
 
 message! {
@@ -1533,5 +1662,5 @@ pub(crate) const OWN: &[&str] = &[
 /// Calls a macro with the name of every message.
 #[macro_export]
 macro_rules! for_each_command {
-($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuCtxRecordEvent cuCtxWaitEvent cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemExportToShareableHandle cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamGetCaptureInfo_v3 cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamBeginCaptureToGraph cuStreamCopyAttributes cuStreamGetAttribute cuStreamSetAttribute cuStreamUpdateCaptureDependencies cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddDependencies cuGraphAddNode_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeFindInClone cuGraphNodeGetContainingGraph cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRetainUserObject cuGraphUpload cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuTensorMapSetAllocationClass cuDeviceGetDevResource MemoryCommit MemoryDecommit ImageQuery ImageData NodeDataPut NodeDataGet HostCallDone MirrorPush MirrorFetch AllocationExport EventExport EventImport Submitted } };
+($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuCtxRecordEvent cuCtxWaitEvent cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemcpyAtoA_v2 cuMemcpyAtoHAsync_v2 cuMemcpyHtoAAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemExportToShareableHandle cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamGetCaptureInfo_v3 cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamBeginCaptureToGraph cuStreamCopyAttributes cuStreamGetAttribute cuStreamSetAttribute cuStreamUpdateCaptureDependencies cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddDependencies cuGraphAddNode_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeFindInClone cuGraphNodeGetContainingGraph cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRetainUserObject cuGraphUpload cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuArray3DCreate_v2 cuArrayDestroy cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuSurfObjectCreate cuSurfObjectDestroy cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuTensorMapSetAllocationClass cuTexObjectCreate cuTexObjectDestroy cuDeviceGetDevResource MemoryCommit MemoryDecommit ImageQuery ImageData NodeDataPut NodeDataGet HostCallDone MirrorPush MirrorFetch AllocationExport EventExport EventImport Submitted } };
 }

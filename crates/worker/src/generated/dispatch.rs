@@ -99,6 +99,18 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuMemcpyAtoA_v2(&self, command: commands::cuMemcpyAtoA_v2) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuMemcpyAtoHAsync_v2(&self, command: commands::cuMemcpyAtoHAsync_v2) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuMemcpyHtoAAsync_v2(&self, command: commands::cuMemcpyHtoAAsync_v2<'_>) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuMemCreate(&self, command: commands::cuMemCreate) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
@@ -362,6 +374,50 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuArray3DCreate_v2(&self, command: commands::cuArray3DCreate_v2) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuArrayDestroy(&self, command: commands::cuArrayDestroy) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuMipmappedArrayCreate(&self, command: commands::cuMipmappedArrayCreate) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuMipmappedArrayDestroy(&self, command: commands::cuMipmappedArrayDestroy) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuMipmappedArrayGetLevel(&self, command: commands::cuMipmappedArrayGetLevel) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuSurfObjectCreate(
+        &self,
+        command: commands::cuSurfObjectCreate,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuSurfObjectDestroy(&self, command: commands::cuSurfObjectDestroy) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuTexObjectCreate(
+        &self,
+        command: commands::cuTexObjectCreate,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuTexObjectDestroy(&self, command: commands::cuTexObjectDestroy) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuDeviceGetDevResource(
         &self,
         command: commands::cuDeviceGetDevResource,
@@ -549,6 +605,21 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuMemcpy3DAsync_v2::decode(&mut reader)?;
             reader.end()?;
             Ok(session.cuMemcpy3DAsync_v2(command)?)
+        }
+        Some(Target::Driver(Fn::cuMemcpyAtoA_v2)) => {
+            let command = commands::cuMemcpyAtoA_v2::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMemcpyAtoA_v2(command)?)
+        }
+        Some(Target::Driver(Fn::cuMemcpyAtoHAsync_v2)) => {
+            let command = commands::cuMemcpyAtoHAsync_v2::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMemcpyAtoHAsync_v2(command)?)
+        }
+        Some(Target::Driver(Fn::cuMemcpyHtoAAsync_v2)) => {
+            let command = commands::cuMemcpyHtoAAsync_v2::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMemcpyHtoAAsync_v2(command)?)
         }
         Some(Target::Driver(Fn::cuMemsetD8Async)) => {
             let command = commands::cuMemsetD8Async::decode(&mut reader)?;
@@ -1394,6 +1465,41 @@ pub fn dispatch<S: Execute + Custom>(
             finished(unsafe { function(session.find(command.object)?, command.count) })?;
             Ok(())
         }
+        Some(Target::Driver(Fn::cuArray3DCreate_v2)) => {
+            let command = commands::cuArray3DCreate_v2::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuArray3DCreate_v2(command)?)
+        }
+        Some(Target::Driver(Fn::cuArrayDestroy)) => {
+            let command = commands::cuArrayDestroy::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuArrayDestroy(command)?)
+        }
+        Some(Target::Driver(Fn::cuMipmappedArrayCreate)) => {
+            let command = commands::cuMipmappedArrayCreate::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMipmappedArrayCreate(command)?)
+        }
+        Some(Target::Driver(Fn::cuMipmappedArrayDestroy)) => {
+            let command = commands::cuMipmappedArrayDestroy::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMipmappedArrayDestroy(command)?)
+        }
+        Some(Target::Driver(Fn::cuMipmappedArrayGetLevel)) => {
+            let command = commands::cuMipmappedArrayGetLevel::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuMipmappedArrayGetLevel(command)?)
+        }
+        Some(Target::Driver(Fn::cuSurfObjectCreate)) => {
+            let command = commands::cuSurfObjectCreate::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuSurfObjectCreate(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuSurfObjectDestroy)) => {
+            let command = commands::cuSurfObjectDestroy::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuSurfObjectDestroy(command)?)
+        }
         Some(Target::Driver(Fn::cuTensorMapEncodeIm2col)) => {
             let command = commands::cuTensorMapEncodeIm2col::decode(&mut reader)?;
             reader.end()?;
@@ -1532,6 +1638,16 @@ pub fn dispatch<S: Execute + Custom>(
             finished(unsafe { function(&mut tensorMap, command.allocClass, &mut outAllocClass) })?;
             commands::cuTensorMapSetAllocationClassReply { tensorMap, outAllocClass }.encode(reply);
             Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexObjectCreate)) => {
+            let command = commands::cuTexObjectCreate::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuTexObjectCreate(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuTexObjectDestroy)) => {
+            let command = commands::cuTexObjectDestroy::decode(&mut reader)?;
+            reader.end()?;
+            Ok(session.cuTexObjectDestroy(command)?)
         }
         Some(Target::Driver(Fn::cuDeviceGetDevResource)) => {
             let command = commands::cuDeviceGetDevResource::decode(&mut reader)?;

@@ -4,8 +4,8 @@
 
 use sluice_cuda::*;
 use sluice_wire::{
-    CopyNode, CopySide, DevicePtr, FillNode, FunctionId, GraphExecId, GraphId, GraphNodeId, KernelNode,
-    MemoryOp, MemoryOpsNode, NodeWork, Pitched, commands, product, rows,
+    ArrayPlace, CopyNode, CopySide, DevicePtr, FillNode, FunctionId, GraphExecId, GraphId, GraphNodeId,
+    KernelNode, MemoryOp, MemoryOpsNode, NodeWork, Pitched, commands, product, rows,
 };
 
 use super::{Place, adopt, driver_nodes, inner_graph};
@@ -414,7 +414,7 @@ impl Session {
             return added.map(|()| node);
         }
         let add = self.table.cuGraphAddMemcpyNode.ok_or(CUresult::NOT_SUPPORTED)?;
-        let (copy, context) = (self.copy(copy, std::ptr::null_mut())?, self.current_context()?);
+        let (copy, context) = (self.describe_copy(copy, std::ptr::null_mut())?, self.current_context()?);
         // SAFETY: as above; both sides are the session's memory.
         unsafe { add(&mut node, place.graph, before, count, &copy, context) }.ok()?;
         Ok(node)
@@ -432,12 +432,13 @@ impl Session {
             Target::Graph(_) if !was_across => {
                 let set = self.table.cuGraphMemcpyNodeSetParams.ok_or(CUresult::NOT_SUPPORTED)?;
                 // SAFETY: the node is live, and both sides are the session's memory.
-                unsafe { set(node, &self.copy(copy, std::ptr::null_mut())?) }.ok()
+                unsafe { set(node, &self.describe_copy(copy, std::ptr::null_mut())?) }.ok()
             }
             Target::Executable(executable) if !was_across => {
                 let set = self.table.cuGraphExecMemcpyNodeSetParams.ok_or(CUresult::NOT_SUPPORTED)?;
                 // SAFETY: as above.
-                unsafe { set(executable, node, &self.copy(copy, std::ptr::null_mut())?, context) }.ok()
+                unsafe { set(executable, node, &self.describe_copy(copy, std::ptr::null_mut())?, context) }
+                    .ok()
             }
             Target::Executable(executable) => {
                 let set = self.table.cuGraphExecChildGraphNodeSetParams.ok_or(CUresult::NOT_SUPPORTED)?;
@@ -493,8 +494,8 @@ impl Session {
         let bytes = copy.bytes().ok_or(CUresult::INVALID_VALUE)?;
         let to_device = matches!(copy.src, CopySide::Host(()));
         // Checked before anything is made.
-        self.copy(copy, std::ptr::null_mut())?;
-        self.copy_across(graph, copy.ticket, bytes, to_device, |buffer| self.copy(copy, buffer))
+        self.describe_copy(copy, std::ptr::null_mut())?;
+        self.copy_across(graph, copy.ticket, bytes, to_device, |buffer| self.describe_copy(copy, buffer))
     }
 
     fn destroy_pair(&self, pair: CUgraph) -> Result<(), CUresult> {
@@ -504,7 +505,11 @@ impl Session {
     }
 
     /// A copy as the driver wants it described; a side of the client's is the buffer.
-    fn copy(&self, copy: &CopyNode, buffer: *mut std::ffi::c_void) -> Result<CUDA_MEMCPY3D, CUresult> {
+    pub(crate) fn describe_copy(
+        &self,
+        copy: &CopyNode,
+        buffer: *mut std::ffi::c_void,
+    ) -> Result<CUDA_MEMCPY3D, CUresult> {
         let extent = [copy.width, copy.height, copy.depth];
         if extent.contains(&0) {
             return Err(CUresult::INVALID_VALUE);
@@ -517,6 +522,10 @@ impl Session {
             CopySide::Host(()) => {
                 Ok(Pitched { start: DevicePtr(buffer as u64), pitch: copy.width, height: copy.height })
             }
+            CopySide::Array(place) => {
+                self.arrays.check(place, extent)?;
+                Ok(Pitched { start: DevicePtr(0), pitch: 0, height: 0 })
+            }
         };
         let mut params = described(&side(&copy.dst)?, &side(&copy.src)?, extent);
         if matches!(copy.dst, CopySide::Host(())) {
@@ -526,6 +535,18 @@ impl Session {
         if matches!(copy.src, CopySide::Host(())) {
             params.srcMemoryType = CUmemorytype::HOST;
             params.srcHost = buffer;
+        }
+        if let CopySide::Array(place) = &copy.dst {
+            params.dstMemoryType = CUmemorytype::ARRAY;
+            params.dstArray = self.find(place.array)?;
+            [params.dstXInBytes, params.dstY, params.dstZ] =
+                [place.x, place.y, place.z].map(|at| at as usize);
+        }
+        if let CopySide::Array(place) = &copy.src {
+            params.srcMemoryType = CUmemorytype::ARRAY;
+            params.srcArray = self.find(place.array)?;
+            [params.srcXInBytes, params.srcY, params.srcZ] =
+                [place.x, place.y, place.z].map(|at| at as usize);
         }
         Ok(params)
     }
@@ -538,19 +559,41 @@ impl Session {
             get(node, of.as_mut_ptr()).ok()?;
             of.assume_init()
         };
-        let on_device = [CUmemorytype::DEVICE, CUmemorytype::UNIFIED];
-        if !on_device.contains(&of.srcMemoryType) || !on_device.contains(&of.dstMemoryType) {
-            return Err(CUresult::NOT_SUPPORTED);
-        }
-        let side = |base: u64, corner: [usize; 3], pitch: usize, height: usize| {
+        let side = |kind, base: u64, array: CUarray, corner: [usize; 3], pitch: usize, height: usize| {
             let [x, y, z] = corner.map(|at| at as u64);
-            let row = z.wrapping_mul(height as u64).wrapping_add(y);
-            let start = DevicePtr(base.wrapping_add(row.wrapping_mul(pitch as u64)).wrapping_add(x));
-            CopySide::Device(Pitched { start, pitch: pitch as u64, height: height as u64 })
+            match kind {
+                CUmemorytype::DEVICE | CUmemorytype::UNIFIED => {
+                    let row = z.wrapping_mul(height as u64).wrapping_add(y);
+                    let start = base.wrapping_add(row.wrapping_mul(pitch as u64)).wrapping_add(x);
+                    let (start, pitch, height) = (DevicePtr(start), pitch as u64, height as u64);
+                    Ok(CopySide::Device(Pitched { start, pitch, height }))
+                }
+                CUmemorytype::ARRAY => {
+                    let array = self.objects.number_of(array).ok_or(CUresult::NOT_SUPPORTED)?;
+                    Ok(CopySide::Array(ArrayPlace { array, x, y, z }))
+                }
+                _ => Err(CUresult::NOT_SUPPORTED),
+            }
         };
+        let dst = side(
+            of.dstMemoryType,
+            of.dstDevice,
+            of.dstArray,
+            [of.dstXInBytes, of.dstY, of.dstZ],
+            of.dstPitch,
+            of.dstHeight,
+        )?;
+        let src = side(
+            of.srcMemoryType,
+            of.srcDevice,
+            of.srcArray,
+            [of.srcXInBytes, of.srcY, of.srcZ],
+            of.srcPitch,
+            of.srcHeight,
+        )?;
         Ok(CopyNode {
-            dst: side(of.dstDevice, [of.dstXInBytes, of.dstY, of.dstZ], of.dstPitch, of.dstHeight),
-            src: side(of.srcDevice, [of.srcXInBytes, of.srcY, of.srcZ], of.srcPitch, of.srcHeight),
+            dst,
+            src,
             width: of.WidthInBytes as u64,
             height: of.Height as u64,
             depth: of.Depth as u64,

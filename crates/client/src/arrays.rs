@@ -1,0 +1,227 @@
+//! Arrays: how they look is known here, what is in them only on the node.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sluice_cuda::*;
+use sluice_wire::{ArrayId, ArrayShape, Id, MipmappedArrayId, commands};
+
+use crate::context::{self, Context};
+use crate::ids::{self, Kind, Table};
+use crate::issue::{Issue, wanted};
+use crate::session::{self, Session};
+use crate::{capture, out};
+
+/// An array, or a level of a mipmapped one.
+#[derive(Debug)]
+pub(crate) struct Array {
+    context: CUcontext,
+    device: CUdevice,
+    desc: CUDA_ARRAY3D_DESCRIPTOR,
+    level_of: Option<CUmipmappedArray>,
+}
+
+#[derive(Debug)]
+struct MipmappedArray {
+    context: CUcontext,
+    device: CUdevice,
+    desc: CUDA_ARRAY3D_DESCRIPTOR,
+    /// The handles of the levels that the program has asked for, by level.
+    levels: Mutex<Vec<(u32, CUarray)>>,
+}
+
+static ARRAYS: Table<Array> = Table::new();
+static MIPMAPPED: Table<MipmappedArray> = Table::new();
+
+pub(crate) fn exists(number: u64) -> bool {
+    ARRAYS.contains(number)
+}
+
+pub(crate) fn mipmapped_exists(number: u64) -> bool {
+    MIPMAPPED.contains(number)
+}
+
+fn find(array: CUarray) -> Result<Arc<Array>, CUresult> {
+    ARRAYS.get(array.0 as u64).ok_or(CUresult::INVALID_HANDLE)
+}
+
+/// Refuses a box that is not inside its array.
+pub(crate) fn check(array: CUarray, corner: [u64; 3], size: [u64; 3]) -> Result<(), CUresult> {
+    // A level's descriptor says the level's own size.
+    let extent = find(array)?.desc.extent(0).ok_or(CUresult::NOT_SUPPORTED)?;
+    if extent.holds(corner, size) { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
+}
+
+/// The handles of a context's arrays, plain ones and mipmapped ones; levels go with the latter.
+pub(crate) fn of_context(context: CUcontext) -> (Vec<u64>, Vec<u64>) {
+    let plain = ARRAYS.find(|array| array.context == context && array.level_of.is_none());
+    (plain, MIPMAPPED.find(|array| array.context == context))
+}
+
+/// Forgets the arrays of a context that has ended.
+pub(crate) fn context_ended(context: CUcontext) {
+    ARRAYS.remove_where(|array| array.context == context);
+    MIPMAPPED.remove_where(|array| array.context == context);
+}
+
+fn create(session: &Session, owner: &Context, desc: CUDA_ARRAY3D_DESCRIPTOR) -> Result<CUarray, CUresult> {
+    capture::check_safe()?;
+    let number = ids::mint(Kind::Array);
+    let command = commands::cuArray3DCreate_v2 { pHandle: ArrayId(number), shape: ArrayShape::new(&desc) };
+    session.call(&command, |()| ())?;
+    let array = Array { context: owner.handle, device: owner.device, desc, level_of: None };
+    ARRAYS.insert(number, array);
+    Ok(ArrayId::handle_from(number as usize))
+}
+
+// The entry points. CUDA Driver API, section "Memory Management".
+
+pub(crate) unsafe fn cuArrayCreate_v2(
+    pHandle: *mut CUarray,
+    pAllocateArray: *const CUDA_ARRAY_DESCRIPTOR,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(pHandle)?;
+    wanted(pAllocateArray.cast_mut())?;
+    // SAFETY: not null, and the program passes a descriptor.
+    let flat = unsafe { pAllocateArray.read_unaligned() };
+    let desc = CUDA_ARRAY3D_DESCRIPTOR {
+        Width: flat.Width,
+        Height: flat.Height,
+        Depth: 0,
+        Format: flat.Format,
+        NumChannels: flat.NumChannels,
+        Flags: 0,
+    };
+    let array = create(session, &*context::current()?, desc)?;
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(pHandle, array) }
+}
+
+pub(crate) unsafe fn cuArray3DCreate_v2(
+    pHandle: *mut CUarray,
+    pAllocateArray: *const CUDA_ARRAY3D_DESCRIPTOR,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(pHandle)?;
+    wanted(pAllocateArray.cast_mut())?;
+    // SAFETY: not null, and the program passes a descriptor.
+    let desc = unsafe { pAllocateArray.read_unaligned() };
+    let array = create(session, &*context::current()?, desc)?;
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(pHandle, array) }
+}
+
+pub(crate) unsafe fn cuArrayGetDescriptor_v2(
+    pArrayDescriptor: *mut CUDA_ARRAY_DESCRIPTOR,
+    hArray: CUarray,
+) -> Result<(), CUresult> {
+    session::get()?;
+    let desc = find(hArray)?.desc;
+    let flat = CUDA_ARRAY_DESCRIPTOR {
+        Width: desc.Width,
+        Height: desc.Height,
+        Format: desc.Format,
+        NumChannels: desc.NumChannels,
+    };
+    // SAFETY: the program passes a place for the descriptor.
+    unsafe { out::write(pArrayDescriptor, flat) }
+}
+
+pub(crate) unsafe fn cuArray3DGetDescriptor_v2(
+    pArrayDescriptor: *mut CUDA_ARRAY3D_DESCRIPTOR,
+    hArray: CUarray,
+) -> Result<(), CUresult> {
+    session::get()?;
+    // SAFETY: the program passes a place for the descriptor.
+    unsafe { out::write(pArrayDescriptor, find(hArray)?.desc) }
+}
+
+/// Work that may use the array ends first. A level goes with its array only.
+pub(crate) unsafe fn cuArrayDestroy(hArray: CUarray) -> Result<(), CUresult> {
+    let session = session::get()?;
+    let array = find(hArray)?;
+    if array.level_of.is_some() {
+        return Err(CUresult::INVALID_HANDLE);
+    }
+    session.device(array.device)?.wait(session)?;
+    ARRAYS.remove(hArray.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
+    session.queue_quietly(&commands::cuArrayDestroy { hArray: ArrayId(hArray.0 as u64) })
+}
+
+pub(crate) unsafe fn cuMipmappedArrayCreate(
+    pHandle: *mut CUmipmappedArray,
+    pMipmappedArrayDesc: *const CUDA_ARRAY3D_DESCRIPTOR,
+    numMipmapLevels: u32,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    let owner = context::current()?;
+    wanted(pHandle)?;
+    wanted(pMipmappedArrayDesc.cast_mut())?;
+    capture::check_safe()?;
+    // SAFETY: not null, and the program passes a descriptor.
+    let desc = unsafe { pMipmappedArrayDesc.read_unaligned() };
+    let number = ids::mint(Kind::MipmappedArray);
+    let command = commands::cuMipmappedArrayCreate {
+        pHandle: MipmappedArrayId(number),
+        shape: ArrayShape::new(&desc),
+        levels: numMipmapLevels,
+    };
+    session.call(&command, |()| ())?;
+    let (context, device, levels) = (owner.handle, owner.device, Mutex::default());
+    MIPMAPPED.insert(number, MipmappedArray { context, device, desc, levels });
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(pHandle, CUmipmappedArray(number as usize)) }
+}
+
+pub(crate) unsafe fn cuMipmappedArrayDestroy(hMipmappedArray: CUmipmappedArray) -> Result<(), CUresult> {
+    let session = session::get()?;
+    let number = hMipmappedArray.0 as u64;
+    let array = MIPMAPPED.get(number).ok_or(CUresult::INVALID_HANDLE)?;
+    session.device(array.device)?.wait(session)?;
+    MIPMAPPED.remove(number).ok_or(CUresult::INVALID_HANDLE)?;
+    ARRAYS.remove_where(|array| array.level_of == Some(hMipmappedArray));
+    session.queue_quietly(&commands::cuMipmappedArrayDestroy { hMipmappedArray: MipmappedArrayId(number) })
+}
+
+pub(crate) unsafe fn cuMipmappedArrayGetLevel(
+    pLevelArray: *mut CUarray,
+    hMipmappedArray: CUmipmappedArray,
+    level: u32,
+) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    wanted(pLevelArray)?;
+    let of = MIPMAPPED.get(hMipmappedArray.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
+    let mut levels = of.levels.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = levels.iter().find(|(known, _)| *known == level).map(|(_, array)| *array);
+    let array = match known {
+        Some(array) => array,
+        None => {
+            let number = ids::mint(Kind::Array);
+            let command = commands::cuMipmappedArrayGetLevel {
+                pLevelArray: ArrayId(number),
+                hMipmappedArray: session.find(hMipmappedArray)?,
+                level,
+            };
+            session.call(&command, |()| ())?;
+            let desc = level_desc(&of.desc, level);
+            let level_of = Some(hMipmappedArray);
+            ARRAYS.insert(number, Array { context: of.context, device: of.device, desc, level_of });
+            levels.push((level, CUarray(number as usize)));
+            CUarray(number as usize)
+        }
+    };
+    // SAFETY: not null, and the program's to be written.
+    unsafe { out::write(pLevelArray, array) }
+}
+
+/// What a level looks like: half of the one before in each direction, but no less than one element; layers remain.
+fn level_desc(desc: &CUDA_ARRAY3D_DESCRIPTOR, level: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
+    let halved = |size: usize| if size == 0 { 0 } else { (size >> level.min(63)).max(1) };
+    let is_layered = desc.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
+    CUDA_ARRAY3D_DESCRIPTOR {
+        Width: halved(desc.Width),
+        Height: halved(desc.Height),
+        Depth: if is_layered { desc.Depth } else { halved(desc.Depth) },
+        ..*desc
+    }
+}

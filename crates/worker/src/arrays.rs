@@ -1,0 +1,210 @@
+//! Arrays: opaque memory of the driver's, which copies, textures and surfaces read and write. The lease is charged for the
+//! bytes of their elements; what a driver adds to lay them out is not known.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sluice_cuda::*;
+use sluice_wire::{
+    ArrayId, ArrayPlace, ArrayShape, CopyNode, CopySide, MipmappedArrayId, StreamId, commands,
+};
+
+use crate::execute::Execute;
+use crate::session::Session;
+
+/// The lease is charged in steps of so many bytes.
+const STEP: u64 = 512;
+/// Flags that arrays may have: others have their memory mapped later, or are for graphics.
+const FLAGS: u32 =
+    CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
+
+/// The arrays of a session, and the objects through which device code reads them.
+#[derive(Debug, Default)]
+pub(crate) struct Arrays {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    arrays: HashMap<ArrayId, Known>,
+    mipmapped: HashMap<MipmappedArrayId, Mipmapped>,
+    /// The driver's own numbers, which device code sees.
+    pub(super) textures: HashSet<CUtexObject>,
+    pub(super) surfaces: HashSet<CUsurfObject>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    extent: ArrayExtent,
+    charge: Charge,
+    /// The array that this is a level of.
+    level_of: Option<MipmappedArrayId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mipmapped {
+    shape: CUDA_ARRAY3D_DESCRIPTOR,
+    levels: u32,
+    charge: Charge,
+}
+
+/// What the lease was charged.
+#[derive(Clone, Copy, Debug, Default)]
+struct Charge {
+    gpu: u32,
+    bytes: u64,
+}
+
+impl Arrays {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses a box that is not inside its array.
+    pub(crate) fn check(&self, place: &ArrayPlace, size: [u64; 3]) -> Result<(), CUresult> {
+        let state = self.lock();
+        let known = state.arrays.get(&place.array).ok_or(CUresult::INVALID_HANDLE)?;
+        let is_inside = known.extent.holds([place.x, place.y, place.z], size);
+        if is_inside { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
+    }
+}
+
+/// The descriptor of an array that can be charged for, and its bytes over so many levels.
+fn checked(shape: &ArrayShape, levels: u32) -> Result<(CUDA_ARRAY3D_DESCRIPTOR, u64), CUresult> {
+    let desc = shape.to_c();
+    if desc.Flags & !FLAGS != 0 || desc.Format.channel_bytes().is_none() {
+        return Err(CUresult::NOT_SUPPORTED);
+    }
+    if !(1..=u64::BITS).contains(&levels) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let level = |level| desc.extent(level)?.bytes()?.checked_next_multiple_of(STEP);
+    let bytes = (0..levels).try_fold(0_u64, |sum, at| sum.checked_add(level(at)?));
+    Ok((desc, bytes.ok_or(CUresult::INVALID_VALUE)?))
+}
+
+/// Makes something that costs the lease so many bytes.
+fn charged<T>(
+    session: &Session,
+    bytes: u64,
+    make: impl FnOnce() -> Result<T, CUresult>,
+) -> Result<(T, Charge), CUresult> {
+    let (gpu, _) = session.device()?;
+    session.budget.take(gpu, bytes)?;
+    let made = make().inspect_err(|_| session.budget.give_back(gpu, bytes))?;
+    Ok((made, Charge { gpu, bytes }))
+}
+
+pub(crate) fn create(session: &Session, command: &commands::cuArray3DCreate_v2) -> Result<(), CUresult> {
+    let create = session.table.cuArray3DCreate_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+    session.vacant(command.pHandle)?;
+    let (desc, bytes) = checked(&command.shape, 1)?;
+    let (array, charge) = charged(session, bytes, || {
+        let mut array = CUarray::NULL;
+        // SAFETY: the driver reads a description and writes one handle, both locals.
+        unsafe { create(&mut array, &desc) }.ok().map(|()| array)
+    })?;
+    session.insert(command.pHandle, array)?;
+    let extent = desc.extent(0).ok_or(CUresult::INVALID_VALUE)?;
+    session.arrays.lock().arrays.insert(command.pHandle, Known { extent, charge, level_of: None });
+    Ok(())
+}
+
+pub(crate) fn destroy(session: &Session, id: ArrayId) -> Result<(), CUresult> {
+    let destroy = session.table.cuArrayDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
+    let is_own = |known: &Known| known.level_of.is_none();
+    let known = {
+        let mut state = session.arrays.lock();
+        state.arrays.get(&id).filter(|known| is_own(known)).ok_or(CUresult::INVALID_HANDLE)?;
+        state.arrays.remove(&id).ok_or(CUresult::INVALID_HANDLE)?
+    };
+    // SAFETY: the array was live until now, and our tables name it no more.
+    unsafe { destroy(session.remove(id)?) }.ok()?;
+    session.budget.give_back(known.charge.gpu, known.charge.bytes);
+    Ok(())
+}
+
+pub(crate) fn create_mipmapped(
+    session: &Session,
+    command: &commands::cuMipmappedArrayCreate,
+) -> Result<(), CUresult> {
+    let create = session.table.cuMipmappedArrayCreate.ok_or(CUresult::NOT_SUPPORTED)?;
+    session.vacant(command.pHandle)?;
+    let (shape, bytes) = checked(&command.shape, command.levels)?;
+    let levels = command.levels;
+    let (array, charge) = charged(session, bytes, || {
+        let mut array = CUmipmappedArray::NULL;
+        // SAFETY: as for an array.
+        unsafe { create(&mut array, &shape, levels) }.ok().map(|()| array)
+    })?;
+    session.insert(command.pHandle, array)?;
+    session.arrays.lock().mipmapped.insert(command.pHandle, Mipmapped { shape, levels, charge });
+    Ok(())
+}
+
+/// Its levels go with it.
+pub(crate) fn destroy_mipmapped(session: &Session, id: MipmappedArrayId) -> Result<(), CUresult> {
+    let destroy = session.table.cuMipmappedArrayDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
+    let (gone, levels) = {
+        let mut state = session.arrays.lock();
+        let gone = state.mipmapped.remove(&id).ok_or(CUresult::INVALID_HANDLE)?;
+        let levels: Vec<ArrayId> =
+            state.arrays.iter().filter(|(_, known)| known.level_of == Some(id)).map(|(&id, _)| id).collect();
+        state.arrays.retain(|_, known| known.level_of != Some(id));
+        (gone, levels)
+    };
+    for level in levels {
+        session.remove(level)?;
+    }
+    // SAFETY: as for an array.
+    unsafe { destroy(session.remove(id)?) }.ok()?;
+    session.budget.give_back(gone.charge.gpu, gone.charge.bytes);
+    Ok(())
+}
+
+pub(crate) fn level(session: &Session, command: &commands::cuMipmappedArrayGetLevel) -> Result<(), CUresult> {
+    let get = session.table.cuMipmappedArrayGetLevel.ok_or(CUresult::NOT_SUPPORTED)?;
+    session.vacant(command.pLevelArray)?;
+    let id = command.hMipmappedArray;
+    let of = session.arrays.lock().mipmapped.get(&id).copied().ok_or(CUresult::INVALID_HANDLE)?;
+    let extent = of.shape.extent(command.level).filter(|_| command.level < of.levels);
+    let extent = extent.ok_or(CUresult::INVALID_VALUE)?;
+    let mut array = CUarray::NULL;
+    // SAFETY: the array is live and has the level; the driver writes one handle to a local.
+    unsafe { get(&mut array, session.find(id)?, command.level) }.ok()?;
+    session.insert(command.pLevelArray, array)?;
+    let known = Known { extent, charge: Charge::default(), level_of: Some(id) };
+    session.arrays.lock().arrays.insert(command.pLevelArray, known);
+    Ok(())
+}
+
+/// A copy in which no side is the client's.
+pub(crate) fn copy(session: &Session, copy: &CopyNode, stream: StreamId) -> Result<(), CUresult> {
+    let submit = session.table.cuMemcpy3DAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+    if copy.is_across() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let described = session.describe_copy(copy, std::ptr::null_mut())?;
+    // SAFETY: both boxes lie in the session's memory and arrays, and the driver reads one description.
+    unsafe { submit(&described, session.find(stream)?) }.ok()
+}
+
+/// A copy of packed rows into an array.
+pub(crate) fn fill(session: &Session, command: commands::cuMemcpyHtoAAsync_v2<'_>) -> Result<(), CUresult> {
+    let submit = session.table.cuMemcpy3DAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+    let copy = CopyNode {
+        dst: CopySide::Array(command.dst),
+        src: CopySide::Host(()),
+        width: command.width,
+        height: command.height,
+        depth: command.depth,
+        ticket: 0,
+    };
+    if copy.bytes() != Some(command.srcHost.len() as u64) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let described = session.describe_copy(&copy, command.srcHost.as_ptr().cast_mut().cast())?;
+    // SAFETY: the box lies in the array. The source has as many bytes, and is pageable memory, which the driver has read
+    // when the call returns (CUDA Driver API, API synchronization behavior).
+    unsafe { submit(&described, session.find(command.hStream)?) }.ok()
+}
