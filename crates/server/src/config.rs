@@ -26,6 +26,9 @@ use crate::leader::{Candidate, Role};
 use crate::server::{Server, now_ms};
 use crate::store::{Database, Store, StoreError, Write};
 
+pub(crate) const DATABASE_FILE: &str = "sluice.db";
+pub(crate) const GRANT_KEY_FILE: &str = "grant.key";
+
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `HOST:PORT`; port 0 takes a free one.
@@ -76,9 +79,9 @@ async fn run(config: &Config) -> Result<(), ServeError> {
     let listener = tokio::net::TcpListener::bind(&config.listen).await.map_err(failed)?;
     let address = listener.local_addr()?;
     private_folder(&config.folder)?;
-    let signer = Signer::new(key(&config.folder.join("grant.key"))?);
+    let signer = Signer::new(key(&config.folder.join(GRANT_KEY_FILE))?);
     let database = config.database.clone();
-    let database = database.unwrap_or_else(|| Database::Sqlite(config.folder.join("sluice.db")));
+    let database = database.unwrap_or_else(|| Database::Sqlite(config.folder.join(DATABASE_FILE)));
     let _alone = alone(&database)?;
     let store = Store::open(&database).await?;
     store.agree_on_grant_key(&signer.verifier().to_text()).await?;
@@ -138,7 +141,7 @@ async fn work(
 }
 
 /// A database in a file is one server's; the file beside it is locked for as long as the answer lives.
-fn alone(database: &Database) -> Result<Option<fs::File>, ServeError> {
+pub(crate) fn alone(database: &Database) -> Result<Option<fs::File>, ServeError> {
     let Database::Sqlite(path) = database else { return Ok(None) };
     let path = path.with_extension("lock");
     let failed = |source| ServeError::File { path: path.clone(), source };
@@ -165,7 +168,7 @@ fn url(address: SocketAddr) -> String {
 }
 
 /// The folder is made for its user alone; one that others can enter is refused.
-fn private_folder(folder: &Path) -> Result<(), ServeError> {
+pub(crate) fn private_folder(folder: &Path) -> Result<(), ServeError> {
     let failed = |source| ServeError::File { path: folder.into(), source };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
     let mode = fs::metadata(folder).map_err(failed)?.permissions().mode();

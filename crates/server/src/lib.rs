@@ -16,6 +16,7 @@ mod leader;
 mod server;
 
 mod auth;
+mod backup;
 mod billing;
 mod commits;
 mod fleet;
@@ -26,6 +27,7 @@ mod policy;
 mod store;
 mod watches;
 
+pub use backup::{back_up, restore};
 pub use config::{Config, ServeError, serve};
 pub use http::document;
 pub use store::Database;

@@ -39,6 +39,14 @@ struct Arguments {
     #[arg(long, hide = true)]
     until_stdin_ends: bool,
 
+    /// Copy the database and the key into this new folder and exit; the server may go on meanwhile
+    #[arg(long, value_name = "FOLDER", conflicts_with = "restore")]
+    backup: Option<PathBuf>,
+
+    /// Copy a backup into the data folder and the database, which must be empty, and exit
+    #[arg(long, value_name = "FOLDER")]
+    restore: Option<PathBuf>,
+
     /// Print the OpenAPI document of the API and exit
     #[arg(long)]
     openapi: bool,
@@ -61,6 +69,23 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let copied = match (&arguments.backup, &arguments.restore) {
+        (Some(to), _) => Some(sluice_server::back_up(&folder, database.as_ref(), to)),
+        (None, Some(from)) => Some(sluice_server::restore(from, &folder, database.as_ref())),
+        (None, None) => None,
+    };
+    if let Some(copied) = copied {
+        return match copied {
+            Ok(rows) => {
+                eprintln!("sluice-server: {rows} rows copied");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("sluice-server: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let config = Config {
         listen: arguments.listen,
         folder,

@@ -51,6 +51,10 @@ pub(crate) enum Command {
     Up(UpArgs),
     /// Start a control plane; nodes join it with `sluice node --join`
     Server(ServerArgs),
+    /// Copy a server's books into a folder, while it runs
+    Backup(BackupArgs),
+    /// Copy a backup into an empty data folder and database
+    Restore(RestoreArgs),
     /// Keep a server's address and a token for it
     Login(LoginArgs),
     /// List the queue: who waits, at which place, and why

@@ -47,6 +47,8 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => answer(doctor::run(&arguments)),
         Command::Up(arguments) => answer(server::process::up(&arguments)),
         Command::Server(arguments) => answer(server::process::server(&arguments)),
+        Command::Backup(arguments) => answer(server::process::backup(&arguments)),
+        Command::Restore(arguments) => answer(server::process::restore(&arguments)),
         Command::Login(arguments) => answer(server::admin::login(&arguments)),
         Command::Queue(arguments) => answer(server::lists::queue(&arguments)),
         Command::Tenants(arguments) => answer(server::lists::tenants(&arguments)),

@@ -5,6 +5,7 @@
 
 mod audit;
 mod bills;
+mod copy;
 mod leader;
 mod leases;
 mod ledger;
@@ -48,6 +49,14 @@ pub enum StoreError {
         "grant.key in the data folder is not the key of the servers that use this database; copy theirs, which they all need"
     )]
     OtherKey,
+    #[error("{}: there is no database", .0.display())]
+    NoDatabase(PathBuf),
+    #[error(
+        "the database is of another release; start this release's server on it once, or take its own release"
+    )]
+    OtherRelease,
+    #[error("the database to copy into is not empty")]
+    NotEmpty,
     #[error("the database holds {what} that this release cannot read: {value}")]
     Content { what: &'static str, value: String },
 }
@@ -130,22 +139,7 @@ pub(crate) struct Store {
 impl Store {
     /// Opens the database and brings its schema up to this release.
     pub(crate) async fn open(database: &Database) -> Result<Store> {
-        sqlx::any::install_default_drivers();
-        let options = sqlx::any::AnyPoolOptions::new()
-            .max_connections(CONNECTIONS_MAX)
-            .acquire_timeout(CONNECTION_TIME_MAX)
-            .after_connect({
-                let settings = settings(database);
-                move |connection, _| {
-                    Box::pin(async move {
-                        for setting in settings {
-                            sqlx::query(*setting).execute(&mut *connection).await?;
-                        }
-                        Ok(())
-                    })
-                }
-            });
-        let store = Store { pool: options.connect(&database.url()).await?, clock: clock(database) };
+        let store = Store { pool: connect(database).await?, clock: clock(database) };
         store.migrate().await?;
         Ok(store)
     }
@@ -221,6 +215,25 @@ impl Rows {
     fn revision(&self) -> u64 {
         self.leases.values().map(|lease| lease.revision).max().unwrap_or(0)
     }
+}
+
+async fn connect(database: &Database) -> Result<AnyPool> {
+    sqlx::any::install_default_drivers();
+    let options = sqlx::any::AnyPoolOptions::new()
+        .max_connections(CONNECTIONS_MAX)
+        .acquire_timeout(CONNECTION_TIME_MAX)
+        .after_connect({
+            let settings = settings(database);
+            move |connection, _| {
+                Box::pin(async move {
+                    for setting in settings {
+                        sqlx::query(*setting).execute(&mut *connection).await?;
+                    }
+                    Ok(())
+                })
+            }
+        });
+    Ok(options.connect(&database.url()).await?)
 }
 
 /// What every connection begins with.

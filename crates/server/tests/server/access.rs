@@ -40,6 +40,7 @@ const CALLS: &[(&str, Call)] = &[
         )
     }),
     ("gpus", |c, _| c.get("/gpus")),
+    ("drift", |c, _| c.get("/drift")),
 ];
 
 /// The calls that the policy let through, whatever came of them then.
@@ -69,21 +70,21 @@ fn every_endpoint_for_every_role() {
     check(
         Role::TenantAdmin,
         "acme",
-        &[&leases[..], &["preempt", "bill", "quota", "pools", "token", "gpus"]].concat(),
+        &[&leases[..], &["preempt", "bill", "quota", "pools", "token", "gpus", "drift"]].concat(),
     );
-    check(Role::Member, "acme", &[&leases[..], &["bill", "pools", "gpus"]].concat());
-    check(Role::Viewer, "acme", &["get lease", "bill", "pools", "gpus"]);
-    check(Role::Auditor, "/", &["get lease", "bill", "pools", "audit", "gpus"]);
+    check(Role::Member, "acme", &[&leases[..], &["bill", "pools", "gpus", "drift"]].concat());
+    check(Role::Viewer, "acme", &["get lease", "bill", "pools", "gpus", "drift"]);
+    check(Role::Auditor, "/", &["get lease", "bill", "pools", "audit", "gpus", "drift"]);
     check(
         Role::Provider,
         "/",
-        &["get lease", "bill", "price", "pool", "correct", "invoice", "pools", "gpus"],
+        &["get lease", "bill", "price", "pool", "correct", "invoice", "pools", "gpus", "drift"],
     );
     check(Role::Node, "/", &["join"]);
     for role in [Role::TenantAdmin, Role::Member, Role::Viewer] {
-        check(role, "globex", &["pools", "gpus"]);
+        check(role, "globex", &["pools", "gpus", "drift"]);
     }
-    check(Role::Member, "acme/research", &["pools", "gpus"]);
+    check(Role::Member, "acme/research", &["pools", "gpus", "drift"]);
     assert_eq!(allowed(&server, &server.admin.with_token("")), [] as [&str; 0]);
     assert_eq!(allowed(&server, &server.admin.with_token("slc_x_y")), [] as [&str; 0]);
 }

@@ -13,7 +13,7 @@ use crate::{ScriptedNode, Server, ask, problem, request, wait_for, wait_for_stat
 
 const HOUR_MS: u64 = 3_600_000;
 
-fn record(node: u64, lease: u64, sequence: u32, tenant: &str, hours: (u64, u64)) -> UsageRecord {
+pub(crate) fn record(node: u64, lease: u64, sequence: u32, tenant: &str, hours: (u64, u64)) -> UsageRecord {
     UsageRecord {
         id: UsageRecord::id_of(node, Attempt { lease, attempt: 1, task: 0 }, sequence),
         node,

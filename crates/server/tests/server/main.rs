@@ -1,6 +1,7 @@
 //! The server as a process, asked over HTTP; nodes are scripted ones that speak the same protocol.
 
 mod access;
+mod backup;
 mod leases;
 mod ledger;
 mod migration;

@@ -39,6 +39,38 @@ pub(crate) struct ServerArgs {
     pub(crate) grace: u32,
 }
 
+/// Where a server keeps its books.
+#[derive(Debug, Args)]
+pub(crate) struct BooksArgs {
+    /// The server's data folder [default: ~/.local/share/sluice]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) data: Option<PathBuf>,
+
+    /// Its database, if that is not a file in the data folder: postgres://USER@HOST/NAME (also in SLUICE_DATABASE)
+    #[arg(long, value_name = "URL")]
+    pub(crate) database: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BackupArgs {
+    #[command(flatten)]
+    pub(crate) books: BooksArgs,
+
+    /// A folder that is not there yet. It becomes a data folder, which a server can be started on
+    #[arg(value_name = "FOLDER")]
+    pub(crate) to: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    #[command(flatten)]
+    pub(crate) books: BooksArgs,
+
+    /// What `sluice backup` made
+    #[arg(value_name = "FOLDER")]
+    pub(crate) from: PathBuf,
+}
+
 pub(crate) const DEFAULT_SERVER_LISTEN: &str = "127.0.0.1:7580";
 
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use sluice_api::client::{NODE_FILE, Settings, data_folder};
 use sluice_node::{JoinConfig, NodeConfig};
 
-use crate::cli::{MembershipArgs, NodeArgs, ServerArgs, UpArgs};
+use crate::cli::{BackupArgs, BooksArgs, MembershipArgs, NodeArgs, RestoreArgs, ServerArgs, UpArgs};
 use crate::place;
 
 const PROGRAM: &str = "sluice-server";
@@ -21,16 +21,36 @@ pub(crate) fn server(arguments: &ServerArgs) -> Result<ExitCode> {
     Err(error).with_context(|| command.get_program().display().to_string())
 }
 
-fn command(arguments: &ServerArgs) -> Result<Command> {
+pub(crate) fn backup(arguments: &BackupArgs) -> Result<ExitCode> {
+    copy("--backup", &arguments.to, &arguments.books)
+}
+
+pub(crate) fn restore(arguments: &RestoreArgs) -> Result<ExitCode> {
+    copy("--restore", &arguments.from, &arguments.books)
+}
+
+fn copy(option: &str, folder: &Path, books: &BooksArgs) -> Result<ExitCode> {
     let mut command = Command::new(find()?);
-    command.arg("--listen").arg(&arguments.listen).arg("--grace").arg(arguments.grace.to_string());
-    if let Some(data) = &arguments.data {
+    command.arg(option).arg(folder);
+    keep_in(&mut command, books.data.as_deref(), books.database.as_deref());
+    let error = command.exec();
+    Err(error).with_context(|| command.get_program().display().to_string())
+}
+
+fn keep_in(command: &mut Command, data: Option<&Path>, database: Option<&str>) {
+    if let Some(data) = data {
         command.arg("--data").arg(data);
     }
-    if let Some(database) = &arguments.database {
+    if let Some(database) = database {
         // Not as an argument, which everybody on this machine could read: it may hold a password.
         command.env("SLUICE_DATABASE", database);
     }
+}
+
+fn command(arguments: &ServerArgs) -> Result<Command> {
+    let mut command = Command::new(find()?);
+    command.arg("--listen").arg(&arguments.listen).arg("--grace").arg(arguments.grace.to_string());
+    keep_in(&mut command, arguments.data.as_deref(), arguments.database.as_deref());
     Ok(command)
 }
 
