@@ -49,8 +49,9 @@ pub(crate) struct Fate {
     pub(crate) bytes_per_s: Option<f64>,
     /// The loopback address from which the node sees it.
     pub(crate) from: Ipv4Addr,
-    /// After its end the relay turns away so many connections before it opens again.
+    /// After its end the relay turns away so many connections before it opens again, and every one for so long.
     pub(crate) attempts: u32,
+    pub(crate) away: Duration,
 }
 
 impl Fate {
@@ -62,6 +63,7 @@ impl Fate {
         bytes_per_s: None,
         from: Ipv4Addr::LOCALHOST,
         attempts: 0,
+        away: Duration::ZERO,
     };
 }
 
@@ -86,6 +88,7 @@ struct State {
     connections: u32,
     /// Connections that are turned away before the next one passes.
     to_turn_away: u32,
+    closed_until: Option<Instant>,
     cuts: u32,
 }
 
@@ -96,7 +99,8 @@ impl Relay {
     ) -> Result<Relay> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?.to_string();
-        let state = State { decide: Box::new(decide), connections: 0, to_turn_away: 0, cuts: 0 };
+        let state =
+            State { decide: Box::new(decide), connections: 0, to_turn_away: 0, closed_until: None, cuts: 0 };
         let shared = Arc::new(Shared {
             node: node.parse().with_context(|| format!("{node} is no address"))?,
             state: Mutex::new(state),
@@ -175,6 +179,9 @@ impl Shared {
 
     fn decide(&self, purpose: Purpose) -> Option<Fate> {
         let mut state = self.lock();
+        if state.closed_until.is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
         if state.to_turn_away > 0 {
             state.to_turn_away -= 1;
             return None;
@@ -231,6 +238,9 @@ impl Shared {
         let mut state = self.lock();
         state.cuts += 1;
         state.to_turn_away += line.fate.attempts;
+        if !line.fate.away.is_zero() {
+            state.closed_until = Some(Instant::now() + line.fate.away);
+        }
         drop(state);
         self.changed.notify_all();
         match line.fate.end {

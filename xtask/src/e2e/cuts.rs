@@ -12,6 +12,9 @@ use crate::node::{self, Node};
 use crate::python;
 use crate::relay::{End, Fate, Purpose, Relay};
 
+/// Only with `--all`.
+pub(crate) const LONG_TESTS: &[Test] = &[("a cut of a minute", of_a_minute)];
+
 pub(crate) const TESTS: &[Test] = &[
     ("cuts at chosen bytes", at_chosen_bytes),
     ("cuts that nobody sees", that_nobody_sees),
@@ -86,6 +89,21 @@ fn of_seconds() -> Result<()> {
         _ => Fate::GOOD,
     })?;
     let ended = expect_pass(&mut counts(&relay, 20), "a cut of seconds", LIMIT)?;
+    for part in ["is cut", "is back"] {
+        ensure!(ended.output.contains(part), "no {part:?} in {}", tail(&ended.output));
+    }
+    expect_clean(&node)
+}
+
+/// What a session has to outlast.
+fn of_a_minute() -> Result<()> {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let node = start_node()?;
+    let relay = Relay::start(&node.address, |purpose, _| match purpose {
+        Purpose::Session => Fate { bytes: Some(1_000_000), away: MINUTE, ..Fate::GOOD },
+        _ => Fate::GOOD,
+    })?;
+    let ended = expect_pass(&mut counts(&relay, 20), "a cut of a minute", LIMIT)?;
     for part in ["is cut", "is back"] {
         ensure!(ended.output.contains(part), "no {part:?} in {}", tail(&ended.output));
     }

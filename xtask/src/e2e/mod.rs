@@ -56,6 +56,16 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
             tally.record(name, test());
         }
     }
+    for (name, test) in cuts::LONG_TESTS {
+        match all {
+            _ if !wanted(name) => {}
+            false => tally.skip(name, "only with --all"),
+            true => {
+                eprintln!("-- {name}");
+                tally.record(name, test());
+            }
+        }
+    }
     if wanted("simulate: openb as published") {
         simulate::openb(tally);
     }
