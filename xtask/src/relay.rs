@@ -331,10 +331,8 @@ impl UnderWay {
     fn arrival(&self) -> Arrival {
         let mut queue = self.lock();
         loop {
-            let wait = match queue.pieces.front() {
-                None => None,
-                Some((due, _)) => Some(due.saturating_duration_since(Instant::now())),
-            };
+            let until = |(due, _): &(Instant, Arrival)| due.saturating_duration_since(Instant::now());
+            let wait = queue.pieces.front().map(until);
             queue = match wait {
                 None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
                 Some(Duration::ZERO) => {
