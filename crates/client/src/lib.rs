@@ -67,6 +67,7 @@ mod parameters;
 mod pointer;
 mod pool;
 mod proc_address;
+mod record;
 mod reservation;
 mod session;
 mod sharing;

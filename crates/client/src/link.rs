@@ -30,10 +30,11 @@ use sluice_cuda::CUresult;
 use sluice_transport::Stream;
 use sluice_wire::resume::ACKNOWLEDGE_EVERY;
 use sluice_wire::spin::{Spin, Wait};
-use sluice_wire::{Encode, FrameDecoder, Header, Kind, Op, Received};
+use sluice_wire::{Encode, FrameDecoder, Header, Kind, Op, Received, WireError};
 
 use crate::inbox::{Answer, Inbox, News, Receiver, SCRAP_BYTES, Sink};
 use crate::outbox::Outbox;
+use crate::record::Recorder;
 
 pub(crate) use self::resume::Resumption;
 
@@ -64,6 +65,7 @@ pub(crate) struct Link {
     /// There is no connection, and whoever leads next makes one.
     cut: AtomicBool,
     resumption: Option<Resumption>,
+    recorder: Option<Recorder>,
     /// Bytes of the worker's stream that have come, and how many of them it knows of.
     received: AtomicU64,
     confirmed: AtomicU64,
@@ -106,6 +108,7 @@ impl Link {
         decoder: FrameDecoder,
         (sent, received): (u64, u64),
         resumption: Option<Resumption>,
+        recorder: Option<Recorder>,
     ) -> Link {
         let stream = Arc::new(stream);
         if resumption.is_some() {
@@ -122,6 +125,7 @@ impl Link {
             lost: AtomicBool::new(false),
             cut: AtomicBool::new(false),
             resumption,
+            recorder,
             received: AtomicU64::new(received),
             confirmed: AtomicU64::new(received),
             acknowledged: AtomicU64::new(sent),
@@ -149,7 +153,7 @@ impl Link {
     ) -> Result<(), CUresult> {
         self.check()?;
         let mut outbox = self.outbox();
-        append(&mut outbox, device, op, next_place(), payload)?;
+        self.append(&mut outbox, device, op, next_place(), payload)?;
         if outbox.is_due() {
             return self.send(outbox);
         }
@@ -172,7 +176,7 @@ impl Link {
             fields(out);
             count.encode(out);
         };
-        if data.len() < LEND_MIN || self.resumption.is_some() {
+        if data.len() < LEND_MIN || self.resumption.is_some() || self.is_recorded() {
             return self.queue(device, op, |out| {
                 fields(out);
                 out.extend_from_slice(data);
@@ -193,6 +197,31 @@ impl Link {
         Ok(())
     }
 
+    fn append(
+        &self,
+        outbox: &mut Outbox,
+        device: u8,
+        op: Op,
+        place: Place,
+        payload: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), CUresult> {
+        let header = command(device, op, place);
+        let appended = outbox.buffer.append(|out| {
+            let start = out.len();
+            header.frame(out, payload)?;
+            if let Some(recorder) = &self.recorder {
+                recorder.sent(&out[start..]);
+            }
+            Ok::<_, WireError>(())
+        });
+        appended.map_err(|_| CUresult::INVALID_VALUE)
+    }
+
+    /// Whether a log of the session is kept, which has to hold all that its commands need.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.recorder.is_some()
+    }
+
     /// Sends what is queued.
     pub(crate) fn flush_now(&self) -> Result<(), CUresult> {
         self.send(self.outbox())
@@ -210,7 +239,7 @@ impl Link {
         self.inbox().await_answer(place);
         let sent = {
             let mut outbox = self.outbox();
-            append(&mut outbox, device, op, place, payload).map(|()| self.flush(&mut outbox))
+            self.append(&mut outbox, device, op, place, payload).map(|()| self.flush(&mut outbox))
         };
         self.acknowledge();
         let answer = sent.and_then(|()| self.wait_until(|inbox| inbox.take_answer(place)));
@@ -354,6 +383,10 @@ impl Link {
                 Err(error) => return self.lose(&error),
             };
             receiver.after_bulk = false;
+            if let Some(recorder) = &self.recorder {
+                recorder.came(&frame);
+                recorder.write();
+            }
             match inbox.deliver(&frame) {
                 Ok(None) => {}
                 Ok(Some(News::Received(received))) => {
@@ -368,7 +401,9 @@ impl Link {
                 Err(error) => return self.lose(&error),
             }
         }
+        // What arrives in its place is seen by nobody who could record it.
         if receiver.arrival.is_none()
+            && !self.is_recorded()
             && let Err(error) = inbox.begin_arrival(receiver)
         {
             self.lose(&error);
@@ -399,6 +434,9 @@ impl Link {
             }
         }
         outbox.flushed_at = std::time::Instant::now();
+        if let Some(recorder) = &self.recorder {
+            recorder.write();
+        }
         if let Err(error) = outbox.buffer.acknowledge(self.acknowledged.load(Ordering::Acquire)) {
             self.lose(&error);
         }
@@ -552,17 +590,6 @@ pub(crate) fn cores() -> usize {
 
 fn command(device: u8, op: Op, (lane, sequence): Place) -> Header {
     Header { kind: Kind::Command, device, op: op.0, lane, sequence }
-}
-
-fn append(
-    outbox: &mut Outbox,
-    device: u8,
-    op: Op,
-    place: Place,
-    payload: impl FnOnce(&mut Vec<u8>),
-) -> Result<(), CUresult> {
-    let header = command(device, op, place);
-    outbox.buffer.append(|out| header.frame(out, payload)).map_err(|_| CUresult::INVALID_VALUE)
 }
 
 #[cfg(test)]

@@ -266,7 +266,9 @@ impl Session {
 
     /// Makes sure that the node has an image.
     fn provide(&self, image: ImageHash, bytes: &[u8]) -> Result<(), CUresult> {
-        if self.call(&commands::ImageQuery { image }, |answer| answer.known)? {
+        let known = self.call(&commands::ImageQuery { image }, |answer| answer.known)?;
+        // A log holds the image, for nodes that have not seen it.
+        if known && !self.link.is_recorded() {
             return Ok(());
         }
         let total = bytes.len() as u64;
@@ -724,7 +726,7 @@ mod tests {
     fn a_question_about_a_function_travels_once_until_the_function_is_changed() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let worker = std::thread::spawn(|| play(theirs));
-        let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), None);
+        let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), None, None);
         let session = Session::new(link, Vec::new(), 0..0);
         let handle = loaded();
         let blocks = |function, size| {

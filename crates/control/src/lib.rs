@@ -9,6 +9,8 @@ mod trust;
 
 mod echo;
 
+mod session;
+
 use std::fmt;
 use std::io::{self, Write};
 use std::net::ToSocketAddrs;
@@ -24,6 +26,7 @@ use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
 pub use keeper::Keeper;
+pub use session::RawSession;
 pub use trust::{CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE};
 
 /// All addresses of a host together get this long.
@@ -117,32 +120,9 @@ impl Connection {
         let failure = |cause| Failure { node: node.place(), cause };
         let (stream, node) = connect(node).map_err(failure)?;
         let mut connection = Connection { node, stream, decoder: FrameDecoder::new(), holds_lease: false };
-        connection.greet().map_err(failure)?;
+        let space = sluice_transport::process::space();
+        greet(&connection.stream, &mut connection.decoder, Purpose::Control, space).map_err(failure)?;
         Ok(connection)
-    }
-
-    fn greet(&mut self) -> Result<(), Cause> {
-        let hello = Hello {
-            purpose: Purpose::Control,
-            process: std::process::id(),
-            process_space: sluice_transport::process::space(),
-        };
-        let deadline = Instant::now() + ANSWER_TIME_MAX;
-        self.write(&hello.to_bytes())?;
-        let mut bytes = Vec::new();
-        loop {
-            match Welcome::from_bytes(&bytes).map_err(Cause::Protocol)? {
-                None => {
-                    let mut piece = [0; 256];
-                    let count = read(&self.stream, &mut piece, deadline)?;
-                    bytes.extend_from_slice(&piece[..count]);
-                }
-                Some(size) => {
-                    self.decoder.push(&bytes[size..]);
-                    return Ok(());
-                }
-            }
-        }
     }
 
     /// Asks, and takes the one answer. A node's `Refused` is a failure like any other.
@@ -291,6 +271,31 @@ fn connect(node: &Endpoint) -> Result<(Stream, Endpoint), Cause> {
     };
     stream.set_write_limit(ANSWER_TIME_MAX)?;
     Ok((stream, node))
+}
+
+/// Says who this is and what for; what is read beyond the welcome goes into the decoder.
+fn greet(
+    mut stream: &Stream,
+    decoder: &mut FrameDecoder,
+    purpose: Purpose,
+    process_space: u64,
+) -> Result<(), Cause> {
+    let deadline = Instant::now() + ANSWER_TIME_MAX;
+    stream.write_all(&Hello { purpose, process: std::process::id(), process_space }.to_bytes())?;
+    let mut bytes = Vec::new();
+    loop {
+        match Welcome::from_bytes(&bytes).map_err(Cause::Protocol)? {
+            None => {
+                let mut piece = [0; 256];
+                let count = read(stream, &mut piece, deadline)?;
+                bytes.extend_from_slice(&piece[..count]);
+            }
+            Some(size) => {
+                decoder.push(&bytes[size..]);
+                return Ok(());
+            }
+        }
+    }
 }
 
 /// At least one byte, or an error once the deadline has passed or the peer has gone.

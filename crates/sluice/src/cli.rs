@@ -1,6 +1,7 @@
 //! The command line: what can be said, and what `--help` tells a newcomer. No behaviour.
 
 mod bench;
+mod record;
 mod teams;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use crate::quantity::{Memory, Period, Share};
 use crate::simulate::SimulateArgs;
 
 pub(crate) use bench::*;
+pub(crate) use record::*;
 pub(crate) use teams::*;
 
 /// Run CUDA programs on a share of a GPU that this machine does not have.
@@ -81,6 +83,10 @@ pub(crate) enum Command {
     /// Check the log of all changes
     #[command(subcommand)]
     Audit(AuditCommand),
+    /// Run a program and keep what it asked of its GPU, and what it was answered, in a file
+    Record(RecordArgs),
+    /// Ask another GPU what a recorded program asked, and compare the answers
+    Replay(ReplayArgs),
     /// Measure this machine's link to a GPU
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -208,6 +214,10 @@ pub(crate) struct RunArgs {
     /// The program and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     pub(crate) program: Vec<std::ffi::OsString>,
+
+    /// The file to record in, which `sluice record` names.
+    #[arg(skip)]
+    pub(crate) record: Option<PathBuf>,
 }
 
 /// `3`, or `2..4`

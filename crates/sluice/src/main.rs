@@ -11,6 +11,8 @@ mod moment;
 mod place;
 mod quantity;
 mod query;
+mod record;
+mod replay;
 mod run;
 mod server;
 mod simulate;
@@ -32,14 +34,9 @@ fn main() -> ExitCode {
         return answer(smi::run(&smi::Cli::parse().arguments));
     }
     match Cli::parse().command {
-        Command::Run(arguments) => match run::run(&arguments) {
-            // The process must end with this very code; what is left has been dropped.
-            Ok(code) => std::process::exit(code),
-            Err(failure) => {
-                complain(&failure.message);
-                std::process::exit(failure.exit_code)
-            }
-        },
+        Command::Run(arguments) => end(run::run(&arguments)),
+        Command::Record(arguments) => end(record::run(arguments)),
+        Command::Replay(arguments) => answer(replay::run(&arguments)),
         Command::Node(arguments) => answer(place::serve(&arguments)),
         Command::Worker { arguments } => place::worker(&arguments),
         Command::Gpus(arguments) => answer(query::gpus(&arguments)),
@@ -67,6 +64,17 @@ fn main() -> ExitCode {
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut std::io::stdout());
             ExitCode::SUCCESS
+        }
+    }
+}
+
+/// Ends the process with the very code of its program; what is left has been dropped.
+fn end(result: Result<i32, child::NotStarted>) -> ! {
+    match result {
+        Ok(code) => std::process::exit(code),
+        Err(failure) => {
+            complain(&failure.message);
+            std::process::exit(failure.exit_code)
         }
     }
 }

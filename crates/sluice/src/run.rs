@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 use sluice_api::client::Client;
 use sluice_api::lease::NewLease;
 use sluice_control::{Connection, Keeper};
-use sluice_wire::address::{Endpoint, SessionAddress};
+use sluice_wire::address::{Endpoint, RECORD_VARIABLE, SessionAddress};
 use sluice_wire::control::{Control, DeviceSnapshot, LeaseGranted, LeaseRequest, Usage, UsageRequest};
 
 use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
@@ -136,6 +136,9 @@ fn run_under(
         let surroundings =
             Surroundings::prepare(&folder, libraries, &session, software).map_err(failed_there)?;
         let mut environment = surroundings.environment().to_vec();
+        if let Some(file) = &arguments.record {
+            environment.push((RECORD_VARIABLE.into(), file.into()));
+        }
         if arguments.tasks.is_some() {
             environment.extend(task_environment(task, tasks));
         }
@@ -185,7 +188,7 @@ fn failed_with(error: anyhow::Error) -> NotStarted {
     failed(format!("{error:#}"))
 }
 
-fn failed(message: impl ToString) -> NotStarted {
+pub(crate) fn failed(message: impl ToString) -> NotStarted {
     NotStarted { message: message.to_string(), exit_code: EXIT_SLUICE_FAILED }
 }
 

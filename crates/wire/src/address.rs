@@ -11,6 +11,9 @@ use crate::handshake::LeaseToken;
 /// The environment variable by which a program finds its session: a [`SessionAddress`].
 pub const SESSION_VARIABLE: &str = "SLUICE_SESSION";
 
+/// The environment variable that names the file for a session's [`crate::log`].
+pub const RECORD_VARIABLE: &str = "SLUICE_RECORD";
+
 /// Where a node listens, and how it is spoken to. Plain text goes over loopback only, unless somebody says so.
 ///
 /// | text | is |

@@ -35,6 +35,7 @@ mod generated {
     pub(crate) mod commands;
 }
 pub mod handshake;
+pub mod log;
 pub mod resume;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;

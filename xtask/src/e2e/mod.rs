@@ -9,6 +9,7 @@ mod limits;
 mod links;
 mod namespaces;
 mod programs;
+mod record;
 mod recording;
 mod sequences;
 mod shares;
@@ -41,6 +42,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     let tests = limits::TESTS.iter().chain(bad_input::TESTS).chain(alone::TESTS);
     for (name, test) in tests
         .chain(recording::TESTS)
+        .chain(record::TESTS)
         .chain(cuts::TESTS)
         .chain(exchange::TESTS)
         .chain(bench::TESTS)

@@ -11,7 +11,7 @@ const OP: Op = Op::of(sluice_cuda::Fn::cuCtxSynchronize);
 
 fn pair() -> (&'static Link, Peer) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), None);
+    let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), None, None);
     // As in a program, where the session is never freed.
     (Box::leak(Box::new(link)), Peer { stream: theirs, decoder: FrameDecoder::new() })
 }

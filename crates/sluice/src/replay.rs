@@ -1,0 +1,220 @@
+//! `sluice replay`: sends what a recorded program sent, and compares what comes back.
+//!
+//! The log is in the order in which the program knew of things. So a command is sent once everything has come that the program
+//! knew of when it sent it, and not before: what waited for an answer then waits for it now.
+
+mod compare;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use sluice_control::{Connection, RawSession};
+use sluice_cuda::Fn;
+use sluice_transport::Stream;
+use sluice_wire::address::Endpoint;
+use sluice_wire::control::{Control, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM, SessionOpened};
+use sluice_wire::log::{Entry, LogDecoder};
+use sluice_wire::{Header, Kind, Op};
+
+use crate::cli::{GpuChoice, ReplayArgs};
+use crate::place::{self, PrivateNode};
+use crate::quantity::{Memory, Period};
+use crate::surroundings::Scratch;
+
+use compare::{Answers, Compared, Place};
+
+/// Bytes of commands that are sent at a time.
+const SEND_BYTES: usize = 64 << 10;
+/// No thread of a program has it: they count from 1.
+const OWN_LANE: u32 = u32::MAX;
+/// Bytes of the file that are read at a time.
+const READ_BYTES: usize = 1 << 20;
+
+pub(crate) fn run(arguments: &ReplayArgs) -> Result<ExitCode> {
+    let mut log = Log::open(&arguments.file)?;
+    let Some(Entry::Opened(recorded)) = log.next()? else { bail!("{}: nothing is in it", log.name) };
+    let named = match arguments.gpus {
+        Some(_) => None,
+        None => place::named_node(arguments.node.as_deref())?,
+    };
+    let compared = match named {
+        Some(node) => replay(&node, &recorded, &mut log)?,
+        None => {
+            let scratch = Scratch::new()?;
+            let gpus = arguments.gpus.as_ref().unwrap_or(&GpuChoice::Auto);
+            let private = PrivateNode::start(gpus, scratch.path())?;
+            replay(private.address(), &recorded, &mut log)?
+        }
+    };
+    print!("{}", compared.text());
+    Ok(if compared.is_same() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Sends the rest of the log to a node, in a session of its own.
+fn replay(node: &Endpoint, recorded: &SessionOpened, log: &mut Log) -> Result<Compared> {
+    let mut connection = Connection::open(node)?;
+    let lease = take_lease(&mut connection, recorded)?;
+    let range = recorded.range.context("the recording has no addresses of its own")?;
+    let session = RawSession::open(connection.node(), lease.token, range)?;
+    if session.opened.range != Some(range) {
+        bail!(
+            "the node's driver does not place memory where the recorded program had it (0x{:x}); its addresses are in what the \
+             program sent, so it cannot be replayed there",
+            range.0
+        );
+    }
+    let device = |opened: &SessionOpened| opened.devices.first().map_or_else(String::new, |d| d.name.clone());
+    eprintln!("sluice: recorded on {}, replayed on {}", device(recorded), device(&session.opened));
+    let begin = Instant::now();
+    let RawSession { stream, decoder, .. } = session;
+    let stream = Arc::new(stream);
+    let answers = Answers::gather(Arc::clone(&stream), decoder)?;
+    let devices = u8::try_from(recorded.devices.len()).context("the recording has too many devices")?;
+    let (unsent, calls, compared) = (Vec::new(), HashMap::new(), Compared::default());
+    let mut replay = Replay { stream, answers, unsent, calls, compared, devices };
+    let ended = replay.play(log);
+    replay.stream.shut_down();
+    ended?;
+    connection.close();
+    let took = Period::from_duration(begin.elapsed());
+    eprintln!("sluice: {} commands in {took}", replay.compared.commands());
+    Ok(replay.compared)
+}
+
+/// As many GPUs as the program had, with as much memory.
+fn take_lease(connection: &mut Connection, recorded: &SessionOpened) -> Result<LeaseGranted> {
+    let request = LeaseRequest {
+        share_ppm: SHARE_WHOLE_PPM,
+        memory: recorded.devices.iter().map(|device| device.memory).max().unwrap_or(0),
+        gpus: recorded.devices.len() as u32,
+        hard_cap: false,
+        kernel_timeout_ms: 0,
+        name: "sluice replay".into(),
+    };
+    match connection.ask(request)? {
+        Control::LeaseGranted(lease) => Ok(lease),
+        Control::LeaseRefused(refused) => {
+            bail!(
+                "the recorded program had {} GPUs of {}: {}",
+                recorded.devices.len(),
+                memory(recorded),
+                refused.reason
+            )
+        }
+        _ => Err(connection.unexpected().into()),
+    }
+}
+
+fn memory(recorded: &SessionOpened) -> Memory {
+    Memory::from_bytes(recorded.devices.iter().map(|device| device.memory).max().unwrap_or(0))
+}
+
+struct Replay {
+    stream: Arc<Stream>,
+    answers: Arc<Answers>,
+    unsent: Vec<u8>,
+    /// Commands that have not been answered, by their number in the log.
+    calls: HashMap<Place, u64>,
+    compared: Compared,
+    devices: u8,
+}
+
+impl Replay {
+    fn play(&mut self, log: &mut Log) -> Result<()> {
+        while let Some(entry) = log.next()? {
+            match entry {
+                Entry::Command { header, payload } => self.command(header, &payload)?,
+                Entry::Reply { header, result, fields } => {
+                    let place = (header.lane, header.sequence);
+                    let call = self
+                        .calls
+                        .remove(&place)
+                        .context("an answer is in the recording, and no question")?;
+                    self.send()?;
+                    let name = format!("call {call}, {}", Op(header.op).name());
+                    let (got, came) = self.answers.reply(place).with_context(|| name.clone())?;
+                    self.compared.reply(&name, Op(header.op), (result, &fields), (got, &came));
+                    self.compared.data_so_far(&self.answers, &name);
+                }
+                Entry::HostCall { ticket } => {
+                    self.send()?;
+                    self.answers.host_call(ticket).context("a host function")?;
+                }
+                Entry::Data { ticket, offset, blocks } => self.compared.expect_data(ticket, offset, blocks),
+                Entry::Sticky { result, op } => {
+                    self.send()?;
+                    let name = format!("the session's error, of {}", Op(op).name());
+                    let got = self.answers.sticky().with_context(|| name.clone())?;
+                    self.compared.sticky(&name, result, got);
+                }
+                Entry::Output(text) => self.compared.expect_output(&text),
+                Entry::Opened(_) => bail!("a second session begins in the recording"),
+            }
+        }
+        self.settle()?;
+        self.compared.rest(&self.answers);
+        Ok(())
+    }
+
+    /// Waits for all that the devices still do: what has not come then does not come.
+    fn settle(&mut self) -> Result<()> {
+        for device in 0..self.devices {
+            let (kind, op, lane) = (Kind::Command, Op::of(Fn::cuCtxSynchronize).0, OWN_LANE);
+            let header = Header { kind, device, op, lane, sequence: device.into() };
+            header.frame(&mut self.unsent, |_| ())?;
+            self.send()?;
+            // A session that has an error says so, and has been compared.
+            let _ = self.answers.reply((lane, header.sequence));
+        }
+        Ok(())
+    }
+
+    fn command(&mut self, header: Header, payload: &[u8]) -> Result<()> {
+        let call = self.compared.command();
+        self.calls.insert((header.lane, header.sequence), call);
+        header.frame(&mut self.unsent, |out| out.extend_from_slice(payload))?;
+        if self.unsent.len() >= SEND_BYTES { self.send() } else { Ok(()) }
+    }
+
+    fn send(&mut self) -> Result<()> {
+        let sent = (&*self.stream).write_all(&self.unsent);
+        self.unsent.clear();
+        sent.or_else(|error| self.answers.ended(error))
+    }
+}
+
+/// A file being read.
+struct Log {
+    name: String,
+    file: File,
+    decoder: LogDecoder,
+    piece: Vec<u8>,
+}
+
+impl Log {
+    fn open(path: &Path) -> Result<Log> {
+        let name = path.display().to_string();
+        let file = File::open(path).with_context(|| name.clone())?;
+        Ok(Log { name, file, decoder: LogDecoder::default(), piece: vec![0; READ_BYTES] })
+    }
+
+    fn next(&mut self) -> Result<Option<Entry>> {
+        loop {
+            if let Some(entry) = self.decoder.next_entry().with_context(|| self.name.clone())? {
+                return Ok(Some(entry));
+            }
+            let count = self.file.read(&mut self.piece).with_context(|| self.name.clone())?;
+            if count == 0 {
+                self.decoder.end().with_context(|| self.name.clone())?;
+                return Ok(None);
+            }
+            self.decoder.push(&self.piece[..count]).with_context(|| self.name.clone())?;
+        }
+    }
+}
