@@ -197,8 +197,12 @@ fn synchronize(session: &mut Session) -> Result<(), CUresult> {
 }
 
 fn read(session: &mut Session, address: u64, bytes: u64) -> Result<Vec<u8>, CUresult> {
-    let command =
-        commands::cuMemcpyDtoH_v2 { srcDevice: DevicePtr(address), ByteCount: bytes, hStream: NULL };
+    let command = commands::cuMemcpyDtoH_v2 {
+        ticket: 0,
+        srcDevice: DevicePtr(address),
+        ByteCount: bytes,
+        hStream: NULL,
+    };
     let fields = session.call(&command)?;
     Ok(sluice_wire::decode::<commands::cuMemcpyDtoH_v2Reply<'_>>(&fields).unwrap().dstHost.to_vec())
 }
