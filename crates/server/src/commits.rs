@@ -4,13 +4,21 @@
 //!  change ──add──▶ open batch ──next──▶ batch in flight ──▶ durable: all who hold its ticket may speak
 //!                                                       └▶ failed: so has the open batch, which was built on it
 //! ```
+//! Usage records alone are in no hurry: nodes have them on disk, and nobody waits for the answer to a report. A batch of nothing else
+//! waits a moment for more of them, unless somebody wants to speak about what is true now.
+//!
 //! A failure ends an *epoch*: changes that began in it can be added no more, since they saw what never became true.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout_at};
 
 use crate::store::Write;
+
+/// So long usage records wait for others.
+const GATHERING: Duration = Duration::from_millis(100);
 
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +65,14 @@ pub(crate) struct Epoch(u64);
 pub(crate) struct Commits {
     state: Mutex<State>,
     added: Notify,
+    gathering: Duration,
 }
 
 struct State {
     epoch: Epoch,
     open: Batch,
+    /// Somebody waits for the open batch.
+    urgent: bool,
     /// Of the batch that was taken last.
     taken: Ticket,
 }
@@ -70,8 +81,8 @@ impl Commits {
     pub(crate) fn new() -> Commits {
         // Nothing is in flight: that is durable.
         let taken = Ticket(watch::Sender::new(Outcome::Durable).subscribe());
-        let state = State { epoch: Epoch(0), open: Batch::default(), taken };
-        Commits { state: Mutex::new(state), added: Notify::new() }
+        let state = State { epoch: Epoch(0), open: Batch::default(), urgent: false, taken };
+        Commits { state: Mutex::new(state), added: Notify::new(), gathering: GATHERING }
     }
 
     pub(crate) fn epoch(&self) -> Epoch {
@@ -85,32 +96,53 @@ impl Commits {
             return None;
         }
         if !writes.is_empty() {
+            let first = state.open.writes.is_empty();
+            let urgent = !writes.iter().all(|write| matches!(write, Write::Usage { .. }));
             state.open.writes.extend(writes);
-            self.added.notify_one();
+            state.urgent |= urgent;
+            if first || urgent {
+                self.added.notify_one();
+            }
         }
         Some(state.latest())
     }
 
-    /// For all that has been added until now.
+    /// For all that has been added until now, which is written as soon as possible.
     pub(crate) fn latest(&self) -> Ticket {
-        self.lock().latest()
+        let mut state = self.lock();
+        if !state.open.writes.is_empty() && !state.urgent {
+            state.urgent = true;
+            self.added.notify_one();
+        }
+        state.latest()
     }
 
     /// The next batch, once there is something to write.
     pub(crate) async fn next(&self) -> Batch {
+        let mut until: Option<Instant> = None;
         loop {
-            if let Some(batch) = self.take() {
+            let gathered = until.is_some_and(|until| until <= Instant::now());
+            if let Some(batch) = self.take(gathered) {
                 return batch;
             }
-            self.added.notified().await;
+            if self.lock().open.writes.is_empty() {
+                until = None;
+                self.added.notified().await;
+            } else {
+                let until = *until.get_or_insert_with(|| Instant::now() + self.gathering);
+                // Over or not, it is looked at again.
+                let _ = timeout_at(until, self.added.notified()).await;
+            }
         }
     }
 
-    fn take(&self) -> Option<Batch> {
+    /// The open batch, if there is something in it that is urgent or has waited for long enough.
+    fn take(&self, gathered: bool) -> Option<Batch> {
         let mut state = self.lock();
-        if state.open.writes.is_empty() {
+        if state.open.writes.is_empty() || !(state.urgent || gathered) {
             return None;
         }
+        state.urgent = false;
         let batch = std::mem::take(&mut state.open);
         state.taken = Ticket(batch.outcome.subscribe());
         Some(batch)
@@ -126,6 +158,7 @@ impl Commits {
     pub(crate) fn end_epoch(&self) {
         let mut state = self.lock();
         state.epoch.0 += 1;
+        state.urgent = false;
         let open = std::mem::take(&mut state.open);
         open.outcome.send_replace(Outcome::Failed);
     }
@@ -143,6 +176,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn write() -> Vec<Write> {
@@ -162,6 +197,40 @@ mod tests {
         assert_eq!(*reader.0.borrow(), Outcome::Waits, "who sees it waits for it");
         batch.succeed();
         assert!(first.durable().await && second.durable().await && reader.durable().await);
+    }
+
+    fn usage() -> Vec<Write> {
+        let record = serde_json::json!({
+            "id": "", "node": 1, "lease": 1, "attempt": 1, "sequence": 1, "tenant": "acme", "from_ms": 0, "until_ms": 1,
+            "share_ppm": 1, "gpus": 1, "memory_mib": 1, "used_ppm_ms": 0, "kernels": 0, "bytes_in": 0, "bytes_out": 0,
+            "memory_peak": 0, "last": false
+        });
+        vec![Write::Usage { record: serde_json::from_value(record).unwrap(), received_at_ms: 0 }]
+    }
+
+    #[tokio::test]
+    async fn usage_waits_for_more_until_somebody_waits_for_it() {
+        let mut commits = Commits { gathering: Duration::from_secs(3600), ..Commits::new() };
+        let add = |commits: &Commits, writes| drop(commits.add(commits.epoch(), writes).unwrap());
+        let at_once = |commits: &Commits| commits.next().now_or_never();
+        for _ in 0..3 {
+            add(&commits, usage());
+            assert!(at_once(&commits).is_none(), "it waits for more");
+        }
+        let reader = commits.latest();
+        let batch = at_once(&commits).expect("somebody looks");
+        assert_eq!(batch.writes.len(), 3);
+        batch.succeed();
+        assert!(reader.durable().await);
+
+        add(&commits, usage());
+        add(&commits, write());
+        at_once(&commits).expect("it stands beside a change").succeed();
+        assert!(at_once(&commits).is_none() && commits.latest().durable().await, "nothing is left over");
+
+        commits.gathering = Duration::ZERO;
+        add(&commits, usage());
+        commits.next().await.succeed();
     }
 
     #[tokio::test]

@@ -331,11 +331,14 @@ fn rest(arguments: &Arguments, figures: &mut Figures) -> Result<()> {
     let (cpu_before, begun) = (plane.cpu()?, Instant::now());
     let reports = AtomicUsize::new(0);
     let seconds = arguments.rest;
-    // Four connections: the nodes of each take turns, evenly over time.
-    each(4, 4, &plane.url, |connection, part| {
-        let mine: Vec<_> = nodes.iter().skip(part).step_by(4).collect();
+    // The nodes of each connection take turns, and all of them are spread evenly over time.
+    const CONNECTIONS: usize = 64;
+    let every = Duration::from_secs(10);
+    each(CONNECTIONS, CONNECTIONS, &plane.url, |connection, part| {
+        let mine: Vec<_> = nodes.iter().skip(part).step_by(CONNECTIONS).collect();
+        let place = |index: usize| (part + index * CONNECTIONS) as u32;
         let mut due: Vec<Duration> =
-            (0..mine.len()).map(|index| Duration::from_secs(10) * index as u32 / mine.len() as u32).collect();
+            (0..mine.len()).map(|index| every * place(index) / nodes.len() as u32).collect();
         let mut recorded = vec![Duration::ZERO; mine.len()];
         while begun.elapsed() < Duration::from_secs(seconds) {
             for (index, node) in mine.iter().enumerate() {
@@ -352,7 +355,7 @@ fn rest(arguments: &Arguments, figures: &mut Figures) -> Result<()> {
                 due[index] = now + Duration::from_millis(answer.report_every_ms);
                 reports.fetch_add(1, Ordering::Relaxed);
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     })?;
