@@ -10,6 +10,7 @@ mod dispatch;
 mod exchange;
 mod exports;
 mod functions;
+mod hostile;
 mod parse;
 mod source;
 mod stubs;
@@ -60,6 +61,7 @@ fn generate(api: &Declarations, root: &Path) -> anyhow::Result<Vec<(&'static str
         ("crates/cuda/src/generated/table.rs", rust(table::generate(api))?),
         ("tests/exchange/src/generated.rs", rust(exchange::program(api))?),
         ("tests/exchange-driver/src/generated.rs", rust(exchange::driver(api))?),
+        ("tests/hostile-driver/src/generated.rs", rust(hostile::generate(api))?),
         ("crates/wire/src/generated/commands.rs", rust(commands::generate(api))?),
         ("crates/client/src/generated/stubs.rs", rust(stubs::generate(api))?),
         ("crates/client/src/generated/exports.rs", rust(exports::client(api))?),

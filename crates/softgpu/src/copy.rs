@@ -99,6 +99,11 @@ impl Place {
     }
 }
 
+/// Fails where the memory of work that has come to its turn is gone.
+pub(crate) fn still_there(address: u64, size: u64) -> Result<()> {
+    allocation::check(address, size).map_err(|_| Status::ILLEGAL_ADDRESS)
+}
+
 /// Refuses an address that must be a device's and is not.
 pub(crate) fn require_device(address: u64) -> Result<()> {
     if address_space::contains(address) { Ok(()) } else { Err(Status::INVALID_VALUE) }
@@ -155,15 +160,21 @@ impl Copy {
         }
     }
 
-    pub(crate) fn run(&self) {
+    /// Fails where memory is gone that was there when the copy was submitted, or put into a graph.
+    pub(crate) fn run(&self) -> Result<()> {
+        let is_gone = |_| Status::ILLEGAL_ADDRESS;
+        self.to.check(self.extent).map_err(is_gone)?;
         match &self.from {
-            Source::Memory(from) => copy_box(self.to, *from, self.extent),
-            // SAFETY: the destination was checked when the copy was submitted, and memory is not freed while
-            // submitted work may use it.
+            Source::Memory(from) => {
+                from.check(self.extent).map_err(is_gone)?;
+                copy_box(self.to, *from, self.extent);
+            }
+            // SAFETY: the destination was checked just now, and memory is not freed while submitted work may use it.
             Source::Staged(bytes) => unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.to.address as *mut u8, bytes.len());
             },
         }
+        Ok(())
     }
 }
 
@@ -172,8 +183,8 @@ fn copy_box(to: Place, from: Place, extent: Extent) {
         for y in 0..extent.height {
             let to = to.address + z * to.slice + y * to.pitch;
             let from = from.address + z * from.slice + y * from.pitch;
-            // SAFETY: both boxes were checked when the copy was submitted, and memory is not freed while submitted
-            // work may use it. The ends may overlap.
+            // SAFETY: both boxes were checked just now, and memory is not freed while submitted work may use it. The ends
+            // may overlap.
             unsafe { std::ptr::copy(from as *const u8, to as *mut u8, extent.width as usize) };
         }
     }
@@ -201,12 +212,13 @@ impl Fill {
         self.width == 0 || self.height == 0
     }
 
-    pub(crate) fn run(&self) {
+    /// Fails as a copy does.
+    pub(crate) fn run(&self) -> Result<()> {
+        self.check().map_err(|_| Status::ILLEGAL_ADDRESS)?;
         for y in 0..self.height {
             let row = self.address + y * self.pitch;
             let width = self.width as usize;
-            // SAFETY: checked when it was submitted, with alignment; memory is not freed while submitted work may
-            // use it.
+            // SAFETY: checked just now, with alignment; memory is not freed while submitted work may use it.
             unsafe {
                 match self.element {
                     1 => std::slice::from_raw_parts_mut(row as *mut u8, width).fill(self.value as u8),
@@ -215,6 +227,7 @@ impl Fill {
                 }
             }
         }
+        Ok(())
     }
 }
 

@@ -136,7 +136,10 @@ impl Node {
 }
 
 impl Body {
-    pub(crate) fn add(&mut self, node: Node) -> NodeId {
+    /// Adds a node, behind those of its dependencies that are still here: a capture may have seen one that was destroyed
+    /// since.
+    pub(crate) fn add(&mut self, mut node: Node) -> NodeId {
+        node.dependencies.retain(|before| self.nodes.contains_key(before));
         static MINTED: AtomicUsize = AtomicUsize::new(1);
         // Handles of their own kind, beside those of the tables.
         let id = NodeId(7 << 32 | MINTED.fetch_add(1, Ordering::Relaxed) << 4);

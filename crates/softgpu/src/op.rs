@@ -107,11 +107,11 @@ impl Op {
             Op::Launch(launch) => return launch.run(context),
             Op::Copy(copy) => {
                 context.device.control.wait_resumed();
-                copy.run();
+                return copy.run();
             }
             Op::Fill(fill) => {
                 context.device.control.wait_resumed();
-                fill.run();
+                return fill.run();
             }
             Op::HostCall(HostCall { function, data }) => {
                 if let Some(function) = function {
@@ -122,7 +122,7 @@ impl Op {
             Op::Callback(callback) => callback.run(Status::SUCCESS),
             Op::Record(ticket) => ticket.complete(),
             Op::Free(address) => memory::free_from_pool(*address),
-            Op::WriteValue(value) => value.write(),
+            Op::WriteValue(value) => return value.write(),
         }
         Ok(())
     }
@@ -148,7 +148,8 @@ impl Callback {
 }
 
 impl Value {
-    fn write(&self) {
+    fn write(&self) -> Result<()> {
+        crate::copy::still_there(self.address, if self.is_64_bit { 8 } else { 4 })?;
         if self.is_64_bit {
             // SAFETY: a mapped and aligned word, which device code may change at the same time: atomic.
             unsafe { AtomicU64::from_ptr(self.address as *mut u64) }.store(self.value, Ordering::Release);
@@ -157,6 +158,7 @@ impl Value {
             unsafe { AtomicU32::from_ptr(self.address as *mut u32) }
                 .store(self.value as u32, Ordering::Release);
         }
+        Ok(())
     }
 
     fn satisfies(&self, comparison: Comparison) -> bool {

@@ -421,6 +421,10 @@ pub(crate) fn unmap(address: u64, size: u64) -> Result<()> {
 
 /// Sets the rights of whole mappings. All devices are one machine here: what one may do all may.
 pub(crate) fn set_access(address: u64, size: u64, readable: bool, writable: bool) -> Result<()> {
+    if !writable {
+        // What was submitted while it was allowed.
+        wait_for_all_work();
+    }
     let mut mapped = mapped();
     for start in whole_mappings(&mapped, address, size)? {
         let Some(mapping) = mapped.get_mut(&start) else { continue };

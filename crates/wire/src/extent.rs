@@ -6,9 +6,11 @@ pub fn product(factors: &[u64]) -> u64 {
     factors.iter().fold(1, |product: u64, factor| product.saturating_mul(*factor))
 }
 
-/// From the first byte of the first row to the last of the last: `count` rows of `length` bytes, `pitch` bytes apart.
+/// From the first byte of the first row to the last of the last: `count` rows of `length` bytes, `pitch` bytes apart. Rows
+/// that overlap are more than anybody has: some drivers take a pitch that is too small for a dense one.
 pub fn rows(count: u64, length: u64, pitch: u64) -> u64 {
     match count.checked_sub(1) {
+        Some(1..) if length > pitch => u64::MAX,
         Some(before) if length > 0 => before.saturating_mul(pitch).saturating_add(length),
         _ => 0,
     }
@@ -17,6 +19,12 @@ pub fn rows(count: u64, length: u64, pitch: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_that_overlap_are_nobodys() {
+        assert_eq!(rows(2, 10, 9), u64::MAX);
+        assert_eq!(rows(1, 10, 0), 10);
+    }
 
     #[test]
     fn a_pitch_ends_with_the_last_row() {

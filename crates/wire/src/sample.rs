@@ -10,13 +10,16 @@ use crate::{
     types::*,
 };
 
+/// What a number becomes, by the name of its type: a palette may prefer ids that somebody has given out, sizes that fit.
+pub type Palette<'s> = &'s dyn std::ops::Fn(&'static str, u64) -> u64;
+
 /// The payload of a command whose fields are made of `bytes`; `None` for what is no operation.
-pub fn payload(op: Op, bytes: &[u8]) -> Option<Vec<u8>> {
+pub fn payload(op: Op, bytes: &[u8], palette: Palette<'_>) -> Option<Vec<u8>> {
     macro_rules! encode_sample {
         ($($name:ident)*) => {
             $(if op == <commands::$name as Command>::OP {
                 let mut payload = Vec::new();
-                commands::$name::sample(&mut Source::new(bytes)).encode(&mut payload);
+                commands::$name::sample(&mut Source { palette, ..Source::new(bytes) }).encode(&mut payload);
                 return Some(payload);
             })*
         };
@@ -33,11 +36,14 @@ pub(crate) trait Sample<'s> {
 /// Random bytes; zeros when they run out, so that every sample ends.
 pub(crate) struct Source<'s> {
     rest: &'s [u8],
+    palette: Palette<'s>,
+    /// The type that the next number is of, if it has a name of its own.
+    of: Option<&'static str>,
 }
 
 impl<'s> Source<'s> {
     pub(crate) fn new(bytes: &'s [u8]) -> Source<'s> {
-        Source { rest: bytes }
+        Source { rest: bytes, palette: &|_, raw| raw, of: None }
     }
 
     fn take(&mut self, count: usize) -> &'s [u8] {
@@ -58,7 +64,8 @@ macro_rules! numbers {
                 let mut bytes = [0; size_of::<$number>()];
                 let taken = source.take(bytes.len());
                 bytes[..taken.len()].copy_from_slice(taken);
-                <$number>::from_le_bytes(bytes)
+                let of = source.of.unwrap_or(stringify!($number));
+                (source.palette)(of, <$number>::from_le_bytes(bytes) as u64) as $number
             }
         }
     )*};
@@ -130,7 +137,10 @@ macro_rules! wrapped {
     ($($name:ident)*) => {$(
         impl Sample<'_> for $name {
             fn sample(source: &mut Source<'_>) -> Self {
-                $name(Sample::sample(source))
+                source.of = Some(stringify!($name));
+                let value = $name(Sample::sample(source));
+                source.of = None;
+                value
             }
         }
     )*};

@@ -3,6 +3,7 @@
 use sluice_cuda::*;
 use sluice_wire::{DevicePtr, commands};
 
+use crate::checks;
 use crate::execute::Execute;
 use crate::session::Session;
 
@@ -31,6 +32,7 @@ pub(crate) fn of_stream(
     command: &commands::cuStreamGetAttribute,
 ) -> Result<Vec<u32>, CUresult> {
     let get = session.table.cuStreamGetAttribute.ok_or(CUresult::NOT_SUPPORTED)?;
+    checks::attribute_id(command.attr)?;
     let mut value = CUlaunchAttributeValue::default();
     // SAFETY: the stream is live, and the driver writes at most one value to a local.
     unsafe { get(session.find(command.hStream)?, command.attr, std::ptr::from_mut(&mut value).cast()) }
@@ -51,8 +53,7 @@ pub(crate) fn set_of_stream(
         // A window of no bytes takes an earlier one away, whatever its address.
         Some((_, 0)) => {}
         Some((address, bytes)) => drop(session.range(DevicePtr(address), bytes)?),
-        None if is_plain(id) => {}
-        None => return Err(CUresult::NOT_SUPPORTED),
+        None => checks::plain_value(id, &value)?,
     }
     // SAFETY: the stream is live, and the value, which outlives the call, names nothing that is not the session's.
     unsafe { set(session.find(command.hStream)?, command.attr, std::ptr::from_ref(&value).cast()) }.ok()

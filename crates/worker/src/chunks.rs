@@ -76,16 +76,17 @@ impl<T> Chunks<T> {
         Some(starts.into_iter().filter_map(|start| self.runs.remove_entry(&start)).collect())
     }
 
-    /// Whether all of `[address, address + bytes)` is committed. Nothing at all is committed anywhere.
-    pub(crate) fn covers(&self, address: u64, bytes: u64) -> bool {
+    /// Whether all of `[address, address + bytes)` is committed, in runs for which `fits` holds. Nothing at all is
+    /// committed anywhere.
+    pub(crate) fn covers(&self, address: u64, bytes: u64, fits: impl Fn(&T) -> bool) -> bool {
         let Some(end) = address.checked_add(bytes) else { return false };
         let Some((&start, run)) = self.runs.range(..=address).next_back() else { return bytes == 0 };
         let mut covered = start + run.bytes;
-        if covered <= address {
+        if covered <= address || !fits(&run.backing) {
             return bytes == 0;
         }
         while covered < end {
-            match self.runs.get(&covered) {
+            match self.runs.get(&covered).filter(|next| fits(&next.backing)) {
                 Some(next) => covered += next.bytes,
                 None => return false,
             }
@@ -148,7 +149,7 @@ mod tests {
             (u64::MAX, 1, false),
             (0, 0, true),
         ] {
-            assert_eq!(map.covers(address, bytes), covered, "{address:#x} {bytes:#x}");
+            assert_eq!(map.covers(address, bytes, |_| true), covered, "{address:#x} {bytes:#x}");
         }
     }
 

@@ -70,6 +70,7 @@ pub(crate) fn to_host(session: &Session, command: &commands::cuMemcpyDtoHAsync_v
     let copy = session.table.cuMemcpyDtoHAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
     let from = session.range(command.srcDevice, command.ByteCount)?;
     let stream = session.find(command.hStream)?;
+    session.refuse_capture(stream)?;
     let mut done = 0;
     while done < command.ByteCount {
         let length = (command.ByteCount - done).min(PIECE as u64);

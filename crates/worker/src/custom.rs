@@ -10,7 +10,8 @@ use sluice_wire::{
 };
 
 use crate::arrays;
-use crate::attributes::{self, is_plain};
+use crate::attributes;
+use crate::checks::{self, bits, plain, span};
 use crate::copies;
 use crate::execute::Execute;
 use crate::generated::dispatch::Custom;
@@ -28,6 +29,7 @@ impl Custom for Session {
     fn cuCtxSetLimit(&self, command: commands::cuCtxSetLimit) -> Result<(), CUresult> {
         let set = self.table.cuCtxSetLimit.ok_or(CUresult::NOT_SUPPORTED)?;
         let (_, device) = self.device()?;
+        checks::limit(command.limit)?;
         // Heap and buffers of device code come out of the card, not out of the lease's books.
         if command.value > device.memory {
             return Err(CUresult::INVALID_VALUE);
@@ -91,6 +93,7 @@ impl Custom for Session {
 
     fn cuFuncSetAttribute(&self, command: commands::cuFuncSetAttribute) -> Result<(), CUresult> {
         let set = self.table.cuFuncSetAttribute.ok_or(CUresult::NOT_SUPPORTED)?;
+        checks::settable(command.attrib)?;
         // SAFETY: the function is live; the rest are numbers.
         unsafe { set(self.find(command.hfunc)?, command.attrib, command.value) }.ok()
     }
@@ -180,8 +183,8 @@ impl Custom for Session {
             return Ok(());
         }
         let (from, to) = (&command.src, &command.dst);
-        self.range(from.start, span(from, extent))?;
-        self.range(to.start, span(to, extent))?;
+        self.range(from.start, span(from, extent)?)?;
+        self.range(to.start, span(to, extent)?)?;
         // SAFETY: both boxes lie in the session's memory, and the driver reads one description.
         unsafe { copy(&described(to, from, extent), self.find(command.hStream)?) }.ok()
     }
@@ -270,6 +273,7 @@ impl Custom for Session {
     ) -> Result<(), CUresult> {
         self.vacant(command.phStream)?;
         let create = self.table.cuStreamCreateWithPriority.ok_or(CUresult::NOT_SUPPORTED)?;
+        bits(command.flags.into(), CU_STREAM_NON_BLOCKING.into())?;
         let mut stream = CUstream::NULL;
         // SAFETY: the driver writes one handle to a local.
         unsafe { create(&mut stream, command.flags, command.priority) }.ok()?;
@@ -277,9 +281,7 @@ impl Custom for Session {
     }
 
     fn cuStreamDestroy_v2(&self, command: commands::cuStreamDestroy_v2) -> Result<(), CUresult> {
-        let destroy = self.table.cuStreamDestroy_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-        // SAFETY: the stream was live until now, and our table names it no more.
-        unsafe { destroy(self.remove(command.hStream)?) }.ok()
+        graphs::destroy_stream(self, command.hStream)
     }
 
     fn cuStreamBeginCapture_v2(&self, command: commands::cuStreamBeginCapture_v2) -> Result<(), CUresult> {
@@ -321,6 +323,12 @@ impl Custom for Session {
     fn cuEventCreate(&self, command: commands::cuEventCreate) -> Result<(), CUresult> {
         self.vacant(command.phEvent)?;
         let create = self.table.cuEventCreate.ok_or(CUresult::NOT_SUPPORTED)?;
+        let flags = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+        bits(command.Flags.into(), flags.into())?;
+        // What several processes record has no times.
+        if command.Flags & (CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING) == CU_EVENT_INTERPROCESS {
+            return Err(CUresult::INVALID_VALUE);
+        }
         let mut event = CUevent::NULL;
         // SAFETY: the driver writes one handle to a local.
         unsafe { create(&mut event, command.Flags) }.ok()?;
@@ -366,6 +374,7 @@ impl Custom for Session {
         let launch = self.table.cuLaunchKernel.ok_or(CUresult::NOT_SUPPORTED)?;
         let function = self.find(command.f)?;
         self.modules.check_parameters(command.f, command.params.len())?;
+        checks::shape(command.grid, command.block)?;
         let (stream, [gx, gy, gz], [bx, by, bz]) = (self.find(command.hStream)?, command.grid, command.block);
         let size = command.params.len();
         let mut extra = packed(command.params, &size);
@@ -395,6 +404,7 @@ impl Custom for Session {
         let launch = self.table.cuLaunchKernelEx.ok_or(CUresult::NOT_SUPPORTED)?;
         let function = self.find(command.f)?;
         self.modules.check_parameters(command.f, command.params.len())?;
+        checks::shape(command.grid, command.block)?;
         let mut attributes = plain(command.attrs)?;
         let mut config = config(command.grid, command.block, command.sharedMemBytes, &mut attributes);
         config.hStream = self.find(command.hStream)?;
@@ -413,6 +423,7 @@ impl Custom for Session {
     ) -> Result<(), CUresult> {
         let ask = self.table.cuOccupancyMaxActiveClusters.ok_or(CUresult::NOT_SUPPORTED)?;
         let function = self.find(command.func)?;
+        checks::shape(command.grid, command.block)?;
         let mut attributes = plain(command.attrs)?;
         let config = config(command.grid, command.block, command.sharedMemBytes, &mut attributes);
         let mut numClusters = 0;
@@ -429,6 +440,7 @@ impl Custom for Session {
     ) -> Result<(), CUresult> {
         let ask = self.table.cuOccupancyMaxPotentialClusterSize.ok_or(CUresult::NOT_SUPPORTED)?;
         let function = self.find(command.func)?;
+        checks::shape(command.grid, command.block)?;
         let mut attributes = plain(command.attrs)?;
         let config = config(command.grid, command.block, command.sharedMemBytes, &mut attributes);
         let mut clusterSize = 0;
@@ -586,8 +598,28 @@ impl Custom for Session {
 
     fn cuUserObjectCreate(&self, command: commands::cuUserObjectCreate) -> Result<(), CUresult> {
         self.vacant(command.object)?;
+        if !(1..=i32::MAX as u32).contains(&command.initialRefcount) {
+            return Err(CUresult::INVALID_VALUE);
+        }
         let object = graphs::user_object(self, command.object.0, command.initialRefcount)?;
+        self.graphs.references.enter(command.object, command.initialRefcount);
         self.insert(command.object, object)
+    }
+
+    fn cuUserObjectRetain(&self, command: commands::cuUserObjectRetain) -> Result<(), CUresult> {
+        graphs::retain(self, &command)
+    }
+
+    fn cuUserObjectRelease(&self, command: commands::cuUserObjectRelease) -> Result<(), CUresult> {
+        graphs::release(self, &command)
+    }
+
+    fn cuGraphRetainUserObject(&self, command: commands::cuGraphRetainUserObject) -> Result<(), CUresult> {
+        graphs::graph_retain(self, &command)
+    }
+
+    fn cuGraphReleaseUserObject(&self, command: commands::cuGraphReleaseUserObject) -> Result<(), CUresult> {
+        graphs::graph_release(self, &command)
     }
 
     fn NodeDataPut(&self, command: commands::NodeDataPut<'_>) -> Result<(), CUresult> {
@@ -618,6 +650,9 @@ impl Custom for Session {
     ) -> Result<(), CUresult> {
         let get = self.table.cuDeviceGetDevResource.ok_or(CUresult::NOT_SUPPORTED)?;
         let device = self.devices.get(command.device as usize).ok_or(CUresult::INVALID_DEVICE)?;
+        let kinds =
+            [CUdevResourceType::SM, CUdevResourceType::WORKQUEUE_CONFIG, CUdevResourceType::WORKQUEUE];
+        checks::one_of(command.kind, &kinds)?;
         let mut resource = CUdevResource::default();
         // SAFETY: the driver writes one resource to a local.
         unsafe { get(device.ordinal, &mut resource, command.kind) }.ok()?;
@@ -690,7 +725,9 @@ impl Custom for Session {
     fn HostCallDone(&self, command: commands::HostCallDone) -> Result<(), CUresult> {
         self.host_calls.done(command.ticket);
         // Of a user object the destructor has run, so that nothing can use it any more; other tickets name none.
-        let _ = self.remove(UserObjectId(command.ticket));
+        if self.remove(UserObjectId(command.ticket)).is_ok() {
+            self.graphs.references.forget(UserObjectId(command.ticket));
+        }
         Ok(())
     }
 
@@ -719,9 +756,22 @@ struct Callback {
 }
 
 impl Session {
+    /// Refuses what is called once where it would be called at each launch of a graph: clients add nodes for that.
+    pub(crate) fn refuse_capture(&self, stream: CUstream) -> Result<(), CUresult> {
+        let Some(ask) = self.table.cuStreamIsCapturing else { return Ok(()) };
+        let mut status = CUstreamCaptureStatus::NONE;
+        // SAFETY: the stream is live, and the driver writes to a local.
+        unsafe { ask(stream, &mut status) }.ok()?;
+        match status {
+            CUstreamCaptureStatus::NONE => Ok(()),
+            _ => Err(CUresult::STREAM_CAPTURE_UNSUPPORTED),
+        }
+    }
+
     /// Has something done when the stream gets there.
     pub(crate) fn call_in_order(&self, stream: CUstream, call: Call) -> Result<(), CUresult> {
         let launch = self.table.cuLaunchHostFunc.ok_or(CUresult::NOT_SUPPORTED)?;
+        self.refuse_capture(stream)?;
         let callback =
             Box::new(Callback { call, outbox: self.outbox.clone(), host_calls: self.host_calls.clone() });
         let data: *mut c_void = Box::into_raw(callback).cast();
@@ -766,12 +816,6 @@ pub(crate) fn packed(parameters: &[u8], size: &usize) -> [*mut c_void; 5] {
     ]
 }
 
-/// The attributes, if none of them means anything but a number.
-fn plain(attributes: Vec<CUlaunchAttribute>) -> Result<Vec<CUlaunchAttribute>, CUresult> {
-    let all_plain = attributes.iter().all(|attribute| is_plain(attribute.id));
-    if all_plain { Ok(attributes) } else { Err(CUresult::NOT_SUPPORTED) }
-}
-
 /// A launch as the driver wants it described, in the default stream.
 fn config(
     grid: Dim,
@@ -794,7 +838,8 @@ fn config(
     }
 }
 
-/// A copy between two places in device memory, as the driver wants it described.
+/// A copy between two places in device memory, as the driver wants it described: the pitch of a single row is nobody's
+/// concern, and is one that every driver takes.
 pub(crate) fn described(to: &Pitched, from: &Pitched, [width, height, depth]: [u64; 3]) -> CUDA_MEMCPY3D {
     CUDA_MEMCPY3D {
         srcXInBytes: 0,
@@ -806,8 +851,8 @@ pub(crate) fn described(to: &Pitched, from: &Pitched, [width, height, depth]: [u
         srcDevice: from.start.0,
         srcArray: CUarray::NULL,
         reserved0: std::ptr::null_mut(),
-        srcPitch: from.pitch as usize,
-        srcHeight: from.height as usize,
+        srcPitch: from.pitch.max(width) as usize,
+        srcHeight: from.height.max(height) as usize,
         dstXInBytes: 0,
         dstY: 0,
         dstZ: 0,
@@ -817,31 +862,10 @@ pub(crate) fn described(to: &Pitched, from: &Pitched, [width, height, depth]: [u
         dstDevice: to.start.0,
         dstArray: CUarray::NULL,
         reserved1: std::ptr::null_mut(),
-        dstPitch: to.pitch as usize,
-        dstHeight: to.height as usize,
+        dstPitch: to.pitch.max(width) as usize,
+        dstHeight: to.height.max(height) as usize,
         WidthInBytes: width as usize,
         Height: height as usize,
         Depth: depth as usize,
-    }
-}
-
-/// Bytes from the first to the last of a box; a box that overflows is larger than any range.
-pub(crate) fn span(operand: &Pitched, [width, height, depth]: [u64; 3]) -> u64 {
-    let rows = (depth - 1).saturating_mul(operand.height).saturating_add(height - 1);
-    rows.saturating_mul(operand.pitch).saturating_add(width)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_span_of_a_box_never_wraps() {
-        let operand = |pitch, height| Pitched { start: DevicePtr(0), pitch, height };
-        assert_eq!(span(&operand(100, 10), [10, 1, 1]), 10);
-        assert_eq!(span(&operand(100, 10), [10, 3, 2]), 12 * 100 + 10);
-        for huge in [u64::MAX, u64::MAX / 2, 1 << 33] {
-            assert!(span(&operand(huge, huge), [huge, huge, huge]) >= u64::MAX - 1);
-        }
     }
 }

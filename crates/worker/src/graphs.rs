@@ -5,6 +5,7 @@
 //! in the client, is kept beside it ([`Graphs::works`]); what such nodes do when they run is in [`across`].
 
 mod across;
+mod references;
 mod structure;
 mod work;
 
@@ -15,6 +16,7 @@ use sluice_cuda::*;
 use sluice_wire::{GraphId, GraphNodeId, Id, NodePlace, NodeWork, StreamId, WORKER_NODES};
 
 pub(crate) use across::{NodeData, user_object};
+pub(crate) use references::{References, graph_release, graph_retain, release, retain};
 pub(crate) use structure::*;
 pub(crate) use work::{add, get, set, set_in_executable};
 
@@ -26,6 +28,7 @@ use crate::session::Session;
 pub(crate) struct Graphs {
     state: Mutex<State>,
     pub(crate) data: std::sync::Arc<NodeData>,
+    pub(crate) references: References,
 }
 
 #[derive(Default)]
@@ -38,14 +41,16 @@ struct State {
     families: HashMap<usize, Family>,
     /// What nodes do that the client has a part in.
     works: HashMap<usize, NodeWork>,
+    /// The program's graphs that streams capture into.
+    growing: HashMap<StreamId, GraphId>,
     named: u64,
 }
 
 #[derive(Default)]
 struct Family {
     nodes: Vec<CUgraphNode>,
-    /// Graphs inside nodes, with their numbers.
-    inner: Vec<(CUgraph, GraphId)>,
+    /// Graphs inside nodes, with their numbers if the client has asked for them.
+    inner: Vec<(CUgraph, Option<GraphId>)>,
 }
 
 impl Graphs {
@@ -62,8 +67,13 @@ impl Graphs {
         self.lock().homes.get(&node.0).copied()
     }
 
+    /// Whether a stream captures into this graph, which has to stay for that.
+    fn is_growing(&self, graph: GraphId) -> bool {
+        self.lock().growing.values().any(|growing| *growing == graph)
+    }
+
     fn is_inner(&self, graph: GraphId) -> bool {
-        self.lock().families.values().any(|family| family.inner.iter().any(|(_, id)| *id == graph))
+        self.lock().families.values().any(|family| family.inner.iter().any(|(_, id)| *id == Some(graph)))
     }
 }
 
@@ -112,8 +122,23 @@ impl Session {
             self.forget_node(node);
         }
         for (inner, number) in family.inner {
+            self.forget_inner(inner, number);
+        }
+    }
+
+    fn forget_inner(&self, inner: CUgraph, number: Option<GraphId>) {
+        if let Some(number) = number {
             let _ = self.remove(number);
-            self.forget_graph(inner);
+        }
+        self.forget_graph(inner);
+    }
+
+    /// Notes a graph inside a node of another one, which will go with it.
+    fn note_inner(&self, home: CUgraph, inner: CUgraph) {
+        let mut state = self.graphs.lock();
+        let family = state.families.entry(home.0).or_default();
+        if !family.inner.iter().any(|(graph, _)| *graph == inner) {
+            family.inner.push((inner, None));
         }
     }
 

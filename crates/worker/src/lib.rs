@@ -14,6 +14,7 @@ mod backlog;
 mod brake;
 mod budget;
 mod bulk;
+mod checks;
 mod chunks;
 mod client;
 mod copies;

@@ -16,7 +16,7 @@ use sluice_wire::ExportToken;
 use crate::budget::Budget;
 use crate::chunks::{Chunks, Run};
 use crate::session::Device;
-use crate::virtual_memory::Physical;
+use crate::virtual_memory::{Mapping, Physical};
 
 /// Most ranges that are not chunks: allocations of the driver's minting, and module globals.
 const RANGES_MAX: usize = 1 << 20;
@@ -49,13 +49,22 @@ pub(crate) enum Backing {
         export: Option<ExportToken>,
     },
     /// Memory that the program mapped there itself.
-    Mapped(Arc<Physical>),
+    Mapped(Mapping),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Allocation {
     bytes: u64,
     gpu: u32,
+}
+
+impl Backing {
+    fn is_accessible(&self) -> bool {
+        match self {
+            Backing::Committed { .. } => true,
+            Backing::Mapped(mapping) => mapping.is_accessible,
+        }
+    }
 }
 
 impl Memory {
@@ -73,7 +82,7 @@ impl Memory {
     /// Whether all of `[address, address + bytes)` is the session's.
     pub(crate) fn covers(&self, address: u64, bytes: u64) -> bool {
         let state = self.lock();
-        state.chunks.covers(address, bytes)
+        state.chunks.covers(address, bytes, Backing::is_accessible)
             || covers(&state.allocations, address, bytes, |a| a.bytes)
             || covers(&state.globals, address, bytes, |g| g.0)
     }

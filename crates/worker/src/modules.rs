@@ -5,7 +5,10 @@ use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use sluice_cuda::{CUfunction, CUfunction_attribute, CUmodule, CUresult, DriverTable};
+use sluice_image::Image;
 use sluice_wire::{FunctionId, FunctionInfo, ModuleId, Parameter};
+
+use crate::checks::PARAMETER_BYTES_MAX;
 
 /// Most parameters of a kernel; CUDA's limit is 32,764 bytes of them.
 const PARAMETERS_MAX: usize = 8192;
@@ -41,22 +44,24 @@ impl Modules {
         gone
     }
 
-    /// Whether a launch brings all parameters that the function reads.
+    /// Whether a launch brings all parameters that the function reads, and no more than any could.
     pub(crate) fn check_parameters(&self, function: FunctionId, bytes: usize) -> Result<(), CUresult> {
         let sizes = self.parameter_bytes.read().unwrap_or_else(PoisonError::into_inner);
         match sizes.get(&function) {
-            Some(&needed) if bytes >= needed => Ok(()),
+            Some(&needed) if (needed..=PARAMETER_BYTES_MAX.max(needed)).contains(&bytes) => Ok(()),
             Some(_) => Err(CUresult::INVALID_VALUE),
             None => Err(CUresult::INVALID_HANDLE),
         }
     }
 }
 
-/// Loads an image; `image` ends with a NUL, as PTX has to.
+/// Loads an image; `image` ends with a NUL, as PTX has to. The driver gets no length: it believes what the image says of
+/// itself, and one form of image is nothing but addresses. So only what is known, and whole, gets there.
 pub(crate) fn load(table: &DriverTable, image: &[u8]) -> Result<CUmodule, CUresult> {
     let load = table.cuModuleLoadData.ok_or(CUresult::NOT_SUPPORTED)?;
+    Image::parse(image).map_err(|_| CUresult::INVALID_IMAGE)?;
     let mut module = CUmodule::NULL;
-    // SAFETY: the image is a NUL-terminated buffer that outlives the call; the driver writes one handle.
+    // SAFETY: the image is whole and ends with a NUL, and it outlives the call; the driver writes one handle.
     unsafe { load(&mut module, image.as_ptr().cast()) }.ok()?;
     Ok(module)
 }

@@ -22,6 +22,8 @@ fn described(session: &Session, resource: &TextureResource) -> Result<CUDA_RESOU
     let (kind, words) = match resource {
         TextureResource::Array(id) => (CUresourcetype::ARRAY, handle(session.find(*id)?.0)),
         TextureResource::Mipmapped(id) => (CUresourcetype::MIPMAPPED_ARRAY, handle(session.find(*id)?.0)),
+        // Of nothing there is no address to check.
+        TextureResource::Linear(texels) if texels.bytes == 0 => return Err(CUresult::INVALID_VALUE),
         TextureResource::Linear(texels) => {
             let mut words = [0; 16];
             words[0] = session.range(texels.start, texels.bytes)?;
@@ -32,6 +34,9 @@ fn described(session: &Session, resource: &TextureResource) -> Result<CUDA_RESOU
         TextureResource::Pitched(texels) => {
             let channel = texels.format.channel_bytes().ok_or(CUresult::NOT_SUPPORTED)?;
             let row = sluice_wire::product(&[texels.width, channel, texels.channels.into()]);
+            if row == 0 || texels.height == 0 {
+                return Err(CUresult::INVALID_VALUE);
+            }
             let mut words = [0; 16];
             words[0] = session.range(texels.start, sluice_wire::rows(texels.height, row, texels.pitch))?;
             words[1] = format(texels.format, texels.channels);

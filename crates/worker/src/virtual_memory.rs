@@ -7,17 +7,22 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_cuda::{
-    CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
-    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult,
+    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+    CUresult,
 };
 use sluice_wire::{DevicePtr, ExportToken, PhysicalId, PhysicalProp, commands};
 
+use crate::checks;
 use crate::chunks::CHUNK;
 use crate::memory::{Backing, State};
 use crate::session::Session;
 
+const NO_ACCESS: CUmemAccess_flags = CUmemAccess_flags::NONE;
 /// Most pieces of physical memory that a session holds.
 const PHYSICAL_MAX: usize = 1 << 20;
+/// What memory can be for (`CU_MEM_CREATE_USAGE_TILE_POOL`, `CU_MEM_CREATE_USAGE_HW_DECOMPRESS`).
+const USAGES: u64 = 3;
 /// Most devices that one command gives access to.
 const ACCESS_MAX: usize = 64;
 
@@ -30,6 +35,13 @@ pub(crate) struct Physical {
     pub(crate) bytes: u64,
     /// Set for what other processes of the lease have, too: then the bytes are the lease's, not the session's.
     export: Mutex<Option<ExportToken>>,
+}
+
+/// Where it is mapped: without access at first, which nothing may be copied to or from.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    physical: Arc<Physical>,
+    pub(crate) is_accessible: bool,
 }
 
 impl Physical {
@@ -72,6 +84,8 @@ pub(crate) fn granularity(
     option: CUmemAllocationGranularity_flags,
 ) -> Result<u64, CUresult> {
     let ask = session.table.cuMemGetAllocationGranularity.ok_or(CUresult::NOT_SUPPORTED)?;
+    let options = [CUmemAllocationGranularity_flags::MINIMUM, CUmemAllocationGranularity_flags::RECOMMENDED];
+    checks::one_of(option, &options)?;
     let (_, prop) = on_node(session, prop)?;
     let mut granularity = 0;
     // SAFETY: the driver reads the properties and writes one number to a local.
@@ -83,6 +97,10 @@ pub(crate) fn create(session: &Session, command: commands::cuMemCreate) -> Resul
     let create = session.table.cuMemCreate.ok_or(CUresult::NOT_SUPPORTED)?;
     let (gpu, prop) = on_node(session, &command.prop)?;
     let (id, bytes) = (command.handle.0, command.size);
+    checks::bits(command.flags, 0)?;
+    if bytes == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
     let mut memory = session.memory.lock();
     memory.check_vacant(id)?;
@@ -120,6 +138,7 @@ fn give_up(session: &Session, physical: Arc<Physical>) {
 pub(crate) fn map(session: &Session, command: commands::cuMemMap) -> Result<(), CUresult> {
     let map = session.table.cuMemMap.ok_or(CUresult::NOT_SUPPORTED)?;
     let (address, bytes) = (command.ptr.0, command.size);
+    checks::bits(command.flags, 0)?;
     let mut memory = session.memory.lock();
     let physical = memory.physical.get(&command.handle.0).cloned().ok_or(CUresult::INVALID_HANDLE)?;
     let inside = command.offset.checked_add(bytes).is_some_and(|end| end <= physical.bytes);
@@ -128,7 +147,7 @@ pub(crate) fn map(session: &Session, command: commands::cuMemMap) -> Result<(), 
     }
     // SAFETY: the range is vacant and inside the session's own reservation; the handle is live.
     unsafe { map(address, bytes as usize, command.offset as usize, physical.handle, command.flags) }.ok()?;
-    memory.chunks.insert(address, bytes, Backing::Mapped(physical));
+    memory.chunks.insert(address, bytes, Backing::Mapped(Mapping { physical, is_accessible: false }));
     Ok(())
 }
 
@@ -144,8 +163,8 @@ pub(crate) fn unmap(session: &Session, address: DevicePtr, bytes: u64) -> Result
     for (start, run) in runs {
         // SAFETY: the range was one mapping until now, and our map names it no more.
         unsafe { unmap(start, run.bytes as usize) }.ok()?;
-        if let Backing::Mapped(physical) = run.backing {
-            give_up(session, physical);
+        if let Backing::Mapped(mapping) = run.backing {
+            give_up(session, mapping.physical);
         }
     }
     Ok(())
@@ -158,13 +177,23 @@ pub(crate) fn set_access(session: &Session, command: commands::cuMemSetAccess) -
     }
     let desc = command.desc.iter().map(|desc| {
         let (_, location) = place(session, desc.location)?;
+        checks::one_of(desc.flags, &[NO_ACCESS, CUmemAccess_flags::READ, CUmemAccess_flags::READWRITE])?;
         Ok(CUmemAccessDesc { location, flags: desc.flags })
     });
     let desc = desc.collect::<Result<Vec<_>, CUresult>>()?;
-    let memory = session.memory.lock();
-    memory.chunks.runs(command.ptr.0, command.size, is_mapped).ok_or(CUresult::INVALID_VALUE)?;
+    let mut memory = session.memory.lock();
+    let (start, bytes) = (command.ptr.0, command.size);
+    let mappings = memory.chunks.runs(start, bytes, is_mapped).ok_or(CUresult::INVALID_VALUE)?;
     // SAFETY: the range consists of the session's own mappings; the driver reads as many descriptions as it is told.
-    unsafe { set(command.ptr.0, command.size as usize, desc.as_ptr(), desc.len()) }.ok()
+    unsafe { set(start, bytes as usize, desc.as_ptr(), desc.len()) }.ok()?;
+    let is_accessible = desc.iter().any(|desc| desc.flags != NO_ACCESS);
+    for start in mappings {
+        if let Some((_, _, Backing::Mapped(mapping))) = memory.chunks.run_of(start) {
+            // What one device loses others may keep.
+            mapping.is_accessible = is_accessible || (mapping.is_accessible && session.devices.len() > 1);
+        }
+    }
+    Ok(())
 }
 
 /// A location as the driver knows it, and the GPU's place in the lease.
@@ -184,5 +213,8 @@ fn on_node(session: &Session, prop: &PhysicalProp) -> Result<(u32, CUmemAllocati
     if types != CUmemAllocationHandleType::NONE && types != CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR {
         return Err(CUresult::NOT_SUPPORTED);
     }
+    checks::one_of(prop.kind, &[CUmemAllocationType::PINNED])?;
+    checks::bits(u64::from(prop.compression_type | prop.gpu_direct_rdma), 1)?;
+    checks::bits(prop.usage.into(), USAGES)?;
     Ok((gpu, CUmemAllocationProp { location, ..prop.to_c() }))
 }

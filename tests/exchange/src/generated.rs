@@ -143,7 +143,7 @@ fn cuMemsetD32Async(p: &mut Program) {
 
 fn cuMemsetD2D16Async(p: &mut Program) {
     let mut sent = Sent::new("cuMemsetD2D16Async");
-    let dstPitch: usize = p.small() as usize;
+    let dstPitch: usize = p.within(64, 80) as usize;
     let us: u16 = p.value();
     let Width: usize = p.small() as usize;
     let Height: usize = p.small() as usize;
@@ -164,7 +164,7 @@ fn cuMemsetD2D16Async(p: &mut Program) {
 
 fn cuMemsetD2D32Async(p: &mut Program) {
     let mut sent = Sent::new("cuMemsetD2D32Async");
-    let dstPitch: usize = p.small() as usize;
+    let dstPitch: usize = p.within(64, 80) as usize;
     let ui: u32 = p.value();
     let Width: usize = p.small() as usize;
     let Height: usize = p.small() as usize;
@@ -185,7 +185,7 @@ fn cuMemsetD2D32Async(p: &mut Program) {
 
 fn cuMemsetD2D8Async(p: &mut Program) {
     let mut sent = Sent::new("cuMemsetD2D8Async");
-    let dstPitch: usize = p.small() as usize;
+    let dstPitch: usize = p.within(64, 80) as usize;
     let uc: u8 = p.value();
     let Width: usize = p.small() as usize;
     let Height: usize = p.small() as usize;
@@ -206,7 +206,7 @@ fn cuMemsetD2D8Async(p: &mut Program) {
 
 fn cuStreamWaitEvent(p: &mut Program) {
     let mut sent = Sent::new("cuStreamWaitEvent");
-    let Flags: u32 = p.value();
+    let Flags: u32 = p.value::<u32>() & 0x1;
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
     let hEvent = CUevent(p.handle(&mut sent, "Event"));
     sent.value(Flags);
@@ -250,7 +250,7 @@ fn cuStreamCopyAttributes(p: &mut Program) {
 fn cuStreamWaitValue32(p: &mut Program) {
     let mut sent = Sent::new("cuStreamWaitValue32");
     let value: u32 = p.value();
-    let flags: u32 = p.value();
+    let flags: u32 = p.value::<u32>() & 0x40000003;
     let stream = CUstream(p.handle(&mut sent, "Stream"));
     let addr = p.address(&mut sent, 4);
     sent.value(value);
@@ -267,7 +267,7 @@ fn cuStreamWaitValue32(p: &mut Program) {
 fn cuStreamWaitValue32_v2(p: &mut Program) {
     let mut sent = Sent::new("cuStreamWaitValue32_v2");
     let value: u32 = p.value();
-    let flags: u32 = p.value();
+    let flags: u32 = p.value::<u32>() & 0x40000003;
     let stream = CUstream(p.handle(&mut sent, "Stream"));
     let addr = p.address(&mut sent, 4);
     sent.value(value);
@@ -284,7 +284,7 @@ fn cuStreamWaitValue32_v2(p: &mut Program) {
 fn cuStreamWaitValue64(p: &mut Program) {
     let mut sent = Sent::new("cuStreamWaitValue64");
     let value: u64 = p.value();
-    let flags: u32 = p.value();
+    let flags: u32 = p.value::<u32>() & 0x40000003;
     let stream = CUstream(p.handle(&mut sent, "Stream"));
     let addr = p.address(&mut sent, 8);
     sent.value(value);
@@ -301,7 +301,7 @@ fn cuStreamWaitValue64(p: &mut Program) {
 fn cuStreamWaitValue64_v2(p: &mut Program) {
     let mut sent = Sent::new("cuStreamWaitValue64_v2");
     let value: u64 = p.value();
-    let flags: u32 = p.value();
+    let flags: u32 = p.value::<u32>() & 0x40000003;
     let stream = CUstream(p.handle(&mut sent, "Stream"));
     let addr = p.address(&mut sent, 8);
     sent.value(value);
@@ -318,7 +318,7 @@ fn cuStreamWaitValue64_v2(p: &mut Program) {
 fn cuStreamWriteValue32(p: &mut Program) {
     let mut sent = Sent::new("cuStreamWriteValue32");
     let value: u32 = p.value();
-    let flags: u32 = p.value();
+    let flags: u32 = p.value::<u32>() & 0x1;
     let stream = CUstream(p.handle(&mut sent, "Stream"));
     let addr = p.address(&mut sent, 4);
     sent.value(value);
@@ -335,7 +335,7 @@ fn cuStreamWriteValue32(p: &mut Program) {
 fn cuStreamWriteValue32_v2(p: &mut Program) {
     let mut sent = Sent::new("cuStreamWriteValue32_v2");
     let value: u32 = p.value();
-    let flags: u32 = p.value();
+    let flags: u32 = p.value::<u32>() & 0x1;
     let stream = CUstream(p.handle(&mut sent, "Stream"));
     let addr = p.address(&mut sent, 4);
     sent.value(value);
@@ -352,7 +352,7 @@ fn cuStreamWriteValue32_v2(p: &mut Program) {
 fn cuStreamWriteValue64(p: &mut Program) {
     let mut sent = Sent::new("cuStreamWriteValue64");
     let value: u64 = p.value();
-    let flags: u32 = p.value();
+    let flags: u32 = p.value::<u32>() & 0x1;
     let stream = CUstream(p.handle(&mut sent, "Stream"));
     let addr = p.address(&mut sent, 8);
     sent.value(value);
@@ -369,7 +369,7 @@ fn cuStreamWriteValue64(p: &mut Program) {
 fn cuStreamWriteValue64_v2(p: &mut Program) {
     let mut sent = Sent::new("cuStreamWriteValue64_v2");
     let value: u64 = p.value();
-    let flags: u32 = p.value();
+    let flags: u32 = p.value::<u32>() & 0x1;
     let stream = CUstream(p.handle(&mut sent, "Stream"));
     let addr = p.address(&mut sent, 8);
     sent.value(value);
@@ -479,7 +479,7 @@ fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(p: &mut Program) {
     let mut sent = Sent::new("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags");
     let blockSize: i32 = p.value();
     let dynamicSMemSize: usize = p.value();
-    let flags: u32 = p.value();
+    let flags: u32 = p.value::<u32>() & 0x1;
     let mut numBlocks: i32 = p.value();
     let func = CUfunction(p.handle(&mut sent, "Function"));
     sent.value(blockSize);
@@ -513,7 +513,7 @@ fn cuOccupancyAvailableDynamicSMemPerBlock(p: &mut Program) {
 
 fn cuGraphCreate(p: &mut Program) {
     let mut sent = Sent::new("cuGraphCreate");
-    let flags: u32 = p.value();
+    let flags: u32 = 0;
     let mut phGraph = CUgraph::NULL;
     sent.value(flags);
     // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
@@ -538,14 +538,14 @@ fn cuGraphGetId(p: &mut Program) {
 
 fn cuTensorMapEncodeIm2col(p: &mut Program) {
     let mut sent = Sent::new("cuTensorMapEncodeIm2col");
-    let tensorDataType: u32 = p.value();
-    let tensorRank: u32 = p.small() as u32;
+    let tensorDataType: u32 = p.within(0, 15) as u32;
+    let tensorRank: u32 = p.within(3, 5) as u32;
     let channelsPerPixel: u32 = p.value();
     let pixelsPerColumn: u32 = p.value();
-    let interleave: u32 = p.value();
-    let swizzle: u32 = p.value();
-    let l2Promotion: u32 = p.value();
-    let oobFill: u32 = p.value();
+    let interleave: u32 = p.within(0, 2) as u32;
+    let swizzle: u32 = p.within(0, 6) as u32;
+    let l2Promotion: u32 = p.within(0, 3) as u32;
+    let oobFill: u32 = p.within(0, 1) as u32;
     let mut tensorMap: CUtensorMap = p.value();
     sent.value(tensorDataType);
     sent.value(tensorRank);
@@ -609,17 +609,17 @@ fn cuTensorMapEncodeIm2col(p: &mut Program) {
 
 fn cuTensorMapEncodeIm2colWide(p: &mut Program) {
     let mut sent = Sent::new("cuTensorMapEncodeIm2colWide");
-    let tensorDataType: u32 = p.value();
-    let tensorRank: u32 = p.small() as u32;
+    let tensorDataType: u32 = p.within(0, 15) as u32;
+    let tensorRank: u32 = p.within(3, 5) as u32;
     let pixelBoxLowerCornerWidth: i32 = p.value();
     let pixelBoxUpperCornerWidth: i32 = p.value();
     let channelsPerPixel: u32 = p.value();
     let pixelsPerColumn: u32 = p.value();
-    let interleave: u32 = p.value();
-    let mode: u32 = p.value();
-    let swizzle: u32 = p.value();
-    let l2Promotion: u32 = p.value();
-    let oobFill: u32 = p.value();
+    let interleave: u32 = p.within(0, 2) as u32;
+    let mode: u32 = p.within(0, 1) as u32;
+    let swizzle: u32 = p.within(0, 6) as u32;
+    let l2Promotion: u32 = p.within(0, 3) as u32;
+    let oobFill: u32 = p.within(0, 1) as u32;
     let mut tensorMap: CUtensorMap = p.value();
     sent.value(tensorDataType);
     sent.value(tensorRank);
@@ -682,12 +682,12 @@ fn cuTensorMapEncodeIm2colWide(p: &mut Program) {
 
 fn cuTensorMapEncodeTiled(p: &mut Program) {
     let mut sent = Sent::new("cuTensorMapEncodeTiled");
-    let tensorDataType: u32 = p.value();
-    let tensorRank: u32 = p.small() as u32;
-    let interleave: u32 = p.value();
-    let swizzle: u32 = p.value();
-    let l2Promotion: u32 = p.value();
-    let oobFill: u32 = p.value();
+    let tensorDataType: u32 = p.within(0, 15) as u32;
+    let tensorRank: u32 = p.within(1, 5) as u32;
+    let interleave: u32 = p.within(0, 2) as u32;
+    let swizzle: u32 = p.within(0, 6) as u32;
+    let l2Promotion: u32 = p.within(0, 3) as u32;
+    let oobFill: u32 = p.within(0, 1) as u32;
     let mut tensorMap: CUtensorMap = p.value();
     sent.value(tensorDataType);
     sent.value(tensorRank);

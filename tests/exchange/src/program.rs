@@ -166,6 +166,11 @@ impl Program {
         *number += 1;
     }
 
+    /// From the first to the last.
+    pub(crate) fn within(&mut self, first: u64, last: u64) -> u64 {
+        first + self.next() % (last - first + 1)
+    }
+
     pub(crate) fn small(&mut self) -> u64 {
         1 + self.next() % SMALL
     }

@@ -23,6 +23,8 @@ pub(crate) struct Function {
     pub(crate) message: Option<Fields>,
     /// Whether the generated stub first asks the client's function of the same name in `guards`.
     pub(crate) is_guarded: bool,
+    /// Whether the worker's part of a generated function is by hand.
+    pub(crate) is_kept: bool,
     /// Whether the answer follows from the arguments and the state of the function among them, so that it is asked once.
     pub(crate) is_constant: bool,
 }
@@ -53,6 +55,17 @@ pub(crate) enum Class {
 pub(crate) struct Parameter {
     pub(crate) name: String,
     pub(crate) kind: Kind,
+    /// Which values the API defines, where the declaration says so.
+    pub(crate) limit: Option<Limit>,
+}
+
+/// The values of a number that the API defines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// Any of these bits.
+    Bits(u64),
+    /// From the first to the last.
+    Range(u64, u64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,7 +156,7 @@ impl Class {
         matches!(self, Class::Waiting | Class::CustomWaiting)
     }
 
-    /// Whether client stub and worker dispatch are generated as well.
+    /// Whether the client's stub is generated as well, and the worker's dispatch if nothing else is said.
     pub(crate) fn is_generated(&self) -> bool {
         matches!(self, Class::Queued | Class::Waiting)
     }
@@ -200,6 +213,15 @@ impl Function {
 }
 
 impl Parameter {
+    /// Whether `value`, an expression for it, is one that the API does not define; `None` where all are.
+    pub(crate) fn is_undefined(&self, value: &str) -> Option<String> {
+        Some(match self.limit? {
+            Limit::Bits(0) => format!("{value} != 0"),
+            Limit::Bits(bits) => format!("{value} & !{bits:#x} != 0"),
+            Limit::Range(first, last) => format!("!({first}..={last}).contains(&{value})"),
+        })
+    }
+
     /// Its C type, written in Rust.
     pub(crate) fn c_type(&self) -> String {
         let of = |name: &str| handle_type(name).unwrap_or(name).to_string();

@@ -8,23 +8,23 @@ pub(crate) fn generate(api: &Declarations) -> String {
     let mut out = source::header("The worker's dispatch: from a message to a call of the driver.");
     out += "#![allow(non_snake_case)] // CUDA's names\n\n";
     out += "use sluice_cuda::*;\nuse sluice_wire::{Decode, Encode, Op, Reader, Target, commands, product, rows};\n\n";
-    out += "use crate::execute::{Execute, Refusal, finished};\n\n";
+    out += "use crate::checks::aligned;\nuse crate::execute::{Execute, Refusal, finished};\n\n";
     customs(&mut out, api);
     out += "/// Decodes one command, executes it, and appends what its answer carries to `reply`.\n";
     out += "pub fn dispatch<S: Execute + Custom>(session: &S, op: Op, payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Refusal> {\n";
     out += "let mut reader = Reader::new(payload);\nmatch op.target() {\n";
     for function in api.functions.iter().filter(|f| f.class.travels()) {
         let _ = writeln!(out, "Some(Target::Driver(Fn::{})) => {{", function.name);
-        if function.class.is_generated() {
+        if function.class.is_generated() && !function.is_kept {
             call(&mut out, function);
         } else {
-            custom(&mut out, &function.name, !function.fields().replies.is_empty());
+            custom(&mut out, &function.name, &limits(function), !function.fields().replies.is_empty());
         }
         out += "}\n";
     }
     for (index, message) in api.messages.iter().enumerate() {
         let _ = writeln!(out, "Some(Target::Own({index})) => {{");
-        custom(&mut out, &message.name, !message.fields.replies.is_empty());
+        custom(&mut out, &message.name, "", !message.fields.replies.is_empty());
         out += "}\n";
     }
     out + "_ => Err(Refusal::UnknownOp(op)),\n}\n}\n"
@@ -33,7 +33,8 @@ pub(crate) fn generate(api: &Declarations) -> String {
 /// The trait of what is executed by hand; a method that a session does not have refuses.
 fn customs(out: &mut String, api: &Declarations) {
     *out += "/// The commands that are executed by hand. Answers are appended to `reply` by their own `encode`.\npub trait Custom {\n";
-    let functions = api.functions.iter().filter(|f| f.class.travels() && !f.class.is_generated());
+    let functions =
+        api.functions.iter().filter(|f| f.class.travels() && (f.is_kept || !f.class.is_generated()));
     let names = functions.map(|f| (f.name.as_str(), f.class.waits(), f.fields())).chain(
         api.messages.iter().map(|m| {
             (
@@ -58,10 +59,32 @@ fn customs(out: &mut String, api: &Declarations) {
     *out += "}\n\n";
 }
 
-fn custom(out: &mut String, name: &str, answers: bool) {
-    let _ = writeln!(out, "let command = commands::{name}::decode(&mut reader)?;\nreader.end()?;");
+fn custom(out: &mut String, name: &str, checks: &str, answers: bool) {
+    let _ = writeln!(out, "let command = commands::{name}::decode(&mut reader)?;\nreader.end()?;\n{checks}");
     let reply = if answers { ", reply" } else { "" };
     let _ = writeln!(out, "Ok(session.{name}(command{reply})?)");
+}
+
+/// Refuses numbers that the API does not define.
+fn limits(function: &Function) -> String {
+    let mut out = String::new();
+    // Only what travels as itself is a field of the message.
+    for parameter in function.parameters.iter().flatten().filter(|_| function.message.is_none()) {
+        if let Some(undefined) = parameter.is_undefined(&format!("command.{}", parameter.name)) {
+            let _ = writeln!(out, "if {undefined} {{\nreturn Err(CUresult::INVALID_VALUE.into());\n}}");
+        }
+    }
+    out
+}
+
+/// Bytes of what an address points to many of.
+fn word_bytes(length: &Length) -> u64 {
+    let of = |product: &Product| product.last().and_then(|factor| factor.parse().ok()).unwrap_or(1);
+    match length {
+        Length::Product(product) => of(product),
+        Length::Rows { length, .. } => of(length),
+        Length::Less(..) => 1,
+    }
 }
 
 fn call(out: &mut String, function: &Function) {
@@ -71,6 +94,7 @@ fn call(out: &mut String, function: &Function) {
     let _ = writeln!(out, "let function = session.table().{name}.ok_or(CUresult::NOT_SUPPORTED)?;");
     let mut arguments = Vec::new();
     let mut after = Vec::new();
+    *out += &limits(function);
     for parameter in &parameters {
         let field = format!("command.{}", parameter.name);
         let local = &parameter.name;
@@ -86,7 +110,11 @@ fn call(out: &mut String, function: &Function) {
                 format!("&mut {local}")
             }
             Kind::Address(length) => {
-                format!("session.range({field}, {})?", extent(length, |name| format!("command.{name}")))
+                let bytes = extent(length, |name| format!("command.{name}"));
+                match word_bytes(length) {
+                    1 => format!("session.range({field}, {bytes})?"),
+                    word => format!("session.range(aligned({field}, {word})?, {bytes})?"),
+                }
             }
             Kind::InArray(of, length) => {
                 let count = extent(length, |name| format!("command.{name}"));

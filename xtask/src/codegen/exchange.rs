@@ -44,7 +44,15 @@ fn call(out: &mut String, function: &Function) {
     for p in &parameters {
         if let Kind::Value(of) = &p.kind {
             let is_length = lengths.iter().any(|length| names(length).any(|word| word == p.name));
-            let draw = if is_length { format!("p.small() as {of}") } else { "p.value()".into() };
+            let draw = match p.limit {
+                Some(Limit::Range(first, last)) => format!("p.within({first}, {last}) as {of}"),
+                Some(Limit::Bits(0)) => "0".into(),
+                Some(Limit::Bits(bits)) => format!("p.value::<{of}>() & {bits:#x}"),
+                // Rows do not overlap, however wide they are drawn.
+                None if is_pitch(&parameters, &p.name) => format!("p.within(64, 80) as {of}"),
+                None if is_length => format!("p.small() as {of}"),
+                None => "p.value()".into(),
+            };
             let _ = writeln!(out, "let {}: {of} = {draw};", p.name);
         }
     }
@@ -214,6 +222,12 @@ fn answer(out: &mut String, function: &Function) {
     let binding = if writes.is_empty() { "let answer" } else { "let mut answer" };
     let _ =
         writeln!(out, "{binding} = call.answer({});\n{writes}answer.result()\n}}\n", function.class.waits());
+}
+
+/// Whether a parameter says how far rows are apart.
+fn is_pitch(parameters: &[&Parameter], name: &str) -> bool {
+    let names = |length: &Length| matches!(length, Length::Rows { pitch, .. } if pitch == &[name.to_owned()]);
+    parameters.iter().any(|p| matches!(&p.kind, Kind::Address(length) if names(length)))
 }
 
 fn c(handle: &str) -> &str {

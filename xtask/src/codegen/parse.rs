@@ -58,10 +58,22 @@ fn function(line: &str, section: &str) -> anyhow::Result<Function> {
         text => Some(split(text).map(parameter).collect::<anyhow::Result<Vec<_>>>()?),
     };
     let (class, is_guarded) = suffixed(class.trim(), " guarded");
+    let (class, is_kept) = suffixed(class, " kept");
     let (class, is_constant) = suffixed(class, " constant");
     let class = self::class(class)?;
     let (section, name) = (section.into(), name.into());
-    Ok(Function { section, name, parameters, class, version, variant, message, is_guarded, is_constant })
+    Ok(Function {
+        section,
+        name,
+        parameters,
+        class,
+        version,
+        variant,
+        message,
+        is_guarded,
+        is_kept,
+        is_constant,
+    })
 }
 
 /// A text without a suffix, and whether it had it.
@@ -102,7 +114,26 @@ fn class(text: &str) -> anyhow::Result<Class> {
 
 fn parameter(text: &str) -> anyhow::Result<Parameter> {
     let (name, kind) = text.split_once(": ").context("a parameter is NAME: KIND")?;
-    Ok(Parameter { name: name.into(), kind: self::kind(kind) })
+    let (kind, limit) = limit(kind)?;
+    Ok(Parameter { name: name.into(), kind: self::kind(kind), limit })
+}
+
+/// What comes before ` & BITS` or ` in FIRST..LAST`, and that.
+fn limit(text: &str) -> anyhow::Result<(&str, Option<Limit>)> {
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).with_context(|| format!("`{text}` is no number")),
+        None => text.parse().with_context(|| format!("`{text}` is no number")),
+    };
+    if let Some((kind, bits)) = text.split_once(" & ") {
+        return Ok((kind, Some(Limit::Bits(number(bits)?))));
+    }
+    match text.split_once(" in ") {
+        Some((kind, range)) => {
+            let (first, last) = range.split_once("..").context("a range is FIRST..LAST")?;
+            Ok((kind, Some(Limit::Range(number(first)?, number(last)?))))
+        }
+        None => Ok((text, None)),
+    }
 }
 
 fn kind(text: &str) -> Kind {
@@ -206,8 +237,8 @@ fn check(api: &Declarations) -> anyhow::Result<()> {
             "{name}: `sends` is for custom ones"
         );
         ensure!(
-            function.class.is_generated() || !function.is_guarded,
-            "{name}: only generated stubs are `guarded`"
+            function.class.is_generated() || !(function.is_guarded || function.is_kept),
+            "{name}: only generated stubs are `guarded`, and only what is generated can be `kept`"
         );
         let functions = function.parameters_of(&Kind::Use("Function".into())).count();
         ensure!(
@@ -285,6 +316,15 @@ mod tests {
         assert_eq!(parameters[0].kind, Kind::InOut("Map".into()));
         assert_eq!(parameters[1].kind, Kind::InArray("u64".into(), Length::Less("rank".into(), 1)));
         assert_eq!((f.fields().sends.len(), f.fields().replies.len()), (3, 1));
+    }
+
+    #[test]
+    fn numbers_may_be_limited() {
+        let f = one("cuX(a: u32 & 0x3, b: u32 in 1..5, c: u32) queued @3020");
+        let limits: Vec<_> = f.parameters.iter().flatten().map(|p| (&p.kind, p.limit)).collect();
+        let number = Kind::Value("u32".into());
+        let expected = [Some(Limit::Bits(3)), Some(Limit::Range(1, 5)), None];
+        assert_eq!(limits, expected.map(|limit| (&number, limit)));
     }
 
     #[test]

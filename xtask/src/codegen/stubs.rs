@@ -24,6 +24,11 @@ fn stub(out: &mut String, function: &Function) {
         function.name,
         parameters.iter().map(|p| format!(", {}: {}", p.name, p.c_type())).collect::<String>()
     );
+    for p in &parameters {
+        if let Some(undefined) = p.is_undefined(&p.name) {
+            let _ = writeln!(out, "if {undefined} {{ return Err(CUresult::INVALID_VALUE); }}");
+        }
+    }
     if function.is_guarded {
         let arguments: Vec<&str> = parameters.iter().map(|parameter| &*parameter.name).collect();
         let _ = writeln!(

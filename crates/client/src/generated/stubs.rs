@@ -171,6 +171,9 @@ pub(crate) unsafe fn cuStreamWaitEvent<S: Issue>(
     hEvent: CUevent,
     Flags: u32,
 ) -> Result<(), CUresult> {
+    if Flags & !0x1 != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     if crate::guards::cuStreamWaitEvent(hStream, hEvent, Flags)?.is_break() {
         return Ok(());
     }
@@ -217,6 +220,9 @@ pub(crate) unsafe fn cuStreamWaitValue32<S: Issue>(
     value: u32,
     flags: u32,
 ) -> Result<(), CUresult> {
+    if flags & !0x40000003 != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     session.queue(&commands::cuStreamWaitValue32 {
         stream: session.find(stream)?,
         addr: session.range(addr, 4)?,
@@ -233,6 +239,9 @@ pub(crate) unsafe fn cuStreamWaitValue32_v2<S: Issue>(
     value: u32,
     flags: u32,
 ) -> Result<(), CUresult> {
+    if flags & !0x40000003 != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     session.queue(&commands::cuStreamWaitValue32_v2 {
         stream: session.find(stream)?,
         addr: session.range(addr, 4)?,
@@ -249,6 +258,9 @@ pub(crate) unsafe fn cuStreamWaitValue64<S: Issue>(
     value: u64,
     flags: u32,
 ) -> Result<(), CUresult> {
+    if flags & !0x40000003 != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     session.queue(&commands::cuStreamWaitValue64 {
         stream: session.find(stream)?,
         addr: session.range(addr, 8)?,
@@ -265,6 +277,9 @@ pub(crate) unsafe fn cuStreamWaitValue64_v2<S: Issue>(
     value: u64,
     flags: u32,
 ) -> Result<(), CUresult> {
+    if flags & !0x40000003 != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     session.queue(&commands::cuStreamWaitValue64_v2 {
         stream: session.find(stream)?,
         addr: session.range(addr, 8)?,
@@ -281,6 +296,9 @@ pub(crate) unsafe fn cuStreamWriteValue32<S: Issue>(
     value: u32,
     flags: u32,
 ) -> Result<(), CUresult> {
+    if flags & !0x1 != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     session.queue(&commands::cuStreamWriteValue32 {
         stream: session.find(stream)?,
         addr: session.range(addr, 4)?,
@@ -297,6 +315,9 @@ pub(crate) unsafe fn cuStreamWriteValue32_v2<S: Issue>(
     value: u32,
     flags: u32,
 ) -> Result<(), CUresult> {
+    if flags & !0x1 != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     session.queue(&commands::cuStreamWriteValue32_v2 {
         stream: session.find(stream)?,
         addr: session.range(addr, 4)?,
@@ -313,6 +334,9 @@ pub(crate) unsafe fn cuStreamWriteValue64<S: Issue>(
     value: u64,
     flags: u32,
 ) -> Result<(), CUresult> {
+    if flags & !0x1 != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     session.queue(&commands::cuStreamWriteValue64 {
         stream: session.find(stream)?,
         addr: session.range(addr, 8)?,
@@ -329,6 +353,9 @@ pub(crate) unsafe fn cuStreamWriteValue64_v2<S: Issue>(
     value: u64,
     flags: u32,
 ) -> Result<(), CUresult> {
+    if flags & !0x1 != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     session.queue(&commands::cuStreamWriteValue64_v2 {
         stream: session.find(stream)?,
         addr: session.range(addr, 8)?,
@@ -446,6 +473,9 @@ pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags<S: Iss
     dynamicSMemSize: usize,
     flags: u32,
 ) -> Result<(), CUresult> {
+    if flags & !0x1 != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     wanted(numBlocks)?;
     let answer = session.ask(
         About::Function(func),
@@ -529,6 +559,9 @@ pub(crate) unsafe fn cuGraphCreate<S: Issue>(
     phGraph: *mut CUgraph,
     flags: u32,
 ) -> Result<(), CUresult> {
+    if flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     wanted(phGraph)?;
     let minted = session.mint::<CUgraph>()?;
     session
@@ -718,6 +751,9 @@ pub(crate) unsafe fn cuGraphReleaseUserObject<S: Issue>(
     object: CUuserObject,
     count: u32,
 ) -> Result<(), CUresult> {
+    if !(1..=2147483647).contains(&count) {
+        return Err(CUresult::INVALID_VALUE);
+    }
     session.call(
         &commands::cuGraphReleaseUserObject {
             graph: session.find(graph)?,
@@ -761,6 +797,12 @@ pub(crate) unsafe fn cuGraphRetainUserObject<S: Issue>(
     count: u32,
     flags: u32,
 ) -> Result<(), CUresult> {
+    if !(1..=2147483647).contains(&count) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if flags & !0x1 != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     session.call(
         &commands::cuGraphRetainUserObject {
             graph: session.find(graph)?,
@@ -790,6 +832,9 @@ pub(crate) unsafe fn cuUserObjectRelease<S: Issue>(
     object: CUuserObject,
     count: u32,
 ) -> Result<(), CUresult> {
+    if !(1..=2147483647).contains(&count) {
+        return Err(CUresult::INVALID_VALUE);
+    }
     session.call(&commands::cuUserObjectRelease { object: session.find(object)?, count }, |()| ())?;
     Ok(())
 }
@@ -799,6 +844,9 @@ pub(crate) unsafe fn cuUserObjectRetain<S: Issue>(
     object: CUuserObject,
     count: u32,
 ) -> Result<(), CUresult> {
+    if !(1..=2147483647).contains(&count) {
+        return Err(CUresult::INVALID_VALUE);
+    }
     session.call(&commands::cuUserObjectRetain { object: session.find(object)?, count }, |()| ())?;
     Ok(())
 }
@@ -821,6 +869,24 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2col<S: Issue>(
     l2Promotion: u32,
     oobFill: u32,
 ) -> Result<(), CUresult> {
+    if !(0..=15).contains(&tensorDataType) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(3..=5).contains(&tensorRank) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(0..=2).contains(&interleave) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(0..=6).contains(&swizzle) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(0..=3).contains(&l2Promotion) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(0..=1).contains(&oobFill) {
+        return Err(CUresult::INVALID_VALUE);
+    }
     wanted(tensorMap)?;
     // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
     let globalDim = unsafe { list(globalDim, tensorRank as u64) }?;
@@ -881,6 +947,27 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide<S: Issue>(
     l2Promotion: u32,
     oobFill: u32,
 ) -> Result<(), CUresult> {
+    if !(0..=15).contains(&tensorDataType) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(3..=5).contains(&tensorRank) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(0..=2).contains(&interleave) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(0..=1).contains(&mode) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(0..=6).contains(&swizzle) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(0..=3).contains(&l2Promotion) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(0..=1).contains(&oobFill) {
+        return Err(CUresult::INVALID_VALUE);
+    }
     wanted(tensorMap)?;
     // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
     let globalDim = unsafe { list(globalDim, tensorRank as u64) }?;
@@ -932,6 +1019,24 @@ pub(crate) unsafe fn cuTensorMapEncodeTiled<S: Issue>(
     l2Promotion: u32,
     oobFill: u32,
 ) -> Result<(), CUresult> {
+    if !(0..=15).contains(&tensorDataType) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(1..=5).contains(&tensorRank) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(0..=2).contains(&interleave) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(0..=6).contains(&swizzle) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(0..=3).contains(&l2Promotion) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if !(0..=1).contains(&oobFill) {
+        return Err(CUresult::INVALID_VALUE);
+    }
     wanted(tensorMap)?;
     // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
     let globalDim = unsafe { list(globalDim, tensorRank as u64) }?;

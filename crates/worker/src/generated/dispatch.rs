@@ -7,6 +7,7 @@
 use sluice_cuda::*;
 use sluice_wire::{Decode, Encode, Op, Reader, Target, commands, product, rows};
 
+use crate::checks::aligned;
 use crate::execute::{Execute, Refusal, finished};
 
 /// The commands that are executed by hand. Answers are appended to `reply` by their own `encode`.
@@ -370,7 +371,23 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuGraphReleaseUserObject(&self, command: commands::cuGraphReleaseUserObject) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGraphRetainUserObject(&self, command: commands::cuGraphRetainUserObject) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuUserObjectCreate(&self, command: commands::cuUserObjectCreate) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuUserObjectRelease(&self, command: commands::cuUserObjectRelease) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuUserObjectRetain(&self, command: commands::cuUserObjectRetain) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
@@ -496,6 +513,7 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuCtxSetLimit)) => {
             let command = commands::cuCtxSetLimit::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuCtxSetLimit(command)?)
         }
         Some(Target::Driver(Fn::cuCtxSynchronize)) => {
@@ -509,36 +527,43 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuCtxRecordEvent)) => {
             let command = commands::cuCtxRecordEvent::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuCtxRecordEvent(command)?)
         }
         Some(Target::Driver(Fn::cuCtxWaitEvent)) => {
             let command = commands::cuCtxWaitEvent::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuCtxWaitEvent(command)?)
         }
         Some(Target::Driver(Fn::cuModuleLoadDataEx)) => {
             let command = commands::cuModuleLoadDataEx::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuModuleLoadDataEx(command, reply)?)
         }
         Some(Target::Driver(Fn::cuModuleUnload)) => {
             let command = commands::cuModuleUnload::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuModuleUnload(command)?)
         }
         Some(Target::Driver(Fn::cuModuleGetFunction)) => {
             let command = commands::cuModuleGetFunction::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuModuleGetFunction(command, reply)?)
         }
         Some(Target::Driver(Fn::cuModuleGetGlobal_v2)) => {
             let command = commands::cuModuleGetGlobal_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuModuleGetGlobal_v2(command, reply)?)
         }
         Some(Target::Driver(Fn::cuModuleEnumerateFunctions)) => {
             let command = commands::cuModuleEnumerateFunctions::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuModuleEnumerateFunctions(command, reply)?)
         }
         Some(Target::Driver(Fn::cuModuleGetFunctionCount)) => {
@@ -554,36 +579,43 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuFuncSetAttribute)) => {
             let command = commands::cuFuncSetAttribute::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuFuncSetAttribute(command)?)
         }
         Some(Target::Driver(Fn::cuMemGetInfo_v2)) => {
             let command = commands::cuMemGetInfo_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemGetInfo_v2(command, reply)?)
         }
         Some(Target::Driver(Fn::cuMemAlloc_v2)) => {
             let command = commands::cuMemAlloc_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemAlloc_v2(command, reply)?)
         }
         Some(Target::Driver(Fn::cuMemFree_v2)) => {
             let command = commands::cuMemFree_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemFree_v2(command)?)
         }
         Some(Target::Driver(Fn::cuMemcpyHtoDAsync_v2)) => {
             let command = commands::cuMemcpyHtoDAsync_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemcpyHtoDAsync_v2(command)?)
         }
         Some(Target::Driver(Fn::cuMemcpyDtoH_v2)) => {
             let command = commands::cuMemcpyDtoH_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemcpyDtoH_v2(command, reply)?)
         }
         Some(Target::Driver(Fn::cuMemcpyDtoHAsync_v2)) => {
             let command = commands::cuMemcpyDtoHAsync_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemcpyDtoHAsync_v2(command)?)
         }
         Some(Target::Driver(Fn::cuMemcpyDtoDAsync_v2)) => {
@@ -604,21 +636,25 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuMemcpy3DAsync_v2)) => {
             let command = commands::cuMemcpy3DAsync_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemcpy3DAsync_v2(command)?)
         }
         Some(Target::Driver(Fn::cuMemcpyAtoA_v2)) => {
             let command = commands::cuMemcpyAtoA_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemcpyAtoA_v2(command)?)
         }
         Some(Target::Driver(Fn::cuMemcpyAtoHAsync_v2)) => {
             let command = commands::cuMemcpyAtoHAsync_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemcpyAtoHAsync_v2(command)?)
         }
         Some(Target::Driver(Fn::cuMemcpyHtoAAsync_v2)) => {
             let command = commands::cuMemcpyHtoAAsync_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemcpyHtoAAsync_v2(command)?)
         }
         Some(Target::Driver(Fn::cuMemsetD8Async)) => {
@@ -643,7 +679,7 @@ pub fn dispatch<S: Execute + Custom>(
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
-                    session.range(command.dstDevice, product(&[command.N, 2]))?,
+                    session.range(aligned(command.dstDevice, 2)?, product(&[command.N, 2]))?,
                     command.us,
                     command.N as usize,
                     session.find(command.hStream)?,
@@ -658,7 +694,7 @@ pub fn dispatch<S: Execute + Custom>(
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
-                    session.range(command.dstDevice, product(&[command.N, 4]))?,
+                    session.range(aligned(command.dstDevice, 4)?, product(&[command.N, 4]))?,
                     command.ui,
                     command.N as usize,
                     session.find(command.hStream)?,
@@ -674,7 +710,7 @@ pub fn dispatch<S: Execute + Custom>(
             finished(unsafe {
                 function(
                     session.range(
-                        command.dstDevice,
+                        aligned(command.dstDevice, 2)?,
                         rows(command.Height, product(&[command.Width, 2]), command.dstPitch),
                     )?,
                     command.dstPitch as usize,
@@ -694,7 +730,7 @@ pub fn dispatch<S: Execute + Custom>(
             finished(unsafe {
                 function(
                     session.range(
-                        command.dstDevice,
+                        aligned(command.dstDevice, 4)?,
                         rows(command.Height, product(&[command.Width, 4]), command.dstPitch),
                     )?,
                     command.dstPitch as usize,
@@ -727,57 +763,70 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuMemCreate)) => {
             let command = commands::cuMemCreate::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemCreate(command)?)
         }
         Some(Target::Driver(Fn::cuMemExportToShareableHandle)) => {
             let command = commands::cuMemExportToShareableHandle::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemExportToShareableHandle(command, reply)?)
         }
         Some(Target::Driver(Fn::cuMemGetAllocationGranularity)) => {
             let command = commands::cuMemGetAllocationGranularity::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemGetAllocationGranularity(command, reply)?)
         }
         Some(Target::Driver(Fn::cuMemImportFromShareableHandle)) => {
             let command = commands::cuMemImportFromShareableHandle::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemImportFromShareableHandle(command, reply)?)
         }
         Some(Target::Driver(Fn::cuMemMap)) => {
             let command = commands::cuMemMap::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemMap(command)?)
         }
         Some(Target::Driver(Fn::cuMemRelease)) => {
             let command = commands::cuMemRelease::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemRelease(command)?)
         }
         Some(Target::Driver(Fn::cuMemSetAccess)) => {
             let command = commands::cuMemSetAccess::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemSetAccess(command)?)
         }
         Some(Target::Driver(Fn::cuMemUnmap)) => {
             let command = commands::cuMemUnmap::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMemUnmap(command)?)
         }
         Some(Target::Driver(Fn::cuStreamCreateWithPriority)) => {
             let command = commands::cuStreamCreateWithPriority::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuStreamCreateWithPriority(command)?)
         }
         Some(Target::Driver(Fn::cuStreamDestroy_v2)) => {
             let command = commands::cuStreamDestroy_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuStreamDestroy_v2(command)?)
         }
         Some(Target::Driver(Fn::cuStreamWaitEvent)) => {
             let command = commands::cuStreamWaitEvent::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuStreamWaitEvent.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.Flags & !0x1 != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(session.find(command.hStream)?, session.find(command.hEvent)?, command.Flags)
@@ -803,21 +852,25 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuStreamGetCaptureInfo_v3)) => {
             let command = commands::cuStreamGetCaptureInfo_v3::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuStreamGetCaptureInfo_v3(command, reply)?)
         }
         Some(Target::Driver(Fn::cuStreamBeginCapture_v2)) => {
             let command = commands::cuStreamBeginCapture_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuStreamBeginCapture_v2(command)?)
         }
         Some(Target::Driver(Fn::cuStreamEndCapture)) => {
             let command = commands::cuStreamEndCapture::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuStreamEndCapture(command)?)
         }
         Some(Target::Driver(Fn::cuStreamBeginCaptureToGraph)) => {
             let command = commands::cuStreamBeginCaptureToGraph::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuStreamBeginCaptureToGraph(command)?)
         }
         Some(Target::Driver(Fn::cuStreamCopyAttributes)) => {
@@ -831,27 +884,33 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuStreamGetAttribute)) => {
             let command = commands::cuStreamGetAttribute::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuStreamGetAttribute(command, reply)?)
         }
         Some(Target::Driver(Fn::cuStreamSetAttribute)) => {
             let command = commands::cuStreamSetAttribute::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuStreamSetAttribute(command)?)
         }
         Some(Target::Driver(Fn::cuStreamUpdateCaptureDependencies)) => {
             let command = commands::cuStreamUpdateCaptureDependencies::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuStreamUpdateCaptureDependencies(command)?)
         }
         Some(Target::Driver(Fn::cuStreamWaitValue32)) => {
             let command = commands::cuStreamWaitValue32::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuStreamWaitValue32.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.flags & !0x40000003 != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
                     session.find(command.stream)?,
-                    session.range(command.addr, 4)?,
+                    session.range(aligned(command.addr, 4)?, 4)?,
                     command.value,
                     command.flags,
                 )
@@ -862,11 +921,14 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuStreamWaitValue32_v2::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuStreamWaitValue32_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.flags & !0x40000003 != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
                     session.find(command.stream)?,
-                    session.range(command.addr, 4)?,
+                    session.range(aligned(command.addr, 4)?, 4)?,
                     command.value,
                     command.flags,
                 )
@@ -877,11 +939,14 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuStreamWaitValue64::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuStreamWaitValue64.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.flags & !0x40000003 != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
                     session.find(command.stream)?,
-                    session.range(command.addr, 8)?,
+                    session.range(aligned(command.addr, 8)?, 8)?,
                     command.value,
                     command.flags,
                 )
@@ -892,11 +957,14 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuStreamWaitValue64_v2::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuStreamWaitValue64_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.flags & !0x40000003 != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
                     session.find(command.stream)?,
-                    session.range(command.addr, 8)?,
+                    session.range(aligned(command.addr, 8)?, 8)?,
                     command.value,
                     command.flags,
                 )
@@ -907,11 +975,14 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuStreamWriteValue32::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuStreamWriteValue32.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.flags & !0x1 != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
                     session.find(command.stream)?,
-                    session.range(command.addr, 4)?,
+                    session.range(aligned(command.addr, 4)?, 4)?,
                     command.value,
                     command.flags,
                 )
@@ -922,11 +993,14 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuStreamWriteValue32_v2::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuStreamWriteValue32_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.flags & !0x1 != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
                     session.find(command.stream)?,
-                    session.range(command.addr, 4)?,
+                    session.range(aligned(command.addr, 4)?, 4)?,
                     command.value,
                     command.flags,
                 )
@@ -937,11 +1011,14 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuStreamWriteValue64::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuStreamWriteValue64.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.flags & !0x1 != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
                     session.find(command.stream)?,
-                    session.range(command.addr, 8)?,
+                    session.range(aligned(command.addr, 8)?, 8)?,
                     command.value,
                     command.flags,
                 )
@@ -952,11 +1029,14 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuStreamWriteValue64_v2::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuStreamWriteValue64_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.flags & !0x1 != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
                 function(
                     session.find(command.stream)?,
-                    session.range(command.addr, 8)?,
+                    session.range(aligned(command.addr, 8)?, 8)?,
                     command.value,
                     command.flags,
                 )
@@ -966,11 +1046,13 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuEventCreate)) => {
             let command = commands::cuEventCreate::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuEventCreate(command)?)
         }
         Some(Target::Driver(Fn::cuEventDestroy_v2)) => {
             let command = commands::cuEventDestroy_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuEventDestroy_v2(command)?)
         }
         Some(Target::Driver(Fn::cuEventRecord)) => {
@@ -1034,16 +1116,19 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuLaunchKernel)) => {
             let command = commands::cuLaunchKernel::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuLaunchKernel(command)?)
         }
         Some(Target::Driver(Fn::cuLaunchKernelEx)) => {
             let command = commands::cuLaunchKernelEx::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuLaunchKernelEx(command)?)
         }
         Some(Target::Driver(Fn::cuLaunchHostFunc)) => {
             let command = commands::cuLaunchHostFunc::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuLaunchHostFunc(command)?)
         }
         Some(Target::Driver(Fn::cuOccupancyMaxActiveBlocksPerMultiprocessor)) => {
@@ -1072,6 +1157,9 @@ pub fn dispatch<S: Execute + Custom>(
                 .table()
                 .cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
                 .ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.flags & !0x1 != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             let mut numBlocks: i32 = Default::default();
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
             finished(unsafe {
@@ -1110,16 +1198,19 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuOccupancyMaxActiveClusters)) => {
             let command = commands::cuOccupancyMaxActiveClusters::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuOccupancyMaxActiveClusters(command, reply)?)
         }
         Some(Target::Driver(Fn::cuOccupancyMaxPotentialClusterSize)) => {
             let command = commands::cuOccupancyMaxPotentialClusterSize::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuOccupancyMaxPotentialClusterSize(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphInstantiateWithFlags)) => {
             let command = commands::cuGraphInstantiateWithFlags::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphInstantiateWithFlags(command)?)
         }
         Some(Target::Driver(Fn::cuGraphLaunch)) => {
@@ -1133,11 +1224,13 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuGraphExecDestroy)) => {
             let command = commands::cuGraphExecDestroy::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphExecDestroy(command)?)
         }
         Some(Target::Driver(Fn::cuGraphDestroy)) => {
             let command = commands::cuGraphDestroy::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphDestroy(command)?)
         }
         Some(Target::Driver(Fn::cuGraphAddDependencies)) => {
@@ -1168,22 +1261,28 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuGraphAddNode_v2)) => {
             let command = commands::cuGraphAddNode_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphAddNode_v2(command)?)
         }
         Some(Target::Driver(Fn::cuGraphChildGraphNodeGetGraph)) => {
             let command = commands::cuGraphChildGraphNodeGetGraph::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphChildGraphNodeGetGraph(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphClone)) => {
             let command = commands::cuGraphClone::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphClone(command)?)
         }
         Some(Target::Driver(Fn::cuGraphCreate)) => {
             let command = commands::cuGraphCreate::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuGraphCreate.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.flags != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             session.vacant(command.phGraph)?;
             let mut phGraph = CUgraph::NULL;
             // SAFETY: handles and addresses were checked against the session, pointers are to locals.
@@ -1194,6 +1293,7 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuGraphDestroyNode)) => {
             let command = commands::cuGraphDestroyNode::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphDestroyNode(command)?)
         }
         Some(Target::Driver(Fn::cuGraphEventRecordNodeSetEvent)) => {
@@ -1264,16 +1364,19 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuGraphExecNodeSetParams)) => {
             let command = commands::cuGraphExecNodeSetParams::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphExecNodeSetParams(command)?)
         }
         Some(Target::Driver(Fn::cuGraphExecUpdate_v2)) => {
             let command = commands::cuGraphExecUpdate_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphExecUpdate_v2(command)?)
         }
         Some(Target::Driver(Fn::cuGraphGetEdges_v2)) => {
             let command = commands::cuGraphGetEdges_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphGetEdges_v2(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphGetId)) => {
@@ -1289,11 +1392,13 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuGraphGetNodes)) => {
             let command = commands::cuGraphGetNodes::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphGetNodes(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphGetRootNodes)) => {
             let command = commands::cuGraphGetRootNodes::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphGetRootNodes(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphKernelNodeCopyAttributes)) => {
@@ -1307,31 +1412,37 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuGraphKernelNodeGetAttribute)) => {
             let command = commands::cuGraphKernelNodeGetAttribute::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphKernelNodeGetAttribute(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphKernelNodeSetAttribute)) => {
             let command = commands::cuGraphKernelNodeSetAttribute::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphKernelNodeSetAttribute(command)?)
         }
         Some(Target::Driver(Fn::cuGraphNodeFindInClone)) => {
             let command = commands::cuGraphNodeFindInClone::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphNodeFindInClone(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphNodeGetContainingGraph)) => {
             let command = commands::cuGraphNodeGetContainingGraph::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphNodeGetContainingGraph(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphNodeGetDependencies_v2)) => {
             let command = commands::cuGraphNodeGetDependencies_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphNodeGetDependencies_v2(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphNodeGetDependentNodes_v2)) => {
             let command = commands::cuGraphNodeGetDependentNodes_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphNodeGetDependentNodes_v2(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphNodeGetEnabled)) => {
@@ -1359,6 +1470,7 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuGraphNodeGetParams)) => {
             let command = commands::cuGraphNodeGetParams::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphNodeGetParams(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphNodeGetToolsId)) => {
@@ -1384,17 +1496,17 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuGraphNodeSetParams)) => {
             let command = commands::cuGraphNodeSetParams::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuGraphNodeSetParams(command)?)
         }
         Some(Target::Driver(Fn::cuGraphReleaseUserObject)) => {
             let command = commands::cuGraphReleaseUserObject::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuGraphReleaseUserObject.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(session.find(command.graph)?, session.find(command.object)?, command.count)
-            })?;
-            Ok(())
+            if !(1..=2147483647).contains(&command.count) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+
+            Ok(session.cuGraphReleaseUserObject(command)?)
         }
         Some(Target::Driver(Fn::cuGraphRemoveDependencies)) => {
             let command = commands::cuGraphRemoveDependencies::decode(&mut reader)?;
@@ -1424,17 +1536,14 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuGraphRetainUserObject)) => {
             let command = commands::cuGraphRetainUserObject::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuGraphRetainUserObject.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(
-                    session.find(command.graph)?,
-                    session.find(command.object)?,
-                    command.count,
-                    command.flags,
-                )
-            })?;
-            Ok(())
+            if !(1..=2147483647).contains(&command.count) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if command.flags & !0x1 != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+
+            Ok(session.cuGraphRetainUserObject(command)?)
         }
         Some(Target::Driver(Fn::cuGraphUpload)) => {
             let command = commands::cuGraphUpload::decode(&mut reader)?;
@@ -1447,63 +1556,91 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuUserObjectCreate)) => {
             let command = commands::cuUserObjectCreate::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuUserObjectCreate(command)?)
         }
         Some(Target::Driver(Fn::cuUserObjectRelease)) => {
             let command = commands::cuUserObjectRelease::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuUserObjectRelease.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe { function(session.find(command.object)?, command.count) })?;
-            Ok(())
+            if !(1..=2147483647).contains(&command.count) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+
+            Ok(session.cuUserObjectRelease(command)?)
         }
         Some(Target::Driver(Fn::cuUserObjectRetain)) => {
             let command = commands::cuUserObjectRetain::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuUserObjectRetain.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe { function(session.find(command.object)?, command.count) })?;
-            Ok(())
+            if !(1..=2147483647).contains(&command.count) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+
+            Ok(session.cuUserObjectRetain(command)?)
         }
         Some(Target::Driver(Fn::cuArray3DCreate_v2)) => {
             let command = commands::cuArray3DCreate_v2::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuArray3DCreate_v2(command)?)
         }
         Some(Target::Driver(Fn::cuArrayDestroy)) => {
             let command = commands::cuArrayDestroy::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuArrayDestroy(command)?)
         }
         Some(Target::Driver(Fn::cuMipmappedArrayCreate)) => {
             let command = commands::cuMipmappedArrayCreate::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMipmappedArrayCreate(command)?)
         }
         Some(Target::Driver(Fn::cuMipmappedArrayDestroy)) => {
             let command = commands::cuMipmappedArrayDestroy::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMipmappedArrayDestroy(command)?)
         }
         Some(Target::Driver(Fn::cuMipmappedArrayGetLevel)) => {
             let command = commands::cuMipmappedArrayGetLevel::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuMipmappedArrayGetLevel(command)?)
         }
         Some(Target::Driver(Fn::cuSurfObjectCreate)) => {
             let command = commands::cuSurfObjectCreate::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuSurfObjectCreate(command, reply)?)
         }
         Some(Target::Driver(Fn::cuSurfObjectDestroy)) => {
             let command = commands::cuSurfObjectDestroy::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuSurfObjectDestroy(command)?)
         }
         Some(Target::Driver(Fn::cuTensorMapEncodeIm2col)) => {
             let command = commands::cuTensorMapEncodeIm2col::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuTensorMapEncodeIm2col.ok_or(CUresult::NOT_SUPPORTED)?;
+            if !(0..=15).contains(&command.tensorDataType) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(3..=5).contains(&command.tensorRank) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(0..=2).contains(&command.interleave) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(0..=6).contains(&command.swizzle) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(0..=3).contains(&command.l2Promotion) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(0..=1).contains(&command.oobFill) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             let mut tensorMap: CUtensorMap = Default::default();
             if command.globalDim.len() as u64 != (command.tensorRank) as u64 {
                 return Err(CUresult::INVALID_VALUE.into());
@@ -1547,6 +1684,27 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuTensorMapEncodeIm2colWide::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuTensorMapEncodeIm2colWide.ok_or(CUresult::NOT_SUPPORTED)?;
+            if !(0..=15).contains(&command.tensorDataType) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(3..=5).contains(&command.tensorRank) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(0..=2).contains(&command.interleave) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(0..=1).contains(&command.mode) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(0..=6).contains(&command.swizzle) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(0..=3).contains(&command.l2Promotion) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(0..=1).contains(&command.oobFill) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             let mut tensorMap: CUtensorMap = Default::default();
             if command.globalDim.len() as u64 != (command.tensorRank) as u64 {
                 return Err(CUresult::INVALID_VALUE.into());
@@ -1585,6 +1743,24 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuTensorMapEncodeTiled::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuTensorMapEncodeTiled.ok_or(CUresult::NOT_SUPPORTED)?;
+            if !(0..=15).contains(&command.tensorDataType) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(1..=5).contains(&command.tensorRank) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(0..=2).contains(&command.interleave) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(0..=6).contains(&command.swizzle) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(0..=3).contains(&command.l2Promotion) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            if !(0..=1).contains(&command.oobFill) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
             let mut tensorMap: CUtensorMap = Default::default();
             if command.globalDim.len() as u64 != (command.tensorRank) as u64 {
                 return Err(CUresult::INVALID_VALUE.into());
@@ -1642,81 +1818,97 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuTexObjectCreate)) => {
             let command = commands::cuTexObjectCreate::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuTexObjectCreate(command, reply)?)
         }
         Some(Target::Driver(Fn::cuTexObjectDestroy)) => {
             let command = commands::cuTexObjectDestroy::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuTexObjectDestroy(command)?)
         }
         Some(Target::Driver(Fn::cuDeviceGetDevResource)) => {
             let command = commands::cuDeviceGetDevResource::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.cuDeviceGetDevResource(command, reply)?)
         }
         Some(Target::Own(0)) => {
             let command = commands::MemoryCommit::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.MemoryCommit(command)?)
         }
         Some(Target::Own(1)) => {
             let command = commands::MemoryDecommit::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.MemoryDecommit(command)?)
         }
         Some(Target::Own(2)) => {
             let command = commands::ImageQuery::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.ImageQuery(command, reply)?)
         }
         Some(Target::Own(3)) => {
             let command = commands::ImageData::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.ImageData(command)?)
         }
         Some(Target::Own(4)) => {
             let command = commands::NodeDataPut::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.NodeDataPut(command)?)
         }
         Some(Target::Own(5)) => {
             let command = commands::NodeDataGet::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.NodeDataGet(command, reply)?)
         }
         Some(Target::Own(6)) => {
             let command = commands::HostCallDone::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.HostCallDone(command)?)
         }
         Some(Target::Own(7)) => {
             let command = commands::MirrorPush::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.MirrorPush(command)?)
         }
         Some(Target::Own(8)) => {
             let command = commands::MirrorFetch::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.MirrorFetch(command, reply)?)
         }
         Some(Target::Own(9)) => {
             let command = commands::AllocationExport::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.AllocationExport(command, reply)?)
         }
         Some(Target::Own(10)) => {
             let command = commands::EventExport::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.EventExport(command, reply)?)
         }
         Some(Target::Own(11)) => {
             let command = commands::EventImport::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.EventImport(command)?)
         }
         Some(Target::Own(12)) => {
             let command = commands::Submitted::decode(&mut reader)?;
             reader.end()?;
+
             Ok(session.Submitted(command)?)
         }
         _ => Err(Refusal::UnknownOp(op)),

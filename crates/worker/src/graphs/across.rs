@@ -15,7 +15,8 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 use sluice_wire::TICKET_RELEASED;
@@ -119,7 +120,8 @@ impl NodeData {
     }
 }
 
-/// What the driver's callback of a host node gets.
+/// What the driver's callback of a host node does. The callback gets its number, not its address: a node may outlive what
+/// it was made with, such as one of an executable graph that was updated from a graph that is gone.
 struct NodeCall {
     ticket: u64,
     outbox: Arc<Outbox>,
@@ -127,16 +129,33 @@ struct NodeCall {
     data: Arc<NodeData>,
 }
 
+/// Those that some graph has, by number.
+static NODE_CALLS: LazyLock<Mutex<HashMap<usize, Arc<NodeCall>>>> = LazyLock::new(Mutex::default);
+
+fn node_calls() -> MutexGuard<'static, HashMap<usize, Arc<NodeCall>>> {
+    NODE_CALLS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl NodeCall {
+    /// Its number, as the driver keeps it.
+    fn enter(self) -> *mut c_void {
+        static NUMBERS: AtomicUsize = AtomicUsize::new(1);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        node_calls().insert(number, Arc::new(self));
+        std::ptr::without_provenance_mut(number)
+    }
+}
+
 impl Session {
     /// What the callback of a host node of this graph needs; it stays while the graph, or one that came of it, does.
     fn node_call(&self, graph: Option<CUgraph>, ticket: u64) -> Result<CUDA_HOST_NODE_PARAMS, CUresult> {
-        let call = Box::new(NodeCall {
+        let call = NodeCall {
             ticket,
             outbox: Arc::clone(&self.outbox),
             host_calls: Arc::clone(&self.host_calls),
             data: Arc::clone(&self.graphs.data),
-        });
-        let data: *mut c_void = Box::into_raw(call).cast();
+        };
+        let data = call.enter();
         let node = CUDA_HOST_NODE_PARAMS { fn_: Some(run), userData: data };
         // Without a graph to tie it to, or a driver that counts, it stays until the end of the session.
         let Some(graph) = graph else { return Ok(node) };
@@ -148,10 +167,9 @@ impl Session {
             return Ok(node);
         };
         let mut object = CUuserObject::NULL;
-        // SAFETY: `released` takes the box over when the driver calls it, once.
+        // SAFETY: the driver writes one handle to a local; `released` is called with the number.
         if let Err(error) = unsafe { create(&mut object, data, Some(released), 1, NO_SYNC) }.ok() {
-            // SAFETY: the driver refused, so that nobody else has the box.
-            drop(unsafe { Box::from_raw(data.cast::<NodeCall>()) });
+            node_calls().remove(&data.addr());
             return Err(error);
         }
         // SAFETY: the graph is live, and the object's one reference is ours to give.
@@ -224,8 +242,8 @@ impl Session {
 
 /// Runs on a thread of the driver, at each launch. Nothing in it can panic, and nothing in it calls the driver.
 unsafe extern "C" fn run(call: *mut c_void) {
-    // SAFETY: `node_call` made it, and it stays while a graph has it.
-    let call = unsafe { &*call.cast::<NodeCall>() };
+    let call = node_calls().get(&call.addr()).cloned();
+    let Some(call) = call else { return };
     let turn = call.host_calls.begin(call.ticket);
     call.outbox.push(Push::Call { ticket: call.ticket });
     call.host_calls.wait_turn(call.ticket, turn);
@@ -233,8 +251,8 @@ unsafe extern "C" fn run(call: *mut c_void) {
 
 /// No graph has the node any more.
 unsafe extern "C" fn released(call: *mut c_void) {
-    // SAFETY: `node_call` made the box, and the driver says once that nobody uses it.
-    let call = unsafe { Box::from_raw(call.cast::<NodeCall>()) };
+    let call = node_calls().remove(&call.addr());
+    let Some(call) = call else { return };
     call.host_calls.forget(call.ticket);
     call.data.retire(call.ticket);
     call.outbox.push(Push::Call { ticket: call.ticket | TICKET_RELEASED });

@@ -4,9 +4,15 @@ use sluice_cuda::*;
 use sluice_wire::{Encode, GraphId, GraphNodeId, StreamId, commands};
 
 use super::edge_word;
+use crate::checks;
 use crate::execute::Execute;
 use crate::session::Session;
 
+/// The flags of `cuGraphInstantiateWithFlags`.
+const INSTANTIATE_FLAGS: u64 = CU_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+    | CU_GRAPH_INSTANTIATE_FLAG_UPLOAD
+    | CU_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH
+    | CU_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 /// Most nodes or edges that one answer carries.
 const ITEMS_MAX: usize = 1 << 20;
 
@@ -142,10 +148,11 @@ pub(crate) fn child(session: &Session, node: GraphNodeId, number: GraphId) -> Re
     let inner = inner_graph(&session.table, node)?;
     let mut state = session.graphs.lock();
     let family = state.families.entry(home.0).or_default();
-    if let Some((_, known)) = family.inner.iter().find(|(graph, _)| *graph == inner) {
-        return Ok(*known);
+    match family.inner.iter_mut().find(|(graph, _)| *graph == inner) {
+        Some((_, Some(known))) => return Ok(*known),
+        Some((_, unasked)) => *unasked = Some(number),
+        None => family.inner.push((inner, Some(number))),
     }
-    family.inner.push((inner, number));
     drop(state);
     session.insert(number, inner)?;
     Ok(number)
@@ -191,7 +198,11 @@ pub(super) fn adopt(session: &Session, original: CUgraph, copy: CUgraph) -> Resu
                 session.name(copy, twin)?;
                 session.graphs.lock().works.insert(twin.0, work);
             }
-            None => adopt(session, inner_graph(&session.table, node)?, inner_graph(&session.table, twin)?)?,
+            None => {
+                let inner = inner_graph(&session.table, twin)?;
+                session.note_inner(copy, inner);
+                adopt(session, inner_graph(&session.table, node)?, inner)?;
+            }
         }
     }
     Ok(())
@@ -199,9 +210,10 @@ pub(super) fn adopt(session: &Session, original: CUgraph, copy: CUgraph) -> Resu
 
 pub(crate) fn destroy(session: &Session, graph: GraphId) -> Result<(), CUresult> {
     let destroy = session.table.cuGraphDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
-    if session.graphs.is_inner(graph) {
+    if session.graphs.is_inner(graph) || session.graphs.is_growing(graph) {
         return Err(CUresult::INVALID_VALUE);
     }
+    session.graphs.references.forget_graph(graph);
     let graph = session.remove(graph)?;
     session.forget_graph(graph);
     // SAFETY: the graph was live until now, and our tables name neither it nor its nodes any more.
@@ -211,13 +223,19 @@ pub(crate) fn destroy(session: &Session, graph: GraphId) -> Result<(), CUresult>
 pub(crate) fn destroy_node(session: &Session, node: GraphNodeId) -> Result<(), CUresult> {
     let destroy = session.table.cuGraphDestroyNode.ok_or(CUresult::NOT_SUPPORTED)?;
     let node = session.find(node)?;
+    // Only child nodes have one, and it goes with its node.
+    let inner = inner_graph(&session.table, node).ok();
     // SAFETY: the node is live.
     unsafe { destroy(node) }.ok()?;
-    let home = session.graphs.home(node);
-    if let Some(family) = home.and_then(|home| session.graphs.lock().families.remove(&home.0)) {
-        let nodes = family.nodes.into_iter().filter(|other| *other != node).collect();
-        let family = super::Family { nodes, inner: family.inner };
-        session.graphs.lock().families.insert(home.map_or(0, |home| home.0), family);
+    let mut gone = None;
+    if let Some(home) = session.graphs.home(node)
+        && let Some(family) = session.graphs.lock().families.get_mut(&home.0)
+    {
+        family.nodes.retain(|other| *other != node);
+        gone = family.inner.extract_if(.., |(graph, _)| Some(*graph) == inner).next();
+    }
+    if let Some((graph, number)) = gone {
+        session.forget_inner(graph, number);
     }
     session.forget_node(node);
     Ok(())
@@ -243,7 +261,22 @@ pub(crate) fn capture_into(
     // As for `cuStreamBeginCapture`: the client has applied its mode.
     let mode = CUstreamCaptureMode::RELAXED;
     // SAFETY: stream, graph and nodes are live; without edges all are plain.
-    unsafe { begin(stream, graph, nodes.as_ptr(), std::ptr::null(), nodes.len(), mode) }.ok()
+    unsafe { begin(stream, graph, nodes.as_ptr(), std::ptr::null(), nodes.len(), mode) }.ok()?;
+    session.graphs.lock().growing.insert(command.hStream, command.hGraph);
+    Ok(())
+}
+
+/// Destroys a stream, and with it what it was capturing.
+pub(crate) fn destroy_stream(session: &Session, id: StreamId) -> Result<(), CUresult> {
+    let destroy = session.table.cuStreamDestroy_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+    let captured = session.captured(id).ok().flatten().map(|(graph, ..)| graph);
+    // SAFETY: the stream was live until now, and our table names it no more.
+    unsafe { destroy(session.remove(id)?) }.ok()?;
+    session.graphs.lock().growing.remove(&id);
+    if let Some(graph) = captured.filter(|graph| session.objects.number_of::<GraphId>(*graph).is_none()) {
+        session.forget_graph(graph);
+    }
+    Ok(())
 }
 
 pub(crate) fn capture_behind(
@@ -252,6 +285,8 @@ pub(crate) fn capture_behind(
 ) -> Result<(), CUresult> {
     let mut nodes =
         command.nodes.iter().map(|id| session.find(*id)).collect::<Result<Vec<CUgraphNode>, _>>()?;
+    // Added to those that there are, or instead of them (`CUstreamUpdateCaptureDependencies_flags`).
+    checks::bits(command.flags.into(), 1)?;
     let stream = session.find(command.hStream)?;
     let table = &session.table;
     // SAFETY: the stream and the nodes are live.
@@ -279,9 +314,13 @@ pub(crate) fn end_capture(session: &Session, command: &commands::cuStreamEndCapt
     let mut graph = CUgraph::NULL;
     // SAFETY: the stream is live, and the driver writes one handle to a local.
     let ended = unsafe { end(session.find(command.hStream)?, &mut graph) }.ok();
+    let has_ended = session.captured(command.hStream).ok().flatten().is_none();
+    let grown = if has_ended { session.graphs.lock().growing.remove(&command.hStream) } else { None };
     match (ended, existing) {
         (Ok(()), Some(existing)) if existing == graph => Ok(()),
         (Ok(()), Some(_)) => Err(CUresult::INVALID_VALUE),
+        // It has a number already, and with two it could be destroyed twice.
+        (Ok(()), None) if grown.is_some() => Err(CUresult::INVALID_VALUE),
         (Ok(()), None) => session.insert(command.phGraph, graph),
         (Err(error), Some(_)) => Err(error),
         (Err(error), None) => {
@@ -298,6 +337,7 @@ pub(crate) fn kernel_attribute(
     attribute: u32,
 ) -> Result<Vec<u32>, CUresult> {
     let get = session.table.cuGraphKernelNodeGetAttribute.ok_or(CUresult::NOT_SUPPORTED)?;
+    checks::attribute_id(attribute)?;
     let mut value = CUlaunchAttributeValue::default();
     // SAFETY: the node is live, and the driver writes at most one value to a local.
     unsafe { get(session.find(node)?, attribute, std::ptr::from_mut(&mut value).cast()) }.ok()?;
@@ -309,11 +349,9 @@ pub(crate) fn set_kernel_attribute(
     command: &commands::cuGraphKernelNodeSetAttribute,
 ) -> Result<(), CUresult> {
     let set = session.table.cuGraphKernelNodeSetAttribute.ok_or(CUresult::NOT_SUPPORTED)?;
-    if !crate::attributes::is_plain(CUlaunchAttributeID(command.attr)) {
-        return Err(CUresult::NOT_SUPPORTED);
-    }
     let words = command.words.as_slice().try_into().map_err(|_| CUresult::INVALID_VALUE)?;
     let value = CUlaunchAttributeValue { words };
+    checks::plain_value(CUlaunchAttributeID(command.attr), &value)?;
     // SAFETY: the node is live, and the value is a plain one that outlives the call.
     unsafe { set(session.find(command.hNode)?, command.attr, std::ptr::from_ref(&value).cast()) }.ok()
 }
@@ -331,6 +369,7 @@ pub(crate) fn instantiate(
 ) -> Result<(), CUresult> {
     let instantiate = session.table.cuGraphInstantiateWithFlags.ok_or(CUresult::NOT_SUPPORTED)?;
     session.vacant(command.phGraphExec)?;
+    checks::bits(command.flags, INSTANTIATE_FLAGS)?;
     let mut executable = CUgraphExec::NULL;
     // SAFETY: the graph is live, and the driver writes to a local.
     unsafe { instantiate(&mut executable, session.find(command.hGraph)?, command.flags) }.ok()?;

@@ -9,10 +9,15 @@ use sluice_wire::{
 };
 
 use super::{Place, adopt, driver_nodes, inner_graph};
+use crate::checks::{self, aligned};
 use crate::custom::{described, packed};
 use crate::execute::Execute;
 use crate::session::Session;
 
+/// How a wait compares, and whether it flushes remote writes (`CUstreamWaitValue_flags`).
+const WAIT_FLAGS: u64 = 0x4000_0003;
+/// Whether a write goes without a barrier (`CUstreamWriteValue_flags`).
+const WRITE_FLAGS: u64 = 1;
 /// CUDA takes at most this many memory operations at a time.
 const OPERATIONS_MAX: usize = 256;
 
@@ -25,7 +30,11 @@ pub(crate) fn add(session: &Session, command: commands::cuGraphAddNode_v2) -> Re
     let work = kept(&command.work);
     session.enter_node(place.graph, node, command.phGraphNode, work)?;
     match command.work {
-        NodeWork::Child(graph) => adopt(session, session.find(graph)?, inner_graph(&session.table, node)?),
+        NodeWork::Child(graph) => {
+            let inner = inner_graph(&session.table, node)?;
+            session.note_inner(place.graph, inner);
+            adopt(session, session.find(graph)?, inner)
+        }
         _ => Ok(()),
     }
 }
@@ -296,6 +305,7 @@ impl Session {
         call: impl FnOnce(*const CUDA_KERNEL_NODE_PARAMS) -> CUresult,
     ) -> Result<(), CUresult> {
         self.modules.check_parameters(kernel.f, kernel.params.len())?;
+        checks::shape(kernel.grid, kernel.block)?;
         let size = kernel.params.len();
         let mut extra = packed(&kernel.params, &size);
         let ([gridDimX, gridDimY, gridDimZ], [blockDimX, blockDimY, blockDimZ]) = (kernel.grid, kernel.block);
@@ -349,10 +359,15 @@ impl Session {
     }
 
     fn fill(&self, fill: &FillNode) -> Result<CUDA_MEMSET_NODE_PARAMS, CUresult> {
+        checks::one_of(fill.element_bytes, &[1, 2, 4])?;
+        if fill.width == 0 || fill.height == 0 {
+            return Err(CUresult::INVALID_VALUE);
+        }
         let row = product(&[fill.width, fill.element_bytes.into()]);
+        let dst = aligned(fill.dst, fill.element_bytes.into())?;
         Ok(CUDA_MEMSET_NODE_PARAMS {
-            dst: self.range(fill.dst, rows(fill.height, row, fill.pitch))?,
-            pitch: fill.pitch as usize,
+            dst: self.range(dst, rows(fill.height, row, fill.pitch))?,
+            pitch: fill.pitch.max(row) as usize,
             value: fill.value,
             elementSize: fill.element_bytes,
             width: fill.width as usize,
@@ -361,7 +376,8 @@ impl Session {
     }
 
     fn memory_ops(&self, node: &MemoryOpsNode) -> Result<Vec<CUstreamBatchMemOpParams>, CUresult> {
-        if node.ops.len() > OPERATIONS_MAX {
+        checks::bits(node.flags.into(), 0)?;
+        if node.ops.is_empty() || node.ops.len() > OPERATIONS_MAX {
             return Err(CUresult::INVALID_VALUE);
         }
         let words = |op: &MemoryOp| {
@@ -371,7 +387,9 @@ impl Session {
             if !known.contains(&op.kind) {
                 return Err(CUresult::NOT_SUPPORTED);
             }
-            let address = self.range(op.address, op.width())?;
+            let is_wait = [Kind::WAIT_VALUE_32, Kind::WAIT_VALUE_64].contains(&op.kind);
+            checks::bits(op.flags.into(), if is_wait { WAIT_FLAGS } else { WRITE_FLAGS })?;
+            let address = self.range(aligned(op.address, op.width())?, op.width())?;
             let words = [op.kind.0.into(), address, op.value, op.flags.into(), 0, 0];
             Ok(CUstreamBatchMemOpParams { words })
         };
@@ -516,7 +534,7 @@ impl Session {
         }
         let side = |side: &CopySide| match side {
             CopySide::Device(place) => {
-                self.range(place.start, crate::custom::span(place, extent))?;
+                self.range(place.start, checks::span(place, extent)?)?;
                 Ok::<_, CUresult>(place.clone())
             }
             CopySide::Host(()) => {

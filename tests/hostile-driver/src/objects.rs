@@ -1,0 +1,95 @@
+//! References of user objects (CUDA Driver API, `cuUserObjectRelease`): to release one that the caller does not own is
+//! undefined, so who owns how many is kept here.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use sluice_cuda::{CUgraph, CUhostFn, CUresult, CUuserObject};
+
+use crate::call::{Call, Violation, checked};
+use crate::inner;
+use crate::live::Live;
+
+/// The graph takes over the reference of its creator (`CU_GRAPH_USER_OBJECT_MOVE`).
+pub(crate) const MOVE: u32 = 1;
+
+#[derive(Default)]
+struct References {
+    /// The caller's own, by object.
+    callers: HashMap<usize, u64>,
+    /// Those of graphs, by graph and object.
+    graphs: HashMap<(usize, usize), u64>,
+}
+
+fn references() -> MutexGuard<'static, References> {
+    static REFERENCES: LazyLock<Mutex<References>> = LazyLock::new(Mutex::default);
+    REFERENCES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn is_owned(object: CUuserObject) -> bool {
+    let references = references();
+    let mut graphs = references.graphs.keys().filter(|(_, of)| *of == object.0);
+    references.callers.contains_key(&object.0) || graphs.any(|(graph, _)| CUgraph(*graph).is_live())
+}
+
+pub(crate) fn retain(object: CUuserObject, count: u32) {
+    *references().callers.entry(object.0).or_default() += u64::from(count);
+}
+
+pub(crate) fn release(object: CUuserObject, count: u32) -> Result<(), Violation> {
+    take(&mut references().callers, object.0, count)
+}
+
+pub(crate) fn graph_retains(
+    graph: CUgraph,
+    object: CUuserObject,
+    count: u32,
+    flags: u32,
+) -> Result<(), Violation> {
+    let mut references = references();
+    if flags & MOVE != 0 {
+        take(&mut references.callers, object.0, count)?;
+    }
+    *references.graphs.entry((graph.0, object.0)).or_default() += u64::from(count);
+    Ok(())
+}
+
+pub(crate) fn graph_releases(graph: CUgraph, object: CUuserObject, count: u32) -> Result<(), Violation> {
+    take(&mut references().graphs, (graph.0, object.0), count)
+}
+
+fn take<K: std::hash::Hash + Eq>(owned: &mut HashMap<K, u64>, of: K, count: u32) -> Result<(), Violation> {
+    match owned.get_mut(&of) {
+        Some(references) if *references > u64::from(count) => *references -= u64::from(count),
+        Some(references) if *references == u64::from(count) => drop(owned.remove(&of)),
+        other => return Err(format!("{count} references are released, of {:?}", other.map_or(0, |n| *n))),
+    }
+    Ok(())
+}
+
+#[allow(non_snake_case)] // CUDA's names
+pub(crate) unsafe extern "C" fn cuUserObjectCreate(
+    object_out: *mut CUuserObject,
+    ptr: *mut c_void,
+    destroy: CUhostFn,
+    initialRefcount: u32,
+    flags: u32,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.out(object_out)?;
+        call.within(initialRefcount.into(), 1..=i32::MAX as u64)?;
+        call.one_of(flags, &[1])?;
+        if destroy.is_none() { Err("no destructor".into()) } else { Ok(()) }
+    };
+    let forward = || {
+        // SAFETY: the arguments are the caller's, and have been checked.
+        let result = unsafe { inner().cuUserObjectCreate?(object_out, ptr, destroy, initialRefcount, flags) };
+        if result.is_success() {
+            // SAFETY: the driver has just written it.
+            retain(unsafe { object_out.read() }, initialRefcount);
+        }
+        Some(result)
+    };
+    checked("cuUserObjectCreate", check, forward)
+}
