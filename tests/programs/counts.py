@@ -10,7 +10,8 @@ import sys
 from driver import SPIN, allocate, attach, call, clear, launch, load, read_u32, synchronize
 
 ROUNDS = int(os.environ.get("ROUNDS", "100"))
-SIZE = 3 << 20
+# More than what either side keeps for a cut.
+SIZE = (9 << 20) + 1
 
 
 def main():
@@ -25,7 +26,7 @@ def main():
             grid = generator.randrange(1, 4)
             launch(spin, grid, 32, ctypes.c_uint64(counter), ctypes.c_uint32(1))
             blocks += grid
-        size = generator.choice([1, 1000, 70_000, SIZE])
+        size = generator.choice([1, 1000, 70_000, 3 << 20, SIZE])
         data = generator.randbytes(size)
         call("cuMemcpyHtoD_v2", ctypes.c_uint64(first), data, ctypes.c_size_t(size))
         call("cuMemcpyDtoD_v2", ctypes.c_uint64(second), ctypes.c_uint64(first), ctypes.c_size_t(size))

@@ -16,6 +16,7 @@ use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, StreamId, commands};
 use crate::boxes::BoxCopy;
 use crate::inbox::Sink;
 use crate::issue::Issue;
+use crate::link::Loan;
 use crate::session::Session;
 use crate::{capture, context, host_memory, mirror, session, stream};
 
@@ -56,9 +57,13 @@ pub(crate) unsafe fn to_device(
     }
     // SAFETY: the program passes `bytes` bytes to read.
     let data = unsafe { std::slice::from_raw_parts(src.cast::<u8>(), bytes) };
-    for (i, srcHost) in data.chunks(BULK_SIZE_MAX).enumerate() {
-        let dstDevice = DevicePtr(dst + (i * BULK_SIZE_MAX) as u64);
-        session.queue_copy(dstDevice, hStream, srcHost)?;
+    let mut loan = session.link.loan();
+    let mut rest = data;
+    while !rest.is_empty() {
+        let to = DevicePtr(dst + (bytes - rest.len()) as u64);
+        let (piece, behind) = rest.split_at(rest.len().min(BULK_SIZE_MAX));
+        session.queue_copy(to, hStream, (piece, behind.len()), &mut loan)?;
+        rest = behind;
     }
     Ok(())
 }
@@ -249,13 +254,20 @@ fn is_ours(address: CUdeviceptr, bytes: usize) -> bool {
 
 impl Session {
     /// Queues a copy to the device: `commands::cuMemcpyHtoDAsync_v2`, whose data come last.
-    fn queue_copy(&self, to: DevicePtr, stream: StreamId, data: &[u8]) -> Result<(), CUresult> {
+    fn queue_copy<'a>(
+        &self,
+        to: DevicePtr,
+        stream: StreamId,
+        data: (&'a [u8], usize),
+        loan: &mut Loan<'a>,
+    ) -> Result<(), CUresult> {
         self.queue_by::<commands::cuMemcpyHtoDAsync_v2<'_>>(|device, op| {
             let fields = |out: &mut Vec<u8>| {
                 to.encode(out);
                 stream.encode(out);
             };
-            self.link.queue_with(device, op, fields, data)
+            // SAFETY: the one caller, above, drops its loan on return.
+            unsafe { loan.queue(device, op, fields, data) }
         })
     }
 

@@ -18,13 +18,14 @@
 //! Whoever has the outbox may want the inbox's lock, and not the other way round. A leader who has something to acknowledge
 //! and does not get the outbox leaves that to whoever has it.
 
+mod loan;
 mod resume;
 
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sluice_cuda::CUresult;
 use sluice_transport::Stream;
@@ -36,6 +37,7 @@ use crate::inbox::{Answer, Inbox, News, Receiver, SCRAP_BYTES, Sink};
 use crate::outbox::Outbox;
 use crate::record::Recorder;
 
+pub(crate) use self::loan::Loan;
 pub(crate) use self::resume::Resumption;
 
 /// What calls answer once the connection is gone: the GPU is there no more, and no call will bring it back.
@@ -45,8 +47,6 @@ pub(crate) const LOST: CUresult = CUresult::DEVICE_UNAVAILABLE;
 const READ_BYTES: usize = 64 << 10;
 /// and after a large push: what comes next is probably another, of which no more than its beginning is wanted here.
 const READ_BYTES_AFTER_BULK: usize = 4 << 10;
-/// Less data are copied into the outbox, where they find company.
-const LEND_MIN: usize = 64 << 10;
 /// Somebody who waits looks this often whether the worker is still there,
 const SILENCE: Duration = Duration::from_secs(3);
 /// and takes the connection for cut after so many looks without a byte.
@@ -162,39 +162,9 @@ impl Link {
         Ok(())
     }
 
-    /// As [`Link::queue`], for a command whose last field is `data`: `fields` appends those before. Where nothing can be sent
-    /// again later, the data go out from where they lie.
-    pub(crate) fn queue_with(
-        &self,
-        device: u8,
-        op: Op,
-        fields: impl FnOnce(&mut Vec<u8>),
-        data: &[u8],
-    ) -> Result<(), CUresult> {
-        let count = u32::try_from(data.len()).map_err(|_| CUresult::INVALID_VALUE)?;
-        let fields = |out: &mut Vec<u8>| {
-            fields(out);
-            count.encode(out);
-        };
-        if data.len() < LEND_MIN || self.resumption.is_some() || self.is_recorded() {
-            return self.queue(device, op, |out| {
-                fields(out);
-                out.extend_from_slice(data);
-            });
-        }
-        self.check()?;
-        let mut outbox = self.outbox();
-        let header = command(device, op, next_place());
-        let framed = outbox.buffer.append(|out| header.frame_before(out, data.len(), fields));
-        framed.map_err(|_| CUresult::INVALID_VALUE)?;
-        // SAFETY: `data` are borrowed until this returns. The flush returns when all of them are sent or the connection has
-        // ended, and then they are forgotten.
-        unsafe { outbox.lend(data) };
-        self.flush(&mut outbox);
-        if outbox.buffer.unsent() > 0 {
-            outbox.buffer.drop_unsent();
-        }
-        Ok(())
+    /// Memory can be lent to the link while the loan lasts.
+    pub(crate) fn loan(&self) -> Loan<'_> {
+        Loan::new(self)
     }
 
     fn append(
@@ -426,14 +396,18 @@ impl Link {
         if self.owes_acknowledgement() {
             self.confirm(outbox, false);
         }
+        let mut progress = (Instant::now(), self.received.load(Ordering::Acquire));
         while outbox.buffer.unsent() > 0 && !self.is_cut() && !self.is_lost() {
             match outbox.write() {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.read_while_full(outbox),
+                Ok(()) => progress.0 = Instant::now(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.read_while_full(outbox);
+                    self.look_for_progress(outbox, &mut progress);
+                }
                 Err(error) => self.part(&outbox.stream, &error),
             }
         }
-        outbox.flushed_at = std::time::Instant::now();
+        outbox.flushed_at = Instant::now();
         if let Some(recorder) = &self.recorder {
             recorder.write();
         }
@@ -453,6 +427,18 @@ impl Link {
             if let Some(receiver) = inbox.receiver.take() {
                 drop(self.lead(inbox, receiver, Wait::No));
             }
+        }
+    }
+
+    /// The worker of a session that can be resumed reads on, whatever it waits for: one that has taken nothing since
+    /// `progress`, and has sent nothing, is not there.
+    fn look_for_progress(&self, outbox: &Outbox, progress: &mut (Instant, u64)) {
+        let received = self.received.load(Ordering::Acquire);
+        if received != progress.1 {
+            *progress = (Instant::now(), received);
+        } else if self.resumption.is_some() && progress.0.elapsed() >= SILENCE * SILENT_MAX {
+            let silence = SILENCE * SILENT_MAX;
+            self.part(&outbox.stream, &format_args!("nothing has gone for {} s", silence.as_secs()));
         }
     }
 

@@ -30,8 +30,8 @@ pub(crate) struct Outbox {
     pub(crate) flushed_at: Instant,
 }
 
-/// Memory of the program that is sent from where it lies, while the call lasts that gives it. All else is copied: the program may
-/// change its memory right after a call, and what could be sent again must be kept.
+/// Memory of the program that is sent from where it lies, while the call lasts that gives it (`link::Loan`). All else is copied:
+/// the program may change its memory right after a call.
 pub(crate) struct Lent {
     start: *const u8,
     bytes: usize,
@@ -58,12 +58,11 @@ impl Outbox {
         self.buffer.unsent() >= FLUSH_BYTES || self.flushed_at.elapsed() >= FLUSH_AFTER
     }
 
-    /// Adds memory of the caller's, for a connection that keeps nothing.
+    /// Adds memory of the caller's.
     ///
     /// # Safety
-    /// Before the memory goes, all of it has been sent, or the caller takes it back ([`SendBuffer::drop_unsent`]).
+    /// Before the memory goes, the buffer holds it no more ([`SendBuffer::start`]).
     pub(crate) unsafe fn lend(&mut self, memory: &[u8]) {
-        debug_assert!(!self.buffer.keeps(), "what may be sent again must be kept");
         self.buffer.lend(Lent { start: memory.as_ptr(), bytes: memory.len() });
     }
 

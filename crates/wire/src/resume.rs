@@ -168,8 +168,13 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
         Ok(())
     }
 
-    /// Forgets everything that has not been sent, on a connection that has ended and has no successor.
-    pub fn drop_unsent(&mut self) {
+    /// Position of the first byte that is still held.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Forgets everything, after the last connection has ended.
+    pub fn abandon(&mut self) {
         self.pieces.clear();
         self.place = (0, 0);
         (self.start, self.next) = (self.end, self.end);

@@ -9,16 +9,17 @@
 //! A copy to the device finds the device idle where its program waits for nothing but copies. Then the reader itself makes
 //! the driver's copies, of so many bytes as are there each time, while the client writes the next: a byte is copied into
 //! the ring and out of it, and the ring stays in the cache. As soon as what stood before a copy is done, the rest of it goes
-//! that way. The reader waits for bytes only, as always; each piece is finished when the driver's call returns, so
-//! that nothing stays behind.
+//! that way, and when the turn is lost what is left of it goes the other way. The reader waits for bytes only, as always;
+//! each piece is finished when the driver's call returns, so that nothing stays behind.
 
 use std::sync::{Mutex, PoisonError};
 
 use sluice_cuda::{CUresult, Fn};
-use sluice_wire::{Begun, Decode, DevicePtr, Header, Kind, Op, Reader, StreamId};
+use sluice_wire::{Begun, Decode, DevicePtr, Encode, Header, Kind, Op, Reader, StreamId};
 
 use crate::copies;
 use crate::execute::Execute;
+use crate::gate::Submission;
 use crate::pipeline;
 use crate::session::Session;
 
@@ -93,16 +94,31 @@ impl Arriving {
         &bulk.payload[COPY_FIELDS..bulk.filled]
     }
 
+    /// Enters the gate for the next bytes, if that needs no waiting.
+    pub(crate) fn enter<'a>(&self, session: &'a Session) -> Option<Submission<'a>> {
+        session.devices.get(usize::from(self.header.device))?.gate.enter_now()
+    }
+
     /// Copies the next `count` bytes, and returns when the device has them. A failure is the session's; bytes that come after it
     /// go nowhere.
     ///
     /// # Safety
     /// `from` is valid for reading `count` bytes.
-    pub(crate) unsafe fn copy(&mut self, session: &Session, from: *const u8, count: usize) {
+    pub(crate) unsafe fn copy(
+        &mut self,
+        session: &Session,
+        submission: Submission<'_>,
+        from: *const u8,
+        count: usize,
+    ) {
         let count = count.min(self.left);
-        if session.failure().is_ok()
+        let copied = match session.failure() {
             // SAFETY: the caller's promise is the same.
-            && let Err(result) = unsafe { self.copy_piece(session, from, count) }
+            Ok(()) => unsafe { self.copy_piece(session, from, count) },
+            Err(_) => Ok(()),
+        };
+        submission.finished();
+        if let Err(result) = copied
             && pipeline::refused(session, self.header, result).is_err()
         {
             crate::ending::client_gone();
@@ -115,15 +131,23 @@ impl Arriving {
     /// `from` is valid for reading `count` bytes.
     unsafe fn copy_piece(&self, session: &Session, from: *const u8, count: usize) -> Result<(), CUresult> {
         session.enter(self.header)?;
-        let (_, device) = session.device()?;
         // All that is still to come, so that a copy that leads out of an allocation fails before it writes the rest of it.
         let to = session.range(self.to, self.left as u64)?;
         let stream = session.find(self.stream)?;
-        let submission = device.gate.enter();
         // SAFETY: the range is the session's, and the caller vouches for the source.
-        unsafe { copies::to_device_now(session, to, from, count, stream)? };
-        submission.finished();
-        Ok(())
+        unsafe { copies::to_device_now(session, to, from, count, stream) }
+    }
+
+    /// What is left, as a command like any other, of whose data `read` have come.
+    pub(crate) fn rest(&self, mut buffer: Vec<u8>, read: &[u8]) -> Bulk {
+        buffer.clear();
+        self.to.encode(&mut buffer);
+        self.stream.encode(&mut buffer);
+        (self.left as u32).encode(&mut buffer);
+        buffer.extend_from_slice(read);
+        let filled = buffer.len();
+        buffer.resize(COPY_FIELDS + self.left, 0);
+        Bulk { header: self.header, payload: buffer, filled }
     }
 }
 
@@ -160,7 +184,7 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_wire::{Command, Encode, FrameDecoder, commands};
+    use sluice_wire::{Command, FrameDecoder, commands};
 
     const BYTES: usize = 100_000;
 
@@ -198,6 +222,17 @@ mod tests {
             let bulk = arrived(50, |frame| frame[36..40].copy_from_slice(&wrong.to_le_bytes())).unwrap();
             assert!(Arriving::of(&bulk).is_none(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_rest_of_a_copy_is_a_copy() {
+        let mut copy = Arriving::of(&arrived(50, |_| ()).unwrap()).unwrap();
+        (copy.to.0, copy.left) = (copy.to.0 + 70, copy.left - 70);
+        let rest = copy.rest(vec![1; 10], &[9; 30]);
+        assert_eq!((rest.header, Arriving::data_of(&rest)), (copy.header, &[9; 30][..]));
+        let again = Arriving::of(&rest).unwrap();
+        assert_eq!((again.to, again.stream, again.left), (DevicePtr(0x7000 + 70), StreamId(5), BYTES - 70));
+        assert!(sluice_wire::decode::<commands::cuMemcpyHtoDAsync_v2<'_>>(&rest.payload).is_ok());
     }
 
     #[test]

@@ -139,7 +139,8 @@ fn push_now(
             // SAFETY: the piece has room for `length` bytes, and is ours.
             unsafe { copy_now(session, bytes.address().cast(), from, length, stream)? };
             let push = Push::Data { ticket: command.ticket, offset: done, bytes };
-            session.outbox.push_now(push).unwrap_or_else(|_| ending::client_gone());
+            // While that is sent the driver makes the next.
+            session.outbox.push_soon(push);
         }
         done += length as u64;
     }

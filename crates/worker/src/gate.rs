@@ -138,6 +138,18 @@ impl Gate {
         Submission { gate: self, finished: false }
     }
 
+    /// As [`Gate::enter`], where that does not wait: while the turn is held.
+    pub(crate) fn enter_now(&self) -> Option<Submission<'_>> {
+        let mut state = self.lock();
+        if state.turn != Turn::Held || state.recalled {
+            return None;
+        }
+        state.inside += 1;
+        state.charged_since.get_or_insert_with(|| (Instant::now(), self.brake.late()));
+        drop(state);
+        Some(Submission { gate: self, finished: false })
+    }
+
     /// The daemon gave this session the turn.
     pub fn granted(&self) {
         let mut state = self.lock();

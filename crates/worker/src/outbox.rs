@@ -30,6 +30,8 @@ pub(crate) struct Outbox {
     writer: Mutex<Writer>,
     pushes: Mutex<Pushes>,
     pushed: Condvar,
+    /// For those who wait until there are fewer pushes.
+    taken: Condvar,
     counters: Arc<CounterPage>,
     /// Whether the client keeps what it has sent until that is acknowledged.
     acknowledges: bool,
@@ -57,6 +59,8 @@ pub(crate) enum Push {
     Output(Vec<u8>),
 }
 
+/// Most pushes that wait for being written, of those that can wait.
+const AHEAD_MAX: usize = 2;
 /// Most bytes of text that wait for the client.
 const TEXT_MAX: usize = 8 << 20;
 
@@ -98,6 +102,7 @@ impl Outbox {
             writer: Mutex::new(Writer { stream, buffer: SendBuffer::new(0, resumes), is_cut: false }),
             pushes: Mutex::default(),
             pushed: Condvar::new(),
+            taken: Condvar::new(),
             counters,
             acknowledges: resumes,
             received: AtomicU64::new(0),
@@ -147,9 +152,14 @@ impl Outbox {
         self.pushed.notify_one();
     }
 
-    /// Sends a push, and waits for the client to take it.
-    pub(crate) fn push_now(&self, push: Push) -> io::Result<()> {
-        self.write(|writer| writer.push(push))
+    /// As [`Outbox::push`], for a caller that may wait: it stays a few pushes ahead of the client.
+    pub(crate) fn push_soon(&self, push: Push) {
+        let mut pushes = self.lock_pushes();
+        while pushes.queue.len() >= AHEAD_MAX {
+            pushes = self.taken.wait(pushes).unwrap_or_else(PoisonError::into_inner);
+        }
+        pushes.queue.push_back(push);
+        self.pushed.notify_one();
     }
 
     /// Whether data can be written to where the client reads them. That is so from the first command on, or never.
@@ -272,6 +282,7 @@ impl Outbox {
         loop {
             let next = self.lock_pushes().queue.pop_front();
             let Some(push) = next else { break };
+            self.taken.notify_one();
             writer.push(push)?;
         }
         last(writer)?;

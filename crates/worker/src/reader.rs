@@ -73,6 +73,16 @@ impl Line {
         }
     }
 
+    /// Fills `into`, which is the rest of a frame or less.
+    fn read_whole(&mut self, into: &mut [u8]) {
+        let mut filled = 0;
+        while filled < into.len() {
+            let space = &mut into[filled..];
+            filled += self.read_on(false, |stream, wait| stream.read(space, wait));
+            self.acknowledge();
+        }
+    }
+
     /// Says how much has come, if the client should know.
     fn acknowledge(&mut self) {
         if self.outbox.acknowledge().is_err() {
@@ -205,8 +215,11 @@ impl Reader {
         }
         while !bulk.is_whole() {
             if let Some(copy) = copy.take_if(|_| pipeline.is_idle(bulk.header.device)) {
-                self.copy_through(bulk, copy, pipeline);
-                return Next::Executed;
+                match self.copy_through(bulk, copy, pipeline) {
+                    Some(rest) => bulk = rest,
+                    None => return Next::Executed,
+                }
+                continue;
             }
             let piece = bulk.next_piece();
             bulk.filled += self.line.read_on(false, |stream, wait| stream.read(piece, wait));
@@ -215,34 +228,36 @@ impl Reader {
         Next::Job(Job { header: bulk.header, payload: bulk.payload })
     }
 
-    /// Gives the driver what has come of a copy, and the rest as it comes.
-    fn copy_through(&mut self, bulk: Bulk, mut copy: Arriving, pipeline: &Pipeline) {
+    /// Gives the driver what has come of a copy, and the rest as it comes. Returns what is left when the turn is lost.
+    fn copy_through(&mut self, bulk: Bulk, mut copy: Arriving, pipeline: &Pipeline) -> Option<Bulk> {
         let session = &pipeline.session;
+        let Some(submission) = copy.enter(session) else { return Some(bulk) };
         let come = Arriving::data_of(&bulk);
         // SAFETY: pointer and length are of a slice.
-        unsafe { copy.copy(session, come.as_ptr(), come.len()) };
+        unsafe { copy.copy(session, submission, come.as_ptr(), come.len()) };
         let mut buffer = bulk.payload;
         while copy.left > 0 {
+            let (mut refused, left) = (None, copy.left);
+            let mut take = |from: *const u8, count: usize| match copy.enter(session) {
+                // SAFETY: so many bytes can be read there while this runs.
+                Some(submission) => unsafe { copy.copy(session, submission, from, count) },
+                // SAFETY: as above.
+                None => refused = Some(unsafe { std::slice::from_raw_parts(from, count) }.to_vec()),
+            };
             if self.line.connection.stream.is_shared() {
-                let counts = (copy.left.min(PIECE), copy.left);
-                self.line.read_on(true, |stream, wait| {
-                    // SAFETY: what the stream gives can be read while this runs.
-                    stream.read_in_place(counts, wait, |from, count| unsafe {
-                        copy.copy(session, from, count);
-                    })
-                });
-                continue;
+                let counts = (left.min(PIECE), left);
+                self.line.read_on(true, |stream, wait| stream.read_in_place(counts, wait, &mut take));
+            } else {
+                let room = left.min(PIECE).min(buffer.len());
+                self.line.read_whole(&mut buffer[..room]);
+                take(buffer.as_ptr(), room);
             }
-            let room = copy.left.min(PIECE).min(buffer.len());
-            let (piece, mut filled) = (&mut buffer[..room], 0);
-            while filled < room {
-                filled += self.line.read_on(false, |stream, wait| stream.read(&mut piece[filled..], wait));
-                self.line.acknowledge();
+            if let Some(read) = refused {
+                return Some(copy.rest(buffer, &read));
             }
-            // SAFETY: pointer and length are of a slice.
-            unsafe { copy.copy(session, piece.as_ptr(), room) };
         }
         pipeline.buffers.give(buffer);
+        None
     }
 }
 

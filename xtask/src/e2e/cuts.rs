@@ -76,7 +76,7 @@ fn that_nobody_sees() -> Result<()> {
         };
         Fate { bytes, end: End::Silence, ..Fate::GOOD }
     })?;
-    expect_pass(&mut counts(&relay, 60), "cuts that nobody sees", LIMIT)?;
+    expect_pass(&mut counts(&relay, 20), "cuts that nobody sees", LIMIT)?;
     ensure!(relay.cuts() >= 2, "only {} cuts", relay.cuts());
     expect_clean(&node)
 }

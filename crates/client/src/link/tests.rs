@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use sluice_wire::{Encode, HostWrite};
 
+use super::loan::LEND_MIN;
 use super::*;
 
 const OP: Op = Op::of(sluice_cuda::Fn::cuCtxSynchronize);
@@ -217,9 +218,12 @@ fn lent_data_are_the_end_of_their_command() {
     let data: Vec<u8> = (0..1 << 20).map(|i| (i % 251) as u8).collect();
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let mut loan = link.loan();
             for size in [10, LEND_MIN, data.len()] {
-                link.queue_with(0, OP, |out| 7_u64.encode(out), &data[..size]).unwrap();
+                // SAFETY: it is dropped below.
+                unsafe { loan.queue(0, OP, |out| 7_u64.encode(out), (&data[..size], 0)) }.unwrap();
             }
+            drop(loan);
             link.call(0, OP, |_| ()).unwrap();
         });
         for size in [10, LEND_MIN, data.len()] {
@@ -239,8 +243,102 @@ fn data_lent_to_a_lost_connection_are_forgotten() {
     let (link, peer) = pair();
     drop(peer);
     let data = vec![1; 3 << 20];
+    let mut loan = link.loan();
+    // SAFETY: it is dropped below.
+    let mut queue = || unsafe { loan.queue(0, OP, |_| (), (&data, 0)) };
     // The first may still be taken for sent.
-    let _ = link.queue_with(0, OP, |_| (), &data);
-    assert_eq!(link.queue_with(0, OP, |_| (), &data), Err(LOST));
+    let _ = queue();
+    assert_eq!(queue(), Err(LOST));
+    drop(loan);
     assert_eq!(link.outbox().buffer.unsent(), 0);
+}
+
+/// A worker that acknowledges as the real one does, until it has had `refuse_after` bytes: then the session fails. It ends
+/// with the command `LAST`, or with the connection.
+fn acknowledge(mut peer: Peer, refuse_after: u64) -> u64 {
+    let (mut position, mut said, mut failed) = (0, 0, false);
+    while let Some((command, payload)) = peer.next() {
+        position += (sluice_wire::frame::HEADER_SIZE + payload.len()) as u64;
+        let mut answer = Vec::new();
+        let asked = command.kind == Kind::Received && payload.ends_with(&[1]);
+        if asked || position - said >= ACKNOWLEDGE_EVERY {
+            said = position;
+            let received = Received { position, answer: false };
+            header(Kind::Received).frame(&mut answer, |out| received.encode(out)).unwrap();
+        }
+        if position >= refuse_after && !failed {
+            failed = true;
+            let (result, text) = (CUresult::ILLEGAL_ADDRESS.0, String::new());
+            let sticky = sluice_wire::Sticky { result, op: OP.0, text };
+            header(Kind::Sticky).frame(&mut answer, |out| sticky.encode(out)).unwrap();
+        }
+        if Op(command.op) == LAST || peer.stream.write_all(&answer).is_err() {
+            break;
+        }
+    }
+    position
+}
+
+const LAST: Op = Op::of(sluice_cuda::Fn::cuStreamSynchronize);
+
+/// A link that keeps what it has sent, though nothing cuts it here.
+fn resumable() -> (&'static Link, Peer) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let terms = sluice_wire::control::ResumeTerms {
+        secret: sluice_wire::handshake::SessionSecret([0; 32]),
+        linger_ms: 1,
+    };
+    let resumption = Resumption::new("unix:/nowhere".parse().unwrap(), 1, &terms);
+    let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), Some(resumption), None);
+    (Box::leak(Box::new(link)), Peer { stream: theirs, decoder: FrameDecoder::new() })
+}
+
+/// Queues 16 MiB in pieces, and returns how that ended, and where our stream does.
+fn lend(link: &Link) -> (Result<(), CUresult>, u64) {
+    const PIECE: usize = 1 << 20;
+    let data = vec![1; 16 * PIECE];
+    let mut loan = link.loan();
+    let mut rest = &data[..];
+    let mut result = Ok(());
+    while !rest.is_empty() && result.is_ok() {
+        let (piece, behind) = rest.split_at(PIECE);
+        // SAFETY: it is dropped below.
+        result = unsafe { loan.queue(0, OP, |_| (), (piece, behind.len())) };
+        rest = behind;
+    }
+    drop(loan);
+    (result, link.outbox().buffer.end())
+}
+
+#[test]
+fn a_loan_ends_when_the_worker_has_what_was_lent() {
+    let (link, peer) = resumable();
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| acknowledge(peer, u64::MAX));
+        let (result, end) = lend(link);
+        assert_eq!(result, Ok(()));
+        let held = end - link.outbox().buffer.start();
+        assert!(held <= sluice_wire::resume::WINDOW + (1 << 20), "{held} bytes are held");
+        assert!(end > 16 << 20);
+        link.queue(0, LAST, |_| ()).unwrap();
+        link.flush_now().unwrap();
+        assert!(worker.join().unwrap() > end);
+    });
+}
+
+#[test]
+fn a_loan_ends_when_the_copy_fails_half_way() {
+    let (link, peer) = resumable();
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| acknowledge(peer, 3 << 20));
+        let (result, end) = lend(link);
+        let start = link.outbox().buffer.start();
+        link.outbox().stream.shut_down();
+        worker.join().unwrap();
+        // It comes before the acknowledgement without which the window would stay full.
+        assert_eq!(result, Err(CUresult::ILLEGAL_ADDRESS));
+        // Beside what was lent, pieces that were copied and the client's own acknowledgements.
+        let lent = (8 << 20).min(end - 100);
+        assert!(start >= lent && end < 16 << 20, "what was lent is held: {start} to {end}");
+    });
 }

@@ -154,13 +154,14 @@ fn what_cannot_be_resumed_is_not_kept() {
 }
 
 #[test]
-fn what_was_not_sent_can_be_forgotten() {
+fn what_is_held_can_be_abandoned() {
     let mut buffer: SendBuffer<Vec<u8>> = SendBuffer::new(7, false);
     buffer.append(|out| out.extend_from_slice(b"one"));
     buffer.lend(b"two".to_vec());
     buffer.sent(4);
-    buffer.drop_unsent();
-    assert_eq!((buffer.unsent(), buffer.end()), (0, 13));
+    assert_eq!(buffer.start(), 10, "what was sent whole is not held");
+    buffer.abandon();
+    assert_eq!((buffer.unsent(), buffer.start(), buffer.end()), (0, 13, 13));
     buffer.append(|out| out.extend_from_slice(b"three"));
     assert_eq!(buffer.unsent(), 5);
     assert_eq!(buffer.next_parts(&mut [IoSlice::new(&[])]), 1);

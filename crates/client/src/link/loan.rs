@@ -1,0 +1,105 @@
+//! Data that go out from where they lie in the program's memory.
+//!
+//! What may be sent again after a cut must stay as it is until the worker has it, and a call may return before. So of a copy
+//! over a connection that can be resumed the last [`WINDOW`] bytes are kept in the outbox, and what is before them is lent:
+//! when all of them are queued the worker has that, or else the window would be full. Where nothing is sent again all data
+//! are lent.
+
+use std::marker::PhantomData;
+use std::sync::atomic::Ordering;
+
+use sluice_cuda::CUresult;
+use sluice_wire::resume::WINDOW;
+use sluice_wire::{Encode, Op};
+
+use super::{Link, command, next_place};
+
+/// Less data are copied into the outbox, where they find company.
+pub(super) const LEND_MIN: usize = 64 << 10;
+
+/// Memory of the caller's in the outbox; taken back when this goes.
+pub(crate) struct Loan<'a> {
+    link: &'a Link,
+    /// Position in our stream after the last byte that is lent.
+    end: u64,
+    memory: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Loan<'a> {
+    pub(super) fn new(link: &'a Link) -> Loan<'a> {
+        Loan { link, end: 0, memory: PhantomData }
+    }
+
+    /// As [`Link::queue`], for a command whose last field is `data`: `fields` appends those before. The caller will queue
+    /// at least `behind` bytes more.
+    ///
+    /// # Safety
+    /// The loan is dropped, and not leaked, before the data go.
+    pub(crate) unsafe fn queue(
+        &mut self,
+        device: u8,
+        op: Op,
+        fields: impl FnOnce(&mut Vec<u8>),
+        (data, behind): (&'a [u8], usize),
+    ) -> Result<(), CUresult> {
+        let link = self.link;
+        let count = u32::try_from(data.len()).map_err(|_| CUresult::INVALID_VALUE)?;
+        let fields = |out: &mut Vec<u8>| {
+            fields(out);
+            count.encode(out);
+        };
+        let may_lend = link.resumption.is_none() || behind as u64 >= WINDOW;
+        let lends = data.len() >= LEND_MIN && may_lend && !link.is_recorded();
+        link.check()?;
+        let mut outbox = link.outbox();
+        let place = next_place();
+        if lends {
+            let header = command(device, op, place);
+            let framed = outbox.buffer.append(|out| header.frame_before(out, data.len(), fields));
+            framed.map_err(|_| CUresult::INVALID_VALUE)?;
+            // SAFETY: the data are borrowed for longer than this lives, and its drop, of which the caller assures us, takes
+            // them back.
+            unsafe { outbox.lend(data) };
+            self.end = outbox.buffer.end();
+        } else {
+            link.append(&mut outbox, device, op, place, |out| {
+                fields(out);
+                out.extend_from_slice(data);
+            })?;
+        }
+        link.send(outbox)
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        if self.end > 0 {
+            self.link.take_back(self.end);
+        }
+    }
+}
+
+impl Link {
+    /// Returns when nothing before `end` is in the outbox any more.
+    fn take_back(&self, end: u64) {
+        let has_come = || self.acknowledged.load(Ordering::Acquire) >= end;
+        if self.resumption.is_some() && !has_come() {
+            // A call has failed half-way: too little follows for the worker to say what it has.
+            let mut outbox = self.outbox();
+            self.confirm(&mut outbox, true);
+            self.flush(&mut outbox);
+            drop(outbox);
+            // An error means that the connection is lost, too.
+            let _ = self.wait_until(|_| (has_come() || self.is_lost()).then_some(()));
+        }
+        let mut outbox = self.outbox();
+        if self.resumption.is_some()
+            && let Err(error) = outbox.buffer.acknowledge(self.acknowledged.load(Ordering::Acquire))
+        {
+            self.lose(&error);
+        }
+        if outbox.buffer.start() < end {
+            outbox.buffer.abandon();
+        }
+    }
+}
