@@ -234,6 +234,41 @@ def copies_of_graphs():
     free(device)
 
 
+class Operand(ctypes.Structure):
+    _fields_ = [("kind", c_uint32), ("words", c_uint64 * 4)]
+
+
+class Operation(ctypes.Structure):
+    _fields_ = [("src", Operand), ("dst", Operand), ("extent", c_size_t * 3), ("order", c_uint32), ("flags", c_uint32)]
+
+
+@section
+def batches_of_boxes():
+    """Sizes are elements of the array, or bytes where there is none."""
+    plane, there, back, device = array(8, 8), numbers(16, 300), (c_uint32 * 16)(), allocate(64)
+    stream = c_void_p(out(c_void_p, "cuStreamCreate", 1))
+
+    def pointer(to):
+        return Operand(1, (c_uint64 * 4)(to if isinstance(to, int) else ctypes.addressof(to), 0, 0, 0))
+
+    place, extent, failed = Operand(2, (c_uint64 * 4)(plane.value, 2, 3, 0)), (c_size_t * 3)(4, 4, 1), c_size_t(7)
+    both = (Operation * 2)(Operation(pointer(there), place, extent, 1, 0), Operation(place, pointer(device), extent, 1, 0))
+    call("cuMemcpy3DBatchAsync", size(2), both, byref(failed), c_uint64(0), stream)
+    call("cuMemcpy3DBatchAsync_v2", size(1), byref(Operation(place, pointer(back), extent, 1, 0)), c_uint64(0), stream)
+    call("cuStreamSynchronize", stream)
+    equal((list(back), words(device, 16)), (list(range(300, 316)), list(range(300, 316))))
+    flat = (c_size_t * 3)(32, 1, 1)
+    call("cuMemcpy3DWithAttributesAsync", byref(Operation(pointer(device + 32), pointer(device), flat, 1, 0)), c_uint64(0), stream)
+    call("cuStreamSynchronize", stream)
+    equal(words(device, 8), list(range(308, 316)))
+    both[1].extent[0] = 7
+    refused(INVALID_VALUE, "cuMemcpy3DBatchAsync", size(2), both, byref(failed), c_uint64(0), stream)
+    equal(failed.value, 1)
+    call("cuStreamDestroy_v2", stream)
+    destroy(plane)
+    free(device)
+
+
 @section
 def limits():
     before, _ = memory_info()

@@ -44,6 +44,11 @@ fn find(array: CUarray) -> Result<Arc<Array>, CUresult> {
     ARRAYS.get(array.0 as u64).ok_or(CUresult::INVALID_HANDLE)
 }
 
+/// Bytes of an array's element.
+pub(crate) fn element_bytes(array: CUarray) -> Result<u64, CUresult> {
+    find(array)?.desc.element_bytes().ok_or(CUresult::NOT_SUPPORTED)
+}
+
 /// Refuses a box that is not inside its array.
 pub(crate) fn check(array: CUarray, corner: [u64; 3], size: [u64; 3]) -> Result<(), CUresult> {
     // A level's descriptor says the level's own size.

@@ -27,6 +27,7 @@ mod array_copy;
 mod arrays;
 mod attach;
 mod batch;
+mod box_batch;
 mod boxes;
 mod capture;
 mod context;
@@ -86,6 +87,7 @@ mod api {
     pub(crate) use crate::array_copy::*;
     pub(crate) use crate::arrays::*;
     pub(crate) use crate::batch::*;
+    pub(crate) use crate::box_batch::*;
     pub(crate) use crate::boxes::*;
     pub(crate) use crate::capture::*;
     pub(crate) use crate::context::*;

@@ -1660,6 +1660,35 @@ pub(crate) unsafe extern "C" fn cuMemcpy3DAsync_v2(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpy3DBatchAsync(
+    numOps: usize,
+    opList: *mut c_void,
+    failIdx: *mut usize,
+    flags: u64,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemcpy3DBatchAsync {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(numOps, opList, failIdx, flags, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpy3DBatchAsync_v2(
+    numOps: usize,
+    opList: *mut c_void,
+    flags: u64,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemcpy3DBatchAsync_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(numOps, opList, flags, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuMemcpy3DPeer(pCopy: *const CUDA_MEMCPY3D_PEER) -> CUresult {
     match table().cuMemcpy3DPeer {
         // SAFETY: the arguments are the caller's.
@@ -1676,6 +1705,19 @@ pub(crate) unsafe extern "C" fn cuMemcpy3DPeerAsync(
     match table().cuMemcpy3DPeerAsync {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pCopy, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemcpy3DWithAttributesAsync(
+    op: *mut c_void,
+    flags: u64,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuMemcpy3DWithAttributesAsync {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(op, flags, hStream) },
         None => CUresult::NOT_SUPPORTED,
     }
 }

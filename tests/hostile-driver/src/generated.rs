@@ -814,12 +814,39 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+    fn cuMemcpy3DBatchAsync(
+        call: &Call,
+        numOps: usize,
+        opList: *mut c_void,
+        failIdx: *mut usize,
+        flags: u64,
+        hStream: CUstream,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuMemcpy3DBatchAsync_v2(
+        call: &Call,
+        numOps: usize,
+        opList: *mut c_void,
+        flags: u64,
+        hStream: CUstream,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
     fn cuMemcpy3DPeer(call: &Call, pCopy: *const CUDA_MEMCPY3D_PEER) -> Result<(), Violation> {
         call.undescribed()
     }
     fn cuMemcpy3DPeerAsync(
         call: &Call,
         pCopy: *const CUDA_MEMCPY3D_PEER,
+        hStream: CUstream,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuMemcpy3DWithAttributesAsync(
+        call: &Call,
+        op: *mut c_void,
+        flags: u64,
         hStream: CUstream,
     ) -> Result<(), Violation> {
         call.undescribed()
@@ -3199,9 +3226,24 @@ pub(crate) fn table() -> DriverTable {
         },
         cuMemcpy3D_v2: if inner().cuMemcpy3D_v2.is_some() { Some(cuMemcpy3D_v2) } else { None },
         cuMemcpy3DAsync_v2: Some(cuMemcpy3DAsync_v2),
+        cuMemcpy3DBatchAsync: if inner().cuMemcpy3DBatchAsync.is_some() {
+            Some(cuMemcpy3DBatchAsync)
+        } else {
+            None
+        },
+        cuMemcpy3DBatchAsync_v2: if inner().cuMemcpy3DBatchAsync_v2.is_some() {
+            Some(cuMemcpy3DBatchAsync_v2)
+        } else {
+            None
+        },
         cuMemcpy3DPeer: if inner().cuMemcpy3DPeer.is_some() { Some(cuMemcpy3DPeer) } else { None },
         cuMemcpy3DPeerAsync: if inner().cuMemcpy3DPeerAsync.is_some() {
             Some(cuMemcpy3DPeerAsync)
+        } else {
+            None
+        },
+        cuMemcpy3DWithAttributesAsync: if inner().cuMemcpy3DWithAttributesAsync.is_some() {
+            Some(cuMemcpy3DWithAttributesAsync)
         } else {
             None
         },
@@ -5790,6 +5832,43 @@ unsafe extern "C" fn cuMemcpy3DAsync_v2(pCopy: *const CUDA_MEMCPY3D, hStream: CU
     checked("cuMemcpy3DAsync_v2", check, forward)
 }
 
+unsafe extern "C" fn cuMemcpy3DBatchAsync(
+    numOps: usize,
+    opList: *mut c_void,
+    failIdx: *mut usize,
+    flags: u64,
+    hStream: CUstream,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hStream)?;
+        ByHand::cuMemcpy3DBatchAsync(call, numOps, opList, failIdx, flags, hStream)
+    };
+    let forward = || {
+        let entry = inner().cuMemcpy3DBatchAsync?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(numOps, opList, failIdx, flags, hStream) })
+    };
+    checked("cuMemcpy3DBatchAsync", check, forward)
+}
+
+unsafe extern "C" fn cuMemcpy3DBatchAsync_v2(
+    numOps: usize,
+    opList: *mut c_void,
+    flags: u64,
+    hStream: CUstream,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hStream)?;
+        ByHand::cuMemcpy3DBatchAsync_v2(call, numOps, opList, flags, hStream)
+    };
+    let forward = || {
+        let entry = inner().cuMemcpy3DBatchAsync_v2?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(numOps, opList, flags, hStream) })
+    };
+    checked("cuMemcpy3DBatchAsync_v2", check, forward)
+}
+
 unsafe extern "C" fn cuMemcpy3DPeer(pCopy: *const CUDA_MEMCPY3D_PEER) -> CUresult {
     let check = |call: &Call| ByHand::cuMemcpy3DPeer(call, pCopy);
     let forward = || {
@@ -5811,6 +5890,23 @@ unsafe extern "C" fn cuMemcpy3DPeerAsync(pCopy: *const CUDA_MEMCPY3D_PEER, hStre
         Some(unsafe { entry(pCopy, hStream) })
     };
     checked("cuMemcpy3DPeerAsync", check, forward)
+}
+
+unsafe extern "C" fn cuMemcpy3DWithAttributesAsync(
+    op: *mut c_void,
+    flags: u64,
+    hStream: CUstream,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hStream)?;
+        ByHand::cuMemcpy3DWithAttributesAsync(call, op, flags, hStream)
+    };
+    let forward = || {
+        let entry = inner().cuMemcpy3DWithAttributesAsync?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(op, flags, hStream) })
+    };
+    checked("cuMemcpy3DWithAttributesAsync", check, forward)
 }
 
 unsafe extern "C" fn cuMemcpyAtoA_v2(

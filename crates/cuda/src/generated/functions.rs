@@ -184,11 +184,11 @@ functions! {
     cuMemcpy2DUnaligned "cuMemcpy2DUnaligned" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
     cuMemcpy3D "cuMemcpy3D" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
     cuMemcpy3DAsync "cuMemcpy3DAsync" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
-    cuMemcpy3DBatchAsync "cuMemcpy3DBatchAsync" (Some(12080)) ("cuMemcpy3DBatchAsync_ptsz" (Some(12080))) Class::Absent("not built yet");
-    cuMemcpy3DBatchAsync_v2 "cuMemcpy3DBatchAsync" (Some(13000)) ("cuMemcpy3DBatchAsync_v2_ptsz" (Some(13000))) Class::Absent("not built yet");
+    cuMemcpy3DBatchAsync "cuMemcpy3DBatchAsync" (Some(12080)) ("cuMemcpy3DBatchAsync_ptsz" (Some(12080))) Class::Via(Fn::cuMemcpy3DAsync_v2);
+    cuMemcpy3DBatchAsync_v2 "cuMemcpy3DBatchAsync" (Some(13000)) ("cuMemcpy3DBatchAsync_v2_ptsz" (Some(13000))) Class::Via(Fn::cuMemcpy3DAsync_v2);
     cuMemcpy3DPeer "cuMemcpy3DPeer" (Some(4000)) ("cuMemcpy3DPeer_ptds" (Some(7000))) Class::Via(Fn::cuMemcpy3DAsync_v2);
     cuMemcpy3DPeerAsync "cuMemcpy3DPeerAsync" (Some(4000)) ("cuMemcpy3DPeerAsync_ptsz" (Some(7000))) Class::Via(Fn::cuMemcpy3DAsync_v2);
-    cuMemcpy3DWithAttributesAsync "cuMemcpy3DWithAttributesAsync" (Some(13020)) ("cuMemcpy3DWithAttributesAsync_ptsz" (Some(13020))) Class::Absent("not built yet");
+    cuMemcpy3DWithAttributesAsync "cuMemcpy3DWithAttributesAsync" (Some(13020)) ("cuMemcpy3DWithAttributesAsync_ptsz" (Some(13020))) Class::Via(Fn::cuMemcpy3DAsync_v2);
     cuMemcpyAtoA "cuMemcpyAtoA" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
     cuMemcpyAtoA_v2 "cuMemcpyAtoA" (Some(3020)) ("cuMemcpyAtoA_v2_ptds" (Some(7000))) Class::Queued;
     cuMemcpyAtoD "cuMemcpyAtoD" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
