@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use crate::event::Ticket;
 use crate::status::{Result, Status};
 
 /// One piece of memory that a program knows by address.
@@ -38,6 +39,9 @@ pub(crate) enum Kind {
     Mapped(usize),
 }
 
+/// What stream-ordered frees have taken from programs, each until the stream has come to its free.
+static LEAVING: Mutex<Vec<(Allocation, Arc<Ticket>)>> = Mutex::new(Vec::new());
+
 static LIVE: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
 
 /// Enters an allocation that now lies at `[base, base + size)`; returns its id.
@@ -64,6 +68,37 @@ pub(crate) fn check(mut address: u64, size: u64) -> Result<()> {
         address = allocation.base + allocation.size;
     }
     Ok(())
+}
+
+/// As [`check`] for work that has come to its turn: it may also use what the program gave up behind it in the same stream.
+pub(crate) fn check_at_turn(mut address: u64, size: u64) -> Result<()> {
+    let end = address.checked_add(size).ok_or(Status::ILLEGAL_ADDRESS)?;
+    while address < end {
+        let allocation = find(address).or_else(|| find_leaving(address)).ok_or(Status::ILLEGAL_ADDRESS)?;
+        address = allocation.base + allocation.size;
+    }
+    Ok(())
+}
+
+fn find_leaving(address: u64) -> Option<Allocation> {
+    let leaving = LEAVING.lock().unwrap_or_else(PoisonError::into_inner);
+    let holds = |(known, until): &&(Allocation, Arc<Ticket>)| {
+        (known.base..known.base + known.size).contains(&address) && !until.is_done()
+    };
+    leaving.iter().find(holds).map(|(known, _)| known.clone())
+}
+
+/// Removes the allocation, which the program cannot name any more; work that was submitted before may use it until the ticket.
+pub(crate) fn leave(known: &Allocation, until: &Arc<Ticket>) -> bool {
+    let mut leaving = LEAVING.lock().unwrap_or_else(PoisonError::into_inner);
+    leaving.retain(|(_, until)| !until.is_done());
+    leaving.push((known.clone(), Arc::clone(until)));
+    // Only now, so that there is no moment at which it is nowhere.
+    let is_gone = remove(known.base, |a| a.id == known.id).is_some();
+    if !is_gone {
+        leaving.pop();
+    }
+    is_gone
 }
 
 /// Removes the allocation that begins at `base`, if `which` accepts it.

@@ -81,11 +81,20 @@ impl Place {
     }
 
     pub(crate) fn check(self, extent: Extent) -> Result<()> {
+        self.check_by(allocation::check, extent)
+    }
+
+    /// As [`Place::check`] when the work has come to its turn.
+    fn check_at_turn(self, extent: Extent) -> Result<()> {
+        self.check_by(allocation::check_at_turn, extent).map_err(|_| Status::ILLEGAL_ADDRESS)
+    }
+
+    fn check_by(self, memory: fn(u64, u64) -> Result<()>, extent: Extent) -> Result<()> {
         let pitch_fits = extent.height == 1 || self.pitch >= extent.width;
         let span =
             self.span(extent).filter(|_| pitch_fits && self.address != 0).ok_or(Status::INVALID_VALUE)?;
         if address_space::contains(self.address) {
-            return allocation::check(self.address, span);
+            return memory(self.address, span);
         }
         // Memory of the program must not run into the device's addresses.
         let end = self.address.checked_add(span).ok_or(Status::INVALID_VALUE)?;
@@ -97,11 +106,6 @@ impl Place {
         address_space::contains(self.address)
             || self.span(extent).is_some_and(|span| is_registered(self.address, span))
     }
-}
-
-/// Fails where the memory of work that has come to its turn is gone.
-pub(crate) fn still_there(address: u64, size: u64) -> Result<()> {
-    allocation::check(address, size).map_err(|_| Status::ILLEGAL_ADDRESS)
 }
 
 /// Refuses an address that must be a device's and is not.
@@ -162,11 +166,10 @@ impl Copy {
 
     /// Fails where memory is gone that was there when the copy was submitted, or put into a graph.
     pub(crate) fn run(&self) -> Result<()> {
-        let is_gone = |_| Status::ILLEGAL_ADDRESS;
-        self.to.check(self.extent).map_err(is_gone)?;
+        self.to.check_at_turn(self.extent)?;
         match &self.from {
             Source::Memory(from) => {
-                from.check(self.extent).map_err(is_gone)?;
+                from.check_at_turn(self.extent)?;
                 copy_box(self.to, *from, self.extent);
             }
             // SAFETY: the destination was checked just now, and memory is not freed while submitted work may use it.
@@ -202,10 +205,15 @@ impl Fill {
         if self.is_empty() {
             return Ok(());
         }
-        let width = self.width.checked_mul(element).ok_or(Status::INVALID_VALUE)?;
         require_device(self.address)?;
+        let (place, extent) = self.place().ok_or(Status::INVALID_VALUE)?;
+        place.check(extent)
+    }
+
+    fn place(&self) -> Option<(Place, Extent)> {
+        let width = self.width.checked_mul(self.element.into())?;
         let place = Place { address: self.address, pitch: self.pitch, slice: 0 };
-        place.check(Extent { width, height: self.height, depth: 1 })
+        Some((place, Extent { width, height: self.height, depth: 1 }))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -214,11 +222,13 @@ impl Fill {
 
     /// Fails as a copy does.
     pub(crate) fn run(&self) -> Result<()> {
-        self.check().map_err(|_| Status::ILLEGAL_ADDRESS)?;
+        if let Some((place, extent)) = self.place().filter(|_| !self.is_empty()) {
+            place.check_at_turn(extent)?;
+        }
         for y in 0..self.height {
             let row = self.address + y * self.pitch;
             let width = self.width as usize;
-            // SAFETY: checked just now, with alignment; memory is not freed while submitted work may use it.
+            // SAFETY: checked just now, its alignment when it was submitted; memory is not freed while submitted work may use it.
             unsafe {
                 match self.element {
                     1 => std::slice::from_raw_parts_mut(row as *mut u8, width).fill(self.value as u8),

@@ -99,10 +99,12 @@ pub(crate) fn free_in_stream(target: &Target, address: u64) -> Result<()> {
         _ => None,
     };
     let Some(pool) = pool else { return target.submit(Op::Free(address)) };
-    let freed = allocation::remove(address, |a| a.id == known.id).ok_or(Status::INVALID_VALUE)?;
     let ticket = Arc::new(Ticket::default());
+    if !allocation::leave(&known, &ticket) {
+        return Err(Status::INVALID_VALUE);
+    }
     target.submit(Op::Record(Arc::clone(&ticket)))?;
-    pool.take_back(freed.base, freed.size, target.stream.id, ticket);
+    pool.take_back(known.base, known.size, target.stream.id, ticket);
     Ok(())
 }
 

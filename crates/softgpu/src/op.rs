@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sluice_cuda::{CUhostFn, CUstream, CUstreamCallback};
 
+use crate::allocation;
 use crate::context::Context;
 use crate::copy::{Copy, Fill};
 use crate::event::{Event, Ticket};
@@ -149,7 +150,7 @@ impl Callback {
 
 impl Value {
     fn write(&self) -> Result<()> {
-        crate::copy::still_there(self.address, if self.is_64_bit { 8 } else { 4 })?;
+        allocation::check_at_turn(self.address, if self.is_64_bit { 8 } else { 4 })?;
         if self.is_64_bit {
             // SAFETY: a mapped and aligned word, which device code may change at the same time: atomic.
             unsafe { AtomicU64::from_ptr(self.address as *mut u64) }.store(self.value, Ordering::Release);
