@@ -99,9 +99,10 @@ fn pools_count_what_is_used() {
     ok!(cuMemFreeAsync(address, s));
     ok!(cuStreamSynchronize(s));
     assert_eq!(used(), 0);
-    let (first, mut keep) = (address, 1u64 << 30);
+    let mut keep = 1u64 << 30;
     ok!(cuMemPoolSetAttribute(pool, CUmemPool_attribute::RELEASE_THRESHOLD, arg(&mut keep)));
     ok!(cuMemAllocAsync(&mut address, 3 * CHUNK, s));
+    let first = address;
     ok!(cuMemFreeAsync(address, s));
     ok!(cuStreamSynchronize(s));
     ok!(cuMemAllocAsync(&mut address, 3 * CHUNK, s));
