@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use sluice_api::lease::TASKS_MAX;
 
@@ -191,7 +191,12 @@ const PASSED_ON: [i32; 9] = [
 /// The children that signals go to; 0 where there is none.
 static CHILDREN: [AtomicI32; TASKS_MAX as usize] = [const { AtomicI32::new(0) }; TASKS_MAX as usize];
 
-/// Signals that arrive between the installation of the handlers and the start of the child wait, blocked.
+/// Whether children are being started, and the signals that came meanwhile, by their numbers: they are passed on when all are there.
+static STARTING: AtomicBool = AtomicBool::new(false);
+static EARLY: AtomicU64 = AtomicU64::new(0);
+
+/// Signals that arrive between the installation of the handlers and the start of the children wait: blocked in this thread, noted where
+/// another thread gets them.
 struct SignalRelay {
     /// The mask from before.
     mask: libc::sigset_t,
@@ -213,6 +218,7 @@ impl SignalRelay {
             (blocked.assume_init(), mask.assume_init())
         };
         let _ = blocked;
+        STARTING.store(true, Ordering::SeqCst);
         for signal in PASSED_ON {
             // SAFETY: an all-zero sigaction is valid (no flags, empty mask, default handler); the handler below
             // only makes async-signal-safe calls, and SA_SIGINFO announces its three-argument form.
@@ -236,6 +242,8 @@ impl SignalRelay {
         for (place, child) in CHILDREN.iter().zip(children) {
             place.store(child.id() as i32, Ordering::SeqCst);
         }
+        STARTING.store(false, Ordering::SeqCst);
+        pass_on_early();
         // SAFETY: the mask was filled by pthread_sigmask.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
     }
@@ -268,9 +276,21 @@ extern "C" fn pass_on(number: i32, info: *mut libc::siginfo_t, _: *mut libc::c_v
     // SAFETY: the kernel passes a valid siginfo_t to a handler installed with SA_SIGINFO.
     let sent_by_a_process = unsafe { (*info).si_code } <= 0;
     if sent_by_a_process {
-        // It loads atomics and calls kill, which is async-signal-safe.
-        signal(number);
+        // Atomics and kill, which is async-signal-safe.
+        if !STARTING.load(Ordering::SeqCst) {
+            return signal(number);
+        }
+        EARLY.fetch_or(1 << number, Ordering::SeqCst);
+        // The start may have come to its end just now, before the signal was noted.
+        if !STARTING.load(Ordering::SeqCst) {
+            pass_on_early();
+        }
     }
+}
+
+fn pass_on_early() {
+    let early = EARLY.swap(0, Ordering::SeqCst);
+    PASSED_ON.into_iter().filter(|number| early & (1 << number) != 0).for_each(signal);
 }
 
 #[cfg(test)]
