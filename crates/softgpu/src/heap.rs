@@ -138,7 +138,7 @@ pub(crate) fn map_chunks(size: u64) -> Result<u64> {
     Ok(address)
 }
 
-/// The same for the driver's own use, away from what programs have addresses of.
+/// The same at the other end of the addresses, for the driver's own use and for host memory.
 pub(crate) fn map_hidden_chunks(size: u64) -> Result<u64> {
     let space = space()?;
     let address = space.take_hidden(size)?;

@@ -64,7 +64,13 @@ fn allocate_on_host(context: &Context, size: u64, kind: Kind) -> Result<u64> {
     if size == 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let address = heap::map_chunks(heap::whole_chunks(size)?)?;
+    let whole = heap::whole_chunks(size)?;
+    let address = match kind {
+        // Away from device memory: where a module's variables lie must not depend on what a node has staged by then, else a session
+        // that is replayed has other addresses.
+        Kind::Host(_) => heap::map_hidden_chunks(whole)?,
+        _ => heap::map_chunks(whole)?,
+    };
     allocation::insert(address, size, kind, context.handle, context.device.ordinal);
     Ok(address)
 }
