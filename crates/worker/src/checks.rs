@@ -94,7 +94,9 @@ pub(crate) fn plain_value(id: CUlaunchAttributeID, value: &CUlaunchAttributeValu
         A::SYNCHRONIZATION_POLICY => defined((1..=4).contains(&value.number())),
         A::PREFERRED_SHARED_MEMORY_CARVEOUT => defined((-1..=100).contains(&value.number())),
         A::CLUSTER_DIMENSION | A::PREFERRED_CLUSTER_DIMENSION => {
-            defined(value.dimension().into_iter().all(|n| (1..=CLUSTER_MAX).contains(&n)))
+            // A result of its own: cuBLASLt tries one size after the other until it gets this.
+            let fits = value.dimension().into_iter().all(|n| (1..=CLUSTER_MAX).contains(&n));
+            if fits { Ok(()) } else { Err(CUresult::INVALID_CLUSTER_SIZE) }
         }
         _ => Ok(()),
     }
@@ -154,9 +156,20 @@ mod tests {
             words[0] = number;
             CUlaunchAttributeValue { words }
         };
+        let cluster = |dimension: [u32; 3]| {
+            let mut words = [0; 16];
+            words[..3].copy_from_slice(&dimension);
+            CUlaunchAttributeValue { words }
+        };
         assert_eq!(plain_value(A::PREFERRED_SHARED_MEMORY_CARVEOUT, &value(u32::MAX)), Ok(()));
         assert_eq!(plain_value(A::SYNCHRONIZATION_POLICY, &value(0)), Err(CUresult::INVALID_VALUE));
-        assert_eq!(plain_value(A::CLUSTER_DIMENSION, &value(2)), Err(CUresult::INVALID_VALUE));
+        assert_eq!(plain_value(A::CLUSTER_DIMENSION, &cluster([16, 1, 1])), Ok(()));
+        for wrong in [[17, 1, 1], [2, 0, 1]] {
+            assert_eq!(
+                plain_value(A::CLUSTER_DIMENSION, &cluster(wrong)),
+                Err(CUresult::INVALID_CLUSTER_SIZE)
+            );
+        }
         assert_eq!(plain_value(A::PROGRAMMATIC_EVENT, &value(1)), Err(CUresult::NOT_SUPPORTED));
     }
 }
