@@ -114,7 +114,7 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
             );
             (cuts, passed) = (cuts + relay.cuts(), passed + 1);
             eprintln!("{file}: right, after {} cuts", relay.cuts());
-            node.wait_until_free(Duration::from_secs(5))?;
+            node.wait_until_free()?;
         }
     }
     println!("{passed} programs, all right, through {cuts} cuts in {minutes} minutes");

@@ -7,9 +7,13 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 use crate::process;
+
+/// Nothing takes longer, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The release build of the `sluice` binary and of the client libraries beside it.
 pub(crate) fn sluice() -> PathBuf {
@@ -98,20 +102,33 @@ impl Node {
         lists.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<u32>>()).collect()
     }
 
-    /// Waits until the node lists no session; what is left after `limit` is an error.
-    pub(crate) fn wait_until_free(&self, limit: Duration) -> Result<()> {
-        let deadline = Instant::now() + limit;
-        loop {
-            let sessions = self.query("sessions")?;
-            let sessions: serde_json::Value = serde_json::from_str(&sessions)?;
-            if sessions.as_array().is_some_and(Vec::is_empty) {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                bail!("after {limit:?} the node still has {sessions}");
-            }
+    /// Waits until the node has no session, no worker and no lease, and all its memory is free; what is left after
+    /// [`PATIENCE`] is an error.
+    pub(crate) fn wait_until_free(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while let Some(left) = self.left()? {
+            ensure!(Instant::now() < deadline, "after {PATIENCE:?} the node still has {left}");
             std::thread::sleep(Duration::from_millis(10));
         }
+        Ok(())
+    }
+
+    /// What of a session or a lease is still there.
+    fn left(&self) -> Result<Option<String>> {
+        let sessions: Value = serde_json::from_str(&self.query("sessions")?)?;
+        if !sessions.as_array().context("a list of sessions")?.is_empty() {
+            return Ok(Some(format!("the sessions {sessions}")));
+        }
+        let gpus: Value = serde_json::from_str(&self.query("gpus")?)?;
+        for gpu in gpus.as_array().context("a list of GPUs")? {
+            for held in ["memory_used", "memory_leased", "share_leased_ppm", "sessions"] {
+                if gpu[held] != 0 {
+                    return Ok(Some(format!("{held} in {gpu}")));
+                }
+            }
+        }
+        let workers = self.workers();
+        Ok((!workers.is_empty()).then(|| format!("the processes {workers:?}")))
     }
 
     /// `sluice WHAT -o json` about this node.

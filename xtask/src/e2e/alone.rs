@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::e2e::{Test, bare_program, expect_clean, expect_pass, program_file};
+use crate::e2e::{Test, bare_program, expect_pass, program_file};
 use crate::node::Node;
 use crate::process;
 
@@ -36,7 +36,7 @@ fn driver_by_path() -> Result<()> {
     // It cannot end a kernel alone, so the session ends.
     let mut command = bare_program(&node, &["--kernel-timeout", "500ms"], "endless.py");
     expect_pass(command.env("EXPECT", "timeout"), "kernel timeout of a driver by its path", LIMIT)?;
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 fn driver_functions() -> Result<()> {

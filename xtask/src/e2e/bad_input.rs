@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::e2e::{
-    Test, bare_program, expect_clean, expect_failure, expect_pass, program_file, sluice_run, start_node,
-};
+use crate::e2e::{Test, bare_program, expect_failure, expect_pass, program_file, sluice_run, start_node};
 use crate::node;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -71,7 +69,7 @@ fn shares_and_sizes() -> Result<()> {
     expect_failure(&mut run(&["--memory", "1TiB"]), "memory", 125, &["TiB", "GiB"])?;
     expect_failure(&mut run(&["-n", "3"]), "GPUs", 125, &["2"])?;
     expect_failure(&mut run(&["-n", "0"]), "GPUs", 125, &["at least one"])?;
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 fn programs_that_cannot_be_started() -> Result<()> {
@@ -79,7 +77,7 @@ fn programs_that_cannot_be_started() -> Result<()> {
     let text = program_file("kernels.cu");
     expect_failure(sluice_run(&node, &[]).arg("no-such-program"), "no program", 127, &["no-such-program"])?;
     expect_failure(sluice_run(&node, &[]).arg(text), "not executable", 126, &["not executable"])?;
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 fn exit_codes_and_streams() -> Result<()> {
@@ -95,7 +93,7 @@ fn exit_codes_and_streams() -> Result<()> {
     expect_failure(sluice_run(&node, &[]).args(["sh", "-c", "kill -TERM $$"]), "signal", 128 + 15, &[])?;
     let quiet = sluice_run(&node, &["-q"]).args(["sh", "-c", "echo err >&2"]).output()?;
     ensure!(quiet.stderr == b"err\n", "stderr of -q is {:?}", String::from_utf8_lossy(&quiet.stderr));
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 /// The program gets a CUDA error and ends; it does not hang.
@@ -129,7 +127,7 @@ fn garbage() -> Result<()> {
     expect_pass(&mut command, "garbage", Duration::from_secs(120))?;
     let mut command = bare_program(&node, &["--memory", "256MiB"], "memory_limit.py");
     expect_pass(command.env("MEMORY", (256u64 << 20).to_string()), "after garbage", Duration::from_secs(60))?;
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 /// Without --node: a node of its own, gone with the program.

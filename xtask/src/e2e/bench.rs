@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::e2e::{Test, expect_clean, start_node};
+use crate::e2e::{Test, start_node};
 use crate::{node, process};
 
 pub(crate) const TESTS: &[Test] =
@@ -55,5 +55,5 @@ fn bench_remoting_of_a_node() -> Result<()> {
     let report = measure(&["--node", &node.address])?;
     expect_figures(&report["tcp"], FIGURES)?;
     ensure!(report["shm"].is_null(), "a node on TCP has no shared memory");
-    expect_clean(&node)
+    node.wait_until_free()
 }

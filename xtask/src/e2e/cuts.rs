@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 
 use crate::chaos::{Random, random_fate};
-use crate::e2e::{NODE_GPUS, Test, expect_clean, expect_pass, finish, program_file, start_node, tail};
+use crate::e2e::{NODE_GPUS, Test, expect_pass, finish, program_file, start_node, tail};
 use crate::node::{self, Node};
 use crate::python;
 use crate::relay::{End, Fate, Purpose, Relay};
@@ -62,7 +62,7 @@ fn at_chosen_bytes() -> Result<()> {
     expect_pass(&mut counts(&relay, 60), "cuts at chosen bytes", LIMIT)?;
     eprintln!("   {} cuts", relay.cuts());
     ensure!(relay.cuts() > BYTES.len() as u32, "only {} cuts", relay.cuts());
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 /// Half-dead connections, as a NAT leaves them: whoever waits notices.
@@ -78,7 +78,7 @@ fn that_nobody_sees() -> Result<()> {
     })?;
     expect_pass(&mut counts(&relay, 20), "cuts that nobody sees", LIMIT)?;
     ensure!(relay.cuts() >= 2, "only {} cuts", relay.cuts());
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 /// The session is cut, and so are its first attempts to go on.
@@ -92,7 +92,7 @@ fn of_seconds() -> Result<()> {
     for part in ["is cut", "is back"] {
         ensure!(ended.output.contains(part), "no {part:?} in {}", tail(&ended.output));
     }
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 /// What a session has to outlast.
@@ -107,7 +107,7 @@ fn of_a_minute() -> Result<()> {
     for part in ["is cut", "is back"] {
         ensure!(ended.output.contains(part), "no {part:?} in {}", tail(&ended.output));
     }
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 fn changed_address() -> Result<()> {
@@ -118,7 +118,7 @@ fn changed_address() -> Result<()> {
     })?;
     expect_pass(&mut counts(&relay, 30), "a changed client address", LIMIT)?;
     ensure!(relay.cuts() >= 2, "only {} cuts", relay.cuts());
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 fn under_tinygrad() -> Result<()> {
@@ -139,7 +139,7 @@ fn under_tinygrad() -> Result<()> {
     expect_pass(&mut command, "cuts at random under tinygrad", LIMIT)?;
     eprintln!("   {} cuts", relay.cuts());
     ensure!(relay.cuts() > 0, "nothing was cut");
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 /// Starts the counting program and waits until it computes.
@@ -182,7 +182,7 @@ fn killed_worker() -> Result<()> {
     // SAFETY: kill has no memory effects; the worker lives, or its session would have ended.
     unsafe { libc::kill(worker as i32, libc::SIGKILL) };
     expect_error(child, &["the session has ended: its worker has ended (signal: 9", "DEVICE_UNAVAILABLE"])?;
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 fn restarted_node() -> Result<()> {
@@ -192,7 +192,7 @@ fn restarted_node() -> Result<()> {
     drop(node);
     let again = Node::start(&["--listen", &address, "--gpus", NODE_GPUS])?;
     expect_error(child, &["has the node been started anew?", "DEVICE_UNAVAILABLE"])?;
-    expect_clean(&again)
+    again.wait_until_free()
 }
 
 /// A program that is killed while its link is cut leaves nothing behind, long before the node would stop waiting.
@@ -207,11 +207,11 @@ fn killed_client() -> Result<()> {
     ensure!(node.workers().len() == 1, "the session did not outlive the cut");
     child.kill()?;
     child.wait()?;
-    expect_clean(&node)?;
+    node.wait_until_free()?;
     // And the node still works.
     let mut command = Command::new(node::sluice());
     command.args(["run", "--node", &node.address, "--", "python3"]).arg(program_file("counts.py"));
     let ended = finish(command.env("ROUNDS", "3"), "after a cut", LIMIT)?;
     ensure!(ended.code == Some(0), "{}", tail(&ended.output));
-    expect_clean(&node)
+    node.wait_until_free()
 }

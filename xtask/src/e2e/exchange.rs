@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::e2e::{Test, expect_clean, expect_pass, logs, sluice_run};
+use crate::e2e::{Test, expect_pass, logs, sluice_run};
 use crate::node::{self, Node};
 use crate::process;
 
@@ -34,7 +34,7 @@ fn exchange() -> Result<()> {
     let mut command = sluice_run(&node, &[]);
     command.arg(release.join("exchange")).args([ROUNDS, &seed]).arg(&sent);
     expect_pass(&mut command, "byte exchange", Duration::from_secs(120))?;
-    expect_clean(&node)?;
+    node.wait_until_free()?;
 
     // Calls that nobody waits for are known by what arrived.
     let read = |path| std::fs::read_to_string(path).with_context(|| format!("{path:?}"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 
 use crate::e2e::limits::start_endless;
-use crate::e2e::{NODE_GPUS, Test, bare_program, expect_clean, expect_pass, start_node};
+use crate::e2e::{NODE_GPUS, Test, bare_program, expect_pass, start_node};
 use crate::node::Node;
 
 pub(crate) const TESTS: &[Test] =
@@ -21,17 +21,17 @@ fn shared_memory() -> Result<()> {
     let listen = format!("unix:{}", folder.join("node.sock").display());
     let node = Node::start(&["--listen", &listen, "--gpus", NODE_GPUS])?;
     ensure!(worker_maps(&node)?.contains(RINGS), "a session over a Unix socket shares no memory");
-    expect_clean(&node)?;
+    node.wait_until_free()?;
     for program in ["driver_functions.py", "counts.py"] {
         expect_pass(&mut bare_program(&node, &["-p", "0.5"], program), "shared memory", LIMIT)?;
     }
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 fn tcp() -> Result<()> {
     let node = start_node()?;
     ensure!(!worker_maps(&node)?.contains(RINGS), "a session over TCP shares memory");
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 /// What the worker of a session in progress has mapped. The client is killed then.

@@ -148,17 +148,3 @@ fn tail(output: &str) -> String {
     let lines: Vec<&str> = output.lines().collect();
     lines[lines.len().saturating_sub(12)..].join("\n    ")
 }
-
-/// The node has no session, no worker and no lease left, and all its memory is free.
-fn expect_clean(node: &Node) -> Result<()> {
-    node.wait_until_free(Duration::from_secs(5))?;
-    let gpus: serde_json::Value = serde_json::from_str(&node.query("gpus")?)?;
-    for gpu in gpus.as_array().context("a list of GPUs")? {
-        for held in ["memory_used", "memory_leased", "share_leased_ppm", "sessions"] {
-            ensure!(gpu[held] == 0, "{held} of {gpu} is not 0");
-        }
-    }
-    let workers = node.workers();
-    ensure!(workers.is_empty(), "processes {workers:?} are left");
-    Ok(())
-}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::e2e::namespaces::Separation;
-use crate::e2e::{expect_clean, expect_pass, program_file, sluice_run, start_node};
+use crate::e2e::{expect_pass, program_file, sluice_run, start_node};
 use crate::node::Node;
 use crate::process;
 use crate::python::{self, Environment};
@@ -91,7 +91,7 @@ pub(crate) fn run(wanted: &dyn Fn(&str) -> bool, all: bool, tally: &mut Tally) {
 fn over_tcp(name: &str, words: &[PathBuf]) -> Result<()> {
     let node = start_node()?;
     expect_pass(sluice_run(&node, &["-p", "0.5", "--memory", "2GiB"]).args(words), name, LIMIT)?;
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 /// Client and node see neither each other's network nor each other's files.
@@ -99,7 +99,7 @@ fn separated(separation: &Separation, name: &str, words: &[PathBuf]) -> Result<(
     let node: Node = separation.start_node()?;
     let mut command = separation.client(&node, &["-p", "0.5", "--memory", "2GiB"]);
     expect_pass(command.args(words), name, LIMIT)?;
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 impl Program {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::e2e::{
-    NODE_GPUS, Test, expect_clean, expect_failure, expect_pass, finish, logs, program_file, start_node, tail,
+    NODE_GPUS, Test, expect_failure, expect_pass, finish, logs, program_file, start_node, tail,
 };
 use crate::node;
 use crate::python;
@@ -46,7 +46,7 @@ fn expect_same(file: &Path, name: &str) -> Result<()> {
         let says = ended.output.contains("compared: all as recorded");
         ensure!(ended.code == Some(0) && says, "{options:?}: {:?}: {}", ended.code, tail(&ended.output));
     }
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 /// The recording driver takes every command, and computes nothing: data differ, and what another model makes of functions.

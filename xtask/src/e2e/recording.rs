@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::e2e::{Test, bare_program, expect_clean, expect_pass, logs, program_file, sluice_run};
+use crate::e2e::{Test, bare_program, expect_pass, logs, program_file, sluice_run};
 use crate::node::{self, Node};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -25,7 +25,7 @@ fn every_model() -> Result<()> {
         let mut command = sluice_run(&node, &["-n", count]);
         command.arg("python3").arg(program_file("recording.py")).args([model, capability, count]);
         expect_pass(&mut command, "recording driver", LIMIT).with_context(|| model.to_string())?;
-        expect_clean(&node)?;
+        node.wait_until_free()?;
     }
     Ok(())
 }
@@ -34,7 +34,7 @@ fn every_model() -> Result<()> {
 fn on_h200(name: &str, file: &str) -> Result<()> {
     let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "recording:h200"])?;
     expect_pass(&mut bare_program(&node, &["-p", "0.5", "--memory", "2GiB"], file), name, LIMIT)?;
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 /// Every launch that passed its checks is one line with its parameters, byte by byte.

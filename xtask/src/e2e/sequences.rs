@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use crate::e2e::namespaces::Separation;
-use crate::e2e::{expect_clean, expect_pass, program_file, sluice_run};
+use crate::e2e::{expect_pass, program_file, sluice_run};
 use crate::node::Node;
 use crate::process;
 use crate::python::{self, Environment};
@@ -97,7 +97,7 @@ impl Sequence {
             _ => drop(command.arg(python).arg(file).args(self.arguments)),
         }
         expect_pass(&mut command, self.name, LIMIT)?;
-        expect_clean(&node)
+        node.wait_until_free()
     }
 }
 

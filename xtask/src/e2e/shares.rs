@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::e2e::{Test, bare_program, expect_clean};
+use crate::e2e::{Test, bare_program};
 use crate::node::Node;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -73,7 +73,7 @@ fn pair_once(left: Competitor<'_>, right: Competitor<'_>, expected: f64) -> Resu
     let got = 100.0 * parts[0] / (parts[0] + parts[1]);
     eprintln!("   {got:.1} : {:.1}, both together {:.2} of the GPU", 100.0 - got, parts[0] + parts[1]);
     ensure!((got - expected).abs() <= ERROR_MAX, "got {got:.1} %, expected {expected} %");
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 /// A capped session gets its share and no more, though nobody else computes.
@@ -95,7 +95,7 @@ fn hard_cap() -> Result<()> {
     // A cap is a ceiling. From below it is kept less well while nobody else computes: each turn then begins with threads
     // that sleep and cores that idle, and what that costs is the session's own.
     ensure!((15.0..=25.0 + ERROR_MAX).contains(&got), "got {got:.1} % of the GPU under a hard cap of 25 %");
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 fn one_gpu() -> Result<Node> {

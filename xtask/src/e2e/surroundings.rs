@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::e2e::{Test, bare_program, expect_clean, expect_pass, start_node};
+use crate::e2e::{Test, bare_program, expect_pass, start_node};
 use crate::process;
 
 pub(crate) const TESTS: &[Test] = &[("device files", device_files)];
@@ -36,7 +36,7 @@ fn device_files() -> Result<()> {
     let node = start_node()?;
     let mut command = bare_program(&node, &["-p", "0.25"], "device_files.py");
     expect_pass(command.env("LD_PRELOAD", library), "device files", LIMIT)?;
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 fn preloaded(folder: &Path) -> Result<PathBuf> {

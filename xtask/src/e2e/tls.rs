@@ -9,8 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 
 use crate::e2e::teams::Installation;
 use crate::e2e::{
-    NODE_GPUS, Test, bare_program, expect_clean, expect_failure, expect_pass, program_file, sluice_run,
-    start_node, tail,
+    NODE_GPUS, Test, bare_program, expect_failure, expect_pass, program_file, sluice_run, start_node, tail,
 };
 use crate::node::{self, Node};
 use crate::python;
@@ -58,7 +57,7 @@ fn by_fingerprint() -> Result<()> {
     // The same certificate after a start.
     let (_, fingerprint) = split(&node.address)?;
     ensure!(split(&start_protected()?.address)?.1 == fingerprint, "the certificate does not stay");
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 /// An authority and what it issues, in a folder.
@@ -122,7 +121,7 @@ fn by_authority() -> Result<()> {
     let node = authority.start_node(2099, None)?;
     let mut command = run_by_name(&node, &["python3", &program])?;
     expect_pass(command.env("SLUICE_TLS_CA", authority.file()), "TLS by authority", LIMIT)?;
-    expect_clean(&node)?;
+    node.wait_until_free()?;
     let mut unknown = run_by_name(&node, &["true"])?;
     expect_failure(&mut unknown, "TLS: no authority", 125, &["SLUICE_TLS_CA", "fingerprint", "plain-text:"])?;
 
@@ -186,8 +185,8 @@ fn mistakes() -> Result<()> {
     let mut nowhere = Command::new(node::sluice());
     nowhere.args(["node", "--listen", "0.0.0.0:0"]).env("XDG_DATA_HOME", "/proc/nowhere");
     expect_failure(&mut nowhere, "TLS: no folder", 1, &["--tls-cert", "--plain-text"])?;
-    expect_clean(&sealed)?;
-    expect_clean(&plain)
+    sealed.wait_until_free()?;
+    plain.wait_until_free()
 }
 
 /// `counts.py` on a node behind a relay.
@@ -223,7 +222,7 @@ fn through_cuts() -> Result<()> {
     let ended = expect_pass(&mut counts(&node, &relay)?, "TLS sessions through cuts", LIMIT)?;
     eprintln!("   {} cuts", relay.cuts());
     ensure!(relay.cuts() > BYTES.len() as u32, "only {} cuts: {}", relay.cuts(), tail(&ended.output));
-    expect_clean(&node)
+    node.wait_until_free()
 }
 
 /// Somebody on the way changes bytes: to the session that is a cut, and nothing that was changed is taken.
@@ -240,5 +239,5 @@ fn through_changed_bytes() -> Result<()> {
     expect_pass(&mut counts(&node, &relay)?, "TLS sessions through changed bytes", LIMIT)?;
     eprintln!("   {} changed bytes", relay.cuts());
     ensure!(relay.cuts() > 3, "only {} changed bytes", relay.cuts());
-    expect_clean(&node)
+    node.wait_until_free()
 }

@@ -21,6 +21,9 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const NULL: StreamId = StreamId(0);
 
+/// Nothing here takes longer, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// One thread in each block adds 1 to a number of its own; the second entry never ends.
 const PTX: &str = "
 .version 7.0
@@ -146,8 +149,8 @@ impl TestNode {
     }
 
     /// Waits until the node is as if nobody had ever come.
-    fn wait_until_idle(&self, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    fn wait_until_idle(&self) {
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let status = self.status();
             let gpu = &status.gpus[0];
@@ -230,7 +233,7 @@ fn a_kernel_adds(node: &TestNode) {
     let Control::Usage(usage) = lease.connection.ask(UsageRequest {}) else { panic!("no usage") };
     assert_eq!((usage.sessions, usage.kernels, usage.memory_peak), (1, 3, 2 * MIB));
     drop((session, lease));
-    node.wait_until_idle(Duration::from_secs(5));
+    node.wait_until_idle();
 }
 
 fn garbage_is_turned_away_and_nobody_notices(node: &TestNode) {
@@ -330,7 +333,7 @@ fn half_frames_and_nonsense_end_one_session(node: &TestNode) {
     drop(session);
     synchronize(&mut neighbour).unwrap();
     drop(lease);
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     while node.status().sessions.len() > 1 {
         assert!(Instant::now() < deadline, "{:?}", node.status());
         std::thread::sleep(Duration::from_millis(5));
@@ -375,7 +378,7 @@ fn the_end_of_a_lease_ends_its_sessions(node: &TestNode) {
     commit(&mut session, 0, 2 * MIB).unwrap();
     drop(lease);
     session.connection.wait_for_end();
-    node.wait_until_idle(Duration::from_secs(5));
+    node.wait_until_idle();
 }
 
 fn start_endless(session: &mut Session) {
@@ -390,12 +393,12 @@ fn an_endless_kernel_dies_with_its_client(node: &TestNode) {
     start_endless(&mut session);
     assert_eq!(session.call(&commands::cuStreamQuery { hStream: NULL }), Err(CUresult::NOT_READY));
     drop(session);
-    let killed = Instant::now();
+    let deadline = Instant::now() + PATIENCE;
     while !node.status().sessions.is_empty() {
-        assert!(killed.elapsed() < Duration::from_secs(1), "it lives on");
+        assert!(Instant::now() < deadline, "it lives on");
     }
     drop(lease);
-    node.wait_until_idle(Duration::from_secs(5));
+    node.wait_until_idle();
 }
 
 fn an_endless_kernel_times_out(node: &TestNode) {
@@ -463,5 +466,5 @@ fn clients_killed_at_random_leave_nothing(node: &TestNode) {
             drop(lease);
         }
     }
-    node.wait_until_idle(Duration::from_secs(10));
+    node.wait_until_idle();
 }

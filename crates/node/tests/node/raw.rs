@@ -14,7 +14,7 @@ use sluice_wire::{
 };
 
 /// Nothing in these tests takes longer, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Any connection to a node.
 pub(crate) struct Connection {

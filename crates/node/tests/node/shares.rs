@@ -53,7 +53,7 @@ pub(crate) fn print(node: &TestNode) {
 
 /// Rounds per second of each load, all running at a time.
 fn run(node: &TestNode, loads: &[Load], seconds: u64) -> Vec<f64> {
-    node.wait_until_idle(Duration::from_secs(5));
+    node.wait_until_idle();
     let start = &Barrier::new(loads.len());
     std::thread::scope(|scope| {
         let threads: Vec<_> =
