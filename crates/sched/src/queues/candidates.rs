@@ -128,6 +128,9 @@ impl Scheduler {
                 }
                 let Some(job) = self.jobs.get(&id).filter(|_| id != taker.job) else { continue };
                 found.looked_at += job.running;
+                if !self.reaches(taker.right, giver, job.amounts(1)) {
+                    continue;
+                }
                 let until = job.started.saturating_add(runtime);
                 let whole = until <= self.now;
                 if !whole {

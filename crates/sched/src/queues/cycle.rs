@@ -26,8 +26,11 @@ impl Scheduler {
         if self.books.is_stale() {
             let capacity = self.capacity();
             let (unit, usage) = (self.config.gpu_unit_milli, self.config.usage_percent);
-            // Other shares give other rights.
-            self.version += u64::from(self.books.divide(&self.tree, capacity, unit, usage));
+            // Other shares give other rights. Without a history of use they differ because of what came from outside, which has
+            // been counted, or of what was decided here, which must not count.
+            let differ = u64::from(self.books.divide(&self.tree, capacity, unit, usage));
+            self.version += differ;
+            self.changes += if self.config.half_life.is_some() { differ } else { 0 };
         }
         self.note_releases();
         self.take_turns(Scheduler::may_fit, Scheduler::try_allocate);

@@ -66,12 +66,50 @@ pub struct Job {
     pub(super) stale_since: Option<Millis>,
     /// What it waits for.
     pub(super) waiting: Option<Class>,
+    pub(super) losses: Losses,
+}
+
+/// How often a job took the place of others and lost it to others again, while nothing changed from outside. Bounding this is what
+/// proves that evictions end: whoever takes for ever loses for ever.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Losses {
+    /// [`Scheduler::changes`](super::Scheduler) when it was last counted.
+    at: u64,
+    count: u32,
+    has_taken: bool,
+}
+
+impl Losses {
+    /// As many as that, and a job gets free room only.
+    pub(super) const MAX: u32 = 3;
+
+    pub(super) fn count(&self, changes: u64) -> u32 {
+        if self.at == changes { self.count } else { 0 }
+    }
+
+    pub(super) fn took(&mut self, changes: u64) {
+        *self = Losses { at: changes, count: self.count(changes), has_taken: true };
+    }
+
+    pub(super) fn lost(&mut self, changes: u64) {
+        let again = self.at == changes && self.has_taken;
+        *self = Losses { at: changes, count: self.count(changes) + u32::from(again), has_taken: false };
+    }
 }
 
 impl Job {
     pub(super) fn new(id: JobId, spec: JobSpec) -> Job {
         let tasks = vec![None; spec.tasks_max as usize];
-        Job { id, spec, tasks, running: 0, started: 0, stale_since: None, waiting: None }
+        Job {
+            id,
+            spec,
+            tasks,
+            running: 0,
+            started: 0,
+            stale_since: None,
+            waiting: None,
+            losses: Losses::default(),
+        }
     }
 
     pub fn id(&self) -> JobId {

@@ -25,6 +25,7 @@ impl Scheduler {
             self.on_node.push(Vec::new());
         }
         self.room_came_to_be(node);
+        self.changed_from_outside();
         Ok(node)
     }
 
@@ -32,6 +33,7 @@ impl Scheduler {
     pub fn set_schedulable(&mut self, node: NodeId, schedulable: bool) -> Result<(), ClusterError> {
         self.cluster.set_schedulable(node, schedulable)?;
         self.room_came_to_be(node);
+        self.changed_from_outside();
         Ok(())
     }
 
@@ -87,6 +89,7 @@ impl Scheduler {
             self.line_up(id);
         }
         self.room_came_to_be(node);
+        self.changed_from_outside();
         Ok(lost)
     }
 }

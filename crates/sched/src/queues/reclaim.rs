@@ -1,6 +1,6 @@
 //! Work that takes the place of other work: of other queues (reclaim), or of its own queue (preemption).
 
-use super::job::JobId;
+use super::job::{JobId, Losses};
 use super::pending::ClassId;
 use super::rights::{Right, Taker};
 use super::scheduler::Scheduler;
@@ -80,6 +80,10 @@ impl Scheduler {
         if let Some(no) = self.no_right(queue, &class, right) {
             return Err(no);
         }
+        let lost = self.jobs.get(&job).map_or(0, |job| job.losses.count(self.changes));
+        if lost >= Losses::MAX {
+            return Err(No::LostAgain { times: lost });
+        }
         let candidates = self.candidates(&Taker { job, queue, class, right });
         let mut no = NOTHING;
         for &right in rights {
@@ -91,6 +95,9 @@ impl Scheduler {
                 Ok(placed) => {
                     // What an earlier search freed may be enough for this one.
                     let bound = if self.actions.len() > before { bound } else { Bound::Free };
+                    if let (Some(job), true) = (self.jobs.get_mut(&job), bound != Bound::Free) {
+                        job.losses.took(self.changes);
+                    }
                     self.bind(job, placed, bound);
                     return Ok(());
                 }

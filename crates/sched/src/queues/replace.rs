@@ -55,7 +55,7 @@ impl Scheduler {
             self.books.allocate(&self.tree, spec.queue, used, spec.preemptible);
             self.line_up(id);
         }
-        self.version += 1;
+        self.changed_from_outside();
         Ok(())
     }
 

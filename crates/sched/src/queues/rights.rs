@@ -50,7 +50,15 @@ impl Scheduler {
         }
     }
 
-    /// Whether `amounts` of a queue's work may be taken as things stand now.
+    /// Whether the right reaches this work of a queue: it has some of what the queue has more of than its bound. To take anything else
+    /// would leave the queue as far above, and it would get its work back for what it has too much of: for ever.
+    pub(super) fn reaches(&self, right: Right, theirs: QueueId, amounts: Amounts) -> bool {
+        let Some(bound) = self.bound_of(right, theirs) else { return true };
+        let allocated = self.allocated(theirs);
+        self.tree.shared().iter().any(|&r| amounts[r] > 0 && allocated[r] > bound[r])
+    }
+
+    /// Whether `amounts` of a queue's work may be taken as things stand now; with none, whether any might.
     pub(super) fn may_take(&self, taker: &Taker, from: QueueId, amounts: Amounts) -> bool {
         let in_quota = match taker.right {
             Right::Priority => return from == taker.queue,
@@ -69,7 +77,11 @@ impl Scheduler {
                 break;
             }
         }
-        if self.books.above(&self.tree, theirs, Amounts::ZERO, &bound(theirs)).is_none() {
+        let is_reached = match amounts {
+            Amounts::ZERO => self.books.above(&self.tree, theirs, Amounts::ZERO, &bound(theirs)).is_some(),
+            _ => self.reaches(taker.right, theirs, amounts),
+        };
+        if !is_reached {
             return false;
         }
         let within_deserved =

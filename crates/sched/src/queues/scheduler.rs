@@ -80,6 +80,8 @@ pub struct Scheduler {
     pub(super) releases: Releases,
     /// Grows with every change that a search for work to take depends on.
     pub(super) version: u64,
+    /// Grows with every change from outside: of jobs, nodes, quotas, and of shares by use.
+    pub(super) changes: u64,
     /// Jobs with fewer tasks than their minimum, the longest such first.
     pub(super) stale: BTreeSet<(Millis, JobId)>,
     pub(super) actions: Vec<Action>,
@@ -121,6 +123,7 @@ impl Scheduler {
             slots: SlotIndex::default(),
             releases: Releases::default(),
             version: 0,
+            changes: 0,
             stale: BTreeSet::new(),
             actions: Vec::new(),
             searches_left: 0,
@@ -166,7 +169,7 @@ impl Scheduler {
         self.books.demand(spec.queue, job.amounts(spec.tasks_max), spec.preemptible, true);
         self.jobs.insert(id, job);
         self.line_up(id);
-        self.version += 1;
+        self.changed_from_outside();
         Ok(id)
     }
 
@@ -183,7 +186,7 @@ impl Scheduler {
         let JobSpec { queue, tasks_max, preemptible, .. } = job.spec;
         self.books.demand(queue, job.amounts(tasks_max), preemptible, false);
         self.stale.remove(&(job.stale_since.unwrap_or_default(), id));
-        self.version += 1;
+        self.changed_from_outside();
     }
 
     /// One task of the job was lost, or could not be started where it was bound: it waits again, at its old place in line.
@@ -193,6 +196,7 @@ impl Scheduler {
             self.now = self.now.max(now);
             self.check_stale(id);
             self.line_up(id);
+            self.changed_from_outside();
         }
     }
 
@@ -231,7 +235,7 @@ impl Scheduler {
         }
         self.check_stale(id);
         self.line_up(id);
-        self.version += 1;
+        self.changed_from_outside();
         result
     }
 
@@ -323,6 +327,12 @@ impl Scheduler {
         self.releases.push(node);
         self.version += 1;
         self.books.mark_stale();
+    }
+
+    /// Whoever gave up has another chance.
+    pub(super) fn changed_from_outside(&mut self) {
+        self.version += 1;
+        self.changes += 1;
     }
 
     /// Takes a task off its node and out of the books; [`Scheduler::put_on`] is the exact inverse. Searches try things out with

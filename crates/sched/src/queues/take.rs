@@ -375,6 +375,9 @@ impl Scheduler {
             }
             self.check_stale(job);
             self.line_up(job);
+            if let Some(job) = self.jobs.get_mut(&job) {
+                job.losses.lost(self.changes);
+            }
         }
     }
 }

@@ -125,6 +125,8 @@ pub enum No {
     NodesBound { tried: u32 },
     /// Searches for work ahead of it used up what one cycle may do; a later one goes on.
     Deferred,
+    /// It took the place of others so often and lost it again, and nothing has changed since.
+    LostAgain { times: u32 },
     /// The search ended at its bound after so many tasks of others.
     SearchBound { looked_at: u32 },
 }
@@ -195,6 +197,12 @@ impl fmt::Display for No {
             }
             No::NowhereElse => f.write_str("what is in the way may not move or has nowhere else to go"),
             No::NodesBound { tried } => write!(f, "none found on {tried} nodes, the bound of the search"),
+            No::LostAgain { times } => {
+                write!(
+                    f,
+                    "it took room {times} times and lost it again; it gets free room only, until something changes"
+                )
+            }
             No::Deferred => f.write_str("left for a later cycle"),
             No::SearchBound { looked_at } => {
                 write!(f, "none found among {looked_at} tasks, the bound of the search")
