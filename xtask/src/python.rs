@@ -71,6 +71,10 @@ pub(crate) const LLAMA: Environment = Environment {
     packages: &["nvidia-cublas==13.4.1.3", "nvidia-cuda-runtime==13.2.86", "gguf==0.19.0", "numpy==2.4.6"],
 };
 
+/// Asks an API what its OpenAPI document allows and forbids.
+pub(crate) const SCHEMATHESIS: Environment =
+    Environment { name: "schemathesis", packages: &["schemathesis==4.32.5", "hypothesis==6.170.15"] };
+
 impl Environment {
     fn folder(&self) -> PathBuf {
         crate::target_folder().join("python").join(self.name)
@@ -94,6 +98,11 @@ impl Environment {
         )?;
         std::fs::write(stamp, wanted)?;
         Ok(python)
+    }
+
+    /// A program that came with the environment's packages.
+    pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
+        Ok(self.ready()?.with_file_name(name))
     }
 
     /// The folder that holds the environment's packages.

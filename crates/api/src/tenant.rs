@@ -12,7 +12,7 @@ use crate::pool::Pool;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(value_type = String, examples("acme/research")))]
+#[cfg_attr(feature = "openapi", schema(value_type = String, pattern = "^(/|[a-z0-9][a-z0-9.-]{0,62}(/[a-z0-9][a-z0-9.-]{0,62}){0,7})$", examples("acme/research")))]
 pub struct TenantPath(String);
 
 /// Levels below the root.

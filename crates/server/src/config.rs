@@ -40,6 +40,8 @@ pub struct Config {
     pub advertise: Option<String>,
     /// That one token may make, 0 for any number.
     pub requests_per_s: u32,
+    /// Without a valid token, from one address; 0 for any number.
+    pub failures_per_s: u32,
     /// How long a preempted program may go on, in milliseconds.
     pub grace_ms: u64,
     /// Stop when standard input ends: whoever started the server is gone.
@@ -93,7 +95,8 @@ async fn run(config: &Config) -> Result<(), ServeError> {
     };
     let tasks = work(&server, candidate, config.folder.clone(), url(address)).await?;
     println!("listening on {}", url(address));
-    let app = http::router(Arc::clone(&server), http::Limits::new(config.requests_per_s));
+    let app =
+        http::router(Arc::clone(&server), http::Limits::new(config.requests_per_s, config.failures_per_s));
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     let end = until_told_to(config.until_stdin_ends);
     tokio::select! {

@@ -31,6 +31,10 @@ struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 500)]
     requests_per_second: u32,
 
+    /// Requests without a valid token that one address may make in a second, five times as many at once; 0 for any number
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    failures_per_second: u32,
+
     /// Seconds that a preempted program may go on
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     grace: u32,
@@ -92,6 +96,7 @@ fn main() -> ExitCode {
         database,
         advertise: arguments.advertise,
         requests_per_s: arguments.requests_per_second,
+        failures_per_s: arguments.failures_per_second,
         grace_ms: u64::from(arguments.grace) * 1000,
         until_stdin_ends: arguments.until_stdin_ends,
     };

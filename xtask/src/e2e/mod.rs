@@ -1,6 +1,7 @@
 //! End-to-end tests: whole programs, a node in another process, and everything between them as users have it.
 
 mod alone;
+mod api;
 mod bad_input;
 mod bench;
 mod cuts;
@@ -39,7 +40,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     std::fs::create_dir_all(logs())?;
     programs::run(&wanted, all, tally);
     sequences::run(&wanted, all, tally);
-    let tests = limits::TESTS.iter().chain(bad_input::TESTS).chain(alone::TESTS);
+    let tests = limits::TESTS.iter().chain(bad_input::TESTS).chain(alone::TESTS).chain(api::TESTS);
     for (name, test) in tests
         .chain(recording::TESTS)
         .chain(record::TESTS)
@@ -58,7 +59,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
             tally.record(name, test());
         }
     }
-    for (name, test) in cuts::LONG_TESTS {
+    for (name, test) in cuts::LONG_TESTS.iter().chain(api::LONG_TESTS) {
         match all {
             _ if !wanted(name) => {}
             false => tally.skip(name, "only with --all"),

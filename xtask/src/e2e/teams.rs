@@ -146,7 +146,7 @@ pub(crate) struct Installation {
     blue: Account,
     /// The address of the first node.
     pub(crate) node: String,
-    _up: Process,
+    up: Process,
     others: Vec<Process>,
 }
 
@@ -180,9 +180,7 @@ impl Installation {
         let server = up.listening()?;
         let node = up.listening()?;
 
-        let settings: Value = serde_json::from_str(&std::fs::read_to_string(data.join("admin.json"))?)?;
-        let token = settings["token"].as_str().context("a token")?.to_owned();
-        let admin = Account { server: server.clone(), token };
+        let admin = Account { server: server.clone(), token: token_in(&data.join("admin.json"))? };
         let file = folder.join("tenants.yaml");
         std::fs::write(&file, tenants)?;
         admin.text(&["apply", "-f", &file.display().to_string()])?;
@@ -207,7 +205,21 @@ impl Installation {
             gpus.filter(|gpu| gpu["online"] == true).count() == others.len() + 1
         };
         admin.wait_for(&["gpus"], all)?;
-        Ok(Installation { folder, admin, red, blue, node, _up: up, others: processes })
+        Ok(Installation { folder, admin, red, blue, node, up, others: processes })
+    }
+
+    pub(crate) fn administrator(&self) -> &Account {
+        &self.admin
+    }
+
+    /// The server's data folder.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// What the server has said so far.
+    pub(crate) fn said(&self) -> String {
+        said(&self.up.messages)
     }
 
     /// Red's quota is one GPU: its second program waits for the first, whatever else is free.
@@ -321,6 +333,12 @@ impl Installation {
     }
 }
 
+/// The token in a settings file.
+pub(crate) fn token_in(path: &Path) -> Result<String> {
+    let settings: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
+    Ok(settings["token"].as_str().context("a token")?.to_owned())
+}
+
 /// Somebody with a token.
 #[derive(Clone)]
 pub(crate) struct Account {
@@ -329,17 +347,25 @@ pub(crate) struct Account {
 }
 
 impl Account {
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(sluice());
         command.args(arguments).env("SLUICE_SERVER", &self.server).env("SLUICE_TOKEN", &self.token);
         command
     }
 
-    fn text(&self, arguments: &[&str]) -> Result<String> {
+    pub(crate) fn text(&self, arguments: &[&str]) -> Result<String> {
         process::output_of(&mut self.command(arguments))
     }
 
-    fn json(&self, arguments: &[&str]) -> Result<Value> {
+    pub(crate) fn json(&self, arguments: &[&str]) -> Result<Value> {
         let text = process::output_of(self.command(arguments).args(["-o", "json"]))?;
         serde_json::from_str(&text).context(text)
     }

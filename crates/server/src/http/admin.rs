@@ -22,7 +22,7 @@ use crate::store::Write;
 
 /// Tenants with their quotas and what they hold
 #[utoipa::path(get, path = "/tenants", tag = "tenants",
-    responses((status = 200, body = Page<TenantStatus>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Page<TenantStatus>)))]
 pub(super) async fn tenants(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -50,7 +50,7 @@ fn tenant_status(fleet: &Fleet, path: &TenantPath, quota: &Quota) -> TenantStatu
 
 /// Pools with the nodes and tenants that they name
 #[utoipa::path(get, path = "/pools", tag = "nodes",
-    responses((status = 200, body = Page<Pool>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Page<Pool>)))]
 pub(super) async fn pools(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Page<Pool>> {
     principal.need(Action::SeeFleet, &TenantPath::root())?;
     // Whom a pool is for is for those to see who see these tenants.
@@ -81,7 +81,7 @@ fn hide(pool: &Pool, all: bool) -> Pool {
 /// All of it or nothing. What the declaration does not mention stays; what is as declared already is no change. The body is YAML or JSON.
 #[utoipa::path(post, path = "/apply", tag = "tenants",
     request_body(content = Declaration, content_type = "application/yaml"),
-    responses((status = 200, body = Applied), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Applied)))]
 pub(super) async fn apply(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -234,14 +234,14 @@ fn set_price(
 
 /// Whose token this is
 #[utoipa::path(get, path = "/whoami", tag = "tokens",
-    responses((status = 200, body = Token), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Token)))]
 pub(super) async fn whoami(principal: Principal) -> Answer<Token> {
     Ok(Json(principal.token))
 }
 
 /// Tokens, without their secrets
 #[utoipa::path(get, path = "/tokens", tag = "tokens", params(PageOptions),
-    responses((status = 200, body = Page<Token>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Page<Token>)))]
 pub(super) async fn tokens(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -261,7 +261,7 @@ pub(super) async fn tokens(
 ///
 /// The answer is the only place where its secret ever stands.
 #[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = NewToken,
-    responses((status = 200, body = MadeToken), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = MadeToken)))]
 pub(super) async fn make_token(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -297,7 +297,7 @@ const LIFETIME_S_MAX: u64 = 10 * 366 * 24 * 3600;
 
 /// Revoke a token
 #[utoipa::path(delete, path = "/tokens/{id}", tag = "tokens", params(("id" = String, Path)),
-    responses((status = 200, body = Token), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Token)))]
 pub(super) async fn revoke_token(
     State(server): State<Arc<Server>>,
     principal: Principal,

@@ -1,22 +1,18 @@
 //! What has changed since a revision: a stream in pieces that a watcher resumes wherever it stopped, at any server.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use sluice_api::lease::Lease;
-use sluice_api::problem::Problem;
 
 use super::answer::Answer;
-use super::extract::Options;
+use super::extract::{Options, wait};
 use crate::auth::Principal;
 use crate::policy::Action;
 use crate::server::{Books, Server};
 
-/// The longest that an answer waits for a change.
-const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Leases of one answer.
 const CHANGES_MAX: u32 = 500;
 
@@ -28,6 +24,7 @@ pub(super) struct ChangesOptions {
     after: u64,
     /// Up to 20,000: how long to wait if nothing has changed yet.
     #[serde(default)]
+    #[param(maximum = 20_000)]
     wait_ms: u64,
 }
 
@@ -45,13 +42,13 @@ pub(super) struct Changes {
 /// The answer waits until something has, or until the time is up. Nothing is left out, whichever server is asked and however long ago
 /// the revision is.
 #[utoipa::path(get, path = "/changes", tag = "leases", params(ChangesOptions),
-    responses((status = 200, body = Changes), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Changes)))]
 pub(super) async fn changes(
     State(server): State<Arc<Server>>,
     principal: Principal,
     Options(options): Options<ChangesOptions>,
 ) -> Answer<Changes> {
-    let deadline = tokio::time::Instant::now() + Duration::from_millis(options.wait_ms).min(WAIT_MAX);
+    let deadline = tokio::time::Instant::now() + wait(options.wait_ms)?;
     let mut news = server.watches.all();
     let mut after = options.after.min(i64::MAX as u64);
     loop {

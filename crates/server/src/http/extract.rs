@@ -1,6 +1,7 @@
 //! What handlers take from a request. A request that cannot be read is answered with a problem that says why.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::header::AUTHORIZATION;
@@ -52,6 +53,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Yaml<T> {
     async fn from_request(request: Request, state: &S) -> Result<Yaml<T>, Refusal> {
         let bytes = raw(request, state).await?;
         let wrong = |error: String| Problem::new(Kind::Invalid, format!("the declaration: {error}"));
+        if bytes.is_empty() {
+            return Err(wrong("the body is empty".into()).into());
+        }
         let text = std::str::from_utf8(&bytes).map_err(|error| wrong(error.to_string()))?;
         Ok(Yaml(serde_saphyr::from_str(text).map_err(|error| wrong(error.to_string()))?))
     }
@@ -103,6 +107,17 @@ pub(super) struct PageOptions {
     #[serde(default)]
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
+}
+
+/// The longest that an answer waits for a change, in milliseconds.
+const WAIT_MS_MAX: u64 = 20_000;
+
+/// How long an answer may wait for a change.
+pub(super) fn wait(wait_ms: u64) -> Result<Duration, Problem> {
+    match wait_ms {
+        0..=WAIT_MS_MAX => Ok(Duration::from_millis(wait_ms)),
+        _ => Err(Problem::new(Kind::Invalid, format!("up to {WAIT_MS_MAX}")).at("wait_ms")),
+    }
 }
 
 const PAGE_LENGTH: u32 = 100;

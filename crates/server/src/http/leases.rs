@@ -1,7 +1,6 @@
 //! Leases: asked for, waited for, ended.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -13,7 +12,7 @@ use sluice_api::problem::{Kind, Problem};
 use sluice_api::{GPU_PPM, Page};
 
 use super::answer::{Answer, Refusal};
-use super::extract::{Body, Name, Options, PageOptions, page};
+use super::extract::{Body, Name, Options, PageOptions, page, wait};
 use super::tags;
 use crate::auth::Principal;
 use crate::fleet::LeaseRecord;
@@ -32,8 +31,8 @@ const WORDS_MAX: usize = 16;
 const DURATION_MS_MAX: u64 = 10 * 366 * 24 * 3_600_000;
 /// Characters of a program's name.
 const NAME_MAX: usize = 256;
-/// The longest that an answer waits for a change.
-const WAIT_MAX: Duration = Duration::from_secs(20);
+/// How long an answer waits for a change unless said, in milliseconds.
+const WAIT_MS: u64 = 20_000;
 
 /// Ask for a lease
 ///
@@ -41,8 +40,8 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 /// leaves the queue. The same request under the same `Idempotency-Key` is answered with the lease that it led to the
 /// first time.
 #[utoipa::path(post, path = "/leases", tag = "leases", request_body = NewLease,
-    params(("Idempotency-Key" = Option<String>, Header, description = "Up to 255 characters")),
-    responses((status = 200, body = Lease), (status = "4XX", body = Problem)))]
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, description = "Visible characters")),
+    responses((status = 200, body = Lease)))]
 pub(super) async fn create(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -160,7 +159,7 @@ async fn repeated(
 /// lease gets the grant for its node while it waits to be claimed. The answer's ETag is the revision; requests that change
 /// the lease take it in If-Match.
 #[utoipa::path(get, path = "/leases/{id}", tag = "leases",
-    params(("id" = u64, Path), Watch), responses((status = 200, body = Lease), (status = "4XX", body = Problem)))]
+    params(("id" = u64, Path), Watch), responses((status = 200, body = Lease)))]
 pub(super) async fn get(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -173,8 +172,7 @@ pub(super) async fn get(
 
 async fn watched(server: &Server, principal: &Principal, id: LeaseId, watch: &Watch) -> Answer<Lease> {
     let Some(seen) = watch.revision else { return view(server, principal, id).await };
-    let wait = watch.wait_ms.map_or(WAIT_MAX, Duration::from_millis).min(WAIT_MAX);
-    let deadline = tokio::time::Instant::now() + wait;
+    let deadline = tokio::time::Instant::now() + wait(watch.wait_ms.unwrap_or(WAIT_MS))?;
     let changes = server.watches.of(id);
     loop {
         let changed = changes.changed();
@@ -195,8 +193,9 @@ pub(super) struct Watch {
     /// The revision that is known.
     #[serde(default)]
     revision: Option<u64>,
-    /// Up to 20,000.
+    /// How long to wait for another: 20,000 unless said, which is the most.
     #[serde(default)]
+    #[param(maximum = 20_000)]
     wait_ms: Option<u64>,
 }
 
@@ -246,7 +245,7 @@ fn no_lease(id: LeaseId) -> Refusal {
 
 /// All leases that the token may see, the latest first
 #[utoipa::path(get, path = "/leases", tag = "leases", params(PageOptions),
-    responses((status = 200, body = Page<Lease>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Page<Lease>)))]
 pub(super) async fn list(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -265,7 +264,7 @@ pub(super) async fn list(
 ///
 /// Only the leases that the token may see are listed.
 #[utoipa::path(get, path = "/queue", tag = "leases",
-    responses((status = 200, body = Page<Lease>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Page<Lease>)))]
 pub(super) async fn queue(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Page<Lease>> {
     let view = |books: &Books, _| {
         let seen = books.fleet.queue().filter(|lease| principal.may(Action::See, &lease.tenant));
@@ -278,7 +277,7 @@ pub(super) async fn queue(State(server): State<Arc<Server>>, principal: Principa
 ///
 /// Its node ends the program, if it still runs. Ending one that has ended changes nothing.
 #[utoipa::path(delete, path = "/leases/{id}", tag = "leases", params(("id" = u64, Path)),
-    responses((status = 200, body = Lease), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Lease)))]
 pub(super) async fn end(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -305,7 +304,7 @@ pub(super) async fn end(
 ///
 /// The lease goes back into the queue.
 #[utoipa::path(post, path = "/leases/{id}/refusals", tag = "leases", params(("id" = u64, Path)),
-    request_body = Refused, responses((status = 200, body = Lease), (status = "4XX", body = Problem)))]
+    request_body = Refused, responses((status = 200, body = Lease)))]
 pub(super) async fn refused(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -330,7 +329,7 @@ pub(super) async fn refused(
 ///
 /// Its program is told, has a grace time, is ended, and waits in the queue again.
 #[utoipa::path(post, path = "/leases/{id}/preemptions", tag = "leases", params(("id" = u64, Path)),
-    responses((status = 200, body = Lease), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Lease)))]
 pub(super) async fn preempt(
     State(server): State<Arc<Server>>,
     principal: Principal,

@@ -22,14 +22,14 @@ use crate::store::Write;
 
 /// All prices, the oldest first
 #[utoipa::path(get, path = "/prices", tag = "ledger",
-    responses((status = 200, body = Page<Price>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Page<Price>)))]
 pub(super) async fn prices(State(server): State<Arc<Server>>, _: Principal) -> Answer<Page<Price>> {
     Ok(Json(Page { items: server.store.prices().await?, next: None }))
 }
 
 /// Usage records of the tenants that the token may see, in the order of their beginning
 #[utoipa::path(get, path = "/usage", tag = "ledger", params(PageOptions),
-    responses((status = 200, body = Page<UsageRecord>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Page<UsageRecord>)))]
 pub(super) async fn usage(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -52,7 +52,7 @@ pub(super) async fn usage(
 pub(super) struct BillOptions {
     /// The token's own tenant unless named.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<TenantPath>)]
     tenant: Option<TenantPath>,
     /// Records that begin at this moment or later.
     #[serde(default)]
@@ -64,7 +64,7 @@ pub(super) struct BillOptions {
 
 /// What a tenant and all below it used, and what that costs
 #[utoipa::path(get, path = "/bill", tag = "ledger", params(BillOptions),
-    responses((status = 200, body = Bill), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Bill)))]
 pub(super) async fn bill(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -84,7 +84,7 @@ pub(super) async fn bill(
 ///
 /// A correction stands on the bill of the period that its moment is in, beside what was counted, which never changes.
 #[utoipa::path(post, path = "/corrections", tag = "ledger", request_body = NewCorrection,
-    responses((status = 200, body = Correction), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Correction)))]
 pub(super) async fn correct(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -128,7 +128,7 @@ const REASON_MAX: usize = 400;
 ///
 /// For a period that is over and that no invoice of this tenant, one above it or one below it covers yet.
 #[utoipa::path(post, path = "/invoices", tag = "ledger", request_body = NewInvoice,
-    responses((status = 200, body = Invoice), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Invoice)))]
 pub(super) async fn issue(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -176,7 +176,7 @@ pub(super) async fn issue(
 
 /// Invoices of the tenants that the token may see, in the order of their numbers
 #[utoipa::path(get, path = "/invoices", tag = "ledger",
-    responses((status = 200, body = Page<Invoice>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Page<Invoice>)))]
 pub(super) async fn invoices(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -190,7 +190,7 @@ pub(super) async fn invoices(
 ///
 /// Each entry's hash covers the one before; `sluice audit verify` follows them.
 #[utoipa::path(get, path = "/audit", tag = "audit", params(PageOptions),
-    responses((status = 200, body = Page<Entry>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Page<Entry>)))]
 pub(super) async fn audit(
     State(server): State<Arc<Server>>,
     principal: Principal,

@@ -14,8 +14,6 @@ use sluice_api::problem::{Kind, Problem};
 
 use super::answer::Refusal;
 
-/// Refused tokens per second and address; as many at once as fill five seconds.
-const FAILURES_PER_S: f64 = 5.0;
 /// A bucket holds this many seconds' worth.
 const BURST_S: f64 = 5.0;
 /// Buckets that are kept; if there are more, the full ones are forgotten.
@@ -71,18 +69,18 @@ impl<K: Eq + Hash> Buckets<K> {
 pub(crate) struct Limits {
     /// By the hash of the token.
     requests: Option<Mutex<Buckets<[u8; 32]>>>,
-    failures: Mutex<Buckets<IpAddr>>,
+    failures: Option<Mutex<Buckets<IpAddr>>>,
 }
 
 impl Limits {
-    /// Requests per second and token; 0 for any number.
-    pub(crate) fn new(requests_per_s: u32) -> Limits {
-        let buckets = || Mutex::new(Buckets::new(f64::from(requests_per_s)));
-        Limits {
-            requests: (requests_per_s > 0).then(buckets),
-            failures: Mutex::new(Buckets::new(FAILURES_PER_S)),
-        }
+    /// Requests per second and token, and refused tokens per second and address; 0 for any number. Five times as many at once.
+    pub(crate) fn new(requests_per_s: u32, failures_per_s: u32) -> Limits {
+        Limits { requests: buckets(requests_per_s), failures: buckets(failures_per_s) }
     }
+}
+
+fn buckets<K: Eq + Hash>(per_s: u32) -> Option<Mutex<Buckets<K>>> {
+    (per_s > 0).then(|| Mutex::new(Buckets::new(f64::from(per_s))))
 }
 
 pub(super) async fn limit(State(limits): State<Arc<Limits>>, request: Request, next: Next) -> Response {
@@ -96,8 +94,8 @@ pub(super) async fn limit(State(limits): State<Arc<Limits>>, request: Request, n
     }
     let response = next.run(request).await;
     if response.status() == StatusCode::UNAUTHORIZED
-        && let Some(address) = address
-        && !lock(&limits.failures).take(address, now)
+        && let (Some(failures), Some(address)) = (&limits.failures, address)
+        && !lock(failures).take(address, now)
     {
         // Who has a valid token is served, whoever else is behind the same address.
         return too_many("too many requests from this address came without a valid token");

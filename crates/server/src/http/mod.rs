@@ -1,6 +1,7 @@
 //! The REST API under `/api/v1`, and its OpenAPI document, which is made from the same declarations as the routes.
 
 mod answer;
+mod document;
 mod extract;
 mod forward;
 mod limits;
@@ -22,41 +23,17 @@ use axum::routing::get;
 use axum::{Json, Router};
 use sluice_api::problem::{Kind, Problem};
 use utoipa::OpenApi;
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::server::Server;
 use answer::Refusal;
+use document::Declared;
 pub(crate) use forward::forwarder;
 pub(crate) use limits::Limits;
 
 /// Bytes of a request's body; the largest are reports of nodes.
 const BODY_SIZE_MAX: usize = 4 << 20;
-
-#[derive(OpenApi)]
-#[openapi(
-    info(
-        title = "Sluice",
-        description = "Shares of pooled GPUs: tenants, quotas, leases, usage and bills. Every refusal is a problem as of RFC 9457.",
-        license(name = "Apache-2.0")
-    ),
-    modifiers(&Bearer),
-    security(("token" = []))
-)]
-struct Document;
-
-struct Bearer;
-
-impl utoipa::Modify for Bearer {
-    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
-        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
-        document
-            .components
-            .get_or_insert_default()
-            .add_security_scheme("token", SecurityScheme::Http(scheme));
-    }
-}
 
 fn declared() -> OpenApiRouter<Arc<Server>> {
     let api = OpenApiRouter::new()
@@ -83,20 +60,22 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(ledger::correct))
         .routes(routes!(ledger::invoices, ledger::issue))
         .routes(routes!(ledger::audit));
-    OpenApiRouter::with_openapi(Document::openapi()).nest("/api/v1", api)
+    OpenApiRouter::with_openapi(Declared::openapi()).nest("/api/v1", api)
 }
 
 /// The OpenAPI 3.1 document as it is checked in and served.
 pub fn document() -> String {
     let (_, document) = declared().split_for_parts();
-    let mut text = document.to_pretty_json().unwrap_or_default();
+    // A document of maps, lists and texts always has a JSON form.
+    let mut text = serde_json::to_string_pretty(&document::complete(&document)).unwrap_or_default();
     text.push('\n');
     text
 }
 
 pub(crate) fn router(server: Arc<Server>, limits: Limits) -> Router {
     let (router, document) = declared().split_for_parts();
-    let page = page::html(&serde_json::json!(document));
+    let document = document::complete(&document);
+    let page = page::html(&document);
     router
         .route("/api/v1/openapi.json", get(async move || Json(document)))
         .route("/api/v1", get(async move || Html(page)))

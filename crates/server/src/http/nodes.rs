@@ -35,7 +35,7 @@ const USAGE_MAX: usize = 1000;
 /// Under a token of role `node`. A node that joins under a name that is known is the same node; its earlier token holds no
 /// more.
 #[utoipa::path(post, path = "/nodes", tag = "nodes", request_body = Join,
-    responses((status = 200, body = Joined), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Joined)))]
 pub(super) async fn join(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -113,7 +113,7 @@ fn is_address(text: &str) -> bool {
 ///
 /// Under the token that the node got when it joined.
 #[utoipa::path(post, path = "/nodes/{id}/reports", tag = "nodes", params(("id" = u64, Path)),
-    request_body = Report, responses((status = 200, body = ReportAnswer), (status = "4XX", body = Problem)))]
+    request_body = Report, responses((status = 200, body = ReportAnswer)))]
 pub(super) async fn report(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -168,7 +168,7 @@ fn check_usage(record: &UsageRecord, node: NodeId, fleet: &Fleet) -> Result<(), 
 
 /// All GPUs, and what is free of them
 #[utoipa::path(get, path = "/gpus", tag = "nodes",
-    responses((status = 200, body = Page<GpuStatus>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Page<GpuStatus>)))]
 pub(super) async fn gpus(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Page<GpuStatus>> {
     principal.need(Action::SeeFleet, &TenantPath::root())?;
     let items = server.read(gpu_status).await?;
@@ -201,7 +201,7 @@ fn gpu_status(books: &Books, now_ms: u64) -> Vec<GpuStatus> {
 
 /// What nodes had that differed from the books and was put right, since this server leads
 #[utoipa::path(get, path = "/drift", tag = "nodes",
-    responses((status = 200, body = Drift), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Drift)))]
 pub(super) async fn drift(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Drift> {
     principal.need(Action::SeeFleet, &TenantPath::root())?;
     Ok(Json(server.read(|books, _| books.fleet.drift()).await?))
@@ -209,7 +209,7 @@ pub(super) async fn drift(State(server): State<Arc<Server>>, principal: Principa
 
 /// The programs that use GPUs now, of the tenants that the token may see
 #[utoipa::path(get, path = "/sessions", tag = "nodes",
-    responses((status = 200, body = Page<SessionStatus>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Page<SessionStatus>)))]
 pub(super) async fn sessions(
     State(server): State<Arc<Server>>,
     principal: Principal,

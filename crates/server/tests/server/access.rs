@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -11,36 +12,67 @@ use sluice_api::token::{MadeToken, NewToken, Role, Token};
 
 use crate::{PATIENCE, ScriptedNode, Server, ServerProcess, ask, problem, request, settings};
 
-type Call = fn(&Client, &Lease) -> Result<Value, Failure>;
+/// What of tenant `acme` is asked about.
+struct Target {
+    lease: u64,
+    token: String,
+}
 
-/// Every endpoint, asked about tenant `acme`.
-const CALLS: &[(&str, Call)] = &[
-    ("get lease", |c, l| c.get(&format!("/leases/{}", l.id))),
-    ("lease", |c, _| c.post("/leases", &json!({ "tenant": "acme", "share_ppm": 1000 }))),
-    ("end lease", |c, l| c.delete(&format!("/leases/{}", l.id))),
-    ("refuse", |c, l| c.post(&format!("/leases/{}/refusals", l.id), &json!({ "attempt": 9, "reason": "" }))),
-    ("preempt", |c, l| c.post(&format!("/leases/{}/preemptions", l.id), &json!({}))),
-    ("bill", |c, _| c.get("/bill?tenant=acme")),
-    ("quota", |c, _| c.post("/apply", &json!({ "tenants": [{ "path": "acme/new" }] }))),
-    ("price", |c, _| c.post("/apply", &json!({ "prices": [{ "meter": "used", "micro": 1 }] }))),
-    ("pool", |c, _| c.post("/apply", &json!({ "pools": [{ "name": "p" }] }))),
-    ("correct", |c, _| c.post("/corrections", &json!({ "tenant": "acme", "micro": 1, "reason": "x" }))),
-    ("invoice", |c, _| c.post("/invoices", &json!({ "tenant": "acme", "from_ms": 0, "until_ms": 1 }))),
-    ("pools", |c, _| c.get("/pools")),
-    ("token", |c, _| c.post("/tokens", &json!({ "tenant": "acme", "role": "member", "lifetime_s": 60 }))),
-    ("platform token", |c, _| {
+type Call = fn(&Client, &Target) -> Result<Value, Failure>;
+
+/// A name, the operation in the OpenAPI document, and a request about tenant `acme`.
+const CALLS: &[(&str, &str, Call)] = &[
+    ("get lease", "get", |c, t| c.get(&format!("/leases/{}", t.lease))),
+    ("lease", "create", |c, _| c.post("/leases", &json!({ "tenant": "acme", "share_ppm": 1000 }))),
+    ("end lease", "end", |c, t| c.delete(&format!("/leases/{}", t.lease))),
+    ("refuse", "refused", |c, t| {
+        c.post(&format!("/leases/{}/refusals", t.lease), &json!({ "attempt": 9, "reason": "" }))
+    }),
+    ("preempt", "preempt", |c, t| c.post(&format!("/leases/{}/preemptions", t.lease), &json!({}))),
+    ("bill", "bill", |c, _| c.get("/bill?tenant=acme")),
+    ("quota", "apply", |c, _| c.post("/apply", &json!({ "tenants": [{ "path": "acme/new" }] }))),
+    ("price", "apply", |c, _| c.post("/apply", &json!({ "prices": [{ "meter": "used", "micro": 1 }] }))),
+    ("pool", "apply", |c, _| c.post("/apply", &json!({ "pools": [{ "name": "p" }] }))),
+    ("correct", "correct", |c, _| {
+        c.post("/corrections", &json!({ "tenant": "acme", "micro": 1, "reason": "x" }))
+    }),
+    ("invoice", "issue", |c, _| {
+        c.post("/invoices", &json!({ "tenant": "acme", "from_ms": 0, "until_ms": 1 }))
+    }),
+    ("pools", "pools", |c, _| c.get("/pools")),
+    ("token", "make_token", |c, _| {
+        c.post("/tokens", &json!({ "tenant": "acme", "role": "member", "lifetime_s": 60 }))
+    }),
+    ("platform token", "make_token", |c, _| {
         c.post("/tokens", &json!({ "tenant": "/", "role": "platform", "lifetime_s": 60 }))
     }),
-    ("audit", |c, _| c.get("/audit")),
-    ("join", |c, _| c.post("/nodes", &json!({ "name": "n", "address": "h:1", "gpus": [], "release": "0" }))),
-    ("report", |c, _| {
+    ("revoke", "revoke_token", |c, t| c.delete(&format!("/tokens/{}", t.token))),
+    ("tokens", "tokens", |c, _| c.get("/tokens")),
+    ("audit", "audit", |c, _| c.get("/audit")),
+    ("join", "join", |c, _| {
+        c.post("/nodes", &json!({ "name": "n", "address": "h:1", "gpus": [], "release": "0" }))
+    }),
+    ("report", "report", |c, _| {
         c.post(
             "/nodes/1/reports",
             &json!({ "sequence": 1, "gpus": [], "leases": [], "sessions": [], "usage": [] }),
         )
     }),
-    ("gpus", |c, _| c.get("/gpus")),
-    ("drift", |c, _| c.get("/drift")),
+    ("gpus", "gpus", |c, _| c.get("/gpus")),
+    ("drift", "drift", |c, _| c.get("/drift")),
+];
+
+/// What every valid token may ask for; the answers hold what it may see, see [`lists_show_nothing_of_foreign_tenants`].
+const LISTS: &[(&str, &str)] = &[
+    ("list", "/leases"),
+    ("queue", "/queue"),
+    ("changes", "/changes"),
+    ("sessions", "/sessions"),
+    ("tenants", "/tenants"),
+    ("prices", "/prices"),
+    ("usage", "/usage"),
+    ("invoices", "/invoices"),
+    ("whoami", "/whoami"),
 ];
 
 /// The calls that the policy let through, whatever came of them then.
@@ -50,9 +82,11 @@ fn allowed(server: &Server, client: &Client) -> Vec<&'static str> {
         other => panic!("{other}"),
     };
     let mut names = Vec::new();
-    for (name, call) in CALLS {
-        let lease = request(&server.token("acme", Role::Member), &ask(1000));
-        match call(client, &lease) {
+    for (name, _, call) in CALLS {
+        let lease = request(&server.token("acme", Role::Member), &ask(1000)).id;
+        let new = json!({ "tenant": "acme", "role": "viewer", "lifetime_s": 60 });
+        let token = server.admin.post::<MadeToken>("/tokens", &new).unwrap().token.id;
+        match call(client, &Target { lease, token }) {
             Err(failure) if refused(&failure) => {}
             _ => names.push(*name),
         }
@@ -64,29 +98,45 @@ fn allowed(server: &Server, client: &Client) -> Vec<&'static str> {
 fn every_endpoint_for_every_role() {
     let (_folder, server) = Server::with_tenants();
     let check = |role, tenant: &str, expect: &[&str]| {
-        assert_eq!(allowed(&server, &server.token(tenant, role)), expect, "{role:?} of {tenant}");
+        let client = server.token(tenant, role);
+        assert_eq!(allowed(&server, &client), expect, "{role:?} of {tenant}");
+        for (_, path) in LISTS {
+            client.get::<Value>(path).unwrap_or_else(|failure| panic!("{role:?} of {tenant}: {failure}"));
+        }
     };
     let leases = ["get lease", "lease", "end lease", "refuse"];
-    check(
-        Role::TenantAdmin,
-        "acme",
-        &[&leases[..], &["preempt", "bill", "quota", "pools", "token", "gpus", "drift"]].concat(),
-    );
+    let tokens = ["pools", "token", "revoke", "tokens", "gpus", "drift"];
+    check(Role::TenantAdmin, "acme", &[&leases[..], &["preempt", "bill", "quota"], &tokens].concat());
     check(Role::Member, "acme", &[&leases[..], &["bill", "pools", "gpus", "drift"]].concat());
     check(Role::Viewer, "acme", &["get lease", "bill", "pools", "gpus", "drift"]);
-    check(Role::Auditor, "/", &["get lease", "bill", "pools", "audit", "gpus", "drift"]);
-    check(
-        Role::Provider,
-        "/",
-        &["get lease", "bill", "price", "pool", "correct", "invoice", "pools", "gpus", "drift"],
-    );
+    check(Role::Auditor, "/", &["get lease", "bill", "pools", "tokens", "audit", "gpus", "drift"]);
+    let bills = ["price", "pool", "correct", "invoice", "pools", "tokens", "gpus", "drift"];
+    check(Role::Provider, "/", &[&["get lease", "bill"], &bills[..]].concat());
     check(Role::Node, "/", &["join"]);
-    for role in [Role::TenantAdmin, Role::Member, Role::Viewer] {
+    check(Role::TenantAdmin, "globex", &["pools", "tokens", "gpus", "drift"]);
+    for role in [Role::Member, Role::Viewer] {
         check(role, "globex", &["pools", "gpus", "drift"]);
     }
     check(Role::Member, "acme/research", &["pools", "gpus", "drift"]);
-    assert_eq!(allowed(&server, &server.admin.with_token("")), [] as [&str; 0]);
-    assert_eq!(allowed(&server, &server.admin.with_token("slc_x_y")), [] as [&str; 0]);
+    for nobody in ["", "slc_x_y"] {
+        let nobody = server.admin.with_token(nobody);
+        assert_eq!(allowed(&server, &nobody), [] as [&str; 0]);
+        for (_, path) in LISTS {
+            assert!(matches!(problem(nobody.get::<Value>(path)).status, 401 | 429), "{path}");
+        }
+    }
+}
+
+#[test]
+fn no_endpoint_is_left_out_of_the_table() {
+    let document: Value = serde_json::from_str(&sluice_server::document()).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    let operations = paths.values().flat_map(|path| path.as_object().unwrap().values());
+    let documented: BTreeSet<&str> =
+        operations.map(|operation| operation["operationId"].as_str().unwrap()).collect();
+    let calls = CALLS.iter().map(|(_, operation, _)| *operation);
+    let tested: BTreeSet<&str> = calls.chain(LISTS.iter().map(|(operation, _)| *operation)).collect();
+    assert_eq!(documented, tested);
 }
 
 #[test]

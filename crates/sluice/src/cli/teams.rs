@@ -37,6 +37,14 @@ pub(crate) struct ServerArgs {
     /// Seconds that a preempted program may go on
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) grace: u32,
+
+    /// Requests that one token may make in a second, five times as many at once; 0 for any number
+    #[arg(long, value_name = "COUNT", default_value_t = 500)]
+    pub(crate) requests_per_second: u32,
+
+    /// Requests without a valid token that one address may make in a second, five times as many at once; 0 for any number
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    pub(crate) failures_per_second: u32,
 }
 
 /// Where a server keeps its books.

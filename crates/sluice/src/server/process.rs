@@ -50,6 +50,8 @@ fn keep_in(command: &mut Command, data: Option<&Path>, database: Option<&str>) {
 fn command(arguments: &ServerArgs) -> Result<Command> {
     let mut command = Command::new(find()?);
     command.arg("--listen").arg(&arguments.listen).arg("--grace").arg(arguments.grace.to_string());
+    command.arg("--requests-per-second").arg(arguments.requests_per_second.to_string());
+    command.arg("--failures-per-second").arg(arguments.failures_per_second.to_string());
     keep_in(&mut command, arguments.data.as_deref(), arguments.database.as_deref());
     Ok(command)
 }
