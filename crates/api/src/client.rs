@@ -1,5 +1,6 @@
 //! A blocking client of the REST API, for `sluice` and for nodes.
 
+mod https;
 mod settings;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::Page;
 use crate::problem::Problem;
 
+pub use https::{NoUrl, ServerUrl};
 pub use settings::{ADMIN_FILE, NODE_FILE, SERVER_VARIABLE, Settings, SettingsError, canonical, data_folder};
 
 /// Where `/api/v1` begins.
@@ -32,6 +34,9 @@ pub enum Failure {
     Refused(Problem),
     #[error("{server}: {cause}; is the server up? `sluice up` or `sluice server` starts one")]
     Unreachable { server: String, cause: String },
+    /// It is not what the URL says, or cannot be known to be.
+    #[error("{server}: {cause}")]
+    Untrusted { server: String, cause: String },
     #[error("{server}: the answer makes no sense ({cause}); is it a Sluice server of this release?")]
     Answer { server: String, cause: String },
 }
@@ -39,7 +44,6 @@ pub enum Failure {
 /// Speaks to one control plane with one token. It may have several servers: if one is away, another is asked.
 #[derive(Clone)]
 pub struct Client {
-    agent: ureq::Agent,
     servers: Arc<Servers>,
     token: String,
 }
@@ -47,8 +51,16 @@ pub struct Client {
 /// URLs, and which of them answered last.
 struct Servers {
     text: String,
-    urls: Vec<String>,
+    each: Vec<Server>,
     current: AtomicUsize,
+}
+
+struct Server {
+    url: String,
+    /// What paths are written behind.
+    base: String,
+    /// Or why it cannot be asked.
+    agent: Result<ureq::Agent, String>,
 }
 
 /// Whether a request may be sent again when it is not known what became of it.
@@ -71,22 +83,14 @@ impl fmt::Debug for Client {
 impl Client {
     /// `server` is one URL, or several with commas between.
     pub fn new(server: &str, token: &str) -> Client {
-        let agent = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_connect(Some(CONNECT_TIME_MAX))
-            .timeout_global(Some(ANSWER_TIME_MAX))
-            .max_redirects(0)
-            .user_agent(concat!("sluice/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .new_agent();
-        let urls = server.split(',').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
-        let servers = Servers { text: server.to_owned(), urls, current: AtomicUsize::new(0) };
-        Client { agent, servers: Arc::new(servers), token: token.to_owned() }
+        let each = server.split(',').map(|url| Server::new(url.trim().trim_end_matches('/'))).collect();
+        let servers = Servers { text: server.to_owned(), each, current: AtomicUsize::new(0) };
+        Client { servers: Arc::new(servers), token: token.to_owned() }
     }
 
     /// The URL of the server that is asked first.
     pub fn server(&self) -> &str {
-        self.servers.at(self.servers.current.load(Ordering::Relaxed))
+        &self.servers.at(self.servers.current.load(Ordering::Relaxed)).url
     }
 
     /// The same servers with another token.
@@ -95,12 +99,12 @@ impl Client {
     }
 
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        self.ask(path, Repeat::Freely, |url| self.authorised(self.agent.get(url)).call())
+        self.ask(path, Repeat::Freely, |agent, url| self.authorised(agent.get(url)).call())
     }
 
     pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         let body = json(body);
-        self.ask(path, Repeat::UnlessSent, |url| self.authorised(self.agent.post(url)).send(&body))
+        self.ask(path, Repeat::UnlessSent, |agent, url| self.authorised(agent.post(url)).send(&body))
     }
 
     /// As `post`; the server answers a repetition under the same key with the first answer.
@@ -111,20 +115,20 @@ impl Client {
         key: &str,
     ) -> Result<T, Failure> {
         let body = json(body);
-        self.ask(path, Repeat::Freely, |url| {
-            self.authorised(self.agent.post(url)).header("Idempotency-Key", key).send(&body)
+        self.ask(path, Repeat::Freely, |agent, url| {
+            self.authorised(agent.post(url)).header("Idempotency-Key", key).send(&body)
         })
     }
 
     /// A text in another format than JSON.
     pub fn post_text<T: DeserializeOwned>(&self, path: &str, kind: &str, body: &str) -> Result<T, Failure> {
-        self.ask(path, Repeat::UnlessSent, |url| {
-            self.authorised(self.agent.post(url)).header("Content-Type", kind).send(body.as_bytes())
+        self.ask(path, Repeat::UnlessSent, |agent, url| {
+            self.authorised(agent.post(url)).header("Content-Type", kind).send(body.as_bytes())
         })
     }
 
     pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        self.ask(path, Repeat::Freely, |url| self.authorised(self.agent.delete(url)).call())
+        self.ask(path, Repeat::Freely, |agent, url| self.authorised(agent.delete(url)).call())
     }
 
     /// All items of a list, page by page.
@@ -150,16 +154,24 @@ impl Client {
         &self,
         path: &str,
         repeat: Repeat,
-        send: impl Fn(String) -> Answer,
+        send: impl Fn(&ureq::Agent, String) -> Answer,
     ) -> Result<T, Failure> {
-        let mut tries = self.servers.urls.len();
+        let mut tries = self.servers.each.len();
         loop {
             let current = self.servers.current.load(Ordering::Relaxed);
             let server = self.servers.at(current);
-            let answer = send(format!("{server}{PREFIX}{path}"));
             tries -= 1;
-            if tries == 0 || !elsewhere(&answer, repeat) {
-                return finish(server, answer);
+            match &server.agent {
+                Ok(agent) => {
+                    let answer = send(agent, format!("{}{PREFIX}{path}", server.base));
+                    if tries == 0 || !elsewhere(&answer, repeat) {
+                        return finish(&server.url, answer);
+                    }
+                }
+                Err(cause) if tries == 0 => {
+                    return Err(Failure::Untrusted { server: server.url.clone(), cause: cause.clone() });
+                }
+                Err(_) => {}
             }
             self.servers.current.store(current + 1, Ordering::Relaxed);
         }
@@ -173,8 +185,27 @@ impl Client {
 }
 
 impl Servers {
-    fn at(&self, index: usize) -> &str {
-        &self.urls[index % self.urls.len()]
+    fn at(&self, index: usize) -> &Server {
+        &self.each[index % self.each.len()]
+    }
+}
+
+impl Server {
+    fn new(url: &str) -> Server {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(CONNECT_TIME_MAX))
+            .timeout_global(Some(ANSWER_TIME_MAX))
+            .max_redirects(0)
+            .user_agent(concat!("sluice/", env!("CARGO_PKG_VERSION")))
+            .build();
+        let (base, agent) = match url.parse::<ServerUrl>() {
+            Ok(parsed) => (parsed.base.clone(), parsed.agent(config)),
+            Err(NoUrl) => {
+                (url.to_owned(), Err("it is no URL of a server, such as https://control:7580".to_owned()))
+            }
+        };
+        Server { url: url.to_owned(), base, agent }
     }
 }
 
@@ -183,6 +214,7 @@ fn elsewhere(answer: &Answer, repeat: Repeat) -> bool {
     match answer {
         Ok(answer) => answer.status() == 503,
         Err(_) if repeat == Repeat::Freely => true,
+        Err(error) if https::explained(error).is_some() => true,
         Err(ureq::Error::Io(error)) => error.kind() == std::io::ErrorKind::ConnectionRefused,
         Err(error) => matches!(
             error,
@@ -194,8 +226,10 @@ fn elsewhere(answer: &Answer, repeat: Repeat) -> bool {
 }
 
 fn finish<T: DeserializeOwned>(server: &str, answer: Answer) -> Result<T, Failure> {
-    let unreachable =
-        |error: ureq::Error| Failure::Unreachable { server: server.to_owned(), cause: error.to_string() };
+    let unreachable = |error: ureq::Error| match https::explained(&error) {
+        Some(cause) => Failure::Untrusted { server: server.to_owned(), cause },
+        None => Failure::Unreachable { server: server.to_owned(), cause: error.to_string() },
+    };
     let makes_no_sense = |cause: String| Failure::Answer { server: server.to_owned(), cause };
     let mut answer = answer.map_err(unreachable)?;
     let status = answer.status();
@@ -220,7 +254,7 @@ impl Failure {
         match self {
             Failure::Unreachable { .. } => true,
             Failure::Refused(problem) => problem.status >= 500,
-            Failure::Answer { .. } => false,
+            Failure::Untrusted { .. } | Failure::Answer { .. } => false,
         }
     }
 }

@@ -28,7 +28,7 @@ use journal::Journal;
 /// How to join.
 #[derive(Clone, Debug)]
 pub struct JoinConfig {
-    /// `http://HOST:PORT`
+    /// A URL as [`sluice_api::client::ServerUrl`] reads it, or several with commas between.
     pub server: String,
     /// A token of role `node`.
     pub token: String,

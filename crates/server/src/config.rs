@@ -13,10 +13,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sluice_api::client::{ADMIN_FILE, NODE_FILE, Settings, SettingsError};
+use sluice_api::client::{ADMIN_FILE, NODE_FILE, ServerUrl, Settings, SettingsError};
 use sluice_api::grant::Signer;
 use sluice_api::tenant::TenantPath;
 use sluice_api::token;
+use sluice_transport::tls::ServerIdentity;
+use sluice_wire::address::{Fingerprint, is_loopback};
 
 use tokio::task::JoinHandle;
 
@@ -33,6 +35,7 @@ pub(crate) const GRANT_KEY_FILE: &str = "grant.key";
 pub struct Config {
     /// `HOST:PORT`; port 0 takes a free one.
     pub listen: String,
+    pub tls: Tls,
     pub folder: PathBuf,
     /// SQLite in the data folder unless said.
     pub database: Option<Database>,
@@ -48,11 +51,29 @@ pub struct Config {
     pub until_stdin_ends: bool,
 }
 
+/// How clients are spoken to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tls {
+    /// TLS with this certificate and this key, PEM files.
+    Certificate { certificate: PathBuf, key: PathBuf },
+    /// Plain text on loopback, and nothing beyond it.
+    OnLoopbackNone,
+    /// Plain text wherever it listens.
+    None,
+}
+
 /// Why a server does not start, or stops.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("cannot listen on {address}: {source}")]
     Listen { address: String, source: io::Error },
+    #[error(
+        "--listen {0} is beyond this machine and needs TLS: say --tls-cert and --tls-key, or --plain-text where the \
+         network is trusted (`sluice server` makes itself a certificate)"
+    )]
+    PlainText(String),
+    #[error("{0}")]
+    Certificate(String),
     #[error("{}: {source}", .path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("{}: is no key of 32 bytes", .0.display())]
@@ -77,9 +98,11 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
 }
 
 async fn run(config: &Config) -> Result<(), ServeError> {
+    let identity = identity(config)?;
+    let fingerprint = identity.as_ref().map(ServerIdentity::fingerprint);
     let failed = |source| ServeError::Listen { address: config.listen.clone(), source };
     let listener = tokio::net::TcpListener::bind(&config.listen).await.map_err(failed)?;
-    let address = listener.local_addr()?;
+    let own_url = url(listener.local_addr()?, fingerprint);
     private_folder(&config.folder)?;
     let signer = Signer::new(key(&config.folder.join(GRANT_KEY_FILE))?);
     let database = config.database.clone();
@@ -90,17 +113,23 @@ async fn run(config: &Config) -> Result<(), ServeError> {
     let server = Arc::new(Server::open(store, signer, config.grace_ms).await?);
     let candidate = Candidate {
         holder: format!("{} of {}", std::process::id(), config.folder.display()),
-        url: config.advertise.clone().unwrap_or_else(|| url(address)),
+        url: config.advertise.clone().unwrap_or_else(|| own_url.clone()),
         alone: matches!(database, Database::Sqlite(_)),
     };
-    let tasks = work(&server, candidate, config.folder.clone(), url(address)).await?;
-    println!("listening on {}", url(address));
+    let tasks = work(&server, candidate, config.folder.clone(), own_url.clone()).await?;
+    println!("listening on {own_url}");
     let app =
         http::router(Arc::clone(&server), http::Limits::new(config.requests_per_s, config.failures_per_s));
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    let app = app.into_make_service_with_connect_info::<http::Peer>();
     let end = until_told_to(config.until_stdin_ends);
+    let serving = async {
+        match identity {
+            None => axum::serve(listener, app).await,
+            Some(identity) => axum::serve(http::Protected::new(listener, identity.for_https())?, app).await,
+        }
+    };
     tokio::select! {
-        served = axum::serve(listener, app).into_future() => served?,
+        served = serving => served?,
         () = end => {}
     }
     tasks.into_iter().for_each(|task| task.abort());
@@ -161,13 +190,28 @@ pub(crate) fn alone(database: &Database) -> Result<Option<fs::File>, ServeError>
     }
 }
 
-/// As programs on this machine reach it.
-fn url(address: SocketAddr) -> String {
-    match address {
-        _ if !address.ip().is_unspecified() => format!("http://{address}"),
-        SocketAddr::V4(_) => format!("http://127.0.0.1:{}", address.port()),
-        SocketAddr::V6(_) => format!("http://[::1]:{}", address.port()),
+/// What it shows to clients; none where plain text is spoken.
+fn identity(config: &Config) -> Result<Option<ServerIdentity>, ServeError> {
+    match &config.tls {
+        Tls::Certificate { certificate, key } => {
+            ServerIdentity::load(certificate, key, None).map(Some).map_err(ServeError::Certificate)
+        }
+        Tls::OnLoopbackNone if !is_loopback(&config.listen) => {
+            Err(ServeError::PlainText(config.listen.clone()))
+        }
+        Tls::OnLoopbackNone | Tls::None => Ok(None),
     }
+}
+
+/// As programs on this machine reach it.
+fn url(address: SocketAddr, fingerprint: Option<Fingerprint>) -> String {
+    let scheme = if fingerprint.is_some() { "https" } else { "http" };
+    let base = match address {
+        _ if !address.ip().is_unspecified() => format!("{scheme}://{address}"),
+        SocketAddr::V4(_) => format!("{scheme}://127.0.0.1:{}", address.port()),
+        SocketAddr::V6(_) => format!("{scheme}://[::1]:{}", address.port()),
+    };
+    ServerUrl { base, fingerprint }.to_string()
 }
 
 /// The folder is made for its user alone; one that others can enter is refused.

@@ -28,6 +28,6 @@ mod store;
 mod watches;
 
 pub use backup::{back_up, restore};
-pub use config::{Config, ServeError, serve};
+pub use config::{Config, ServeError, Tls, serve};
 pub use http::document;
 pub use store::Database;

@@ -4,16 +4,27 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use sluice_server::{Config, Database};
+use sluice_server::{Config, Database, Tls};
 
 /// The control plane: tenants, quotas, the queue, leases, bills
 #[derive(Debug, Parser)]
 #[command(name = "sluice-server", version, max_term_width = 100)]
 struct Arguments {
-    /// Where to listen: HOST:PORT (port 0 takes a free one). There is no encryption yet: beyond this machine, listen only
-    /// on networks you trust
+    /// Where to listen: HOST:PORT (port 0 takes a free one). Beyond this machine that takes TLS
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7580")]
     listen: String,
+
+    /// Its certificate and what leads from it to its authority, a PEM file: it speaks TLS
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// The key of --tls-cert, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Speak plain text, also beyond loopback: whoever sees the network sees tokens
+    #[arg(long, conflicts_with = "tls_cert")]
+    plain_text: bool,
 
     /// URL at which other servers of the same database reach this one, where that is not the address it listens on
     #[arg(long, value_name = "URL")]
@@ -90,8 +101,14 @@ fn main() -> ExitCode {
             }
         };
     }
+    let tls = match arguments.tls_cert.zip(arguments.tls_key) {
+        Some((certificate, key)) => Tls::Certificate { certificate, key },
+        None if arguments.plain_text => Tls::None,
+        None => Tls::OnLoopbackNone,
+    };
     let config = Config {
         listen: arguments.listen,
+        tls,
         folder,
         database,
         advertise: arguments.advertise,

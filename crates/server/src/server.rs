@@ -37,7 +37,7 @@ pub(crate) struct Server {
     pub(crate) role: watch::Sender<Role>,
     /// What it has seen of another's writing, while another leads.
     pub(crate) seen: Mutex<Seen>,
-    pub(crate) forwarder: ureq::Agent,
+    pub(crate) forwarder: crate::http::Forwarder,
     books: Mutex<Books>,
     commits: Commits,
     /// Counts the looks at the queue.
@@ -87,7 +87,7 @@ impl Server {
             keys: KeysInUse::default(),
             role: watch::Sender::new(Role::Follower { leader: None }),
             seen: Mutex::default(),
-            forwarder: crate::http::forwarder(),
+            forwarder: crate::http::Forwarder::default(),
             books: Mutex::new(books),
             commits,
             cycles: watch::Sender::new(0),

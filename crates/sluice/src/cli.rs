@@ -52,7 +52,7 @@ pub(crate) enum Command {
     /// Start a control plane and a node on this machine, for teams to share its GPUs
     Up(UpArgs),
     /// Start a control plane; nodes join it with `sluice node --join`
-    Server(ServerArgs),
+    Server(ServerCommandArgs),
     /// Copy a server's books into a folder, while it runs
     Backup(BackupArgs),
     /// Copy a backup into an empty data folder and database
@@ -256,7 +256,7 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "GPUS", default_value = "auto")]
     pub(crate) gpus: GpuChoice,
 
-    /// Lend through this server only, http://HOST:PORT. The token (role `node`) is $SLUICE_TOKEN unless --token-file
+    /// Lend through this server only, at the URL that it prints. The token (role `node`) is $SLUICE_TOKEN unless --token-file
     #[arg(long, value_name = "URL")]
     pub(crate) join: Option<String>,
 

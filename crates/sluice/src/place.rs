@@ -1,6 +1,8 @@
 //! Where a program runs: on a node that a server chooses, on a named one, or on a private one inside this process.
 
-use std::path::Path;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::JoinHandle;
 
@@ -69,7 +71,8 @@ impl PrivateNode {
         listen: Vec<Listen>,
         folder: &Path,
     ) -> Result<PrivateNode> {
-        let tls = Some(own_identity(folder, None)?);
+        let (certificate, key) = own_certificate(folder)?;
+        let tls = Some(ServerIdentity::load(&certificate, &key, None).map_err(anyhow::Error::msg)?);
         PrivateNode::start_with(NodeConfig { listen, tls, gpus: selection(gpus), ..NodeConfig::default() })
     }
 
@@ -119,37 +122,50 @@ pub(crate) fn listening(
     tls: &TlsArgs,
     data: Option<&Path>,
 ) -> Result<(Listen, Option<ServerIdentity>)> {
-    let asked = tls.tls || tls.tls_cert.is_some() || tls.tls_client_ca.is_some();
-    let address = match text.parse().map_err(anyhow::Error::from)? {
-        Endpoint::Unix(_) if asked => {
+    if let Endpoint::Unix(path) = text.parse().map_err(anyhow::Error::from)? {
+        if asks_for_tls(tls) {
             bail!("--listen {text}: a socket file is not for TLS; listen on HOST:PORT")
         }
-        Endpoint::Unix(path) => return Ok((Listen::Unix(path), None)),
-        Endpoint::Tls { address, .. } if tls.plain_text => return Ok((Listen::Tcp(address), None)),
-        Endpoint::Tcp(address) if !asked => return Ok((Listen::Tcp(address), None)),
-        Endpoint::Tcp(address) | Endpoint::Tls { address, .. } => address,
+        return Ok((Listen::Unix(path), None));
+    }
+    let address = text.parse::<Endpoint>()?.place();
+    let Some((certificate, key)) = certificate(text, tls, data)? else {
+        return Ok((Listen::Tcp(address), None));
     };
-    let clients = tls.tls_client_ca.as_deref();
-    let identity = match tls.tls_cert.as_deref().zip(tls.tls_key.as_deref()) {
-        Some((certificate, key)) => {
-            ServerIdentity::load(certificate, key, clients).map_err(anyhow::Error::msg)?
-        }
-        None => {
-            let folder = data.map(Path::to_owned).or_else(data_folder);
-            let ways_out =
-                || format!("--listen {text} needs TLS: say --tls-cert and --tls-key, or --plain-text");
-            let folder = folder.context("no folder to keep a certificate in").with_context(ways_out)?;
-            own_identity(&folder, clients).with_context(ways_out)?
-        }
-    };
-    Ok((Listen::Tls(address), Some(identity)))
+    let identity = ServerIdentity::load(&certificate, &key, tls.tls_client_ca.as_deref());
+    Ok((Listen::Tls(address), Some(identity.map_err(anyhow::Error::msg)?)))
 }
 
-/// The certificate that a node has made for itself.
-fn own_identity(data: &Path, clients: Option<&Path>) -> Result<ServerIdentity> {
+fn asks_for_tls(tls: &TlsArgs) -> bool {
+    tls.tls || tls.tls_cert.is_some() || tls.tls_client_ca.is_some()
+}
+
+/// Certificate and key of who listens at `HOST:PORT`; none where that is plain text.
+pub(crate) fn certificate(
+    text: &str,
+    tls: &TlsArgs,
+    data: Option<&Path>,
+) -> Result<Option<(PathBuf, PathBuf)>> {
+    let beyond = matches!(text.parse().map_err(anyhow::Error::from)?, Endpoint::Tls { .. });
+    if tls.plain_text || !(beyond || asks_for_tls(tls)) {
+        return Ok(None);
+    }
+    if let (Some(certificate), Some(key)) = (&tls.tls_cert, &tls.tls_key) {
+        return Ok(Some((certificate.clone(), key.clone())));
+    }
+    let folder = data.map(Path::to_owned).or_else(data_folder);
+    let ways_out = || format!("--listen {text} needs TLS: say --tls-cert and --tls-key, or --plain-text");
+    let folder = folder.context("no folder to keep a certificate in").with_context(ways_out)?;
+    own_certificate(&folder).with_context(ways_out).map(Some)
+}
+
+/// The certificate that a machine has made for itself.
+fn own_certificate(data: &Path) -> Result<(PathBuf, PathBuf)> {
+    // A server's data folder, which this may be, is its user's alone.
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(data);
+    made.with_context(|| data.display().to_string())?;
     let folder = data.join("tls");
-    let files = sluice_node::own_certificate(&folder).with_context(|| folder.display().to_string())?;
-    ServerIdentity::load(&files.0, &files.1, clients).map_err(anyhow::Error::msg)
+    sluice_node::own_certificate(&folder).with_context(|| folder.display().to_string())
 }
 
 /// A node until one of the signals comes; `config` says what the other arguments do not.

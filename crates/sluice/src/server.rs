@@ -23,6 +23,8 @@ pub(crate) fn named(server: Option<&str>) -> Result<Option<Client>> {
 pub(crate) fn client(at: &AtServer) -> Result<Client> {
     match named(at.server.as_deref())? {
         Some(client) => Ok(client),
-        None => bail!("which server? Set SLUICE_SERVER to http://HOST:PORT; `sluice up` starts one here"),
+        None => bail!(
+            "which server? Set SLUICE_SERVER to https://HOST:PORT[/FINGERPRINT] or http://HOST:PORT; `sluice up` starts one here"
+        ),
     }
 }

@@ -26,7 +26,7 @@ use rustls::CertificateError;
 use sluice_wire::address::Fingerprint;
 
 pub(crate) use client::connect;
-pub use client::{ClientIdentity, Trust};
+pub use client::{ClientIdentity, Https, Trust};
 pub use records::Keys;
 pub(crate) use records::Records;
 pub use server::ServerIdentity;

@@ -147,6 +147,14 @@ impl FromStr for SessionAddress {
     }
 }
 
+impl FromStr for Fingerprint {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Fingerprint, AddressError> {
+        from_hex(text).map(Fingerprint).ok_or_else(|| AddressError::Fingerprint(text.to_owned()))
+    }
+}
+
 fn from_hex(digits: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     if digits.len() != 2 * bytes.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {

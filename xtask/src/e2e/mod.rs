@@ -6,6 +6,7 @@ mod bad_input;
 mod bench;
 mod cuts;
 mod exchange;
+mod https;
 mod limits;
 mod links;
 mod namespaces;
@@ -53,6 +54,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(surroundings::TESTS)
         .chain(teams::TESTS)
         .chain(tls::TESTS)
+        .chain(https::TESTS)
     {
         if wanted(name) {
             eprintln!("-- {name}");

@@ -131,7 +131,7 @@ fn a_node_falls_silent() -> Result<()> {
     Ok(())
 }
 
-fn build() -> Result<()> {
+pub(crate) fn build() -> Result<()> {
     if std::env::var_os("XTASK_BUILT").is_some() {
         return Ok(());
     }

@@ -61,14 +61,14 @@ fn by_fingerprint() -> Result<()> {
 }
 
 /// An authority and what it issues, in a folder.
-struct Authority {
+pub(crate) struct Authority {
     folder: PathBuf,
     name: &'static str,
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new(name: &'static str) -> Result<Authority> {
+    pub(crate) fn new(name: &'static str) -> Result<Authority> {
         let folder = crate::target_folder().join("tls-files");
         std::fs::create_dir_all(&folder)?;
         let mut params = CertificateParams::new(Vec::new())?;
@@ -79,12 +79,12 @@ impl Authority {
         Ok(Authority { folder, name, issuer })
     }
 
-    fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         self.folder.join(format!("{}.pem", self.name))
     }
 
     /// A certificate for `localhost` that is good until the year, and its key.
-    fn issue(&self, name: &str, until: i32) -> Result<(PathBuf, PathBuf)> {
+    pub(crate) fn issue(&self, name: &str, until: i32) -> Result<(PathBuf, PathBuf)> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(vec!["localhost".to_owned()])?;
         params.not_after = date_time_ymd(until, 1, 1);
@@ -152,8 +152,10 @@ fn certificates_of_clients() -> Result<()> {
 
 /// The node tells the server its fingerprint, and the lease tells the program.
 fn through_a_server() -> Result<()> {
-    let installation = Installation::start("tls-teams", TENANTS, &[], &["--tls"])?;
+    let installation = Installation::start("tls-teams", TENANTS, &["two"], &["--tls"])?;
     split(&installation.node)?;
+    let server = installation.administrator().server();
+    ensure!(server.starts_with("https://"), "{server}");
     let program = program_file("driver_functions.py").display().to_string();
     let mut command = installation.red.command(&["run", "-p", "0.5", "--", "python3", &program]);
     expect_pass(&mut command, "TLS through a server", LIMIT).map(drop)

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::Client;
+use super::{Client, NoUrl, ServerUrl};
 
 pub const SERVER_VARIABLE: &str = "SLUICE_SERVER";
 const TOKEN_VARIABLE: &str = "SLUICE_TOKEN";
@@ -21,7 +21,7 @@ const TOKEN_VARIABLE: &str = "SLUICE_TOKEN";
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// `http://HOST:PORT`, or several with commas between.
+    /// A [`ServerUrl`], or several with commas between.
     pub server: String,
     pub token: String,
 }
@@ -32,7 +32,7 @@ pub enum SettingsError {
     File { path: PathBuf, cause: String },
     #[error("{}: others can read it, and it holds a token: chmod 600", .0.display())]
     Readable(PathBuf),
-    #[error("{0:?} is no URL of a server, such as http://control:7580")]
+    #[error("{0:?} is no URL of a server, such as https://control:7580 or http://127.0.0.1:7580")]
     Url(String),
     #[error(
         "no token for {0}: set SLUICE_TOKEN, or `sluice login {0}` (an administrator makes one with \
@@ -119,20 +119,15 @@ pub const ADMIN_FILE: &str = "admin.json";
 /// The same for the node of `sluice up`.
 pub const NODE_FILE: &str = "node.json";
 
-/// `http://HOST[:PORT]` without a path, or several of them with commas between: the servers of one control plane.
+/// A [`ServerUrl`], or several of them with commas between: the servers of one control plane.
 pub fn canonical(servers: &str) -> Result<String, SettingsError> {
     let urls: Result<Vec<String>, SettingsError> = servers.split(',').map(canonical_url).collect();
     urls.map(|urls| urls.join(","))
 }
 
 fn canonical_url(server: &str) -> Result<String, SettingsError> {
-    let wrong = || SettingsError::Url(server.into());
-    let rest = server.trim().strip_prefix("http://").ok_or_else(wrong)?.trim_end_matches('/');
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
-    if rest.is_empty() || !rest.chars().all(plain) {
-        return Err(wrong());
-    }
-    Ok(format!("http://{rest}"))
+    let url = server.parse::<ServerUrl>().map_err(|NoUrl| SettingsError::Url(server.into()))?;
+    Ok(url.to_string())
 }
 
 /// `$XDG_CONFIG_HOME/sluice/config.json`, or the same under the home directory's `.config`.
@@ -153,7 +148,7 @@ fn folder(name: &str, under_home: &str) -> Option<PathBuf> {
     folder.is_absolute().then(|| folder.join("sluice"))
 }
 
-fn variable(name: &str) -> Option<String> {
+pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
@@ -167,9 +162,8 @@ mod tests {
             assert_eq!(canonical(text).unwrap(), "http://control:7580");
         }
         assert_eq!(canonical("http://a:1/, http://b:2").unwrap(), "http://a:1,http://b:2");
-        for text in
-            ["http://a,", "", "control:7580", "https://control", "http://", "http://a/b", "http://a@b"]
-        {
+        assert_eq!(canonical("https://control/").unwrap(), "https://control");
+        for text in ["http://a,", "", "control:7580", "http://", "http://a/b", "http://a@b"] {
             assert!(canonical(text).is_err(), "{text}");
         }
     }

@@ -3,7 +3,7 @@
 //! A follower reads the database and knows the fleet as far as it is stored. Whatever changes something, and what only the leader
 //! has heard (reports of nodes, programs that wait), it hands on, with the caller's own token, and hands back the answer.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
@@ -12,6 +12,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use sluice_api::client::{NoUrl, ServerUrl};
 use sluice_api::problem::{Kind, Problem};
 
 use super::BODY_SIZE_MAX;
@@ -72,12 +73,10 @@ async fn forward(server: &Arc<Server>, leader: &str, request: Request) -> Result
     let body = to_bytes(body, BODY_SIZE_MAX).await.map_err(|error| {
         Refusal(Problem::new(Kind::TooLarge, format!("the body cannot be read: {error}")))
     })?;
-    let url = format!("{leader}{}", parts.uri.path_and_query().map_or("/", |path| path.as_str()));
+    let (agent, base) = server.forwarder.of(leader)?;
+    let url = format!("{base}{}", parts.uri.path_and_query().map_or("/", |path| path.as_str()));
     let changes = parts.method != Method::GET && !parts.uri.path().ends_with("/reports");
-    let asked = tokio::task::spawn_blocking({
-        let server = Arc::clone(server);
-        move || ask(&server.forwarder, &url, &parts, body)
-    });
+    let asked = tokio::task::spawn_blocking(move || ask(&agent, &url, &parts, body));
     let answer = asked.await.map_err(|error| Refusal(Problem::new(Kind::Internal, error.to_string())))?;
     let answer = answer.map_err(|error| {
         let detail = format!(
@@ -117,14 +116,34 @@ fn copy(from: &HeaderMap, to: &mut HeaderMap, names: &[HeaderName]) {
     }
 }
 
-/// What requests are handed on with.
-pub(crate) fn forwarder() -> ureq::Agent {
-    ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .allow_non_standard_methods(true)
-        .timeout_connect(Some(CONNECT_TIME_MAX))
-        .timeout_global(Some(ANSWER_TIME_MAX))
-        .max_redirects(0)
-        .build()
-        .new_agent()
+/// What requests are handed on with: of the leader that was there last.
+#[derive(Default)]
+pub(crate) struct Forwarder(Mutex<Option<(String, ureq::Agent)>>);
+
+impl Forwarder {
+    /// An agent for this leader, and what paths are written behind.
+    fn of(&self, leader: &str) -> Result<(ureq::Agent, String), Problem> {
+        let wrong = |cause: &str| {
+            let detail =
+                format!("the leader's URL {leader} cannot be asked: {cause}; see --advertise of that server");
+            Problem::new(Kind::Unavailable, detail)
+        };
+        let url: ServerUrl = leader.parse().map_err(|NoUrl| wrong("it is none"))?;
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, agent)) = &*last
+            && known == leader
+        {
+            return Ok((agent.clone(), url.base));
+        }
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .allow_non_standard_methods(true)
+            .timeout_connect(Some(CONNECT_TIME_MAX))
+            .timeout_global(Some(ANSWER_TIME_MAX))
+            .max_redirects(0)
+            .build();
+        let agent = url.agent(config).map_err(|cause| wrong(&cause))?;
+        *last = Some((leader.to_owned(), agent.clone()));
+        Ok((agent, url.base))
+    }
 }

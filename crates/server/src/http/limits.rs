@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use sluice_api::problem::{Kind, Problem};
 
 use super::answer::Refusal;
+use super::listen::Peer;
 
 /// A bucket holds this many seconds' worth.
 const BURST_S: f64 = 5.0;
@@ -84,7 +85,7 @@ fn buckets<K: Eq + Hash>(per_s: u32) -> Option<Mutex<Buckets<K>>> {
 }
 
 pub(super) async fn limit(State(limits): State<Arc<Limits>>, request: Request, next: Next) -> Response {
-    let address = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+    let address = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0.0.ip());
     let now = Instant::now();
     let token = request.headers().get(header::AUTHORIZATION).map(|value| blake3::hash(value.as_bytes()));
     if let (Some(requests), Some(token)) = (&limits.requests, token)

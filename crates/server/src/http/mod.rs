@@ -5,6 +5,7 @@ mod document;
 mod extract;
 mod forward;
 mod limits;
+mod listen;
 mod page;
 mod tags;
 
@@ -29,8 +30,9 @@ use utoipa_axum::routes;
 use crate::server::Server;
 use answer::Refusal;
 use document::Declared;
-pub(crate) use forward::forwarder;
+pub(crate) use forward::Forwarder;
 pub(crate) use limits::Limits;
+pub(crate) use listen::{Peer, Protected};
 
 /// Bytes of a request's body; the largest are reports of nodes.
 const BODY_SIZE_MAX: usize = 4 << 20;

@@ -9,7 +9,7 @@ use sluice_api::lease::{Lease, LeaseState};
 use sluice_api::token::Role;
 
 use crate::private_postgres::{Postgres, create, url};
-use crate::{Server, TENANTS, ask, request, wait_for_state};
+use crate::{Server, ServerProcess, TENANTS, ask, request, wait_for_state};
 
 /// The folder of the socket of a PostgreSQL on which every server gets a database of its own; unset, servers use SQLite.
 const SOCKET_VARIABLE: &str = "SLUICE_TEST_POSTGRES";
@@ -73,4 +73,35 @@ fn while_the_database_is_away_nothing_is_promised_and_then_it_goes_on() {
         postgres.sql("away", "SELECT id FROM lease ORDER BY id"),
         format!("{}\n{}\n", before.id, after.id)
     );
+}
+
+#[test]
+fn connections_are_protected_where_the_url_says_so() {
+    let Some((postgres, port, authority)) = Postgres::start_protected() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let sql = |database: &str, sql: &str| {
+        let mut psql = postgres.program("psql");
+        psql.env("PGPORT", port.to_string()).args(["-XAtq", "-d", database, "-c", sql]);
+        String::from_utf8(psql.output().unwrap().stdout).unwrap()
+    };
+    sql("postgres", "CREATE DATABASE sealed");
+    let url = |authority: &Path| {
+        let authority = authority.display();
+        format!("postgres://sluice@localhost:{port}/sealed?sslmode=verify-full&sslrootcert={authority}")
+    };
+    {
+        let server = Server::start_on(folder.path(), Some(&url(&authority)));
+        server.apply(TENANTS).unwrap();
+        let sealed = "SELECT count(*) > 0 AND bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
+                      WHERE datname = 'sealed' AND client_addr IS NOT NULL";
+        assert_eq!(sql("sealed", sealed), "t\n");
+    }
+    // Its own certificate vouches for nobody else, and the server says so rather than go on without.
+    let mut wrong =
+        ServerProcess::command(folder.path(), Some(&url(&postgres.folder.path().join("stranger.pem"))));
+    let stranger = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    std::fs::write(postgres.folder.path().join("stranger.pem"), stranger.cert.pem()).unwrap();
+    let refused = wrong.stderr(std::process::Stdio::piped()).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.to_lowercase().contains("certificate"), "{said}");
 }

@@ -1,6 +1,7 @@
 //! A private PostgreSQL in a temporary folder, on a Unix socket.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -36,6 +37,44 @@ impl Postgres {
         let postgres = Postgres { server, binaries, folder };
         postgres.wait_until_ready();
         Some(postgres)
+    }
+
+    /// One that listens on `localhost` with TLS, and the file of the authority that vouches for it.
+    pub(crate) fn start_protected() -> Option<(Postgres, u16, PathBuf)> {
+        let mut postgres = Postgres::start()?;
+        let folder = postgres.folder.path().to_owned();
+        let authority = certify(&folder);
+        postgres.stop();
+        // Somebody else may take the port before PostgreSQL does.
+        for _ in 0..10 {
+            let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            postgres.server = launch_with(&postgres.binaries, &folder, &protected_at(&folder, port));
+            if postgres.gets_ready(port) {
+                return Some((postgres, port, authority));
+            }
+        }
+        panic!("PostgreSQL finds no port");
+    }
+
+    /// False if it has ended.
+    fn gets_ready(&mut self, port: u16) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let ask = |program: &mut Command| {
+            program
+                .env("PGPORT", port.to_string())
+                .args(["-Xqc", "SELECT 1", "postgres"])
+                .output()
+                .unwrap()
+                .status
+        };
+        while self.server.try_wait().unwrap().is_none() {
+            if ask(&mut self.program("psql")).success() {
+                return true;
+            }
+            assert!(Instant::now() < deadline, "PostgreSQL does not start");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        false
     }
 
     /// Of the process above all of its processes.
@@ -95,10 +134,48 @@ impl Drop for Postgres {
     }
 }
 
+/// A certificate for `localhost`, its key, and the authority that has issued it.
+fn certify(folder: &Path) -> PathBuf {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let certificate = params.signed_by(&key, &authority).unwrap();
+    let write = |name: &str, text: String| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        own(&path);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        path
+    };
+    write("server.pem", certificate.pem());
+    write("server.key", key.serialize_pem());
+    write("authority.pem", authority.pem())
+}
+
+fn protected_at(folder: &Path, port: u16) -> Vec<String> {
+    let file = |option: &str, name: &str| format!("{option}={}", folder.join(name).display());
+    let options = [
+        "listen_addresses=localhost".to_owned(),
+        format!("port={port}"),
+        "ssl=on".to_owned(),
+        file("ssl_cert_file", "server.pem"),
+        file("ssl_key_file", "server.key"),
+    ];
+    options.into_iter().flat_map(|option| ["-c".to_owned(), option]).collect()
+}
+
 fn launch(binaries: &Path, folder: &Path) -> Child {
+    launch_with(binaries, folder, &["-c".to_owned(), "listen_addresses=".to_owned()])
+}
+
+fn launch_with(binaries: &Path, folder: &Path, options: &[String]) -> Child {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap();
     unprivileged(&binaries.join("postgres"))
-        .args(["-c", "listen_addresses=", "-c", "max_connections=200", "-k"])
+        .args(options)
+        .args(["-c", "max_connections=200", "-k"])
         .arg(folder)
         .arg("-D")
         .arg(folder.join("data"))

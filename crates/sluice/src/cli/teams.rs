@@ -20,8 +20,7 @@ pub(crate) struct AtServer {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
-    /// Where to listen: HOST:PORT (port 0 takes a free one). There is no encryption yet: beyond this machine, listen only
-    /// on networks you trust
+    /// Where to listen: HOST:PORT (port 0 takes a free one). Beyond this machine the server speaks TLS
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_SERVER_LISTEN)]
     pub(crate) listen: String,
 
@@ -45,6 +44,46 @@ pub(crate) struct ServerArgs {
     /// Requests without a valid token that one address may make in a second, five times as many at once; 0 for any number
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     pub(crate) failures_per_second: u32,
+}
+
+/// `sluice server`.
+#[derive(Debug, Args)]
+pub(crate) struct ServerCommandArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+
+    /// Speak TLS on loopback too; beyond it the server does so unasked
+    #[arg(long)]
+    pub(crate) tls: bool,
+
+    /// The server's certificate and what leads from it to its authority, a PEM file [default: one that it makes and signs
+    /// itself; clients know it by the fingerprint at the end of its URL]
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// The key of --tls-cert, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// Speak plain text, also beyond loopback: whoever sees the network sees tokens
+    #[arg(long, conflicts_with_all = ["tls", "tls_cert"])]
+    pub(crate) plain_text: bool,
+
+    /// URL at which other servers of the same database reach this one, where that is not the address it listens on
+    #[arg(long, value_name = "URL")]
+    pub(crate) advertise: Option<String>,
+}
+
+impl ServerCommandArgs {
+    pub(crate) fn tls_args(&self) -> TlsArgs {
+        TlsArgs {
+            tls: self.tls,
+            tls_cert: self.tls_cert.clone(),
+            tls_key: self.tls_key.clone(),
+            tls_client_ca: None,
+            plain_text: self.plain_text,
+        }
+    }
 }
 
 /// Where a server keeps its books.
@@ -132,7 +171,7 @@ pub(crate) fn label(text: &str) -> Result<(String, String), String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct LoginArgs {
-    /// http://HOST:PORT
+    /// https://HOST:PORT[/FINGERPRINT] or http://HOST:PORT, as the server prints it
     #[arg(value_name = "URL")]
     pub(crate) server: String,
 

@@ -9,14 +9,20 @@ use anyhow::{Context, Result, bail};
 use sluice_api::client::{NODE_FILE, Settings, data_folder};
 use sluice_node::{JoinConfig, NodeConfig};
 
-use crate::cli::{BackupArgs, BooksArgs, MembershipArgs, NodeArgs, RestoreArgs, ServerArgs, UpArgs};
+use crate::cli::{
+    BackupArgs, BooksArgs, MembershipArgs, NodeArgs, RestoreArgs, ServerArgs, ServerCommandArgs, TlsArgs,
+    UpArgs,
+};
 use crate::place;
 
 const PROGRAM: &str = "sluice-server";
 
 /// `sluice server`: becomes the server.
-pub(crate) fn server(arguments: &ServerArgs) -> Result<ExitCode> {
-    let mut command = command(arguments)?;
+pub(crate) fn server(arguments: &ServerCommandArgs) -> Result<ExitCode> {
+    let mut command = command(&arguments.server, &arguments.tls_args())?;
+    if let Some(url) = &arguments.advertise {
+        command.arg("--advertise").arg(url);
+    }
     let error = command.exec();
     Err(error).with_context(|| command.get_program().display().to_string())
 }
@@ -47,12 +53,21 @@ fn keep_in(command: &mut Command, data: Option<&Path>, database: Option<&str>) {
     }
 }
 
-fn command(arguments: &ServerArgs) -> Result<Command> {
+fn command(arguments: &ServerArgs, tls: &TlsArgs) -> Result<Command> {
     let mut command = Command::new(find()?);
     command.arg("--listen").arg(&arguments.listen).arg("--grace").arg(arguments.grace.to_string());
     command.arg("--requests-per-second").arg(arguments.requests_per_second.to_string());
     command.arg("--failures-per-second").arg(arguments.failures_per_second.to_string());
     keep_in(&mut command, arguments.data.as_deref(), arguments.database.as_deref());
+    match place::certificate(&arguments.listen, tls, arguments.data.as_deref())? {
+        Some((certificate, key)) => {
+            command.arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
+        }
+        // It has been decided above.
+        None => {
+            command.arg("--plain-text");
+        }
+    }
     Ok(command)
 }
 
@@ -76,8 +91,8 @@ struct Running {
 }
 
 impl Running {
-    fn start(arguments: &ServerArgs) -> Result<Running> {
-        let mut command = command(arguments)?;
+    fn start(arguments: &ServerArgs, tls: &TlsArgs) -> Result<Running> {
+        let mut command = command(arguments, tls)?;
         // Its standard input ends with this process, however that ends.
         command.arg("--until-stdin-ends").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| command.get_program().display().to_string())?;
@@ -105,7 +120,7 @@ impl Drop for Running {
 pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
     let signals = place::EndSignals::block()?;
     let folder = data(arguments.server.data.as_deref())?;
-    let server = Running::start(&arguments.server)?;
+    let server = Running::start(&arguments.server, &arguments.tls)?;
     println!("listening on {}", server.url);
     let settings = Settings::read(&folder.join(NODE_FILE))?;
     let token = settings.context("the control plane left no token for the node")?.token;

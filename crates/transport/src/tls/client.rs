@@ -76,6 +76,57 @@ pub(crate) fn connect(
     identity: Option<&ClientIdentity>,
     deadline: Instant,
 ) -> io::Result<(Keys, Fingerprint)> {
+    let (mut config, pinned) = config(trust, identity)?;
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.enable_secret_extraction = true;
+    let name = name(host, pinned.as_deref())?;
+    let connection = ClientConnection::new(Arc::new(config), name).map_err(failed)?;
+    let mut connection = Connection::Client(connection);
+    shake(&mut connection, socket, deadline).map_err(|error| explained(error, pinned.as_deref()))?;
+    let certificate = connection.peer_certificates().and_then(|chain| chain.first());
+    let fingerprint = fingerprint_of(certificate.map_or(&[], |certificate| certificate.as_ref()));
+    Ok((keys(connection)?, fingerprint))
+}
+
+/// A connection of HTTP, which rustls itself protects, and what explains its failures.
+#[derive(Debug)]
+pub struct Https {
+    pub connection: ClientConnection,
+    pinned: Option<Arc<Pinned>>,
+}
+
+impl Https {
+    /// To a server that was reached by `host`.
+    pub fn new(host: &str, trust: &Trust) -> io::Result<Https> {
+        let (config, pinned) = config(trust, None)?;
+        let name = name(host, pinned.as_deref())?;
+        let connection = ClientConnection::new(Arc::new(config), name).map_err(failed)?;
+        Ok(Https { connection, pinned })
+    }
+
+    /// Shakes hands over a byte stream.
+    pub fn shake(&mut self, stream: &mut (impl io::Read + io::Write)) -> io::Result<()> {
+        while self.connection.is_handshaking() {
+            self.connection.complete_io(stream).map_err(|error| self.explained(error))?;
+        }
+        Ok(())
+    }
+
+    fn explained(&self, error: io::Error) -> io::Error {
+        let error = match error.downcast::<rustls::Error>() {
+            Ok(rustls::Error::InvalidMessage(_)) => super::io(TlsError::NoTls),
+            Ok(error) => super::io(TlsError::Handshake(error)),
+            Err(error) => error,
+        };
+        explained(error, self.pinned.as_deref())
+    }
+}
+
+/// What is checked, and what is shown. For one connection: what came is kept in the answer's second part.
+fn config(
+    trust: &Trust,
+    identity: Option<&ClientIdentity>,
+) -> io::Result<(ClientConfig, Option<Arc<Pinned>>)> {
     let crypto = crypto();
     let versions = ClientConfig::builder_with_provider(Arc::clone(&crypto))
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -96,22 +147,20 @@ pub(crate) fn connect(
             checking.with_client_auth_cert(chain, key).map_err(failed)?
         }
     };
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
     config.resumption = Resumption::disabled();
-    config.enable_secret_extraction = true;
-    let name = match &pinned {
+    Ok((config, pinned))
+}
+
+/// By which the other side's certificate is checked.
+fn name(host: &str, pinned: Option<&Pinned>) -> io::Result<ServerName<'static>> {
+    let name = match pinned {
         // Nobody looks at it.
         Some(_) => ServerName::try_from("node"),
         None => ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']')),
     };
     let name =
         name.map_err(|_| io::Error::other(format!("{host:?} is no name that a certificate could hold")))?;
-    let connection = ClientConnection::new(Arc::new(config), name.to_owned()).map_err(failed)?;
-    let mut connection = Connection::Client(connection);
-    shake(&mut connection, socket, deadline).map_err(|error| explained(error, pinned.as_deref()))?;
-    let certificate = connection.peer_certificates().and_then(|chain| chain.first());
-    let fingerprint = fingerprint_of(certificate.map_or(&[], |certificate| certificate.as_ref()));
-    Ok((keys(connection)?, fingerprint))
+    Ok(name.to_owned())
 }
 
 fn failed(error: rustls::Error) -> io::Error {

@@ -54,6 +54,14 @@ impl ServerIdentity {
         Ok(ServerIdentity { config: Arc::new(config), fingerprint, asks_clients })
     }
 
+    /// For a server of HTTP, whose connections rustls itself protects.
+    pub fn for_https(&self) -> Arc<ServerConfig> {
+        let mut config = ServerConfig::clone(&self.config);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.enable_secret_extraction = false;
+        Arc::new(config)
+    }
+
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
