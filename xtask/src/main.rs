@@ -9,6 +9,7 @@ mod demo;
 mod e2e;
 mod evidence;
 mod gpu_check;
+mod load;
 mod node;
 mod process;
 mod python;
