@@ -4,8 +4,8 @@ mod https;
 mod settings;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -14,8 +14,10 @@ use serde::de::DeserializeOwned;
 use crate::Page;
 use crate::problem::Problem;
 
-pub use https::{NoUrl, ServerUrl};
-pub use settings::{ADMIN_FILE, NODE_FILE, SERVER_VARIABLE, Settings, SettingsError, canonical, data_folder};
+pub use https::{NoUrl, ServerUrl, Web};
+pub use settings::{
+    ADMIN_FILE, Kept, NODE_FILE, SERVER_VARIABLE, Settings, SettingsError, canonical, data_folder, user_file,
+};
 
 /// Where `/api/v1` begins.
 const PREFIX: &str = "/api/v1";
@@ -45,7 +47,33 @@ pub enum Failure {
 #[derive(Clone)]
 pub struct Client {
     servers: Arc<Servers>,
-    token: String,
+    token: Arc<Bearer>,
+}
+
+/// Gets a new token; none where there is none to be had.
+type Renew = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// A token, and how to get another when it holds no more.
+struct Bearer {
+    text: Mutex<String>,
+    renew: Option<Renew>,
+}
+
+impl Bearer {
+    fn text(&self) -> String {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// True if there is another now than the one that was refused.
+    fn renew(&self, refused: &str) -> bool {
+        let Some(renew) = &self.renew else { return false };
+        let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
+        if *text == refused {
+            let Some(new) = renew() else { return false };
+            *text = new;
+        }
+        *text != refused
+    }
 }
 
 /// URLs, and which of them answered last.
@@ -85,7 +113,7 @@ impl Client {
     pub fn new(server: &str, token: &str) -> Client {
         let each = server.split(',').map(|url| Server::new(url.trim().trim_end_matches('/'))).collect();
         let servers = Servers { text: server.to_owned(), each, current: AtomicUsize::new(0) };
-        Client { servers: Arc::new(servers), token: token.to_owned() }
+        Client { servers: Arc::new(servers), token: bearer(token, None) }
     }
 
     /// The URL of the server that is asked first.
@@ -95,7 +123,12 @@ impl Client {
 
     /// The same servers with another token.
     pub fn with_token(&self, token: &str) -> Client {
-        Client { token: token.to_owned(), ..self.clone() }
+        Client { token: bearer(token, None), ..self.clone() }
+    }
+
+    /// Gets another token with `renew` when the server refuses the one that it has.
+    pub fn renewing(self, renew: impl Fn() -> Option<String> + Send + Sync + 'static) -> Client {
+        Client { token: bearer(&self.token.text(), Some(Box::new(renew))), ..self }
     }
 
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
@@ -149,8 +182,25 @@ impl Client {
         }
     }
 
-    /// Asks one server after the other until one does not refuse for being unable.
+    /// Asks with the token, and once more with another if it holds no more.
     fn ask<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        repeat: Repeat,
+        send: impl Fn(&ureq::Agent, String) -> Answer,
+    ) -> Result<T, Failure> {
+        let token = self.token.text();
+        let answer = self.ask_each(path, repeat, &send);
+        match &answer {
+            Err(Failure::Refused(problem)) if problem.status == 401 && self.token.renew(&token) => {
+                self.ask_each(path, repeat, &send)
+            }
+            _ => answer,
+        }
+    }
+
+    /// Asks one server after the other until one does not refuse for being unable.
+    fn ask_each<T: DeserializeOwned>(
         &self,
         path: &str,
         repeat: Repeat,
@@ -179,9 +229,13 @@ impl Client {
 
     fn authorised<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
         request
-            .header("Authorization", format!("Bearer {}", self.token))
+            .header("Authorization", format!("Bearer {}", self.token.text()))
             .header("Content-Type", "application/json")
     }
+}
+
+fn bearer(token: &str, renew: Option<Renew>) -> Arc<Bearer> {
+    Arc::new(Bearer { text: Mutex::new(token.to_owned()), renew })
 }
 
 impl Servers {

@@ -89,6 +89,16 @@ pub struct Token {
     pub revoked: bool,
 }
 
+/// The identity provider whose tokens the server takes, for `sluice login`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Login {
+    /// Under which the provider describes itself (OpenID Connect Discovery 1.0).
+    pub issuer: String,
+    pub client_id: String,
+    pub scopes: Vec<String>,
+}
+
 /// The one time that a token is shown.
 #[derive(Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -16,6 +16,7 @@ use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_api::token::{Role, Token};
 
+use crate::identity::Provider;
 use crate::policy::{self, Action};
 use crate::server::Server;
 use crate::store::StoredToken;
@@ -134,6 +135,9 @@ impl Recognised {
 /// Whose token it is, if it is one that holds now.
 pub(crate) async fn recognise(server: &Server, text: &str, now_ms: u64) -> Result<Principal, Problem> {
     let refused = |detail: &str| Err(Problem::new(Kind::Unauthenticated, detail));
+    if let Some(provider) = server.provider.as_ref().filter(|_| Provider::may_know(text)) {
+        return provider.recognise(text).await;
+    }
     let id = text.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix('_')?.split_once('_'));
     let Some((id, _)) = id.filter(|_| text.len() < 256) else {
         return refused("the token in the header Authorization is none of this server");

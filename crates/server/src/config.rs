@@ -24,6 +24,7 @@ use tokio::task::JoinHandle;
 
 use crate::auth::{self, Principal};
 use crate::http;
+use crate::identity::{IdentityError, Provider};
 use crate::leader::{Candidate, Role};
 use crate::server::{Server, now_ms};
 use crate::store::{Database, Store, StoreError, Write};
@@ -36,6 +37,8 @@ pub struct Config {
     /// `HOST:PORT`; port 0 takes a free one.
     pub listen: String,
     pub tls: Tls,
+    /// A file about the identity provider whose tokens are taken.
+    pub oidc: Option<PathBuf>,
     pub folder: PathBuf,
     /// SQLite in the data folder unless said.
     pub database: Option<Database>,
@@ -79,6 +82,8 @@ pub enum ServeError {
     #[error("{}: is no key of 32 bytes", .0.display())]
     Key(PathBuf),
     #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
     Settings(#[from] SettingsError),
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -98,6 +103,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
 }
 
 async fn run(config: &Config) -> Result<(), ServeError> {
+    let provider = config.oidc.as_deref().map(Provider::load).transpose()?;
     let identity = identity(config)?;
     let fingerprint = identity.as_ref().map(ServerIdentity::fingerprint);
     let failed = |source| ServeError::Listen { address: config.listen.clone(), source };
@@ -110,7 +116,7 @@ async fn run(config: &Config) -> Result<(), ServeError> {
     let _alone = alone(&database)?;
     let store = Store::open(&database).await?;
     store.agree_on_grant_key(&signer.verifier().to_text()).await?;
-    let server = Arc::new(Server::open(store, signer, config.grace_ms).await?);
+    let server = Arc::new(Server::open(store, signer, config.grace_ms, provider).await?);
     let candidate = Candidate {
         holder: format!("{} of {}", std::process::id(), config.folder.display()),
         url: config.advertise.clone().unwrap_or_else(|| own_url.clone()),
@@ -264,7 +270,7 @@ async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), Se
                 secret
             }
         };
-        Settings { server: url.into(), token }.write(&path)?;
+        Settings { server: url.into(), token, login: None }.write(&path)?;
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ use crate::billing::{self, Period};
 use crate::commits::{Batch, Commits, Epoch, Ticket};
 use crate::fleet::{Fleet, Incident, LeaseRecord, Passed, Spent};
 use crate::history::History;
+use crate::identity::Provider;
 use crate::keys::KeysInUse;
 use crate::leader::{Role, Seen};
 use crate::plan::{Clock, Plan, never};
@@ -37,6 +38,8 @@ pub(crate) struct Server {
     pub(crate) role: watch::Sender<Role>,
     /// What it has seen of another's writing, while another leads.
     pub(crate) seen: Mutex<Seen>,
+    /// Whose tokens are taken beside its own.
+    pub(crate) provider: Option<Provider>,
     pub(crate) forwarder: crate::http::Forwarder,
     books: Mutex<Books>,
     commits: Commits,
@@ -75,13 +78,19 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Server {
     /// Leads nothing yet, see [`Server::take_part`].
-    pub(crate) async fn open(store: Store, signer: Signer, grace_ms: u64) -> Result<Server, StoreError> {
+    pub(crate) async fn open(
+        store: Store,
+        signer: Signer,
+        grace_ms: u64,
+        provider: Option<Provider>,
+    ) -> Result<Server, StoreError> {
         let commits = Commits::new();
         let books = Books::read(&store, commits.epoch()).await?;
         Ok(Server {
             store,
             signer,
             grace_ms,
+            provider,
             recognised: Recognised::default(),
             watches: Watches::default(),
             keys: KeysInUse::default(),

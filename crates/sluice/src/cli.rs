@@ -57,7 +57,7 @@ pub(crate) enum Command {
     Backup(BackupArgs),
     /// Copy a backup into an empty data folder and database
     Restore(RestoreArgs),
-    /// Keep a server's address and a token for it
+    /// Sign in to a server, or keep a token for it
     Login(LoginArgs),
     /// List the queue: who waits, at which place, and why
     Queue(ListArgs),

@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         Command::Server(arguments) => answer(server::process::server(&arguments)),
         Command::Backup(arguments) => answer(server::process::backup(&arguments)),
         Command::Restore(arguments) => answer(server::process::restore(&arguments)),
-        Command::Login(arguments) => answer(server::admin::login(&arguments)),
+        Command::Login(arguments) => answer(server::admin::log_in(&arguments)),
         Command::Queue(arguments) => answer(server::lists::queue(&arguments)),
         Command::Tenants(arguments) => answer(server::lists::tenants(&arguments)),
         Command::Apply(arguments) => answer(server::admin::apply(&arguments)),

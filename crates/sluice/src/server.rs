@@ -8,6 +8,7 @@ pub(crate) mod process;
 pub(crate) mod reconcile;
 
 mod focus;
+mod login;
 
 use anyhow::{Result, bail};
 use sluice_api::client::{Client, Settings};
@@ -16,7 +17,7 @@ use crate::cli::AtServer;
 
 /// The server that the command line, the environment or `sluice login` names, if any.
 pub(crate) fn named(server: Option<&str>) -> Result<Option<Client>> {
-    Ok(Settings::find(server)?.map(|settings| settings.client()))
+    Ok(Settings::find(server)?.map(login::client))
 }
 
 /// The same where nothing works without one.

@@ -7,6 +7,7 @@ mod bench;
 mod cuts;
 mod exchange;
 mod https;
+mod identity;
 mod limits;
 mod links;
 mod namespaces;
@@ -71,6 +72,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
             }
         }
     }
+    identity::run(&wanted, tally);
     if wanted("simulate: openb as published") {
         simulate::openb(tally);
     }

@@ -399,7 +399,7 @@ impl Account {
 }
 
 /// A process whose lines are read as they come, with its messages in a file.
-struct Process {
+pub(crate) struct Process {
     name: String,
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -407,7 +407,7 @@ struct Process {
 }
 
 impl Process {
-    fn start(name: &str, command: &mut Command) -> Result<Process> {
+    pub(crate) fn start(name: &str, command: &mut Command) -> Result<Process> {
         let messages = logs().join(format!("teams-{}.log", name.replace(' ', "-")));
         let file = File::create(&messages)?;
         let mut child = command
@@ -430,7 +430,7 @@ impl Process {
     }
 
     /// The address that it prints next.
-    fn listening(&mut self) -> Result<String> {
+    pub(crate) fn listening(&mut self) -> Result<String> {
         let line = self.line()?;
         let address =
             line.strip_prefix("listening on ").with_context(|| format!("{} said {line:?}", self.name))?;
@@ -444,7 +444,7 @@ impl Process {
     }
 
     /// Waits until its messages contain this.
-    fn expect_message(&self, part: &str) -> Result<()> {
+    pub(crate) fn expect_message(&self, part: &str) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while !said(&self.messages).contains(part) {
             ensure!(
@@ -456,6 +456,11 @@ impl Process {
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
+    }
+
+    /// What it has said beside its output.
+    pub(crate) fn said(&self) -> String {
+        said(&self.messages)
     }
 
     fn go_on_to_its_end(&mut self) -> Result<()> {
@@ -474,7 +479,7 @@ impl Process {
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
-    fn expect_success(&mut self) -> Result<()> {
+    pub(crate) fn expect_success(&mut self) -> Result<()> {
         let status = self.child.wait()?;
         ensure!(status.success(), "{} ended with {status}: {}", self.name, tail(&said(&self.messages)));
         Ok(())

@@ -11,6 +11,7 @@ use std::io;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::{CertificateError, ClientConnection, RootCertStore, StreamOwned};
 use sluice_transport::tls::{Https, TlsError, Trust};
@@ -86,6 +87,37 @@ impl ServerUrl {
             (None, None) => Trust::Authorities(Arc::new(of_the_system())),
         };
         Ok(Some(trust))
+    }
+}
+
+/// Asks whoever a URL names: in plain text, or by TLS with a certificate from an authority in `SLUICE_TLS_CA`, or one that this system
+/// trusts.
+#[derive(Clone)]
+pub struct Web(ureq::Agent);
+
+/// Bytes of an answer of somebody whom we did not choose.
+const STRANGERS_ANSWER_MAX: u64 = 1 << 20;
+
+impl Web {
+    /// The error says what is wrong with the authorities.
+    pub fn new() -> Result<Web, String> {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(20)))
+            .max_redirects(0)
+            .build();
+        // The host of this URL is not asked: its scheme has certificates checked.
+        let anybody = ServerUrl { base: "https://".into(), fingerprint: None };
+        anybody.agent(config).map(Web)
+    }
+
+    pub fn ask(
+        &self,
+        request: ureq::http::Request<Vec<u8>>,
+    ) -> Result<ureq::http::Response<Vec<u8>>, ureq::Error> {
+        let (parts, mut body) = self.0.run(request)?.into_parts();
+        let bytes = body.with_config().limit(STRANGERS_ANSWER_MAX).read_to_vec()?;
+        Ok(ureq::http::Response::from_parts(parts, bytes))
     }
 }
 

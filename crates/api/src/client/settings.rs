@@ -24,6 +24,20 @@ pub struct Settings {
     /// A [`ServerUrl`], or several with commas between.
     pub server: String,
     pub token: String,
+    /// How the token is renewed, if an identity provider gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login: Option<Kept>,
+}
+
+/// What `sluice login` keeps of an identity provider.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    pub issuer: String,
+    pub client_id: String,
+    /// A provider need not give one; without, the token is the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refresh_token: Option<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +68,7 @@ impl Settings {
             (None, None) => return Ok(None),
         };
         if let Some(token) = variable(TOKEN_VARIABLE) {
-            return Ok(Some(Settings { server, token }));
+            return Ok(Some(Settings { server, token, login: None }));
         }
         let local = data_folder().map_or(Ok(None), |folder| Settings::read(&folder.join(ADMIN_FILE)))?;
         let fitting = [login, local].into_iter().flatten().find(|settings| settings.is_for(&server));
@@ -131,7 +145,7 @@ fn canonical_url(server: &str) -> Result<String, SettingsError> {
 }
 
 /// `$XDG_CONFIG_HOME/sluice/config.json`, or the same under the home directory's `.config`.
-fn user_file() -> Option<PathBuf> {
+pub fn user_file() -> Option<PathBuf> {
     Some(folder("XDG_CONFIG_HOME", ".config")?.join("config.json"))
 }
 
@@ -170,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_token_is_for_its_own_servers() {
-        let settings = Settings { server: "http://a:1,http://b:2".into(), token: "t".into() };
+        let settings = Settings { server: "http://a:1,http://b:2".into(), token: "t".into(), login: None };
         assert!(settings.is_for("http://b:2") && settings.is_for("http://b:2,http://a:1"));
         assert!(!settings.is_for("http://b:2,http://c:3"));
     }
@@ -178,7 +192,7 @@ mod tests {
     #[test]
     fn a_file_with_a_token_is_the_users_alone() {
         let path = std::env::temp_dir().join(format!("sluice-settings-{}/config.json", std::process::id()));
-        let settings = Settings { server: "http://a:1".into(), token: "t".into() };
+        let settings = Settings { server: "http://a:1".into(), token: "t".into(), login: None };
         settings.write(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(Settings::read(&path).unwrap().map(|s| s.token), Some("t".into()));

@@ -9,7 +9,7 @@ use sluice_api::bill::Price;
 use sluice_api::pool::{Access, DEFAULT_POOL, Pool, Tier};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Applied, Declaration, Quota, Tenant, TenantPath, TenantStatus};
-use sluice_api::token::{MadeToken, NewToken, Role, Token};
+use sluice_api::token::{Login, MadeToken, NewToken, Role, Token};
 
 use super::answer::Answer;
 use super::extract::{Body, Name, Options, PageOptions, Yaml, page};
@@ -230,6 +230,16 @@ fn set_price(
     let line = format!("price of {of} per {} set", price.meter.unit_name());
     change.write(Write::Price(price));
     Some(line)
+}
+
+/// The identity provider whose tokens this server takes
+///
+/// Needs no token. `sluice login` asks the provider for one.
+#[utoipa::path(get, path = "/login", tag = "tokens", security(()), responses((status = 200, body = Login)))]
+pub(super) async fn login(State(server): State<Arc<Server>>) -> Answer<Login> {
+    let none =
+        || Problem::new(Kind::NotFound, "this server takes its own tokens only (`sluice token create`)");
+    Ok(Json(server.provider.as_ref().ok_or_else(none)?.login()))
 }
 
 /// Whose token this is

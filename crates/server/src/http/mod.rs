@@ -53,6 +53,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(admin::tenants))
         .routes(routes!(admin::apply))
         .routes(routes!(admin::pools))
+        .routes(routes!(admin::login))
         .routes(routes!(admin::whoami))
         .routes(routes!(admin::tokens, admin::make_token))
         .routes(routes!(admin::revoke_token))

@@ -135,7 +135,9 @@ fn no_endpoint_is_left_out_of_the_table() {
     let documented: BTreeSet<&str> =
         operations.map(|operation| operation["operationId"].as_str().unwrap()).collect();
     let calls = CALLS.iter().map(|(_, operation, _)| *operation);
-    let tested: BTreeSet<&str> = calls.chain(LISTS.iter().map(|(operation, _)| *operation)).collect();
+    let lists = LISTS.iter().map(|(operation, _)| *operation);
+    // Signing in needs no token: the end-to-end test of identity providers asks it.
+    let tested: BTreeSet<&str> = calls.chain(lists).chain(["login"]).collect();
     assert_eq!(documented, tested);
 }
 

@@ -37,6 +37,10 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) grace: u32,
 
+    /// Take the tokens of the identity provider that this file describes (docs/identity.md)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) oidc: Option<PathBuf>,
+
     /// Requests that one token may make in a second, five times as many at once; 0 for any number
     #[arg(long, value_name = "COUNT", default_value_t = 500)]
     pub(crate) requests_per_second: u32,
@@ -175,9 +179,21 @@ pub(crate) struct LoginArgs {
     #[arg(value_name = "URL")]
     pub(crate) server: String,
 
-    /// A file that holds the token; standard input unless named
+    /// Keep a token of the server's own, from standard input, though it has an identity provider
+    #[arg(long)]
+    pub(crate) token: bool,
+
+    /// The same from this file
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+
+    /// Sign in with a code on another machine: this one has no browser
+    #[arg(long, conflicts_with_all = ["token", "token_file"])]
+    pub(crate) device: bool,
+
+    /// Port of this machine to which the browser comes back, where the provider wants to know it; any that is free unless said
+    #[arg(long, value_name = "PORT", default_value_t = 0, conflicts_with = "device")]
+    pub(crate) port: u16,
 }
 
 #[derive(Debug, Args)]

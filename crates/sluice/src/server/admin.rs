@@ -11,21 +11,19 @@ use sluice_api::lease::Lease;
 use sluice_api::tenant::Applied;
 use sluice_api::token::{MadeToken, NewToken, Token};
 
-use super::{client, lists};
+use super::{client, lists, login};
 use crate::cli::{ApplyArgs, AtServer, AuditCommand, LeaseCommand, LoginArgs, TokenCommand};
 
-/// Keeps a server and its token, once the server has taken the token.
-pub(crate) fn login(arguments: &LoginArgs) -> Result<ExitCode> {
-    let token = match &arguments.token_file {
-        Some(path) => std::fs::read_to_string(path).with_context(|| path.display().to_string())?,
-        None => {
-            eprintln!("sluice: the token, then Enter:");
-            let mut line = String::new();
-            std::io::stdin().read_line(&mut line)?;
-            line
-        }
+/// Keeps a server and a token for it, once the server has taken the token.
+pub(crate) fn log_in(arguments: &LoginArgs) -> Result<ExitCode> {
+    let server = canonical(&arguments.server)?;
+    let own_token = arguments.token || arguments.token_file.is_some();
+    let provider = if own_token { None } else { login::provider_of(&server)? };
+    let settings = match provider {
+        Some(provider) => login::sign_in(server, &provider, arguments.device, arguments.port)?,
+        None if arguments.device => bail!("{server} takes its own tokens only: `sluice login {server}`"),
+        None => Settings { server, token: token_given(arguments)?, login: None },
     };
-    let settings = Settings { server: canonical(&arguments.server)?, token: token.trim().to_owned() };
     let whose: Token = settings.client().get("/whoami")?;
     let path = settings.keep()?;
     eprintln!(
@@ -36,6 +34,19 @@ pub(crate) fn login(arguments: &LoginArgs) -> Result<ExitCode> {
         path.display()
     );
     Ok(ExitCode::SUCCESS)
+}
+
+fn token_given(arguments: &LoginArgs) -> Result<String> {
+    let text = match &arguments.token_file {
+        Some(path) => std::fs::read_to_string(path).with_context(|| path.display().to_string())?,
+        None => {
+            eprintln!("sluice: the token, then Enter:");
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line)?;
+            line
+        }
+    };
+    Ok(text.trim().to_owned())
 }
 
 pub(crate) fn apply(arguments: &ApplyArgs) -> Result<ExitCode> {

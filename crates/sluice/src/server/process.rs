@@ -59,6 +59,9 @@ fn command(arguments: &ServerArgs, tls: &TlsArgs) -> Result<Command> {
     command.arg("--requests-per-second").arg(arguments.requests_per_second.to_string());
     command.arg("--failures-per-second").arg(arguments.failures_per_second.to_string());
     keep_in(&mut command, arguments.data.as_deref(), arguments.database.as_deref());
+    if let Some(file) = &arguments.oidc {
+        command.arg("--oidc").arg(file);
+    }
     match place::certificate(&arguments.listen, tls, arguments.data.as_deref())? {
         Some((certificate, key)) => {
             command.arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);

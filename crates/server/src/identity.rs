@@ -1,0 +1,346 @@
+//! Who comes with a token of an identity provider (OpenID Connect) instead of one of this server's.
+//!
+//! ```text
+//!  sluice login ── code + PKCE, or a device code ──▶ provider ── ID token ──▶ sluice ── Bearer ──▶ server
+//!                                                       ▲                                           │
+//!                                                       └───────── discovery, keys (JWKS) ──────────┘
+//! ```
+//! A token counts if the provider has signed it, for this installation, and it has not expired (OpenID Connect Core 1.0, section
+//! 3.1.3.7). Its nonce is the business of whoever asked for it. Nothing of it is stored: the first rule that fits its claims
+//! says what its holder is, and the same person is the same holder with every new token.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use openidconnect::core::{
+    CoreIdToken, CoreIdTokenVerifier, CoreJsonWebKeySet, CoreJwsSigningAlgorithm, CoreProviderMetadata,
+};
+use openidconnect::{ClaimsVerificationError, ClientId, IssuerUrl, Nonce, SignatureVerificationError};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use sluice_api::client::Web;
+use sluice_api::problem::{Kind, Problem};
+use sluice_api::tenant::TenantPath;
+use sluice_api::token::{Login, Role, Token};
+use tokio::sync::Mutex;
+
+use crate::auth::Principal;
+
+/// Bytes of a token; a few hundred groups fit in.
+const TOKEN_MAX: usize = 16 << 10;
+/// Keys are fetched again after this.
+const KEYS_AGE_MAX: Duration = Duration::from_secs(3600);
+/// A token with an unknown key has them fetched again, but no more often than this.
+const KEYS_AGE_MIN: Duration = Duration::from_secs(5);
+/// Signatures by the provider's own key. Never a secret that is shared, and never none.
+const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
+    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256,
+    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha384,
+    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha512,
+    CoreJwsSigningAlgorithm::RsaSsaPssSha256,
+    CoreJwsSigningAlgorithm::RsaSsaPssSha384,
+    CoreJwsSigningAlgorithm::RsaSsaPssSha512,
+    CoreJwsSigningAlgorithm::EcdsaP256Sha256,
+    CoreJwsSigningAlgorithm::EcdsaP384Sha384,
+    CoreJwsSigningAlgorithm::EdDsa,
+];
+
+/// What an operator writes about the provider.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    issuer: IssuerUrl,
+    /// Of `sluice login`, a public client.
+    client_id: String,
+    /// Whom tokens are for; the client unless said.
+    #[serde(default)]
+    audiences: Vec<String>,
+    #[serde(default = "usual_scopes")]
+    scopes: Vec<String>,
+    rules: Vec<Rule>,
+}
+
+fn usual_scopes() -> Vec<String> {
+    ["openid", "profile", "email", "offline_access"].map(String::from).to_vec()
+}
+
+/// Whoever has this claim is this.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    claim: String,
+    /// Its value, or one of them.
+    is: Value,
+    tenant: TenantPath,
+    role: Role,
+}
+
+impl Rule {
+    fn fits(&self, claims: &Map<String, Value>) -> bool {
+        match claims.get(&self.claim) {
+            Some(Value::Array(values)) => values.contains(&self.is),
+            Some(value) => *value == self.is,
+            None => false,
+        }
+    }
+}
+
+/// Why a file says nothing about a provider.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {cause}", .path.display())]
+pub struct IdentityError {
+    path: PathBuf,
+    cause: String,
+}
+
+/// The provider, and its keys as they were last.
+pub(crate) struct Provider {
+    settings: Settings,
+    web: Web,
+    keys: Mutex<Option<Keys>>,
+}
+
+#[derive(Clone)]
+struct Keys {
+    set: Arc<CoreJsonWebKeySet>,
+    at: Instant,
+}
+
+impl Provider {
+    /// From a YAML file.
+    pub(crate) fn load(path: &Path) -> Result<Provider, IdentityError> {
+        let failed = |cause: String| IdentityError { path: path.into(), cause };
+        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        let settings: Settings = serde_saphyr::from_str(&text).map_err(|error| failed(error.to_string()))?;
+        check(&settings).map_err(failed)?;
+        let web = Web::new().map_err(failed)?;
+        Ok(Provider { settings, web, keys: Mutex::new(None) })
+    }
+
+    /// What `sluice login` needs to know.
+    pub(crate) fn login(&self) -> Login {
+        let Settings { issuer, client_id, scopes, .. } = self.settings.clone();
+        Login { issuer: issuer.to_string(), client_id, scopes }
+    }
+
+    /// Whether a token may be of this provider: three parts, as no token of this server has.
+    pub(crate) fn may_know(text: &str) -> bool {
+        text.split('.').count() == 3
+    }
+
+    /// Whose token it is, if it is one that holds now.
+    pub(crate) async fn recognise(&self, text: &str) -> Result<Principal, Problem> {
+        let issuer = self.settings.issuer.as_str();
+        let refused = |detail: String| Problem::new(Kind::Unauthenticated, detail);
+        let unreadable =
+            || refused(format!("the token in the header Authorization is no ID token of {issuer}"));
+        if text.len() > TOKEN_MAX {
+            return Err(unreadable());
+        }
+        let token = CoreIdToken::from_str(text).map_err(|_| unreadable())?;
+        let mut keys = self.keys(KEYS_AGE_MAX).await?;
+        let mut verified = self.verify(&token, &keys);
+        let unknown_key =
+            ClaimsVerificationError::SignatureVerification(SignatureVerificationError::NoMatchingKey);
+        if verified == Err(unknown_key) {
+            // The provider may have a new key since.
+            keys = self.keys(KEYS_AGE_MIN).await?;
+            verified = self.verify(&token, &keys);
+        }
+        let holder = verified.map_err(|error| refused(reason(&error, issuer)))?;
+        let claims = payload(text).ok_or_else(unreadable)?;
+        let rule = self.settings.rules.iter().find(|rule| rule.fits(&claims)).ok_or_else(|| {
+            let name = name(&claims, &holder.subject);
+            let detail =
+                format!("{issuer} knows {name}, but no rule of this server says what they may do here");
+            Problem::new(Kind::Forbidden, detail)
+        })?;
+        let name = name(&claims, &holder.subject);
+        Ok(Principal { token: holder.token(issuer, name, rule), node: None })
+    }
+
+    fn verify(&self, token: &CoreIdToken, keys: &Keys) -> Result<Holder, ClaimsVerificationError> {
+        let own = [self.settings.client_id.clone()];
+        let audiences = if self.settings.audiences.is_empty() { &own[..] } else { &self.settings.audiences };
+        let nonce_of_the_client = |_: Option<&Nonce>| Ok(());
+        let mut last = Err(ClaimsVerificationError::InvalidAudience("nobody is expected".into()));
+        for audience in audiences {
+            let (client, issuer) = (ClientId::new(audience.clone()), self.settings.issuer.clone());
+            let verifier =
+                CoreIdTokenVerifier::new_public_client(client, issuer, CoreJsonWebKeySet::clone(&keys.set))
+                    .set_allowed_algs(ALGORITHMS);
+            let claims = token.claims(&verifier, nonce_of_the_client);
+            last = claims.map(|claims| Holder {
+                subject: claims.subject().to_string(),
+                from_ms: claims.issue_time().timestamp_millis().max(0) as u64,
+                until_ms: claims.expiration().timestamp_millis().max(0) as u64,
+            });
+            if !matches!(last, Err(ClaimsVerificationError::InvalidAudience(_))) {
+                break;
+            }
+        }
+        last
+    }
+
+    /// The provider's keys, fetched unless those that are here are younger than this. Who comes meanwhile waits.
+    async fn keys(&self, age_max: Duration) -> Result<Keys, Problem> {
+        let mut kept = self.keys.lock().await;
+        if let Some(keys) = kept.as_ref().filter(|keys| keys.at.elapsed() < age_max) {
+            return Ok(keys.clone());
+        }
+        let (web, issuer) = (self.web.clone(), self.settings.issuer.clone());
+        let fetch = move || CoreProviderMetadata::discover(&issuer, &|request| web.ask(request));
+        let fetched = tokio::task::spawn_blocking(fetch).await;
+        match fetched
+            .map_err(|error| error.to_string())
+            .and_then(|found| found.map_err(|error| causes(&error)))
+        {
+            Ok(metadata) => {
+                let keys = Keys { set: Arc::new(metadata.jwks().clone()), at: Instant::now() };
+                *kept = Some(keys.clone());
+                Ok(keys)
+            }
+            Err(cause) => {
+                eprintln!("sluice-server: {}: {cause}", self.settings.issuer.as_str());
+                // Old keys are as good as they were; a new one is not among them.
+                kept.clone().ok_or_else(|| {
+                    let detail =
+                        format!("{} does not answer; ask again in a while", self.settings.issuer.as_str());
+                    Problem::new(Kind::Unavailable, detail)
+                })
+            }
+        }
+    }
+}
+
+/// What a token that counts says of its holder.
+#[derive(Debug, PartialEq)]
+struct Holder {
+    subject: String,
+    from_ms: u64,
+    until_ms: u64,
+}
+
+impl Holder {
+    fn token(self, issuer: &str, name: String, rule: &Rule) -> Token {
+        let who = blake3::hash(format!("{issuer}\n{}", self.subject).as_bytes()).to_hex();
+        Token {
+            id: format!("oidc-{}", &who[..20]),
+            tenant: rule.tenant.clone(),
+            role: rule.role,
+            name,
+            created_at_ms: self.from_ms,
+            expires_at_ms: self.until_ms,
+            revoked: false,
+        }
+    }
+}
+
+fn check(settings: &Settings) -> Result<(), String> {
+    let url = settings.issuer.url();
+    let host = url.host_str().unwrap_or_default();
+    let number = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let near = host == "localhost" || number.is_ok_and(|number| number.is_loopback());
+    if url.scheme() != "https" && !near {
+        return Err(format!("issuer {url}: keys that come in plain text prove nothing; https://"));
+    }
+    if settings.rules.is_empty() {
+        return Err("rules: there are none, so nobody may do anything".into());
+    }
+    for rule in &settings.rules {
+        if rule.role == Role::Node {
+            return Err(format!("rules: {}: nodes join with a token of their own", rule.claim));
+        }
+        if rule.role == Role::Platform && !rule.tenant.is_root() {
+            return Err(format!("rules: {}: role platform is for /", rule.claim));
+        }
+    }
+    Ok(())
+}
+
+/// The claims of a token that has been verified.
+fn payload(text: &str) -> Option<Map<String, Value>> {
+    serde_json::from_slice(&BASE64.decode(text.split('.').nth(1)?).ok()?).ok()
+}
+
+/// By which people and the audit log know them.
+fn name(claims: &Map<String, Value>, subject: &str) -> String {
+    let given = ["preferred_username", "email", "name"].iter().find_map(|claim| claims.get(*claim)?.as_str());
+    given.unwrap_or(subject).chars().filter(|c| !c.is_control()).take(100).collect()
+}
+
+fn reason(error: &ClaimsVerificationError, issuer: &str) -> String {
+    use SignatureVerificationError::NoMatchingKey;
+    match error {
+        ClaimsVerificationError::Expired(_) => "the token has expired; `sluice login` gets a new one".into(),
+        ClaimsVerificationError::InvalidAudience(_) => {
+            format!("the token of {issuer} is for another audience than this server")
+        }
+        ClaimsVerificationError::InvalidIssuer(_) => format!("the token is of another issuer than {issuer}"),
+        ClaimsVerificationError::SignatureVerification(NoMatchingKey) => {
+            format!("the token is signed with a key that {issuer} does not have")
+        }
+        ClaimsVerificationError::SignatureVerification(_) => {
+            format!("the token's signature is not of {issuer}")
+        }
+        other => format!("the token of {issuer} does not hold: {other}"),
+    }
+}
+
+/// With what lies beneath, which a library's first line leaves out.
+fn causes(error: &dyn std::error::Error) -> String {
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Result<Settings, String> {
+        let settings: Settings = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        check(&settings).map(|()| settings)
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_counts() {
+        let settings = settings(
+            "{issuer: 'https://id.example', client_id: sluice, rules: [\
+             {claim: groups, is: admins, tenant: /, role: platform}, \
+             {claim: groups, is: vision, tenant: acme/vision, role: member}, \
+             {claim: hd, is: example.org, tenant: acme, role: viewer}]}",
+        )
+        .unwrap();
+        let check = |claims: Value, expect: Option<&str>| {
+            let rule = settings.rules.iter().find(|rule| rule.fits(claims.as_object().unwrap()));
+            assert_eq!(rule.map(|rule| rule.tenant.as_str()), expect, "{claims}");
+        };
+        check(serde_json::json!({ "groups": ["vision", "admins"] }), Some("/"));
+        check(serde_json::json!({ "groups": ["vision"], "hd": "example.org" }), Some("acme/vision"));
+        check(serde_json::json!({ "hd": "example.org" }), Some("acme"));
+        check(serde_json::json!({ "groups": ["vision2"], "hd": "example.com" }), None);
+        check(serde_json::json!({}), None);
+    }
+
+    #[test]
+    fn settings_that_would_let_strangers_in_are_refused() {
+        let check = |text: &str, part: &str| {
+            let error = settings(text).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        };
+        let rules = "rules: [{claim: a, is: b, tenant: acme, role: member}]";
+        check(&format!("{{issuer: 'http://id.example', client_id: c, {rules}}}"), "https://");
+        check("{issuer: 'https://id.example', client_id: c, rules: []}", "there are none");
+        check(&format!("{{issuer: 'https://id.example', {rules}}}"), "client_id");
+        for (role, part) in [("node", "token of their own"), ("platform", "is for /")] {
+            let rules = rules.replace("member", role);
+            check(&format!("{{issuer: 'https://id.example', client_id: c, {rules}}}"), part);
+        }
+        assert!(settings(&format!("{{issuer: 'http://127.0.0.1:1', client_id: c, {rules}}}")).is_ok());
+    }
+}
