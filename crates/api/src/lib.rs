@@ -8,6 +8,7 @@
 pub mod audit;
 pub mod bill;
 pub mod grant;
+pub mod health;
 pub mod lease;
 pub mod node;
 pub mod pool;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::health::{GpuFault, GpuFence};
 use crate::lease::LeaseId;
 use crate::usage::UsageRecord;
 
@@ -74,6 +75,12 @@ pub struct Report {
     pub sessions: Vec<SessionReport>,
     /// Oldest first; confirmed by their count.
     pub usage: Vec<UsageRecord>,
+    /// Another one after each start of the machine; empty where that is not known.
+    #[serde(default)]
+    pub boot: String,
+    /// What is wrong with GPUs; an answer confirms all of it.
+    #[serde(default)]
+    pub faults: Vec<GpuFault>,
 }
 
 /// One attempt to run a task of a lease.
@@ -175,6 +182,9 @@ pub struct GpuStatus {
     pub memory_used: u64,
     pub busy_ppm: u32,
     pub leases: u32,
+    /// Healthy without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<GpuFence>,
 }
 
 /// A session as `sluice sessions` lists it.

@@ -35,6 +35,10 @@ impl GpuSet {
         GpuSet(self.0 | 1 << gpu)
     }
 
+    pub const fn without(self, gpu: usize) -> GpuSet {
+        GpuSet(self.0 & !(1 << gpu))
+    }
+
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
@@ -88,6 +92,9 @@ pub struct Node {
     free_cpu_milli: u32,
     free_memory_mib: u32,
     gpus: [Gpu; GPUS_PER_NODE_MAX],
+    /// These keep what they have and get nothing new: what is free of them is in `withheld`, and 0 in `gpus`.
+    fenced: GpuSet,
+    withheld: [Gpu; GPUS_PER_NODE_MAX],
     state: NodeState,
 }
 
@@ -108,6 +115,8 @@ impl Node {
             free_cpu_milli: spec.cpu_milli,
             free_memory_mib: spec.memory_mib,
             gpus,
+            fenced: GpuSet::EMPTY,
+            withheld: [Gpu::default(); GPUS_PER_NODE_MAX],
             state: NodeState::Schedulable,
             spec,
         }
@@ -125,7 +134,7 @@ impl Node {
         self.free_memory_mib
     }
 
-    /// What is free of each GPU.
+    /// What is free of each GPU; nothing of one that is fenced.
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus[..usize::from(self.spec.gpus)]
     }
@@ -139,6 +148,16 @@ impl Node {
         self.state == NodeState::Schedulable
     }
 
+    /// Those of its GPUs that get nothing new.
+    pub fn fenced(&self) -> GpuSet {
+        self.fenced
+    }
+
+    /// How many of its GPUs take work.
+    pub fn usable_gpus(&self) -> usize {
+        usize::from(self.spec.gpus) - self.fenced.len()
+    }
+
     /// Whether it is no longer part of the cluster.
     pub fn is_removed(&self) -> bool {
         self.state == NodeState::Removed
@@ -148,13 +167,30 @@ impl Node {
     pub fn is_empty(&self) -> bool {
         self.free_cpu_milli == self.spec.cpu_milli
             && self.free_memory_mib == self.spec.memory_mib
-            && self.gpus().iter().all(|gpu| *gpu == self.whole_gpu())
+            && (0..self.gpus().len()).all(|gpu| self.really_free(gpu) == self.whole_gpu())
     }
 
     /// The node as it would be without a placement that is on it.
     pub(crate) fn without(mut self, placement: &Placement) -> Option<Node> {
         self.add(placement)?;
         Some(self)
+    }
+
+    fn really_free(&self, gpu: usize) -> Gpu {
+        if self.fenced.contains(gpu) { self.withheld[gpu] } else { self.gpus[gpu] }
+    }
+
+    fn set_fenced(&mut self, gpu: usize, fenced: bool) {
+        if self.fenced.contains(gpu) == fenced {
+            return;
+        }
+        let free = self.really_free(gpu);
+        let (fenced_gpus, withheld, offered) = if fenced {
+            (self.fenced.with(gpu), free, Gpu::default())
+        } else {
+            (self.fenced.without(gpu), Gpu::default(), free)
+        };
+        (self.fenced, self.withheld[gpu], self.gpus[gpu]) = (fenced_gpus, withheld, offered);
     }
 
     fn whole_gpu(&self) -> Gpu {
@@ -167,7 +203,7 @@ impl Node {
         after.cpu_milli = after.cpu_milli.checked_sub(request.cpu_milli)?;
         after.memory_mib = after.memory_mib.checked_sub(request.memory_mib)?;
         for gpu in placement.gpus.iter() {
-            let free = &mut after.gpus[gpu];
+            let free = after.free_of(gpu);
             free.milli = free.milli.checked_sub(request.gpu_milli)?;
             free.memory_mib = free.memory_mib.checked_sub(request.gpu_memory_mib)?;
         }
@@ -182,7 +218,7 @@ impl Node {
         after.cpu_milli = up_to(after.cpu_milli, request.cpu_milli, self.spec.cpu_milli)?;
         after.memory_mib = up_to(after.memory_mib, request.memory_mib, self.spec.memory_mib)?;
         for gpu in placement.gpus.iter() {
-            let free = &mut after.gpus[gpu];
+            let free = after.free_of(gpu);
             free.milli = free.milli.checked_add(request.gpu_milli).filter(|&milli| milli <= whole.milli)?;
             free.memory_mib = up_to(free.memory_mib, request.gpu_memory_mib, whole.memory_mib)?;
         }
@@ -191,11 +227,19 @@ impl Node {
     }
 
     fn clone_free(&self) -> Free {
-        Free { cpu_milli: self.free_cpu_milli, memory_mib: self.free_memory_mib, gpus: self.gpus }
+        Free {
+            cpu_milli: self.free_cpu_milli,
+            memory_mib: self.free_memory_mib,
+            gpus: self.gpus,
+            fenced: self.fenced,
+            withheld: self.withheld,
+        }
     }
 
     fn set_free(&mut self, free: Free) {
-        Free { cpu_milli: self.free_cpu_milli, memory_mib: self.free_memory_mib, gpus: self.gpus } = free;
+        let Free { cpu_milli, memory_mib, gpus, withheld, .. } = free;
+        (self.free_cpu_milli, self.free_memory_mib, self.gpus, self.withheld) =
+            (cpu_milli, memory_mib, gpus, withheld);
     }
 }
 
@@ -347,6 +391,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// A GPU that is fenced keeps what it has and gets nothing new.
+    pub fn set_fenced(&mut self, node: NodeId, gpu: usize, fenced: bool) -> Result<(), ClusterError> {
+        self.check_node(node)?;
+        let has = self.node(node).spec.gpus;
+        if gpu >= usize::from(has) {
+            return Err(ClusterError::NoGpu { node, has });
+        }
+        self.nodes[node.index()].set_fenced(gpu, fenced);
+        self.recency.touch(node);
+        Ok(())
+    }
+
+    /// Also onto a fenced GPU, as far as there is room: what runs there already is counted in this way.
     pub fn allocate(&mut self, placement: &Placement) -> Result<(), ClusterError> {
         self.check(placement)?;
         let node = placement.node;
@@ -446,6 +503,14 @@ struct Free {
     cpu_milli: u32,
     memory_mib: u32,
     gpus: [Gpu; GPUS_PER_NODE_MAX],
+    fenced: GpuSet,
+    withheld: [Gpu; GPUS_PER_NODE_MAX],
+}
+
+impl Free {
+    fn free_of(&mut self, gpu: usize) -> &mut Gpu {
+        if self.fenced.contains(gpu) { &mut self.withheld[gpu] } else { &mut self.gpus[gpu] }
+    }
 }
 
 fn up_to(free: u32, amount: u32, limit: u32) -> Option<u32> {

@@ -139,3 +139,54 @@ fn a_forecast_says_when_where_and_at_whose_cost_and_decides_nothing() {
     assert_eq!((forecast.start.unwrap().0, forecast.evicted, forecast.why), (5_000, vec![long[3]], None));
     assert_eq!(format!("{scheduler:?}"), before);
 }
+
+#[test]
+fn a_fenced_gpu_keeps_its_work_and_gets_nothing_new() {
+    let mut scheduler = scheduler(&[2], &[("a", 2.0)]);
+    let (first, second) = (submit(&mut scheduler, "a", 1), submit(&mut scheduler, "a", 1));
+    let bound = scheduler.cycle(0);
+    let at = |job| {
+        let of =
+            bound.iter().find(|action| matches!(action, Action::Bind { job: other, .. } if *other == job));
+        let Some(Action::Bind { placement, .. }) = of else { panic!("{bound:?}") };
+        (placement.node, placement.gpus.iter().next().unwrap())
+    };
+    let (node, gpu) = at(first);
+    scheduler.set_fenced(node, gpu, true).unwrap();
+    assert!(scheduler.set_fenced(node, 2, true).is_err(), "there are two");
+    assert_eq!(scheduler.job(first).unwrap().running(), 1);
+
+    // What leaves it makes no room; what leaves the other does, and preemption knows that too.
+    scheduler.finish(first);
+    let (third, fourth) = (submit(&mut scheduler, "a", 1), submit(&mut scheduler, "a", 1));
+    assert!(scheduler.cycle(1).is_empty());
+    assert_eq!(scheduler.fair_share(scheduler.queues().find("a").unwrap())[Resource::Gpu], 1000);
+    scheduler.finish(second);
+    assert_eq!(scheduler.cycle(2).len(), 1);
+    assert_eq!([third, fourth].map(|job| scheduler.job(job).unwrap().running()), [1, 0]);
+
+    scheduler.set_fenced(node, gpu, false).unwrap();
+    assert_eq!(scheduler.cycle(3).len(), 1);
+    assert_eq!(scheduler.job(fourth).unwrap().running(), 1);
+}
+
+#[test]
+fn what_runs_on_a_fenced_gpu_is_taken_over_and_the_node_is_empty_without_it() {
+    let mut scheduler = scheduler(&[2, 2], &[("a", 4.0)]);
+    let job = submit(&mut scheduler, "a", 1);
+    let Some(Action::Bind { placement, .. }) = scheduler.cycle(0).pop() else { panic!("it is bound") };
+    let gpu = placement.gpus.iter().next().unwrap();
+
+    // As after a restart of the caller: first the fence, then what runs.
+    let mut scheduler = self::scheduler(&[2, 2], &[("a", 4.0)]);
+    scheduler.set_fenced(placement.node, gpu, true).unwrap();
+    assert_eq!(submit(&mut scheduler, "a", 1), job);
+    scheduler.adopt(1, job, &[(0, placement)], 0).unwrap();
+    let before = scheduler.cluster().clone();
+    assert!(scheduler.adopt(1, job, &[(0, placement)], 0).is_err(), "it has its place already");
+    assert_eq!(before.usage(), scheduler.cluster().usage());
+    scheduler.finish(job);
+    assert!(scheduler.cluster().node(placement.node).is_empty());
+    assert_eq!(scheduler.cluster().node(placement.node).gpus()[gpu].milli, 0);
+    assert!(scheduler.remove_node(2, placement.node).unwrap().is_empty());
+}

@@ -23,6 +23,7 @@ use sluice_wire::address::{Fingerprint, is_loopback};
 use tokio::task::JoinHandle;
 
 use crate::auth::{self, Principal};
+use crate::fleet::Patience;
 use crate::http;
 use crate::identity::{IdentityError, Provider};
 use crate::leader::{Candidate, Role};
@@ -50,6 +51,8 @@ pub struct Config {
     pub failures_per_s: u32,
     /// How long a preempted program may go on, in milliseconds.
     pub grace_ms: u64,
+    /// A GPU whose fault passes by itself is used again after so long without it, in milliseconds.
+    pub quiet_ms: u64,
     /// Stop when standard input ends: whoever started the server is gone.
     pub until_stdin_ends: bool,
 }
@@ -116,7 +119,8 @@ async fn run(config: &Config) -> Result<(), ServeError> {
     let _alone = alone(&database)?;
     let store = Store::open(&database).await?;
     store.agree_on_grant_key(&signer.verifier().to_text()).await?;
-    let server = Arc::new(Server::open(store, signer, config.grace_ms, provider).await?);
+    let patience = Patience { grace_ms: config.grace_ms, quiet_ms: config.quiet_ms };
+    let server = Arc::new(Server::open(store, signer, patience, provider).await?);
     let candidate = Candidate {
         holder: format!("{} of {}", std::process::id(), config.folder.display()),
         url: config.advertise.clone().unwrap_or_else(|| own_url.clone()),

@@ -6,6 +6,7 @@
 
 mod account;
 mod budgets;
+mod health;
 mod lease;
 mod silence;
 
@@ -20,11 +21,13 @@ use sluice_api::tenant::{Quota, Tenant, TenantPath};
 
 pub(crate) use account::{Holding, Taken};
 pub(crate) use budgets::{Passed, Spent};
+pub(crate) use health::{CardId, CardRecord, Patience, WHY_MAX, printable};
 pub(crate) use lease::{LeaseRecord, Seat};
 pub(crate) use silence::Incident;
 
 use account::Account;
 use budgets::Budgets;
+use health::Health;
 use silence::Silence;
 
 /// A granted lease that its program has not claimed by then ends.
@@ -41,6 +44,7 @@ pub(crate) struct Fleet {
     leases: BTreeMap<LeaseId, LeaseRecord>,
     account: Account,
     silence: Silence,
+    health: Health,
     last_lease: LeaseId,
     last_node: NodeId,
     /// Counts changes of leases.
@@ -54,7 +58,7 @@ pub(crate) struct Fleet {
 #[derive(Debug, Default)]
 pub(crate) struct News {
     pub(crate) leases: BTreeSet<LeaseId>,
-    /// Those whose reports began or ended.
+    /// Those whose reports began or ended, or that have a GPU fenced or unfenced.
     pub(crate) nodes: BTreeSet<NodeId>,
     /// Tenants or their quotas have changed.
     pub(crate) quotas: bool,
@@ -125,6 +129,7 @@ impl Fleet {
             leases: leases.into_iter().map(heard).collect(),
             account,
             silence: Silence::new(now_ms),
+            health: Health::default(),
             last_lease,
             revision,
             changed: BTreeSet::new(),
@@ -178,9 +183,9 @@ impl Fleet {
         records
     }
 
-    /// Whether there is something that [`Fleet::take_changed`] would give.
+    /// Whether there is something that [`Fleet::take_changed`] or [`Fleet::take_changed_cards`] would give.
     pub(crate) fn has_changed(&self) -> bool {
-        !self.changed.is_empty()
+        !self.changed.is_empty() || self.has_changed_cards()
     }
 
     pub(crate) fn take_news(&mut self) -> News {
@@ -292,7 +297,7 @@ impl Fleet {
             entry.online = true;
             self.news.nodes.insert(node);
         }
-        entry.report = Report { usage: Vec::new(), ..report };
+        entry.report = Report { usage: Vec::new(), faults: Vec::new(), ..report };
         for id in self.account.on_node(node) {
             self.compare(id, node, &held, now_ms);
         }

@@ -54,6 +54,10 @@ struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     grace: u32,
 
+    /// Seconds for which a GPU that was too hot has to be well before it is used again
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    gpu_quiet: u32,
+
     /// Stop when standard input ends
     #[arg(long, hide = true)]
     until_stdin_ends: bool,
@@ -120,6 +124,7 @@ fn main() -> ExitCode {
         requests_per_s: arguments.requests_per_second,
         failures_per_s: arguments.failures_per_second,
         grace_ms: u64::from(arguments.grace) * 1000,
+        quiet_ms: u64::from(arguments.gpu_quiet) * 1000,
         until_stdin_ends: arguments.until_stdin_ends,
     };
     match sluice_server::serve(&config) {

@@ -14,6 +14,7 @@
 //! way that the scheduler's state does not follow.
 
 mod estimate;
+mod fenced;
 pub(crate) mod never;
 mod queues;
 mod sites;
@@ -27,7 +28,7 @@ use sluice_api::node::NodeId;
 use sluice_api::pool::{Access, Pool};
 use sluice_api::tenant::TenantPath;
 use sluice_sched::queues::{
-    Action, Config, Evicted, JobId, JobSpec, QueueError, QueueTree, Scheduler, Topology,
+    Action, Blocked, Config, Evicted, JobId, JobSpec, QueueError, QueueTree, Scheduler, Topology,
 };
 use sluice_sched::{Fragmentation, GpuSet, ModelSet, Placement, Placer, Policy, Request};
 
@@ -142,6 +143,7 @@ impl Plan {
             news.nodes.iter().for_each(|&node| self.follow_node(fleet, node));
             news.leases.iter().for_each(|&lease| self.follow(fleet, lease));
             self.let_go(fleet);
+            self.leave_fenced(fleet);
         }
         let mut more = true;
         for _ in 0..ROUNDS_MAX {
@@ -214,8 +216,11 @@ impl Plan {
             }
         }
         for &site in self.on_node.get(&id).into_iter().flatten() {
-            // The scheduler knows all its sites.
+            // The scheduler knows all its sites, and their GPUs.
             let _ = self.scheduler.set_schedulable(site, node.takes_work());
+            for (place, &gpu) in self.sites[site.index()].gpus.iter().enumerate() {
+                let _ = self.scheduler.set_fenced(site, place, fleet.is_fenced(id, gpu));
+            }
         }
     }
 
@@ -522,7 +527,10 @@ impl Plan {
             return Some("no node is there; `sluice node --join` lends one".into());
         }
         let work = self.work.get(&id)?;
-        self.scheduler.why(work.job).map(ToString::to_string)
+        let why = self.scheduler.why(work.job)?;
+        let lacks_room = matches!(why.blocked, Some(Blocked::Room { .. } | Blocked::Topology { .. }));
+        let fenced = if lacks_room { self.fenced(fleet, &lease.tenant, &lease.ask) } else { None };
+        Some(fenced.map_or_else(|| why.to_string(), |fenced| format!("{why}; {fenced}")))
     }
 }
 

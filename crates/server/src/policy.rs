@@ -19,6 +19,8 @@ pub(crate) enum Action {
     SetPrice,
     /// Say which nodes serve whom.
     SetPool,
+    /// Take GPUs out of use, and back.
+    Fence,
     /// Correct bills and issue invoices.
     Bill,
     /// Make or revoke tokens of a role.
@@ -35,7 +37,8 @@ pub(crate) enum Action {
 /// makes a token that can do more than their own.
 pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &TenantPath) -> bool {
     use Action::{
-        Bill, Join, Lease, Preempt, See, SeeAudit, SeeFleet, SeeTokens, SetPool, SetPrice, SetQuota, Token,
+        Bill, Fence, Join, Lease, Preempt, See, SeeAudit, SeeFleet, SeeTokens, SetPool, SetPrice, SetQuota,
+        Token,
     };
     if role == Role::Platform && scope.is_root() {
         return action != Join;
@@ -48,7 +51,9 @@ pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &Te
     }
     match role {
         Role::Platform => false, // of a part of the tree there is none
-        Role::Provider => matches!(action, See | SetPrice | SetPool | Bill | SeeTokens | Token(Role::Node)),
+        Role::Provider => {
+            matches!(action, See | SetPrice | SetPool | Fence | Bill | SeeTokens | Token(Role::Node))
+        }
         Role::TenantAdmin => match action {
             See | Lease | Preempt | SeeTokens => true,
             Token(role) => matches!(role, Role::TenantAdmin | Role::Member | Role::Viewer),
@@ -66,7 +71,7 @@ pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &Te
 mod tests {
     use super::*;
 
-    const ACTIONS: [Action; 13] = [
+    const ACTIONS: [Action; 14] = [
         Action::SeeFleet,
         Action::See,
         Action::Lease,
@@ -74,6 +79,7 @@ mod tests {
         Action::SetQuota,
         Action::SetPrice,
         Action::SetPool,
+        Action::Fence,
         Action::Bill,
         Action::Token(Role::Member),
         Action::Token(Role::Platform),
@@ -89,8 +95,8 @@ mod tests {
     /// The names of the allowed actions.
     fn row(role: Role, scope: &str, tenant: &str) -> String {
         let names = [
-            "fleet", "see", "lease", "preempt", "quota", "price", "pool", "bill", "member", "platform",
-            "tokens", "audit", "join",
+            "fleet", "see", "lease", "preempt", "quota", "price", "pool", "fence", "bill", "member",
+            "platform", "tokens", "audit", "join",
         ];
         let allowed = |(action, name): (&Action, &str)| {
             allows(role, &path(scope), *action, &path(tenant)).then(|| name.to_owned())
@@ -105,12 +111,12 @@ mod tests {
         check(Role::Member, "fleet see lease");
         check(Role::Viewer, "fleet see");
         check(Role::Auditor, "fleet see tokens audit");
-        check(Role::Provider, "fleet see price pool bill tokens");
+        check(Role::Provider, "fleet see price pool fence bill tokens");
         check(Role::Node, "join");
         check(Role::Platform, "fleet");
         assert_eq!(
             row(Role::Platform, "/", "acme"),
-            "fleet see lease preempt quota price pool bill member platform tokens audit"
+            "fleet see lease preempt quota price pool fence bill member platform tokens audit"
         );
     }
 

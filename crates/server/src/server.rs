@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 use crate::auth::{Principal, Recognised};
 use crate::billing::{self, Period};
 use crate::commits::{Batch, Commits, Epoch, Ticket};
-use crate::fleet::{Fleet, Incident, LeaseRecord, Passed, Spent};
+use crate::fleet::{Fleet, Incident, LeaseRecord, Passed, Patience, Spent};
 use crate::history::History;
 use crate::identity::Provider;
 use crate::keys::KeysInUse;
@@ -32,6 +32,8 @@ pub(crate) struct Server {
     pub(crate) signer: Signer,
     /// How long a preempted program may go on.
     pub(crate) grace_ms: u64,
+    /// A GPU whose fault passes is used again after so long without it.
+    pub(crate) quiet_ms: u64,
     pub(crate) recognised: Recognised,
     pub(crate) watches: Watches,
     pub(crate) keys: KeysInUse,
@@ -81,7 +83,7 @@ impl Server {
     pub(crate) async fn open(
         store: Store,
         signer: Signer,
-        grace_ms: u64,
+        patience: Patience,
         provider: Option<Provider>,
     ) -> Result<Server, StoreError> {
         let commits = Commits::new();
@@ -89,7 +91,8 @@ impl Server {
         Ok(Server {
             store,
             signer,
-            grace_ms,
+            grace_ms: patience.grace_ms,
+            quiet_ms: patience.quiet_ms,
             provider,
             recognised: Recognised::default(),
             watches: Watches::default(),
@@ -288,9 +291,7 @@ impl Server {
         if change.books.decide(clock) {
             self.wake.notify_one();
         }
-        for incident in change.fleet().take_incidents() {
-            change.report(incident);
-        }
+        change.report_incidents();
         // Counted while the fleet is still locked: who began to wait before has been looked at.
         self.cycles.send_modify(|count| *count += 1);
         change.hand_over().map(drop)
@@ -304,7 +305,8 @@ impl Books {
         let leases = store.open_leases().await?;
         let last_lease = store.last_lease().await?;
         let nodes = store.nodes().await?;
-        let fleet = Fleet::new(tenants, pools, nodes, leases, last_lease, revision, now_ms());
+        let mut fleet = Fleet::new(tenants, pools, nodes, leases, last_lease, revision, now_ms());
+        fleet.recall_cards(store.cards().await?);
         let audit = store.audit_head().await?;
         let mut history = History::default();
         let mut recent = store.leases(i64::MAX as u64, HISTORY).await?;
@@ -381,6 +383,13 @@ impl Change<'_> {
         self.writes.push(Write::Audit(entry));
     }
 
+    /// Says in the log and in the audit log what the fleet has noticed.
+    pub(crate) fn report_incidents(&mut self) {
+        for incident in self.fleet().take_incidents() {
+            self.report(incident);
+        }
+    }
+
     fn report(&mut self, incident: Incident) {
         let (action, subject, detail) = match incident {
             Incident::Lost { node, leases } => {
@@ -395,6 +404,27 @@ impl Change<'_> {
                 ("breaker.held", String::new(), serde_json::json!({ "silent": silent, "online": online }))
             }
             Incident::Released => ("breaker.released", String::new(), serde_json::json!({})),
+            Incident::Fenced { gpu, fence, leases } => {
+                let count = leases.len();
+                eprintln!("sluice-server: GPU {gpu} is fenced: {}; {count} leases leave it", fence.why);
+                ("gpu.fenced", gpu.to_string(), serde_json::json!({ "fence": fence, "leases": leases }))
+            }
+            Incident::Unfenced { gpu, why } => {
+                eprintln!("sluice-server: GPU {gpu} is used again: {why}");
+                ("gpu.unfenced", gpu.to_string(), serde_json::json!({ "why": why }))
+            }
+            Incident::Suspected { gpu, why } => {
+                eprintln!("sluice-server: GPU {gpu} is suspected and not fenced: {why}");
+                ("gpu.suspected", gpu.to_string(), serde_json::json!({ "why": why }))
+            }
+            Incident::GpusHeld { pool, faulty, gpus } => {
+                eprintln!(
+                    "sluice-server: {faulty} of the {gpus} GPUs of pool {pool} became faulty within minutes: is it something they \
+                     have in common? No more are fenced until somebody has looked: `sluice gpus` lists the suspected ones, \
+                     `sluice gpu fence` and `sluice gpu unfence` decide"
+                );
+                ("gpus.held", pool, serde_json::json!({ "faulty": faulty, "gpus": gpus }))
+            }
         };
         self.audit(&Principal::server(), action, &subject, detail);
     }
@@ -436,6 +466,8 @@ impl Change<'_> {
         let changed = self.books.fleet.take_changed();
         changed.iter().for_each(|lease| self.books.history.follow(lease));
         writes.extend(changed.into_iter().map(|lease| Write::Lease(Box::new(lease))));
+        let cards = self.books.fleet.take_changed_cards();
+        writes.extend(cards.into_iter().map(|(id, record)| Write::Card { id, record }));
         let wakes = self.wakes || !writes.is_empty();
         let ticket = self.server.commits.add(self.books.epoch, writes);
         self.done = ticket.is_some();

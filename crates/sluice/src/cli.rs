@@ -80,6 +80,9 @@ pub(crate) enum Command {
     /// End a lease, or have it make room for others
     #[command(subcommand)]
     Lease(LeaseCommand),
+    /// Take GPUs out of use, and back
+    #[command(subcommand)]
+    Gpu(GpuCommand),
     /// Check the log of all changes
     #[command(subcommand)]
     Audit(AuditCommand),

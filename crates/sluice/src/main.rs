@@ -56,6 +56,7 @@ fn main() -> ExitCode {
         Command::Reconcile(arguments) => answer(server::reconcile::reconcile(&arguments)),
         Command::Token(command) => answer(server::admin::token(&command)),
         Command::Lease(command) => answer(server::admin::lease(&command)),
+        Command::Gpu(command) => answer(server::admin::gpu(&command)),
         Command::Audit(command) => answer(server::admin::audit(&command)),
         Command::Smi(arguments) => answer(smi::run(&arguments)),
         Command::Simulate(arguments) => answer(simulate::run(&arguments)),

@@ -279,5 +279,6 @@ pub(super) fn could_fit(node: &Node, request: &Request) -> bool {
     let spec = node.spec();
     node.is_schedulable()
         && spec.labels.contains_all(request.labels)
-        && (request.gpus == 0 || (spec.gpus >= request.gpus && request.models.contains(spec.model)))
+        && (request.gpus == 0
+            || (node.usable_gpus() >= request.gpus.into() && request.models.contains(spec.model)))
 }

@@ -37,6 +37,13 @@ impl Scheduler {
         Ok(())
     }
 
+    /// A GPU that is fenced keeps its work, gets nothing new, and counts for nothing when shares are divided.
+    pub fn set_fenced(&mut self, node: NodeId, gpu: usize, fenced: bool) -> Result<(), ClusterError> {
+        self.cluster.set_fenced(node, gpu, fenced)?;
+        self.room_came_to_be(node);
+        Ok(())
+    }
+
     /// Tasks on the node, in the order of jobs and tasks; none on a node that is not known.
     pub fn tasks_on(&self, node: NodeId) -> Vec<(JobId, u32)> {
         let mut tasks = self.on_node.get(node.index()).cloned().unwrap_or_default();

@@ -1,6 +1,6 @@
 //! How many tasks of one kind a node has room for.
 
-use crate::{GPUS_PER_NODE_MAX, Gpu, Node, Placement, Request, WHOLE_GPU_MILLI};
+use crate::{GPUS_PER_NODE_MAX, Gpu, GpuSet, Node, Placement, Request, WHOLE_GPU_MILLI};
 
 /// What is free on a node, to try things out on. Says nothing of labels and models.
 #[derive(Debug, Clone, Copy)]
@@ -8,13 +8,16 @@ pub(super) struct Room {
     cpu_milli: u32,
     memory_mib: u32,
     gpus: [Gpu; GPUS_PER_NODE_MAX],
+    /// Offer nothing, whatever leaves them.
+    fenced: GpuSet,
 }
 
 impl Room {
     pub(super) fn of(node: &Node) -> Room {
         let mut gpus = [Gpu::default(); GPUS_PER_NODE_MAX];
         gpus[..node.gpus().len()].copy_from_slice(node.gpus());
-        Room { cpu_milli: node.free_cpu_milli(), memory_mib: node.free_memory_mib(), gpus }
+        let fenced = node.fenced();
+        Room { cpu_milli: node.free_cpu_milli(), memory_mib: node.free_memory_mib(), gpus, fenced }
     }
 
     /// As if nothing were on the node.
@@ -23,7 +26,8 @@ impl Room {
         let mut gpus = [Gpu::default(); GPUS_PER_NODE_MAX];
         let whole = Gpu { milli: WHOLE_GPU_MILLI, memory_mib: spec.gpu_memory_mib };
         gpus[..usize::from(spec.gpus)].fill(whole);
-        Room { cpu_milli: spec.cpu_milli, memory_mib: spec.memory_mib, gpus }
+        node.fenced().iter().for_each(|gpu| gpus[gpu] = Gpu::default());
+        Room { cpu_milli: spec.cpu_milli, memory_mib: spec.memory_mib, gpus, fenced: node.fenced() }
     }
 
     /// As if the placement's task had gone.
@@ -31,7 +35,7 @@ impl Room {
         let request = &placement.request;
         self.cpu_milli += request.cpu_milli;
         self.memory_mib += request.memory_mib;
-        for gpu in placement.gpus.iter() {
+        for gpu in placement.gpus.iter().filter(|&gpu| !self.fenced.contains(gpu)) {
             self.gpus[gpu].milli += request.gpu_milli;
             self.gpus[gpu].memory_mib += request.gpu_memory_mib;
         }

@@ -372,13 +372,14 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What there is to divide: all that nodes have which take work.
+    /// What there is to divide: all that nodes have which take work, but for fenced GPUs.
     pub(super) fn capacity(&self) -> Amounts {
         let mut capacity = Amounts::ZERO;
         for (_, node) in self.cluster.nodes().filter(|(_, node)| node.is_schedulable()) {
             let spec = node.spec();
-            capacity[Resource::Gpu] += u64::from(spec.gpus) * u64::from(WHOLE_GPU_MILLI);
-            capacity[Resource::GpuMemory] += u64::from(spec.gpus) * u64::from(spec.gpu_memory_mib);
+            let gpus = node.usable_gpus() as u64;
+            capacity[Resource::Gpu] += gpus * u64::from(WHOLE_GPU_MILLI);
+            capacity[Resource::GpuMemory] += gpus * u64::from(spec.gpu_memory_mib);
             capacity[Resource::Cpu] += u64::from(spec.cpu_milli);
             capacity[Resource::Memory] += u64::from(spec.memory_mib);
         }

@@ -13,6 +13,7 @@
 //! When many nodes fall silent at once it is more likely the server that is cut off, and their sessions go on. A breaker then holds:
 //! nothing is queued again until enough of the others report, unless somebody gives a lease notice by hand.
 
+use sluice_api::health::{GpuFence, GpuName};
 use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::node::{Drift, NodeId};
 
@@ -34,7 +35,7 @@ const LOST_PART: usize = 3;
 /// Sums are compared with what they are sums of this often.
 const COMPARE_EVERY_MS: u64 = 30_000;
 
-/// Something about nodes that people should know.
+/// Something about nodes and GPUs that people should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Incident {
     Lost {
@@ -48,6 +49,28 @@ pub(crate) enum Incident {
     },
     /// It does so no longer.
     Released,
+    /// For what its node says; these leases have to leave.
+    Fenced {
+        gpu: GpuName,
+        fence: GpuFence,
+        leases: Vec<LeaseId>,
+    },
+    /// Not by an operator.
+    Unfenced {
+        gpu: GpuName,
+        why: String,
+    },
+    /// Not fenced, because the breaker for GPUs holds.
+    Suspected {
+        gpu: GpuName,
+        why: String,
+    },
+    /// The breaker for GPUs of a pool holds from now on: so many of them became faulty within minutes.
+    GpusHeld {
+        pool: String,
+        faulty: usize,
+        gpus: usize,
+    },
 }
 
 #[derive(Debug)]
@@ -74,6 +97,10 @@ impl Silence {
 }
 
 impl Fleet {
+    pub(super) fn note(&mut self, incident: Incident) {
+        self.silence.incidents.push(incident);
+    }
+
     /// When a node is to report next: the more nodes, the later.
     pub(crate) fn report_every_ms(&self) -> u64 {
         let every_ms = self.nodes.len() as u64 * 1000 / REPORTS_PER_S;

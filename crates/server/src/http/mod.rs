@@ -11,6 +11,7 @@ mod tags;
 
 mod admin;
 mod changes;
+mod health;
 mod leases;
 mod ledger;
 mod nodes;
@@ -48,6 +49,8 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(nodes::join))
         .routes(routes!(nodes::report))
         .routes(routes!(nodes::gpus))
+        .routes(routes!(health::fence))
+        .routes(routes!(health::unfence))
         .routes(routes!(nodes::sessions))
         .routes(routes!(nodes::drift))
         .routes(routes!(admin::tenants))

@@ -16,7 +16,7 @@ use sluice_api::usage::UsageRecord;
 use super::answer::Answer;
 use super::extract::{Body, Name};
 use crate::auth::{self, Principal};
-use crate::fleet::{Fleet, Taken};
+use crate::fleet::{Fleet, Patience, Taken};
 use crate::policy::Action;
 use crate::server::{Books, Server};
 use crate::store::Write;
@@ -25,6 +25,8 @@ const GPUS_MAX: usize = 64;
 const LABELS_MAX: usize = 64;
 const NAME_MAX: usize = 255;
 const SESSIONS_MAX: usize = 100_000;
+/// Of one report: some for each GPU.
+const FAULTS_MAX: usize = 1000;
 /// How long a node's own token holds; a node joins anew whenever it starts.
 const TOKEN_LIFETIME_MS: u64 = 366 * 24 * 3_600_000;
 /// The most usage records that are stored of one report; the node sends the others again.
@@ -126,6 +128,9 @@ pub(super) async fn report(
     if report.sessions.len() > SESSIONS_MAX || report.leases.len() > SESSIONS_MAX {
         return Err(Problem::new(Kind::Invalid, "no node has so many sessions").at("sessions").into());
     }
+    if report.faults.len() > FAULTS_MAX || report.boot.len() > NAME_MAX {
+        return Err(Problem::new(Kind::Invalid, "no node has so many faults").at("faults").into());
+    }
     let mut change = server.change().await?;
     let now_ms = change.now_ms;
     let mut usage_refused = Vec::new();
@@ -144,6 +149,9 @@ pub(super) async fn report(
         // Its room can be given out again.
         change.wake();
     }
+    let patience = Patience { grace_ms: server.grace_ms, quiet_ms: server.quiet_ms };
+    change.fleet().take_faults(id, &report.boot, &report.faults, now_ms, patience);
+    change.report_incidents();
     let Some(end) = change.fleet().report(id, report, now_ms) else {
         return Err(Problem::new(Kind::NotFound, "the node has to join again").into());
     };
@@ -175,7 +183,7 @@ pub(super) async fn gpus(State(server): State<Arc<Server>>, principal: Principal
     Ok(Json(Page { items, next: None }))
 }
 
-fn gpu_status(books: &Books, now_ms: u64) -> Vec<GpuStatus> {
+pub(super) fn gpu_status(books: &Books, now_ms: u64) -> Vec<GpuStatus> {
     let fleet = &books.fleet;
     let of_node = |node: &crate::fleet::Node| {
         let status = |(index, gpu): (u32, &sluice_api::node::Gpu)| {
@@ -192,6 +200,7 @@ fn gpu_status(books: &Books, now_ms: u64) -> Vec<GpuStatus> {
                 memory_used: now.map_or(0, |now| now.memory_used),
                 busy_ppm: now.map_or(0, |now| now.busy_ppm),
                 leases,
+                fence: fleet.fence_of(node.id, index).cloned(),
             }
         };
         (0..).zip(&node.gpus).map(status).collect::<Vec<_>>()

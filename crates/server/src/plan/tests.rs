@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use sluice_api::bill::{Budget, BudgetPeriod};
+use sluice_api::health::{Clearing, FenceState, GpuFence};
 use sluice_api::node::{Attempt, Gpu, Join, Report};
 use sluice_api::tenant::{Quota, Tenant};
 
@@ -446,4 +447,75 @@ fn no_gpu_is_ever_promised_twice() {
         world.settle();
         world.check();
     });
+}
+
+fn fence(world: &mut World, node: NodeId, gpu: u32, sessions: Clearing) {
+    let fence = GpuFence {
+        state: FenceState::Fenced,
+        why: "Xid 79".into(),
+        by: String::new(),
+        since_ms: world.now_ms,
+        sessions,
+        lasting: true,
+    };
+    world.fleet.fence((node, gpu), fence, 0);
+}
+
+#[test]
+fn what_ran_on_a_fenced_gpu_goes_on_elsewhere_and_nothing_new_comes_to_it() {
+    let mut world = World::new(&[1, 1], &[("acme", json!({}))]);
+    let first = world.ask("acme", share(1_000_000));
+    world.settle();
+    let [faulty] = world.nodes_of(first)[..] else { panic!("one task") };
+    fence(&mut world, faulty, 0, Clearing::End);
+    world.settle();
+    assert_eq!((world.state(first), world.fleet.lease(first).unwrap().attempt), (RUNS, 2));
+    assert_ne!(world.nodes_of(first), [faulty]);
+    let second = world.ask("acme", share(500_000));
+    world.settle();
+    assert_eq!(world.state(second), WAITS);
+    assert!(
+        world.why(second).ends_with("; fenced: node0/0 (Xid 79)")
+            || world.why(second).ends_with("; fenced: node1/0 (Xid 79)"),
+        "{}",
+        world.why(second)
+    );
+    world.check();
+
+    // Also after the plan has been made anew, with what runs on a fenced GPU to its end.
+    let healthy = world.nodes_of(first)[0];
+    fence(&mut world, healthy, 0, Clearing::Finish);
+    world.plan = Plan::new(&world.fleet, world.now_ms);
+    world.settle();
+    assert_eq!([first, second].map(|id| world.state(id)), [RUNS, WAITS]);
+    assert!(
+        world.why(second).contains("fenced: node0/0 (Xid 79), node1/0 (Xid 79)"),
+        "{}",
+        world.why(second)
+    );
+    world.fleet.end(first, "over", 0);
+    world.settle();
+    assert_eq!(world.state(second), WAITS, "the room that it left is fenced");
+    world.fleet.unfence((healthy, 0));
+    world.settle();
+    assert_eq!((world.state(second), world.nodes_of(second)), (RUNS, vec![healthy]));
+    world.check();
+}
+
+#[test]
+fn what_was_bound_to_a_gpu_that_is_fenced_meanwhile_finds_another() {
+    let mut world =
+        World::new(&[1, 1], &[("acme", json!({ "guaranteed_milli": 1000 })), ("globex", json!({}))]);
+    let greedy = [world.ask("globex", share(1_000_000)), world.ask("globex", share(1_000_000))];
+    world.settle();
+    let rightful = world.ask("acme", share(1_000_000));
+    world.decide();
+    let given = greedy.into_iter().find(|&id| world.state(id) == LeaseState::Preempting).unwrap();
+    let bound_to = world.nodes_of(given)[0];
+    assert!(world.why(rightful).contains("has been given notice"), "{}", world.why(rightful));
+    fence(&mut world, bound_to, 0, Clearing::Preempt);
+    world.settle();
+    assert_eq!(world.state(rightful), RUNS, "it is guaranteed one GPU, and one is left");
+    assert_ne!(world.nodes_of(rightful), [bound_to]);
+    world.check();
 }

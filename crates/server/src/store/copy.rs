@@ -7,10 +7,11 @@ use sqlx::{AssertSqlSafe, Column, Row, TypeInfo, ValueRef};
 use super::{Database, MIGRATIONS, Result, Store, StoreError, Tx, clock, unsigned};
 
 /// All that the migrations make. No table refers to another one.
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 13] = [
     "tenant",
     "token",
     "node",
+    "card",
     "pool",
     "lease",
     "usage_record",

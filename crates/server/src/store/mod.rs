@@ -5,6 +5,7 @@
 
 mod audit;
 mod bills;
+mod cards;
 mod copy;
 mod leader;
 mod leases;
@@ -29,7 +30,7 @@ use sqlx::any::AnyRow;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Any, AnyPool, Row, SqlSafeStr, Transaction};
 
-use crate::fleet::{LeaseRecord, Node};
+use crate::fleet::{CardId, CardRecord, LeaseRecord, Node};
 
 pub(crate) use leader::{Fence, LEADERSHIP, Leader};
 pub(crate) use leases::KeyUse;
@@ -73,6 +74,10 @@ pub(crate) enum Write {
         joined_at_ms: u64,
     },
     Lease(Box<LeaseRecord>),
+    Card {
+        id: CardId,
+        record: Option<CardRecord>,
+    },
     Usage {
         record: UsageRecord,
         received_at_ms: u64,
@@ -95,6 +100,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (2, "replicas", include_str!("../../migrations/0002_replicas.sql")),
     (3, "tasks", include_str!("../../migrations/0003_tasks.sql")),
     (4, "pools", include_str!("../../migrations/0004_pools.sql")),
+    (5, "health", include_str!("../../migrations/0005_health.sql")),
 ];
 
 /// Where everything that is counted is kept.
@@ -176,6 +182,10 @@ impl Store {
                 Write::Tenant(tenant) => {
                     rows.settings = true;
                     tenants::write(tx, &tenant).await?;
+                }
+                Write::Card { id, record } => {
+                    rows.settings = true;
+                    cards::write(tx, &id, record.as_ref()).await?;
                 }
                 Write::Node { node, joined_at_ms } => {
                     rows.settings = true;

@@ -60,6 +60,8 @@ const CALLS: &[(&str, &str, Call)] = &[
     }),
     ("gpus", "gpus", |c, _| c.get("/gpus")),
     ("drift", "drift", |c, _| c.get("/drift")),
+    ("fence", "fence", |c, _| c.post("/gpus/fences", &json!({ "gpus": [], "why": "x" }))),
+    ("unfence", "unfence", |c, _| c.post("/gpus/unfences", &json!({ "gpus": [] }))),
 ];
 
 /// What every valid token may ask for; the answers hold what it may see, see [`lists_show_nothing_of_foreign_tenants`].
@@ -110,7 +112,8 @@ fn every_endpoint_for_every_role() {
     check(Role::Member, "acme", &[&leases[..], &["bill", "pools", "gpus", "drift"]].concat());
     check(Role::Viewer, "acme", &["get lease", "bill", "pools", "gpus", "drift"]);
     check(Role::Auditor, "/", &["get lease", "bill", "pools", "tokens", "audit", "gpus", "drift"]);
-    let bills = ["price", "pool", "correct", "invoice", "pools", "tokens", "gpus", "drift"];
+    let bills =
+        ["price", "pool", "correct", "invoice", "pools", "tokens", "gpus", "drift", "fence", "unfence"];
     check(Role::Provider, "/", &[&["get lease", "bill"], &bills[..]].concat());
     check(Role::Node, "/", &["join"]);
     check(Role::TenantAdmin, "globex", &["pools", "tokens", "gpus", "drift"]);

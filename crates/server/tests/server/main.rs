@@ -2,6 +2,7 @@
 
 mod access;
 mod backup;
+mod health;
 mod leases;
 mod ledger;
 mod migration;
@@ -126,7 +127,16 @@ impl ServerProcess {
     pub(crate) fn command(folder: &Path, database: Option<&str>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sluice-server"));
         command
-            .args(["--listen", "127.0.0.1:0", "--grace", "0", "--until-stdin-ends", "--data"])
+            .args([
+                "--listen",
+                "127.0.0.1:0",
+                "--grace",
+                "0",
+                "--gpu-quiet",
+                "0",
+                "--until-stdin-ends",
+                "--data",
+            ])
             .arg(folder.join("data"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use sluice_api::health::{Clearing, GpuName};
 use sluice_api::tenant::TenantPath;
 use sluice_api::token::Role;
 
@@ -48,6 +49,10 @@ pub(crate) struct ServerArgs {
     /// Requests without a valid token that one address may make in a second, five times as many at once; 0 for any number
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     pub(crate) failures_per_second: u32,
+
+    /// Seconds for which a GPU that was too hot has to be well before it is used again
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub(crate) gpu_quiet: u32,
 }
 
 /// `sluice server`.
@@ -368,6 +373,35 @@ pub(crate) enum LeaseCommand {
         #[command(flatten)]
         at: AtServer,
         id: u64,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GpuCommand {
+    /// Take GPUs out of use: they are lent to nobody, and their programs leave them
+    Fence {
+        #[command(flatten)]
+        at: AtServer,
+        /// As `sluice gpus` shows them, such as gpu1/0
+        #[arg(required = true, value_name = "NODE/GPU")]
+        gpus: Vec<GpuName>,
+        /// For whoever finds them fenced
+        #[arg(long, value_name = "TEXT")]
+        why: String,
+        /// What becomes of the programs on them: finish, preempt (the grace time, then they wait in the queue again), or end
+        /// (the same within seconds)
+        #[arg(long, value_name = "HOW", default_value = "preempt")]
+        sessions: Clearing,
+    },
+    /// Use fenced or suspected GPUs again
+    Unfence {
+        #[command(flatten)]
+        at: AtServer,
+        #[arg(required = true, value_name = "NODE/GPU")]
+        gpus: Vec<GpuName>,
+        /// For the audit log
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        why: String,
     },
 }
 

@@ -1,18 +1,21 @@
-//! Set-up and supervision: login, apply, tokens, leases, the audit log.
+//! Set-up and supervision: login, apply, tokens, leases, fences, the audit log.
 
 use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use sluice_api::Page;
 use sluice_api::audit::{Entry, Head, Verification};
 use sluice_api::client::{Settings, canonical};
+use sluice_api::health::{NewFence, Unfence};
 use sluice_api::lease::Lease;
+use sluice_api::node::GpuStatus;
 use sluice_api::tenant::Applied;
 use sluice_api::token::{MadeToken, NewToken, Token};
 
 use super::{client, lists, login};
-use crate::cli::{ApplyArgs, AtServer, AuditCommand, LeaseCommand, LoginArgs, TokenCommand};
+use crate::cli::{ApplyArgs, AtServer, AuditCommand, GpuCommand, LeaseCommand, LoginArgs, TokenCommand};
 
 /// Keeps a server and a token for it, once the server has taken the token.
 pub(crate) fn log_in(arguments: &LoginArgs) -> Result<ExitCode> {
@@ -101,6 +104,29 @@ pub(crate) fn lease(command: &LeaseCommand) -> Result<ExitCode> {
                 client(at)?.post(&format!("/leases/{id}/preemptions"), &serde_json::json!({}))?;
             eprintln!("sluice: lease {id} is {}", lease.state.name());
         }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn gpu(command: &GpuCommand) -> Result<ExitCode> {
+    let gpus: Page<GpuStatus> = match command {
+        GpuCommand::Fence { at, gpus, why, sessions } => {
+            let fence = NewFence { gpus: gpus.clone(), why: why.clone(), sessions: *sessions };
+            client(at)?.post("/gpus/fences", &fence)?
+        }
+        GpuCommand::Unfence { at, gpus, why } => {
+            let unfence = Unfence { gpus: gpus.clone(), why: why.clone() };
+            client(at)?.post("/gpus/unfences", &unfence)?
+        }
+    };
+    for gpu in &gpus.items {
+        let leases = match gpu.leases {
+            0 => "nothing runs on it".to_owned(),
+            1 => "1 lease is on it".to_owned(),
+            leases => format!("{leases} leases are on it"),
+        };
+        let state = if gpu.fence.is_some() { "fenced" } else { "used" };
+        eprintln!("sluice: {}/{} is {state}; {leases}", gpu.node, gpu.index);
     }
     Ok(ExitCode::SUCCESS)
 }

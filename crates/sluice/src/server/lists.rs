@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 use sluice_api::bill::BudgetStatus;
 use sluice_api::client::Client;
+use sluice_api::health::FenceState;
 use sluice_api::lease::Lease;
 use sluice_api::node::{GpuStatus, SessionStatus};
 use sluice_api::tenant::TenantStatus;
@@ -64,11 +65,23 @@ pub(crate) fn gpus(client: &Client, output: Output) -> Result<ExitCode> {
             share_text(gpu.share_leased_ppm),
             share_text(gpu.busy_ppm / 10_000 * 10_000),
             gpu.leases.to_string(),
-            if gpu.online { "online".into() } else { "silent".into() },
+            gpu_state(gpu),
         ]
     };
     show(&gpus, output, "no node has joined; `sluice node --join` lends its GPUs", columns, cells)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// `online`, `silent`, or who has it fenced since when, and why.
+fn gpu_state(gpu: &GpuStatus) -> String {
+    let online = if gpu.online { "online" } else { "silent" };
+    let Some(fence) = &gpu.fence else { return online.into() };
+    let since = since(fence.since_ms);
+    let state = match fence.state {
+        FenceState::Fenced => format!("fenced by {} {since} ago: {}", fence.by, fence.why),
+        FenceState::Suspected => format!("suspected by {} {since} ago, still used: {}", fence.by, fence.why),
+    };
+    if gpu.online { state } else { format!("silent, {state}") }
 }
 
 pub(crate) fn sessions(client: &Client, output: Output) -> Result<ExitCode> {

@@ -58,6 +58,7 @@ fn command(arguments: &ServerArgs, tls: &TlsArgs) -> Result<Command> {
     command.arg("--listen").arg(&arguments.listen).arg("--grace").arg(arguments.grace.to_string());
     command.arg("--requests-per-second").arg(arguments.requests_per_second.to_string());
     command.arg("--failures-per-second").arg(arguments.failures_per_second.to_string());
+    command.arg("--gpu-quiet").arg(arguments.gpu_quiet.to_string());
     keep_in(&mut command, arguments.data.as_deref(), arguments.database.as_deref());
     if let Some(file) = &arguments.oidc {
         command.arg("--oidc").arg(file);

@@ -1,0 +1,48 @@
+//! What fenced GPUs mean for work that waits.
+
+use sluice_api::lease::NewLease;
+use sluice_api::tenant::TenantPath;
+
+use super::Plan;
+use crate::fleet::{Fleet, Seat};
+
+/// GPUs that a reason names; the others are counted.
+const NAMED_MAX: usize = 3;
+
+impl Plan {
+    /// Has what was bound to a GPU that is fenced now look for another place.
+    pub(super) fn leave_fenced(&mut self, fleet: &Fleet) {
+        for id in self.bound.iter().copied().collect::<Vec<_>>() {
+            let is_fenced = |seat: &Seat| seat.gpus.iter().any(|&gpu| fleet.is_fenced(seat.node, gpu));
+            if self.seats(id).is_some_and(|seats| seats.iter().any(is_fenced)) {
+                self.bound.remove(&id);
+                let job = self.work.get(&id).map(|work| work.job);
+                job.into_iter().for_each(|job| self.lose(job));
+            }
+        }
+    }
+
+    /// The fenced GPUs that the request would otherwise accept, in words.
+    pub(super) fn fenced(&self, fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
+        let models = self.request(fleet, tenant, ask).ok()?.models;
+        let mut fenced = Vec::new();
+        for (node, sites) in
+            fleet.nodes().values().filter_map(|node| Some((node, self.on_node.get(&node.id)?)))
+        {
+            let accepted = |site: &&sluice_sched::NodeId| {
+                models.contains(self.scheduler.cluster().node(**site).spec().model)
+            };
+            let gpus = sites.iter().filter(accepted).flat_map(|site| &self.sites[site.index()].gpus);
+            for &gpu in gpus.filter(|&&gpu| fleet.is_fenced(node.id, gpu)) {
+                let why = fleet.fence_of(node.id, gpu).map_or("", |fence| &fence.why);
+                fenced.push(format!("{}/{gpu} ({why})", node.name));
+            }
+        }
+        let named = fenced.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+        match fenced.len() {
+            0 => None,
+            1..=NAMED_MAX => Some(format!("fenced: {named}")),
+            more => Some(format!("fenced: {named} and {} more", more - NAMED_MAX)),
+        }
+    }
+}

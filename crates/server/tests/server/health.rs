@@ -1,0 +1,119 @@
+use sluice_api::Page;
+use sluice_api::audit::Entry;
+use sluice_api::client::{Client, Failure};
+use sluice_api::health::{Clearing, FenceState, GpuFault, NewFence, Unfence};
+use sluice_api::lease::{Lease, LeaseState};
+use sluice_api::node::GpuStatus;
+use sluice_api::problem::Kind;
+use sluice_api::token::Role;
+
+use crate::{ScriptedNode, Server, ask, problem, request, wait_for, wait_for_state};
+
+fn fence(client: &Client, gpus: &[&str], sessions: Clearing) -> Result<Page<GpuStatus>, Failure> {
+    let gpus = gpus.iter().map(|gpu| gpu.parse().unwrap()).collect();
+    client.post("/gpus/fences", &NewFence { gpus, why: "its fan rattles".into(), sessions })
+}
+
+fn unfence(client: &Client, gpus: &[&str]) -> Result<Page<GpuStatus>, Failure> {
+    let gpus = gpus.iter().map(|gpu| gpu.parse().unwrap()).collect();
+    client.post("/gpus/unfences", &Unfence { gpus, why: "a new fan".into() })
+}
+
+/// The states of all GPUs, node by node.
+fn states(client: &Client) -> Vec<Option<FenceState>> {
+    let gpus: Vec<GpuStatus> = client.list("/gpus").unwrap();
+    gpus.into_iter().map(|gpu| gpu.fence.map(|fence| fence.state)).collect()
+}
+
+fn audited(server: &Server, action: &str) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    server.admin.each("/audit", |entry: Entry| entries.push(entry)).unwrap();
+    entries.retain(|entry| entry.action == action);
+    entries
+}
+
+/// Takes what the server wants ended out of what the node says that it has.
+fn end_what_is_told(node: &mut ScriptedNode) {
+    let answer = node.say();
+    node.report.leases.retain(|attempt| !answer.end.contains(attempt));
+    node.say();
+}
+
+#[test]
+fn an_operator_fences_a_gpu_and_its_lease_goes_on_elsewhere() {
+    let (folder, server) = Server::with_tenants();
+    let mut one = ScriptedNode::join(&server, "one", 1);
+    let member = server.token("acme", Role::Member);
+    let lease = request(&member, &ask(1_000_000));
+    one.claim(&wait_for_state(&member, lease.id, LeaseState::Granted));
+    wait_for_state(&member, lease.id, LeaseState::Running);
+
+    for (client, gpus, why) in [(&member, "one/0", Kind::Forbidden), (&server.admin, "one/1", Kind::NotFound)]
+    {
+        assert!(problem(fence(client, &[gpus], Clearing::Preempt)).is(why), "{gpus}");
+    }
+    let refused = problem(fence(&server.admin, &["one/0", "two/0"], Clearing::Preempt));
+    assert!(refused.is(Kind::NotFound) && states(&member) == [None], "all or nothing");
+
+    let fenced = fence(&server.token("/", Role::Provider), &["one/0"], Clearing::Preempt).unwrap();
+    let seen = fenced.items[0].fence.clone().unwrap();
+    assert_eq!((seen.state, seen.why.as_str(), seen.lasting), (FenceState::Fenced, "its fan rattles", true));
+    let told = wait_for(&member, lease.id, |lease| lease.state == LeaseState::Preempting);
+    assert_eq!(told.reason.as_deref(), Some("its GPU one/0 is fenced: its fan rattles"));
+    end_what_is_told(&mut one);
+    let waits = |lease: &Lease| {
+        lease.reason.as_ref().is_some_and(|why| why.contains("fenced: one/0 (its fan rattles)"))
+    };
+    wait_for(&member, lease.id, |lease| lease.state == LeaseState::Queued && waits(lease));
+
+    let _two = ScriptedNode::join(&server, "two", 1);
+    let again = wait_for_state(&member, lease.id, LeaseState::Granted);
+    assert_eq!((again.places[0].node.as_str(), again.attempt), ("two", 2));
+
+    // It is still fenced after a restart of the server.
+    drop(server);
+    let server = Server::start(folder.path());
+    assert_eq!(states(&server.admin), [Some(FenceState::Fenced), None]);
+    unfence(&server.admin, &["one/0"]).unwrap();
+    assert_eq!(states(&server.admin), [None, None]);
+    let subjects = |action| audited(&server, action).into_iter().map(|e| e.subject).collect::<Vec<_>>();
+    assert_eq!(
+        (subjects("gpu.fenced"), subjects("gpu.unfenced")),
+        (vec!["one/0".into()], vec!["one/0".into()])
+    );
+}
+
+#[test]
+fn what_nodes_find_fences_gpus_until_it_is_over_or_somebody_has_looked() {
+    let (_folder, server) = Server::with_tenants();
+    let mut one = ScriptedNode::join(&server, "one", 10);
+    let hot = GpuFault { gpu: 0, what: "95 C".into(), sessions: Clearing::Finish, lasting: false };
+    let lost = |gpu| GpuFault { gpu, what: "Xid 79".into(), sessions: Clearing::End, lasting: true };
+    one.report.boot = "first".into();
+    one.report.faults = vec![hot, lost(1)];
+    one.say();
+    let fenced = Some(FenceState::Fenced);
+    assert_eq!(states(&server.admin)[..3], [fenced, fenced, None]);
+
+    // Heat passes (the server of these tests waits no longer); what is lost is reported once and stays.
+    one.report.faults.clear();
+    one.say();
+    one.say();
+    assert_eq!(states(&server.admin)[..3], [None, fenced, None]);
+
+    // One in five of ten may be; the third is only suspected, until somebody decides.
+    one.report.faults = vec![lost(2), lost(3)];
+    one.say();
+    let suspected = Some(FenceState::Suspected);
+    assert_eq!(states(&server.admin)[..4], [None, fenced, fenced, suspected]);
+    assert_eq!((audited(&server, "gpus.held").len(), audited(&server, "gpu.suspected").len()), (1, 1));
+    fence(&server.admin, &["one/3"], Clearing::End).unwrap();
+    unfence(&server.admin, &["one/1"]).unwrap();
+    assert_eq!(states(&server.admin)[..4], [None, None, fenced, fenced]);
+
+    // A start of the machine ends what the node found, and not what an operator wants.
+    one.report.faults.clear();
+    one.report.boot = "second".into();
+    one.say();
+    assert_eq!(states(&server.admin)[..4], [None, None, None, fenced]);
+}
