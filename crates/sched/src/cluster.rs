@@ -181,9 +181,6 @@ impl Node {
     }
 
     fn set_fenced(&mut self, gpu: usize, fenced: bool) {
-        if self.fenced.contains(gpu) == fenced {
-            return;
-        }
         let free = self.really_free(gpu);
         let (fenced_gpus, withheld, offered) = if fenced {
             (self.fenced.with(gpu), free, Gpu::default())
@@ -391,16 +388,19 @@ impl Cluster {
         Ok(())
     }
 
-    /// A GPU that is fenced keeps what it has and gets nothing new.
-    pub fn set_fenced(&mut self, node: NodeId, gpu: usize, fenced: bool) -> Result<(), ClusterError> {
+    /// A GPU that is fenced keeps what it has and gets nothing new. False if it was so already.
+    pub fn set_fenced(&mut self, node: NodeId, gpu: usize, fenced: bool) -> Result<bool, ClusterError> {
         self.check_node(node)?;
         let has = self.node(node).spec.gpus;
         if gpu >= usize::from(has) {
             return Err(ClusterError::NoGpu { node, has });
         }
+        if self.node(node).fenced.contains(gpu) == fenced {
+            return Ok(false);
+        }
         self.nodes[node.index()].set_fenced(gpu, fenced);
         self.recency.touch(node);
-        Ok(())
+        Ok(true)
     }
 
     /// Also onto a fenced GPU, as far as there is room: what runs there already is counted in this way.

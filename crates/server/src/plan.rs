@@ -115,7 +115,7 @@ impl Plan {
         };
         fleet.nodes().keys().for_each(|&node| plan.follow_node(fleet, node));
         for lease in fleet.leases().filter(|lease| keeps_its_place(lease)) {
-            plan.adopt(lease);
+            plan.adopt(fleet, lease);
         }
         // What has ended is in the fleet until it is written down.
         let waits = |lease: &&LeaseRecord| matches!(lease.state, LeaseState::Queued | LeaseState::Preempting);
@@ -238,7 +238,7 @@ impl Plan {
             return self.forget(id);
         };
         let Some(work) = self.work.get_mut(&id) else {
-            return if keeps_its_place(lease) { self.adopt(lease) } else { self.submit(fleet, lease) };
+            return if keeps_its_place(lease) { self.adopt(fleet, lease) } else { self.submit(fleet, lease) };
         };
         if work.queued_at_ms != lease.queued_at_ms {
             // It gave up its place in line.
@@ -288,11 +288,13 @@ impl Plan {
     }
 
     /// Takes over a lease that has its place.
-    fn adopt(&mut self, lease: &LeaseRecord) {
+    fn adopt(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
         let tasks = lease.seats.len() as u32;
         let memory = lease.seats.first().map_or(0, |seat| seat.memory);
-        // It is where it is, whatever it would accept today.
-        let request = bare_request(&lease.ask, memory);
+        // It is where it is, whatever it would accept today; should it have to leave, it goes where it would accept.
+        let bare = bare_request(&lease.ask, memory);
+        let full = self.request(fleet, &lease.tenant, &lease.ask);
+        let request = full.map_or(bare, |full| full.with_gpu_memory(bare.gpu_memory_mib));
         let Ok(job) = self.enter(lease, request, tasks, tasks) else { return };
         let placements =
             (0..).zip(&lease.seats).map(|(task, seat)| Some((task, self.placement(seat, request)?)));
@@ -480,7 +482,7 @@ impl Plan {
             if fewer && let Some(lease) = fleet.lease(id) {
                 // It started with fewer tasks than it would take, and stays with those.
                 self.forget(id);
-                self.adopt(lease);
+                self.adopt(fleet, lease);
             }
         }
     }

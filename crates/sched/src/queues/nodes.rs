@@ -39,8 +39,10 @@ impl Scheduler {
 
     /// A GPU that is fenced keeps its work, gets nothing new, and counts for nothing when shares are divided.
     pub fn set_fenced(&mut self, node: NodeId, gpu: usize, fenced: bool) -> Result<(), ClusterError> {
-        self.cluster.set_fenced(node, gpu, fenced)?;
-        self.room_came_to_be(node);
+        if self.cluster.set_fenced(node, gpu, fenced)? {
+            self.room_came_to_be(node);
+            self.changed_from_outside();
+        }
         Ok(())
     }
 

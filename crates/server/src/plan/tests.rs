@@ -519,3 +519,19 @@ fn what_was_bound_to_a_gpu_that_is_fenced_meanwhile_finds_another() {
     assert_ne!(world.nodes_of(rightful), [bound_to]);
     world.check();
 }
+
+#[test]
+fn what_has_to_leave_after_the_plan_was_made_anew_still_goes_where_it_asked_to() {
+    let mut world = World::new(&[1, 1, 1], &[("acme", json!({}))]);
+    let lease = world.ask("acme", json!({ "labels": { "rack": "r0" } }));
+    world.settle();
+    let nodes: Vec<NodeId> = world.fleet.nodes().keys().copied().collect();
+    assert!(nodes[..2].contains(&world.nodes_of(lease)[0]), "the first two are in that rack");
+    world.plan = Plan::new(&world.fleet, world.now_ms);
+    nodes[..2].iter().for_each(|&node| fence(&mut world, node, 0, Clearing::End));
+    world.settle();
+    assert_eq!(world.state(lease), WAITS, "the third one is in another rack");
+    world.fleet.unfence((nodes[0], 0));
+    world.settle();
+    assert_eq!((world.state(lease), world.nodes_of(lease)), (RUNS, vec![nodes[0]]));
+}
