@@ -23,6 +23,8 @@ pub struct NodeConfig {
     pub cache: Option<PathBuf>,
     /// The server to lend through; without one the node lends to whoever reaches it.
     pub join: Option<JoinConfig>,
+    /// The NVML to watch the GPUs' health through; NVIDIA's, where the GPUs are, unless said.
+    pub nvml: Option<PathBuf>,
     /// Most connections at a time, sessions and others.
     pub connections_max: usize,
     /// How long a lease and its sessions outlive a cut connection.
@@ -38,6 +40,7 @@ impl Default for NodeConfig {
             worker: WorkerCommand::default(),
             cache: user_cache(),
             join: None,
+            nvml: None,
             connections_max: 1024,
             // A cut of a minute, and time to notice it and to try again.
             linger: Duration::from_secs(90),

@@ -20,8 +20,9 @@ use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::Status;
 
-use crate::config::{Listen, NodeConfig};
+use crate::config::{Listen, NodeConfig, WorkerCommand};
 use crate::connection;
+use crate::health;
 use crate::inventory::{Inventory, InventoryError, take_inventory};
 use crate::join::{Agent, JoinError};
 use crate::registry::Registry;
@@ -35,6 +36,8 @@ pub struct Node {
     connections: Arc<AtomicUsize>,
     connections_max: usize,
     stop: Arc<OwnedFd>,
+    /// To watch the GPUs' health with, and through what.
+    watcher: Option<(WorkerCommand, PathBuf)>,
     /// Speaks to the server that this node has joined.
     agent: Option<Agent>,
 }
@@ -79,6 +82,7 @@ impl Node {
             .map(|listen| Listener::bind(listen, config.tls.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
         let inventory = take_inventory(&config.gpus, &config.worker)?;
+        let library = health::library(config, &inventory);
         let spawner = Spawner::start(config.worker.clone())?;
         // SAFETY: plain system call; the result is checked before it is used.
         let stop = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -102,6 +106,7 @@ impl Node {
             connections_max: config.connections_max,
             // SAFETY: the descriptor is new and nobody else owns it.
             stop: Arc::new(unsafe { OwnedFd::from_raw_fd(stop) }),
+            watcher: library.map(|library| (config.worker.clone(), library)),
             agent,
         })
     }
@@ -146,6 +151,11 @@ impl Node {
         std::thread::Builder::new().name("turns".into()).spawn(move || registry.turns.keep_time())?;
         let registry = Arc::clone(&self.registry);
         std::thread::Builder::new().name("meter".into()).spawn(move || registry.meter())?;
+        if let Some((worker, library)) = self.watcher.clone() {
+            let registry = Arc::clone(&self.registry);
+            let watch = move || health::watch(&registry, &worker, &library);
+            std::thread::Builder::new().name("health".into()).spawn(watch)?;
+        }
         loop {
             let mut polled: Vec<libc::pollfd> = std::iter::once(self.stop.as_raw_fd())
                 .chain(self.listeners.iter().map(Listener::fd))

@@ -18,6 +18,7 @@ mod daemon;
 mod connection;
 mod echo;
 mod exports;
+mod health;
 mod registry;
 
 pub mod lease;

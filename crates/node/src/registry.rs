@@ -15,6 +15,7 @@ use std::process::Child;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sluice_api::health::Clearing;
 use sluice_cuda::CUdevice_attribute;
 use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::Keys;
@@ -25,6 +26,7 @@ use sluice_worker::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
 
 use crate::arbiter::{PPM, Pace, Weight};
 use crate::exports::Exports;
+use crate::health::Faults;
 use crate::inventory::Inventory;
 use crate::join::{Membership, Metered};
 use crate::lease::{Ask, Books, Card, Lease, Refusal};
@@ -66,6 +68,9 @@ const METER_EVERY: Duration = Duration::from_secs(1);
 /// Readings of the meters from one usage record of a lease to the next.
 const RECORD_EVERY: u64 = 10;
 
+/// A worker that was killed and is there for so much longer hangs in its driver.
+const HUNG_AFTER: Duration = Duration::from_secs(60);
+
 /// Most processes under one lease at a time.
 const SESSIONS_PER_LEASE_MAX: usize = 256;
 
@@ -79,6 +84,7 @@ pub(crate) struct Registry {
     pub(crate) turns: Turns,
     ledger: Mutex<Ledger>,
     session_ended: Condvar,
+    pub(crate) faults: Faults,
     /// How long a lease and its sessions outlive a cut.
     pub(crate) linger: Duration,
     /// Where this node's process numbers mean what they say.
@@ -179,6 +185,7 @@ impl Registry {
             turns,
             ledger: Mutex::new(ledger),
             session_ended: Condvar::new(),
+            faults: Faults::default(),
             linger,
             process_space: sluice_transport::process::space(),
             membership,
@@ -456,10 +463,21 @@ impl Registry {
         let mut ledger = self.lock();
         let Some(record) = ledger.sessions.get_mut(&session) else { return };
         let _ = record.worker.kill();
-        let pid = record.worker.id();
+        let (pid, lease) = (record.worker.id(), record.lease);
+        let gpus = ledger.gpus(lease);
         drop(ledger);
         // Gigabytes take the kernel a while to tear down; nobody else waits for that. The books say free when
         // the memory is.
+        if !cuts::ends_within(pid, HUNG_AFTER) {
+            for gpu in gpus {
+                let what = format!(
+                    "its driver hangs: a worker was killed and did not end for {} s",
+                    HUNG_AFTER.as_secs()
+                );
+                self.faults.add(gpu as u32, &what, Clearing::End);
+            }
+            self.tell_server();
+        }
         wait_without_reaping(pid);
         let mut ledger = self.lock();
         if let Some(record) = ledger.sessions.get_mut(&session) {

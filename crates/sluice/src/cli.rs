@@ -271,6 +271,10 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "TIME", default_value = "90s")]
     pub(crate) linger: Period,
 
+    /// The libnvidia-ml.so.1 to watch the GPUs' health through [default: NVIDIA's, beside its driver]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvml: Option<PathBuf>,
+
     #[command(flatten)]
     pub(crate) membership: MembershipArgs,
 }

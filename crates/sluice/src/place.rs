@@ -111,7 +111,13 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
     let signals = EndSignals::block()?;
     let (listen, tls) = listening(&arguments.listen, &arguments.tls, None)?;
     let linger = arguments.linger.duration();
-    let config = NodeConfig { listen: vec![listen], tls, linger, ..NodeConfig::default() };
+    let config = NodeConfig {
+        listen: vec![listen],
+        tls,
+        linger,
+        nvml: arguments.nvml.clone(),
+        ..NodeConfig::default()
+    };
     serve_node(&arguments.gpus, process::joining(arguments)?, config, signals)
 }
 

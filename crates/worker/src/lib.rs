@@ -30,6 +30,7 @@ mod generated {
     pub(crate) mod dispatch;
 }
 mod graphs;
+pub mod health;
 mod host_calls;
 mod images;
 mod launch_times;
@@ -61,19 +62,32 @@ pub const INHERITED_FDS: [RawFd; 3] = [3, 4, 5];
 /// Runs this process as a worker, as the daemon starts it; never returns.
 ///
 /// `arguments` are what follows those of the daemon's worker command: none to serve a session,
-/// [`probe::ARGUMENT`] and a driver to say what that driver has.
+/// [`probe::ARGUMENT`] and a driver to say what that driver has, [`health::ARGUMENT`] and a library to watch GPUs through.
 pub fn main(arguments: &[OsString]) -> ! {
-    let [argument, driver] = arguments else { serve::serve() };
-    let driver = driver.to_str().and_then(|text| serde_json::from_str(text).ok());
-    let (true, Some(driver)) = (argument == probe::ARGUMENT, driver) else {
+    let [argument, what] = arguments else { serve::serve() };
+    let out = &mut std::io::stdout().lock();
+    let done = match argument.to_str() {
+        Some(probe::ARGUMENT) => {
+            read(what).map(|driver| probe::probe(&driver, out).map_err(|e| e.to_string()))
+        }
+        Some(health::ARGUMENT) => {
+            read(what).map(|watch| health::watch(&watch, out).map_err(|e| e.to_string()))
+        }
+        _ => None,
+    };
+    let Some(done) = done else {
         eprintln!("sluice worker: not started by a node");
         std::process::exit(2)
     };
-    match probe::probe(&driver, &mut std::io::stdout().lock()) {
+    match done {
         Ok(()) => std::process::exit(0),
         Err(error) => {
             eprintln!("{error}");
             std::process::exit(1)
         }
     }
+}
+
+fn read<T: serde::de::DeserializeOwned>(argument: &OsString) -> Option<T> {
+    argument.to_str().and_then(|text| serde_json::from_str(text).ok())
 }

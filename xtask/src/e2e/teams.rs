@@ -2,6 +2,7 @@
 //! the bill adds up.
 
 mod books;
+mod health;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -20,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams", teams),
     ("teams: places and gangs", places_and_gangs),
     ("teams: a node falls silent", a_node_falls_silent),
+    ("teams: a GPU becomes faulty", health::a_gpu_becomes_faulty),
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
 ];
 
@@ -158,6 +160,17 @@ impl Installation {
         others: &[&str],
         options: &[&str],
     ) -> Result<Installation> {
+        Installation::start_with(name, tenants, others, options, &[])
+    }
+
+    /// The environment is of `sluice up` alone.
+    fn start_with(
+        name: &str,
+        tenants: &str,
+        others: &[&str],
+        options: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Result<Installation> {
         build()?;
         let folder = crate::target_folder().join(name);
         let _ = std::fs::remove_dir_all(&folder); // it may not be there yet
@@ -167,6 +180,7 @@ impl Installation {
 
         let mut command = Command::new(sluice());
         command.args(["up", "--listen", "127.0.0.1:0", "--node-listen", "127.0.0.1:0", "--grace", "30"]);
+        command.envs(environment.iter().copied());
         command.args(options).args([
             "--gpus",
             "software:1,4GiB",

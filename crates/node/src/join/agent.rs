@@ -43,6 +43,8 @@ pub(crate) struct Agent {
     join: Join,
     membership: Arc<Membership>,
     sequence: u64,
+    /// Of the machine.
+    boot: String,
     every: Duration,
     /// The last report failed, and that has been said.
     away: bool,
@@ -81,6 +83,7 @@ impl Agent {
             join,
             membership: Arc::new(Membership::new(config.server.clone(), joined.node, verifier, journal)),
             sequence: 0,
+            boot: boot(),
             every: Duration::from_millis(joined.report_every_ms),
             away: false,
         })
@@ -121,11 +124,14 @@ impl Agent {
     fn report(&mut self, registry: &Registry) -> Result<(), Failure> {
         let usage = self.membership.lock().journal.pending(RECORDS_MAX);
         self.sequence += 1;
-        let report = Report { sequence: self.sequence, usage, ..registry.report() };
+        let (faults, lasting) = registry.faults.all();
+        let boot = self.boot.clone();
+        let report = Report { sequence: self.sequence, usage, boot, faults, ..registry.report() };
         let path = format!("/nodes/{}/reports", self.membership.node());
         let answer: ReportAnswer = self.client.post(&path, &report)?;
         self.every = Duration::from_millis(answer.report_every_ms.clamp(100, 60_000));
         self.take(&report, &answer);
+        registry.faults.taken(lasting);
         for attempt in answer.end {
             registry.end_attempt(attempt);
         }
@@ -168,6 +174,12 @@ impl Agent {
             }
         }
     }
+}
+
+/// Another one after each start of the machine.
+fn boot() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    boot.trim().to_owned()
 }
 
 /// The address that the node listens on, if others can use it as it is.

@@ -220,6 +220,15 @@ fn ask_holder(ledger: &Ledger, lease: u64, process: &Process) {
     }
 }
 
+/// Whether a child of this process ends within `limit`; it is left to be waited for.
+pub(super) fn ends_within(child: u32, limit: Duration) -> bool {
+    match ProcessWatch::new(child) {
+        Ok(Some(watch)) => wait([Some(watch.as_fd()), None], limit)[0],
+        // Without a way to watch it nothing is known, and nothing is claimed.
+        Ok(None) | Err(_) => true,
+    }
+}
+
 /// Which of two descriptors can be read, or is at its end, within `limit`; neither after that.
 fn wait(fds: [Option<BorrowedFd<'_>>; 2], limit: Duration) -> [bool; 2] {
     let deadline = Instant::now() + limit;

@@ -69,6 +69,13 @@ impl Registry {
         }
     }
 
+    /// Has the server told of news at once, if there is one.
+    pub(crate) fn tell_server(&self) {
+        if let Some(membership) = &self.membership {
+            membership.tell();
+        }
+    }
+
     /// The server that this node lends through, if any.
     pub(crate) fn server(&self) -> Option<&str> {
         self.membership.as_ref().map(|membership| membership.server.as_str())

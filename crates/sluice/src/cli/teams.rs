@@ -145,6 +145,10 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "GPUS", default_value = "auto")]
     pub(crate) gpus: GpuChoice,
 
+    /// The libnvidia-ml.so.1 to watch the GPUs' health through [default: NVIDIA's, beside its driver]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvml: Option<PathBuf>,
+
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
 

@@ -1,0 +1,215 @@
+//! What is wrong with this node's GPUs, as far as it is found out here; the server decides what becomes of that.
+//!
+//! A watcher, which is a process of its own as every user of a driver is, asks NVML and says once a second what it has found
+//! ([`sluice_worker::health`]). If it says nothing for [`HUNG_AFTER`], the driver hangs. Whatever the driver is, a worker that was killed
+//! and does not end hangs in it too ([`crate::registry`]).
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sluice_api::health::{Clearing, GpuFault};
+use sluice_worker::health::{ARGUMENT, Finding, Harm, Look, Watch};
+use sluice_worker::link::Driver;
+
+use crate::config::{NodeConfig, WorkerCommand};
+use crate::inventory::Inventory;
+use crate::registry::{Registry, one_line};
+
+/// A driver that answers nothing for so long hangs. It may take its time to start.
+const HUNG_AFTER: Duration = Duration::from_secs(30);
+/// A watcher that has ended is started again after this; one that never said anything, each time after twice as long.
+const AGAIN_AFTER: Duration = Duration::from_secs(30);
+const AGAIN_AFTER_MAX: Duration = Duration::from_secs(3600);
+/// Lasting faults that wait for the server. More say nothing new.
+const LASTING_MAX: usize = 100;
+
+/// What the server has not been told.
+#[derive(Debug, Default)]
+pub(crate) struct Faults(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    lasting: Vec<GpuFault>,
+    /// As of the last look.
+    passing: Vec<GpuFault>,
+}
+
+impl Faults {
+    /// All of them, and how many of them, from the first, are lasting ones.
+    pub(crate) fn all(&self) -> (Vec<GpuFault>, usize) {
+        let state = self.lock();
+        (state.lasting.iter().chain(&state.passing).cloned().collect(), state.lasting.len())
+    }
+
+    /// The server has taken so many lasting ones.
+    pub(crate) fn taken(&self, lasting: usize) {
+        let mut state = self.lock();
+        let lasting = lasting.min(state.lasting.len());
+        state.lasting.drain(..lasting);
+    }
+
+    /// Adds a lasting one, and says so in the log.
+    pub(crate) fn add(&self, gpu: u32, what: &str, sessions: Clearing) {
+        let fault = GpuFault { gpu, what: one_line(what), sessions, lasting: true };
+        let mut state = self.lock();
+        if state.lasting.len() < LASTING_MAX && !state.lasting.contains(&fault) {
+            eprintln!("sluice node: GPU {gpu} is faulty: {}", fault.what);
+            state.lasting.push(fault);
+        }
+    }
+
+    /// True if something has begun.
+    fn look(&self, look: Look) -> bool {
+        for finding in &look.lasting {
+            self.add(finding.gpu, &finding.what, sessions(finding.harm));
+        }
+        let mut state = self.lock();
+        let passing: Vec<GpuFault> = look.passing.into_iter().map(passing).collect();
+        let of = |faults: &[GpuFault]| faults.iter().map(|fault| fault.gpu).collect::<Vec<_>>();
+        let begins = of(&passing) != of(&state.passing);
+        state.passing = passing;
+        begins || !look.lasting.is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn passing(finding: Finding) -> GpuFault {
+    let Finding { gpu, what, harm } = finding;
+    GpuFault { gpu, what: one_line(&what), sessions: sessions(harm), lasting: false }
+}
+
+fn sessions(harm: Harm) -> Clearing {
+    match harm {
+        Harm::Degraded => Clearing::Finish,
+        Harm::Contained => Clearing::Preempt,
+        Harm::Lost => Clearing::End,
+    }
+}
+
+/// The NVML to watch these GPUs through: the one that is named, else NVIDIA's beside its driver. A node without a server has nobody to
+/// tell.
+pub(crate) fn library(config: &NodeConfig, inventory: &Inventory) -> Option<PathBuf> {
+    const NAME: &str = "libnvidia-ml.so.1";
+    config.join.as_ref()?;
+    if config.nvml.is_some() {
+        return config.nvml.clone();
+    }
+    let Driver::Library { path } = &inventory.driver else { return None };
+    let beside = Path::new(path).parent()?.join(NAME);
+    beside.exists().then_some(beside)
+}
+
+/// Has a watcher run for as long as the node does; never returns.
+pub(crate) fn watch(registry: &Arc<Registry>, worker: &WorkerCommand, library: &Path) -> ! {
+    let uuid = |gpu: &sluice_wire::control::DeviceSnapshot| sluice_control::uuid_text(gpu.uuid);
+    let gpus: Vec<String> = registry.inventory().snapshots.iter().map(uuid).collect();
+    let watch = Watch { library: library.display().to_string(), gpus };
+    let mut again_after = AGAIN_AFTER;
+    loop {
+        let heard = match start(&watch, worker) {
+            Ok((child, looks)) => follow(registry, child, &looks),
+            Err(error) => {
+                eprintln!("sluice node: the watcher of the GPUs' health cannot be started: {error}");
+                false
+            }
+        };
+        again_after = if heard { AGAIN_AFTER } else { (again_after * 2).min(AGAIN_AFTER_MAX) };
+        eprintln!("sluice node: the GPUs' health is not watched for the next {} s", again_after.as_secs());
+        std::thread::sleep(again_after);
+    }
+}
+
+fn start(watch: &Watch, worker: &WorkerCommand) -> std::io::Result<(Child, Receiver<Look>)> {
+    let mut command = Command::new(&worker.program);
+    command.args(&worker.arguments).arg(ARGUMENT).arg(serde_json::to_string(watch)?);
+    // It ends with the daemon: this thread starts it, and lives as long.
+    // SAFETY: between fork and exec the closure makes one system call and touches no memory.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        })
+    };
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let lines = child.stdout.take().map(BufReader::new);
+    let (sender, looks) = sync_channel(1);
+    std::thread::Builder::new().name("looks".into()).spawn(move || {
+        for line in lines.into_iter().flat_map(BufRead::lines) {
+            let look = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+            if look.is_none_or(|look| sender.send(look).is_err()) {
+                return;
+            }
+        }
+    })?;
+    Ok((child, looks))
+}
+
+/// Takes what a watcher says until it ends, or says nothing any more. False if it never said anything.
+fn follow(registry: &Registry, mut child: Child, looks: &Receiver<Look>) -> bool {
+    let mut heard = false;
+    loop {
+        match looks.recv_timeout(HUNG_AFTER) {
+            Ok(look) => {
+                heard = true;
+                if registry.faults.look(look) {
+                    registry.tell_server();
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                for gpu in 0..registry.inventory().cards.len() as u32 {
+                    let what = format!("its driver hangs: NVML says nothing for {} s", HUNG_AFTER.as_secs());
+                    registry.faults.add(gpu, &what, Clearing::End);
+                }
+                registry.tell_server();
+                break;
+            }
+        }
+    }
+    let _ = child.kill();
+    // One that hangs in the driver cannot be waited for here.
+    let reaper = std::thread::Builder::new().name("last watcher".into());
+    if let Err(error) = reaper.spawn(move || child.wait()) {
+        eprintln!("sluice node: nobody waits for the last watcher: {error}");
+    }
+    heard
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(gpu: u32, harm: Harm) -> Finding {
+        Finding { gpu, what: format!("{harm:?}"), harm }
+    }
+
+    #[test]
+    fn lasting_faults_wait_for_the_server_and_passing_ones_are_as_of_now() {
+        let faults = Faults::default();
+        let both = Look { lasting: vec![finding(1, Harm::Lost)], passing: vec![finding(0, Harm::Degraded)] };
+        assert!(faults.look(both));
+        let hot = Look { lasting: vec![], passing: vec![finding(0, Harm::Degraded)] };
+        assert!(!faults.look(hot), "nothing new");
+        let (all, lasting) = faults.all();
+        assert_eq!((all.len(), lasting), (2, 1));
+        assert_eq!((all[0].gpu, all[0].sessions, all[0].lasting), (1, Clearing::End, true));
+        assert_eq!((all[1].gpu, all[1].sessions, all[1].lasting), (0, Clearing::Finish, false));
+
+        // What comes while a report is on its way goes with the next one.
+        faults.add(2, "another", Clearing::End);
+        faults.taken(lasting);
+        faults.look(Look::default());
+        let (all, lasting) = faults.all();
+        assert_eq!((all.len(), lasting, all[0].gpu), (1, 1, 2));
+        faults.add(2, "another", Clearing::End);
+        assert_eq!(faults.all().1, 1, "it is said already");
+    }
+}

@@ -1,0 +1,88 @@
+//! A GPU becomes faulty under a program: the fake NVML says so, and the program runs again elsewhere.
+
+use std::fs::File;
+use std::io::Write;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Installation;
+use crate::process;
+
+/// Two nodes of a GPU each; NVML watches that of node one.
+pub(super) fn a_gpu_becomes_faulty() -> Result<()> {
+    if std::env::var_os("XTASK_BUILT").is_none() {
+        process::run(process::cargo().args(["build", "--release", "-p", "fake-nvml"]))?;
+    }
+    let library = crate::target_folder().join("release/libfake_nvml.so");
+    ensure!(library.exists(), "{} is not built: cargo build --release -p fake-nvml", library.display());
+    let library = library.display().to_string();
+    let file = crate::target_folder().join("gpu-facts");
+    let mut facts = File::create(&file)?;
+    let installation = Installation::start_with(
+        "health",
+        "tenants: [{path: red}, {path: blue}]",
+        &["two"],
+        &["--nvml", &library, "--gpu-quiet", "1"],
+        &[("FAKE_NVML", &file.display().to_string())],
+    )?;
+    let (admin, red) = (&installation.admin, &installation.red);
+    let uuid = gpu(&admin.json(&["gpus"])?, "one")?["uuid"].as_str().context("a UUID")?.to_owned();
+
+    // Node two is not to be used for a while, so the program runs on node one.
+    admin.text(&["gpu", "fence", "two/0", "--why", "its fan rattles"])?;
+    let mut moves = red.program("moves", &[])?;
+    moves.expect_line("ready")?;
+    let waits = admin.json(&["gpus"])?;
+    ensure!(gpu(&waits, "two")?["fence"]["why"] == "its fan rattles", "{waits}");
+    admin.text(&["gpu", "unfence", "two/0", "--why", "a new fan"])?;
+
+    // The card falls off the bus.
+    writeln!(facts, "xid {uuid} 79")?;
+    moves.expect_message("preempted: its GPU one/0 is fenced: Xid 79: the GPU has fallen off the bus")?;
+    moves.expect_line("ready").context("the program did not run again")?;
+    let leases = red.json(&["lease", "list"])?;
+    ensure!(leases[0]["attempt"] == 2 && leases[0]["places"][0]["node"] == "two", "{leases}");
+    let fence = gpu(&admin.json(&["gpus"])?, "one")?["fence"].clone();
+    ensure!(fence["state"] == "fenced" && fence["by"] == "its node" && fence["lasting"] == true, "{fence}");
+
+    // What comes next waits, knows why, and runs once somebody has looked.
+    let mut next = red.program("next", &[])?;
+    let names_it =
+        |queue: &Value| queue[0]["reason"].as_str().is_some_and(|why| why.contains("fenced: one/0 (Xid 79"));
+    red.wait_for(&["queue"], names_it)?;
+    admin.text(&["gpu", "unfence", "one/0", "--why", "seated again"])?;
+    next.expect_line("ready")?;
+
+    // A program's own fault is not the card's; heat is, lets programs finish, and passes.
+    writeln!(facts, "xid {uuid} 13\ntemperature {uuid} 95")?;
+    let hot = |gpus: &Value| {
+        fence_of(gpus, "one")
+            .is_some_and(|fence| fence["why"].as_str().is_some_and(|why| why.starts_with("95 C")))
+    };
+    let gpus = admin.wait_for(&["gpus"], hot)?;
+    ensure!(
+        fence_of(&gpus, "one")
+            .is_some_and(|fence| fence["sessions"] == "finish" && fence["lasting"] == false),
+        "{gpus}"
+    );
+    next.go_on_to_its_end()?;
+    writeln!(facts, "temperature {uuid} 60")?;
+    admin.wait_for(&["gpus"], |gpus| fence_of(gpus, "one").is_none())?;
+    moves.go_on_to_its_end()?;
+
+    let log = admin.text(&["audit", "log"])?;
+    let count = |action: &str| log.lines().filter(|line| line.contains(action)).count();
+    ensure!((count("gpu.fenced"), count("gpu.unfenced")) == (3, 3), "{log}");
+    Ok(())
+}
+
+/// The GPU of a node.
+fn gpu<'a>(gpus: &'a Value, node: &str) -> Result<&'a Value> {
+    let mut gpus = gpus.as_array().into_iter().flatten();
+    gpus.find(|gpu| gpu["node"] == node).with_context(|| format!("a GPU of node {node}"))
+}
+
+fn fence_of<'a>(gpus: &'a Value, node: &str) -> Option<&'a Value> {
+    gpu(gpus, node).ok()?.get("fence")
+}
