@@ -18,6 +18,7 @@
 //! Whoever has the outbox may want the inbox's lock, and not the other way round. A leader who has something to acknowledge
 //! and does not get the outbox leaves that to whoever has it.
 
+pub(crate) mod kept;
 mod loan;
 mod resume;
 

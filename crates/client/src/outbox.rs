@@ -17,6 +17,8 @@ use sluice_transport::Stream;
 use sluice_wire::SendBuffer;
 use sluice_wire::spin::Wait;
 
+use crate::link::kept::{Keeper, Kept};
+
 /// A buffer of this many bytes goes out by itself.
 const FLUSH_BYTES: u64 = 64 << 10;
 /// Commands queued sooner than this after a flush wait for company.
@@ -28,29 +30,41 @@ pub(crate) struct Outbox {
     pub(crate) stream: Arc<Stream>,
     pub(crate) buffer: SendBuffer<Lent>,
     pub(crate) flushed_at: Instant,
+    pub(crate) keeper: Keeper,
 }
 
-/// Memory of the program that is sent from where it lies, while the call lasts that gives it (`link::Loan`). All else is copied:
-/// the program may change its memory right after a call.
-pub(crate) struct Lent {
+/// What is sent from where it lies. All else is copied to where it finds company: the program may change its memory right after a
+/// call.
+pub(crate) enum Lent {
+    /// Memory of the program, while the call lasts that gives it (`link::Loan`).
+    Program(ProgramMemory),
+    /// A copy of large data.
+    Kept(Kept),
+}
+
+pub(crate) struct ProgramMemory {
     start: *const u8,
     bytes: usize,
 }
 
 // SAFETY: plain memory, which any thread may read while it is lent.
-unsafe impl Send for Lent {}
+unsafe impl Send for ProgramMemory {}
 
 impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `Outbox::lend` was promised that the memory stays until it is taken back.
-        unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
+        match self {
+            // SAFETY: `Outbox::lend` was promised that the memory stays until it is taken back.
+            Lent::Program(memory) => unsafe { std::slice::from_raw_parts(memory.start, memory.bytes) },
+            Lent::Kept(kept) => kept.bytes(),
+        }
     }
 }
 
 impl Outbox {
     /// Goes on after `sent` bytes; `resumes` says whether another stream may follow this one.
     pub(crate) fn new(stream: Arc<Stream>, sent: u64, resumes: bool) -> Self {
-        Outbox { stream, buffer: SendBuffer::new(sent, resumes), flushed_at: Instant::now() }
+        let buffer = SendBuffer::new(sent, resumes);
+        Outbox { stream, buffer, flushed_at: Instant::now(), keeper: Keeper::default() }
     }
 
     /// Whether a queued command should take the buffer's contents out with it.
@@ -63,7 +77,7 @@ impl Outbox {
     /// # Safety
     /// Before the memory goes, the buffer holds it no more ([`SendBuffer::start`]).
     pub(crate) unsafe fn lend(&mut self, memory: &[u8]) {
-        self.buffer.lend(Lent { start: memory.as_ptr(), bytes: memory.len() });
+        self.buffer.lend(Lent::Program(ProgramMemory { start: memory.as_ptr(), bytes: memory.len() }));
     }
 
     /// Writes as much as fits without waiting; nothing fitting is [`io::ErrorKind::WouldBlock`].

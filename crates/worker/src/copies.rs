@@ -12,7 +12,7 @@ use crate::session::Session;
 use crate::staging::PIECE;
 
 /// Bytes that a copy for which the client waits moves at a time: while it takes one piece out of the ring, or out of its
-/// socket, the driver makes the next.
+/// socket, the driver makes the next. Over a far link whole pieces of the pool go.
 const PIECE_NOW: usize = 256 << 10;
 
 /// Whether a driver's synchronous functions use this stream.
@@ -74,7 +74,7 @@ pub(crate) fn to_host(session: &Session, command: &commands::cuMemcpyDtoHAsync_v
     let mut done = 0;
     while done < command.ByteCount {
         let length = (command.ByteCount - done).min(PIECE as u64);
-        let bytes = session.staging.take(&session.table, length as usize)?;
+        let mut bytes = session.staging.take(&session.table, length as usize)?;
         // SAFETY: the range is the session's; the piece stays taken until its push has been sent, which the
         // stream triggers after the copy.
         unsafe { copy(bytes.address(), from + done, length as usize, stream) }.ok()?;
@@ -130,12 +130,15 @@ fn push_now(
     unsafe { synchronize(stream) }.ok()?;
     let mut done = 0;
     while done < command.ByteCount {
-        let length = (command.ByteCount - done).min(PIECE_NOW as u64) as usize;
+        let in_place = session.outbox.writes_in_place();
+        let piece = if !in_place && session.staging.is_far() { PIECE } else { PIECE_NOW };
+        let length = (command.ByteCount - done).min(piece as u64) as usize;
         let from = DevicePtr(command.srcDevice.0 + done);
-        if session.outbox.writes_in_place() {
+        if in_place {
             push_in_place(session, command.ticket, done, from, length, stream)?;
         } else {
-            let bytes = session.staging.take(&session.table, length)?;
+            let window = session.outbox.window();
+            let mut bytes = session.staging.take_more(&session.table, length, window)?;
             // SAFETY: the piece has room for `length` bytes, and is ours.
             unsafe { copy_now(session, bytes.address().cast(), from, length, stream)? };
             let push = Push::Data { ticket: command.ticket, offset: done, bytes };

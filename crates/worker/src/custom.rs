@@ -231,7 +231,7 @@ impl Custom for Session {
         // Checked before a piece is taken.
         self.describe_copy(&copy, std::ptr::null_mut())?;
         let stream = self.find(command.hStream)?;
-        let bytes = self.staging.take(&self.table, length as usize)?;
+        let mut bytes = self.staging.take(&self.table, length as usize)?;
         let described = self.describe_copy(&copy, bytes.address())?;
         // SAFETY: the box lies in the array, and the piece, which has as many bytes, stays taken until its push has been
         // sent, which the stream triggers after the copy.

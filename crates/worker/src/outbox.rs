@@ -6,7 +6,7 @@
 //!
 //! In a session that can be resumed all of it is kept until the client has acknowledged it. Nobody here waits for that: a
 //! writer may be the very thread that reads the acknowledgements. What bounds the memory is that copied data are
-//! staged in a bounded pool (`staging`), that text is dropped beyond a bound, and that each client thread waits for one
+//! staged in a bounded pool (`staging`), which follows the window, that text is dropped beyond a bound, and that each client thread waits for one
 //! reply at a time.
 
 use std::collections::VecDeque;
@@ -38,6 +38,8 @@ pub(crate) struct Outbox {
     /// Bytes of the client's stream that have arrived, and how many the client was told of.
     received: AtomicU64,
     acknowledged: AtomicU64,
+    /// Bytes of ours that the link can use, as its acknowledgements say.
+    window: AtomicU64,
     /// Too much is accepted already: what else arrives is acknowledged once there is room, and so the client waits.
     withheld: AtomicBool,
 }
@@ -107,6 +109,7 @@ impl Outbox {
             acknowledges: resumes,
             received: AtomicU64::new(0),
             acknowledged: AtomicU64::new(0),
+            window: AtomicU64::new(0),
             withheld: AtomicBool::new(false),
         }
     }
@@ -226,6 +229,11 @@ impl Outbox {
         Ok(())
     }
 
+    /// Bytes that may be on their way to the client, where that follows from the link.
+    pub(crate) fn window(&self) -> u64 {
+        self.window.load(Relaxed)
+    }
+
     /// So many bytes of the client's stream have arrived.
     pub(crate) fn received(&self, position: u64) {
         self.received.store(position, SeqCst);
@@ -233,7 +241,10 @@ impl Outbox {
 
     /// The client has this much of ours; `answer` says that it wants to hear the same.
     pub(crate) fn acknowledged(&self, received: Received) -> io::Result<()> {
-        let acknowledged = self.lock_writer().buffer.acknowledge(received.position);
+        let mut writer = self.lock_writer();
+        let acknowledged = writer.buffer.acknowledge(received.position);
+        self.window.store(writer.buffer.window(), Relaxed);
+        drop(writer);
         acknowledged.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if received.answer { self.write(|writer| self.acknowledge_in(writer)) } else { Ok(()) }
     }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use sluice_cuda::{CUresult, Fn};
 use sluice_wire::frame::HEADER_SIZE;
-use sluice_wire::resume::WINDOW;
+use sluice_wire::resume::{WINDOW, WINDOW_MAX};
 use sluice_wire::{Command, Header, Op, Target, commands, for_each_command};
 
 use crate::bulk::{BULK_MIN, Buffers, COPY_FIELDS};
@@ -41,9 +41,10 @@ pub(crate) struct Job {
 /// submitter may wait for. Any other client finds its socket full.
 const QUEUED_MAX: usize = 64 << 10;
 const QUEUED_BYTES_MAX: usize = 64 << 20;
-/// What a window can add to that; only a client that does not respect it finds its socket full.
+/// What a window can add to that, and each thread's last command above it; only a client that does not respect it finds its
+/// socket full. Small commands have the least window only.
 const WINDOW_COMMANDS: usize = 2 * WINDOW as usize / HEADER_SIZE;
-const WINDOW_BYTES: usize = 2 * WINDOW as usize;
+const WINDOW_BYTES: usize = (WINDOW_MAX + 8 * WINDOW) as usize;
 /// Most threads of the pool, and so most waiting calls that block at a time.
 const THREADS_MAX: usize = 1024;
 

@@ -1,18 +1,18 @@
 //! Data that go out from where they lie in the program's memory.
 //!
 //! What may be sent again after a cut must stay as it is until the worker has it, and a call may return before. So of a copy
-//! over a connection that can be resumed the last [`WINDOW`] bytes are kept in the outbox, and what is before them is lent:
-//! when all of them are queued the worker has that, or else the window would be full. Where nothing is sent again all data
-//! are lent.
+//! over a connection that can be resumed the last window of bytes is copied ([`kept`](super::kept)), and what is before them is lent:
+//! when all of them are queued the worker has that, or else the window would be full. (A window that has grown meanwhile makes
+//! the end of such a copy wait for the worker once.) Where nothing is sent again all data are lent.
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
 use sluice_cuda::CUresult;
-use sluice_wire::resume::WINDOW;
 use sluice_wire::{Encode, Op};
 
 use super::{Link, command, next_place};
+use crate::outbox::Lent;
 
 /// Less data are copied into the outbox, where they find company.
 pub(super) const LEND_MIN: usize = 64 << 10;
@@ -21,7 +21,7 @@ pub(super) const LEND_MIN: usize = 64 << 10;
 pub(crate) struct Loan<'a> {
     link: &'a Link,
     /// Position in our stream after the last byte that is lent.
-    end: u64,
+    pub(super) end: u64,
     memory: PhantomData<&'a [u8]>,
 }
 
@@ -48,24 +48,29 @@ impl<'a> Loan<'a> {
             fields(out);
             count.encode(out);
         };
-        let may_lend = link.resumption.is_none() || behind as u64 >= WINDOW;
-        let lends = data.len() >= LEND_MIN && may_lend && !link.is_recorded();
         link.check()?;
         let mut outbox = link.outbox();
+        let may_lend = link.resumption.is_none() || behind as u64 >= outbox.buffer.window();
+        let is_large = data.len() >= LEND_MIN && !link.is_recorded();
+        let kept = if is_large && !may_lend { outbox.keeper.keep(data) } else { None };
         let place = next_place();
-        if lends {
-            let header = command(device, op, place);
-            let framed = outbox.buffer.append(|out| header.frame_before(out, data.len(), fields));
-            framed.map_err(|_| CUresult::INVALID_VALUE)?;
-            // SAFETY: the data are borrowed for longer than this lives, and its drop, of which the caller assures us, takes
-            // them back.
-            unsafe { outbox.lend(data) };
-            self.end = outbox.buffer.end();
-        } else {
+        if kept.is_none() && !(is_large && may_lend) {
             link.append(&mut outbox, device, op, place, |out| {
                 fields(out);
                 out.extend_from_slice(data);
             })?;
+            return link.send(outbox);
+        }
+        let header = command(device, op, place);
+        let framed = outbox.buffer.append(|out| header.frame_before(out, data.len(), fields));
+        framed.map_err(|_| CUresult::INVALID_VALUE)?;
+        if let Some(kept) = kept {
+            outbox.buffer.lend(Lent::Kept(kept));
+        } else {
+            // SAFETY: the data are borrowed for longer than this lives, and its drop, of which the caller assures us, takes
+            // them back.
+            unsafe { outbox.lend(data) };
+            self.end = outbox.buffer.end();
         }
         link.send(outbox)
     }

@@ -293,8 +293,9 @@ fn resumable() -> (&'static Link, Peer) {
     (Box::leak(Box::new(link)), Peer { stream: theirs, decoder: FrameDecoder::new() })
 }
 
-/// Queues 16 MiB in pieces, and returns how that ended, and where our stream does.
-fn lend(link: &Link) -> (Result<(), CUresult>, u64) {
+/// Queues 16 MiB in pieces, and returns how that ended, where in our stream the last of it is that was lent, and where that
+/// ends.
+fn lend(link: &Link) -> (Result<(), CUresult>, u64, u64) {
     const PIECE: usize = 1 << 20;
     let data = vec![1; 16 * PIECE];
     let mut loan = link.loan();
@@ -306,8 +307,9 @@ fn lend(link: &Link) -> (Result<(), CUresult>, u64) {
         result = unsafe { loan.queue(0, OP, |_| (), (piece, behind.len())) };
         rest = behind;
     }
+    let lent = loan.end;
     drop(loan);
-    (result, link.outbox().buffer.end())
+    (result, lent, link.outbox().buffer.end())
 }
 
 #[test]
@@ -315,10 +317,10 @@ fn a_loan_ends_when_the_worker_has_what_was_lent() {
     let (link, peer) = resumable();
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| acknowledge(peer, u64::MAX));
-        let (result, end) = lend(link);
+        let (result, lent, end) = lend(link);
         assert_eq!(result, Ok(()));
-        let held = end - link.outbox().buffer.start();
-        assert!(held <= sluice_wire::resume::WINDOW + (1 << 20), "{held} bytes are held");
+        // The window may have grown, if the machine is slow: then less is lent. The first piece always is.
+        assert!(lent > 1 << 20 && link.outbox().buffer.start() >= lent, "what was lent is held");
         assert!(end > 16 << 20);
         link.queue(0, LAST, |_| ()).unwrap();
         link.flush_now().unwrap();
@@ -331,14 +333,12 @@ fn a_loan_ends_when_the_copy_fails_half_way() {
     let (link, peer) = resumable();
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| acknowledge(peer, 3 << 20));
-        let (result, end) = lend(link);
+        let (result, lent, end) = lend(link);
         let start = link.outbox().buffer.start();
         link.outbox().stream.shut_down();
         worker.join().unwrap();
         // It comes before the acknowledgement without which the window would stay full.
         assert_eq!(result, Err(CUresult::ILLEGAL_ADDRESS));
-        // Beside what was lent, pieces that were copied and the client's own acknowledgements.
-        let lent = (8 << 20).min(end - 100);
         assert!(start >= lent && end < 16 << 20, "what was lent is held: {start} to {end}");
     });
 }

@@ -166,3 +166,53 @@ fn what_is_held_can_be_abandoned() {
     assert_eq!(buffer.unsent(), 5);
     assert_eq!(buffer.next_parts(&mut [IoSlice::new(&[])]), 1);
 }
+
+#[test]
+fn small_portions_have_the_least_window_and_large_ones_all_of_it() {
+    let mut buffer: SendBuffer<Vec<u8>> = SendBuffer::new(0, true);
+    buffer.pace = Pace::of(WINDOW_MAX);
+    let add = |buffer: &mut SendBuffer<Vec<u8>>, bytes: usize| {
+        buffer.append(|out| out.resize(out.len() + bytes, 1));
+        let unsent = buffer.unsent() as usize;
+        buffer.sent(unsent);
+    };
+    for _ in 0..2 * WINDOW as usize / LARGE {
+        add(&mut buffer, LARGE);
+        buffer.lend(vec![2; LARGE]);
+    }
+    assert!(!buffer.is_full());
+    let large = buffer.end();
+    for _ in 0..WINDOW / 1024 {
+        assert!(!buffer.is_full());
+        add(&mut buffer, 1024);
+    }
+    assert!(buffer.is_full() && buffer.room_after() > large, "{}", buffer.room_after());
+    // What the peer has said leaves room for more, if little.
+    let room_after = buffer.room_after();
+    buffer.acknowledge(room_after - 1).unwrap();
+    assert!(buffer.is_full());
+    buffer.acknowledge(room_after).unwrap();
+    assert!(!buffer.is_full());
+    assert_eq!(buffer.small, buffer.pieces.iter().map(Piece::small).sum::<u64>());
+    while !buffer.is_full() {
+        add(&mut buffer, 1 << 20);
+    }
+    assert!(buffer.end() - buffer.start() >= WINDOW_MAX);
+    buffer.acknowledge(buffer.room_after()).unwrap();
+    assert!(buffer.end() - buffer.start() < WINDOW_MAX + LARGE as u64);
+    buffer.acknowledge(buffer.end()).unwrap();
+    assert_eq!(buffer.small, 0);
+}
+
+#[test]
+fn another_connection_begins_with_the_least_window() {
+    let mut buffer: SendBuffer<Vec<u8>> = SendBuffer::new(0, true);
+    buffer.pace = Pace::of(WINDOW_MAX);
+    buffer.lend(vec![1; 2 * WINDOW as usize]);
+    buffer.sent(100);
+    assert!(!buffer.is_full());
+    buffer.resume(50).unwrap();
+    assert_eq!(buffer.window(), WINDOW);
+    assert!(buffer.is_full(), "nothing is lost");
+    assert_eq!(buffer.unsent(), 2 * WINDOW - 50);
+}

@@ -1,0 +1,143 @@
+//! Copies of large data that may have to be sent again: memory of their own, which goes when the worker has them.
+//!
+//! A far link has up to [`WINDOW_MAX`](sluice_wire::resume::WINDOW_MAX) of them under way. From the allocator that would be one
+//! page fault for each 4 KiB of each copy, and a heap that the program keeps. Regions have the size and the alignment of
+//! a huge page, and only a few of them stay for the next copy.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Bytes of a region, and a multiple of what it begins at: a huge page of x86-64, and of AArch64 with pages of 4 KiB.
+const REGION_BYTES: usize = 2 << 20;
+/// Most regions that stay: the least window, and what the last piece leaves free.
+const REGIONS_MAX: usize = 5;
+
+/// Where data are copied to. Always used under the lock of the outbox.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    regions: Vec<Arc<Region>>,
+    /// The region that is being filled, and how far it is.
+    current: Option<(Arc<Region>, usize)>,
+}
+
+/// A copy.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    region: Arc<Region>,
+    start: usize,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Region(NonNull<u8>);
+
+// SAFETY: plain memory. Each byte of it is written once between two uses of the region, before anybody has it as a `Kept`.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Keeper {
+    /// Copies the data, at most [`REGION_BYTES`]; `None` if there is no memory for that.
+    pub(crate) fn keep(&mut self, data: &[u8]) -> Option<Kept> {
+        if data.len() > REGION_BYTES {
+            return None;
+        }
+        let fits = |(_, filled): &(_, usize)| data.len() <= REGION_BYTES - filled;
+        let current = self.current.take().filter(fits);
+        let (region, start) = match current {
+            Some(current) => current,
+            None => (self.region()?, 0),
+        };
+        // SAFETY: so many bytes of the region begin there, and nobody has them: it is filled from its beginning to its end, and
+        // begun anew only when nobody else has any of it.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), region.0.as_ptr().add(start), data.len()) };
+        self.current = Some((Arc::clone(&region), start + data.len()));
+        Some(Kept { region, start, bytes: data.len() })
+    }
+
+    /// A region that nobody has any of.
+    fn region(&mut self) -> Option<Arc<Region>> {
+        let mut regions = self.regions.iter_mut();
+        let free = regions.find_map(|region| Arc::get_mut(region).is_some().then(|| Arc::clone(region)));
+        if free.is_some() {
+            return free;
+        }
+        let region = Arc::new(Region::new()?);
+        if self.regions.len() < REGIONS_MAX {
+            self.regions.push(Arc::clone(&region));
+        }
+        Some(region)
+    }
+}
+
+impl Kept {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: these bytes of the region were written before this value was made, and are not written while it lives.
+        unsafe { std::slice::from_raw_parts(self.region.0.as_ptr().add(self.start), self.bytes) }
+    }
+}
+
+impl Region {
+    fn new() -> Option<Region> {
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice, in which an aligned region lies.
+        let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 2 * REGION_BYTES, rights, flags, -1, 0) };
+        let whole = NonNull::new(mapped.cast::<u8>()).filter(|_| mapped != libc::MAP_FAILED)?;
+        let before = whole.as_ptr().align_offset(REGION_BYTES).min(REGION_BYTES);
+        // SAFETY: `before` bytes at the beginning of the mapping, and what is behind the region, which nobody uses. That huge pages are
+        // not to be had changes nothing.
+        unsafe {
+            let region = whole.add(before);
+            if before > 0 {
+                libc::munmap(mapped, before);
+            }
+            if before < REGION_BYTES {
+                libc::munmap(region.add(REGION_BYTES).as_ptr().cast(), REGION_BYTES - before);
+            }
+            libc::madvise(region.as_ptr().cast(), REGION_BYTES, libc::MADV_HUGEPAGE);
+            Some(Region(region))
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), REGION_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_stays_until_it_goes_and_its_memory_is_used_again() {
+        let mut keeper = Keeper::default();
+        let piece = |value: u8| vec![value; REGION_BYTES / 2 - 100];
+        for round in 0..3 {
+            let mut kept: Vec<Kept> = Vec::new();
+            for value in 0..50_u8 {
+                kept.push(keeper.keep(&piece(value + round)).unwrap());
+            }
+            for (kept, value) in kept.iter().zip(round..) {
+                assert!(kept.bytes() == piece(value));
+            }
+            assert_eq!(keeper.regions.len(), REGIONS_MAX);
+            let addresses: Vec<_> = keeper.regions.iter().map(|region| region.0).collect();
+            assert!(addresses.iter().all(|address| address.as_ptr().align_offset(REGION_BYTES) == 0));
+            kept.clear();
+            keeper.current = None;
+            let again = keeper.keep(&[1]).unwrap();
+            assert!(addresses.contains(&again.region.0), "what is free is used first");
+        }
+    }
+
+    #[test]
+    fn more_than_a_region_is_not_kept() {
+        let mut keeper = Keeper::default();
+        assert!(keeper.keep(&vec![1; REGION_BYTES + 1]).is_none());
+        assert_eq!(keeper.keep(&vec![1; REGION_BYTES]).unwrap().bytes().len(), REGION_BYTES);
+        assert_eq!(keeper.keep(&[2; 3]).unwrap().bytes(), [2; 3]);
+    }
+}

@@ -1,0 +1,172 @@
+//! How much a link holds, by when what was sent is acknowledged.
+//!
+//! ```text
+//!  sent:                mark ------ round trip ------> acknowledged
+//!  acknowledged:  a ---------------------------------> b                  b - a bytes in that time
+//! ```
+//!
+//! The time begins when the acknowledgement of `a` was heard: who sends much at once hears nothing meanwhile.
+//! What a link holds is its rate times the least round trip; a longer one is a queue, which a larger window would only lengthen.
+//! A window of twice as much lets the sender find out whether the link takes more: while the window is what limits, it
+//! doubles with each round trip, and it stays where something else does. On a link of another length ([`Pace`] begins anew with
+//! each connection) or a short one it is [`WINDOW`]. A peer's acknowledgements move it between two constants, and nowhere else.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::{ACKNOWLEDGE_EVERY, WINDOW, WINDOW_MAX};
+
+/// Bytes between two marks.
+const MARK_EVERY: u64 = 256 << 10;
+/// Most marks that are kept; one for every distance in the largest window, and some.
+const MARKS_MAX: usize = 2 * (WINDOW_MAX / MARK_EVERY) as usize;
+
+/// The window of one direction of a connection.
+#[derive(Debug)]
+pub(super) struct Pace {
+    marks: VecDeque<Mark>,
+    /// Position of the last mark.
+    marked: u64,
+    round_trip: Option<Duration>,
+    /// When the peer was last heard.
+    heard_at: Option<Instant>,
+    window: u64,
+}
+
+/// A byte that was sent.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    position: u64,
+    sent_at: Instant,
+    /// Position that was acknowledged then, and since when.
+    acknowledged: u64,
+    heard_at: Instant,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { marks: VecDeque::new(), marked: 0, round_trip: None, heard_at: None, window: WINDOW }
+    }
+}
+
+impl Pace {
+    /// One whose window has grown already.
+    #[cfg(test)]
+    pub(super) fn of(window: u64) -> Pace {
+        Pace { window, ..Pace::default() }
+    }
+
+    /// Bytes that may be unacknowledged.
+    pub(super) fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// All before `position` has been sent, of which the peer has said that it has what is before `acknowledged`.
+    pub(super) fn sent(&mut self, position: u64, acknowledged: u64, now: impl FnOnce() -> Instant) {
+        if position >= self.marked + MARK_EVERY && self.marks.len() < MARKS_MAX {
+            let sent_at = now();
+            // Where next to nothing is under way the time begins now, however long ago the peer was heard.
+            let is_first = position.saturating_sub(acknowledged) <= 2 * ACKNOWLEDGE_EVERY;
+            let heard_at = self.heard_at.filter(|_| !is_first).unwrap_or(sent_at);
+            self.heard_at = Some(heard_at);
+            self.marked = position;
+            self.marks.push_back(Mark { position, sent_at, acknowledged, heard_at });
+        }
+    }
+
+    /// The peer has all before `position`.
+    pub(super) fn acknowledged(&mut self, position: u64, now: impl FnOnce() -> Instant) {
+        let mut last = None;
+        while let Some(mark) = self.marks.pop_front_if(|mark| mark.position <= position) {
+            last = Some(mark);
+        }
+        let Some(mark) = last else { return };
+        let now = now();
+        self.heard_at = Some(now);
+        let since = |then: Instant| now.saturating_duration_since(then).max(Duration::from_nanos(1));
+        let took = since(mark.sent_at);
+        let least = took.min(self.round_trip.unwrap_or(took));
+        self.round_trip = Some(least);
+        let bytes = position.saturating_sub(mark.acknowledged);
+        let held = bytes as f64 * least.as_secs_f64() / since(mark.heard_at).as_secs_f64();
+        self.window = self.window.max((2.0 * held) as u64).min(WINDOW_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link that carries so many bytes a second with this round trip, in a time of its own; the receiver acknowledges
+    /// each MiB. The answer is the window after so many bytes of a sender that always has more.
+    fn window_after(bytes: u64, bytes_per_s: f64, round_trip: Duration) -> u64 {
+        const STEP: u64 = 1 << 20;
+        let mut pace = Pace::default();
+        let begin = Instant::now();
+        let mut now = begin;
+        let mut acknowledgements: VecDeque<(Instant, u64)> = VecDeque::new();
+        let (mut sent, mut acknowledged, mut link_free_at) = (0, 0, begin);
+        while sent < bytes {
+            if sent - acknowledged < pace.window() {
+                sent += STEP;
+                pace.sent(sent, acknowledged, || now);
+                link_free_at = link_free_at.max(now) + Duration::from_secs_f64(STEP as f64 / bytes_per_s);
+                acknowledgements.push_back((link_free_at + round_trip, sent));
+                continue;
+            }
+            let (at, position) = acknowledgements.pop_front().expect("the window is full");
+            now = now.max(at);
+            acknowledged = position;
+            pace.acknowledged(position, || now);
+        }
+        pace.window()
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_window_grows_to_what_a_far_link_holds() {
+        let window = window_after(1 << 30, 400e6, 150 * MS);
+        assert!(window as f64 >= 0.15 * 400e6, "{window}");
+        assert_eq!(window_after(8 << 30, 4e9, 150 * MS), WINDOW_MAX);
+    }
+
+    #[test]
+    fn a_near_or_narrow_link_keeps_the_least_window() {
+        assert_eq!(window_after(1 << 30, 2e9, MS / 10), WINDOW);
+        // What is in its queue is not held by the link.
+        assert_eq!(window_after(1 << 28, 12e6, 30 * MS), WINDOW);
+    }
+
+    #[test]
+    fn a_window_stops_where_the_link_is_what_limits() {
+        let window = window_after(4 << 30, 400e6, 50 * MS);
+        assert!((20 << 20..=48 << 20).contains(&window), "{window}");
+    }
+
+    #[test]
+    fn what_was_sent_unheard_is_no_measure_of_the_rate() {
+        let (mut pace, begin) = (Pace::of(WINDOW_MAX), Instant::now());
+        pace.window = WINDOW;
+        // 64 MiB go into a queue within a ms, and leave it at 320 MiB/s.
+        for step in 1..=256 {
+            pace.sent(step * MARK_EVERY, 0, || begin + step as u32 * MS / 256);
+        }
+        for step in 1..=64 {
+            pace.acknowledged(step << 20, || begin + 10 * MS + step as u32 * 200 * MS / 64);
+        }
+        assert_eq!(pace.window(), WINDOW, "320 MiB/s for 10 ms");
+    }
+
+    #[test]
+    fn marks_are_bounded_and_nonsense_does_not_matter() {
+        let mut pace = Pace::default();
+        let now = Instant::now();
+        for step in 1..10_000 {
+            pace.sent(step * MARK_EVERY, u64::MAX, || now);
+        }
+        assert_eq!(pace.marks.len(), MARKS_MAX);
+        pace.acknowledged(u64::MAX, || now);
+        assert!(pace.marks.is_empty() && (WINDOW..=WINDOW_MAX).contains(&pace.window()));
+    }
+}
