@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluice_cuda::CUstreamCaptureMode;
 
 use crate::event::{Event, Recorded};
-use crate::graph::{Body, Graph, Node, NodeId};
+use crate::graph::{Body, GRAPHS, Graph, Node, NodeId};
 use crate::op::Op;
 use crate::status::{Result, Status};
 use crate::stream::Stream;
@@ -19,8 +19,12 @@ pub(crate) struct Capture {
     /// The stream that it began in, by id; it ends there.
     pub(crate) origin: u64,
     pub(crate) graph: Arc<Graph>,
+    /// Whether the graph is the capture's own, and goes with one that fails.
+    is_own: bool,
     /// An error made the graph useless; ending the capture says so.
     invalid: AtomicBool,
+    /// No stream joins it any more: its graph is the program's, or gone.
+    has_ended: AtomicBool,
     /// Streams that joined and have not been joined back, by id, with the nodes that are last in them.
     forks: Mutex<Vec<(u64, Vec<NodeId>)>>,
 }
@@ -49,6 +53,13 @@ impl Capture {
 
     pub(crate) fn is_valid(&self) -> bool {
         !self.invalid.load(Ordering::Relaxed)
+    }
+
+    /// The graph is worth nothing.
+    fn discard(&self) {
+        if self.is_own {
+            GRAPHS.remove(self.graph.handle);
+        }
     }
 
     /// Whether every forked stream's last nodes are behind `last`.
@@ -88,12 +99,11 @@ impl StreamCapture {
     }
 }
 
-/// Begins a capture in `stream`, into `graph` behind `last`.
+/// Begins a capture in `stream`, into a graph of the program's behind these nodes or into a new one.
 pub(crate) fn begin(
     stream: &Stream,
     mode: CUstreamCaptureMode,
-    graph: Arc<Graph>,
-    last: Vec<NodeId>,
+    into: Option<(Arc<Graph>, Vec<NodeId>)>,
 ) -> Result<()> {
     static IDS: AtomicU64 = AtomicU64::new(1);
     if mode.0 > CUstreamCaptureMode::RELAXED.0 {
@@ -104,8 +114,10 @@ pub(crate) fn begin(
         return Err(Status::ILLEGAL_STATE);
     }
     let id = IDS.fetch_add(1, Ordering::Relaxed);
-    let (invalid, forks) = (AtomicBool::new(false), Mutex::default());
-    let capture = Arc::new(Capture { id, origin: stream.id, graph, invalid, forks });
+    let is_own = into.is_none();
+    let (graph, last) = into.unwrap_or_else(|| (Graph::create(), Vec::new()));
+    let (invalid, has_ended, forks) = (AtomicBool::new(false), AtomicBool::new(false), Mutex::default());
+    let capture = Arc::new(Capture { id, origin: stream.id, graph, is_own, invalid, has_ended, forks });
     *place = Some(StreamCapture { capture, stream: stream.id, last });
     Ok(())
 }
@@ -119,11 +131,14 @@ pub(crate) fn end(stream: &Stream) -> Result<Arc<Graph>> {
     }
     let ended = place.take().ok_or(Status::ILLEGAL_STATE)?;
     drop(place);
+    ended.capture.has_ended.store(true, Ordering::Relaxed);
     leave_all(&ended.capture);
     if !ended.capture.is_valid() {
+        ended.capture.discard();
         return Err(Status::STREAM_CAPTURE_INVALIDATED);
     }
     if !ended.capture.is_joined(&ended.last) {
+        ended.capture.discard();
         return Err(Status::STREAM_CAPTURE_UNJOINED);
     }
     Ok(Arc::clone(&ended.capture.graph))
@@ -135,6 +150,8 @@ pub(crate) fn abandon(stream: &Stream) {
         && capture.capture.origin == stream.id
     {
         capture.capture.invalidate();
+        capture.capture.has_ended.store(true, Ordering::Relaxed);
+        capture.capture.discard();
     }
 }
 
@@ -150,6 +167,9 @@ pub(crate) fn record_event(stream: &Stream, event: &Event) -> bool {
 pub(crate) fn wait_event(stream: &Stream, capture: &Arc<Capture>, nodes: &[NodeId]) -> Result<()> {
     if stream.order == crate::stream::Order::Legacy {
         return Err(Status::STREAM_CAPTURE_IMPLICIT);
+    }
+    if capture.has_ended.load(Ordering::Relaxed) {
+        return Err(Status::CAPTURED_EVENT);
     }
     let mut place = stream.capture();
     let joined = place.get_or_insert_with(|| {

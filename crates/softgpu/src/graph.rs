@@ -3,10 +3,10 @@
 //! A launch submits the nodes one after the other, in an order that respects their dependencies, to the stream of
 //! the launch: no node runs beside another, as no two kernels of a device do here anyway.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
 
 use sluice_cuda::{CUgraph, CUgraphExec, CUgraphNodeType, CUhostFn, CUlaunchAttributeValue};
 
@@ -35,14 +35,30 @@ pub(crate) struct Body {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     /// What the program wants to live as long as the graph, and how many of its references.
     pub(crate) objects: Vec<(Arc<UserObject>, u32)>,
+    /// Of a copy: its nodes, also those that are gone, by the nodes that they are copies of.
+    twins: BTreeMap<NodeId, NodeId>,
+    /// Handle of its graph, once it has one.
+    home: usize,
+}
+
+/// The graphs that nodes are in, by handle. It is locked for a moment at a time, under the lock of a body too.
+static HOMES: LazyLock<RwLock<HashMap<NodeId, usize>>> = LazyLock::new(RwLock::default);
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        if self.home != 0 {
+            let mut homes = HOMES.write().unwrap_or_else(PoisonError::into_inner);
+            for id in self.nodes.keys() {
+                homes.remove(id);
+            }
+        }
+    }
 }
 
 pub(crate) struct Node {
     pub(crate) kind: CUgraphNodeType,
     pub(crate) work: Work,
     pub(crate) dependencies: Vec<NodeId>,
-    /// The node that this one is a copy of.
-    original: Option<NodeId>,
     /// Attributes that a program has set, by their numbers: they are kept and have no effect here.
     pub(crate) attributes: BTreeMap<u32, CUlaunchAttributeValue>,
 }
@@ -131,7 +147,7 @@ impl Node {
     }
 
     fn with(kind: CUgraphNodeType, work: Work, dependencies: Vec<NodeId>) -> Self {
-        Self { kind, work, dependencies, original: None, attributes: BTreeMap::new() }
+        Self { kind, work, dependencies, attributes: BTreeMap::new() }
     }
 }
 
@@ -144,26 +160,35 @@ impl Body {
         // Handles of their own kind, beside those of the tables.
         let id = NodeId(7 << 32 | MINTED.fetch_add(1, Ordering::Relaxed) << 4);
         self.nodes.insert(id, node);
+        if self.home != 0 {
+            HOMES.write().unwrap_or_else(PoisonError::into_inner).insert(id, self.home);
+        }
         id
+    }
+
+    /// Makes it known that the nodes are in this graph.
+    fn move_in(&mut self, graph: usize) {
+        self.home = graph;
+        let mut homes = HOMES.write().unwrap_or_else(PoisonError::into_inner);
+        homes.extend(self.nodes.keys().map(|&id| (id, graph)));
     }
 
     /// A copy with nodes of its own.
     fn duplicate(&self) -> Self {
-        let mut copy = Self { nodes: BTreeMap::new(), objects: self.objects.clone() };
-        let mut twins = BTreeMap::new();
+        let mut copy = Self::default();
+        copy.objects.clone_from(&self.objects);
         for (&id, node) in &self.nodes {
             let work = match &node.work {
                 Work::One(op) => Work::One(op.clone()),
                 Work::Child(inner) => Work::Child(Inner(inner.0.duplicate())),
             };
             let attributes = node.attributes.clone();
-            let twin =
-                Node { kind: node.kind, work, dependencies: Vec::new(), original: Some(id), attributes };
-            twins.insert(id, copy.add(twin));
+            let twin = copy.add(Node { kind: node.kind, work, dependencies: Vec::new(), attributes });
+            copy.twins.insert(id, twin);
         }
         for (id, node) in &self.nodes {
-            if let Some(twin) = copy.nodes.get_mut(&twins[id]) {
-                twin.dependencies = node.dependencies.iter().map(|before| twins[before]).collect();
+            if let Some(twin) = copy.nodes.get_mut(&copy.twins[id]) {
+                twin.dependencies = node.dependencies.iter().map(|before| copy.twins[before]).collect();
             }
         }
         copy
@@ -171,7 +196,7 @@ impl Body {
 
     /// The copy of a node that is here.
     pub(crate) fn twin(&self, original: NodeId) -> Option<NodeId> {
-        self.nodes.iter().find(|(_, node)| node.original == Some(original)).map(|(&id, _)| id)
+        self.twins.get(&original).copied().filter(|twin| self.nodes.contains_key(twin))
     }
 
     /// Takes dependencies away.
@@ -185,6 +210,7 @@ impl Body {
     /// Takes a node away, and the edges to and from it.
     pub(crate) fn remove(&mut self, id: NodeId) -> Result<Node> {
         let node = self.nodes.remove(&id).ok_or(Status::INVALID_VALUE)?;
+        HOMES.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         for other in self.nodes.values_mut() {
             other.dependencies.retain(|before| *before != id);
         }
@@ -268,8 +294,11 @@ impl Graph {
         Self::with_body(Body::default())
     }
 
-    pub(crate) fn with_body(body: Body) -> Arc<Self> {
-        GRAPHS.insert(|handle| Self { handle, body: Mutex::new(body) })
+    pub(crate) fn with_body(mut body: Body) -> Arc<Self> {
+        GRAPHS.insert(|handle| {
+            body.move_in(handle);
+            Self { handle, body: Mutex::new(body) }
+        })
     }
 
     /// A copy with nodes of its own.
@@ -289,8 +318,8 @@ impl Graph {
 
 /// The graph that has this node.
 pub(crate) fn graph_of(node: NodeId) -> Result<Arc<Graph>> {
-    let graphs = GRAPHS.all();
-    graphs.into_iter().find(|graph| graph.body().nodes.contains_key(&node)).ok_or(Status::INVALID_VALUE)
+    let home = HOMES.read().unwrap_or_else(PoisonError::into_inner).get(&node).copied();
+    home.and_then(|home| GRAPHS.get(home)).ok_or(Status::INVALID_VALUE)
 }
 
 impl Exec {
@@ -374,10 +403,12 @@ impl Exec {
         Ok(())
     }
 
-    /// Submits all nodes.
+    /// Submits all nodes. A stream that captures gets them as they are: what they do at a launch they do at that of the
+    /// graph that comes of it.
     pub(crate) fn launch(&self, target: &Target) -> Result<()> {
+        let is_captured = target.stream.capture().is_some();
         for step in self.steps().steps.iter().filter(|step| step.is_enabled) {
-            target.submit(at_launch(&step.op)?)?;
+            target.submit(if is_captured { step.op.clone() } else { at_launch(&step.op)? })?;
         }
         Ok(())
     }
@@ -438,6 +469,23 @@ mod tests {
         assert_eq!(copy.body().edges(), [(a2, b2)]);
         copy.body().remove(a2).expect("is there");
         assert_eq!((copy.body().edges().len(), graph.body().edges().len()), (0, 1));
+    }
+
+    #[test]
+    fn a_node_leads_to_its_graph_while_both_are_there() {
+        let graph = Graph::create();
+        let (a, b) = (Node::new(Op::Empty, vec![]), Node::new(Op::Empty, vec![]));
+        let (a, b) = (graph.body().add(a), graph.body().add(b));
+        let copy = graph.duplicate();
+        let twin = copy.body().twin(a).expect("copied");
+        assert_eq!(graph_of(a).map(|found| found.handle), Ok(graph.handle));
+        assert_eq!(graph_of(twin).map(|found| found.handle), Ok(copy.handle));
+        drop(graph.body().remove(a).expect("is there"));
+        assert!(graph_of(a).is_err() && graph_of(b).is_ok());
+        GRAPHS.remove(copy.handle);
+        assert!(graph_of(twin).is_err());
+        drop(copy);
+        assert!(!HOMES.read().expect("no panic").contains_key(&twin));
     }
 
     #[test]

@@ -137,6 +137,8 @@ fn a_capture_with_a_fork_becomes_a_graph_that_runs_twice() {
     ok!(cuGraphGetNodes(graph, null_mut(), &mut count));
     assert_eq!(count, 2);
     assert_eq!(read::<u32>(x, 1), [0], "nothing has run");
+    let joined_late = [main, side].map(|s| result!(cuStreamWaitEvent(s, join, 0)));
+    assert_eq!(joined_late, [CUresult::CAPTURED_EVENT; 2], "the capture has ended");
     ok!(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
     ok!(cuGraphDestroy(graph));
     ok!(cuGraphLaunch(exec, main));
@@ -145,6 +147,28 @@ fn a_capture_with_a_fork_becomes_a_graph_that_runs_twice() {
     assert_eq!(read::<u32>(x, 100), [22; 100]);
     ok!(cuGraphExecDestroy(exec));
     assert_eq!(result!(cuGraphLaunch(exec, main)), CUresult::INVALID_VALUE);
+}
+
+#[test]
+fn a_graph_that_is_launched_into_a_capture_records_its_events_later() {
+    let _context = Context::new(0);
+    let (main, recorded) = (stream(CU_STREAM_NON_BLOCKING), event());
+    let (mut graph, mut exec, mut node) = (CUgraph::NULL, CUgraphExec::NULL, CUgraphNode::NULL);
+    ok!(cuGraphCreate(&mut graph, 0));
+    ok!(cuGraphAddEventRecordNode(&mut node, graph, std::ptr::null(), 0, recorded));
+    ok!(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
+    ok!(cuStreamBeginCapture_v2(main, CUstreamCaptureMode::RELAXED));
+    ok!(cuGraphLaunch(exec, main));
+    let (mut captured, mut outer) = (CUgraph::NULL, CUgraphExec::NULL);
+    ok!(cuStreamEndCapture(main, &mut captured));
+    ok!(cuEventSynchronize(recorded));
+    ok!(cuGraphInstantiateWithFlags(&mut outer, captured, 0));
+    let gate = Gate::new();
+    gate.hold(main);
+    ok!(cuGraphLaunch(outer, main));
+    assert_eq!(result!(cuEventQuery(recorded)), CUresult::NOT_READY);
+    gate.open();
+    ok!(cuEventSynchronize(recorded));
 }
 
 #[test]

@@ -204,7 +204,9 @@ pub(crate) fn fill(session: &Session, command: commands::cuMemcpyHtoAAsync_v2<'_
         return Err(CUresult::INVALID_VALUE);
     }
     let described = session.describe_copy(&copy, command.srcHost.as_ptr().cast_mut().cast())?;
-    // SAFETY: the box lies in the array. The source has as many bytes, and is pageable memory, which the driver has read
-    // when the call returns (CUDA Driver API, API synchronization behavior).
-    unsafe { submit(&described, session.find(command.hStream)?) }.ok()
+    let stream = session.find(command.hStream)?;
+    let _copy = session.host_copy(stream)?;
+    // SAFETY: the box lies in the array. The source has as many bytes, and is pageable memory, which outside captures the
+    // driver has read when the call returns (CUDA Driver API, API synchronization behavior).
+    unsafe { submit(&described, stream) }.ok()
 }

@@ -34,7 +34,8 @@ pub(crate) fn to_device(
         // SAFETY: the range is the session's, and pointer and length are of a slice.
         return unsafe { to_device_now(session, to, from.as_ptr(), from.len(), stream) };
     }
-    // SAFETY: the range is the session's. The source is pageable memory, which the driver has read when the
+    let _copy = session.host_copy(stream)?;
+    // SAFETY: the range is the session's. The source is pageable memory, which outside captures the driver has read when the
     // call returns (CUDA Driver API, API synchronization behavior).
     unsafe { copy(to, from.as_ptr().cast(), from.len(), stream) }.ok()
 }
@@ -51,6 +52,7 @@ pub(crate) unsafe fn to_device_now(
     stream: CUstream,
 ) -> Result<(), CUresult> {
     let synchronize = session.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
+    let _copy = session.host_copy(stream)?;
     let copied = match (session.table.cuMemcpyHtoD_v2, session.table.cuMemcpyHtoDAsync_v2) {
         // SAFETY: the caller vouches for both sides.
         (Some(copy), _) if is_default(stream) => unsafe { copy(to, from.cast(), count) },
@@ -70,7 +72,7 @@ pub(crate) fn to_host(session: &Session, command: &commands::cuMemcpyDtoHAsync_v
     let copy = session.table.cuMemcpyDtoHAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
     let from = session.range(command.srcDevice, command.ByteCount)?;
     let stream = session.find(command.hStream)?;
-    session.refuse_capture(stream)?;
+    let _copy = session.host_copy(stream)?;
     let mut done = 0;
     while done < command.ByteCount {
         let length = (command.ByteCount - done).min(PIECE as u64);
@@ -212,6 +214,7 @@ unsafe fn copy(
     let copy = session.table.cuMemcpyDtoHAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
     let synchronize = session.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
     let from = session.range(from, count as u64)?;
+    let _copy = session.host_copy(stream)?;
     if let Some(copy) = session.table.cuMemcpyDtoH_v2
         && is_default(stream)
     {

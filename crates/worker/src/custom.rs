@@ -231,6 +231,7 @@ impl Custom for Session {
         // Checked before a piece is taken.
         self.describe_copy(&copy, std::ptr::null_mut())?;
         let stream = self.find(command.hStream)?;
+        let _copy = self.host_copy(stream)?;
         let mut bytes = self.staging.take(&self.table, length as usize)?;
         let described = self.describe_copy(&copy, bytes.address())?;
         // SAFETY: the box lies in the array, and the piece, which has as many bytes, stays taken until its push has been
@@ -288,8 +289,9 @@ impl Custom for Session {
         let begin = self.table.cuStreamBeginCapture_v2.ok_or(CUresult::NOT_SUPPORTED)?;
         // The client has applied its mode to its own calls; ours on other threads must not break the capture.
         let mode = CUstreamCaptureMode::RELAXED;
+        let stream = self.find(command.hStream)?;
         // SAFETY: the stream is live.
-        unsafe { begin(self.find(command.hStream)?, mode) }.ok()
+        self.capture(stream, || unsafe { begin(stream, mode) })
     }
 
     fn cuStreamEndCapture(&self, command: commands::cuStreamEndCapture) -> Result<(), CUresult> {
@@ -756,18 +758,6 @@ struct Callback {
 }
 
 impl Session {
-    /// Refuses what is called once where it would be called at each launch of a graph: clients add nodes for that.
-    pub(crate) fn refuse_capture(&self, stream: CUstream) -> Result<(), CUresult> {
-        let Some(ask) = self.table.cuStreamIsCapturing else { return Ok(()) };
-        let mut status = CUstreamCaptureStatus::NONE;
-        // SAFETY: the stream is live, and the driver writes to a local.
-        unsafe { ask(stream, &mut status) }.ok()?;
-        match status {
-            CUstreamCaptureStatus::NONE => Ok(()),
-            _ => Err(CUresult::STREAM_CAPTURE_UNSUPPORTED),
-        }
-    }
-
     /// Has something done when the stream gets there.
     pub(crate) fn call_in_order(&self, stream: CUstream, call: Call) -> Result<(), CUresult> {
         let launch = self.table.cuLaunchHostFunc.ok_or(CUresult::NOT_SUPPORTED)?;

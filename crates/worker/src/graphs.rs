@@ -7,9 +7,11 @@
 mod across;
 mod references;
 mod structure;
+mod weights;
 mod work;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
@@ -27,6 +29,9 @@ use crate::session::Session;
 #[derive(Default)]
 pub(crate) struct Graphs {
     state: Mutex<State>,
+    weights: Mutex<weights::Weights>,
+    /// Whether a stream captures.
+    is_capturing: AtomicBool,
     pub(crate) data: std::sync::Arc<NodeData>,
     pub(crate) references: References,
 }
@@ -39,6 +44,8 @@ struct State {
     homes: HashMap<usize, CUgraph>,
     /// Nodes and inner graphs that go with a graph, by the graph's handle.
     families: HashMap<usize, Family>,
+    /// The graph in one of whose nodes a graph is, by the inner one's handle.
+    outer: HashMap<usize, CUgraph>,
     /// What nodes do that the client has a part in.
     works: HashMap<usize, NodeWork>,
     /// The program's graphs that streams capture into.
@@ -72,8 +79,16 @@ impl Graphs {
         self.lock().growing.values().any(|growing| *growing == graph)
     }
 
-    fn is_inner(&self, graph: GraphId) -> bool {
-        self.lock().families.values().any(|family| family.inner.iter().any(|(_, id)| *id == Some(graph)))
+    fn is_inner(&self, graph: CUgraph) -> bool {
+        self.lock().outer.contains_key(&graph.0)
+    }
+
+    /// Notes a graph inside a node of another one, which will go with it.
+    fn note_inner(&self, home: CUgraph, inner: CUgraph) {
+        let mut state = self.lock();
+        if state.outer.insert(inner.0, home).is_none() {
+            state.families.entry(home.0).or_default().inner.push((inner, None));
+        }
     }
 }
 
@@ -117,7 +132,12 @@ impl Session {
 
     /// Forgets everything about a graph that is about to go or has gone, and about the graphs inside it.
     pub(crate) fn forget_graph(&self, graph: CUgraph) {
-        let family = self.graphs.lock().families.remove(&graph.0).unwrap_or_default();
+        let family = {
+            let mut state = self.graphs.lock();
+            state.outer.remove(&graph.0);
+            state.families.remove(&graph.0).unwrap_or_default()
+        };
+        self.graphs.forget_weight(graph.0);
         for node in family.nodes {
             self.forget_node(node);
         }
@@ -131,15 +151,6 @@ impl Session {
             let _ = self.remove(number);
         }
         self.forget_graph(inner);
-    }
-
-    /// Notes a graph inside a node of another one, which will go with it.
-    fn note_inner(&self, home: CUgraph, inner: CUgraph) {
-        let mut state = self.graphs.lock();
-        let family = state.families.entry(home.0).or_default();
-        if !family.inner.iter().any(|(graph, _)| *graph == inner) {
-            family.inner.push((inner, None));
-        }
     }
 
     fn forget_node(&self, node: CUgraphNode) {

@@ -10,54 +10,85 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// The host functions that streams wait for.
 #[derive(Debug, Default)]
 pub(crate) struct HostCalls {
-    calls: Mutex<HashMap<u64, Calls>>,
+    state: Mutex<State>,
     returned: Condvar,
 }
 
+#[derive(Debug, Default)]
+struct State {
+    calls: HashMap<u64, Calls>,
+    /// How many functions there have been.
+    entered: u64,
+}
+
 /// How often a function was called, and how often it has returned.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Calls {
+    /// Tells it from another one that the client gave the same number, before or after.
+    entry: u64,
     begun: u64,
     returned: u64,
 }
 
+/// One call of a function.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    entry: u64,
+    number: u64,
+}
+
+impl State {
+    fn enter(&mut self, ticket: u64) -> &mut Calls {
+        let entered = &mut self.entered;
+        self.calls.entry(ticket).or_insert_with(|| {
+            *entered += 1;
+            Calls { entry: *entered, begun: 0, returned: 0 }
+        })
+    }
+}
+
 impl HostCalls {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Calls>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A stream will come to this function; false if the client used the number already.
     pub(crate) fn expect(&self, ticket: u64) -> bool {
-        self.lock().insert(ticket, Calls::default()).is_none()
+        let mut state = self.lock();
+        let is_new = !state.calls.contains_key(&ticket);
+        state.enter(ticket);
+        is_new
     }
 
     /// A stream has come to it; answers for which return it waits.
-    pub(crate) fn begin(&self, ticket: u64) -> u64 {
-        let mut calls = self.lock();
-        let calls = calls.entry(ticket).or_default();
+    pub(crate) fn begin(&self, ticket: u64) -> Turn {
+        let mut state = self.lock();
+        let calls = state.enter(ticket);
         calls.begun += 1;
-        calls.begun
+        Turn { entry: calls.entry, number: calls.begun }
     }
 
     /// The client says that the function has returned; a number that nobody waits for is ignored.
     pub(crate) fn done(&self, ticket: u64) {
-        if let Some(calls) = self.lock().get_mut(&ticket) {
+        if let Some(calls) = self.lock().calls.get_mut(&ticket) {
             calls.returned += 1;
         }
         self.returned.notify_all();
     }
 
-    /// Waits until it has returned so often.
-    pub(crate) fn wait_turn(&self, ticket: u64, turn: u64) {
-        let mut calls = self.lock();
-        while calls.get(&ticket).is_some_and(|calls| calls.returned < turn) {
-            calls = self.returned.wait(calls).unwrap_or_else(PoisonError::into_inner);
+    /// Waits until it has returned from this call, or nobody will say that it has.
+    pub(crate) fn wait_turn(&self, ticket: u64, turn: Turn) {
+        let waits = |calls: &Calls| calls.entry == turn.entry && calls.returned < turn.number;
+        let mut state = self.lock();
+        while state.calls.get(&ticket).is_some_and(waits) {
+            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// Nobody will call it again.
     pub(crate) fn forget(&self, ticket: u64) {
-        self.lock().remove(&ticket);
+        self.lock().calls.remove(&ticket);
+        self.returned.notify_all();
     }
 }
 
@@ -77,5 +108,23 @@ mod tests {
         calls.forget(7);
         calls.done(7);
         calls.wait_turn(7, second);
+    }
+
+    /// Honest clients use a number once.
+    #[test]
+    fn a_number_that_is_used_twice_holds_nobody_up() {
+        let calls = HostCalls::default();
+        assert!(calls.expect(7));
+        let first = calls.begin(7);
+        calls.done(7);
+        assert!(!calls.expect(7), "it is in use, and the first call has returned all the same");
+        calls.wait_turn(7, first);
+        let _returned_by_nobody = calls.begin(7);
+        let second = calls.begin(7);
+        std::thread::scope(|scope| {
+            scope.spawn(|| calls.wait_turn(7, second));
+            calls.forget(7);
+            calls.begin(7);
+        });
     }
 }

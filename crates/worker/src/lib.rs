@@ -32,6 +32,7 @@ mod generated {
 mod graphs;
 pub mod health;
 mod host_calls;
+mod host_copies;
 mod images;
 mod launch_times;
 pub mod link;

@@ -2,25 +2,34 @@
 //! beyond limits, payloads cut short, in any order. Behind the worker is the hostile driver, which follows every pointer
 //! and reports whatever it gets that nobody can vouch for. A panic on any thread fails the test, the driver's too.
 //!
-//! `SLUICE_SEED` repeats a run, `SLUICE_FRAMES` sets its length; ten million take minutes.
+//! `SLUICE_SEED` repeats a run, `SLUICE_FRAMES` sets its length; ten million take minutes:
+//! `SLUICE_FRAMES=10000000 cargo test --release -p sluice-worker --lib -- --nocapture malformed_commands`.
 
+mod honest;
+mod known;
 mod stage;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
-use sluice_cuda::CUresult;
-use sluice_wire::{Op, sample};
+use sluice_cuda::{CUresult, CUstreamCaptureMode};
+use sluice_wire::{ArrayId, ArrayPlace, Command, DevicePtr, Encode, GraphId, Op, StreamId, commands, sample};
 
-use self::stage::{Known, Stage};
+use self::honest::populate;
+use self::known::{Known, Noise, Progress};
+use self::stage::{RESERVATION, Stage};
 use crate::chunks::CHUNK;
 use crate::execute::Refusal;
 
 const FRAMES: u64 = 20_000;
 /// How often the session gets one of everything anew.
 const POPULATE_EVERY: u64 = 500;
+/// How long a session lives, unless it comes to its end before: then its tables are full of what nobody names any more.
+const SESSION_FRAMES: u64 = 10_000;
+const REPORT_EVERY: u64 = 1_000_000;
 
 /// Numbers in an order that the seed decides (SplitMix64).
 struct Random(u64);
@@ -65,41 +74,58 @@ const EDGES: &[u64] = &[
     u64::MAX,
 ];
 
-/// An honest payload, of which some fields are replaced, some bits flipped, some of it cut, or which more follows.
-fn spoil(random: &mut Random, payload: &mut Vec<u8>) {
-    for _ in 0..random.below(4) {
-        let Some(last) = payload.len().checked_sub(8) else { break };
-        let at = (random.below(last as u64 + 1) / 4 * 4) as usize;
-        payload[at..at + 8].copy_from_slice(&random.one_of(EDGES).to_le_bytes());
-    }
-    if !payload.is_empty() && random.below(4) == 0 {
-        let at = random.below(payload.len() as u64) as usize;
-        payload[at] ^= 1 << random.below(8);
+/// A payload, of which a field or two are replaced, a bit is flipped, some is cut, or which more follows.
+fn spoil(random: &mut Random, known: &Known, payload: &mut Vec<u8>) {
+    for _ in 0..random.below(3) {
+        let width = random.one_of(&[1, 4, 8, 8]);
+        let Some(last) = payload.len().checked_sub(width) else { break };
+        let step = random.one_of(&[1, 4, 4, 4]);
+        let at = (random.below(last as u64 + 1) / step * step) as usize;
+        let value = match random.below(3) {
+            0 => known.any_live(random),
+            _ => random.one_of(EDGES),
+        };
+        payload[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
     }
     match random.below(16) {
         0 => payload.truncate(random.below(payload.len() as u64 + 1) as usize),
         1 => payload.extend((0..random.below(64)).map(|_| random.next() as u8)),
+        2 | 3 if !payload.is_empty() => {
+            let at = random.below(payload.len() as u64) as usize;
+            payload[at] ^= 1 << random.below(8);
+        }
         _ => {}
     }
 }
 
-/// The next command: one that was honest once, or one of plausible fields; half of them spoilt.
-fn command(random: &mut Random, known: &Known, ops: &[Op]) -> (Op, Vec<u8>) {
-    let mut noise = [0_u8; 512];
-    noise.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next().to_le_bytes()));
+/// The next command: an honest one, one made as a good one was but for a field or two, or one of plausible fields; a
+/// third of them spoilt. With it comes what it was made of.
+fn command(random: &mut Random, known: &Known, stage: &Stage, op: Op) -> (Vec<u8>, Option<Noise>) {
     known.begin();
-    let (op, mut payload) = match random.below(8) {
-        0 => known.said(random.next()),
+    let of_noise = |noise: &Noise| {
+        let bytes: Vec<u8> = noise.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let palette = |of: &'static str, raw: u64| known.plausible(stage, of, raw);
+        sample::payload(op, &bytes, &palette).expect("it is an operation")
+    };
+    let choice = random.next();
+    let (mut payload, noise) = match random.below(8) {
+        0..3 if let Some(said) = known.said(op, choice) => (said, None),
+        0..6 if let Some(mut noise) = known.recipe(op, choice) => {
+            for _ in 0..random.below(3) {
+                noise[random.below(16) as usize] = random.next();
+            }
+            (of_noise(&noise), Some(noise))
+        }
         _ => {
-            let op = random.one_of(ops);
-            let palette = |of: &'static str, raw: u64| known.plausible(of, raw);
-            (op, sample::payload(op, &noise, &palette).expect("it is an operation"))
+            let noise = std::array::from_fn(|_| random.next());
+            (of_noise(&noise), Some(noise))
         }
     };
-    if random.below(2) == 0 {
-        spoil(random, &mut payload);
+    if random.below(3) > 0 {
+        return (payload, noise);
     }
-    (op, payload)
+    spoil(random, known, &mut payload);
+    (payload, None)
 }
 
 /// Panics since the test began: those that the driver turns into errors, and those of other threads.
@@ -128,12 +154,79 @@ fn number_from(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// How often a command was executed, refused with an error of CUDA's, and recognised as no message at all.
+/// How often a command was executed, refused with an error of CUDA's, and recognised as no message at all; and how often
+/// the driver was asked for it.
 #[derive(Clone, Copy, Default)]
 struct Outcomes {
     done: u64,
     refused: u64,
     nonsense: u64,
+    reached: u64,
+}
+
+/// A session and what its client knows of it.
+struct Play {
+    random: Random,
+    known: Known,
+    stage: Option<Stage>,
+    sessions: u64,
+}
+
+impl Play {
+    /// The session, another one from time to time, with one of everything made anew now and then.
+    fn stage(&mut self, frame: u64) -> &Stage {
+        if frame.is_multiple_of(SESSION_FRAMES) {
+            self.end_session();
+        }
+        let is_new = self.stage.is_none();
+        let stage = self.stage.get_or_insert_with(Stage::new);
+        if is_new || frame.is_multiple_of(POPULATE_EVERY) {
+            let refused = populate(stage, &mut self.known, self.random.next());
+            self.sessions += u64::from(is_new);
+            let names: Vec<_> = refused.iter().map(|op| op.name()).collect();
+            assert!(!is_new || names.is_empty(), "an honest client was refused {names:?}");
+        }
+        stage
+    }
+
+    /// One ends before the next begins.
+    fn end_session(&mut self) {
+        self.stage = None;
+        self.known.forget_session();
+    }
+
+    /// Sends one command and answers how far it got.
+    fn frame(&mut self, frame: u64, op: Op) -> Outcomes {
+        self.stage(frame);
+        let stage = self.stage.as_ref().expect("made above");
+        let (payload, noise) = command(&mut self.random, &self.known, stage, op);
+        *COMMAND.lock().unwrap() = format!("frame {frame}, {}: {payload:02x?}", op.name());
+        let calls = hostile_driver::calls();
+        let answer = stage.send(op, &payload);
+        let reached = u64::from(hostile_driver::calls() > calls);
+        let (progress, outcomes) = match &answer {
+            Ok(_) => (Progress::Done, Outcomes { done: 1, ..Outcomes::default() }),
+            Err(Refusal::Failed(_)) => {
+                let progress = if reached > 0 { Progress::Reached } else { Progress::Refused };
+                (progress, Outcomes { refused: 1, ..Outcomes::default() })
+            }
+            Err(_) => (Progress::Refused, Outcomes { nonsense: 1, ..Outcomes::default() }),
+        };
+        self.known.settle(op, noise, progress);
+        // Work has come to memory that is gone: the end of a session, here as on a card.
+        if answer == Err(Refusal::Failed(CUresult::ILLEGAL_ADDRESS)) {
+            self.end_session();
+        }
+        Outcomes { reached, ..outcomes }
+    }
+}
+
+/// Says how far a long run has come, and what it needs.
+fn report_progress(frame: u64, begin: Instant, sessions: u64) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = |name| status.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+    let (resident, threads) = (line("VmRSS"), line("Threads"));
+    println!("{frame} frames, {:?}, {sessions} sessions, {resident}, {threads}", begin.elapsed());
 }
 
 #[test]
@@ -143,45 +236,94 @@ fn malformed_commands_are_refused() {
     println!("SLUICE_SEED={seed} SLUICE_FRAMES={frames}");
     count_panics();
     hostile_driver::on_violation(note);
-    let mut random = Random(seed);
-    let (mut stage, mut stages) = (Stage::new(0), 1);
-    let mut known = Known::default();
     let ops: Vec<Op> =
         (0..=u16::MAX).map(Op).filter(|op| sample::payload(*op, &[], &|_, raw| raw).is_some()).collect();
     let mut outcomes: BTreeMap<&str, Outcomes> =
         ops.iter().map(|op| (op.name(), Outcomes::default())).collect();
-    let panics_before = PANICS.load(Relaxed);
+    let mut play = Play { random: Random(seed), known: Known::default(), stage: None, sessions: 0 };
+    let (panics_before, begin) = (PANICS.load(Relaxed), Instant::now());
     for frame in 0..frames {
-        if frame % POPULATE_EVERY == 0 {
-            stage.populate(&mut known, random.next());
-        }
-        let (op, payload) = command(&mut random, &known, &ops);
-        let outcome = outcomes.get_mut(op.name()).expect("an operation");
-        *COMMAND.lock().unwrap() = format!("frame {frame}, {}", op.name());
-        match stage.send(op, &payload) {
-            Ok(_) => {
-                outcome.done += 1;
-                known.settle();
-            }
-            Err(Refusal::Failed(CUresult::ILLEGAL_ADDRESS)) => {
-                // Work has come to memory that is gone: the end of a session, here as on a card.
-                outcome.refused += 1;
-                (stage, stages) = (Stage::new(stages), stages + 1);
-                known = Known::default();
-                stage.populate(&mut known, random.next());
-            }
-            Err(Refusal::Failed(_)) => outcome.refused += 1,
-            Err(Refusal::Malformed(_) | Refusal::UnknownOp(_)) => outcome.nonsense += 1,
-        }
+        let op = play.random.one_of(&ops);
+        let one = play.frame(frame, op);
+        let sum = outcomes.get_mut(op.name()).expect("an operation");
+        sum.done += one.done;
+        sum.refused += one.refused;
+        sum.nonsense += one.nonsense;
+        sum.reached += one.reached;
         let panics = PANICS.load(Relaxed) - panics_before;
-        assert_eq!(panics, 0, "SLUICE_SEED={seed}, frame {frame}, {}: {payload:02x?}", op.name());
+        assert_eq!(panics, 0, "SLUICE_SEED={seed}, {}", COMMAND.lock().unwrap());
+        if (frame + 1) % REPORT_EVERY == 0 {
+            report_progress(frame + 1, begin, play.sessions);
+        }
+    }
+    println!("done, refused, no message, reached the driver:");
+    for (name, o) in &outcomes {
+        println!("  {name}: {}, {}, {}, {}", o.done, o.refused, o.nonsense, o.reached);
     }
     let sum = |of: fn(&Outcomes) -> u64| outcomes.values().map(of).sum::<u64>();
     let [done, refused, nonsense] = [sum(|o| o.done), sum(|o| o.refused), sum(|o| o.nonsense)];
-    println!("{done} done, {refused} refused, {nonsense} no messages, in {stages} sessions");
-    let never: Vec<_> = outcomes.iter().filter(|(_, o)| o.done == 0).map(|(name, _)| *name).collect();
-    println!("never done: {never:?}");
+    let (reached, sessions) = (sum(|o| o.reached), play.sessions);
+    println!("{done} done, {refused} refused, {nonsense} no messages, in {sessions} sessions");
+    println!("{reached} reached the driver, in {:?}", begin.elapsed());
+    let never = |of: fn(&Outcomes) -> u64| {
+        outcomes.iter().filter(move |(_, o)| of(o) == 0).map(|(name, _)| *name).collect::<Vec<_>>()
+    };
+    println!("never done: {:?}", never(|o| o.done));
+    println!("never reached the driver: {:?}", never(|o| o.reached));
     let violations = VIOLATIONS.lock().unwrap();
     assert!(violations.is_empty(), "SLUICE_SEED={seed}: reached the driver: {violations:#?}");
-    assert!(done > frames / 100 && refused > frames / 100 && nonsense > frames / 100);
+    assert!(done > frames / 10 && refused > frames / 10 && nonsense > frames / 200);
+}
+
+/// A node of a graph would keep the address of what is long gone when the graph runs.
+#[test]
+fn a_capture_takes_no_copy_of_memory_that_goes_with_its_command() {
+    hostile_driver::on_violation(note);
+    let (stage, mut known) = (Stage::new(), Known::default());
+    assert_eq!(populate(&stage, &mut known, 1), []);
+    let (stream, start) = (StreamId(known.minted), DevicePtr(RESERVATION + 8 * CHUNK));
+    let send = |op, message: &dyn Encode| {
+        let mut payload = Vec::new();
+        message.encode(&mut payload);
+        stage.send(op, &payload).map(drop)
+    };
+    let begin = commands::cuStreamBeginCapture_v2 { hStream: stream, mode: CUstreamCaptureMode::RELAXED };
+    let end = commands::cuStreamEndCapture { hStream: stream, phGraph: GraphId(1 << 20) };
+    let to_device = commands::cuMemcpyHtoDAsync_v2 { dstDevice: start, hStream: stream, srcHost: &[7; 8] };
+    let to_host = commands::cuMemcpyDtoH_v2 { ticket: 0, srcDevice: start, ByteCount: 8, hStream: stream };
+    let later = commands::cuMemcpyDtoHAsync_v2 {
+        ticket: 1,
+        offset: 0,
+        srcDevice: start,
+        ByteCount: 8,
+        hStream: stream,
+    };
+    let place = ArrayPlace { array: ArrayId(known.minted + 18), x: 0, y: 0, z: 0 };
+    let (width, height, depth) = (8, 1, 1);
+    let to_array = commands::cuMemcpyHtoAAsync_v2 {
+        dst: place.clone(),
+        width,
+        height,
+        depth,
+        srcHost: &[7; 8],
+        hStream: stream,
+    };
+    let from_array =
+        commands::cuMemcpyAtoHAsync_v2 { ticket: 1, src: place, width, height, depth, hStream: stream };
+    let copies: [(Op, &dyn Encode); 5] = [
+        (commands::cuMemcpyHtoDAsync_v2::OP, &to_device),
+        (commands::cuMemcpyDtoH_v2::OP, &to_host),
+        (commands::cuMemcpyDtoHAsync_v2::OP, &later),
+        (commands::cuMemcpyHtoAAsync_v2::OP, &to_array),
+        (commands::cuMemcpyAtoHAsync_v2::OP, &from_array),
+    ];
+    assert_eq!(send(commands::cuStreamBeginCapture_v2::OP, &begin), Ok(()));
+    for (op, copy) in copies {
+        let refused = Err(Refusal::Failed(CUresult::STREAM_CAPTURE_UNSUPPORTED));
+        assert_eq!(send(op, copy), refused, "{}", op.name());
+    }
+    assert_eq!(send(commands::cuStreamEndCapture::OP, &end), Ok(()));
+    for (op, copy) in copies {
+        assert_eq!(send(op, copy), Ok(()), "{}", op.name());
+    }
 }

@@ -260,6 +260,7 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
     let op = Op(job.header.op);
     let backlog = device.gate.backlog();
     if !waits(op) {
+        session.graphs.note_captured(op, &job.payload, session)?;
         if is_done_with(op, &job.payload) {
             let submission = device.gate.enter();
             dispatch(session, op, &job.payload, reply)?;

@@ -19,6 +19,7 @@ use crate::execute::Execute;
 use crate::gate::Gate;
 use crate::graphs::Graphs;
 use crate::host_calls::HostCalls;
+use crate::host_copies::HostCopies;
 use crate::images::Images;
 use crate::launch_times::LaunchTimes;
 use crate::memory::Memory;
@@ -42,6 +43,7 @@ pub(crate) struct Session {
     pub(crate) staging: Arc<Staging>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) host_calls: Arc<HostCalls>,
+    pub(crate) host_copies: HostCopies,
     pub(crate) counters: Arc<CounterPage>,
     pub(crate) event_sharing: EventSharing,
     /// Events that other processes of the lease may open.
@@ -96,6 +98,7 @@ impl Session {
             staging: Staging::new(),
             outbox: parts.outbox,
             host_calls: Arc::default(),
+            host_copies: HostCopies::default(),
             counters: parts.counters,
             event_sharing: parts.event_sharing,
             event_exports: Mutex::default(),

@@ -3,6 +3,8 @@
 use std::ffi::{CStr, c_char};
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use sluice_cuda::{CUdeviceptr, CUresult};
 
@@ -29,12 +31,20 @@ pub fn on_violation(listener: fn(&str)) {
     let _ = LISTENER.set(listener);
 }
 
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// How many calls there were in this process.
+pub fn calls() -> u64 {
+    CALLS.load(Relaxed)
+}
+
 /// Checks a call, and passes it on to the driver behind.
 pub(crate) fn checked(
     function: &str,
     check: impl FnOnce(&Call) -> Result<(), Violation>,
     forward: impl FnOnce() -> Option<CUresult>,
 ) -> CUresult {
+    CALLS.fetch_add(1, Relaxed);
     let Err(violation) = check(&Call) else { return forward().unwrap_or(CUresult::NOT_SUPPORTED) };
     let line = format!("{function}: {violation}");
     match LISTENER.get() {

@@ -30,7 +30,7 @@ use std::sync::LazyLock;
 use sluice_cuda::DriverTable;
 use sluice_recording::Model;
 
-pub use call::on_violation;
+pub use call::{calls, on_violation};
 
 /// The driver, with one card.
 pub fn table() -> DriverTable {

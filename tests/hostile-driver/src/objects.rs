@@ -20,6 +20,21 @@ struct References {
     callers: HashMap<usize, u64>,
     /// Those of graphs, by graph and object.
     graphs: HashMap<(usize, usize), u64>,
+    /// How many of those there may be before the graphs that are gone are forgotten.
+    graphs_max: usize,
+}
+
+/// Fewer are not worth looking through.
+const GRAPHS_MIN: usize = 1024;
+
+impl References {
+    /// References go with their graph, which nobody reports.
+    fn forget_dead_graphs(&mut self) {
+        if self.graphs.len() >= self.graphs_max.max(GRAPHS_MIN) {
+            self.graphs.retain(|(graph, _), _| CUgraph(*graph).is_live());
+            self.graphs_max = 2 * self.graphs.len();
+        }
+    }
 }
 
 fn references() -> MutexGuard<'static, References> {
@@ -52,6 +67,7 @@ pub(crate) fn graph_retains(
         take(&mut references.callers, object.0, count)?;
     }
     *references.graphs.entry((graph.0, object.0)).or_default() += u64::from(count);
+    references.forget_dead_graphs();
     Ok(())
 }
 

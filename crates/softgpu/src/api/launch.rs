@@ -104,6 +104,7 @@ unsafe fn launch(
     let params = unsafe { gather(&function, params, extra) }?;
     target.submit(prepare(&function, shape, params)?)?;
     match completion {
+        Some(event) if target.stream.capture().is_some() => target.submit(Op::RecordEvent(event)),
         Some(event) => target.submit(Op::Record(event.issue_ticket())),
         None => Ok(()),
     }

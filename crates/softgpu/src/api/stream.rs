@@ -360,7 +360,7 @@ pub(crate) unsafe extern "C" fn cuStreamBeginCapture_v2(s: CUstream, mode: CUstr
         if target.stream.order == Order::Legacy {
             return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
         }
-        capture::begin(&target.stream, mode, Graph::create(), Vec::new())
+        capture::begin(&target.stream, mode, None)
     })
 }
 
@@ -383,7 +383,7 @@ pub(crate) unsafe extern "C" fn cuStreamBeginCaptureToGraph(
         if !last.iter().all(|node| graph.body().nodes.contains_key(node)) {
             return Err(Status::INVALID_VALUE);
         }
-        capture::begin(&target.stream, mode, graph, last)
+        capture::begin(&target.stream, mode, Some((graph, last)))
     })
 }
 

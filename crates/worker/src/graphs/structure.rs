@@ -4,6 +4,7 @@ use sluice_cuda::*;
 use sluice_wire::{Encode, GraphId, GraphNodeId, StreamId, commands};
 
 use super::edge_word;
+use super::weights::weigh;
 use crate::checks;
 use crate::execute::Execute;
 use crate::session::Session;
@@ -146,12 +147,14 @@ pub(crate) fn child(session: &Session, node: GraphNodeId, number: GraphId) -> Re
     }
     let home = session.graphs.home(node).ok_or(CUresult::INVALID_VALUE)?;
     let inner = inner_graph(&session.table, node)?;
+    session.graphs.note_inner(home, inner);
     let mut state = session.graphs.lock();
     let family = state.families.entry(home.0).or_default();
     match family.inner.iter_mut().find(|(graph, _)| *graph == inner) {
         Some((_, Some(known))) => return Ok(*known),
         Some((_, unasked)) => *unasked = Some(number),
-        None => family.inner.push((inner, Some(number))),
+        // What a node is inside of does not change.
+        None => return Err(CUresult::INVALID_VALUE),
     }
     drop(state);
     session.insert(number, inner)?;
@@ -162,9 +165,12 @@ pub(crate) fn clone(session: &Session, command: &commands::cuGraphClone) -> Resu
     let clone = session.table.cuGraphClone.ok_or(CUresult::NOT_SUPPORTED)?;
     session.vacant(command.phGraphClone)?;
     let original = session.find(command.originalGraph)?;
+    let weight = session.graphs.weight(original);
+    session.graphs.check_room(None, weight)?;
     let mut copy = CUgraph::NULL;
     // SAFETY: the graph is live, and the driver writes to a local.
     unsafe { clone(&mut copy, original) }.ok()?;
+    session.graphs.add_weight(copy.0, weight);
     session.insert(command.phGraphClone, copy)?;
     adopt(session, original, copy)
 }
@@ -200,7 +206,7 @@ pub(super) fn adopt(session: &Session, original: CUgraph, copy: CUgraph) -> Resu
             }
             None => {
                 let inner = inner_graph(&session.table, twin)?;
-                session.note_inner(copy, inner);
+                session.graphs.note_inner(copy, inner);
                 adopt(session, inner_graph(&session.table, node)?, inner)?;
             }
         }
@@ -210,7 +216,7 @@ pub(super) fn adopt(session: &Session, original: CUgraph, copy: CUgraph) -> Resu
 
 pub(crate) fn destroy(session: &Session, graph: GraphId) -> Result<(), CUresult> {
     let destroy = session.table.cuGraphDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
-    if session.graphs.is_inner(graph) || session.graphs.is_growing(graph) {
+    if session.graphs.is_inner(session.find(graph)?) || session.graphs.is_growing(graph) {
         return Err(CUresult::INVALID_VALUE);
     }
     session.graphs.references.forget_graph(graph);
@@ -223,14 +229,23 @@ pub(crate) fn destroy(session: &Session, graph: GraphId) -> Result<(), CUresult>
 pub(crate) fn destroy_node(session: &Session, node: GraphNodeId) -> Result<(), CUresult> {
     let destroy = session.table.cuGraphDestroyNode.ok_or(CUresult::NOT_SUPPORTED)?;
     let node = session.find(node)?;
+    let home = session.graphs.home(node).ok_or(CUresult::INVALID_VALUE)?;
+    // A stream that captures remembers which nodes come before what it records next.
+    let is_captured = match session.objects.number_of(home) {
+        Some(graph) => session.graphs.is_growing(graph),
+        None => !session.graphs.is_inner(home),
+    };
+    if is_captured {
+        return Err(CUresult::INVALID_VALUE);
+    }
     // Only child nodes have one, and it goes with its node.
     let inner = inner_graph(&session.table, node).ok();
+    let weight = 1 + inner.map_or(Ok(0), |inner| weigh(&session.table, inner).map(|weight| weight.nodes))?;
     // SAFETY: the node is live.
     unsafe { destroy(node) }.ok()?;
     let mut gone = None;
-    if let Some(home) = session.graphs.home(node)
-        && let Some(family) = session.graphs.lock().families.get_mut(&home.0)
-    {
+    session.graphs.take_weight(home.0, weight);
+    if let Some(family) = session.graphs.lock().families.get_mut(&home.0) {
         family.nodes.retain(|other| *other != node);
         gone = family.inner.extract_if(.., |(graph, _)| Some(*graph) == inner).next();
     }
@@ -258,10 +273,16 @@ pub(crate) fn capture_into(
     let nodes =
         command.dependencies.iter().map(|id| session.find(*id)).collect::<Result<Vec<CUgraphNode>, _>>()?;
     let (stream, graph) = (session.find(command.hStream)?, session.find(command.hGraph)?);
+    // One that is inside a node would go with it.
+    if session.graphs.is_inner(graph) {
+        return Err(CUresult::INVALID_VALUE);
+    }
     // As for `cuStreamBeginCapture`: the client has applied its mode.
     let mode = CUstreamCaptureMode::RELAXED;
     // SAFETY: stream, graph and nodes are live; without edges all are plain.
-    unsafe { begin(stream, graph, nodes.as_ptr(), std::ptr::null(), nodes.len(), mode) }.ok()?;
+    session.capture(stream, || unsafe {
+        begin(stream, graph, nodes.as_ptr(), std::ptr::null(), nodes.len(), mode)
+    })?;
     session.graphs.lock().growing.insert(command.hStream, command.hGraph);
     Ok(())
 }
@@ -270,9 +291,14 @@ pub(crate) fn capture_into(
 pub(crate) fn destroy_stream(session: &Session, id: StreamId) -> Result<(), CUresult> {
     let destroy = session.table.cuStreamDestroy_v2.ok_or(CUresult::NOT_SUPPORTED)?;
     let captured = session.captured(id).ok().flatten().map(|(graph, ..)| graph);
+    let stream = session.remove(id)?;
     // SAFETY: the stream was live until now, and our table names it no more.
-    unsafe { destroy(session.remove(id)?) }.ok()?;
-    session.graphs.lock().growing.remove(&id);
+    unsafe { destroy(stream) }.ok()?;
+    let grown = session.graphs.lock().growing.remove(&id);
+    if let Some(grown) = grown.and_then(|graph| session.find(graph).ok()) {
+        session.graphs.weigh_captured(session, grown);
+    }
+    session.graphs.capture_ends(stream);
     if let Some(graph) = captured.filter(|graph| session.objects.number_of::<GraphId>(*graph).is_none()) {
         session.forget_graph(graph);
     }
@@ -312,15 +338,25 @@ pub(crate) fn end_capture(session: &Session, command: &commands::cuStreamEndCapt
     }
     let captured = session.captured(command.hStream).ok().flatten().map(|(graph, ..)| graph);
     let mut graph = CUgraph::NULL;
+    let stream = session.find(command.hStream)?;
     // SAFETY: the stream is live, and the driver writes one handle to a local.
-    let ended = unsafe { end(session.find(command.hStream)?, &mut graph) }.ok();
+    let ended = unsafe { end(stream, &mut graph) }.ok();
     let has_ended = session.captured(command.hStream).ok().flatten().is_none();
     let grown = if has_ended { session.graphs.lock().growing.remove(&command.hStream) } else { None };
+    let filled = ended.map(|()| graph).ok().or_else(|| session.find(grown?).ok());
+    if let Some(filled) = filled {
+        session.graphs.weigh_captured(session, filled);
+    }
+    if has_ended {
+        session.graphs.capture_ends(stream);
+    }
     match (ended, existing) {
         (Ok(()), Some(existing)) if existing == graph => Ok(()),
         (Ok(()), Some(_)) => Err(CUresult::INVALID_VALUE),
         // It has a number already, and with two it could be destroyed twice.
-        (Ok(()), None) if grown.is_some() => Err(CUresult::INVALID_VALUE),
+        (Ok(()), None) if grown.is_some() || session.objects.number_of::<GraphId>(graph).is_some() => {
+            Err(CUresult::INVALID_VALUE)
+        }
         (Ok(()), None) => session.insert(command.phGraph, graph),
         (Err(error), Some(_)) => Err(error),
         (Err(error), None) => {
@@ -370,9 +406,13 @@ pub(crate) fn instantiate(
     let instantiate = session.table.cuGraphInstantiateWithFlags.ok_or(CUresult::NOT_SUPPORTED)?;
     session.vacant(command.phGraphExec)?;
     checks::bits(command.flags, INSTANTIATE_FLAGS)?;
+    let graph = session.find(command.hGraph)?;
+    let weight = session.graphs.weight(graph);
+    session.graphs.check_room(None, weight)?;
     let mut executable = CUgraphExec::NULL;
     // SAFETY: the graph is live, and the driver writes to a local.
-    unsafe { instantiate(&mut executable, session.find(command.hGraph)?, command.flags) }.ok()?;
+    unsafe { instantiate(&mut executable, graph, command.flags) }.ok()?;
+    session.graphs.add_weight(executable.0, weight);
     session.insert(command.phGraphExec, executable)
 }
 
@@ -381,6 +421,8 @@ pub(crate) fn destroy_executable(
     command: &commands::cuGraphExecDestroy,
 ) -> Result<(), CUresult> {
     let destroy = session.table.cuGraphExecDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
+    let executable = session.remove(command.hGraphExec)?;
+    session.graphs.forget_weight(executable.0);
     // SAFETY: the graph was live until now, and our table names it no more.
-    unsafe { destroy(session.remove(command.hGraphExec)?) }.ok()
+    unsafe { destroy(executable) }.ok()
 }

@@ -8,6 +8,7 @@ use sluice_wire::{
     KernelNode, MemoryOp, MemoryOpsNode, NodeWork, Pitched, commands, product, rows,
 };
 
+use super::weights::Weight;
 use super::{Place, adopt, driver_nodes, inner_graph};
 use crate::checks::{self, aligned};
 use crate::custom::{described, packed};
@@ -25,18 +26,34 @@ const OPERATIONS_MAX: usize = 256;
 pub(crate) fn add(session: &Session, command: commands::cuGraphAddNode_v2) -> Result<(), CUresult> {
     session.vacant(command.phGraphNode)?;
     let place = session.place(&command.place)?;
+    let weight = weight_of(session, &command.work)?;
+    session.graphs.check_room(Some(place.graph), weight)?;
     let node = make(session, &place, &command.work)?;
+    session.graphs.add_weight(place.graph.0, weight);
     place.go_on(&session.table, node)?;
     let work = kept(&command.work);
     session.enter_node(place.graph, node, command.phGraphNode, work)?;
     match command.work {
         NodeWork::Child(graph) => {
             let inner = inner_graph(&session.table, node)?;
-            session.note_inner(place.graph, inner);
+            session.graphs.note_inner(place.graph, inner);
             adopt(session, session.find(graph)?, inner)
         }
         _ => Ok(()),
     }
+}
+
+/// What a node adds to its graph.
+fn weight_of(session: &Session, work: &NodeWork) -> Result<Weight, CUresult> {
+    Ok(match work {
+        NodeWork::Child(graph) => {
+            let inner = session.graphs.weight(session.find(*graph)?);
+            Weight { nodes: inner.nodes.saturating_add(1), depth: inner.depth + 1 }
+        }
+        // The pair that a copy to or from the client is made of, and the node around it.
+        NodeWork::Copy(copy) if copy.is_across() => Weight { nodes: 3, depth: 1 },
+        _ => Weight { nodes: 1, depth: 0 },
+    })
 }
 
 /// What the driver will not be able to say about a node.

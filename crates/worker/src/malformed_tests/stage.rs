@@ -1,21 +1,18 @@
 //! A session without processes, and what its client knows.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
-use sluice_cuda::{CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType};
 use sluice_transport::Stream;
 use sluice_wire::{
-    Command, DevicePtr, EventId, ExportToken, FrameDecoder, FunctionId, GraphExecId, GraphId, GraphNodeId,
-    GraphPlace, Header, HostCall, ImageHash, KernelNode, Kind, ModuleId, NodePlace, NodeWork, Op, PhysicalId,
-    PhysicalProp, StreamId, UserObjectId, commands, decode,
+    ArrayId, DevicePtr, EventId, ExportToken, FrameDecoder, FunctionId, GraphExecId, GraphId, GraphNodeId,
+    Header, HostCall, Kind, MipmappedArrayId, ModuleId, Op, PhysicalId, StreamId, UserObjectId, decode,
 };
 
-use super::{EDGES, Random};
 use crate::budget::Budget;
 use crate::chunks::CHUNK;
 use crate::counters::CounterPage;
@@ -25,51 +22,60 @@ use crate::generated::dispatch::dispatch;
 use crate::host_calls::HostCalls;
 use crate::images::Images;
 use crate::link::{Driver, Export, Link, Packet};
-use crate::outbox::Outbox;
+use crate::memory::Backing;
+use crate::outbox::{Outbox, Push};
 use crate::session::{Device, Session, SessionParts};
 use crate::sharing::{self, EventSharing};
-use crate::{brake, driver};
+use crate::{brake, driver, virtual_memory};
 
 /// What the daemon of the test lends, in bytes.
-const MEMORY: u64 = 256 << 20;
-/// Addresses of the first session, and how many each has.
-const RESERVATION: u64 = 0x2000_0000_0000;
+const MEMORY: u64 = 512 << 20;
+/// Addresses of a session.
+pub(super) const RESERVATION: u64 = 0x2000_0000_0000;
 const RESERVED: u64 = 1 << 36;
 
 /// A session whose daemon and client are threads that answer and swallow.
 pub(super) struct Stage {
     session: Session,
-    /// Of its reservation.
-    start: u64,
+    link: Arc<Link>,
+    stream: Arc<Stream>,
+    threads: Vec<JoinHandle<()>>,
+    /// The driver's card is the only one of the process.
+    _alone: MutexGuard<'static, ()>,
 }
 
+static CARD: Mutex<()> = Mutex::new(());
+
 impl Stage {
-    /// The `number`th session of the process: nothing of those before it is left.
-    pub(super) fn new(number: u64) -> Stage {
+    /// A new session, of which there is one at a time.
+    pub(super) fn new() -> Stage {
+        let alone = CARD.lock().unwrap_or_else(PoisonError::into_inner);
         let (link, daemon) = Link::pair().unwrap();
         let link = Arc::new(link);
-        std::thread::spawn(move || play_daemon(&daemon));
         let counters = Arc::new(CounterPage::create().unwrap());
         let (ours, client) = UnixStream::pair().unwrap();
-        let outbox = Arc::new(Outbox::new(Arc::new(Stream::from(ours)), false, Arc::clone(&counters)));
+        let stream = Arc::new(Stream::from(ours));
+        let outbox = Arc::new(Outbox::new(Arc::clone(&stream), false, Arc::clone(&counters)));
         let pushing = Arc::clone(&outbox);
-        std::thread::spawn(move || pushing.run());
         let (budget, answers) = Budget::new(Arc::clone(&link));
         let heard = Arc::clone(&link);
-        std::thread::spawn(move || {
-            while let Ok(Some(answer)) = heard.receive_fd::<Packet>() {
-                answers.pass_on(answer);
-            }
-        });
+        let mut threads = vec![
+            std::thread::spawn(move || play_daemon(&daemon)),
+            // Ends with an error once the client is gone.
+            std::thread::spawn(move || drop(pushing.run())),
+            std::thread::spawn(move || {
+                while let Ok(Some(answer)) = heard.receive_fd::<Packet>() {
+                    answers.pass_on(answer);
+                }
+            }),
+        ];
         let table = hostile_driver::table();
         // SAFETY: a CUDA driver's function.
         assert!(unsafe { table.cuInit.unwrap()(0) }.is_success());
         let chosen = Driver::Recording { model: "h200".into(), count: 1 };
-        // SAFETY: as above; no work of an earlier session is left that could be submitted.
-        assert!(unsafe { hostile_driver::inner().cuDevicePrimaryCtxReset_v2.unwrap()(0) }.is_success());
         let context = driver::retain_context(&table, 0).unwrap();
         let brake = brake::of(&chosen, table, context, 0).unwrap();
-        let gate = Arc::new(Gate::new(0, brake, link, Arc::clone(&counters)));
+        let gate = Arc::new(Gate::new(0, brake, Arc::clone(&link), Arc::clone(&counters)));
         // Nobody else wants it.
         gate.granted();
         let device = Device {
@@ -80,8 +86,8 @@ impl Stage {
             launch_times: None,
             handle_types: sharing::handle_types(&table, 0),
         };
-        let start = RESERVATION + number * RESERVED;
-        let reservation = driver::reserve(&table, &[(start, RESERVED)]).unwrap();
+        let reservation = driver::reserve(&table, &[(RESERVATION, RESERVED)]).unwrap();
+        assert_eq!(reservation, RESERVATION..RESERVATION + RESERVED);
         let session = Session::new(SessionParts {
             table,
             devices: vec![device],
@@ -93,8 +99,8 @@ impl Stage {
             event_sharing: EventSharing::of(&chosen),
         });
         let host_calls = Arc::clone(&session.host_calls);
-        std::thread::spawn(move || play_client(client, &host_calls));
-        Stage { session, start }
+        threads.push(std::thread::spawn(move || play_client(client, &host_calls)));
+        Stage { session, link, stream, threads, _alone: alone }
     }
 
     /// Has a command executed as a thread of the pipeline would.
@@ -106,170 +112,71 @@ impl Stage {
         Ok(reply)
     }
 
-    /// Makes one of everything, under new ids. What the frames so far have used up or broken may be missing.
-    pub(super) fn populate(&self, known: &mut Known, seed: u64) {
-        known.forget();
-        let id = known.minted + 16;
-        known.minted = id;
-        let start = self.start + seed % 16 * 8 * CHUNK;
-        known.start = self.start;
-        let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: 0 };
-        let prop = PhysicalProp {
-            kind: CUmemAllocationType::PINNED,
-            handle_types: CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR,
-            location,
-            compression_type: 0,
-            gpu_direct_rdma: 0,
-            usage: 0,
-        };
-        let text = KERNEL.as_bytes();
-        let image = ImageHash(*blake3::hash(text).as_bytes());
-        let (stream, graph, function) = (StreamId(id), GraphId(id + 3), FunctionId(id + 5));
-        let place = NodePlace::Graph(GraphPlace { graph, dependencies: Vec::new() });
-        let (grid, block) = ([2, 1, 1], [32, 1, 1]);
-        let kernel = KernelNode { f: function, grid, block, shared_bytes: 0, params: vec![0; 12] };
-        let mut say = Honest { stage: self, known, refusals: 0 };
-        say.command(&commands::cuStreamCreateWithPriority { phStream: stream, flags: 1, priority: 0 });
-        say.command(&commands::cuEventCreate { phEvent: EventId(id + 1), Flags: 6 });
-        say.command(&commands::MemoryCommit { address: DevicePtr(start), bytes: CHUNK });
-        say.command(&commands::cuMemCreate { handle: PhysicalId(id + 2), size: CHUNK, prop, flags: 0 });
-        say.command(&commands::cuGraphCreate { phGraph: graph, flags: 0 });
-        say.command(&commands::ImageData { image, offset: 0, total: text.len() as u64, bytes: text });
-        say.command(&commands::cuModuleLoadDataEx { module: ModuleId(id + 4), image });
-        say.command(&commands::cuModuleGetFunction {
-            hfunc: function,
-            hmod: ModuleId(id + 4),
-            name: c"entry",
-        });
-        say.command(&commands::cuGraphAddNode_v2 {
-            phGraphNode: GraphNodeId(id + 6),
-            place: place.clone(),
-            work: NodeWork::Kernel(kernel),
-        });
-        say.command(&commands::cuGraphAddNode_v2 {
-            phGraphNode: GraphNodeId(id + 7),
-            place,
-            work: NodeWork::HostCall(id + 8),
-        });
-        let executable = GraphExecId(id + 9);
-        say.command(&commands::cuGraphInstantiateWithFlags {
-            phGraphExec: executable,
-            hGraph: graph,
-            flags: 0,
-        });
-        say.command(&commands::cuUserObjectCreate { object: UserObjectId(id + 10), initialRefcount: 3 });
-        say.command(&commands::cuLaunchKernel {
-            f: function,
-            grid,
-            block,
-            sharedMemBytes: 0,
-            hStream: stream,
-            params: &[0; 12],
-        });
-        assert!(say.refusals <= 12, "{} refusals", say.refusals);
-        for (of, number) in [
-            ("StreamId", id),
-            ("EventId", id + 1),
-            ("PhysicalId", id + 2),
-            ("GraphId", id + 3),
-            ("ModuleId", id + 4),
-            ("FunctionId", id + 5),
-            ("GraphNodeId", id + 6),
-            ("GraphNodeId", id + 7),
-            ("GraphExecId", id + 9),
-            ("UserObjectId", id + 10),
-            ("DevicePtr", start),
-            ("DevicePtr", start + CHUNK / 2),
-            ("DevicePtr", start + CHUNK - 4),
-            ("DevicePtr", start + CHUNK),
-        ] {
-            known.live.entry(of).or_default().push(number);
+    /// Whether a number stands for something of the session.
+    pub(super) fn is_live(&self, of: &str, number: u64) -> bool {
+        let objects = &self.session.objects;
+        match of {
+            "StreamId" => objects.find(StreamId(number)).is_ok(),
+            "EventId" => objects.find(EventId(number)).is_ok(),
+            "ModuleId" => objects.find(ModuleId(number)).is_ok(),
+            "FunctionId" => objects.find(FunctionId(number)).is_ok(),
+            "GraphId" => objects.find(GraphId(number)).is_ok(),
+            "GraphNodeId" => objects.find(GraphNodeId(number)).is_ok(),
+            "GraphExecId" => objects.find(GraphExecId(number)).is_ok(),
+            "UserObjectId" => objects.find(UserObjectId(number)).is_ok(),
+            "ArrayId" => objects.find(ArrayId(number)).is_ok(),
+            "MipmappedArrayId" => objects.find(MipmappedArrayId(number)).is_ok(),
+            "PhysicalId" => self.session.memory.lock().physical.contains_key(&number),
+            "DevicePtr" => self.session.memory.covers(number, 1),
+            _ => true,
+        }
+    }
+
+    /// Gives back what the driver would keep longer than the context, as a worker's end does.
+    fn clear(&self) {
+        let session = &self.session;
+        let mut at = RESERVATION;
+        while at < RESERVATION + RESERVED {
+            let run = session
+                .memory
+                .lock()
+                .chunks
+                .run_of(at)
+                .map(|(start, bytes, backing)| (start, bytes, matches!(backing, Backing::Mapped(_))));
+            at = match run {
+                Some((start, bytes, true)) => {
+                    virtual_memory::unmap(session, DevicePtr(start), bytes).unwrap();
+                    start + bytes
+                }
+                Some((start, bytes, false)) => {
+                    session.memory.decommit(&session.table, &session.budget, start, bytes).unwrap();
+                    start + bytes
+                }
+                None => at + CHUNK,
+            };
+        }
+        let physical: Vec<u64> = session.memory.lock().physical.keys().copied().collect();
+        for id in physical {
+            virtual_memory::release(session, PhysicalId(id)).unwrap();
         }
     }
 }
 
-const KERNEL: &str = ".version 7.0\n.target sm_75\n.address_size 64\n\
-    .visible .entry entry(.param .u64 a, .param .u32 b) { ret; }\n";
-
-/// Says what an honest client would.
-struct Honest<'a> {
-    stage: &'a Stage,
-    known: &'a mut Known,
-    refusals: usize,
-}
-
-impl Honest<'_> {
-    fn command<C: Command>(&mut self, command: &C) {
-        let mut payload = Vec::new();
-        command.encode(&mut payload);
-        self.refusals += usize::from(self.stage.send(C::OP, &payload).is_err());
-        self.known.said.push((C::OP, payload));
-    }
-}
-
-/// What a client knows: numbers that mean something, and what it has said.
-#[derive(Default)]
-pub(super) struct Known {
-    /// By the types of the fields that hold them.
-    live: BTreeMap<&'static str, Vec<u64>>,
-    said: Vec<(Op, Vec<u8>)>,
-    minted: u64,
-    /// Of the reservation.
-    start: u64,
-    /// New ids in the command that is being made.
-    fresh: RefCell<Vec<(&'static str, u64)>>,
-}
-
-/// Most numbers of a kind that are remembered.
-const LIVE_MAX: usize = 64;
-
-impl Known {
-    /// Forgets old objects: some still live, and nobody will name them again.
-    fn forget(&mut self) {
-        self.said.clear();
-        for numbers in self.live.values_mut() {
-            let excess = numbers.len().saturating_sub(LIVE_MAX);
-            numbers.drain(..excess);
-        }
-    }
-
-    /// A command is about to be made.
-    pub(super) fn begin(&self) {
-        self.fresh.borrow_mut().clear();
-    }
-
-    /// A command that was said since.
-    pub(super) fn said(&self, choice: u64) -> (Op, Vec<u8>) {
-        self.said[(choice % self.said.len() as u64) as usize].clone()
-    }
-
-    /// The last command was executed: its new ids are live.
-    pub(super) fn settle(&mut self) {
-        for (of, number) in self.fresh.get_mut().drain(..) {
-            self.live.entry(of).or_default().push(number);
-        }
-    }
-
-    /// A number of a type that an honest client might say.
-    pub(super) fn plausible(&self, of: &'static str, raw: u64) -> u64 {
-        let mut random = Random(raw);
-        match (of, self.live.get(of)) {
-            (_, Some(live)) if random.below(8) > 1 => random.one_of(live),
-            ("DevicePtr", _) => self.start + random.below(128) * CHUNK,
-            (_, Some(_)) if random.below(4) > 0 => {
-                // Between those that `populate` makes.
-                let number = self.minted * 1000 + random.below(1 << 20);
-                self.fresh.borrow_mut().push((of, number));
-                number
-            }
-            ("u8" | "ImageHash" | "ExportToken", _) => raw,
-            (_, _) => match random.below(8) {
-                0 => random.one_of(EDGES),
-                1 => raw,
-                2 => random.below(4) * CHUNK,
-                3 => random.below(4096),
-                _ => random.below(8),
-            },
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let driver = hostile_driver::inner();
+        // The client still returns from the host functions that the context waits for.
+        // SAFETY: a CUDA driver's function.
+        assert!(unsafe { driver.cuDevicePrimaryCtxReset_v2.unwrap()(0) }.is_success());
+        self.clear();
+        // SAFETY: as above; the reservation is the session's, and nothing is mapped there any more.
+        assert!(unsafe { driver.cuMemAddressFree.unwrap()(RESERVATION, RESERVED as usize) }.is_success());
+        self.link.send(&Packet::Parted).unwrap();
+        self.stream.shut_down();
+        // Wakes the writer, which finds that the client has gone.
+        self.session.outbox.push(Push::Call { ticket: 0 });
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap();
         }
     }
 }
@@ -318,6 +225,7 @@ fn play_daemon(link: &Link) {
                     None => link.send(&Packet::Imported(answer)),
                 }
             }
+            Packet::Parted => return,
             _ => Ok(()),
         };
         if sent.is_err() {

@@ -1,0 +1,307 @@
+//! What an honest client says: one of everything. Commands that are spoilt begin as these.
+
+use sluice_cuda::*;
+use sluice_wire::{
+    ArrayId, ArrayPlace, ArrayShape, Command, CopyNode, CopySide, DevicePtr, EventId, ExportToken, FillNode,
+    FunctionId, GraphExecId, GraphId, GraphNodeId, GraphPlace, ImageHash, KernelNode, MipmappedArrayId,
+    ModuleId, NodePlace, NodeWork, Op, PhysicalId, PhysicalProp, Pitched, Sampling, StreamId,
+    TextureResource, UserObjectId, commands,
+};
+
+use super::known::Known;
+use super::stage::{RESERVATION, Stage};
+use crate::chunks::CHUNK;
+
+const KERNEL: &str = ".version 7.0\n.target sm_75\n.address_size 64\n\
+    .visible .global .align 4 .b8 table[64];\n\
+    .visible .entry entry(.param .u64 a, .param .u32 b) { ret; }\n";
+/// Numbers that one call of [`populate`] uses.
+const STEP: u64 = 32;
+/// Chunks of the reservation in which it works, and how many each time.
+const PLACES: u64 = 64;
+const CHUNKS: u64 = 8;
+
+/// Makes one of everything, under new ids, and answers what was refused. In a session that has done nothing else nothing
+/// is; later, what spoilt commands have used up or broken may be missing.
+pub(super) fn populate(stage: &Stage, known: &mut Known, seed: u64) -> Vec<Op> {
+    known.tidy(stage);
+    known.minted += STEP;
+    let id = known.minted;
+    let start = RESERVATION + seed % PLACES * CHUNKS * CHUNK;
+    let mut say = Honest { stage, known, refused: Vec::new() };
+    streams_and_events(&mut say, id);
+    memory(&mut say, id, start);
+    copies(&mut say, id, start);
+    kernels(&mut say, id);
+    graphs(&mut say, id, start);
+    captures(&mut say, id, start);
+    arrays(&mut say, id, start);
+    let refused = say.refused;
+    let live = |of, places: &[u64]| places.iter().map(move |place| (of, id + place)).collect::<Vec<_>>();
+    let ids = [
+        live("StreamId", &[0, 11]),
+        live("EventId", &[1, 14]),
+        live("PhysicalId", &[2]),
+        live("GraphId", &[3, 12]),
+        live("ModuleId", &[4]),
+        live("FunctionId", &[5]),
+        live("GraphNodeId", &[6, 7, 15, 16, 17]),
+        live("GraphExecId", &[9]),
+        live("UserObjectId", &[10]),
+        live("ArrayId", &[18, 20]),
+        live("MipmappedArrayId", &[19]),
+    ];
+    for (of, number) in ids.into_iter().flatten() {
+        known.add_live(of, number);
+    }
+    for address in [start, start + CHUNK / 2, start + CHUNK - 4, start + CHUNK, start + 2 * CHUNK] {
+        known.add_live("DevicePtr", address);
+    }
+    refused
+}
+
+struct Honest<'a> {
+    stage: &'a Stage,
+    known: &'a mut Known,
+    refused: Vec<Op>,
+}
+
+impl Honest<'_> {
+    /// The answer is empty where there is none.
+    fn command<C: Command>(&mut self, command: &C) -> Vec<u8> {
+        let mut payload = Vec::new();
+        command.encode(&mut payload);
+        let answer = self.stage.send(C::OP, &payload);
+        self.known.add_said(C::OP, payload);
+        answer.unwrap_or_else(|_| {
+            self.refused.push(C::OP);
+            Vec::new()
+        })
+    }
+}
+
+fn streams_and_events(say: &mut Honest<'_>, id: u64) {
+    let (stream, event, timed) = (StreamId(id), EventId(id + 1), EventId(id + 14));
+    for stream in [stream, StreamId(id + 11)] {
+        say.command(&commands::cuStreamCreateWithPriority { phStream: stream, flags: 1, priority: 0 });
+    }
+    say.command(&commands::cuEventCreate { phEvent: event, Flags: 6 });
+    say.command(&commands::cuEventCreate { phEvent: timed, Flags: 0 });
+    say.command(&commands::cuEventRecord { hEvent: timed, hStream: stream });
+    say.command(&commands::cuEventSynchronize { hEvent: timed });
+    say.command(&commands::cuEventElapsedTime { hStart: timed, hEnd: timed });
+    say.command(&commands::cuStreamWaitEvent { hStream: StreamId(id + 11), hEvent: timed, Flags: 0 });
+    // Policy 1 of `CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY`.
+    let words = std::iter::once(1).chain([0; 15]).collect();
+    say.command(&commands::cuStreamSetAttribute { hStream: stream, attr: 3, words });
+    say.command(&commands::cuUserObjectCreate { object: UserObjectId(id + 10), initialRefcount: 3 });
+    let token = say.command(&commands::EventExport { event });
+    if let Ok(token) = token.try_into() {
+        say.command(&commands::EventImport { event: EventId(id + 21), token: ExportToken(token) });
+    }
+}
+
+fn memory(say: &mut Honest<'_>, id: u64, start: u64) {
+    let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: 0 };
+    let prop = PhysicalProp {
+        kind: CUmemAllocationType::PINNED,
+        handle_types: CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR,
+        location,
+        compression_type: 0,
+        gpu_direct_rdma: 0,
+        usage: 0,
+    };
+    let (handle, mapped) = (PhysicalId(id + 2), DevicePtr(start + 2 * CHUNK));
+    say.command(&commands::MemoryCommit { address: DevicePtr(start), bytes: CHUNK });
+    say.command(&commands::cuMemGetAllocationGranularity {
+        prop: prop.clone(),
+        option: CUmemAllocationGranularity_flags::MINIMUM,
+    });
+    say.command(&commands::cuMemCreate { handle, size: CHUNK, prop, flags: 0 });
+    say.command(&commands::cuMemMap { ptr: mapped, size: CHUNK, offset: 0, handle, flags: 0 });
+    let desc = vec![CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE }];
+    say.command(&commands::cuMemSetAccess { ptr: mapped, size: CHUNK, desc });
+    let token = say.command(&commands::cuMemExportToShareableHandle { handle });
+    if let Ok(token) = token.try_into() {
+        let handle = PhysicalId(id + 22);
+        say.command(&commands::cuMemImportFromShareableHandle { handle, token: ExportToken(token) });
+        say.command(&commands::cuMemRelease { handle });
+    }
+    let passing = DevicePtr(start + 3 * CHUNK);
+    say.command(&commands::cuMemMap { ptr: passing, size: CHUNK, offset: 0, handle, flags: 0 });
+    say.command(&commands::cuMemUnmap { ptr: passing, size: CHUNK });
+    say.command(&commands::AllocationExport { address: DevicePtr(start) });
+}
+
+fn copies(say: &mut Honest<'_>, id: u64, start: u64) {
+    let (stream, other) = (StreamId(id), DevicePtr(start + CHUNK / 2));
+    let start = DevicePtr(start);
+    say.command(&commands::cuMemcpyHtoDAsync_v2 { dstDevice: start, hStream: stream, srcHost: &[7; 64] });
+    say.command(&commands::cuMemcpyDtoH_v2 { ticket: 1, srcDevice: start, ByteCount: 64, hStream: stream });
+    say.command(&commands::cuMemcpyDtoDAsync_v2 {
+        dstDevice: other,
+        srcDevice: start,
+        ByteCount: 4096,
+        hStream: stream,
+    });
+    let side = |start| Pitched { start, pitch: 512, height: 8 };
+    say.command(&commands::cuMemcpy3DAsync_v2 {
+        dst: side(other),
+        src: side(start),
+        width: 100,
+        height: 8,
+        depth: 3,
+        hStream: stream,
+    });
+    say.command(&commands::cuMemsetD32Async { dstDevice: start, ui: 7, N: 100, hStream: stream });
+    say.command(&commands::cuMemsetD2D16Async {
+        dstDevice: start,
+        dstPitch: 256,
+        us: 7,
+        Width: 100,
+        Height: 10,
+        hStream: stream,
+    });
+    say.command(&commands::MirrorPush { address: start, bytes: &[9; 100] });
+    say.command(&commands::MirrorFetch { address: start, bytes: 100, hashes: vec![0] });
+}
+
+fn kernels(say: &mut Honest<'_>, id: u64) {
+    let text = KERNEL.as_bytes();
+    let image = ImageHash(*blake3::hash(text).as_bytes());
+    let (module, function, stream) = (ModuleId(id + 4), FunctionId(id + 5), StreamId(id));
+    say.command(&commands::ImageData { image, offset: 0, total: text.len() as u64, bytes: text });
+    say.command(&commands::cuModuleLoadDataEx { module, image });
+    say.command(&commands::cuModuleGetFunction { hfunc: function, hmod: module, name: c"entry" });
+    say.command(&commands::cuModuleGetGlobal_v2 { hmod: module, name: c"table" });
+    let attrib = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    say.command(&commands::cuFuncSetAttribute { hfunc: function, attrib, value: 1024 });
+    let (grid, block) = ([2, 1, 1], [32, 1, 1]);
+    say.command(&commands::cuLaunchKernel {
+        f: function,
+        grid,
+        block,
+        sharedMemBytes: 0,
+        hStream: stream,
+        params: &[0; 12],
+    });
+    let attrs = vec![CUlaunchAttribute {
+        id: CUlaunchAttributeID::PRIORITY,
+        pad: [0; 4],
+        value: CUlaunchAttributeValue { words: [0; 16] },
+    }];
+    say.command(&commands::cuLaunchKernelEx {
+        f: function,
+        grid,
+        block,
+        sharedMemBytes: 0,
+        hStream: stream,
+        attrs,
+        params: &[0; 12],
+    });
+    say.command(&commands::cuLaunchHostFunc { ticket: id + 23, hStream: stream });
+}
+
+fn graphs(say: &mut Honest<'_>, id: u64, start: u64) {
+    let (graph, executable, stream) = (GraphId(id + 3), GraphExecId(id + 9), StreamId(id));
+    let kernel = KernelNode {
+        f: FunctionId(id + 5),
+        grid: [2, 1, 1],
+        block: [32, 1, 1],
+        shared_bytes: 0,
+        params: vec![0; 12],
+    };
+    let fill =
+        FillNode { dst: DevicePtr(start), pitch: 0, value: 7, element_bytes: 4, width: 100, height: 1 };
+    let side = CopySide::Device(Pitched { start: DevicePtr(start), pitch: 64, height: 1 });
+    let copy =
+        CopyNode { dst: side, src: CopySide::Host(()), width: 64, height: 1, depth: 1, ticket: id + 24 };
+    say.command(&commands::cuGraphCreate { phGraph: graph, flags: 0 });
+    for (place, work) in [
+        (6, NodeWork::Kernel(kernel)),
+        (7, NodeWork::HostCall(id + 8)),
+        (15, NodeWork::Fill(fill)),
+        (16, NodeWork::Copy(copy)),
+        (17, NodeWork::Empty(())),
+    ] {
+        let place_in = NodePlace::Graph(GraphPlace { graph, dependencies: Vec::new() });
+        let node = GraphNodeId(id + place);
+        say.command(&commands::cuGraphAddNode_v2 { phGraphNode: node, place: place_in, work });
+    }
+    say.command(&commands::NodeDataPut { ticket: id + 24, offset: 0, bytes: &[7; 64] });
+    let words = vec![0; 16];
+    say.command(&commands::cuGraphKernelNodeSetAttribute { hNode: GraphNodeId(id + 6), attr: 8, words });
+    say.command(&commands::cuGraphInstantiateWithFlags { phGraphExec: executable, hGraph: graph, flags: 0 });
+    say.command(&commands::cuGraphLaunch { hGraphExec: executable, hStream: stream });
+    say.command(&commands::cuGraphRetainUserObject {
+        graph,
+        object: UserObjectId(id + 10),
+        count: 1,
+        flags: 0,
+    });
+}
+
+fn captures(say: &mut Honest<'_>, id: u64, start: u64) {
+    let stream = StreamId(id + 11);
+    say.command(&commands::cuStreamBeginCapture_v2 {
+        hStream: stream,
+        mode: CUstreamCaptureMode::THREAD_LOCAL,
+    });
+    say.command(&commands::cuMemsetD8Async { dstDevice: DevicePtr(start), uc: 7, N: 100, hStream: stream });
+    say.command(&commands::cuGraphLaunch { hGraphExec: GraphExecId(id + 9), hStream: stream });
+    say.command(&commands::cuStreamEndCapture { hStream: stream, phGraph: GraphId(id + 12) });
+}
+
+fn arrays(say: &mut Honest<'_>, id: u64, start: u64) {
+    let shape = ArrayShape {
+        width: 64,
+        height: 32,
+        depth: 0,
+        format: CUarray_format::FLOAT,
+        channels: 1,
+        flags: CUDA_ARRAY3D_SURFACE_LDST,
+    };
+    let (array, mipmapped, stream) = (ArrayId(id + 18), MipmappedArrayId(id + 19), StreamId(id));
+    say.command(&commands::cuArray3DCreate_v2 { pHandle: array, shape: shape.clone() });
+    say.command(&commands::cuMipmappedArrayCreate { pHandle: mipmapped, shape, levels: 3 });
+    say.command(&commands::cuMipmappedArrayGetLevel {
+        pLevelArray: ArrayId(id + 20),
+        hMipmappedArray: mipmapped,
+        level: 1,
+    });
+    let place = || ArrayPlace { array, x: 0, y: 0, z: 0 };
+    let (width, height, depth) = (32, 2, 1);
+    say.command(&commands::cuMemcpyHtoAAsync_v2 {
+        dst: place(),
+        width,
+        height,
+        depth,
+        srcHost: &[7; 64],
+        hStream: stream,
+    });
+    let src = CopySide::Device(Pitched { start: DevicePtr(start), pitch: 64, height: 2 });
+    let copy = CopyNode { dst: CopySide::Array(place()), src, width, height, depth, ticket: 0 };
+    say.command(&commands::cuMemcpyAtoA_v2 { copy, hStream: stream });
+    say.command(&commands::cuMemcpyAtoHAsync_v2 {
+        ticket: 2,
+        src: place(),
+        width,
+        height,
+        depth,
+        hStream: stream,
+    });
+    let sampling = Sampling {
+        address_modes: [CUaddress_mode(1); 3],
+        filter: CUfilter_mode(0),
+        flags: 0,
+        anisotropy_max: 0,
+        mipmap_filter: CUfilter_mode(0),
+        mipmap_bias: 0.0,
+        mipmap_clamp: [0.0; 2],
+        border_color: [0.0; 4],
+    };
+    let resource = TextureResource::Array(array);
+    let view = Vec::new();
+    say.command(&commands::cuTexObjectCreate { resource: resource.clone(), sampling, view });
+    say.command(&commands::cuSurfObjectCreate { resource });
+}
