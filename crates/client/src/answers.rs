@@ -40,7 +40,7 @@ struct Question(Vec<u8>);
 
 impl Question {
     fn of<C: Command>(command: &C) -> Question {
-        let mut text = vec![context::device_index()];
+        let mut text = vec![context::device() as u8];
         text.extend_from_slice(&C::OP.0.to_le_bytes());
         command.encode(&mut text);
         Question(text)

@@ -1,4 +1,5 @@
-//! Attaching to the lease that `sluice run` left in the environment: connect, greet, agree on device addresses.
+//! Attaching to the leases that `sluice run` left in the environment, one on each node: connect, greet, agree on device
+//! addresses, and count the devices of all.
 //!
 //! All of it has one deadline. Whatever goes wrong is one line on stderr that names the node, and an error from
 //! `cuInit`.
@@ -13,7 +14,9 @@ use sluice_cuda::*;
 use sluice_transport::tls::{TlsError, Trust};
 use sluice_transport::{Rings, Side, Stream};
 use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
-use sluice_wire::control::{Control, SessionOpen, SessionOpened, ShareMemory, SharedMemoryTaken};
+use sluice_wire::control::{
+    Control, DeviceSnapshot, SessionOpen, SessionOpened, ShareMemory, SharedMemoryTaken,
+};
 use sluice_wire::handshake::{Hello, Purpose, Resume, Welcome};
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
@@ -21,15 +24,17 @@ use sluice_wire::{FrameDecoder, Kind, WireError};
 use crate::addresses::Space;
 use crate::context::Primary;
 use crate::device::{Device, Work};
+use crate::ids::DEVICES_MAX;
 use crate::launch::Limits;
 use crate::link::{self, Link, Resumption};
 use crate::memory::{Memory, Names};
 use crate::pool;
 use crate::record::{self, Recorder};
 use crate::reservation::Reservations;
-use crate::session::Session;
+use crate::session::{Session, Sessions};
+use crate::visible;
 
-/// A node that has not opened the session by then is as good as none.
+/// A node that has not opened its session by then is as good as none.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Why there is no session.
@@ -54,13 +59,18 @@ pub(crate) enum AttachError {
         node: Endpoint,
         reason: String,
     },
+    /// `CUDA_VISIBLE_DEVICES` leaves none.
+    NothingVisible,
+    TooMany,
 }
 
 impl AttachError {
     /// What `cuInit` answers.
     pub(crate) fn code(&self) -> CUresult {
         match self {
-            AttachError::NoVariable => CUresult::NO_DEVICE,
+            AttachError::NoVariable | AttachError::NothingVisible | AttachError::TooMany => {
+                CUresult::NO_DEVICE
+            }
             AttachError::BadVariable | AttachError::Connect { .. } | AttachError::AnotherNode { .. } => {
                 CUresult::SYSTEM_NOT_READY
             }
@@ -89,6 +99,10 @@ impl std::fmt::Display for AttachError {
                 let node = node.place();
                 write!(f, "the node {node} cannot be reached ({error}); is it running? try `sluice doctor`")
             }
+            AttachError::NothingVisible => {
+                write!(f, "{} names no GPU of this lease; its GPUs count from 0", visible::VARIABLE)
+            }
+            AttachError::TooMany => write!(f, "a program can have {DEVICES_MAX} GPUs at most"),
             AttachError::AnotherNode { node, error } => write!(f, "the node {}: {error}", node.place()),
             AttachError::Protocol { node, error } => write!(f, "the node {}: {error}", node.place()),
             AttachError::Refused { node, reason } => {
@@ -99,27 +113,77 @@ impl std::fmt::Display for AttachError {
     }
 }
 
-/// Makes the session that the environment names.
-pub(crate) fn attach() -> Result<Session, AttachError> {
+/// Makes the sessions that the environment names.
+pub(crate) fn attach() -> Result<Sessions, AttachError> {
     let text = std::env::var(SESSION_VARIABLE).map_err(|_| AttachError::NoVariable)?;
-    let address: SessionAddress = text.parse().map_err(|_| AttachError::BadVariable)?;
-    let node = address.node.clone();
+    let addresses = SessionAddress::list(&text).map_err(|_| AttachError::BadVariable)?;
     let deadline = Instant::now() + DEADLINE;
-    let mut greeting = Greeting::connect(&node, deadline)?;
-    let ranges = Reservations::make();
-    let opened = greeting.open(&address, ranges.offers());
-    let minted = ranges.keep(opened.as_ref().ok().and_then(|opened| opened.range));
-    let opened = opened?;
-    let opened =
-        SessionOpened { range: minted.clone().map(|range| (range.start, range.end - range.start)), ..opened };
-    if opened.devices.is_empty() {
-        return Err(AttachError::Refused { node, reason: "the lease has no device".to_string() });
+    let are_many = addresses.len() > 1;
+    let mut opened = addresses
+        .iter()
+        .map(|address| Opened::new(address, are_many, deadline))
+        .collect::<Result<Vec<Opened>, AttachError>>()?;
+    let mut snapshots: Vec<&mut DeviceSnapshot> =
+        opened.iter_mut().flat_map(|opened| &mut opened.devices).collect();
+    if snapshots.len() > DEVICES_MAX {
+        return Err(AttachError::TooMany);
     }
-    let Greeting { stream, decoder, sent, received, .. } = greeting;
-    let resumption = opened.resume.as_ref().map(|terms| Resumption::new(node, opened.session, terms));
-    let recorder = Recorder::begin(&opened);
-    let link = Link::new(stream, decoder, (sent, received), resumption, recorder);
-    Ok(Session::new(link, devices(opened), minted.unwrap_or(0..0)))
+    let mut uuids: Vec<[u8; 16]> = snapshots.iter().map(|snapshot| snapshot.uuid).collect();
+    sluice_wire::control::tell_apart(&mut uuids);
+    snapshots.iter_mut().zip(&uuids).for_each(|(snapshot, uuid)| snapshot.uuid = *uuid);
+    let visible = visible::devices(std::env::var(visible::VARIABLE).ok().as_deref(), &uuids);
+    if visible.is_empty() {
+        return Err(AttachError::NothingVisible);
+    }
+    let mut first = 0;
+    let sessions = opened.into_iter().zip(0..).map(|(opened, index)| {
+        let (count, node) = (opened.devices.len(), opened.node);
+        let (minted, range) = (opened.minted.clone(), opened.minted);
+        let devices = devices(opened.devices, range, first, &visible);
+        first += count;
+        Session::new((index, node), opened.link, devices, minted.unwrap_or(0..0))
+    });
+    Ok(Sessions::new(sessions.collect()))
+}
+
+/// A session with its node, before anybody has counted its devices.
+struct Opened {
+    node: String,
+    link: Link,
+    devices: Vec<DeviceSnapshot>,
+    minted: Option<Range<u64>>,
+}
+
+impl Opened {
+    /// One of several sessions has to have addresses of its own.
+    fn new(address: &SessionAddress, is_one_of_many: bool, deadline: Instant) -> Result<Opened, AttachError> {
+        let node = address.node.clone();
+        let mut greeting = Greeting::connect(&node, deadline)?;
+        let ranges = Reservations::make();
+        let opened = greeting.open(address, ranges.offers());
+        let minted = ranges.keep(opened.as_ref().ok().and_then(|opened| opened.range));
+        let opened = opened?;
+        let range = minted.clone().map(|range| (range.start, range.end - range.start));
+        let opened = SessionOpened { range, ..opened };
+        let refused = |reason: &str| AttachError::Refused { node: node.clone(), reason: reason.to_owned() };
+        if opened.devices.is_empty() {
+            return Err(refused("the lease has no device"));
+        }
+        if is_one_of_many && minted.is_none() {
+            return Err(refused(
+                "no range of addresses is free both there and here, by which memory of several nodes could be told apart",
+            ));
+        }
+        let Greeting { stream, decoder, sent, received, .. } = greeting;
+        let terms = opened.resume.as_ref();
+        let resumption = terms.map(|terms| Resumption::new(node.clone(), opened.session, terms));
+        let recorder = Recorder::begin(&opened);
+        let mut link = Link::new(stream, decoder, (sent, received), resumption, recorder);
+        if is_one_of_many {
+            link.name(format!("the GPUs of {}", node.place()));
+        }
+        Ok(Opened { node: node.place(), link, devices: opened.devices, minted })
+    }
 }
 
 /// Connects again for a session whose connection was cut, `received` bytes into the worker's stream. The answer is the new
@@ -142,24 +206,35 @@ pub(crate) fn resume(
     }
 }
 
-/// Each device mints in a part of its own, so that an address tells its device.
-fn devices(opened: SessionOpened) -> Vec<Device> {
-    let count = opened.devices.len() as u64;
-    let part = |i: u64, (start, bytes): (u64, u64)| {
-        let each = bytes / count / crate::addresses::CHUNK * crate::addresses::CHUNK;
-        start + i * each..start + (i + 1) * each
+/// The visible devices of a lease, the first of which is the process's `first`. Each mints in a part of its own, so that an
+/// address tells its device.
+fn devices(
+    snapshots: Vec<DeviceSnapshot>,
+    minted: Option<Range<u64>>,
+    first: usize,
+    visible: &[usize],
+) -> Vec<Device> {
+    let count = snapshots.len() as u64;
+    let part = |place: u64, range: &Range<u64>| {
+        let each = (range.end - range.start) / count / crate::addresses::CHUNK * crate::addresses::CHUNK;
+        range.start + place * each..range.start + (place + 1) * each
     };
-    opened
-        .devices
+    snapshots
         .into_iter()
         .zip(0..)
-        .map(|(snapshot, ordinal)| {
-            let names = match opened.range {
-                Some(range) => Names::Minted(Space::new(part(ordinal as u64, range))),
+        .filter_map(|(snapshot, place)| {
+            let index = first + usize::from(place);
+            let ordinal = visible.iter().position(|&seen| seen == index)? as CUdevice;
+            let minted = minted.as_ref().map(|range| part(place.into(), range));
+            let names = match &minted {
+                Some(range) => Names::Minted(Space::new(range.clone())),
                 None => Names::Given(std::collections::BTreeMap::new()),
             };
-            Device {
+            Some(Device {
                 ordinal,
+                place,
+                index: index as u8,
+                minted: minted.unwrap_or(0..0),
                 launch_limits: Limits::of(|attribute| snapshot.attribute(attribute)),
                 snapshot,
                 work: Work::default(),
@@ -167,7 +242,7 @@ fn devices(opened: SessionOpened) -> Vec<Device> {
                 mints_addresses: matches!(names, Names::Minted(_)),
                 memory: Mutex::new(Memory::new(names)),
                 default_pool: pool::default_of(ordinal),
-            }
+            })
         })
         .collect()
 }

@@ -10,7 +10,7 @@ use crate::array_copy::{ArrayCopy, End};
 use crate::copy::{Landing, from_device, landing, on_host, to_device};
 use crate::issue::Issue;
 use crate::session::{self, Session};
-use crate::{arrays, capture, context, host_memory};
+use crate::{across, arrays, capture, context, host_memory};
 
 /// One side of a copy.
 #[derive(Clone, Copy, Debug)]
@@ -128,6 +128,10 @@ impl BoxCopy {
         if self.is_empty() {
             return Ok(());
         }
+        if [self.dst, self.src].iter().any(|side| side.on_device && across::reaches(side.start)) {
+            // SAFETY: the same contract.
+            return unsafe { self.run_across(stream) };
+        }
         if capture::of(stream).is_some() && !(self.dst.on_device && self.src.on_device) {
             return self.capture(stream);
         }
@@ -153,6 +157,22 @@ impl BoxCopy {
         let landing = landing(self.dst.start, dst_bytes as usize, asynchronous);
         // SAFETY: every row lies in the host side, which the caller vouches for.
         unsafe { self.flattened().run_rows(session, stream, landing) }
+    }
+
+    /// Row by row, where a side is on another node.
+    ///
+    /// # Safety
+    /// As for [`BoxCopy::run`].
+    unsafe fn run_across(self, stream: CUstream) -> Result<(), CUresult> {
+        let flat = self.flattened();
+        let places = (0..flat.slices).flat_map(|slice| (0..flat.rows).map(move |row| (slice, row)));
+        for (slice, row) in places {
+            // SAFETY: the same contract.
+            unsafe {
+                across::copy(flat.dst.row(slice, row), flat.src.row(slice, row), flat.width as usize, stream)?
+            };
+        }
+        Ok(())
     }
 
     /// # Safety

@@ -16,7 +16,7 @@ use sluice_wire::{GraphNodeId, Id, NodePlace, NodeWork, StreamId, commands};
 use crate::graph::{edges_from_words, node_ids};
 use crate::issue::{Issue, wanted};
 use crate::session::{self, Session};
-use crate::{context, out, stream};
+use crate::{context, ids, out, stream};
 
 /// One capture, from its beginning to its end.
 #[derive(Debug)]
@@ -386,7 +386,8 @@ pub(crate) unsafe fn cuStreamGetCaptureInfo_v3(
     if status == CUstreamCaptureStatus::ACTIVE && places_wanted {
         let command = commands::cuStreamGetCaptureInfo_v3 { hStream: session.find(hStream)? };
         let answer = session.call(&command, |answer| answer)?;
-        nodes = answer.nodes.iter().map(|id| GraphNodeId::handle_from(id.0 as usize)).collect();
+        nodes =
+            answer.nodes.iter().map(|id| GraphNodeId::handle_from(ids::of_worker(id.0) as usize)).collect();
         edges = edges_from_words(&answer.edges);
     }
     if edgeData_out.is_null() && edges.iter().any(|edge| *edge != CUgraphEdgeData::default()) {

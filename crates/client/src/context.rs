@@ -1,7 +1,7 @@
 //! Contexts, and each thread's stack of them. All of it lives in the client: on the node a session has one context
 //! per device, and which of the program's contexts a command comes from makes no difference there.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -38,11 +38,13 @@ static CONTEXTS: Table<Context> = Table::new();
 thread_local! {
     /// The innermost context is the current one; null entries stand for "no context", which programs may set.
     static STACK: RefCell<Vec<Option<Arc<Context>>>> = const { RefCell::new(Vec::new()) };
+    /// The device of the node that the call in progress goes to, where that is not the node of the current context.
+    static ELSEWHERE: Cell<Option<CUdevice>> = const { Cell::new(None) };
 }
 
 impl Context {
     fn create(device: CUdevice, primary: bool, flags: u32) -> Arc<Context> {
-        let handle = ids::mint(Kind::Context);
+        let handle = ids::mint_on(device, Kind::Context);
         let context = Context {
             handle: CUcontext(handle as usize),
             device,
@@ -89,8 +91,12 @@ impl Primary {
     }
 }
 
-/// The calling thread's context. Errors as CUDA gives them: none, or one that is gone.
+/// The calling thread's context; of a call that goes to another node, the primary one of the device there. Errors as CUDA
+/// gives them: none, or one that is gone.
 pub(crate) fn current() -> Result<Arc<Context>, CUresult> {
+    if let Some(device) = elsewhere() {
+        return Ok(Arc::clone(&primary(device)?.context));
+    }
     let context = innermost().ok_or(CUresult::INVALID_CONTEXT)?;
     if context.is_alive() { Ok(context) } else { Err(CUresult::CONTEXT_IS_DESTROYED) }
 }
@@ -133,7 +139,8 @@ fn end(context: &Context) -> Result<(), CUresult> {
         return Ok(());
     }
     sluice_export_tables::context_destroyed(context.handle);
-    session::get()?.context_ended(context)
+    session::get()?;
+    session::of(context.device)?.context_ended(context)
 }
 
 fn checked_flags(flags: u32) -> Result<u32, CUresult> {
@@ -146,7 +153,7 @@ fn checked_flags(flags: u32) -> Result<u32, CUresult> {
 }
 
 fn create(pctx: *mut CUcontext, flags: u32, device: CUdevice) -> Result<(), CUresult> {
-    session::get()?.device(device)?;
+    session::device(device)?;
     let flags = checked_flags(flags)?;
     let context = Context::create(device, false, flags);
     let handle = context.handle;
@@ -156,7 +163,7 @@ fn create(pctx: *mut CUcontext, flags: u32, device: CUdevice) -> Result<(), CUre
 }
 
 fn primary(device: CUdevice) -> Result<&'static Primary, CUresult> {
-    session::get()?.primary(device)
+    Ok(&session::device(device)?.primary)
 }
 
 // The entry points. CUDA Driver API, sections "Primary Context Management" and "Context Management".
@@ -439,13 +446,33 @@ pub(crate) unsafe fn cuCtxPopCurrent(pctx: *mut CUcontext) -> Result<(), CUresul
     unsafe { cuCtxPopCurrent_v2(pctx) }
 }
 
-/// The calling thread's device for the header of a frame; 0 where the thread has no context.
-pub(crate) fn device_index() -> u8 {
+/// The device that the calling thread works with; 0 where it has no context.
+pub(crate) fn device() -> CUdevice {
+    if let Some(device) = elsewhere() {
+        return device;
+    }
     let device = STACK.try_with(|stack| {
         let stack = stack.borrow();
         stack.last().and_then(Option::as_ref).map_or(0, |context| context.device)
     });
-    device.ok().and_then(|device| u8::try_from(device).ok()).unwrap_or(0)
+    device.unwrap_or(0)
+}
+
+fn elsewhere() -> Option<CUdevice> {
+    if session::are_many() { ELSEWHERE.try_with(Cell::get).ok().flatten() } else { None }
+}
+
+/// Runs `body` with this device in the place of the current context's.
+pub(crate) fn at<R>(device: CUdevice, body: impl FnOnce() -> R) -> R {
+    /// Also after a panic: the thread goes on where it was.
+    struct Back(Option<CUdevice>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            let _ = ELSEWHERE.try_with(|elsewhere| elsewhere.set(self.0));
+        }
+    }
+    let _back = Back(ELSEWHERE.try_with(|elsewhere| elsewhere.replace(Some(device))).unwrap_or(None));
+    body()
 }
 
 /// The hidden tables' view.

@@ -18,7 +18,7 @@ use crate::inbox::Sink;
 use crate::issue::Issue;
 use crate::link::Loan;
 use crate::session::Session;
-use crate::{capture, context, host_memory, mirror, session, stream};
+use crate::{across, capture, context, host_memory, mirror, session, stream};
 
 /// Answers up to this size come with the call's own reply.
 const INLINE: usize = 32 << 10;
@@ -155,7 +155,7 @@ unsafe fn from_device_now(
 
 /// # Safety
 /// `dst` is valid for writing `bytes` bytes, until the data have landed.
-unsafe fn to_host(
+pub(crate) unsafe fn to_host(
     session: &Session,
     dst: *mut c_void,
     src: CUdeviceptr,
@@ -199,7 +199,7 @@ pub(crate) unsafe fn on_host(
     Ok(())
 }
 
-fn on_device(
+pub(crate) fn on_device(
     session: &Session,
     dst: CUdeviceptr,
     src: CUdeviceptr,
@@ -225,6 +225,10 @@ pub(crate) unsafe fn unified(
     stream: CUstream,
     asynchronous: bool,
 ) -> Result<(), CUresult> {
+    if across::reaches(dst) || across::reaches(src) {
+        // SAFETY: the same contract.
+        return unsafe { across::copy(dst, src, bytes, stream) };
+    }
     let session = session::enter()?;
     let (host_dst, host_src) = (dst as *mut c_void, src as *const c_void);
     match (session.is_device_address(dst), session.is_device_address(src)) {
@@ -246,10 +250,10 @@ pub(crate) unsafe fn unified(
     }
 }
 
-/// Whether what a program passes as a device address is memory of its own that came from CUDA: that is a device address to
-/// CUDA, too, and such a copy is one whose directions follow from the addresses.
-fn is_ours(address: CUdeviceptr, bytes: usize) -> bool {
-    host_memory::is_pinned(address, bytes as u64)
+/// Whether what a program passes as a device address is memory of its own that came from CUDA (that is a device address to
+/// CUDA, too), or memory of another node: such a copy is one whose directions follow from the addresses.
+fn is_unified(address: CUdeviceptr, bytes: usize) -> bool {
+    host_memory::is_pinned(address, bytes as u64) || across::reaches(address)
 }
 
 impl Session {
@@ -297,14 +301,14 @@ impl Session {
         tickets.iter().for_each(|&ticket| _ = self.link.forget(ticket));
         landed
     }
+}
 
-    /// Waits for copies that are still to land in host memory, which is about to go.
-    pub(crate) fn settle_pushed_copies(&self) -> Result<(), CUresult> {
-        if !self.link.owes_data() {
-            return Ok(());
-        }
-        self.devices.iter().try_for_each(|device| device.synchronize(self))
+/// Waits for copies that are still to land in host memory, which is about to go.
+pub(crate) fn settle_pushed_copies() -> Result<(), CUresult> {
+    for session in session::all()?.list.iter().filter(|session| session.link.owes_data()) {
+        session.devices.iter().try_for_each(|device| device.synchronize(session))?;
     }
+    Ok(())
 }
 
 // The entry points. CUDA Driver API, section "Memory Management".
@@ -335,7 +339,7 @@ pub(crate) unsafe fn cuMemcpyHtoD_v2(
     ByteCount: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    if is_ours(dstDevice, ByteCount) {
+    if is_unified(dstDevice, ByteCount) {
         // SAFETY: the same contract.
         return unsafe { unified(dstDevice, srcHost as u64, ByteCount, stream, false) };
     }
@@ -351,7 +355,7 @@ pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(
     ByteCount: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    if is_ours(dstDevice, ByteCount) {
+    if is_unified(dstDevice, ByteCount) {
         // SAFETY: the same contract.
         return unsafe { unified(dstDevice, srcHost as u64, ByteCount, hStream, true) };
     }
@@ -365,7 +369,7 @@ pub(crate) unsafe fn cuMemcpyDtoH_v2(
     ByteCount: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    if is_ours(srcDevice, ByteCount) {
+    if is_unified(srcDevice, ByteCount) {
         // SAFETY: the same contract.
         return unsafe { unified(dstHost as u64, srcDevice, ByteCount, stream, false) };
     }
@@ -379,7 +383,7 @@ pub(crate) unsafe fn cuMemcpyDtoHAsync_v2(
     ByteCount: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    if is_ours(srcDevice, ByteCount) {
+    if is_unified(srcDevice, ByteCount) {
         // SAFETY: the same contract.
         return unsafe { unified(dstHost as u64, srcDevice, ByteCount, hStream, true) };
     }
@@ -394,12 +398,17 @@ pub(crate) unsafe fn cuMemcpyDtoD_v2(
     ByteCount: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
+    if across::reaches(dstDevice) || across::reaches(srcDevice) {
+        // SAFETY: the same contract.
+        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, stream) };
+    }
     let session = session::enter()?;
     on_device(session, dstDevice, srcDevice, ByteCount, stream)?;
     session.settle(&[dstDevice, srcDevice], stream)
 }
 
-/// Contexts of one session share one address space, so that the addresses say it all.
+/// All contexts share one address space, so that the addresses say it all. The copy is serialised with all work of both
+/// contexts, which streams of two devices are not by themselves.
 pub(crate) unsafe fn cuMemcpyPeer(
     dstDevice: CUdeviceptr,
     dstContext: CUcontext,
@@ -408,8 +417,19 @@ pub(crate) unsafe fn cuMemcpyPeer(
     ByteCount: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
+    let session = session::enter()?;
+    let dst = context::named_or_current(dstContext)?.device;
+    let src = context::named_or_current(srcContext)?.device;
+    if dst != src {
+        session::device(dst)?.wait(session::of(dst)?)?;
+        session::device(src)?.wait(session::of(src)?)?;
+    }
     // SAFETY: the same contract.
-    unsafe { cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, stream) }
+    unsafe { cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, stream)? };
+    if dst == src {
+        return Ok(());
+    }
+    session.call(&commands::cuStreamSynchronize { hStream: session.find(stream)? }, |()| ())
 }
 
 pub(crate) unsafe fn cuMemcpyPeerAsync(
@@ -423,5 +443,9 @@ pub(crate) unsafe fn cuMemcpyPeerAsync(
     let session = session::enter()?;
     context::named_or_current(dstContext)?;
     context::named_or_current(srcContext)?;
+    if across::reaches(dstDevice) || across::reaches(srcDevice) {
+        // SAFETY: the same contract.
+        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, hStream) };
+    }
     on_device(session, dstDevice, srcDevice, ByteCount, hStream)
 }

@@ -1,6 +1,7 @@
 //! Devices: everything that programs ask about them was in one snapshot that came with the handshake.
 
 use std::ffi::{CStr, c_char};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +18,14 @@ use crate::{context, mirror, out};
 /// One device of the lease.
 #[derive(Debug)]
 pub(crate) struct Device {
+    /// As the program counts them.
     pub(crate) ordinal: CUdevice,
+    /// Among the devices of its lease, as its node counts them.
+    pub(crate) place: u8,
+    /// Among all devices of the process's leases, whichever of them the program sees.
+    pub(crate) index: u8,
+    /// The addresses that this side names for it; empty where the node does.
+    pub(crate) minted: Range<u64>,
     pub(crate) snapshot: DeviceSnapshot,
     pub(crate) primary: Primary,
     pub(crate) memory: Mutex<Memory>,
@@ -83,7 +91,7 @@ impl Device {
             A::MANAGED_MEMORY => Ok(self.mints_addresses.into()),
             // The place on the bus is that in the lease, as NVML shows it: programs look a GPU up there by this.
             A::PCI_DOMAIN_ID | A::PCI_DEVICE_ID => Ok(0),
-            A::PCI_BUS_ID => Ok(self.ordinal + 1),
+            A::PCI_BUS_ID => Ok(i32::from(self.index) + 1),
             A::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED | A::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
                 if !self.mints_addresses =>
             {
@@ -111,8 +119,7 @@ impl Device {
     /// `cuCtxSynchronize` for this device, whichever is the calling thread's.
     pub(crate) fn synchronize(&self, session: &Session) -> Result<(), CUresult> {
         let covered = self.work.so_far();
-        let place = u8::try_from(self.ordinal).map_err(|_| CUresult::INVALID_DEVICE)?;
-        session.link.call(place, Op::of(Fn::cuCtxSynchronize), |_| ())?.result.ok()?;
+        session.link.call(self.place, Op::of(Fn::cuCtxSynchronize), |_| ())?.result.ok()?;
         self.work.waited_for(covered);
         mirror::fetch(session)
     }
@@ -134,10 +141,10 @@ impl Device {
     }
 }
 
-/// Of the node's driver, as `cuDriverGetVersion` gives it.
+/// Of the nodes' drivers, as `cuDriverGetVersion` gives it: what all of them have.
 pub(crate) fn driver_version() -> Result<u32, CUresult> {
-    let session = session::connect()?;
-    session.devices.first().map(|device| device.snapshot.driver_version).ok_or(CUresult::NO_DEVICE)
+    let versions = session::connect()?.devices().map(|device| device.snapshot.driver_version);
+    versions.min().ok_or(CUresult::NO_DEVICE)
 }
 
 // The entry points. CUDA Driver API, sections "Version Management" and "Device Management".
@@ -153,25 +160,25 @@ pub(crate) unsafe fn cuDriverGetVersion(driverVersion: *mut i32) -> Result<(), C
 }
 
 pub(crate) unsafe fn cuDeviceGet(device: *mut CUdevice, ordinal: i32) -> Result<(), CUresult> {
-    let found = session::get()?.device(ordinal)?.ordinal;
+    let found = session::device(ordinal)?.ordinal;
     // SAFETY: the program passes a place for the device.
     unsafe { out::write(device, found) }
 }
 
 pub(crate) unsafe fn cuDeviceGetCount(count: *mut i32) -> Result<(), CUresult> {
-    let devices = session::get()?.devices.len();
+    let devices = session::all()?.device_count();
     // SAFETY: the program passes a place for the count.
     unsafe { out::write(count, devices as i32) }
 }
 
 pub(crate) unsafe fn cuDeviceGetName(name: *mut c_char, len: i32, dev: CUdevice) -> Result<(), CUresult> {
-    let device = session::get()?.device(dev)?;
+    let device = session::device(dev)?;
     // SAFETY: the program passes `len` bytes.
     unsafe { out::write_text(name, len, &device.snapshot.name) }
 }
 
 pub(crate) unsafe fn cuDeviceGetUuid(uuid: *mut CUuuid, dev: CUdevice) -> Result<(), CUresult> {
-    let value = session::get()?.device(dev)?.snapshot.uuid();
+    let value = session::device(dev)?.snapshot.uuid();
     // SAFETY: the program passes a place for the UUID.
     unsafe { out::write(uuid, value) }
 }
@@ -182,7 +189,7 @@ pub(crate) unsafe fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, dev: CUdevice) -> Res
 }
 
 pub(crate) unsafe fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> Result<(), CUresult> {
-    let memory = session::get()?.device(dev)?.snapshot.memory;
+    let memory = session::device(dev)?.snapshot.memory;
     // SAFETY: the program passes a place for the size.
     unsafe { out::write(bytes, memory as usize) }
 }
@@ -192,14 +199,14 @@ pub(crate) unsafe fn cuDeviceGetAttribute(
     attrib: CUdevice_attribute,
     dev: CUdevice,
 ) -> Result<(), CUresult> {
-    let value = session::get()?.device(dev)?.attribute(attrib)?;
+    let value = session::device(dev)?.attribute(attrib)?;
     // SAFETY: the program passes a place for the value.
     unsafe { out::write(pi, value) }
 }
 
 pub(crate) unsafe fn cuDeviceGetProperties(prop: *mut CUdevprop, dev: CUdevice) -> Result<(), CUresult> {
     use CUdevice_attribute as A;
-    let device = session::get()?.device(dev)?;
+    let device = session::device(dev)?;
     let of = |attribute| device.attribute(attribute).unwrap_or(0);
     let properties = CUdevprop {
         maxThreadsPerBlock: of(A::MAX_THREADS_PER_BLOCK),
@@ -222,7 +229,7 @@ pub(crate) unsafe fn cuDeviceComputeCapability(
     minor: *mut i32,
     dev: CUdevice,
 ) -> Result<(), CUresult> {
-    let capability = session::get()?.device(dev)?.snapshot.compute_capability();
+    let capability = session::device(dev)?.snapshot.compute_capability();
     // SAFETY: the program passes two places.
     unsafe {
         out::write(major, capability.0)?;
@@ -234,7 +241,7 @@ pub(crate) unsafe fn cuDeviceGetByPCIBusId(
     dev: *mut CUdevice,
     pciBusId: *const c_char,
 ) -> Result<(), CUresult> {
-    let session = session::get()?;
+    let all = session::all()?;
     if pciBusId.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -246,7 +253,7 @@ pub(crate) unsafe fn cuDeviceGetByPCIBusId(
         let bus = &whole[5..];
         [whole.as_str(), bus, &whole[..whole.len() - 2], &bus[..bus.len() - 2]].contains(&wanted.as_str())
     };
-    let device = session.devices.iter().find(names).ok_or(CUresult::INVALID_DEVICE)?;
+    let device = all.ordered_devices().find(names).ok_or(CUresult::INVALID_DEVICE)?;
     // SAFETY: the program passes a place for the device.
     unsafe { out::write(dev, device.ordinal) }
 }
@@ -256,20 +263,19 @@ pub(crate) unsafe fn cuDeviceGetPCIBusId(
     len: i32,
     dev: CUdevice,
 ) -> Result<(), CUresult> {
-    let id = session::get()?.device(dev)?.pci_bus_id();
+    let id = session::device(dev)?.pci_bus_id();
     // SAFETY: the program passes `len` bytes.
     unsafe { out::write_text(pciBusId, len, &id) }
 }
 
-/// Devices of a lease may be on different cards of a node; copies between them go through the node's memory.
+/// Devices of a lease may be on different cards of a node, and on different nodes; no kernel of one reaches into another.
 pub(crate) unsafe fn cuDeviceCanAccessPeer(
     canAccessPeer: *mut i32,
     dev: CUdevice,
     peerDev: CUdevice,
 ) -> Result<(), CUresult> {
-    let session = session::get()?;
-    session.device(dev)?;
-    session.device(peerDev)?;
+    session::device(dev)?;
+    session::device(peerDev)?;
     // SAFETY: the program passes a place for the answer.
     unsafe { out::write(canAccessPeer, 0) }
 }
@@ -280,9 +286,8 @@ pub(crate) unsafe fn cuDeviceGetP2PAttribute(
     srcDevice: CUdevice,
     dstDevice: CUdevice,
 ) -> Result<(), CUresult> {
-    let session = session::get()?;
-    session.device(srcDevice)?;
-    session.device(dstDevice)?;
+    session::device(srcDevice)?;
+    session::device(dstDevice)?;
     if srcDevice == dstDevice || attrib.name().is_none() {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -319,7 +324,7 @@ pub(crate) unsafe fn cuDeviceGetHostAtomicCapabilities(
     count: u32,
     dev: CUdevice,
 ) -> Result<(), CUresult> {
-    session::get()?.device(dev)?;
+    session::device(dev)?;
     // SAFETY: the same contract.
     unsafe { no_atomics(capabilities, operations, count) }
 }
@@ -331,9 +336,8 @@ pub(crate) unsafe fn cuDeviceGetP2PAtomicCapabilities(
     srcDevice: CUdevice,
     dstDevice: CUdevice,
 ) -> Result<(), CUresult> {
-    let session = session::get()?;
-    session.device(srcDevice)?;
-    session.device(dstDevice)?;
+    session::device(srcDevice)?;
+    session::device(dstDevice)?;
     if srcDevice == dstDevice {
         return Err(CUresult::INVALID_DEVICE);
     }
@@ -347,7 +351,7 @@ pub(crate) unsafe fn cuDeviceGetExecAffinitySupport(
     kind: CUexecAffinityType,
     dev: CUdevice,
 ) -> Result<(), CUresult> {
-    session::get()?.device(dev)?;
+    session::device(dev)?;
     if kind != CUexecAffinityType::SM_COUNT {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -357,7 +361,7 @@ pub(crate) unsafe fn cuDeviceGetExecAffinitySupport(
 
 /// LUIDs exist on Windows only.
 pub(crate) unsafe fn cuDeviceGetLuid(_: *mut c_char, _: *mut u32, dev: CUdevice) -> Result<(), CUresult> {
-    session::get()?.device(dev)?;
+    session::device(dev)?;
     Err(CUresult::NOT_SUPPORTED)
 }
 
@@ -402,8 +406,8 @@ pub(crate) unsafe fn cuDeviceGetDevResource(
     kind: CUdevResourceType,
 ) -> Result<(), CUresult> {
     use crate::issue::Issue;
-    let session = session::get()?;
-    let device = session.device(device)?.ordinal as u32;
+    let session = session::of(device)?;
+    let device = session.device(device)?.place.into();
     let command = sluice_wire::commands::cuDeviceGetDevResource { device, kind };
     let words = session.call(&command, |answer| answer.words)?;
     let words = words.try_into().map_err(|_| CUresult::UNKNOWN)?;
@@ -418,7 +422,7 @@ pub(crate) unsafe fn cuDeviceGetTexture1DLinearMaxWidth(
     numChannels: u32,
     dev: CUdevice,
 ) -> Result<(), CUresult> {
-    let device = session::get()?.device(dev)?;
+    let device = session::device(dev)?;
     if format.channel_bytes().is_none() || !matches!(numChannels, 1 | 2 | 4) {
         return Err(CUresult::INVALID_VALUE);
     }

@@ -12,7 +12,7 @@ use crate::{module, session};
 
 /// The first `room` functions of a module.
 pub(crate) fn functions(module: u64, room: usize) -> Result<Vec<CUfunction>, CUresult> {
-    let session = session::get()?;
+    let session = session::of_handle(module as usize).map_or_else(session::get, session::of)?;
     if !module::exists(module) {
         return Err(CUresult::INVALID_HANDLE);
     }
@@ -52,8 +52,9 @@ pub(crate) unsafe fn cuModuleEnumerateFunctions(
 }
 
 pub(crate) unsafe fn cuLibraryGetKernelCount(count: *mut u32, lib: CUlibrary) -> Result<(), CUresult> {
+    let session = session::of_handle(lib.0).map_or_else(session::get, session::of)?;
     // SAFETY: the same contract; a library's handle is that of its module.
-    unsafe { stubs::cuModuleGetFunctionCount(session::get()?, count, CUmodule(lib.0)) }
+    unsafe { stubs::cuModuleGetFunctionCount(session, count, CUmodule(lib.0)) }
 }
 
 pub(crate) unsafe fn cuLibraryEnumerateKernels(

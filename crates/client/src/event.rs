@@ -9,7 +9,7 @@ use sluice_wire::{EventId, commands};
 use crate::capture::Capture;
 use crate::ids::{self, Kind, Table};
 use crate::issue::{Issue, wanted};
-use crate::{capture, context, out, session};
+use crate::{across, capture, context, out, session};
 
 #[derive(Debug)]
 struct Event {
@@ -145,25 +145,31 @@ pub(crate) unsafe fn cuEventDestroy_v2(hEvent: CUevent) -> Result<(), CUresult> 
 /// Everything that was given to the context until now, in all of its streams. On the node a session has one context per
 /// device, so that other contexts of the program on the same device are covered, too.
 pub(crate) unsafe fn cuCtxRecordEvent(hCtx: CUcontext, hEvent: CUevent) -> Result<(), CUresult> {
-    let session = session::get()?;
     let context = context::named_or_current(hCtx)?;
+    let session = session::of(context.device)?;
     if device_of(hEvent)? != context.device {
         return Err(CUresult::INVALID_HANDLE);
     }
     capture::check_context(context.handle)?;
     recorded(hEvent, None)?;
-    session
-        .queue(&commands::cuCtxRecordEvent { device: context.device as u32, hEvent: session.find(hEvent)? })
+    session.queue(&commands::cuCtxRecordEvent {
+        device: session.device(context.device)?.place.into(),
+        hEvent: session.find(hEvent)?,
+    })
 }
 
 /// Everything that is given to the context from now on waits for the event.
 pub(crate) unsafe fn cuCtxWaitEvent(hCtx: CUcontext, hEvent: CUevent) -> Result<(), CUresult> {
-    let session = session::get()?;
     let context = context::named_or_current(hCtx)?;
+    let session = session::of(context.device)?;
     capture::check_context(context.handle)?;
     if let (_, Some(capture)) = capture_of(hEvent)? {
         capture.invalidate();
         return Err(CUresult::STREAM_CAPTURE_UNSUPPORTED);
     }
-    session.queue(&commands::cuCtxWaitEvent { device: context.device as u32, hEvent: session.find(hEvent)? })
+    if across::is_elsewhere(session, hEvent.0) {
+        return across::wait(hEvent);
+    }
+    let device = session.device(context.device)?.place.into();
+    session.queue(&commands::cuCtxWaitEvent { device, hEvent: session.find(hEvent)? })
 }

@@ -8,7 +8,7 @@ use sluice_wire::{GraphNodeId, Id, commands};
 
 use crate::issue::{Issue, list, wanted};
 use crate::session::{self, Session};
-use crate::{graph_memory, out};
+use crate::{graph_memory, ids, out};
 
 /// # Safety
 /// `nodes` is null or points to `count` handles.
@@ -23,7 +23,7 @@ pub(crate) unsafe fn node_ids(
 }
 
 fn handle(id: &GraphNodeId) -> CUgraphNode {
-    GraphNodeId::handle_from(id.0 as usize)
+    GraphNodeId::handle_from(ids::of_worker(id.0) as usize)
 }
 
 /// Edges as they travel, one word each.

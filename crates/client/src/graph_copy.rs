@@ -9,10 +9,10 @@ use sluice_wire::{
 };
 
 use crate::boxes::{BoxCopy, Side};
+use crate::capture;
 use crate::host_function::{self, Pending};
 use crate::issue::Issue;
 use crate::session::{self, Session};
-use crate::{capture, context};
 
 impl BoxCopy {
     /// One row.
@@ -178,9 +178,8 @@ impl BoxCopy {
         while offset < total {
             let count = (total - offset).min(BULK_SIZE_MAX as u64);
             let command = commands::NodeDataGet { ticket, offset, count };
-            let answer = session
-                .link
-                .call(context::device_index(), commands::NodeDataGet::OP, |out| command.encode(out))?;
+            let answer =
+                session.link.call(session.place(), commands::NodeDataGet::OP, |out| command.encode(out))?;
             answer.result.ok()?;
             let reply: commands::NodeDataGetReply<'_> =
                 decode(&answer.payload).map_err(|_| CUresult::UNKNOWN)?;

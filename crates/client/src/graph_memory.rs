@@ -41,7 +41,7 @@ impl GraphAllocation {
 impl Drop for GraphAllocation {
     fn drop(&mut self) {
         if !self.is_gone.load(Ordering::Acquire)
-            && let Ok(session) = session::get()
+            && let Ok(session) = session::of(self.device)
         {
             // The address is the session's own; a lost session has nothing to give back.
             let _ = session.free(self.device, self.address);
@@ -226,7 +226,7 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     attr: CUgraphMem_attribute,
     value: *mut c_void,
 ) -> Result<(), CUresult> {
-    session::get()?.device(device)?;
+    session::device(device)?;
     attr.name().ok_or(CUresult::INVALID_VALUE)?;
     let used: u64 = {
         let state = state();
@@ -246,7 +246,7 @@ pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     attr: CUgraphMem_attribute,
     value: *mut c_void,
 ) -> Result<(), CUresult> {
-    session::get()?.device(device)?;
+    session::device(device)?;
     use CUgraphMem_attribute as A;
     if value.is_null() || !matches!(attr, A::USED_MEM_HIGH | A::RESERVED_MEM_HIGH) {
         return Err(CUresult::INVALID_VALUE);
@@ -261,5 +261,5 @@ pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
 
 /// Memory of graphs that are gone has been given back already.
 pub(crate) unsafe fn cuDeviceGraphMemTrim(device: CUdevice) -> Result<(), CUresult> {
-    session::get()?.device(device).map(drop)
+    session::device(device).map(drop)
 }

@@ -9,7 +9,7 @@ use sluice_cuda::*;
 use sluice_wire::commands;
 
 use crate::issue::Issue;
-use crate::{capture, context, event, graph_memory, host_memory, session, stream};
+use crate::{across, capture, context, event, graph_memory, host_memory, session, stream};
 
 /// Whether there is anything left to do.
 type Guarded = Result<ControlFlow<()>, CUresult>;
@@ -34,6 +34,10 @@ pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u3
 
 /// A stream that waits for an event of a capture joins the capture.
 pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Guarded {
+    if across::is_elsewhere(session::get()?, event.0) {
+        across::stream_waits(stream, event)?;
+        return Ok(ControlFlow::Break(()));
+    }
     if !capture::some() {
         return GO_ON;
     }
@@ -56,6 +60,23 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) ->
         }
         _ => GO_ON,
     }
+}
+
+pub(crate) fn cuMemcpyDtoDAsync_v2(
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> Guarded {
+    if !across::reaches(dst) && !across::reaches(src) {
+        return GO_ON;
+    }
+    if session::of_address(dst).and(session::of_address(src)).is_none() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: neither is on this machine.
+    unsafe { across::copy(dst, src, bytes, stream)? };
+    Ok(ControlFlow::Break(()))
 }
 
 pub(crate) fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> Guarded {

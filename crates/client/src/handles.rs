@@ -3,11 +3,10 @@
 use sluice_cuda::*;
 use sluice_wire::{Command, DevicePtr, Handle, HandleKind, Id, Op, Target, commands, decode};
 
-use crate::device::Device;
 use crate::ids::{self, Kind, Table};
 use crate::issue::{About, Issue};
 use crate::session::Session;
-use crate::{arrays, capture, context, event, mirror, module, stream};
+use crate::{across, arrays, capture, event, mirror, module, stream};
 
 /// Graphs and their executable forms have nothing about them that the client must know.
 static GRAPHS: Table<()> = Table::new();
@@ -41,7 +40,13 @@ impl Issue for Session {
             HandleKind::Array => arrays::exists(number),
             HandleKind::MipmappedArray => arrays::mipmapped_exists(number),
         };
-        if live { Ok(H::Id::new(number)) } else { Err(CUresult::INVALID_HANDLE) }
+        if !live || !self.owns(number) {
+            return Err(CUresult::INVALID_HANDLE);
+        }
+        if H::Id::KIND == HandleKind::GraphNode {
+            number = ids::for_worker(number);
+        }
+        Ok(H::Id::new(number))
     }
 
     fn mint<H: Handle>(&self) -> Result<H, CUresult> {
@@ -68,10 +73,10 @@ impl Issue for Session {
 
     fn range(&self, address: CUdeviceptr, bytes: u64) -> Result<DevicePtr, CUresult> {
         if bytes == 0 || self.holds(address, bytes) {
-            Ok(DevicePtr(address))
-        } else {
-            Err(CUresult::INVALID_VALUE)
+            return Ok(DevicePtr(address));
         }
+        across::explain(self, address);
+        Err(CUresult::INVALID_VALUE)
     }
 
     fn queue<C: Command>(&self, command: &C) -> Result<(), CUresult> {
@@ -132,8 +137,9 @@ impl Session {
     ) -> Result<(), CUresult> {
         mirror::push(self)?;
         self.require(C::OP)?;
-        send(context::device_index(), C::OP)?;
-        if let Some(device) = self.here() {
+        let here = self.here();
+        send(here.map_or(0, |device| device.place), C::OP)?;
+        if let Some(device) = here {
             device.work.sent();
         }
         if records_event(C::OP) && event::some_shared() {
@@ -149,7 +155,7 @@ impl Session {
         mirror::push(self)?;
         let waits_for_device = const { C::OP.0 == Op::of(Fn::cuCtxSynchronize).0 };
         let covered = self.here().filter(|_| waits_for_device).map(|device| (device, device.work.so_far()));
-        let answer = self.link.call(context::device_index(), C::OP, |out| command.encode(out))?;
+        let answer = self.link.call(self.place(), C::OP, |out| command.encode(out))?;
         answer.result.ok()?;
         if let Some((device, sent)) = covered {
             device.work.waited_for(sent);
@@ -172,15 +178,10 @@ impl Session {
         })
     }
 
-    /// The calling thread's device.
-    fn here(&self) -> Option<&Device> {
-        self.devices.get(usize::from(context::device_index()))
-    }
-
     /// As `queue`, for commands that leave nothing running: a later free need not wait for them.
     pub(crate) fn queue_quietly<C: Command>(&self, command: &C) -> Result<(), CUresult> {
         self.require(C::OP)?;
-        self.link.queue(context::device_index(), C::OP, |out| command.encode(out))
+        self.link.queue(self.place(), C::OP, |out| command.encode(out))
     }
 
     /// Refuses what the node's driver does not have: once queued, its failure would be the session's.

@@ -21,7 +21,7 @@ impl Driver for Client {
     }
 
     fn primary_context(&self, device: CUdevice) -> Result<CUcontext, CUresult> {
-        Ok(session::get()?.device(device)?.primary.context.handle)
+        Ok(session::device(device)?.primary.context.handle)
     }
 
     fn driver_version(&self) -> u32 {
@@ -30,9 +30,8 @@ impl Driver for Client {
 
     fn devices(&self) -> Result<Vec<DeviceIdentity>, CUresult> {
         let pci = |device: &device::Device, attribute| device.attribute(attribute).unwrap_or(0);
-        Ok(session::get()?
-            .devices
-            .iter()
+        Ok(session::all()?
+            .ordered_devices()
             .map(|device| DeviceIdentity {
                 uuid: device.snapshot.uuid(),
                 pci_domain: pci(device, CUdevice_attribute::PCI_DOMAIN_ID),

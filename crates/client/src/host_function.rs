@@ -3,7 +3,7 @@
 //!
 //! The stream stops on the node; the worker pushes the function's ticket; the client runs the function and says so, and
 //! the stream goes on. Data pushed by earlier copies of the stream have landed by then, since they came first. The
-//! functions run in a thread of their own, which is started with the first of them: a program may well wait for its
+//! functions of a session run in a thread of their own, which is started with the first of them: a program may well wait for its
 //! function without calling CUDA, so no thread of the program can be relied on to run it.
 //!
 //! What a graph calls is kept, and called at each launch, until the worker says that no graph has it any more. A copy
@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
@@ -20,7 +21,7 @@ use sluice_wire::{Handle, Id, NodeWork, TICKET_RELEASED, commands};
 use crate::boxes::BoxCopy;
 use crate::issue::{Issue, wanted};
 use crate::session::{self, Session};
-use crate::{capture, out};
+use crate::{capture, context, out};
 
 /// What waits for its turn.
 #[derive(Clone)]
@@ -87,12 +88,12 @@ impl Pending {
 // SAFETY: the program handed the pointer over for its function to be called with it, from any thread.
 unsafe impl Send for Pending {}
 
+/// By ticket; those of all sessions are different.
 struct Queue {
     pending: Option<HashMap<u64, Pending>>,
-    thread_runs: bool,
 }
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue { pending: None, thread_runs: false });
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { pending: None });
 
 fn queue() -> MutexGuard<'static, Queue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -101,10 +102,11 @@ fn queue() -> MutexGuard<'static, Queue> {
 /// Enters something under a ticket, and sees to it that a thread will run it.
 fn enter(session: &'static Session, ticket: u64, pending: Pending) -> Result<(), CUresult> {
     let mut queue = queue();
-    if !queue.thread_runs {
+    if !session.has_host_thread.load(Ordering::Relaxed) {
         let thread = std::thread::Builder::new().name("sluice-host-functions".to_string());
-        thread.spawn(move || run(session)).map_err(|_| CUresult::OPERATING_SYSTEM)?;
-        queue.thread_runs = true;
+        let device = session.devices.first().map_or(0, |device| device.ordinal);
+        thread.spawn(move || context::at(device, || run(session))).map_err(|_| CUresult::OPERATING_SYSTEM)?;
+        session.has_host_thread.store(true, Ordering::Relaxed);
     }
     queue.pending.get_or_insert_default().insert(ticket, pending);
     Ok(())

@@ -8,8 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 
-use crate::session::Session;
-use crate::{context, mirror, out, session};
+use crate::{context, copy, mirror, out, session};
 
 /// One block, by its start.
 #[derive(Clone, Debug)]
@@ -88,12 +87,12 @@ pub(crate) unsafe fn cuMemHostAlloc(
 
 /// Copies on their way into the block land first, as CUDA's own call waits for them.
 pub(crate) unsafe fn cuMemFreeHost(p: *mut c_void) -> Result<(), CUresult> {
-    let session = session::get()?;
+    session::get()?;
     if find(p as u64).is_none_or(|block| block.registered || block.range.start != p as u64) {
         return Err(CUresult::INVALID_VALUE);
     }
-    session.settle_pushed_copies()?;
-    unmap(session, p as u64)?;
+    copy::settle_pushed_copies()?;
+    unmap(p as u64)?;
     let block = take(p as u64, false).ok_or(CUresult::INVALID_VALUE)?;
     // SAFETY: the mapping was made by `allocate`, and whoever takes the entry out of the table unmaps it alone.
     unsafe { libc::munmap(p, (block.range.end - block.range.start) as usize) };
@@ -121,16 +120,16 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
 }
 
 pub(crate) unsafe fn cuMemHostUnregister(p: *mut c_void) -> Result<(), CUresult> {
-    let session = session::get()?;
-    session.settle_pushed_copies()?;
+    session::get()?;
+    copy::settle_pushed_copies()?;
     if find(p as u64).is_none_or(|block| !block.registered || block.range.start != p as u64) {
         return Err(CUresult::HOST_MEMORY_NOT_REGISTERED);
     }
-    unmap(session, p as u64)?;
+    unmap(p as u64)?;
     take(p as u64, true).map(drop).ok_or(CUresult::HOST_MEMORY_NOT_REGISTERED)
 }
 
-/// The device gets memory of its own for the block, at another address, with the first such question.
+/// The device gets memory of its own for the block, at another address, with the first such question: one for each node.
 pub(crate) unsafe fn cuMemHostGetDevicePointer_v2(
     pdptr: *mut CUdeviceptr,
     p: *mut c_void,
@@ -141,7 +140,7 @@ pub(crate) unsafe fn cuMemHostGetDevicePointer_v2(
     if pdptr.is_null() || Flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let start = match mirror::of_host(block.range.start) {
+    let start = match mirror::of_host(session, block.range.start) {
         Some(start) => start,
         None => {
             let is_read_only = block.registered && block.flags & CU_MEMHOSTREGISTER_READ_ONLY != 0;
@@ -152,11 +151,15 @@ pub(crate) unsafe fn cuMemHostGetDevicePointer_v2(
     unsafe { out::write(pdptr, start + (p as u64 - block.range.start)) }
 }
 
-/// The device's side of a block goes before the block does.
-fn unmap(session: &Session, start: u64) -> Result<(), CUresult> {
-    let Some(device) = mirror::of_host(start) else { return Ok(()) };
-    let Some((ordinal, allocation)) = session.find_allocation(device) else { return Ok(()) };
-    session.free(ordinal, allocation.start)
+/// The devices' side of a block goes before the block does.
+fn unmap(start: u64) -> Result<(), CUresult> {
+    for session in &session::all()?.list {
+        let Some(device) = mirror::of_host(session, start) else { continue };
+        if let Some((ordinal, allocation)) = session.find_allocation(device) {
+            session.free(ordinal, allocation.start)?;
+        }
+    }
+    Ok(())
 }
 
 pub(crate) unsafe fn cuMemHostGetFlags(pFlags: *mut u32, p: *mut c_void) -> Result<(), CUresult> {

@@ -1,15 +1,27 @@
 //! Handles: opaque numbers that the client mints, and the tables of what they stand for.
 //!
 //! A handle is the same number in the program and on the wire. It names its kind, so that a stream passed as an event
-//! is refused, and it is never used twice, so that a destroyed one is refused too. Programs never follow it.
+//! is refused, and it is never used twice, so that a destroyed one is refused too. It also names the device for which it
+//! was made, and with it the node where the object lives. Programs never follow it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use sluice_cuda::CUdevice;
+
+use crate::context;
+use crate::session;
+
 /// Above every address a user process can have, yet below 2^56: a handle that a program does follow faults.
 const KIND_SHIFT: u32 = 48;
+/// Below the kind, the device: seven bits. The bit between tells nodes that a worker has named ([`of_worker`]).
+const DEVICE_SHIFT: u32 = 40;
+/// Most devices of a process.
+pub(crate) const DEVICES_MAX: usize = 128;
+const DEVICE_BITS: u64 = (DEVICES_MAX as u64 - 1) << DEVICE_SHIFT;
+const _: () = assert!(sluice_wire::WORKER_NODES & DEVICE_BITS == 0);
 /// Handles look like aligned pointers, as some programs keep flags in the low bits.
 const STEP: u64 = 16;
 
@@ -37,9 +49,37 @@ pub(crate) enum Kind {
     MipmappedArray,
 }
 
-/// A new handle.
+/// A new handle of an object on the calling thread's device.
 pub(crate) fn mint(kind: Kind) -> u64 {
-    (u64::from(kind as u8) << KIND_SHIFT) | (NEXT.fetch_add(1, Ordering::Relaxed) * STEP)
+    mint_on(context::device(), kind)
+}
+
+/// A new handle of an object on this device.
+pub(crate) fn mint_on(device: CUdevice, kind: Kind) -> u64 {
+    let device = (device as u64) << DEVICE_SHIFT & DEVICE_BITS;
+    let sequence = NEXT.fetch_add(1, Ordering::Relaxed) * STEP & ((1 << DEVICE_SHIFT) - 1);
+    (u64::from(kind as u8) << KIND_SHIFT) | device | sequence
+}
+
+/// The device for which a handle was made; `None` for what is none: null, or a default stream.
+pub(crate) fn device(handle: u64) -> Option<CUdevice> {
+    (handle >> KIND_SHIFT != 0).then_some(((handle & DEVICE_BITS) >> DEVICE_SHIFT) as CUdevice)
+}
+
+/// The handle of a graph's node that a worker has named: workers do not know of each other's names.
+pub(crate) fn of_worker(name: u64) -> u64 {
+    let device = session::get().ok().and_then(|session| session.devices.first());
+    let device = device.map_or(0, |device| device.ordinal);
+    name | (device as u64) << DEVICE_SHIFT & DEVICE_BITS
+}
+
+/// What the worker knows a node by.
+pub(crate) fn for_worker(handle: u64) -> u64 {
+    if handle & sluice_wire::WORKER_NODES == sluice_wire::WORKER_NODES {
+        handle & !DEVICE_BITS
+    } else {
+        handle
+    }
 }
 
 /// Whether a handle says that it is of this kind.
@@ -49,7 +89,7 @@ pub(crate) fn is_of(kind: Kind, handle: u64) -> bool {
 
 /// A handle's own number in this process, from 1.
 pub(crate) fn sequence(handle: u64) -> u64 {
-    (handle & ((1 << KIND_SHIFT) - 1)) / STEP
+    (handle & ((1 << DEVICE_SHIFT) - 1)) / STEP
 }
 
 /// The live objects of one kind, by handle.
@@ -133,10 +173,28 @@ mod tests {
     #[test]
     fn handles_are_unique_and_name_their_kind() {
         let (first, second) = (mint(Kind::Event), mint(Kind::Event));
-        assert_eq!(sequence(first) + 1, sequence(second));
+        assert!(sequence(first) < sequence(second));
         assert_ne!(first, second);
         assert_eq!(first >> KIND_SHIFT, Kind::Event as u64);
         assert_eq!(first % STEP, 0);
+    }
+
+    #[test]
+    fn a_handle_names_its_device() {
+        let handle = mint_on(127, Kind::MipmappedArray);
+        assert_eq!((device(handle), handle >> KIND_SHIFT), (Some(127), Kind::MipmappedArray as u64));
+        assert!(sequence(mint_on(127, Kind::Event)) > sequence(handle));
+        assert_eq!([0, 1, 2].map(device), [None; 3]);
+    }
+
+    #[test]
+    fn a_name_of_a_worker_comes_back_to_it() {
+        let name = sluice_wire::WORKER_NODES + 7 * STEP;
+        let handle = name | 5 << DEVICE_SHIFT;
+        assert_eq!((device(handle), for_worker(handle)), (Some(5), name));
+        assert!(is_of(Kind::GraphNode, handle));
+        let own = mint_on(5, Kind::GraphNode);
+        assert_eq!(for_worker(own), own);
     }
 
     #[test]

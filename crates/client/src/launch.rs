@@ -88,7 +88,10 @@ unsafe fn call(
 ) -> Result<Call, CUresult> {
     let session = session::enter()?;
     let function = module::function(f.0)?.here()?;
-    geometry.check(&function, session.device(context::device_index().into())?)?;
+    if !session.owns(function.id.0) {
+        return Err(CUresult::INVALID_HANDLE);
+    }
+    geometry.check(&function, session.device(context::device())?)?;
     let mut params = Vec::with_capacity(function.layout.bytes);
     // SAFETY: the caller vouches for both.
     unsafe { function.layout.gather(values, extra, &mut params)? };

@@ -8,7 +8,8 @@
 //!
 //! - [`generated::exports`] has every symbol. A function that only travels goes to a generated stub; one with a part in
 //!   this process goes to the function of its name in one of the modules below, all of them gathered in [`api`].
-//! - [`session`] and [`attach`]: how the one session of a process begins, and which calls work without it.
+//! - [`session`] and [`attach`]: how the session of a process begins, one with each node of its lease, and which calls work
+//!   without it.
 //! - [`link`], [`outbox`], [`inbox`]: the connection, which all threads share without a thread of its own.
 //! - [`launch`]: what a launch costs.
 //!
@@ -21,6 +22,7 @@
 // Entry points and their parameters bear CUDA's names, letter by letter.
 #![allow(non_snake_case)]
 
+mod across;
 mod addresses;
 mod answers;
 mod array_copy;
@@ -76,6 +78,7 @@ mod stream;
 mod stream_attribute;
 mod texture;
 mod virtual_memory;
+mod visible;
 
 mod generated {
     pub(crate) mod exports;

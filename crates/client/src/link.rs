@@ -54,6 +54,8 @@ const SILENCE: Duration = Duration::from_secs(3);
 const SILENT_MAX: u32 = 3;
 
 pub(crate) struct Link {
+    /// What is behind it, for people to read.
+    name: String,
     spin: Spin,
     outbox: Mutex<Outbox>,
     inbox: Mutex<Inbox>,
@@ -74,8 +76,10 @@ pub(crate) struct Link {
     acknowledged: AtomicU64,
     /// The stream in use, for a forked child.
     current: AtomicPtr<Stream>,
-    next_ticket: AtomicU64,
 }
+
+/// Tickets of all links are different: what they stand for is in tables of the process.
+static NEXT_TICKET: AtomicU64 = AtomicU64::new(1);
 
 /// Which answer a call waits for: the lane of its thread, and its place there.
 pub(crate) type Place = (u32, u64);
@@ -118,6 +122,7 @@ impl Link {
         let current = AtomicPtr::new(Arc::as_ptr(&stream).cast_mut());
         let receiver = Receiver::new(Arc::clone(&stream), decoder);
         Link {
+            name: "the GPU".to_owned(),
             spin: Spin::new(cores()),
             outbox: Mutex::new(Outbox::new(stream, sent, resumption.is_some())),
             inbox: Mutex::new(Inbox::new(receiver)),
@@ -131,13 +136,17 @@ impl Link {
             confirmed: AtomicU64::new(received),
             acknowledged: AtomicU64::new(sent),
             current,
-            next_ticket: AtomicU64::new(1),
         }
+    }
+
+    /// One of several says which it is.
+    pub(crate) fn name(&mut self, name: String) {
+        self.name = name;
     }
 
     /// A number for data that the worker will push, or for a host function that it will ask for.
     pub(crate) fn ticket(&self) -> u64 {
-        self.next_ticket.fetch_add(1, Ordering::Relaxed)
+        NEXT_TICKET.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The session's sticky error, if it has one.
@@ -514,7 +523,9 @@ impl Link {
         }
         if self.failed.compare_exchange(0, LOST.0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             crate::errors::say(format_args!(
-                "the connection to the GPU is lost ({why}); every further CUDA call fails"
+                "the connection to {} is lost ({why}); every further CUDA call{} fails",
+                self.name,
+                if crate::session::are_many() { " there" } else { "" }
             ));
         }
         // SAFETY: the caller leads or has the outbox, and so nobody puts another stream in the place of this one meanwhile.

@@ -76,9 +76,10 @@ pub(crate) fn on_device(address: u64) -> Option<u64> {
     exist().then(|| mirrors().iter().find_map(|it| Some(it.device + offset(it)?))).flatten()
 }
 
-/// The device address of the host memory that starts at `host`, if the device has it.
-pub(crate) fn of_host(host: u64) -> Option<u64> {
-    exist().then(|| mirrors().iter().find(|it| it.host == host).map(|it| it.device)).flatten()
+/// The device address of the host memory that starts at `host`, if a device of the session has it.
+pub(crate) fn of_host(session: &Session, host: u64) -> Option<u64> {
+    let is_it = |it: &&Mirror| it.host == host && session.has(it.ordinal);
+    exist().then(|| mirrors().iter().find(is_it).map(|it| it.device)).flatten()
 }
 
 /// What the device's side is to be of host memory that exists already.
@@ -177,7 +178,8 @@ pub(crate) fn push(session: &Session) -> Result<(), CUresult> {
     if !exist() {
         return Ok(());
     }
-    mirrors().iter_mut().try_for_each(|mirror| mirror.push(session))
+    let here = |mirror: &&mut Mirror| session.has(mirror.ordinal);
+    mirrors().iter_mut().filter(here).try_for_each(|mirror| mirror.push(session))
 }
 
 /// Fetches what the device has written since both sides agreed. Called after a wait for the device.
@@ -185,14 +187,11 @@ pub(crate) fn fetch(session: &Session) -> Result<(), CUresult> {
     if !exist() {
         return Ok(());
     }
-    mirrors().iter_mut().filter(|mirror| !mirror.is_read_only).try_for_each(|mirror| mirror.fetch(session))
+    let here = |mirror: &&mut Mirror| !mirror.is_read_only && session.has(mirror.ordinal);
+    mirrors().iter_mut().filter(here).try_for_each(|mirror| mirror.fetch(session))
 }
 
 impl Mirror {
-    fn place(&self) -> Result<u8, CUresult> {
-        u8::try_from(self.ordinal).map_err(|_| CUresult::INVALID_DEVICE)
-    }
-
     /// Copies `range` of the host's side, which other threads may be writing to, into `page`.
     fn read_host(&self, range: &Range<usize>, page: &mut Vec<u8>) {
         page.resize(range.len(), 0);
@@ -242,7 +241,9 @@ impl Mirror {
         }
         let address = DevicePtr(self.device + range.start as u64);
         let command = commands::MirrorPush { address, bytes: &self.agreed[range] };
-        session.link.queue(self.place()?, commands::MirrorPush::OP, |out| command.encode(out))
+        session
+            .link
+            .queue(session.device(self.ordinal)?.place, commands::MirrorPush::OP, |out| command.encode(out))
     }
 
     fn fetch(&mut self, session: &Session) -> Result<(), CUresult> {
@@ -261,7 +262,7 @@ impl Mirror {
             hashes: self.agreed[part.clone()].chunks(MIRROR_PAGE).map(page_hash).collect(),
         };
         let op = commands::MirrorFetch::OP;
-        let answer = session.link.call(self.place()?, op, |out| command.encode(out))?;
+        let answer = session.link.call(session.device(self.ordinal)?.place, op, |out| command.encode(out))?;
         answer.result.ok()?;
         let reply: commands::MirrorFetchReply<'_> = decode(&answer.payload).map_err(|error| {
             crate::say_once!("the node's answer to {} cannot be read: {error}", op.name());

@@ -13,6 +13,7 @@ use sluice_image::pointer::Located;
 use sluice_wire::{BULK_SIZE_MAX, FunctionId, ImageHash, ModuleId, commands};
 
 use crate::answers::Answers;
+use crate::device::Device;
 use crate::ids::{self, Kind, Table};
 use crate::image::{self, JitLog};
 use crate::issue::{Issue, wanted};
@@ -35,7 +36,8 @@ pub(crate) struct Module {
 #[derive(Debug)]
 struct Library {
     home: CUdevice,
-    image: ImageHash,
+    /// For the devices of each session, by its index; nothing where the library has no code for them.
+    images: Vec<Option<ImageHash>>,
     elsewhere: Mutex<HashMap<CUdevice, u64>>,
 }
 
@@ -134,7 +136,7 @@ impl Function {
 
     /// The function to use on the calling thread's device: this one, or a library's for that device.
     pub(crate) fn here(self: Arc<Function>) -> Result<Arc<Function>, CUresult> {
-        let device = context::device_index().into();
+        let device = context::device();
         match self.home {
             Some(home) if home != device => self.on(device),
             _ => Ok(self),
@@ -187,12 +189,13 @@ impl Function {
             return session.link.check();
         }
         if attribute == A::MAX_DYNAMIC_SHARED_SIZE_BYTES {
-            let device = session.device(context::device_index().into())?;
+            let device = session::device(context::device())?;
             let most = device.attribute(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
             if value < 0 || value > most - self.attribute(A::SHARED_SIZE_BYTES).unwrap_or(0) {
                 return Err(CUresult::INVALID_VALUE);
             }
         }
+        let session = session.of_object(self.id.0);
         session.queue_quietly(&commands::cuFuncSetAttribute { hfunc: self.id, attrib: attribute, value })?;
         self.answers.change();
         locked(&self.attributes).insert(attribute, value);
@@ -229,16 +232,14 @@ impl Session {
                 let context = context::current()?;
                 (context.handle, context.device)
             }
-            Owner::Process => (CUcontext::NULL, context::device_index().into()),
+            Owner::Process => (CUcontext::NULL, context::device()),
         };
-        let image = image::for_device(image, &self.device(device)?.snapshot, log)?;
-        let hash = ImageHash(sluice_image::ImageHash::of(&image).0);
-        self.provide(hash, &image)?;
+        let hash = self.provide_for(self.device(device)?, image, log)?;
         let handle = ids::mint(Kind::Module);
         self.load_known(handle, hash, log)?;
         let library = context.is_null().then(|| Library {
             home: device,
-            image: hash,
+            images: self.provide_everywhere(hash, image),
             elsewhere: Mutex::new(HashMap::new()),
         });
         MODULES.insert(handle, Module::new(context, library));
@@ -255,13 +256,45 @@ impl Session {
         if let Some(&known) = elsewhere.get(&device) {
             return Ok(known);
         }
+        let image = library.images.get(usize::from(self.index)).copied().flatten();
         let handle = ids::mint(Kind::Module);
-        self.load_known(handle, library.image, &mut JitLog::none())?;
+        self.load_known(handle, image.ok_or(CUresult::NO_BINARY_FOR_GPU)?, &mut JitLog::none())?;
         // What is loaded here belongs to the library, and goes with it.
-        let library = Library { home: device, image: library.image, elsewhere: Mutex::new(HashMap::new()) };
+        let images = library.images.clone();
+        let library = Library { home: device, images, elsewhere: Mutex::new(HashMap::new()) };
         MODULES.insert(handle, Module::new(CUcontext::NULL, Some(library)));
         elsewhere.insert(device, handle);
         Ok(handle)
+    }
+
+    /// Makes sure that the node has the image for a device of this session.
+    fn provide_for(
+        &self,
+        device: &Device,
+        image: &Located<'_>,
+        log: &mut JitLog,
+    ) -> Result<ImageHash, CUresult> {
+        let image = image::for_device(image, &device.snapshot, log)?;
+        let hash = ImageHash(sluice_image::ImageHash::of(&image).0);
+        self.provide(hash, &image)?;
+        Ok(hash)
+    }
+
+    /// What each session's devices have of a library. Later its image is the program's again, so every node gets it now.
+    fn provide_everywhere(&self, here: ImageHash, image: &Located<'_>) -> Vec<Option<ImageHash>> {
+        let of = |session: &Session| {
+            if session.index == self.index {
+                return Some(here);
+            }
+            session.provide_for(session.devices.first()?, image, &mut JitLog::none()).ok()
+        };
+        session::all().map_or(Vec::new(), |all| all.list.iter().map(of).collect())
+    }
+
+    /// The session of a module or function; what a library has loaded is not always in that of the calling thread.
+    fn of_object(&self, handle: u64) -> &Session {
+        let home = || ids::device(handle).and_then(|device| session::of(device).ok());
+        if self.owns(handle) { self } else { home().unwrap_or(self) }
     }
 
     /// Makes sure that the node has an image.
@@ -284,7 +317,7 @@ impl Session {
         use sluice_wire::{Command, Encode, decode};
         let command = commands::cuModuleLoadDataEx { module: ModuleId(handle), image };
         let op = commands::cuModuleLoadDataEx::OP;
-        let answer = self.link.call(context::device_index(), op, |out| command.encode(out))?;
+        let answer = self.link.call(self.place(), op, |out| command.encode(out))?;
         let reply = decode::<commands::cuModuleLoadDataExReply<'_>>(&answer.payload);
         let said = reply.map_or(&[][..], |reply| reply.log);
         answer.result.ok().inspect_err(|error| {
@@ -301,10 +334,10 @@ impl Session {
         if let Some(&known) = locked(&object.functions).get(name) {
             return Ok(known);
         }
-        let handle = ids::mint(Kind::Function);
+        let handle = ids::mint_on(ids::device(module).unwrap_or_default(), Kind::Function);
         let id = FunctionId(handle);
         let command = commands::cuModuleGetFunction { hfunc: id, hmod: ModuleId(module), name };
-        let info = self.call(&command, |answer| answer.info)?;
+        let info = self.of_object(module).call(&command, |answer| answer.info)?;
         let places = info.parameters.iter().map(|parameter| (parameter.offset, parameter.size)).collect();
         let layout = Layout::new(places).ok_or(CUresult::INVALID_IMAGE)?;
         let name = name.to_owned();
@@ -335,8 +368,9 @@ impl Session {
             }
         }
         forget(module);
-        self.forget_globals(module);
-        self.queue(&commands::cuModuleUnload { hmod: ModuleId(module) })
+        let session = self.of_object(module);
+        session.forget_globals(module);
+        session.queue(&commands::cuModuleUnload { hmod: ModuleId(module) })
     }
 }
 
@@ -513,7 +547,7 @@ pub(crate) unsafe fn cuLibraryGetKernel(
 }
 
 pub(crate) unsafe fn cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibrary) -> Result<(), CUresult> {
-    let module = session::enter()?.library_on(library.0 as u64, context::device_index().into())?;
+    let module = session::enter()?.library_on(library.0 as u64, context::device())?;
     // SAFETY: the program passes a place for the module.
     unsafe { out::write(pMod, CUmodule(module as usize)) }
 }
@@ -524,7 +558,7 @@ pub(crate) unsafe fn cuLibraryGetGlobal(
     library: CUlibrary,
     name: *const c_char,
 ) -> Result<(), CUresult> {
-    let module = session::enter()?.library_on(library.0 as u64, context::device_index().into())?;
+    let module = session::enter()?.library_on(library.0 as u64, context::device())?;
     // SAFETY: the same contract.
     unsafe { cuModuleGetGlobal_v2(dptr, bytes, CUmodule(module as usize), name) }
 }
@@ -555,7 +589,7 @@ pub(crate) unsafe fn cuKernelGetAttribute(
     kernel: CUkernel,
     dev: CUdevice,
 ) -> Result<(), CUresult> {
-    session::get()?.device(dev)?;
+    session::device(dev)?;
     // SAFETY: the program passes a place for the value.
     unsafe { out::write(pi, function(kernel.0)?.attribute(attrib)?) }
 }
@@ -567,7 +601,7 @@ pub(crate) unsafe fn cuKernelSetAttribute(
     dev: CUdevice,
 ) -> Result<(), CUresult> {
     let session = session::get()?;
-    session.device(dev)?;
+    session::device(dev)?;
     function(kernel.0)?.set_attribute(session, attrib, val)
 }
 
@@ -577,7 +611,7 @@ pub(crate) unsafe fn cuKernelSetCacheConfig(
     _: CUfunc_cache,
     dev: CUdevice,
 ) -> Result<(), CUresult> {
-    session::get()?.device(dev)?;
+    session::device(dev)?;
     function(kernel.0).map(drop)
 }
 
@@ -727,7 +761,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let worker = std::thread::spawn(|| play(theirs));
         let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), None, None);
-        let session = Session::new(link, Vec::new(), 0..0);
+        let session = Session::new((0, String::new()), link, Vec::new(), 0..0);
         let handle = loaded();
         let blocks = |function, size| {
             let mut blocks = 0;

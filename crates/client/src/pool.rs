@@ -50,7 +50,7 @@ pub(crate) fn shared(pool: CUmemoryPool) -> Result<([u8; 32], CUdevice), CUresul
 }
 
 fn create(device: CUdevice, default: bool, sharing: Sharing) -> CUmemoryPool {
-    let handle = ids::mint(Kind::Pool);
+    let handle = ids::mint_on(device, Kind::Pool);
     let reuse = std::array::from_fn(|_| AtomicU64::new(1));
     POOLS.insert(handle, Pool { device, default, release_threshold: AtomicU64::new(0), reuse, sharing });
     CUmemoryPool(handle as usize)
@@ -96,7 +96,7 @@ pub(crate) unsafe fn cuDeviceGetDefaultMemPool(
     pool_out: *mut CUmemoryPool,
     dev: CUdevice,
 ) -> Result<(), CUresult> {
-    let pool = session::get()?.device(dev)?.default_pool;
+    let pool = session::device(dev)?.default_pool;
     // SAFETY: the program passes a place for the pool.
     unsafe { out::write(pool_out, pool) }
 }
@@ -108,7 +108,7 @@ pub(crate) unsafe fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice) 
 
 /// Every pool takes from the same space, so the choice makes no difference to what is allocated.
 pub(crate) unsafe fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> Result<(), CUresult> {
-    session::get()?.device(dev)?;
+    session::device(dev)?;
     if find(pool)?.device == dev { Ok(()) } else { Err(CUresult::INVALID_DEVICE) }
 }
 
@@ -116,7 +116,7 @@ pub(crate) unsafe fn cuMemPoolCreate(
     pool: *mut CUmemoryPool,
     poolProps: *const CUmemPoolProps,
 ) -> Result<(), CUresult> {
-    let session = session::get()?;
+    session::get()?;
     if pool.is_null() || poolProps.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -125,7 +125,7 @@ pub(crate) unsafe fn cuMemPoolCreate(
     if props.location.kind != CUmemLocationType::DEVICE {
         return Err(CUresult::NOT_SUPPORTED);
     }
-    let device = session.device(props.location.id)?;
+    let device = session::device(props.location.id)?;
     let types = device.attribute(CUdevice_attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES).unwrap_or(0);
     let sharing = match props.handleTypes {
         CUmemAllocationHandleType::NONE => Sharing::Private,

@@ -1,4 +1,4 @@
-//! `cuGetProcAddress`: what is here, and what the node's driver has.
+//! `cuGetProcAddress`: what is here, and what the nodes' drivers have.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -15,7 +15,8 @@ fn node_has(function: Fn) -> bool {
         Class::Local | Class::Absent(_) | Class::Refused(_) => return true,
     };
     // Without a session every function says so itself.
-    session::connect().map_or(true, |session| session.functions.contains(travels))
+    session::connect()
+        .map_or(true, |sessions| sessions.list.iter().all(|session| session.functions.contains(travels)))
 }
 
 fn find(symbol: &CStr, version: i32, flags: u64) -> Result<*mut c_void, CUdriverProcAddressQueryResult> {

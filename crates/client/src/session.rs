@@ -1,4 +1,9 @@
-//! The session of this process: one connection to one worker, made at the first call that needs it.
+//! The sessions of this process: one connection to one worker for each node of its lease, all made at the first call
+//! that needs one. Nearly always there is one.
+//!
+//! With several, a device, its contexts, and everything made in them belong to the session of that device's node. A call
+//! goes to the session of the current context, or to that of its own stream, other handle or address ([`routed`]).
+//! What concerns two of them is in [`across`](crate::across).
 //!
 //! ```text
 //!   (none) -- cuDriverGetVersion, cuInit --> connected -- cuInit --> initialized
@@ -21,9 +26,13 @@ use crate::context::{self, Context, Primary};
 use crate::device::Device;
 use crate::link::Link;
 use crate::virtual_memory::VirtualMemory;
-use crate::{arrays, attach, event, graph_memory, module, stream, texture};
+use crate::{arrays, attach, event, graph_memory, ids, module, stream, texture};
 
 pub(crate) struct Session {
+    /// Its place among the sessions of this process.
+    pub(crate) index: u8,
+    /// Where its node is, for people to read.
+    pub(crate) node: String,
     pub(crate) link: Link,
     pub(crate) devices: Vec<Device>,
     /// The range in which this side names device addresses; empty where the node does.
@@ -38,6 +47,14 @@ pub(crate) struct Session {
     pub(crate) answers: Answers,
     /// Addresses and memory that the program manages itself.
     pub(crate) virtual_memory: Mutex<VirtualMemory>,
+    /// Whether its host functions have a thread.
+    pub(crate) has_host_thread: AtomicBool,
+}
+
+/// Every session, and which of them each device belongs to, by its ordinal.
+pub(crate) struct Sessions {
+    pub(crate) list: Vec<Session>,
+    of_device: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,20 +63,78 @@ struct Global {
     module: u64,
 }
 
-/// The session, once there is one. It is never freed: any thread may be inside it when the process ends.
-static SESSION: AtomicPtr<Session> = AtomicPtr::new(std::ptr::null_mut());
+/// The sessions, once there are any. They are never freed: any thread may be inside one when the process ends.
+static SESSIONS: AtomicPtr<Sessions> = AtomicPtr::new(std::ptr::null_mut());
+/// Whether there are several; never again false once true.
+static ARE_MANY: AtomicBool = AtomicBool::new(false);
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 /// In a forked child of an initialized process.
 static DETACHED: AtomicBool = AtomicBool::new(false);
-/// Why there is no session. Held while one is being made.
+/// Why there are none. Held while they are being made.
 static FAILED: Mutex<Option<CUresult>> = Mutex::new(None);
 
-/// The session of an initialized process.
-pub(crate) fn get() -> Result<&'static Session, CUresult> {
+/// All sessions of an initialized process.
+pub(crate) fn all() -> Result<&'static Sessions, CUresult> {
     if !INITIALIZED.load(Ordering::Acquire) {
         return Err(CUresult::NOT_INITIALIZED);
     }
     existing().ok_or(CUresult::NOT_INITIALIZED)
+}
+
+/// Whether there are several sessions.
+pub(crate) fn are_many() -> bool {
+    ARE_MANY.load(Ordering::Relaxed)
+}
+
+/// The session that the calling thread works with: that of its context's device, the first where it has no context.
+pub(crate) fn get() -> Result<&'static Session, CUresult> {
+    let all = all()?;
+    if are_many() { all.of(context::device()) } else { all.list.first().ok_or(CUresult::NO_DEVICE) }
+}
+
+/// The session that a device belongs to.
+pub(crate) fn of(device: CUdevice) -> Result<&'static Session, CUresult> {
+    all()?.of(device)
+}
+
+/// A device of any session.
+pub(crate) fn device(ordinal: CUdevice) -> Result<&'static Device, CUresult> {
+    of(ordinal)?.device(ordinal)
+}
+
+/// The device of a handle that a call is to be [`routed`] by.
+pub(crate) fn of_handle(handle: usize) -> Option<CUdevice> {
+    ids::device(handle as u64)
+}
+
+/// The device of an address that a call is to be [`routed`] by.
+pub(crate) fn of_address(address: CUdeviceptr) -> Option<CUdevice> {
+    let all = all().ok()?;
+    let minted = |device: &&Device| device.minted.contains(&address);
+    if let Some(device) = all.devices().find(minted) {
+        return Some(device.ordinal);
+    }
+    // What the nodes' drivers name themselves, such as a module's variables, may be the same for two of them.
+    let here = get().ok()?;
+    let holds = |session: &&Session| session.holds(address, 1);
+    let holder = std::iter::once(here).chain(&all.list).find(holds)?;
+    holder.devices.first().map(|device| device.ordinal)
+}
+
+/// Runs a call for the session to which the device that `home` finds belongs: that of the call's handle or address.
+pub(crate) fn routed<R>(home: impl FnOnce() -> Option<CUdevice>, call: impl FnOnce() -> R) -> R {
+    if !are_many() {
+        return call();
+    }
+    match home().filter(|&device| !is_here(device)) {
+        Some(device) => context::at(device, call),
+        None => call(),
+    }
+}
+
+/// Whether a device belongs to the session that the calling thread works with.
+pub(crate) fn is_here(device: CUdevice) -> bool {
+    get().is_ok_and(|session| session.has(device))
 }
 
 /// The session, for a call that needs a current context.
@@ -69,25 +144,26 @@ pub(crate) fn enter() -> Result<&'static Session, CUresult> {
     Ok(session)
 }
 
-/// The session, made now if there is none, whether or not the program has called `cuInit`.
-pub(crate) fn connect() -> Result<&'static Session, CUresult> {
+/// The sessions, made now if there are none, whether or not the program has called `cuInit`.
+pub(crate) fn connect() -> Result<&'static Sessions, CUresult> {
     if DETACHED.load(Ordering::Acquire) {
         return Err(CUresult::NOT_INITIALIZED);
     }
-    if let Some(session) = existing() {
-        return Ok(session);
+    if let Some(sessions) = existing() {
+        return Ok(sessions);
     }
     let mut failed = locked(&FAILED);
-    if let Some(session) = existing() {
-        return Ok(session);
+    if let Some(sessions) = existing() {
+        return Ok(sessions);
     }
     if let Some(error) = *failed {
         return Err(error);
     }
     match attach::attach() {
-        Ok(session) => {
+        Ok(sessions) => {
             watch_forks();
-            SESSION.store(Box::into_raw(Box::new(session)), Ordering::Release);
+            ARE_MANY.store(sessions.list.len() > 1, Ordering::Release);
+            SESSIONS.store(Box::into_raw(Box::new(sessions)), Ordering::Release);
             existing().ok_or(CUresult::UNKNOWN)
         }
         Err(error) => {
@@ -98,9 +174,9 @@ pub(crate) fn connect() -> Result<&'static Session, CUresult> {
     }
 }
 
-fn existing() -> Option<&'static Session> {
-    // SAFETY: null, or a session that was leaked when it was made.
-    unsafe { SESSION.load(Ordering::Acquire).as_ref() }
+fn existing() -> Option<&'static Sessions> {
+    // SAFETY: null, or what was leaked when it was made.
+    unsafe { SESSIONS.load(Ordering::Acquire).as_ref() }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -125,20 +201,60 @@ fn watch_forks() {
     });
 }
 
-/// Runs in a forked child. Its copy of the socket must not keep the parent's session alive.
+/// Runs in a forked child. Its copies of the sockets must not keep the parent's sessions alive.
 unsafe extern "C" fn leave_to_parent() {
-    if let Some(session) = existing() {
+    for session in existing().map_or(&[][..], |sessions| &sessions.list) {
         session.link.detach();
     }
-    SESSION.store(std::ptr::null_mut(), Ordering::Release);
+    SESSIONS.store(std::ptr::null_mut(), Ordering::Release);
     if INITIALIZED.swap(false, Ordering::AcqRel) {
         DETACHED.store(true, Ordering::Release);
     }
 }
 
+impl Sessions {
+    /// Of sessions that stand where their indices say, and whose devices have each ordinal once.
+    pub(crate) fn new(list: Vec<Session>) -> Sessions {
+        let count = list.iter().map(|session| session.devices.len()).sum();
+        let mut of_device = vec![0; count];
+        for session in &list {
+            for device in &session.devices {
+                of_device[device.ordinal as usize] = session.index;
+            }
+        }
+        Sessions { list, of_device }
+    }
+
+    fn of(&self, device: CUdevice) -> Result<&Session, CUresult> {
+        let index = usize::try_from(device).ok().and_then(|device| self.of_device.get(device));
+        index.and_then(|&index| self.list.get(usize::from(index))).ok_or(CUresult::INVALID_DEVICE)
+    }
+
+    /// All devices, session by session.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.list.iter().flat_map(|session| &session.devices)
+    }
+
+    /// All devices as the program counts them.
+    pub(crate) fn ordered_devices(&self) -> impl Iterator<Item = &Device> {
+        (0..).zip(&self.of_device).filter_map(|(ordinal, _)| self.of(ordinal).ok()?.device(ordinal).ok())
+    }
+
+    pub(crate) fn device_count(&self) -> usize {
+        self.of_device.len()
+    }
+}
+
 impl Session {
-    pub(crate) fn new(link: Link, devices: Vec<Device>, minted: Range<u64>) -> Session {
+    pub(crate) fn new(
+        (index, node): (u8, String),
+        link: Link,
+        devices: Vec<Device>,
+        minted: Range<u64>,
+    ) -> Session {
         Session {
+            index,
+            node,
             functions: functions(&devices),
             link,
             devices,
@@ -147,11 +263,32 @@ impl Session {
             limits: Mutex::new(BTreeMap::new()),
             answers: Answers::default(),
             virtual_memory: Mutex::default(),
+            has_host_thread: AtomicBool::new(false),
         }
     }
 
-    pub(crate) fn device(&self, device: CUdevice) -> Result<&Device, CUresult> {
-        usize::try_from(device).ok().and_then(|i| self.devices.get(i)).ok_or(CUresult::INVALID_DEVICE)
+    /// A device of this session, by its ordinal among those of all.
+    pub(crate) fn device(&self, ordinal: CUdevice) -> Result<&Device, CUresult> {
+        self.devices.iter().find(|device| device.ordinal == ordinal).ok_or(CUresult::INVALID_DEVICE)
+    }
+
+    pub(crate) fn has(&self, device: CUdevice) -> bool {
+        self.device(device).is_ok()
+    }
+
+    /// Whether a handle is one of this session.
+    pub(crate) fn owns(&self, handle: u64) -> bool {
+        !are_many() || ids::device(handle).is_none_or(|device| self.has(device))
+    }
+
+    /// The calling thread's device, if it is of this session.
+    pub(crate) fn here(&self) -> Option<&Device> {
+        self.device(context::device()).ok()
+    }
+
+    /// The device in the headers of the calling thread's commands: where its device stands in the lease.
+    pub(crate) fn place(&self) -> u8 {
+        self.here().map_or(0, |device| device.place)
     }
 
     pub(crate) fn primary(&self, device: CUdevice) -> Result<&Primary, CUresult> {
@@ -160,7 +297,9 @@ impl Session {
 
     /// Whether an address can only be the device's.
     pub(crate) fn is_device_address(&self, address: u64) -> bool {
-        self.minted.contains(&address) || self.holds(address, 1)
+        self.minted.contains(&address)
+            || self.holds(address, 1)
+            || (are_many() && of_address(address).is_some())
     }
 
     /// Whether `bytes` bytes from `address` lie in one allocation or module global, or in mapped memory.
@@ -206,7 +345,7 @@ impl Session {
             self.forget_globals(hmod);
             self.queue_quietly(&commands::cuModuleUnload { hmod: ModuleId(hmod) })?;
         }
-        for object in texture::of_context(handle) {
+        for object in texture::of_context(self, handle) {
             object.destroy(self)?;
         }
         let (arrays, mipmapped) = arrays::of_context(handle);

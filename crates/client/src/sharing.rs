@@ -108,12 +108,24 @@ fn check_kind(kind: CUmemAllocationHandleType, flags: u64) -> Result<(), CUresul
     }
 }
 
+/// Refuses what lives on another node than the calling thread's device: a number that a node has drawn means nothing to
+/// another.
+fn check_here(session: &Session, index: u64) -> Result<(), CUresult> {
+    if index == u64::from(session.index) {
+        return Ok(());
+    }
+    crate::say_once!(
+        "memory and events of another process can be opened with a device of their own node current"
+    );
+    Err(CUresult::INVALID_CONTEXT)
+}
+
 impl Session {
     /// What others of the lease need to import the allocation that starts at `address`.
     fn export_allocation(&self, address: u64, bytes: u64) -> Result<Name, CUresult> {
         let command = commands::AllocationExport { address: DevicePtr(address) };
         let (token, start) = self.call(&command, |answer| (answer.token, answer.start.0))?;
-        Ok(Name { token, words: [address - start, bytes, 0] })
+        Ok(Name { token, words: [address - start, bytes, self.index.into()] })
     }
 
     /// Physical memory that somebody has exported, held once; whether that was this session.
@@ -121,7 +133,8 @@ impl Session {
         let minted = ids::mint(Kind::Physical);
         let command = commands::cuMemImportFromShareableHandle { handle: PhysicalId(minted), token };
         let reply = self.call(&command, |reply| reply)?;
-        let device = i32::try_from(reply.device).map_err(|_| CUresult::INVALID_DEVICE)?;
+        let device = self.devices.iter().find(|device| u32::from(device.place) == reply.device);
+        let device = device.ok_or(CUresult::INVALID_DEVICE)?.ordinal;
         let physical = Physical::imported(device, reply.bytes);
         self.virtual_memory().physical.insert(minted, physical);
         Ok((minted, reply.is_own))
@@ -242,6 +255,7 @@ pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
         return Err(CUresult::INVALID_VALUE);
     }
     let name = Name::from_bytes(ALLOCATION, &handle.reserved).ok_or(CUresult::INVALID_VALUE)?;
+    check_here(session, name.words[2])?;
     let address = session.open(name, false)?;
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(pdptr, address) }
@@ -261,7 +275,7 @@ pub(crate) unsafe fn cuIpcGetEventHandle(
     event::check_shared(event)?;
     let command = commands::EventExport { event: session.find(event)? };
     let token = session.call(&command, |answer| answer.token)?;
-    let name = Name { token, words: [0; 3] };
+    let name = Name { token, words: [0, 0, session.index.into()] };
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(pHandle, CUipcEventHandle { reserved: name.to_bytes(EVENT) }) }
 }
@@ -273,6 +287,7 @@ pub(crate) unsafe fn cuIpcOpenEventHandle(
     let session = session::enter()?;
     wanted(phEvent)?;
     let name = Name::from_bytes(EVENT, &handle.reserved).ok_or(CUresult::INVALID_VALUE)?;
+    check_here(session, name.words[2])?;
     let context = context::current()?.handle;
     let opened = event::mint_shared(context);
     let command = commands::EventImport { event: EventId(opened.0 as u64), token: name.token };
@@ -295,7 +310,7 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
     }
     let command = commands::cuMemExportToShareableHandle { handle: PhysicalId(handle.0 as u64) };
     let token = session.call(&command, |answer| answer.token)?;
-    let file = Name { token, words: [0; 3] }.to_file(PHYSICAL)?;
+    let file = Name { token, words: [0, 0, session.index.into()] }.to_file(PHYSICAL)?;
     // SAFETY: not null, and for this type a place for a descriptor.
     unsafe { out::write(shareableHandle.cast(), file) }
 }
@@ -309,6 +324,7 @@ pub(crate) unsafe fn cuMemImportFromShareableHandle(
     wanted(handle)?;
     check_kind(shHandleType, 0)?;
     let name = Name::from_file(PHYSICAL, osHandle)?;
+    check_here(session, name.words[2])?;
     let (minted, _) = session.import_physical(name.token)?;
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(handle, CUmemGenericAllocationHandle(minted as usize)) }
@@ -324,7 +340,8 @@ pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     wanted(handle_out)?;
     check_kind(handleType, flags)?;
     let (number, device) = pool::shared(pool)?;
-    let file = Name { token: ExportToken(number), words: [device as u64, 0, 0] }.to_file(POOL)?;
+    let index = session::device(device)?.index;
+    let file = Name { token: ExportToken(number), words: [index.into(), 0, 0] }.to_file(POOL)?;
     // SAFETY: not null, and for this type a place for a descriptor.
     unsafe { out::write(handle_out.cast(), file) }
 }
@@ -335,12 +352,12 @@ pub(crate) unsafe fn cuMemPoolImportFromShareableHandle(
     handleType: CUmemAllocationHandleType,
     flags: u64,
 ) -> Result<(), CUresult> {
-    let session = session::get()?;
+    let all = session::all()?;
     wanted(pool_out)?;
     check_kind(handleType, flags)?;
     let name = Name::from_file(POOL, handle)?;
-    let device = CUdevice::try_from(name.words[0]).map_err(|_| CUresult::INVALID_VALUE)?;
-    session.device(device)?;
+    let device = all.devices().find(|device| u64::from(device.index) == name.words[0]);
+    let device = device.ok_or(CUresult::INVALID_VALUE)?.ordinal;
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(pool_out, pool::import(device, name.token.0)) }
 }

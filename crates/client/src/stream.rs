@@ -225,8 +225,9 @@ pub(crate) unsafe fn cuStreamGetDevice(hStream: CUstream, device: *mut CUdevice)
 }
 
 pub(crate) unsafe fn cuCtxSynchronize_v2(ctx: CUcontext) -> Result<(), CUresult> {
-    let session = session::get()?;
+    session::get()?;
     let context = context::named_or_current(ctx)?;
     capture::check_context(context.handle)?;
+    let session = session::of(context.device)?;
     session.device(context.device)?.synchronize(session)
 }

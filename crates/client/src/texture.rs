@@ -27,9 +27,14 @@ struct Surface {
     resource: CUDA_RESOURCE_DESC,
 }
 
-/// By the driver's numbers.
+/// By the drivers' numbers, see [`key`].
 static TEXTURES: Table<Texture> = Table::new();
 static SURFACES: Table<Surface> = Table::new();
+
+/// What an object of a session is known by, and the other way round: the numbers of two nodes' drivers may be the same.
+fn key(session: &Session, object: u64) -> u64 {
+    object ^ (u64::from(session.index) << 56)
+}
 
 /// An object of either kind.
 #[derive(Clone, Copy, Debug)]
@@ -48,10 +53,11 @@ impl Object {
     }
 }
 
-pub(crate) fn of_context(context: CUcontext) -> Vec<Object> {
-    let textures = TEXTURES.find(|texture| texture.context == context).into_iter().map(Object::Texture);
-    let surfaces = SURFACES.find(|surface| surface.context == context).into_iter().map(Object::Surface);
-    textures.chain(surfaces).collect()
+pub(crate) fn of_context(session: &Session, context: CUcontext) -> Vec<Object> {
+    let textures = TEXTURES.find(|texture| texture.context == context).into_iter();
+    let surfaces = SURFACES.find(|surface| surface.context == context).into_iter();
+    let textures = textures.map(|texture| Object::Texture(key(session, texture)));
+    textures.chain(surfaces.map(|surface| Object::Surface(key(session, surface)))).collect()
 }
 
 /// Forgets the objects of a context that has ended.
@@ -85,8 +91,7 @@ fn resource(session: &Session, desc: &CUDA_RESOURCE_DESC) -> Result<TextureResou
 }
 
 fn texture(object: CUtexObject) -> Result<Arc<Texture>, CUresult> {
-    session::get()?;
-    TEXTURES.get(object).ok_or(CUresult::INVALID_VALUE)
+    TEXTURES.get(key(session::get()?, object)).ok_or(CUresult::INVALID_VALUE)
 }
 
 // The entry points. CUDA Driver API, sections "Texture Object Management" and "Surface Object Management".
@@ -113,7 +118,7 @@ pub(crate) unsafe fn cuTexObjectCreate(
         view: view.iter().map(ResourceView::new).collect(),
     };
     let object = session.call(&command, |answer| answer.object)?;
-    TEXTURES.insert(object, Texture { context, resource: desc, sampling, view });
+    TEXTURES.insert(key(session, object), Texture { context, resource: desc, sampling, view });
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(pTexObject, object) }
 }
@@ -123,7 +128,7 @@ pub(crate) unsafe fn cuTexObjectDestroy(texObject: CUtexObject) -> Result<(), CU
     let session = session::enter()?;
     texture(texObject)?;
     session.device(context::current()?.device)?.wait(session)?;
-    TEXTURES.remove(texObject).ok_or(CUresult::INVALID_VALUE)?;
+    TEXTURES.remove(key(session, texObject)).ok_or(CUresult::INVALID_VALUE)?;
     Object::Texture(texObject).destroy(session)
 }
 
@@ -168,7 +173,7 @@ pub(crate) unsafe fn cuSurfObjectCreate(
     }
     let command = commands::cuSurfObjectCreate { resource: resource(session, &desc)? };
     let object = session.call(&command, |answer| answer.object)?;
-    SURFACES.insert(object, Surface { context, resource: desc });
+    SURFACES.insert(key(session, object), Surface { context, resource: desc });
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(pSurfObject, object) }
 }
@@ -176,11 +181,11 @@ pub(crate) unsafe fn cuSurfObjectCreate(
 /// As for a texture.
 pub(crate) unsafe fn cuSurfObjectDestroy(surfObject: CUsurfObject) -> Result<(), CUresult> {
     let session = session::enter()?;
-    if !SURFACES.contains(surfObject) {
+    if !SURFACES.contains(key(session, surfObject)) {
         return Err(CUresult::INVALID_VALUE);
     }
     session.device(context::current()?.device)?.wait(session)?;
-    SURFACES.remove(surfObject).ok_or(CUresult::INVALID_VALUE)?;
+    SURFACES.remove(key(session, surfObject)).ok_or(CUresult::INVALID_VALUE)?;
     Object::Surface(surfObject).destroy(session)
 }
 
@@ -188,8 +193,7 @@ pub(crate) unsafe fn cuSurfObjectGetResourceDesc(
     pResDesc: *mut CUDA_RESOURCE_DESC,
     surfObject: CUsurfObject,
 ) -> Result<(), CUresult> {
-    session::get()?;
-    let surface = SURFACES.get(surfObject).ok_or(CUresult::INVALID_VALUE)?;
+    let surface = SURFACES.get(key(session::get()?, surfObject)).ok_or(CUresult::INVALID_VALUE)?;
     // SAFETY: the program passes a place for the description.
     unsafe { out::write(pResDesc, surface.resource) }
 }

@@ -19,7 +19,7 @@ use crate::issue::{About, Issue};
 use crate::memory::Names;
 use crate::session::{self, Session};
 use crate::sharing::Imported;
-use crate::{context, out};
+use crate::{across, context, out};
 
 /// What a session's programs have reserved, made and mapped.
 #[derive(Debug, Default)]
@@ -213,6 +213,21 @@ impl Session {
         if memory.remove_unused(handle) { self.release_physical(handle) } else { Ok(()) }
     }
 
+    /// A place for memory with the device as the node counts it.
+    fn as_the_node_has_it(&self, location: CUmemLocation) -> Result<CUmemLocation, CUresult> {
+        match location.kind {
+            CUmemLocationType::DEVICE => {
+                Ok(CUmemLocation { id: self.device(location.id)?.place.into(), ..location })
+            }
+            _ => Ok(location),
+        }
+    }
+
+    fn as_the_node_has_them(&self, prop: &CUmemAllocationProp) -> Result<PhysicalProp, CUresult> {
+        let location = self.as_the_node_has_it(prop.location)?;
+        Ok(PhysicalProp::new(&CUmemAllocationProp { location, ..*prop }))
+    }
+
     /// Tells the node of a mapping that was entered just now, and gives its device all access.
     pub(crate) fn queue_mapping(
         &self,
@@ -229,33 +244,31 @@ impl Session {
             mapping.access = flags;
         }
         let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: device };
-        let desc = vec![CUmemAccessDesc { location, flags }];
+        let desc = vec![CUmemAccessDesc { location: self.as_the_node_has_it(location)?, flags }];
         self.queue_quietly(&commands::cuMemSetAccess { ptr, size: bytes, desc })
     }
 }
 
-/// The properties that a program passes, if there can be such memory here.
+/// The properties that a program passes, if there can be such memory, and the session of its device.
 ///
 /// # Safety
 /// `prop` is null or points to properties.
 unsafe fn checked(
-    session: &Session,
     prop: *const CUmemAllocationProp,
-) -> Result<CUmemAllocationProp, CUresult> {
+) -> Result<(&'static Session, CUmemAllocationProp), CUresult> {
     if prop.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
     // SAFETY: not null, and the caller vouches for the rest.
     let prop = unsafe { prop.read_unaligned() };
     match prop.location.kind {
-        CUmemLocationType::DEVICE => session.device(prop.location.id).map(drop)?,
+        CUmemLocationType::DEVICE => Ok((session::of(prop.location.id)?, prop)),
         CUmemLocationType::HOST | CUmemLocationType::HOST_NUMA | CUmemLocationType::HOST_NUMA_CURRENT => {
             crate::say_once!("cuMemCreate of host memory is not supported: kernels run on another machine");
-            return Err(CUresult::NOT_SUPPORTED);
+            Err(CUresult::NOT_SUPPORTED)
         }
-        _ => return Err(CUresult::INVALID_VALUE),
+        _ => Err(CUresult::INVALID_VALUE),
     }
-    Ok(prop)
 }
 
 // The entry points.
@@ -265,10 +278,11 @@ pub(crate) unsafe fn cuMemGetAllocationGranularity(
     prop: *const CUmemAllocationProp,
     option: CUmemAllocationGranularity_flags,
 ) -> Result<(), CUresult> {
-    let session = session::get()?;
+    session::get()?;
     // SAFETY: the same contract.
-    let prop = unsafe { checked(session, prop)? };
-    let command = commands::cuMemGetAllocationGranularity { prop: PhysicalProp::new(&prop), option };
+    let (session, prop) = unsafe { checked(prop)? };
+    let command =
+        commands::cuMemGetAllocationGranularity { prop: session.as_the_node_has_them(&prop)?, option };
     let bytes = session.ask(About::Nothing, &command, |answer| answer.granularity)?;
     // SAFETY: the program passes a place for the size.
     unsafe { out::write(granularity, bytes as usize) }
@@ -320,19 +334,19 @@ pub(crate) unsafe fn cuMemCreate(
     prop: *const CUmemAllocationProp,
     flags: u64,
 ) -> Result<(), CUresult> {
-    let session = session::get()?;
+    session::get()?;
     // SAFETY: the same contract.
-    let prop = unsafe { checked(session, prop)? };
+    let (session, prop) = unsafe { checked(prop)? };
     let bytes = size as u64;
     check_granular(bytes)?;
     if handle.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
-    let minted = ids::mint(Kind::Physical);
+    let minted = ids::mint_on(prop.location.id, Kind::Physical);
     let command = commands::cuMemCreate {
         handle: PhysicalId(minted),
         size: bytes,
-        prop: PhysicalProp::new(&prop),
+        prop: session.as_the_node_has_them(&prop)?,
         flags,
     };
     match session.call(&command, |()| ()) {
@@ -355,7 +369,7 @@ pub(crate) unsafe fn cuMemRetainAllocationHandle(
     handle: *mut CUmemGenericAllocationHandle,
     addr: *mut c_void,
 ) -> Result<(), CUresult> {
-    let session = session::get()?;
+    let session = session::of_address(addr as u64).map_or_else(session::get, session::of)?;
     let mut memory = session.virtual_memory();
     let (_, mapping, _) = memory.find(addr as u64).ok_or(CUresult::INVALID_VALUE)?;
     let found = mapping.handle;
@@ -390,7 +404,7 @@ pub(crate) unsafe fn cuMemMap(
     }
     // The lock is held while the command is queued, so that the log has the order of the table.
     let mut memory = session.virtual_memory();
-    memory.map(ptr, size as u64, handle.0 as u64)?;
+    memory.map(ptr, size as u64, handle.0 as u64).inspect_err(|_| across::explain(session, ptr))?;
     session.queue_quietly(&commands::cuMemMap {
         ptr: DevicePtr(ptr),
         size: size as u64,
@@ -416,7 +430,7 @@ pub(crate) unsafe fn cuMemSetAccess(
 ) -> Result<(), CUresult> {
     let session = session::get()?;
     // SAFETY: the program passes `count` descriptions.
-    let desc = unsafe { crate::issue::list(desc, count as u64)? }.to_vec();
+    let mut desc = unsafe { crate::issue::list(desc, count as u64)? }.to_vec();
     let mut memory = session.virtual_memory();
     let starts = memory.whole_mappings(ptr, size as u64)?;
     for start in &starts {
@@ -428,6 +442,9 @@ pub(crate) unsafe fn cuMemSetAccess(
         if let Some(mapping) = memory.mapped.get_mut(&start) {
             mapping.access = last.flags;
         }
+    }
+    for desc in &mut desc {
+        desc.location = session.as_the_node_has_it(desc.location)?;
     }
     session.queue_quietly(&commands::cuMemSetAccess { ptr: DevicePtr(ptr), size: size as u64, desc })
 }

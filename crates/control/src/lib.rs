@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use sluice_transport::Stream;
 use sluice_transport::tls::TlsError;
 use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
-use sluice_wire::control::{Control, LeaseEnd};
+use sluice_wire::control::{Control, Devices, LeaseEnd, SessionStatus, tell_apart};
 use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Welcome};
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
@@ -315,11 +315,28 @@ fn read(stream: &Stream, buffer: &mut [u8], deadline: Instant) -> Result<usize, 
     }
 }
 
-/// The lease that this process runs under, if any: its node and its token.
-pub fn own_lease() -> Option<(Endpoint, LeaseToken)> {
-    let text = std::env::var(SESSION_VARIABLE).ok()?;
-    let SessionAddress { node, token } = text.parse().ok()?;
-    Some((node, token))
+/// The leases that this process runs under, one on each of its nodes: the node and the token. Empty where there is none.
+pub fn own_leases() -> Vec<(Endpoint, LeaseToken)> {
+    let text = std::env::var(SESSION_VARIABLE).unwrap_or_default();
+    let addresses = SessionAddress::list(&text).unwrap_or_default();
+    addresses.into_iter().map(|SessionAddress { node, token }| (node, token)).collect()
+}
+
+/// The devices of several leases as one program has them, with their sessions.
+pub fn joined(leases: Vec<Devices>) -> Devices {
+    let mut all = Devices { devices: Vec::new(), sessions: Vec::new() };
+    for lease in leases {
+        let first = all.devices.len() as u32;
+        let sessions = lease.sessions.into_iter();
+        all.sessions.extend(
+            sessions.map(|session| SessionStatus { gpu: session.gpu.saturating_add(first), ..session }),
+        );
+        all.devices.extend(lease.devices);
+    }
+    let mut uuids: Vec<[u8; 16]> = all.devices.iter().map(|device| device.uuid).collect();
+    tell_apart(&mut uuids);
+    all.devices.iter_mut().zip(uuids).for_each(|(device, uuid)| device.uuid = uuid);
+    all
 }
 
 /// `GPU-` and the digits in their usual groups, as NVIDIA's tools write it.

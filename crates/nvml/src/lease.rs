@@ -1,12 +1,12 @@
-//! The state of the lease, asked from its node.
+//! The state of the leases, asked from their nodes.
 //!
-//! One connection is kept from `nvmlInit` to the last `nvmlShutdown`; a program that polls thousands of properties a
+//! One connection to each is kept from `nvmlInit` to the last `nvmlShutdown`; a program that polls thousands of properties a
 //! second gets answers that are at most [`FRESH`] old. After `fork` a child asks over a connection of its own.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sluice_control::{Cause, Connection, Failure, driver_version, uuid_text};
+use sluice_control::{Cause, Connection, Failure, driver_version, joined, uuid_text};
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, Devices, DevicesRequest};
 use sluice_wire::handshake::LeaseToken;
@@ -61,14 +61,19 @@ impl Gpu {
 struct Attached {
     /// How many `nvmlShutdown` are owed.
     users: u32,
-    node: Endpoint,
-    token: LeaseToken,
-    /// The process that opened the connection.
+    nodes: Vec<Node>,
+    /// The process that opened the connections.
     process: u32,
-    connection: Option<Connection>,
     last: Option<(Instant, Snapshot)>,
     /// When, and the GPU time of the lease's sessions on each GPU in microseconds: where utilisation is counted from.
     busy: Option<(Instant, Vec<u64>)>,
+}
+
+/// A node, and the lease on it.
+struct Node {
+    address: Endpoint,
+    token: LeaseToken,
+    connection: Option<Connection>,
 }
 
 static ATTACHED: Mutex<Option<Attached>> = Mutex::new(None);
@@ -80,16 +85,12 @@ pub(crate) fn attach() -> Result<(), Return> {
         attached.users += 1;
         return Ok(());
     }
-    let (node, token) = sluice_control::own_lease().ok_or(Return::DRIVER_NOT_LOADED)?;
-    let mut fresh = Attached {
-        users: 1,
-        node,
-        token,
-        process: std::process::id(),
-        connection: None,
-        last: None,
-        busy: None,
-    };
+    let node = |(address, token)| Node { address, token, connection: None };
+    let nodes: Vec<Node> = sluice_control::own_leases().into_iter().map(node).collect();
+    if nodes.is_empty() {
+        return Err(Return::DRIVER_NOT_LOADED);
+    }
+    let mut fresh = Attached { users: 1, nodes, process: std::process::id(), last: None, busy: None };
     fresh.refresh()?;
     *attached = Some(fresh);
     Ok(())
@@ -118,36 +119,42 @@ pub(crate) fn snapshot() -> Result<Snapshot, Return> {
     attached.refresh()
 }
 
-impl Attached {
-    fn refresh(&mut self) -> Result<Snapshot, Return> {
-        if self.process != std::process::id() {
-            // The parent's connection: dropping our copy closes nothing of the parent's.
-            self.connection = None;
-            self.process = std::process::id();
-        }
-        // A connection that was idle for long may be gone; one more try on a new one.
-        let devices = match self.ask() {
+impl Node {
+    /// A connection that was idle for long may be gone; one more try on a new one.
+    fn devices(&mut self) -> Result<Devices, Failure> {
+        match self.ask() {
             Err(Failure { cause: Cause::Connection(_), .. }) => {
                 self.connection = None;
                 self.ask()
             }
             answered => answered,
-        };
-        let devices = devices.map_err(|_| Return::GPU_IS_LOST)?;
-        let snapshot = self.snapshot_of(&devices);
-        self.last = Some((Instant::now(), snapshot.clone()));
-        Ok(snapshot)
+        }
     }
 
     fn ask(&mut self) -> Result<Devices, Failure> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            None => self.connection.insert(Connection::open(&self.node)?),
+            None => self.connection.insert(Connection::open(&self.address)?),
         };
         match connection.ask(DevicesRequest { token: self.token })? {
             Control::Devices(devices) => Ok(devices),
             _ => Err(connection.unexpected()),
         }
+    }
+}
+
+impl Attached {
+    fn refresh(&mut self) -> Result<Snapshot, Return> {
+        if self.process != std::process::id() {
+            // The parent's connections: dropping our copies closes nothing of the parent's.
+            self.nodes.iter_mut().for_each(|node| node.connection = None);
+            self.process = std::process::id();
+        }
+        let devices: Result<Vec<Devices>, Failure> = self.nodes.iter_mut().map(Node::devices).collect();
+        let devices = joined(devices.map_err(|_| Return::GPU_IS_LOST)?);
+        let snapshot = self.snapshot_of(&devices);
+        self.last = Some((Instant::now(), snapshot.clone()));
+        Ok(snapshot)
     }
 
     fn snapshot_of(&mut self, devices: &Devices) -> Snapshot {

@@ -141,9 +141,15 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) kernel_timeout: Option<Period>,
 
-    /// The node to run on, as `sluice node` prints it [default: $SLUICE_NODE, else a private node on this machine]
+    /// The node to run on, as `sluice node` prints it [default: $SLUICE_NODE, else a private node on this machine]. Several
+    /// with commas between give their GPUs as one list, each as many as the others, or so many as stand behind it: A=2,B=1
     #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]")]
     pub(crate) node: Option<String>,
+
+    /// With a server: split the GPUs evenly over so many places, on different nodes where none has room for all; the program
+    /// sees one list
+    #[arg(long, value_name = "N", group = "parts", conflicts_with_all = ["node", "gpus"])]
+    pub(crate) nodes: Option<u32>,
 
     /// The server to ask for a lease [default: $SLUICE_SERVER, else that of `sluice login`]
     #[arg(long, value_name = "URL", conflicts_with_all = ["node", "gpus"])]
@@ -159,15 +165,15 @@ pub(crate) struct RunArgs {
 
     /// With a server: run so many of the program side by side, each with GPUs of its own, all or none; 2..4 starts as many as there
     /// is room for. Each finds its number in $RANK and how many they are in $WORLD_SIZE
-    #[arg(long, value_name = "N[..MAX]")]
+    #[arg(long, value_name = "N[..MAX]", group = "parts")]
     pub(crate) tasks: Option<Tasks>,
 
-    /// With --tasks: all on one node, in one rack or in one zone, or wait
-    #[arg(long, value_name = "LEVEL", requires = "tasks")]
+    /// With --tasks or --nodes: all on one node, in one rack or in one zone, or wait
+    #[arg(long, value_name = "LEVEL", requires = "parts")]
     pub(crate) same: Option<Level>,
 
-    /// With --tasks: on one node, in one rack or in one zone if that can be had
-    #[arg(long, value_name = "LEVEL", requires = "tasks")]
+    /// With --tasks or --nodes: on one node, in one rack or in one zone if that can be had
+    #[arg(long, value_name = "LEVEL", requires = "parts")]
     pub(crate) near: Option<Level>,
 
     /// With a server: premium (never preempted, within the guaranteed quota), standard, or basic (makes room for the others)

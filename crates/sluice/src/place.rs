@@ -27,6 +27,59 @@ pub(crate) fn named_node(option: Option<&str>) -> Result<Option<Endpoint>> {
     named.map(|text| text.parse().map_err(anyhow::Error::from)).transpose()
 }
 
+/// A node of several, with how many GPUs it gives, if that is said: `NODE` or `NODE=GPUS`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) node: Endpoint,
+    pub(crate) gpus: Option<u32>,
+}
+
+/// Nodes with commas between. A comma in the path of one socket is part of the path.
+pub(crate) fn parts(text: &str) -> Result<Vec<Part>> {
+    let part = |text: &str| -> Result<Part> {
+        let (node, gpus) = match text.rsplit_once('=') {
+            Some((node, gpus)) if !text.starts_with("unix:") => {
+                let count = gpus.parse().ok().filter(|&count: &u32| count > 0);
+                (node, Some(count.with_context(|| format!("{text:?}: {gpus:?} is no number of GPUs"))?))
+            }
+            _ => (text, None),
+        };
+        Ok(Part { node: node.parse()?, gpus })
+    };
+    let parts: Result<Vec<Part>> = text.split(',').map(part).collect();
+    match (parts, text.parse()) {
+        (Err(_), Ok(node)) => Ok(vec![Part { node, gpus: None }]),
+        (parts, _) => parts,
+    }
+}
+
+/// How many GPUs each node gives of `count`: what its part says, or as many as every other.
+pub(crate) fn split(parts: &[Part], count: u32) -> Result<Vec<u32>> {
+    let said: Vec<u32> = parts.iter().filter_map(|part| part.gpus).collect();
+    let nodes = parts.len() as u32;
+    if said.is_empty() {
+        if !count.is_multiple_of(nodes) {
+            bail!(
+                "{count} GPUs cannot be split evenly over {nodes} nodes: say -n {}, or how many each gives, as in \
+                 --node {}=2,{}=1",
+                count.next_multiple_of(nodes),
+                parts[0].node.place(),
+                parts[1].node.place()
+            );
+        }
+        return Ok(vec![count / nodes; parts.len()]);
+    }
+    if said.len() < parts.len() {
+        bail!("--node says for some nodes how many GPUs they give; say it for all or for none");
+    }
+    let sum = said.iter().fold(0u32, |sum, gpus| sum.saturating_add(*gpus));
+    // One GPU is what -n says by itself.
+    if count != 1 && count != sum {
+        bail!("-n {count} asks for another number of GPUs than --node, which names {sum}");
+    }
+    Ok(said)
+}
+
 /// Who is asked for a GPU.
 pub(crate) enum Place {
     Server(Client),
@@ -35,13 +88,39 @@ pub(crate) enum Place {
     Private,
 }
 
+/// Where a program of `sluice run` gets its GPUs.
+pub(crate) enum Source {
+    Server(Client),
+    Nodes(Vec<Part>),
+    /// This machine.
+    Private,
+}
+
+impl Source {
+    /// As [`Place::choose`], with several nodes where several are named.
+    pub(crate) fn choose(server: Option<&str>, node: Option<&str>) -> Result<Source> {
+        match node_text(server, node) {
+            Some(text) => parts(&text).map(Source::Nodes),
+            None => Ok(server::named(server)?.map_or(Source::Private, Source::Server)),
+        }
+    }
+}
+
+/// The node that is to be used: what the command line names comes before what the environment names.
+fn node_text(server: Option<&str>, node: Option<&str>) -> Option<String> {
+    let environment = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
+    match node {
+        Some(node) => Some(node.to_owned()),
+        None if server.is_some() || environment(SERVER_VARIABLE).is_some() => None,
+        None => environment(NODE_VARIABLE),
+    }
+}
+
 impl Place {
     /// What the command line names comes before what the environment names, and that before what `sluice login` keeps.
     pub(crate) fn choose(server: Option<&str>, node: Option<&str>) -> Result<Place> {
-        let environment = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let node_named = node.is_some() || (server.is_none() && !environment(SERVER_VARIABLE));
-        if node_named && let Some(node) = named_node(node)? {
-            return Ok(Place::Node(node));
+        if let Some(text) = node_text(server, node) {
+            return Ok(Place::Node(text.parse()?));
         }
         Ok(server::named(server)?.map_or(Place::Private, Place::Server))
     }
@@ -245,6 +324,29 @@ impl EndSignals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gpus_are_split_over_nodes() {
+        let of =
+            |text: &str, count| split(&parts(text)?, count).map_err(|error| error.context(text.to_owned()));
+        let check =
+            |text: &str, count, expect: &[u32]| assert_eq!(of(text, count).expect(text), expect, "{text}");
+        check("gpu1:7583,[::1]:7583", 4, &[2, 2]);
+        check("gpu1:7583=2,gpu2:7583=1", 3, &[2, 1]);
+        check("gpu1:7583=2,gpu2:7583=1", 1, &[2, 1]);
+        check("unix:/run/a,b=1.sock", 3, &[3]);
+        check("gpu1:7583", 3, &[3]);
+        for (text, count, said) in [
+            ("gpu1:7583,gpu2:7583", 3, "3 GPUs cannot be split evenly over 2 nodes: say -n 4"),
+            ("gpu1:7583=2,gpu2:7583=1", 4, "-n 4 asks for another number of GPUs than --node, which names 3"),
+            ("gpu1:7583=2,gpu2:7583", 3, "for all or for none"),
+            ("gpu1:7583=0", 1, "\"0\" is no number of GPUs"),
+            ("gpu1:7583,gpu2", 2, "\"gpu2\" is neither HOST:PORT"),
+        ] {
+            let error = format!("{:#}", of(text, count).expect_err(text));
+            assert!(error.contains(said), "{error}");
+        }
+    }
 
     #[test]
     fn plain_text_beyond_loopback_has_to_be_asked_for() {

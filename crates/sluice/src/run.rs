@@ -12,7 +12,7 @@ use sluice_wire::control::{Control, DeviceSnapshot, LeaseGranted, LeaseRequest, 
 
 use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
 use crate::cli::{Cap, GpuChoice, RunArgs};
-use crate::place::{Place, PrivateNode};
+use crate::place::{self, Part, PrivateNode, Source};
 use crate::quantity::{Memory, Period, Share};
 use crate::server::lease::{Claimed, ServerLease};
 use crate::server::lists::now_ms;
@@ -27,48 +27,86 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
     }
     let libraries = Libraries::find().map_err(failed)?;
     let node = arguments.node.as_deref();
-    let place = match arguments.gpus {
-        Some(_) => Place::Private,
-        None => Place::choose(arguments.server.as_deref(), node).map_err(failed_with)?,
+    let source = match arguments.gpus {
+        Some(_) => Source::Private,
+        None => Source::choose(arguments.server.as_deref(), node).map_err(failed_with)?,
     };
-    if arguments.tasks.is_some() && !matches!(place, Place::Server(_)) {
-        return Err(failed(
-            "--tasks needs a control plane, which places the tasks: --server, or `sluice up`",
-        ));
+    if !matches!(source, Source::Server(_)) {
+        if arguments.tasks.is_some() {
+            return Err(failed(
+                "--tasks needs a control plane, which places the tasks: --server, or `sluice up`",
+            ));
+        }
+        if arguments.nodes.is_some() {
+            return Err(failed(
+                "--nodes needs a control plane, which chooses them; or name them: --node A,B",
+            ));
+        }
     }
-    match place {
-        Place::Server(client) => run_through(client, arguments, &libraries),
-        Place::Node(address) => run_on(&address, false, arguments, &libraries),
-        Place::Private => {
+    match source {
+        Source::Server(client) => run_through(client, arguments, &libraries),
+        Source::Nodes(parts) => {
+            let held = lease_on_all(&parts, arguments)?;
+            Ok(exit_code(&run_under(vec![held], arguments, &libraries)?))
+        }
+        Source::Private => {
             // Its socket's folder outlives it.
             let scratch = scratch()?;
             let private = start_private(arguments, scratch.path())?;
-            run_on(private.address(), true, arguments, &libraries)
+            let place = "a private node".to_owned();
+            let held = lease_on(private.address(), arguments.gpu_count, place, arguments)?;
+            Ok(exit_code(&run_under(vec![vec![held]], arguments, &libraries)?))
         }
     }
 }
 
-/// Under a lease from the node itself.
-fn run_on(
-    address: &Endpoint,
-    private: bool,
-    arguments: &RunArgs,
-    libraries: &Libraries,
-) -> Result<i32, NotStarted> {
+/// A lease from each node itself, or none from any.
+fn lease_on_all(parts: &[Part], arguments: &RunArgs) -> Result<Vec<Held>, NotStarted> {
+    let counts = place::split(parts, arguments.gpu_count).map_err(failed_with)?;
+    let mut held = Vec::new();
+    for (part, count) in parts.iter().zip(counts) {
+        let place = format!("node {}", part.node.place());
+        match lease_on(&part.node, count, place.clone(), arguments) {
+            Ok(lease) => held.push(lease),
+            Err(refused) => {
+                let others = held.len();
+                held.into_iter().for_each(|held: Held| held.connection.close());
+                let message = match parts {
+                    [_] => refused.message,
+                    _ if refused.message.starts_with(&part.node.place()) => refused.message,
+                    _ => format!("{place}: {}", refused.message),
+                };
+                let message = match others {
+                    0 => message,
+                    _ => format!("{message} (what the other nodes had granted is given back)"),
+                };
+                return Err(NotStarted { message, ..refused });
+            }
+        }
+    }
+    Ok(held)
+}
+
+fn lease_on(address: &Endpoint, gpus: u32, place: String, arguments: &RunArgs) -> Result<Held, NotStarted> {
     let mut connection = Connection::open(address).map_err(failed)?;
-    let lease = take_lease(&mut connection, arguments)?;
-    let node = if private { "a private node".to_owned() } else { format!("node {}", address.place()) };
-    let held = Held { address: connection.node().clone(), connection, lease, place: node };
-    Ok(exit_code(&run_under(vec![held], arguments, libraries)?))
+    let lease = take_lease(&mut connection, gpus, arguments)?;
+    Ok(Held { address: connection.node().clone(), connection, lease, place })
 }
 
 /// Under a lease from a server, again and again while it is preempted.
 fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Result<i32, NotStarted> {
     let tenant = arguments.tenant.as_deref().map(str::parse).transpose();
+    let nodes = arguments.nodes.unwrap_or(1);
+    if nodes == 0 || !arguments.gpu_count.is_multiple_of(nodes) {
+        return Err(failed(format!(
+            "-n {} GPUs cannot be split evenly over --nodes {nodes}",
+            arguments.gpu_count
+        )));
+    }
     let ask = NewLease {
         tenant: tenant.map_err(|error| failed(format!("--tenant: {error}")))?,
-        gpus: arguments.gpu_count,
-        tasks: arguments.tasks.map_or(1, |tasks| tasks.min),
+        gpus: arguments.gpu_count / nodes,
+        tasks: arguments.tasks.map_or(nodes, |tasks| tasks.min),
         tasks_max: arguments.tasks.and_then(|tasks| tasks.max),
         same: arguments.same,
         near: arguments.near,
@@ -96,8 +134,13 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
             lease: granted,
             place: format!("node {node}, {}", lease.describe()),
         });
+        // The parts of one program are tasks to the server, which grants all or none.
+        let tasks = match arguments.nodes {
+            Some(_) => vec![held.collect()],
+            None => held.map(|held| vec![held]).collect(),
+        };
         let watch = lease.watch();
-        let statuses = run_under(held.collect(), arguments, libraries)?;
+        let statuses = run_under(tasks, arguments, libraries)?;
         if !watch.preempted() || statuses.iter().all(ExitStatus::success) {
             return Ok(exit_code(&statuses));
         }
@@ -114,33 +157,40 @@ struct Held {
     place: String,
 }
 
-/// Runs the program once, as so many tasks as there are. What the lease held is free when this returns.
+/// Runs the program once, as so many tasks as there are, each with the GPUs of its leases as one list. What the leases held is
+/// free when this returns.
 fn run_under(
-    held: Vec<Held>,
+    tasks: Vec<Vec<Held>>,
     arguments: &RunArgs,
     libraries: &Libraries,
 ) -> Result<Vec<ExitStatus>, NotStarted> {
+    if arguments.record.is_some() && tasks.iter().any(|held| held.len() > 1) {
+        return Err(failed("--record keeps the session with one node, and the program would have several"));
+    }
     let scratch = scratch()?;
     let (mut environments, mut keepers) = (Vec::new(), Vec::new());
-    let tasks = held.len();
-    for (task, Held { address, connection, lease, place }) in held.into_iter().enumerate() {
-        if !arguments.quiet {
-            eprintln!("sluice: {}", granted_line(&lease, arguments, &place));
-        }
+    let count = tasks.len();
+    for (task, held) in tasks.into_iter().enumerate() {
         let folder = scratch.path().join(task.to_string());
         let failed_there = |error| failed(format!("{}: {error}", folder.display()));
         std::fs::create_dir(&folder).map_err(failed_there)?;
-        keepers.push(Keeper::start(connection, &lease).map_err(failed)?);
-        let software = lease.devices.iter().any(|device| device.is_software);
-        let session = SessionAddress { node: address, token: lease.token }.to_string();
+        let (mut sessions, mut software) = (Vec::new(), false);
+        for Held { address, connection, lease, place } in held {
+            if !arguments.quiet {
+                eprintln!("sluice: {}", granted_line(&lease, arguments, &place));
+            }
+            keepers.push(Keeper::start(connection, &lease).map_err(failed)?);
+            software |= lease.devices.iter().any(|device| device.is_software);
+            sessions.push(SessionAddress { node: address, token: lease.token }.to_string());
+        }
         let surroundings =
-            Surroundings::prepare(&folder, libraries, &session, software).map_err(failed_there)?;
+            Surroundings::prepare(&folder, libraries, &sessions.join(","), software).map_err(failed_there)?;
         let mut environment = surroundings.environment().to_vec();
         if let Some(file) = &arguments.record {
             environment.push((RECORD_VARIABLE.into(), file.into()));
         }
         if arguments.tasks.is_some() {
-            environment.extend(task_environment(task, tasks));
+            environment.extend(task_environment(task, count));
         }
         environments.push(environment);
     }
@@ -197,11 +247,15 @@ fn start_private(arguments: &RunArgs, folder: &Path) -> Result<PrivateNode, NotS
     PrivateNode::start(gpus, folder).map_err(|error| failed(format!("{error:#}")))
 }
 
-fn take_lease(connection: &mut Connection, arguments: &RunArgs) -> Result<LeaseGranted, NotStarted> {
+fn take_lease(
+    connection: &mut Connection,
+    gpus: u32,
+    arguments: &RunArgs,
+) -> Result<LeaseGranted, NotStarted> {
     let request = LeaseRequest {
         share_ppm: arguments.share.ppm(),
         memory: arguments.memory.map_or(0, Memory::bytes),
-        gpus: arguments.gpu_count,
+        gpus,
         hard_cap: arguments.cap == Cap::Hard,
         kernel_timeout_ms: kernel_timeout_ms(arguments),
         name: program_name(&arguments.program),

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use sluice_control::{Connection, driver_version, own_lease, uuid_text};
+use sluice_control::{Connection, driver_version, joined, own_leases, uuid_text};
 use sluice_wire::control::{Control, DeviceSnapshot, Devices, DevicesRequest};
 
 use crate::cli::SmiArgs;
@@ -21,12 +21,18 @@ pub(crate) struct Cli {
 }
 
 pub(crate) fn run(arguments: &SmiArgs) -> Result<ExitCode> {
-    let (node, token) =
-        own_lease().context("this program runs under no lease; start it with `sluice run`")?;
-    let mut connection = Connection::open(&node)?;
-    let Control::Devices(devices) = connection.ask(DevicesRequest { token })? else {
-        return Err(connection.unexpected().into());
-    };
+    let leases = own_leases();
+    if leases.is_empty() {
+        bail!("this program runs under no lease; start it with `sluice run`");
+    }
+    let devices = leases.iter().map(|(node, token)| {
+        let mut connection = Connection::open(node)?;
+        match connection.ask(DevicesRequest { token: *token })? {
+            Control::Devices(devices) => Ok(devices),
+            _ => Err(connection.unexpected()),
+        }
+    });
+    let devices = joined(devices.collect::<Result<_, _>>()?);
     let mut gpus = LeasedGpu::all(&devices);
     if let Some(id) = &arguments.id {
         gpus.retain(|gpu| *id == gpu.index.to_string() || id.eq_ignore_ascii_case(&gpu.uuid));

@@ -137,6 +137,24 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
+impl SessionAddress {
+    /// Several of them with commas between, as [`SESSION_VARIABLE`] has them. A comma in the path of a socket ends nothing.
+    pub fn list(text: &str) -> Result<Vec<SessionAddress>, AddressError> {
+        let (mut addresses, mut start) = (Vec::new(), 0);
+        for (end, _) in text.match_indices(',').chain([(text.len(), "")]) {
+            match text[start..end].parse() {
+                Ok(address) => {
+                    addresses.push(address);
+                    start = end + 1;
+                }
+                Err(error) if end == text.len() => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(addresses)
+    }
+}
+
 impl FromStr for SessionAddress {
     type Err = AddressError;
 
@@ -193,6 +211,16 @@ mod tests {
             assert!(address.to_string().starts_with(node));
             assert_eq!(address.to_string().parse(), Ok(address));
         }
+    }
+
+    #[test]
+    fn several_addresses_are_a_list() {
+        let address = |node: &str| SessionAddress { node: node.parse().unwrap(), token: LeaseToken([7; 32]) };
+        let list = [address("gpu1:7583"), address("unix:/run/a,b.sock"), address("[::1]:1")];
+        let text = list.each_ref().map(ToString::to_string).join(",");
+        assert_eq!(SessionAddress::list(&text).as_deref(), Ok(&list[..]));
+        assert_eq!(SessionAddress::list(&list[0].to_string()).as_deref(), Ok(&list[..1]));
+        assert!(SessionAddress::list("").is_err() && SessionAddress::list(&format!("{text},")).is_err());
     }
 
     #[test]

@@ -109,6 +109,20 @@ message! {
     }
 }
 
+/// Makes the UUIDs of one program's devices different: software devices of several nodes may have the same. All who count
+/// the devices in the same order get the same.
+pub fn tell_apart(uuids: &mut [[u8; 16]]) {
+    for index in 1..uuids.len() {
+        let (before, rest) = uuids.split_at_mut(index);
+        while before.contains(&rest[0]) {
+            rest[0][15] = rest[0][15].wrapping_add(1);
+            if rest[0][15] == 0 {
+                rest[0][14] = rest[0][14].wrapping_add(1);
+            }
+        }
+    }
+}
+
 impl DeviceSnapshot {
     pub fn uuid(&self) -> CUuuid {
         CUuuid { bytes: self.uuid }

@@ -1,6 +1,7 @@
 //! The symbols of the two libraries that programs load as `libcuda.so.1`.
 //!
-//! Both files are lists of rows for a macro that stands at their top: `how EXPORT FUNCTION (parameters) (arguments);`.
+//! Both files are lists of rows for a macro that stands at their top: `how EXPORT FUNCTION (parameters) (arguments);`, in the
+//! client's library with `(HOME)` before the arguments: the device to whose node the call goes, if its arguments say so.
 
 use std::fmt::Write as _;
 
@@ -10,11 +11,11 @@ use super::{declaration::*, source};
 pub(crate) fn client(api: &Declarations) -> String {
     let mut out = source::header("The symbols of the client's `libcuda.so.1`.");
     out += "#![allow(non_snake_case, non_upper_case_globals)] // CUDA's names\n\n";
-    out += "use std::{ffi::{c_char, c_void}, sync::Once};\n\nuse sluice_cuda::*;\n\nuse crate::{api, evidence, generated::stubs, session};\n\n";
+    out += "use std::{ffi::{c_char, c_void}, sync::Once};\n\nuse sluice_cuda::*;\n\nuse crate::{api, evidence, generated::stubs};\nuse crate::session::{enter, of_address, of_handle, routed};\n\n";
     out += CLIENT_ROWS;
     out += DEFAULT_STREAMS;
     out += MARKER;
-    rows(&mut out, api, |function| match function.class {
+    rows(&mut out, api, Some(home), |function| match function.class {
         Class::Absent(_) | Class::Refused(_) => "absent",
         Class::Queued | Class::Waiting => "travels",
         _ => "hand",
@@ -29,7 +30,7 @@ pub(crate) fn softgpu(api: &Declarations) -> String {
     out += "use std::{ffi::{c_char, c_void}, sync::Once};\n\nuse sluice_cuda::*;\n\nuse crate::driver;\n\n";
     out += SOFTGPU_ROWS;
     out += DEFAULT_STREAMS;
-    rows(&mut out, api, |function| match function.name.as_str() {
+    rows(&mut out, api, None, |function| match function.name.as_str() {
         // These answer with addresses in this library.
         "cuGetProcAddress" | "cuGetProcAddress_v2" => "hand",
         _ if function.parameters.is_none() => "absent",
@@ -38,14 +39,17 @@ pub(crate) fn softgpu(api: &Declarations) -> String {
     out
 }
 
+type Home = fn(&Function) -> String;
+
 /// Writes a row for each export, then the table of their addresses.
-fn rows(out: &mut String, api: &Declarations, how: impl Fn(&Function) -> &'static str) {
+fn rows(out: &mut String, api: &Declarations, home: Option<Home>, how: impl Fn(&Function) -> &'static str) {
     *out += "rows! {\n";
     for function in &api.functions {
         let how = how(function);
-        row(out, function, how, &function.name, "LEGACY");
+        let home = home.map_or(String::new(), |home| home(function));
+        row(out, function, (how, &home), &function.name, "LEGACY");
         if let Some(name) = function.variant_name() {
-            row(out, function, how, &name, "PER_THREAD");
+            row(out, function, (how, &home), &name, "PER_THREAD");
         }
     }
     *out += "}\n\naddresses! {\n";
@@ -60,7 +64,7 @@ fn rows(out: &mut String, api: &Declarations, how: impl Fn(&Function) -> &'stati
     *out += "}\n";
 }
 
-fn row(out: &mut String, function: &Function, how: &str, export: &str, stream: &str) {
+fn row(out: &mut String, function: &Function, (how, home): (&str, &str), export: &str, stream: &str) {
     let parameters = function.c_parameters();
     let last = match (&function.class, how) {
         (Class::Absent(reason) | Class::Refused(reason), "absent") => format!("{reason:?}"),
@@ -74,7 +78,40 @@ fn row(out: &mut String, function: &Function, how: &str, export: &str, stream: &
             format!("({})", arguments.join(", "))
         }
     };
-    let _ = writeln!(out, "    {how} {export} {} ({parameters}) {last};", function.name);
+    let _ = writeln!(out, "    {how} {export} {} ({parameters}) {home}{last};", function.name);
+}
+
+/// Handles by which a call finds its node, a stream before all others. A function is none of them: a library's is the same
+/// on all devices.
+const HOMES: &[&str] = &[
+    "CUevent",
+    "CUmodule",
+    "CUgraph",
+    "CUgraphExec",
+    "CUgraphNode",
+    "CUarray",
+    "CUmipmappedArray",
+    "CUmemGenericAllocationHandle",
+    "CUmemoryPool",
+    "CUuserObject",
+];
+
+/// The device to whose node a call goes: that of its stream, else that of its first other handle, else that of its first
+/// address. Where there is none of these, it is the calling thread's.
+fn home(function: &Function) -> String {
+    let parameters: Vec<_> = function.parameters.iter().flatten().map(|p| (p, p.c_type())).collect();
+    let first =
+        |is_it: &dyn Fn(&str) -> bool| parameters.iter().find(|(_, of)| is_it(of)).map(|(p, _)| &p.name);
+    if let Some(stream) = first(&|of| of == "CUstream") {
+        return format!("(of_handle({stream}.0)) ");
+    }
+    if let Some(handle) = first(&|of| HOMES.contains(&of)) {
+        return format!("(of_handle({handle}.0)) ");
+    }
+    match first(&|of| of == "CUdeviceptr") {
+        Some(address) => format!("(of_address({address})) "),
+        None => "(None) ".into(),
+    }
 }
 
 /// A parameter passed on; a null stream is replaced by the one that it means to this export.
@@ -90,27 +127,26 @@ fn argument(parameter: &Parameter, stream: &str) -> String {
 
 const CLIENT_ROWS: &str = "\
 macro_rules! rows {
-    ($($how:ident $export:ident $function:ident ($($parameter:ident: $of:ty),*) $last:tt;)*) => {
-        $(rows!(@$how $export $function ($($parameter: $of),*) $last);)*
+    ($($how:ident $export:ident $function:ident ($($parameter:ident: $of:ty),*) $home:tt $last:tt;)*) => {
+        $(rows!(@$how $export $function ($($parameter: $of),*) $home $last);)*
     };
-    (@hand $export:ident $function:ident ($($parameter:ident: $of:ty),*) ($($argument:expr),*)) => {
+    (@hand $export:ident $function:ident ($($parameter:ident: $of:ty),*) ($home:expr) ($($argument:expr),*)) => {
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern \"C\" fn $export($($parameter: $of),*) -> CUresult {
             // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
-            evidence::note(Fn::$function, guard(|| unsafe { api::$function($($argument),*) }.into()))
+            let call = || unsafe { api::$function($($argument),*) };
+            evidence::note(Fn::$function, guard(|| routed(|| $home, call).into()))
         }
     };
-    (@travels $export:ident $function:ident ($($parameter:ident: $of:ty),*) ($($argument:expr),*)) => {
+    (@travels $export:ident $function:ident ($($parameter:ident: $of:ty),*) ($home:expr) ($($argument:expr),*)) => {
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern \"C\" fn $export($($parameter: $of),*) -> CUresult {
-            let call = |session: &session::Session| {
-                // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
-                unsafe { stubs::$function(session $(, $argument)*) }
-            };
-            evidence::note(Fn::$function, guard(|| session::enter().and_then(|session| call(&session)).into()))
+            // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
+            let call = || enter().and_then(|session| unsafe { stubs::$function(session $(, $argument)*) });
+            evidence::note(Fn::$function, guard(|| routed(|| $home, call).into()))
         }
     };
-    (@absent $export:ident $function:ident ($($parameter:ident: $of:ty),*) $reason:literal) => {
+    (@absent $export:ident $function:ident ($($parameter:ident: $of:ty),*) $home:tt $reason:literal) => {
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern \"C\" fn $export($(_: $of),*) -> CUresult {
             static SAID: Once = Once::new();

@@ -11,6 +11,7 @@ mod identity;
 mod limits;
 mod links;
 mod namespaces;
+mod nodes;
 mod programs;
 mod record;
 mod recording;
@@ -50,6 +51,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(exchange::TESTS)
         .chain(bench::TESTS)
         .chain(links::TESTS)
+        .chain(nodes::TESTS)
         .chain(shares::TESTS)
         .chain(simulate::TESTS)
         .chain(surroundings::TESTS)

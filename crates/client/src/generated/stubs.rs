@@ -37,6 +37,9 @@ pub(crate) unsafe fn cuMemcpyDtoDAsync_v2<S: Issue>(
     ByteCount: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
+    if crate::guards::cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream)?.is_break() {
+        return Ok(());
+    }
     session.queue(&commands::cuMemcpyDtoDAsync_v2 {
         dstDevice: session.range(dstDevice, ByteCount as u64)?,
         srcDevice: session.range(srcDevice, ByteCount as u64)?,

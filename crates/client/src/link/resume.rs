@@ -49,7 +49,7 @@ impl Resumption {
     }
 
     /// Tries again and again. The answer is that of [`attach::resume`].
-    fn connect(&self, received: u64) -> Result<(Stream, Vec<u8>, u64), AttachError> {
+    fn connect(&self, name: &str, received: u64) -> Result<(Stream, Vec<u8>, u64), AttachError> {
         let deadline = Instant::now() + self.patience;
         let mut pause = PAUSE;
         let mut refused_since = None;
@@ -64,14 +64,14 @@ impl Resumption {
                 }
                 done => {
                     if pause > PAUSE && done.is_ok() {
-                        crate::errors::say(format_args!("the connection to the GPU is back"));
+                        crate::errors::say(format_args!("the connection to {name} is back"));
                     }
                     return done;
                 }
             };
             if pause == PAUSE {
                 crate::errors::say(format_args!(
-                    "the connection to the GPU is cut: {error}; trying again for up to {} s",
+                    "the connection to {name} is cut: {error}; trying again for up to {} s",
                     self.patience.as_secs()
                 ));
             }
@@ -103,7 +103,7 @@ impl Link {
     ) -> MutexGuard<'a, Inbox> {
         drop(inbox);
         let connected = match &self.resumption {
-            Some(resumption) => resumption.connect(self.received.load(Ordering::SeqCst)),
+            Some(resumption) => resumption.connect(&self.name, self.received.load(Ordering::SeqCst)),
             None => Err(AttachError::NoVariable),
         };
         match connected {

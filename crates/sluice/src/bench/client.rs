@@ -68,8 +68,9 @@ struct Program {
 
 impl Program {
     fn start() -> Result<Program> {
-        let (node, token) =
-            sluice_control::own_lease().context("there is no lease; this runs under `sluice bench`")?;
+        let (node, token) = sluice_control::own_leases()
+            .pop()
+            .context("there is no lease; this runs under `sluice bench`")?;
         let driver = DriverTable::load_as_program()?;
         let (mut device, mut context, mut module, mut function, mut memory) =
             (0, CUcontext::NULL, CUmodule::NULL, CUfunction::NULL, 0);
