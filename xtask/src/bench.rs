@@ -4,6 +4,7 @@
 //! the lowest and the highest value. The file's tables are written between markers; its prose is for people.
 
 mod links;
+mod steps;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -188,7 +189,9 @@ const SOFTWARE_GPU: &[Row] = &[
 ];
 
 pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
-    let is_known = |name: &str| name == links::NAME || SECTIONS.iter().any(|section| section.name == name);
+    let is_known = |name: &str| {
+        [links::NAME, steps::NAME].contains(&name) || SECTIONS.iter().any(|section| section.name == name)
+    };
     if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
         bail!("no measurement is called {unknown}");
     }
@@ -206,6 +209,12 @@ pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
         let tables = links::run()?;
         println!("{tables}");
         write_section(links::NAME, &tables)?;
+    }
+    if names.is_empty() || names.contains(&steps::NAME) {
+        eprintln!("== Steps over slow links");
+        let table = steps::run()?;
+        println!("{table}");
+        write_section(steps::NAME, &table)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -377,7 +386,7 @@ mod tests {
     #[test]
     fn the_file_has_a_place_for_every_section() {
         let text = include_str!("../../docs/benchmarks.md");
-        for name in SECTIONS.iter().map(|section| section.name).chain([links::NAME]) {
+        for name in SECTIONS.iter().map(|section| section.name).chain([links::NAME, steps::NAME]) {
             assert!(replace_section(text, name, "").is_ok(), "{name}");
         }
     }

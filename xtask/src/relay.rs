@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -81,6 +81,8 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     is_over: AtomicBool,
+    /// Bytes of programs that have left for the node.
+    to_node: AtomicU64,
 }
 
 struct State {
@@ -106,6 +108,7 @@ impl Relay {
             state: Mutex::new(state),
             changed: Condvar::new(),
             is_over: AtomicBool::new(false),
+            to_node: AtomicU64::new(0),
         });
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || accepting.accept(&listener));
@@ -115,6 +118,11 @@ impl Relay {
     /// Connections that were ended on purpose.
     pub(crate) fn cuts(&self) -> u32 {
         self.shared.lock().cuts
+    }
+
+    /// Bytes that programs have sent to the node, but for the beginnings of their handshakes.
+    pub(crate) fn to_node(&self) -> u64 {
+        self.shared.to_node.load(Ordering::SeqCst)
     }
 
     /// Waits until so many connections were ended on purpose.
@@ -171,8 +179,9 @@ impl Shared {
         let left = fate.bytes.map_or(i64::MAX, |bytes| bytes as i64) - hello.len() as i64;
         let line = Line { client, node, fate, left: AtomicI64::new(left), has_ended: AtomicBool::new(false) };
         std::thread::scope(|scope| {
-            scope.spawn(|| self.carry(&line, &line.client, &line.node));
-            self.carry(&line, &line.node, &line.client);
+            let (to_node, from_node) = (&self.to_node, AtomicU64::new(0));
+            scope.spawn(|| self.carry(&line, &line.client, &line.node, to_node));
+            self.carry(&line, &line.node, &line.client, &from_node);
         });
         Ok(())
     }
@@ -191,16 +200,17 @@ impl Shared {
         Some((state.decide)(purpose, number))
     }
 
-    fn carry(&self, line: &Line, from: &TcpStream, to: &TcpStream) {
+    /// Counts in `carried` what comes out.
+    fn carry(&self, line: &Line, from: &TcpStream, to: &TcpStream, carried: &AtomicU64) {
         let under_way = UnderWay::new(&line.fate);
         std::thread::scope(|scope| {
             scope.spawn(|| under_way.take_in(from));
-            self.hand_out(line, &under_way, to);
+            self.hand_out(line, &under_way, to, carried);
             under_way.close();
         });
     }
 
-    fn hand_out(&self, line: &Line, under_way: &UnderWay, mut to: &TcpStream) {
+    fn hand_out(&self, line: &Line, under_way: &UnderWay, mut to: &TcpStream, carried: &AtomicU64) {
         loop {
             let mut piece = match under_way.arrival() {
                 Arrival::Bytes(piece) => piece,
@@ -213,6 +223,7 @@ impl Shared {
                 self.change(line, &mut piece[passes]);
                 passes = piece.len();
             }
+            carried.fetch_add(passes as u64, Ordering::SeqCst);
             if to.write_all(&piece[..passes]).is_err() {
                 return line.break_off();
             }

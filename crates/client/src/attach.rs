@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use sluice_cuda::*;
 use sluice_transport::tls::{TlsError, Trust};
 use sluice_transport::{Rings, Side, Stream};
-use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
+use sluice_wire::address::{Endpoint, RECOGNISE_VARIABLE, SESSION_VARIABLE, SessionAddress};
 use sluice_wire::control::{
     Control, DeviceSnapshot, SessionOpen, SessionOpened, ShareMemory, SharedMemoryTaken,
 };
@@ -248,6 +248,9 @@ fn devices(
 }
 
 /// A connection on which the session is being opened.
+/// From such a round trip on a link is rather short of bytes than of time to save them.
+const FAR: Duration = Duration::from_millis(1);
+
 struct Greeting {
     node: Endpoint,
     stream: Stream,
@@ -255,6 +258,8 @@ struct Greeting {
     /// What came beside the bytes.
     descriptor: Option<OwnedFd>,
     deadline: Instant,
+    /// From the first bytes to their answer.
+    round_trip: Duration,
     /// Positions of both streams: bytes of the session after the greeting.
     sent: u64,
     received: u64,
@@ -276,7 +281,16 @@ impl Greeting {
         match stream {
             Ok(stream) => {
                 let decoder = FrameDecoder::new();
-                Ok(Greeting { node, stream, decoder, descriptor: None, deadline, sent: 0, received: 0 })
+                Ok(Greeting {
+                    node,
+                    stream,
+                    decoder,
+                    descriptor: None,
+                    deadline,
+                    round_trip: Duration::ZERO,
+                    sent: 0,
+                    received: 0,
+                })
             }
             // Any other failure of a handshake may be that of a cut.
             Err(error) if TlsError::is_another_node(&error) => Err(AttachError::AnotherNode { node, error }),
@@ -294,17 +308,30 @@ impl Greeting {
         if matches!(self.node, Endpoint::Unix(_)) && !record::is_wanted() {
             self.share_memory()?;
         }
-        self.say(SessionOpen { ranges })?;
+        self.say(SessionOpen { ranges, recognises: self.recognises() })?;
         match self.next_control()? {
             Control::SessionOpened(opened) => Ok(opened),
             other => Err(self.refused(other)),
         }
     }
 
+    /// Whether bytes are worth the time to save them: on a link that is not of this room, unless the user says otherwise.
+    fn recognises(&self) -> bool {
+        let leaves_machine = !matches!(self.node, Endpoint::Unix(_));
+        match std::env::var(RECOGNISE_VARIABLE).as_deref() {
+            Ok("off") => false,
+            Ok("on") => leaves_machine,
+            _ => leaves_machine && self.round_trip >= FAR,
+        }
+    }
+
     fn greet(&mut self, purpose: Purpose) -> Result<(), AttachError> {
         let process_space = sluice_transport::process::space();
+        let said = Instant::now();
         self.send(&Hello { purpose, process: std::process::id(), process_space }.to_bytes())?;
-        self.await_welcome()
+        self.await_welcome()?;
+        self.round_trip = said.elapsed();
+        Ok(())
     }
 
     /// What an answer means that is not the one asked for.

@@ -255,7 +255,9 @@ impl Inbox {
             Kind::Sticky => return decode(frame.payload).map(|sticky| Some(News::Failed(sticky))),
             Kind::Received => return decode(frame.payload).map(|received| Some(News::Received(received))),
             Kind::Output => print(frame.payload),
-            kind @ (Kind::Command | Kind::Control) => return Err(WireError::FrameKind(kind as u8)),
+            kind @ (Kind::Command | Kind::Commands | Kind::Control) => {
+                return Err(WireError::FrameKind(kind as u8));
+            }
         }
         Ok(None)
     }

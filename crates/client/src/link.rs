@@ -32,7 +32,7 @@ use sluice_cuda::CUresult;
 use sluice_transport::Stream;
 use sluice_wire::resume::ACKNOWLEDGE_EVERY;
 use sluice_wire::spin::{Spin, Wait};
-use sluice_wire::{Encode, FrameDecoder, Header, Kind, Op, Received, WireError};
+use sluice_wire::{Encode, FrameDecoder, Header, Kind, Op, Received};
 
 use crate::inbox::{Answer, Inbox, News, Receiver, SCRAP_BYTES, Sink};
 use crate::outbox::Outbox;
@@ -119,12 +119,13 @@ impl Link {
         if resumption.is_some() {
             watch_silence(&stream);
         }
+        let recognises = resumption.as_ref().is_some_and(Resumption::recognises);
         let current = AtomicPtr::new(Arc::as_ptr(&stream).cast_mut());
         let receiver = Receiver::new(Arc::clone(&stream), decoder);
         Link {
             name: "the GPU".to_owned(),
             spin: Spin::new(cores()),
-            outbox: Mutex::new(Outbox::new(stream, sent, resumption.is_some())),
+            outbox: Mutex::new(Outbox::new(stream, sent, resumption.is_some(), recognises)),
             inbox: Mutex::new(Inbox::new(receiver)),
             changed: Condvar::new(),
             failed: AtomicI32::new(0),
@@ -163,7 +164,7 @@ impl Link {
     ) -> Result<(), CUresult> {
         self.check()?;
         let mut outbox = self.outbox();
-        self.append(&mut outbox, device, op, next_place(), payload)?;
+        self.append(&mut outbox, command(device, op, next_place()), 0, payload)?;
         if outbox.is_due() {
             return self.send(outbox);
         }
@@ -177,24 +178,20 @@ impl Link {
         Loan::new(self)
     }
 
+    /// Of the payload about `size` bytes are data.
     fn append(
         &self,
         outbox: &mut Outbox,
-        device: u8,
-        op: Op,
-        place: Place,
+        header: Header,
+        size: usize,
         payload: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), CUresult> {
-        let header = command(device, op, place);
-        let appended = outbox.buffer.append(|out| {
-            let start = out.len();
-            header.frame(out, payload)?;
+        let see = |frame: &[u8]| {
             if let Some(recorder) = &self.recorder {
-                recorder.sent(&out[start..]);
+                recorder.sent(frame);
             }
-            Ok::<_, WireError>(())
-        });
-        appended.map_err(|_| CUresult::INVALID_VALUE)
+        };
+        outbox.append(header, size, payload, see).map_err(|_| CUresult::INVALID_VALUE)
     }
 
     /// Whether a log of the session is kept, which has to hold all that its commands need.
@@ -219,7 +216,8 @@ impl Link {
         self.inbox().await_answer(place);
         let sent = {
             let mut outbox = self.outbox();
-            self.append(&mut outbox, device, op, place, payload).map(|()| self.flush(&mut outbox))
+            let header = command(device, op, place);
+            self.append(&mut outbox, header, 0, payload).map(|()| self.flush(&mut outbox))
         };
         self.acknowledge();
         let answer = sent.and_then(|()| self.wait_until(|inbox| inbox.take_answer(place)));
@@ -393,7 +391,7 @@ impl Link {
     /// Sends what is queued. Where there is no connection, or too much is unacknowledged, it waits for that to end.
     fn send(&self, mut outbox: MutexGuard<'_, Outbox>) -> Result<(), CUresult> {
         self.flush(&mut outbox);
-        let room_after = outbox.buffer.room_after();
+        let room_after = outbox.room_after();
         drop(outbox);
         self.acknowledge();
         let goes_on =
@@ -403,6 +401,9 @@ impl Link {
 
     /// Writes all of the outbox, unless the connection ends first.
     fn flush(&self, outbox: &mut Outbox) {
+        if let Err(error) = outbox.end_recognised() {
+            self.lose(&error);
+        }
         if self.owes_acknowledgement() {
             self.confirm(outbox, false);
         }
@@ -421,7 +422,7 @@ impl Link {
         if let Some(recorder) = &self.recorder {
             recorder.write();
         }
-        if let Err(error) = outbox.buffer.acknowledge(self.acknowledged.load(Ordering::Acquire)) {
+        if let Err(error) = outbox.acknowledge(self.acknowledged.load(Ordering::Acquire)) {
             self.lose(&error);
         }
     }

@@ -9,13 +9,16 @@
 //! What is queued within 100 us of a flush and never followed by another call stays until the next one: a program that
 //! wants its work done asks for it sooner or later, and no thread of ours wakes up to look.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_transport::Stream;
-use sluice_wire::SendBuffer;
+use sluice_wire::resume::WINDOW;
+use sluice_wire::sequences::{COMMAND_SIZE_MAX, Recogniser};
 use sluice_wire::spin::Wait;
+use sluice_wire::{Header, SendBuffer, WireError};
 
 use crate::link::kept::{Keeper, Kept};
 
@@ -31,7 +34,19 @@ pub(crate) struct Outbox {
     pub(crate) buffer: SendBuffer<Lent>,
     pub(crate) flushed_at: Instant,
     pub(crate) keeper: Keeper,
+    recognition: Option<Recognition>,
 }
+
+/// Commands that go as what changed since earlier ones.
+struct Recognition {
+    recogniser: Recogniser,
+    /// Where in our stream how many bytes of commands had been told; one for each so many of [`MARK_EVERY`].
+    marks: VecDeque<(u64, u64)>,
+    /// How many the worker has acknowledged.
+    acknowledged: u64,
+}
+
+const MARK_EVERY: u64 = 64 << 10;
 
 /// What is sent from where it lies. All else is copied to where it finds company: the program may change its memory right after a
 /// call.
@@ -61,15 +76,90 @@ impl AsRef<[u8]> for Lent {
 }
 
 impl Outbox {
-    /// Goes on after `sent` bytes; `resumes` says whether another stream may follow this one.
-    pub(crate) fn new(stream: Arc<Stream>, sent: u64, resumes: bool) -> Self {
+    /// Goes on after `sent` bytes; `resumes` says whether another stream may follow this one, and `recognises` whether the worker understands commands that are told as what changed.
+    pub(crate) fn new(stream: Arc<Stream>, sent: u64, resumes: bool, recognises: bool) -> Self {
+        let recognition = recognises.then(|| Recognition {
+            recogniser: Recogniser::new(),
+            marks: VecDeque::new(),
+            acknowledged: 0,
+        });
         let buffer = SendBuffer::new(sent, resumes);
-        Outbox { stream, buffer, flushed_at: Instant::now(), keeper: Keeper::default() }
+        Outbox { stream, buffer, flushed_at: Instant::now(), keeper: Keeper::default(), recognition }
+    }
+
+    /// Adds a command, of which about `size` bytes are data, and shows its frame to `see`.
+    pub(crate) fn append(
+        &mut self,
+        header: Header,
+        size: usize,
+        payload: impl FnOnce(&mut Vec<u8>),
+        see: impl FnOnce(&[u8]),
+    ) -> Result<(), WireError> {
+        match &mut self.recognition {
+            Some(Recognition { recogniser, .. }) if size <= COMMAND_SIZE_MAX => {
+                see(recogniser.write(header, payload)?);
+                self.buffer.append(|out| recogniser.add(header, out))?;
+                self.mark();
+                Ok(())
+            }
+            _ => {
+                self.end_recognised()?;
+                self.buffer.append(|out| {
+                    let start = out.len();
+                    header.frame(out, payload)?;
+                    see(&out[start..]);
+                    Ok(())
+                })
+            }
+        }
+    }
+
+    /// Puts what is being told into the buffer: whatever is appended there now comes after it.
+    pub(crate) fn end_recognised(&mut self) -> Result<(), WireError> {
+        match &mut self.recognition {
+            Some(Recognition { recogniser, .. }) if recogniser.pending() > 0 => {
+                self.buffer.append(|out| recogniser.end(out))?;
+                self.mark();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn mark(&mut self) {
+        let Some(Recognition { recogniser, marks, acknowledged }) = &mut self.recognition else { return };
+        let last = marks.back().map_or(*acknowledged, |(_, told)| *told);
+        if recogniser.told() - last >= MARK_EVERY {
+            marks.push_back((self.buffer.end(), recogniser.told()));
+        }
+    }
+
+    /// The worker has everything before `position`.
+    pub(crate) fn acknowledge(&mut self, position: u64) -> Result<(), WireError> {
+        if let Some(Recognition { marks, acknowledged, .. }) = &mut self.recognition {
+            while let Some((_, told)) = marks.pop_front_if(|(end, _)| *end <= position) {
+                *acknowledged = told;
+            }
+        }
+        self.buffer.acknowledge(position)
+    }
+
+    /// The least position whose acknowledgement leaves room for more. Commands count with all their bytes, however few tell
+    /// them: the worker queues them as they are.
+    pub(crate) fn room_after(&self) -> u64 {
+        let told = self.recognition.as_ref().map_or(0, |recognition| {
+            let Recognition { recogniser, marks, acknowledged } = recognition;
+            let least = (recogniser.told() + 1).saturating_sub(WINDOW);
+            let mark = || marks.iter().find(|(_, told)| *told >= least);
+            if *acknowledged >= least { 0 } else { mark().map_or(0, |(end, _)| *end) }
+        });
+        told.max(self.buffer.room_after())
     }
 
     /// Whether a queued command should take the buffer's contents out with it.
     pub(crate) fn is_due(&self) -> bool {
-        self.buffer.unsent() >= FLUSH_BYTES || self.flushed_at.elapsed() >= FLUSH_AFTER
+        let told = self.recognition.as_ref().map_or(0, |recognition| recognition.recogniser.pending());
+        self.buffer.unsent() + told as u64 >= FLUSH_BYTES || self.flushed_at.elapsed() >= FLUSH_AFTER
     }
 
     /// Adds memory of the caller's.
@@ -87,5 +177,42 @@ impl Outbox {
         let written = self.stream.write_vectored(&parts[..count], Wait::No)?;
         self.buffer.sent(written);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use sluice_wire::Kind;
+    use sluice_wire::frame::HEADER_SIZE;
+
+    use super::*;
+
+    #[test]
+    fn what_is_told_in_few_bytes_waits_for_acknowledgements_like_all_else() {
+        const COMMAND: usize = 1000;
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut outbox = Outbox::new(Arc::new(Stream::from(ours)), 0, true, true);
+        let say = |outbox: &mut Outbox, sequence: u64| {
+            let header = Header { kind: Kind::Command, device: 0, op: 1, lane: 1, sequence };
+            let payload = COMMAND - HEADER_SIZE;
+            outbox.append(header, 0, |out| out.resize(out.len() + payload, 7), |_| ()).unwrap();
+        };
+        let fits = WINDOW / COMMAND as u64 - 100;
+        (0..fits).for_each(|sequence| say(&mut outbox, sequence));
+        outbox.end_recognised().unwrap();
+        assert_eq!(outbox.room_after(), 0);
+        assert!(outbox.buffer.end() < WINDOW / 100, "it is told in {} bytes", outbox.buffer.end());
+
+        (fits..3 * fits).for_each(|sequence| say(&mut outbox, sequence));
+        outbox.end_recognised().unwrap();
+        let (room_after, end) = (outbox.room_after(), outbox.buffer.end());
+        assert!(0 < room_after && room_after < end, "{room_after} of {end}");
+        outbox.buffer.sent(end as usize);
+        outbox.acknowledge(room_after - 1).unwrap();
+        assert_eq!(outbox.room_after(), room_after, "too little");
+        outbox.acknowledge(room_after).unwrap();
+        assert_eq!(outbox.room_after(), 0);
     }
 }

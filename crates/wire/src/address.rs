@@ -13,6 +13,8 @@ pub const SESSION_VARIABLE: &str = "SLUICE_SESSION";
 
 /// The environment variable that names the file for a session's [`crate::log`].
 pub const RECORD_VARIABLE: &str = "SLUICE_RECORD";
+/// Whether the client library sends repeated commands as what changed (`sequences`): `on`, `off`, or by the link's round trip.
+pub const RECOGNISE_VARIABLE: &str = "SLUICE_RECOGNISE";
 
 /// Where a node listens, and how it is spoken to. Plain text goes over loopback only, unless somebody says so.
 ///

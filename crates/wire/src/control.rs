@@ -173,6 +173,8 @@ message! {
     pub struct SessionOpen {
         /// Ranges that the client has reserved on its side, first choice first: address and size in bytes.
         ranges: Vec<(u64, u64)>,
+        /// Whether it would send commands as what changed since earlier ones; see `sequences`.
+        recognises: bool,
     }
 }
 
@@ -194,6 +196,8 @@ message! {
         secret: SessionSecret,
         /// How long the worker waits for the client to come back, in milliseconds.
         linger_ms: u32,
+        /// Whether the client may send commands as what changed: it has asked for that.
+        expands: bool,
     }
 }
 

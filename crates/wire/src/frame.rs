@@ -38,6 +38,9 @@ pub enum Kind {
     Output = 7,
     /// Both ways, in sessions that can be resumed: an acknowledgement, or a sign of life. Payload: `Received`.
     Received = 8,
+    /// Client to worker: commands of one lane, told by what changed since commands before; see `sequences`. The header has the
+    /// sequence of the first.
+    Commands = 9,
 }
 
 impl Kind {
@@ -51,6 +54,7 @@ impl Kind {
             Kind::Control,
             Kind::Output,
             Kind::Received,
+            Kind::Commands,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

@@ -39,6 +39,7 @@ pub mod log;
 pub mod resume;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;
+pub mod sequences;
 pub mod spin;
 #[cfg(test)]
 mod tests;

@@ -156,7 +156,7 @@ pub fn came(frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<(), WireError> {
         Kind::HostCall | Kind::Sticky | Kind::Output => {
             header.frame(out, |out| out.extend_from_slice(frame.payload))
         }
-        Kind::Command | Kind::Control | Kind::Received => Ok(()),
+        Kind::Command | Kind::Commands | Kind::Control | Kind::Received => Ok(()),
     }
 }
 
@@ -243,7 +243,7 @@ fn entry(frame: &Frame<'_>, is_first: bool) -> Result<Entry, WireError> {
             Ok(Entry::Sticky { result, op })
         }
         Kind::Output => Ok(Entry::Output(frame.payload.to_vec())),
-        Kind::Received => Err(WireError::FrameKind(header.kind as u8)),
+        Kind::Received | Kind::Commands => Err(WireError::FrameKind(header.kind as u8)),
     }
 }
 
@@ -260,7 +260,8 @@ mod tests {
         Header { kind: Kind::Command, device: 0, op: cuMemGetInfo_v2::OP.0, lane: 1, sequence: 2 };
 
     fn opened() -> SessionOpened {
-        let resume = Some(crate::control::ResumeTerms { secret: SessionSecret([7; 32]), linger_ms: 1 });
+        let resume =
+            Some(crate::control::ResumeTerms { secret: SessionSecret([7; 32]), linger_ms: 1, expands: true });
         SessionOpened { session: 4, range: Some((1 << 40, 1 << 30)), devices: Vec::new(), resume }
     }
 

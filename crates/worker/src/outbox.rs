@@ -40,6 +40,10 @@ pub(crate) struct Outbox {
     acknowledged: AtomicU64,
     /// Bytes of ours that the link can use, as its acknowledgements say.
     window: AtomicU64,
+    /// Bytes of commands that the client has told in fewer (`sequences`), and how many of them when it was told last of what
+    /// has arrived.
+    expanded: AtomicU64,
+    expanded_before: AtomicU64,
     /// Too much is accepted already: what else arrives is acknowledged once there is room, and so the client waits.
     withheld: AtomicBool,
 }
@@ -110,6 +114,8 @@ impl Outbox {
             received: AtomicU64::new(0),
             acknowledged: AtomicU64::new(0),
             window: AtomicU64::new(0),
+            expanded: AtomicU64::new(0),
+            expanded_before: AtomicU64::new(0),
             withheld: AtomicBool::new(false),
         }
     }
@@ -239,6 +245,11 @@ impl Outbox {
         self.received.store(position, SeqCst);
     }
 
+    /// So many bytes of commands have been told in fewer since the session began.
+    pub(crate) fn expanded(&self, told: u64) {
+        self.expanded.store(told, SeqCst);
+    }
+
     /// The client has this much of ours; `answer` says that it wants to hear the same.
     pub(crate) fn acknowledged(&self, received: Received) -> io::Result<()> {
         let mut writer = self.lock_writer();
@@ -263,12 +274,17 @@ impl Outbox {
         // Either may move in between.
         let acknowledged = self.acknowledged.load(SeqCst);
         let behind = self.received.load(SeqCst).saturating_sub(acknowledged);
-        self.acknowledges && behind >= ACKNOWLEDGE_EVERY && !self.withheld.load(SeqCst)
+        let told_before = self.expanded_before.load(SeqCst);
+        let told = self.expanded.load(SeqCst).saturating_sub(told_before);
+        self.acknowledges && behind.max(told) >= ACKNOWLEDGE_EVERY && !self.withheld.load(SeqCst)
     }
 
     fn acknowledge_in(&self, writer: &mut Writer) -> io::Result<()> {
         // While acknowledgements are withheld this is a sign of life and no more.
         let withheld = self.withheld.load(SeqCst);
+        if !withheld {
+            self.expanded_before.store(self.expanded.load(SeqCst), SeqCst);
+        }
         let position = if withheld { self.acknowledged.load(SeqCst) } else { self.received.load(SeqCst) };
         self.acknowledged.store(position, SeqCst);
         let header = Header { kind: Kind::Received, ..PUSHED };

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use sluice_transport::{Rings, Side, Stream};
 use sluice_wire::control::{Control, SessionOpen, SharedMemory};
+use sluice_wire::sequences::Expander;
 use sluice_wire::spin::{Spin, Wait};
 use sluice_wire::{FrameDecoder, Kind, Received, WireError, decode};
 
@@ -36,6 +37,10 @@ struct Line {
 pub(crate) struct Reader {
     line: Line,
     decoder: FrameDecoder,
+    /// Where the client may tell commands as what changed.
+    expander: Option<Expander>,
+    /// Of a frame that tells commands some may be left.
+    is_expanding: bool,
     after_bulk: bool,
     /// That this process may use.
     cores: usize,
@@ -102,11 +107,17 @@ impl Reader {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let connection = client.connection();
         let line = Line { client, connection, outbox, spin: Spin::new(cores), counters };
-        Reader { line, decoder: FrameDecoder::new(), after_bulk: false, cores }
+        let decoder = FrameDecoder::new();
+        Reader { line, decoder, expander: None, is_expanding: false, after_bulk: false, cores }
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
         &self.line.client
+    }
+
+    /// From now on the client may tell commands as what changed since earlier ones.
+    pub(crate) fn expand(&mut self) {
+        self.expander = Some(Expander::new());
     }
 
     /// The client's offers, before which it may ask for shared memory.
@@ -169,6 +180,9 @@ impl Reader {
     }
 
     fn next_job(&mut self, pipeline: &Pipeline) -> Result<Next, Box<dyn Error>> {
+        if self.is_expanding {
+            return Ok(self.next_recognised()?);
+        }
         if let Some(frame) = self.decoder.next_frame()? {
             self.after_bulk = false;
             return match frame.header.kind {
@@ -176,6 +190,11 @@ impl Reader {
                 Kind::Received => {
                     let received = decode::<Received>(frame.payload)?;
                     self.line.outbox.acknowledged(received)?;
+                    Ok(Next::NotYet)
+                }
+                Kind::Commands if let Some(expander) = &mut self.expander => {
+                    expander.begin(&frame);
+                    self.is_expanding = true;
                     Ok(Next::NotYet)
                 }
                 kind => Err(WireError::FrameKind(kind as u8).into()),
@@ -189,6 +208,19 @@ impl Reader {
             return Ok(self.read_bulk(bulk, pipeline));
         }
         self.fill_decoder()?;
+        Ok(Next::NotYet)
+    }
+
+    /// The next command of a frame that tells several.
+    fn next_recognised(&mut self) -> Result<Next, WireError> {
+        let Some(expander) = &mut self.expander else { return Ok(Next::NotYet) };
+        if let Some(frame) = expander.next_command()? {
+            return Ok(Next::Job(Job { header: frame.header, payload: frame.payload.to_vec() }));
+        }
+        self.is_expanding = false;
+        // The client waits by how much it has told, of which this was the last for now, for all that is known here.
+        self.line.outbox.expanded(expander.told());
+        self.line.acknowledge();
         Ok(Next::NotYet)
     }
 

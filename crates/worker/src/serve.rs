@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluice_cuda::{CUresult, DriverTable};
 use sluice_transport::Stream;
-use sluice_wire::control::{ResumeTerms, SessionOpened, SessionRefused};
+use sluice_wire::control::{ResumeTerms, SessionOpen, SessionOpened, SessionRefused};
 use sluice_wire::handshake::SessionSecret;
 
 use crate::INHERITED_FDS;
@@ -18,7 +18,7 @@ use crate::driver::{self, DriverError};
 use crate::gate::Gate;
 use crate::images::Images;
 use crate::launch_times::LaunchTimes;
-use crate::link::{Driver, GpuPart, Link, Packet, Start};
+use crate::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
 use crate::outbox::Outbox;
 use crate::pipeline::Pipeline;
 use crate::reader::Reader;
@@ -77,7 +77,11 @@ fn open(
         sandbox::enter(start.cache.as_deref())?;
     }
     // Nothing of the client's is parsed before.
-    let offers = reader.session_open()?.ranges;
+    let SessionOpen { ranges: offers, recognises } = reader.session_open()?;
+    let expands = recognises && start.resume.is_some();
+    if expands {
+        reader.expand();
+    }
     let (table, devices) = match opened {
         Ok(opened) => opened,
         Err(error) => {
@@ -91,10 +95,11 @@ fn open(
         session: start.session,
         range: reservation.as_ref().map(|range| (range.start, range.end - range.start)),
         devices: devices.iter().map(|(_, snapshot)| snapshot.clone()).collect(),
-        resume: start
-            .resume
-            .as_ref()
-            .map(|resume| ResumeTerms { secret: SessionSecret(resume.secret), linger_ms: resume.linger_ms }),
+        resume: start.resume.as_ref().map(|&ResumeStart { secret, linger_ms }| ResumeTerms {
+            secret: SessionSecret(secret),
+            linger_ms,
+            expands,
+        }),
     };
     let (budget, answers) = Budget::new(Arc::clone(link));
     let session = Arc::new(Session::new(SessionParts {

@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a cut of seconds", of_seconds),
     ("a changed client address", changed_address),
     ("cuts at random under tinygrad", under_tinygrad),
+    ("recognised sequences through cuts", recognised_sequences),
     ("a killed worker is an error", killed_worker),
     ("a restarted node is an error", restarted_node),
     ("a killed client behind a cut", killed_client),
@@ -139,6 +140,38 @@ fn under_tinygrad() -> Result<()> {
     expect_pass(&mut command, "cuts at random under tinygrad", LIMIT)?;
     eprintln!("   {} cuts", relay.cuts());
     ensure!(relay.cuts() > 0, "nothing was cut");
+    node.wait_until_free()
+}
+
+/// Steps that repeat take few bytes, and none of them is lost or changed wherever these are cut.
+fn recognised_sequences() -> Result<()> {
+    let node = start_node()?;
+    let repeat = |relay: &Relay, switch: &str| -> Result<u64> {
+        let mut command = run_through(relay, &["python3".as_ref(), &program_file("repeats.py")]);
+        command.env("SLUICE_RECOGNISE", switch);
+        expect_pass(&mut command, "recognised sequences", LIMIT)?;
+        Ok(relay.to_node())
+    };
+    let through_a_good_link = |switch| repeat(&Relay::start(&node.address, |_, _| Fate::GOOD)?, switch);
+    let (plain, told) = (through_a_good_link("off")?, through_a_good_link("on")?);
+    eprintln!("   {plain} bytes without, {told} with recognition");
+    ensure!(5 * told < plain, "{told} bytes are too many for what {plain} say");
+
+    // A connection that goes on takes some 160 bytes for saying so.
+    const BYTES: &[u64] = &[161, 170, 200, 333, 1000, 180, 250, 2500, 165, 400, 4000];
+    let mut next = BYTES.iter().cycle();
+    let relay = Relay::start(&node.address, move |purpose, number| {
+        let bytes = match purpose {
+            Purpose::Session => Some(10_000),
+            Purpose::Resume => next.next().copied(),
+            Purpose::Control | Purpose::Sealed => None,
+        };
+        let end = if number % 2 == 0 { End::Reset } else { End::Close };
+        Fate { bytes, end, ..Fate::GOOD }
+    })?;
+    repeat(&relay, "on")?;
+    eprintln!("   {} cuts", relay.cuts());
+    ensure!(relay.cuts() > 5, "only {} cuts", relay.cuts());
     node.wait_until_free()
 }
 

@@ -55,14 +55,16 @@ impl<'a> Loan<'a> {
         let kept = if is_large && !may_lend { outbox.keeper.keep(data) } else { None };
         let place = next_place();
         if kept.is_none() && !(is_large && may_lend) {
-            link.append(&mut outbox, device, op, place, |out| {
+            link.append(&mut outbox, command(device, op, place), data.len(), |out| {
                 fields(out);
                 out.extend_from_slice(data);
             })?;
             return link.send(outbox);
         }
         let header = command(device, op, place);
-        let framed = outbox.buffer.append(|out| header.frame_before(out, data.len(), fields));
+        let framed = outbox
+            .end_recognised()
+            .and_then(|()| outbox.buffer.append(|out| header.frame_before(out, data.len(), fields)));
         framed.map_err(|_| CUresult::INVALID_VALUE)?;
         if let Some(kept) = kept {
             outbox.buffer.lend(Lent::Kept(kept));
@@ -99,7 +101,7 @@ impl Link {
         }
         let mut outbox = self.outbox();
         if self.resumption.is_some()
-            && let Err(error) = outbox.buffer.acknowledge(self.acknowledged.load(Ordering::Acquire))
+            && let Err(error) = outbox.acknowledge(self.acknowledged.load(Ordering::Acquire))
         {
             self.lose(&error);
         }

@@ -40,12 +40,19 @@ pub(crate) struct Resumption {
     /// How long the node keeps the session.
     patience: Duration,
     attempts: AtomicU32,
+    recognises: bool,
 }
 
 impl Resumption {
     pub(crate) fn new(node: Endpoint, session: u64, terms: &ResumeTerms) -> Resumption {
         let patience = Duration::from_millis(u64::from(terms.linger_ms));
-        Resumption { node, session, secret: terms.secret, patience, attempts: AtomicU32::new(0) }
+        let (secret, recognises) = (terms.secret, terms.expands);
+        Resumption { node, session, secret, patience, attempts: AtomicU32::new(0), recognises }
+    }
+
+    /// Whether the worker understands commands that are told as what changed.
+    pub(super) fn recognises(&self) -> bool {
+        self.recognises
     }
 
     /// Tries again and again. The answer is that of [`attach::resume`].

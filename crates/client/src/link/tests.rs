@@ -3,7 +3,8 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use sluice_wire::{Encode, HostWrite};
+use sluice_wire::sequences::Expander;
+use sluice_wire::{Encode, Frame, HostWrite};
 
 use super::loan::LEND_MIN;
 use super::*;
@@ -283,10 +284,15 @@ const LAST: Op = Op::of(sluice_cuda::Fn::cuStreamSynchronize);
 
 /// A link that keeps what it has sent, though nothing cuts it here.
 fn resumable() -> (&'static Link, Peer) {
+    resumable_with(false)
+}
+
+fn resumable_with(expands: bool) -> (&'static Link, Peer) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let terms = sluice_wire::control::ResumeTerms {
         secret: sluice_wire::handshake::SessionSecret([0; 32]),
         linger_ms: 1,
+        expands,
     };
     let resumption = Resumption::new("unix:/nowhere".parse().unwrap(), 1, &terms);
     let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), Some(resumption), None);
@@ -340,5 +346,51 @@ fn a_loan_ends_when_the_copy_fails_half_way() {
         // It comes before the acknowledgement without which the window would stay full.
         assert_eq!(result, Err(CUresult::ILLEGAL_ADDRESS));
         assert!(start >= lent && end < 16 << 20, "what was lent is held: {start} to {end}");
+    });
+}
+
+/// Small commands that repeat, and large ones, in the order in which they were queued.
+#[test]
+fn what_is_told_arrives_in_order_with_what_is_not() {
+    const ROUNDS: u64 = 200;
+    const LARGE: usize = 100_000;
+    let (link, mut peer) = resumable_with(true);
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(move || {
+            let (mut expander, mut heard, mut told) = (Expander::new(), Vec::new(), 0);
+            while let Some((header, payload)) = peer.next() {
+                if header.kind != Kind::Commands {
+                    heard.push((header, payload));
+                } else {
+                    expander.begin(&Frame { header, payload: &payload });
+                    while let Some(frame) = expander.next_command().unwrap() {
+                        heard.push((frame.header, frame.payload.to_vec()));
+                        told += 1;
+                    }
+                }
+                if heard.last().is_some_and(|(header, _)| header.op == LAST.0) {
+                    peer.echo(heard.pop().unwrap());
+                    break;
+                }
+            }
+            (heard, told)
+        });
+        let large = vec![7; LARGE];
+        for round in 0..ROUNDS {
+            link.queue(0, OP, |out| out.extend_from_slice(&[round as u8 / 8; 100])).unwrap();
+            if round % 50 == 0 {
+                link.queue(0, OP, |out| out.extend_from_slice(&large)).unwrap();
+                // SAFETY: the loan is dropped before the data go.
+                unsafe { link.loan().queue(0, OP, |out| round.encode(out), (&large[..], 0)) }.unwrap();
+            }
+        }
+        link.call(0, LAST, |_| ()).unwrap();
+        let (heard, told) = worker.join().unwrap();
+        let rounds = heard.iter().filter(|(_, payload)| payload.len() == 100);
+        assert!(rounds.zip(0..).all(|((_, payload), round)| *payload == [round / 8; 100]));
+        let sequences = heard.iter().map(|(header, _)| header.sequence);
+        assert!(sequences.clone().zip(sequences.skip(1)).all(|(a, b)| b == a + 1), "an order of its own");
+        assert_eq!(heard.len() as u64, ROUNDS + 8);
+        assert_eq!(told, ROUNDS + 1, "the small ones, and the last");
     });
 }

@@ -15,7 +15,7 @@ use sluice_cuda::{CUresult, Fn};
 use sluice_node::{GpuSelection, Listen, Node, NodeConfig, Stopper, WorkerCommand};
 use sluice_wire::control::{Control, Status, StatusRequest, UsageRequest};
 use sluice_wire::handshake::{LeaseToken, Purpose};
-use sluice_wire::{DevicePtr, EventId, FunctionId, ModuleId, Op, StreamId, commands};
+use sluice_wire::{DevicePtr, EventId, FunctionId, Header, Kind, ModuleId, Op, StreamId, commands};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -320,6 +320,15 @@ fn half_frames_and_nonsense_end_one_session(node: &TestNode) {
     ] {
         let mut session = Session::open(&node.address, token);
         let frame = session.frame(op, payload);
+        session.connection.send(&frame);
+        session.connection.wait_for_end();
+    }
+    // Commands told by what was never sent: one that should be at the cursor, one 100 back, new ones without their bytes.
+    for entries in [&[1 << 2][..], &[2, 100], &[3], &[0xFF; 9], &[0x2B, 0, 1, 0]] {
+        let mut session = Session::open(&node.address, token);
+        let header = Header { kind: Kind::Commands, device: 0, op: 0, lane: 0, sequence: 1 };
+        let mut frame = Vec::new();
+        header.frame(&mut frame, |out| out.extend_from_slice(entries)).unwrap();
         session.connection.send(&frame);
         session.connection.wait_for_end();
     }

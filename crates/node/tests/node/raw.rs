@@ -105,7 +105,7 @@ impl Session {
     pub(crate) fn open(address: &str, token: LeaseToken) -> Session {
         let mut connection = Connection::greet(address, Purpose::Session { token });
         let ranges = (0..4).map(|i| (0x2000_0000_0000 + (i << 42), 1 << 40)).collect();
-        match connection.ask(SessionOpen { ranges }) {
+        match connection.ask(SessionOpen { ranges, recognises: true }) {
             Control::SessionOpened(opened) => Session { connection, opened, sequence: 0, ids: 100 },
             other => panic!("no session: {other:?}"),
         }
