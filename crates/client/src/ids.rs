@@ -57,7 +57,7 @@ pub(crate) fn mint(kind: Kind) -> u64 {
 /// A new handle of an object on this device.
 pub(crate) fn mint_on(device: CUdevice, kind: Kind) -> u64 {
     let device = (device as u64) << DEVICE_SHIFT & DEVICE_BITS;
-    let sequence = NEXT.fetch_add(1, Ordering::Relaxed) * STEP & ((1 << DEVICE_SHIFT) - 1);
+    let sequence = (NEXT.fetch_add(1, Ordering::Relaxed) * STEP) & ((1 << DEVICE_SHIFT) - 1);
     (u64::from(kind as u8) << KIND_SHIFT) | device | sequence
 }
 

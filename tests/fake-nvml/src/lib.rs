@@ -178,7 +178,7 @@ pub extern "C" fn nvmlEventSetFree(_set: *mut c_void) -> c_uint {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlEventSetWait_v2(
+pub unsafe extern "C" fn nvmlEventSetWait_v2(
     _set: *mut c_void,
     event: *mut EventData,
     timeout_ms: c_uint,

@@ -92,7 +92,7 @@ fn through(commands: &[Command]) -> u64 {
 fn step(number: u64, launches: u64) -> Vec<Command> {
     let launch = |nth: u64| {
         let mut payload: Vec<u8> = (0..200).map(|byte| (byte * nth) as u8).collect();
-        if nth % 3 == 0 {
+        if nth.is_multiple_of(3) {
             payload[100..108].copy_from_slice(&(number * 1000 + nth).to_le_bytes());
         }
         (header(40 + nth as u16 % 5, 1, number * launches + nth), payload)
