@@ -475,7 +475,8 @@ mod tests {
     fn a_node_leads_to_its_graph_while_both_are_there() {
         let graph = Graph::create();
         let (a, b) = (Node::new(Op::Empty, vec![]), Node::new(Op::Empty, vec![]));
-        let (a, b) = (graph.body().add(a), graph.body().add(b));
+        let a = graph.body().add(a);
+        let b = graph.body().add(b);
         let copy = graph.duplicate();
         let twin = copy.body().twin(a).expect("copied");
         assert_eq!(graph_of(a).map(|found| found.handle), Ok(graph.handle));
