@@ -137,6 +137,8 @@ fn under_tinygrad() -> Result<()> {
         Fate { bytes, ..fate }
     })?;
     let mut command = run_through(&relay, &[&python, &program_file("tinygrad_train.py")]);
+    // Told as what changed, the commands are so few bytes that hardly any is cut.
+    command.env("SLUICE_RECOGNISE", "off");
     expect_pass(&mut command, "cuts at random under tinygrad", LIMIT)?;
     eprintln!("   {} cuts", relay.cuts());
     ensure!(relay.cuts() > 0, "nothing was cut");
