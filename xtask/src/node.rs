@@ -20,12 +20,24 @@ pub(crate) fn sluice() -> PathBuf {
     crate::target_folder().join("release/sluice")
 }
 
-/// Builds what the README's commands run; `XTASK_BUILT=1` takes what was built before as it is.
+/// Builds what the README's commands run.
 pub(crate) fn build() -> Result<()> {
+    build_also(&[])
+}
+
+/// As [`build`], and these packages in the same run of cargo: it has work for all cores then until the end, and compiles what they
+/// depend on once. `XTASK_BUILT=1` takes what was built before as it is.
+pub(crate) fn build_also(packages: &[&str]) -> Result<()> {
     if std::env::var_os("XTASK_BUILT").is_some() {
         return Ok(());
     }
-    process::run(process::cargo().args(["build", "--release"]))
+    let mut command = process::cargo();
+    command.args(["build", "--release"]);
+    if !packages.is_empty() {
+        let whole = ["sluice", "sluice-client", "sluice-nvml", "sluice-nojitlink", "sluice-devfiles"];
+        command.args(whole.iter().chain(packages).flat_map(|package| ["--package", package]));
+    }
+    process::run(&mut command)
 }
 
 /// What nodes and their workers say.

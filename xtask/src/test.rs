@@ -112,6 +112,8 @@ fn deny() -> Result<()> {
                     "--version",
                     "0.20.2",
                     "--no-default-features",
+                    // Its compilation is what takes long here.
+                    "--debug",
                 ]);
                 process::run(install.arg("--root").arg(&tools))?;
             }

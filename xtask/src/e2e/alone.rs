@@ -9,7 +9,6 @@ use anyhow::{Context, Result};
 
 use crate::e2e::{Test, bare_program, expect_pass, program_file};
 use crate::node::Node;
-use crate::process;
 
 pub(crate) const TESTS: &[Test] =
     &[("software GPU by itself", driver_functions), ("a driver by its path", driver_by_path)];
@@ -21,15 +20,13 @@ const LIMIT: Duration = Duration::from_secs(120);
 const CLIENT_ONLY: &str = "logs_and_profiler mapped_host_memory managed_memory batches abilities \
                            attached_contexts managed_batches";
 
-/// The library, freshly built.
-fn library() -> Result<PathBuf> {
-    process::run(process::cargo().args(["build", "--release", "--package", "sluice-softgpu-lib"]))?;
-    Ok(crate::target_folder().join("release/libsluice_softgpu_cuda.so"))
+fn library() -> PathBuf {
+    crate::target_folder().join("release/libsluice_softgpu_cuda.so")
 }
 
 /// A driver that the worker can only load, not pause: what holds for NVIDIA's.
 fn driver_by_path() -> Result<()> {
-    let gpus = format!("library:{}", library()?.display());
+    let gpus = format!("library:{}", library().display());
     let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", &gpus])?;
     let mut command = bare_program(&node, &["-p", "0.5"], "driver_functions.py");
     expect_pass(&mut command, "a driver by its path", LIMIT)?;
@@ -40,7 +37,7 @@ fn driver_by_path() -> Result<()> {
 }
 
 fn driver_functions() -> Result<()> {
-    let library = library()?;
+    let library = library();
     let folder = crate::target_folder().join("software-gpu");
     std::fs::create_dir_all(&folder)?;
     let link = folder.join("libcuda.so.1");

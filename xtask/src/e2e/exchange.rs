@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::e2e::{Test, expect_pass, logs, sluice_run};
 use crate::node::{self, Node};
-use crate::process;
 
 pub(crate) const TESTS: &[Test] = &[("byte exchange", exchange)];
 
@@ -17,7 +16,6 @@ pub(crate) const TESTS: &[Test] = &[("byte exchange", exchange)];
 const ROUNDS: &str = "200";
 
 fn exchange() -> Result<()> {
-    process::run(process::cargo().args(["build", "--release", "-p", "exchange", "-p", "exchange-driver"]))?;
     let seed = match std::env::var("SEED") {
         Ok(seed) => seed,
         Err(_) => SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos().to_string(),

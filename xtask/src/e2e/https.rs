@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::e2e::teams::{build, token_in};
+use crate::e2e::teams::token_in;
 use crate::e2e::tls::Authority;
 use crate::e2e::{Test, expect_failure};
 use crate::node::{Node, sluice};
@@ -21,7 +21,6 @@ struct Server {
 
 impl Server {
     fn start(name: &str, listen: &str, options: &[&Path]) -> Result<Server> {
-        build()?;
         let data = crate::target_folder().join("https").join(name);
         let _ = std::fs::remove_dir_all(&data); // it may not be there yet
         let mut command = Command::new(sluice());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::e2e::teams::{Process, build};
+use crate::e2e::teams::Process;
 use crate::e2e::{finish, tail};
 use crate::node::{Node, sluice};
 use crate::process;
@@ -32,7 +32,6 @@ pub(crate) fn run(wanted: &dyn Fn(&str) -> bool, tally: &mut Tally) {
 }
 
 fn sign_in() -> Result<()> {
-    build()?;
     let installation = Installation::start()?;
     installation.in_a_browser()?;
     installation.by_a_code()?;

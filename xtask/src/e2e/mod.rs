@@ -36,10 +36,14 @@ use crate::test::Tally;
 /// The software GPU of all end-to-end tests; two of them, so that a test sees which one it gets.
 const NODE_GPUS: &str = "software:2,4GiB";
 
+/// What tests need beside what users build.
+const PARTS: [&str; 6] =
+    ["sluice-server", "sluice-softgpu-lib", "cudarc-program", "exchange", "exchange-driver", "fake-nvml"];
+
 /// Runs the tests whose name contains one of `names` (all, if there are none).
 pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     let wanted = |name: &str| names.is_empty() || names.iter().any(|part| name.contains(part));
-    node::build()?;
+    node::build_also(&PARTS)?;
     std::fs::create_dir_all(logs())?;
     programs::run(&wanted, all, tally);
     sequences::run(&wanted, all, tally);

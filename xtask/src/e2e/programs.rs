@@ -8,7 +8,6 @@ use anyhow::Result;
 use crate::e2e::namespaces::Separation;
 use crate::e2e::{expect_pass, program_file, sluice_run, start_node};
 use crate::node::Node;
-use crate::process;
 use crate::python::{self, Environment};
 use crate::test::Tally;
 
@@ -117,10 +116,7 @@ impl Program {
                 python::nvcc(&program_file(file), &program)?;
                 Ok(vec![program])
             }
-            Program::Rust(package) => {
-                process::run(process::cargo().args(["build", "--release", "--package", package]))?;
-                Ok(vec![crate::target_folder().join("release").join(package)])
-            }
+            Program::Rust(package) => Ok(vec![crate::target_folder().join("release").join(package)]),
         }
     }
 }

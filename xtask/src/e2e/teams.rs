@@ -133,13 +133,6 @@ fn a_node_falls_silent() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn build() -> Result<()> {
-    if std::env::var_os("XTASK_BUILT").is_some() {
-        return Ok(());
-    }
-    process::run(process::cargo().args(["build", "--release", "-p", "sluice-server"]))
-}
-
 /// `sluice up` and more nodes, with a GPU each.
 pub(crate) struct Installation {
     folder: PathBuf,
@@ -171,7 +164,6 @@ impl Installation {
         options: &[&str],
         environment: &[(&str, &str)],
     ) -> Result<Installation> {
-        build()?;
         let folder = crate::target_folder().join(name);
         let _ = std::fs::remove_dir_all(&folder); // it may not be there yet
         let data = folder.join("data");
