@@ -3,9 +3,17 @@
 //! Whoever is about to sleep says what for, looks once more whether it is there, and sleeps on the count of rings that it
 //! saw before. Whoever has changed something rings if somebody said so: between the two looks at least one of them sees
 //! the other. Everything here is in shared memory, and a peer that lies wakes somebody for nothing, or lets itself wait.
+//!
+//! A futex cannot tell that the peer was killed, so whoever sleeps on it looks at the socket now and then. Whoever has slept for
+//! long sleeps on the socket instead, which tells both, and whoever rings then sends a byte.
 
+use std::io::IoSlice;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
+
+use sluice_wire::spin::Wait;
+
+use crate::socket::Socket;
 
 /// What one side of a stream sleeps on.
 #[repr(C, align(128))]
@@ -15,6 +23,8 @@ pub(crate) struct Bell {
     rung: AtomicU32,
     awaits_bytes: AtomicU32,
     awaits_room: AtomicU32,
+    /// A ring has to send a byte as well.
+    on_socket: AtomicU32,
 }
 
 /// What somebody sleeps for.
@@ -53,25 +63,34 @@ impl Bell {
         };
     }
 
-    /// Bytes have been written for this side.
-    pub(crate) fn bytes_came(&self) {
-        self.ring_for(&self.awaits_bytes);
+    /// Says that the one about to sleep does so on the socket. Before [`Bell::about_to_sleep`].
+    pub(crate) fn about_to_sleep_on_socket(&self) {
+        self.on_socket.store(1, Ordering::Relaxed);
+    }
+
+    /// Bytes have been written for this side, whose socket's other end is `socket`.
+    pub(crate) fn bytes_came(&self, socket: &Socket) {
+        self.ring_for(&self.awaits_bytes, socket);
     }
 
     /// Bytes of this side have been read.
-    pub(crate) fn room_came(&self) {
-        self.ring_for(&self.awaits_room);
+    pub(crate) fn room_came(&self, socket: &Socket) {
+        self.ring_for(&self.awaits_room, socket);
     }
 
-    fn ring_for(&self, awaited: &AtomicU32) {
+    fn ring_for(&self, awaited: &AtomicU32, socket: &Socket) {
         fence(Ordering::SeqCst);
         // Once is enough: whoever sleeps again says so again.
         if awaited.load(Ordering::Relaxed) != 0 && awaited.swap(0, Ordering::Relaxed) != 0 {
+            if self.on_socket.load(Ordering::Relaxed) != 0 && self.on_socket.swap(0, Ordering::Relaxed) != 0 {
+                // Where there is no room for a byte, bytes lie there that have woken the peer; an end wakes it as well.
+                let _ = socket.write_vectored(&[IoSlice::new(&[0])], Wait::No);
+            }
             self.ring();
         }
     }
 
-    /// Wakes whoever sleeps.
+    /// Wakes whoever sleeps on the futex.
     pub(crate) fn ring(&self) {
         self.rung.fetch_add(1, Ordering::Release);
         // SAFETY: the kernel only takes the word's address.

@@ -170,7 +170,7 @@ impl Stream {
         fill: impl FnOnce(*mut u8) -> Result<(), E>,
     ) -> io::Result<Option<Result<(), E>>> {
         match self.shared.get() {
-            Some(shared) => shared.write_in_place(head, count, fill),
+            Some(shared) => shared.write_in_place(&self.socket, head, count, fill),
             None => Err(io::ErrorKind::Unsupported.into()),
         }
     }

@@ -12,8 +12,11 @@ use crate::ring::{RING_BYTES, Reader, Writer};
 use crate::rings::{Rings, Side};
 use crate::socket::Socket;
 
-/// Nobody sleeps longer without a look at the socket: a peer that is killed rings no bell.
+/// Nobody sleeps longer on the futex without a look at the socket: a peer that is killed rings no bell.
 const LOOK_AT_PEER: Duration = Duration::from_millis(100);
+
+/// A reader that has slept so long sleeps on the socket: it wakes a few microseconds later, and for nothing else.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// A writer shows so many bytes at a time, so that the reader copies the first while the rest is written.
 const PUBLISH_BYTES: usize = 128 << 10;
@@ -28,6 +31,8 @@ pub(crate) struct Shared {
     side: Side,
     /// How a writer waits for room.
     spin: Spin,
+    /// Whoever sleeps on the socket: one, since it takes the bytes that wake it.
+    on_socket: Mutex<()>,
     /// The peer is gone, or this side has shut down.
     ended: AtomicBool,
 }
@@ -43,6 +48,7 @@ impl Shared {
             memory,
             side,
             spin: Spin::new(cores),
+            on_socket: Mutex::new(()),
             ended: AtomicBool::new(false),
         }
     }
@@ -84,7 +90,7 @@ impl Shared {
             if count > 0 {
                 // A writer that waits finds a good part of the ring free, and not one read's worth each time.
                 if RING_BYTES - filled + count >= RING_BYTES / 2 {
-                    self.theirs().room_came();
+                    self.theirs().room_came(socket);
                 }
                 return Ok(count);
             }
@@ -104,7 +110,7 @@ impl Shared {
         wait: Wait,
     ) -> io::Result<usize> {
         loop {
-            match self.write_now(parts) {
+            match self.write_now(socket, parts) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && wait == Wait::Asleep => {
                     self.wait_writable(socket, false, Duration::MAX)?;
                 }
@@ -113,7 +119,7 @@ impl Shared {
         }
     }
 
-    fn write_now(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    fn write_now(&self, socket: &Socket, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         if self.has_ended() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -122,7 +128,7 @@ impl Shared {
         for piece in parts.iter().flat_map(|part| part.chunks(PUBLISH_BYTES)) {
             let written = writer.write(piece)?;
             count += written;
-            self.theirs().bytes_came();
+            self.theirs().bytes_came(socket);
             if written < piece.len() {
                 break;
             }
@@ -137,6 +143,7 @@ impl Shared {
     /// As [`crate::Stream::write_in_place`].
     pub(crate) fn write_in_place<E>(
         &self,
+        socket: &Socket,
         head: &[u8],
         count: usize,
         fill: impl FnOnce(*mut u8) -> Result<(), E>,
@@ -146,7 +153,7 @@ impl Shared {
         }
         let written = self.writer().write_in_place(head, count, fill)?;
         if let Some(Ok(())) = written {
-            self.theirs().bytes_came();
+            self.theirs().bytes_came(socket);
         }
         Ok(written)
     }
@@ -194,6 +201,12 @@ impl Shared {
         let begin = Instant::now();
         let ours = self.memory.bells(self.side).0;
         loop {
+            // Who waits for room has work to do: only readers become idle.
+            let is_idle = matches!(event, Event::Bytes(_)) && begin.elapsed() >= IDLE;
+            let on_socket = is_idle.then(|| self.on_socket.try_lock().ok()).flatten();
+            if on_socket.is_some() {
+                ours.about_to_sleep_on_socket();
+            }
             let rung = ours.about_to_sleep(event);
             if self.has_come(event)? || self.has_ended() {
                 return Ok(true);
@@ -202,7 +215,13 @@ impl Shared {
             if left.is_zero() {
                 return Ok(false);
             }
-            ours.sleep(rung, left.min(LOOK_AT_PEER));
+            match on_socket {
+                Some(_) => {
+                    socket.poll(libc::POLLIN, left)?;
+                    take_rings(socket);
+                }
+                None => ours.sleep(rung, left.min(LOOK_AT_PEER)),
+            }
             if !self.has_come(event)? && socket.has_ended() {
                 self.ended.store(true, Ordering::Release);
             }
@@ -217,6 +236,11 @@ impl Shared {
             Event::Room(least) => room(least),
             Event::BytesOrRoom => Ok(bytes(1)? || room(1)?),
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sleeps_on_socket(&self) -> bool {
+        self.on_socket.try_lock().is_err()
     }
 
     fn has_ended(&self) -> bool {
@@ -234,4 +258,10 @@ impl Shared {
     fn writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Takes the bytes that rang: nothing else comes through the socket any more. No more than a bell can have sent by mistake, so that
+/// a peer that sends without end does not keep us here.
+fn take_rings(socket: &Socket) {
+    let _ = socket.read(&mut [0; 64], Wait::No);
 }

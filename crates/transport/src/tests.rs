@@ -186,6 +186,30 @@ fn the_last_bytes_of_a_peer_that_is_gone_are_read_before_the_end() {
 }
 
 #[test]
+fn an_idle_reader_sleeps_on_the_socket() {
+    let (client, worker) = sharing();
+    let until_idle = || {
+        while !worker.shared.get().unwrap().sleeps_on_socket() {
+            std::thread::yield_now();
+        }
+    };
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut into = [0; 64];
+            let mut count = || worker.read(&mut into, Wait::Asleep).unwrap();
+            [count(), count(), count()]
+        });
+        until_idle();
+        client.write(b"one").unwrap();
+        until_idle();
+        client.write(b"three").unwrap();
+        until_idle();
+        client.shut_down();
+        assert_eq!(reader.join().unwrap(), [3, 5, 0]);
+    });
+}
+
+#[test]
 fn shutting_down_ends_both_sides() {
     let (client, worker) = sharing();
     std::thread::scope(|scope| {
