@@ -68,6 +68,8 @@ struct State {
     charged_since: Option<(Instant, Duration)>,
     /// GPU time of this turn so far.
     used_ns: u64,
+    /// Somebody sleeps in [`Gate::wait_for_work`].
+    awaited: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +104,7 @@ impl Gate {
             drained: 0,
             charged_since: None,
             used_ns: 0,
+            awaited: false,
         };
         let (backlog, changed) = (Backlog::default(), Condvar::new());
         Gate { gpu, brake, link, counters, backlog, state: Mutex::new(state), changed }
@@ -121,7 +124,7 @@ impl Gate {
     /// Call before giving the GPU work; waits for the turn if the driver cannot be paused.
     pub fn enter(&self) -> Submission<'_> {
         let mut state = self.lock();
-        state.inside += 1;
+        self.begin(&mut state);
         if state.turn == Turn::Without {
             state.turn = Turn::Wanted;
             self.send(Packet::Want { gpu: self.gpu });
@@ -144,10 +147,30 @@ impl Gate {
         if state.turn != Turn::Held || state.recalled {
             return None;
         }
-        state.inside += 1;
+        self.begin(&mut state);
         state.charged_since.get_or_insert_with(|| (Instant::now(), self.brake.late()));
         drop(state);
         Some(Submission { gate: self, finished: false })
+    }
+
+    fn begin(&self, state: &mut State) {
+        state.inside += 1;
+        if std::mem::take(&mut state.awaited) {
+            self.changed.notify_all();
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.lock().idle()
+    }
+
+    /// Returns when the GPU has, or is being given, something that is not known to have finished.
+    pub(crate) fn wait_for_work(&self) {
+        let mut state = self.lock();
+        while state.idle() {
+            state.awaited = true;
+            state = self.wait(state);
+        }
     }
 
     /// The daemon gave this session the turn.

@@ -179,3 +179,21 @@ fn a_drain_empties_the_backlog() {
     assert!(matches!(b.next(), Packet::Done { more: false, .. }));
     assert!(b.gate.backlog().is_empty());
 }
+
+#[test]
+fn a_watchdog_sleeps_until_there_is_work() {
+    let b = bench(true);
+    b.gate.granted();
+    for _ in 0..3 {
+        assert!(b.gate.is_idle());
+        let gate = Arc::clone(&b.gate);
+        let sleeper = std::thread::spawn(move || gate.wait_for_work());
+        while !b.gate.lock().awaited {
+            std::thread::yield_now();
+        }
+        let submission = b.gate.enter();
+        sleeper.join().unwrap();
+        assert!(!b.gate.is_idle());
+        submission.finished();
+    }
+}

@@ -165,9 +165,10 @@ fn run(
     let (watching, client) = (Arc::clone(&session), Arc::clone(reader.client()));
     let listening = Arc::clone(&link);
     ending::spawn("daemon", move || listen(&watching, &answers, &listening, &client));
-    if let Some(limit) = kernel_limit {
+    for device in 0..session.devices.len() {
+        let Some(limit) = kernel_limit else { break };
         let watched = Arc::clone(&session);
-        ending::spawn("watchdog", move || watchdog::watch(&watched, limit));
+        ending::spawn("watchdog", move || watchdog::watch(&watched, device, limit));
     }
     let _ = link.send(&Packet::Ready);
     loop {

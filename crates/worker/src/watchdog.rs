@@ -16,21 +16,29 @@ use crate::session::{Session, make_current};
 /// How long a client may take to hear why its session ends.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// Looks often enough to be a tenth late at most; never returns.
-pub(crate) fn watch(session: &Arc<Session>, limit: Duration) -> ! {
-    let card = |ordinal: i32| Card::new(ordinal as usize, limit);
-    let mut cards: Vec<_> = session.devices.iter().map(|device| card(device.ordinal)).collect();
+/// With nothing on the device for so many looks, the next one waits for work. Not at once: a program that launches and waits
+/// would have to wake the watchdog each time.
+const IDLE_LOOKS: u32 = 10;
+
+/// Watches this device of the lease, often enough to be a tenth late at most; never returns.
+pub(crate) fn watch(session: &Arc<Session>, device: usize, limit: Duration) -> ! {
+    let device = &session.devices[device];
+    let mut card = Card::new(device.ordinal as usize, limit);
+    let mut idle_looks = 0;
     loop {
         std::thread::sleep((limit / 10).clamp(Duration::from_millis(1), Duration::from_millis(100)));
-        for (card, device) in cards.iter_mut().zip(&session.devices) {
-            let Some(times) = &device.launch_times else {
-                card.look(device.gate.has_turn());
-                continue;
-            };
-            let _ = make_current(&session.table, device.context);
-            if times.longest(Instant::now()).is_some_and(|ran| ran >= limit) {
-                end(session, limit);
-            }
+        idle_looks = if device.gate.is_idle() { idle_looks + 1 } else { 0 };
+        if idle_looks == IDLE_LOOKS {
+            device.gate.wait_for_work();
+            (card, idle_looks) = (Card::new(card.ordinal, limit), 0);
+        }
+        let Some(times) = &device.launch_times else {
+            card.look(device.gate.has_turn());
+            continue;
+        };
+        let _ = make_current(&session.table, device.context);
+        if times.longest(Instant::now()).is_some_and(|ran| ran >= limit) {
+            end(session, limit);
         }
     }
 }
