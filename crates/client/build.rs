@@ -1,6 +1,8 @@
-//! Gives the library the name under which programs look for it.
+//! Gives the library the name under which programs look for it, and keeps it where it is.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    // A thread of ours would go on in a library that the program has closed.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo::rerun-if-changed=build.rs");
 }

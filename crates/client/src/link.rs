@@ -1,4 +1,4 @@
-//! The connection to the worker, shared by all threads of the program, without a thread of its own.
+//! The connection to the worker, shared by all threads of the program. None of ours reads it.
 //!
 //! Whichever thread waits for an answer reads the socket (it leads) and serves every frame that arrives, for all
 //! threads, until its own answer is there; then it wakes those that still wait, and one of them leads. A thread that
@@ -18,6 +18,7 @@
 //! Whoever has the outbox may want the inbox's lock, and not the other way round. A leader who has something to acknowledge
 //! and does not get the outbox leaves that to whoever has it.
 
+pub(crate) mod flusher;
 pub(crate) mod kept;
 mod loan;
 mod resume;
@@ -61,6 +62,8 @@ pub(crate) struct Link {
     inbox: Mutex<Inbox>,
     /// Somebody's answer is there, or leadership is free.
     changed: Condvar,
+    /// Something is in the outbox that was not sent at once ([`flusher`]).
+    left: Condvar,
     /// The session's sticky error; 0 while all is well.
     failed: AtomicI32,
     /// There is no connection, and there will be none.
@@ -128,6 +131,7 @@ impl Link {
             outbox: Mutex::new(Outbox::new(stream, sent, resumption.is_some(), recognises)),
             inbox: Mutex::new(Inbox::new(receiver)),
             changed: Condvar::new(),
+            left: Condvar::new(),
             failed: AtomicI32::new(0),
             lost: AtomicBool::new(false),
             cut: AtomicBool::new(false),
@@ -167,6 +171,9 @@ impl Link {
         self.append(&mut outbox, command(device, op, next_place()), 0, payload)?;
         if outbox.is_due() {
             return self.send(outbox);
+        }
+        if !std::mem::replace(&mut outbox.is_watched, true) {
+            self.left.notify_one();
         }
         drop(outbox);
         self.acknowledge();

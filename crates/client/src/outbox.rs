@@ -4,10 +4,8 @@
 //! - by every waiting call,
 //! - when it holds [`FLUSH_BYTES`],
 //! - by a queued command that comes [`FLUSH_AFTER`] or more after the last flush: the first command after a pause goes
-//!   out at once, so that work starts, and a burst of launches costs one system call per 100 us.
-//!
-//! What is queued within 100 us of a flush and never followed by another call stays until the next one: a program that
-//! wants its work done asks for it sooner or later, and no thread of ours wakes up to look.
+//!   out at once, so that work starts, and a burst of launches costs one system call per 100 us,
+//! - half a millisecond after the last call that left something in it (`link::flusher`).
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -25,7 +23,7 @@ use crate::link::kept::{Keeper, Kept};
 /// A buffer of this many bytes goes out by itself.
 const FLUSH_BYTES: u64 = 64 << 10;
 /// Commands queued sooner than this after a flush wait for company.
-const FLUSH_AFTER: Duration = Duration::from_micros(100);
+pub(crate) const FLUSH_AFTER: Duration = Duration::from_micros(100);
 /// Most pieces that are handed to the stream at a time.
 const PARTS: usize = 16;
 
@@ -33,6 +31,8 @@ pub(crate) struct Outbox {
     pub(crate) stream: Arc<Stream>,
     pub(crate) buffer: SendBuffer<Lent>,
     pub(crate) flushed_at: Instant,
+    /// Somebody will look whether something is left here.
+    pub(crate) is_watched: bool,
     pub(crate) keeper: Keeper,
     recognition: Option<Recognition>,
 }
@@ -84,7 +84,14 @@ impl Outbox {
             acknowledged: 0,
         });
         let buffer = SendBuffer::new(sent, resumes);
-        Outbox { stream, buffer, flushed_at: Instant::now(), keeper: Keeper::default(), recognition }
+        Outbox {
+            stream,
+            buffer,
+            flushed_at: Instant::now(),
+            is_watched: false,
+            keeper: Keeper::default(),
+            recognition,
+        }
     }
 
     /// Adds a command, of which about `size` bytes are data, and shows its frame to `see`.
@@ -156,10 +163,15 @@ impl Outbox {
         told.max(self.buffer.room_after())
     }
 
+    /// Bytes that have not been given to the stream, those included that are still being told.
+    pub(crate) fn unsent(&self) -> u64 {
+        let told = self.recognition.as_ref().map_or(0, |recognition| recognition.recogniser.pending());
+        self.buffer.unsent() + told as u64
+    }
+
     /// Whether a queued command should take the buffer's contents out with it.
     pub(crate) fn is_due(&self) -> bool {
-        let told = self.recognition.as_ref().map_or(0, |recognition| recognition.recogniser.pending());
-        self.buffer.unsent() + told as u64 >= FLUSH_BYTES || self.flushed_at.elapsed() >= FLUSH_AFTER
+        self.unsent() >= FLUSH_BYTES || self.flushed_at.elapsed() >= FLUSH_AFTER
     }
 
     /// Adds memory of the caller's.

@@ -24,7 +24,7 @@ use sluice_wire::{ArrayId, EventId, MipmappedArrayId, ModuleId, StreamId, comman
 use crate::answers::Answers;
 use crate::context::{self, Context, Primary};
 use crate::device::Device;
-use crate::link::Link;
+use crate::link::{Link, flusher};
 use crate::virtual_memory::VirtualMemory;
 use crate::{arrays, attach, event, graph_memory, ids, module, stream, texture};
 
@@ -163,8 +163,12 @@ pub(crate) fn connect() -> Result<&'static Sessions, CUresult> {
         Ok(sessions) => {
             watch_forks();
             ARE_MANY.store(sessions.list.len() > 1, Ordering::Release);
-            SESSIONS.store(Box::into_raw(Box::new(sessions)), Ordering::Release);
-            existing().ok_or(CUresult::UNKNOWN)
+            let sessions: &'static Sessions = Box::leak(Box::new(sessions));
+            for session in &sessions.list {
+                flusher::start(&session.link);
+            }
+            SESSIONS.store(std::ptr::from_ref(sessions).cast_mut(), Ordering::Release);
+            Ok(sessions)
         }
         Err(error) => {
             crate::errors::say(format_args!("{error}"));

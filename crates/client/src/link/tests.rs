@@ -90,6 +90,20 @@ fn commands_of_a_thread_keep_their_order() {
     }
 }
 
+/// Also what comes too soon after a flush to go out by itself.
+#[test]
+fn what_is_queued_goes_out_without_another_call() {
+    let (link, mut peer) = pair();
+    flusher::start(link);
+    for number in 0..100_u64 {
+        link.queue(0, OP, |out| number.encode(out)).unwrap();
+        link.queue(0, OP, |out| number.encode(out)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(peer.next().unwrap().1, number.to_le_bytes());
+        }
+    }
+}
+
 /// Neither side reads before it has written more than the socket holds.
 #[test]
 fn a_full_socket_is_read_while_it_is_written() {
