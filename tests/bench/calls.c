@@ -5,17 +5,16 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <netinet/tcp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "driver.h"
 
 /* An empty kernel with one parameter, so that a launch carries something. */
 static const char EMPTY[] =
@@ -24,35 +23,6 @@ static const char EMPTY[] =
 
 enum { QUEUED_CALLS = 200000, PINGS = 5000, BULK_ROUNDS = 6 };
 #define BULK_BYTES ((size_t)128 << 20)
-
-static void *driver;
-
-static void die(const char *what, long code) {
-    fprintf(stderr, "%s: %ld\n", what, code);
-    exit(1);
-}
-
-#define CALL(name, ...)                                                             \
-    do {                                                                            \
-        static int (*resolved_)();                                                   \
-        if (!resolved_) *(void **)&resolved_ = dlsym(driver, #name);                  \
-        if (!resolved_) die(#name " is missing", 0);                                 \
-        int code = resolved_(__VA_ARGS__);                                           \
-        if (code) die(#name, code);                                                 \
-    } while (0)
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
-
-/* User and system time of all threads of this process. */
-static double cpu(void) {
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return u.ru_utime.tv_sec + u.ru_stime.tv_sec + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
-}
 
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;

@@ -3,13 +3,12 @@
  *
  * Takes the number of steps; prints lines "NAME VALUE", which `cargo xtask bench steps` reads. Built with `gcc -O2 steps.c -ldl`.
  */
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <time.h>
+
+#include "driver.h"
 
 #define FUNCTION(name) \
     ".visible .entry " name "(.param .align 8 .b8 fields[216], .param .u64 a, .param .u64 b) { ret; }\n"
@@ -18,34 +17,6 @@ static const char MODULE[] = ".version 7.0\n.target sm_75\n.address_size 64\n" F
     FUNCTION("f2") FUNCTION("f3") FUNCTION("f4") FUNCTION("f5") FUNCTION("f6") FUNCTION("f7");
 
 enum { FUNCTIONS = 8, LAUNCHES = 300, WARM_UP = 20 };
-
-static void *driver;
-
-static void die(const char *what, long code) {
-    fprintf(stderr, "%s: %ld\n", what, code);
-    exit(1);
-}
-
-#define CALL(name, ...)                                                             \
-    do {                                                                            \
-        static int (*resolved_)();                                                   \
-        if (!resolved_) *(void **)&resolved_ = dlsym(driver, #name);                  \
-        if (!resolved_) die(#name " is missing", 0);                                 \
-        int code = resolved_(__VA_ARGS__);                                           \
-        if (code) die(#name, code);                                                 \
-    } while (0)
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
-
-static double cpu(void) {
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return u.ru_utime.tv_sec + u.ru_stime.tv_sec + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
-}
 
 static void *functions[FUNCTIONS], *event;
 static uint64_t memory;
