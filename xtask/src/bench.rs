@@ -355,13 +355,24 @@ fn write_section(name: &str, table: &str) -> Result<()> {
     Ok(())
 }
 
-/// Replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`.
-fn replace_section(text: &str, name: &str, table: &str) -> Result<String> {
+/// What stands between `<!-- NAME -->` and `<!-- /NAME -->`.
+pub(crate) fn section<'a>(text: &'a str, name: &str) -> Result<&'a str> {
+    Ok(around_section(text, name)?.1)
+}
+
+pub(crate) fn replace_section(text: &str, name: &str, table: &str) -> Result<String> {
+    let (before, _, after) = around_section(text, name)?;
+    Ok(format!("{before}{table}{after}"))
+}
+
+/// What precedes a section, the section, and what follows; the marks are outside.
+fn around_section<'a>(text: &'a str, name: &str) -> Result<(&'a str, &'a str, &'a str)> {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
-    let (before, rest) =
-        text.split_once(&begin).with_context(|| format!("no {begin:?} in docs/benchmarks.md"))?;
-    let (_, after) = rest.split_once(&end).with_context(|| format!("no {end:?} in docs/benchmarks.md"))?;
-    Ok(format!("{before}{begin}{table}{end}{after}"))
+    let missing = |mark: &str| format!("no {mark:?} in docs/benchmarks.md");
+    let begin = text.find(&begin).with_context(|| missing(&begin))? + begin.len();
+    let (before, rest) = text.split_at(begin);
+    let (section, after) = rest.split_at(rest.find(&end).with_context(|| missing(&end))?);
+    Ok((before, section, after))
 }
 
 #[cfg(test)]
@@ -386,7 +397,11 @@ mod tests {
     #[test]
     fn the_file_has_a_place_for_every_section() {
         let text = include_str!("../../docs/benchmarks.md");
-        for name in SECTIONS.iter().map(|section| section.name).chain([links::NAME, steps::NAME]) {
+        for name in SECTIONS.iter().map(|section| section.name).chain([
+            links::NAME,
+            steps::NAME,
+            crate::fuzz::SECTION,
+        ]) {
             assert!(replace_section(text, name, "").is_ok(), "{name}");
         }
     }

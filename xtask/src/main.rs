@@ -8,6 +8,7 @@ mod codegen;
 mod demo;
 mod e2e;
 mod evidence;
+mod fuzz;
 mod gpu_check;
 mod load;
 mod node;
@@ -27,6 +28,8 @@ cargo xtask codegen [--check]     write what is generated from crates/cuda/drive
 cargo xtask bench [NAME]          measure, and write the figures into docs/benchmarks.md
 cargo xtask chaos [--minutes N] [--seed S]
                                   programs over a link that is cut at random: results right, side effects once
+cargo xtask fuzz [--minutes N] [NAME]
+                                  what parses, and a worker before a driver that trusts nobody, against any bytes
 cargo xtask gpu-check --bundle    build the folder that checks everything on a machine with an NVIDIA GPU";
 
 fn main() -> ExitCode {
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         ["test", options @ ..] => test::run(options),
         ["bench", names @ ..] => bench::run(names),
         ["chaos", options @ ..] => chaos::run(options),
+        ["fuzz", options @ ..] => fuzz::run(options),
         ["gpu-check", "--bundle"] => gpu_check::bundle(),
         _ => {
             eprintln!("{USAGE}");

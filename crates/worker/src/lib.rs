@@ -36,6 +36,8 @@ mod host_copies;
 mod images;
 mod launch_times;
 pub mod link;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod malformed;
 #[cfg(test)]
 mod malformed_tests;
 mod memory;

@@ -5,10 +5,6 @@
 //! `SLUICE_SEED` repeats a run, `SLUICE_FRAMES` sets its length; ten million take minutes:
 //! `SLUICE_FRAMES=10000000 cargo test --release -p sluice-worker --lib -- --nocapture malformed_commands`.
 
-mod honest;
-mod known;
-mod stage;
-
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -18,11 +14,12 @@ use std::time::Instant;
 use sluice_cuda::{CUresult, CUstreamCaptureMode};
 use sluice_wire::{ArrayId, ArrayPlace, Command, DevicePtr, Encode, GraphId, Op, StreamId, commands, sample};
 
-use self::honest::populate;
-use self::known::{Known, Noise, Progress};
-use self::stage::{RESERVATION, Stage};
 use crate::chunks::CHUNK;
 use crate::execute::Refusal;
+use crate::malformed::honest::populate;
+use crate::malformed::known::{Known, Noise, Progress};
+use crate::malformed::stage::{RESERVATION, Stage};
+use crate::malformed::{EDGES, Random, operations};
 
 const FRAMES: u64 = 20_000;
 /// How often the session gets one of everything anew.
@@ -30,49 +27,6 @@ const POPULATE_EVERY: u64 = 500;
 /// How long a session lives, unless it comes to its end before: then its tables are full of what nobody names any more.
 const SESSION_FRAMES: u64 = 10_000;
 const REPORT_EVERY: u64 = 1_000_000;
-
-/// Numbers in an order that the seed decides (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
-        values[self.below(values.len() as u64) as usize]
-    }
-}
-
-/// Numbers that sizes, counts and pitches go wrong at.
-const EDGES: &[u64] = &[
-    0,
-    1,
-    2,
-    7,
-    8,
-    255,
-    4096,
-    CHUNK - 1,
-    CHUNK,
-    CHUNK + 1,
-    1 << 31,
-    u32::MAX as u64,
-    1 << 32,
-    1 << 33,
-    1 << 47,
-    i64::MAX as u64,
-    1 << 63,
-    u64::MAX - CHUNK + 1,
-    u64::MAX,
-];
 
 /// A payload, of which a field or two are replaced, a bit is flipped, some is cut, or which more follows.
 fn spoil(random: &mut Random, known: &Known, payload: &mut Vec<u8>) {
@@ -236,8 +190,7 @@ fn malformed_commands_are_refused() {
     println!("SLUICE_SEED={seed} SLUICE_FRAMES={frames}");
     count_panics();
     hostile_driver::on_violation(note);
-    let ops: Vec<Op> =
-        (0..=u16::MAX).map(Op).filter(|op| sample::payload(*op, &[], &|_, raw| raw).is_some()).collect();
+    let ops = operations();
     let mut outcomes: BTreeMap<&str, Outcomes> =
         ops.iter().map(|op| (op.name(), Outcomes::default())).collect();
     let mut play = Play { random: Random(seed), known: Known::default(), stage: None, sessions: 0 };

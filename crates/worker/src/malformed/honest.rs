@@ -23,7 +23,7 @@ const CHUNKS: u64 = 8;
 
 /// Makes one of everything, under new ids, and answers what was refused. In a session that has done nothing else nothing
 /// is; later, what spoilt commands have used up or broken may be missing.
-pub(super) fn populate(stage: &Stage, known: &mut Known, seed: u64) -> Vec<Op> {
+pub(crate) fn populate(stage: &Stage, known: &mut Known, seed: u64) -> Vec<Op> {
     known.tidy(stage);
     known.minted += STEP;
     let id = known.minted;

@@ -11,7 +11,7 @@ use super::{EDGES, Random};
 use crate::chunks::CHUNK;
 
 /// What the fields of a command are made of.
-pub(super) type Noise = [u64; 64];
+pub(crate) type Noise = [u64; 64];
 
 /// Most numbers of a kind, honest payloads of an operation, and recipes of one.
 const LIVE_MAX: usize = 64;
@@ -19,12 +19,12 @@ const SAID_MAX: usize = 16;
 const RECIPES_MAX: usize = 16;
 
 #[derive(Default)]
-pub(super) struct Known {
+pub(crate) struct Known {
     /// By the types of the fields that hold them.
     live: BTreeMap<&'static str, Vec<u64>>,
     said: BTreeMap<u16, Vec<Vec<u8>>>,
     recipes: BTreeMap<u16, Recipes>,
-    pub(super) minted: u64,
+    pub(crate) minted: u64,
     /// New ids in the command that is being made.
     fresh: RefCell<Vec<(&'static str, u64)>>,
 }
@@ -39,7 +39,7 @@ struct Recipes {
 
 /// How far a command got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Progress {
+pub(crate) enum Progress {
     #[default]
     Refused,
     /// The driver was asked.
@@ -49,42 +49,42 @@ pub(super) enum Progress {
 
 impl Known {
     /// The session has ended: what its commands were made of is good for another one, too.
-    pub(super) fn forget_session(&mut self) {
+    pub(crate) fn forget_session(&mut self) {
         self.live.clear();
         self.said.clear();
     }
 
     /// Forgets what is gone, and most of what is old: that nobody names again.
-    pub(super) fn tidy(&mut self, stage: &Stage) {
+    pub(crate) fn tidy(&mut self, stage: &Stage) {
         for (of, numbers) in &mut self.live {
             numbers.retain(|number| stage.is_live(of, *number));
             numbers.drain(..numbers.len().saturating_sub(LIVE_MAX));
         }
     }
 
-    pub(super) fn add_live(&mut self, of: &'static str, number: u64) {
+    pub(crate) fn add_live(&mut self, of: &'static str, number: u64) {
         self.live.entry(of).or_default().push(number);
     }
 
     /// An honest client has said this.
-    pub(super) fn add_said(&mut self, op: Op, payload: Vec<u8>) {
+    pub(crate) fn add_said(&mut self, op: Op, payload: Vec<u8>) {
         let said = self.said.entry(op.0).or_default();
         said.drain(..said.len().saturating_sub(SAID_MAX - 1));
         said.push(payload);
     }
 
-    pub(super) fn said(&self, op: Op, choice: u64) -> Option<Vec<u8>> {
+    pub(crate) fn said(&self, op: Op, choice: u64) -> Option<Vec<u8>> {
         let said = self.said.get(&op.0)?;
         Some(said[(choice % said.len() as u64) as usize].clone())
     }
 
-    pub(super) fn recipe(&self, op: Op, choice: u64) -> Option<Noise> {
+    pub(crate) fn recipe(&self, op: Op, choice: u64) -> Option<Noise> {
         let noises = &self.recipes.get(&op.0)?.noises;
         Some(noises[(choice % noises.len() as u64) as usize])
     }
 
     /// A live number, of whatever kind.
-    pub(super) fn any_live(&self, random: &mut Random) -> u64 {
+    pub(crate) fn any_live(&self, random: &mut Random) -> u64 {
         let kinds = self.live.values().map(Vec::as_slice).filter(|numbers| !numbers.is_empty());
         let kinds: Vec<&[u64]> = kinds.collect();
         if kinds.is_empty() {
@@ -96,12 +96,12 @@ impl Known {
     }
 
     /// A command is about to be made.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.fresh.borrow_mut().clear();
     }
 
     /// The last command got this far: if it was executed, its new ids are live.
-    pub(super) fn settle(&mut self, op: Op, noise: Option<Noise>, progress: Progress) {
+    pub(crate) fn settle(&mut self, op: Op, noise: Option<Noise>, progress: Progress) {
         if progress == Progress::Done {
             for (of, number) in self.fresh.get_mut().drain(..) {
                 self.live.entry(of).or_default().push(number);
@@ -121,7 +121,7 @@ impl Known {
     }
 
     /// A number of a type that an honest client might say.
-    pub(super) fn plausible(&self, stage: &Stage, of: &'static str, raw: u64) -> u64 {
+    pub(crate) fn plausible(&self, stage: &Stage, of: &'static str, raw: u64) -> u64 {
         /// How often a number that is dead is drawn again.
         const DRAWS: u64 = 4;
         let mut random = Random(raw);

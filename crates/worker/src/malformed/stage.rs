@@ -31,11 +31,11 @@ use crate::{brake, driver, virtual_memory};
 /// What the daemon of the test lends, in bytes.
 const MEMORY: u64 = 512 << 20;
 /// Addresses of a session.
-pub(super) const RESERVATION: u64 = 0x2000_0000_0000;
+pub(crate) const RESERVATION: u64 = 0x2000_0000_0000;
 const RESERVED: u64 = 1 << 36;
 
 /// A session whose daemon and client are threads that answer and swallow.
-pub(super) struct Stage {
+pub(crate) struct Stage {
     session: Session,
     link: Arc<Link>,
     stream: Arc<Stream>,
@@ -48,7 +48,7 @@ static CARD: Mutex<()> = Mutex::new(());
 
 impl Stage {
     /// A new session, of which there is one at a time.
-    pub(super) fn new() -> Stage {
+    pub(crate) fn new() -> Stage {
         let alone = CARD.lock().unwrap_or_else(PoisonError::into_inner);
         let (link, daemon) = Link::pair().unwrap();
         let link = Arc::new(link);
@@ -104,7 +104,7 @@ impl Stage {
     }
 
     /// Has a command executed as a thread of the pipeline would.
-    pub(super) fn send(&self, op: Op, payload: &[u8]) -> Result<Vec<u8>, Refusal> {
+    pub(crate) fn send(&self, op: Op, payload: &[u8]) -> Result<Vec<u8>, Refusal> {
         let header = Header { kind: Kind::Command, device: 0, op: op.0, lane: 1, sequence: 0 };
         self.session.enter(header).unwrap();
         let mut reply = Vec::new();
@@ -113,7 +113,7 @@ impl Stage {
     }
 
     /// Whether a number stands for something of the session.
-    pub(super) fn is_live(&self, of: &str, number: u64) -> bool {
+    pub(crate) fn is_live(&self, of: &str, number: u64) -> bool {
         let objects = &self.session.objects;
         match of {
             "StreamId" => objects.find(StreamId(number)).is_ok(),

@@ -1,0 +1,44 @@
+//! Any payload of one kind of message, which is the program's name: what can be read is written the same way.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sluice_wire::control::Control;
+use sluice_wire::{Decode, Encode, Hello, HostCall, HostWrite, Received, ReplyHead, Sticky, Welcome, decode};
+
+/// A message has one form, so nothing that is read is lost.
+fn same<'a, T: Decode<'a> + Encode>(payload: &'a [u8]) {
+    if let Ok(message) = decode::<T>(payload) {
+        written(&message, payload);
+    }
+}
+
+fn written(message: &impl Encode, payload: &[u8]) {
+    let mut again = Vec::new();
+    message.encode(&mut again);
+    assert_eq!(again, payload);
+}
+
+fuzz_target!(|bytes: &[u8]| match env!("CARGO_BIN_NAME") {
+    "hello" => {
+        if let Ok(Some((hello, size))) = Hello::from_bytes(bytes) {
+            assert_eq!(hello.to_bytes(), bytes[..size]);
+        }
+    }
+    "welcome" => {
+        if let Ok(Some(size)) = Welcome::from_bytes(bytes) {
+            assert_eq!(Welcome::to_bytes(), bytes[..size]);
+        }
+    }
+    "control" => {
+        let Some((number, payload)) = bytes.split_first_chunk() else { return };
+        if let Ok(message) = Control::decode(u16::from_le_bytes(*number), payload) {
+            written(&message, payload);
+        }
+    }
+    "reply" => same::<ReplyHead>(bytes),
+    "host-write" => same::<HostWrite<'_>>(bytes),
+    "host-call" => same::<HostCall>(bytes),
+    "sticky" => same::<Sticky>(bytes),
+    "received" => same::<Received>(bytes),
+    other => unreachable!("no kind of message is called {other}"),
+});

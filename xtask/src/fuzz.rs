@@ -1,0 +1,144 @@
+//! `cargo xtask fuzz`: the programs of `fuzz/targets`, each for so many minutes; what they did is added up in `docs/benchmarks.md`.
+//!
+//! Coverage is LLVM's own pass, which a stable compiler has as well; what is missing without a nightly one is the address
+//! sanitizer, which `cargo fuzz run NAME` adds.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{bench, process};
+
+/// As `cargo fuzz` has them.
+const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares";
+/// With a target named, build scripts are compiled without the flags.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// The table in `docs/benchmarks.md`.
+pub(crate) const SECTION: &str = "fuzz";
+
+/// What all runs of a program have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Done {
+    minutes: f64,
+    inputs: u64,
+    /// Places in the code, in the last run.
+    covered: u64,
+}
+
+pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
+    let mut minutes = 1.0;
+    let mut names = Vec::new();
+    let mut rest = options.iter();
+    while let Some(option) = rest.next() {
+        match *option {
+            "--minutes" => minutes = rest.next().context("--minutes needs a value")?.parse()?,
+            name if !name.starts_with('-') => names.push(name.to_owned()),
+            other => bail!("fuzz knows --minutes and names of programs in fuzz/Cargo.toml, not {other}"),
+        }
+    }
+    let folder = build()?;
+    let known = programs(&folder)?;
+    if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
+        bail!("no program is called {unknown}; there are {}", known.join(", "));
+    }
+    let path = crate::root().join("docs/benchmarks.md");
+    for name in if names.is_empty() { known } else { names } {
+        let now = fuzz(&folder, &name, minutes)?;
+        let text = std::fs::read_to_string(&path)?;
+        let mut all = read(bench::section(&text, SECTION)?);
+        let sum = all.entry(name).or_default();
+        *sum = Done { minutes: sum.minutes + now.minutes, inputs: sum.inputs + now.inputs, ..now };
+        std::fs::write(&path, bench::replace_section(&text, SECTION, &table(&all))?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The folder of the programs.
+fn build() -> Result<PathBuf> {
+    let target = crate::target_folder().join("fuzz");
+    let mut command = process::cargo();
+    command.args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", TARGET]);
+    command.arg("--target-dir").arg(&target).env("RUSTFLAGS", COVERAGE);
+    process::run(&mut command)?;
+    Ok(target.join(TARGET).join("release"))
+}
+
+/// What `fuzz/Cargo.toml` names and was built.
+fn programs(folder: &Path) -> Result<Vec<String>> {
+    let manifest = std::fs::read_to_string(crate::root().join("fuzz/Cargo.toml"))?;
+    let named = manifest.split("[[bin]]").skip(1).filter_map(|part| part.split('"').nth(1));
+    let names: Vec<String> = named.map(String::from).collect();
+    for name in &names {
+        ensure!(folder.join(name).is_file(), "{name} was not built in {}", folder.display());
+    }
+    Ok(names)
+}
+
+/// Runs one program. What it finds ends it, and is left as a file beside its corpus.
+fn fuzz(folder: &Path, name: &str, minutes: f64) -> Result<Done> {
+    let corpus = crate::target_folder().join("fuzz-corpus").join(name);
+    let found = crate::target_folder().join("fuzz-found");
+    std::fs::create_dir_all(&corpus)?;
+    std::fs::create_dir_all(&found)?;
+    let mut command = Command::new(folder.join(name));
+    command.arg(&corpus).arg("-print_final_stats=1").arg("-rss_limit_mb=4096").arg("-timeout=60");
+    command.arg(format!("-max_total_time={}", (minutes * 60.0).ceil()));
+    command.arg(format!("-artifact_prefix={}/{name}-", found.display()));
+    eprintln!("$ {}", process::show(&command));
+    let output = command.output().with_context(|| process::show(&command))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last: Vec<&str> = said.lines().rev().take(30).collect();
+    ensure!(
+        output.status.success(),
+        "{name} found something, see {}:\n{}",
+        found.display(),
+        last.iter().rev().copied().collect::<Vec<_>>().join("\n")
+    );
+    let number = |after: &str| -> Option<u64> {
+        let (_, rest) = said.rsplit_once(after)?;
+        rest.split_whitespace().next()?.parse().ok()
+    };
+    let inputs = number("stat::number_of_executed_units:").context("libFuzzer said no count")?;
+    let covered = number(" cov: ").unwrap_or(0);
+    eprintln!("{name}: {inputs} inputs, {covered} places covered, nothing found");
+    Ok(Done { minutes, inputs, covered })
+}
+
+fn table(all: &BTreeMap<String, Done>) -> String {
+    let mut text = String::from("| program | minutes | inputs | places covered |\n|---|---|---|---|\n");
+    for (name, Done { minutes, inputs, covered }) in all {
+        text += &format!("| `{name}` | {minutes:.1} | {inputs} | {covered} |\n");
+    }
+    text
+}
+
+/// The reverse of [`table`].
+fn read(table: &str) -> BTreeMap<String, Done> {
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, minutes, inputs, covered] = cells[..] else { return None };
+        let done = Done {
+            minutes: minutes.parse().ok()?,
+            inputs: inputs.parse().ok()?,
+            covered: covered.parse().ok()?,
+        };
+        Some((name.trim_matches('`').to_owned(), done))
+    };
+    table.lines().filter_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_read_as_it_was_written() {
+        let done = Done { minutes: 12.5, inputs: 1 << 40, covered: 77 };
+        let all = BTreeMap::from([("host-call".to_owned(), done), ("image".to_owned(), Done::default())]);
+        assert_eq!(read(&table(&all)), all);
+    }
+}
