@@ -4,12 +4,14 @@
 
 #![allow(non_snake_case)] // fields of commands bear CUDA's names
 
+mod hostile;
 mod raw;
 mod shares;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use hostile::a_hostile_client_harms_nobody;
 use raw::{Connection, Session, lease, request};
 use sluice_cuda::{CUresult, Fn};
 use sluice_node::{GpuSelection, Listen, Node, NodeConfig, Stopper, WorkerCommand};
@@ -116,6 +118,7 @@ const TESTS: &[Test] = tests! {
     an_endless_kernel_dies_with_its_client
     an_endless_kernel_times_out
     clients_killed_at_random_leave_nothing
+    a_hostile_client_harms_nobody
 };
 
 /// A node in this process, on a free port.
