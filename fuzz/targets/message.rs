@@ -3,7 +3,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use sluice_wire::control::Control;
-use sluice_wire::{Decode, Encode, Hello, HostCall, HostWrite, Received, ReplyHead, Sticky, Welcome, decode};
+use sluice_wire::handshake::{Hello, Welcome};
+use sluice_wire::{Decode, Encode, HostCall, HostWrite, Received, ReplyHead, Sticky, decode};
 
 /// A message has one form, so nothing that is read is lost.
 fn same<'a, T: Decode<'a> + Encode>(payload: &'a [u8]) {
