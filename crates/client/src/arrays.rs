@@ -73,7 +73,7 @@ fn create(session: &Session, owner: &Context, desc: CUDA_ARRAY3D_DESCRIPTOR) -> 
     let number = ids::mint(Kind::Array);
     let command = commands::cuArray3DCreate_v2 { pHandle: ArrayId(number), shape: ArrayShape::new(&desc) };
     session.call(&command, |()| ())?;
-    let array = Array { context: owner.handle, device: owner.device, desc, level_of: None };
+    let array = Array { context: owner.owner, device: owner.device, desc, level_of: None };
     ARRAYS.insert(number, array);
     Ok(ArrayId::handle_from(number as usize))
 }
@@ -172,7 +172,7 @@ pub(crate) unsafe fn cuMipmappedArrayCreate(
         levels: numMipmapLevels,
     };
     session.call(&command, |()| ())?;
-    let (context, device, levels) = (owner.handle, owner.device, Mutex::default());
+    let (context, device, levels) = (owner.owner, owner.device, Mutex::default());
     MIPMAPPED.insert(number, MipmappedArray { context, device, desc, levels });
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(pHandle, CUmipmappedArray(number as usize)) }

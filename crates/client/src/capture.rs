@@ -176,12 +176,24 @@ pub(crate) fn check_not_capturing(stream: CUstream) -> Result<(), CUresult> {
     }
 }
 
+/// Gives up what is captured in streams of a green context that ends.
+pub(crate) fn end_in(context: CUcontext) {
+    if some() {
+        of_context(context).iter().for_each(|capture| capture.invalidate());
+    }
+}
+
+/// The captures in a context, and in its green ones.
+fn of_context(context: CUcontext) -> Vec<Arc<Capture>> {
+    active().iter().filter(|capture| context::is_of(capture.context, context)).cloned().collect()
+}
+
 /// Refuses to wait for a context while something in it is captured.
 pub(crate) fn check_context(context: CUcontext) -> Result<(), CUresult> {
     if !some() {
         return Ok(());
     }
-    let captures: Vec<_> = active().iter().filter(|capture| capture.context == context).cloned().collect();
+    let captures = of_context(context);
     captures.iter().for_each(|capture| capture.invalidate());
     if captures.is_empty() { Ok(()) } else { Err(CUresult::STREAM_CAPTURE_UNSUPPORTED) }
 }
@@ -232,7 +244,7 @@ fn begin(
     if mode.name().is_none() {
         return Err(CUresult::INVALID_VALUE);
     }
-    let context = context::current()?.handle;
+    let context = stream::context_of(stream)?.handle;
     if part.is_taken() {
         return Err(CUresult::ILLEGAL_STATE);
     }

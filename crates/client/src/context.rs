@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_cuda::*;
 
+use crate::green::{self, Green};
 use crate::ids::{self, Kind, Table};
 use crate::session;
 
@@ -18,6 +19,9 @@ pub(crate) struct Context {
     /// Never the same for two contexts of a process, and never 0.
     pub(crate) number: u64,
     primary: bool,
+    /// The context that what is made in this one belongs to, streams aside: itself, but for a green one.
+    pub(crate) owner: CUcontext,
+    pub(crate) green: Option<Green>,
     flags: AtomicU32,
     cache_config: AtomicU32,
     /// References of a context that is not primary: its creation and each `cuCtxAttach`.
@@ -38,15 +42,31 @@ static CONTEXTS: Table<Context> = Table::new();
 thread_local! {
     /// The innermost context is the current one; null entries stand for "no context", which programs may set.
     static STACK: RefCell<Vec<Option<Arc<Context>>>> = const { RefCell::new(Vec::new()) };
+    /// Whether the call in progress is none of the current context's.
+    static OUTSIDE: Cell<bool> = const { Cell::new(false) };
     /// The device of the node that the call in progress goes to, where that is not the node of the current context.
     static ELSEWHERE: Cell<Option<CUdevice>> = const { Cell::new(None) };
 }
 
 impl Context {
     fn create(device: CUdevice, primary: bool, flags: u32) -> Arc<Context> {
+        Context::create_with(device, primary, flags, None)
+    }
+
+    /// `of` says what makes it a green one, and of which context.
+    fn create_with(
+        device: CUdevice,
+        primary: bool,
+        flags: u32,
+        of: Option<(CUcontext, Green)>,
+    ) -> Arc<Context> {
         let handle = ids::mint_on(device, Kind::Context);
+        let itself = CUcontext(handle as usize);
+        let (owner, green) = of.map_or((itself, None), |(owner, green)| (owner, Some(green)));
         let context = Context {
-            handle: CUcontext(handle as usize),
+            handle: itself,
+            owner,
+            green,
             device,
             number: ids::sequence(handle),
             primary,
@@ -56,6 +76,11 @@ impl Context {
             alive: AtomicBool::new(!primary),
         };
         CONTEXTS.insert(handle, context)
+    }
+
+    /// Makes it one that has been destroyed.
+    pub(crate) fn kill(&self) {
+        self.alive.store(false, Ordering::Release);
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -72,6 +97,13 @@ impl Primary {
         self.retained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A green context of this one, which stays retained until [`Primary::release`].
+    pub(crate) fn create_green(&self, green: Green) -> Arc<Context> {
+        let flags = self.context.flags.load(Ordering::Relaxed);
+        let owner = self.retain();
+        Context::create_with(self.context.device, false, flags, Some((owner, green)))
+    }
+
     fn retain(&self) -> CUcontext {
         let mut retained = self.retained();
         *retained = retained.saturating_add(1);
@@ -79,7 +111,7 @@ impl Primary {
         self.context.handle
     }
 
-    fn release(&self) -> Result<(), CUresult> {
+    pub(crate) fn release(&self) -> Result<(), CUresult> {
         {
             let mut retained = self.retained();
             *retained = retained.checked_sub(1).ok_or(CUresult::INVALID_CONTEXT)?;
@@ -140,6 +172,9 @@ fn end(context: &Context) -> Result<(), CUresult> {
     }
     sluice_export_tables::context_destroyed(context.handle);
     session::get()?;
+    if context.primary {
+        green::primary_ended(context.device)?;
+    }
     session::of(context.device)?.context_ended(context)
 }
 
@@ -234,7 +269,7 @@ pub(crate) unsafe fn cuCtxCreate_v4(
 
 pub(crate) unsafe fn cuCtxDestroy_v2(ctx: CUcontext) -> Result<(), CUresult> {
     let context = named(ctx)?;
-    if context.primary {
+    if context.primary || context.green.is_some() {
         return Err(CUresult::INVALID_CONTEXT);
     }
     with_stack(|stack| {
@@ -263,7 +298,7 @@ pub(crate) unsafe fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> Result<(),
 pub(crate) unsafe fn cuCtxDetach(ctx: CUcontext) -> Result<(), CUresult> {
     session::get()?;
     let context = current()?;
-    if context.handle != ctx || context.primary {
+    if context.handle != ctx || context.primary || context.green.is_some() {
         return Err(CUresult::INVALID_CONTEXT);
     }
     if context.attached.fetch_sub(1, Ordering::AcqRel) > 1 {
@@ -456,6 +491,33 @@ pub(crate) fn device() -> CUdevice {
         stack.last().and_then(Option::as_ref).map_or(0, |context| context.device)
     });
     device.unwrap_or(0)
+}
+
+/// The place of the calling thread's context in the headers of commands, if that is a green one of this device.
+pub(crate) fn green_place(device: CUdevice) -> Option<u8> {
+    if !green::some() || elsewhere().is_some() || OUTSIDE.try_with(Cell::get).unwrap_or(false) {
+        return None;
+    }
+    let context = innermost().filter(|context| context.device == device && context.is_alive())?;
+    context.green.as_ref().map(|green| green.place)
+}
+
+/// Runs `body` as if no green context were current.
+pub(crate) fn at_device<R>(device: CUdevice, body: impl FnOnce() -> R) -> R {
+    let before = OUTSIDE.try_with(|outside| outside.replace(true)).unwrap_or(false);
+    let result = if device == self::device() { body() } else { at(device, body) };
+    let _ = OUTSIDE.try_with(|outside| outside.set(before));
+    result
+}
+
+/// Forgets a context that has ended.
+pub(crate) fn forget(context: &Context) {
+    CONTEXTS.remove(context.handle.0 as u64);
+}
+
+/// Whether one context is the other, or a green one of it.
+pub(crate) fn is_of(context: CUcontext, other: CUcontext) -> bool {
+    context == other || CONTEXTS.get(context.0 as u64).is_some_and(|context| context.owner == other)
 }
 
 fn elsewhere() -> Option<CUdevice> {

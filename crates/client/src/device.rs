@@ -65,6 +65,11 @@ impl Work {
     }
 }
 
+/// The place of a device in the headers of the calling thread's commands, or that of its green context there.
+pub(crate) fn place_of(device: &Device) -> u8 {
+    context::green_place(device.ordinal).unwrap_or(device.place)
+}
+
 /// What a device behind a network cannot do for this process, whatever the card can: kernels see this machine's memory
 /// as of their launch, and memory is not shared with other APIs or machines.
 const NOT_FROM_AFAR: &[CUdevice_attribute] = &[
@@ -121,6 +126,12 @@ impl Device {
         let covered = self.work.so_far();
         session.link.call(self.place, Op::of(Fn::cuCtxSynchronize), |_| ())?.result.ok()?;
         self.work.waited_for(covered);
+        mirror::fetch(session)
+    }
+
+    /// The same for what a green context has been given.
+    pub(crate) fn synchronize_green(&self, session: &Session, place: u8) -> Result<(), CUresult> {
+        session.link.call(place, Op::of(Fn::cuCtxSynchronize), |_| ())?.result.ok()?;
         mirror::fetch(session)
     }
 
@@ -398,23 +409,6 @@ pub(crate) unsafe fn cuCtxGetStreamPriorityRange(
     Ok(())
 }
 
-/// How many multiprocessors a device has, and other parts of it. The parts cannot be split here: what the driver would
-/// need for that stays with it.
-pub(crate) unsafe fn cuDeviceGetDevResource(
-    device: CUdevice,
-    resource: *mut CUdevResource,
-    kind: CUdevResourceType,
-) -> Result<(), CUresult> {
-    use crate::issue::Issue;
-    let session = session::of(device)?;
-    let device = session.device(device)?.place.into();
-    let command = sluice_wire::commands::cuDeviceGetDevResource { device, kind };
-    let words = session.call(&command, |answer| answer.words)?;
-    let words = words.try_into().map_err(|_| CUresult::UNKNOWN)?;
-    // SAFETY: the program passes a place for the resource.
-    unsafe { out::write(resource, CUdevResource { kind, words, ..CUdevResource::default() }) }
-}
-
 /// In elements, of any format that a texture can have.
 pub(crate) unsafe fn cuDeviceGetTexture1DLinearMaxWidth(
     maxWidthInElements: *mut usize,
@@ -429,15 +423,4 @@ pub(crate) unsafe fn cuDeviceGetTexture1DLinearMaxWidth(
     let width = device.attribute(CUdevice_attribute::MAXIMUM_TEXTURE1D_LINEAR_WIDTH)?;
     // SAFETY: the program passes a place for the width.
     unsafe { out::write(maxWidthInElements, width as usize) }
-}
-
-/// A context has all of its device.
-pub(crate) unsafe fn cuCtxGetDevResource(
-    hCtx: CUcontext,
-    resource: *mut CUdevResource,
-    kind: CUdevResourceType,
-) -> Result<(), CUresult> {
-    let device = context::named_or_current(hCtx)?.device;
-    // SAFETY: the same contract.
-    unsafe { cuDeviceGetDevResource(device, resource, kind) }
 }

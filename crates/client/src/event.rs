@@ -64,7 +64,7 @@ pub(crate) fn context_ended(context: CUcontext) {
 }
 
 /// The device of the context that an event was made in.
-fn device_of(event: CUevent) -> Result<CUdevice, CUresult> {
+pub(crate) fn device_of(event: CUevent) -> Result<CUdevice, CUresult> {
     let event = EVENTS.get(event.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
     Ok(context::named_or_current(event.context)?.device)
 }
@@ -106,7 +106,7 @@ const FLAGS: u32 = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_I
 
 pub(crate) unsafe fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> Result<(), CUresult> {
     let session = session::enter()?;
-    let context = context::current()?.handle;
+    let context = context::current()?.owner;
     wanted(phEvent)?;
     if Flags & !FLAGS != 0 {
         return Err(CUresult::INVALID_VALUE);
@@ -142,11 +142,16 @@ pub(crate) unsafe fn cuEventDestroy_v2(hEvent: CUevent) -> Result<(), CUresult> 
     session.queue_quietly(&commands::cuEventDestroy_v2 { hEvent: EventId(hEvent.0 as u64) })
 }
 
-/// Everything that was given to the context until now, in all of its streams. On the node a session has one context per
+/// Everything that was given to the context until now, in all of its streams. A green one has its own; on the node a session has one context per
 /// device, so that other contexts of the program on the same device are covered, too.
 pub(crate) unsafe fn cuCtxRecordEvent(hCtx: CUcontext, hEvent: CUevent) -> Result<(), CUresult> {
     let context = context::named_or_current(hCtx)?;
     let session = session::of(context.device)?;
+    if let Some(green) = &context.green {
+        crate::green::before_record(green.handle, hEvent)?;
+        let (hCtx, hEvent) = (session.find(green.handle)?, session.find(hEvent)?);
+        return session.queue(&commands::cuGreenCtxRecordEvent { hCtx, hEvent });
+    }
     if device_of(hEvent)? != context.device {
         return Err(CUresult::INVALID_HANDLE);
     }
@@ -169,6 +174,10 @@ pub(crate) unsafe fn cuCtxWaitEvent(hCtx: CUcontext, hEvent: CUevent) -> Result<
     }
     if across::is_elsewhere(session, hEvent.0) {
         return across::wait(hEvent);
+    }
+    if let Some(green) = &context.green {
+        let (hCtx, hEvent) = (session.find(green.handle)?, session.find(hEvent)?);
+        return session.queue(&commands::cuGreenCtxWaitEvent { hCtx, hEvent });
     }
     let device = session.device(context.device)?.place.into();
     session.queue(&commands::cuCtxWaitEvent { device, hEvent: session.find(hEvent)? })

@@ -89,7 +89,7 @@ pub(crate) fn allocate(
     let allocation = Arc::new(GraphAllocation {
         ticket: session.link.ticket(),
         device: owner.device,
-        context: owner.handle,
+        context: owner.owner,
         address: session.allocate(owner, bytes, false)?,
         bytes,
         is_live: AtomicBool::new(false),

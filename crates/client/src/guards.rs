@@ -9,7 +9,7 @@ use sluice_cuda::*;
 use sluice_wire::commands;
 
 use crate::issue::Issue;
-use crate::{across, capture, context, event, graph_memory, host_memory, session, stream};
+use crate::{across, capture, context, event, graph_memory, green, host_memory, session, stream};
 
 /// Whether there is anything left to do.
 type Guarded = Result<ControlFlow<()>, CUresult>;
@@ -113,6 +113,20 @@ pub(crate) fn cuEventQuery(event: CUevent) -> Guarded {
 
 pub(crate) fn cuEventSynchronize(event: CUevent) -> Guarded {
     not_captured(event)
+}
+
+pub(crate) fn cuGreenCtxRecordEvent(green: CUgreenCtx, event: CUevent) -> Guarded {
+    green::before_record(green, event)?;
+    GO_ON
+}
+
+pub(crate) fn cuGreenCtxWaitEvent(green: CUgreenCtx, event: CUevent) -> Guarded {
+    green::before_wait(green, event)?;
+    if across::is_elsewhere(session::get()?, event.0) {
+        across::wait(event)?;
+        return Ok(ControlFlow::Break(()));
+    }
+    GO_ON
 }
 
 pub(crate) fn cuCtxSynchronize() -> Guarded {

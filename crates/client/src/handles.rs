@@ -3,10 +3,11 @@
 use sluice_cuda::*;
 use sluice_wire::{Command, DevicePtr, Handle, HandleKind, Id, Op, Target, commands, decode};
 
+use crate::device::{Device, place_of};
 use crate::ids::{self, Kind, Table};
 use crate::issue::{About, Issue};
 use crate::session::Session;
-use crate::{across, arrays, capture, event, mirror, module, stream};
+use crate::{across, arrays, capture, context, event, green, mirror, module, stream};
 
 /// Graphs and their executable forms have nothing about them that the client must know.
 static GRAPHS: Table<()> = Table::new();
@@ -21,7 +22,7 @@ impl Issue for Session {
         let mut number = number(handle);
         let live = match H::Id::KIND {
             HandleKind::Stream => {
-                let exists = stream::exists(number);
+                let exists = stream::check(number)?;
                 capture::check_stream(CUstream(number as usize))?;
                 exists
             }
@@ -39,6 +40,8 @@ impl Issue for Session {
             HandleKind::Physical => self.virtual_memory().is_held(number),
             HandleKind::Array => arrays::exists(number),
             HandleKind::MipmappedArray => arrays::mipmapped_exists(number),
+            HandleKind::GreenCtx => green::exists(number),
+            HandleKind::ResourceDesc => green::descriptor_exists(number),
         };
         if !live || !self.owns(number) {
             return Err(CUresult::INVALID_HANDLE);
@@ -111,7 +114,9 @@ impl Issue for Session {
 fn records_event(op: Op) -> bool {
     matches!(
         op.target(),
-        Some(Target::Driver(Fn::cuEventRecord | Fn::cuEventRecordWithFlags | Fn::cuCtxRecordEvent))
+        Some(Target::Driver(
+            Fn::cuEventRecord | Fn::cuEventRecordWithFlags | Fn::cuCtxRecordEvent | Fn::cuGreenCtxRecordEvent
+        ))
     )
 }
 
@@ -138,7 +143,7 @@ impl Session {
         mirror::push(self)?;
         self.require(C::OP)?;
         let here = self.here();
-        send(here.map_or(0, |device| device.place), C::OP)?;
+        send(here.map_or(0, place_of), C::OP)?;
         if let Some(device) = here {
             device.work.sent();
         }
@@ -154,7 +159,9 @@ impl Session {
         self.require(C::OP)?;
         mirror::push(self)?;
         let waits_for_device = const { C::OP.0 == Op::of(Fn::cuCtxSynchronize).0 };
-        let covered = self.here().filter(|_| waits_for_device).map(|device| (device, device.work.so_far()));
+        // A green context's wait says nothing of the rest of the device.
+        let whole = |device: &&Device| waits_for_device && context::green_place(device.ordinal).is_none();
+        let covered = self.here().filter(whole).map(|device| (device, device.work.so_far()));
         let answer = self.link.call(self.place(), C::OP, |out| command.encode(out))?;
         answer.result.ok()?;
         if let Some((device, sent)) = covered {

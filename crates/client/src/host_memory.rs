@@ -41,7 +41,7 @@ pub(crate) fn is_pinned(address: u64, bytes: u64) -> bool {
 
 fn allocate(bytes: usize, flags: u32) -> Result<*mut c_void, CUresult> {
     session::get()?;
-    let context = context::current()?.handle;
+    let context = context::current()?.owner;
     if bytes == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -105,7 +105,7 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
     Flags: u32,
 ) -> Result<(), CUresult> {
     session::get()?;
-    let context = context::current()?.handle;
+    let context = context::current()?.owner;
     let start = p as u64;
     let end = start.checked_add(bytesize as u64).ok_or(CUresult::INVALID_VALUE)?;
     if start == 0 || bytesize == 0 {

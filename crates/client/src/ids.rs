@@ -47,6 +47,8 @@ pub(crate) enum Kind {
     UserObject,
     Array,
     MipmappedArray,
+    GreenCtx,
+    ResourceDesc,
 }
 
 /// A new handle of an object on the calling thread's device.

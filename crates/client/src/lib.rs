@@ -45,6 +45,7 @@ mod graph_copy;
 mod graph_dot;
 mod graph_memory;
 mod graph_node;
+mod green;
 mod guards;
 mod handles;
 mod hidden_tables;
@@ -104,6 +105,7 @@ mod api {
     pub(crate) use crate::graph_dot::*;
     pub(crate) use crate::graph_memory::*;
     pub(crate) use crate::graph_node::*;
+    pub(crate) use crate::green::*;
     pub(crate) use crate::hidden_tables::*;
     pub(crate) use crate::host_function::*;
     pub(crate) use crate::host_memory::*;

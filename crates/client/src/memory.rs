@@ -148,7 +148,7 @@ impl Session {
             Err(CUresult::OUT_OF_MEMORY) if self.reclaim(device)? => self.try_allocate(device, bytes, apart),
             other => other,
         }?;
-        self.memory(device)?.owners.insert(address, owner.handle);
+        self.memory(device)?.owners.insert(address, owner.owner);
         Ok(address)
     }
 

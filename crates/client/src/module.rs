@@ -230,7 +230,7 @@ impl Session {
         let (context, device) = match owner {
             Owner::Context => {
                 let context = context::current()?;
-                (context.handle, context.device)
+                (context.owner, context.device)
             }
             Owner::Process => (CUcontext::NULL, context::device()),
         };

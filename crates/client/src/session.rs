@@ -23,7 +23,7 @@ use sluice_wire::{ArrayId, EventId, MipmappedArrayId, ModuleId, StreamId, comman
 
 use crate::answers::Answers;
 use crate::context::{self, Context, Primary};
-use crate::device::Device;
+use crate::device::{Device, place_of};
 use crate::link::{Link, flusher};
 use crate::virtual_memory::VirtualMemory;
 use crate::{arrays, attach, event, graph_memory, ids, module, stream, texture};
@@ -290,9 +290,9 @@ impl Session {
         self.device(context::device()).ok()
     }
 
-    /// The device in the headers of the calling thread's commands: where its device stands in the lease.
+    /// The place in the headers of the calling thread's commands: of its green context, or of its device in the lease.
     pub(crate) fn place(&self) -> u8 {
-        self.here().map_or(0, |device| device.place)
+        self.here().map_or(0, place_of)
     }
 
     pub(crate) fn primary(&self, device: CUdevice) -> Result<&Primary, CUresult> {

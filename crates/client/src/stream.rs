@@ -1,15 +1,16 @@
 //! Streams: what programs can ask about them is known here; the work in them is not.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use sluice_cuda::*;
 use sluice_wire::{StreamId, commands};
 
+use crate::context::Context;
 use crate::ids::{self, Kind, Table};
 use crate::issue::wanted;
 use crate::session::{self, Session};
-use crate::{capture, context, out};
+use crate::{capture, context, green, out};
 
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -18,15 +19,23 @@ pub(crate) struct Stream {
     flags: u32,
     priority: AtomicI32,
     pub(crate) capture: capture::Part,
+    /// Whether its green context is gone.
+    is_detached: AtomicBool,
 }
 
 static STREAMS: Table<Stream> = Table::new();
 /// How many non-blocking streams exist.
 static FREE_STREAMS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a handle names a stream; the two default streams always exist.
-pub(crate) fn exists(number: u64) -> bool {
-    is_default(CUstream(number as usize)) || STREAMS.contains(number)
+/// Whether a handle names a stream; the two default streams always exist. One that is detached can only be destroyed.
+pub(crate) fn check(number: u64) -> Result<bool, CUresult> {
+    if is_default(CUstream(number as usize)) {
+        return Ok(true);
+    }
+    if !green::ever() {
+        return Ok(STREAMS.contains(number));
+    }
+    find(CUstream(number as usize)).map(|_| true)
 }
 
 fn is_default(stream: CUstream) -> bool {
@@ -38,7 +47,26 @@ pub(crate) fn find(stream: CUstream) -> Result<Option<Arc<Stream>>, CUresult> {
     if is_default(stream) {
         return Ok(None);
     }
-    STREAMS.get(stream.0 as u64).map(Some).ok_or(CUresult::INVALID_HANDLE)
+    let stream = STREAMS.get(stream.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
+    if stream.is_detached.load(Ordering::Acquire) { Err(CUresult::STREAM_DETACHED) } else { Ok(Some(stream)) }
+}
+
+/// The context that a stream is of: a default one is the current context's.
+pub(crate) fn context_of(stream: CUstream) -> Result<Arc<Context>, CUresult> {
+    session::get()?;
+    match find(stream)? {
+        Some(stream) => context::named_or_current(stream.context),
+        None => context::current(),
+    }
+}
+
+/// A green context has ended, and of its streams there is no more on the node.
+pub(crate) fn detach(context: CUcontext) {
+    for handle in of_context(context) {
+        if let Some(stream) = STREAMS.get(handle) {
+            stream.is_detached.store(true, Ordering::Release);
+        }
+    }
 }
 
 /// Whether there are streams that do not wait for the default stream.
@@ -56,26 +84,32 @@ pub(crate) fn of_context(context: CUcontext) -> Vec<u64> {
     STREAMS.find(|stream| stream.context == context)
 }
 
-fn create(session: &Session, flags: u32, priority: i32) -> Result<CUstream, CUresult> {
-    let context = context::current()?;
+/// Makes a stream in a context; `send` says so to the node, with the priority that it has been given.
+pub(crate) fn create(
+    session: &Session,
+    context: &Context,
+    flags: u32,
+    priority: i32,
+    send: impl FnOnce(&Session, StreamId, i32) -> Result<(), CUresult>,
+) -> Result<CUstream, CUresult> {
     if flags & !CU_STREAM_NON_BLOCKING != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
     let priority = priority_in_range(session, context.device, priority)?;
-    let handle = ids::mint(Kind::Stream);
+    let handle = ids::mint_on(context.device, Kind::Stream);
     let stream = Stream {
         context: context.handle,
         device: context.device,
         flags,
         priority: AtomicI32::new(priority),
         capture: capture::Part::default(),
+        is_detached: AtomicBool::new(false),
     };
     STREAMS.insert(handle, stream);
     if flags & CU_STREAM_NON_BLOCKING != 0 {
         FREE_STREAMS.fetch_add(1, Ordering::AcqRel);
     }
-    let command = commands::cuStreamCreateWithPriority { phStream: StreamId(handle), flags, priority };
-    session.queue_quietly(&command).inspect_err(|_| drop(STREAMS.remove(handle)))?;
+    send(session, StreamId(handle), priority).inspect_err(|_| drop(STREAMS.remove(handle)))?;
     Ok(CUstream(handle as usize))
 }
 
@@ -137,7 +171,9 @@ pub(crate) unsafe fn cuStreamCreateWithPriority(
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
     wanted(phStream)?;
-    let stream = create(session, flags, priority)?;
+    let stream = create(session, &*context::current()?, flags, priority, |session, phStream, priority| {
+        session.queue_quietly(&commands::cuStreamCreateWithPriority { phStream, flags, priority })
+    })?;
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(phStream, stream) }
 }
@@ -150,7 +186,11 @@ pub(crate) unsafe fn cuStreamDestroy(hStream: CUstream) -> Result<(), CUresult> 
 
 pub(crate) unsafe fn cuStreamDestroy_v2(hStream: CUstream) -> Result<(), CUresult> {
     let session = session::get()?;
-    let stream = find(hStream)?.ok_or(CUresult::INVALID_HANDLE)?;
+    let stream = STREAMS.get(hStream.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
+    if stream.is_detached.load(Ordering::Acquire) {
+        STREAMS.remove(hStream.0 as u64);
+        return Ok(());
+    }
     if stream.capture.is_taken() {
         return Err(CUresult::STREAM_CAPTURE_UNMATCHED);
     }
@@ -184,14 +224,14 @@ pub(crate) unsafe fn cuStreamGetId(hStream: CUstream, streamId: *mut u64) -> Res
     unsafe { out::write(streamId, id) }
 }
 
+/// The newer form of the question is for streams that were made in a green context.
 pub(crate) unsafe fn cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext) -> Result<(), CUresult> {
-    session::get()?;
-    let context = match find(hStream)? {
-        Some(stream) => stream.context,
-        None => context::current()?.handle,
-    };
+    let context = context_of(hStream)?;
+    if context.green.is_some() && !is_default(hStream) {
+        return Err(CUresult::NOT_SUPPORTED);
+    }
     // SAFETY: the program passes a place for the context.
-    unsafe { out::write(pctx, context) }
+    unsafe { out::write(pctx, context.handle) }
 }
 
 pub(crate) unsafe fn cuStreamGetCtx_v2(
@@ -199,19 +239,21 @@ pub(crate) unsafe fn cuStreamGetCtx_v2(
     pCtx: *mut CUcontext,
     pGreenCtx: *mut CUgreenCtx,
 ) -> Result<(), CUresult> {
-    // SAFETY: the same contract, and the program passes null or a place for the green context.
+    let context = context_of(hStream)?;
+    let green = context.green.as_ref().map_or(CUgreenCtx::NULL, |green| green.handle);
+    // SAFETY: the program passes a place for the context, and null or a place for the green context.
     unsafe {
-        cuStreamGetCtx(hStream, pCtx)?;
-        out::write_if_wanted(pGreenCtx, CUgreenCtx::NULL);
+        out::write(pCtx, context.owner)?;
+        out::write_if_wanted(pGreenCtx, green);
     }
     Ok(())
 }
 
 pub(crate) unsafe fn cuStreamGetGreenCtx(hStream: CUstream, phCtx: *mut CUgreenCtx) -> Result<(), CUresult> {
-    session::get()?;
-    find(hStream)?;
+    let context = context_of(hStream)?;
+    let green = context.green.as_ref().map_or(CUgreenCtx::NULL, |green| green.handle);
     // SAFETY: the program passes a place for the green context.
-    unsafe { out::write(phCtx, CUgreenCtx::NULL) }
+    unsafe { out::write(phCtx, green) }
 }
 
 pub(crate) unsafe fn cuStreamGetDevice(hStream: CUstream, device: *mut CUdevice) -> Result<(), CUresult> {
@@ -229,5 +271,9 @@ pub(crate) unsafe fn cuCtxSynchronize_v2(ctx: CUcontext) -> Result<(), CUresult>
     let context = context::named_or_current(ctx)?;
     capture::check_context(context.handle)?;
     let session = session::of(context.device)?;
-    session.device(context.device)?.synchronize(session)
+    let device = session.device(context.device)?;
+    match &context.green {
+        Some(green) => device.synchronize_green(session, green.place),
+        None => device.synchronize(session),
+    }
 }

@@ -103,7 +103,7 @@ pub(crate) unsafe fn cuTexObjectCreate(
     pResViewDesc: *const CUDA_RESOURCE_VIEW_DESC,
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
-    let context = context::current()?.handle;
+    let context = context::current()?.owner;
     wanted(pTexObject)?;
     wanted(pResDesc.cast_mut())?;
     wanted(pTexDesc.cast_mut())?;
@@ -163,7 +163,7 @@ pub(crate) unsafe fn cuSurfObjectCreate(
     pResDesc: *const CUDA_RESOURCE_DESC,
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
-    let context = context::current()?.handle;
+    let context = context::current()?.owner;
     wanted(pSurfObject)?;
     wanted(pResDesc.cast_mut())?;
     // SAFETY: not null, and the program passes a description.

@@ -457,6 +457,18 @@ impl Default for CUdevResource {
     }
 }
 
+/// What a group of multiprocessors is to be like.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct CU_DEV_SM_RESOURCE_GROUP_PARAMS {
+    pub smCount: u32,
+    pub coscheduledSmCount: u32,
+    pub preferredCoscheduledSmCount: u32,
+    pub flags: u32,
+    pub localityDomainId: u32,
+    pub reserved: [u32; 11],
+}
+
 /// One operation of `cuStreamBatchMemOp`; `words` holds the structure that the first word names.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

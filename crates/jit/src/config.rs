@@ -24,6 +24,8 @@ pub struct LaunchConfig<'a> {
     /// Addresses of the module's global and constant variables, in the order in which the kernel lists them
     /// ([`crate::CompiledKernel::globals`]).
     pub globals: &'a [u64],
+    /// Threads of the executor that may take part; at least 1.
+    pub threads_max: u32,
     /// Number of this launch, shown to device code as `%gridid`.
     pub grid_id: u64,
 }
@@ -53,6 +55,7 @@ impl Default for LaunchConfig<'_> {
             dynamic_shared_bytes: 0,
             params: &[],
             globals: &[],
+            threads_max: u32::MAX,
             grid_id: 0,
         }
     }

@@ -76,7 +76,7 @@ impl Executor {
     }
 
     fn participants(&self, config: &LaunchConfig<'_>) -> u64 {
-        u64::from(self.threads).min(config.blocks())
+        u64::from(self.threads.min(config.threads_max.max(1))).min(config.blocks())
     }
 
     /// Runs a grid to its end. Blocks the caller, whose thread takes part.

@@ -11,6 +11,7 @@ mod device;
 mod event;
 mod graph;
 mod graph_node;
+mod green;
 mod launch;
 mod memory;
 mod module;
@@ -29,9 +30,9 @@ use sluice_cuda::DriverTable;
 pub(crate) const TABLE: DriverTable = {
     use self::module::*;
     use self::{
-        array::*, context::*, copy::*, device::*, event::*, graph::*, graph_node::*, launch::*, memory::*,
+        array::*, context::*, copy::*, device::*, event::*, graph::*, graph_node::*, green::*, launch::*,
     };
-    use self::{occupancy::*, pool::*, stream::*, texture::*, vmm::*};
+    use self::{memory::*, occupancy::*, pool::*, stream::*, texture::*, vmm::*};
     macro_rules! table {
         ($($name:ident $(= $older:ident)*,)*) => {
             DriverTable { $($name: Some($name), $($older: Some($name),)*)* ..DriverTable::EMPTY }
@@ -94,6 +95,18 @@ pub(crate) const TABLE: DriverTable = {
         cuCtxDisablePeerAccess,
         cuCtxGetDevResource,
         cuDeviceGetDevResource,
+        cuStreamGetDevResource,
+        cuGreenCtxGetDevResource,
+        cuDevSmResourceSplit,
+        cuDevSmResourceSplitByCount,
+        cuDevResourceGenerateDesc,
+        cuGreenCtxCreate,
+        cuGreenCtxDestroy,
+        cuCtxFromGreenCtx,
+        cuGreenCtxGetId,
+        cuGreenCtxStreamCreate,
+        cuGreenCtxRecordEvent,
+        cuGreenCtxWaitEvent,
         cuMemGetInfo_v2,
         cuMemAlloc_v2,
         cuMemAllocPitch_v2,

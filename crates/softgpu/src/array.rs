@@ -83,7 +83,7 @@ pub(crate) fn create(context: &Context, desc: CUDA_ARRAY3D_DESCRIPTOR) -> Result
     check(&desc)?;
     let (extent, bytes) = level_of(&desc, 0)?;
     let base = memory::allocate_as(context, bytes, Kind::Array)?;
-    let (context, place) = (context.handle, place_at(base, &extent));
+    let (context, place) = (context.owner(), place_at(base, &extent));
     Ok(ARRAYS.insert(|handle| Array { handle, context, desc, extent, place, is_level: false }))
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn create_mipmapped(
     let mut next = base;
     let mut made = Vec::new();
     for (level, (extent, bytes)) in sizes.into_iter().enumerate() {
-        let (handle, context, place) = (ARRAYS.mint(), context.handle, place_at(next, &extent));
+        let (handle, context, place) = (ARRAYS.mint(), context.owner(), place_at(next, &extent));
         let halved = |size: usize| if size == 0 { 0 } else { (size >> level).max(1) };
         let is_layered = desc.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
         let desc = CUDA_ARRAY3D_DESCRIPTOR {
@@ -135,7 +135,7 @@ pub(crate) fn create_mipmapped(
         made.push(Arc::new(Array { handle, context, desc, extent, place, is_level: true }));
         next += bytes;
     }
-    let (context, named) = (context.handle, Mutex::default());
+    let (context, named) = (context.owner(), Mutex::default());
     let make = |handle| MipmappedArray { handle, context, base, levels: made, named };
     Ok(MIPMAPPED.insert(make).handle)
 }

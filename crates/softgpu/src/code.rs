@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use sluice_image::ComputeCapability;
 use sluice_image::Image;
 use sluice_ir::lower::{Global, lower_kernel, module_globals};
 use sluice_ir::passes;
@@ -48,6 +49,11 @@ impl Machine for Compiling {
             Ok(code) => Ok(Arc::new(code)),
             Err(message) => Err((Status::INVALID_PTX, message)),
         }
+    }
+
+    /// A multiprocessor is a thread, which needs no other.
+    fn partitions(&self, _: ComputeCapability) -> (u8, u8) {
+        (1, 1)
     }
 
     /// A thread of the executor runs several blocks in turns, each with memory of its own, so more of them are allowed

@@ -15,6 +15,7 @@ use crate::device::{Device, driver};
 use crate::engine;
 use crate::event::EVENTS;
 use crate::graph;
+use crate::green::{GREENS, Green, Resource};
 use crate::heap;
 use crate::memory;
 use crate::module;
@@ -32,6 +33,8 @@ pub struct Context {
     pub(crate) id: u64,
     pub(crate) device: &'static Device,
     pub(crate) is_primary: bool,
+    /// Of a green context, which is its device's primary one but for its streams.
+    pub(crate) green: Option<Green>,
     pub(crate) flags: AtomicU32,
     pub(crate) api_version: u32,
     pub(crate) cache_config: AtomicU32,
@@ -69,7 +72,7 @@ impl Primary {
             return Arc::clone(context);
         }
         let handle = self.handle();
-        let context = Context::new(handle, device, true, self.flags);
+        let context = Context::new(handle, device, true, self.flags, None);
         CONTEXTS.insert_at(handle, Arc::clone(&context));
         self.context = Some(Arc::clone(&context));
         context
@@ -97,7 +100,13 @@ thread_local! {
 }
 
 impl Context {
-    fn new(handle: usize, device: &'static Device, is_primary: bool, flags: u32) -> Arc<Self> {
+    fn new(
+        handle: usize,
+        device: &'static Device,
+        is_primary: bool,
+        flags: u32,
+        green: Option<Green>,
+    ) -> Arc<Self> {
         static IDS: AtomicU64 = AtomicU64::new(1);
         let id = IDS.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self {
@@ -105,6 +114,7 @@ impl Context {
             id,
             device,
             is_primary,
+            green,
             flags: AtomicU32::new(flags),
             api_version: API_VERSION,
             cache_config: AtomicU32::new(0),
@@ -119,24 +129,83 @@ impl Context {
     /// A context of its own, not current anywhere yet.
     pub(crate) fn create(device: &'static Device, flags: u32) -> Arc<Self> {
         let handle = CONTEXTS.mint();
-        let context = Self::new(handle, device, false, flags);
+        let context = Self::new(handle, device, false, flags, None);
         CONTEXTS.insert_at(handle, Arc::clone(&context));
         context
     }
 
+    /// A green context over the device's primary one, which stays retained for as long as it lives. Returns its handle as a
+    /// green context.
+    pub(crate) fn create_green(device: &'static Device, resource: Resource) -> usize {
+        let (parent, handle, green) = (retain_primary(device), CONTEXTS.mint(), GREENS.mint());
+        let flags = parent.flags.load(Ordering::Relaxed);
+        let of = Green { parent, resource: resource.owned(), handle: green };
+        let context = Self::new(handle, device, false, flags, Some(of));
+        CONTEXTS.insert_at(handle, Arc::clone(&context));
+        GREENS.insert_at(green, context);
+        green
+    }
+
+    /// Ends a green context: its work completes, its streams are of no more use.
+    pub(crate) fn destroy_green(&self) -> Result<()> {
+        let green = self.green.as_ref().ok_or(Status::INVALID_CONTEXT)?;
+        GREENS.remove(green.handle).ok_or(Status::CONTEXT_IS_DESTROYED)?;
+        if self.destroyed.swap(true, Ordering::AcqRel) {
+            return Err(Status::CONTEXT_IS_DESTROYED);
+        }
+        CONTEXTS.remove(self.handle);
+        for stream in STREAMS.all().iter().filter(|stream| stream.context == self.handle) {
+            crate::capture::abandon(stream);
+        }
+        engine::wait_context(self.handle);
+        pool::waited();
+        engine::forget_barriers(self.handle);
+        stream::context_destroyed(self.handle);
+        release_primary(self.device)
+    }
+
+    /// The context that owns what is made in this one, streams aside.
+    fn whole(&self) -> &Context {
+        self.green.as_ref().map_or(self, |green| &*green.parent)
+    }
+
+    /// Handle of the context that owns what is made in this one, streams aside.
+    pub(crate) fn owner(&self) -> usize {
+        self.whole().handle
+    }
+
+    /// Whether it is the context with this handle, or a green one of it.
+    pub(crate) fn is_of(&self, handle: usize) -> bool {
+        self.handle == handle || self.owner() == handle
+    }
+
+    /// The multiprocessors that its work may use.
+    pub(crate) fn resource(&self) -> Result<Resource> {
+        self.green.as_ref().map_or_else(|| Resource::of(self.device), |green| Ok(green.resource))
+    }
+
+    /// How many of them there are.
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        let green = self.green.as_ref();
+        green.map_or(self.device.limits.multiprocessors, |green| green.resource.count())
+    }
+
     /// The sticky error, if a kernel of this context has failed.
     pub(crate) fn check(&self) -> Result<()> {
-        Status(self.error.load(Ordering::Acquire)).ok()
+        Status(self.whole().error.load(Ordering::Acquire)).ok()
     }
 
     /// Makes the first error stay: every later call in this context answers it.
     pub(crate) fn fail(&self, status: Status) {
-        let _ = self.error.compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.whole().error.compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// The heap for device-side `malloc`, as large as the limit said at the first launch. Its pages are the host's
     /// and not accounted to the device; untouched ones cost nothing.
     pub(crate) fn device_heap(&self) -> Option<&DeviceHeap> {
+        if let Some(green) = &self.green {
+            return green.parent.device_heap();
+        }
         let make = || {
             let size = heap::whole_chunks(self.limit(CUlimit::MALLOC_HEAP_SIZE).ok()?).ok()?;
             let start = heap::map_hidden_chunks(size).ok()?;
@@ -147,7 +216,7 @@ impl Context {
 
     pub(crate) fn limit(&self, limit: CUlimit) -> Result<u64> {
         let place = limit_place(limit)?;
-        Ok(self.limits.lock().unwrap_or_else(PoisonError::into_inner)[place])
+        Ok(self.whole().limits.lock().unwrap_or_else(PoisonError::into_inner)[place])
     }
 
     pub(crate) fn set_limit(&self, limit: CUlimit, value: u64) -> Result<()> {
@@ -155,7 +224,7 @@ impl Context {
         if limit == CUlimit::CIG_ENABLED {
             return Err(Status::NOT_SUPPORTED);
         }
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner)[place] = value;
+        self.whole().limits.lock().unwrap_or_else(PoisonError::into_inner)[place] = value;
         Ok(())
     }
 
@@ -166,6 +235,7 @@ impl Context {
         }
         CONTEXTS.remove(self.handle);
         engine::wait_context(self.handle);
+        self.end_green_contexts();
         graph::context_destroyed(self.handle);
         texture::context_destroyed(self.handle);
         array::context_destroyed(self.handle);
@@ -180,6 +250,20 @@ impl Context {
         stream::context_destroyed(self.handle);
         if let Some(observer) = OBSERVER.get() {
             observer(CUcontext(self.handle));
+        }
+    }
+
+    /// The green contexts of this one end with it, and so do their streams.
+    fn end_green_contexts(&self) {
+        for context in CONTEXTS.all().iter().filter(|context| context.is_of(self.handle)) {
+            context.destroyed.store(true, Ordering::Release);
+            CONTEXTS.remove(context.handle);
+            if let Some(green) = &context.green {
+                GREENS.remove(green.handle);
+            }
+            STREAMS.remove_all(|stream| stream.context == context.handle);
+            engine::forget_barriers(context.handle);
+            stream::context_destroyed(context.handle);
         }
     }
 }

@@ -117,7 +117,7 @@ pub(crate) fn forget_barriers(context: usize) {
 /// The streams of a context that have work left.
 pub(crate) fn busy_streams(context: usize) -> Vec<Arc<Stream>> {
     let state = ENGINE.lock();
-    let queues = state.queues.values().filter(|queue| queue.context.handle == context);
+    let queues = state.queues.values().filter(|queue| queue.context.is_of(context));
     queues.map(|queue| Arc::clone(&queue.stream)).collect()
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn wait_context(context: usize) {
     let state = ENGINE.lock();
     let goal = state.sequence;
     let older =
-        move |queue: &Queue| queue.context.handle == context && queue.head().is_some_and(|head| head <= goal);
+        move |queue: &Queue| queue.context.is_of(context) && queue.head().is_some_and(|head| head <= goal);
     ENGINE.wait(state, |state| !state.queues.values().any(older));
 }
 
@@ -155,7 +155,7 @@ static INLINE: RwLock<()> = RwLock::new(());
 /// Does the work in the calling thread if nothing of the context is queued.
 pub(crate) fn run_if_idle(context: &Context, op: &Op) -> Option<Result<()>> {
     let _running = INLINE.read().unwrap_or_else(PoisonError::into_inner);
-    is_idle(context.handle).then(|| op.run(context))
+    is_idle(context).then(|| op.run(context))
 }
 
 /// Waits until `condition` holds; it is looked at after each piece of work.
@@ -170,9 +170,10 @@ pub(crate) fn is_done(stream: &Stream) -> bool {
 }
 
 /// Whether no stream of the context has work left.
-pub(crate) fn is_idle(context: usize) -> bool {
+fn is_idle(context: &Context) -> bool {
     let state = ENGINE.lock();
-    state.may_pass(context, u64::MAX) && !state.queues.values().any(|queue| queue.context.handle == context)
+    state.may_pass(context, u64::MAX)
+        && !state.queues.values().any(|queue| queue.context.is_of(context.handle))
 }
 
 impl Engine {
@@ -262,10 +263,15 @@ impl State {
         Some(Taken { stream: Arc::clone(&queue.stream), context: Arc::clone(&queue.context), sequence, op })
     }
 
-    /// Whether no barrier of the context holds back work with this number.
-    fn may_pass(&self, context: usize, sequence: u64) -> bool {
-        let barriers = self.barriers.get(&context);
-        barriers.is_none_or(|all| all.iter().all(|it| sequence <= it.sequence || it.ticket.is_done()))
+    /// Whether no barrier of the context, or of that which it is a green one of, holds back work with this number.
+    fn may_pass(&self, context: &Context, sequence: u64) -> bool {
+        self.barriers_of(context).all(|it| sequence <= it.sequence || it.ticket.is_done())
+    }
+
+    fn barriers_of(&self, context: &Context) -> impl Iterator<Item = &Barrier> {
+        let owner = (context.owner() != context.handle).then(|| context.owner());
+        let contexts = std::iter::once(context.handle).chain(owner);
+        contexts.filter_map(|handle| self.barriers.get(&handle)).flatten()
     }
 
     fn is_ready(&self, queue: &Queue) -> bool {
@@ -285,7 +291,7 @@ impl State {
                     && other.head().is_some_and(|head| head < *sequence)
             }),
         };
-        let is_free = op.is_ready() && self.may_pass(queue.context.handle, *sequence);
+        let is_free = op.is_ready() && self.may_pass(&queue.context, *sequence);
         may_start && (is_free || queue.context.check().is_err())
     }
 
@@ -307,10 +313,8 @@ trait Sleep {
 impl Sleep for MutexGuard<'_, State> {
     /// Sleeps until something may have become ready on the device.
     fn sleep(mut self, device: usize) -> Self {
-        let waits_for_other = |queue: &Queue| {
-            let barriers = self.barriers.get(&queue.context.handle);
-            barriers.is_some_and(|all| all.iter().any(|barrier| barrier.ticket.is_shared()))
-        };
+        let waits_for_other =
+            |queue: &Queue| self.barriers_of(&queue.context).any(|barrier| barrier.ticket.is_shared());
         let polls = |queue: &Queue| {
             queue.stream.device == device
                 && (queue.work.front().is_some_and(|(_, op)| op.waits_for_memory()) || waits_for_other(queue))

@@ -47,6 +47,7 @@ impl Kernel for Entry {
             dynamic_shared_bytes: grid.shape.dynamic_shared,
             params: grid.params,
             globals: grid.globals,
+            threads_max: grid.context.multiprocessors(),
             grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
             ..LaunchConfig::default()
         };

@@ -26,8 +26,13 @@ pub(crate) struct Launch {
     params: Box<[u8]>,
 }
 
-/// Checks a launch and makes it ready to run; `params` is the parameter buffer.
-pub(crate) fn prepare(function: &Arc<Function>, shape: Shape, params: Box<[u8]>) -> Result<Op> {
+/// Checks a launch and makes it ready to run on so many multiprocessors; `params` is the parameter buffer.
+pub(crate) fn prepare(
+    function: &Arc<Function>,
+    shape: Shape,
+    params: Box<[u8]>,
+    multiprocessors: u32,
+) -> Result<Op> {
     check_shape(function, shape)?;
     let ready = function.compiled()?;
     let (resources, limits) = (ready.code.resources(), function.limits());
@@ -40,7 +45,7 @@ pub(crate) fn prepare(function: &Arc<Function>, shape: Shape, params: Box<[u8]>)
         return Err(Status::INVALID_VALUE);
     }
     if shape.cooperative {
-        check_cooperative(function, shape)?;
+        check_cooperative(function, shape, multiprocessors)?;
     }
     Ok(Op::Launch(Arc::new(Launch {
         code: Arc::clone(&ready.code),
@@ -81,12 +86,12 @@ fn check_cluster(function: &Function, shape: Shape) -> Result<()> {
 }
 
 /// All blocks of a cooperative launch must be there at the same time, or as good as that (`Machine::turns`).
-fn check_cooperative(function: &Arc<Function>, shape: Shape) -> Result<()> {
+fn check_cooperative(function: &Arc<Function>, shape: Shape, multiprocessors: u32) -> Result<()> {
     let blocks = shape.grid.iter().fold(1u64, |product, &n| product.saturating_mul(u64::from(n)));
     let threads = shape.block.iter().product::<u32>();
     let each = crate::occupancy::blocks_per_multiprocessor(function, threads, shape.dynamic_shared)?;
     let turns = driver()?.machine.turns();
-    let together = u64::from(each) * u64::from(turns) * u64::from(function.limits().multiprocessors);
+    let together = u64::from(each) * u64::from(turns) * u64::from(multiprocessors);
     if blocks > together { Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE) } else { Ok(()) }
 }
 

@@ -24,6 +24,7 @@ mod capture;
 mod context;
 mod event;
 mod graph;
+mod green;
 mod shared_event;
 mod stream;
 

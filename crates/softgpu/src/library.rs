@@ -52,7 +52,7 @@ impl Library {
     pub(crate) fn module(&self, context: &Context) -> Arc<Module> {
         let mut modules = self.modules();
         let new = || Module::create(context, Arc::clone(&self.code));
-        Arc::clone(modules.entry(context.handle).or_insert_with(new))
+        Arc::clone(modules.entry(context.owner()).or_insert_with(new))
     }
 
     /// The kernel of this name, always with the same handle.

@@ -26,6 +26,16 @@ pub trait Machine: Send + Sync {
     fn turns(&self) -> u32 {
         1
     }
+
+    /// The smallest part of a device's multiprocessors that a green context can have, and of what its size is a multiple
+    /// (CUDA C++ Programming Guide, Green Contexts).
+    fn partitions(&self, capability: ComputeCapability) -> (u8, u8) {
+        match capability.major {
+            9.. => (8, 8),
+            8 => (4, 2),
+            _ => (2, 2),
+        }
+    }
 }
 
 /// The code of one image. It belongs to no context: modules of several contexts, and libraries, share it.

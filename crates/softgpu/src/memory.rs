@@ -27,7 +27,7 @@ pub(crate) fn allocate_as(context: &Context, size: u64, kind: Kind) -> Result<u6
         return Err(Status::INVALID_VALUE);
     }
     let address = pool::make_room(context.device, || context.device.heap.allocate(size))?;
-    allocation::insert(address, size, kind, context.handle, context.device.ordinal);
+    allocation::insert(address, size, kind, context.owner(), context.device.ordinal);
     Ok(address)
 }
 
@@ -71,7 +71,7 @@ fn allocate_on_host(context: &Context, size: u64, kind: Kind) -> Result<u64> {
         Kind::Host(_) => heap::map_hidden_chunks(whole)?,
         _ => heap::map_chunks(whole)?,
     };
-    allocation::insert(address, size, kind, context.handle, context.device.ordinal);
+    allocation::insert(address, size, kind, context.owner(), context.device.ordinal);
     Ok(address)
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn allocate_from_pool(target: &Target, pool: &Arc<Pool>, size: u64) -
         return Err(Status::INVALID_VALUE);
     }
     let address = pool.allocate(size, target.stream.id)?;
-    let (context, device) = (target.context.handle, pool.device()?.ordinal);
+    let (context, device) = (target.context.owner(), pool.device()?.ordinal);
     allocation::insert(address, size, Kind::Pool(pool.handle), context, device);
     Ok(address)
 }

@@ -42,7 +42,7 @@ impl Module {
     pub(crate) fn create(context: &Context, code: Arc<dyn Code>) -> Arc<Self> {
         MODULES.insert(|handle| Self {
             handle,
-            context: context.handle,
+            context: context.owner(),
             device: context.device,
             code,
             variables: Mutex::default(),

@@ -37,6 +37,8 @@ pub(crate) struct Stream {
     pub(crate) id: u64,
     /// Handle of its context.
     pub(crate) context: usize,
+    /// What it answers once that context is gone.
+    orphaned: Status,
     pub(crate) device: usize,
     pub(crate) order: Order,
     pub(crate) flags: u32,
@@ -66,6 +68,7 @@ impl Stream {
             handle,
             id: IDS.fetch_add(1, Ordering::Relaxed),
             context,
+            orphaned: Status::CONTEXT_IS_DESTROYED,
             device,
             order,
             flags,
@@ -155,8 +158,14 @@ pub(crate) fn create(context: &Context, flags: u32, priority: i32) -> Result<Arc
         _ => return Err(Status::INVALID_VALUE),
     };
     let priority = priority.clamp(PRIORITIES.1, PRIORITIES.0);
-    Ok(STREAMS
-        .insert(|handle| Stream::new(handle, context.handle, context.device.ordinal, order, flags, priority)))
+    let orphaned = match &context.green {
+        Some(_) => Status::STREAM_DETACHED,
+        None => Status::CONTEXT_IS_DESTROYED,
+    };
+    Ok(STREAMS.insert(|handle| Stream {
+        orphaned,
+        ..Stream::new(handle, context.handle, context.device.ordinal, order, flags, priority)
+    }))
 }
 
 /// Takes a stream's handle away. Work that is still in it completes.
@@ -197,7 +206,7 @@ pub(crate) fn target_unchecked(handle: CUstream) -> Result<Target> {
         _ => {
             let stream = STREAMS.get(handle.0).ok_or(Status::INVALID_HANDLE)?;
             if stream.context != context.handle {
-                let context = CONTEXTS.get(stream.context).ok_or(Status::CONTEXT_IS_DESTROYED)?;
+                let context = CONTEXTS.get(stream.context).ok_or(stream.orphaned)?;
                 return Ok(Target { context, stream });
             }
             stream

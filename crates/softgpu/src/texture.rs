@@ -64,7 +64,7 @@ pub(crate) fn context_destroyed(context: usize) {
 }
 
 fn enter(number: u64, context: &Context, resource: CUDA_RESOURCE_DESC, sampling: Option<CUDA_TEXTURE_DESC>) {
-    objects().insert(number, Object { context: context.handle, resource, sampling });
+    objects().insert(number, Object { context: context.owner(), resource, sampling });
 }
 
 pub(crate) fn create_texture(

@@ -91,6 +91,8 @@ ids! {
     Physical PhysicalId CUmemGenericAllocationHandle
     UserObject UserObjectId CUuserObject
     MipmappedArray MipmappedArrayId CUmipmappedArray
+    GreenCtx GreenCtxId CUgreenCtx
+    ResourceDesc ResourceDescId CUdevResourceDesc
 }
 
 macro_rules! enumerations {
@@ -287,6 +289,26 @@ message! {
         usage: u16,
     }
 }
+
+message! {
+    /// A part of a device as the program sees it: what the worker knows it by, and the words that are the program's to read.
+    /// Devices count within the lease.
+    pub struct DevResource { id: u64, kind: CUdevResourceType, words: [u64; 5] }
+}
+
+message! {
+    /// One that a program has chosen for a green context, with what it may have changed of a configuration of work queues:
+    /// the concurrency that is expected, and who shares them.
+    pub struct ChosenResource { id: u64, concurrency: u32, scope: u32 }
+}
+
+message! {
+    /// What a group of multiprocessors is to be like: the fields of `CU_DEV_SM_RESOURCE_GROUP_PARAMS`.
+    pub struct GroupParams { count: u32, coscheduled: u32, preferred: u32, flags: u32, locality: u32 }
+}
+
+/// In the header of a command, a device from here on is a green context: what it was given as its place.
+pub const GREEN_PLACES: u8 = 128;
 
 impl PhysicalProp {
     pub fn new(prop: &CUmemAllocationProp) -> PhysicalProp {

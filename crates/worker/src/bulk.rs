@@ -96,7 +96,7 @@ impl Arriving {
 
     /// Enters the gate for the next bytes, if that needs no waiting.
     pub(crate) fn enter<'a>(&self, session: &'a Session) -> Option<Submission<'a>> {
-        session.devices.get(usize::from(self.header.device))?.gate.enter_now()
+        session.device_at(self.header.device)?.gate.enter_now()
     }
 
     /// Copies the next `count` bytes, and returns when the device has them. A failure is the session's; bytes that come after it

@@ -16,6 +16,7 @@ use crate::copies;
 use crate::execute::Execute;
 use crate::generated::dispatch::Custom;
 use crate::graphs;
+use crate::green;
 use crate::mirror;
 use crate::modules;
 use crate::outbox::{Outbox, Push};
@@ -278,7 +279,11 @@ impl Custom for Session {
         let mut stream = CUstream::NULL;
         // SAFETY: the driver writes one handle to a local.
         unsafe { create(&mut stream, command.flags, command.priority) }.ok()?;
-        self.insert(command.phStream, stream)
+        self.insert(command.phStream, stream)?;
+        if let Some(green) = self.green()? {
+            self.green.note_stream(self, command.phStream, green.id);
+        }
+        Ok(())
     }
 
     fn cuStreamDestroy_v2(&self, command: commands::cuStreamDestroy_v2) -> Result<(), CUresult> {
@@ -650,16 +655,56 @@ impl Custom for Session {
         command: commands::cuDeviceGetDevResource,
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
-        let get = self.table.cuDeviceGetDevResource.ok_or(CUresult::NOT_SUPPORTED)?;
-        let device = self.devices.get(command.device as usize).ok_or(CUresult::INVALID_DEVICE)?;
-        let kinds =
-            [CUdevResourceType::SM, CUdevResourceType::WORKQUEUE_CONFIG, CUdevResourceType::WORKQUEUE];
-        checks::one_of(command.kind, &kinds)?;
-        let mut resource = CUdevResource::default();
-        // SAFETY: the driver writes one resource to a local.
-        unsafe { get(device.ordinal, &mut resource, command.kind) }.ok()?;
-        commands::cuDeviceGetDevResourceReply { words: resource.words.to_vec() }.encode(reply);
+        let resource = green::of_device(self, command)?;
+        commands::cuDeviceGetDevResourceReply { resource }.encode(reply);
         Ok(())
+    }
+
+    fn cuGreenCtxGetDevResource(
+        &self,
+        command: commands::cuGreenCtxGetDevResource,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let resource = green::of_context(self, command)?;
+        commands::cuGreenCtxGetDevResourceReply { resource }.encode(reply);
+        Ok(())
+    }
+
+    fn cuDevSmResourceSplitByCount(
+        &self,
+        command: commands::cuDevSmResourceSplitByCount,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        green::split_by_count(self, command)?.encode(reply);
+        Ok(())
+    }
+
+    fn cuDevSmResourceSplit(
+        &self,
+        command: commands::cuDevSmResourceSplit,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        green::split(self, &command)?.encode(reply);
+        Ok(())
+    }
+
+    fn cuDevResourceGenerateDesc(
+        &self,
+        command: commands::cuDevResourceGenerateDesc,
+    ) -> Result<(), CUresult> {
+        green::describe(self, &command)
+    }
+
+    fn cuGreenCtxCreate(&self, command: commands::cuGreenCtxCreate) -> Result<(), CUresult> {
+        green::create(self, &command)
+    }
+
+    fn cuGreenCtxDestroy(&self, command: commands::cuGreenCtxDestroy) -> Result<(), CUresult> {
+        green::destroy(self, command.hCtx)
+    }
+
+    fn cuGreenCtxStreamCreate(&self, command: commands::cuGreenCtxStreamCreate) -> Result<(), CUresult> {
+        green::create_stream(self, command)
     }
 
     fn cuMemExportToShareableHandle(

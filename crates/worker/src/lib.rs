@@ -30,6 +30,7 @@ mod generated {
     pub(crate) mod dispatch;
 }
 mod graphs;
+mod green;
 pub mod health;
 mod host_calls;
 mod host_copies;

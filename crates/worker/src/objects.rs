@@ -13,14 +13,18 @@ use sluice_wire::{HandleKind, Id};
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     /// One per kind, in the order of [`place`].
-    tables: [Table; 11],
+    tables: [Table; 13],
 }
+
+/// Most live streams.
+pub(crate) const STREAMS_MAX: usize = 4096;
 
 /// Most live objects of a kind. CUDA has no such limits; these are far above what programs reach, and keep one
 /// client from filling the node's memory with objects.
 const fn most(kind: HandleKind) -> usize {
     match kind {
-        HandleKind::Stream => 4096,
+        HandleKind::Stream => STREAMS_MAX,
+        HandleKind::GreenCtx => 128,
         HandleKind::Event | HandleKind::GraphNode | HandleKind::Physical => 1 << 20,
         HandleKind::Function => 1 << 18,
         HandleKind::Module
@@ -28,6 +32,7 @@ const fn most(kind: HandleKind) -> usize {
         | HandleKind::GraphExec
         | HandleKind::Array
         | HandleKind::MipmappedArray
+        | HandleKind::ResourceDesc
         | HandleKind::UserObject => 1 << 16,
     }
 }
@@ -45,6 +50,8 @@ const fn place(kind: HandleKind) -> usize {
         HandleKind::Physical => 8,
         HandleKind::UserObject => 9,
         HandleKind::MipmappedArray => 10,
+        HandleKind::GreenCtx => 11,
+        HandleKind::ResourceDesc => 12,
     }
 }
 

@@ -121,10 +121,10 @@ impl Pipeline {
         self.find_submitter(&mut state);
     }
 
-    /// Whether nothing that was accepted is left, and the device, by its place in the lease, would begin at once with what
+    /// Whether nothing that was accepted is left, and the device of a command's place would begin at once with what
     /// comes next. Only the thread that accepts can use the answer.
     pub(crate) fn is_idle(&self, device: u8) -> bool {
-        let device = self.session.devices.get(usize::from(device));
+        let device = self.session.device_at(device);
         self.lock().is_empty()
             && device.is_some_and(|device| device.gate.has_turn())
             && is_idle(&self.session)
@@ -134,7 +134,7 @@ impl Pipeline {
     /// would follow through a queue and a buffer of its own.
     pub(crate) fn wait_a_moment_for_idleness(&self, device: u8) {
         let until = Instant::now() + MOMENT;
-        let device = self.session.devices.get(usize::from(device));
+        let device = self.session.device_at(device);
         let mut state = self.lock();
         // Without the turn it would take longer.
         while !state.is_empty() && device.is_some_and(|device| device.gate.has_turn()) {
@@ -280,7 +280,8 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
     let submission = (gives_work(op) && !enters_itself(op)).then(|| device.gate.enter());
     let mark = backlog.mark();
     dispatch(session, op, &job.payload, reply)?;
-    if op == Op::of(Fn::cuCtxSynchronize) {
+    // A green context's wait is over before that of the rest of the device would be.
+    if op == Op::of(Fn::cuCtxSynchronize) && session.green()?.is_none() {
         backlog.finished(mark);
     }
     if let Some(submission) = submission {
@@ -305,7 +306,7 @@ fn returns_at_once(session: &Session, job: &Job) -> bool {
             is_idle(session)
         }
         Some(Target::Driver(Fn::cuMemcpyDtoH_v2)) => {
-            let device = session.devices.get(usize::from(job.header.device));
+            let device = session.device_at(job.header.device);
             !copies::is_pushed(&job.payload)
                 && device.is_some_and(|device| device.gate.has_turn())
                 && is_idle(session)

@@ -10,7 +10,7 @@ use sluice_cuda::{
     CU_STREAM_NON_BLOCKING, CUcontext, CUdeviceptr, CUmemAllocationHandleType, CUresult, CUstream,
     DriverTable,
 };
-use sluice_wire::{DevicePtr, EventId, ExportToken, HandleKind, Header, Id};
+use sluice_wire::{DevicePtr, EventId, ExportToken, GREEN_PLACES, GreenCtxId, HandleKind, Header, Id};
 
 use crate::arrays::Arrays;
 use crate::budget::Budget;
@@ -18,6 +18,7 @@ use crate::counters::CounterPage;
 use crate::execute::Execute;
 use crate::gate::Gate;
 use crate::graphs::Graphs;
+use crate::green::{self, Green};
 use crate::host_calls::HostCalls;
 use crate::host_copies::HostCopies;
 use crate::images::Images;
@@ -37,6 +38,7 @@ pub(crate) struct Session {
     pub(crate) modules: Modules,
     pub(crate) memory: Memory,
     pub(crate) graphs: Graphs,
+    pub(crate) green: Green,
     pub(crate) arrays: Arrays,
     pub(crate) budget: Budget,
     pub(crate) images: Images,
@@ -48,7 +50,7 @@ pub(crate) struct Session {
     pub(crate) event_sharing: EventSharing,
     /// Events that other processes of the lease may open.
     pub(crate) event_exports: Mutex<HashMap<EventId, ExportToken>>,
-    /// Streams that stand for the default stream of a client thread, by lane and device.
+    /// Streams that stand for the default stream of a client thread, by lane and place.
     pub(crate) thread_streams: Mutex<HashMap<(u32, u8), CUstream>>,
     /// For copies that wait for nothing, by device.
     mirror_streams: Mutex<HashMap<u8, CUstream>>,
@@ -77,10 +79,13 @@ const LEGACY_STREAM: u64 = 1;
 const PER_THREAD_STREAM: u64 = 2;
 
 thread_local! {
-    /// For whom this thread of the worker executes now: the lane of the client's thread, and its device.
+    /// For whom this thread of the worker executes now: the lane of the client's thread, and its place.
     static CURRENT: Cell<(u32, u8)> = const { Cell::new((0, 0)) };
-    /// The device whose context this thread has made current in the driver.
-    static ENTERED: Cell<Option<u8>> = const { Cell::new(None) };
+    /// The device of that place.
+    static DEVICE: Cell<u8> = const { Cell::new(0) };
+    /// The place whose context this thread has made current in the driver, and which green context was there: another
+    /// one may come to be there.
+    static ENTERED: Cell<Option<(u8, Option<GreenCtxId>)>> = const { Cell::new(None) };
 }
 
 impl Session {
@@ -92,6 +97,7 @@ impl Session {
             modules: Modules::default(),
             memory: Memory::new(parts.reservation),
             graphs: Graphs::default(),
+            green: Green::default(),
             arrays: Arrays::default(),
             budget: parts.budget,
             images: parts.images,
@@ -108,21 +114,43 @@ impl Session {
         }
     }
 
-    /// Makes the calling thread execute for a command's lane and device.
+    /// Makes the calling thread execute for a command's lane and place.
     pub(crate) fn enter(&self, header: Header) -> Result<(), CUresult> {
         CURRENT.set((header.lane, header.device));
-        if ENTERED.get() == Some(header.device) {
+        let green = self.green_at(header.device)?;
+        let device = green.map_or(header.device, |green| green.device);
+        DEVICE.set(device);
+        let place = Some((header.device, green.map(|green| green.id)));
+        if ENTERED.get() == place {
             return Ok(());
         }
-        let device = self.devices.get(usize::from(header.device)).ok_or(CUresult::INVALID_DEVICE)?;
-        make_current(&self.table, device.context)?;
-        ENTERED.set(Some(header.device));
+        let whole = self.devices.get(usize::from(device)).ok_or(CUresult::INVALID_DEVICE)?;
+        make_current(&self.table, green.map_or(whole.context, |green| green.context))?;
+        ENTERED.set(place);
         Ok(())
+    }
+
+    /// The green context that the command which this thread executes is for.
+    pub(crate) fn green(&self) -> Result<Option<green::Context>, CUresult> {
+        self.green_at(CURRENT.get().1)
+    }
+
+    fn green_at(&self, place: u8) -> Result<Option<green::Context>, CUresult> {
+        if place < GREEN_PLACES {
+            return Ok(None);
+        }
+        self.green.at(place).map(Some).ok_or(CUresult::CONTEXT_IS_DESTROYED)
+    }
+
+    /// The device of a place.
+    pub(crate) fn device_at(&self, place: u8) -> Option<&Device> {
+        let green = self.green_at(place).ok()?;
+        self.devices.get(usize::from(green.map_or(place, |green| green.device)))
     }
 
     /// The device of the command that this thread executes, and its place in the lease.
     pub(crate) fn device(&self) -> Result<(u32, &Device), CUresult> {
-        let (_, place) = CURRENT.get();
+        let place = DEVICE.get();
         let device = self.devices.get(usize::from(place)).ok_or(CUresult::INVALID_DEVICE)?;
         Ok((u32::from(place), device))
     }
@@ -140,15 +168,24 @@ impl Session {
     /// A stream that waits for no other.
     pub(crate) fn mirror_stream(&self) -> Result<CUstream, CUresult> {
         let create = self.table.cuStreamCreate.ok_or(CUresult::NOT_SUPPORTED)?;
-        let (_, device) = CURRENT.get();
+        let place = DEVICE.get();
         let mut streams = self.mirror_streams.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&stream) = streams.get(&device) {
+        if let Some(&stream) = streams.get(&place) {
             return Ok(stream);
         }
         let mut stream = CUstream::NULL;
+        // It outlives a green context, so it is made in the device's own.
+        let green = self.green()?;
+        if green.is_some() {
+            make_current(&self.table, self.device()?.1.context)?;
+        }
         // SAFETY: the driver writes one handle to a local.
-        unsafe { create(&mut stream, CU_STREAM_NON_BLOCKING) }.ok()?;
-        streams.insert(device, stream);
+        let made = unsafe { create(&mut stream, CU_STREAM_NON_BLOCKING) }.ok();
+        if let Some(green) = green {
+            make_current(&self.table, green.context)?;
+        }
+        made?;
+        streams.insert(place, stream);
         Ok(stream)
     }
 
@@ -167,6 +204,22 @@ impl Session {
         unsafe { create(&mut stream, 0) }.ok()?;
         streams.insert(CURRENT.get(), stream);
         Ok(stream)
+    }
+}
+
+impl Session {
+    /// Destroys the streams that stand for default ones in a green context.
+    pub(crate) fn end_thread_streams(&self, place: u8) -> Result<(), CUresult> {
+        let destroy = self.table.cuStreamDestroy_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        let mut streams = self.thread_streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.retain(|&(_, of), stream| {
+            if of == place {
+                // SAFETY: made here, and forgotten now.
+                let _ = unsafe { destroy(*stream) };
+            }
+            of != place
+        });
+        Ok(())
     }
 }
 
@@ -225,6 +278,7 @@ impl Execute for Session {
 /// Makes a context current on the calling thread.
 pub(crate) fn make_current(table: &DriverTable, context: CUcontext) -> Result<(), CUresult> {
     let set_current = table.cuCtxSetCurrent.ok_or(CUresult::NOT_SUPPORTED)?;
-    // SAFETY: the context is a primary one that this process retains until its end.
+    ENTERED.set(None);
+    // SAFETY: the context is a primary one that this process retains until its end, or a green one in its place.
     unsafe { set_current(context) }.ok()
 }

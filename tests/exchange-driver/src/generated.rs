@@ -2938,6 +2938,19 @@ pub(crate) unsafe extern "C" fn cuStreamGetAttribute(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuStreamGetDevResource(
+    hStream: CUstream,
+    resource: *mut CUdevResource,
+    kind: CUdevResourceType,
+) -> CUresult {
+    match table().cuStreamGetDevResource {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hStream, resource, kind) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuStreamSetAttribute(
     hStream: CUstream,
     attr: u32,
@@ -4960,6 +4973,15 @@ pub(crate) unsafe extern "C" fn cuTexObjectGetTextureDesc(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCtxFromGreenCtx(pContext: *mut CUcontext, hCtx: CUgreenCtx) -> CUresult {
+    match table().cuCtxFromGreenCtx {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pContext, hCtx) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuCtxGetDevResource(
     hCtx: CUcontext,
     resource: *mut CUdevResource,
@@ -4973,6 +4995,51 @@ pub(crate) unsafe extern "C" fn cuCtxGetDevResource(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuDevResourceGenerateDesc(
+    phDesc: *mut CUdevResourceDesc,
+    resources: *mut CUdevResource,
+    nbResources: u32,
+) -> CUresult {
+    match table().cuDevResourceGenerateDesc {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phDesc, resources, nbResources) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuDevSmResourceSplit(
+    result: *mut CUdevResource,
+    nbGroups: u32,
+    input: *const CUdevResource,
+    remainder: *mut CUdevResource,
+    flags: u32,
+    groupParams: *mut CU_DEV_SM_RESOURCE_GROUP_PARAMS,
+) -> CUresult {
+    match table().cuDevSmResourceSplit {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(result, nbGroups, input, remainder, flags, groupParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuDevSmResourceSplitByCount(
+    result: *mut CUdevResource,
+    nbGroups: *mut u32,
+    input: *const CUdevResource,
+    remainder: *mut CUdevResource,
+    flags: u32,
+    minCount: u32,
+) -> CUresult {
+    match table().cuDevSmResourceSplitByCount {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(result, nbGroups, input, remainder, flags, minCount) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuDeviceGetDevResource(
     device: CUdevice,
     resource: *mut CUdevResource,
@@ -4981,6 +5048,83 @@ pub(crate) unsafe extern "C" fn cuDeviceGetDevResource(
     match table().cuDeviceGetDevResource {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(device, resource, kind) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGreenCtxCreate(
+    phCtx: *mut CUgreenCtx,
+    desc: CUdevResourceDesc,
+    dev: CUdevice,
+    flags: u32,
+) -> CUresult {
+    match table().cuGreenCtxCreate {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phCtx, desc, dev, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGreenCtxDestroy(hCtx: CUgreenCtx) -> CUresult {
+    match table().cuGreenCtxDestroy {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hCtx) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGreenCtxGetDevResource(
+    hCtx: CUgreenCtx,
+    resource: *mut CUdevResource,
+    kind: CUdevResourceType,
+) -> CUresult {
+    match table().cuGreenCtxGetDevResource {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hCtx, resource, kind) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGreenCtxGetId(greenCtx: CUgreenCtx, greenCtxId: *mut u64) -> CUresult {
+    match table().cuGreenCtxGetId {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(greenCtx, greenCtxId) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGreenCtxRecordEvent(hCtx: CUgreenCtx, hEvent: CUevent) -> CUresult {
+    match table().cuGreenCtxRecordEvent {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hCtx, hEvent) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGreenCtxStreamCreate(
+    phStream: *mut CUstream,
+    greenCtx: CUgreenCtx,
+    flags: u32,
+    priority: i32,
+) -> CUresult {
+    match table().cuGreenCtxStreamCreate {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phStream, greenCtx, flags, priority) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGreenCtxWaitEvent(hCtx: CUgreenCtx, hEvent: CUevent) -> CUresult {
+    match table().cuGreenCtxWaitEvent {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hCtx, hEvent) },
         None => CUresult::NOT_SUPPORTED,
     }
 }

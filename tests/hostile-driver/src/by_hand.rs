@@ -62,6 +62,93 @@ impl Check for ByHand {
         call.out(resource)
     }
 
+    fn cuGreenCtxGetDevResource(
+        call: &Call,
+        hCtx: CUgreenCtx,
+        resource: *mut CUdevResource,
+        kind: CUdevResourceType,
+    ) -> Result<(), Violation> {
+        call.one_of(kind, DEVICE_RESOURCES)?;
+        call.out(resource)
+    }
+
+    fn cuDevSmResourceSplitByCount(
+        call: &Call,
+        result: *mut CUdevResource,
+        nbGroups: *mut u32,
+        input: *const CUdevResource,
+        remainder: *mut CUdevResource,
+        flags: u32,
+        minCount: u32,
+    ) -> Result<(), Violation> {
+        call.multiprocessors(input)?;
+        call.bits(flags.into(), 3)?;
+        let count = call.read(nbGroups)?;
+        if !result.is_null() && count > 0 {
+            call.out_list(result, count.into())?;
+        }
+        call.out(remainder)
+    }
+
+    fn cuDevSmResourceSplit(
+        call: &Call,
+        result: *mut CUdevResource,
+        nbGroups: u32,
+        input: *const CUdevResource,
+        remainder: *mut CUdevResource,
+        flags: u32,
+        groupParams: *mut CU_DEV_SM_RESOURCE_GROUP_PARAMS,
+    ) -> Result<(), Violation> {
+        call.multiprocessors(input)?;
+        call.bits(flags.into(), 0)?;
+        call.within(nbGroups.into(), 1..=1024)?;
+        for params in call.list(groupParams, nbGroups.into())? {
+            call.bits(params.flags.into(), 7)?;
+            call.one_of(params.reserved, &[[0; 11]])?;
+        }
+        if !result.is_null() {
+            call.out_list(result, nbGroups.into())?;
+        }
+        call.out(remainder)
+    }
+
+    fn cuDevResourceGenerateDesc(
+        call: &Call,
+        phDesc: *mut CUdevResourceDesc,
+        resources: *mut CUdevResource,
+        nbResources: u32,
+    ) -> Result<(), Violation> {
+        call.out(phDesc)?;
+        call.within(nbResources.into(), 1..=1024)?;
+        (0..nbResources as usize).try_for_each(|index| call.multiprocessors(resources.wrapping_add(index)))
+    }
+
+    fn cuGreenCtxCreate(
+        call: &Call,
+        phCtx: *mut CUgreenCtx,
+        desc: CUdevResourceDesc,
+        dev: CUdevice,
+        flags: u32,
+    ) -> Result<(), Violation> {
+        call.out(phCtx)?;
+        call.bits(flags.into(), 1)
+    }
+
+    fn cuCtxFromGreenCtx(call: &Call, pContext: *mut CUcontext, hCtx: CUgreenCtx) -> Result<(), Violation> {
+        call.out(pContext)
+    }
+
+    fn cuGreenCtxStreamCreate(
+        call: &Call,
+        phStream: *mut CUstream,
+        greenCtx: CUgreenCtx,
+        flags: u32,
+        priority: i32,
+    ) -> Result<(), Violation> {
+        call.out(phStream)?;
+        call.one_of(flags, &[CU_STREAM_NON_BLOCKING])
+    }
+
     fn cuDevicePrimaryCtxRetain(call: &Call, pctx: *mut CUcontext, dev: CUdevice) -> Result<(), Violation> {
         call.out(pctx)
     }

@@ -1553,6 +1553,14 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+    fn cuStreamGetDevResource(
+        call: &Call,
+        hStream: CUstream,
+        resource: *mut CUdevResource,
+        kind: CUdevResourceType,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
     fn cuStreamSetAttribute(
         call: &Call,
         hStream: CUstream,
@@ -2695,11 +2703,44 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+    fn cuCtxFromGreenCtx(call: &Call, pContext: *mut CUcontext, hCtx: CUgreenCtx) -> Result<(), Violation> {
+        call.undescribed()
+    }
     fn cuCtxGetDevResource(
         call: &Call,
         hCtx: CUcontext,
         resource: *mut CUdevResource,
         kind: CUdevResourceType,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuDevResourceGenerateDesc(
+        call: &Call,
+        phDesc: *mut CUdevResourceDesc,
+        resources: *mut CUdevResource,
+        nbResources: u32,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuDevSmResourceSplit(
+        call: &Call,
+        result: *mut CUdevResource,
+        nbGroups: u32,
+        input: *const CUdevResource,
+        remainder: *mut CUdevResource,
+        flags: u32,
+        groupParams: *mut CU_DEV_SM_RESOURCE_GROUP_PARAMS,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuDevSmResourceSplitByCount(
+        call: &Call,
+        result: *mut CUdevResource,
+        nbGroups: *mut u32,
+        input: *const CUdevResource,
+        remainder: *mut CUdevResource,
+        flags: u32,
+        minCount: u32,
     ) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -2710,6 +2751,44 @@ pub(crate) trait Check {
         kind: CUdevResourceType,
     ) -> Result<(), Violation> {
         call.undescribed()
+    }
+    fn cuGreenCtxCreate(
+        call: &Call,
+        phCtx: *mut CUgreenCtx,
+        desc: CUdevResourceDesc,
+        dev: CUdevice,
+        flags: u32,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuGreenCtxDestroy(call: &Call, hCtx: CUgreenCtx) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuGreenCtxGetDevResource(
+        call: &Call,
+        hCtx: CUgreenCtx,
+        resource: *mut CUdevResource,
+        kind: CUdevResourceType,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuGreenCtxGetId(call: &Call, greenCtx: CUgreenCtx, greenCtxId: *mut u64) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuGreenCtxRecordEvent(call: &Call, hCtx: CUgreenCtx, hEvent: CUevent) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuGreenCtxStreamCreate(
+        call: &Call,
+        phStream: *mut CUstream,
+        greenCtx: CUgreenCtx,
+        flags: u32,
+        priority: i32,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuGreenCtxWaitEvent(call: &Call, hCtx: CUgreenCtx, hEvent: CUevent) -> Result<(), Violation> {
+        Ok(())
     }
     fn cuCheckpointProcessGetState(call: &Call, pid: i32, state: *mut u32) -> Result<(), Violation> {
         call.undescribed()
@@ -3470,6 +3549,11 @@ pub(crate) fn table() -> DriverTable {
         cuStreamBeginCaptureToGraph: Some(cuStreamBeginCaptureToGraph),
         cuStreamCopyAttributes: Some(cuStreamCopyAttributes),
         cuStreamGetAttribute: Some(cuStreamGetAttribute),
+        cuStreamGetDevResource: if inner().cuStreamGetDevResource.is_some() {
+            Some(cuStreamGetDevResource)
+        } else {
+            None
+        },
         cuStreamSetAttribute: Some(cuStreamSetAttribute),
         cuStreamUpdateCaptureDependencies: Some(cuStreamUpdateCaptureDependencies),
         cuStreamUpdateCaptureDependencies_v2: if inner().cuStreamUpdateCaptureDependencies_v2.is_some() {
@@ -3837,12 +3921,23 @@ pub(crate) fn table() -> DriverTable {
         } else {
             None
         },
+        cuCtxFromGreenCtx: if inner().cuCtxFromGreenCtx.is_some() { Some(cuCtxFromGreenCtx) } else { None },
         cuCtxGetDevResource: if inner().cuCtxGetDevResource.is_some() {
             Some(cuCtxGetDevResource)
         } else {
             None
         },
+        cuDevResourceGenerateDesc: Some(cuDevResourceGenerateDesc),
+        cuDevSmResourceSplit: Some(cuDevSmResourceSplit),
+        cuDevSmResourceSplitByCount: Some(cuDevSmResourceSplitByCount),
         cuDeviceGetDevResource: Some(cuDeviceGetDevResource),
+        cuGreenCtxCreate: Some(cuGreenCtxCreate),
+        cuGreenCtxDestroy: Some(cuGreenCtxDestroy),
+        cuGreenCtxGetDevResource: Some(cuGreenCtxGetDevResource),
+        cuGreenCtxGetId: if inner().cuGreenCtxGetId.is_some() { Some(cuGreenCtxGetId) } else { None },
+        cuGreenCtxRecordEvent: Some(cuGreenCtxRecordEvent),
+        cuGreenCtxStreamCreate: Some(cuGreenCtxStreamCreate),
+        cuGreenCtxWaitEvent: Some(cuGreenCtxWaitEvent),
         cuCheckpointProcessGetState: if inner().cuCheckpointProcessGetState.is_some() {
             Some(cuCheckpointProcessGetState)
         } else {
@@ -7438,6 +7533,23 @@ unsafe extern "C" fn cuStreamGetAttribute(hStream: CUstream, attr: u32, value_ou
     checked("cuStreamGetAttribute", check, forward)
 }
 
+unsafe extern "C" fn cuStreamGetDevResource(
+    hStream: CUstream,
+    resource: *mut CUdevResource,
+    kind: CUdevResourceType,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hStream)?;
+        ByHand::cuStreamGetDevResource(call, hStream, resource, kind)
+    };
+    let forward = || {
+        let entry = inner().cuStreamGetDevResource?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hStream, resource, kind) })
+    };
+    checked("cuStreamGetDevResource", check, forward)
+}
+
 unsafe extern "C" fn cuStreamSetAttribute(hStream: CUstream, attr: u32, value: *const c_void) -> CUresult {
     let check = |call: &Call| {
         call.live(hStream)?;
@@ -10160,6 +10272,19 @@ unsafe extern "C" fn cuTexObjectGetTextureDesc(
     checked("cuTexObjectGetTextureDesc", check, forward)
 }
 
+unsafe extern "C" fn cuCtxFromGreenCtx(pContext: *mut CUcontext, hCtx: CUgreenCtx) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hCtx)?;
+        ByHand::cuCtxFromGreenCtx(call, pContext, hCtx)
+    };
+    let forward = || {
+        let entry = inner().cuCtxFromGreenCtx?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pContext, hCtx) })
+    };
+    checked("cuCtxFromGreenCtx", check, forward)
+}
+
 unsafe extern "C" fn cuCtxGetDevResource(
     hCtx: CUcontext,
     resource: *mut CUdevResource,
@@ -10177,6 +10302,58 @@ unsafe extern "C" fn cuCtxGetDevResource(
     checked("cuCtxGetDevResource", check, forward)
 }
 
+unsafe extern "C" fn cuDevResourceGenerateDesc(
+    phDesc: *mut CUdevResourceDesc,
+    resources: *mut CUdevResource,
+    nbResources: u32,
+) -> CUresult {
+    let check = |call: &Call| ByHand::cuDevResourceGenerateDesc(call, phDesc, resources, nbResources);
+    let forward = || {
+        let entry = inner().cuDevResourceGenerateDesc?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(phDesc, resources, nbResources) })
+    };
+    checked("cuDevResourceGenerateDesc", check, forward)
+}
+
+unsafe extern "C" fn cuDevSmResourceSplit(
+    result: *mut CUdevResource,
+    nbGroups: u32,
+    input: *const CUdevResource,
+    remainder: *mut CUdevResource,
+    flags: u32,
+    groupParams: *mut CU_DEV_SM_RESOURCE_GROUP_PARAMS,
+) -> CUresult {
+    let check = |call: &Call| {
+        ByHand::cuDevSmResourceSplit(call, result, nbGroups, input, remainder, flags, groupParams)
+    };
+    let forward = || {
+        let entry = inner().cuDevSmResourceSplit?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(result, nbGroups, input, remainder, flags, groupParams) })
+    };
+    checked("cuDevSmResourceSplit", check, forward)
+}
+
+unsafe extern "C" fn cuDevSmResourceSplitByCount(
+    result: *mut CUdevResource,
+    nbGroups: *mut u32,
+    input: *const CUdevResource,
+    remainder: *mut CUdevResource,
+    flags: u32,
+    minCount: u32,
+) -> CUresult {
+    let check = |call: &Call| {
+        ByHand::cuDevSmResourceSplitByCount(call, result, nbGroups, input, remainder, flags, minCount)
+    };
+    let forward = || {
+        let entry = inner().cuDevSmResourceSplitByCount?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(result, nbGroups, input, remainder, flags, minCount) })
+    };
+    checked("cuDevSmResourceSplitByCount", check, forward)
+}
+
 unsafe extern "C" fn cuDeviceGetDevResource(
     device: CUdevice,
     resource: *mut CUdevResource,
@@ -10189,6 +10366,113 @@ unsafe extern "C" fn cuDeviceGetDevResource(
         Some(unsafe { entry(device, resource, kind) })
     };
     checked("cuDeviceGetDevResource", check, forward)
+}
+
+unsafe extern "C" fn cuGreenCtxCreate(
+    phCtx: *mut CUgreenCtx,
+    desc: CUdevResourceDesc,
+    dev: CUdevice,
+    flags: u32,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(desc)?;
+        ByHand::cuGreenCtxCreate(call, phCtx, desc, dev, flags)
+    };
+    let forward = || {
+        let entry = inner().cuGreenCtxCreate?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(phCtx, desc, dev, flags) })
+    };
+    checked("cuGreenCtxCreate", check, forward)
+}
+
+unsafe extern "C" fn cuGreenCtxDestroy(hCtx: CUgreenCtx) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hCtx)?;
+        ByHand::cuGreenCtxDestroy(call, hCtx)
+    };
+    let forward = || {
+        let entry = inner().cuGreenCtxDestroy?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hCtx) })
+    };
+    checked("cuGreenCtxDestroy", check, forward)
+}
+
+unsafe extern "C" fn cuGreenCtxGetDevResource(
+    hCtx: CUgreenCtx,
+    resource: *mut CUdevResource,
+    kind: CUdevResourceType,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hCtx)?;
+        ByHand::cuGreenCtxGetDevResource(call, hCtx, resource, kind)
+    };
+    let forward = || {
+        let entry = inner().cuGreenCtxGetDevResource?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hCtx, resource, kind) })
+    };
+    checked("cuGreenCtxGetDevResource", check, forward)
+}
+
+unsafe extern "C" fn cuGreenCtxGetId(greenCtx: CUgreenCtx, greenCtxId: *mut u64) -> CUresult {
+    let check = |call: &Call| {
+        call.live(greenCtx)?;
+        ByHand::cuGreenCtxGetId(call, greenCtx, greenCtxId)
+    };
+    let forward = || {
+        let entry = inner().cuGreenCtxGetId?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(greenCtx, greenCtxId) })
+    };
+    checked("cuGreenCtxGetId", check, forward)
+}
+
+unsafe extern "C" fn cuGreenCtxRecordEvent(hCtx: CUgreenCtx, hEvent: CUevent) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hCtx)?;
+        call.live(hEvent)?;
+        ByHand::cuGreenCtxRecordEvent(call, hCtx, hEvent)
+    };
+    let forward = || {
+        let entry = inner().cuGreenCtxRecordEvent?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hCtx, hEvent) })
+    };
+    checked("cuGreenCtxRecordEvent", check, forward)
+}
+
+unsafe extern "C" fn cuGreenCtxStreamCreate(
+    phStream: *mut CUstream,
+    greenCtx: CUgreenCtx,
+    flags: u32,
+    priority: i32,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(greenCtx)?;
+        ByHand::cuGreenCtxStreamCreate(call, phStream, greenCtx, flags, priority)
+    };
+    let forward = || {
+        let entry = inner().cuGreenCtxStreamCreate?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(phStream, greenCtx, flags, priority) })
+    };
+    checked("cuGreenCtxStreamCreate", check, forward)
+}
+
+unsafe extern "C" fn cuGreenCtxWaitEvent(hCtx: CUgreenCtx, hEvent: CUevent) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hCtx)?;
+        call.live(hEvent)?;
+        ByHand::cuGreenCtxWaitEvent(call, hCtx, hEvent)
+    };
+    let forward = || {
+        let entry = inner().cuGreenCtxWaitEvent?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hCtx, hEvent) })
+    };
+    checked("cuGreenCtxWaitEvent", check, forward)
 }
 
 unsafe extern "C" fn cuCheckpointProcessGetState(pid: i32, state: *mut u32) -> CUresult {

@@ -33,6 +33,7 @@ live! {
     CUgraphExec: |self| cuGraphExecGetFlags(self, &mut 0),
     CUarray: |self| cuArray3DGetDescriptor_v2(std::mem::MaybeUninit::uninit().as_mut_ptr(), self),
     CUcontext: |self| cuCtxGetApiVersion(self, &mut 0),
+    CUgreenCtx: |self| cuGreenCtxGetId(self, &mut 0),
 }
 
 impl Live for CUstream {
@@ -64,6 +65,13 @@ impl Live for CUmemGenericAllocationHandle {
 impl Live for CUuserObject {
     fn is_live(self) -> bool {
         objects::is_owned(self)
+    }
+}
+
+impl Live for CUdevResourceDesc {
+    fn is_live(self) -> bool {
+        // Nothing can be asked about one, and none ever ends.
+        !self.is_null()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The structures of the API, as far as the CUDA Driver API says what is in them.
 
 use std::ffi::c_void;
+use std::ptr::null_mut;
 
 use sluice_cuda::*;
 use sluice_wire::{product, rows};
@@ -52,6 +53,20 @@ impl Call {
             return Err("an image that points to others".into());
         }
         Ok(())
+    }
+
+    /// Multiprocessors as this driver described them: what a program could have made up follows no pointers here, but a
+    /// driver may.
+    pub(crate) fn multiprocessors(&self, resource: *const CUdevResource) -> Result<(), Violation> {
+        let copy = self.read(resource)?;
+        let split = inner().cuDevSmResourceSplitByCount.ok_or("the driver behind has no green contexts")?;
+        let mut count = 0;
+        // SAFETY: a resource, and a place for a number. A group of a split is known, though not to be split.
+        let result = unsafe { split(null_mut(), &mut count, &copy, null_mut(), 0, 0) };
+        match result {
+            CUresult::SUCCESS | CUresult::INVALID_RESOURCE_CONFIGURATION => Ok(()),
+            _ => Err(format!("a resource of nobody's: {:?}", copy.kind)),
+        }
     }
 
     /// Host memory that the device writes.

@@ -140,6 +140,8 @@ pub(crate) const HANDLES: &[(&str, &str)] = &[
     ("MipmappedArray", "CUmipmappedArray"),
     ("Physical", "CUmemGenericAllocationHandle"),
     ("UserObject", "CUuserObject"),
+    ("GreenCtx", "CUgreenCtx"),
+    ("ResourceDesc", "CUdevResourceDesc"),
 ];
 
 pub(crate) fn handle_type(name: &str) -> Option<&'static str> {

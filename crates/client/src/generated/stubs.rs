@@ -1113,3 +1113,31 @@ pub(crate) unsafe fn cuTensorMapSetAllocationClass<S: Issue>(
     }
     Ok(())
 }
+
+pub(crate) unsafe fn cuGreenCtxRecordEvent<S: Issue>(
+    session: &S,
+    hCtx: CUgreenCtx,
+    hEvent: CUevent,
+) -> Result<(), CUresult> {
+    if crate::guards::cuGreenCtxRecordEvent(hCtx, hEvent)?.is_break() {
+        return Ok(());
+    }
+    session.queue(&commands::cuGreenCtxRecordEvent {
+        hCtx: session.find(hCtx)?,
+        hEvent: session.find(hEvent)?,
+    })?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuGreenCtxWaitEvent<S: Issue>(
+    session: &S,
+    hCtx: CUgreenCtx,
+    hEvent: CUevent,
+) -> Result<(), CUresult> {
+    if crate::guards::cuGreenCtxWaitEvent(hCtx, hEvent)?.is_break() {
+        return Ok(());
+    }
+    session
+        .queue(&commands::cuGreenCtxWaitEvent { hCtx: session.find(hCtx)?, hEvent: session.find(hEvent)? })?;
+    Ok(())
+}

@@ -689,7 +689,7 @@ rows! {
     table cuCtxFromGreenCtx cuCtxFromGreenCtx (pContext: *mut CUcontext, hCtx: CUgreenCtx) (pContext, hCtx);
     table cuCtxGetDevResource cuCtxGetDevResource (hCtx: CUcontext, resource: *mut CUdevResource, kind: CUdevResourceType) (hCtx, resource, kind);
     table cuDevResourceGenerateDesc cuDevResourceGenerateDesc (phDesc: *mut CUdevResourceDesc, resources: *mut CUdevResource, nbResources: u32) (phDesc, resources, nbResources);
-    table cuDevSmResourceSplit cuDevSmResourceSplit (result: *mut CUdevResource, nbGroups: u32, input: *const CUdevResource, remainder: *mut CUdevResource, flags: u32, groupParams: *mut c_void) (result, nbGroups, input, remainder, flags, groupParams);
+    table cuDevSmResourceSplit cuDevSmResourceSplit (result: *mut CUdevResource, nbGroups: u32, input: *const CUdevResource, remainder: *mut CUdevResource, flags: u32, groupParams: *mut CU_DEV_SM_RESOURCE_GROUP_PARAMS) (result, nbGroups, input, remainder, flags, groupParams);
     table cuDevSmResourceSplitByCount cuDevSmResourceSplitByCount (result: *mut CUdevResource, nbGroups: *mut u32, input: *const CUdevResource, remainder: *mut CUdevResource, flags: u32, minCount: u32) (result, nbGroups, input, remainder, flags, minCount);
     table cuDeviceGetDevResource cuDeviceGetDevResource (device: CUdevice, resource: *mut CUdevResource, kind: CUdevResourceType) (device, resource, kind);
     table cuGreenCtxCreate cuGreenCtxCreate (phCtx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: u32) (phCtx, desc, dev, flags);

@@ -1,12 +1,12 @@
 //! Contexts (CUDA Driver API: Primary Context Management, Context Management, Peer Context Memory Access).
 
 use sluice_cuda::{
-    CU_CTX_FLAGS_MASK, CU_CTX_MAP_HOST, CU_CTX_SCHED_MASK, CUcontext, CUctxCreateParams, CUdevResource,
-    CUdevResourceType, CUdevice, CUexecAffinityParam, CUfunc_cache, CUlimit, CUresult, CUsharedconfig,
+    CU_CTX_FLAGS_MASK, CU_CTX_MAP_HOST, CU_CTX_SCHED_MASK, CUcontext, CUctxCreateParams, CUdevice,
+    CUexecAffinityParam, CUfunc_cache, CUlimit, CUresult, CUsharedconfig,
 };
 
 use crate::context::{self, Context, current, current_or_none, current_unchecked, named};
-use crate::device::{Device, device, driver};
+use crate::device::{device, driver};
 use crate::engine;
 use crate::pool;
 use crate::status::{Result, Status, call, put, put_optional};
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C" fn cuCtxCreate_v4(
 pub(crate) unsafe extern "C" fn cuCtxDestroy_v2(ctx: CUcontext) -> CUresult {
     call(|| {
         let destroyed = context::context(ctx)?;
-        if destroyed.is_primary {
+        if destroyed.is_primary || destroyed.green.is_some() {
             return Err(Status::INVALID_CONTEXT);
         }
         if current_or_none().ok().flatten().is_some_and(|current| current.handle == destroyed.handle) {
@@ -284,39 +284,4 @@ pub(crate) unsafe extern "C" fn cuCtxDisablePeerAccess(peer: CUcontext) -> CUres
         let same = own.device.ordinal == peer.device.ordinal;
         if same { Err(Status::PEER_ACCESS_NOT_ENABLED) } else { Ok(()) }
     })
-}
-
-/// The whole device: its multiprocessors, which cannot be split.
-pub(crate) unsafe extern "C" fn cuCtxGetDevResource(
-    ctx: CUcontext,
-    place: *mut CUdevResource,
-    kind: CUdevResourceType,
-) -> CUresult {
-    call(|| {
-        let resource = multiprocessors(named(ctx)?.device, kind)?;
-        // SAFETY: an output argument by contract.
-        unsafe { put(place, resource) }
-    })
-}
-
-pub(crate) unsafe extern "C" fn cuDeviceGetDevResource(
-    dev: CUdevice,
-    place: *mut CUdevResource,
-    kind: CUdevResourceType,
-) -> CUresult {
-    call(|| {
-        let resource = multiprocessors(device(dev)?, kind)?;
-        // SAFETY: an output argument by contract.
-        unsafe { put(place, resource) }
-    })
-}
-
-fn multiprocessors(device: &Device, kind: CUdevResourceType) -> Result<CUdevResource> {
-    if kind != CUdevResourceType::SM {
-        return Err(Status::INVALID_RESOURCE_TYPE);
-    }
-    let count = u64::from(device.limits.multiprocessors);
-    // `CUdevSmResource`: the count, the smallest partition, and its alignment, 32 bits each.
-    let words = [count | count << 32, count, 0, 0, 0];
-    Ok(CUdevResource { kind, _internal_padding: [0; 92], words, nextResource: std::ptr::null_mut() })
 }

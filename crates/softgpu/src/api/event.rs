@@ -9,7 +9,7 @@ use sluice_cuda::{
 };
 
 use crate::capture;
-use crate::context::{Context, current, named};
+use crate::context::{CONTEXTS, Context, current, named};
 use crate::engine;
 use crate::event::{EVENTS, Event, Recorded, Ticket, elapsed_ms, event};
 use crate::op::Op;
@@ -30,7 +30,7 @@ pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut CUevent, flags: u32) -
             return Err(Status::INVALID_VALUE);
         }
         let shared = is_shared.then(SharedEvent::create).transpose()?;
-        let event = EVENTS.insert(|handle| Event::new(handle, context.handle, flags, shared));
+        let event = EVENTS.insert(|handle| Event::new(handle, context.owner(), flags, shared));
         // SAFETY: an output argument by contract.
         unsafe { put(place, CUevent(event.handle)) }
     })
@@ -47,7 +47,7 @@ pub fn import_event(file: OwnedFd) -> Result<CUevent> {
     let context = current()?;
     let shared = SharedEvent::open(file)?;
     let flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-    Ok(CUevent(EVENTS.insert(|handle| Event::new(handle, context.handle, flags, Some(shared))).handle))
+    Ok(CUevent(EVENTS.insert(|handle| Event::new(handle, context.owner(), flags, Some(shared))).handle))
 }
 
 pub(crate) unsafe extern "C" fn cuEventDestroy_v2(handle: CUevent) -> CUresult {
@@ -81,41 +81,49 @@ pub(crate) unsafe extern "C" fn cuEventRecordWithFlags(handle: CUevent, s: CUstr
 }
 
 pub(crate) unsafe extern "C" fn cuCtxRecordEvent(ctx: CUcontext, handle: CUevent) -> CUresult {
-    call(|| {
-        let context = named(ctx)?;
-        context.check()?;
-        let event = event(handle)?;
-        check_no_capture(&context)?;
-        // Behind the work of every stream, in a stream of its own.
-        let gather = Target { stream: Stream::internal(&context), context };
-        for stream in engine::busy_streams(gather.context.handle) {
-            let ticket = Arc::new(Ticket::default());
-            let context = Arc::clone(&gather.context);
-            engine::submit(&Target { context, stream }, Op::Record(Arc::clone(&ticket)));
-            engine::submit(&gather, Op::Await(ticket));
-        }
-        engine::submit(&gather, Op::Record(event.issue_ticket()));
-        Ok(())
-    })
+    call(|| record_context(named(ctx)?, handle))
+}
+
+/// Records an event behind everything that a context, and its green ones, have been given.
+pub(super) fn record_context(context: Arc<Context>, handle: CUevent) -> Result<()> {
+    context.check()?;
+    let event = event(handle)?;
+    if event.context != context.owner() {
+        return Err(Status::INVALID_HANDLE);
+    }
+    check_no_capture(&context)?;
+    // Behind the work of every stream, in a stream of its own.
+    let gather = Target { stream: Stream::internal(&context), context };
+    for stream in engine::busy_streams(gather.context.handle) {
+        let ticket = Arc::new(Ticket::default());
+        let context = Arc::clone(&gather.context);
+        engine::submit(&Target { context, stream }, Op::Record(Arc::clone(&ticket)));
+        engine::submit(&gather, Op::Await(ticket));
+    }
+    engine::submit(&gather, Op::Record(event.issue_ticket()));
+    Ok(())
 }
 
 pub(crate) unsafe extern "C" fn cuCtxWaitEvent(ctx: CUcontext, handle: CUevent) -> CUresult {
-    call(|| {
-        let context = named(ctx)?;
-        context.check()?;
-        check_no_capture(&context)?;
-        match event(handle)?.recorded() {
-            Recorded::Never => {}
-            Recorded::Captured(..) => return Err(Status::STREAM_CAPTURE_UNSUPPORTED),
-            Recorded::Ticket(ticket) => engine::hold_back(context.handle, ticket),
-        }
-        Ok(())
-    })
+    call(|| wait_in_context(&*named(ctx)?, handle))
+}
+
+/// Makes what a context, and its green ones, are given from now on wait for an event.
+pub(super) fn wait_in_context(context: &Context, handle: CUevent) -> Result<()> {
+    context.check()?;
+    check_no_capture(context)?;
+    match event(handle)?.recorded() {
+        Recorded::Never => {}
+        Recorded::Captured(..) => return Err(Status::STREAM_CAPTURE_UNSUPPORTED),
+        Recorded::Ticket(ticket) => engine::hold_back(context.handle, ticket),
+    }
+    Ok(())
 }
 
 /// Refuses what concerns all streams of a context while one of them captures.
 fn check_no_capture(context: &Context) -> Result<()> {
-    let of_context = |stream: &Arc<Stream>| stream.context == context.handle;
+    let is_green = |stream: &Stream| CONTEXTS.get(stream.context).is_some_and(|it| it.is_of(context.handle));
+    let of_context = |stream: &Arc<Stream>| stream.context == context.handle || is_green(stream);
     STREAMS
         .all()
         .iter()

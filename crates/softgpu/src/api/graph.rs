@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn cuGraphClone(place: *mut CUgraph, graph: CUgraph
 
 fn instantiate(graph: CUgraph, flags: u64) -> Result<CUgraphExec> {
     let context = current()?;
-    Ok(CUgraphExec(Exec::instantiate(&*Graph::get(graph)?, context.handle, flags)?.handle))
+    Ok(CUgraphExec(Exec::instantiate(&*Graph::get(graph)?, context.owner(), flags)?.handle))
 }
 
 pub(crate) unsafe extern "C" fn cuGraphInstantiateWithFlags(
@@ -205,7 +205,8 @@ pub(super) unsafe fn kernel(params: *const CUDA_KERNEL_NODE_PARAMS) -> Result<Op
     };
     // SAFETY: by this function's contract.
     let arguments = unsafe { gather(&function, params.kernelParams, params.extra) }?;
-    prepare(&function, shape, arguments)
+    let multiprocessors = function.limits().multiprocessors;
+    prepare(&function, shape, arguments, multiprocessors)
 }
 
 /// The same from the structure that lacks the kernel and its context.

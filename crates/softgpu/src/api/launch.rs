@@ -97,12 +97,13 @@ unsafe fn launch(
 ) -> Result<()> {
     let target = stream::target(s)?;
     let function = function(handle)?;
-    if function.module.context != target.context.handle {
+    if function.module.context != target.context.owner() {
         return Err(Status::INVALID_HANDLE);
     }
     // SAFETY: passed on.
     let params = unsafe { gather(&function, params, extra) }?;
-    target.submit(prepare(&function, shape, params)?)?;
+    let multiprocessors = target.context.multiprocessors();
+    target.submit(prepare(&function, shape, params, multiprocessors)?)?;
     match completion {
         Some(event) if target.stream.capture().is_some() => target.submit(Op::RecordEvent(event)),
         Some(event) => target.submit(Op::Record(event.issue_ticket())),

@@ -63,8 +63,16 @@ pub(crate) unsafe extern "C" fn cuStreamGetId(s: CUstream, place: *mut u64) -> C
 }
 
 pub(crate) unsafe extern "C" fn cuStreamGetCtx(s: CUstream, place: *mut CUcontext) -> CUresult {
-    // SAFETY: an output argument by contract.
-    call(|| unsafe { put(place, CUcontext(target_unchecked(s)?.context.handle)) })
+    call(|| {
+        let context = target_unchecked(s)?.context;
+        // The newer form of the question is for these.
+        let is_default = [CUstream::NULL, CUstream::LEGACY, CUstream::PER_THREAD].contains(&s);
+        if context.green.is_some() && !is_default {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, CUcontext(context.handle)) }
+    })
 }
 
 pub(crate) unsafe extern "C" fn cuStreamGetCtx_v2(
@@ -73,11 +81,13 @@ pub(crate) unsafe extern "C" fn cuStreamGetCtx_v2(
     green: *mut CUgreenCtx,
 ) -> CUresult {
     call(|| {
-        let context = CUcontext(target_unchecked(s)?.context.handle);
+        let context = target_unchecked(s)?.context;
         // SAFETY: output arguments by contract.
-        unsafe { put_optional(green, CUgreenCtx::NULL) };
+        unsafe {
+            put_optional(green, context.green.as_ref().map_or(CUgreenCtx::NULL, |it| CUgreenCtx(it.handle)))
+        };
         // SAFETY: as above.
-        unsafe { put(place, context) }
+        unsafe { put(place, CUcontext(context.owner())) }
     })
 }
 
@@ -88,9 +98,10 @@ pub(crate) unsafe extern "C" fn cuStreamGetDevice(s: CUstream, place: *mut CUdev
 
 pub(crate) unsafe extern "C" fn cuStreamGetGreenCtx(s: CUstream, place: *mut CUgreenCtx) -> CUresult {
     call(|| {
-        target_unchecked(s)?;
+        let context = target_unchecked(s)?.context;
+        let green = context.green.as_ref().map_or(CUgreenCtx::NULL, |green| CUgreenCtx(green.handle));
         // SAFETY: an output argument by contract.
-        unsafe { put(place, CUgreenCtx::NULL) }
+        unsafe { put(place, green) }
     })
 }
 

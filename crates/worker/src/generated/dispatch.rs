@@ -435,12 +435,55 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuDevResourceGenerateDesc(
+        &self,
+        command: commands::cuDevResourceGenerateDesc,
+    ) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuDevSmResourceSplit(
+        &self,
+        command: commands::cuDevSmResourceSplit,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuDevSmResourceSplitByCount(
+        &self,
+        command: commands::cuDevSmResourceSplitByCount,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuDeviceGetDevResource(
         &self,
         command: commands::cuDeviceGetDevResource,
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
         let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGreenCtxCreate(&self, command: commands::cuGreenCtxCreate) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGreenCtxDestroy(&self, command: commands::cuGreenCtxDestroy) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGreenCtxGetDevResource(
+        &self,
+        command: commands::cuGreenCtxGetDevResource,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuGreenCtxStreamCreate(&self, command: commands::cuGreenCtxStreamCreate) -> Result<(), CUresult> {
+        let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
     fn MemoryCommit(&self, command: commands::MemoryCommit) -> Result<(), CUresult> {
@@ -1827,11 +1870,69 @@ pub fn dispatch<S: Execute + Custom>(
 
             Ok(session.cuTexObjectDestroy(command)?)
         }
+        Some(Target::Driver(Fn::cuDevResourceGenerateDesc)) => {
+            let command = commands::cuDevResourceGenerateDesc::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuDevResourceGenerateDesc(command)?)
+        }
+        Some(Target::Driver(Fn::cuDevSmResourceSplit)) => {
+            let command = commands::cuDevSmResourceSplit::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuDevSmResourceSplit(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuDevSmResourceSplitByCount)) => {
+            let command = commands::cuDevSmResourceSplitByCount::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuDevSmResourceSplitByCount(command, reply)?)
+        }
         Some(Target::Driver(Fn::cuDeviceGetDevResource)) => {
             let command = commands::cuDeviceGetDevResource::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.cuDeviceGetDevResource(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuGreenCtxCreate)) => {
+            let command = commands::cuGreenCtxCreate::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuGreenCtxCreate(command)?)
+        }
+        Some(Target::Driver(Fn::cuGreenCtxDestroy)) => {
+            let command = commands::cuGreenCtxDestroy::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuGreenCtxDestroy(command)?)
+        }
+        Some(Target::Driver(Fn::cuGreenCtxGetDevResource)) => {
+            let command = commands::cuGreenCtxGetDevResource::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuGreenCtxGetDevResource(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuGreenCtxRecordEvent)) => {
+            let command = commands::cuGreenCtxRecordEvent::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGreenCtxRecordEvent.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hCtx)?, session.find(command.hEvent)?) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuGreenCtxStreamCreate)) => {
+            let command = commands::cuGreenCtxStreamCreate::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuGreenCtxStreamCreate(command)?)
+        }
+        Some(Target::Driver(Fn::cuGreenCtxWaitEvent)) => {
+            let command = commands::cuGreenCtxWaitEvent::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuGreenCtxWaitEvent.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hCtx)?, session.find(command.hEvent)?) })?;
+            Ok(())
         }
         Some(Target::Own(0)) => {
             let command = commands::MemoryCommit::decode(&mut reader)?;

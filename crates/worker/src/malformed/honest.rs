@@ -2,10 +2,10 @@
 
 use sluice_cuda::*;
 use sluice_wire::{
-    ArrayId, ArrayPlace, ArrayShape, Command, CopyNode, CopySide, DevicePtr, EventId, ExportToken, FillNode,
-    FunctionId, GraphExecId, GraphId, GraphNodeId, GraphPlace, ImageHash, KernelNode, MipmappedArrayId,
-    ModuleId, NodePlace, NodeWork, Op, PhysicalId, PhysicalProp, Pitched, Sampling, StreamId,
-    TextureResource, UserObjectId, commands,
+    ArrayId, ArrayPlace, ArrayShape, ChosenResource, Command, CopyNode, CopySide, DevicePtr, EventId, ExportToken, FillNode,
+    FunctionId, GREEN_PLACES, GraphExecId, GraphId, GraphNodeId, GraphPlace, GreenCtxId, GroupParams, ImageHash, KernelNode, MipmappedArrayId,
+    ModuleId, NodePlace, NodeWork, Op, PhysicalId, PhysicalProp, Pitched, ResourceDescId, Sampling, StreamId,
+    TextureResource, UserObjectId, commands, decode,
 };
 
 use super::known::Known;
@@ -36,10 +36,11 @@ pub(crate) fn populate(stage: &Stage, known: &mut Known, seed: u64) -> Vec<Op> {
     graphs(&mut say, id, start);
     captures(&mut say, id, start);
     arrays(&mut say, id, start);
+    green_contexts(&mut say, id);
     let refused = say.refused;
     let live = |of, places: &[u64]| places.iter().map(move |place| (of, id + place)).collect::<Vec<_>>();
     let ids = [
-        live("StreamId", &[0, 11]),
+        live("StreamId", &[0, 11, 25]),
         live("EventId", &[1, 14]),
         live("PhysicalId", &[2]),
         live("GraphId", &[3, 12]),
@@ -50,6 +51,8 @@ pub(crate) fn populate(stage: &Stage, known: &mut Known, seed: u64) -> Vec<Op> {
         live("UserObjectId", &[10]),
         live("ArrayId", &[18, 20]),
         live("MipmappedArrayId", &[19]),
+        live("ResourceDescId", &[23]),
+        live("GreenCtxId", &[24]),
     ];
     for (of, number) in ids.into_iter().flatten() {
         known.add_live(of, number);
@@ -250,6 +253,39 @@ fn captures(say: &mut Honest<'_>, id: u64, start: u64) {
     say.command(&commands::cuMemsetD8Async { dstDevice: DevicePtr(start), uc: 7, N: 100, hStream: stream });
     say.command(&commands::cuGraphLaunch { hGraphExec: GraphExecId(id + 9), hStream: stream });
     say.command(&commands::cuStreamEndCapture { hStream: stream, phGraph: GraphId(id + 12) });
+}
+
+fn green_contexts(say: &mut Honest<'_>, id: u64) {
+    let (desc, green, event) = (ResourceDescId(id + 23), GreenCtxId(id + 24), EventId(id + 1));
+    let kind = CUdevResourceType::SM;
+    let whole = say.command(&commands::cuDeviceGetDevResource { device: 0, kind });
+    let Ok(whole) = decode::<commands::cuDeviceGetDevResourceReply>(&whole) else { return };
+    let input = whole.resource.id;
+    let split = commands::cuDevSmResourceSplitByCount {
+        input,
+        nbGroups: 1,
+        has_result: true,
+        flags: 0,
+        minCount: 1,
+    };
+    say.command(&split);
+    let group = GroupParams { count: 0, coscheduled: 0, preferred: 0, flags: 0, locality: 0 };
+    let groups = vec![group];
+    say.command(&commands::cuDevSmResourceSplit { input, groups, has_result: true, flags: 0 });
+    let resources = vec![ChosenResource { id: input, concurrency: 0, scope: 0 }];
+    say.command(&commands::cuDevResourceGenerateDesc { phDesc: desc, resources });
+    // The places of one session's take turns, and stay within what a session can have.
+    let place = u32::from(GREEN_PLACES) + (id / STEP % 100) as u32;
+    say.command(&commands::cuGreenCtxCreate { phCtx: green, place, desc, device: 0, flags: 1 });
+    say.command(&commands::cuGreenCtxGetDevResource { hCtx: green, kind });
+    let stream = StreamId(id + 25);
+    let create = commands::cuGreenCtxStreamCreate { phStream: stream, greenCtx: green, flags: 1, priority: 0 };
+    say.command(&create);
+    say.command(&commands::cuGreenCtxRecordEvent { hCtx: green, hEvent: event });
+    say.command(&commands::cuGreenCtxWaitEvent { hCtx: green, hEvent: event });
+    let (green, place) = (GreenCtxId(id + 26), u32::from(GREEN_PLACES) + 127);
+    say.command(&commands::cuGreenCtxCreate { phCtx: green, place, desc, device: 0, flags: 0 });
+    say.command(&commands::cuGreenCtxDestroy { hCtx: green });
 }
 
 fn arrays(say: &mut Honest<'_>, id: u64, start: u64) {

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use sluice_transport::Stream;
 use sluice_wire::{
     ArrayId, DevicePtr, EventId, ExportToken, FrameDecoder, FunctionId, GraphExecId, GraphId, GraphNodeId,
-    Header, HostCall, Kind, MipmappedArrayId, ModuleId, Op, PhysicalId, StreamId, UserObjectId, decode,
+    GreenCtxId, Header, HostCall, Kind, MipmappedArrayId, ModuleId, Op, PhysicalId, ResourceDescId, StreamId, UserObjectId, decode,
 };
 
 use crate::budget::Budget;
@@ -126,6 +126,8 @@ impl Stage {
             "UserObjectId" => objects.find(UserObjectId(number)).is_ok(),
             "ArrayId" => objects.find(ArrayId(number)).is_ok(),
             "MipmappedArrayId" => objects.find(MipmappedArrayId(number)).is_ok(),
+            "GreenCtxId" => objects.find(GreenCtxId(number)).is_ok(),
+            "ResourceDescId" => objects.find(ResourceDescId(number)).is_ok(),
             "PhysicalId" => self.session.memory.lock().physical.contains_key(&number),
             "DevicePtr" => self.session.memory.covers(number, 1),
             _ => true,
