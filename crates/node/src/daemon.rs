@@ -20,6 +20,7 @@ use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::Status;
 
+use crate::clock::SystemClock;
 use crate::config::{Listen, NodeConfig, WorkerCommand};
 use crate::connection;
 use crate::health;
@@ -101,6 +102,7 @@ impl Node {
                 config.cache.clone(),
                 config.linger,
                 membership,
+                Arc::new(SystemClock::new()),
             )),
             connections: Arc::default(),
             connections_max: config.connections_max,

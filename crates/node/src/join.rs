@@ -8,22 +8,24 @@ mod agent;
 mod claims;
 mod journal;
 mod metering;
+mod reporter;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use sluice_api::grant::{Grant, Verifier};
-use sluice_api::node::NodeId;
+use sluice_api::node::{Attempt, NodeId};
 use sluice_api::usage::UsageRecord;
 
-pub(crate) use agent::Agent;
 pub use agent::JoinError;
+pub(crate) use agent::{Agent, gpu};
 pub(crate) use claims::ClaimRefusal;
+pub(crate) use journal::Journal;
 pub(crate) use metering::Metered;
+pub(crate) use reporter::{Outgoing, Reporter};
 
 use claims::Claims;
-use journal::Journal;
 
 /// How to join.
 #[derive(Clone, Debug)]
@@ -77,6 +79,12 @@ impl Membership {
         self.lock().claims.claim(text, now_ms)
     }
 
+    /// How many records of a grant's attempt are on disk from before the start.
+    pub(crate) fn recorded(&self, grant: &Grant) -> u32 {
+        let attempt = Attempt { lease: grant.lease, attempt: grant.attempt, task: grant.task };
+        self.lock().journal.last(grant.node, attempt)
+    }
+
     /// Puts records on disk; the agent delivers them.
     pub(crate) fn record(&self, records: &[UsageRecord]) {
         if records.is_empty() {
@@ -94,6 +102,16 @@ impl Membership {
     pub(crate) fn tell(&self) {
         self.lock().news = true;
         self.news.notify_one();
+    }
+
+    /// Records that the server has not confirmed.
+    pub(crate) fn undelivered(&self) -> usize {
+        self.lock().journal.pending(usize::MAX).len()
+    }
+
+    /// Whether there was news since this was asked last.
+    pub(crate) fn take_news(&self) -> bool {
+        std::mem::take(&mut self.lock().news)
     }
 
     /// Has the agent report for the last time.

@@ -31,6 +31,9 @@ mod join;
 mod inventory;
 mod spawn;
 
+mod clock;
+pub mod unplugged;
+
 pub use certificate::own_certificate;
 pub use config::{GpuSelection, JoinConfig, Listen, NodeConfig, WorkerCommand};
 pub use daemon::{Node, NodeError, Stopper};

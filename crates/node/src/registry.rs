@@ -25,6 +25,7 @@ use sluice_worker::counters::{CounterPage, Counts};
 use sluice_worker::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
 
 use crate::arbiter::{PPM, Pace, Weight};
+use crate::clock::Clock;
 use crate::exports::Exports;
 use crate::health::Faults;
 use crate::inventory::Inventory;
@@ -91,6 +92,7 @@ pub(crate) struct Registry {
     pub(crate) process_space: u64,
     /// Of the server that this node lends through.
     membership: Option<Arc<Membership>>,
+    clock: Arc<dyn Clock>,
 }
 
 #[derive(Debug)]
@@ -121,7 +123,8 @@ struct LeaseRecord {
     /// The program that it is for, for people to read.
     name: String,
     kernel_timeout_ms: u64,
-    started: Instant,
+    /// When, by the clock that is never set.
+    started: Duration,
     /// No more sessions: the lease is about to end.
     closing: bool,
     /// Of the sessions that have ended.
@@ -166,6 +169,7 @@ impl Registry {
         cache: Option<PathBuf>,
         linger: Duration,
         membership: Option<Arc<Membership>>,
+        clock: Arc<dyn Clock>,
     ) -> Registry {
         let turns = Turns::new(inventory.cards.len(), Pace::default());
         let books = Books::new(inventory.cards.clone());
@@ -189,6 +193,7 @@ impl Registry {
             linger,
             process_space: sluice_transport::process::space(),
             membership,
+            clock,
         }
     }
 
@@ -201,7 +206,8 @@ impl Registry {
         let mut ledger = self.lock();
         let lease = ledger.next_id();
         let granted = ledger.books.grant(lease, ask)?.clone();
-        Ok(self.enter_lease(&mut ledger, lease, &granted, LeaseRecord::new(name, kernel_timeout_ms, None)))
+        let record = LeaseRecord::new(name, kernel_timeout_ms, self.clock.running(), None);
+        Ok(self.enter_lease(&mut ledger, lease, &granted, record))
     }
 
     fn enter_lease(&self, ledger: &mut Ledger, id: u64, lease: &Lease, record: LeaseRecord) -> Granted {
@@ -257,7 +263,7 @@ impl Registry {
         let record = ledger.leases.get(&lease)?;
         let counts = ledger.counts(lease);
         Some(Usage {
-            age_ms: record.started.elapsed().as_millis() as u64,
+            age_ms: self.since_ms(record.started),
             sessions: record.sessions_total,
             kernels: counts.kernels,
             bytes_in: counts.bytes_in,
@@ -563,18 +569,23 @@ impl Registry {
         }
     }
 
+    /// How long it is since then, in milliseconds.
+    fn since_ms(&self, started: Duration) -> u64 {
+        self.clock.running().saturating_sub(started).as_millis() as u64
+    }
+
     fn lock(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl LeaseRecord {
-    fn new(name: String, kernel_timeout_ms: u64, metered: Option<Metered>) -> LeaseRecord {
+    fn new(name: String, kernel_timeout_ms: u64, started: Duration, metered: Option<Metered>) -> LeaseRecord {
         LeaseRecord {
             token: LeaseToken(random()),
             name,
             kernel_timeout_ms,
-            started: Instant::now(),
+            started,
             closing: false,
             past: Counts::default(),
             sessions_total: 0,

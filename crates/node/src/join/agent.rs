@@ -4,17 +4,16 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use sluice_api::client::{Client, Failure};
-use sluice_api::grant::Verifier;
-use sluice_api::node::{Gpu, Join, Joined, Report, ReportAnswer};
-use sluice_api::problem::Kind;
+use sluice_api::node::{Gpu, Join, Joined, ReportAnswer};
 use sluice_cuda::CUdevice_attribute;
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::DeviceSnapshot;
 
 use super::journal::Journal;
+use super::reporter::Reporter;
 use super::{JoinConfig, Membership};
 use crate::inventory::Inventory;
-use crate::registry::{Registry, one_line};
+use crate::registry::Registry;
 
 /// Why a node does not join.
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +28,6 @@ pub enum JoinError {
     Journal { folder: String, source: std::io::Error },
 }
 
-/// Usage records of one report.
-const RECORDS_MAX: usize = 500;
 /// While the server is away, and before it says anything else.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
@@ -40,12 +37,7 @@ pub(crate) struct Agent {
     joining: Client,
     /// With the node's own.
     client: Client,
-    join: Join,
-    membership: Arc<Membership>,
-    sequence: u64,
-    /// Of the machine.
-    boot: String,
-    every: Duration,
+    reporter: Reporter,
     /// The last report failed, and that has been said.
     away: bool,
 }
@@ -75,22 +67,12 @@ impl Agent {
         };
         let joining = Client::new(&config.server, &config.token);
         let joined: Joined = joining.post("/nodes", &join)?;
-        let verifier =
-            Verifier::from_text(&joined.grant_key).ok_or_else(|| JoinError::Key(config.server.clone()))?;
-        Ok(Agent {
-            client: joining.with_token(&joined.token),
-            joining,
-            join,
-            membership: Arc::new(Membership::new(config.server.clone(), joined.node, verifier, journal)),
-            sequence: 0,
-            boot: boot(),
-            every: Duration::from_millis(joined.report_every_ms),
-            away: false,
-        })
+        let reporter = Reporter::new(&config.server, join, &joined, journal, boot())?;
+        Ok(Agent { client: joining.with_token(&joined.token), joining, reporter, away: false })
     }
 
     pub(crate) fn membership(&self) -> &Arc<Membership> {
-        &self.membership
+        &self.reporter.membership
     }
 
     /// Reports until the node stops, and once more then.
@@ -113,60 +95,33 @@ impl Agent {
 
     /// Until the next report is due, or there is news; true when the node stops.
     fn wait(&self) -> bool {
-        let state = self.membership.lock();
+        let membership = &self.reporter.membership;
+        let state = membership.lock();
         let quiet = |state: &mut super::State| !state.news && !state.stopping;
-        let waited = self.membership.news.wait_timeout_while(state, self.every, quiet);
+        let waited = membership.news.wait_timeout_while(state, self.reporter.every, quiet);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.news = false;
         state.stopping
     }
 
     fn report(&mut self, registry: &Registry) -> Result<(), Failure> {
-        let usage = self.membership.lock().journal.pending(RECORDS_MAX);
-        self.sequence += 1;
-        let (faults, lasting) = registry.faults.all();
-        let boot = self.boot.clone();
-        let report = Report { sequence: self.sequence, usage, boot, faults, ..registry.report() };
-        let path = format!("/nodes/{}/reports", self.membership.node());
-        let answer: ReportAnswer = self.client.post(&path, &report)?;
-        self.every = Duration::from_millis(answer.report_every_ms.clamp(100, 60_000));
-        self.take(&report, &answer);
-        registry.faults.taken(lasting);
-        for attempt in answer.end {
-            registry.end_attempt(attempt);
-        }
+        let sent = self.reporter.next(registry);
+        let answer: ReportAnswer = self.client.post(&sent.path, &sent.report)?;
+        self.reporter.answered(registry, &sent, answer);
         Ok(())
     }
 
-    /// What the server has need not be kept; if more waits, the next report does not.
-    fn take(&self, report: &Report, answer: &ReportAnswer) {
-        let mut state = self.membership.lock();
-        for refused in &answer.usage_refused {
-            eprintln!("sluice node: the server does not count a usage record: {}", one_line(&refused.reason));
-            let record = report.usage.iter().find(|record| record.id == refused.id);
-            if let Some(Err(error)) = record.map(|record| state.journal.refuse(record)) {
-                eprintln!("sluice node: it could not be kept either: {error}");
-            }
-        }
-        let taken = (answer.usage_taken as usize).min(report.usage.len());
-        if let Err(error) = state.journal.confirm(taken) {
-            eprintln!("sluice node: the usage journal: {error}");
-        }
-        state.news |= taken > 0 && taken == RECORDS_MAX;
-    }
-
     fn failed(&mut self, failure: &Failure) {
-        self.every = RETRY_EVERY;
+        self.reporter.every = RETRY_EVERY;
         if !self.away {
             eprintln!("sluice node: {failure}. Sessions go on; usage is kept on disk");
             self.away = true;
         }
-        // The server knows this token no more: it was restored from a backup, or another node took the name.
         if let Failure::Refused(problem) = failure
-            && (problem.is(Kind::Unauthenticated) || problem.is(Kind::NotFound))
+            && Reporter::has_to_join(problem)
         {
-            match self.joining.post::<Joined>("/nodes", &self.join) {
-                Ok(joined) if joined.node == self.membership.node() => {
+            match self.joining.post::<Joined>("/nodes", &self.reporter.join) {
+                Ok(joined) if self.reporter.joined_again(&joined) => {
                     self.client = self.joining.with_token(&joined.token);
                 }
                 Ok(_) => eprintln!("sluice node: the server takes this for a new node: start it again"),
@@ -198,7 +153,7 @@ fn at(listens: &Endpoint, address: &str) -> Endpoint {
     }
 }
 
-fn gpu(snapshot: &DeviceSnapshot) -> Gpu {
+pub(crate) fn gpu(snapshot: &DeviceSnapshot) -> Gpu {
     let (major, minor) = snapshot.compute_capability();
     Gpu {
         name: snapshot.name.clone(),

@@ -4,28 +4,31 @@
 //! number of bytes of it that the server has. A line that a crash tore is cut off at the next start. Once everything is
 //! confirmed and the journal is large, it is put aside under the number of its first unused byte, for reconciliation.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
+use sluice_api::node::{Attempt, NodeId};
 use sluice_api::usage::{UsageRecord, journal_line, read_journal_line};
 
 /// A journal is put aside beyond this.
 const SIZE_MAX: u64 = 64 << 20;
 
 #[derive(Debug)]
-pub(super) struct Journal {
+pub(crate) struct Journal {
     folder: PathBuf,
     file: File,
     size: u64,
     confirmed: u64,
     /// Not confirmed yet, with the bytes of each on disk.
     pending: VecDeque<(UsageRecord, u64)>,
+    /// The last record of each attempt from before the start.
+    last: BTreeMap<(NodeId, Attempt), u32>,
 }
 
 impl Journal {
-    pub(super) fn open(folder: &Path) -> io::Result<Journal> {
+    pub(crate) fn open(folder: &Path) -> io::Result<Journal> {
         fs::create_dir_all(folder)?;
         let path = folder.join("usage.journal");
         let mut file = File::options().read(true).append(true).create(true).open(&path)?;
@@ -33,11 +36,19 @@ impl Journal {
         file.read_to_end(&mut text)?;
         let confirmed = fs::read_to_string(folder.join("usage.confirmed")).unwrap_or_default();
         let confirmed = confirmed.trim().parse().unwrap_or(0);
-        let mut journal =
-            Journal { folder: folder.into(), file, size: 0, confirmed, pending: VecDeque::new() };
+        let mut journal = Journal {
+            folder: folder.into(),
+            file,
+            size: 0,
+            confirmed,
+            pending: VecDeque::new(),
+            last: BTreeMap::new(),
+        };
         for line in text.split_inclusive(|&byte| byte == b'\n') {
             let Some(record) = read_journal_line(line) else { break };
             journal.size += line.len() as u64;
+            let last = journal.last.entry((record.node, record.attempt_of())).or_default();
+            *last = record.sequence.max(*last);
             if journal.size > confirmed {
                 journal.pending.push_back((record, line.len() as u64));
             }
@@ -49,6 +60,11 @@ impl Journal {
         }
         journal.confirmed = journal.confirmed.min(journal.size);
         Ok(journal)
+    }
+
+    /// How many records of an attempt there were before the start: should somebody claim it again, the next ones are others.
+    pub(super) fn last(&self, node: NodeId, attempt: Attempt) -> u32 {
+        self.last.get(&(node, attempt)).copied().unwrap_or(0)
     }
 
     /// On disk when this returns. If the disk fails, the records stay in memory and are delivered all the same.

@@ -23,8 +23,10 @@ pub(crate) struct Metered {
 }
 
 impl Metered {
-    pub(crate) fn new(node: NodeId, grant: Grant, model: String, begun_at_ms: u64) -> Metered {
-        Metered { node, grant, model, begun_at_ms, cut_ms: 0, counts: Counts::default(), sequence: 0 }
+    /// `recorded` is how many records of the attempt there are, from before the node was started again.
+    pub(crate) fn new(node: NodeId, grant: Grant, model: String, begun_at_ms: u64, recorded: u32) -> Metered {
+        let counts = Counts::default();
+        Metered { node, grant, model, begun_at_ms, cut_ms: 0, counts, sequence: recorded }
     }
 
     pub(crate) fn attempt(&self) -> Attempt {
@@ -90,7 +92,7 @@ mod tests {
             hard_cap: false,
             expires_at_ms: 0,
         };
-        let mut metered = Metered::new(1, grant, "H100".into(), 1_000_000);
+        let mut metered = Metered::new(1, grant, "H100".into(), 1_000_000, 0);
         let mut records = Vec::new();
         let cuts = [(10_000, 1_999_999), (9_000, 1_999_999), (20_001, 4_500_000), (20_001, 4_500_000)];
         for (at, (held_ms, gpu_ns)) in cuts.into_iter().enumerate() {

@@ -1,7 +1,5 @@
 //! Leases that a server has granted: claimed, recorded, reported, ended at the server's word.
 
-use std::time::SystemTime;
-
 use sluice_api::node::{Attempt, GpuReport, Report, SessionReport};
 use sluice_wire::control::SessionStatus;
 use sluice_worker::counters::Counts;
@@ -30,7 +28,7 @@ impl Registry {
         name: String,
     ) -> Result<Granted, NotClaimed> {
         let membership = self.membership.as_ref().ok_or(NotClaimed::NotJoined)?;
-        let now_ms = now_ms();
+        let now_ms = self.clock.wall_ms();
         let grant = membership.claim(text, now_ms)?;
         let ask = Ask {
             gpus: grant.gpus.len() as u32,
@@ -43,8 +41,9 @@ impl Registry {
         let lease = ledger.next_id();
         let entry = ledger.books.grant_on(lease, ask, &gpus)?.clone();
         let model = self.inventory.snapshots.get(gpus[0]).map_or_else(String::new, |gpu| gpu.name.clone());
-        let metered = Metered::new(grant.node, grant, model, now_ms);
-        let record = LeaseRecord::new(name, kernel_timeout_ms, Some(metered));
+        let recorded = membership.recorded(&grant);
+        let metered = Metered::new(grant.node, grant, model, now_ms, recorded);
+        let record = LeaseRecord::new(name, kernel_timeout_ms, self.clock.running(), Some(metered));
         let granted = self.enter_lease(&mut ledger, lease, &entry, record);
         drop(ledger);
         membership.tell();
@@ -54,7 +53,7 @@ impl Registry {
     /// The last record of a lease, if a server granted it.
     pub(super) fn record_end(&self, record: &mut LeaseRecord) {
         if let Some((membership, metered)) = self.membership.as_ref().zip(record.metered.as_mut()) {
-            let held_ms = record.started.elapsed().as_millis() as u64;
+            let held_ms = self.since_ms(record.started);
             membership.record(&[metered.cut(held_ms, record.past, record.memory_peak, true)]);
             membership.tell();
         }
@@ -66,6 +65,20 @@ impl Registry {
         let found = self.lock().leases.iter().find(|(_, record)| is_it(record)).map(|(&id, _)| id);
         if let Some(lease) = found {
             self.end_lease(lease);
+        }
+    }
+
+    /// The server's attempts that live here, and the numbers of their leases.
+    pub(crate) fn attempts(&self) -> Vec<(Attempt, u64)> {
+        let ledger = self.lock();
+        let attempt = |(&id, record): (&u64, &LeaseRecord)| Some((record.metered.as_ref()?.attempt(), id));
+        ledger.leases.iter().filter_map(attempt).collect()
+    }
+
+    /// Counts what a program of a lease has done, beside its sessions.
+    pub(crate) fn count(&self, lease: u64, counts: Counts) {
+        if let Some(record) = self.lock().leases.get_mut(&lease) {
+            record.past = super::sum(record.past, counts);
         }
     }
 
@@ -106,7 +119,7 @@ impl Registry {
     }
 
     /// Puts on disk what the server's leases have used since the last time.
-    pub(super) fn record_usage(&self) {
+    pub(crate) fn record_usage(&self) {
         let Some(membership) = &self.membership else { return };
         let mut ledger = self.lock();
         let leases: Vec<u64> = ledger.leases.keys().copied().collect();
@@ -116,7 +129,7 @@ impl Registry {
             if let Some(record) = ledger.leases.get_mut(lease)
                 && let Some(metered) = &mut record.metered
             {
-                let held_ms = record.started.elapsed().as_millis() as u64;
+                let held_ms = self.since_ms(record.started);
                 records.push(metered.cut(held_ms, counts, record.memory_peak, false));
             }
         }
@@ -143,10 +156,4 @@ fn session_report(attempt: Attempt, status: SessionStatus) -> SessionReport {
         busy_us: status.busy_us,
         age_ms: status.age_ms,
     }
-}
-
-/// Milliseconds since 1970.
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }

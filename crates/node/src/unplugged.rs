@@ -1,0 +1,172 @@
+//! A joined node without sockets, threads and programs: for simulations, which bring time, messages and faults.
+//!
+//! Books, grants, metering, journal and reports are those of every node; what is missing is who drives them. A lease has no
+//! sessions here, so what its programs would use is told with [`Unplugged::work`].
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_api::node::{Attempt, Join, Joined, Report, ReportAnswer};
+use sluice_api::problem::Problem;
+use sluice_cuda::{CUdevice_attribute, Presence};
+use sluice_wire::control::DeviceSnapshot;
+use sluice_worker::counters::Counts;
+use sluice_worker::link::Driver;
+
+pub use crate::clock::Clock;
+use crate::config::WorkerCommand;
+use crate::inventory::Inventory;
+use crate::join::{self, JoinError, Journal, Outgoing, Reporter};
+use crate::lease::Card;
+use crate::registry::Registry;
+use crate::spawn::Spawner;
+
+/// What is on a node that is about to join.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub name: String,
+    pub gpus: u32,
+    /// Bytes of each GPU.
+    pub memory: u64,
+}
+
+/// A node that has joined.
+#[derive(Debug)]
+pub struct Unplugged {
+    registry: Registry,
+    reporter: Reporter,
+}
+
+/// A report on its way, to be shown again with its answer.
+#[derive(Clone, Debug)]
+pub struct Sent(Outgoing);
+
+impl Sent {
+    /// Behind `/api/v1`.
+    pub fn path(&self) -> &str {
+        &self.0.path
+    }
+
+    pub fn report(&self) -> &Report {
+        &self.0.report
+    }
+}
+
+impl Machine {
+    /// What it says to join.
+    pub fn join(&self) -> Join {
+        Join {
+            name: self.name.clone(),
+            address: format!("{}:7583", self.name),
+            gpus: self.snapshots().iter().map(join::gpu).collect(),
+            labels: Default::default(),
+            release: env!("CARGO_PKG_VERSION").into(),
+        }
+    }
+
+    fn snapshots(&self) -> Vec<DeviceSnapshot> {
+        let snapshot = |gpu: u32| DeviceSnapshot {
+            name: "unplugged GPU".into(),
+            uuid: blake3::hash(format!("{} {gpu}", self.name).as_bytes()).as_bytes()[..16]
+                .try_into()
+                .unwrap_or_default(),
+            memory: self.memory,
+            driver_version: 13000,
+            attributes: vec![
+                (CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR, 9),
+                (CUdevice_attribute::COMPUTE_CAPABILITY_MINOR, 0),
+            ],
+            limits: Vec::new(),
+            stream_priorities: (0, 0),
+            is_software: true,
+            functions: Presence::default(),
+            chunk: 2 << 20,
+        };
+        (0..self.gpus).map(snapshot).collect()
+    }
+}
+
+impl Unplugged {
+    /// A node that starts, or starts again, with what its folder holds.
+    pub fn start(
+        machine: &Machine,
+        joined: &Joined,
+        folder: &Path,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Unplugged, JoinError> {
+        let unusable = |source| JoinError::Journal { folder: folder.display().to_string(), source };
+        let journal = Journal::open(folder).map_err(unusable)?;
+        let reporter = Reporter::new("a simulation", machine.join(), joined, journal, String::new())?;
+        let snapshots = machine.snapshots();
+        let card = |snapshot: &DeviceSnapshot| Card { name: snapshot.name.clone(), memory: snapshot.memory };
+        let inventory = Inventory {
+            driver: Driver::Software { memory: vec![machine.memory; machine.gpus as usize] },
+            cards: snapshots.iter().map(card).collect(),
+            snapshots,
+        };
+        let spawner = Spawner::start(WorkerCommand::default()).map_err(unusable)?;
+        let membership = Arc::clone(&reporter.membership);
+        let registry = Registry::new(inventory, spawner, None, Duration::ZERO, Some(membership), clock);
+        Ok(Unplugged { registry, reporter })
+    }
+
+    /// Whether something has happened since this was asked last that the server should learn of at once.
+    pub fn take_news(&self) -> bool {
+        self.reporter.membership.take_news()
+    }
+
+    /// The rhythm that the server wants.
+    pub fn reports_every(&self) -> Duration {
+        self.reporter.every
+    }
+
+    pub fn report(&mut self) -> Sent {
+        Sent(self.reporter.next(&self.registry))
+    }
+
+    pub fn answered(&mut self, sent: &Sent, answer: ReportAnswer) {
+        self.reporter.answered(&self.registry, &sent.0, answer);
+    }
+
+    /// Whether a report that was refused so means that the node has to join again.
+    pub fn has_to_join(problem: &Problem) -> bool {
+        Reporter::has_to_join(problem)
+    }
+
+    /// Whether the server still takes it for the same node.
+    pub fn joined_again(&self, joined: &Joined) -> bool {
+        self.reporter.joined_again(joined)
+    }
+
+    /// A program brings a grant; the answer is the number of its lease here, or why it gets none.
+    pub fn claim(&self, grant: &str) -> Result<u64, String> {
+        let claimed = self.registry.claim(grant, 0, String::new());
+        claimed.map(|granted| granted.lease).map_err(|refusal| refusal.to_string())
+    }
+
+    /// A program has kept its GPUs busy for so long.
+    pub fn work(&self, lease: u64, gpu_ns: u64) {
+        self.registry.count(lease, Counts { gpu_ns, kernels: 1, ..Counts::default() });
+    }
+
+    /// A program ends, and its lease with it.
+    pub fn end(&self, lease: u64) {
+        self.registry.end_lease(lease);
+    }
+
+    /// The server's leases that are here, and which of this node's they are.
+    pub fn held(&self) -> Vec<(Attempt, u64)> {
+        self.registry.attempts()
+    }
+
+    /// Writes down what leases have used so far; nodes do so every ten seconds.
+    pub fn record_usage(&self) {
+        self.registry.record_usage();
+    }
+
+    /// Records that the server has not confirmed.
+    pub fn undelivered(&self) -> usize {
+        self.reporter.membership.undelivered()
+    }
+}
