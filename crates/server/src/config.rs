@@ -27,7 +27,7 @@ use crate::fleet::Patience;
 use crate::http;
 use crate::identity::{IdentityError, Provider};
 use crate::leader::{Candidate, Role};
-use crate::server::{Server, now_ms};
+use crate::server::{Server, Surroundings};
 use crate::store::{Database, Store, StoreError, Write};
 
 pub(crate) const DATABASE_FILE: &str = "sluice.db";
@@ -120,7 +120,7 @@ async fn run(config: &Config) -> Result<(), ServeError> {
     let store = Store::open(&database).await?;
     store.agree_on_grant_key(&signer.verifier().to_text()).await?;
     let patience = Patience { grace_ms: config.grace_ms, quiet_ms: config.quiet_ms };
-    let server = Arc::new(Server::open(store, signer, patience, provider).await?);
+    let server = Arc::new(Server::open(store, signer, patience, provider, Surroundings::default()).await?);
     let candidate = Candidate {
         holder: format!("{} of {}", std::process::id(), config.folder.display()),
         url: config.advertise.clone().unwrap_or_else(|| own_url.clone()),
@@ -150,7 +150,7 @@ async fn run(config: &Config) -> Result<(), ServeError> {
 }
 
 /// What a server does besides answering. If the lead is free it leads when this returns.
-async fn work(
+pub(crate) async fn work(
     server: &Arc<Server>,
     candidate: Candidate,
     folder: PathBuf,
@@ -261,11 +261,13 @@ async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), Se
         let path = folder.join(file);
         let known = Settings::read(&path)?;
         let token = match known {
-            Some(known) if auth::recognise(server, &known.token, now_ms()).await.is_ok() => known.token,
+            Some(known) if auth::recognise(server, &known.token, server.now_ms()).await.is_ok() => {
+                known.token
+            }
             _ => {
                 let name = format!("{file} of the data folder");
                 let (stored, secret) =
-                    auth::make(TenantPath::root(), role, name, None, LIFETIME_MS, now_ms())?;
+                    auth::make(TenantPath::root(), role, name, None, LIFETIME_MS, server.now_ms())?;
                 let mut change = server.change().await.map_err(ServeError::Tokens)?;
                 let token = stored.token.clone();
                 change.audit(&Principal::server(), "token.made", &token.id, serde_json::json!(token));

@@ -84,6 +84,8 @@ pub(crate) struct Node {
     pub(crate) report: Report,
     /// As of the last look of [`Fleet::look_at_nodes`].
     online: bool,
+    /// A program could not get there, and it has not reported since.
+    doubted: bool,
 }
 
 impl Node {
@@ -98,12 +100,13 @@ impl Node {
             heard_at_ms: None,
             report: Report::default(),
             online: false,
+            doubted: false,
         }
     }
 
     /// Whether new leases may be placed here.
     pub(crate) fn takes_work(&self) -> bool {
-        self.online
+        self.online && !self.doubted
     }
 }
 
@@ -293,8 +296,8 @@ impl Fleet {
         }
         entry.heard_at_ms = Some(now_ms);
         let comes_back = !entry.online;
-        if comes_back {
-            entry.online = true;
+        if !entry.takes_work() {
+            (entry.online, entry.doubted) = (true, false);
             self.news.nodes.insert(node);
         }
         entry.report = Report { usage: Vec::new(), faults: Vec::new(), ..report };
@@ -462,19 +465,64 @@ impl Fleet {
         let given_up: Vec<_> = self.leases.values().filter(given_up).map(|lease| lease.id).collect();
         given_up.into_iter().for_each(|id| self.requeue(id, now_ms));
         let expired = |lease: &LeaseRecord| match lease.state {
-            LeaseState::Queued if now_ms.saturating_sub(lease.heard_at_ms) > PATIENCE_MS => {
+            LeaseState::Queued if now_ms.saturating_sub(self.heard_ms(lease)) > PATIENCE_MS => {
                 Some("its program no longer asked for it")
             }
             LeaseState::Queued if lease.ask.start_until_ms().is_some_and(|until| now_ms > until) => {
                 Some("it can no longer end by its deadline")
             }
-            LeaseState::Granted if now_ms > claim_until(lease) => Some("no program claimed it in time"),
+            LeaseState::Granted if self.is_unclaimed(lease, now_ms) => Some("no program claimed it in time"),
             _ => None,
         };
         let ending: Vec<_> =
             self.leases.values().filter_map(|lease| Some((lease.id, expired(lease)?))).collect();
         for (id, reason) in ending {
             self.end(id, reason, now_ms);
+        }
+    }
+
+    /// When its program last asked for it, or could have.
+    fn heard_ms(&self, lease: &LeaseRecord) -> u64 {
+        lease.heard_at_ms.max(self.silence.since_ms())
+    }
+
+    /// By then it is claimed or not at all. What another server granted, perhaps by another clock, has the whole time from the moment at
+    /// which this one listens.
+    fn claim_until(&self, lease: &LeaseRecord) -> u64 {
+        lease.granted_at_ms.unwrap_or(0).max(self.silence.since_ms()) + CLAIM_TIME_MS
+    }
+
+    /// Whether nobody can claim it any more, and nobody has: its nodes have reported since, so it is not that nothing has been heard
+    /// of a program that runs.
+    fn is_unclaimed(&self, lease: &LeaseRecord, now_ms: u64) -> bool {
+        let until_ms = self.claim_until(lease);
+        let heard = |seat: &Seat| self.nodes.get(&seat.node).and_then(|node| node.heard_at_ms);
+        let mut unclaimed = lease.seats.iter().filter(|seat| !seat.claimed);
+        now_ms > until_ms && unclaimed.all(|seat| heard(seat).is_some_and(|heard_ms| heard_ms > until_ms))
+    }
+
+    /// This server's clock has been set by so many milliseconds: what was heard lately still was, and what has time has as much of it.
+    pub(crate) fn clock_was_set(&mut self, by_ms: i64) {
+        let set = |at_ms: &mut u64| *at_ms = at_ms.saturating_add_signed(by_ms);
+        for node in self.nodes.values_mut() {
+            set(&mut node.joined_at_ms);
+            node.heard_at_ms.iter_mut().for_each(set);
+        }
+        for lease in self.leases.values_mut() {
+            set(&mut lease.heard_at_ms);
+            lease.preempt_at_ms.iter_mut().for_each(set);
+            if lease.state == LeaseState::Granted {
+                lease.granted_at_ms.iter_mut().for_each(set);
+            }
+        }
+        self.silence.clock_was_set(by_ms);
+    }
+
+    /// A program says that a node has refused it: nothing more is placed there before the node is heard again.
+    pub(crate) fn doubt(&mut self, node: NodeId) {
+        if let Some(entry) = self.nodes.get_mut(&node) {
+            entry.doubted = true;
+            self.news.nodes.insert(node);
         }
     }
 
@@ -498,7 +546,7 @@ impl Fleet {
                 share_ppm: lease.ask.share_ppm,
                 memory: seat.memory,
                 hard_cap: lease.ask.hard_cap,
-                expires_at_ms: claim_until(lease),
+                expires_at_ms: self.claim_until(lease),
             })
         };
         (0..).zip(&lease.seats).map(grant).collect()
@@ -539,8 +587,4 @@ impl Fleet {
             revision: lease.revision,
         }
     }
-}
-
-fn claim_until(lease: &LeaseRecord) -> u64 {
-    lease.granted_at_ms.unwrap_or(0) + CLAIM_TIME_MS
 }

@@ -4,9 +4,11 @@
 //! reads what is written, and leads once the leader has said nothing for [`LEADERSHIP`]. Clocks of servers do not matter:
 //! the database's does, and only for how soon; that two write is excluded by the fence, which each transaction checks.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::server::{Server, now_ms};
+use tokio::time::Instant;
+
+use crate::server::Server;
 use crate::store::{Fence, LEADERSHIP, Leader, StoreError, Write};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +73,7 @@ impl Server {
     }
 
     async fn renew(&self, fence: Fence, count: u64) -> Result<(), StoreError> {
-        let before_ms = now_ms().saturating_sub(KEYS_KEPT_MS);
+        let before_ms = self.now_ms().saturating_sub(KEYS_KEPT_MS);
         let tidy = count.is_multiple_of(FORGET_EVERY).then_some(Write::ForgetKeys { before_ms });
         let renewed = self.store.commit(fence, tidy.into_iter().collect()).await;
         if matches!(renewed, Err(StoreError::Fenced)) {

@@ -28,6 +28,9 @@ mod policy;
 mod store;
 mod watches;
 
+#[cfg(test)]
+mod simulation;
+
 pub use backup::{back_up, restore};
 pub use config::{Config, ServeError, Tls, serve};
 pub use http::document;

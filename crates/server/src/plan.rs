@@ -425,14 +425,11 @@ impl Plan {
     fn give_notice(&mut self, fleet: &mut Fleet, id: LeaseId, reason: String, clock: Clock) {
         let Some(work) = self.work.get_mut(&id) else { return };
         work.granted = None;
-        let Some(lease) = fleet.lease(id).filter(|lease| keeps_its_place(lease)) else { return };
-        if lease.seats.iter().any(|seat| seat.claimed) {
-            fleet.preempt(id, reason, clock.now_ms + clock.grace_ms);
-        } else {
-            // Nothing runs yet, and the next attempt makes its grant worthless.
-            fleet.requeue(id, clock.now_ms);
-            fleet.wait_because(id, reason);
+        if !fleet.lease(id).is_some_and(keeps_its_place) {
+            return;
         }
+        // Its program may have claimed it though nothing has been heard of that: its nodes' next reports say so.
+        fleet.preempt(id, reason, clock.now_ms + clock.grace_ms);
     }
 
     /// What a program that has to make room is told.

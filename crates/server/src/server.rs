@@ -5,6 +5,7 @@
 //! when it is in the database. The lock is free meanwhile: others see the change before it is durable, and wait for it too
 //! before they speak. If a transaction fails, or a change is given up half way, the fleet is read from the database again.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sluice_api::audit::{Entry, Head};
@@ -20,6 +21,7 @@ use crate::billing::{self, Period};
 use crate::commits::{Batch, Commits, Epoch, Ticket};
 use crate::fleet::{Fleet, Incident, LeaseRecord, Passed, Patience, Spent};
 use crate::history::History;
+use crate::http::{Link, Network};
 use crate::identity::Provider;
 use crate::keys::KeysInUse;
 use crate::leader::{Role, Seen};
@@ -42,9 +44,11 @@ pub(crate) struct Server {
     pub(crate) seen: Mutex<Seen>,
     /// Whose tokens are taken beside its own.
     pub(crate) provider: Option<Provider>,
-    pub(crate) forwarder: crate::http::Forwarder,
+    pub(crate) surroundings: Surroundings,
     books: Mutex<Books>,
     commits: Commits,
+    /// Counts its roles.
+    turns: AtomicU64,
     /// Counts the looks at the queue.
     cycles: watch::Sender<u64>,
     /// Tells the scheduler.
@@ -62,15 +66,35 @@ pub(crate) struct Books {
     epoch: Epoch,
     /// Does not show what the database holds.
     stale: bool,
+    /// The role in which it heard what it has heard.
+    turn: u64,
+    /// When it was looked at last, by the clock that may be set, and by the one that may not.
+    looked: (u64, tokio::time::Instant),
 }
 
-/// Milliseconds since 1970.
+/// Milliseconds since 1970 by the clock of this machine, which may be set forth and back.
 pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as u64)
 }
 
+/// What a server learns the time from, and reaches other servers through.
+pub(crate) struct Surroundings {
+    /// Milliseconds since 1970.
+    pub(crate) clock: Box<dyn Fn() -> u64 + Send + Sync>,
+    pub(crate) link: Box<dyn Link>,
+}
+
+impl Default for Surroundings {
+    /// This machine's clock, and the network.
+    fn default() -> Surroundings {
+        Surroundings { clock: Box::new(now_ms), link: Box::new(Network::default()) }
+    }
+}
+
 /// The queue is looked at this often even if nothing happens: time alone ends things.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Clocks that run at different speeds differ by less from one look to the next.
+const CLOCK_SET_MS: u64 = 1000;
 /// What is spent of budgets is added up this often.
 const BUDGETS_EVERY: Duration = Duration::from_secs(5);
 /// The latest leases that are learned from at the start.
@@ -85,9 +109,10 @@ impl Server {
         signer: Signer,
         patience: Patience,
         provider: Option<Provider>,
+        surroundings: Surroundings,
     ) -> Result<Server, StoreError> {
         let commits = Commits::new();
-        let books = Books::read(&store, commits.epoch()).await?;
+        let books = Books::read(&store, commits.epoch(), (surroundings.clock)()).await?;
         Ok(Server {
             store,
             signer,
@@ -99,12 +124,18 @@ impl Server {
             keys: KeysInUse::default(),
             role: watch::Sender::new(Role::Follower { leader: None }),
             seen: Mutex::default(),
-            forwarder: crate::http::Forwarder::default(),
+            surroundings,
             books: Mutex::new(books),
             commits,
+            turns: AtomicU64::new(0),
             cycles: watch::Sender::new(0),
             wake: Notify::new(),
         })
+    }
+
+    /// Milliseconds since 1970, as this server believes.
+    pub(crate) fn now_ms(&self) -> u64 {
+        (self.surroundings.clock)()
     }
 
     /// Looks at the books. What is seen is in the database when this returns.
@@ -115,7 +146,7 @@ impl Server {
     /// As [`Server::read`], and notes what is never stored: who has been heard of.
     pub(crate) async fn hear<T>(&self, look: impl FnOnce(&mut Books, u64) -> T) -> Result<T, Problem> {
         let mut books = self.books().await?;
-        let seen = look(&mut books, now_ms());
+        let seen = look(&mut books, self.now_ms());
         let ticket = self.commits.latest();
         drop(books);
         durable(ticket).await.map(|()| seen)
@@ -128,7 +159,8 @@ impl Server {
             let detail = "this replica does not lead; the one that does is not known yet";
             return Err(Problem::new(Kind::Unavailable, detail));
         }
-        Ok(Change { server: self, books, now_ms: now_ms(), writes: Vec::new(), wakes: false, done: false })
+        let now_ms = self.now_ms();
+        Ok(Change { server: self, books, now_ms, writes: Vec::new(), wakes: false, done: false })
     }
 
     /// The fleet as far as it is known, read again if it may be wrong.
@@ -138,10 +170,15 @@ impl Server {
             books.stale = true;
             // What has been handed over is in the database or has failed before that is read. Nothing is added meanwhile.
             self.commits.latest().durable().await;
-            let mut fresh = Books::read(&self.store, self.commits.epoch()).await.map_err(unwell)?;
-            fresh.fleet.hear_as(&mut books.fleet);
-            *books = fresh;
+            let (epoch, turn) = (self.commits.epoch(), self.turns.load(Ordering::Acquire));
+            let mut fresh = Books::read(&self.store, epoch, self.now_ms()).await.map_err(unwell)?;
+            // What was heard in an earlier role has been overtaken by what others heard since.
+            if books.turn == turn {
+                fresh.fleet.hear_as(&mut books.fleet);
+            }
+            *books = Books { turn, ..fresh };
         }
+        books.follow_clock(self.now_ms());
         Ok(books)
     }
 
@@ -155,6 +192,7 @@ impl Server {
 
     /// From now on this role; what is in memory does not count any more.
     pub(crate) fn become_role(&self, role: Role) {
+        self.turns.fetch_add(1, Ordering::AcqRel);
         self.commits.end_epoch();
         self.recognised.forget_all();
         self.role.send_replace(role);
@@ -236,7 +274,7 @@ impl Server {
         };
         let mut spent = Vec::new();
         for (tenant, period_from_ms) in self.read(budgets).await? {
-            let period = Period { from_ms: period_from_ms, until_ms: now_ms() + 1 };
+            let period = Period { from_ms: period_from_ms, until_ms: self.now_ms() + 1 };
             let bill = billing::bill_of(&self.store, tenant.clone(), period).await.map_err(unwell)?;
             let micro = u64::try_from(bill.total_micro).unwrap_or(0);
             spent.push((tenant, Spent { period_from_ms, micro }));
@@ -299,20 +337,43 @@ impl Server {
 }
 
 impl Books {
-    async fn read(store: &Store, epoch: Epoch) -> Result<Books, StoreError> {
+    async fn read(store: &Store, epoch: Epoch, now_ms: u64) -> Result<Books, StoreError> {
         let revision = store.leader().await?.revision;
         let (tenants, pools) = (store.tenants().await?, store.pools().await?);
         let leases = store.open_leases().await?;
         let last_lease = store.last_lease().await?;
         let nodes = store.nodes().await?;
-        let mut fleet = Fleet::new(tenants, pools, nodes, leases, last_lease, revision, now_ms());
+        let mut fleet = Fleet::new(tenants, pools, nodes, leases, last_lease, revision, now_ms);
         fleet.recall_cards(store.cards().await?);
         let audit = store.audit_head().await?;
         let mut history = History::default();
         let mut recent = store.leases(i64::MAX as u64, HISTORY).await?;
         recent.reverse();
         recent.iter().for_each(|lease| history.follow(lease));
-        Ok(Books { fleet, plan: None, history, expired_at_ms: 0, audit, epoch, stale: false })
+        let looked = (now_ms, tokio::time::Instant::now());
+        Ok(Books {
+            fleet,
+            plan: None,
+            history,
+            expired_at_ms: 0,
+            audit,
+            epoch,
+            stale: false,
+            turn: 0,
+            looked,
+        })
+    }
+
+    /// Notices when the clock has been set: nobody has been silent for longer because of that.
+    fn follow_clock(&mut self, now_ms: u64) {
+        let (before_ms, at) = self.looked;
+        let expected_ms = before_ms + at.elapsed().as_millis() as u64;
+        if now_ms.abs_diff(expected_ms) > CLOCK_SET_MS {
+            let by_ms = now_ms.wrapping_sub(expected_ms) as i64;
+            eprintln!("sluice-server: the clock was set by {by_ms} ms");
+            self.fleet.clock_was_set(by_ms);
+        }
+        self.looked = (now_ms, tokio::time::Instant::now());
     }
 
     /// Decides what can be decided now; true if there may be more.

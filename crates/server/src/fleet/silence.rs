@@ -89,6 +89,16 @@ impl Silence {
         Silence { since_ms: now_ms, held: false, compared_at_ms: now_ms, drift, incidents: Vec::new() }
     }
 
+    pub(super) fn since_ms(&self) -> u64 {
+        self.since_ms
+    }
+
+    pub(super) fn clock_was_set(&mut self, by_ms: i64) {
+        for at_ms in [&mut self.since_ms, &mut self.compared_at_ms] {
+            *at_ms = at_ms.saturating_add_signed(by_ms);
+        }
+    }
+
     /// What has been counted so far goes on to be.
     pub(super) fn hear_as(&mut self, earlier: &mut Silence) {
         (self.held, self.drift) = (earlier.held, earlier.drift);

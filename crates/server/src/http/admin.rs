@@ -17,7 +17,7 @@ use crate::auth::{self, Principal};
 use crate::fleet::Fleet;
 use crate::plan;
 use crate::policy::Action;
-use crate::server::{Books, Change, Server, now_ms};
+use crate::server::{Books, Change, Server};
 use crate::store::Write;
 
 /// Tenants with their quotas and what they hold
@@ -56,7 +56,7 @@ pub(super) async fn pools(State(server): State<Arc<Server>>, principal: Principa
     // Whom a pool is for is for those to see who see these tenants.
     let all = principal.may(Action::See, &TenantPath::root());
     let mine = |pool: &&Pool| {
-        all || Tier::ALL.iter().any(|&tier| pool.serves(&principal.token.tenant, tier, now_ms()))
+        all || Tier::ALL.iter().any(|&tier| pool.serves(&principal.token.tenant, tier, server.now_ms()))
     };
     let seen =
         |books: &Books, _| books.fleet.pools().values().filter(mine).map(|pool| hide(pool, all)).collect();

@@ -13,7 +13,7 @@ use sluice_api::problem::{Kind, Problem};
 
 use super::answer::Refusal;
 use crate::auth::{self, Principal};
-use crate::server::{Server, now_ms};
+use crate::server::Server;
 
 impl FromRequestParts<Arc<Server>> for Principal {
     type Rejection = Refusal;
@@ -24,7 +24,7 @@ impl FromRequestParts<Arc<Server>> for Principal {
             let detail = "the header Authorization: Bearer TOKEN is missing";
             return Err(Problem::new(Kind::Unauthenticated, detail).into());
         };
-        Ok(auth::recognise(server, token.trim(), now_ms()).await?)
+        Ok(auth::recognise(server, token.trim(), server.now_ms()).await?)
     }
 }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, Method, header};
+use axum::http::{HeaderMap, HeaderName, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::future::BoxFuture;
 use sluice_api::client::{NoUrl, ServerUrl};
 use sluice_api::problem::{Kind, Problem};
 
@@ -73,18 +73,13 @@ async fn forward(server: &Arc<Server>, leader: &str, request: Request) -> Result
     let body = to_bytes(body, BODY_SIZE_MAX).await.map_err(|error| {
         Refusal(Problem::new(Kind::TooLarge, format!("the body cannot be read: {error}")))
     })?;
-    let (agent, base) = server.forwarder.of(leader)?;
-    let url = format!("{base}{}", parts.uri.path_and_query().map_or("/", |path| path.as_str()));
     let changes = parts.method != Method::GET && !parts.uri.path().ends_with("/reports");
-    let asked = tokio::task::spawn_blocking(move || ask(&agent, &url, &parts, body));
-    let answer = asked.await.map_err(|error| Refusal(Problem::new(Kind::Internal, error.to_string())))?;
-    let answer = answer.map_err(|error| {
-        let detail = format!(
-            "the leader did not answer ({error}); whether it was done is not known. Ask again; under an Idempotency-Key \
-             nothing is done twice"
-        );
-        Refusal(Problem::new(Kind::Unavailable, detail))
-    })?;
+    let mut request = Request::new(body);
+    *request.method_mut() = parts.method;
+    *request.uri_mut() = parts.uri;
+    copy(&parts.headers, request.headers_mut(), &REQUEST_HEADERS);
+    request.headers_mut().insert(FORWARDED, header::HeaderValue::from_static("1"));
+    let answer = server.surroundings.link.ask(leader, request).await?;
     if changes && answer.status().is_success() {
         // Who asks here next sees it; a token may have been revoked.
         server.recognised.forget_all();
@@ -93,14 +88,47 @@ async fn forward(server: &Arc<Server>, leader: &str, request: Request) -> Result
     Ok(answer)
 }
 
-/// Blocks.
-fn ask(agent: &ureq::Agent, url: &str, parts: &Parts, body: Bytes) -> Result<Response, ureq::Error> {
-    let mut request = ureq::http::Request::builder().method(parts.method.clone()).uri(url);
-    if let Some(headers) = request.headers_mut() {
-        copy(&parts.headers, headers, &REQUEST_HEADERS);
-        headers.insert(FORWARDED, header::HeaderValue::from_static("1"));
+/// How a server asks the one that leads.
+pub(crate) trait Link: Send + Sync {
+    /// `leader` is its URL; the error says that it is not known whether it was done.
+    fn ask<'a>(
+        &'a self,
+        leader: &'a str,
+        request: Request<Bytes>,
+    ) -> BoxFuture<'a, Result<Response, Problem>>;
+}
+
+impl Link for Network {
+    fn ask<'a>(
+        &'a self,
+        leader: &'a str,
+        mut request: Request<Bytes>,
+    ) -> BoxFuture<'a, Result<Response, Problem>> {
+        Box::pin(async move {
+            let (agent, base) = self.of(leader)?;
+            let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+            let url = format!("{base}{path}").parse::<Uri>();
+            *request.uri_mut() =
+                url.map_err(|error| Problem::new(Kind::Unavailable, format!("{base}: {error}")))?;
+            let asked = tokio::task::spawn_blocking(move || ask(&agent, request));
+            let answer = asked.await.map_err(|error| Problem::new(Kind::Internal, error.to_string()))?;
+            answer.map_err(no_answer)
+        })
     }
-    let mut answer = agent.run(request.body(&body[..])?)?;
+}
+
+fn no_answer(cause: impl std::fmt::Display) -> Problem {
+    let detail = format!(
+        "the leader did not answer ({cause}); whether it was done is not known. Ask again; under an Idempotency-Key \
+         nothing is done twice"
+    );
+    Problem::new(Kind::Unavailable, detail)
+}
+
+/// Blocks.
+fn ask(agent: &ureq::Agent, request: Request<Bytes>) -> Result<Response, ureq::Error> {
+    let (parts, body) = request.into_parts();
+    let mut answer = agent.run(ureq::http::Request::from_parts(parts, &body[..]))?;
     let bytes = answer.body_mut().with_config().limit(u64::MAX).read_to_vec()?;
     let mut response = Response::new(Body::from(bytes));
     *response.status_mut() = answer.status();
@@ -116,11 +144,11 @@ fn copy(from: &HeaderMap, to: &mut HeaderMap, names: &[HeaderName]) {
     }
 }
 
-/// What requests are handed on with: of the leader that was there last.
+/// The network, and what requests are handed on with: of the leader that was there last.
 #[derive(Default)]
-pub(crate) struct Forwarder(Mutex<Option<(String, ureq::Agent)>>);
+pub(crate) struct Network(Mutex<Option<(String, ureq::Agent)>>);
 
-impl Forwarder {
+impl Network {
     /// An agent for this leader, and what paths are written behind.
     fn of(&self, leader: &str) -> Result<(ureq::Agent, String), Problem> {
         let wrong = |cause: &str| {

@@ -17,7 +17,7 @@ use super::tags;
 use crate::auth::Principal;
 use crate::fleet::LeaseRecord;
 use crate::policy::Action;
-use crate::server::{Books, Change, Server, now_ms};
+use crate::server::{Books, Change, Server};
 use crate::store::{KeyUse, Write};
 
 /// Bytes of an idempotency key.
@@ -36,7 +36,7 @@ const WAIT_MS: u64 = 20_000;
 
 /// Ask for a lease
 ///
-/// If there is room the answer is a lease that is granted already. Else it waits in the queue; watch it with `GET /leases/{id}`. A lease that nobody watches for a minute
+/// If there is room the answer is a lease that is granted already. Else it waits in the queue; watch it with `GET /leases/{id}`. A lease that nobody watches for 20 s
 /// leaves the queue. The same request under the same `Idempotency-Key` is answered with the lease that it led to the
 /// first time.
 #[utoipa::path(post, path = "/leases", tag = "leases", request_body = NewLease,
@@ -51,7 +51,7 @@ pub(super) async fn create(
     let request = serde_json::to_string(&ask).unwrap_or_default();
     let tenant = ask.tenant.take().unwrap_or_else(|| principal.token.tenant.clone());
     principal.need(Action::Lease, &tenant)?;
-    check(&mut ask)?;
+    check(&mut ask, server.now_ms())?;
     let key = idempotency_key(&headers)?;
 
     let _held = match key {
@@ -88,7 +88,7 @@ pub(super) async fn create(
     view(&server, &principal, id).await
 }
 
-fn check(ask: &mut NewLease) -> Result<(), Problem> {
+fn check(ask: &mut NewLease, now_ms: u64) -> Result<(), Problem> {
     let wrong = |field, detail: String| Err(Problem::new(Kind::Invalid, detail).at(field));
     if !(1..=GPUS_MAX).contains(&ask.gpus) {
         return wrong("gpus", format!("1 to {GPUS_MAX}, not {}", ask.gpus));
@@ -115,7 +115,7 @@ fn check(ask: &mut NewLease) -> Result<(), Problem> {
     if ask.duration_ms.is_some_and(|duration| duration > DURATION_MS_MAX) {
         return wrong("duration_ms", format!("up to {DURATION_MS_MAX} (ten years)"));
     }
-    if ask.start_until_ms().is_some_and(|until| until < now_ms()) {
+    if ask.start_until_ms().is_some_and(|until| until < now_ms) {
         return wrong("deadline_ms", "it could not end by then, if it started now".into());
     }
     if !(1..=PRIORITY_MAX).contains(&ask.priority) {
@@ -181,7 +181,8 @@ async fn watched(server: &Server, principal: &Principal, id: LeaseId, watch: &Wa
             return Ok(lease);
         }
         if tokio::time::timeout_at(deadline, changed).await.is_err() {
-            return Ok(lease);
+            // Who has waited until now has been asking for it until now.
+            return view(server, principal, id).await;
         }
     }
 }
@@ -318,6 +319,9 @@ pub(super) async fn refused(
     let is_it = |lease: &LeaseRecord| lease.attempt == refused.attempt && lease.state == LeaseState::Granted;
     if change.fleet().lease(id).is_some_and(is_it) {
         let reason: String = refused.reason.chars().filter(|c| !c.is_control()).take(400).collect();
+        let nodes = change.fleet().lease(id).into_iter().flat_map(|lease| lease.seats.iter());
+        let nodes: Vec<_> = nodes.map(|seat| seat.node).collect();
+        nodes.into_iter().for_each(|node| change.fleet().doubt(node));
         change.fleet().requeue(id, now_ms);
         change.fleet().wait_because(id, format!("its node refused it: {reason}"));
     }

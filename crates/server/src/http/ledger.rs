@@ -17,7 +17,7 @@ use super::extract::{Body, Options, PageOptions, page};
 use crate::auth::Principal;
 use crate::billing::{self, Period};
 use crate::policy::Action;
-use crate::server::{Server, now_ms};
+use crate::server::Server;
 use crate::store::Write;
 
 /// All prices, the oldest first
@@ -72,8 +72,10 @@ pub(super) async fn bill(
 ) -> Answer<Bill> {
     let tenant = options.tenant.unwrap_or_else(|| principal.token.tenant.clone());
     principal.need(Action::See, &tenant)?;
-    let period =
-        Period { from_ms: options.from_ms.unwrap_or(0), until_ms: options.until_ms.unwrap_or(now_ms() + 1) };
+    let period = Period {
+        from_ms: options.from_ms.unwrap_or(0),
+        until_ms: options.until_ms.unwrap_or(server.now_ms() + 1),
+    };
     if period.from_ms >= period.until_ms {
         return Err(Problem::new(Kind::Invalid, "the period ends before it begins").at("until_ms").into());
     }

@@ -31,7 +31,7 @@ use utoipa_axum::routes;
 use crate::server::Server;
 use answer::Refusal;
 use document::Declared;
-pub(crate) use forward::Forwarder;
+pub(crate) use forward::{Link, Network};
 pub(crate) use limits::Limits;
 pub(crate) use listen::{Peer, Protected};
 

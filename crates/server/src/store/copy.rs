@@ -35,7 +35,7 @@ impl Store {
         {
             return Err(StoreError::NoDatabase(path.clone()));
         }
-        let store = Store { pool: super::connect(database).await?, clock: clock(database) };
+        let store = Store::new(super::connect(database).await?, clock(database));
         let latest = MIGRATIONS.iter().map(|&(version, ..)| version).max().unwrap_or(0);
         let query = sqlx::query("SELECT MAX(version) AS version FROM _sqlx_migrations");
         let row = query.fetch_one(&store.pool).await?;

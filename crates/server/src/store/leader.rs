@@ -27,11 +27,16 @@ pub(crate) const LEADERSHIP: Duration = Duration::from_secs(3);
 
 impl Store {
     pub(crate) async fn leader(&self) -> Result<Leader> {
+        #[cfg(test)]
+        self.faults.reach()?;
         let sql = format!("SELECT leader.*, {} AS now_ms FROM leader WHERE id = 1", self.clock);
+        let lead_ms = LEADERSHIP.as_millis() as u64;
         let row = sqlx::query(AssertSqlSafe(sql)).fetch_one(&self.pool).await?;
+        let (until_ms, now_ms) = (unsigned(&row, "until_ms")?, unsigned(&row, "now_ms")?);
         Ok(Leader {
             url: text(&row, "url")?,
-            expired: unsigned(&row, "until_ms")? < unsigned(&row, "now_ms")?,
+            // Nobody leads for longer than that ahead: the clock was set back.
+            expired: until_ms < now_ms || until_ms > now_ms + lead_ms,
             revision: unsigned(&row, "revision")?,
             settings_revision: unsigned(&row, "settings_revision")?,
         })
@@ -39,9 +44,11 @@ impl Store {
 
     /// Leads from now on, unless somebody else does; with `force` in any case. Whoever led before can write no more.
     pub(crate) async fn lead(&self, holder: &str, url: &str, force: bool) -> Result<Option<Fence>> {
+        #[cfg(test)]
+        self.faults.reach()?;
         let sql = format!(
             "UPDATE leader SET fence = fence + 1, holder = $1, url = $2, until_ms = {now} + $3 \
-             WHERE id = 1 AND ($4 = 1 OR until_ms < {now}) RETURNING fence",
+             WHERE id = 1 AND ($4 = 1 OR until_ms < {now} OR until_ms > {now} + $3) RETURNING fence",
             now = self.clock
         );
         let query = sqlx::query(AssertSqlSafe(sql)).bind(holder.to_owned()).bind(url.to_owned());

@@ -7,6 +7,8 @@ mod audit;
 mod bills;
 mod cards;
 mod copy;
+#[cfg(test)]
+pub(crate) mod faults;
 mod leader;
 mod leases;
 mod ledger;
@@ -140,14 +142,25 @@ pub(crate) struct Store {
     pool: AnyPool,
     /// Milliseconds since 1970 by the database's clock, in SQL.
     clock: &'static str,
+    #[cfg(test)]
+    faults: std::sync::Arc<faults::Faults>,
 }
 
 impl Store {
     /// Opens the database and brings its schema up to this release.
     pub(crate) async fn open(database: &Database) -> Result<Store> {
-        let store = Store { pool: connect(database).await?, clock: clock(database) };
+        let store = Store::new(connect(database).await?, clock(database));
         store.migrate().await?;
         Ok(store)
+    }
+
+    fn new(pool: AnyPool, clock: &'static str) -> Store {
+        Store {
+            pool,
+            clock,
+            #[cfg(test)]
+            faults: Default::default(),
+        }
     }
 
     async fn migrate(&self) -> Result<()> {
@@ -160,6 +173,8 @@ impl Store {
 
     /// Writes all of it or nothing; nothing if another leader has come, see [`StoreError::Fenced`].
     pub(crate) async fn commit(&self, fence: Fence, writes: Vec<Write>) -> Result<()> {
+        #[cfg(test)]
+        let fault = self.faults.before_commit().await?;
         let mut rows = Rows::default();
         let mut transaction = self.pool.begin().await?;
         let tx = &mut transaction;
@@ -197,6 +212,8 @@ impl Store {
         // Last, since the row is everybody's: it is locked until the commit.
         self.prolong(tx, fence, rows.revision(), rows.settings).await?;
         transaction.commit().await?;
+        #[cfg(test)]
+        self.faults.after_commit(fault).await?;
         Ok(())
     }
 }

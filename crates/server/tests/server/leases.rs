@@ -121,13 +121,16 @@ fn a_preempted_lease_is_ended_and_queued_again() {
 #[test]
 fn a_refused_grant_goes_back_to_the_queue() {
     let (_folder, server) = Server::with_tenants();
-    let _node = ScriptedNode::join(&server, "one", 1);
+    let mut node = ScriptedNode::join(&server, "one", 1);
     let member = server.token("acme", Role::Member);
     let lease = request(&member, &ask(1_000_000));
     wait_for_state(&member, lease.id, LeaseState::Granted);
     let refused = Refused { attempt: 1, reason: "no room".into() };
     let path = format!("/leases/{}/refusals", lease.id);
-    let _: Lease = member.post(&path, &refused).unwrap();
+    let waits: Lease = member.post(&path, &refused).unwrap();
+    assert_eq!((waits.attempt, waits.state), (2, LeaseState::Queued));
+    // The node may be gone: nothing is placed there before it reports.
+    node.say();
     let again = wait_for_state(&member, lease.id, LeaseState::Granted);
     assert_eq!(again.attempt, 2);
     // The word of an earlier attempt changes nothing.
