@@ -1,12 +1,14 @@
 """GPUs of two nodes as one list: identity, computing on each, copies among all pairs, order, and what cannot be.
 
 With KILL=PID the process of the last device's node is killed in the middle: its devices fail, the others go on. With
-TRAFFIC=1 only large copies between nodes run, for whoever counts this program's bytes. Needs nothing but Python.
+KILL_IN_COPY=PID that happens while copies run. With TRAFFIC=1 only large copies between nodes run, for whoever counts this
+program's bytes. Needs nothing but Python.
 """
 
 import ctypes
 import os
 import signal
+import threading
 import time
 
 from ctypes import byref, c_char, c_int, c_size_t, c_ubyte, c_uint32, c_uint64, c_void_p
@@ -331,22 +333,70 @@ def loses_a_node(devices, process):
 
 
 def copies_much(first, last):
-    size = 64 << 20
-    addresses = []
+    """Large and odd copies, both ways; what is looked at here is little beside what is copied."""
+    size, parts = 64 << 20, 64
+    addresses = {}
     for device in (first, last):
         device.enter()
-        addresses.append(allocate(size))
+        addresses[device] = allocate(size)
+    for source, target, salt in ((first, last, 0x5EED00), (last, first, 0xFEED00)):
+        source.enter()
+        for part in range(parts):
+            at = c_uint64(addresses[source] + part * (size // parts))
+            call("cuMemsetD32_v2", at, c_uint32(salt + part), c_size_t(size // parts // 4))
+        peers = c_uint64(addresses[target]), target.context, c_uint64(addresses[source]), source.context
+        for _ in range(2):
+            call("cuMemcpyPeer", *peers, c_size_t(size))
+        for part in range(parts):
+            for at in (0, size // parts - 4):
+                assert read_u32(addresses[target] + part * (size // parts) + at) == salt + part, (salt, part, at)
+        for count, to, start in ((1, 3, 5), (7, 0, 1), (12345, 1, 0), ((1 << 20) - 1, 0, 3), ((3 << 20) + 5, 9, 2)):
+            data = bytes((7 * at + (at >> 8) + salt) & 255 for at in range(count))
+            back = (c_ubyte * (count + 2))()
+            call("cuMemsetD8_v2", c_uint64(addresses[target]), c_ubyte(0xEE), c_size_t(to + count + 1))
+            call("cuMemcpyHtoD_v2", c_uint64(addresses[source] + start), data, c_size_t(count))
+            call("cuMemcpyDtoD_v2", c_uint64(addresses[target] + to), c_uint64(addresses[source] + start), c_size_t(count))
+            # With a byte on either side.
+            first_byte = max(to, 1) - 1
+            around = to + count + 1 - first_byte
+            call("cuMemcpyDtoH_v2", back, c_uint64(addresses[target] + first_byte), c_size_t(around))
+            assert bytes(back)[:around] == b"\xee" * (to - first_byte) + data + b"\xee", (count, to, start)
+
+
+def loses_a_node_in_a_copy(first, last, process):
+    """Whoever copies gets an error, and that soon."""
+    copied, codes = threading.Semaphore(0), []
+
+    def copy(target, source):
+        target.enter()
+        code = 0
+        while code == 0:
+            code = code_of("cuMemcpyDtoD_v2", c_uint64(target.memory), c_uint64(source.memory), c_size_t(BYTES))
+            copied.release()
+        codes.append(code)
+
+    threads = [threading.Thread(target=copy, args=pair, daemon=True) for pair in ((first, last), (last, first))]
+    for thread in threads:
+        thread.start()
+    for _ in range(6):
+        assert copied.acquire(timeout=120)
+    os.kill(process, signal.SIGKILL)
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive(), "a copy from or to a node that is gone does not end"
+    assert len(codes) == 2 and 0 not in codes, codes
     first.enter()
-    call("cuMemsetD32_v2", c_uint64(addresses[0]), c_uint32(0x5EED), c_size_t(size // 4))
-    call("cuMemcpyPeer", c_uint64(addresses[1]), last.context, c_uint64(addresses[0]), first.context, c_size_t(size))
-    assert read_u32(addresses[1]) == read_u32(addresses[1] + size - 4) == 0x5EED
+    first.fill(4)
+    expect_all(first.memory, 4, "the other node goes on")
 
 
 call("cuInit", 0)
 identity()
 nvml_agrees()
 devices = [Device(ordinal) for ordinal in range(COUNT)]
-if process := os.environ.get("KILL"):
+if process := os.environ.get("KILL_IN_COPY"):
+    loses_a_node_in_a_copy(devices[0], devices[-1], int(process))
+elif process := os.environ.get("KILL"):
     loses_a_node(devices, int(process))
 elif os.environ.get("TRAFFIC"):
     copies_much(devices[0], devices[-1])

@@ -148,7 +148,7 @@ pub(crate) fn attach() -> Result<Sessions, AttachError> {
 
 /// A session with its node, before anybody has counted its devices.
 struct Opened {
-    node: String,
+    node: Endpoint,
     link: Link,
     devices: Vec<DeviceSnapshot>,
     minted: Option<Range<u64>>,
@@ -182,7 +182,7 @@ impl Opened {
         if is_one_of_many {
             link.name(format!("the GPUs of {}", node.place()));
         }
-        Ok(Opened { node: node.place(), link, devices: opened.devices, minted })
+        Ok(Opened { node, link, devices: opened.devices, minted })
     }
 }
 

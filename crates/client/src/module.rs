@@ -761,7 +761,8 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let worker = std::thread::spawn(|| play(theirs));
         let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), None, None);
-        let session = Session::new((0, String::new()), link, Vec::new(), 0..0);
+        let session =
+            Session::new((0, sluice_wire::address::Endpoint::Tcp(String::new())), link, Vec::new(), 0..0);
         let handle = loaded();
         let blocks = |function, size| {
             let mut blocks = 0;

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
+use sluice_wire::address::Endpoint;
 use sluice_wire::{ArrayId, EventId, MipmappedArrayId, ModuleId, StreamId, commands};
 
 use crate::answers::Answers;
@@ -31,8 +32,8 @@ use crate::{arrays, attach, event, graph_memory, ids, module, stream, texture};
 pub(crate) struct Session {
     /// Its place among the sessions of this process.
     pub(crate) index: u8,
-    /// Where its node is, for people to read.
-    pub(crate) node: String,
+    /// Where its node is.
+    pub(crate) node: Endpoint,
     pub(crate) link: Link,
     pub(crate) devices: Vec<Device>,
     /// The range in which this side names device addresses; empty where the node does.
@@ -251,7 +252,7 @@ impl Sessions {
 
 impl Session {
     pub(crate) fn new(
-        (index, node): (u8, String),
+        (index, node): (u8, Endpoint),
         link: Link,
         devices: Vec<Device>,
         minted: Range<u64>,

@@ -11,6 +11,8 @@ mod echo;
 
 mod session;
 
+mod peer;
+
 use std::fmt;
 use std::io::{self, Write};
 use std::net::ToSocketAddrs;
@@ -18,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use sluice_transport::Stream;
-use sluice_transport::tls::TlsError;
+use sluice_transport::tls::{ClientIdentity, TlsError};
 use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
 use sluice_wire::control::{Control, Devices, LeaseEnd, SessionStatus, tell_apart};
 use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Welcome};
@@ -26,6 +28,7 @@ use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
 pub use keeper::Keeper;
+pub use peer::connect_peer;
 pub use session::RawSession;
 pub use trust::{CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE};
 
@@ -247,6 +250,14 @@ impl From<io::Error> for Cause {
 
 /// Connects; the answer also says how the node is known from now on.
 fn connect(node: &Endpoint) -> Result<(Stream, Endpoint), Cause> {
+    let identity = match node {
+        Endpoint::Tls { .. } => trust::identity(node).map_err(Cause::Trust)?,
+        _ => None,
+    };
+    connect_as(identity.as_ref(), node)
+}
+
+fn connect_as(identity: Option<&ClientIdentity>, node: &Endpoint) -> Result<(Stream, Endpoint), Cause> {
     let deadline = Instant::now() + CONNECT_TIME_MAX;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Cause::NobodyListens,
@@ -262,9 +273,8 @@ fn connect(node: &Endpoint) -> Result<(Stream, Endpoint), Cause> {
         }
         Endpoint::Tls { address, fingerprint } => {
             let trust = trust::trust(address, *fingerprint).map_err(Cause::Trust)?;
-            let identity = trust::identity(node).map_err(Cause::Trust)?;
             known(address)?;
-            let connected = Stream::connect_tls(address, &trust, identity.as_ref(), deadline);
+            let connected = Stream::connect_tls(address, &trust, identity, deadline);
             let (stream, shown) = connected.map_err(failed)?;
             (stream, Endpoint::Tls { address: address.clone(), fingerprint: Some(shown) })
         }

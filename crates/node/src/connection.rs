@@ -15,7 +15,7 @@ use sluice_wire::control::{
     Control, Devices, DevicesRequest, EchoReady, LeaseClaim, LeaseGranted, LeaseRefused, LeaseRequest,
     LeaseResume, LeaseResumed, Refused, SessionRefused,
 };
-use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, LeaseToken, Purpose, Resume, Welcome};
+use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, LeaseToken, Peer, Purpose, Resume, Welcome};
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
@@ -58,6 +58,7 @@ pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, tls: Op
             session(registry, stream, &token, ClientOf { process, peer: peer.to_owned(), resumes })
         }
         Purpose::Resume(resume) => go_on(registry, stream, &resume, peer),
+        Purpose::Peer(other) => admit_peer(registry, stream, &other),
     };
     if let Err(error) = ended {
         eprintln!("sluice node: {peer} disconnected: {error}");
@@ -193,6 +194,17 @@ fn go_on(registry: &Registry, stream: Stream, resume: &Resume, peer: &str) -> Re
     let reason = refusal.to_string();
     send(&stream, SessionRefused { reason: reason.clone() }.into())?;
     Err(ConnectionError::Refused(reason))
+}
+
+/// Hands the socket of another node to the worker that copies into whose memory; the worker answers.
+fn admit_peer(registry: &Registry, stream: Stream, peer: &Peer) -> Result<(), ConnectionError> {
+    let keys = stream.keys()?;
+    if registry.admit_peer(peer, stream.as_fd(), keys) {
+        return Ok(());
+    }
+    let reason = "no session expects copies by that number and token here";
+    send(&stream, SessionRefused { reason: reason.into() }.into())?;
+    Err(ConnectionError::Refused(reason.into()))
 }
 
 /// What the peer of a control connection may do.

@@ -5,6 +5,7 @@
 
 pub(crate) mod cuts;
 mod joined;
+mod peers;
 mod shared;
 
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ use sluice_cuda::CUdevice_attribute;
 use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::Keys;
 use sluice_wire::control::{DeviceSnapshot, GpuFree, GpuStatus, SessionStatus, Status, Usage};
-use sluice_wire::handshake::{LeaseToken, SessionSecret};
+use sluice_wire::handshake::{LeaseToken, Peer, PeerToken, SessionSecret};
 use sluice_worker::counters::{CounterPage, Counts};
 use sluice_worker::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
 
@@ -32,6 +33,7 @@ use crate::inventory::Inventory;
 use crate::join::{Membership, Metered};
 use crate::lease::{Ask, Books, Card, Lease, Refusal};
 use crate::registry::cuts::{Ended, Holder, Process};
+use crate::registry::peers::{Connecting, PeerTokens};
 use crate::spawn::{Inheritance, Spawner};
 use crate::turns::Turns;
 
@@ -160,6 +162,7 @@ struct SessionRecord {
     resumes: bool,
     /// The client's connection is gone.
     parted: bool,
+    peer_tokens: PeerTokens,
 }
 
 impl Registry {
@@ -306,6 +309,7 @@ impl Registry {
             counters,
             secret: SessionSecret(random()),
             parted: false,
+            peer_tokens: PeerTokens::default(),
         };
         let session = self.enter_session(record)?;
         Ok(RunningSession { lease, session, link, keys })
@@ -373,8 +377,8 @@ impl Registry {
     }
 
     /// Answers a worker until it is gone, or its client is. The answer is why, where that is known.
-    fn serve_worker(&self, lease: u64, session: u64, link: &Link) -> Option<String> {
-        let mut why = None;
+    fn serve_worker(&self, lease: u64, session: u64, link: &Arc<Link>) -> Option<String> {
+        let (mut why, connecting) = (None, Connecting::default());
         // Since when the client is away, and how its end is seen.
         let mut away: Option<(Instant, Option<Arc<ProcessWatch>>)> = None;
         loop {
@@ -419,6 +423,12 @@ impl Registry {
                     self.drop_export(lease, session, token);
                     Ok(())
                 }
+                Packet::PeerOffer => link.send_now(&self.offer_peer(session)),
+                Packet::PeerConnect { number, node, session: other, token } => {
+                    let peer = Peer { session: other, token: PeerToken(token) };
+                    connecting.connect(link, number, &node, peer);
+                    Ok(())
+                }
                 Packet::Failed(text) => {
                     let text = one_line(&text);
                     eprintln!("sluice node: session {session} ended: {text}");
@@ -439,6 +449,9 @@ impl Registry {
                 | Packet::Used(_)
                 | Packet::Exported(_)
                 | Packet::Imported(_)
+                | Packet::PeerOffered { .. }
+                | Packet::PeerConnected { .. }
+                | Packet::Peer { .. }
                 | Packet::Grant { .. }
                 | Packet::Press { .. }
                 | Packet::Recall { .. }

@@ -317,6 +317,11 @@ message! {
 }
 
 message! {
+    /// A worker's first word to another node's: pieces of copies may come (`peer`).
+    pub struct PeerReady {}
+}
+
+message! {
     /// The answer to what cannot be answered otherwise.
     pub struct Refused { reason: String }
 }
@@ -387,6 +392,7 @@ control! {
     23 ShareMemory
     24 SharedMemory
     25 SharedMemoryTaken
+    26 PeerReady
 }
 
 impl Control {

@@ -8,7 +8,8 @@
 //!
 //! Then a control connection carries `control` messages. The socket of a session goes to a worker: the client offers
 //! address ranges by `SessionOpen`, the worker answers `SessionOpened`, and commands follow. The socket on which a session
-//! is resumed goes to the worker that still lives: it answers `SessionResumed`, and both streams go on (`resume`).
+//! is resumed goes to the worker that still lives: it answers `SessionResumed`, and both streams go on (`resume`). A node that
+//! connects for a worker of its own goes to another node's worker in the same way: that one answers `PeerReady` (`peer`).
 
 use std::fmt;
 
@@ -64,6 +65,16 @@ pub enum Purpose {
     Session { token: LeaseToken },
     /// A session whose connection was cut goes on.
     Resume(Resume),
+    /// Copies into the memory of a session, from another session of its program.
+    Peer(Peer),
+}
+
+/// Into which session copies go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer {
+    pub session: u64,
+    /// As its worker gave it to its client; good for one connection.
+    pub token: PeerToken,
 }
 
 /// Which session goes on, and where.
@@ -107,6 +118,11 @@ macro_rules! secret {
 secret! {
     /// A secret that the node gave out with a lease.
     LeaseToken
+}
+
+secret! {
+    /// What proves that a connection comes from the client of the session that it is for.
+    PeerToken
 }
 
 secret! {
@@ -162,6 +178,11 @@ impl Hello {
                 attempt.encode(&mut body);
                 received.encode(&mut body);
             }
+            Purpose::Peer(Peer { session, token }) => {
+                3u8.encode(&mut body);
+                session.encode(&mut body);
+                token.encode(&mut body);
+            }
         }
         with_length(&body)
     }
@@ -183,6 +204,10 @@ impl Hello {
                 secret: SessionSecret::decode(&mut reader)?,
                 attempt: u32::decode(&mut reader)?,
                 received: u64::decode(&mut reader)?,
+            }),
+            3 => Purpose::Peer(Peer {
+                session: u64::decode(&mut reader)?,
+                token: PeerToken::decode(&mut reader)?,
             }),
             other => return Err(WireError::Value { what: "a purpose", value: other.into() }),
         };
@@ -244,9 +269,12 @@ mod tests {
         ..HELLO
     };
 
+    const PEER: Hello =
+        Hello { purpose: Purpose::Peer(Peer { session: 6, token: PeerToken([9; 32]) }), ..HELLO };
+
     #[test]
     fn a_hello_is_complete_with_its_last_byte() {
-        for hello in [HELLO, AGAIN] {
+        for hello in [HELLO, AGAIN, PEER] {
             let bytes = hello.to_bytes();
             assert!(bytes.len() <= HELLO_SIZE_MAX);
             for cut in 0..bytes.len() {
@@ -275,6 +303,6 @@ mod tests {
 
     #[test]
     fn secrets_stay_out_of_logs() {
-        assert!(!format!("{HELLO:?}{AGAIN:?}").contains('9'));
+        assert!(!format!("{HELLO:?}{AGAIN:?}{PEER:?}").contains('9'));
     }
 }

@@ -36,6 +36,7 @@ mod generated {
 }
 pub mod handshake;
 pub mod log;
+pub mod peer;
 pub mod resume;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;
@@ -52,7 +53,7 @@ pub use error::WireError;
 pub use extent::{product, rows};
 pub use frame::{BULK_SIZE_MAX, Begun, FRAME_SIZE_MAX, Frame, FrameDecoder, Header, Kind};
 pub use graph::*;
-pub use handshake::VERSION;
+pub use handshake::{PeerToken, VERSION};
 pub use resume::SendBuffer;
 pub use spin::Spin;
 pub use types::*;

@@ -1,4 +1,4 @@
-//! Asking the daemon for memory of the lease, and for what others of the lease share.
+//! Asking the daemon for memory of the lease, for what others of the lease share, and for connections to other nodes.
 //!
 //! The books are the daemon's: the limit counts over all sessions of the lease, and what a killed worker had comes
 //! back without its help. Device memory is taken in chunks of 2 MiB and more, so a question costs little.
@@ -82,6 +82,26 @@ impl Budget {
     pub(crate) fn drop_export(&self, token: ExportToken) {
         // Without a daemon this process is about to end.
         let _ = self.link.send(&Packet::DropExport(token));
+    }
+
+    /// Lets another session of the client's program connect once: this session's number, and what that one has to show.
+    pub(crate) fn offer_peer(&self) -> Result<(u64, [u8; 32]), CUresult> {
+        match self.ask(&Packet::PeerOffer, None)? {
+            (Packet::PeerOffered { session, token }, _) => Ok((session, token)),
+            _ => Err(CUresult::UNKNOWN),
+        }
+    }
+
+    /// Asks for a connection to another session, which comes under this number.
+    pub(crate) fn connect_peer(
+        &self,
+        number: u64,
+        node: String,
+        session: u64,
+        token: [u8; 32],
+    ) -> Result<(), CUresult> {
+        let packet = Packet::PeerConnect { number, node, session, token };
+        self.link.send(&packet).map_err(|_| CUresult::UNKNOWN)
     }
 
     fn ask(&self, question: &Packet, file: Option<OwnedFd>) -> Result<Answer, CUresult> {

@@ -67,6 +67,24 @@ pub(crate) unsafe fn to_device_now(
     unsafe { synchronize(stream) }.ok()
 }
 
+/// As [`to_device_now`], in the session's turn.
+///
+/// # Safety
+/// The range is the session's.
+pub(crate) unsafe fn write_now(
+    session: &Session,
+    to: CUdeviceptr,
+    bytes: &[u8],
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    let (_, device) = session.device()?;
+    let submission = device.gate.enter();
+    // SAFETY: the caller vouches for the range; pointer and length are of a slice.
+    unsafe { to_device_now(session, to, bytes.as_ptr(), bytes.len(), stream)? };
+    submission.finished();
+    Ok(())
+}
+
 /// From the device, in stream order: the data follow when the stream gets there.
 pub(crate) fn to_host(session: &Session, command: &commands::cuMemcpyDtoHAsync_v2) -> Result<(), CUresult> {
     let copy = session.table.cuMemcpyDtoHAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
@@ -185,7 +203,7 @@ fn push_in_place(
 ///
 /// # Safety
 /// `to` is valid for writing `count` bytes.
-unsafe fn copy_now(
+pub(crate) unsafe fn copy_now(
     session: &Session,
     to: *mut u8,
     from: DevicePtr,

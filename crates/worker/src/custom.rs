@@ -6,7 +6,7 @@ use std::ffi::c_void;
 
 use sluice_cuda::*;
 use sluice_wire::{
-    BULK_SIZE_MAX, CopyNode, CopySide, DevicePtr, Dim, Encode, Pitched, UserObjectId, commands,
+    BULK_SIZE_MAX, CopyNode, CopySide, DevicePtr, Dim, Encode, PeerToken, Pitched, UserObjectId, commands,
 };
 
 use crate::arrays;
@@ -20,6 +20,7 @@ use crate::green;
 use crate::mirror;
 use crate::modules;
 use crate::outbox::{Outbox, Push};
+use crate::peers;
 use crate::session::Session;
 use crate::sharing;
 use crate::staging::PIECE;
@@ -744,6 +745,24 @@ impl Custom for Session {
 
     fn EventImport(&self, command: commands::EventImport) -> Result<(), CUresult> {
         sharing::import_event(self, &command)
+    }
+
+    fn PeerOffer(&self, _command: commands::PeerOffer, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        let (session, token) = self.budget.offer_peer()?;
+        commands::PeerOfferReply { session, token: PeerToken(token) }.encode(reply);
+        Ok(())
+    }
+
+    fn PeerConnect(&self, command: commands::PeerConnect<'_>, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        let refusal = peers::connect(self, &command)?;
+        commands::PeerConnectReply { refusal }.encode(reply);
+        Ok(())
+    }
+
+    fn PeerCopy(&self, command: commands::PeerCopy, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        let lost = peers::copy(self, &command)?;
+        commands::PeerCopyReply { lost }.encode(reply);
+        Ok(())
     }
 
     /// Being executed is the answer: so is everything before it.

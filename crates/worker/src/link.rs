@@ -104,6 +104,10 @@ pub enum Packet {
     Import(ExportToken),
     /// What was exported or imported is of no more use here.
     DropExport(ExportToken),
+    /// Another session of the client's program may connect once, to copy here; answered by `PeerOffered`.
+    PeerOffer,
+    /// Asks for a connection to a session of another node, which `node` names; answered by `PeerConnected` some time.
+    PeerConnect { number: u64, node: String, session: u64, token: [u8; 32] },
 
     // From the daemon.
     /// The answer to `Take`.
@@ -114,6 +118,12 @@ pub enum Packet {
     Exported(Option<ExportToken>),
     /// The answer to `Import`: what it is, with its descriptor, and whether it was this session's own.
     Imported(Option<(Export, bool)>),
+    /// The answer to `PeerOffer`: the number of this session, and what the other has to show.
+    PeerOffered { session: u64, token: [u8; 32] },
+    /// The answer to `PeerConnect`, with the socket unless it was `refused`.
+    PeerConnected { number: u64, tls: Option<Keys>, refused: Option<String> },
+    /// Another session of the client's program has connected, and the socket comes with the packet.
+    Peer { tls: Option<Keys> },
     /// The turn is yours.
     Grant { gpu: u32 },
     /// Somebody waits: give the turn back when there is no work.

@@ -25,7 +25,7 @@ use crate::reader::Reader;
 use crate::sandbox::{self, SandboxError};
 use crate::session::{Device, Session, SessionParts};
 use crate::sharing::{self, EventSharing};
-use crate::{ending, snapshot, watchdog};
+use crate::{ending, peers, snapshot, watchdog};
 
 /// How often long-running work is added to the counters, in milliseconds.
 const ACCOUNT_EVERY_MS: i32 = 100;
@@ -178,7 +178,7 @@ fn run(
 }
 
 /// Hears what the daemon says, and notices when the client is gone, also while nobody reads from it.
-fn listen(session: &Session, answers: &Answers, link: &Link, client: &Client) -> ! {
+fn listen(session: &Arc<Session>, answers: &Answers, link: &Link, client: &Client) -> ! {
     let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
     loop {
         let connection = client.connection_now();
@@ -206,8 +206,18 @@ fn listen(session: &Session, answers: &Answers, link: &Link, client: &Client) ->
             Packet::Grant { gpu } => gate(gpu).into_iter().for_each(|gate| gate.granted()),
             Packet::Press { gpu } => gate(gpu).into_iter().for_each(|gate| gate.pressed()),
             Packet::Recall { gpu } => gate(gpu).into_iter().for_each(|gate| gate.recalled()),
-            answer @ (Packet::Taken(_) | Packet::Used(_) | Packet::Exported(_) | Packet::Imported(_)) => {
-                answers.pass_on((answer, fd))
+            answer @ (Packet::Taken(_)
+            | Packet::Used(_)
+            | Packet::Exported(_)
+            | Packet::Imported(_)
+            | Packet::PeerOffered { .. }) => answers.pass_on((answer, fd)),
+            Packet::PeerConnected { number, tls, refused } => {
+                session.peers.connected(number, peers::taken_over(fd, tls, refused))
+            }
+            Packet::Peer { tls } => {
+                if let Ok(stream) = peers::taken_over(fd, tls, None) {
+                    peers::serve(session, stream);
+                }
             }
             Packet::Resume { attempt, received, tls } => {
                 match fd.map(|socket| Stream::protected(socket, tls)).transpose() {

@@ -27,6 +27,7 @@ use crate::memory::Memory;
 use crate::modules::Modules;
 use crate::objects::Objects;
 use crate::outbox::Outbox;
+use crate::peers::Peers;
 use crate::sharing::EventSharing;
 use crate::staging::Staging;
 
@@ -48,6 +49,7 @@ pub(crate) struct Session {
     pub(crate) host_copies: HostCopies,
     pub(crate) counters: Arc<CounterPage>,
     pub(crate) event_sharing: EventSharing,
+    pub(crate) peers: Arc<Peers>,
     /// Events that other processes of the lease may open.
     pub(crate) event_exports: Mutex<HashMap<EventId, ExportToken>>,
     /// Streams that stand for the default stream of a client thread, by lane and place.
@@ -107,6 +109,7 @@ impl Session {
             host_copies: HostCopies::default(),
             counters: parts.counters,
             event_sharing: parts.event_sharing,
+            peers: Arc::default(),
             event_exports: Mutex::default(),
             thread_streams: Mutex::default(),
             mirror_streams: Mutex::default(),

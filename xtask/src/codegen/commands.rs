@@ -8,7 +8,7 @@ pub(crate) fn generate(api: &Declarations) -> String {
     let mut out =
         source::header("One message per driver function that travels, and the answers to those that wait.");
     out += "#![allow(non_camel_case_types, non_snake_case)] // CUDA's names\n\n";
-    out += "use std::ffi::CStr;\n\nuse sluice_cuda::*;\n\nuse crate::{codec::message, command::{Command, Op}, graph::*, array::*, types::*};\n\n";
+    out += "use std::ffi::CStr;\n\nuse sluice_cuda::*;\n\nuse crate::{codec::message, command::{Command, Op}, graph::*, handshake::PeerToken, array::*, types::*};\n\n";
     let mut names = Vec::new();
     for function in api.functions.iter().filter(|f| f.class.travels()) {
         let op = format!("Op::of(Fn::{})", function.name);

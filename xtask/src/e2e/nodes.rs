@@ -3,16 +3,20 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::e2e::teams::Installation;
-use crate::e2e::{Test, expect_failure, expect_pass, program_file, start_node};
+use crate::e2e::{NODE_GPUS, Test, expect_failure, expect_pass, program_file, start_node};
 use crate::node::{self, Node};
 
 pub(crate) const TESTS: &[Test] = &[
     ("GPUs of two nodes", one_list),
     ("GPUs of two nodes, some of them visible", visible),
     ("GPUs of two nodes, one of which ends", a_node_ends),
+    ("GPUs of two nodes, one of which ends in a copy", a_node_ends_in_a_copy),
+    ("GPUs of two nodes, which copy to each other", copies_go_between_nodes),
+    ("GPUs of two nodes, one of which connects to the other", one_connects),
+    ("GPUs of two nodes that do not connect to each other", copies_go_through_the_client),
     ("GPUs of two nodes, or of none", all_or_none),
     ("GPUs of two nodes through a server", through_a_server),
 ];
@@ -81,6 +85,96 @@ fn a_node_ends() -> Result<()> {
     let said = format!("the connection to the GPUs of {} is lost", b.address);
     ensure!(ended.output.contains(&said), "no {said:?} in {:?}", ended.output);
     a.wait_until_free()
+}
+
+fn a_node_ends_in_a_copy() -> Result<()> {
+    let (a, b, both) = two_nodes()?;
+    let mut command = program(&both, &["-n", "2", "-p", "0.5"]);
+    command.env("GPUS", "2").env("KILL_IN_COPY", b.pid().to_string());
+    let ended = expect_pass(&mut command, "two nodes, one of which ends in a copy", LIMIT)?;
+    let said = format!("the connection to the GPUs of {} is lost", b.address);
+    ensure!(ended.output.contains(&said), "no {said:?} in {:?}", ended.output);
+    a.wait_until_free()
+}
+
+/// Bytes that `nodes.py` copies between nodes with TRAFFIC=1, but for odd ones; and most that its sessions may exchange with it
+/// all the same.
+const COPIED: f64 = 256e6;
+const SEEN: f64 = 64e6;
+
+/// What is said where copies go through the client.
+const THROUGH: &str = "go through this machine";
+
+/// Copies much between two nodes: what is said, and how many bytes the nodes have exchanged with the program.
+fn traffic(nodes: &str, name: &str) -> Result<(String, f64)> {
+    let mut command = program(nodes, &["-n", "2", "-p", "0.5"]);
+    command.env("GPUS", "2").env("TRAFFIC", "1");
+    let output = expect_pass(&mut command, name, LIMIT)?.output;
+    let usage = output.lines().filter_map(|line| line.strip_suffix(" out")?.rsplit_once(" at most, "));
+    let counts: Vec<f64> =
+        usage.flat_map(|(_, counts)| counts.split(" in, ")).map(bytes).collect::<Result<_>>()?;
+    ensure!(counts.len() == 4, "not two usage lines in {output:?}");
+    let sum = counts.iter().sum();
+    Ok((output, sum))
+}
+
+/// `1.5 MiB` as a number.
+fn bytes(text: &str) -> Result<f64> {
+    let (number, unit) = text.split_once(' ').with_context(|| format!("{text:?} is no size"))?;
+    let exponent = ["B", "KiB", "MiB", "GiB"].iter().position(|&known| known == unit);
+    Ok(number.parse::<f64>()? * 1024_f64.powi(exponent.with_context(|| text.to_owned())? as i32))
+}
+
+/// In plain text and with TLS: the nodes' own account of what went to and from the program is far below what was copied.
+fn copies_go_between_nodes() -> Result<()> {
+    for options in [&[][..], &["--tls"]] {
+        let (a, b) = (start_with("a", options)?, start_with("b", options)?);
+        let (said, seen) = traffic(&format!("{},{}", a.address, b.address), "copies between two nodes")?;
+        ensure!(!said.contains(THROUGH), "{said}");
+        ensure!(seen < SEEN, "{seen} bytes went through the program with {options:?}: {said}");
+        a.wait_until_free()?;
+        b.wait_until_free()?;
+    }
+    Ok(())
+}
+
+/// A node that is known by a socket file cannot be connected to from elsewhere; it connects to the other then, both ways.
+fn one_connects() -> Result<()> {
+    let (a, b) = (start_node()?, start_with("b", &["--listen", &socket("b")])?);
+    for nodes in [format!("{},{}", a.address, b.address), format!("{},{}", b.address, a.address)] {
+        let (said, seen) = traffic(&nodes, "copies between two nodes, one of which connects")?;
+        ensure!(!said.contains(THROUGH), "{said}");
+        ensure!(seen < SEEN, "{seen} bytes went through the program: {said}");
+    }
+    a.wait_until_free()?;
+    b.wait_until_free()
+}
+
+fn copies_go_through_the_client() -> Result<()> {
+    let start = |name: &str| start_with(name, &["--listen", &socket(name)]);
+    let (a, b) = (start("a")?, start("b")?);
+    let (said, seen) = traffic(&format!("{},{}", a.address, b.address), "copies through the client")?;
+    ensure!(said.matches(THROUGH).count() == 2, "not said once each way: {said}");
+    ensure!(seen > 2.0 * COPIED, "only {seen} bytes went through the program: {said}");
+    a.wait_until_free()?;
+    b.wait_until_free()
+}
+
+fn socket(name: &str) -> String {
+    format!(
+        "unix:{}",
+        std::env::temp_dir().join(format!("sluice-nodes-{}-{name}", std::process::id())).display()
+    )
+}
+
+/// A node with a certificate of its own.
+fn start_with(name: &str, options: &[&str]) -> Result<Node> {
+    let mut command = Command::new(node::sluice());
+    command.args(["node", "--gpus", NODE_GPUS]).args(options);
+    if !options.contains(&"--listen") {
+        command.args(["--listen", "127.0.0.1:0"]);
+    }
+    Node::start_command(command.env("XDG_DATA_HOME", crate::target_folder().join("nodes").join(name)))
 }
 
 /// What one node has granted is given back when the other refuses, and the message names that one.

@@ -538,6 +538,18 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn PeerOffer(&self, command: commands::PeerOffer, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn PeerConnect(&self, command: commands::PeerConnect<'_>, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn PeerCopy(&self, command: commands::PeerCopy, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn Submitted(&self, command: commands::Submitted) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
@@ -2007,6 +2019,24 @@ pub fn dispatch<S: Execute + Custom>(
             Ok(session.EventImport(command)?)
         }
         Some(Target::Own(12)) => {
+            let command = commands::PeerOffer::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.PeerOffer(command, reply)?)
+        }
+        Some(Target::Own(13)) => {
+            let command = commands::PeerConnect::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.PeerConnect(command, reply)?)
+        }
+        Some(Target::Own(14)) => {
+            let command = commands::PeerCopy::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.PeerCopy(command, reply)?)
+        }
+        Some(Target::Own(15)) => {
             let command = commands::Submitted::decode(&mut reader)?;
             reader.end()?;
 

@@ -4,7 +4,7 @@ use sluice_cuda::*;
 use sluice_wire::{
     ArrayId, ArrayPlace, ArrayShape, ChosenResource, Command, CopyNode, CopySide, DevicePtr, EventId, ExportToken, FillNode,
     FunctionId, GREEN_PLACES, GraphExecId, GraphId, GraphNodeId, GraphPlace, GreenCtxId, GroupParams, ImageHash, KernelNode, MipmappedArrayId,
-    ModuleId, NodePlace, NodeWork, Op, PhysicalId, PhysicalProp, Pitched, ResourceDescId, Sampling, StreamId,
+    ModuleId, NodePlace, NodeWork, Op, PeerToken, PhysicalId, PhysicalProp, Pitched, ResourceDescId, Sampling, StreamId,
     TextureResource, UserObjectId, commands, decode,
 };
 
@@ -165,6 +165,20 @@ fn copies(say: &mut Honest<'_>, id: u64, start: u64) {
         Height: 10,
         hStream: stream,
     });
+    let (peer, session, token) = (id + 23, 1, PeerToken([1; 32]));
+    say.command(&commands::PeerOffer {});
+    say.command(&commands::PeerConnect { peer, session, token, node: c"gpu2:7583" });
+    for fetches in [false, true] {
+        say.command(&commands::PeerCopy {
+            peer,
+            device: 0,
+            fetches,
+            there: DevicePtr(1 << 40),
+            here: start,
+            ByteCount: 4096,
+            hStream: stream,
+        });
+    }
     say.command(&commands::MirrorPush { address: start, bytes: &[9; 100] });
     say.command(&commands::MirrorFetch { address: start, bytes: 100, hashes: vec![0] });
 }

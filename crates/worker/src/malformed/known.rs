@@ -138,7 +138,7 @@ impl Known {
                 self.fresh.borrow_mut().push((of, number));
                 number
             }
-            ("u8" | "ImageHash" | "ExportToken", _) => raw,
+            ("u8" | "ImageHash" | "ExportToken" | "PeerToken", _) => raw,
             (_, _) => match random.below(8) {
                 0 => random.one_of(EDGES),
                 1 => raw,

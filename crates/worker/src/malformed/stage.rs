@@ -1,13 +1,15 @@
 //! A session without processes, and what its client knows.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use sluice_cuda::CUresult;
 use sluice_transport::Stream;
+use sluice_wire::peer::{Answer, REQUEST_SIZE, Request};
 use sluice_wire::{
     ArrayId, DevicePtr, EventId, ExportToken, FrameDecoder, FunctionId, GraphExecId, GraphId, GraphNodeId,
     GreenCtxId, Header, HostCall, Kind, MipmappedArrayId, ModuleId, Op, PhysicalId, ResourceDescId, StreamId, UserObjectId, decode,
@@ -24,6 +26,7 @@ use crate::images::Images;
 use crate::link::{Driver, Export, Link, Packet};
 use crate::memory::Backing;
 use crate::outbox::{Outbox, Push};
+use crate::peers::taken_over;
 use crate::session::{Device, Session, SessionParts};
 use crate::sharing::{self, EventSharing};
 use crate::{brake, driver, virtual_memory};
@@ -63,11 +66,6 @@ impl Stage {
             std::thread::spawn(move || play_daemon(&daemon)),
             // Ends with an error once the client is gone.
             std::thread::spawn(move || drop(pushing.run())),
-            std::thread::spawn(move || {
-                while let Ok(Some(answer)) = heard.receive_fd::<Packet>() {
-                    answers.pass_on(answer);
-                }
-            }),
         ];
         let table = hostile_driver::table();
         // SAFETY: a CUDA driver's function.
@@ -100,6 +98,17 @@ impl Stage {
         });
         let host_calls = Arc::clone(&session.host_calls);
         threads.push(std::thread::spawn(move || play_client(client, &host_calls)));
+        let peers = Arc::clone(&session.peers);
+        threads.push(std::thread::spawn(move || {
+            while let Ok(Some(heard)) = heard.receive_fd::<Packet>() {
+                match heard {
+                    (Packet::PeerConnected { number, .. }, socket) => {
+                        peers.connected(number, taken_over(socket, None, None));
+                    }
+                    answer => answers.pass_on(answer),
+                }
+            }
+        }));
         Stage { session, link, stream, threads, _alone: alone }
     }
 
@@ -227,10 +236,42 @@ fn play_daemon(link: &Link) {
                     None => link.send(&Packet::Imported(answer)),
                 }
             }
+            Packet::PeerOffer => link.send(&Packet::PeerOffered { session: 1, token: [1; 32] }),
+            Packet::PeerConnect { number, .. } => {
+                let (ours, theirs) = UnixStream::pair().unwrap();
+                // Ends when the session does.
+                std::thread::spawn(move || play_peer(ours));
+                let packet = Packet::PeerConnected { number, tls: None, refused: None };
+                link.send_fd(&packet, theirs.as_fd())
+            }
             Packet::Parted => return,
             _ => Ok(()),
         };
         if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// Another node, which has memory wherever it is asked for some.
+fn play_peer(mut socket: UnixStream) {
+    let mut request = [0; REQUEST_SIZE];
+    while socket.read_exact(&mut request).is_ok() {
+        let answer = match Request::from_bytes(request).expect("the worker speaks the protocol") {
+            Request::Put(piece) => {
+                if socket.read_exact(&mut vec![0; piece.bytes]).is_err() {
+                    return;
+                }
+                continue;
+            }
+            Request::End => Answer::Done(CUresult::SUCCESS).to_bytes().to_vec(),
+            Request::Get(piece) => {
+                let mut answer = Answer::Data(piece.bytes).to_bytes().to_vec();
+                answer.resize(answer.len() + piece.bytes, 7);
+                answer
+            }
+        };
+        if socket.write_all(&answer).is_err() {
             return;
         }
     }

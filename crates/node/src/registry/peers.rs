@@ -1,0 +1,158 @@
+//! Connections between the workers of two nodes, for copies between their memories.
+//!
+//! The client lets its session on one node be connected to, and has its session on another node connect: only it knows the
+//! token. The daemons make the connection, and have no part in it after that. Where a node connects to is the client's word: what
+//! answers there gets a greeting and the token, and has to know that to be asked for more.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sluice_control::connect_peer;
+use sluice_transport::tls::Keys;
+use sluice_wire::address::Endpoint;
+use sluice_wire::handshake::{Peer, PeerToken};
+use sluice_worker::link::{Link, Packet};
+
+use super::{Registry, random, same};
+
+/// Most tokens of a session that nobody has shown yet; the oldest goes first.
+const TOKENS_MAX: usize = 64;
+/// A token that nobody has shown for so long is none: longer than a node takes to connect.
+const TOKEN_LIFE: Duration = Duration::from_secs(30);
+/// Most connections that this node makes for one session at a time.
+const CONNECTING_MAX: u32 = 4;
+
+/// What sessions of other nodes may show that want to copy here; each token is good for one connection.
+#[derive(Debug, Default)]
+pub(super) struct PeerTokens(Vec<(PeerToken, Instant)>);
+
+impl PeerTokens {
+    fn offer(&mut self, token: PeerToken, now: Instant) {
+        self.expire(now);
+        if self.0.len() == TOKENS_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((token, now));
+    }
+
+    /// Takes a token that was shown; false if it is none.
+    fn take(&mut self, shown: &PeerToken, now: Instant) -> bool {
+        self.expire(now);
+        // Each is compared whole: the time says nothing about how much was right.
+        let at = self.0.iter().rposition(|(token, _)| same(&token.0, &shown.0));
+        at.map(|at| self.0.remove(at)).is_some()
+    }
+
+    fn expire(&mut self, now: Instant) {
+        self.0.retain(|(_, since)| now.saturating_duration_since(*since) < TOKEN_LIFE);
+    }
+}
+
+impl Registry {
+    /// Draws a token for a session.
+    pub(super) fn offer_peer(&self, session: u64) -> Packet {
+        let token = random();
+        if let Some(record) = self.lock().sessions.get_mut(&session) {
+            record.peer_tokens.offer(PeerToken(token), Instant::now());
+        }
+        Packet::PeerOffered { session, token }
+    }
+
+    /// Gives a socket, and what protects it, to the worker whose token it has shown; false if there is no such worker.
+    pub(crate) fn admit_peer(&self, peer: &Peer, socket: BorrowedFd<'_>, tls: Option<Keys>) -> bool {
+        let mut ledger = self.lock();
+        let Some(record) = ledger.sessions.get_mut(&peer.session) else { return false };
+        record.peer_tokens.take(&peer.token, Instant::now())
+            && record.link.send_fd(&Packet::Peer { tls }, socket).is_ok()
+    }
+}
+
+/// Connects to other nodes for one worker.
+#[derive(Debug, Default)]
+pub(super) struct Connecting {
+    /// Held by each thread that does.
+    threads: Arc<()>,
+}
+
+impl Connecting {
+    /// In a thread of its own: the worker's other questions go on meanwhile.
+    pub(super) fn connect(&self, link: &Arc<Link>, number: u64, node: &str, peer: Peer) {
+        let refuse = |reason: String| {
+            // A worker that is gone needs no answer.
+            let _ = link.send_now(&Packet::PeerConnected { number, tls: None, refused: Some(reason) });
+        };
+        let node: Endpoint = match node.parse() {
+            Ok(node) => node,
+            Err(error) => return refuse(format!("{error}")),
+        };
+        if Arc::strong_count(&self.threads) > CONNECTING_MAX as usize {
+            return refuse(format!("its node makes {CONNECTING_MAX} connections for the session already"));
+        }
+        let (answering, busy) = (Arc::clone(link), Arc::clone(&self.threads));
+        let made = std::thread::Builder::new().name("peer".into()).spawn(move || {
+            answer(&answering, number, &node, peer);
+            drop(busy);
+        });
+        if let Err(error) = made {
+            refuse(format!("its node cannot start a thread: {error}"));
+        }
+    }
+}
+
+fn answer(link: &Link, number: u64, node: &Endpoint, peer: Peer) {
+    let connected = connect_peer(node, peer).map_err(|failure| failure.to_string());
+    let connected =
+        connected.and_then(|stream| Ok((stream.keys().map_err(|error| error.to_string())?, stream)));
+    let _ = match connected {
+        Ok((tls, stream)) => {
+            let packet = Packet::PeerConnected { number, tls, refused: None };
+            link.send_fd(&packet, stream.as_fd())
+        }
+        Err(reason) => {
+            let reason = super::one_line(&reason);
+            link.send_now(&Packet::PeerConnected { number, tls: None, refused: Some(reason) })
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(number: u8) -> PeerToken {
+        PeerToken([number; 32])
+    }
+
+    #[test]
+    fn a_token_is_good_for_one_connection() {
+        let (mut tokens, now) = (PeerTokens::default(), Instant::now());
+        tokens.offer(token(1), now);
+        tokens.offer(token(2), now);
+        assert!(!tokens.take(&token(3), now));
+        assert!(tokens.take(&token(1), now));
+        assert!(!tokens.take(&token(1), now), "it has been shown");
+        assert!(tokens.take(&token(2), now));
+        assert!(!tokens.take(&PeerToken([0; 32]), now), "there is none left");
+    }
+
+    #[test]
+    fn a_token_that_nobody_shows_goes() {
+        let (mut tokens, now) = (PeerTokens::default(), Instant::now());
+        tokens.offer(token(1), now);
+        tokens.offer(token(2), now + TOKEN_LIFE / 2);
+        assert!(!tokens.take(&token(1), now + TOKEN_LIFE));
+        assert!(tokens.take(&token(2), now + TOKEN_LIFE));
+    }
+
+    #[test]
+    fn tokens_are_bounded() {
+        let (mut tokens, now) = (PeerTokens::default(), Instant::now());
+        for number in 0..=TOKENS_MAX as u8 {
+            tokens.offer(token(number), now);
+        }
+        assert_eq!(tokens.0.len(), TOKENS_MAX);
+        assert!(!tokens.take(&token(0), now), "the oldest has gone");
+        assert!(tokens.take(&token(TOKENS_MAX as u8), now));
+    }
+}
