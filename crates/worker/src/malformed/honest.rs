@@ -2,10 +2,11 @@
 
 use sluice_cuda::*;
 use sluice_wire::{
-    ArrayId, ArrayPlace, ArrayShape, ChosenResource, Command, CopyNode, CopySide, DevicePtr, EventId, ExportToken, FillNode,
-    FunctionId, GREEN_PLACES, GraphExecId, GraphId, GraphNodeId, GraphPlace, GreenCtxId, GroupParams, ImageHash, KernelNode, MipmappedArrayId,
-    ModuleId, NodePlace, NodeWork, Op, PeerToken, PhysicalId, PhysicalProp, Pitched, ResourceDescId, Sampling, StreamId,
-    TextureResource, UserObjectId, commands, decode,
+    ArrayId, ArrayPlace, ArrayShape, ChosenResource, Command, CopyNode, CopySide, DevicePtr, EventId,
+    ExportToken, FillNode, FunctionId, GREEN_PLACES, GraphExecId, GraphId, GraphNodeId, GraphPlace,
+    GreenCtxId, GroupParams, ImageHash, KernelNode, MipmappedArrayId, ModuleId, NodePlace, NodeWork, Op,
+    PeerToken, PhysicalId, PhysicalProp, Pitched, ResourceDescId, Sampling, StreamId, TextureResource,
+    UserObjectId, commands, decode,
 };
 
 use super::known::Known;
@@ -275,13 +276,8 @@ fn green_contexts(say: &mut Honest<'_>, id: u64) {
     let whole = say.command(&commands::cuDeviceGetDevResource { device: 0, kind });
     let Ok(whole) = decode::<commands::cuDeviceGetDevResourceReply>(&whole) else { return };
     let input = whole.resource.id;
-    let split = commands::cuDevSmResourceSplitByCount {
-        input,
-        nbGroups: 1,
-        has_result: true,
-        flags: 0,
-        minCount: 1,
-    };
+    let split =
+        commands::cuDevSmResourceSplitByCount { input, nbGroups: 1, has_result: true, flags: 0, minCount: 1 };
     say.command(&split);
     let group = GroupParams { count: 0, coscheduled: 0, preferred: 0, flags: 0, locality: 0 };
     let groups = vec![group];
@@ -293,7 +289,8 @@ fn green_contexts(say: &mut Honest<'_>, id: u64) {
     say.command(&commands::cuGreenCtxCreate { phCtx: green, place, desc, device: 0, flags: 1 });
     say.command(&commands::cuGreenCtxGetDevResource { hCtx: green, kind });
     let stream = StreamId(id + 25);
-    let create = commands::cuGreenCtxStreamCreate { phStream: stream, greenCtx: green, flags: 1, priority: 0 };
+    let create =
+        commands::cuGreenCtxStreamCreate { phStream: stream, greenCtx: green, flags: 1, priority: 0 };
     say.command(&create);
     say.command(&commands::cuGreenCtxRecordEvent { hCtx: green, hEvent: event });
     say.command(&commands::cuGreenCtxWaitEvent { hCtx: green, hEvent: event });

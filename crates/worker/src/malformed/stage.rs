@@ -12,7 +12,8 @@ use sluice_transport::Stream;
 use sluice_wire::peer::{Answer, REQUEST_SIZE, Request};
 use sluice_wire::{
     ArrayId, DevicePtr, EventId, ExportToken, FrameDecoder, FunctionId, GraphExecId, GraphId, GraphNodeId,
-    GreenCtxId, Header, HostCall, Kind, MipmappedArrayId, ModuleId, Op, PhysicalId, ResourceDescId, StreamId, UserObjectId, decode,
+    GreenCtxId, Header, HostCall, Kind, MipmappedArrayId, ModuleId, Op, PhysicalId, ResourceDescId, StreamId,
+    UserObjectId, decode,
 };
 
 use crate::budget::Budget;
