@@ -68,6 +68,10 @@ pub struct Joined {
 pub struct Report {
     /// Counted up by every report since the node joined: one that comes late is not the truth any more.
     pub sequence: u64,
+    /// Of the last answer that the node has had, 0 before the first: what a report does not mention has ended only if the server that
+    /// takes it has been heard by the node.
+    #[serde(default)]
+    pub leadership: u64,
     /// In the order in which the node joined with them.
     pub gpus: Vec<GpuReport>,
     /// Leases of the server that live on the node.
@@ -132,6 +136,9 @@ pub struct ReportAnswer {
     /// Those of them that cannot be counted, and why; the node keeps them aside.
     #[serde(default)]
     pub usage_refused: Vec<RefusedRecord>,
+    /// Another one for each server that comes to lead.
+    #[serde(default)]
+    pub leadership: u64,
     /// Leases that the node ends now.
     pub end: Vec<Attempt>,
     /// When to report next.

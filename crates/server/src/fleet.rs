@@ -45,6 +45,8 @@ pub(crate) struct Fleet {
     account: Account,
     silence: Silence,
     health: Health,
+    /// Of the server that this is in the memory of; nodes say in which they were answered last.
+    pub(crate) leadership: u64,
     last_lease: LeaseId,
     last_node: NodeId,
     /// Counts changes of leases.
@@ -133,6 +135,7 @@ impl Fleet {
             account,
             silence: Silence::new(now_ms),
             health: Health::default(),
+            leadership: 0,
             last_lease,
             revision,
             changed: BTreeSet::new(),
@@ -295,6 +298,8 @@ impl Fleet {
             return Some(Vec::new());
         }
         entry.heard_at_ms = Some(now_ms);
+        // An older one may have been on its way for long, from before what an earlier leader has heard since.
+        let is_current = report.leadership == self.leadership;
         let comes_back = !entry.online;
         if !entry.takes_work() {
             (entry.online, entry.doubted) = (true, false);
@@ -302,7 +307,7 @@ impl Fleet {
         }
         entry.report = Report { usage: Vec::new(), faults: Vec::new(), ..report };
         for id in self.account.on_node(node) {
-            self.compare(id, node, &held, now_ms);
+            self.compare(id, node, &held, is_current, now_ms);
         }
         let end: Vec<Attempt> =
             held.iter().filter(|attempt| !self.may_stay(attempt, node, now_ms)).copied().collect();
@@ -313,13 +318,20 @@ impl Fleet {
     }
 
     /// Takes over what a node says about the tasks of one lease that are there.
-    fn compare(&mut self, id: LeaseId, node: NodeId, held: &BTreeSet<Attempt>, now_ms: u64) {
+    fn compare(
+        &mut self,
+        id: LeaseId,
+        node: NodeId,
+        held: &BTreeSet<Attempt>,
+        is_current: bool,
+        now_ms: u64,
+    ) {
         let Some(lease) = self.leases.get(&id) else { return };
         let mut seats = lease.seats.clone();
         for (task, seat) in seats.iter_mut().enumerate().filter(|(_, seat)| seat.node == node) {
             let has = held.contains(&lease.attempt_of(task));
             seat.claimed |= has;
-            seat.over |= !has && (seat.claimed || lease.state == LeaseState::Preempting);
+            seat.over |= is_current && !has && (seat.claimed || lease.state == LeaseState::Preempting);
         }
         let claimed = seats.iter().all(|seat| seat.claimed);
         let over = seats.iter().all(|seat| seat.over);

@@ -172,6 +172,7 @@ impl Server {
             self.commits.latest().durable().await;
             let (epoch, turn) = (self.commits.epoch(), self.turns.load(Ordering::Acquire));
             let mut fresh = Books::read(&self.store, epoch, self.now_ms()).await.map_err(unwell)?;
+            fresh.fleet.leadership = self.fence().map_or(0, Fence::number);
             // What was heard in an earlier role has been overtaken by what others heard since.
             if books.turn == turn {
                 fresh.fleet.hear_as(&mut books.fleet);

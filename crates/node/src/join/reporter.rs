@@ -19,6 +19,8 @@ pub(crate) struct Reporter {
     pub(crate) join: Join,
     pub(crate) membership: Arc<Membership>,
     sequence: u64,
+    /// Of the server that answered last.
+    leadership: u64,
     /// Of the machine.
     boot: String,
     /// The rhythm that the server wants.
@@ -49,6 +51,7 @@ impl Reporter {
             join,
             membership: Arc::new(Membership::new(server.to_owned(), joined.node, verifier, journal)),
             sequence: 0,
+            leadership: 0,
             boot,
             every: Duration::from_millis(joined.report_every_ms),
         })
@@ -59,12 +62,14 @@ impl Reporter {
         self.sequence += 1;
         let (faults, lasting) = registry.faults.all();
         let boot = self.boot.clone();
-        let report = Report { sequence: self.sequence, usage, boot, faults, ..registry.report() };
+        let (sequence, leadership) = (self.sequence, self.leadership);
+        let report = Report { sequence, leadership, usage, boot, faults, ..registry.report() };
         Outgoing { path: format!("/nodes/{}/reports", self.membership.node()), report, lasting }
     }
 
     pub(crate) fn answered(&mut self, registry: &Registry, sent: &Outgoing, answer: ReportAnswer) {
         self.every = Duration::from_millis(answer.report_every_ms.clamp(100, 60_000));
+        self.leadership = answer.leadership;
         self.take(&sent.report, &answer);
         registry.faults.taken(sent.lasting);
         for attempt in answer.end {

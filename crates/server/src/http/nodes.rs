@@ -155,9 +155,9 @@ pub(super) async fn report(
     let Some(end) = change.fleet().report(id, report, now_ms) else {
         return Err(Problem::new(Kind::NotFound, "the node has to join again").into());
     };
-    let report_every_ms = change.fleet().report_every_ms();
+    let (leadership, report_every_ms) = (change.fleet().leadership, change.fleet().report_every_ms());
     change.commit().await?;
-    Ok(Json(ReportAnswer { usage_taken, usage_refused, end, report_every_ms }))
+    Ok(Json(ReportAnswer { usage_taken, usage_refused, leadership, end, report_every_ms }))
 }
 
 /// A node speaks for itself only, and about leases as they were granted.

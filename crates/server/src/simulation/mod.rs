@@ -9,7 +9,7 @@
 //! journal and reports ([`node`], [`sluice_node::unplugged`]). Simulated are the network, all clocks, and who uses it: programs
 //! that do as `sluice run` does. After every step and at the end it is checked what has to be true ([`checks`], [`truth`]).
 //!
-//! `SEED` is the first seed, `SEEDS` how many; `TRACE=1` prints what happens.
+//! `SEED` is the first seed, `SEEDS` how many; `TRACE=1` prints what happens. Tokens are random here too, and nothing depends on them.
 
 mod checks;
 mod network;
@@ -29,7 +29,7 @@ const NODES: usize = 3;
 const PROGRAMS: usize = 6;
 
 /// Seeds of an ordinary test run.
-const SEEDS: u64 = 6;
+const SEEDS: u64 = 4;
 /// For how long things go wrong, in milliseconds.
 const FOUL_MS: u64 = 150_000;
 const HOUR_MS: u64 = 3_600_000;

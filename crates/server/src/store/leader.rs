@@ -10,6 +10,12 @@ use super::{Result, Store, StoreError, Tx, signed, text, unsigned};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fence(u64);
 
+impl Fence {
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// What the row says.
 #[derive(Clone, Debug)]
 pub(crate) struct Leader {

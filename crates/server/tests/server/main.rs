@@ -202,8 +202,15 @@ impl ScriptedNode {
 
     /// Reports, and answers with what the server wants.
     pub(crate) fn say(&mut self) -> ReportAnswer {
-        self.report.sequence += 1;
-        self.client.post(&format!("/nodes/{}/reports", self.joined.node), &self.report).unwrap()
+        loop {
+            self.report.sequence += 1;
+            let path = format!("/nodes/{}/reports", self.joined.node);
+            let answer: ReportAnswer = self.client.post(&path, &self.report).unwrap();
+            // A server that has come to lead believes what is missing once it has been heard.
+            if std::mem::replace(&mut self.report.leadership, answer.leadership) == answer.leadership {
+                return answer;
+            }
+        }
     }
 
     /// Claims a granted lease, as its program would: the grant must be good.
