@@ -169,7 +169,13 @@ impl BoxCopy {
         for (slice, row) in places {
             // SAFETY: the same contract.
             unsafe {
-                across::copy(flat.dst.row(slice, row), flat.src.row(slice, row), flat.width as usize, stream)?
+                across::copy(
+                    flat.dst.row(slice, row),
+                    flat.src.row(slice, row),
+                    flat.width as usize,
+                    stream,
+                    false,
+                )?
             };
         }
         Ok(())

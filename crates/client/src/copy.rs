@@ -227,7 +227,7 @@ pub(crate) unsafe fn unified(
 ) -> Result<(), CUresult> {
     if across::reaches(dst) || across::reaches(src) {
         // SAFETY: the same contract.
-        return unsafe { across::copy(dst, src, bytes, stream) };
+        return unsafe { across::copy(dst, src, bytes, stream, asynchronous) };
     }
     let session = session::enter()?;
     let (host_dst, host_src) = (dst as *mut c_void, src as *const c_void);
@@ -400,7 +400,7 @@ pub(crate) unsafe fn cuMemcpyDtoD_v2(
 ) -> Result<(), CUresult> {
     if across::reaches(dstDevice) || across::reaches(srcDevice) {
         // SAFETY: the same contract.
-        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, stream) };
+        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, stream, false) };
     }
     let session = session::enter()?;
     on_device(session, dstDevice, srcDevice, ByteCount, stream)?;
@@ -424,8 +424,11 @@ pub(crate) unsafe fn cuMemcpyPeer(
         session::device(dst)?.wait(session::of(dst)?)?;
         session::device(src)?.wait(session::of(src)?)?;
     }
-    // SAFETY: the same contract.
-    unsafe { cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, stream)? };
+    if across::reaches(dstDevice) || across::reaches(srcDevice) {
+        // SAFETY: the same contract.
+        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, stream, false) };
+    }
+    on_device(session, dstDevice, srcDevice, ByteCount, stream)?;
     if dst == src {
         return Ok(());
     }
@@ -445,7 +448,7 @@ pub(crate) unsafe fn cuMemcpyPeerAsync(
     context::named_or_current(srcContext)?;
     if across::reaches(dstDevice) || across::reaches(srcDevice) {
         // SAFETY: the same contract.
-        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, hStream) };
+        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, hStream, true) };
     }
     on_device(session, dstDevice, srcDevice, ByteCount, hStream)
 }

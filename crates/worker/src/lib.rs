@@ -46,6 +46,7 @@ mod mirror;
 mod modules;
 mod objects;
 mod outbox;
+mod parking;
 mod peers;
 mod pipeline;
 pub mod probe;
