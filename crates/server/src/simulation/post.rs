@@ -18,7 +18,6 @@ pub(super) struct Post {
     pub(super) network: Network,
     pub(super) weather: Weather,
     exchanges: u64,
-    history: blake3::Hasher,
     lines: VecDeque<String>,
     shows: bool,
 }
@@ -77,7 +76,6 @@ impl Post {
             network: Network::default(),
             weather,
             exchanges: 0,
-            history: blake3::Hasher::new(),
             lines: VecDeque::new(),
             shows: std::env::var_os("TRACE").is_some(),
         }
@@ -86,7 +84,6 @@ impl Post {
     /// Something that happened.
     pub(super) fn note(&mut self, line: &str) {
         let line = format!("{:>7}.{:03} {line}", self.now_ms / 1000, self.now_ms % 1000);
-        self.history.update(line.as_bytes());
         if self.shows {
             println!("{line}");
         }
@@ -99,11 +96,6 @@ impl Post {
     /// The last of what happened.
     pub(super) fn lines(&self) -> String {
         self.lines.iter().cloned().collect::<Vec<_>>().join("\n")
-    }
-
-    /// The same for the same history.
-    pub(super) fn digest(&self) -> String {
-        self.history.finalize().to_hex().to_string()
     }
 
     /// True so many times in a thousand.

@@ -247,7 +247,11 @@ impl World {
         let Message { from, to, exchange, payload } = message;
         match (to, payload) {
             (Party::Server(index), Payload::Request(request)) => match &self.servers[index].replica {
-                Some(replica) => replica.ask(exchange, from, copy(&request)),
+                Some(replica) => {
+                    replica.ask(exchange, from, copy(&request));
+                    // One after the other: tokio draws in which order those go on who wait for the same thing.
+                    replica.settle();
+                }
                 None => {
                     let payload = Payload::Answer { status: UNREACHABLE, body: Bytes::new() };
                     self.post.send(Message { from: to, to: from, exchange, payload });
