@@ -13,6 +13,7 @@ use sluice_wire::{
 };
 
 use crate::boxes::{self, BoxCopy};
+use crate::conditional;
 use crate::graph::{check_plain, node_ids};
 use crate::graph_memory::{self, GraphAllocation};
 use crate::host_function::{self, Pending};
@@ -39,6 +40,7 @@ fn give_up(graph: CUgraph, work: &NodeWork) {
         NodeWork::HostCall(ticket) => host_function::forget(*ticket),
         NodeWork::Copy(copy) if copy.is_across() => host_function::forget(copy.ticket),
         NodeWork::Allocation(ticket) => graph_memory::undo(graph, *ticket),
+        NodeWork::Conditional(node) => conditional::give_up(node),
         _ => {}
     }
 }
@@ -248,6 +250,8 @@ unsafe fn any(
                 Ok(work)
             }
         }
+        // Nothing about one that is there can be changed.
+        Kind::CONDITIONAL if !graph.is_null() => conditional::described(session, &copy_of),
         _ => Err(CUresult::NOT_SUPPORTED),
     }
 }
@@ -477,7 +481,8 @@ pub(crate) unsafe fn cuGraphAddNode(
 ) -> Result<(), CUresult> {
     // SAFETY: the program's arguments.
     unsafe {
-        add(phGraphNode, hGraph, dependencies, numDependencies, |session| any(session, hGraph, nodeParams))
+        add(phGraphNode, hGraph, dependencies, numDependencies, |session| any(session, hGraph, nodeParams))?;
+        conditional::added(phGraphNode.read_unaligned(), nodeParams)
     }
 }
 
@@ -692,6 +697,7 @@ pub(crate) unsafe fn cuGraphNodeGetParams(
             NodeWork::MemoryOps(_) => cuGraphBatchMemOpNodeGetParams(hNode, to)?,
             NodeWork::Allocation(_) => cuGraphMemAllocNodeGetParams(hNode, to.cast())?,
             NodeWork::Free(_) => cuGraphMemFreeNodeGetParams(hNode, to.cast())?,
+            NodeWork::Conditional(node) => conditional::write(hNode, &node, &mut params.words)?,
         }
         out::write(nodeParams, params)
     }

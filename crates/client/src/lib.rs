@@ -32,6 +32,7 @@ mod batch;
 mod box_batch;
 mod boxes;
 mod capture;
+mod conditional;
 mod context;
 mod copy;
 mod coredump;
@@ -94,6 +95,7 @@ mod api {
     pub(crate) use crate::box_batch::*;
     pub(crate) use crate::boxes::*;
     pub(crate) use crate::capture::*;
+    pub(crate) use crate::conditional::cuGraphConditionalHandleCreate;
     pub(crate) use crate::context::*;
     pub(crate) use crate::copy::*;
     pub(crate) use crate::coredump::*;

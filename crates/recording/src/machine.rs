@@ -24,6 +24,10 @@ impl Machine for Recording {
         Ok(Arc::new(Parts(parts)))
     }
 
+    fn runs_code(&self) -> bool {
+        false
+    }
+
     fn way_out(&self) -> &'static str {
         "build it for the recorded card, or record another one (--gpus recording:h200, a100 or rtx5090)"
     }

@@ -312,6 +312,8 @@ pub(crate) const TABLE: DriverTable = {
         cuGraphAddEventRecordNode,
         cuGraphAddEventWaitNode,
         cuGraphAddChildGraphNode,
+        cuGraphAddNode_v2,
+        cuGraphConditionalHandleCreate,
         cuGraphAddDependencies,
         cuGraphNodeGetType,
         cuGraphGetNodes,

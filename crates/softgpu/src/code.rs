@@ -14,6 +14,7 @@ use sluice_jit::CompiledKernel;
 use sluice_ptx::ModuleIndex;
 use sluice_ptx::ast::{self, Variable};
 
+use crate::conditional;
 use crate::execution;
 use crate::launch::PARAMS_MAX;
 use crate::link;
@@ -36,13 +37,17 @@ impl Machine for Compiling {
     ) -> std::result::Result<Arc<dyn Code>, (Status, String)> {
         let texts: Vec<_> =
             images.iter().map(|image| ptx(image, device)).collect::<std::result::Result<_, _>>()?;
+        let mut texts: Vec<&[u8]> = texts.iter().map(AsRef::as_ref).collect();
+        if texts.iter().any(|text| leaves_set_conditional_open(text)) {
+            texts.push(conditional::SET_CONDITIONAL);
+        }
         let linked;
         let text = match texts.as_slice() {
-            [one] => one.as_ref(),
+            [one] => one,
             [] => return Err((Status::INVALID_IMAGE, "no image".to_owned())),
             several => {
-                linked = link::link(several.iter().map(AsRef::as_ref));
-                &linked
+                linked = link::link(several.iter().copied());
+                &linked[..]
             }
         };
         match PtxCode::new(text) {
@@ -66,6 +71,16 @@ impl Machine for Compiling {
         "a module has no PTX that a software GPU can run. Build it with PTX for compute capability 12.0 or lower, or \
          tell the program to hand PTX over (CuPy: CUPY_COMPILE_WITH_PTX=1)"
     }
+}
+
+/// Whether a text declares `cudaGraphSetConditional` and has none itself.
+fn leaves_set_conditional_open(text: &[u8]) -> bool {
+    let name = conditional::SET_CONDITIONAL_NAME;
+    let declares = |line: &[u8]| line.starts_with(b".extern .func") && line.ends_with(name);
+    text.split(|&byte| byte == b'\n').any(|line| {
+        let line = line.trim_ascii();
+        declares(line.split(|&byte| byte == b'(').next().unwrap_or_default().trim_ascii())
+    })
 }
 
 /// The PTX of one image that the device would compile.

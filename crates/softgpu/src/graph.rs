@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use sluice_cuda::{CUgraph, CUgraphExec, CUgraphNodeType, CUhostFn, CUlaunchAttributeValue};
 
+use crate::conditional::{Branches, Choice, Variable};
 use crate::event::{Event, Recorded};
 use crate::op::Op;
 use crate::status::{Result, Status};
@@ -27,6 +28,10 @@ pub(crate) struct NodeId(pub(crate) usize);
 pub(crate) struct Graph {
     pub(crate) handle: usize,
     body: Mutex<Body>,
+    /// Whether it lies in a node, and goes with that alone.
+    pub(crate) is_inner: AtomicBool,
+    /// The executable graph that was made of it last.
+    last: Mutex<Weak<Exec>>,
 }
 
 /// The nodes of a graph, by id: a captured node comes after those it depends on.
@@ -35,6 +40,8 @@ pub(crate) struct Body {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     /// What the program wants to live as long as the graph, and how many of its references.
     pub(crate) objects: Vec<(Arc<UserObject>, u32)>,
+    /// What conditional nodes of this graph, or of those inside it, may decide by.
+    pub(crate) variables: Vec<Arc<Variable>>,
     /// Of a copy: its nodes, also those that are gone, by the nodes that they are copies of.
     twins: BTreeMap<NodeId, NodeId>,
     /// Handle of its graph, once it has one.
@@ -68,10 +75,27 @@ pub(crate) enum Work {
     One(Op),
     /// A graph within the graph.
     Child(Inner),
+    /// Several, of which a variable chooses.
+    Conditional(Conditional),
+}
+
+pub(crate) struct Conditional {
+    pub(crate) variable: Arc<Variable>,
+    pub(crate) choice: Choice,
+    pub(crate) bodies: Vec<Inner>,
+    /// Of the bodies, for the program, which looks here for as long as there is the node.
+    pub(crate) handles: Box<[CUgraph]>,
 }
 
 /// A graph inside a node: it has a handle, which goes with the node.
 pub(crate) struct Inner(pub(crate) Arc<Graph>);
+
+impl Inner {
+    fn new(graph: Arc<Graph>) -> Inner {
+        graph.is_inner.store(true, Ordering::Relaxed);
+        Inner(graph)
+    }
+}
 
 impl Drop for Inner {
     fn drop(&mut self) {
@@ -111,8 +135,10 @@ pub(crate) struct Exec {
 
 /// What a launch does.
 #[derive(Default)]
-struct Steps {
+pub(crate) struct Steps {
     steps: Vec<Step>,
+    /// What the conditional nodes among them decide by.
+    variables: Vec<Arc<Variable>>,
     /// What has to live as long: the graph's objects and those of the graphs inside it.
     objects: Vec<Arc<UserObject>>,
 }
@@ -137,13 +163,28 @@ impl Node {
             Op::Await(_) | Op::AwaitEvent(_) => CUgraphNodeType::WAIT_EVENT,
             Op::Free(_) => CUgraphNodeType::MEM_FREE,
             Op::WriteValue(_) | Op::AwaitValue(..) => CUgraphNodeType::BATCH_MEM_OP,
-            Op::Empty => CUgraphNodeType::EMPTY,
+            Op::Branch(_) => CUgraphNodeType::CONDITIONAL,
+            Op::Empty | Op::Assign(_) => CUgraphNodeType::EMPTY,
         };
         Self::with(kind, Work::One(op), dependencies)
     }
 
-    pub(crate) fn child(graph: &Graph, dependencies: Vec<NodeId>) -> Self {
-        Self::with(CUgraphNodeType::GRAPH, Work::Child(Inner(graph.duplicate())), dependencies)
+    pub(crate) fn child(graph: &Graph, dependencies: Vec<NodeId>) -> Result<Self> {
+        let work = Work::Child(Inner::new(graph.duplicate()?));
+        Ok(Self::with(CUgraphNodeType::GRAPH, work, dependencies))
+    }
+
+    /// With so many empty graphs inside.
+    pub(crate) fn conditional(
+        variable: Arc<Variable>,
+        choice: Choice,
+        bodies: u32,
+        dependencies: Vec<NodeId>,
+    ) -> Self {
+        let bodies: Vec<Inner> = (0..bodies).map(|_| Inner::new(Graph::create())).collect();
+        let handles = bodies.iter().map(|body| CUgraph(body.0.handle)).collect();
+        let work = Work::Conditional(Conditional { variable, choice, bodies, handles });
+        Self::with(CUgraphNodeType::CONDITIONAL, work, dependencies)
     }
 
     fn with(kind: CUgraphNodeType, work: Work, dependencies: Vec<NodeId>) -> Self {
@@ -173,14 +214,15 @@ impl Body {
         homes.extend(self.nodes.keys().map(|&id| (id, graph)));
     }
 
-    /// A copy with nodes of its own.
-    fn duplicate(&self) -> Self {
+    /// A copy with nodes of its own; conditional ones cannot be copied.
+    fn duplicate(&self) -> Result<Self> {
         let mut copy = Self::default();
         copy.objects.clone_from(&self.objects);
         for (&id, node) in &self.nodes {
             let work = match &node.work {
                 Work::One(op) => Work::One(op.clone()),
-                Work::Child(inner) => Work::Child(Inner(inner.0.duplicate())),
+                Work::Child(inner) => Work::Child(Inner::new(inner.0.duplicate()?)),
+                Work::Conditional(_) => return Err(Status::NOT_SUPPORTED),
             };
             let attributes = node.attributes.clone();
             let twin = copy.add(Node { kind: node.kind, work, dependencies: Vec::new(), attributes });
@@ -191,7 +233,7 @@ impl Body {
                 twin.dependencies = node.dependencies.iter().map(|before| copy.twins[before]).collect();
             }
         }
-        copy
+        Ok(copy)
     }
 
     /// The copy of a node that is here.
@@ -256,6 +298,7 @@ impl Body {
     /// nodes around this graph.
     fn flatten(&self, inside: &[NodeId], to: &mut Steps) -> Result<()> {
         to.objects.extend(self.objects.iter().map(|(object, _)| Arc::clone(object)));
+        to.variables.extend(self.variables.iter().cloned());
         let mut waits: BTreeMap<NodeId, usize> =
             self.nodes.iter().map(|(&id, n)| (id, n.dependencies.len())).collect();
         let mut ready: BTreeSet<NodeId> =
@@ -275,6 +318,10 @@ impl Body {
                     to.steps.push(Step { node: id, op: op.clone(), is_enabled: true, inside });
                 }
                 Work::Child(inner) => inner.0.body().flatten(&[inside, &[id]].concat(), to)?,
+                Work::Conditional(conditional) => {
+                    let op = Op::Branch(Arc::new(conditional.flatten(to)?));
+                    to.steps.push(Step { node: id, op, is_enabled: true, inside: inside.to_vec() });
+                }
             }
             for follower in followers.remove(&id).into_iter().flatten() {
                 let count = waits.get_mut(&follower).ok_or(Status::INVALID_VALUE)?;
@@ -297,14 +344,14 @@ impl Graph {
     pub(crate) fn with_body(mut body: Body) -> Arc<Self> {
         GRAPHS.insert(|handle| {
             body.move_in(handle);
-            Self { handle, body: Mutex::new(body) }
+            Self { handle, body: Mutex::new(body), is_inner: AtomicBool::new(false), last: Mutex::default() }
         })
     }
 
     /// A copy with nodes of its own.
-    pub(crate) fn duplicate(&self) -> Arc<Self> {
-        let copy = self.body().duplicate();
-        Self::with_body(copy)
+    pub(crate) fn duplicate(&self) -> Result<Arc<Self>> {
+        let copy = self.body().duplicate()?;
+        Ok(Self::with_body(copy))
     }
 
     pub(crate) fn get(handle: CUgraph) -> Result<Arc<Self>> {
@@ -326,7 +373,14 @@ impl Exec {
     pub(crate) fn instantiate(graph: &Graph, context: usize, flags: u64) -> Result<Arc<Self>> {
         let mut steps = Steps::default();
         graph.body().flatten(&[], &mut steps)?;
-        Ok(EXECS.insert(|handle| Self { handle, context, flags, steps: Mutex::new(steps) }))
+        let mut last = graph.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_there = last.upgrade().is_some_and(|exec| EXECS.get(exec.handle).is_some());
+        if steps.has_branches() && is_there {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let exec = EXECS.insert(|handle| Self { handle, context, flags, steps: Mutex::new(steps) });
+        *last = Arc::downgrade(&exec);
+        Ok(exec)
     }
 
     pub(crate) fn get(handle: CUgraphExec) -> Result<Arc<Self>> {
@@ -339,13 +393,14 @@ impl Exec {
 
     /// Replaces the work of one node, for launches from now on; it must stay of the same kind.
     pub(crate) fn replace(&self, node: NodeId, op: Op) -> Result<()> {
-        let mut steps = self.steps();
-        let step = steps.steps.iter_mut().find(|step| step.node == node).ok_or(Status::INVALID_VALUE)?;
-        if std::mem::discriminant(&step.op) != std::mem::discriminant(&op) {
-            return Err(Status::INVALID_VALUE);
-        }
-        step.op = op;
-        Ok(())
+        let replaced = self.steps().with(node, &mut |step| {
+            if std::mem::discriminant(&step.op) != std::mem::discriminant(&op) {
+                return Err(Status::INVALID_VALUE);
+            }
+            step.op = op.clone();
+            Ok(())
+        });
+        replaced.unwrap_or(Err(Status::INVALID_VALUE))
     }
 
     /// Replaces what a child node does by a graph of the same shape.
@@ -371,16 +426,11 @@ impl Exec {
 
     /// Switches a node on or off, for launches from now on.
     pub(crate) fn enable(&self, node: NodeId, is_enabled: bool) -> Result<()> {
-        let mut steps = self.steps();
-        let step = steps.steps.iter_mut().find(|step| step.node == node).ok_or(Status::INVALID_VALUE)?;
-        step.is_enabled = is_enabled;
-        Ok(())
+        self.steps().with(node, &mut |step| step.is_enabled = is_enabled).ok_or(Status::INVALID_VALUE)
     }
 
     pub(crate) fn is_enabled(&self, node: NodeId) -> Result<bool> {
-        let steps = self.steps();
-        let step = steps.steps.iter().find(|step| step.node == node).ok_or(Status::INVALID_VALUE)?;
-        Ok(step.is_enabled)
+        self.steps().with(node, &mut |step| step.is_enabled).ok_or(Status::INVALID_VALUE)
     }
 
     /// Takes over the work of a graph with the same nodes in the same order (`cuGraphExecUpdate`), and what that one
@@ -389,14 +439,13 @@ impl Exec {
         let mut new = Steps::default();
         graph.body().flatten(&[], &mut new)?;
         let mut steps = self.steps();
-        let matching = steps.steps.len() == new.steps.len()
-            && steps.steps.iter().zip(&new.steps).all(|(old, new)| same_kind(&old.op, &new.op));
-        if !matching {
+        if !steps.is_like(&new) {
             return Err(Status::GRAPH_EXEC_UPDATE_FAILURE);
         }
         for (old, new) in steps.steps.iter_mut().zip(new.steps) {
             old.op = new.op;
         }
+        steps.variables = new.variables;
         let before = std::mem::replace(&mut steps.objects, new.objects);
         drop(steps);
         drop(before);
@@ -407,10 +456,72 @@ impl Exec {
     /// graph that comes of it.
     pub(crate) fn launch(&self, target: &Target) -> Result<()> {
         let is_captured = target.stream.capture().is_some();
-        for step in self.steps().steps.iter().filter(|step| step.is_enabled) {
-            target.submit(if is_captured { step.op.clone() } else { at_launch(&step.op)? })?;
+        let steps = self.steps();
+        if is_captured && steps.has_branches() {
+            return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        for variable in &steps.variables {
+            target.submit(Op::Assign(Arc::clone(variable)))?;
+        }
+        for op in steps.enabled() {
+            target.submit(if is_captured { op.clone() } else { at_launch(op)? })?;
         }
         Ok(())
+    }
+}
+
+impl Conditional {
+    /// As it is in an executable graph, whose `around` gets what it has to keep.
+    fn flatten(&self, around: &mut Steps) -> Result<Branches> {
+        let mut bodies = Vec::with_capacity(self.bodies.len());
+        for body in &self.bodies {
+            let mut steps = Steps::default();
+            body.0.body().flatten(&[], &mut steps)?;
+            if !steps.steps.iter().all(|step| may_be_conditional(&step.op)) {
+                return Err(Status::NOT_SUPPORTED);
+            }
+            around.objects.append(&mut steps.objects);
+            around.variables.append(&mut steps.variables);
+            bodies.push(steps);
+        }
+        Ok(Branches::new(Arc::clone(&self.variable), self.choice, bodies))
+    }
+}
+
+/// Kernels, copies, fills, empty nodes and conditional ones (CUDA Driver API, `CUDA_CONDITIONAL_NODE_PARAMS`).
+fn may_be_conditional(op: &Op) -> bool {
+    matches!(op, Op::Empty | Op::Launch(_) | Op::Copy(_) | Op::Fill(_) | Op::Branch(_))
+}
+
+impl Steps {
+    /// What is not switched off, in its order.
+    pub(crate) fn enabled(&self) -> impl Iterator<Item = &Op> {
+        self.steps.iter().filter(|step| step.is_enabled).map(|step| &step.op)
+    }
+
+    fn has_branches(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.op, Op::Branch(_)))
+    }
+
+    /// Whether other work could take its place.
+    pub(crate) fn is_like(&self, other: &Steps) -> bool {
+        let alike = |old: &Step, new: &Step| match (&old.op, &new.op) {
+            (Op::Branch(old), Op::Branch(new)) => old.is_like(new),
+            (old, new) => same_kind(old, new),
+        };
+        self.steps.len() == other.steps.len()
+            && self.steps.iter().zip(&other.steps).all(|(old, new)| alike(old, new))
+    }
+
+    /// Has `look` see the step of a node, also inside conditional ones; `None` where there is none.
+    fn with<R>(&mut self, node: NodeId, look: &mut dyn FnMut(&mut Step) -> R) -> Option<R> {
+        if let Some(step) = self.steps.iter_mut().find(|step| step.node == node) {
+            return Some(look(step));
+        }
+        self.steps.iter().find_map(|step| match &step.op {
+            Op::Branch(branches) => branches.bodies().find_map(|mut body| body.with(node, look)),
+            _ => None,
+        })
     }
 }
 
@@ -462,7 +573,7 @@ mod tests {
         let graph = Graph::create();
         let a = graph.body().add(Node::new(Op::Empty, vec![]));
         let b = graph.body().add(Node::new(Op::Empty, vec![a]));
-        let copy = graph.duplicate();
+        let copy = graph.duplicate().expect("no conditional nodes");
         let a2 = copy.body().twin(a).expect("copied");
         let b2 = copy.body().twin(b).expect("copied");
         assert!(a2 != a && b2 != b);
@@ -477,7 +588,7 @@ mod tests {
         let (a, b) = (Node::new(Op::Empty, vec![]), Node::new(Op::Empty, vec![]));
         let a = graph.body().add(a);
         let b = graph.body().add(b);
-        let copy = graph.duplicate();
+        let copy = graph.duplicate().expect("no conditional nodes");
         let twin = copy.body().twin(a).expect("copied");
         assert_eq!(graph_of(a).map(|found| found.handle), Ok(graph.handle));
         assert_eq!(graph_of(twin).map(|found| found.handle), Ok(copy.handle));

@@ -21,6 +21,7 @@ mod api;
 mod device;
 
 mod capture;
+mod conditional;
 mod context;
 mod event;
 mod graph;

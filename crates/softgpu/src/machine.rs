@@ -27,6 +27,11 @@ pub trait Machine: Send + Sync {
         1
     }
 
+    /// Whether kernels do anything.
+    fn runs_code(&self) -> bool {
+        true
+    }
+
     /// The smallest part of a device's multiprocessors that a green context can have, and of what its size is a multiple
     /// (CUDA C++ Programming Guide, Green Contexts).
     fn partitions(&self, capability: ComputeCapability) -> (u8, u8) {

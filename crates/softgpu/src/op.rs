@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_cuda::{CUhostFn, CUstream, CUstreamCallback};
 
 use crate::allocation;
+use crate::conditional::{Branches, Variable};
 use crate::context::Context;
 use crate::copy::{Copy, Fill};
 use crate::event::{Event, Ticket};
@@ -35,6 +36,10 @@ pub(crate) enum Op {
     /// Frees the pool allocation at this address.
     Free(u64),
     WriteValue(Value),
+    /// A launch of a graph begins: the variable has its first value.
+    Assign(Arc<Variable>),
+    /// A conditional node.
+    Branch(Arc<Branches>),
     AwaitValue(Value, Comparison),
 }
 
@@ -124,6 +129,8 @@ impl Op {
             Op::Record(ticket) => ticket.complete(),
             Op::Free(address) => memory::free_from_pool(*address),
             Op::WriteValue(value) => return value.write(),
+            Op::Assign(variable) => variable.assign(),
+            Op::Branch(branches) => return branches.run(context),
         }
         Ok(())
     }

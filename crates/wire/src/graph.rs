@@ -39,6 +39,7 @@ choice! {
         Allocation(u64) = 9,
         /// The end of one, by the same number.
         Free(u64) = 10,
+        Conditional(ConditionalNode) = 11,
     }
 }
 
@@ -98,6 +99,12 @@ message! {
     pub struct MemoryOp { kind: CUstreamBatchMemOpType, address: DevicePtr, value: u64, flags: u32 }
 }
 
+message! {
+    /// Graphs of which the value behind a handle chooses; `kind` is a `CUgraphConditionalNodeType`. The handle is the
+    /// driver's own, since kernels are given it.
+    pub struct ConditionalNode { handle: u64, kind: u32, bodies: Vec<GraphId> }
+}
+
 impl MemoryOp {
     /// Bytes of its word.
     pub fn width(&self) -> u64 {
@@ -121,6 +128,7 @@ impl NodeWork {
             NodeWork::MemoryOps(_) => CUgraphNodeType::BATCH_MEM_OP,
             NodeWork::Allocation(_) => CUgraphNodeType::MEM_ALLOC,
             NodeWork::Free(_) => CUgraphNodeType::MEM_FREE,
+            NodeWork::Conditional(_) => CUgraphNodeType::CONDITIONAL,
         }
     }
 }

@@ -661,6 +661,16 @@ impl Custom for Session {
         Ok(())
     }
 
+    fn cuGraphConditionalHandleCreate(
+        &self,
+        command: commands::cuGraphConditionalHandleCreate,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let handle = graphs::create_handle(self, &command)?;
+        commands::cuGraphConditionalHandleCreateReply { handle }.encode(reply);
+        Ok(())
+    }
+
     fn cuGreenCtxGetDevResource(
         &self,
         command: commands::cuGreenCtxGetDevResource,

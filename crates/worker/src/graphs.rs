@@ -5,6 +5,7 @@
 //! in the client, is kept beside it ([`Graphs::works`]); what such nodes do when they run is in [`across`].
 
 mod across;
+mod conditional;
 mod references;
 mod structure;
 mod weights;
@@ -18,6 +19,7 @@ use sluice_cuda::*;
 use sluice_wire::{GraphId, GraphNodeId, Id, NodePlace, NodeWork, StreamId, WORKER_NODES};
 
 pub(crate) use across::{NodeData, user_object};
+pub(crate) use conditional::create_handle;
 pub(crate) use references::{References, graph_release, graph_retain, release, retain};
 pub(crate) use structure::*;
 pub(crate) use work::{add, get, set, set_in_executable};
@@ -50,6 +52,7 @@ struct State {
     works: HashMap<usize, NodeWork>,
     /// The program's graphs that streams capture into.
     growing: HashMap<StreamId, GraphId>,
+    conditions: conditional::Conditions,
     named: u64,
 }
 
@@ -135,6 +138,7 @@ impl Session {
         let family = {
             let mut state = self.graphs.lock();
             state.outer.remove(&graph.0);
+            state.conditions.forget_graph(graph.0);
             state.families.remove(&graph.0).unwrap_or_default()
         };
         self.graphs.forget_weight(graph.0);

@@ -3833,6 +3833,21 @@ pub(crate) unsafe extern "C" fn cuGraphClone(phGraphClone: *mut CUgraph, origina
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphConditionalHandleCreate(
+    pHandle_out: *mut u64,
+    hGraph: CUgraph,
+    ctx: CUcontext,
+    defaultLaunchValue: u32,
+    flags: u32,
+) -> CUresult {
+    match table().cuGraphConditionalHandleCreate {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pHandle_out, hGraph, ctx, defaultLaunchValue, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphCreate(phGraph: *mut CUgraph, flags: u32) -> CUresult {
     let mut call = Call::new("cuGraphCreate");
     call.value(flags);

@@ -835,6 +835,38 @@ impl Check for ByHand {
         Ok(())
     }
 
+    fn cuGraphConditionalHandleCreate(
+        call: &Call,
+        pHandle_out: *mut u64,
+        hGraph: CUgraph,
+        ctx: CUcontext,
+        defaultLaunchValue: u32,
+        flags: u32,
+    ) -> Result<(), Violation> {
+        call.out(pHandle_out)?;
+        call.bits(flags.into(), 1)
+    }
+
+    fn cuGraphAddNode_v2(
+        call: &Call,
+        phGraphNode: *mut CUgraphNode,
+        hGraph: CUgraph,
+        dependencies: *const CUgraphNode,
+        dependencyData: *const CUgraphEdgeData,
+        numDependencies: usize,
+        nodeParams: *mut CUgraphNodeParams,
+    ) -> Result<(), Violation> {
+        call.out(phGraphNode)?;
+        call.nodes(dependencies, numDependencies)?;
+        let params = call.read(nodeParams)?;
+        call.one_of(params.kind, &[CUgraphNodeType::CONDITIONAL])?;
+        call.live(CUcontext(params.words[3] as usize))?;
+        match (params.words[1] as u32, params.words[1] >> 32) {
+            (0, 1 | 2) | (1, 1) | (2, 1..=4096) => Ok(()),
+            (kind, bodies) => Err(format!("a conditional node of kind {kind} with {bodies} bodies")),
+        }
+    }
+
     fn cuGraphAddChildGraphNode(
         call: &Call,
         phGraphNode: *mut CUgraphNode,

@@ -2062,6 +2062,16 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         Ok(())
     }
+    fn cuGraphConditionalHandleCreate(
+        call: &Call,
+        pHandle_out: *mut u64,
+        hGraph: CUgraph,
+        ctx: CUcontext,
+        defaultLaunchValue: u32,
+        flags: u32,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
     fn cuGraphCreate(call: &Call, phGraph: *mut CUgraph, flags: u32) -> Result<(), Violation> {
         Ok(())
     }
@@ -3699,6 +3709,7 @@ pub(crate) fn table() -> DriverTable {
         cuGraphBatchMemOpNodeSetParams: Some(cuGraphBatchMemOpNodeSetParams),
         cuGraphChildGraphNodeGetGraph: Some(cuGraphChildGraphNodeGetGraph),
         cuGraphClone: Some(cuGraphClone),
+        cuGraphConditionalHandleCreate: Some(cuGraphConditionalHandleCreate),
         cuGraphCreate: Some(cuGraphCreate),
         cuGraphDebugDotPrint: if inner().cuGraphDebugDotPrint.is_some() {
             Some(cuGraphDebugDotPrint)
@@ -8733,6 +8744,26 @@ unsafe extern "C" fn cuGraphClone(phGraphClone: *mut CUgraph, originalGraph: CUg
         Some(unsafe { entry(phGraphClone, originalGraph) })
     };
     checked("cuGraphClone", check, forward)
+}
+
+unsafe extern "C" fn cuGraphConditionalHandleCreate(
+    pHandle_out: *mut u64,
+    hGraph: CUgraph,
+    ctx: CUcontext,
+    defaultLaunchValue: u32,
+    flags: u32,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hGraph)?;
+        call.live(ctx)?;
+        ByHand::cuGraphConditionalHandleCreate(call, pHandle_out, hGraph, ctx, defaultLaunchValue, flags)
+    };
+    let forward = || {
+        let entry = inner().cuGraphConditionalHandleCreate?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pHandle_out, hGraph, ctx, defaultLaunchValue, flags) })
+    };
+    checked("cuGraphConditionalHandleCreate", check, forward)
 }
 
 unsafe extern "C" fn cuGraphCreate(phGraph: *mut CUgraph, flags: u32) -> CUresult {

@@ -1,6 +1,11 @@
 //! `docs/cuda-support.md`: what is supported of CUDA, and on which evidence.
 
-use std::{collections::HashMap, fmt::Write as _, fs, path::Path};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write as _,
+    fs,
+    path::Path,
+};
 
 use anyhow::ensure;
 
@@ -22,6 +27,7 @@ pub(crate) fn generate(api: &Declarations, root: &Path) -> anyhow::Result<String
         api.functions.len() - absent,
         api.functions.iter().filter(|f| results.contains_key(f.name.as_str())).count(),
     );
+    reasons(&mut out, api);
     let mut section = "";
     for function in &api.functions {
         if section != function.section {
@@ -34,6 +40,24 @@ pub(crate) fn generate(api: &Declarations, root: &Path) -> anyhow::Result<String
         row(&mut out, function, &results);
     }
     Ok(out.trim_end().to_string() + "\n")
+}
+
+/// Why functions are absent or refused, and how many for each reason, most first.
+fn reasons(out: &mut String, api: &Declarations) {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for function in &api.functions {
+        match &function.class {
+            Class::Absent(reason) => *counts.entry(("absent", reason)).or_default() += 1,
+            Class::Refused(reason) => *counts.entry(("refused", reason)).or_default() += 1,
+            _ => {}
+        }
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    let _ = writeln!(out, "| reason | answer | functions |\n|---|---|---|");
+    for ((answer, reason), count) in counts {
+        let _ = writeln!(out, "| {reason} | {answer} | {count} |");
+    }
 }
 
 fn row(out: &mut String, function: &Function, results: &HashMap<String, Vec<String>>) {

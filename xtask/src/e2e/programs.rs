@@ -38,6 +38,7 @@ const CASES: &[Case] = &[
     case("driver attributes", Program::Bare("driver_attributes.py")),
     case("arrays", Program::Bare("arrays.py")),
     case("graphs", Program::Bare("graphs.py")),
+    case("conditional nodes", Program::Bare("conditionals.py")),
     case("green contexts", Program::Bare("green_contexts.py")),
     case("sharing between processes", Program::Bare("sharing.py")),
     case("tinygrad", Program::Python(&python::TINYGRAD, "tinygrad_train.py", &[])),

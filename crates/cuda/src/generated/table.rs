@@ -342,7 +342,7 @@ driver_table! {
     cuGraphBatchMemOpNodeSetParams(hNode: CUgraphNode, nodeParams: *const c_void);
     cuGraphChildGraphNodeGetGraph(hNode: CUgraphNode, phGraph: *mut CUgraph);
     cuGraphClone(phGraphClone: *mut CUgraph, originalGraph: CUgraph);
-    cuGraphConditionalHandleCreate(pHandle_out: *mut c_void, hGraph: CUgraph, ctx: CUcontext, defaultLaunchValue: u32, flags: u32);
+    cuGraphConditionalHandleCreate(pHandle_out: *mut u64, hGraph: CUgraph, ctx: CUcontext, defaultLaunchValue: u32, flags: u32);
     cuGraphCreate(phGraph: *mut CUgraph, flags: u32);
     cuGraphDebugDotPrint(hGraph: CUgraph, path: *const c_char, flags: u32);
     cuGraphDestroyNode(hNode: CUgraphNode);

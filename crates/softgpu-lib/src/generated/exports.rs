@@ -548,7 +548,7 @@ rows! {
     table cuGraphBatchMemOpNodeSetParams cuGraphBatchMemOpNodeSetParams (hNode: CUgraphNode, nodeParams: *const c_void) (hNode, nodeParams);
     table cuGraphChildGraphNodeGetGraph cuGraphChildGraphNodeGetGraph (hNode: CUgraphNode, phGraph: *mut CUgraph) (hNode, phGraph);
     table cuGraphClone cuGraphClone (phGraphClone: *mut CUgraph, originalGraph: CUgraph) (phGraphClone, originalGraph);
-    table cuGraphConditionalHandleCreate cuGraphConditionalHandleCreate (pHandle_out: *mut c_void, hGraph: CUgraph, ctx: CUcontext, defaultLaunchValue: u32, flags: u32) (pHandle_out, hGraph, ctx, defaultLaunchValue, flags);
+    table cuGraphConditionalHandleCreate cuGraphConditionalHandleCreate (pHandle_out: *mut u64, hGraph: CUgraph, ctx: CUcontext, defaultLaunchValue: u32, flags: u32) (pHandle_out, hGraph, ctx, defaultLaunchValue, flags);
     table cuGraphCreate cuGraphCreate (phGraph: *mut CUgraph, flags: u32) (phGraph, flags);
     table cuGraphDebugDotPrint cuGraphDebugDotPrint (hGraph: CUgraph, path: *const c_char, flags: u32) (hGraph, path, flags);
     table cuGraphDestroyNode cuGraphDestroyNode (hNode: CUgraphNode) (hNode);
@@ -756,9 +756,9 @@ rows! {
     table cuGraphicsMapResources cuGraphicsMapResources (count: u32, resources: *mut CUgraphicsResource, hStream: CUstream) (count, resources, legacy(hStream));
     table cuGraphicsMapResources_ptsz cuGraphicsMapResources (count: u32, resources: *mut CUgraphicsResource, hStream: CUstream) (count, resources, per_thread(hStream));
     table cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedMipmappedArray (pMipmappedArray: *mut CUmipmappedArray, resource: CUgraphicsResource) (pMipmappedArray, resource);
-    absent cuGraphicsResourceGetMappedPointer cuGraphicsResourceGetMappedPointer () "graphics interoperation";
+    absent cuGraphicsResourceGetMappedPointer cuGraphicsResourceGetMappedPointer () "graphics interoperation: the display is on this machine, and the GPU is not";
     table cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceGetMappedPointer_v2 (pDevPtr: *mut CUdeviceptr, pSize: *mut usize, resource: CUgraphicsResource) (pDevPtr, pSize, resource);
-    absent cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags () "graphics interoperation";
+    absent cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags () "graphics interoperation: the display is on this machine, and the GPU is not";
     table cuGraphicsResourceSetMapFlags_v2 cuGraphicsResourceSetMapFlags_v2 (resource: CUgraphicsResource, flags: u32) (resource, flags);
     table cuGraphicsSubResourceGetMappedArray cuGraphicsSubResourceGetMappedArray (pArray: *mut CUarray, resource: CUgraphicsResource, arrayIndex: u32, mipLevel: u32) (pArray, resource, arrayIndex, mipLevel);
     table cuGraphicsUnmapResources cuGraphicsUnmapResources (count: u32, resources: *mut CUgraphicsResource, hStream: CUstream) (count, resources, legacy(hStream));

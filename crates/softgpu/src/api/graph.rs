@@ -1,21 +1,25 @@
 //! Graphs (CUDA Driver API: Graph Management).
 
+use std::collections::BTreeMap;
 use std::ffi::c_char;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use sluice_cuda::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
     CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction,
-    CUgraph, CUgraphExec, CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeType,
-    CUresult, CUstream,
+    CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo, CUgraphNode,
+    CUgraphNodeParams, CUgraphNodeType, CUresult, CUstream,
 };
 
 use super::copy::places_3d;
 use super::launch::gather;
-use crate::context::current;
+use crate::conditional::{Choice, Variable};
+use crate::context::{current, named};
 use crate::copy::{Fill, for_graph};
 use crate::device::driver;
 use crate::event::event;
-use crate::graph::{EXECS, Exec, GRAPHS, Graph, Node, NodeId, graph_of};
+use crate::graph::{EXECS, Exec, GRAPHS, Graph, Node, NodeId, Work, graph_of};
 use crate::launch::prepare;
 use crate::machine::Shape;
 use crate::module::function;
@@ -38,6 +42,9 @@ pub(crate) unsafe extern "C" fn cuGraphCreate(place: *mut CUgraph, flags: u32) -
 pub(crate) unsafe extern "C" fn cuGraphDestroy(graph: CUgraph) -> CUresult {
     call(|| {
         driver()?;
+        if Graph::get(graph)?.is_inner.load(Ordering::Relaxed) {
+            return Err(Status::INVALID_VALUE);
+        }
         GRAPHS.remove(graph.0).map(drop).ok_or(Status::INVALID_VALUE)
     })
 }
@@ -46,7 +53,7 @@ pub(crate) unsafe extern "C" fn cuGraphClone(place: *mut CUgraph, graph: CUgraph
     call(|| {
         driver()?;
         // SAFETY: an output argument by contract.
-        unsafe { put(place, CUgraph(Graph::get(graph)?.duplicate().handle)) }
+        unsafe { put(place, CUgraph(Graph::get(graph)?.duplicate()?.handle)) }
     })
 }
 
@@ -376,9 +383,94 @@ pub(crate) unsafe extern "C" fn cuGraphAddChildGraphNode(
     count: usize,
     child: CUgraph,
 ) -> CUresult {
-    let make = |before| Ok(Node::child(&*Graph::get(child)?, before));
+    let make = |before| Node::child(&*Graph::get(child)?, before);
     // SAFETY: passed on.
     call(|| unsafe { add(place, graph, dependencies, count, make) })
+}
+
+/// Of the nodes that parameters of any kind describe the conditional ones; the others have functions of their own.
+pub(crate) unsafe extern "C" fn cuGraphAddNode_v2(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    data: *const CUgraphEdgeData,
+    count: usize,
+    params: *mut CUgraphNodeParams,
+) -> CUresult {
+    call(|| {
+        require(params)?;
+        // SAFETY: an argument read and written by contract.
+        let mut filled = unsafe { params.read_unaligned() };
+        if filled.kind != CUgraphNodeType::CONDITIONAL {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        if !data.is_null() {
+            // SAFETY: as long as the dependencies by contract.
+            let edges = (0..count).map(|at| unsafe { data.add(at).read_unaligned() });
+            if edges.into_iter().any(|edge| edge != CUgraphEdgeData::default()) {
+                return Err(Status::NOT_SUPPORTED);
+            }
+        }
+        // Handle, kind and number of bodies, and a place for these.
+        let [handle, kind_and_size, ..] = filled.words;
+        let (kind, size) = (kind_and_size as u32, (kind_and_size >> 32) as u32);
+        let choice = Choice::new(kind, size)?;
+        if size > BODIES_MAX {
+            return Err(Status::INVALID_VALUE);
+        }
+        let mut bodies = std::ptr::null();
+        let make = |before| {
+            let node = Node::conditional(variable(handle)?, choice, size, before);
+            if let Work::Conditional(conditional) = &node.work {
+                bodies = conditional.handles.as_ptr();
+            }
+            Ok(node)
+        };
+        // SAFETY: passed on.
+        unsafe { add(place, graph, dependencies, count, make)? };
+        filled.words[2] = bodies as u64;
+        // SAFETY: as above.
+        unsafe { params.write_unaligned(filled) };
+        Ok(())
+    })
+}
+
+/// Bodies of a conditional node at most.
+const BODIES_MAX: u32 = 1 << 12;
+
+fn variable(handle: u64) -> Result<Arc<Variable>> {
+    let all = VARIABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    all.get(&handle).and_then(Weak::upgrade).ok_or(Status::INVALID_VALUE)
+}
+
+/// The variables of all graphs, by handle.
+static VARIABLES: Mutex<BTreeMap<u64, Weak<Variable>>> = Mutex::new(BTreeMap::new());
+
+pub(crate) unsafe extern "C" fn cuGraphConditionalHandleCreate(
+    place: *mut u64,
+    graph: CUgraph,
+    ctx: CUcontext,
+    value: u32,
+    flags: u32,
+) -> CUresult {
+    /// `CU_GRAPH_COND_ASSIGN_DEFAULT`.
+    const ASSIGN_DEFAULT: u32 = 1;
+    call(|| {
+        require(place)?;
+        named(ctx)?;
+        let graph = Graph::get(graph)?;
+        if flags & !ASSIGN_DEFAULT != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let variable = Variable::new(value, flags & ASSIGN_DEFAULT != 0)?;
+        let mut all = VARIABLES.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, variable| variable.strong_count() > 0);
+        all.insert(variable.address, Arc::downgrade(&variable));
+        let handle = variable.address;
+        graph.body().variables.push(variable);
+        // SAFETY: an output argument by contract.
+        unsafe { put(place, handle) }
+    })
 }
 
 pub(crate) unsafe extern "C" fn cuGraphAddDependencies(

@@ -31,7 +31,7 @@ fn with_node<R>(node: CUgraphNode, read: impl FnOnce(&Node) -> Result<R>) -> Res
 fn op_of(node: CUgraphNode) -> Result<Op> {
     with_node(node, |node| match &node.work {
         Work::One(op) => Ok(op.clone()),
-        Work::Child(_) => Err(Status::INVALID_VALUE),
+        Work::Child(_) | Work::Conditional(_) => Err(Status::INVALID_VALUE),
     })
 }
 
@@ -203,7 +203,7 @@ pub(crate) unsafe extern "C" fn cuGraphChildGraphNodeGetGraph(
     call(|| {
         let inner = with_node(node, |node| match &node.work {
             Work::Child(inner) => Ok(inner.0.handle),
-            Work::One(_) => Err(Status::INVALID_VALUE),
+            Work::One(_) | Work::Conditional(_) => Err(Status::INVALID_VALUE),
         })?;
         // SAFETY: an output argument by contract.
         unsafe { put(place, CUgraph(inner)) }

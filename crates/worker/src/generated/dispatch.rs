@@ -276,6 +276,14 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuGraphConditionalHandleCreate(
+        &self,
+        command: commands::cuGraphConditionalHandleCreate,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuGraphDestroyNode(&self, command: commands::cuGraphDestroyNode) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
@@ -1338,6 +1346,12 @@ pub fn dispatch<S: Execute + Custom>(
             reader.end()?;
 
             Ok(session.cuGraphClone(command)?)
+        }
+        Some(Target::Driver(Fn::cuGraphConditionalHandleCreate)) => {
+            let command = commands::cuGraphConditionalHandleCreate::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuGraphConditionalHandleCreate(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphCreate)) => {
             let command = commands::cuGraphCreate::decode(&mut reader)?;

@@ -238,18 +238,23 @@ pub(crate) fn destroy_node(session: &Session, node: GraphNodeId) -> Result<(), C
     if is_captured {
         return Err(CUresult::INVALID_VALUE);
     }
-    // Only child nodes have one, and it goes with its node.
-    let inner = inner_graph(&session.table, node).ok();
-    let weight = 1 + inner.map_or(Ok(0), |inner| weigh(&session.table, inner).map(|weight| weight.nodes))?;
+    // Child nodes have one, conditional ones some; they go with the node.
+    let mut inside = super::conditional::bodies_of(session, node);
+    let mut weight = 1 + inside.len() as u64;
+    weight += inside.iter().map(|body| session.graphs.weight(*body).nodes).sum::<u64>();
+    if let Ok(inner) = inner_graph(&session.table, node) {
+        weight += weigh(&session.table, inner)?.nodes;
+        inside.push(inner);
+    }
     // SAFETY: the node is live.
     unsafe { destroy(node) }.ok()?;
-    let mut gone = None;
+    let mut gone = Vec::new();
     session.graphs.take_weight(home.0, weight);
     if let Some(family) = session.graphs.lock().families.get_mut(&home.0) {
         family.nodes.retain(|other| *other != node);
-        gone = family.inner.extract_if(.., |(graph, _)| Some(*graph) == inner).next();
+        gone = family.inner.extract_if(.., |(graph, _)| inside.contains(graph)).collect();
     }
-    if let Some((graph, number)) = gone {
+    for (graph, number) in gone {
         session.forget_inner(graph, number);
     }
     session.forget_node(node);

@@ -9,7 +9,7 @@ use sluice_wire::{
 };
 
 use super::weights::Weight;
-use super::{Place, adopt, driver_nodes, inner_graph};
+use super::{Place, adopt, conditional, driver_nodes, inner_graph};
 use crate::checks::{self, aligned};
 use crate::custom::{described, packed};
 use crate::execute::Execute;
@@ -26,9 +26,18 @@ const OPERATIONS_MAX: usize = 256;
 pub(crate) fn add(session: &Session, command: commands::cuGraphAddNode_v2) -> Result<(), CUresult> {
     session.vacant(command.phGraphNode)?;
     let place = session.place(&command.place)?;
+    conditional::check_inside(session, place.graph, &command.work)?;
     let weight = weight_of(session, &command.work)?;
     session.graphs.check_room(Some(place.graph), weight)?;
-    let node = make(session, &place, &command.work)?;
+    let mut bodies = Vec::new();
+    let node = match &command.work {
+        NodeWork::Conditional(work) => {
+            let (node, inside) = conditional::make(session, &place, work)?;
+            bodies = inside;
+            node
+        }
+        work => make(session, &place, work)?,
+    };
     session.graphs.add_weight(place.graph.0, weight);
     place.go_on(&session.table, node)?;
     let work = kept(&command.work);
@@ -39,6 +48,7 @@ pub(crate) fn add(session: &Session, command: commands::cuGraphAddNode_v2) -> Re
             session.graphs.note_inner(place.graph, inner);
             adopt(session, session.find(graph)?, inner)
         }
+        NodeWork::Conditional(work) => conditional::enter_bodies(session, place.graph, &bodies, &work.bodies),
         _ => Ok(()),
     }
 }
@@ -50,6 +60,7 @@ fn weight_of(session: &Session, work: &NodeWork) -> Result<Weight, CUresult> {
             let inner = session.graphs.weight(session.find(*graph)?);
             Weight { nodes: inner.nodes.saturating_add(1), depth: inner.depth + 1 }
         }
+        NodeWork::Conditional(node) => Weight { nodes: 1 + node.bodies.len() as u64, depth: 1 },
         // The pair that a copy to or from the client is made of, and the node around it.
         NodeWork::Copy(copy) if copy.is_across() => Weight { nodes: 3, depth: 1 },
         _ => Weight { nodes: 1, depth: 0 },
@@ -59,7 +70,9 @@ fn weight_of(session: &Session, work: &NodeWork) -> Result<Weight, CUresult> {
 /// What the driver will not be able to say about a node.
 fn kept(work: &NodeWork) -> Option<NodeWork> {
     match work {
-        NodeWork::HostCall(_) | NodeWork::Allocation(_) | NodeWork::Free(_) => Some(work.clone()),
+        NodeWork::HostCall(_) | NodeWork::Allocation(_) | NodeWork::Free(_) | NodeWork::Conditional(_) => {
+            Some(work.clone())
+        }
         NodeWork::Copy(copy) if copy.is_across() => Some(work.clone()),
         _ => None,
     }
@@ -108,6 +121,7 @@ fn make(session: &Session, place: &Place, work: &NodeWork) -> Result<CUgraphNode
             // SAFETY: as above.
             unsafe { add(to, graph, before, count, session.find(*child)?) }.ok()?;
         }
+        NodeWork::Conditional(_) => return Err(CUresult::INVALID_VALUE),
         NodeWork::RecordEvent(event) => {
             let add = with!(cuGraphAddEventRecordNode);
             // SAFETY: as above.
@@ -231,7 +245,9 @@ fn change(session: &Session, target: Target, node: CUgraphNode, work: &NodeWork)
             let params = std::ptr::from_ref(&params).cast();
             apply!(cuGraphBatchMemOpNodeSetParams, cuGraphExecBatchMemOpNodeSetParams, params)
         }
-        NodeWork::Empty(()) | NodeWork::Allocation(_) | NodeWork::Free(_) => Err(CUresult::INVALID_VALUE),
+        NodeWork::Empty(()) | NodeWork::Allocation(_) | NodeWork::Free(_) | NodeWork::Conditional(_) => {
+            Err(CUresult::INVALID_VALUE)
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use sluice_cuda::*;
 use sluice_wire::{
-    ArrayId, ArrayPlace, ArrayShape, ChosenResource, Command, CopyNode, CopySide, DevicePtr, EventId,
+    ArrayId, ArrayPlace, ArrayShape, ChosenResource, Command, ConditionalNode, CopyNode, CopySide, DevicePtr, EventId,
     ExportToken, FillNode, FunctionId, GREEN_PLACES, GraphExecId, GraphId, GraphNodeId, GraphPlace,
     GreenCtxId, GroupParams, ImageHash, KernelNode, MipmappedArrayId, ModuleId, NodePlace, NodeWork, Op,
     PeerToken, PhysicalId, PhysicalProp, Pitched, ResourceDescId, Sampling, StreamId, TextureResource,
@@ -38,16 +38,17 @@ pub(crate) fn populate(stage: &Stage, known: &mut Known, seed: u64) -> Vec<Op> {
     captures(&mut say, id, start);
     arrays(&mut say, id, start);
     green_contexts(&mut say, id);
+    conditionals(&mut say, id);
     let refused = say.refused;
     let live = |of, places: &[u64]| places.iter().map(move |place| (of, id + place)).collect::<Vec<_>>();
     let ids = [
         live("StreamId", &[0, 11, 25]),
         live("EventId", &[1, 14]),
         live("PhysicalId", &[2]),
-        live("GraphId", &[3, 12]),
+        live("GraphId", &[3, 12, 27, 29]),
         live("ModuleId", &[4]),
         live("FunctionId", &[5]),
-        live("GraphNodeId", &[6, 7, 15, 16, 17]),
+        live("GraphNodeId", &[6, 7, 15, 16, 17, 28]),
         live("GraphExecId", &[9]),
         live("UserObjectId", &[10]),
         live("ArrayId", &[18, 20]),
@@ -297,6 +298,17 @@ fn green_contexts(say: &mut Honest<'_>, id: u64) {
     let (green, place) = (GreenCtxId(id + 26), u32::from(GREEN_PLACES) + 127);
     say.command(&commands::cuGreenCtxCreate { phCtx: green, place, desc, device: 0, flags: 0 });
     say.command(&commands::cuGreenCtxDestroy { hCtx: green });
+}
+
+fn conditionals(say: &mut Honest<'_>, id: u64) {
+    let (graph, body) = (GraphId(id + 29), GraphId(id + 27));
+    say.command(&commands::cuGraphCreate { phGraph: graph, flags: 0 });
+    let handle = commands::cuGraphConditionalHandleCreate { hGraph: graph, defaultLaunchValue: 1, flags: 1 };
+    let handle = say.command(&handle);
+    let Ok(made) = decode::<commands::cuGraphConditionalHandleCreateReply>(&handle) else { return };
+    let work = NodeWork::Conditional(ConditionalNode { handle: made.handle, kind: 0, bodies: vec![body] });
+    let place = NodePlace::Graph(GraphPlace { graph, dependencies: vec![] });
+    say.command(&commands::cuGraphAddNode_v2 { phGraphNode: GraphNodeId(id + 28), place, work });
 }
 
 fn arrays(say: &mut Honest<'_>, id: u64, start: u64) {
