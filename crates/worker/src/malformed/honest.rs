@@ -2,8 +2,8 @@
 
 use sluice_cuda::*;
 use sluice_wire::{
-    ArrayId, ArrayPlace, ArrayShape, ChosenResource, Command, ConditionalNode, CopyNode, CopySide, DevicePtr, EventId,
-    ExportToken, FillNode, FunctionId, GREEN_PLACES, GraphExecId, GraphId, GraphNodeId, GraphPlace,
+    ArrayId, ArrayPlace, ArrayShape, ChosenResource, Command, ConditionalNode, CopyNode, CopySide, DevicePtr,
+    EventId, ExportToken, FillNode, FunctionId, GREEN_PLACES, GraphExecId, GraphId, GraphNodeId, GraphPlace,
     GreenCtxId, GroupParams, ImageHash, KernelNode, MipmappedArrayId, ModuleId, NodePlace, NodeWork, Op,
     PeerToken, PhysicalId, PhysicalProp, Pitched, ResourceDescId, Sampling, StreamId, TextureResource,
     UserObjectId, commands, decode,
