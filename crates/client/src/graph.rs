@@ -284,7 +284,8 @@ pub(crate) unsafe fn cuGraphClone(
 
 pub(crate) unsafe fn cuGraphDestroy(hGraph: CUgraph) -> Result<(), CUresult> {
     let session = session::enter()?;
-    session.queue(&commands::cuGraphDestroy { hGraph: session.find(hGraph)? })?;
+    // It may be inside another one, or a stream may capture into it: that is for the worker to know.
+    session.call(&commands::cuGraphDestroy { hGraph: session.find(hGraph)? }, |()| ())?;
     forget(session, hGraph);
     Ok(())
 }

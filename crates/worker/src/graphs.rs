@@ -77,9 +77,8 @@ impl Graphs {
         self.lock().homes.get(&node.0).copied()
     }
 
-    /// Whether a stream captures into this graph, which has to stay for that.
-    fn is_growing(&self, graph: GraphId) -> bool {
-        self.lock().growing.values().any(|growing| *growing == graph)
+    fn is_body(&self, graph: CUgraph) -> bool {
+        self.lock().conditions.is_body(graph)
     }
 
     fn is_inner(&self, graph: CUgraph) -> bool {
@@ -96,6 +95,16 @@ impl Graphs {
 }
 
 impl Session {
+    /// Whether a stream captures into this graph or one inside it, which has to stay for that.
+    fn is_growing(&self, graph: CUgraph) -> bool {
+        let growing: Vec<GraphId> = self.graphs.lock().growing.values().copied().collect();
+        let growing: Vec<CUgraph> = growing.into_iter().filter_map(|graph| self.find(graph).ok()).collect();
+        let state = self.graphs.lock();
+        let around =
+            |inner| std::iter::successors(Some(inner), |inner: &CUgraph| state.outer.get(&inner.0).copied());
+        growing.into_iter().any(|grown| around(grown).any(|outer| outer == graph))
+    }
+
     /// Enters a node of a graph under the client's number, with what it does if the client has a part in that.
     fn enter_node(
         &self,

@@ -352,7 +352,7 @@ functions! {
     cuGraphInstantiateWithFlags "cuGraphInstantiateWithFlags" (Some(11040)) () Class::Waiting;
     cuGraphLaunch "cuGraphLaunch" (Some(10000)) ("cuGraphLaunch_ptsz" (Some(10000))) Class::Queued;
     cuGraphExecDestroy "cuGraphExecDestroy" (Some(10000)) () Class::Queued;
-    cuGraphDestroy "cuGraphDestroy" (Some(10000)) () Class::Queued;
+    cuGraphDestroy "cuGraphDestroy" (Some(10000)) () Class::Waiting;
     cuDeviceGetGraphMemAttribute "cuDeviceGetGraphMemAttribute" (Some(11040)) () Class::Local;
     cuDeviceGraphMemTrim "cuDeviceGraphMemTrim" (Some(11040)) () Class::Local;
     cuDeviceSetGraphMemAttribute "cuDeviceSetGraphMemAttribute" (Some(11040)) () Class::Local;

@@ -863,7 +863,7 @@ pub struct cuGraphDestroy { hGraph: GraphId }
 
 impl Command for cuGraphDestroy {
     const OP: Op = Op::of(Fn::cuGraphDestroy);
-    const WAITS: bool = false;
+    const WAITS: bool = true;
     type Reply<'a> = ();
 }
 

@@ -29,6 +29,10 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
+    pub(super) fn is_body(&self, graph: CUgraph) -> bool {
+        self.bodies.contains(&graph.0)
+    }
+
     /// A graph has gone.
     pub(super) fn forget_graph(&mut self, graph: usize) {
         self.handles.retain(|_, of| *of != graph);

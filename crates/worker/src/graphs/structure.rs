@@ -216,7 +216,8 @@ pub(super) fn adopt(session: &Session, original: CUgraph, copy: CUgraph) -> Resu
 
 pub(crate) fn destroy(session: &Session, graph: GraphId) -> Result<(), CUresult> {
     let destroy = session.table.cuGraphDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
-    if session.graphs.is_inner(session.find(graph)?) || session.graphs.is_growing(graph) {
+    let driver_graph = session.find(graph)?;
+    if session.graphs.is_inner(driver_graph) || session.is_growing(driver_graph) {
         return Err(CUresult::INVALID_VALUE);
     }
     session.graphs.references.forget_graph(graph);
@@ -230,14 +231,6 @@ pub(crate) fn destroy_node(session: &Session, node: GraphNodeId) -> Result<(), C
     let destroy = session.table.cuGraphDestroyNode.ok_or(CUresult::NOT_SUPPORTED)?;
     let node = session.find(node)?;
     let home = session.graphs.home(node).ok_or(CUresult::INVALID_VALUE)?;
-    // A stream that captures remembers which nodes come before what it records next.
-    let is_captured = match session.objects.number_of(home) {
-        Some(graph) => session.graphs.is_growing(graph),
-        None => !session.graphs.is_inner(home),
-    };
-    if is_captured {
-        return Err(CUresult::INVALID_VALUE);
-    }
     // Child nodes have one, conditional ones some; they go with the node.
     let mut inside = super::conditional::bodies_of(session, node);
     let mut weight = 1 + inside.len() as u64;
@@ -245,6 +238,11 @@ pub(crate) fn destroy_node(session: &Session, node: GraphNodeId) -> Result<(), C
     if let Ok(inner) = inner_graph(&session.table, node) {
         weight += weigh(&session.table, inner)?.nodes;
         inside.push(inner);
+    }
+    // A stream that captures remembers which nodes come before what it records next, and a graph without a number is of a capture.
+    let is_named = session.objects.number_of::<GraphId>(home).is_some() || session.graphs.is_inner(home);
+    if !is_named || session.is_growing(home) || inside.iter().any(|inner| session.is_growing(*inner)) {
+        return Err(CUresult::INVALID_VALUE);
     }
     // SAFETY: the node is live.
     unsafe { destroy(node) }.ok()?;
@@ -278,8 +276,8 @@ pub(crate) fn capture_into(
     let nodes =
         command.dependencies.iter().map(|id| session.find(*id)).collect::<Result<Vec<CUgraphNode>, _>>()?;
     let (stream, graph) = (session.find(command.hStream)?, session.find(command.hGraph)?);
-    // One that is inside a node would go with it.
-    if session.graphs.is_inner(graph) {
+    // One that is inside a child node is a copy, which goes with what it was copied into.
+    if session.graphs.is_inner(graph) && !session.graphs.is_body(graph) {
         return Err(CUresult::INVALID_VALUE);
     }
     // As for `cuStreamBeginCapture`: the client has applied its mode.
