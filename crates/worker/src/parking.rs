@@ -113,7 +113,8 @@ impl Parking {
             return if is_held { Verdict::NotReady } else { Verdict::Pass };
         }
         let is_copy = op == commands::PeerSend::OP;
-        if !is_held && !self.is_closed && !(is_copy && self.copies >= COPIES_MAX) {
+        let is_full = is_copy && self.copies >= COPIES_MAX;
+        if !(is_held || self.is_closed || is_full) {
             return Verdict::Pass;
         }
         if !only_waits(op) {
