@@ -27,9 +27,6 @@ use crate::session::{Device, Session, SessionParts};
 use crate::sharing::{self, EventSharing};
 use crate::{ending, peers, snapshot, watchdog};
 
-/// How often long-running work is added to the counters, in milliseconds.
-const ACCOUNT_EVERY_MS: i32 = 100;
-
 /// Serves one session on the inherited descriptors; never returns.
 pub(crate) fn serve() -> ! {
     let dropped = sandbox::drop_inheritance();
@@ -166,9 +163,8 @@ fn run(
     let listening = Arc::clone(&link);
     ending::spawn("daemon", move || listen(&watching, &answers, &listening, &client));
     for device in 0..session.devices.len() {
-        let Some(limit) = kernel_limit else { break };
         let watched = Arc::clone(&session);
-        ending::spawn("watchdog", move || watchdog::watch(&watched, device, limit));
+        ending::spawn("watchdog", move || watchdog::watch(&watched, device, kernel_limit));
     }
     let _ = link.send(&Packet::Ready);
     loop {
@@ -186,14 +182,13 @@ fn listen(session: &Arc<Session>, answers: &Answers, link: &Link, client: &Clien
         let client_fd = connection.as_ref().map_or(-1, |connection| connection.stream.as_fd().as_raw_fd());
         let mut polled = [poll(link.as_fd().as_raw_fd(), libc::POLLIN), poll(client_fd, libc::POLLRDHUP)];
         // SAFETY: the pointer and length describe `polled`.
-        unsafe { libc::poll(polled.as_mut_ptr(), 2, ACCOUNT_EVERY_MS) };
+        unsafe { libc::poll(polled.as_mut_ptr(), 2, -1) };
         if let Some(connection) = connection
             && polled[1].revents != 0
         {
             client.parted(&connection);
         }
         if polled[0].revents == 0 {
-            account(session);
             continue;
         }
         let (packet, fd) = match link.receive_fd::<Packet>() {

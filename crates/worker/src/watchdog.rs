@@ -1,4 +1,5 @@
-//! Ends kernels that run for longer than the lease allows.
+//! Looks at a device while it has work: adds the time to the session's counters, and ends kernels that run for longer than the
+//! lease allows.
 //!
 //! The software GPU ends the kernel itself, and the context keeps `CUDA_ERROR_LAUNCH_TIMEOUT`. No other driver has a
 //! call for that, so there the session ends with the same error, and the process with it.
@@ -20,18 +21,25 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 /// would have to wake the watchdog each time.
 const IDLE_LOOKS: u32 = 10;
 
+/// The longest time between two looks.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Watches this device of the lease, often enough to be a tenth late at most; never returns.
-pub(crate) fn watch(session: &Arc<Session>, device: usize, limit: Duration) -> ! {
+pub(crate) fn watch(session: &Arc<Session>, device: usize, limit: Option<Duration>) -> ! {
     let device = &session.devices[device];
-    let mut card = Card::new(device.ordinal as usize, limit);
+    let pause = limit.map_or(LOOK, |limit| (limit / 10).clamp(Duration::from_millis(1), LOOK));
+    let new_card = || Card::new(device.ordinal as usize, limit.unwrap_or(Duration::MAX));
+    let mut card = new_card();
     let mut idle_looks = 0;
     loop {
-        std::thread::sleep((limit / 10).clamp(Duration::from_millis(1), Duration::from_millis(100)));
+        std::thread::sleep(pause);
+        device.gate.account();
         idle_looks = if device.gate.is_idle() { idle_looks + 1 } else { 0 };
         if idle_looks == IDLE_LOOKS {
             device.gate.wait_for_work();
-            (card, idle_looks) = (Card::new(card.ordinal, limit), 0);
+            (card, idle_looks) = (new_card(), 0);
         }
+        let Some(limit) = limit else { continue };
         let Some(times) = &device.launch_times else {
             card.look(device.gate.has_turn());
             continue;
