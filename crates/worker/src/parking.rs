@@ -113,8 +113,7 @@ impl Parking {
             return if is_held { Verdict::NotReady } else { Verdict::Pass };
         }
         let is_copy = op == commands::PeerSend::OP;
-        let is_full = is_copy && self.copies >= COPIES_MAX;
-        if !(is_held || self.is_closed || is_full) {
+        if !is_held && !self.is_closed && !(is_copy && self.copies >= COPIES_MAX) {
             return Verdict::Pass;
         }
         if !only_waits(op) {
