@@ -7,14 +7,13 @@
 //! The data of a copy go from node to node, on a connection that the nodes make with a token that the one gives out and the other
 //! shows; this side only carries the token. Where the nodes cannot reach each other the data go through this process.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 use sluice_wire::address::Endpoint;
-use sluice_wire::{DevicePtr, StreamId, commands};
+use sluice_wire::{DevicePtr, commands};
 
 use crate::copy::{Landing, on_device, to_device, to_host};
 use crate::issue::Issue;
@@ -75,8 +74,7 @@ pub(crate) fn stream_waits(stream: CUstream, event: CUevent) -> Result<(), CUres
     wait(event)
 }
 
-/// A copy of which at least one side is on another node than the stream. It is over when this returns, unless it is
-/// `asynchronous`, and goes from node to node.
+/// A copy of which at least one side is on another node than the stream. It is over when this returns.
 ///
 /// # Safety
 /// Operands on this machine are valid for `bytes` bytes.
@@ -85,7 +83,6 @@ pub(crate) unsafe fn copy(
     src: CUdeviceptr,
     bytes: usize,
     stream: CUstream,
-    asynchronous: bool,
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
     let hStream = session.find(stream)?;
@@ -97,12 +94,6 @@ pub(crate) unsafe fn copy(
         if let Some(device) = device {
             session::of(device)?.range(address, bytes as u64)?;
         }
-    }
-    if asynchronous
-        && let (Some(to), Some(from)) = (to, from)
-        && queue(session, hStream, (to, dst), (from, src), bytes)?
-    {
-        return Ok(());
     }
     session.call(&commands::cuStreamSynchronize { hStream }, |()| ())?;
     // SAFETY: the caller vouches for what is on this machine.
@@ -143,17 +134,21 @@ unsafe fn fetch(to: *mut u8, (device, src): (CUdevice, u64), bytes: usize) -> Re
     })
 }
 
-/// Connections that one session's node has made to another's, by their places: the connection's number, or why there is none.
-type Connections = BTreeMap<(u8, u8), Result<u64, String>>;
+/// How copies from one session to another go.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// On the connection of this number that the source's node has made, or the target's.
+    Sent(u64),
+    Fetched(u64),
+    /// Through this process.
+    Here,
+}
 
-static CONNECTIONS: Mutex<Connections> = Mutex::new(BTreeMap::new());
-/// Pairs of source and target of which it was said that copies go through this machine.
-static SAID: Mutex<BTreeSet<(u8, u8)>> = Mutex::new(BTreeSet::new());
-/// Sessions, a bit each, that have made copies for which nobody has waited.
-static PENDING: AtomicU64 = AtomicU64::new(0);
+/// By the sessions of source and target.
+static WAYS: Mutex<BTreeMap<(u8, u8), Way>> = Mutex::new(BTreeMap::new());
 
-fn connections() -> MutexGuard<'static, Connections> {
-    CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner)
+fn ways() -> MutexGuard<'static, BTreeMap<(u8, u8), Way>> {
+    WAYS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A device and an address in its memory.
@@ -161,99 +156,48 @@ type Place = (CUdevice, u64);
 
 /// From one node's memory to another's.
 fn between(to: Place, from: Place, bytes: usize) -> Result<(), CUresult> {
-    let mut reasons = Vec::new();
-    for (own, other, fetches) in [(from, to, false), (to, from, true)] {
-        let peer = match connection(own.0, other.0)? {
-            Ok(peer) => peer,
-            Err(reason) => {
-                reasons.push(reason);
-                continue;
-            }
-        };
-        let lost = directly(peer, own, other, bytes, fetches)?;
-        if lost.is_empty() {
-            return Ok(());
+    let pair = (session::of(from.0)?.index, session::of(to.0)?.index);
+    let way = {
+        let mut ways = ways();
+        match ways.get(&pair) {
+            Some(way) => *way,
+            None => *ways.entry(pair).or_insert(find_way(to.0, from.0)?),
         }
-        // How far it came nobody knows, and it makes no difference. If a node is gone, that shows now.
-        lose(own.0, other.0, &lost)?;
-        reasons.push(lost);
-        break;
+    };
+    let lost = match way {
+        Way::Sent(peer) => directly(peer, from, to, bytes, false)?,
+        Way::Fetched(peer) => directly(peer, to, from, bytes, true)?,
+        Way::Here => return through_here(to, from, bytes),
+    };
+    if lost.is_empty() {
+        return Ok(());
     }
-    let (source, target) = (session::of(from.0)?, session::of(to.0)?);
-    let is_new = SAID.lock().unwrap_or_else(PoisonError::into_inner).insert((source.index, target.index));
-    if is_new {
+    // How far it came nobody knows, and it makes no difference. If a node is gone, that shows now.
+    if !matches!(ways().insert(pair, Way::Here), Some(Way::Here)) {
+        let (source, target) = (session::of(from.0)?.node.place(), session::of(to.0)?.node.place());
         crate::errors::say(format_args!(
-            "copies from {} to {} go through this machine: {}",
-            source.node.place(),
-            target.node.place(),
-            reasons.join("; ")
+            "copies from {source} to {target} go through this machine from now on, since the nodes' connection is lost: {lost}"
         ));
     }
     through_here(to, from, bytes)
 }
 
-/// Gives a stream a copy between nodes, if its own is one of them and has a connection to the other.
-fn queue(
-    session: &'static Session,
-    hStream: StreamId,
-    to: Place,
-    from: Place,
-    bytes: usize,
-) -> Result<bool, CUresult> {
-    let (own, other, fetches) = match (session.has(from.0), session.has(to.0)) {
-        (true, false) => (from, to, false),
-        (false, true) => (to, from, true),
-        _ => return Ok(false),
+/// Has one of the nodes connect to the other.
+fn find_way(to: CUdevice, from: CUdevice) -> Result<Way, CUresult> {
+    let there = match introduce(from, to)? {
+        Ok(peer) => return Ok(Way::Sent(peer)),
+        Err(reason) => reason,
     };
-    let Ok(peer) = connection(own.0, other.0)? else { return Ok(false) };
-    if bytes == 0 {
-        return Ok(true);
-    }
-    // Before the command: whoever frees memory from now on waits for it.
-    PENDING.fetch_or(1 << session.index, Ordering::AcqRel);
-    session.queue(&commands::PeerSend {
-        peer,
-        device: session::of(other.0)?.device(other.0)?.place.into(),
-        fetches,
-        there: DevicePtr(other.1),
-        here: session.range(own.1, bytes as u64)?,
-        ByteCount: bytes as u64,
-        hStream,
-    })?;
-    session.link.flush_now()?;
-    Ok(true)
-}
-
-/// Waits for copies that may use memory which is about to be another's.
-pub(crate) fn settle() -> Result<(), CUresult> {
-    if PENDING.load(Ordering::Acquire) == 0 {
-        return Ok(());
-    }
-    let pending = PENDING.swap(0, Ordering::AcqRel);
-    for session in session::all()?.list.iter().filter(|session| pending >> session.index & 1 == 1) {
-        let Some(device) = session.devices.first() else { continue };
-        // One that is lost copies nothing any more.
-        let _ = context::at(device.ordinal, || session.call(&commands::PeerSettle {}, |()| ()));
-    }
-    Ok(())
-}
-
-/// The connection that the node of `asker` makes to that of `server`, once.
-fn connection(asker: CUdevice, server: CUdevice) -> Result<Result<u64, String>, CUresult> {
-    let pair = (session::of(asker)?.index, session::of(server)?.index);
-    let mut connections = connections();
-    if let Some(known) = connections.get(&pair) {
-        return Ok(known.clone());
-    }
-    let made = introduce(asker, server)?;
-    connections.insert(pair, made.clone());
-    Ok(made)
-}
-
-fn lose(asker: CUdevice, server: CUdevice, reason: &str) -> Result<(), CUresult> {
-    let pair = (session::of(asker)?.index, session::of(server)?.index);
-    connections().insert(pair, Err(format!("the nodes' connection was lost ({reason})")));
-    Ok(())
+    let back = match introduce(to, from)? {
+        Ok(peer) => return Ok(Way::Fetched(peer)),
+        Err(reason) => reason,
+    };
+    crate::errors::say(format_args!(
+        "copies from {} to {} go through this machine, since neither node connects to the other ({there}; {back})",
+        session::of(from)?.node.place(),
+        session::of(to)?.node.place(),
+    ));
+    Ok(Way::Here)
 }
 
 /// Has the node of one device connect to the session of another: the connection's number, or why there is none.

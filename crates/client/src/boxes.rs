@@ -169,13 +169,7 @@ impl BoxCopy {
         for (slice, row) in places {
             // SAFETY: the same contract.
             unsafe {
-                across::copy(
-                    flat.dst.row(slice, row),
-                    flat.src.row(slice, row),
-                    flat.width as usize,
-                    stream,
-                    false,
-                )?
+                across::copy(flat.dst.row(slice, row), flat.src.row(slice, row), flat.width as usize, stream)?
             };
         }
         Ok(())

@@ -227,7 +227,7 @@ pub(crate) unsafe fn unified(
 ) -> Result<(), CUresult> {
     if across::reaches(dst) || across::reaches(src) {
         // SAFETY: the same contract.
-        return unsafe { across::copy(dst, src, bytes, stream, asynchronous) };
+        return unsafe { across::copy(dst, src, bytes, stream) };
     }
     let session = session::enter()?;
     let (host_dst, host_src) = (dst as *mut c_void, src as *const c_void);
@@ -400,7 +400,7 @@ pub(crate) unsafe fn cuMemcpyDtoD_v2(
 ) -> Result<(), CUresult> {
     if across::reaches(dstDevice) || across::reaches(srcDevice) {
         // SAFETY: the same contract.
-        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, stream, false) };
+        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, stream) };
     }
     let session = session::enter()?;
     on_device(session, dstDevice, srcDevice, ByteCount, stream)?;
@@ -424,11 +424,8 @@ pub(crate) unsafe fn cuMemcpyPeer(
         session::device(dst)?.wait(session::of(dst)?)?;
         session::device(src)?.wait(session::of(src)?)?;
     }
-    if across::reaches(dstDevice) || across::reaches(srcDevice) {
-        // SAFETY: the same contract.
-        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, stream, false) };
-    }
-    on_device(session, dstDevice, srcDevice, ByteCount, stream)?;
+    // SAFETY: the same contract.
+    unsafe { cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, stream)? };
     if dst == src {
         return Ok(());
     }
@@ -448,7 +445,7 @@ pub(crate) unsafe fn cuMemcpyPeerAsync(
     context::named_or_current(srcContext)?;
     if across::reaches(dstDevice) || across::reaches(srcDevice) {
         // SAFETY: the same contract.
-        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, hStream, true) };
+        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, hStream) };
     }
     on_device(session, dstDevice, srcDevice, ByteCount, hStream)
 }

@@ -75,7 +75,7 @@ pub(crate) fn cuMemcpyDtoDAsync_v2(
         return Err(CUresult::INVALID_VALUE);
     }
     // SAFETY: neither is on this machine.
-    unsafe { across::copy(dst, src, bytes, stream, true)? };
+    unsafe { across::copy(dst, src, bytes, stream)? };
     Ok(ControlFlow::Break(()))
 }
 

@@ -19,7 +19,7 @@ use crate::addresses::{Allocation, Space};
 use crate::context::Context;
 use crate::issue::Issue;
 use crate::session::Session;
-use crate::{across, capture, context, graph_memory, mirror, out, session};
+use crate::{capture, context, graph_memory, mirror, out, session};
 
 /// What a device's memory holds, by the rules of who names addresses.
 #[derive(Debug)]
@@ -290,7 +290,6 @@ pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> Result<(), CUresult> {
         return Err(CUresult::INVALID_VALUE);
     }
     capture::check_safe()?;
-    across::settle()?;
     if let Some(freed) = graph_memory::free(dptr) {
         return freed;
     }

@@ -770,13 +770,8 @@ impl Custom for Session {
     }
 
     fn PeerCopy(&self, command: commands::PeerCopy, reply: &mut Vec<u8>) -> Result<(), CUresult> {
-        let lost = peers::copy(self, command)?;
+        let lost = peers::copy(self, &command)?;
         commands::PeerCopyReply { lost }.encode(reply);
-        Ok(())
-    }
-
-    /// Being executed is the answer: what copies to other nodes hold back is executed after them.
-    fn PeerSettle(&self, _command: commands::PeerSettle) -> Result<(), CUresult> {
         Ok(())
     }
 

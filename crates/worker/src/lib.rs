@@ -46,7 +46,6 @@ mod mirror;
 mod modules;
 mod objects;
 mod outbox;
-mod parking;
 mod peers;
 mod pipeline;
 pub mod probe;

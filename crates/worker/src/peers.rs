@@ -132,46 +132,25 @@ pub(crate) fn connect(session: &Session, command: &commands::PeerConnect<'_>) ->
     Ok(session.peers.outcome(command.peer))
 }
 
-/// A copy whose connection, stream and own memory are there.
-pub(crate) struct Copy {
-    asker: Arc<Mutex<Asker>>,
-    command: commands::PeerCopy,
-    stream: CUstream,
-}
-
 /// Copies to the other node, or from it. When this returns all of it is there, or the copy has failed. The answer is why the
-/// connection is lost, if it is.
-pub(crate) fn copy(session: &Session, command: commands::PeerCopy) -> Result<String, CUresult> {
-    match prepare(session, command)?.make(session) {
-        Ok(result) => result.map(|()| String::new()),
-        Err(lost) => Ok(lost),
-    }
-}
-
-/// Checks a copy.
-pub(crate) fn prepare(session: &Session, command: commands::PeerCopy) -> Result<Copy, CUresult> {
+/// connection is lost, if it is: then nobody knows how far the copy came.
+pub(crate) fn copy(session: &Session, command: &commands::PeerCopy) -> Result<String, CUresult> {
     let asker = session.peers.asker(command.peer)?;
     session.range(command.here, command.ByteCount)?;
     let stream = session.find(command.hStream)?;
     session.refuse_capture(stream)?;
-    Ok(Copy { asker, command, stream })
-}
-
-impl Copy {
-    /// Makes it, after what the stream has been given. The error is why the connection is lost: then nobody knows how far the
-    /// copy came.
-    pub(crate) fn make(&self, session: &Session) -> Result<Result<(), CUresult>, String> {
-        let Copy { asker, command, stream } = self;
-        let mut asker = asker.lock().unwrap_or_else(PoisonError::into_inner);
-        let copied = match command.fetches {
-            true => fetch(session, &mut asker, command, *stream),
-            false => send(session, &mut asker, command, *stream),
-        };
-        copied.map_err(|error| {
+    let mut asker = asker.lock().unwrap_or_else(PoisonError::into_inner);
+    let copied = match command.fetches {
+        true => fetch(session, &mut asker, command, stream),
+        false => send(session, &mut asker, command, stream),
+    };
+    match copied {
+        Ok(result) => result.map(|()| String::new()),
+        Err(error) => {
             asker.hang_up();
             session.peers.lock().remove(&command.peer);
-            line::reason(&error)
-        })
+            Ok(line::reason(&error))
+        }
     }
 }
 

@@ -7,7 +7,6 @@
 //!                                    +-------> outbox <------+
 //! ```
 //!
-//! What depends on a copy to another node that nobody waits for is put aside until that is over (`parking`).
 //! Large copies to a device that is idle do not come here at all (`bulk`).
 //! While nothing is queued, the reader itself makes the calls that are sure to return at once: questions, and on a
 //! device that has nothing to do also synchronisations and small copies. That saves a thread switch.
@@ -17,21 +16,19 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_cuda::{CUresult, Fn};
 use sluice_wire::frame::HEADER_SIZE;
 use sluice_wire::resume::{WINDOW, WINDOW_MAX};
-use sluice_wire::{Command, Header, Op, Target, commands, decode, for_each_command};
+use sluice_wire::{Command, Header, Op, Target, commands, for_each_command};
 
 use crate::bulk::{BULK_MIN, Buffers, COPY_FIELDS};
 use crate::execute::{Execute, Refusal};
 use crate::generated::dispatch::dispatch;
-use crate::parking::{Parking, Verdict};
 use crate::session::{Device, Session};
-use crate::{copies, ending, launch_times, peers};
+use crate::{copies, ending, launch_times};
 
 /// A command as received.
 pub(crate) struct Job {
@@ -60,8 +57,6 @@ pub(crate) struct Pipeline {
     pub(crate) buffers: Buffers,
     has_window: bool,
     state: Mutex<State>,
-    /// Whether commands have to be looked at before they are executed: only the submitter sets it.
-    is_parking: AtomicBool,
     /// For the pool: there may be something to submit.
     work: Condvar,
     /// For the reader: there may be room, or nothing left.
@@ -71,8 +66,6 @@ pub(crate) struct Pipeline {
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
-    /// What waits for copies to other nodes.
-    parking: Parking,
     bytes: usize,
     has_submitter: bool,
     threads: usize,
@@ -82,14 +75,12 @@ struct State {
 impl State {
     /// Whether nothing waits for being submitted, and nothing is being submitted.
     fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && !self.has_submitter && !self.parking.is_in_use()
+        self.jobs.is_empty() && !self.has_submitter
     }
 
     /// Whether `more` commands above the usual, or `more_bytes` of them, are queued.
     fn is_full(&self, more: usize, more_bytes: usize) -> bool {
-        let (parked, parked_bytes) = self.parking.kept();
-        self.jobs.len() + parked >= QUEUED_MAX + more
-            || self.bytes + parked_bytes >= QUEUED_BYTES_MAX + more_bytes
+        self.jobs.len() >= QUEUED_MAX + more || self.bytes >= QUEUED_BYTES_MAX + more_bytes
     }
 }
 
@@ -102,7 +93,6 @@ impl Pipeline {
             buffers: Buffers::default(),
             has_window,
             state: Mutex::default(),
-            is_parking: AtomicBool::new(false),
             work,
             room,
         })
@@ -195,11 +185,7 @@ impl Pipeline {
     /// Submits until there is nothing left, or a call that can block: that one is returned, and no longer ours to
     /// hold anybody up with.
     fn submit<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) -> Option<Job> {
-        loop {
-            self.unpark(&mut state);
-            if state.jobs.is_empty() {
-                break;
-            }
+        while !state.jobs.is_empty() {
             let mut batch = std::mem::take(&mut state.jobs);
             state.bytes = 0;
             self.room.notify_all();
@@ -208,11 +194,7 @@ impl Pipeline {
             if self.session.outbox.acknowledge().is_err() {
                 ending::client_gone();
             }
-            while let Some(job) = self.next_of(&mut batch) {
-                if Op(job.header.op) == commands::PeerSend::OP {
-                    self.begin_copy(&job);
-                    continue;
-                }
+            while let Some(job) = batch.pop_front() {
                 if !may_block(Op(job.header.op)) {
                     self.execute(job);
                     continue;
@@ -221,7 +203,6 @@ impl Pipeline {
                 state.bytes += batch.iter().map(|job| job.payload.len()).sum::<usize>();
                 batch.append(&mut state.jobs);
                 state.jobs = batch;
-                self.unpark(&mut state);
                 state.has_submitter = false;
                 self.find_submitter(&mut state);
                 return Some(job);
@@ -231,94 +212,6 @@ impl Pipeline {
         state.has_submitter = false;
         self.room.notify_all();
         None
-    }
-
-    /// The next command that does not wait for a copy; what does is put aside.
-    fn next_of(&self, batch: &mut VecDeque<Job>) -> Option<Job> {
-        loop {
-            if !self.is_parking.load(Ordering::Acquire) {
-                return batch.pop_front();
-            }
-            let mut state = self.lock();
-            if state.parking.is_over() {
-                let mut parked = self.leave_parking(&mut state);
-                parked.append(batch);
-                *batch = parked;
-                continue;
-            }
-            let job = batch.pop_front()?;
-            match state.parking.verdict(&job) {
-                Verdict::Pass => return Some(job),
-                Verdict::Park => state.parking.keep(job),
-                Verdict::NotReady => {
-                    drop(state);
-                    let result = self.session.failure().err().unwrap_or(CUresult::NOT_READY);
-                    if self.session.outbox.reply(job.header, result.0, &[]).is_err() {
-                        ending::client_gone();
-                    }
-                }
-            }
-        }
-    }
-
-    /// Puts what was put aside before what came later, if nothing holds it back any more.
-    fn unpark(&self, state: &mut State) {
-        if state.parking.is_over() {
-            let mut parked = self.leave_parking(state);
-            state.bytes += parked.iter().map(|job| job.payload.len()).sum::<usize>();
-            parked.append(&mut state.jobs);
-            state.jobs = parked;
-        }
-    }
-
-    fn leave_parking(&self, state: &mut State) -> VecDeque<Job> {
-        self.is_parking.store(false, Ordering::Release);
-        state.parking.leave()
-    }
-
-    /// Starts a copy to another node, or from it, and goes on.
-    fn begin_copy(self: &Arc<Self>, job: &Job) {
-        let (session, header) = (&self.session, job.header);
-        let command = match decode::<commands::PeerSend>(&job.payload) {
-            Ok(command) => command,
-            Err(error) => ending::failed(&format!("the client sent nonsense: {error}")),
-        };
-        let commands::PeerSend { peer, device, fetches, there, here, ByteCount, hStream } = command;
-        let command = commands::PeerCopy { peer, device, fetches, there, here, ByteCount, hStream };
-        let prepared = session.failure().and_then(|()| {
-            session.enter(header)?;
-            peers::prepare(session, command)
-        });
-        let copy = match prepared {
-            Ok(copy) => copy,
-            Err(result) => return tell(session, header, result, ""),
-        };
-        self.lock().parking.begin(hStream, header.lane);
-        self.is_parking.store(true, Ordering::Release);
-        let pipeline = Arc::clone(self);
-        ending::spawn("peer copy", move || {
-            let session = &pipeline.session;
-            match session.enter(header).map(|()| copy.make(session)) {
-                Ok(Ok(Ok(()))) => {}
-                Ok(Ok(Err(result))) | Err(result) => tell(session, header, result, ""),
-                Ok(Err(lost)) => {
-                    let text = format!("the connection to the other node is lost: {lost}");
-                    tell(session, header, CUresult::DEVICE_UNAVAILABLE, &text);
-                }
-            }
-            pipeline.copy_over();
-        });
-    }
-
-    /// A copy is over; without a submitter, what has waited for it needs one.
-    fn copy_over(self: &Arc<Self>) {
-        let mut state = self.lock();
-        state.parking.end();
-        if !state.has_submitter {
-            self.unpark(&mut state);
-            self.find_submitter(&mut state);
-            self.room.notify_all();
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -355,13 +248,6 @@ pub(crate) fn refused(session: &Session, header: Header, result: CUresult) -> io
         return Ok(());
     }
     session.outbox.sticky(header, result.0, "")
-}
-
-/// Says that a copy has failed, where that is the session's first failure.
-fn tell(session: &Session, header: Header, result: CUresult, text: &str) {
-    if session.fail(result) && session.outbox.sticky(header, result.0, text).is_err() {
-        ending::client_gone();
-    }
 }
 
 /// Whether a failure is that of a stream capture alone (`CUDA_ERROR_STREAM_CAPTURE_...`).

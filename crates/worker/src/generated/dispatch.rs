@@ -558,14 +558,6 @@ pub trait Custom {
         let _ = (command, reply);
         Err(CUresult::NOT_SUPPORTED)
     }
-    fn PeerSend(&self, command: commands::PeerSend) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn PeerSettle(&self, command: commands::PeerSettle) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
     fn Submitted(&self, command: commands::Submitted) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
@@ -2059,18 +2051,6 @@ pub fn dispatch<S: Execute + Custom>(
             Ok(session.PeerCopy(command, reply)?)
         }
         Some(Target::Own(15)) => {
-            let command = commands::PeerSend::decode(&mut reader)?;
-            reader.end()?;
-
-            Ok(session.PeerSend(command)?)
-        }
-        Some(Target::Own(16)) => {
-            let command = commands::PeerSettle::decode(&mut reader)?;
-            reader.end()?;
-
-            Ok(session.PeerSettle(command)?)
-        }
-        Some(Target::Own(17)) => {
             let command = commands::Submitted::decode(&mut reader)?;
             reader.end()?;
 
