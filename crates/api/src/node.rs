@@ -69,9 +69,9 @@ pub struct Report {
     /// Counted up by every report since the node joined: one that comes late is not the truth any more.
     pub sequence: u64,
     /// Of the last answer that the node has had, 0 before the first: what a report does not mention has ended only if the server that
-    /// takes it has been heard by the node.
+    /// takes it has been heard by the node. A node of an earlier release does not say.
     #[serde(default)]
-    pub leadership: u64,
+    pub leadership: Option<u64>,
     /// In the order in which the node joined with them.
     pub gpus: Vec<GpuReport>,
     /// Leases of the server that live on the node.

@@ -161,7 +161,7 @@ impl Fleet {
         }
     }
 
-    /// What an earlier fleet knew of nodes, programs and budgets, which is not stored.
+    /// What an earlier fleet knew of nodes and programs, which is not stored.
     pub(crate) fn hear_as(&mut self, earlier: &mut Fleet) {
         for (id, node) in &mut self.nodes {
             if let Some(known) = earlier.nodes.get_mut(id) {
@@ -174,8 +174,12 @@ impl Fleet {
                 lease.heard_at_ms = known.heard_at_ms;
             }
         }
-        self.budgets.hear_as(&earlier.budgets);
         self.silence.hear_as(&mut earlier.silence);
+    }
+
+    /// What was known to be spent: until that is added up anew it holds, whoever leads.
+    pub(crate) fn spend_as(&mut self, earlier: &Fleet) {
+        self.budgets.hear_as(&earlier.budgets);
     }
 
     /// The leases that have changed since this was asked last; those that have ended leave the fleet.
@@ -299,7 +303,7 @@ impl Fleet {
         }
         entry.heard_at_ms = Some(now_ms);
         // An older one may have been on its way for long, from before what an earlier leader has heard since.
-        let is_current = report.leadership == self.leadership;
+        let is_current = report.leadership.is_none_or(|leadership| leadership == self.leadership);
         let comes_back = !entry.online;
         if !entry.takes_work() {
             (entry.online, entry.doubted) = (true, false);

@@ -173,6 +173,8 @@ impl Server {
             let (epoch, turn) = (self.commits.epoch(), self.turns.load(Ordering::Acquire));
             let mut fresh = Books::read(&self.store, epoch, self.now_ms()).await.map_err(unwell)?;
             fresh.fleet.leadership = self.fence().map_or(0, Fence::number);
+            books.follow_clock(self.now_ms());
+            fresh.fleet.spend_as(&books.fleet);
             // What was heard in an earlier role has been overtaken by what others heard since.
             if books.turn == turn {
                 fresh.fleet.hear_as(&mut books.fleet);
@@ -339,6 +341,8 @@ impl Server {
 
 impl Books {
     async fn read(store: &Store, epoch: Epoch, now_ms: u64) -> Result<Books, StoreError> {
+        // From before the queries: what they take is no difference between the clocks.
+        let looked = (now_ms, tokio::time::Instant::now());
         let revision = store.leader().await?.revision;
         let (tenants, pools) = (store.tenants().await?, store.pools().await?);
         let leases = store.open_leases().await?;
@@ -351,7 +355,6 @@ impl Books {
         let mut recent = store.leases(i64::MAX as u64, HISTORY).await?;
         recent.reverse();
         recent.iter().for_each(|lease| history.follow(lease));
-        let looked = (now_ms, tokio::time::Instant::now());
         Ok(Books {
             fleet,
             plan: None,

@@ -62,13 +62,17 @@ impl Journal {
         Ok(journal)
     }
 
-    /// How many records of an attempt there were before the start: should somebody claim it again, the next ones are others.
+    /// How many records of an attempt there have been: should somebody claim it again, the next ones are others.
     pub(super) fn last(&self, node: NodeId, attempt: Attempt) -> u32 {
         self.last.get(&(node, attempt)).copied().unwrap_or(0)
     }
 
     /// On disk when this returns. If the disk fails, the records stay in memory and are delivered all the same.
     pub(super) fn append(&mut self, records: &[UsageRecord]) -> io::Result<()> {
+        for record in records {
+            let last = self.last.entry((record.node, record.attempt_of())).or_default();
+            *last = record.sequence.max(*last);
+        }
         let lines: Vec<Vec<u8>> = records.iter().map(line).collect();
         let bytes = lines.concat();
         let written = self.file.write_all(&bytes).and_then(|()| self.file.sync_data());

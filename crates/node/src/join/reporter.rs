@@ -62,7 +62,7 @@ impl Reporter {
         self.sequence += 1;
         let (faults, lasting) = registry.faults.all();
         let boot = self.boot.clone();
-        let (sequence, leadership) = (self.sequence, self.leadership);
+        let (sequence, leadership) = (self.sequence, Some(self.leadership));
         let report = Report { sequence, leadership, usage, boot, faults, ..registry.report() };
         Outgoing { path: format!("/nodes/{}/reports", self.membership.node()), report, lasting }
     }

@@ -176,7 +176,7 @@ impl Node {
         self.news = false;
         let path = format!("/nodes/{}/reports", self.joined.node);
         let answer: ReportAnswer = connection.post(&path, &self.joined.token, &self.report)?;
-        self.report.leadership = answer.leadership;
+        self.report.leadership = Some(answer.leadership);
         self.report.usage.clear();
         self.report.leases.retain(|lease| !answer.end.contains(lease));
         Ok(answer)

@@ -274,10 +274,9 @@ impl Fleet {
         for id in self.on_gpu(node, gpu) {
             let Some(lease) = self.leases.get(&id) else { continue };
             match lease.state {
+                // Its program may have claimed it though nothing has been heard of that: its nodes' next reports say so.
                 LeaseState::Granted if !lease.seats.iter().any(|seat| seat.claimed) => {
-                    // Nothing runs yet, and the next attempt makes its grant worthless.
-                    self.requeue(id, now_ms);
-                    self.wait_because(id, reason.clone());
+                    self.preempt(id, reason.clone(), end_at_ms);
                 }
                 _ if fence.sessions == Clearing::Finish => continue,
                 LeaseState::Granted | LeaseState::Running => self.preempt(id, reason.clone(), end_at_ms),

@@ -316,7 +316,13 @@ pub(super) async fn refused(
     principal.need(Action::Lease, &lease.tenant)?;
     let mut change = server.change().await?;
     let now_ms = change.now_ms;
-    let is_it = |lease: &LeaseRecord| lease.attempt == refused.attempt && lease.state == LeaseState::Granted;
+    let is_it = |lease: &LeaseRecord| {
+        let is_unclaimed = !lease.seats.iter().any(|seat| seat.claimed);
+        // Also one that has got notice meanwhile: its program says that nothing runs.
+        let waits =
+            lease.state == LeaseState::Granted || lease.state == LeaseState::Preempting && is_unclaimed;
+        lease.attempt == refused.attempt && waits
+    };
     if change.fleet().lease(id).is_some_and(is_it) {
         let reason: String = refused.reason.chars().filter(|c| !c.is_control()).take(400).collect();
         let nodes = change.fleet().lease(id).into_iter().flat_map(|lease| lease.seats.iter());

@@ -150,6 +150,7 @@ impl Replica {
         time: Time,
         faults: Arc<Faults>,
     ) -> Option<Replica> {
+        faults.forget();
         let idle = Arc::new(Idle::default());
         let parked = Arc::clone(&idle);
         let runtime = Builder::new_current_thread()

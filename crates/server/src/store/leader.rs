@@ -41,8 +41,8 @@ impl Store {
         let (until_ms, now_ms) = (unsigned(&row, "until_ms")?, unsigned(&row, "now_ms")?);
         Ok(Leader {
             url: text(&row, "url")?,
-            // Nobody leads for longer than that ahead: the clock was set back.
-            expired: until_ms < now_ms || until_ms > now_ms + lead_ms,
+            // Nobody leads for so long ahead: the clock was set back. By a little it may be.
+            expired: until_ms < now_ms || until_ms > now_ms + 2 * lead_ms,
             revision: unsigned(&row, "revision")?,
             settings_revision: unsigned(&row, "settings_revision")?,
         })
@@ -54,7 +54,7 @@ impl Store {
         self.faults.reach()?;
         let sql = format!(
             "UPDATE leader SET fence = fence + 1, holder = $1, url = $2, until_ms = {now} + $3 \
-             WHERE id = 1 AND ($4 = 1 OR until_ms < {now} OR until_ms > {now} + $3) RETURNING fence",
+             WHERE id = 1 AND ($4 = 1 OR until_ms < {now} OR until_ms > {now} + 2 * $3) RETURNING fence",
             now = self.clock
         );
         let query = sqlx::query(AssertSqlSafe(sql)).bind(holder.to_owned()).bind(url.to_owned());

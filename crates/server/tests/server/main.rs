@@ -207,7 +207,7 @@ impl ScriptedNode {
             let path = format!("/nodes/{}/reports", self.joined.node);
             let answer: ReportAnswer = self.client.post(&path, &self.report).unwrap();
             // A server that has come to lead believes what is missing once it has been heard.
-            if std::mem::replace(&mut self.report.leadership, answer.leadership) == answer.leadership {
+            if self.report.leadership.replace(answer.leadership) == Some(answer.leadership) {
                 return answer;
             }
         }

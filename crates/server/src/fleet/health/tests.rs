@@ -110,7 +110,7 @@ const SUSPECTED: Option<FenceState> = Some(FenceState::Suspected);
 
 #[test]
 fn sessions_on_a_fenced_gpu_finish_make_room_or_end_and_the_neighbours_stay() {
-    use LeaseState::{Preempting, Queued, Running};
+    use LeaseState::{Preempting, Running};
     for (sessions, expect) in [
         (Clearing::Finish, (Running, None)),
         (Clearing::Preempt, (Preempting, Some(10_000))),
@@ -124,7 +124,12 @@ fn sessions_on_a_fenced_gpu_finish_make_room_or_end_and_the_neighbours_stay() {
         let leaving = world.by_hand((1, 0), sessions);
         assert_eq!([there, gang].map(|id| world.lease_of(id)), [expect; 2], "{sessions:?}");
         assert_eq!(world.lease_of(beside), (Running, None));
-        assert_eq!(world.lease_of(unclaimed), (Queued, None), "nothing runs yet");
+        let grace_ms = if sessions == Clearing::End { 3_000 } else { 10_000 };
+        assert_eq!(
+            world.lease_of(unclaimed),
+            (Preempting, Some(grace_ms)),
+            "whether it runs its node will say"
+        );
         let told = world.fleet.lease(unclaimed).unwrap().reason.clone().unwrap();
         assert_eq!(told, "its GPU n1/0 is fenced: its fan rattles");
         assert_eq!(leaving.len(), if sessions == Clearing::Finish { 1 } else { 3 });
