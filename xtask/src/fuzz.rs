@@ -40,6 +40,7 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
             other => bail!("fuzz knows --minutes and names of programs in fuzz/Cargo.toml, not {other}"),
         }
     }
+    ensure!(minutes > 0.0, "--minutes is more than 0");
     let folder = build()?;
     let known = programs(&folder)?;
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {

@@ -176,10 +176,21 @@ pub(crate) fn check_not_capturing(stream: CUstream) -> Result<(), CUresult> {
     }
 }
 
-/// Gives up what is captured in streams of a green context that ends.
+/// Gives up what is captured in streams of a green context that ends: nobody can end these captures any more.
 pub(crate) fn end_in(context: CUcontext) {
     if some() {
-        of_context(context).iter().for_each(|capture| capture.invalidate());
+        for capture in of_context(context) {
+            capture.invalidate();
+            end(&capture);
+        }
+    }
+}
+
+/// A capture that is over forbids nothing.
+fn end(capture: &Capture) {
+    if !capture.has_ended.swap(true, Ordering::AcqRel) {
+        active().retain(|other| other.id != capture.id);
+        COUNT.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -320,9 +331,7 @@ pub(crate) unsafe fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph
     wanted(phGraph)?;
     stream::find(hStream)?;
     let capture = ending(hStream)?;
-    capture.has_ended.store(true, Ordering::Release);
-    active().retain(|other| other.id != capture.id);
-    COUNT.fetch_sub(1, Ordering::AcqRel);
+    end(&capture);
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(phGraph, CUgraph::NULL)? };
     let hGraph = session.find(capture.graph)?;

@@ -41,10 +41,10 @@ impl Bell {
     pub(crate) fn about_to_sleep(&self, event: Event) -> u32 {
         let rung = self.rung.load(Ordering::Acquire);
         if !matches!(event, Event::Room(_)) {
-            self.awaits_bytes.store(1, Ordering::Relaxed);
+            self.awaits_bytes.store(1, Ordering::Release);
         }
         if !matches!(event, Event::Bytes(_)) {
-            self.awaits_room.store(1, Ordering::Relaxed);
+            self.awaits_room.store(1, Ordering::Release);
         }
         fence(Ordering::SeqCst);
         rung
@@ -81,7 +81,7 @@ impl Bell {
     fn ring_for(&self, awaited: &AtomicU32, socket: &Socket) {
         fence(Ordering::SeqCst);
         // Once is enough: whoever sleeps again says so again.
-        if awaited.load(Ordering::Relaxed) != 0 && awaited.swap(0, Ordering::Relaxed) != 0 {
+        if awaited.load(Ordering::Relaxed) != 0 && awaited.swap(0, Ordering::AcqRel) != 0 {
             if self.on_socket.load(Ordering::Relaxed) != 0 && self.on_socket.swap(0, Ordering::Relaxed) != 0 {
                 // Where there is no room for a byte, bytes lie there that have woken the peer; an end wakes it as well.
                 let _ = socket.write_vectored(&[IoSlice::new(&[0])], Wait::No);

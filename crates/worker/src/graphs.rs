@@ -52,6 +52,9 @@ struct State {
     works: HashMap<usize, NodeWork>,
     /// The program's graphs that streams capture into.
     growing: HashMap<StreamId, GraphId>,
+    /// The driver's graphs of captures in which nodes have been named, by the stream's handle: of one that has failed the driver
+    /// says no more.
+    captures: HashMap<usize, CUgraph>,
     conditions: conditional::Conditions,
     named: u64,
 }
@@ -75,6 +78,21 @@ impl Graphs {
 
     fn home(&self, node: CUgraphNode) -> Option<CUgraph> {
         self.lock().homes.get(&node.0).copied()
+    }
+
+    /// The graph of the capture in this stream, even if that has failed.
+    fn capture_of(&self, stream: CUstream) -> Option<CUgraph> {
+        self.lock().captures.get(&stream.0).copied()
+    }
+
+    /// Whether a node of the graph, or of a graph inside it, is conditional: such a graph cannot be copied.
+    fn is_conditional(&self, graph: CUgraph) -> bool {
+        let inner: Vec<CUgraph> = {
+            let state = self.lock();
+            let family = state.families.get(&graph.0);
+            family.into_iter().flat_map(|family| family.inner.iter().map(|(inner, _)| *inner)).collect()
+        };
+        inner.into_iter().any(|inner| self.is_body(inner) || self.is_conditional(inner))
     }
 
     fn is_body(&self, graph: CUgraph) -> bool {
@@ -212,6 +230,7 @@ impl Session {
         if status != CUstreamCaptureStatus::ACTIVE {
             return Ok(None);
         }
+        self.graphs.lock().captures.insert(stream.0, graph);
         // SAFETY: the driver's lists stay until the next call about this capture, and have `count` items where they
         // are not null.
         unsafe { Ok(Some((graph, driver_list(nodes, count).to_vec(), edge_words(edges, count)))) }

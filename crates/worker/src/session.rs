@@ -219,6 +219,7 @@ impl Session {
             if of == place {
                 // SAFETY: made here, and forgotten now.
                 let _ = unsafe { destroy(*stream) };
+                self.graphs.capture_ends(*stream);
             }
             of != place
         });

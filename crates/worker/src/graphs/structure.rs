@@ -165,6 +165,9 @@ pub(crate) fn clone(session: &Session, command: &commands::cuGraphClone) -> Resu
     let clone = session.table.cuGraphClone.ok_or(CUresult::NOT_SUPPORTED)?;
     session.vacant(command.phGraphClone)?;
     let original = session.find(command.originalGraph)?;
+    if session.graphs.is_conditional(original) {
+        return Err(CUresult::NOT_SUPPORTED);
+    }
     let weight = session.graphs.weight(original);
     session.graphs.check_room(None, weight)?;
     let mut copy = CUgraph::NULL;
@@ -295,6 +298,7 @@ pub(crate) fn destroy_stream(session: &Session, id: StreamId) -> Result<(), CUre
     let destroy = session.table.cuStreamDestroy_v2.ok_or(CUresult::NOT_SUPPORTED)?;
     let captured = session.captured(id).ok().flatten().map(|(graph, ..)| graph);
     let stream = session.remove(id)?;
+    let captured = captured.or_else(|| session.graphs.capture_of(stream));
     // SAFETY: the stream was live until now, and our table names it no more.
     unsafe { destroy(stream) }.ok()?;
     let grown = session.graphs.lock().growing.remove(&id);
@@ -339,9 +343,10 @@ pub(crate) fn end_capture(session: &Session, command: &commands::cuStreamEndCapt
     if existing.is_none() {
         session.vacant(command.phGraph)?;
     }
-    let captured = session.captured(command.hStream).ok().flatten().map(|(graph, ..)| graph);
     let mut graph = CUgraph::NULL;
     let stream = session.find(command.hStream)?;
+    let captured = session.captured(command.hStream).ok().flatten().map(|(graph, ..)| graph);
+    let captured = captured.or_else(|| session.graphs.capture_of(stream));
     // SAFETY: the stream is live, and the driver writes one handle to a local.
     let ended = unsafe { end(stream, &mut graph) }.ok();
     let has_ended = session.captured(command.hStream).ok().flatten().is_none();
@@ -363,7 +368,8 @@ pub(crate) fn end_capture(session: &Session, command: &commands::cuStreamEndCapt
         (Ok(()), None) => session.insert(command.phGraph, graph),
         (Err(error), Some(_)) => Err(error),
         (Err(error), None) => {
-            captured.into_iter().for_each(|graph| session.forget_graph(graph));
+            let is_unnamed = |graph: &CUgraph| session.objects.number_of::<GraphId>(*graph).is_none();
+            captured.filter(is_unnamed).into_iter().for_each(|graph| session.forget_graph(graph));
             Err(error)
         }
     }

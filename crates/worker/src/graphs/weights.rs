@@ -113,13 +113,15 @@ impl Graphs {
     }
 
     pub(crate) fn capture_begins(&self, stream: CUstream) {
+        self.lock().captures.remove(&stream.0);
         let mut weights = self.weights();
         weights.captures.insert(stream.0);
         self.is_capturing.store(true, Relaxed);
     }
 
     /// The capture that began in this stream has ended. What it has filled has been weighed if it is still there.
-    pub(super) fn capture_ends(&self, stream: CUstream) {
+    pub(crate) fn capture_ends(&self, stream: CUstream) {
+        self.lock().captures.remove(&stream.0);
         let mut weights = self.weights();
         weights.captures.remove(&stream.0);
         if weights.captures.is_empty() {

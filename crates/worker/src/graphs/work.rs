@@ -57,7 +57,11 @@ pub(crate) fn add(session: &Session, command: commands::cuGraphAddNode_v2) -> Re
 fn weight_of(session: &Session, work: &NodeWork) -> Result<Weight, CUresult> {
     Ok(match work {
         NodeWork::Child(graph) => {
-            let inner = session.graphs.weight(session.find(*graph)?);
+            let graph = session.find(*graph)?;
+            if session.graphs.is_conditional(graph) {
+                return Err(CUresult::NOT_SUPPORTED);
+            }
+            let inner = session.graphs.weight(graph);
             Weight { nodes: inner.nodes.saturating_add(1), depth: inner.depth + 1 }
         }
         NodeWork::Conditional(node) => Weight { nodes: 1 + node.bodies.len() as u64, depth: 1 },

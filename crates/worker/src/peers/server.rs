@@ -12,7 +12,7 @@ use sluice_cuda::CUresult;
 use sluice_transport::Stream;
 use sluice_wire::control::PeerReady;
 use sluice_wire::peer::{Answer, Piece, REQUEST_SIZE, Request};
-use sluice_wire::{DevicePtr, Header, Kind};
+use sluice_wire::{DevicePtr, GREEN_PLACES, Header, Kind};
 
 use super::line::{BEAT, read_exact, write_all};
 use crate::client::frame_of;
@@ -148,7 +148,8 @@ fn run(session: &Session, request: Request, bytes: &mut Vec<u8>) -> Result<(), C
     let (Request::Put(piece) | Request::Get(piece)) = request else { return Ok(()) };
     let Piece { device, address, bytes: count } = piece;
     session.failure()?;
-    let device = u8::try_from(device).map_err(|_| CUresult::INVALID_DEVICE)?;
+    let is_device = |place: &u8| *place < GREEN_PLACES;
+    let device = u8::try_from(device).ok().filter(is_device).ok_or(CUresult::INVALID_DEVICE)?;
     session.enter(Header { kind: Kind::Command, device, op: 0, lane: LANE, sequence: 0 })?;
     let at = session.range(DevicePtr(address), count as u64)?;
     let stream = session.mirror_stream()?;
