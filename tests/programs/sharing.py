@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 from ctypes import POINTER, byref, c_int, c_size_t, c_ubyte, c_uint32, c_uint64, c_ushort, c_void_p
 
@@ -92,6 +93,13 @@ def map_all(handle, size):
 def used():
     free_bytes, total = memory_info()
     return total - free_bytes
+
+
+def settles(expected, what):
+    """Waits until so many bytes are in use: the node hears of what the other process gives back a moment after that process."""
+    deadline = time.monotonic() + 30
+    while used() != expected:
+        assert time.monotonic() < deadline, f"{what}: {used()} bytes are in use, and not {expected}"
 
 
 # What the two processes say to each other: bytes, or a file descriptor, each in a packet of its own.
@@ -191,7 +199,7 @@ def parent(link):
     assert used() == held, "the child has it"
     say(link)
     hear(link)
-    assert used() == held - size, "nobody has it"
+    settles(held - size, "nobody has it")
     reader, writer = os.pipe()
     assert code_of("cuMemImportFromShareableHandle", byref(handle), c_void_p(reader), POSIX) == INVALID_VALUE
 
@@ -217,7 +225,7 @@ def parent(link):
         free(address)
     say(link)
     hear(link)
-    assert used() == before, "all is given back"
+    settles(before, "all is given back")
 
 
 def child(link):
