@@ -2,18 +2,21 @@
 //!
 //! It begins as a socket. Where that is a Unix socket the two may agree ([`Stream::share`]) to go on through shared memory:
 //! two rings of bytes ([`ring`]) in a memory file that the worker makes, sealed ([`rings`]), and bells that wake who
-//! sleeps ([`bell`]). The socket stays open: it tells either side of the other's end. A TCP socket may carry TLS ([`tls`]).
+//! sleeps ([`bell`]). The socket stays open: it tells either side of the other's end. A TCP socket may carry TLS ([`tls`]), and
+//! on a far link several may carry one stream ([`stripes`]).
 //!
 //! It loads into strangers' programs with the client library: no thread, no global state, nothing that a forked child
 //! could be caught in.
 
 mod bell;
+mod connection;
 mod descriptor;
 pub mod process;
 mod ring;
 mod rings;
 mod shared;
 mod socket;
+mod stripes;
 pub mod tls;
 
 use std::io::{self, IoSlice, Read, Write};
@@ -27,21 +30,24 @@ use std::time::{Duration, Instant};
 use sluice_wire::address::Fingerprint;
 use sluice_wire::spin::Wait;
 
+use crate::connection::Connection;
 use crate::shared::Shared;
 use crate::socket::Socket;
+use crate::stripes::Stripes;
 use crate::tls::{ClientIdentity, Keys, Records, ServerIdentity, Trust};
 
 pub use crate::rings::{Rings, Side};
 pub use crate::socket::notice_dead_peer;
+pub use crate::stripes::STRIPES_MAX;
 
 /// One connected end. Any thread may read, write, wait and shut down at any time.
 #[derive(Debug)]
 pub struct Stream {
-    socket: Socket,
-    /// What protects the bytes.
-    tls: Option<Box<Records>>,
+    connection: Connection,
     /// What carries the bytes once both sides have agreed on it; the socket then only tells of the peer's end.
     shared: OnceLock<Shared>,
+    /// Other connections that carry the bytes beside this one, once both sides have agreed on that.
+    stripes: OnceLock<Stripes>,
 }
 
 impl Stream {
@@ -74,22 +80,22 @@ impl Stream {
     ) -> io::Result<(Stream, Fingerprint)> {
         let mut stream = Stream::connect_tcp(address, deadline)?;
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        let (keys, shown) = tls::connect(&stream.socket, host, trust, identity, deadline)?;
-        stream.tls = Some(Box::new(Records::new(keys, false)?));
+        let (keys, shown) = tls::connect(&stream.connection.socket, host, trust, identity, deadline)?;
+        stream.connection.tls = Some(Box::new(Records::new(keys, false)?));
         Ok((stream, shown))
     }
 
     /// Shakes hands as a node; true if the client has shown a certificate, or need not. Each read takes no more than a
     /// record, so that the stream can be handed on, until [`Stream::read_ahead`].
     pub fn accept_tls(&mut self, identity: &ServerIdentity, deadline: Instant) -> io::Result<bool> {
-        let (keys, may_ask) = tls::accept(&self.socket, identity, deadline)?;
-        self.tls = Some(Box::new(Records::new(keys, true)?));
+        let (keys, may_ask) = tls::accept(&self.connection.socket, identity, deadline)?;
+        self.connection.tls = Some(Box::new(Records::new(keys, true)?));
         Ok(may_ask)
     }
 
     /// Reads as much as there is: the stream stays in this process.
     pub fn read_ahead(&self) {
-        if let Some(records) = &self.tls {
+        if let Some(records) = &self.connection.tls {
             records.read_ahead();
         }
     }
@@ -97,13 +103,15 @@ impl Stream {
     /// Goes on with keys that another process has agreed on.
     pub fn protected(socket: OwnedFd, keys: Option<Keys>) -> io::Result<Stream> {
         let tls = keys.map(|keys| Records::new(keys, false)).transpose()?;
-        Ok(Stream { tls: tls.map(Box::new), ..Stream::from(socket) })
+        let mut stream = Stream::from(socket);
+        stream.connection.tls = tls.map(Box::new);
+        Ok(stream)
     }
 
     /// What another process needs to go on, beside the socket; nothing without TLS. Fails while bytes are here that the other
     /// would miss.
     pub fn keys(&self) -> io::Result<Option<Keys>> {
-        let Some(records) = &self.tls else { return Ok(None) };
+        let Some(records) = &self.connection.tls else { return Ok(None) };
         let unread = || io::Error::new(io::ErrorKind::InvalidData, "it sent more before it was answered");
         records.keys().map(Some).ok_or_else(unread)
     }
@@ -115,10 +123,10 @@ impl Stream {
     /// Reads what is there, or waits for it as `wait` says. `Ok(0)` is the end of the stream.
     pub fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
         match self.shared.get() {
-            Some(shared) => shared.read(&self.socket, into, wait),
-            None => match &self.tls {
-                Some(records) => records.read(&self.socket, into, wait),
-                None => self.socket.read(into, wait),
+            Some(shared) => shared.read(&self.connection.socket, into, wait),
+            None => match self.stripes.get() {
+                Some(stripes) => stripes.read(&self.connection, into, wait),
+                None => self.connection.read(into, wait),
             },
         }
     }
@@ -138,7 +146,7 @@ impl Stream {
         take: impl FnMut(*const u8, usize),
     ) -> io::Result<usize> {
         match self.shared.get() {
-            Some(shared) => shared.read_in_place(&self.socket, (least, limit), wait, take),
+            Some(shared) => shared.read_in_place(&self.connection.socket, (least, limit), wait, take),
             None => Err(io::ErrorKind::Unsupported.into()),
         }
     }
@@ -152,10 +160,10 @@ impl Stream {
     /// Writes a beginning of what `parts` hold, and waits for room as `wait` says.
     pub fn write_vectored(&self, parts: &[IoSlice<'_>], wait: Wait) -> io::Result<usize> {
         match self.shared.get() {
-            Some(shared) => shared.write_vectored(&self.socket, parts, wait),
-            None => match &self.tls {
-                Some(records) => records.write_vectored(&self.socket, parts, wait),
-                None => self.socket.write_vectored(parts, wait),
+            Some(shared) => shared.write_vectored(&self.connection.socket, parts, wait),
+            None => match self.stripes.get() {
+                Some(stripes) => stripes.write_vectored(&self.connection, parts, wait),
+                None => self.connection.write_vectored(parts, wait),
             },
         }
     }
@@ -170,7 +178,7 @@ impl Stream {
         fill: impl FnOnce(*mut u8) -> Result<(), E>,
     ) -> io::Result<Option<Result<(), E>>> {
         match self.shared.get() {
-            Some(shared) => shared.write_in_place(&self.socket, head, count, fill),
+            Some(shared) => shared.write_in_place(&self.connection.socket, head, count, fill),
             None => Err(io::ErrorKind::Unsupported.into()),
         }
     }
@@ -178,51 +186,66 @@ impl Stream {
     /// Waits until so many bytes can be written, or half of what fits into the shared memory; on a socket, until any can.
     pub fn wait_room(&self, bytes: usize) -> io::Result<()> {
         match self.shared.get() {
-            Some(shared) => shared.wait_room(&self.socket, bytes),
-            None => self.socket.poll(libc::POLLOUT, Duration::MAX).map(drop),
+            Some(shared) => shared.wait_room(&self.connection.socket, bytes),
+            None => self.wait_writable(false, Duration::MAX),
         }
     }
 
     /// A read that has slept this long on the socket fails with [`io::ErrorKind::WouldBlock`]. Through shared memory it sleeps
     /// on: there it notices by itself when the peer is gone.
     pub fn set_read_limit(&self, limit: Duration) -> io::Result<()> {
-        self.socket.set_read_limit(limit)
+        if let Some(stripes) = self.stripes.get() {
+            stripes.set_read_limit(limit);
+        }
+        self.connection.socket.set_read_limit(limit)
     }
 
     /// As [`Stream::set_read_limit`], for writes.
     pub fn set_write_limit(&self, limit: Duration) -> io::Result<()> {
-        self.socket.set_write_limit(limit)
+        if let Some(stripes) = self.stripes.get() {
+            stripes.set_write_limit(limit);
+        }
+        self.connection.socket.set_write_limit(limit)
     }
 
     /// Whether a read would find something that has left the socket already.
     pub fn has_unread(&self) -> bool {
-        self.tls.as_ref().is_some_and(|records| records.has_unread())
+        self.connection.has_unread()
     }
 
     /// Waits until the stream can be written, or also read if `or_readable`, or until `limit` is over.
     pub fn wait_writable(&self, or_readable: bool, limit: Duration) -> io::Result<()> {
         if let Some(shared) = self.shared.get() {
-            return shared.wait_writable(&self.socket, or_readable, limit);
+            return shared.wait_writable(&self.connection.socket, or_readable, limit);
+        }
+        if let Some(stripes) = self.stripes.get() {
+            return stripes.wait_writable(&self.connection, or_readable, limit);
         }
         if or_readable && self.has_unread() {
             return Ok(());
         }
         let events = libc::POLLOUT | if or_readable { libc::POLLIN } else { 0 };
-        self.socket.poll(events, limit).map(drop)
+        self.connection.socket.poll(events, limit).map(drop)
     }
 
     /// Waits until the stream can be read or has ended; false if `limit` was over first.
     pub fn wait_readable(&self, limit: Duration) -> io::Result<bool> {
+        if let Some(stripes) = self.stripes.get() {
+            return stripes.wait_readable(&self.connection, limit);
+        }
         match self.shared.get() {
-            Some(shared) => shared.wait_readable(&self.socket, limit),
+            Some(shared) => shared.wait_readable(&self.connection.socket, limit),
             None if self.has_unread() => Ok(true),
-            None => self.socket.poll(libc::POLLIN, limit),
+            None => self.connection.socket.poll(libc::POLLIN, limit),
         }
     }
 
     /// Ends reads and writes, also those that other threads are in.
     pub fn shut_down(&self) {
-        self.socket.shut_down();
+        self.connection.socket.shut_down();
+        for other in self.stripes.get().into_iter().flat_map(Stripes::others) {
+            other.socket.shut_down();
+        }
         if let Some(shared) = self.shared.get() {
             shared.shut_down();
         }
@@ -230,12 +253,15 @@ impl Stream {
 
     /// Ends writes: the peer sees the end of the stream, and may go on writing.
     pub fn shut_down_writes(&self) {
-        self.socket.shut_down_writes();
+        self.connection.socket.shut_down_writes();
+        for other in self.stripes.get().into_iter().flat_map(Stripes::others) {
+            other.socket.shut_down_writes();
+        }
     }
 
     /// Whether memory can be shared: descriptors pass through Unix sockets.
     pub fn is_unix(&self) -> bool {
-        self.socket.is_unix()
+        self.connection.socket.is_unix()
     }
 
     /// Goes on through shared memory. Both sides do so at the same place in their streams; later calls change nothing.
@@ -243,17 +269,23 @@ impl Stream {
         self.shared.get_or_init(|| Shared::new(memory, side, cores));
     }
 
+    /// Goes on over these connections too. Both sides do so at the same place in their streams, with the same connections in the
+    /// same order, [`STRIPES_MAX`] with this one at most; later calls change nothing.
+    pub fn stripe(&self, others: Vec<Stream>) {
+        self.stripes.get_or_init(|| Stripes::new(others.into_iter().map(|other| other.connection).collect()));
+    }
+
     /// Writes bytes with a descriptor beside them; waits for room.
     pub fn write_with_descriptor(&self, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<usize> {
-        descriptor::send(self.socket.as_fd(), bytes, fd)
+        descriptor::send(self.connection.socket.as_fd(), bytes, fd)
     }
 
     /// Reads what is there, and the descriptor that came beside it. Without waiting.
     pub fn read_with_descriptor(&self, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
         match self.shared.get() {
-            Some(shared) => Ok((shared.read(&self.socket, into, Wait::No)?, None)),
-            None if self.tls.is_some() => Ok((self.read(into, Wait::No)?, None)),
-            None => descriptor::receive(self.socket.as_fd(), into),
+            Some(shared) => Ok((shared.read(&self.connection.socket, into, Wait::No)?, None)),
+            None if self.connection.tls.is_some() => Ok((self.read(into, Wait::No)?, None)),
+            None => descriptor::receive(self.connection.socket.as_fd(), into),
         }
     }
 
@@ -263,14 +295,20 @@ impl Stream {
     /// Nobody in this process uses or drops the stream afterwards.
     pub unsafe fn close_in_child(&self) {
         // SAFETY: the caller's promise is the same.
-        unsafe { self.socket.close_in_child() };
+        unsafe {
+            self.connection.socket.close_in_child();
+            for other in self.stripes.get().into_iter().flat_map(Stripes::others) {
+                other.socket.close_in_child();
+            }
+        }
     }
 }
 
 /// Takes over a connected stream socket.
 impl From<OwnedFd> for Stream {
     fn from(fd: OwnedFd) -> Stream {
-        Stream { socket: Socket::new(fd), tls: None, shared: OnceLock::new() }
+        let connection = Connection { socket: Socket::new(fd), tls: None };
+        Stream { connection, shared: OnceLock::new(), stripes: OnceLock::new() }
     }
 }
 
@@ -305,7 +343,7 @@ impl Write for &Stream {
 /// The socket: `POLLRDHUP` on it tells that the peer is gone, whatever carries the bytes.
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.connection.socket.as_fd()
     }
 }
 
