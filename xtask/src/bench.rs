@@ -3,6 +3,7 @@
 //! Each row is measured several times, together with its baseline and in the same run, and shown as the median with
 //! the lowest and the highest value. The file's tables are written between markers; its prose is for people.
 
+mod far;
 mod links;
 mod steps;
 
@@ -13,6 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::e2e::alone;
 use crate::node::{self, Node};
 use crate::{process, python};
 
@@ -162,7 +164,66 @@ const START: &[Row] = &[
         baseline: "`true` alone",
         of_baseline: get!("alone_ms"),
     },
+    Row {
+        what: "TCP: from a process to its context",
+        unit: "ms",
+        figure: get!("tcp_context_ms"),
+        baseline: NATIVE,
+        of_baseline: get!("native_context_ms"),
+    },
+    Row {
+        what: "TCP: from its last line to its end",
+        unit: "ms",
+        figure: get!("tcp_exit_ms"),
+        baseline: NATIVE,
+        of_baseline: get!("native_exit_ms"),
+    },
+    Row {
+        what: "TCP: resident memory with a context",
+        unit: "MiB",
+        figure: get!("tcp_context_mib"),
+        baseline: NATIVE,
+        of_baseline: get!("native_context_mib"),
+    },
+    Row {
+        what: "TCP: after copies of 64 MiB each way",
+        unit: "MiB",
+        figure: get!("tcp_copies_mib"),
+        baseline: NATIVE,
+        of_baseline: get!("native_copies_mib"),
+    },
+    Row {
+        what: "same host: from a process to its context",
+        unit: "ms",
+        figure: get!("shm_context_ms"),
+        baseline: NATIVE,
+        of_baseline: get!("native_context_ms"),
+    },
+    Row {
+        what: "same host: from its last line to its end",
+        unit: "ms",
+        figure: get!("shm_exit_ms"),
+        baseline: NATIVE,
+        of_baseline: get!("native_exit_ms"),
+    },
+    Row {
+        what: "same host: resident memory with a context",
+        unit: "MiB",
+        figure: get!("shm_context_mib"),
+        baseline: NATIVE,
+        of_baseline: get!("native_context_mib"),
+    },
+    Row {
+        what: "same host: after copies of 64 MiB each way",
+        unit: "MiB",
+        figure: get!("shm_copies_mib"),
+        baseline: NATIVE,
+        of_baseline: get!("native_copies_mib"),
+    },
 ];
+
+/// What the program does by itself, memory of the GPU included.
+const NATIVE: &str = "software GPU in the process";
 
 const SOFTWARE_GPU: &[Row] = &[
     Row {
@@ -188,14 +249,23 @@ const SOFTWARE_GPU: &[Row] = &[
     },
 ];
 
+type MakeTable = fn() -> Result<String>;
+
+/// Measurements whose tables are of another form: name, title, and what makes the table.
+const TABLES: &[(&str, &str, MakeTable)] = &[
+    (links::NAME, "Links with delay and rate", links::run),
+    (far::NAME, "Far and lossy links", far::run),
+    (steps::NAME, "Steps over slow links", steps::run),
+];
+
 pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
     let is_known = |name: &str| {
-        [links::NAME, steps::NAME].contains(&name) || SECTIONS.iter().any(|section| section.name == name)
+        TABLES.iter().any(|(known, ..)| *known == name) || SECTIONS.iter().any(|section| section.name == name)
     };
     if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
         bail!("no measurement is called {unknown}");
     }
-    node::build()?;
+    node::build_also(&["sluice-softgpu-lib"])?;
     std::fs::create_dir_all(folder())?;
     for section in SECTIONS.iter().filter(|section| names.is_empty() || names.contains(&section.name)) {
         eprintln!("== {}", section.title);
@@ -204,17 +274,12 @@ pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
         println!("{table}");
         write_section(section.name, &table)?;
     }
-    if names.is_empty() || names.contains(&links::NAME) {
-        eprintln!("== Links with delay and rate");
-        let tables = links::run()?;
-        println!("{tables}");
-        write_section(links::NAME, &tables)?;
-    }
-    if names.is_empty() || names.contains(&steps::NAME) {
-        eprintln!("== Steps over slow links");
-        let table = steps::run()?;
+    for (name, title, measure) in TABLES.iter().filter(|(name, ..)| names.is_empty() || names.contains(name))
+    {
+        eprintln!("== {title}");
+        let table = measure()?;
         println!("{table}");
-        write_section(steps::NAME, &table)?;
+        write_section(name, &table)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -258,17 +323,31 @@ fn start() -> Result<Vec<Figures>> {
         }
         Ok(begin.elapsed().as_secs_f64() * 1e3 / f64::from(STARTS))
     };
-    let sluice = |options: &[&str]| {
+    let sluice = |options: &[&str], program: &str| {
         let mut command = Command::new(node::sluice());
-        command.args(["run", "-q"]).args(options).args(["--", "true"]).env_remove("SLUICE_NODE");
+        command.args(["run", "-q"]).args(options).args(["--", program]).env_remove("SLUICE_NODE");
         command
     };
+    let program = folder().join("start");
+    let mut gcc = Command::new("gcc");
+    process::run(gcc.args(["-O2", "-std=gnu11"]).arg(source("start.c")).arg("-o").arg(&program).arg("-ldl"))?;
+    let program = program.to_str().context("the target folder's name is not text")?;
+    let socket = format!("unix:{}", folder().join("start.sock").display());
+    let local = Node::start(&["--listen", &socket, "--gpus", "software:1,1GiB"])?;
     repeat(|| {
-        Ok(Figures::from([
+        let mut run = Figures::from([
             ("alone_ms".into(), time(&mut Command::new("true"))?),
-            ("with_node_ms".into(), time(&mut sluice(&["--node", &node.address]))?),
-            ("private_ms".into(), time(&mut sluice(&["--gpus", "software:1,1GiB"]))?),
-        ]))
+            ("with_node_ms".into(), time(&mut sluice(&["--node", &node.address], "true"))?),
+            ("private_ms".into(), time(&mut sluice(&["--gpus", "software:1,1GiB"], "true"))?),
+        ]);
+        for (link, node) in [("tcp_", &node), ("shm_", &local)] {
+            let output = process::output_of(&mut sluice(&["--node", &node.address], program))?;
+            run.extend(figures(link, &output)?);
+        }
+        let mut native = Command::new(program);
+        native.env("LD_LIBRARY_PATH", alone::driver_folder()?);
+        run.extend(figures("native_", &process::output_of(&mut native)?)?);
+        Ok(run)
     })
 }
 
@@ -398,6 +477,7 @@ mod tests {
     fn the_file_has_a_place_for_every_section() {
         let text = include_str!("../../docs/benchmarks.md");
         for name in SECTIONS.iter().map(|section| section.name).chain([
+            far::NAME,
             links::NAME,
             steps::NAME,
             crate::fuzz::SECTION,

@@ -102,6 +102,10 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
             let relay = Relay::start(&node.address, move |purpose, _| random_fate(&mut fates, purpose))?;
             let mut command = Command::new(node::sluice());
             command.args(["run", "-q", "-p", "0.5", "--memory", "2GiB", "--node", &relay.address, "--"]);
+            // As if the link were far: several connections, of which any may be cut.
+            if random.below(2) == 0 {
+                command.env("SLUICE_STRIPES", "4");
+            }
             command.arg(python).arg(crate::root().join("tests/programs").join(file));
             let log = crate::target_folder().join("chaos.log");
             let ended = process::run_limited(&mut command, Duration::from_secs(1200), &log)?;

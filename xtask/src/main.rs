@@ -12,6 +12,7 @@ mod fuzz;
 mod gpu_check;
 mod load;
 mod node;
+mod packets;
 mod process;
 mod python;
 mod relay;

@@ -8,16 +8,19 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use sluice_cuda::*;
 use sluice_transport::tls::{TlsError, Trust};
-use sluice_transport::{Rings, Side, Stream};
-use sluice_wire::address::{Endpoint, RECOGNISE_VARIABLE, SESSION_VARIABLE, SessionAddress};
+use sluice_transport::{Rings, STRIPES_MAX, Side, Stream};
+use sluice_wire::address::{
+    Endpoint, RECOGNISE_VARIABLE, SESSION_VARIABLE, STRIPES_VARIABLE, SessionAddress,
+};
 use sluice_wire::control::{
     Control, DeviceSnapshot, SessionOpen, SessionOpened, ShareMemory, SharedMemoryTaken,
 };
-use sluice_wire::handshake::{Hello, Purpose, Resume, Welcome};
+use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, Purpose, Resume, Stripe, Welcome};
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
@@ -174,9 +177,10 @@ impl Opened {
                 "no range of addresses is free both there and here, by which memory of several nodes could be told apart",
             ));
         }
+        let stripes = greeting.stripes();
         let Greeting { stream, decoder, sent, received, .. } = greeting;
         let terms = opened.resume.as_ref();
-        let resumption = terms.map(|terms| Resumption::new(node.clone(), opened.session, terms));
+        let resumption = terms.map(|terms| Resumption::new(node.clone(), opened.session, terms, stripes));
         let recorder = Recorder::begin(&opened);
         let mut link = Link::new(stream, decoder, (sent, received), resumption, recorder);
         if is_one_of_many {
@@ -186,18 +190,39 @@ impl Opened {
     }
 }
 
-/// Connects again for a session whose connection was cut, `received` bytes into the worker's stream. The answer is the new
-/// stream, what was read from it already, and how much of our stream the worker has.
+/// Connects again for a session whose connection was cut, `resume.received` bytes into the worker's stream, over as many
+/// connections as `resume.stripe` counts. The answer is the new stream and how much of our stream the worker has.
 pub(crate) fn resume(
     node: &Endpoint,
     resume: Resume,
     deadline: Instant,
-) -> Result<(Stream, Vec<u8>, u64), AttachError> {
-    let mut greeting = Greeting::connect(node, deadline)?;
-    greeting.greet(Purpose::Resume(resume))?;
+) -> Result<(Stream, u64), AttachError> {
+    let greet = |number| {
+        let mut greeting = Greeting::connect(node, deadline)?;
+        greeting.greet(Purpose::Resume(Resume { stripe: Stripe { number, ..resume.stripe }, ..resume }))?;
+        Ok(greeting)
+    };
+    // All at once: each takes some round trips.
+    let (first, others) = std::thread::scope(|scope| {
+        let others = (1..resume.stripe.count).map(|number| link::spawn(scope, move || greet(number)));
+        let others: Vec<_> = others.collect();
+        let first = greet(0);
+        let join = |spawned: io::Result<ScopedJoinHandle<'_, _>>| match spawned.map(ScopedJoinHandle::join) {
+            Ok(Ok(greeted)) => greeted,
+            Ok(Err(_)) => Err(AttachError::NoVariable),
+            Err(error) => Err(AttachError::Connect { node: node.clone(), error }),
+        };
+        (first, others.into_iter().map(join).collect::<Result<Vec<Greeting>, AttachError>>())
+    });
+    let (mut greeting, others) = (first?, others?);
     match greeting.next_control()? {
         Control::SessionResumed(resumed) => {
-            Ok((greeting.stream, greeting.decoder.take_rest(), resumed.received))
+            if !others.is_empty() {
+                let others: Vec<Stream> = others.into_iter().map(|other| other.stream).collect();
+                std::iter::once(&greeting.stream).chain(&others).for_each(Stream::limit_unsent);
+                greeting.stream.stripe(others);
+            }
+            Ok((greeting.stream, resumed.received))
         }
         Control::SessionRefused(refused) => {
             Err(AttachError::Refused { node: node.clone(), reason: refused.reason })
@@ -247,10 +272,14 @@ fn devices(
         .collect()
 }
 
-/// A connection on which the session is being opened.
 /// From such a round trip on a link is rather short of bytes than of time to save them.
 const FAR: Duration = Duration::from_millis(1);
+/// From such a round trip on one connection may not hold what the link does,
+const FARTHER: Duration = Duration::from_millis(5);
+/// and these do.
+const STRIPES: u8 = 8;
 
+/// A connection on which the session is being opened, or goes on.
 struct Greeting {
     node: Endpoint,
     stream: Stream,
@@ -325,6 +354,18 @@ impl Greeting {
         }
     }
 
+    /// How many connections large copies are worth.
+    fn stripes(&self) -> u8 {
+        let leaves_machine = !matches!(self.node, Endpoint::Unix(_));
+        let said = std::env::var(STRIPES_VARIABLE).ok().and_then(|text| text.parse::<u8>().ok());
+        match said {
+            _ if !leaves_machine => 1,
+            Some(count) => count.clamp(1, STRIPES_MAX as u8),
+            None if self.round_trip >= FARTHER => STRIPES,
+            None => 1,
+        }
+    }
+
     fn greet(&mut self, purpose: Purpose) -> Result<(), AttachError> {
         let process_space = sluice_transport::process::space();
         let said = Instant::now();
@@ -382,18 +423,23 @@ impl Greeting {
         Ok(())
     }
 
-    /// What is read beyond the welcome is the beginning of the first frame.
+    /// Reads the welcome, and nothing beyond it: that may be of a stream over several connections.
     fn await_welcome(&mut self) -> Result<(), AttachError> {
-        let mut bytes = Vec::new();
+        let mut bytes = [0; HELLO_SIZE_MAX];
+        let mut have = 0;
         loop {
-            if let Some(size) = Welcome::from_bytes(&bytes).map_err(|error| self.protocol(error))? {
-                self.decoder.push(&bytes[size..]);
-                self.received = (bytes.len() - size) as u64;
+            if Welcome::from_bytes(&bytes[..have]).map_err(|error| self.protocol(error))?.is_some() {
                 return Ok(());
             }
-            let mut piece = [0; 256];
-            let count = self.read(|stream| stream.read(&mut piece, Wait::No))?;
-            bytes.extend_from_slice(&piece[..count]);
+            // The length first, then what it counts.
+            let want = match bytes[..have].first_chunk() {
+                None => 2,
+                Some(length) => 2 + usize::from(u16::from_le_bytes(*length)),
+            };
+            let Some(space) = bytes.get_mut(have..want) else {
+                return Err(self.protocol(WireError::NotSluice));
+            };
+            have += self.read(|stream| stream.read(space, Wait::No))?;
         }
     }
 
@@ -413,8 +459,10 @@ impl Greeting {
             }
             let mut decoder = std::mem::take(&mut self.decoder);
             let mut descriptor = None;
+            // No more than the frame, as with the welcome.
+            let missing = decoder.missing().map_err(|error| self.protocol(error))?;
             let count = self.read(|stream| {
-                let (count, came) = stream.read_with_descriptor(decoder.space(16 << 10))?;
+                let (count, came) = stream.read_with_descriptor(&mut decoder.space(missing)[..missing])?;
                 descriptor = came;
                 Ok(count)
             });

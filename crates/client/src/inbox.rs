@@ -39,6 +39,11 @@ impl Sink {
         Sink { start, bytes, missing: bytes }
     }
 
+    /// Bytes that it waits for in all.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Where `length` bytes for `offset` go, if the buffer has so many there and waits for so many.
     fn place(&self, offset: u64, length: u64) -> Result<*mut u8, WireError> {
         let end = offset.checked_add(length).filter(|end| *end <= self.bytes);
@@ -128,21 +133,6 @@ pub(crate) struct Receiver {
 impl Receiver {
     pub(crate) fn new(stream: Arc<Stream>, decoder: FrameDecoder) -> Receiver {
         Receiver { stream, decoder, arrival: None, after_bulk: false, silent: 0 }
-    }
-
-    /// Takes bytes that were read elsewhere as the next of a push, if one arrives; returns those behind it. The caller leads.
-    pub(crate) fn arrive<'a>(&mut self, mut bytes: &'a [u8]) -> &'a [u8] {
-        let Some(arrival) = &mut self.arrival else { return bytes };
-        while arrival.left > 0 && !bytes.is_empty() {
-            let mut scrap = [0; SCRAP_BYTES];
-            // SAFETY: the caller leads, and the space is used here only.
-            let space = unsafe { arrival.space(&mut scrap) };
-            let (now, later) = bytes.split_at(bytes.len().min(space.len()));
-            space[..now.len()].copy_from_slice(now);
-            arrival.received(now.len());
-            bytes = later;
-        }
-        bytes
     }
 }
 
@@ -350,6 +340,21 @@ mod tests {
         receiver
     }
 
+    /// Gives the receiver these as the next bytes of the stream, as the link does; returns those behind the push.
+    fn arrive<'a>(receiver: &mut Receiver, mut bytes: &'a [u8]) -> &'a [u8] {
+        let arrival = receiver.arrival.as_mut().expect("a push has begun");
+        while arrival.left > 0 && !bytes.is_empty() {
+            let mut scrap = [0; SCRAP_BYTES];
+            // SAFETY: nobody else has the receiver.
+            let space = unsafe { arrival.space(&mut scrap) };
+            let (now, later) = bytes.split_at(bytes.len().min(space.len()));
+            space[..now.len()].copy_from_slice(now);
+            arrival.received(now.len());
+            bytes = later;
+        }
+        bytes
+    }
+
     const BYTES: usize = 2 * ARRIVAL_MIN;
 
     #[test]
@@ -361,7 +366,7 @@ mod tests {
         let mut receiver = arriving(1, 10, (7, BYTES), BYTES as u32);
         inbox.begin_arrival(&mut receiver).unwrap();
         let rest = [[6; BYTES - 7].as_slice(), b"next"].concat();
-        assert_eq!(receiver.arrive(&rest), b"next");
+        assert_eq!(arrive(&mut receiver, &rest), b"next");
         inbox.end_arrival(&mut receiver);
         assert!(receiver.arrival.is_none());
         push(&mut inbox, 1, 0, &[1; 10]).unwrap();
@@ -379,11 +384,11 @@ mod tests {
         inbox.expect(1, unsafe { Sink::new(buffer.as_mut_ptr(), BYTES as u64) });
         let mut receiver = arriving(1, 0, (0, BYTES), BYTES as u32);
         inbox.begin_arrival(&mut receiver).unwrap();
-        assert!(receiver.arrive(&[6; 10]).is_empty());
+        assert!(arrive(&mut receiver, &[6; 10]).is_empty());
         inbox.receiver = Some(receiver);
         assert!(!inbox.is_in_use(1) && inbox.forget(1));
         let mut receiver = inbox.receiver.take().unwrap();
-        assert_eq!(receiver.arrive(&[7; BYTES]).len(), 10);
+        assert_eq!(arrive(&mut receiver, &[7; BYTES]).len(), 10);
         inbox.end_arrival(&mut receiver);
         assert!(receiver.arrival.is_none());
         assert!(buffer[..10] == [6; 10] && buffer[10..].iter().all(|byte| *byte == 0));

@@ -22,6 +22,7 @@ pub(crate) mod flusher;
 pub(crate) mod kept;
 mod loan;
 mod resume;
+mod width;
 
 use std::cell::Cell;
 use std::io;
@@ -39,6 +40,7 @@ use crate::inbox::{Answer, Inbox, News, Receiver, SCRAP_BYTES, Sink};
 use crate::outbox::Outbox;
 use crate::record::Recorder;
 
+pub(crate) use self::flusher::spawn;
 pub(crate) use self::loan::Loan;
 pub(crate) use self::resume::Resumption;
 
@@ -71,6 +73,8 @@ pub(crate) struct Link {
     /// There is no connection, and whoever leads next makes one.
     cut: AtomicBool,
     resumption: Option<Resumption>,
+    /// Bytes of large copies over this connection ([`width`]).
+    copied: AtomicU64,
     recorder: Option<Recorder>,
     /// Bytes of the worker's stream that have come, and how many of them it knows of.
     received: AtomicU64,
@@ -136,6 +140,7 @@ impl Link {
             lost: AtomicBool::new(false),
             cut: AtomicBool::new(false),
             resumption,
+            copied: AtomicU64::new(0),
             recorder,
             received: AtomicU64::new(received),
             confirmed: AtomicU64::new(received),
@@ -236,6 +241,7 @@ impl Link {
 
     /// Says where data pushed under this ticket go. They land whenever any thread reads.
     pub(crate) fn expect(&self, ticket: u64, sink: Sink) {
+        self.widen_for(sink.bytes());
         self.inbox().expect(ticket, sink);
     }
 

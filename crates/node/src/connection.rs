@@ -15,7 +15,7 @@ use sluice_wire::control::{
     Control, Devices, DevicesRequest, EchoReady, LeaseClaim, LeaseGranted, LeaseRefused, LeaseRequest,
     LeaseResume, LeaseResumed, Refused, SessionRefused,
 };
-use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, LeaseToken, Peer, Purpose, Resume, Welcome};
+use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, LeaseToken, Peer, Purpose, Resume, Stripe, Welcome};
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
@@ -190,6 +190,9 @@ fn session(
 /// Hands the socket to the worker that has been waiting for it; the worker answers.
 fn go_on(registry: &Registry, stream: Stream, resume: &Resume, peer: &str) -> Result<(), ConnectionError> {
     let keys = stream.keys()?;
+    if resume.stripe != Stripe::ONLY {
+        stream.limit_unsent();
+    }
     let Err(refusal) = registry.resume_session(resume, peer, stream.as_fd(), keys) else { return Ok(()) };
     let reason = refusal.to_string();
     send(&stream, SessionRefused { reason: reason.clone() }.into())?;

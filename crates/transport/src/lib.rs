@@ -269,10 +269,16 @@ impl Stream {
         self.shared.get_or_init(|| Shared::new(memory, side, cores));
     }
 
+    /// Makes this connection fit to be one of several. The process that accepts it does so: a confined worker may not.
+    pub fn limit_unsent(&self) {
+        self.connection.socket.limit_unsent(stripes::UNSENT_MAX);
+    }
+
     /// Goes on over these connections too. Both sides do so at the same place in their streams, with the same connections in the
     /// same order, [`STRIPES_MAX`] with this one at most; later calls change nothing.
     pub fn stripe(&self, others: Vec<Stream>) {
-        self.stripes.get_or_init(|| Stripes::new(others.into_iter().map(|other| other.connection).collect()));
+        let others = others.into_iter().map(|other| other.connection).collect();
+        self.stripes.get_or_init(|| Stripes::new(others));
     }
 
     /// Writes bytes with a descriptor beside them; waits for room.

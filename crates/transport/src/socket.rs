@@ -41,6 +41,14 @@ impl Socket {
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// Takes no more than about so many bytes before they can be sent. On a socket that is not TCP nothing waits anyway.
+    pub(crate) fn limit_unsent(&self, bytes: u32) {
+        let size = size_of::<u32>() as u32;
+        let (level, option) = (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
+        // SAFETY: the option's value is an int, and the kernel reads exactly that many bytes.
+        unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, (&raw const bytes).cast(), size) };
+    }
+
     pub(crate) fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
         let flags = flags_of(wait);
         // SAFETY: the kernel writes at most the slice's own length.

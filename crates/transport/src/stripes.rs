@@ -10,8 +10,8 @@
 //!  connection 2:                                    [131072, 65536] bytes ...
 //! ```
 //!
-//! The writer gives each chunk, with its place in the stream and its length before it, to a connection that takes bytes now,
-//! and all of it before the next. The reader takes the chunk that is next from wherever it is; those that came early wait in
+//! The writer gives each chunk, with its place in the stream and its length before it, to a connection that takes bytes now;
+//! where that takes a part only, the next chunk goes to another meanwhile. The reader takes the chunk that is next from wherever it is; those that came early wait in
 //! their sockets, so nothing is stored here and nothing is copied once more. On each connection chunks come in the
 //! stream's order, so the one that is next is never behind another. The end of one connection is the end of all.
 
@@ -28,6 +28,8 @@ use crate::connection::Connection;
 pub const STRIPES_MAX: usize = 16;
 /// Most bytes of a chunk: little enough that a connection that takes bytes at all takes it at once.
 const CHUNK_MAX: usize = 64 << 10;
+/// What a connection takes before it can send it. A slow one with more of that would have bytes that all others wait for.
+pub(crate) const UNSENT_MAX: u32 = 2 * CHUNK_MAX as u32;
 /// The chunk's place in the stream and its length, little-endian.
 const HEAD_BYTES: usize = 12;
 /// Parts of one write, beside the head.
@@ -61,18 +63,25 @@ struct Arriving {
 
 #[derive(Debug)]
 struct Writing {
+    /// Everything before has been taken by a connection; here the writer's bytes begin.
     position: u64,
-    chunk: Option<Leaving>,
+    /// Of the next chunk.
+    end: u64,
+    /// By connection: the chunk of which something is to be written yet.
+    chunks: Vec<Option<Leaving>>,
     /// The connection that got the last chunk.
     last: usize,
+    /// More bytes are there than the connections take.
+    is_full: bool,
 }
 
-/// A chunk of which something is to be written yet.
+/// What a connection has not taken of its chunk.
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
-    stripe: usize,
     head: [u8; HEAD_BYTES],
     head_sent: usize,
+    /// Of its next byte.
+    position: u64,
     left: usize,
 }
 
@@ -104,11 +113,12 @@ fn head(position: u64, length: usize) -> [u8; HEAD_BYTES] {
 impl Stripes {
     /// Both ends have the same connections, in the same order.
     pub(crate) fn new(others: Vec<Connection>) -> Stripes {
-        let stripes = vec![Arriving::default(); others.len() + 1];
+        let count = others.len() + 1;
+        let (stripes, chunks) = (vec![Arriving::default(); count], vec![None; count]);
         Stripes {
             others,
             reading: Mutex::new(Reading { position: 0, stripes }),
-            writing: Mutex::new(Writing { position: 0, chunk: None, last: 0 }),
+            writing: Mutex::new(Writing { position: 0, end: 0, chunks, last: 0, is_full: false }),
             read_limit: AtomicU64::new(0),
             write_limit: AtomicU64::new(0),
         }
@@ -163,7 +173,8 @@ impl Stripes {
     /// Reads what there is of the heads of chunks, or waits for that; false once a connection has ended and nothing more comes
     /// before that end.
     fn read_heads(&self, own: &Connection, reading: &mut Reading, limit: Duration) -> io::Result<bool> {
-        let is_behind = |stripe: &Arriving| stripe.chunk().is_some_and(|(position, _)| position < reading.position);
+        let is_behind =
+            |stripe: &Arriving| stripe.chunk().is_some_and(|(position, _)| position < reading.position);
         if reading.stripes.iter().any(is_behind) {
             return Err(nonsense("the same bytes on two connections"));
         }
@@ -206,7 +217,8 @@ impl Stripes {
         Ok(stripes.iter().enumerate().filter(|(nth, _)| ready & 1 << nth != 0).map(|(_, &of)| of).collect())
     }
 
-    /// As [`crate::Stream::write_vectored`].
+    /// As [`crate::Stream::write_vectored`]. Connections may have taken bytes behind those that count as written: whoever comes
+    /// again with these finds that done.
     pub(crate) fn write_vectored(
         &self,
         own: &Connection,
@@ -218,42 +230,57 @@ impl Stripes {
         if given == 0 {
             return Ok(0);
         }
+        let mut limit = Duration::ZERO;
         loop {
-            let limit = waiting_time(wait, &self.write_limit);
-            let chunk = match writing.chunk {
-                Some(chunk) => chunk,
-                None => {
-                    let stripe = self.next_stripe(own, writing.last, limit)?;
-                    let left = given.min(CHUNK_MAX);
-                    let head = head(writing.position, left);
-                    *writing.chunk.insert(Leaving { stripe, head, head_sent: 0, left })
-                }
-            };
-            match write_some(self.at(own, chunk.stripe), &chunk, parts) {
-                Ok(count) => {
-                    let taken = writing.advance(chunk, count);
-                    if taken > 0 {
-                        return Ok(taken);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && wait == Wait::Asleep => {
-                    if poll(&[(self.at(own, chunk.stripe), libc::POLLOUT)], limit)? == 0 {
-                        return Err(error);
-                    }
-                }
-                Err(error) => return Err(error),
+            let stripes = writing.stripes_to_write(given);
+            let waits: Vec<_> = stripes.iter().map(|&stripe| (self.at(own, stripe), libc::POLLOUT)).collect();
+            let ready = poll(&waits, limit)?;
+            let mut written = 0;
+            for (_, &stripe) in stripes.iter().enumerate().filter(|(nth, _)| ready & 1 << nth != 0) {
+                written += self.write_chunk(own, &mut writing, stripe, parts)?;
             }
+            let taken = writing.settle();
+            if taken > 0 {
+                return Ok(taken);
+            }
+            if written == 0 && (wait == Wait::No || limit > Duration::ZERO) {
+                writing.is_full = writing.end < writing.position + given as u64;
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            limit = if written == 0 { waiting_time(wait, &self.write_limit) } else { Duration::ZERO };
         }
     }
 
-    /// The connection for the next chunk: the first after the `last` that takes bytes.
-    fn next_stripe(&self, own: &Connection, last: usize, limit: Duration) -> io::Result<usize> {
-        let count = self.others.len() + 1;
-        let from = |nth: usize| (last + 1 + nth) % count;
-        let all: Vec<_> = (0..count).map(|nth| (self.at(own, from(nth)), libc::POLLOUT)).collect();
-        match poll(&all, limit)? {
-            0 => Err(io::ErrorKind::WouldBlock.into()),
-            ready => Ok(from(ready.trailing_zeros() as usize)),
+    /// Writes what this connection takes of its chunk, or of the next: so many bytes.
+    fn write_chunk(
+        &self,
+        own: &Connection,
+        writing: &mut Writing,
+        stripe: usize,
+        parts: &[IoSlice<'_>],
+    ) -> io::Result<usize> {
+        let given: usize = parts.iter().map(|part| part.len()).sum();
+        let mut chunk = match writing.chunks[stripe] {
+            Some(chunk) => chunk,
+            None => {
+                let behind = (writing.end - writing.position) as usize;
+                let left = given.saturating_sub(behind).min(CHUNK_MAX);
+                if left == 0 {
+                    return Ok(0);
+                }
+                let position = writing.end;
+                writing.end += left as u64;
+                writing.last = stripe;
+                Leaving { head: head(position, left), head_sent: 0, position, left }
+            }
+        };
+        let offset = (chunk.position - writing.position) as usize;
+        let written = write_some(self.at(own, stripe), &chunk, parts, offset);
+        chunk.advance(*written.as_ref().unwrap_or(&0));
+        writing.chunks[stripe] = (chunk.left > 0).then_some(chunk);
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            written => written,
         }
     }
 
@@ -264,10 +291,11 @@ impl Stripes {
         or_readable: bool,
         limit: Duration,
     ) -> io::Result<()> {
-        let mut waits: Vec<_> = match self.writing.try_lock().ok().and_then(|writing| writing.chunk) {
-            Some(chunk) => vec![(self.at(own, chunk.stripe), libc::POLLOUT)],
-            None => self.all(own).map(|connection| (connection, libc::POLLOUT)).collect(),
-        };
+        let all = || (0..=self.others.len()).collect();
+        let stripes: Vec<usize> =
+            self.writing.try_lock().map_or_else(|_| all(), |writing| writing.stripes_with_room());
+        let mut waits: Vec<_> =
+            stripes.into_iter().map(|stripe| (self.at(own, stripe), libc::POLLOUT)).collect();
         // Who reads has the lock, and will see what comes.
         if or_readable && let Ok(reading) = self.reading.try_lock() {
             match self.reads_from(own, &reading) {
@@ -304,10 +332,6 @@ impl Stripes {
         let is_none_ready = !stripes.iter().any(is_ready);
         is_none_ready.then(|| stripes.into_iter().map(move |stripe| self.at(own, stripe)))
     }
-
-    fn all<'a>(&'a self, own: &'a Connection) -> impl Iterator<Item = &'a Connection> {
-        std::iter::once(own).chain(&self.others)
-    }
 }
 
 impl Reading {
@@ -320,34 +344,69 @@ impl Reading {
 }
 
 impl Writing {
-    /// The chunk's connection has taken so many bytes; the answer is how many of them were not the head's.
-    fn advance(&mut self, mut chunk: Leaving, count: usize) -> usize {
-        let of_head = count.min(HEAD_BYTES - chunk.head_sent);
-        chunk.head_sent += of_head;
-        let taken = count - of_head;
-        chunk.left -= taken;
-        self.position += taken as u64;
-        self.last = chunk.stripe;
-        self.chunk = (chunk.left > 0).then_some(chunk);
+    /// The connections that have something to write, of so many bytes that are there: the next chunk goes to the first behind the last
+    /// one's that takes bytes.
+    fn stripes_to_write(&self, given: usize) -> Vec<usize> {
+        let has_more = self.end < self.position + given as u64;
+        let count = self.chunks.len();
+        let order = (0..count).map(|nth| (self.last + 1 + nth) % count);
+        order.filter(|&stripe| has_more || self.chunks[stripe].is_some()).collect()
+    }
+
+    /// The connections of which one has to take bytes before a write can go on.
+    fn stripes_with_room(&self) -> Vec<usize> {
+        let is_idle = self.chunks.iter().all(Option::is_none);
+        let all = 0..self.chunks.len();
+        all.filter(|&stripe| is_idle || self.is_full || self.chunks[stripe].is_some()).collect()
+    }
+
+    /// Counts what has been taken without a gap since the last time.
+    fn settle(&mut self) -> usize {
+        let unfinished = self.chunks.iter().flatten().map(|chunk| chunk.position);
+        let position = unfinished.min().unwrap_or(self.end);
+        let taken = (position - self.position) as usize;
+        self.position = position;
         taken
     }
 }
 
-/// Writes what the connection takes of the chunk, which begins where `parts` do.
-fn write_some(connection: &Connection, chunk: &Leaving, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+impl Leaving {
+    /// The connection has taken so many bytes more.
+    fn advance(&mut self, count: usize) {
+        let of_head = count.min(HEAD_BYTES - self.head_sent);
+        self.head_sent += of_head;
+        self.left -= count - of_head;
+        self.position += (count - of_head) as u64;
+    }
+}
+
+/// Writes what the connection takes of the chunk, whose next byte is at `offset` of what `parts` hold.
+fn write_some(
+    connection: &Connection,
+    chunk: &Leaving,
+    parts: &[IoSlice<'_>],
+    mut offset: usize,
+) -> io::Result<usize> {
     let mut all = [IoSlice::new(&[]); PARTS_MAX + 1];
     all[0] = IoSlice::new(&chunk.head[chunk.head_sent..]);
     let (mut count, mut room) = (1, chunk.left);
-    for part in parts.iter().take(PARTS_MAX) {
+    for part in parts {
+        let skipped = offset.min(part.len());
+        offset -= skipped;
+        let part = &part[skipped..];
         let part = part.get(..room).unwrap_or(part);
         room -= part.len();
-        if !part.is_empty() {
+        if !part.is_empty() && count < all.len() {
             all[count] = IoSlice::new(part);
             count += 1;
         }
     }
     let first = usize::from(all[0].is_empty());
-    connection.write_vectored(&all[first..count], Wait::No)
+    match first < count {
+        true => connection.write_vectored(&all[first..count], Wait::No),
+        // The rest of the chunk was not given this time.
+        false => Err(io::ErrorKind::WouldBlock.into()),
+    }
 }
 
 /// Which of the connections are ready, as bits; none after `limit`. One that has failed is ready.

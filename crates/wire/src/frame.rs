@@ -226,13 +226,6 @@ impl FrameDecoder {
         self.taken = self.filled;
     }
 
-    /// What was received and not given out, which leaves the decoder empty.
-    pub fn take_rest(&mut self) -> Vec<u8> {
-        let rest = self.buffer[self.taken..self.filled].to_vec();
-        self.taken = self.filled;
-        rest
-    }
-
     /// Whether bytes of an unfinished frame are held.
     pub fn is_between_frames(&self) -> bool {
         self.taken == self.filled

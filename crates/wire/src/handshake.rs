@@ -8,7 +8,8 @@
 //!
 //! Then a control connection carries `control` messages. The socket of a session goes to a worker: the client offers
 //! address ranges by `SessionOpen`, the worker answers `SessionOpened`, and commands follow. The socket on which a session
-//! is resumed goes to the worker that still lives: it answers `SessionResumed`, and both streams go on (`resume`). A node that
+//! is resumed goes to the worker that still lives: it answers `SessionResumed`, and both streams go on (`resume`). On a far link
+//! a session goes on over several sockets at once: each says the same but for its number, and the answer is on the first. A node that
 //! connects for a worker of its own goes to another node's worker in the same way: that one answers `PeerReady` (`peer`).
 
 use std::fmt;
@@ -19,7 +20,7 @@ use crate::{
 };
 
 /// Counts changes of the protocol.
-pub const PROTOCOL: u16 = 5;
+pub const PROTOCOL: u16 = 6;
 /// What this build speaks.
 pub const VERSION: Version = Version { protocol: PROTOCOL, release: RELEASE };
 /// The largest `Hello` with its length, in bytes.
@@ -87,6 +88,19 @@ pub struct Resume {
     pub attempt: u32,
     /// Bytes of the worker's stream that the client has received.
     pub received: u64,
+    pub stripe: Stripe,
+}
+
+/// Which of the connections of an attempt this is: `number` of `count`, from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stripe {
+    pub number: u8,
+    pub count: u8,
+}
+
+impl Stripe {
+    /// The only one.
+    pub const ONLY: Stripe = Stripe { number: 0, count: 1 };
 }
 
 macro_rules! secret {
@@ -171,12 +185,14 @@ impl Hello {
                 1u8.encode(&mut body);
                 token.encode(&mut body);
             }
-            Purpose::Resume(Resume { session, secret, attempt, received }) => {
+            Purpose::Resume(Resume { session, secret, attempt, received, stripe }) => {
                 2u8.encode(&mut body);
                 session.encode(&mut body);
                 secret.encode(&mut body);
                 attempt.encode(&mut body);
                 received.encode(&mut body);
+                stripe.number.encode(&mut body);
+                stripe.count.encode(&mut body);
             }
             Purpose::Peer(Peer { session, token }) => {
                 3u8.encode(&mut body);
@@ -204,6 +220,7 @@ impl Hello {
                 secret: SessionSecret::decode(&mut reader)?,
                 attempt: u32::decode(&mut reader)?,
                 received: u64::decode(&mut reader)?,
+                stripe: Stripe { number: u8::decode(&mut reader)?, count: u8::decode(&mut reader)? },
             }),
             3 => Purpose::Peer(Peer {
                 session: u64::decode(&mut reader)?,
@@ -265,6 +282,7 @@ mod tests {
             secret: SessionSecret([9; 32]),
             attempt: 3,
             received: 1 << 20,
+            stripe: Stripe { number: 2, count: 8 },
         }),
         ..HELLO
     };

@@ -11,12 +11,12 @@
 //!
 //! Positions are exact to the byte (`sluice_wire::resume`), so a frame may begin on one connection and end on another, and
 //! nothing is executed twice. What still comes out of an old socket after the client has come back is dropped: the client
-//! has sent it again. Where a session cannot be resumed, the end of the connection is the client's end.
+//! has sent it again. A client that comes back on several sockets at once has all of them here before it goes on. Where a session cannot be resumed, the end of the connection is the client's end.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use sluice_transport::Stream;
+use sluice_transport::{STRIPES_MAX, Stream};
 use sluice_wire::control::{Control, SessionRefused, SessionResumed};
 use sluice_wire::spin::Wait;
 
@@ -38,6 +38,23 @@ struct State {
     is_cut: bool,
     /// Bytes of the client's stream that have arrived, over all connections.
     received: u64,
+    gathering: Option<Gathering>,
+}
+
+/// The sockets of an attempt of the client's, until all of them are there.
+struct Gathering {
+    attempt: u32,
+    received: u64,
+    sockets: Vec<Option<Stream>>,
+}
+
+impl Gathering {
+    /// `None` if the client says what it never does.
+    fn new(attempt: u32, received: u64, count: u8) -> Option<Gathering> {
+        let count = usize::from(count);
+        let sockets = (0..count).map(|_| None).collect();
+        (1..=STRIPES_MAX).contains(&count).then_some(Gathering { attempt, received, sockets })
+    }
 }
 
 /// One connection; `attempt` tells it from those before and after.
@@ -50,7 +67,7 @@ pub(crate) struct Connection {
 impl Client {
     pub(crate) fn new(stream: Arc<Stream>, outbox: Arc<Outbox>, link: Arc<Link>, resumes: bool) -> Client {
         let connection = Connection { stream, attempt: 0 };
-        let state = Mutex::new(State { connection, is_cut: false, received: 0 });
+        let state = Mutex::new(State { connection, is_cut: false, received: 0, gathering: None });
         Client { state, back: Condvar::new(), outbox, link, resumes }
     }
 
@@ -93,18 +110,44 @@ impl Client {
         }
     }
 
-    /// The client is on this connection now, and has received so many bytes of our stream.
-    pub(crate) fn resume(&self, attempt: u32, received: u64, stream: Stream) {
-        let stream = Arc::new(stream);
+    /// The client is on this connection now, which is one of some, and has received so many bytes of our stream.
+    pub(crate) fn come_back(&self, attempt: u32, received: u64, (number, count): (u8, u8), stream: Stream) {
         let mut state = self.lock();
-        if attempt <= state.connection.attempt {
+        let newest = state.gathering.as_ref().map_or(state.connection.attempt, |last| last.attempt);
+        let goes_on = state.gathering.as_ref().is_some_and(|last| last.attempt == attempt);
+        if attempt <= state.connection.attempt || attempt < newest {
             return refuse(&stream, "the client has come back on another connection meanwhile");
         }
+        if !goes_on {
+            state.gathering = Gathering::new(attempt, received, count);
+        }
+        let gathering = state.gathering.as_mut().filter(|all| all.sockets.len() == usize::from(count));
+        let Some(place) = gathering.and_then(|all| all.sockets.get_mut(usize::from(number))) else {
+            return refuse(&stream, "a connection of an attempt that has no such connection");
+        };
+        *place = Some(stream);
+        if let Some(all) = state.gathering.take_if(|all| all.sockets.iter().all(Option::is_some)) {
+            let mut sockets = all.sockets.into_iter().flatten();
+            if let Some(first) = sockets.next() {
+                self.resume(state, (attempt, all.received), first, sockets.collect());
+            }
+        }
+    }
+
+    fn resume(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        (attempt, received): (u32, u64),
+        stream: Stream,
+        others: Vec<Stream>,
+    ) {
+        let stream = Arc::new(stream);
         // Reader and writers come off the old one; what they have read from it is of an attempt that is over.
         state.connection.stream.shut_down();
         state.connection = Connection { stream: Arc::clone(&stream), attempt };
         let resumed = SessionResumed { received: state.received };
-        let begun = frame_of(resumed).and_then(|frame| self.outbox.resume(&stream, received, &frame));
+        let begun =
+            frame_of(resumed).and_then(|frame| self.outbox.resume((&stream, others), received, &frame));
         match begun {
             Ok(()) => {
                 state.is_cut = false;

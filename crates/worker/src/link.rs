@@ -130,8 +130,9 @@ pub enum Packet {
     Press { gpu: u32 },
     /// Stop at the next opportunity and report.
     Recall { gpu: u32 },
-    /// The client has connected again, has received so many bytes, and the socket comes with the packet.
-    Resume { attempt: u32, received: u64, tls: Option<Keys> },
+    /// The client has connected again, has received so many bytes, and the socket comes with the packet: which one of how
+    /// many.
+    Resume { attempt: u32, received: u64, stripe: (u8, u8), tls: Option<Keys> },
 }
 
 /// One end of the pair.
@@ -287,7 +288,7 @@ mod tests {
         use std::io::{Read, Write};
         let (a, b) = Link::pair().unwrap();
         let (mut reader, writer) = io::pipe().unwrap();
-        let resume = Packet::Resume { attempt: 1, received: 2, tls: None };
+        let resume = Packet::Resume { attempt: 1, received: 2, stripe: (0, 1), tls: None };
         a.send_fd(&resume, writer.as_fd()).unwrap();
         a.send(&Packet::Ready).unwrap();
         drop(writer);

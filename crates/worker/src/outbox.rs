@@ -222,13 +222,21 @@ impl Outbox {
         }
     }
 
-    /// Goes on from `position` on another connection, whose first bytes are `greeting`.
-    pub(crate) fn resume(&self, stream: &Arc<Stream>, position: u64, greeting: &[u8]) -> io::Result<()> {
+    /// Goes on from `position` on another connection, whose first bytes are `greeting`, and after that also on `others`.
+    pub(crate) fn resume(
+        &self,
+        (stream, others): (&Arc<Stream>, Vec<Stream>),
+        position: u64,
+        greeting: &[u8],
+    ) -> io::Result<()> {
         let mut writer = self.lock_writer();
         writer.buffer.resume(position).map_err(io::Error::other)?;
         writer.stream = Arc::clone(stream);
         // The socket is new and takes this much at once. Should it be dead already, its reader will notice.
         writer.is_cut = client::write_all(stream, greeting).is_err();
+        if !others.is_empty() {
+            stream.stripe(others);
+        }
         drop(writer);
         self.lock_pushes().resumed = true;
         self.pushed.notify_one();

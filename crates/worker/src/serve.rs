@@ -214,9 +214,11 @@ fn listen(session: &Arc<Session>, answers: &Answers, link: &Link, client: &Clien
                     peers::serve(session, stream);
                 }
             }
-            Packet::Resume { attempt, received, tls } => {
+            Packet::Resume { attempt, received, stripe, tls } => {
                 match fd.map(|socket| Stream::protected(socket, tls)).transpose() {
-                    Ok(stream) => stream.into_iter().for_each(|s| client.resume(attempt, received, s)),
+                    Ok(stream) => {
+                        stream.into_iter().for_each(|s| client.come_back(attempt, received, stripe, s))
+                    }
                     Err(error) => ending::failed(&format!("the daemon's keys are of no use: {error}")),
                 }
             }

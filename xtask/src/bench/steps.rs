@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::e2e::alone;
 use crate::node::{self, Node};
 use crate::process;
 use crate::relay::{Fate, Relay};
@@ -37,6 +38,16 @@ pub(super) fn run() -> Result<String> {
          |---|---|---|---|---|\n",
         machine()
     );
+    let native: Vec<Figures> = (0..RUNS).map(|_| run_natively(&program)).collect::<Result<_>>()?;
+    let of_native = |name: &str| {
+        let values = native.iter().filter_map(|run| run.get(name).copied()).collect();
+        spread(values).unwrap_or_else(|| "not measured".into())
+    };
+    text += &format!(
+        "| none: software GPU in the process | - | - | {} ms | {} us |\n",
+        of_native("step_ms"),
+        of_native("step_cpu_us")
+    );
     for rate in RATES {
         for (switch, mode) in MODES {
             let runs: Vec<Figures> =
@@ -55,6 +66,12 @@ pub(super) fn run() -> Result<String> {
         eprintln!("   {rate} MB/s");
     }
     Ok(text)
+}
+
+fn run_natively(program: &Path) -> Result<Figures> {
+    let mut command = Command::new(program);
+    command.arg(STEPS.to_string()).env("LD_LIBRARY_PATH", alone::driver_folder()?);
+    figures("", &process::output_of(&mut command)?)
 }
 
 fn measure(node: &Node, program: &Path, rate: f64, switch: &str) -> Result<Figures> {

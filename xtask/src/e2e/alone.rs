@@ -24,6 +24,17 @@ fn library() -> PathBuf {
     crate::target_folder().join("release/libsluice_softgpu_cuda.so")
 }
 
+/// A folder in which the software GPU is the `libcuda.so.1` that programs find.
+pub(crate) fn driver_folder() -> Result<PathBuf> {
+    let folder = crate::target_folder().join("software-gpu");
+    std::fs::create_dir_all(&folder)?;
+    let link = folder.join("libcuda.so.1");
+    // It may not be there yet.
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(library(), &link).with_context(|| link.display().to_string())?;
+    Ok(folder)
+}
+
 /// A driver that the worker can only load, not pause: what holds for NVIDIA's.
 fn driver_by_path() -> Result<()> {
     let gpus = format!("library:{}", library().display());
@@ -37,17 +48,10 @@ fn driver_by_path() -> Result<()> {
 }
 
 fn driver_functions() -> Result<()> {
-    let library = library();
-    let folder = crate::target_folder().join("software-gpu");
-    std::fs::create_dir_all(&folder)?;
-    let link = folder.join("libcuda.so.1");
-    // It may not be there yet.
-    let _ = std::fs::remove_file(&link);
-    std::os::unix::fs::symlink(&library, &link).with_context(|| link.display().to_string())?;
     let mut command = Command::new("python3");
     command
         .arg(program_file("driver_functions.py"))
-        .env("LD_LIBRARY_PATH", &folder)
+        .env("LD_LIBRARY_PATH", driver_folder()?)
         .env("WITHOUT", CLIENT_ONLY);
     expect_pass(&mut command, "software GPU by itself", LIMIT).map(drop)
 }

@@ -2,6 +2,8 @@
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
@@ -22,6 +24,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("a changed client address", changed_address),
     ("cuts at random under tinygrad", under_tinygrad),
     ("recognised sequences through cuts", recognised_sequences),
+    ("several connections on a far link", several_connections),
+    ("several connections through cuts", several_connections_cut),
     ("a killed worker is an error", killed_worker),
     ("a restarted node is an error", restarted_node),
     ("a killed client behind a cut", killed_client),
@@ -174,6 +178,42 @@ fn recognised_sequences() -> Result<()> {
     repeat(&relay, "on")?;
     eprintln!("   {} cuts", relay.cuts());
     ensure!(relay.cuts() > 5, "only {} cuts", relay.cuts());
+    node.wait_until_free()
+}
+
+/// A session that copies much over a link with a round trip of 12 ms goes on over eight connections, once.
+fn several_connections() -> Result<()> {
+    let node = start_node()?;
+    let resumed = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&resumed);
+    let relay = Relay::start(&node.address, move |purpose, _| {
+        counted.fetch_add(u32::from(purpose == Purpose::Resume), Ordering::SeqCst);
+        Fate { delay: Duration::from_millis(6), ..Fate::GOOD }
+    })?;
+    expect_pass(&mut counts(&relay, 15), "several connections", LIMIT)?;
+    let resumed = resumed.load(Ordering::SeqCst);
+    ensure!(resumed == 8, "it went on over {resumed} connections");
+    node.wait_until_free()
+}
+
+/// The end of one of several connections is that of all, and the session goes on over as many again, or over one.
+fn several_connections_cut() -> Result<()> {
+    const BYTES: &[u64] =
+        &[3_000_000, 20_000_000, 700_000, 9_000_000, 150, 70_000, 2_000_000, 1_000_000, 400_000, 5_000_000];
+    let node = start_node()?;
+    let mut next = BYTES.iter().cycle();
+    let relay = Relay::start(&node.address, move |purpose, number| {
+        let bytes = match purpose {
+            Purpose::Resume => next.next().copied(),
+            Purpose::Session | Purpose::Control | Purpose::Sealed => None,
+        };
+        let end = if number % 2 == 0 { End::Reset } else { End::Close };
+        Fate { bytes, end, ..Fate::GOOD }
+    })?;
+    let mut command = counts(&relay, 60);
+    expect_pass(command.env("SLUICE_STRIPES", "4"), "several connections through cuts", LIMIT)?;
+    eprintln!("   {} cuts", relay.cuts());
+    ensure!(relay.cuts() > 8, "only {} cuts", relay.cuts());
     node.wait_until_free()
 }
 

@@ -5,11 +5,16 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 
 use crate::e2e::limits::start_endless;
-use crate::e2e::{NODE_GPUS, Test, bare_program, expect_pass, start_node};
+use crate::e2e::namespaces::Separation;
+use crate::e2e::{NODE_GPUS, Test, bare_program, expect_pass, program_file, start_node};
 use crate::node::Node;
+use crate::packets::Shape;
 
-pub(crate) const TESTS: &[Test] =
-    &[("shared memory on the same host", shared_memory), ("no shared memory over TCP", tcp)];
+pub(crate) const TESTS: &[Test] = &[
+    ("shared memory on the same host", shared_memory),
+    ("no shared memory over TCP", tcp),
+    ("a far and lossy link", far_and_lossy),
+];
 
 /// The memory file that a worker shares with its client, as `/proc/PID/maps` shows it.
 const RINGS: &str = "/memfd:sluice-rings";
@@ -44,4 +49,15 @@ fn worker_maps(node: &Node) -> Result<String> {
     client.kill()?;
     client.wait()?;
     Ok(maps?)
+}
+
+/// Several connections with TLS over the kernel's own TCP, which loses packets and sends them again.
+fn far_and_lossy() -> Result<()> {
+    let shape = Shape { round_trip: Duration::from_millis(20), bytes_per_s: 50e6, loses_one_of: 300 };
+    let separation = Separation::far(shape)?;
+    let node = separation.start_node()?;
+    let mut command = separation.client(&node, &["-p", "0.5"]);
+    command.arg("python3").arg(program_file("counts.py")).env("ROUNDS", "10");
+    expect_pass(&mut command, "a far and lossy link", LIMIT)?;
+    node.wait_until_free()
 }

@@ -1,6 +1,6 @@
 //! End-to-end tests: whole programs, a node in another process, and everything between them as users have it.
 
-mod alone;
+pub(crate) mod alone;
 mod api;
 mod bad_input;
 mod bench;
@@ -10,7 +10,7 @@ mod https;
 mod identity;
 mod limits;
 mod links;
-mod namespaces;
+pub(crate) mod namespaces;
 mod nodes;
 mod programs;
 mod record;

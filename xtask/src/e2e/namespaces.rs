@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::node::{self, Node};
+use crate::packets::{self, End, Shape};
 use crate::process;
 
 const NODE_ADDRESS: &str = "10.83.75.1";
@@ -22,6 +23,22 @@ pub(crate) struct Separation {
 
 impl Separation {
     pub(crate) fn new() -> Result<Separation> {
+        let this = Separation::without_link()?;
+        this.lay_cable(&format!("slu{}", std::process::id() % 1_000_000))?;
+        Ok(this)
+    }
+
+    /// The two machines are far from each other.
+    pub(crate) fn far(shape: Shape) -> Result<Separation> {
+        let this = Separation::without_link()?;
+        let (node_address, client_address) = (format!("{NODE_ADDRESS}/24"), format!("{CLIENT_ADDRESS}/24"));
+        let node = End { network: &this.node_network, device: "far0", address: &node_address };
+        let client = End { network: &this.client_network, device: "far0", address: &client_address };
+        packets::link([node, client], shape)?;
+        Ok(this)
+    }
+
+    fn without_link() -> Result<Separation> {
         // SAFETY: geteuid has no preconditions.
         ensure!(unsafe { libc::geteuid() } == 0, "needs root");
         let id = std::process::id();
@@ -30,7 +47,10 @@ impl Separation {
             client_network: format!("sluice-client-{id}"),
             client_libraries: std::env::temp_dir().join(format!("sluice-client-libraries-{id}")),
         };
-        this.lay_cable(&format!("slu{}", id % 1_000_000))?;
+        for network in [&this.node_network, &this.client_network] {
+            process::output_of(Command::new("ip").args(["netns", "add", network]))?;
+            process::output_of(Command::new("ip").args(["-n", network, "link", "set", "lo", "up"]))?;
+        }
         std::fs::create_dir_all(&this.client_libraries)?;
         let built = node::sluice().parent().context("sluice lies in a folder")?.to_path_buf();
         for library in
@@ -47,15 +67,11 @@ impl Separation {
         let node_end = format!("{NODE_ADDRESS}/24");
         let client_end = format!("{CLIENT_ADDRESS}/24");
         for words in [
-            vec!["netns", "add", node],
-            vec!["netns", "add", client],
             vec!["link", "add", &near, "netns", node, "type", "veth", "peer", "name", &far, "netns", client],
             vec!["-n", node, "address", "add", &node_end, "dev", &near],
             vec!["-n", client, "address", "add", &client_end, "dev", &far],
             vec!["-n", node, "link", "set", &near, "up"],
             vec!["-n", client, "link", "set", &far, "up"],
-            vec!["-n", node, "link", "set", "lo", "up"],
-            vec!["-n", client, "link", "set", "lo", "up"],
         ] {
             process::output_of(Command::new("ip").args(words))?;
         }
@@ -80,11 +96,30 @@ impl Separation {
         Ok(node)
     }
 
+    /// How TCP answers losses between the two.
+    pub(crate) fn congestion_control(&self) -> Result<String> {
+        let mut command = Command::new("ip");
+        command.args([
+            "netns",
+            "exec",
+            &self.client_network,
+            "cat",
+            "/proc/sys/net/ipv4/tcp_congestion_control",
+        ]);
+        Ok(process::output_of(&mut command)?.trim().to_owned())
+    }
+
+    /// `sluice` in the client's network namespace, to be completed.
+    pub(crate) fn sluice(&self) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.client_network]).arg(node::sluice());
+        command
+    }
+
     /// `sluice run` in the client's namespaces, to be completed by the program. The program itself runs where the
     /// build folder is empty but for itself: it has the client libraries and no compiler, worker or software GPU.
     pub(crate) fn client(&self, node: &Node, options: &[&str]) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.client_network]).arg(node::sluice());
+        let mut command = self.sluice();
         command.arg("run").args(options).args(["--node", &node.address, "--"]);
         command
             .args(["unshare", "--mount", "sh", "-c", HIDE_BUILD, "sh"])

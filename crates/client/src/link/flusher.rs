@@ -4,8 +4,10 @@
 //! on its own cores meanwhile expects its kernels to run. So while commands are queued somebody looks every [`LOOK`]; once
 //! nothing has been queued for [`QUIET_LOOKS`] of them, it sleeps until the next, and an idle program wakes nobody.
 
+use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use super::Link;
@@ -25,16 +27,26 @@ pub(crate) fn start(link: &'static Link) {
     });
 }
 
+/// Starts a thread that the caller waits for.
+pub(crate) fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    let thread = std::thread::Builder::new().name("sluice".into()).stack_size(STACK_BYTES);
+    without_signals(|| thread.spawn_scoped(scope, run))
+}
+
 /// A thread inherits which signals it gets: those of the program are for its own threads.
-fn without_signals(spawn: impl FnOnce()) {
+fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     // SAFETY: an all-zero set is a valid one, and the calls read and write locals.
     unsafe {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
             (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        spawn();
+        let spawned = spawn();
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        spawned
     }
 }
 

@@ -49,6 +49,7 @@ impl<'a> Loan<'a> {
             count.encode(out);
         };
         link.check()?;
+        link.widen_for(data.len() as u64);
         let mut outbox = link.outbox();
         let may_lend = link.resumption.is_none() || behind as u64 >= outbox.buffer.window();
         let is_large = data.len() >= LEND_MIN && !link.is_recorded();

@@ -10,14 +10,14 @@
 //! so long as it said when the session began, and no longer does this side; where nothing listens any more, five seconds.
 
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use sluice_transport::Stream;
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::ResumeTerms;
-use sluice_wire::handshake::{Resume, SessionSecret};
+use sluice_wire::handshake::{Resume, SessionSecret, Stripe};
 
 use crate::attach::{self, AttachError};
 use crate::inbox::{Inbox, Receiver};
@@ -41,13 +41,31 @@ pub(crate) struct Resumption {
     patience: Duration,
     attempts: AtomicU32,
     recognises: bool,
+    /// Connections that large copies are worth,
+    stripes: u8,
+    /// whether the next ones are to be so many, and how often in a row that has failed.
+    pub(super) widens: AtomicBool,
+    pub(super) failures: AtomicU8,
+    /// Whether the session goes over so many.
+    pub(super) is_wide: AtomicBool,
 }
 
 impl Resumption {
-    pub(crate) fn new(node: Endpoint, session: u64, terms: &ResumeTerms) -> Resumption {
+    pub(crate) fn new(node: Endpoint, session: u64, terms: &ResumeTerms, stripes: u8) -> Resumption {
         let patience = Duration::from_millis(u64::from(terms.linger_ms));
         let (secret, recognises) = (terms.secret, terms.expands);
-        Resumption { node, session, secret, patience, attempts: AtomicU32::new(0), recognises }
+        Resumption {
+            node,
+            session,
+            secret,
+            patience,
+            attempts: AtomicU32::new(0),
+            recognises,
+            stripes,
+            widens: AtomicBool::new(false),
+            failures: AtomicU8::new(0),
+            is_wide: AtomicBool::new(false),
+        }
     }
 
     /// Whether the worker understands commands that are told as what changed.
@@ -55,15 +73,38 @@ impl Resumption {
         self.recognises
     }
 
+    /// Connections that large copies are worth.
+    pub(super) fn stripes(&self) -> u8 {
+        self.stripes
+    }
+
+    /// One attempt, over several connections where that is wanted; the next one after a failure does with one.
+    fn try_once(&self, received: u64, deadline: Instant) -> Result<(Stream, u64), AttachError> {
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        let widens = self.widens.load(Ordering::Relaxed);
+        let stripe = if widens { Stripe { number: 0, count: self.stripes } } else { Stripe::ONLY };
+        let resume = Resume { session: self.session, secret: self.secret, attempt, received, stripe };
+        let done = attach::resume(&self.node, resume, deadline);
+        self.is_wide.store(widens && done.is_ok(), Ordering::Relaxed);
+        if widens && done.is_ok() {
+            self.failures.store(0, Ordering::Relaxed);
+        } else if widens {
+            self.widens.store(false, Ordering::Relaxed);
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        done
+    }
+
     /// Tries again and again. The answer is that of [`attach::resume`].
-    fn connect(&self, name: &str, received: u64) -> Result<(Stream, Vec<u8>, u64), AttachError> {
+    fn connect(&self, name: &str, received: u64) -> Result<(Stream, u64), AttachError> {
         let deadline = Instant::now() + self.patience;
         let mut pause = PAUSE;
         let mut refused_since = None;
         loop {
-            let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
-            let resume = Resume { session: self.session, secret: self.secret, attempt, received };
-            let error = match attach::resume(&self.node, resume, deadline.min(Instant::now() + ATTEMPT)) {
+            let widened = self.widens.load(Ordering::Relaxed);
+            let error = match self.try_once(received, deadline.min(Instant::now() + ATTEMPT)) {
+                // One connection may come through where several do not.
+                Err(AttachError::Connect { .. } | AttachError::Protocol { .. }) if widened => continue,
                 Err(error @ AttachError::Connect { .. })
                     if Instant::now() + pause < deadline && !refused_for_long(&error, &mut refused_since) =>
                 {
@@ -114,7 +155,7 @@ impl Link {
             None => Err(AttachError::NoVariable),
         };
         match connected {
-            Ok((stream, rest, position)) => self.go_on(receiver, Arc::new(stream), &rest, position),
+            Ok((stream, position)) => self.go_on(receiver, Arc::new(stream), position),
             Err(error) => {
                 self.lose(&error);
                 receiver.silent = 0;
@@ -124,8 +165,8 @@ impl Link {
         self.inbox()
     }
 
-    /// Both directions go on where they were: `rest` was read already, `position` is how much of ours the worker has.
-    fn go_on(&self, mut receiver: Receiver, stream: Arc<Stream>, rest: &[u8], position: u64) {
+    /// Both directions go on where they were: `position` is how much of ours the worker has.
+    fn go_on(&self, mut receiver: Receiver, stream: Arc<Stream>, position: u64) {
         watch_silence(&stream);
         let mut outbox = self.outbox();
         if let Err(error) = outbox.buffer.resume(position) {
@@ -136,14 +177,9 @@ impl Link {
         outbox.stream = Arc::clone(&stream);
         receiver.stream = stream;
         receiver.silent = 0;
-        self.received.fetch_add(rest.len() as u64, Ordering::SeqCst);
-        let rest = receiver.arrive(rest);
-        receiver.decoder.push(rest);
+        self.copied.store(0, Ordering::Relaxed);
         self.cut.store(false, Ordering::Release);
-        let mut inbox = self.inbox();
-        self.deliver(&mut inbox, &mut receiver);
-        self.stop_leading(&mut inbox, receiver);
-        drop(inbox);
+        self.stop_leading(&mut self.inbox(), receiver);
         // As any other flush it may have to read, so nobody leads now.
         self.flush(&mut outbox);
     }

@@ -109,7 +109,8 @@ impl Registry {
         if !record.resumes {
             return Err(ResumeRefusal::NotKept);
         }
-        let packet = Packet::Resume { attempt: resume.attempt, received: resume.received, tls };
+        let &Resume { attempt, received, stripe, .. } = resume;
+        let packet = Packet::Resume { attempt, received, stripe: (stripe.number, stripe.count), tls };
         if record.link.send_fd(&packet, socket).is_ok() {
             record.client.peer = peer.to_owned();
             return Ok(());
