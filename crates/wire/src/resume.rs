@@ -172,7 +172,13 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
 
     /// Whether the sender has to wait for an acknowledgement.
     pub fn is_full(&self) -> bool {
-        self.keeps && (self.end - self.start >= self.window() || self.small >= WINDOW)
+        self.keeps && (self.end - self.start >= self.window() || !self.has_room_for_small())
+    }
+
+    /// Whether few enough bytes of what is small are unacknowledged. With more of them than that the peer acknowledges some as
+    /// soon as it reads.
+    pub fn has_room_for_small(&self) -> bool {
+        !self.keeps || self.small < WINDOW
     }
 
     /// The least position whose acknowledgement leaves room for more.

@@ -94,6 +94,7 @@ pub(crate) fn to_host(session: &Session, command: &commands::cuMemcpyDtoHAsync_v
     let mut done = 0;
     while done < command.ByteCount {
         let length = (command.ByteCount - done).min(PIECE as u64);
+        session.outbox.wait_room_for_small(length as usize);
         let mut bytes = session.staging.take(&session.table, length as usize)?;
         // SAFETY: the range is the session's; the piece stays taken until its push has been sent, which the
         // stream triggers after the copy.

@@ -234,6 +234,7 @@ impl Custom for Session {
         self.describe_copy(&copy, std::ptr::null_mut())?;
         let stream = self.find(command.hStream)?;
         let _copy = self.host_copy(stream)?;
+        self.outbox.wait_room_for_small(length as usize);
         let mut bytes = self.staging.take(&self.table, length as usize)?;
         let described = self.describe_copy(&copy, bytes.address())?;
         // SAFETY: the box lies in the array, and the piece, which has as many bytes, stays taken until its push has been

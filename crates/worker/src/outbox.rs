@@ -6,8 +6,11 @@
 //!
 //! In a session that can be resumed all of it is kept until the client has acknowledged it. Nobody here waits for that: a
 //! writer may be the very thread that reads the acknowledgements. What bounds the memory is that copied data are
-//! staged in a bounded pool (`staging`), which follows the window, that text is dropped beyond a bound, and that each client thread waits for one
-//! reply at a time.
+//! staged in a bounded pool (`staging`), which follows the window, that whoever submits small copies waits
+//! ([`Outbox::wait_room_for_small`]), that text is dropped beyond a bound, and that each client thread waits for one reply at a time.
+//!
+//! Few bytes are copied, and their staged piece comes back at once: the client acknowledges nothing before it has many bytes, which
+//! a pool full of small copies is not.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -17,7 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sluice_transport::Stream;
 use sluice_wire::frame::HEADER_SIZE;
-use sluice_wire::resume::{ACKNOWLEDGE_EVERY, SendBuffer};
+use sluice_wire::resume::{ACKNOWLEDGE_EVERY, LARGE, SendBuffer};
 use sluice_wire::spin::Wait;
 use sluice_wire::{BULK_SIZE_MAX, Encode, Header, HostCall, Kind, Received, ReplyHead, Sticky};
 
@@ -32,6 +35,8 @@ pub(crate) struct Outbox {
     pushed: Condvar,
     /// For those who wait until there are fewer pushes.
     taken: Condvar,
+    /// For those who wait until the client has more of what was sent; goes with the writer.
+    heard: Condvar,
     counters: Arc<CounterPage>,
     /// Whether the client keeps what it has sent until that is acknowledged.
     acknowledges: bool,
@@ -109,6 +114,7 @@ impl Outbox {
             pushes: Mutex::default(),
             pushed: Condvar::new(),
             taken: Condvar::new(),
+            heard: Condvar::new(),
             counters,
             acknowledges: resumes,
             received: AtomicU64::new(0),
@@ -169,6 +175,15 @@ impl Outbox {
         }
         pushes.queue.push_back(push);
         self.pushed.notify_one();
+    }
+
+    /// For whoever submits a copy of so many bytes whose data will be pushed: waits while too many small ones are kept for the
+    /// client.
+    pub(crate) fn wait_room_for_small(&self, bytes: usize) {
+        let mut writer = self.lock_writer();
+        while is_small(bytes) && !writer.buffer.has_room_for_small() {
+            writer = self.heard.wait(writer).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Whether data can be written to where the client reads them. That is so from the first command on, or never.
@@ -238,6 +253,7 @@ impl Outbox {
             stream.stripe(others);
         }
         drop(writer);
+        self.heard.notify_all();
         self.lock_pushes().resumed = true;
         self.pushed.notify_one();
         Ok(())
@@ -264,6 +280,7 @@ impl Outbox {
         let acknowledged = writer.buffer.acknowledge(received.position);
         self.window.store(writer.buffer.window(), Relaxed);
         drop(writer);
+        self.heard.notify_all();
         acknowledged.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if received.answer { self.write(|writer| self.acknowledge_in(writer)) } else { Ok(()) }
     }
@@ -343,6 +360,11 @@ const PUSHED: Header = Header { kind: Kind::HostWrite, device: 0, op: 0, lane: 0
 /// Bytes of a `HostWrite` frame before its data.
 const PUSH_HEAD_SIZE: usize = HEADER_SIZE + 20;
 
+/// Whether the frame of a push with so many bytes of data is a small one.
+fn is_small(bytes: usize) -> bool {
+    PUSH_HEAD_SIZE + bytes < LARGE
+}
+
 /// The fields of `HostWrite`: ticket, offset, and the bytes after their count.
 fn push_fields(out: &mut Vec<u8>, ticket: u64, offset: u64, length: usize) {
     ticket.encode(out);
@@ -355,6 +377,9 @@ impl Writer {
         match push {
             Push::Data { ticket, offset, bytes } => {
                 let length = bytes.bytes().len();
+                if is_small(length) {
+                    return self.small(ticket, offset, bytes.bytes());
+                }
                 self.frame(PUSHED, Some(Lent::Staged(bytes)), |out| push_fields(out, ticket, offset, length))
             }
             Push::Call { ticket } => {
@@ -367,6 +392,14 @@ impl Writer {
                 self.frame(Header { kind: Kind::Output, ..PUSHED }, Some(Lent::Text(text)), |_| ())
             }
         }
+    }
+
+    /// Adds data that are copied.
+    fn small(&mut self, ticket: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.frame(PUSHED, None, |out| {
+            push_fields(out, ticket, offset, bytes.len());
+            out.extend_from_slice(bytes);
+        })
     }
 
     /// Adds a frame whose payload is what `payload` writes, then `tail`.
@@ -406,3 +439,54 @@ impl Writer {
 
 /// Most pieces that are handed to the socket at a time.
 const PARTS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::staging::{Staging, tests::table};
+
+    /// More than the pool has pieces, and fewer bytes than the client acknowledges.
+    #[test]
+    fn small_copies_need_no_acknowledgement() {
+        let (ours, _client) = UnixStream::pair().unwrap();
+        let counters = Arc::new(CounterPage::create().unwrap());
+        let outbox = Outbox::new(Arc::new(Stream::from(ours)), true, counters);
+        let (staging, table) = (Staging::new(), table());
+        let (done, all_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for ticket in 1..=200 {
+                outbox.wait_room_for_small(8);
+                let bytes = staging.take(&table, 8).unwrap();
+                outbox.push(Push::Data { ticket, offset: 0, bytes });
+                outbox.write(|_| Ok(())).unwrap();
+            }
+            done.send(outbox.lock_writer().buffer.start()).unwrap();
+        });
+        let acknowledged = all_done.recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!(acknowledged, Ok(0), "they wait for their pieces");
+    }
+
+    #[test]
+    fn small_copies_wait_while_too_much_is_kept() {
+        let (ours, mut client) = UnixStream::pair().unwrap();
+        let counters = Arc::new(CounterPage::create().unwrap());
+        let outbox = Outbox::new(Arc::new(Stream::from(ours)), true, counters);
+        let read = std::thread::spawn(move || io::copy(&mut client, &mut io::sink()));
+        let frame = [0; 1000];
+        while outbox.lock_writer().buffer.has_room_for_small() {
+            outbox.send(&frame).unwrap();
+        }
+        let position = outbox.lock_writer().buffer.end();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| outbox.wait_room_for_small(8));
+            // Large ones wait for a piece of the pool only.
+            outbox.wait_room_for_small(LARGE);
+            outbox.acknowledged(Received { position, answer: false }).unwrap();
+            waiting.join().unwrap();
+        });
+        drop(outbox);
+        assert_eq!(read.join().unwrap().unwrap(), position);
+    }
+}

@@ -1,7 +1,7 @@
 //! Host memory for copies from the device: a bounded pool of pinned pieces.
 //!
 //! A piece is taken when a copy is submitted and comes back when its bytes are on their way to the client, or, where they may
-//! have to be sent again, when the client has them. A client that queues copies faster than it takes their data finds its
+//! have to be sent again and are many, when the client has them. A client that queues copies faster than it takes their data finds its
 //! session waiting, and nobody else's.
 //!
 //! A far link holds more than the pool. A copy for which the client waits may then use memory that is not pinned, as much as
@@ -161,11 +161,11 @@ impl Drop for Staged {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A driver whose pinned memory is any memory.
-    fn table() -> DriverTable {
+    pub(crate) fn table() -> DriverTable {
         unsafe extern "C" fn allocate(at: *mut *mut std::ffi::c_void, bytes: usize, _: u32) -> CUresult {
             // SAFETY: the pool gives a local for the address; the memory stays, as the pool's does.
             unsafe { *at = Box::leak(vec![0_u8; bytes].into_boxed_slice()).as_mut_ptr().cast() };
