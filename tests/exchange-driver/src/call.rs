@@ -6,13 +6,10 @@ use std::fs::File;
 use std::io::Write as _;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use sluice_cuda::CUdeviceptr;
+use sluice_cuda::{CUdeviceptr, CUstream};
 
-use crate::answer::Answer;
-use crate::table;
-
-/// See `tests/exchange`.
-const MARK: u32 = 0x5eed_0000;
+use crate::answer::{Answer, DEFAULT_STREAM, MARK};
+use crate::{memory, table};
 
 /// Handles that were introduced or minted, by kind: their numbers, in order.
 static HANDLES: Mutex<BTreeMap<&'static str, BTreeMap<usize, u64>>> = Mutex::new(BTreeMap::new());
@@ -27,6 +24,25 @@ pub(crate) fn note(kind: &'static str, handle: usize) {
     let known = handles.entry(kind).or_default();
     let number = known.len() as u64;
     known.insert(handle, number);
+}
+
+/// The number of a handle.
+pub(crate) fn number_of(kind: &str, handle: usize) -> Option<u64> {
+    match kind {
+        "Stream" if handle <= CUstream::LEGACY.0 => Some(DEFAULT_STREAM),
+        _ => handles().get(kind)?.get(&handle).copied(),
+    }
+}
+
+/// Adds a line to the file of what arrived.
+pub(crate) fn log(mut line: String) {
+    static FILE: LazyLock<Option<File>> = LazyLock::new(|| {
+        File::options().create(true).append(true).open(std::env::var_os("SLUICE_EXCHANGE")?).ok()
+    });
+    line.push('\n');
+    if let Some(mut file) = FILE.as_ref() {
+        file.write_all(line.as_bytes()).expect("the log can be written");
+    }
 }
 
 pub(crate) struct Call {
@@ -47,9 +63,12 @@ impl Call {
         self.bytes.extend_from_slice(bytes);
     }
 
+    pub(crate) fn values_of<T: Copy>(&mut self, values: &[T]) {
+        values.iter().for_each(|value| self.value(*value));
+    }
+
     /// # Safety
     /// `values` points to `count` values.
-    #[allow(dead_code, reason = "whether a function takes an array of numbers is up to the list")]
     pub(crate) unsafe fn values<T: Copy>(&mut self, values: *const T, count: u64) {
         for index in 0..count as usize {
             // SAFETY: by this function's contract.
@@ -92,13 +111,17 @@ impl Call {
 
     /// The answer, once all arguments are known. `waits` says whether somebody hears of a failure.
     pub(crate) fn answer(mut self, waits: bool) -> Answer {
-        for (kind, handle, place) in std::mem::take(&mut self.seen) {
+        let seen = std::mem::take(&mut self.seen);
+        for &(kind, handle, place) in &seen {
             let number = self.introduced(kind, handle);
-            let number = number.or_else(|| handles().get(kind)?.get(&handle).copied());
+            let number = number.or_else(|| number_of(kind, handle));
             let Some(number) = number else { self.end(&format!("{handle:#x} is no {kind}")) };
             self.bytes[place..place + 8].copy_from_slice(&number.to_le_bytes());
         }
         self.log();
+        if let ("cuStreamWriteValue64_v2", Some((_, stream, _))) = (self.name, seen.first()) {
+            memory::request(CUstream(*stream), self.word(8), self.word(16));
+        }
         match self.mark() {
             Some(_) => Answer::to("", &[], false),
             None => Answer::to(self.name, &self.bytes, waits),
@@ -130,16 +153,15 @@ impl Call {
         Some(number)
     }
 
+    /// Eight of the arguments' bytes.
+    fn word(&self, place: usize) -> u64 {
+        self.bytes[place..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
     fn log(&self) {
-        static FILE: LazyLock<Option<File>> = LazyLock::new(|| {
-            File::options().create(true).append(true).open(std::env::var_os("SLUICE_EXCHANGE")?).ok()
-        });
         let mut line = format!("{} ", self.name);
         self.bytes.iter().for_each(|byte| _ = write!(line, "{byte:02x}"));
-        line.push('\n');
-        if let Some(mut file) = FILE.as_ref() {
-            file.write_all(line.as_bytes()).expect("the log can be written");
-        }
+        log(line);
     }
 
     /// Something reached the driver that nobody was given.

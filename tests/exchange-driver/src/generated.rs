@@ -1526,60 +1526,6 @@ pub(crate) unsafe extern "C" fn cuMemcpyAsync(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuMemcpyHtoD_v2(
-    dstDevice: CUdeviceptr,
-    srcHost: *const c_void,
-    ByteCount: usize,
-) -> CUresult {
-    match table().cuMemcpyHtoD_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(dstDevice, srcHost, ByteCount) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
-    dstDevice: CUdeviceptr,
-    srcHost: *const c_void,
-    ByteCount: usize,
-    hStream: CUstream,
-) -> CUresult {
-    match table().cuMemcpyHtoDAsync_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(dstDevice, srcHost, ByteCount, hStream) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuMemcpyDtoH_v2(
-    dstHost: *mut c_void,
-    srcDevice: CUdeviceptr,
-    ByteCount: usize,
-) -> CUresult {
-    match table().cuMemcpyDtoH_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(dstHost, srcDevice, ByteCount) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
-    dstHost: *mut c_void,
-    srcDevice: CUdeviceptr,
-    ByteCount: usize,
-    hStream: CUstream,
-) -> CUresult {
-    match table().cuMemcpyDtoHAsync_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(dstHost, srcDevice, ByteCount, hStream) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuMemcpyDtoD_v2(
     dstDevice: CUdeviceptr,
     srcDevice: CUdeviceptr,
@@ -1604,8 +1550,12 @@ pub(crate) unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     call.address(srcDevice, ByteCount as u64);
     call.value(ByteCount);
     call.handle("Stream", hStream.0);
-    let answer = call.answer(false);
-    answer.result()
+    call.answer(false);
+    match table().cuMemcpyDtoDAsync_v2 {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstDevice, srcDevice, ByteCount, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -1643,18 +1593,6 @@ pub(crate) unsafe extern "C" fn cuMemcpy3D_v2(pCopy: *const CUDA_MEMCPY3D) -> CU
     match table().cuMemcpy3D_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pCopy) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuMemcpy3DAsync_v2(
-    pCopy: *const CUDA_MEMCPY3D,
-    hStream: CUstream,
-) -> CUresult {
-    match table().cuMemcpy3DAsync_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(pCopy, hStream) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -1947,8 +1885,12 @@ pub(crate) unsafe extern "C" fn cuMemsetD8Async(
     call.value(uc);
     call.value(N);
     call.handle("Stream", hStream.0);
-    let answer = call.answer(false);
-    answer.result()
+    call.answer(false);
+    match table().cuMemsetD8Async {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstDevice, uc, N, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -1963,8 +1905,12 @@ pub(crate) unsafe extern "C" fn cuMemsetD16Async(
     call.value(us);
     call.value(N);
     call.handle("Stream", hStream.0);
-    let answer = call.answer(false);
-    answer.result()
+    call.answer(false);
+    match table().cuMemsetD16Async {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstDevice, us, N, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -1979,8 +1925,12 @@ pub(crate) unsafe extern "C" fn cuMemsetD32Async(
     call.value(ui);
     call.value(N);
     call.handle("Stream", hStream.0);
-    let answer = call.answer(false);
-    answer.result()
+    call.answer(false);
+    match table().cuMemsetD32Async {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstDevice, ui, N, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -1999,8 +1949,12 @@ pub(crate) unsafe extern "C" fn cuMemsetD2D16Async(
     call.value(Width);
     call.value(Height);
     call.handle("Stream", hStream.0);
-    let answer = call.answer(false);
-    answer.result()
+    call.answer(false);
+    match table().cuMemsetD2D16Async {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstDevice, dstPitch, us, Width, Height, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -2034,8 +1988,12 @@ pub(crate) unsafe extern "C" fn cuMemsetD2D32Async(
     call.value(Width);
     call.value(Height);
     call.handle("Stream", hStream.0);
-    let answer = call.answer(false);
-    answer.result()
+    call.answer(false);
+    match table().cuMemsetD2D32Async {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstDevice, dstPitch, ui, Width, Height, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -2069,8 +2027,12 @@ pub(crate) unsafe extern "C" fn cuMemsetD2D8Async(
     call.value(Width);
     call.value(Height);
     call.handle("Stream", hStream.0);
-    let answer = call.answer(false);
-    answer.result()
+    call.answer(false);
+    match table().cuMemsetD2D8Async {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dstDevice, dstPitch, uc, Width, Height, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -3214,55 +3176,6 @@ pub(crate) unsafe extern "C" fn cuEventElapsedTime_v2(
     // SAFETY: the caller's place.
     unsafe { answer.write(pMilliseconds) };
     answer.result()
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuLaunchKernel(
-    f: CUfunction,
-    gridDimX: u32,
-    gridDimY: u32,
-    gridDimZ: u32,
-    blockDimX: u32,
-    blockDimY: u32,
-    blockDimZ: u32,
-    sharedMemBytes: u32,
-    hStream: CUstream,
-    kernelParams: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> CUresult {
-    match table().cuLaunchKernel {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe {
-            entry(
-                f,
-                gridDimX,
-                gridDimY,
-                gridDimZ,
-                blockDimX,
-                blockDimY,
-                blockDimZ,
-                sharedMemBytes,
-                hStream,
-                kernelParams,
-                extra,
-            )
-        },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuLaunchKernelEx(
-    config: *const CUlaunchConfig,
-    f: CUfunction,
-    kernelParams: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> CUresult {
-    match table().cuLaunchKernelEx {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(config, f, kernelParams, extra) },
-        None => CUresult::NOT_SUPPORTED,
-    }
 }
 
 #[unsafe(no_mangle)]

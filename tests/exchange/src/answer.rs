@@ -1,7 +1,17 @@
 //! What a driver answers to a call, as a function of the bytes of its arguments: caller and driver come to the same
-//! answer if, and only if, every byte has arrived.
+//! answer if, and only if, every byte has arrived. And what both ends have to agree on beside.
 
 use sluice_cuda::CUresult;
+
+/// Introduces a handle to the driver: the call that has this number plus n tells it of the n-th of its kind.
+pub(crate) const MARK: u32 = 0x5eed_0000;
+/// A write of 64 bits to device memory with this in its upper half asks the driver for a line about as many bytes as its lower half
+/// says, from that address.
+pub(crate) const LOOK: u64 = 0x5eed_1001;
+/// The same, and the driver writes bytes that follow from address and number of bytes.
+pub(crate) const FILL: u64 = 0x5eed_1002;
+/// The number of a context's default stream, which nobody makes.
+pub(crate) const DEFAULT_STREAM: u64 = u64::MAX;
 
 /// An answer, to be drawn piece by piece.
 pub(crate) struct Answer {
@@ -41,11 +51,44 @@ impl Answer {
         (0..count).map(|_| self.next() as u8).collect()
     }
 
-    /// SplitMix64.
     fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.state ^ self.state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        next(&mut self.state)
     }
+}
+
+/// SplitMix64.
+pub(crate) fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (*state ^ *state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+/// So many random bytes.
+pub(crate) fn random_bytes(mut seed: u64, count: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(count + 8);
+    while bytes.len() < count {
+        bytes.extend_from_slice(&next(&mut seed).to_le_bytes());
+    }
+    bytes.truncate(count);
+    bytes
+}
+
+/// The bytes that [`FILL`] asks for.
+pub(crate) fn filled(address: u64, count: usize) -> Vec<u8> {
+    random_bytes(address.rotate_left(20) ^ count as u64, count)
+}
+
+/// What stands for many bytes in a line.
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
+    let mix = |hash: u64, word: u64| {
+        let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash ^ hash >> 29
+    };
+    let words = bytes.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    });
+    words.fold(bytes.len() as u64, mix)
 }

@@ -56,8 +56,8 @@ pub(crate) const FUNCTIONS: &[(&str, Call)] = &[
 
 fn cuCtxSynchronize(p: &mut Program) {
     let mut sent = Sent::new("cuCtxSynchronize");
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe { p.symbol::<unsafe extern "C" fn() -> CUresult>("cuCtxSynchronize")() };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuCtxSynchronize.expect("exported")() };
     if p.check(sent, true, result, &[]) {}
 }
 
@@ -65,12 +65,8 @@ fn cuModuleGetFunctionCount(p: &mut Program) {
     let mut sent = Sent::new("cuModuleGetFunctionCount");
     let mut count: u32 = p.value();
     let hmod = CUmodule(p.handle(&mut sent, "Module"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut u32, CUmodule) -> CUresult>("cuModuleGetFunctionCount")(
-            &mut count, hmod,
-        )
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuModuleGetFunctionCount.expect("exported")(&mut count, hmod) };
     if p.check(sent, true, result, &[crate::program::bytes_of(&count)]) {}
 }
 
@@ -81,12 +77,9 @@ fn cuMemcpyDtoDAsync_v2(p: &mut Program) {
     let srcDevice = p.address(&mut sent, ByteCount as u64);
     sent.value(ByteCount);
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize, CUstream) -> CUresult>(
-            "cuMemcpyDtoDAsync_v2",
-        )(dstDevice, srcDevice, ByteCount, hStream)
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result =
+        unsafe { p.cuda.cuMemcpyDtoDAsync_v2.expect("exported")(dstDevice, srcDevice, ByteCount, hStream) };
     if p.check(sent, false, result, &[]) {}
 }
 
@@ -98,12 +91,8 @@ fn cuMemsetD8Async(p: &mut Program) {
     sent.value(uc);
     sent.value(N);
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUdeviceptr, u8, usize, CUstream) -> CUresult>("cuMemsetD8Async")(
-            dstDevice, uc, N, hStream,
-        )
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuMemsetD8Async.expect("exported")(dstDevice, uc, N, hStream) };
     if p.check(sent, false, result, &[]) {}
 }
 
@@ -115,12 +104,8 @@ fn cuMemsetD16Async(p: &mut Program) {
     sent.value(us);
     sent.value(N);
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUdeviceptr, u16, usize, CUstream) -> CUresult>("cuMemsetD16Async")(
-            dstDevice, us, N, hStream,
-        )
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuMemsetD16Async.expect("exported")(dstDevice, us, N, hStream) };
     if p.check(sent, false, result, &[]) {}
 }
 
@@ -132,18 +117,14 @@ fn cuMemsetD32Async(p: &mut Program) {
     sent.value(ui);
     sent.value(N);
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUdeviceptr, u32, usize, CUstream) -> CUresult>("cuMemsetD32Async")(
-            dstDevice, ui, N, hStream,
-        )
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuMemsetD32Async.expect("exported")(dstDevice, ui, N, hStream) };
     if p.check(sent, false, result, &[]) {}
 }
 
 fn cuMemsetD2D16Async(p: &mut Program) {
     let mut sent = Sent::new("cuMemsetD2D16Async");
-    let dstPitch: usize = p.within(64, 80) as usize;
+    let dstPitch: usize = 4 * p.within(16, 20) as usize;
     let us: u16 = p.value();
     let Width: usize = p.small() as usize;
     let Height: usize = p.small() as usize;
@@ -153,18 +134,16 @@ fn cuMemsetD2D16Async(p: &mut Program) {
     sent.value(Width);
     sent.value(Height);
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    // SAFETY: arrays and places are as long as the list says.
     let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUdeviceptr, usize, u16, usize, usize, CUstream) -> CUresult>(
-            "cuMemsetD2D16Async",
-        )(dstDevice, dstPitch, us, Width, Height, hStream)
+        p.cuda.cuMemsetD2D16Async.expect("exported")(dstDevice, dstPitch, us, Width, Height, hStream)
     };
     if p.check(sent, false, result, &[]) {}
 }
 
 fn cuMemsetD2D32Async(p: &mut Program) {
     let mut sent = Sent::new("cuMemsetD2D32Async");
-    let dstPitch: usize = p.within(64, 80) as usize;
+    let dstPitch: usize = 4 * p.within(16, 20) as usize;
     let ui: u32 = p.value();
     let Width: usize = p.small() as usize;
     let Height: usize = p.small() as usize;
@@ -174,18 +153,16 @@ fn cuMemsetD2D32Async(p: &mut Program) {
     sent.value(Width);
     sent.value(Height);
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    // SAFETY: arrays and places are as long as the list says.
     let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUdeviceptr, usize, u32, usize, usize, CUstream) -> CUresult>(
-            "cuMemsetD2D32Async",
-        )(dstDevice, dstPitch, ui, Width, Height, hStream)
+        p.cuda.cuMemsetD2D32Async.expect("exported")(dstDevice, dstPitch, ui, Width, Height, hStream)
     };
     if p.check(sent, false, result, &[]) {}
 }
 
 fn cuMemsetD2D8Async(p: &mut Program) {
     let mut sent = Sent::new("cuMemsetD2D8Async");
-    let dstPitch: usize = p.within(64, 80) as usize;
+    let dstPitch: usize = 4 * p.within(16, 20) as usize;
     let uc: u8 = p.value();
     let Width: usize = p.small() as usize;
     let Height: usize = p.small() as usize;
@@ -195,11 +172,9 @@ fn cuMemsetD2D8Async(p: &mut Program) {
     sent.value(Width);
     sent.value(Height);
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    // SAFETY: arrays and places are as long as the list says.
     let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUdeviceptr, usize, u8, usize, usize, CUstream) -> CUresult>(
-            "cuMemsetD2D8Async",
-        )(dstDevice, dstPitch, uc, Width, Height, hStream)
+        p.cuda.cuMemsetD2D8Async.expect("exported")(dstDevice, dstPitch, uc, Width, Height, hStream)
     };
     if p.check(sent, false, result, &[]) {}
 }
@@ -210,29 +185,24 @@ fn cuStreamWaitEvent(p: &mut Program) {
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
     let hEvent = CUevent(p.handle(&mut sent, "Event"));
     sent.value(Flags);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUstream, CUevent, u32) -> CUresult>("cuStreamWaitEvent")(
-            hStream, hEvent, Flags,
-        )
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuStreamWaitEvent.expect("exported")(hStream, hEvent, Flags) };
     if p.check(sent, false, result, &[]) {}
 }
 
 fn cuStreamSynchronize(p: &mut Program) {
     let mut sent = Sent::new("cuStreamSynchronize");
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result =
-        unsafe { p.symbol::<unsafe extern "C" fn(CUstream) -> CUresult>("cuStreamSynchronize")(hStream) };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuStreamSynchronize.expect("exported")(hStream) };
     if p.check(sent, true, result, &[]) {}
 }
 
 fn cuStreamQuery(p: &mut Program) {
     let mut sent = Sent::new("cuStreamQuery");
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe { p.symbol::<unsafe extern "C" fn(CUstream) -> CUresult>("cuStreamQuery")(hStream) };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuStreamQuery.expect("exported")(hStream) };
     if p.check(sent, true, result, &[]) {}
 }
 
@@ -240,10 +210,8 @@ fn cuStreamCopyAttributes(p: &mut Program) {
     let mut sent = Sent::new("cuStreamCopyAttributes");
     let dst = CUstream(p.handle(&mut sent, "Stream"));
     let src = CUstream(p.handle(&mut sent, "Stream"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUstream, CUstream) -> CUresult>("cuStreamCopyAttributes")(dst, src)
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuStreamCopyAttributes.expect("exported")(dst, src) };
     if p.check(sent, false, result, &[]) {}
 }
 
@@ -255,12 +223,8 @@ fn cuStreamWaitValue32(p: &mut Program) {
     let addr = p.address(&mut sent, 4);
     sent.value(value);
     sent.value(flags);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUstream, CUdeviceptr, u32, u32) -> CUresult>("cuStreamWaitValue32")(
-            stream, addr, value, flags,
-        )
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuStreamWaitValue32.expect("exported")(stream, addr, value, flags) };
     if p.check(sent, false, result, &[]) {}
 }
 
@@ -272,12 +236,8 @@ fn cuStreamWaitValue32_v2(p: &mut Program) {
     let addr = p.address(&mut sent, 4);
     sent.value(value);
     sent.value(flags);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUstream, CUdeviceptr, u32, u32) -> CUresult>(
-            "cuStreamWaitValue32_v2",
-        )(stream, addr, value, flags)
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuStreamWaitValue32_v2.expect("exported")(stream, addr, value, flags) };
     if p.check(sent, false, result, &[]) {}
 }
 
@@ -289,12 +249,8 @@ fn cuStreamWaitValue64(p: &mut Program) {
     let addr = p.address(&mut sent, 8);
     sent.value(value);
     sent.value(flags);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUstream, CUdeviceptr, u64, u32) -> CUresult>("cuStreamWaitValue64")(
-            stream, addr, value, flags,
-        )
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuStreamWaitValue64.expect("exported")(stream, addr, value, flags) };
     if p.check(sent, false, result, &[]) {}
 }
 
@@ -306,12 +262,8 @@ fn cuStreamWaitValue64_v2(p: &mut Program) {
     let addr = p.address(&mut sent, 8);
     sent.value(value);
     sent.value(flags);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUstream, CUdeviceptr, u64, u32) -> CUresult>(
-            "cuStreamWaitValue64_v2",
-        )(stream, addr, value, flags)
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuStreamWaitValue64_v2.expect("exported")(stream, addr, value, flags) };
     if p.check(sent, false, result, &[]) {}
 }
 
@@ -323,12 +275,8 @@ fn cuStreamWriteValue32(p: &mut Program) {
     let addr = p.address(&mut sent, 4);
     sent.value(value);
     sent.value(flags);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUstream, CUdeviceptr, u32, u32) -> CUresult>("cuStreamWriteValue32")(
-            stream, addr, value, flags,
-        )
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuStreamWriteValue32.expect("exported")(stream, addr, value, flags) };
     if p.check(sent, false, result, &[]) {}
 }
 
@@ -340,12 +288,8 @@ fn cuStreamWriteValue32_v2(p: &mut Program) {
     let addr = p.address(&mut sent, 4);
     sent.value(value);
     sent.value(flags);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUstream, CUdeviceptr, u32, u32) -> CUresult>(
-            "cuStreamWriteValue32_v2",
-        )(stream, addr, value, flags)
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuStreamWriteValue32_v2.expect("exported")(stream, addr, value, flags) };
     if p.check(sent, false, result, &[]) {}
 }
 
@@ -357,12 +301,8 @@ fn cuStreamWriteValue64(p: &mut Program) {
     let addr = p.address(&mut sent, 8);
     sent.value(value);
     sent.value(flags);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUstream, CUdeviceptr, u64, u32) -> CUresult>("cuStreamWriteValue64")(
-            stream, addr, value, flags,
-        )
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuStreamWriteValue64.expect("exported")(stream, addr, value, flags) };
     if p.check(sent, false, result, &[]) {}
 }
 
@@ -374,12 +314,8 @@ fn cuStreamWriteValue64_v2(p: &mut Program) {
     let addr = p.address(&mut sent, 8);
     sent.value(value);
     sent.value(flags);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUstream, CUdeviceptr, u64, u32) -> CUresult>(
-            "cuStreamWriteValue64_v2",
-        )(stream, addr, value, flags)
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuStreamWriteValue64_v2.expect("exported")(stream, addr, value, flags) };
     if p.check(sent, false, result, &[]) {}
 }
 
@@ -387,10 +323,8 @@ fn cuEventRecord(p: &mut Program) {
     let mut sent = Sent::new("cuEventRecord");
     let hEvent = CUevent(p.handle(&mut sent, "Event"));
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUevent, CUstream) -> CUresult>("cuEventRecord")(hEvent, hStream)
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuEventRecord.expect("exported")(hEvent, hStream) };
     if p.check(sent, false, result, &[]) {}
 }
 
@@ -400,29 +334,24 @@ fn cuEventRecordWithFlags(p: &mut Program) {
     let hEvent = CUevent(p.handle(&mut sent, "Event"));
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
     sent.value(flags);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUevent, CUstream, u32) -> CUresult>("cuEventRecordWithFlags")(
-            hEvent, hStream, flags,
-        )
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuEventRecordWithFlags.expect("exported")(hEvent, hStream, flags) };
     if p.check(sent, false, result, &[]) {}
 }
 
 fn cuEventQuery(p: &mut Program) {
     let mut sent = Sent::new("cuEventQuery");
     let hEvent = CUevent(p.handle(&mut sent, "Event"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe { p.symbol::<unsafe extern "C" fn(CUevent) -> CUresult>("cuEventQuery")(hEvent) };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuEventQuery.expect("exported")(hEvent) };
     if p.check(sent, true, result, &[]) {}
 }
 
 fn cuEventSynchronize(p: &mut Program) {
     let mut sent = Sent::new("cuEventSynchronize");
     let hEvent = CUevent(p.handle(&mut sent, "Event"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result =
-        unsafe { p.symbol::<unsafe extern "C" fn(CUevent) -> CUresult>("cuEventSynchronize")(hEvent) };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuEventSynchronize.expect("exported")(hEvent) };
     if p.check(sent, true, result, &[]) {}
 }
 
@@ -431,14 +360,8 @@ fn cuEventElapsedTime(p: &mut Program) {
     let mut pMilliseconds: f32 = p.value();
     let hStart = CUevent(p.handle(&mut sent, "Event"));
     let hEnd = CUevent(p.handle(&mut sent, "Event"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult>("cuEventElapsedTime")(
-            &mut pMilliseconds,
-            hStart,
-            hEnd,
-        )
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuEventElapsedTime.expect("exported")(&mut pMilliseconds, hStart, hEnd) };
     if p.check(sent, true, result, &[crate::program::bytes_of(&pMilliseconds)]) {}
 }
 
@@ -447,14 +370,8 @@ fn cuEventElapsedTime_v2(p: &mut Program) {
     let mut pMilliseconds: f32 = p.value();
     let hStart = CUevent(p.handle(&mut sent, "Event"));
     let hEnd = CUevent(p.handle(&mut sent, "Event"));
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult>("cuEventElapsedTime_v2")(
-            &mut pMilliseconds,
-            hStart,
-            hEnd,
-        )
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuEventElapsedTime_v2.expect("exported")(&mut pMilliseconds, hStart, hEnd) };
     if p.check(sent, true, result, &[crate::program::bytes_of(&pMilliseconds)]) {}
 }
 
@@ -466,11 +383,14 @@ fn cuOccupancyMaxActiveBlocksPerMultiprocessor(p: &mut Program) {
     let func = CUfunction(p.handle(&mut sent, "Function"));
     sent.value(blockSize);
     sent.value(dynamicSMemSize);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    // SAFETY: arrays and places are as long as the list says.
     let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut i32, CUfunction, i32, usize) -> CUresult>(
-            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-        )(&mut numBlocks, func, blockSize, dynamicSMemSize)
+        p.cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor.expect("exported")(
+            &mut numBlocks,
+            func,
+            blockSize,
+            dynamicSMemSize,
+        )
     };
     if p.check(sent, true, result, &[crate::program::bytes_of(&numBlocks)]) {}
 }
@@ -485,11 +405,15 @@ fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(p: &mut Program) {
     sent.value(blockSize);
     sent.value(dynamicSMemSize);
     sent.value(flags);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    // SAFETY: arrays and places are as long as the list says.
     let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut i32, CUfunction, i32, usize, u32) -> CUresult>(
-            "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
-        )(&mut numBlocks, func, blockSize, dynamicSMemSize, flags)
+        p.cuda.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags.expect("exported")(
+            &mut numBlocks,
+            func,
+            blockSize,
+            dynamicSMemSize,
+            flags,
+        )
     };
     if p.check(sent, true, result, &[crate::program::bytes_of(&numBlocks)]) {}
 }
@@ -502,11 +426,14 @@ fn cuOccupancyAvailableDynamicSMemPerBlock(p: &mut Program) {
     let func = CUfunction(p.handle(&mut sent, "Function"));
     sent.value(numBlocks);
     sent.value(blockSize);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    // SAFETY: arrays and places are as long as the list says.
     let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut usize, CUfunction, i32, i32) -> CUresult>(
-            "cuOccupancyAvailableDynamicSMemPerBlock",
-        )(&mut dynamicSmemSize, func, numBlocks, blockSize)
+        p.cuda.cuOccupancyAvailableDynamicSMemPerBlock.expect("exported")(
+            &mut dynamicSmemSize,
+            func,
+            numBlocks,
+            blockSize,
+        )
     };
     if p.check(sent, true, result, &[crate::program::bytes_of(&dynamicSmemSize)]) {}
 }
@@ -516,10 +443,8 @@ fn cuGraphCreate(p: &mut Program) {
     let flags: u32 = 0;
     let mut phGraph = CUgraph::NULL;
     sent.value(flags);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut CUgraph, u32) -> CUresult>("cuGraphCreate")(&mut phGraph, flags)
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuGraphCreate.expect("exported")(&mut phGraph, flags) };
     if p.check(sent, true, result, &[]) {
         p.minted("Graph", phGraph.0);
     }
@@ -529,10 +454,8 @@ fn cuGraphGetId(p: &mut Program) {
     let mut sent = Sent::new("cuGraphGetId");
     let hGraph = CUgraph(p.handle(&mut sent, "Graph"));
     let mut graphId: u32 = p.value();
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(CUgraph, *mut u32) -> CUresult>("cuGraphGetId")(hGraph, &mut graphId)
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuGraphGetId.expect("exported")(hGraph, &mut graphId) };
     if p.check(sent, true, result, &[crate::program::bytes_of(&graphId)]) {}
 }
 
@@ -568,25 +491,9 @@ fn cuTensorMapEncodeIm2col(p: &mut Program) {
     sent.value(swizzle);
     sent.value(l2Promotion);
     sent.value(oobFill);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    // SAFETY: arrays and places are as long as the list says.
     let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(
-            *mut CUtensorMap,
-            u32,
-            u32,
-            CUdeviceptr,
-            *const u64,
-            *const u64,
-            *const i32,
-            *const i32,
-            u32,
-            u32,
-            *const u32,
-            u32,
-            u32,
-            u32,
-            u32,
-        ) -> CUresult>("cuTensorMapEncodeIm2col")(
+        p.cuda.cuTensorMapEncodeIm2col.expect("exported")(
             &mut tensorMap,
             tensorDataType,
             tensorRank,
@@ -639,26 +546,9 @@ fn cuTensorMapEncodeIm2colWide(p: &mut Program) {
     sent.value(swizzle);
     sent.value(l2Promotion);
     sent.value(oobFill);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    // SAFETY: arrays and places are as long as the list says.
     let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(
-            *mut CUtensorMap,
-            u32,
-            u32,
-            CUdeviceptr,
-            *const u64,
-            *const u64,
-            i32,
-            i32,
-            u32,
-            u32,
-            *const u32,
-            u32,
-            u32,
-            u32,
-            u32,
-            u32,
-        ) -> CUresult>("cuTensorMapEncodeIm2colWide")(
+        p.cuda.cuTensorMapEncodeIm2colWide.expect("exported")(
             &mut tensorMap,
             tensorDataType,
             tensorRank,
@@ -704,22 +594,9 @@ fn cuTensorMapEncodeTiled(p: &mut Program) {
     sent.value(swizzle);
     sent.value(l2Promotion);
     sent.value(oobFill);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    // SAFETY: arrays and places are as long as the list says.
     let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(
-            *mut CUtensorMap,
-            u32,
-            u32,
-            CUdeviceptr,
-            *const u64,
-            *const u64,
-            *const u32,
-            *const u32,
-            u32,
-            u32,
-            u32,
-            u32,
-        ) -> CUresult>("cuTensorMapEncodeTiled")(
+        p.cuda.cuTensorMapEncodeTiled.expect("exported")(
             &mut tensorMap,
             tensorDataType,
             tensorRank,
@@ -742,12 +619,9 @@ fn cuTensorMapReplaceAddress(p: &mut Program) {
     let mut tensorMap: CUtensorMap = p.value();
     sent.value(tensorMap);
     let globalAddress = p.address(&mut sent, 1);
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
-    let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut CUtensorMap, CUdeviceptr) -> CUresult>(
-            "cuTensorMapReplaceAddress",
-        )(&mut tensorMap, globalAddress)
-    };
+    // SAFETY: arrays and places are as long as the list says.
+    let result =
+        unsafe { p.cuda.cuTensorMapReplaceAddress.expect("exported")(&mut tensorMap, globalAddress) };
     if p.check(sent, true, result, &[crate::program::bytes_of(&tensorMap)]) {}
 }
 
@@ -758,11 +632,13 @@ fn cuTensorMapSetAllocationClass(p: &mut Program) {
     sent.value(tensorMap);
     sent.value(allocClass);
     let mut outAllocClass: u32 = p.value();
-    // SAFETY: the prototype is that of the list, and arrays and places are as long as it says.
+    // SAFETY: arrays and places are as long as the list says.
     let result = unsafe {
-        p.symbol::<unsafe extern "C" fn(*mut CUtensorMap, u32, *mut u32) -> CUresult>(
-            "cuTensorMapSetAllocationClass",
-        )(&mut tensorMap, allocClass, &mut outAllocClass)
+        p.cuda.cuTensorMapSetAllocationClass.expect("exported")(
+            &mut tensorMap,
+            allocClass,
+            &mut outAllocClass,
+        )
     };
     if p.check(
         sent,

@@ -1,12 +1,34 @@
-//! Calls every function that travels by generated code, again and again, with random arguments, against the driver of
-//! `tests/exchange-driver`: what comes back follows from every byte that was sent.
+//! Calls driver functions, again and again, with random arguments, against the driver of `tests/exchange-driver`: what comes
+//! back follows from every byte that was sent.
 //!
 //! Arguments: how many rounds, a seed, and the file for the calls that were made, one line each. Nothing in it knows of
 //! Sluice: it asks the `libcuda.so.1` that it finds.
+//!
+//! ```text
+//!   generated  functions that travel by generated code: each has one prototype and one line
+//!   copies     between host and device, and on the device; rows of bytes
+//!   boxes      the same for boxes
+//!   fills      of device memory
+//!   launches   of kernels with random parameters
+//!   memory     what device memory holds by then
+//! ```
+
+#![allow(non_snake_case)] // CUDA's names
 
 mod answer;
+mod boxes;
+mod copies;
+mod fills;
 mod generated;
+mod launches;
+mod memory;
 mod program;
+
+/// Functions by name, and what calls each.
+type Calls = &'static [(&'static str, fn(&mut program::Program))];
+
+const FUNCTIONS: &[Calls] =
+    &[generated::FUNCTIONS, copies::FUNCTIONS, boxes::FUNCTIONS, fills::FUNCTIONS, launches::FUNCTIONS];
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -18,14 +40,15 @@ fn main() {
     let mut program = program::Program::start(seed);
     let mut calls = 0;
     for _ in 0..rounds {
-        for (name, call) in generated::FUNCTIONS {
+        for (name, call) in FUNCTIONS.iter().copied().flatten() {
             if program.can(name) {
                 call(&mut program);
                 calls += 1;
             }
         }
     }
+    memory::compare_all(&mut program);
     program.synchronize();
     std::fs::write(file, program.lines()).expect("the file can be written");
-    println!("{calls} calls of {} functions: PASS", generated::FUNCTIONS.len());
+    println!("{calls} calls of {} functions: PASS", FUNCTIONS.iter().copied().flatten().count());
 }

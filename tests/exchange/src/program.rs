@@ -3,28 +3,30 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use libloading::Library;
-use sluice_cuda::{CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream};
+use sluice_cuda::{CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream, DriverTable};
 
-use crate::answer::Answer;
+use crate::answer::{self, Answer, DEFAULT_STREAM, MARK};
+use crate::launches::Kernel;
+use crate::memory::Memory;
 
 /// Addresses are drawn from this much memory; with the largest range that a call needs behind them.
 const MEMORY: u64 = 8 << 20;
 const RANGE_MAX: u64 = 4 << 20;
 /// The largest number where a size follows from it.
 const SMALL: u64 = 16;
-/// Introduces a handle to the driver: the call that has this number plus n tells it of the n-th of its kind.
-const MARK: u32 = 0x5eed_0000;
+/// Streams beside the default one, and events.
+const STREAMS: u32 = 2;
 /// Of each kind that calls create themselves.
 const HANDLES_MAX: usize = 64;
 
-const PTX: &std::ffi::CStr = c".version 7.0\n.target sm_75\n.address_size 64\n\
-    .visible .entry a(.param .u64 x) { ret; }\n.visible .entry b() { ret; }\n";
-
 pub(crate) struct Program {
-    library: Library,
+    pub(crate) cuda: DriverTable,
     random: u64,
+    pub(crate) context: CUcontext,
     memory: CUdeviceptr,
+    /// What functions by hand copy.
+    pub(crate) copied: Memory,
+    pub(crate) kernels: Vec<Kernel>,
     /// By kind: handles with their number, and how many there have been.
     handles: BTreeMap<&'static str, Vec<(usize, u64)>>,
     minted: BTreeMap<&'static str, u64>,
@@ -42,11 +44,15 @@ impl Sent {
         Sent { name, bytes: Vec::new() }
     }
 
+    /// A handle, by its number.
+    pub(crate) fn number(&mut self, number: u64) {
+        self.value(number);
+    }
+
     pub(crate) fn value<T: Copy>(&mut self, value: T) {
         self.bytes.extend_from_slice(bytes_of(&value));
     }
 
-    #[allow(dead_code, reason = "whether a function takes an array of numbers is up to the list")]
     pub(crate) fn values<T: Copy>(&mut self, values: &[T]) {
         values.iter().for_each(|value| self.value(*value));
     }
@@ -61,80 +67,72 @@ pub(crate) fn bytes_of<T: Copy>(value: &T) -> &[u8] {
 impl Program {
     /// With a context, memory, and some handles of each kind that only other functions create.
     pub(crate) fn start(seed: u64) -> Program {
-        // SAFETY: whichever CUDA driver it is, loading it is what programs do.
-        let library = unsafe { Library::new("libcuda.so.1") }.expect("a CUDA driver");
-        let (handles, minted) = (BTreeMap::new(), BTreeMap::new());
-        let mut p = Program { library, random: seed, memory: 0, handles, minted, lines: String::new() };
-        let mut context = CUcontext::NULL;
-        // SAFETY: the prototypes are CUDA's, and every place is a local.
+        let cuda = DriverTable::load_as_program().expect("a CUDA driver");
+        let (mut context, mut memory) = (CUcontext::NULL, 0);
+        // SAFETY: every place is a local.
         unsafe {
-            ok(p.symbol::<unsafe extern "C" fn(u32) -> CUresult>("cuInit")(0));
-            ok(
-                p.symbol::<unsafe extern "C" fn(*mut CUcontext, i32) -> CUresult>("cuDevicePrimaryCtxRetain")(
-                    &mut context,
-                    0,
-                ),
-            );
-            ok(p.symbol::<unsafe extern "C" fn(CUcontext) -> CUresult>("cuCtxSetCurrent")(context));
-            let allocate =
-                p.symbol::<unsafe extern "C" fn(*mut CUdeviceptr, usize) -> CUresult>("cuMemAlloc_v2");
-            ok(allocate(&mut p.memory, MEMORY as usize));
+            ok(cuda.cuInit.expect("exported")(0));
+            ok(cuda.cuDevicePrimaryCtxRetain.expect("exported")(&mut context, 0));
+            ok(cuda.cuCtxSetCurrent.expect("exported")(context));
+            ok(cuda.cuMemAlloc_v2.expect("exported")(&mut memory, MEMORY as usize));
         }
+        let mut p = Program {
+            cuda,
+            random: seed,
+            context,
+            memory,
+            copied: Memory::default(),
+            kernels: Vec::new(),
+            handles: BTreeMap::from([("Stream", vec![(0, DEFAULT_STREAM)])]),
+            minted: BTreeMap::new(),
+            lines: String::new(),
+        };
         p.make_handles();
+        p.copied = Memory::new(&p);
+        Kernel::load(&mut p);
         p
     }
 
     fn make_handles(&mut self) {
-        let mut module = CUmodule::NULL;
-        // SAFETY: as above; the image is text that ends with NUL.
-        unsafe {
-            let load =
-                self.symbol::<unsafe extern "C" fn(*mut CUmodule, *const i8) -> CUresult>("cuModuleLoadData");
-            ok(load(&mut module, PTX.as_ptr().cast()));
-        }
-        self.minted("Module", module.0);
-        for (number, name) in [(0, c"a"), (1, c"b")] {
-            let (mut stream, mut event, mut function) = (CUstream::NULL, CUevent::NULL, CUfunction::NULL);
-            // SAFETY: as above.
+        for number in 0..STREAMS {
+            let (mut stream, mut event) = (CUstream::NULL, CUevent::NULL);
+            // SAFETY: every place is a local.
             unsafe {
-                ok(self.symbol::<unsafe extern "C" fn(*mut CUstream, u32) -> CUresult>("cuStreamCreate")(
-                    &mut stream,
-                    1,
-                ));
-                ok(self.symbol::<unsafe extern "C" fn(*mut CUevent, u32) -> CUresult>("cuEventCreate")(
-                    &mut event, 0,
-                ));
-                let get = self
-                    .symbol::<unsafe extern "C" fn(*mut CUfunction, CUmodule, *const i8) -> CUresult>(
-                        "cuModuleGetFunction",
-                    );
-                ok(get(&mut function, module, name.as_ptr().cast()));
-                let write = self.symbol::<unsafe extern "C" fn(CUstream, CUdeviceptr, u32, u32) -> CUresult>(
-                    "cuStreamWriteValue32",
-                );
+                ok(self.cuda.cuStreamCreate.expect("exported")(&mut stream, 1));
+                ok(self.cuda.cuEventCreate.expect("exported")(&mut event, 0));
+                let write = self.cuda.cuStreamWriteValue32.expect("exported");
                 ok(write(stream, self.memory, MARK + number, 0));
-                let record = self.symbol::<unsafe extern "C" fn(CUevent, CUstream, u32) -> CUresult>(
-                    "cuEventRecordWithFlags",
-                );
-                ok(record(event, stream, MARK + number));
-                let ask = self.symbol::<unsafe extern "C" fn(*mut i32, CUfunction, i32, usize) -> CUresult>(
-                    "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-                );
-                ok(ask(&mut 0, function, (MARK + number) as i32, 0));
+                ok(self.cuda.cuEventRecordWithFlags.expect("exported")(event, stream, MARK + number));
             }
             self.minted("Stream", stream.0);
             self.minted("Event", event.0);
-            self.minted("Function", function.0);
         }
     }
 
-    /// A function of the driver.
-    ///
-    /// # Safety
-    /// `F` is its prototype.
-    pub(crate) unsafe fn symbol<F: Copy>(&self, name: &str) -> F {
-        // SAFETY: by this function's contract.
-        *unsafe { self.library.get::<F>(name.as_bytes()) }.unwrap_or_else(|error| panic!("{name}: {error}"))
+    /// Notes a module.
+    pub(crate) fn module(&mut self, module: CUmodule) {
+        self.minted("Module", module.0);
+    }
+
+    /// Introduces a function to the driver; its number.
+    pub(crate) fn function(&mut self, function: CUfunction) -> u64 {
+        let number = self.handles.get("Function").map_or(0, Vec::len) as u64;
+        let ask = self.cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor.expect("exported");
+        // SAFETY: a live function, and a place for the answer.
+        ok(unsafe { ask(&mut 0, function, (MARK as u64 + number) as i32, 0) });
+        self.minted("Function", function.0);
+        number
+    }
+
+    /// Any stream, and its number.
+    pub(crate) fn stream(&mut self) -> (CUstream, u64) {
+        let streams = self.streams();
+        streams[self.within(0, streams.len() as u64 - 1) as usize]
+    }
+
+    /// The streams, each with its number.
+    pub(crate) fn streams(&self) -> Vec<(CUstream, u64)> {
+        self.handles["Stream"].iter().map(|&(handle, number)| (CUstream(handle), number)).collect()
     }
 
     /// Whether there is room for what a function makes, and there is what it needs: the driver may have refused to make it.
@@ -196,7 +194,7 @@ impl Program {
     pub(crate) fn check(&mut self, sent: Sent, waits: bool, result: CUresult, outputs: &[&[u8]]) -> bool {
         let mut hex = String::with_capacity(2 * sent.bytes.len());
         sent.bytes.iter().for_each(|byte| _ = write!(hex, "{byte:02x}"));
-        let _ = writeln!(self.lines, "{} {hex}", sent.name);
+        self.line(&format!("{} {hex}", sent.name));
         if sent.name == "cuCtxSynchronize" || sent.name == "cuStreamSynchronize" {
             assert_eq!(result, CUresult::SUCCESS, "{}", sent.name);
             return true;
@@ -212,9 +210,15 @@ impl Program {
         true
     }
 
+    /// What has to arrive.
+    pub(crate) fn line(&mut self, line: &str) {
+        self.lines.push_str(line);
+        self.lines.push('\n');
+    }
+
     pub(crate) fn synchronize(&self) {
-        // SAFETY: CUDA's prototype.
-        ok(unsafe { self.symbol::<unsafe extern "C" fn() -> CUresult>("cuCtxSynchronize")() });
+        // SAFETY: no arguments.
+        ok(unsafe { self.cuda.cuCtxSynchronize.expect("exported")() });
     }
 
     /// All calls so far.
@@ -222,15 +226,20 @@ impl Program {
         &self.lines
     }
 
-    /// SplitMix64.
-    fn next(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+    pub(crate) fn next(&mut self) -> u64 {
+        answer::next(&mut self.random)
+    }
+
+    /// Whether something happens that does so once in `times`.
+    pub(crate) fn once_in(&mut self, times: u64) -> bool {
+        self.next().is_multiple_of(times)
+    }
+
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        answer::random_bytes(self.next(), count)
     }
 }
 
-fn ok(result: CUresult) {
+pub(crate) fn ok(result: CUresult) {
     assert_eq!(result, CUresult::SUCCESS);
 }

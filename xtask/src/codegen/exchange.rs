@@ -34,10 +34,20 @@ fn is_exchanged(function: &Function) -> bool {
     function.class.is_generated() && !function.parameters.iter().flatten().any(|p| by_hand(&p.kind))
 }
 
+/// Functions whose entry points are by hand (`tests/exchange-driver/src/by_hand`).
+const BY_HAND: &[&str] = &[
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cuMemcpy3DAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyHtoD_v2",
+];
+
 fn call(out: &mut String, function: &Function) {
     let name = &function.name;
     let parameters: Vec<&Parameter> = function.parameters.iter().flatten().collect();
-    let types: Vec<String> = parameters.iter().map(|p| p.c_type()).collect();
     let _ = writeln!(out, "fn {name}(p: &mut Program) {{\nlet mut sent = Sent::new({name:?});");
     let lengths: Vec<String> = parameters.iter().filter_map(|p| length_of(&p.kind)).collect();
     // Values first: the sizes of the rest are among them.
@@ -48,8 +58,8 @@ fn call(out: &mut String, function: &Function) {
                 Some(Limit::Range(first, last)) => format!("p.within({first}, {last}) as {of}"),
                 Some(Limit::Bits(0)) => "0".into(),
                 Some(Limit::Bits(bits)) => format!("p.value::<{of}>() & {bits:#x}"),
-                // Rows do not overlap, however wide they are drawn.
-                None if is_pitch(&parameters, &p.name) => format!("p.within(64, 80) as {of}"),
+                // Rows do not overlap, however wide they are drawn, and consist of whole elements.
+                None if is_pitch(&parameters, &p.name) => format!("4 * p.within(16, 20) as {of}"),
                 None if is_length => format!("p.small() as {of}"),
                 None => "p.value()".into(),
             };
@@ -109,9 +119,8 @@ fn call(out: &mut String, function: &Function) {
     }
     let _ = writeln!(
         out,
-        "// SAFETY: the prototype is that of the list, and arrays and places are as long as it says.\n\
-         let result = unsafe {{ p.symbol::<unsafe extern \"C\" fn({}) -> CUresult>({name:?})({}) }};",
-        types.join(", "),
+        "// SAFETY: arrays and places are as long as the list says.\n\
+         let result = unsafe {{ p.cuda.{name}.expect(\"exported\")({}) }};",
         arguments.join(", ")
     );
     let outputs = outputs.join(", ").replace("bytes_of", "crate::program::bytes_of");
@@ -132,6 +141,7 @@ pub(crate) fn driver(api: &Declarations) -> String {
         .functions
         .iter()
         .filter(|f| f.parameters.is_some() && !matches!(f.class, Class::Absent(_) | Class::Refused(_)))
+        .filter(|f| !BY_HAND.contains(&f.name.as_str()))
     {
         // The worker waits by these itself.
         let waits_for_work = matches!(function.name.as_str(), "cuCtxSynchronize" | "cuStreamSynchronize");
@@ -157,20 +167,26 @@ fn signature(out: &mut String, function: &Function) {
 /// Modules are made by the caller only, so they are known by their order.
 fn forward(out: &mut String, function: &Function) {
     signature(out, function);
-    let arguments: Vec<&str> = function.parameters.iter().flatten().map(|p| p.name.as_str()).collect();
-    let arguments = arguments.join(", ");
-    let name = &function.name;
-    let call = match name.as_str() {
-        "cuModuleLoadData" => format!(
-            "{{\n// SAFETY: as above.\nlet result = unsafe {{ entry({arguments}) }};\n\
-             if result.is_success() {{\n// SAFETY: written just now.\ncrate::call::note(\"Module\", unsafe {{ module.read() }}.0);\n}}\n\
-             result\n}}"
-        ),
-        _ => format!("unsafe {{ entry({arguments}) }}"),
+    let call = match function.name.as_str() {
+        "cuModuleLoadData" => {
+            "{\n// SAFETY: as above.\nlet result = unsafe { entry({}) };\n\
+             if result.is_success() {\n// SAFETY: written just now.\ncrate::call::note(\"Module\", unsafe { module.read() }.0);\n}\n\
+             result\n}"
+        }
+        _ => "unsafe { entry({}) }",
     };
-    let _ = writeln!(
+    forward_call(out, function, call);
+    *out += "\n}\n\n";
+}
+
+/// The call of the driver behind, with its arguments for the braces in `call`.
+fn forward_call(out: &mut String, function: &Function, call: &str) {
+    let arguments: Vec<&str> = function.parameters.iter().flatten().map(|p| p.name.as_str()).collect();
+    let call = call.replace("entry({})", &format!("entry({})", arguments.join(", ")));
+    let name = &function.name;
+    let _ = write!(
         out,
-        "match table().{name} {{\n// SAFETY: the arguments are the caller's.\nSome(entry) => {call},\nNone => CUresult::NOT_SUPPORTED,\n}}\n}}\n"
+        "match table().{name} {{\n// SAFETY: the arguments are the caller's.\nSome(entry) => {call},\nNone => CUresult::NOT_SUPPORTED,\n}}"
     );
 }
 
@@ -219,9 +235,16 @@ fn answer(out: &mut String, function: &Function) {
             other => unreachable!("{}: {other:?} has no generated stub", function.name),
         };
     }
-    let binding = if writes.is_empty() { "let answer" } else { "let mut answer" };
-    let _ =
-        writeln!(out, "{binding} = call.answer({});\n{writes}answer.result()\n}}\n", function.class.waits());
+    let waits = function.class.waits();
+    if ["Copies", "Memsets"].contains(&function.section.as_str()) {
+        // What changes memory happens: its contents are compared, too.
+        let _ = writeln!(out, "call.answer({waits});");
+        forward_call(out, function, "unsafe { entry({}) }");
+    } else {
+        let binding = if writes.is_empty() { "let answer" } else { "let mut answer" };
+        let _ = writeln!(out, "{binding} = call.answer({waits});\n{writes}answer.result()");
+    }
+    *out += "\n}\n\n";
 }
 
 /// Whether a parameter says how far rows are apart.

@@ -1,5 +1,5 @@
-//! Every byte of every function that client and worker handle by generated code: a program calls them with random
-//! arguments, and a driver behind a worker answers from what reached it.
+//! Every byte of what driver functions send and get back: a program calls them with random arguments, and a driver behind a
+//! worker answers from what reached it. Over TCP, and through the shared memory of the same host.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -10,12 +10,23 @@ use anyhow::{Context, Result, ensure};
 use crate::e2e::{Test, expect_pass, logs, sluice_run};
 use crate::node::{self, Node};
 
-pub(crate) const TESTS: &[Test] = &[("byte exchange", exchange)];
+pub(crate) const TESTS: &[Test] =
+    &[("byte exchange", over_tcp), ("byte exchange, same host", on_the_same_host)];
 
 /// How often each function is called.
 const ROUNDS: &str = "200";
 
-fn exchange() -> Result<()> {
+fn over_tcp() -> Result<()> {
+    exchange("byte exchange", "127.0.0.1:0")
+}
+
+fn on_the_same_host() -> Result<()> {
+    let folder = crate::target_folder().join("unix-node");
+    std::fs::create_dir_all(&folder)?;
+    exchange("byte exchange, same host", &format!("unix:{}", folder.join("exchange.sock").display()))
+}
+
+fn exchange(name: &str, listen: &str) -> Result<()> {
     let seed = match std::env::var("SEED") {
         Ok(seed) => seed,
         Err(_) => SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos().to_string(),
@@ -27,11 +38,11 @@ fn exchange() -> Result<()> {
     let _ = std::fs::remove_file(&arrived);
     let driver = format!("library:{}", release.join("libexchange_driver.so").display());
     let mut command = Command::new(node::sluice());
-    command.args(["node", "--listen", "127.0.0.1:0", "--gpus", &driver]).env("SLUICE_EXCHANGE", &arrived);
+    command.args(["node", "--listen", listen, "--gpus", &driver]).env("SLUICE_EXCHANGE", &arrived);
     let node = Node::start_command(&mut command)?;
     let mut command = sluice_run(&node, &[]);
     command.arg(release.join("exchange")).args([ROUNDS, &seed]).arg(&sent);
-    expect_pass(&mut command, "byte exchange", Duration::from_secs(120))?;
+    expect_pass(&mut command, name, Duration::from_secs(120))?;
     node.wait_until_free()?;
 
     // Calls that nobody waits for are known by what arrived.

@@ -1,0 +1,162 @@
+//! Entry points whose arguments the list of functions does not describe.
+
+#![allow(non_snake_case)] // CUDA's names
+
+use std::ffi::c_void;
+
+use sluice_cuda::*;
+
+use crate::call::Call;
+use crate::memory::{DOWN, UP, copied};
+use crate::table;
+
+/// Calls the driver behind.
+macro_rules! forward {
+    ($function:ident($($argument:expr),*)) => {
+        match table().$function {
+            // SAFETY: the arguments are the caller's.
+            Some(entry) => unsafe { entry($($argument),*) },
+            None => CUresult::NOT_SUPPORTED,
+        }
+    };
+}
+
+// Copies.
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyHtoD_v2(
+    dstDevice: CUdeviceptr,
+    srcHost: *const c_void,
+    ByteCount: usize,
+) -> CUresult {
+    copied(CUstream::NULL, UP, ByteCount, forward!(cuMemcpyHtoD_v2(dstDevice, srcHost, ByteCount)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    dstDevice: CUdeviceptr,
+    srcHost: *const c_void,
+    ByteCount: usize,
+    hStream: CUstream,
+) -> CUresult {
+    copied(hStream, UP, ByteCount, forward!(cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, hStream)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoH_v2(
+    dstHost: *mut c_void,
+    srcDevice: CUdeviceptr,
+    ByteCount: usize,
+) -> CUresult {
+    copied(CUstream::NULL, DOWN, ByteCount, forward!(cuMemcpyDtoH_v2(dstHost, srcDevice, ByteCount)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    dstHost: *mut c_void,
+    srcDevice: CUdeviceptr,
+    ByteCount: usize,
+    hStream: CUstream,
+) -> CUresult {
+    copied(hStream, DOWN, ByteCount, forward!(cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, hStream)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpy3DAsync_v2(pCopy: *const CUDA_MEMCPY3D, hStream: CUstream) -> CUresult {
+    // SAFETY: the caller's description.
+    let copy = unsafe { pCopy.read() };
+    let bytes = copy.WidthInBytes * copy.Height * copy.Depth;
+    let (from_host, to_host) =
+        (CUmemorytype::HOST == copy.srcMemoryType, CUmemorytype::HOST == copy.dstMemoryType);
+    let mut call = Call::new("cuMemcpy3DAsync_v2");
+    let dst = [copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight];
+    side(&mut call, copy.dstMemoryType, copy.dstDevice, dst);
+    let src = [copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight];
+    side(&mut call, copy.srcMemoryType, copy.srcDevice, src);
+    call.values_of(&[copy.WidthInBytes, copy.Height, copy.Depth]);
+    call.handle("Stream", hStream.0);
+    call.answer(false);
+    let result = forward!(cuMemcpy3DAsync_v2(pCopy, hStream));
+    match (from_host, to_host) {
+        (true, _) => copied(hStream, UP, bytes, result),
+        (_, true) => copied(hStream, DOWN, bytes, result),
+        _ => result,
+    }
+}
+
+/// One side of a box copy: corner, and distances of rows and slices.
+fn side(call: &mut Call, kind: CUmemorytype, device: CUdeviceptr, [x, y, z, pitch, height]: [usize; 5]) {
+    call.value(kind.0);
+    if kind == CUmemorytype::DEVICE {
+        call.value(device + ((z * height + y) * pitch + x) as u64);
+        call.values_of(&[pitch, height]);
+    }
+}
+
+// Launches.
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuLaunchKernel(
+    f: CUfunction,
+    gridDimX: u32,
+    gridDimY: u32,
+    gridDimZ: u32,
+    blockDimX: u32,
+    blockDimY: u32,
+    blockDimZ: u32,
+    sharedMemBytes: u32,
+    hStream: CUstream,
+    _kernelParams: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CUresult {
+    let mut call = Call::new("cuLaunchKernel");
+    call.handle("Function", f.0);
+    call.values_of(&[gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes]);
+    call.handle("Stream", hStream.0);
+    // SAFETY: the caller's list.
+    unsafe { parameters(&mut call, extra) };
+    call.answer(false).result()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuLaunchKernelEx(
+    config: *const CUlaunchConfig,
+    f: CUfunction,
+    _kernelParams: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CUresult {
+    // SAFETY: the caller's description.
+    let it = unsafe { config.read() };
+    let mut call = Call::new("cuLaunchKernelEx");
+    call.handle("Function", f.0);
+    call.values_of(&[it.gridDimX, it.gridDimY, it.gridDimZ, it.blockDimX, it.blockDimY, it.blockDimZ]);
+    call.value(it.sharedMemBytes);
+    call.handle("Stream", it.hStream.0);
+    call.value(it.numAttrs);
+    for index in 0..it.numAttrs as usize {
+        // SAFETY: as many as the description says.
+        let attribute = unsafe { it.attrs.add(index).read() };
+        call.value(attribute.id.0);
+        call.value(attribute.value);
+    }
+    // SAFETY: the caller's list.
+    unsafe { parameters(&mut call, extra) };
+    call.answer(false).result()
+}
+
+/// The parameters of a kernel, as a worker passes them: in one buffer.
+///
+/// # Safety
+/// `extra` is a list as `cuLaunchKernel` takes it: buffer, and its size.
+unsafe fn parameters(call: &mut Call, extra: *mut *mut c_void) {
+    // SAFETY: by this function's contract.
+    let list = unsafe { std::slice::from_raw_parts(extra, 5) };
+    let tags = [0, 2, 4].map(|index: usize| list[index] as usize);
+    assert_eq!(tags, [CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END]);
+    // SAFETY: by this function's contract.
+    unsafe {
+        let size = list[3].cast::<usize>().read();
+        call.value(size);
+        call.values(list[1].cast::<u8>(), size as u64);
+    }
+}
