@@ -5,6 +5,7 @@
 //! support table in the documentation. All of it is committed; `--check` and a test say when it is stale.
 
 mod commands;
+pub(crate) mod coverage;
 mod declaration;
 mod dispatch;
 mod exchange;
@@ -47,11 +48,14 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
 
 /// Every generated file whose text on disk is not what the declarations say, with the text that it should have.
 fn stale_files(root: &Path) -> anyhow::Result<Vec<(&'static str, String)>> {
-    let text = fs::read_to_string(root.join(DECLARATIONS)).context(DECLARATIONS)?;
-    let api = parse::declarations(&text)?;
-    let mut stale = generate(&api, root)?;
+    let mut stale = generate(&declarations(root)?, root)?;
     stale.retain(|(path, text)| fs::read_to_string(root.join(path)).ok().as_ref() != Some(text));
     Ok(stale)
+}
+
+fn declarations(root: &Path) -> anyhow::Result<Declarations> {
+    let text = fs::read_to_string(root.join(DECLARATIONS)).context(DECLARATIONS)?;
+    parse::declarations(&text)
 }
 
 fn generate(api: &Declarations, root: &Path) -> anyhow::Result<Vec<(&'static str, String)>> {

@@ -1,7 +1,8 @@
 //! Calls driver functions, again and again, with random arguments, against the driver of `tests/exchange-driver`: what comes
 //! back follows from every byte that was sent.
 //!
-//! Arguments: how many rounds, a seed, and the file for the calls that were made, one line each. Nothing in it knows of
+//! Arguments: how many rounds, a seed, and the file for the calls that were made, one line each; or `list` for the names of the
+//! functions. Nothing in it knows of
 //! Sluice: it asks the `libcuda.so.1` that it finds.
 //!
 //! ```text
@@ -31,7 +32,11 @@ const FUNCTIONS: &[Calls] =
     &[generated::FUNCTIONS, copies::FUNCTIONS, boxes::FUNCTIONS, fills::FUNCTIONS, launches::FUNCTIONS];
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.peek().is_some_and(|word| word == "list") {
+        FUNCTIONS.iter().copied().flatten().for_each(|(name, _)| println!("{name}"));
+        return;
+    }
     let mut number = |what: &str| -> u64 {
         arguments.next().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{what}: a number"))
     };

@@ -23,7 +23,7 @@ pub(crate) fn program(api: &Declarations) -> String {
 
 /// Whether a function takes part. Handles that only functions by hand make cannot be shown to the driver, which has them
 /// from the driver behind it; `tests/programs/graphs.py` calls those functions.
-fn is_exchanged(function: &Function) -> bool {
+pub(crate) fn is_exchanged(function: &Function) -> bool {
     const BY_HAND: &[&str] = &["GraphNode", "GraphExec", "UserObject", "GreenCtx", "ResourceDesc"];
     let by_hand = |kind: &Kind| match kind {
         Kind::Use(of) | Kind::Del(of) | Kind::New(of) | Kind::InArray(of, _) => {

@@ -108,6 +108,7 @@ Every symbol that libcuda has in CUDA 12.9 and 13.5 is exported. *Queued* functi
 those that *wait* need its answer, those answered *in the client* send nothing. An *absent* function returns
 `CUDA_ERROR_NOT_SUPPORTED`, says so once on stderr, and `cuGetProcAddress` does not find it. A *refused* one is found,
 since programs look for it on every driver, and answers as a driver does for a device without that ability. *Since* is the CUDA version
-from which `cuGetProcAddress` knows the function. Evidence is the tests that called it, with the back end they ran on.
+from which `cuGetProcAddress` knows the function. Evidence is the tests that called it, with the back end they ran on;
+*byte by byte* is a driver that records what reaches it and answers at random, and a test that compares every byte both ways.
 
 ";

@@ -7,7 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::codegen::coverage;
 use crate::e2e::{Test, expect_pass, logs, sluice_run};
+use crate::evidence;
 use crate::node::{self, Node};
 
 pub(crate) const TESTS: &[Test] =
@@ -44,6 +46,7 @@ fn exchange(name: &str, listen: &str) -> Result<()> {
     command.arg(release.join("exchange")).args([ROUNDS, &seed]).arg(&sent);
     expect_pass(&mut command, name, Duration::from_secs(120))?;
     node.wait_until_free()?;
+    calls_what_is_said(name)?;
 
     // Calls that nobody waits for are known by what arrived.
     let read = |path| std::fs::read_to_string(path).with_context(|| format!("{path:?}"));
@@ -60,5 +63,19 @@ fn exchange(name: &str, listen: &str) -> Result<()> {
         *count -= 1;
     }
     ensure!(!arrived.is_empty(), "nothing arrived");
+    Ok(())
+}
+
+/// The list of what is covered says no more and no less than what was called with success.
+fn calls_what_is_said(name: &str) -> Result<()> {
+    let (said, called) = (coverage::exchanged()?, evidence::called(name)?);
+    let missing: Vec<&String> = said.iter().filter(|function| !called.contains(*function)).collect();
+    ensure!(missing.is_empty(), "the list of the byte exchange has what it does not call: {missing:?}");
+    let program = crate::target_folder().join("release/exchange");
+    let list = Command::new(&program).arg("list").output().context("exchange list")?;
+    let list = String::from_utf8(list.stdout)?;
+    let unsaid: Vec<&str> =
+        list.lines().filter(|line| !said.iter().any(|function| function == line)).collect();
+    ensure!(unsaid.is_empty(), "the byte exchange calls what its list does not have: {unsaid:?}");
     Ok(())
 }

@@ -1,0 +1,392 @@
+//! Which functions the byte exchange shows, and what stands for the others.
+
+use super::declaration::*;
+use super::exchange::is_exchanged;
+
+/// What shows that a function's bytes arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coverage {
+    /// The byte exchange calls it.
+    Exchanged,
+    /// It is answered in the client; what it says came with the session or with other functions.
+    InClient,
+    /// Another test calls it: one of the end-to-end tests, or the file of a unit test.
+    Elsewhere(&'static str),
+}
+
+/// Functions by hand that the byte exchange calls (`tests/exchange`).
+const BY_HAND: &[&str] = &[
+    "cuLaunchCooperativeKernel",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cuMemcpy",
+    "cuMemcpy2DAsync_v2",
+    "cuMemcpy2DUnaligned_v2",
+    "cuMemcpy2D_v2",
+    "cuMemcpy3DAsync_v2",
+    "cuMemcpy3DBatchAsync",
+    "cuMemcpy3DBatchAsync_v2",
+    "cuMemcpy3DPeer",
+    "cuMemcpy3DPeerAsync",
+    "cuMemcpy3DWithAttributesAsync",
+    "cuMemcpy3D_v2",
+    "cuMemcpyAsync",
+    "cuMemcpyBatchAsync",
+    "cuMemcpyBatchAsync_v2",
+    "cuMemcpyDtoD_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyHtoD_v2",
+    "cuMemcpyPeer",
+    "cuMemcpyPeerAsync",
+    "cuMemcpyWithAttributesAsync",
+    "cuMemsetD16_v2",
+    "cuMemsetD2D16_v2",
+    "cuMemsetD2D32_v2",
+    "cuMemsetD2D8_v2",
+    "cuMemsetD32_v2",
+    "cuMemsetD8_v2",
+];
+
+/// Functions that other tests call, and why the exchange does not show them.
+struct Others {
+    test: &'static str,
+    /// For who reads the list.
+    _why: &'static str,
+    functions: &'static [&'static str],
+}
+
+const fn others(test: &'static str, why: &'static str, functions: &'static [&'static str]) -> Others {
+    Others { test, _why: why, functions }
+}
+
+const ELSEWHERE: &[Others] = &[
+    others(
+        "sharing between processes",
+        "They name memory and events of other processes: what travels is a token of the node.",
+        &[
+            "cuMemPoolExportPointer",
+            "cuMemPoolImportPointer",
+            "cuMemExportToShareableHandle",
+            "cuMemImportFromShareableHandle",
+            "cuIpcCloseMemHandle",
+            "cuIpcGetEventHandle",
+            "cuIpcGetMemHandle",
+            "cuIpcOpenEventHandle",
+            "cuIpcOpenMemHandle_v2",
+        ],
+    ),
+    others(
+        "green contexts",
+        "What a driver says of multiprocessors decides what may be split, so that its answers cannot be drawn.",
+        &[
+            "cuCtxGetDevResource",
+            "cuDevResourceGenerateDesc",
+            "cuDevSmResourceSplit",
+            "cuDevSmResourceSplitByCount",
+            "cuDeviceGetDevResource",
+            "cuGreenCtxCreate",
+            "cuGreenCtxDestroy",
+            "cuGreenCtxGetDevResource",
+            "cuGreenCtxRecordEvent",
+            "cuGreenCtxStreamCreate",
+            "cuGreenCtxWaitEvent",
+        ],
+    ),
+    others(
+        "conditional nodes",
+        "The driver makes their bodies, and what runs in them is what is tested.",
+        &["cuStreamBeginCaptureToGraph", "cuGraphAddNode_v2", "cuGraphConditionalHandleCreate"],
+    ),
+    others(
+        "cupy textures",
+        "Textures and surfaces are numbers of the driver's that only kernels use.",
+        &["cuSurfObjectCreate", "cuSurfObjectDestroy", "cuTexObjectCreate", "cuTexObjectDestroy"],
+    ),
+    others(
+        "arrays",
+        "Arrays are the driver's own; the test compares what is copied to them and back.",
+        &[
+            "cuMemcpyAtoA_v2",
+            "cuMemcpyAtoD_v2",
+            "cuMemcpyAtoHAsync_v2",
+            "cuMemcpyAtoH_v2",
+            "cuMemcpyDtoA_v2",
+            "cuMemcpyHtoAAsync_v2",
+            "cuMemcpyHtoA_v2",
+            "cuArray3DCreate_v2",
+            "cuArrayCreate_v2",
+            "cuArrayDestroy",
+            "cuMipmappedArrayCreate",
+            "cuMipmappedArrayDestroy",
+            "cuMipmappedArrayGetLevel",
+        ],
+    ),
+    others(
+        "graphs",
+        "Structure and nodes are kept by client, worker and driver together; the test asks for what it has made.",
+        &[
+            "cuStreamUpdateCaptureDependencies",
+            "cuGraphInstantiateWithFlags",
+            "cuGraphLaunch",
+            "cuGraphExecDestroy",
+            "cuGraphDestroy",
+            "cuGraphAddChildGraphNode",
+            "cuGraphAddDependencies",
+            "cuGraphAddEmptyNode",
+            "cuGraphAddEventRecordNode",
+            "cuGraphAddEventWaitNode",
+            "cuGraphAddKernelNode_v2",
+            "cuGraphAddMemcpyNode",
+            "cuGraphAddMemsetNode",
+            "cuGraphChildGraphNodeGetGraph",
+            "cuGraphClone",
+            "cuGraphDebugDotPrint",
+            "cuGraphDestroyNode",
+            "cuGraphEventRecordNodeGetEvent",
+            "cuGraphExecHostNodeSetParams",
+            "cuGraphExecKernelNodeSetParams_v2",
+            "cuGraphExecMemcpyNodeSetParams",
+            "cuGraphExecMemsetNodeSetParams",
+            "cuGraphExecUpdate_v2",
+            "cuGraphGetEdges",
+            "cuGraphGetNodes",
+            "cuGraphGetRootNodes",
+            "cuGraphHostNodeGetParams",
+            "cuGraphInstantiateWithParams",
+            "cuGraphInstantiate_v2",
+            "cuGraphKernelNodeGetParams_v2",
+            "cuGraphMemFreeNodeGetParams",
+            "cuGraphMemcpyNodeGetParams",
+            "cuGraphMemcpyNodeSetParams",
+            "cuGraphMemsetNodeGetParams",
+            "cuGraphMemsetNodeSetParams",
+            "cuGraphNodeFindInClone",
+            "cuGraphNodeGetContainingGraph",
+            "cuGraphNodeGetDependencies",
+            "cuGraphNodeGetDependentNodes",
+            "cuGraphNodeGetEnabled",
+            "cuGraphNodeGetType",
+            "cuGraphNodeSetEnabled",
+            "cuGraphRetainUserObject",
+            "cuGraphUpload",
+            "cuUserObjectCreate",
+            "cuUserObjectRelease",
+            "cuUserObjectRetain",
+        ],
+    ),
+    others(
+        "driver functions",
+        "Captures hold their state in client, worker and driver together.",
+        &[
+            "cuStreamGetCaptureInfo_v2",
+            "cuStreamGetCaptureInfo_v3",
+            "cuStreamBeginCapture_v2",
+            "cuStreamEndCapture",
+        ],
+    ),
+    others(
+        "driver functions",
+        "The client cuts memory into pieces of its own, and the node keeps the books of a lease: the driver sees neither the program's numbers nor its addresses.",
+        &[
+            "cuMemGetInfo_v2",
+            "cuMemAlloc_v2",
+            "cuMemAllocPitch_v2",
+            "cuMemFree_v2",
+            "cuMemHostGetDevicePointer_v2",
+            "cuMemAllocManaged",
+            "cuMemAllocAsync",
+            "cuMemAllocFromPoolAsync",
+            "cuMemFreeAsync",
+            "cuMemCreate",
+            "cuMemGetAllocationGranularity",
+            "cuMemMap",
+            "cuMemRelease",
+            "cuMemSetAccess",
+            "cuMemUnmap",
+        ],
+    ),
+    others(
+        "driver functions",
+        "They make or end what the others use: the exchange calls some, and compares none.",
+        &[
+            "cuModuleLoad",
+            "cuModuleLoadData",
+            "cuModuleLoadDataEx",
+            "cuModuleLoadFatBinary",
+            "cuModuleUnload",
+            "cuModuleGetFunction",
+            "cuModuleGetGlobal_v2",
+            "cuModuleEnumerateFunctions",
+            "cuLibraryLoadData",
+            "cuLibraryLoadFromFile",
+            "cuLibraryUnload",
+            "cuLibraryGetKernel",
+            "cuLibraryGetGlobal",
+            "cuLibraryEnumerateKernels",
+            "cuLibraryGetKernelCount",
+            "cuStreamCreate",
+            "cuStreamCreateWithPriority",
+            "cuStreamDestroy",
+            "cuStreamDestroy_v2",
+            "cuEventCreate",
+            "cuEventDestroy",
+            "cuEventDestroy_v2",
+        ],
+    ),
+    others(
+        "driver functions",
+        "The worker calls the driver with a function of its own.",
+        &["cuStreamAddCallback", "cuLaunchHostFunc"],
+    ),
+    others(
+        "driver functions",
+        "It asks a function that the exchange covers for many sizes.",
+        &["cuOccupancyMaxPotentialBlockSize", "cuOccupancyMaxPotentialBlockSizeWithFlags"],
+    ),
+    others(
+        "sequence jax",
+        "Clusters of a kernel that was compiled for them.",
+        &["cuOccupancyMaxActiveClusters"],
+    ),
+    others(
+        "driver attributes",
+        "Attributes that the client and the driver behind check.",
+        &["cuCtxRecordEvent", "cuCtxWaitEvent", "cuStreamGetAttribute", "cuStreamSetAttribute"],
+    ),
+    others(
+        "driver functions",
+        "Its parts travel as functions that the exchange covers, or as nothing.",
+        &[
+            "cuCtxSetLimit",
+            "cuCtxSynchronize_v2",
+            "cuKernelSetAttribute",
+            "cuFuncSetAttribute",
+            "cuStreamBatchMemOp_v2",
+        ],
+    ),
+    others(
+        "crates/worker/src/malformed_tests.rs",
+        "No program that is tested calls them. Their commands go to a driver that checks every argument.",
+        &[
+            "cuStreamBatchMemOp",
+            "cuStreamGetDevResource",
+            "cuStreamUpdateCaptureDependencies_v2",
+            "cuLaunchHostFunc_v2",
+            "cuOccupancyMaxPotentialClusterSize",
+            "cuGraphAddBatchMemOpNode",
+            "cuGraphAddDependencies_v2",
+            "cuGraphAddHostNode",
+            "cuGraphAddKernelNode",
+            "cuGraphAddMemAllocNode",
+            "cuGraphAddMemFreeNode",
+            "cuGraphAddNode",
+            "cuGraphAddNode_v3",
+            "cuGraphBatchMemOpNodeGetParams",
+            "cuGraphBatchMemOpNodeSetParams",
+            "cuGraphEventRecordNodeSetEvent",
+            "cuGraphEventWaitNodeGetEvent",
+            "cuGraphEventWaitNodeSetEvent",
+            "cuGraphExecBatchMemOpNodeSetParams",
+            "cuGraphExecChildGraphNodeSetParams",
+            "cuGraphExecEventRecordNodeSetEvent",
+            "cuGraphExecEventWaitNodeSetEvent",
+            "cuGraphExecGetFlags",
+            "cuGraphExecGetId",
+            "cuGraphExecKernelNodeSetParams",
+            "cuGraphExecNodeSetParams",
+            "cuGraphExecUpdate",
+            "cuGraphGetEdges_v2",
+            "cuGraphHostNodeSetParams",
+            "cuGraphKernelNodeCopyAttributes",
+            "cuGraphKernelNodeGetAttribute",
+            "cuGraphKernelNodeGetParams",
+            "cuGraphKernelNodeSetAttribute",
+            "cuGraphKernelNodeSetParams",
+            "cuGraphKernelNodeSetParams_v2",
+            "cuGraphMemAllocNodeGetParams",
+            "cuGraphNodeGetDependencies_v2",
+            "cuGraphNodeGetDependentNodes_v2",
+            "cuGraphNodeGetLocalId",
+            "cuGraphNodeGetParams",
+            "cuGraphNodeGetToolsId",
+            "cuGraphNodeSetParams",
+            "cuGraphNodeSetParams_v2",
+            "cuGraphReleaseUserObject",
+            "cuGraphRemoveDependencies",
+            "cuGraphRemoveDependencies_v2",
+            "cuIpcOpenMemHandle",
+        ],
+    ),
+];
+
+/// What is said of a function; `None` for one that is not built, or of which nothing is said.
+pub(crate) fn of(function: &Function) -> Option<Coverage> {
+    let name = function.name.as_str();
+    let elsewhere = || ELSEWHERE.iter().find(|others| others.functions.contains(&name));
+    match function.class {
+        Class::Absent(_) | Class::Refused(_) => None,
+        Class::Local => Some(Coverage::InClient),
+        _ if is_exchanged(function) || BY_HAND.contains(&name) => Some(Coverage::Exchanged),
+        _ => elsewhere().map(|others| Coverage::Elsewhere(others.test)),
+    }
+}
+
+/// The functions of the byte exchange.
+pub(crate) fn exchanged() -> anyhow::Result<Vec<String>> {
+    let api = super::declarations(crate::root())?;
+    let names = api.functions.into_iter().filter(|f| of(f) == Some(Coverage::Exchanged)).map(|f| f.name);
+    Ok(names.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn built() -> Vec<Function> {
+        let api = crate::codegen::declarations(crate::root()).unwrap();
+        let is_absent = |f: &Function| matches!(f.class, Class::Absent(_) | Class::Refused(_));
+        api.functions.into_iter().filter(|f| !is_absent(f)).collect()
+    }
+
+    #[test]
+    fn something_is_said_of_every_function_that_is_built() {
+        let silent: Vec<_> = built().into_iter().filter(|f| of(f).is_none()).map(|f| f.name).collect();
+        assert!(silent.is_empty(), "neither in the byte exchange nor in the list of other tests: {silent:?}");
+    }
+
+    #[test]
+    fn nothing_is_said_twice_or_of_what_is_not_there() {
+        let built: HashMap<String, Function> = built().into_iter().map(|f| (f.name.clone(), f)).collect();
+        let mut said: Vec<&str> = ELSEWHERE.iter().flat_map(|others| others.functions).copied().collect();
+        said.extend(BY_HAND);
+        for (index, name) in said.iter().enumerate() {
+            assert!(!said[..index].contains(name), "{name} is in two lists");
+            let function = built.get(*name).unwrap_or_else(|| panic!("{name} is not built"));
+            assert!(function.class != Class::Local && !is_exchanged(function), "{name} needs no entry");
+        }
+    }
+
+    #[test]
+    fn the_other_tests_are_there_and_call_what_is_said() {
+        let read = |path: &std::path::Path| std::fs::read_to_string(path).unwrap();
+        let folder = crate::root().join("xtask/src/e2e");
+        let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let tests: String = files.filter(|path| path.is_file()).map(|path| read(&path)).collect();
+        let results = read(&crate::root().join("docs/cuda-support.results"));
+        for others in ELSEWHERE {
+            if others.test.ends_with(".rs") {
+                assert!(crate::root().join(others.test).is_file(), "no test {}", others.test);
+                continue;
+            }
+            assert!(tests.contains(&format!("\"{}\"", others.test)), "no test {}", others.test);
+            for function in others.functions {
+                let row = format!("{function}\t");
+                assert!(results.lines().any(|line| line.starts_with(&row)), "{function} was not called");
+            }
+        }
+    }
+}
