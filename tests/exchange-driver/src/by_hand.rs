@@ -1,7 +1,5 @@
 //! Entry points whose arguments the list of functions does not describe.
 
-#![allow(non_snake_case)] // CUDA's names
-
 use std::ffi::c_void;
 
 use sluice_cuda::*;
@@ -85,7 +83,12 @@ unsafe extern "C" fn cuMemcpy3DAsync_v2(pCopy: *const CUDA_MEMCPY3D, hStream: CU
 }
 
 /// One side of a box copy: corner, and distances of rows and slices.
-fn side(call: &mut Call, kind: CUmemorytype, device: CUdeviceptr, [x, y, z, pitch, height]: [usize; 5]) {
+pub(crate) fn side(
+    call: &mut Call,
+    kind: CUmemorytype,
+    device: CUdeviceptr,
+    [x, y, z, pitch, height]: [usize; 5],
+) {
     call.value(kind.0);
     if kind == CUmemorytype::DEVICE {
         call.value(device + ((z * height + y) * pitch + x) as u64);
@@ -148,7 +151,7 @@ unsafe extern "C" fn cuLaunchKernelEx(
 ///
 /// # Safety
 /// `extra` is a list as `cuLaunchKernel` takes it: buffer, and its size.
-unsafe fn parameters(call: &mut Call, extra: *mut *mut c_void) {
+pub(crate) unsafe fn parameters(call: &mut Call, extra: *mut *mut c_void) {
     // SAFETY: by this function's contract.
     let list = unsafe { std::slice::from_raw_parts(extra, 5) };
     let tags = [0, 2, 4].map(|index: usize| list[index] as usize);

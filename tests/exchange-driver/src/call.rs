@@ -34,6 +34,18 @@ pub(crate) fn number_of(kind: &str, handle: usize) -> Option<u64> {
     }
 }
 
+/// How many handles of a kind there have been.
+pub(crate) fn handles_of(kind: &str) -> usize {
+    handles().get(kind).map_or(0, BTreeMap::len)
+}
+
+/// The handle with a number.
+pub(crate) fn handle_of(kind: &str, number: usize) -> usize {
+    let handles = handles();
+    let found = handles.get(kind).and_then(|known| known.iter().find(|(_, known)| **known == number as u64));
+    *found.unwrap_or_else(|| panic!("no {kind} has the number {number}")).0
+}
+
 /// Adds a line to the file of what arrived.
 pub(crate) fn log(mut line: String) {
     static FILE: LazyLock<Option<File>> = LazyLock::new(|| {
@@ -111,6 +123,21 @@ impl Call {
 
     /// The answer, once all arguments are known. `waits` says whether somebody hears of a failure.
     pub(crate) fn answer(mut self, waits: bool) -> Answer {
+        self.number_handles();
+        self.log();
+        if let ("cuStreamWriteValue64_v2", Some((_, stream, _))) = (self.name, self.seen.first()) {
+            memory::request(CUstream(*stream), self.word(8), self.word(16));
+        }
+        self.said(waits)
+    }
+
+    /// The answer to a call that was recorded before.
+    pub(crate) fn answer_again(mut self, waits: bool) -> Answer {
+        self.number_handles();
+        self.said(waits)
+    }
+
+    fn number_handles(&mut self) {
         let seen = std::mem::take(&mut self.seen);
         for &(kind, handle, place) in &seen {
             let number = self.introduced(kind, handle);
@@ -118,10 +145,10 @@ impl Call {
             let Some(number) = number else { self.end(&format!("{handle:#x} is no {kind}")) };
             self.bytes[place..place + 8].copy_from_slice(&number.to_le_bytes());
         }
-        self.log();
-        if let ("cuStreamWriteValue64_v2", Some((_, stream, _))) = (self.name, seen.first()) {
-            memory::request(CUstream(*stream), self.word(8), self.word(16));
-        }
+        self.seen = seen;
+    }
+
+    fn said(&self, waits: bool) -> Answer {
         match self.mark() {
             Some(_) => Answer::to("", &[], false),
             None => Answer::to(self.name, &self.bytes, waits),
@@ -193,7 +220,9 @@ impl Answer {
         }
         let mut handles = handles();
         let known = handles.entry(kind).or_default();
-        let (number, handle) = (known.len() as u64, 0x1000 + 16 * known.len());
+        // No two kinds have the same.
+        let base = kind.bytes().fold(0_usize, |sum, byte| sum * 31 + usize::from(byte)) << 20;
+        let (number, handle) = (known.len() as u64, base + 16 * (1 + known.len()));
         known.insert(handle, number);
         // SAFETY: by this function's contract.
         unsafe { place.write(handle) };

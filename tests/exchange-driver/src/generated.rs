@@ -3363,34 +3363,12 @@ pub(crate) unsafe extern "C" fn cuOccupancyMaxPotentialClusterSize(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphInstantiateWithFlags(
-    phGraphExec: *mut CUgraphExec,
-    hGraph: CUgraph,
-    flags: u64,
-) -> CUresult {
-    match table().cuGraphInstantiateWithFlags {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(phGraphExec, hGraph, flags) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphLaunch(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
-    match table().cuGraphLaunch {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, hStream) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphExecDestroy(hGraphExec: CUgraphExec) -> CUresult {
-    match table().cuGraphExecDestroy {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphLaunch");
+    call.handle("GraphExec", hGraphExec.0);
+    call.handle("Stream", hStream.0);
+    let answer = call.answer(false);
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
@@ -3438,21 +3416,6 @@ pub(crate) unsafe extern "C" fn cuDeviceSetGraphMemAttribute(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphAddBatchMemOpNode(
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-    nodeParams: *const c_void,
-) -> CUresult {
-    match table().cuGraphAddBatchMemOpNode {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, nodeParams) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphAddChildGraphNode(
     phGraphNode: *mut CUgraphNode,
     hGraph: CUgraph,
@@ -3474,11 +3437,15 @@ pub(crate) unsafe extern "C" fn cuGraphAddDependencies(
     to: *const CUgraphNode,
     numDependencies: usize,
 ) -> CUresult {
-    match table().cuGraphAddDependencies {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraph, from_, to, numDependencies) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphAddDependencies");
+    call.handle("Graph", hGraph.0);
+    // SAFETY: the caller's array.
+    unsafe { call.handles("GraphNode", from_.cast(), numDependencies as u64) };
+    // SAFETY: the caller's array.
+    unsafe { call.handles("GraphNode", to.cast(), numDependencies as u64) };
+    call.value(numDependencies);
+    let answer = call.answer(true);
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
@@ -3492,50 +3459,6 @@ pub(crate) unsafe extern "C" fn cuGraphAddDependencies_v2(
     match table().cuGraphAddDependencies_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hGraph, from_, to_, edgeData, numDependencies) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphAddEmptyNode(
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-) -> CUresult {
-    match table().cuGraphAddEmptyNode {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphAddEventRecordNode(
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-    event: CUevent,
-) -> CUresult {
-    match table().cuGraphAddEventRecordNode {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, event) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphAddEventWaitNode(
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-    event: CUevent,
-) -> CUresult {
-    match table().cuGraphAddEventWaitNode {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, event) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -3571,21 +3494,6 @@ pub(crate) unsafe extern "C" fn cuGraphAddKernelNode(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphAddKernelNode_v2(
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-    nodeParams: *const CUDA_KERNEL_NODE_PARAMS,
-) -> CUresult {
-    match table().cuGraphAddKernelNode_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, nodeParams) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphAddMemAllocNode(
     phGraphNode: *mut CUgraphNode,
     hGraph: CUgraph,
@@ -3611,40 +3519,6 @@ pub(crate) unsafe extern "C" fn cuGraphAddMemFreeNode(
     match table().cuGraphAddMemFreeNode {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, dptr) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphAddMemcpyNode(
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-    copyParams: *const CUDA_MEMCPY3D,
-    ctx: CUcontext,
-) -> CUresult {
-    match table().cuGraphAddMemcpyNode {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphAddMemsetNode(
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-    memsetParams: *const CUDA_MEMSET_NODE_PARAMS,
-    ctx: CUcontext,
-) -> CUresult {
-    match table().cuGraphAddMemsetNode {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe {
-            entry(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx)
-        },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -3701,42 +3575,6 @@ pub(crate) unsafe extern "C" fn cuGraphAddNode_v3(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphBatchMemOpNodeGetParams(
-    hNode: CUgraphNode,
-    nodeParams_out: *mut c_void,
-) -> CUresult {
-    match table().cuGraphBatchMemOpNodeGetParams {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, nodeParams_out) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphBatchMemOpNodeSetParams(
-    hNode: CUgraphNode,
-    nodeParams: *const c_void,
-) -> CUresult {
-    match table().cuGraphBatchMemOpNodeSetParams {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, nodeParams) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphChildGraphNodeGetGraph(
-    hNode: CUgraphNode,
-    phGraph: *mut CUgraph,
-) -> CUresult {
-    match table().cuGraphChildGraphNodeGetGraph {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, phGraph) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphClone(phGraphClone: *mut CUgraph, originalGraph: CUgraph) -> CUresult {
     match table().cuGraphClone {
         // SAFETY: the arguments are the caller's.
@@ -3784,70 +3622,24 @@ pub(crate) unsafe extern "C" fn cuGraphDebugDotPrint(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphDestroyNode(hNode: CUgraphNode) -> CUresult {
-    match table().cuGraphDestroyNode {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphEventRecordNodeGetEvent(
-    hNode: CUgraphNode,
-    event_out: *mut CUevent,
-) -> CUresult {
-    match table().cuGraphEventRecordNodeGetEvent {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, event_out) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphEventRecordNodeSetEvent(
     hNode: CUgraphNode,
     event: CUevent,
 ) -> CUresult {
-    match table().cuGraphEventRecordNodeSetEvent {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, event) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphEventWaitNodeGetEvent(
-    hNode: CUgraphNode,
-    event_out: *mut CUevent,
-) -> CUresult {
-    match table().cuGraphEventWaitNodeGetEvent {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, event_out) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphEventRecordNodeSetEvent");
+    call.handle("GraphNode", hNode.0);
+    call.handle("Event", event.0);
+    let answer = call.answer(true);
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphEventWaitNodeSetEvent(hNode: CUgraphNode, event: CUevent) -> CUresult {
-    match table().cuGraphEventWaitNodeSetEvent {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, event) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphExecBatchMemOpNodeSetParams(
-    hGraphExec: CUgraphExec,
-    hNode: CUgraphNode,
-    nodeParams: *const c_void,
-) -> CUresult {
-    match table().cuGraphExecBatchMemOpNodeSetParams {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, hNode, nodeParams) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphEventWaitNodeSetEvent");
+    call.handle("GraphNode", hNode.0);
+    call.handle("Event", event.0);
+    let answer = call.answer(true);
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
@@ -3869,11 +3661,12 @@ pub(crate) unsafe extern "C" fn cuGraphExecEventRecordNodeSetEvent(
     hNode: CUgraphNode,
     event: CUevent,
 ) -> CUresult {
-    match table().cuGraphExecEventRecordNodeSetEvent {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, hNode, event) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphExecEventRecordNodeSetEvent");
+    call.handle("GraphExec", hGraphExec.0);
+    call.handle("GraphNode", hNode.0);
+    call.handle("Event", event.0);
+    let answer = call.answer(true);
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
@@ -3882,29 +3675,32 @@ pub(crate) unsafe extern "C" fn cuGraphExecEventWaitNodeSetEvent(
     hNode: CUgraphNode,
     event: CUevent,
 ) -> CUresult {
-    match table().cuGraphExecEventWaitNodeSetEvent {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, hNode, event) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphExecEventWaitNodeSetEvent");
+    call.handle("GraphExec", hGraphExec.0);
+    call.handle("GraphNode", hNode.0);
+    call.handle("Event", event.0);
+    let answer = call.answer(true);
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphExecGetFlags(hGraphExec: CUgraphExec, flags: *mut u64) -> CUresult {
-    match table().cuGraphExecGetFlags {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, flags) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphExecGetFlags");
+    call.handle("GraphExec", hGraphExec.0);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(flags) };
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphExecGetId(hGraphExec: CUgraphExec, graphId: *mut u32) -> CUresult {
-    match table().cuGraphExecGetId {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, graphId) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphExecGetId");
+    call.handle("GraphExec", hGraphExec.0);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(graphId) };
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
@@ -3929,47 +3725,6 @@ pub(crate) unsafe extern "C" fn cuGraphExecKernelNodeSetParams(
     match table().cuGraphExecKernelNodeSetParams {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hGraphExec, hNode, nodeParams) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphExecKernelNodeSetParams_v2(
-    hGraphExec: CUgraphExec,
-    hNode: CUgraphNode,
-    nodeParams: *const CUDA_KERNEL_NODE_PARAMS,
-) -> CUresult {
-    match table().cuGraphExecKernelNodeSetParams_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, hNode, nodeParams) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphExecMemcpyNodeSetParams(
-    hGraphExec: CUgraphExec,
-    hNode: CUgraphNode,
-    copyParams: *const CUDA_MEMCPY3D,
-    ctx: CUcontext,
-) -> CUresult {
-    match table().cuGraphExecMemcpyNodeSetParams {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, hNode, copyParams, ctx) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphExecMemsetNodeSetParams(
-    hGraphExec: CUgraphExec,
-    hNode: CUgraphNode,
-    memsetParams: *const CUDA_MEMSET_NODE_PARAMS,
-    ctx: CUcontext,
-) -> CUresult {
-    match table().cuGraphExecMemsetNodeSetParams {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, hNode, memsetParams, ctx) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -4002,19 +3757,6 @@ pub(crate) unsafe extern "C" fn cuGraphExecUpdate(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphExecUpdate_v2(
-    hGraphExec: CUgraphExec,
-    hGraph: CUgraph,
-    resultInfo: *mut CUgraphExecUpdateResultInfo,
-) -> CUresult {
-    match table().cuGraphExecUpdate_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, hGraph, resultInfo) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphGetEdges(
     hGraph: CUgraph,
     from_: *mut CUgraphNode,
@@ -4029,21 +3771,6 @@ pub(crate) unsafe extern "C" fn cuGraphGetEdges(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphGetEdges_v2(
-    hGraph: CUgraph,
-    from_: *mut CUgraphNode,
-    to_: *mut CUgraphNode,
-    edgeData: *mut CUgraphEdgeData,
-    numEdges: *mut usize,
-) -> CUresult {
-    match table().cuGraphGetEdges_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraph, from_, to_, edgeData, numEdges) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphGetId(hGraph: CUgraph, graphId: *mut u32) -> CUresult {
     let mut call = Call::new("cuGraphGetId");
     call.handle("Graph", hGraph.0);
@@ -4051,32 +3778,6 @@ pub(crate) unsafe extern "C" fn cuGraphGetId(hGraph: CUgraph, graphId: *mut u32)
     // SAFETY: the caller's place.
     unsafe { answer.write(graphId) };
     answer.result()
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphGetNodes(
-    hGraph: CUgraph,
-    nodes: *mut CUgraphNode,
-    numNodes: *mut usize,
-) -> CUresult {
-    match table().cuGraphGetNodes {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraph, nodes, numNodes) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphGetRootNodes(
-    hGraph: CUgraph,
-    rootNodes: *mut CUgraphNode,
-    numRootNodes: *mut usize,
-) -> CUresult {
-    match table().cuGraphGetRootNodes {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraph, rootNodes, numRootNodes) },
-        None => CUresult::NOT_SUPPORTED,
-    }
 }
 
 #[unsafe(no_mangle)]
@@ -4136,24 +3837,11 @@ pub(crate) unsafe extern "C" fn cuGraphKernelNodeCopyAttributes(
     dst: CUgraphNode,
     src: CUgraphNode,
 ) -> CUresult {
-    match table().cuGraphKernelNodeCopyAttributes {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(dst, src) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphKernelNodeGetAttribute(
-    hNode: CUgraphNode,
-    attr: u32,
-    value_out: *mut c_void,
-) -> CUresult {
-    match table().cuGraphKernelNodeGetAttribute {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, attr, value_out) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphKernelNodeCopyAttributes");
+    call.handle("GraphNode", dst.0);
+    call.handle("GraphNode", src.0);
+    let answer = call.answer(true);
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
@@ -4169,48 +3857,11 @@ pub(crate) unsafe extern "C" fn cuGraphKernelNodeGetParams(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphKernelNodeGetParams_v2(
-    hNode: CUgraphNode,
-    nodeParams: *mut CUDA_KERNEL_NODE_PARAMS,
-) -> CUresult {
-    match table().cuGraphKernelNodeGetParams_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, nodeParams) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
-    hNode: CUgraphNode,
-    attr: u32,
-    value: *const c_void,
-) -> CUresult {
-    match table().cuGraphKernelNodeSetAttribute {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, attr, value) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphKernelNodeSetParams(
     hNode: CUgraphNode,
     nodeParams: *const CUDA_KERNEL_NODE_PARAMS_v1,
 ) -> CUresult {
     match table().cuGraphKernelNodeSetParams {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, nodeParams) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphKernelNodeSetParams_v2(
-    hNode: CUgraphNode,
-    nodeParams: *const CUDA_KERNEL_NODE_PARAMS,
-) -> CUresult {
-    match table().cuGraphKernelNodeSetParams_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hNode, nodeParams) },
         None => CUresult::NOT_SUPPORTED,
@@ -4237,54 +3888,6 @@ pub(crate) unsafe extern "C" fn cuGraphMemFreeNodeGetParams(
     match table().cuGraphMemFreeNodeGetParams {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hNode, dptr_out) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphMemcpyNodeGetParams(
-    hNode: CUgraphNode,
-    nodeParams: *mut CUDA_MEMCPY3D,
-) -> CUresult {
-    match table().cuGraphMemcpyNodeGetParams {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, nodeParams) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphMemcpyNodeSetParams(
-    hNode: CUgraphNode,
-    nodeParams: *const CUDA_MEMCPY3D,
-) -> CUresult {
-    match table().cuGraphMemcpyNodeSetParams {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, nodeParams) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphMemsetNodeGetParams(
-    hNode: CUgraphNode,
-    nodeParams: *mut CUDA_MEMSET_NODE_PARAMS,
-) -> CUresult {
-    match table().cuGraphMemsetNodeGetParams {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, nodeParams) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphMemsetNodeSetParams(
-    hNode: CUgraphNode,
-    nodeParams: *const CUDA_MEMSET_NODE_PARAMS,
-) -> CUresult {
-    match table().cuGraphMemsetNodeSetParams {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, nodeParams) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -4328,20 +3931,6 @@ pub(crate) unsafe extern "C" fn cuGraphNodeGetDependencies(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphNodeGetDependencies_v2(
-    hNode: CUgraphNode,
-    dependencies: *mut CUgraphNode,
-    edgeData: *mut CUgraphEdgeData,
-    numDependencies: *mut usize,
-) -> CUresult {
-    match table().cuGraphNodeGetDependencies_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, dependencies, edgeData, numDependencies) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphNodeGetDependentNodes(
     hNode: CUgraphNode,
     dependentNodes: *mut CUgraphNode,
@@ -4355,39 +3944,28 @@ pub(crate) unsafe extern "C" fn cuGraphNodeGetDependentNodes(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphNodeGetDependentNodes_v2(
-    hNode: CUgraphNode,
-    dependentNodes: *mut CUgraphNode,
-    edgeData: *mut CUgraphEdgeData,
-    numDependentNodes: *mut usize,
-) -> CUresult {
-    match table().cuGraphNodeGetDependentNodes_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, dependentNodes, edgeData, numDependentNodes) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphNodeGetEnabled(
     hGraphExec: CUgraphExec,
     hNode: CUgraphNode,
     isEnabled: *mut u32,
 ) -> CUresult {
-    match table().cuGraphNodeGetEnabled {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, hNode, isEnabled) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphNodeGetEnabled");
+    call.handle("GraphExec", hGraphExec.0);
+    call.handle("GraphNode", hNode.0);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(isEnabled) };
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphNodeGetLocalId(hNode: CUgraphNode, nodeId: *mut u32) -> CUresult {
-    match table().cuGraphNodeGetLocalId {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, nodeId) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphNodeGetLocalId");
+    call.handle("GraphNode", hNode.0);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(nodeId) };
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
@@ -4404,23 +3982,12 @@ pub(crate) unsafe extern "C" fn cuGraphNodeGetParams(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphNodeGetToolsId(hNode: CUgraphNode, toolsNodeId: *mut u64) -> CUresult {
-    match table().cuGraphNodeGetToolsId {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, toolsNodeId) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphNodeGetType(
-    hNode: CUgraphNode,
-    kind: *mut CUgraphNodeType,
-) -> CUresult {
-    match table().cuGraphNodeGetType {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hNode, kind) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphNodeGetToolsId");
+    call.handle("GraphNode", hNode.0);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(toolsNodeId) };
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
@@ -4429,11 +3996,12 @@ pub(crate) unsafe extern "C" fn cuGraphNodeSetEnabled(
     hNode: CUgraphNode,
     isEnabled: u32,
 ) -> CUresult {
-    match table().cuGraphNodeSetEnabled {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, hNode, isEnabled) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphNodeSetEnabled");
+    call.handle("GraphExec", hGraphExec.0);
+    call.handle("GraphNode", hNode.0);
+    call.value(isEnabled);
+    let answer = call.answer(true);
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
@@ -4480,11 +4048,15 @@ pub(crate) unsafe extern "C" fn cuGraphRemoveDependencies(
     to_: *const CUgraphNode,
     numDependencies: usize,
 ) -> CUresult {
-    match table().cuGraphRemoveDependencies {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraph, from_, to_, numDependencies) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphRemoveDependencies");
+    call.handle("Graph", hGraph.0);
+    // SAFETY: the caller's array.
+    unsafe { call.handles("GraphNode", from_.cast(), numDependencies as u64) };
+    // SAFETY: the caller's array.
+    unsafe { call.handles("GraphNode", to_.cast(), numDependencies as u64) };
+    call.value(numDependencies);
+    let answer = call.answer(true);
+    answer.result()
 }
 
 #[unsafe(no_mangle)]
@@ -4518,11 +4090,11 @@ pub(crate) unsafe extern "C" fn cuGraphRetainUserObject(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphUpload(hGraphExec: CUgraphExec, hStream: CUstream) -> CUresult {
-    match table().cuGraphUpload {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, hStream) },
-        None => CUresult::NOT_SUPPORTED,
-    }
+    let mut call = Call::new("cuGraphUpload");
+    call.handle("GraphExec", hGraphExec.0);
+    call.handle("Stream", hStream.0);
+    let answer = call.answer(false);
+    answer.result()
 }
 
 #[unsafe(no_mangle)]

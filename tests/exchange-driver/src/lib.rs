@@ -3,6 +3,8 @@
 //! get, and end the process on a handle or an address that nobody has been given. Of those by hand it records the arguments
 //! (`by_hand`); copies and fills it makes, and compares what lies in memory (`memory`). Launches are recorded only.
 
+#![allow(non_snake_case)] // CUDA's names
+
 use std::sync::LazyLock;
 
 use sluice_cuda::DriverTable;
@@ -12,6 +14,7 @@ mod answer;
 mod by_hand;
 mod call;
 mod generated;
+mod graphs;
 mod memory;
 
 /// The driver behind it.

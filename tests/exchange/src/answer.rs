@@ -1,7 +1,9 @@
 //! What a driver answers to a call, as a function of the bytes of its arguments: caller and driver come to the same
 //! answer if, and only if, every byte has arrived. And what both ends have to agree on beside.
 
-use sluice_cuda::CUresult;
+use std::ptr::null_mut;
+
+use sluice_cuda::{CUDA_MEMCPY3D, CUarray, CUgraphEdgeData, CUmemorytype, CUresult};
 
 /// Introduces a handle to the driver: the call that has this number plus n tells it of the n-th of its kind.
 pub(crate) const MARK: u32 = 0x5eed_0000;
@@ -51,9 +53,90 @@ impl Answer {
         (0..count).map(|_| self.next() as u8).collect()
     }
 
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         next(&mut self.state)
     }
+
+    /// One of so many.
+    pub(crate) fn below(&mut self, count: usize) -> usize {
+        (self.next() % count as u64) as usize
+    }
+
+    pub(crate) fn numbers<const N: usize>(&mut self) -> [u32; N] {
+        std::array::from_fn(|_| self.next() as u32)
+    }
+
+    /// A copy between two places on the device.
+    pub(crate) fn copy(&mut self) -> CUDA_MEMCPY3D {
+        // No sum of them is too large for an address.
+        let mut number = || (self.next() & 0xffff) as usize;
+        let mut side = || [number(), number(), number(), number(), number()];
+        let ([srcXInBytes, srcY, srcZ, srcPitch, srcHeight], [dstXInBytes, dstY, dstZ, dstPitch, dstHeight]) =
+            (side(), side());
+        let [WidthInBytes, Height, Depth, ..] = side();
+        CUDA_MEMCPY3D {
+            srcXInBytes,
+            srcY,
+            srcZ,
+            srcLOD: 0,
+            srcMemoryType: CUmemorytype::DEVICE,
+            srcHost: null_mut(),
+            srcDevice: self.next() >> 16,
+            srcArray: CUarray::NULL,
+            reserved0: null_mut(),
+            srcPitch,
+            srcHeight,
+            dstXInBytes,
+            dstY,
+            dstZ,
+            dstLOD: 0,
+            dstMemoryType: CUmemorytype::DEVICE,
+            dstHost: null_mut(),
+            dstDevice: self.next() >> 16,
+            dstArray: CUarray::NULL,
+            reserved1: null_mut(),
+            dstPitch,
+            dstHeight,
+            WidthInBytes,
+            Height,
+            Depth,
+        }
+    }
+
+    /// Operations on memory; each has a kind, an address, a value and flags.
+    pub(crate) fn operations(&mut self) -> Drawn {
+        let flags = self.next() as u32;
+        let count = 1 + self.below(8);
+        let words = (0..count).map(|_| {
+            let [kind, bits] = self.numbers();
+            [kind.into(), self.next(), self.next(), bits.into(), 0, 0]
+        });
+        Drawn { words: words.collect(), flags }
+    }
+
+    /// Some of so many nodes, or edges between them.
+    pub(crate) fn items(&mut self, nodes: usize) -> Vec<Item> {
+        let count = if nodes == 0 { 0 } else { self.below(6) };
+        let plain = self.below(2) == 0;
+        let item = |_| {
+            let ends = [self.below(nodes), self.below(nodes)];
+            let [from_port, to_port, kind] = if plain { [0; 3] } else { self.numbers().map(|n| n as u8) };
+            Item { nodes: ends, edge: CUgraphEdgeData { from_port, to_port, kind, reserved: [0; 5] } }
+        };
+        (0..count).map(item).collect()
+    }
+}
+
+/// What a node of memory operations is said to do.
+pub(crate) struct Drawn {
+    pub(crate) words: Vec<[u64; 6]>,
+    pub(crate) flags: u32,
+}
+
+/// A node, or an edge between two; nodes by their place among those that live.
+pub(crate) struct Item {
+    pub(crate) nodes: [usize; 2],
+    pub(crate) edge: CUgraphEdgeData,
 }
 
 /// SplitMix64.

@@ -45,8 +45,23 @@ pub(crate) const FUNCTIONS: &[(&str, Call)] = &[
         cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
     ),
     ("cuOccupancyAvailableDynamicSMemPerBlock", cuOccupancyAvailableDynamicSMemPerBlock),
+    ("cuGraphLaunch", cuGraphLaunch),
+    ("cuGraphAddDependencies", cuGraphAddDependencies),
     ("cuGraphCreate", cuGraphCreate),
+    ("cuGraphEventRecordNodeSetEvent", cuGraphEventRecordNodeSetEvent),
+    ("cuGraphEventWaitNodeSetEvent", cuGraphEventWaitNodeSetEvent),
+    ("cuGraphExecEventRecordNodeSetEvent", cuGraphExecEventRecordNodeSetEvent),
+    ("cuGraphExecEventWaitNodeSetEvent", cuGraphExecEventWaitNodeSetEvent),
+    ("cuGraphExecGetFlags", cuGraphExecGetFlags),
+    ("cuGraphExecGetId", cuGraphExecGetId),
     ("cuGraphGetId", cuGraphGetId),
+    ("cuGraphKernelNodeCopyAttributes", cuGraphKernelNodeCopyAttributes),
+    ("cuGraphNodeGetEnabled", cuGraphNodeGetEnabled),
+    ("cuGraphNodeGetLocalId", cuGraphNodeGetLocalId),
+    ("cuGraphNodeGetToolsId", cuGraphNodeGetToolsId),
+    ("cuGraphNodeSetEnabled", cuGraphNodeSetEnabled),
+    ("cuGraphRemoveDependencies", cuGraphRemoveDependencies),
+    ("cuGraphUpload", cuGraphUpload),
     ("cuTensorMapEncodeIm2col", cuTensorMapEncodeIm2col),
     ("cuTensorMapEncodeIm2colWide", cuTensorMapEncodeIm2colWide),
     ("cuTensorMapEncodeTiled", cuTensorMapEncodeTiled),
@@ -438,6 +453,31 @@ fn cuOccupancyAvailableDynamicSMemPerBlock(p: &mut Program) {
     if p.check(sent, true, result, &[crate::program::bytes_of(&dynamicSmemSize)]) {}
 }
 
+fn cuGraphLaunch(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphLaunch");
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let hStream = CUstream(p.handle(&mut sent, "Stream"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuGraphLaunch.expect("exported")(hGraphExec, hStream) };
+    if p.check(sent, false, result, &[]) {}
+}
+
+fn cuGraphAddDependencies(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphAddDependencies");
+    let numDependencies: usize = p.small() as usize;
+    let hGraph = CUgraph(p.handle(&mut sent, "Graph"));
+    let from_: Vec<_> =
+        (0..numDependencies as u64).map(|_| CUgraphNode(p.handle(&mut sent, "GraphNode"))).collect();
+    let to: Vec<_> =
+        (0..numDependencies as u64).map(|_| CUgraphNode(p.handle(&mut sent, "GraphNode"))).collect();
+    sent.value(numDependencies);
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe {
+        p.cuda.cuGraphAddDependencies.expect("exported")(hGraph, from_.as_ptr(), to.as_ptr(), numDependencies)
+    };
+    if p.check(sent, true, result, &[]) {}
+}
+
 fn cuGraphCreate(p: &mut Program) {
     let mut sent = Sent::new("cuGraphCreate");
     let flags: u32 = 0;
@@ -450,6 +490,64 @@ fn cuGraphCreate(p: &mut Program) {
     }
 }
 
+fn cuGraphEventRecordNodeSetEvent(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphEventRecordNodeSetEvent");
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let event = CUevent(p.handle(&mut sent, "Event"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuGraphEventRecordNodeSetEvent.expect("exported")(hNode, event) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphEventWaitNodeSetEvent(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphEventWaitNodeSetEvent");
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let event = CUevent(p.handle(&mut sent, "Event"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuGraphEventWaitNodeSetEvent.expect("exported")(hNode, event) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphExecEventRecordNodeSetEvent(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphExecEventRecordNodeSetEvent");
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let event = CUevent(p.handle(&mut sent, "Event"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result =
+        unsafe { p.cuda.cuGraphExecEventRecordNodeSetEvent.expect("exported")(hGraphExec, hNode, event) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphExecEventWaitNodeSetEvent(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphExecEventWaitNodeSetEvent");
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let event = CUevent(p.handle(&mut sent, "Event"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result =
+        unsafe { p.cuda.cuGraphExecEventWaitNodeSetEvent.expect("exported")(hGraphExec, hNode, event) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphExecGetFlags(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphExecGetFlags");
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let mut flags: u64 = p.value();
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuGraphExecGetFlags.expect("exported")(hGraphExec, &mut flags) };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&flags)]) {}
+}
+
+fn cuGraphExecGetId(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphExecGetId");
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let mut graphId: u32 = p.value();
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuGraphExecGetId.expect("exported")(hGraphExec, &mut graphId) };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&graphId)]) {}
+}
+
 fn cuGraphGetId(p: &mut Program) {
     let mut sent = Sent::new("cuGraphGetId");
     let hGraph = CUgraph(p.handle(&mut sent, "Graph"));
@@ -457,6 +555,85 @@ fn cuGraphGetId(p: &mut Program) {
     // SAFETY: arrays and places are as long as the list says.
     let result = unsafe { p.cuda.cuGraphGetId.expect("exported")(hGraph, &mut graphId) };
     if p.check(sent, true, result, &[crate::program::bytes_of(&graphId)]) {}
+}
+
+fn cuGraphKernelNodeCopyAttributes(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphKernelNodeCopyAttributes");
+    let dst = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let src = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuGraphKernelNodeCopyAttributes.expect("exported")(dst, src) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphNodeGetEnabled(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphNodeGetEnabled");
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let mut isEnabled: u32 = p.value();
+    // SAFETY: arrays and places are as long as the list says.
+    let result =
+        unsafe { p.cuda.cuGraphNodeGetEnabled.expect("exported")(hGraphExec, hNode, &mut isEnabled) };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&isEnabled)]) {}
+}
+
+fn cuGraphNodeGetLocalId(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphNodeGetLocalId");
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let mut nodeId: u32 = p.value();
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuGraphNodeGetLocalId.expect("exported")(hNode, &mut nodeId) };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&nodeId)]) {}
+}
+
+fn cuGraphNodeGetToolsId(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphNodeGetToolsId");
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    let mut toolsNodeId: u64 = p.value();
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuGraphNodeGetToolsId.expect("exported")(hNode, &mut toolsNodeId) };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&toolsNodeId)]) {}
+}
+
+fn cuGraphNodeSetEnabled(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphNodeSetEnabled");
+    let isEnabled: u32 = p.value();
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let hNode = CUgraphNode(p.handle(&mut sent, "GraphNode"));
+    sent.value(isEnabled);
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuGraphNodeSetEnabled.expect("exported")(hGraphExec, hNode, isEnabled) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphRemoveDependencies(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphRemoveDependencies");
+    let numDependencies: usize = p.small() as usize;
+    let hGraph = CUgraph(p.handle(&mut sent, "Graph"));
+    let from_: Vec<_> =
+        (0..numDependencies as u64).map(|_| CUgraphNode(p.handle(&mut sent, "GraphNode"))).collect();
+    let to_: Vec<_> =
+        (0..numDependencies as u64).map(|_| CUgraphNode(p.handle(&mut sent, "GraphNode"))).collect();
+    sent.value(numDependencies);
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe {
+        p.cuda.cuGraphRemoveDependencies.expect("exported")(
+            hGraph,
+            from_.as_ptr(),
+            to_.as_ptr(),
+            numDependencies,
+        )
+    };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuGraphUpload(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphUpload");
+    let hGraphExec = CUgraphExec(p.handle(&mut sent, "GraphExec"));
+    let hStream = CUstream(p.handle(&mut sent, "Stream"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuGraphUpload.expect("exported")(hGraphExec, hStream) };
+    if p.check(sent, false, result, &[]) {}
 }
 
 fn cuTensorMapEncodeIm2col(p: &mut Program) {

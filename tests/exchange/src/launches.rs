@@ -170,6 +170,15 @@ impl Launch {
     }
 }
 
+/// An attribute that a node of a graph or a stream takes.
+pub(crate) fn plain_attribute(p: &mut Program) -> CUlaunchAttribute {
+    loop {
+        if let (attribute, true) = attribute(p) {
+            return attribute;
+        }
+    }
+}
+
 /// Any attribute that is a number, with a value that means something; and whether the node hears of it.
 fn attribute(p: &mut Program) -> (CUlaunchAttribute, bool) {
     use CUlaunchAttributeID as Id;

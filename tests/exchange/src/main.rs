@@ -11,6 +11,8 @@
 //!   boxes      the same for boxes
 //!   fills      of device memory
 //!   launches   of kernels with random parameters
+//!   graphs     their structure, of which the driver makes nothing
+//!   nodes      what nodes of graphs are said to do
 //!   memory     what device memory holds by then
 //! ```
 
@@ -21,15 +23,24 @@ mod boxes;
 mod copies;
 mod fills;
 mod generated;
+mod graphs;
 mod launches;
 mod memory;
+mod nodes;
 mod program;
 
 /// Functions by name, and what calls each.
 type Calls = &'static [(&'static str, fn(&mut program::Program))];
 
-const FUNCTIONS: &[Calls] =
-    &[generated::FUNCTIONS, copies::FUNCTIONS, boxes::FUNCTIONS, fills::FUNCTIONS, launches::FUNCTIONS];
+const FUNCTIONS: &[Calls] = &[
+    generated::FUNCTIONS,
+    copies::FUNCTIONS,
+    boxes::FUNCTIONS,
+    fills::FUNCTIONS,
+    launches::FUNCTIONS,
+    nodes::FUNCTIONS,
+    graphs::FUNCTIONS,
+];
 
 fn main() {
     let mut arguments = std::env::args().skip(1).peekable();

@@ -166,13 +166,13 @@ impl Program {
         }
         match self.within(0, 11) {
             0 => {
-                let (count, at) = self.range();
+                let (count, at) = self.any_range();
                 let at = at / 8 * 8;
                 request(self, index, at, LOOK, count);
                 note_look(self, index, at, count);
             }
             1 => {
-                let (count, at) = self.range();
+                let (count, at) = self.any_range();
                 let at = at / 8 * 8;
                 request(self, index, at, FILL, count);
                 let region = self.region(index);
@@ -184,7 +184,7 @@ impl Program {
         }
     }
 
-    fn range(&mut self) -> (usize, usize) {
+    fn any_range(&mut self) -> (usize, usize) {
         let count = self.size();
         (count, self.place(count))
     }

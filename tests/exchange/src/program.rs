@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use sluice_cuda::{CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream, DriverTable};
+use sluice_cuda::{
+    CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraphNodeType, CUmodule, CUresult, CUstream, DriverTable,
+};
 
 use crate::answer::{self, Answer, DEFAULT_STREAM, MARK};
 use crate::launches::Kernel;
@@ -17,7 +19,8 @@ const SMALL: u64 = 16;
 /// Streams beside the default one, and events.
 const STREAMS: u32 = 2;
 /// Of each kind that calls create themselves.
-const HANDLES_MAX: usize = 64;
+pub(crate) const HANDLES_MAX: usize = 64;
+const NODES_MAX: usize = 500;
 
 pub(crate) struct Program {
     pub(crate) cuda: DriverTable,
@@ -30,10 +33,13 @@ pub(crate) struct Program {
     /// By kind: handles with their number, and how many there have been.
     handles: BTreeMap<&'static str, Vec<(usize, u64)>>,
     minted: BTreeMap<&'static str, u64>,
+    /// Of nodes of graphs, by their number.
+    pub(crate) kinds: BTreeMap<u64, CUgraphNodeType>,
     lines: String,
 }
 
 /// The bytes of a call's arguments, as the driver has to see them.
+#[derive(Clone)]
 pub(crate) struct Sent {
     name: &'static str,
     bytes: Vec<u8>,
@@ -42,6 +48,17 @@ pub(crate) struct Sent {
 impl Sent {
     pub(crate) fn new(name: &'static str) -> Sent {
         Sent { name, bytes: Vec::new() }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What has to arrive.
+    pub(crate) fn line(&self) -> String {
+        let mut line = format!("{} ", self.name);
+        self.bytes.iter().for_each(|byte| _ = write!(line, "{byte:02x}"));
+        line
     }
 
     /// A handle, by its number.
@@ -85,6 +102,7 @@ impl Program {
             kernels: Vec::new(),
             handles: BTreeMap::from([("Stream", vec![(0, DEFAULT_STREAM)])]),
             minted: BTreeMap::new(),
+            kinds: BTreeMap::new(),
             lines: String::new(),
         };
         p.make_handles();
@@ -137,11 +155,42 @@ impl Program {
 
     /// Whether there is room for what a function makes, and there is what it needs: the driver may have refused to make it.
     pub(crate) fn can(&self, function: &str) -> bool {
-        let graphs = self.handles.get("Graph").map_or(0, Vec::len);
+        let count = |kind| self.known(kind).len();
         match function {
-            "cuGraphCreate" => graphs < HANDLES_MAX,
-            "cuGraphGetId" => graphs > 0,
+            "cuGraphCreate" => count("Graph") < HANDLES_MAX,
+            "cuGraphGetId" => count("Graph") > 0,
+            _ if function.starts_with("cuGraphInstantiate") => count("Graph") > 0,
+            _ if function.starts_with("cuGraphAdd") && !function.contains("Dependencies") => {
+                count("Graph") > 0 && count("GraphNode") < NODES_MAX
+            }
+            _ if function.starts_with("cuGraph") => {
+                ["Graph", "GraphNode", "GraphExec"].into_iter().all(|kind| count(kind) > 0)
+            }
             _ => true,
+        }
+    }
+
+    /// The handles of a kind that live, each with its number.
+    pub(crate) fn known(&self, kind: &str) -> &[(usize, u64)] {
+        self.handles.get(kind).map_or(&[], Vec::as_slice)
+    }
+
+    /// The number of a handle.
+    pub(crate) fn number(&self, kind: &str, handle: usize) -> u64 {
+        let found = self.known(kind).iter().find(|(known, _)| *known == handle);
+        found.unwrap_or_else(|| panic!("{handle:#x} is no {kind}")).1
+    }
+
+    /// Any handle of a kind, and its number.
+    pub(crate) fn pick(&mut self, kind: &str) -> (usize, u64) {
+        let draw = self.next() as usize;
+        let known = self.known(kind);
+        known[draw % known.len()]
+    }
+
+    pub(crate) fn forget(&mut self, kind: &str, handle: usize) {
+        if let Some(known) = self.handles.get_mut(kind) {
+            known.retain(|(known, _)| *known != handle);
         }
     }
 
@@ -184,28 +233,32 @@ impl Program {
 
     /// An address with so many bytes behind it.
     pub(crate) fn address(&mut self, sent: &mut Sent, bytes: u64) -> CUdeviceptr {
-        assert!(bytes <= RANGE_MAX, "{}: {bytes} bytes", sent.name);
-        let address = self.memory + self.next() % (MEMORY - RANGE_MAX) / 16 * 16;
+        let address = self.range(bytes);
         sent.value(address);
         address
     }
 
+    /// The same, for who notes it later.
+    pub(crate) fn range(&mut self, bytes: u64) -> CUdeviceptr {
+        assert!(bytes <= RANGE_MAX, "{bytes} bytes");
+        self.memory + self.next() % (MEMORY - RANGE_MAX) / 16 * 16
+    }
+
     /// Compares what came back; whether the call succeeded.
     pub(crate) fn check(&mut self, sent: Sent, waits: bool, result: CUresult, outputs: &[&[u8]]) -> bool {
-        let mut hex = String::with_capacity(2 * sent.bytes.len());
-        sent.bytes.iter().for_each(|byte| _ = write!(hex, "{byte:02x}"));
-        self.line(&format!("{} {hex}", sent.name));
+        let line = sent.line();
+        self.line(&line);
         if sent.name == "cuCtxSynchronize" || sent.name == "cuStreamSynchronize" {
             assert_eq!(result, CUresult::SUCCESS, "{}", sent.name);
             return true;
         }
         let mut answer = Answer::to(sent.name, &sent.bytes, waits);
-        assert_eq!(result, answer.result(), "{} with {hex}", sent.name);
+        assert_eq!(result, answer.result(), "{line}");
         if !result.is_success() {
             return false;
         }
         for (index, output) in outputs.iter().enumerate() {
-            assert_eq!(**output, answer.bytes(output.len()), "{} with {hex}: output {index}", sent.name);
+            assert_eq!(**output, answer.bytes(output.len()), "{line}: output {index}");
         }
         true
     }

@@ -21,10 +21,9 @@ pub(crate) fn program(api: &Declarations) -> String {
     out
 }
 
-/// Whether a function takes part. Handles that only functions by hand make cannot be shown to the driver, which has them
-/// from the driver behind it; `tests/programs/graphs.py` calls those functions.
+/// Whether a function takes part by generated code. Handles of these kinds are made by functions that are not exchanged.
 pub(crate) fn is_exchanged(function: &Function) -> bool {
-    const BY_HAND: &[&str] = &["GraphNode", "GraphExec", "UserObject", "GreenCtx", "ResourceDesc"];
+    const BY_HAND: &[&str] = &["UserObject", "GreenCtx", "ResourceDesc"];
     let by_hand = |kind: &Kind| match kind {
         Kind::Use(of) | Kind::Del(of) | Kind::New(of) | Kind::InArray(of, _) => {
             BY_HAND.contains(&of.as_str())
@@ -34,8 +33,42 @@ pub(crate) fn is_exchanged(function: &Function) -> bool {
     function.class.is_generated() && !function.parameters.iter().flatten().any(|p| by_hand(&p.kind))
 }
 
-/// Functions whose entry points are by hand (`tests/exchange-driver/src/by_hand`).
+/// Functions whose entry points are by hand (`by_hand` and `graphs` of `tests/exchange-driver`).
 const BY_HAND: &[&str] = &[
+    "cuGraphAddBatchMemOpNode",
+    "cuGraphAddEmptyNode",
+    "cuGraphAddEventRecordNode",
+    "cuGraphAddEventWaitNode",
+    "cuGraphAddKernelNode_v2",
+    "cuGraphAddMemcpyNode",
+    "cuGraphAddMemsetNode",
+    "cuGraphBatchMemOpNodeGetParams",
+    "cuGraphBatchMemOpNodeSetParams",
+    "cuGraphChildGraphNodeGetGraph",
+    "cuGraphDestroyNode",
+    "cuGraphEventRecordNodeGetEvent",
+    "cuGraphEventWaitNodeGetEvent",
+    "cuGraphExecBatchMemOpNodeSetParams",
+    "cuGraphExecDestroy",
+    "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphExecMemcpyNodeSetParams",
+    "cuGraphExecMemsetNodeSetParams",
+    "cuGraphExecUpdate_v2",
+    "cuGraphGetEdges_v2",
+    "cuGraphGetNodes",
+    "cuGraphGetRootNodes",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphKernelNodeGetAttribute",
+    "cuGraphKernelNodeGetParams_v2",
+    "cuGraphKernelNodeSetAttribute",
+    "cuGraphKernelNodeSetParams_v2",
+    "cuGraphMemcpyNodeGetParams",
+    "cuGraphMemcpyNodeSetParams",
+    "cuGraphMemsetNodeGetParams",
+    "cuGraphMemsetNodeSetParams",
+    "cuGraphNodeGetDependencies_v2",
+    "cuGraphNodeGetDependentNodes_v2",
+    "cuGraphNodeGetType",
     "cuLaunchKernel",
     "cuLaunchKernelEx",
     "cuMemcpy3DAsync_v2",
