@@ -181,7 +181,10 @@ pub(crate) unsafe fn cuStreamAddCallback(
         return Err(CUresult::INVALID_VALUE);
     }
     capture::check_not_capturing(hStream)?;
-    let function = Function::Stream(callback, hStream);
+    // The program gets the name back that it used ("as passed to cuStreamAddCallback. May be NULL"): whoever names the default stream
+    // at all says null.
+    let name = if hStream == CUstream::LEGACY { CUstream::NULL } else { hStream };
+    let function = Function::Stream(callback, name);
     enqueue(hStream, Pending { function, user_data: userData, repeats: false })
 }
 
