@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use sluice_cuda::*;
 
-use crate::call::Call;
+use crate::call::{Call, forget};
 use crate::memory::{DOWN, UP, copied};
 use crate::table;
 
@@ -135,16 +135,23 @@ unsafe extern "C" fn cuLaunchKernelEx(
     call.values_of(&[it.gridDimX, it.gridDimY, it.gridDimZ, it.blockDimX, it.blockDimY, it.blockDimZ]);
     call.value(it.sharedMemBytes);
     call.handle("Stream", it.hStream.0);
-    call.value(it.numAttrs);
-    for index in 0..it.numAttrs as usize {
-        // SAFETY: as many as the description says.
-        let attribute = unsafe { it.attrs.add(index).read() };
-        call.value(attribute.id.0);
-        call.value(attribute.value);
-    }
+    // SAFETY: the caller's description.
+    unsafe { attributes(&mut call, &it) };
     // SAFETY: the caller's list.
     unsafe { parameters(&mut call, extra) };
     call.answer(false).result()
+}
+
+/// # Safety
+/// The description has as many attributes as it says.
+unsafe fn attributes(call: &mut Call, config: &CUlaunchConfig) {
+    call.value(config.numAttrs);
+    for index in 0..config.numAttrs as usize {
+        // SAFETY: by this function's contract.
+        let attribute = unsafe { config.attrs.add(index).read() };
+        call.value(attribute.id.0);
+        call.value(attribute.value);
+    }
 }
 
 /// The parameters of a kernel, as a worker passes them: in one buffer.
@@ -162,4 +169,130 @@ pub(crate) unsafe fn parameters(call: &mut Call, extra: *mut *mut c_void) {
         call.value(size);
         call.values(list[1].cast::<u8>(), size as u64);
     }
+}
+
+/// Functions that answer how many clusters of a launch there can be.
+macro_rules! clusters {
+    ($name:ident) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            answer_out: *mut i32,
+            func: CUfunction,
+            config: *const CUlaunchConfig,
+        ) -> CUresult {
+            // SAFETY: the caller's description.
+            let it = unsafe { config.read() };
+            let mut call = Call::new(stringify!($name));
+            call.handle("Function", func.0);
+            call.values_of(&[it.gridDimX, it.gridDimY, it.gridDimZ]);
+            call.values_of(&[it.blockDimX, it.blockDimY, it.blockDimZ, it.sharedMemBytes]);
+            // SAFETY: the caller's description.
+            unsafe { attributes(&mut call, &it) };
+            let mut answer = call.answer(true);
+            // SAFETY: the caller's place.
+            unsafe { answer.write(answer_out) };
+            answer.result()
+        }
+    };
+}
+
+clusters!(cuOccupancyMaxActiveClusters);
+clusters!(cuOccupancyMaxPotentialClusterSize);
+
+// Streams, events, and what is set.
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamCreateWithPriority(
+    phStream: *mut CUstream,
+    flags: u32,
+    priority: i32,
+) -> CUresult {
+    let mut call = Call::new("cuStreamCreateWithPriority");
+    call.value(flags);
+    call.value(priority);
+    call.answer(false);
+    forward!(cuStreamCreateWithPriority(phStream, flags, priority))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamDestroy_v2(hStream: CUstream) -> CUresult {
+    let mut call = Call::new("cuStreamDestroy_v2");
+    call.handle("Stream", hStream.0);
+    call.answer(false);
+    forget("Stream", hStream.0);
+    forward!(cuStreamDestroy_v2(hStream))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> CUresult {
+    let mut call = Call::new("cuEventCreate");
+    call.value(Flags);
+    call.answer(false);
+    forward!(cuEventCreate(phEvent, Flags))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventDestroy_v2(hEvent: CUevent) -> CUresult {
+    let mut call = Call::new("cuEventDestroy_v2");
+    call.handle("Event", hEvent.0);
+    call.answer(false);
+    forget("Event", hEvent.0);
+    forward!(cuEventDestroy_v2(hEvent))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamGetAttribute(hStream: CUstream, attr: u32, value_out: *mut c_void) -> CUresult {
+    let mut call = Call::new("cuStreamGetAttribute");
+    call.handle("Stream", hStream.0);
+    call.value(attr);
+    let mut answer = call.answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.write(value_out.cast::<CUlaunchAttributeValue>()) };
+    answer.result()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamSetAttribute(hStream: CUstream, attr: u32, value: *const c_void) -> CUresult {
+    let mut call = Call::new("cuStreamSetAttribute");
+    call.handle("Stream", hStream.0);
+    call.value(attr);
+    // SAFETY: the caller's value.
+    call.value(unsafe { value.cast::<CUlaunchAttributeValue>().read() });
+    call.answer(true).result()
+}
+
+/// There is one context only, which no caller made.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxRecordEvent(_hCtx: CUcontext, hEvent: CUevent) -> CUresult {
+    let mut call = Call::new("cuCtxRecordEvent");
+    call.handle("Event", hEvent.0);
+    call.answer(false).result()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxWaitEvent(_hCtx: CUcontext, hEvent: CUevent) -> CUresult {
+    let mut call = Call::new("cuCtxWaitEvent");
+    call.handle("Event", hEvent.0);
+    call.answer(false).result()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
+    let mut call = Call::new("cuCtxSetLimit");
+    call.value(limit.0);
+    call.value(value);
+    call.answer(false).result()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuFuncSetAttribute(
+    hfunc: CUfunction,
+    attrib: CUfunction_attribute,
+    value: i32,
+) -> CUresult {
+    let mut call = Call::new("cuFuncSetAttribute");
+    call.handle("Function", hfunc.0);
+    call.value(attrib.0);
+    call.value(value);
+    call.answer(false).result()
 }

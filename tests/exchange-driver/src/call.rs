@@ -34,7 +34,14 @@ pub(crate) fn number_of(kind: &str, handle: usize) -> Option<u64> {
     }
 }
 
-/// How many handles of a kind there have been.
+/// A handle that is no more.
+pub(crate) fn forget(kind: &str, handle: usize) {
+    if let Some(known) = handles().get_mut(kind) {
+        known.remove(&handle);
+    }
+}
+
+/// How many handles of a kind there are.
 pub(crate) fn handles_of(kind: &str) -> usize {
     handles().get(kind).map_or(0, BTreeMap::len)
 }

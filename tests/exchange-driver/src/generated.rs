@@ -645,15 +645,6 @@ pub(crate) unsafe extern "C" fn cuCtxGetLimit(pvalue: *mut usize, limit: CUlimit
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
-    match table().cuCtxSetLimit {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(limit, value) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuCtxGetCacheConfig(pconfig: *mut CUfunc_cache) -> CUresult {
     match table().cuCtxGetCacheConfig {
         // SAFETY: the arguments are the caller's.
@@ -759,15 +750,6 @@ pub(crate) unsafe extern "C" fn cuCtxGetSharedMemConfig(pConfig: *mut CUsharedco
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuCtxRecordEvent(hCtx: CUcontext, hEvent: CUevent) -> CUresult {
-    match table().cuCtxRecordEvent {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hCtx, hEvent) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuCtxResetPersistingL2Cache() -> CUresult {
     match table().cuCtxResetPersistingL2Cache {
         // SAFETY: the arguments are the caller's.
@@ -790,15 +772,6 @@ pub(crate) unsafe extern "C" fn cuCtxSetSharedMemConfig(config: CUsharedconfig) 
     match table().cuCtxSetSharedMemConfig {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(config) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuCtxWaitEvent(hCtx: CUcontext, hEvent: CUevent) -> CUresult {
-    match table().cuCtxWaitEvent {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hCtx, hEvent) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -1149,19 +1122,6 @@ pub(crate) unsafe extern "C" fn cuFuncGetAttribute(
     match table().cuFuncGetAttribute {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pi, attrib, hfunc) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuFuncSetAttribute(
-    hfunc: CUfunction,
-    attrib: CUfunction_attribute,
-    value: i32,
-) -> CUresult {
-    match table().cuFuncSetAttribute {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hfunc, attrib, value) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -2575,30 +2535,8 @@ pub(crate) unsafe extern "C" fn cuStreamCreate(phStream: *mut CUstream, Flags: u
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuStreamCreateWithPriority(
-    phStream: *mut CUstream,
-    flags: u32,
-    priority: i32,
-) -> CUresult {
-    match table().cuStreamCreateWithPriority {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(phStream, flags, priority) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuStreamDestroy(hStream: CUstream) -> CUresult {
     match table().cuStreamDestroy {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hStream) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuStreamDestroy_v2(hStream: CUstream) -> CUresult {
-    match table().cuStreamDestroy_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream) },
         None => CUresult::NOT_SUPPORTED,
@@ -2887,19 +2825,6 @@ pub(crate) unsafe extern "C" fn cuStreamCopyAttributes(dst: CUstream, src: CUstr
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuStreamGetAttribute(
-    hStream: CUstream,
-    attr: u32,
-    value_out: *mut c_void,
-) -> CUresult {
-    match table().cuStreamGetAttribute {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hStream, attr, value_out) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuStreamGetDevResource(
     hStream: CUstream,
     resource: *mut CUdevResource,
@@ -2908,19 +2833,6 @@ pub(crate) unsafe extern "C" fn cuStreamGetDevResource(
     match table().cuStreamGetDevResource {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream, resource, kind) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuStreamSetAttribute(
-    hStream: CUstream,
-    attr: u32,
-    value: *const c_void,
-) -> CUresult {
-    match table().cuStreamSetAttribute {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hStream, attr, value) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -3083,26 +2995,8 @@ pub(crate) unsafe extern "C" fn cuStreamWriteValue64_v2(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> CUresult {
-    match table().cuEventCreate {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(phEvent, Flags) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuEventDestroy(hEvent: CUevent) -> CUresult {
     match table().cuEventDestroy {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hEvent) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuEventDestroy_v2(hEvent: CUevent) -> CUresult {
-    match table().cuEventDestroy_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hEvent) },
         None => CUresult::NOT_SUPPORTED,
@@ -3332,32 +3226,6 @@ pub(crate) unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
                 flags,
             )
         },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuOccupancyMaxActiveClusters(
-    numClusters: *mut i32,
-    func: CUfunction,
-    config: *const CUlaunchConfig,
-) -> CUresult {
-    match table().cuOccupancyMaxActiveClusters {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(numClusters, func, config) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuOccupancyMaxPotentialClusterSize(
-    clusterSize: *mut i32,
-    func: CUfunction,
-    config: *const CUlaunchConfig,
-) -> CUresult {
-    match table().cuOccupancyMaxPotentialClusterSize {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(clusterSize, func, config) },
         None => CUresult::NOT_SUPPORTED,
     }
 }

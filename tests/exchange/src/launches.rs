@@ -147,6 +147,22 @@ impl Launch {
         }
     }
 
+    /// The description; as long as the attributes.
+    pub(crate) fn config(&self, stream: CUstream, attributes: &mut [CUlaunchAttribute]) -> CUlaunchConfig {
+        CUlaunchConfig {
+            gridDimX: self.grid[0],
+            gridDimY: self.grid[1],
+            gridDimZ: self.grid[2],
+            blockDimX: self.block[0],
+            blockDimY: self.block[1],
+            blockDimZ: self.block[2],
+            sharedMemBytes: self.shared,
+            hStream: stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        }
+    }
+
     /// The line that has to arrive; with attributes, if the node gets any.
     fn sent(&self, stream: u64, attributes: &[CUlaunchAttribute]) -> Sent {
         let name = if attributes.is_empty() { "cuLaunchKernel" } else { "cuLaunchKernelEx" };
@@ -224,18 +240,7 @@ fn cuLaunchKernelEx(p: &mut Program) {
     let count = p.within(0, 5);
     let drawn: Vec<_> = (0..count).map(|_| attribute(p)).collect();
     let mut attributes: Vec<CUlaunchAttribute> = drawn.iter().map(|(attribute, _)| *attribute).collect();
-    let config = CUlaunchConfig {
-        gridDimX: launch.grid[0],
-        gridDimY: launch.grid[1],
-        gridDimZ: launch.grid[2],
-        blockDimX: launch.block[0],
-        blockDimY: launch.block[1],
-        blockDimZ: launch.block[2],
-        sharedMemBytes: launch.shared,
-        hStream: stream,
-        attrs: attributes.as_mut_ptr(),
-        numAttrs: attributes.len() as u32,
-    };
+    let config = launch.config(stream, &mut attributes);
     let call = p.cuda.cuLaunchKernelEx.expect("exported");
     // SAFETY: as above, and as many attributes as the configuration says.
     let result = launch

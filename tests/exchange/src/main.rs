@@ -13,6 +13,7 @@
 //!   launches   of kernels with random parameters
 //!   graphs     their structure, of which the driver makes nothing
 //!   nodes      what nodes of graphs are said to do
+//!   streams    how streams and events are made, attributes, and functions of this process
 //!   memory     what device memory holds by then
 //! ```
 
@@ -28,6 +29,7 @@ mod launches;
 mod memory;
 mod nodes;
 mod program;
+mod streams;
 
 /// Functions by name, and what calls each.
 type Calls = &'static [(&'static str, fn(&mut program::Program))];
@@ -40,6 +42,7 @@ const FUNCTIONS: &[Calls] = &[
     launches::FUNCTIONS,
     nodes::FUNCTIONS,
     graphs::FUNCTIONS,
+    streams::FUNCTIONS,
 ];
 
 fn main() {

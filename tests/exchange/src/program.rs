@@ -35,6 +35,10 @@ pub(crate) struct Program {
     minted: BTreeMap<&'static str, u64>,
     /// Of nodes of graphs, by their number.
     pub(crate) kinds: BTreeMap<u64, CUgraphNodeType>,
+    /// What functions were given, by their number and the attribute's.
+    pub(crate) attributes: BTreeMap<(u64, u32), i32>,
+    /// How many functions of this process each stream was to call, by its number.
+    pub(crate) host_calls: BTreeMap<u64, u64>,
     lines: String,
 }
 
@@ -103,6 +107,8 @@ impl Program {
             handles: BTreeMap::from([("Stream", vec![(0, DEFAULT_STREAM)])]),
             minted: BTreeMap::new(),
             kinds: BTreeMap::new(),
+            attributes: BTreeMap::new(),
+            host_calls: BTreeMap::new(),
             lines: String::new(),
         };
         p.make_handles();
@@ -112,19 +118,36 @@ impl Program {
     }
 
     fn make_handles(&mut self) {
-        for number in 0..STREAMS {
+        for _ in 0..STREAMS {
             let (mut stream, mut event) = (CUstream::NULL, CUevent::NULL);
             // SAFETY: every place is a local.
             unsafe {
                 ok(self.cuda.cuStreamCreate.expect("exported")(&mut stream, 1));
                 ok(self.cuda.cuEventCreate.expect("exported")(&mut event, 0));
-                let write = self.cuda.cuStreamWriteValue32.expect("exported");
-                ok(write(stream, self.memory, MARK + number, 0));
-                ok(self.cuda.cuEventRecordWithFlags.expect("exported")(event, stream, MARK + number));
             }
-            self.minted("Stream", stream.0);
-            self.minted("Event", event.0);
+            self.introduce_stream(stream);
+            self.introduce_event(event, stream);
         }
+    }
+
+    /// Introduces a stream to the driver; its number.
+    pub(crate) fn introduce_stream(&mut self, stream: CUstream) -> u64 {
+        let number = self.minted.get("Stream").copied().unwrap_or(0);
+        let write = self.cuda.cuStreamWriteValue32.expect("exported");
+        // SAFETY: a live stream, and memory for the value.
+        ok(unsafe { write(stream, self.memory, MARK + number as u32, 0) });
+        self.minted("Stream", stream.0);
+        number
+    }
+
+    /// The same for an event.
+    pub(crate) fn introduce_event(&mut self, event: CUevent, stream: CUstream) -> u64 {
+        let number = self.minted.get("Event").copied().unwrap_or(0);
+        let record = self.cuda.cuEventRecordWithFlags.expect("exported");
+        // SAFETY: live handles.
+        ok(unsafe { record(event, stream, MARK + number as u32) });
+        self.minted("Event", event.0);
+        number
     }
 
     /// Notes a module.

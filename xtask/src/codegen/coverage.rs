@@ -16,6 +16,13 @@ pub(crate) enum Coverage {
 
 /// Functions by hand that the byte exchange calls (`tests/exchange`).
 const BY_HAND: &[&str] = &[
+    "cuCtxRecordEvent",
+    "cuCtxSetLimit",
+    "cuCtxWaitEvent",
+    "cuEventCreate",
+    "cuEventDestroy",
+    "cuEventDestroy_v2",
+    "cuFuncSetAttribute",
     "cuGraphAddBatchMemOpNode",
     "cuGraphAddDependencies_v2",
     "cuGraphAddEmptyNode",
@@ -67,6 +74,8 @@ const BY_HAND: &[&str] = &[
     "cuGraphNodeSetParams_v2",
     "cuGraphRemoveDependencies_v2",
     "cuLaunchCooperativeKernel",
+    "cuLaunchHostFunc",
+    "cuLaunchHostFunc_v2",
     "cuLaunchKernel",
     "cuLaunchKernelEx",
     "cuMemcpy",
@@ -97,6 +106,17 @@ const BY_HAND: &[&str] = &[
     "cuMemsetD2D8_v2",
     "cuMemsetD32_v2",
     "cuMemsetD8_v2",
+    "cuOccupancyMaxActiveClusters",
+    "cuOccupancyMaxPotentialClusterSize",
+    "cuStreamAddCallback",
+    "cuStreamBatchMemOp",
+    "cuStreamBatchMemOp_v2",
+    "cuStreamCreate",
+    "cuStreamCreateWithPriority",
+    "cuStreamDestroy",
+    "cuStreamDestroy_v2",
+    "cuStreamGetAttribute",
+    "cuStreamSetAttribute",
 ];
 
 /// Functions that other tests call, and why the exchange does not show them.
@@ -245,19 +265,7 @@ const ELSEWHERE: &[Others] = &[
             "cuLibraryGetGlobal",
             "cuLibraryEnumerateKernels",
             "cuLibraryGetKernelCount",
-            "cuStreamCreate",
-            "cuStreamCreateWithPriority",
-            "cuStreamDestroy",
-            "cuStreamDestroy_v2",
-            "cuEventCreate",
-            "cuEventDestroy",
-            "cuEventDestroy_v2",
         ],
-    ),
-    others(
-        "driver functions",
-        "The worker calls the driver with a function of its own.",
-        &["cuStreamAddCallback", "cuLaunchHostFunc"],
     ),
     others(
         "driver functions",
@@ -265,35 +273,16 @@ const ELSEWHERE: &[Others] = &[
         &["cuOccupancyMaxPotentialBlockSize", "cuOccupancyMaxPotentialBlockSizeWithFlags"],
     ),
     others(
-        "sequence jax",
-        "Clusters of a kernel that was compiled for them.",
-        &["cuOccupancyMaxActiveClusters"],
-    ),
-    others(
-        "driver attributes",
-        "Attributes that the client and the driver behind check.",
-        &["cuCtxRecordEvent", "cuCtxWaitEvent", "cuStreamGetAttribute", "cuStreamSetAttribute"],
-    ),
-    others(
         "driver functions",
         "Its parts travel as functions that the exchange covers, or as nothing.",
-        &[
-            "cuCtxSetLimit",
-            "cuCtxSynchronize_v2",
-            "cuKernelSetAttribute",
-            "cuFuncSetAttribute",
-            "cuStreamBatchMemOp_v2",
-        ],
+        &["cuCtxSynchronize_v2", "cuKernelSetAttribute"],
     ),
     others(
         "crates/worker/src/malformed_tests.rs",
         "No program that is tested calls them. Their commands go to a driver that checks every argument.",
         &[
-            "cuStreamBatchMemOp",
             "cuStreamGetDevResource",
             "cuStreamUpdateCaptureDependencies_v2",
-            "cuLaunchHostFunc_v2",
-            "cuOccupancyMaxPotentialClusterSize",
             "cuGraphAddHostNode",
             "cuGraphAddMemAllocNode",
             "cuGraphAddMemFreeNode",

@@ -35,6 +35,12 @@ pub(crate) fn is_exchanged(function: &Function) -> bool {
 
 /// Functions whose entry points are by hand (`by_hand` and `graphs` of `tests/exchange-driver`).
 const BY_HAND: &[&str] = &[
+    "cuCtxRecordEvent",
+    "cuCtxSetLimit",
+    "cuCtxWaitEvent",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuFuncSetAttribute",
     "cuGraphAddBatchMemOpNode",
     "cuGraphAddEmptyNode",
     "cuGraphAddEventRecordNode",
@@ -76,6 +82,12 @@ const BY_HAND: &[&str] = &[
     "cuMemcpyDtoH_v2",
     "cuMemcpyHtoDAsync_v2",
     "cuMemcpyHtoD_v2",
+    "cuOccupancyMaxActiveClusters",
+    "cuOccupancyMaxPotentialClusterSize",
+    "cuStreamCreateWithPriority",
+    "cuStreamDestroy_v2",
+    "cuStreamGetAttribute",
+    "cuStreamSetAttribute",
 ];
 
 fn call(out: &mut String, function: &Function) {
