@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use sluice_cuda::*;
 
-use crate::call::{Call, forget};
+use crate::call::{Call, forget, note};
 use crate::memory::{DOWN, UP, copied};
 use crate::table;
 
@@ -18,6 +18,8 @@ macro_rules! forward {
         }
     };
 }
+
+pub(crate) use forward;
 
 // Copies.
 
@@ -67,10 +69,7 @@ unsafe extern "C" fn cuMemcpy3DAsync_v2(pCopy: *const CUDA_MEMCPY3D, hStream: CU
     let (from_host, to_host) =
         (CUmemorytype::HOST == copy.srcMemoryType, CUmemorytype::HOST == copy.dstMemoryType);
     let mut call = Call::new("cuMemcpy3DAsync_v2");
-    let dst = [copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight];
-    side(&mut call, copy.dstMemoryType, copy.dstDevice, dst);
-    let src = [copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight];
-    side(&mut call, copy.srcMemoryType, copy.srcDevice, src);
+    sides(&mut call, &copy);
     call.values_of(&[copy.WidthInBytes, copy.Height, copy.Depth]);
     call.handle("Stream", hStream.0);
     call.answer(false);
@@ -82,17 +81,32 @@ unsafe extern "C" fn cuMemcpy3DAsync_v2(pCopy: *const CUDA_MEMCPY3D, hStream: CU
     }
 }
 
+/// Both sides of a box copy: an array by its number, memory of the host as nothing but that.
+pub(crate) fn sides(call: &mut Call, it: &CUDA_MEMCPY3D) {
+    let dst = [it.dstXInBytes, it.dstY, it.dstZ, it.dstPitch, it.dstHeight];
+    side(call, it.dstMemoryType, (it.dstDevice, it.dstArray), dst);
+    let src = [it.srcXInBytes, it.srcY, it.srcZ, it.srcPitch, it.srcHeight];
+    side(call, it.srcMemoryType, (it.srcDevice, it.srcArray), src);
+}
+
 /// One side of a box copy: corner, and distances of rows and slices.
-pub(crate) fn side(
+fn side(
     call: &mut Call,
     kind: CUmemorytype,
-    device: CUdeviceptr,
+    (device, array): (CUdeviceptr, CUarray),
     [x, y, z, pitch, height]: [usize; 5],
 ) {
     call.value(kind.0);
-    if kind == CUmemorytype::DEVICE {
-        call.value(device + ((z * height + y) * pitch + x) as u64);
-        call.values_of(&[pitch, height]);
+    match kind {
+        CUmemorytype::DEVICE => {
+            call.value(device + ((z * height + y) * pitch + x) as u64);
+            call.values_of(&[pitch, height]);
+        }
+        CUmemorytype::ARRAY => {
+            call.handle("Array", array.0);
+            call.values_of(&[x, y, z]);
+        }
+        _ => {}
     }
 }
 
@@ -295,4 +309,34 @@ unsafe extern "C" fn cuFuncSetAttribute(
     call.value(attrib.0);
     call.value(value);
     call.answer(false).result()
+}
+
+// Arrays, which are the driver's behind.
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuArray3DCreate_v2(
+    pHandle: *mut CUarray,
+    pAllocateArray: *const CUDA_ARRAY3D_DESCRIPTOR,
+) -> CUresult {
+    // SAFETY: the caller's description.
+    let it = unsafe { pAllocateArray.read() };
+    let mut call = Call::new("cuArray3DCreate_v2");
+    call.values_of(&[it.Width, it.Height, it.Depth]);
+    call.values_of(&[it.Format.0, it.NumChannels, it.Flags]);
+    call.answer(false);
+    let result = forward!(cuArray3DCreate_v2(pHandle, pAllocateArray));
+    if result.is_success() {
+        // SAFETY: written just now.
+        note("Array", unsafe { pHandle.read() }.0);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuArrayDestroy(hArray: CUarray) -> CUresult {
+    let mut call = Call::new("cuArrayDestroy");
+    call.handle("Array", hArray.0);
+    call.answer(false);
+    forget("Array", hArray.0);
+    forward!(cuArrayDestroy(hArray))
 }

@@ -20,10 +20,11 @@ fn handles() -> MutexGuard<'static, BTreeMap<&'static str, BTreeMap<usize, u64>>
 
 /// Notes the next handle of its kind.
 pub(crate) fn note(kind: &'static str, handle: usize) {
-    let mut handles = handles();
-    let known = handles.entry(kind).or_default();
-    let number = known.len() as u64;
-    known.insert(handle, number);
+    static NOTED: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
+    let mut noted = NOTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = noted.entry(kind).or_default();
+    handles().entry(kind).or_default().insert(handle, *number);
+    *number += 1;
 }
 
 /// The number of a handle.

@@ -795,23 +795,6 @@ pub(crate) unsafe extern "C" fn cuModuleLoad(module: *mut CUmodule, fname: *cons
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
-    match table().cuModuleLoadData {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => {
-            // SAFETY: as above.
-            let result = unsafe { entry(module, image) };
-            if result.is_success() {
-                // SAFETY: written just now.
-                crate::call::note("Module", unsafe { module.read() }.0);
-            }
-            result
-        }
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuModuleLoadDataEx(
     module: *mut CUmodule,
     image: *const c_void,
@@ -834,42 +817,6 @@ pub(crate) unsafe extern "C" fn cuModuleLoadFatBinary(
     match table().cuModuleLoadFatBinary {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(module, fatCubin) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuModuleUnload(hmod: CUmodule) -> CUresult {
-    match table().cuModuleUnload {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hmod) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuModuleGetFunction(
-    hfunc: *mut CUfunction,
-    hmod: CUmodule,
-    name: *const c_char,
-) -> CUresult {
-    match table().cuModuleGetFunction {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hfunc, hmod, name) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuModuleGetGlobal_v2(
-    dptr: *mut CUdeviceptr,
-    bytes: *mut usize,
-    hmod: CUmodule,
-    name: *const c_char,
-) -> CUresult {
-    match table().cuModuleGetGlobal_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(dptr, bytes, hmod, name) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -1109,19 +1056,6 @@ pub(crate) unsafe extern "C" fn cuLibraryGetKernelCount(count: *mut u32, lib: CU
     match table().cuLibraryGetKernelCount {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(count, lib) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuFuncGetAttribute(
-    pi: *mut i32,
-    attrib: CUfunction_attribute,
-    hfunc: CUfunction,
-) -> CUresult {
-    match table().cuFuncGetAttribute {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(pi, attrib, hfunc) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -3999,18 +3933,6 @@ pub(crate) unsafe extern "C" fn cuUserObjectRetain(object: CUuserObject, count: 
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuArray3DCreate_v2(
-    pHandle: *mut CUarray,
-    pAllocateArray: *const CUDA_ARRAY3D_DESCRIPTOR,
-) -> CUresult {
-    match table().cuArray3DCreate_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(pHandle, pAllocateArray) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuArray3DGetDescriptor_v2(
     pArrayDescriptor: *mut CUDA_ARRAY3D_DESCRIPTOR,
     hArray: CUarray,
@@ -4030,15 +3952,6 @@ pub(crate) unsafe extern "C" fn cuArrayCreate_v2(
     match table().cuArrayCreate_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(pHandle, pAllocateArray) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuArrayDestroy(hArray: CUarray) -> CUresult {
-    match table().cuArrayDestroy {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hArray) },
         None => CUresult::NOT_SUPPORTED,
     }
 }

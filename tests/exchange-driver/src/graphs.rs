@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sluice_cuda::*;
 
 use crate::answer::Drawn;
-use crate::by_hand::{parameters, side};
+use crate::by_hand::{parameters, sides};
 use crate::call::{Call, handle_of, handles_of, number_of};
 use crate::table;
 
@@ -85,10 +85,7 @@ unsafe fn fill(call: &mut Call, params: *const CUDA_MEMSET_NODE_PARAMS) {
 unsafe fn copy(call: &mut Call, params: *const CUDA_MEMCPY3D) {
     // SAFETY: by this function's contract.
     let it = unsafe { params.read() };
-    let dst = [it.dstXInBytes, it.dstY, it.dstZ, it.dstPitch, it.dstHeight];
-    side(call, it.dstMemoryType, it.dstDevice, dst);
-    let src = [it.srcXInBytes, it.srcY, it.srcZ, it.srcPitch, it.srcHeight];
-    side(call, it.srcMemoryType, it.srcDevice, src);
+    sides(call, &it);
     call.values_of(&[it.WidthInBytes, it.Height, it.Depth]);
 }
 

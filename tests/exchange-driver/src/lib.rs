@@ -16,6 +16,7 @@ mod call;
 mod generated;
 mod graphs;
 mod memory;
+mod modules;
 
 /// The driver behind it.
 fn table() -> &'static DriverTable {

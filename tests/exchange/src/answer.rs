@@ -57,6 +57,12 @@ impl Answer {
         next(&mut self.state)
     }
 
+    /// What an attribute of a function's code is.
+    pub(crate) fn attribute(function: &[u8], attribute: u32) -> i32 {
+        let number = [function, &attribute.to_le_bytes()].concat();
+        Answer::to("cuFuncGetAttribute", &number, false).next() as i32
+    }
+
     /// One of so many.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         (self.next() % count as u64) as usize

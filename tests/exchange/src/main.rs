@@ -9,7 +9,9 @@
 //!   generated  functions that travel by generated code: each has one prototype and one line
 //!   copies     between host and device, and on the device; rows of bytes
 //!   boxes      the same for boxes
+//!   arrays     made, filled, read and destroyed
 //!   fills      of device memory
+//!   modules    and libraries from loading to unloading
 //!   launches   of kernels with random parameters
 //!   graphs     their structure, of which the driver makes nothing
 //!   nodes      what nodes of graphs are said to do
@@ -19,7 +21,10 @@
 
 #![allow(non_snake_case)] // CUDA's names
 
+use std::path::PathBuf;
+
 mod answer;
+mod arrays;
 mod boxes;
 mod copies;
 mod fills;
@@ -27,6 +32,7 @@ mod generated;
 mod graphs;
 mod launches;
 mod memory;
+mod modules;
 mod nodes;
 mod program;
 mod streams;
@@ -39,6 +45,8 @@ const FUNCTIONS: &[Calls] = &[
     copies::FUNCTIONS,
     boxes::FUNCTIONS,
     fills::FUNCTIONS,
+    arrays::FUNCTIONS,
+    modules::FUNCTIONS,
     launches::FUNCTIONS,
     nodes::FUNCTIONS,
     graphs::FUNCTIONS,
@@ -56,7 +64,7 @@ fn main() {
     };
     let (rounds, seed) = (number("rounds"), number("seed"));
     let file = arguments.next().expect("a file for the calls");
-    let mut program = program::Program::start(seed);
+    let mut program = program::Program::start(seed, PathBuf::from(&file));
     let mut calls = 0;
     for _ in 0..rounds {
         for (name, call) in FUNCTIONS.iter().copied().flatten() {

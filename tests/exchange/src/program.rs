@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use sluice_cuda::{
     CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraphNodeType, CUmodule, CUresult, CUstream, DriverTable,
@@ -39,6 +40,8 @@ pub(crate) struct Program {
     pub(crate) attributes: BTreeMap<(u64, u32), i32>,
     /// How many functions of this process each stream was to call, by its number.
     pub(crate) host_calls: BTreeMap<u64, u64>,
+    /// Where what was sent is written; beside it there is room.
+    pub(crate) file: PathBuf,
     lines: String,
 }
 
@@ -87,7 +90,7 @@ pub(crate) fn bytes_of<T: Copy>(value: &T) -> &[u8] {
 
 impl Program {
     /// With a context, memory, and some handles of each kind that only other functions create.
-    pub(crate) fn start(seed: u64) -> Program {
+    pub(crate) fn start(seed: u64, file: PathBuf) -> Program {
         let cuda = DriverTable::load_as_program().expect("a CUDA driver");
         let (mut context, mut memory) = (CUcontext::NULL, 0);
         // SAFETY: every place is a local.
@@ -109,6 +112,7 @@ impl Program {
             kinds: BTreeMap::new(),
             attributes: BTreeMap::new(),
             host_calls: BTreeMap::new(),
+            file,
             lines: String::new(),
         };
         p.make_handles();
@@ -132,7 +136,7 @@ impl Program {
 
     /// Introduces a stream to the driver; its number.
     pub(crate) fn introduce_stream(&mut self, stream: CUstream) -> u64 {
-        let number = self.minted.get("Stream").copied().unwrap_or(0);
+        let number = self.count_of("Stream");
         let write = self.cuda.cuStreamWriteValue32.expect("exported");
         // SAFETY: a live stream, and memory for the value.
         ok(unsafe { write(stream, self.memory, MARK + number as u32, 0) });
@@ -142,7 +146,7 @@ impl Program {
 
     /// The same for an event.
     pub(crate) fn introduce_event(&mut self, event: CUevent, stream: CUstream) -> u64 {
-        let number = self.minted.get("Event").copied().unwrap_or(0);
+        let number = self.count_of("Event");
         let record = self.cuda.cuEventRecordWithFlags.expect("exported");
         // SAFETY: live handles.
         ok(unsafe { record(event, stream, MARK + number as u32) });
@@ -209,6 +213,17 @@ impl Program {
         let draw = self.next() as usize;
         let known = self.known(kind);
         known[draw % known.len()]
+    }
+
+    /// How many there have been of a kind.
+    pub(crate) fn count_of(&self, kind: &str) -> u64 {
+        self.minted.get(kind).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn forget_number(&mut self, kind: &str, number: u64) {
+        if let Some(known) = self.handles.get_mut(kind) {
+            known.retain(|(_, known)| *known != number);
+        }
     }
 
     pub(crate) fn forget(&mut self, kind: &str, handle: usize) {

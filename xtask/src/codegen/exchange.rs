@@ -35,11 +35,14 @@ pub(crate) fn is_exchanged(function: &Function) -> bool {
 
 /// Functions whose entry points are by hand (`by_hand` and `graphs` of `tests/exchange-driver`).
 const BY_HAND: &[&str] = &[
+    "cuArray3DCreate_v2",
+    "cuArrayDestroy",
     "cuCtxRecordEvent",
     "cuCtxSetLimit",
     "cuCtxWaitEvent",
     "cuEventCreate",
     "cuEventDestroy_v2",
+    "cuFuncGetAttribute",
     "cuFuncSetAttribute",
     "cuGraphAddBatchMemOpNode",
     "cuGraphAddEmptyNode",
@@ -82,6 +85,10 @@ const BY_HAND: &[&str] = &[
     "cuMemcpyDtoH_v2",
     "cuMemcpyHtoDAsync_v2",
     "cuMemcpyHtoD_v2",
+    "cuModuleGetFunction",
+    "cuModuleGetGlobal_v2",
+    "cuModuleLoadData",
+    "cuModuleUnload",
     "cuOccupancyMaxActiveClusters",
     "cuOccupancyMaxPotentialClusterSize",
     "cuStreamCreateWithPriority",
@@ -209,18 +216,9 @@ fn signature(out: &mut String, function: &Function) {
     );
 }
 
-/// Modules are made by the caller only, so they are known by their order.
 fn forward(out: &mut String, function: &Function) {
     signature(out, function);
-    let call = match function.name.as_str() {
-        "cuModuleLoadData" => {
-            "{\n// SAFETY: as above.\nlet result = unsafe { entry({}) };\n\
-             if result.is_success() {\n// SAFETY: written just now.\ncrate::call::note(\"Module\", unsafe { module.read() }.0);\n}\n\
-             result\n}"
-        }
-        _ => "unsafe { entry({}) }",
-    };
-    forward_call(out, function, call);
+    forward_call(out, function, "unsafe { entry({}) }");
     *out += "\n}\n\n";
 }
 

@@ -16,7 +16,7 @@ pub(crate) const TESTS: &[Test] =
     &[("byte exchange", over_tcp), ("byte exchange, same host", on_the_same_host)];
 
 /// How often each function is called.
-const ROUNDS: &str = "200";
+const ROUNDS: &str = "150";
 
 fn over_tcp() -> Result<()> {
     exchange("byte exchange", "127.0.0.1:0")
