@@ -79,9 +79,7 @@ struct State {
 
 impl Commits {
     pub(crate) fn new() -> Commits {
-        // Nothing is in flight: that is durable.
-        let taken = Ticket(watch::Sender::new(Outcome::Durable).subscribe());
-        let state = State { epoch: Epoch(0), open: Batch::default(), urgent: false, taken };
+        let state = State { epoch: Epoch(0), open: Batch::default(), urgent: false, taken: nothing() };
         Commits { state: Mutex::new(state), added: Notify::new(), gathering: GATHERING }
     }
 
@@ -109,12 +107,23 @@ impl Commits {
 
     /// For all that has been added until now, which is written as soon as possible.
     pub(crate) fn latest(&self) -> Ticket {
+        self.lock_urgently().latest()
+    }
+
+    /// The same for those who have seen what was true in this epoch; `None` if it is over.
+    pub(crate) fn latest_of(&self, epoch: Epoch) -> Option<Ticket> {
+        let state = self.lock_urgently();
+        (state.epoch == epoch).then(|| state.latest())
+    }
+
+    /// Has the open batch written now.
+    fn lock_urgently(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         if !state.open.writes.is_empty() && !state.urgent {
             state.urgent = true;
             self.added.notify_one();
         }
-        state.latest()
+        state
     }
 
     /// The next batch, once there is something to write.
@@ -151,6 +160,8 @@ impl Commits {
     /// This batch did not become true, nor did anything that was built on it.
     pub(crate) fn fail(&self, batch: Batch) {
         self.end_epoch();
+        // Whoever sees something from now on has read it in the database.
+        self.lock().taken = nothing();
         batch.outcome.send_replace(Outcome::Failed);
     }
 
@@ -166,6 +177,11 @@ impl Commits {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Nothing is in flight: that is durable.
+fn nothing() -> Ticket {
+    Ticket(watch::Sender::new(Outcome::Durable).subscribe())
 }
 
 impl State {
@@ -240,7 +256,10 @@ mod tests {
         let first = commits.add(epoch, write()).unwrap();
         let batch = commits.next().await;
         let second = commits.add(epoch, write()).unwrap();
+        let saw = commits.latest_of(epoch).unwrap();
         commits.fail(batch);
+        assert!(!saw.durable().await && commits.latest_of(epoch).is_none(), "what was seen is not true");
+        assert!(commits.latest_of(commits.epoch()).unwrap().durable().await, "what is read again is");
         assert!(!first.durable().await && !second.durable().await);
         assert!(commits.add(epoch, write()).is_none(), "it began before the failure");
         let later = commits.add(commits.epoch(), write()).unwrap();

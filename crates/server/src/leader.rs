@@ -59,10 +59,11 @@ impl Server {
             match went_well {
                 Ok(()) => (renewed, away) = (Instant::now(), false),
                 Err(error) => {
-                    if !std::mem::replace(&mut away, true) {
+                    let is_full = matches!(error, StoreError::DiskFull(_));
+                    if !std::mem::replace(&mut away, true) && !is_full {
                         eprintln!("sluice-server: {error}");
                     }
-                    if self.fence().is_some() && renewed.elapsed() > LEADERSHIP {
+                    if self.fence().is_some() && !candidate.alone && renewed.elapsed() > LEADERSHIP {
                         // Another may lead by now: what this one has in memory is not the truth any more.
                         self.become_role(Role::Follower { leader: None });
                     }
@@ -76,6 +77,7 @@ impl Server {
         let before_ms = self.now_ms().saturating_sub(KEYS_KEPT_MS);
         let tidy = count.is_multiple_of(FORGET_EVERY).then_some(Write::ForgetKeys { before_ms });
         let renewed = self.store.commit(fence, tidy.into_iter().collect()).await;
+        self.disk.note(&renewed);
         if matches!(renewed, Err(StoreError::Fenced)) {
             self.become_role(Role::Follower { leader: None });
         }
@@ -109,7 +111,12 @@ impl Server {
 
     /// Takes the lead if it is free.
     async fn lead(&self, candidate: &Candidate) -> Result<(), StoreError> {
-        if let Some(fence) = self.store.lead(&candidate.holder, &candidate.url, candidate.alone).await? {
+        let lead = self.store.lead(&candidate.holder, &candidate.url, candidate.alone).await;
+        // That nobody was replaced wrote nothing.
+        if !matches!(lead, Ok(None)) {
+            self.disk.note(&lead);
+        }
+        if let Some(fence) = lead? {
             eprintln!("sluice-server: leads from now on");
             self.become_role(Role::Leader(fence));
         }

@@ -19,6 +19,7 @@ mod auth;
 mod backup;
 mod billing;
 mod commits;
+mod disk;
 mod fleet;
 mod history;
 mod identity;

@@ -19,6 +19,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 use crate::auth::{Principal, Recognised};
 use crate::billing::{self, Period};
 use crate::commits::{Batch, Commits, Epoch, Ticket};
+use crate::disk::{self, Disk};
 use crate::fleet::{Fleet, Incident, LeaseRecord, Passed, Patience, Spent};
 use crate::history::History;
 use crate::http::{Link, Network};
@@ -38,6 +39,8 @@ pub(crate) struct Server {
     pub(crate) quiet_ms: u64,
     pub(crate) recognised: Recognised,
     pub(crate) watches: Watches,
+    /// As the last transaction found it.
+    pub(crate) disk: Disk,
     pub(crate) keys: KeysInUse,
     pub(crate) role: watch::Sender<Role>,
     /// What it has seen of another's writing, while another leads.
@@ -121,6 +124,7 @@ impl Server {
             provider,
             recognised: Recognised::default(),
             watches: Watches::default(),
+            disk: Disk::default(),
             keys: KeysInUse::default(),
             role: watch::Sender::new(Role::Follower { leader: None }),
             seen: Mutex::default(),
@@ -147,13 +151,16 @@ impl Server {
     pub(crate) async fn hear<T>(&self, look: impl FnOnce(&mut Books, u64) -> T) -> Result<T, Problem> {
         let mut books = self.books().await?;
         let seen = look(&mut books, self.now_ms());
-        let ticket = self.commits.latest();
+        let ticket = self.commits.latest_of(books.epoch);
         drop(books);
-        durable(ticket).await.map(|()| seen)
+        self.durable(ticket).await.map(|()| seen)
     }
 
     /// Begins a change; nobody else makes one meanwhile.
     pub(crate) async fn change(&self) -> Result<Change<'_>, Problem> {
+        if self.disk.is_full() {
+            return Err(disk::full());
+        }
         let books = self.books().await?;
         if self.fence().is_none() {
             let detail = "this replica does not lead; the one that does is not known yet";
@@ -161,6 +168,21 @@ impl Server {
         }
         let now_ms = self.now_ms();
         Ok(Change { server: self, books, now_ms, writes: Vec::new(), wakes: false, done: false })
+    }
+
+    /// Returns once the database has it; there is no ticket for what has failed already.
+    async fn durable(&self, ticket: Option<Ticket>) -> Result<(), Problem> {
+        let durable = match ticket {
+            Some(ticket) => ticket.durable().await,
+            None => false,
+        };
+        if durable { Ok(()) } else { Err(self.not_written()) }
+    }
+
+    fn not_written(&self) -> Problem {
+        let detail =
+            "the database did not take it, or this server leads no more; nothing was done, ask again";
+        self.disk.problem_or(detail)
     }
 
     /// The fleet as far as it is known, read again if it may be wrong.
@@ -251,6 +273,7 @@ impl Server {
             Some(fence) => self.store.commit(fence, writes).await,
             None => Err(StoreError::Fenced),
         };
+        self.disk.note(&written);
         match written {
             Ok(()) => {
                 revoked.iter().for_each(|id| self.recognised.forget(id));
@@ -258,7 +281,9 @@ impl Server {
                 self.watches.tell(leases);
             }
             Err(error) => {
-                eprintln!("sluice-server: {error}");
+                if !matches!(error, StoreError::DiskFull(_)) {
+                    eprintln!("sluice-server: {error}");
+                }
                 self.commits.fail(batch);
                 if matches!(error, StoreError::Fenced) {
                     self.become_role(Role::Follower { leader: None });
@@ -308,14 +333,15 @@ impl Server {
     pub(crate) async fn schedule(&self) {
         let mut budgets_at: Option<tokio::time::Instant> = None;
         loop {
-            if budgets_at.is_none_or(|at| at.elapsed() >= BUDGETS_EVERY) {
+            if !self.disk.is_full() && budgets_at.is_none_or(|at| at.elapsed() >= BUDGETS_EVERY) {
                 budgets_at = Some(tokio::time::Instant::now());
                 if let Err(problem) = self.look_at_budgets().await {
                     eprintln!("sluice-server: budgets: {problem}");
                 }
             }
             let _ = tokio::time::timeout(LOOK_EVERY, self.wake.notified()).await;
-            if self.fence().is_none() {
+            // Who decides what cannot be written decides it again and again.
+            if self.fence().is_none() || self.disk.is_full() {
                 continue;
             }
             if let Err(problem) = self.cycle().await {
@@ -335,7 +361,7 @@ impl Server {
         change.report_incidents();
         // Counted while the fleet is still locked: who began to wait before has been looked at.
         self.cycles.send_modify(|count| *count += 1);
-        change.hand_over().map(drop)
+        change.hand_over().map(drop).ok_or_else(|| self.not_written())
     }
 }
 
@@ -501,12 +527,13 @@ impl Change<'_> {
 
     /// When this returns, what was changed before is in the database, and can be asked for there: nobody adds to it meanwhile.
     pub(crate) async fn see_all_written(&self) -> Result<(), Problem> {
-        durable(self.server.commits.latest()).await
+        self.server.durable(self.server.commits.latest_of(self.books.epoch)).await
     }
 
     /// Makes it true; when this returns, it is in the database.
     pub(crate) async fn commit(self) -> Result<(), Problem> {
-        durable(self.hand_over()?).await
+        let server = self.server;
+        server.durable(self.hand_over()).await
     }
 
     /// As [`Change::commit`], once the scheduler has looked at the queue as well.
@@ -514,7 +541,7 @@ impl Change<'_> {
         let server = self.server;
         // A look that counts up after this began after the change: both hold the lock.
         let mut cycles = server.cycles.subscribe();
-        durable(self.hand_over()?).await?;
+        server.durable(self.hand_over()).await?;
         // A look that fails or takes long leaves the lease in the queue: that is an answer too.
         let _ = tokio::time::timeout(LOOK_TIME_MAX, cycles.changed()).await;
         Ok(())
@@ -525,8 +552,8 @@ impl Change<'_> {
         self.done = self.writes.is_empty() && !self.books.fleet.has_changed();
     }
 
-    /// Lets it be written; the fleet is free again.
-    fn hand_over(mut self) -> Result<Ticket, Problem> {
+    /// Lets it be written; the fleet is free again. `None` if what it was built on has failed.
+    fn hand_over(mut self) -> Option<Ticket> {
         let mut writes = std::mem::take(&mut self.writes);
         let changed = self.books.fleet.take_changed();
         changed.iter().for_each(|lease| self.books.history.follow(lease));
@@ -539,17 +566,8 @@ impl Change<'_> {
         if wakes {
             self.server.wake.notify_one();
         }
-        ticket.ok_or_else(not_written)
+        ticket
     }
-}
-
-async fn durable(ticket: Ticket) -> Result<(), Problem> {
-    if ticket.durable().await { Ok(()) } else { Err(not_written()) }
-}
-
-fn not_written() -> Problem {
-    let detail = "the database did not take it, or this server leads no more; nothing was done, ask again";
-    Problem::new(Kind::Unavailable, detail)
 }
 
 impl Drop for Change<'_> {
@@ -567,6 +585,8 @@ pub(crate) fn unwell(error: StoreError) -> Problem {
         StoreError::Content { .. } => {
             Problem::new(Kind::Internal, "the database holds what it should not; the server's log says what")
         }
+        // Also reading may take room, for sorting.
+        StoreError::DiskFull(_) => disk::full(),
         _ => Problem::new(Kind::Unavailable, "the database does not answer; ask again in a while"),
     }
 }

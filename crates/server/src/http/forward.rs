@@ -56,7 +56,7 @@ pub(super) async fn to_the_leader(
         _ => {
             let detail =
                 "no server leads at the moment; another will in a few seconds. Nothing was done, ask again";
-            Refusal(Problem::new(Kind::Unavailable, detail)).into_response()
+            Refusal(server.disk.problem_or(detail)).into_response()
         }
     }
 }

@@ -345,13 +345,20 @@ impl World {
                 self.post.note(&format!("s{server}: {fault:?}"));
                 self.servers[server].faults.add(fault);
             }
-            72..77 => {
+            72..76 => {
                 self.post.note(&format!("s{server} reaches no database"));
                 self.servers[server].faults.cut.store(true, Ordering::Relaxed);
             }
-            77..80 => {
-                self.post.note("all reach the database again");
-                self.servers.iter().for_each(|server| server.faults.cut.store(false, Ordering::Relaxed));
+            76..78 => {
+                self.post.note("the disk of the database is full");
+                self.servers.iter().for_each(|server| server.faults.full.store(true, Ordering::Relaxed));
+            }
+            78..80 => {
+                self.post.note("all reach the database again, and there is room");
+                for server in &self.servers {
+                    server.faults.cut.store(false, Ordering::Relaxed);
+                    server.faults.full.store(false, Ordering::Relaxed);
+                }
             }
             80..86 => self.set_clock(server, node),
             86..92 => {

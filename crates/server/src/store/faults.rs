@@ -29,6 +29,8 @@ pub(crate) struct Faults {
     /// Of the next transactions, one each.
     next: Mutex<VecDeque<CommitFault>>,
     pub(crate) cut: AtomicBool,
+    /// Nothing can be written, and everything read.
+    pub(crate) full: AtomicBool,
 }
 
 impl Faults {
@@ -44,15 +46,26 @@ impl Faults {
     pub(crate) fn clear(&self) {
         self.forget();
         self.cut.store(false, Ordering::Relaxed);
+        self.full.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn reach(&self) -> Result<()> {
         if self.cut.load(Ordering::Relaxed) { Err(away()) } else { Ok(()) }
     }
 
+    pub(super) fn find_room(&self) -> Result<()> {
+        self.reach()?;
+        // What it is for does not matter here.
+        if self.full.load(Ordering::Relaxed) {
+            Err(StoreError::DiskFull(sqlx::Error::PoolClosed))
+        } else {
+            Ok(())
+        }
+    }
+
     /// What is to become of the transaction that begins.
     pub(super) async fn before_commit(&self) -> Result<Option<CommitFault>> {
-        self.reach()?;
+        self.find_room()?;
         let fault = self.next.lock().unwrap().pop_front();
         match fault {
             Some(CommitFault::Refused) => return Err(away()),

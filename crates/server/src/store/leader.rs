@@ -51,7 +51,7 @@ impl Store {
     /// Leads from now on, unless somebody else does; with `force` in any case. Whoever led before can write no more.
     pub(crate) async fn lead(&self, holder: &str, url: &str, force: bool) -> Result<Option<Fence>> {
         #[cfg(test)]
-        self.faults.reach()?;
+        self.faults.find_room()?;
         let sql = format!(
             "UPDATE leader SET fence = fence + 1, holder = $1, url = $2, until_ms = {now} + $3 \
              WHERE id = 1 AND ($4 = 1 OR until_ms < {now} OR until_ms > {now} + 2 * $3) RETURNING fence",

@@ -43,7 +43,9 @@ pub(crate) use tokens::StoredToken;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("the database: {0}")]
-    Database(#[from] sqlx::Error),
+    Database(#[source] sqlx::Error),
+    #[error("the disk of the database is full: {0}")]
+    DiskFull(#[source] sqlx::Error),
     #[error("the database's schema: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
     #[error("another server leads now; nothing was written")]
@@ -65,6 +67,18 @@ pub enum StoreError {
 }
 
 pub(crate) type Result<T> = std::result::Result<T, StoreError>;
+
+/// What databases say when they find no room: SQLite `SQLITE_FULL`, and `SQLITE_IOERR_SHMSIZE` where the index of its log cannot grow
+/// (sqlite.org/rescode.html), PostgreSQL `disk_full` (its manual, appendix A).
+const DISK_FULL: [&str; 3] = ["13", "4874", "53100"];
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> StoreError {
+        let code = error.as_database_error().and_then(|error| error.code());
+        let is_full = code.is_some_and(|code| DISK_FULL.contains(&code.as_ref()));
+        if is_full { StoreError::DiskFull(error) } else { StoreError::Database(error) }
+    }
+}
 
 /// One thing to write.
 pub(crate) enum Write {

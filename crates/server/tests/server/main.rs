@@ -2,6 +2,7 @@
 
 mod access;
 mod backup;
+mod disk;
 mod health;
 mod leases;
 mod ledger;
