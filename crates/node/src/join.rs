@@ -76,7 +76,14 @@ impl Membership {
 
     /// The grant in `text`, if it is good and has not been claimed yet.
     pub(crate) fn claim(&self, text: &str, now_ms: u64) -> Result<Grant, ClaimRefusal> {
-        self.lock().claims.claim(text, now_ms)
+        let mut state = self.lock();
+        state.journal.is_full().map_or(Ok(()), Err)?;
+        state.claims.claim(text, now_ms)
+    }
+
+    /// Whether records of leases that go on are to be left for later: a longer one says the same.
+    pub(crate) fn is_full(&self) -> bool {
+        self.lock().journal.is_full().is_some()
     }
 
     /// How many records of a grant's attempt are on disk from before the start.
@@ -85,17 +92,9 @@ impl Membership {
         self.lock().journal.last(grant.node, attempt)
     }
 
-    /// Puts records on disk; the agent delivers them.
+    /// Puts records on disk, as soon as it takes them; the agent delivers them.
     pub(crate) fn record(&self, records: &[UsageRecord]) {
-        if records.is_empty() {
-            return;
-        }
-        if let Err(error) = self.lock().journal.append(records) {
-            eprintln!(
-                "sluice node: {} usage records are not on disk, only in memory: {error}",
-                records.len()
-            );
-        }
+        self.lock().journal.append(records);
     }
 
     /// Has the agent report at once.
@@ -122,5 +121,44 @@ impl Membership {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_api::grant::Signer;
+
+    use super::*;
+
+    #[test]
+    fn a_node_whose_journal_is_full_takes_no_grant_and_loses_none() {
+        let folder = std::env::temp_dir().join(format!("sluice-journal-claims-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let signer = Signer::new([7; 32]);
+        let mut journal = Journal::open(&folder).unwrap();
+        journal::tests::fill_up(&mut journal);
+        let membership = Membership::new("a server".into(), 1, signer.verifier(), journal);
+        let grant = Grant {
+            lease: 5,
+            attempt: 1,
+            task: 0,
+            node: 1,
+            tenant: "acme".parse().unwrap(),
+            tier: Default::default(),
+            pool: "default".into(),
+            gpus: vec![0],
+            share_ppm: 1,
+            memory: 1,
+            hard_cap: false,
+            expires_at_ms: 100,
+        };
+        let text = signer.sign(&grant);
+        membership.record(&vec![journal::tests::record(1); 20_000]);
+        let refusal = membership.claim(&text, 10).unwrap_err();
+        assert!(matches!(refusal, ClaimRefusal::Journal(_)), "{refusal}");
+        journal::tests::make_room(&mut membership.lock().journal);
+        membership.record(&[]);
+        assert_eq!(membership.claim(&text, 10), Ok(grant), "it was not used up");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

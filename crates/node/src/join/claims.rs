@@ -6,6 +6,8 @@ use sluice_api::grant::{Grant, GrantError, Verifier};
 use sluice_api::lease::LeaseId;
 use sluice_api::node::NodeId;
 
+use super::journal::JournalFull;
+
 /// Why a grant is not honoured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ClaimRefusal {
@@ -13,6 +15,8 @@ pub(crate) enum ClaimRefusal {
     Grant(#[from] GrantError),
     #[error("the grant of lease {0} has been claimed already, or a later one has")]
     Claimed(LeaseId),
+    #[error(transparent)]
+    Journal(#[from] JournalFull),
 }
 
 /// The grants that have been claimed and could be claimed again.

@@ -3,6 +3,9 @@
 //! Two files: `usage.journal`, appended to and synced, one line per record with its checksum; and `usage.confirmed`, the
 //! number of bytes of it that the server has. A line that a crash tore is cut off at the next start. Once everything is
 //! confirmed and the journal is large, it is put aside under the number of its first unused byte, for reconciliation.
+//!
+//! What the disk does not take, for want of room or for any other reason, waits in memory, is delivered all the same, and is written when
+//! the disk takes it. So much waits at most that a node that goes on ([`Journal::is_full`]) stays as small as it was.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -14,6 +17,10 @@ use sluice_api::usage::{UsageRecord, journal_line, read_journal_line};
 
 /// A journal is put aside beyond this.
 const SIZE_MAX: u64 = 64 << 20;
+/// Records that wait for the disk, some 400 bytes each, before the node takes no more leases.
+const UNSAVED_MAX: usize = 10_000;
+/// Lines that are written together where many wait: a disk with little room takes some of them.
+const LINES_MAX: usize = 256;
 
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -21,8 +28,16 @@ pub(crate) struct Journal {
     file: File,
     size: u64,
     confirmed: u64,
-    /// Not confirmed yet, with the bytes of each on disk.
+    /// Not confirmed yet, with the bytes of each on disk: 0 of the last ones, which are not there.
     pending: VecDeque<(UsageRecord, u64)>,
+    /// What the disk has not taken, in order. It comes behind all that is on disk.
+    unsaved: VecDeque<Vec<u8>>,
+    /// The first so many of them are confirmed.
+    unsaved_confirmed: usize,
+    /// The file may be longer than `size` by what was written of lines that it did not take.
+    torn: bool,
+    /// What the disk said first, while it takes nothing.
+    trouble: Option<String>,
     /// The last record of each attempt from before the start.
     last: BTreeMap<(NodeId, Attempt), u32>,
 }
@@ -42,6 +57,10 @@ impl Journal {
             size: 0,
             confirmed,
             pending: VecDeque::new(),
+            unsaved: VecDeque::new(),
+            unsaved_confirmed: 0,
+            torn: false,
+            trouble: None,
             last: BTreeMap::new(),
         };
         for line in text.split_inclusive(|&byte| byte == b'\n') {
@@ -67,29 +86,78 @@ impl Journal {
         self.last.get(&(node, attempt)).copied().unwrap_or(0)
     }
 
-    /// On disk when this returns. If the disk fails, the records stay in memory and are delivered all the same.
-    pub(super) fn append(&mut self, records: &[UsageRecord]) -> io::Result<()> {
+    /// On disk when this returns, with all that waited, unless the disk fails: that is in the log then.
+    pub(super) fn append(&mut self, records: &[UsageRecord]) {
         for record in records {
             let last = self.last.entry((record.node, record.attempt_of())).or_default();
             *last = record.sequence.max(*last);
+            self.unsaved.push_back(line(record));
+            self.pending.push_back((record.clone(), 0));
         }
-        let lines: Vec<Vec<u8>> = records.iter().map(line).collect();
+        self.save();
+    }
+
+    /// Writes what waits, if anything does.
+    pub(super) fn save(&mut self) {
+        if self.unsaved.is_empty() {
+            return;
+        }
+        let waited = self.unsaved.len();
+        while !self.unsaved.is_empty() {
+            if let Err(error) = self.save_some() {
+                return self.note_trouble(&error);
+            }
+        }
+        self.end_trouble(waited);
+    }
+
+    fn end_trouble(&mut self, waited: usize) {
+        if self.trouble.take().is_some() {
+            eprintln!("sluice node: the usage journal is written again, with {waited} records that waited");
+        }
+    }
+
+    fn save_some(&mut self) -> io::Result<()> {
+        if self.torn {
+            self.file.set_len(self.size)?;
+            self.torn = false;
+        }
+        let count = self.unsaved.len().min(LINES_MAX);
+        let lines: Vec<&[u8]> = self.unsaved.iter().take(count).map(Vec::as_slice).collect();
         let bytes = lines.concat();
-        let written = self.file.write_all(&bytes).and_then(|()| self.file.sync_data());
-        match written {
-            Ok(()) => {
-                self.size += bytes.len() as u64;
-                let sized = records.iter().cloned().zip(lines.iter().map(|line| line.len() as u64));
-                self.pending.extend(sized);
-                Ok(())
-            }
-            Err(error) => {
-                // What was written of them must not stand in front of the next line.
-                let _ = self.file.set_len(self.size);
-                self.pending.extend(records.iter().cloned().map(|record| (record, 0)));
-                Err(error)
-            }
+        if let Err(error) = self.file.write_all(&bytes).and_then(|()| self.file.sync_data()) {
+            // What was written of them must not stand in front of the next line.
+            self.torn = self.file.set_len(self.size).is_err();
+            return Err(error);
         }
+        self.size += bytes.len() as u64;
+        let confirmed = self.unsaved_confirmed.min(count);
+        self.unsaved_confirmed -= confirmed;
+        let (known, wait) = lines.split_at(confirmed);
+        self.confirmed += known.iter().map(|line| line.len() as u64).sum::<u64>();
+        let unsaved = self.pending.iter_mut().filter(|(_, bytes)| *bytes == 0);
+        unsaved.zip(wait).for_each(|((_, bytes), line)| *bytes = line.len() as u64);
+        self.unsaved.drain(..count);
+        if confirmed > 0 { self.note_confirmed() } else { Ok(()) }
+    }
+
+    /// Says so once, whatever fails then.
+    fn note_trouble(&mut self, error: &io::Error) {
+        if self.trouble.is_none() {
+            eprintln!(
+                "sluice node: the usage journal in {} cannot be written: {error}. Sessions go on; what they use waits in memory \
+                 and goes to the server; with {UNSAVED_MAX} records there this node takes no new leases",
+                self.folder.display()
+            );
+            self.trouble = Some(error.to_string());
+        }
+    }
+
+    /// Why nothing more should begin that is to be recorded here.
+    pub(super) fn is_full(&self) -> Option<JournalFull> {
+        let error = || self.trouble.clone().unwrap_or_default();
+        (self.unsaved.len() >= UNSAVED_MAX)
+            .then(|| JournalFull { waiting: self.unsaved.len(), error: error() })
     }
 
     /// The oldest records that are not confirmed.
@@ -98,18 +166,31 @@ impl Journal {
     }
 
     /// The server has the oldest `count` of them.
-    pub(super) fn confirm(&mut self, count: usize) -> io::Result<()> {
+    pub(super) fn confirm(&mut self, count: usize) {
         if count == 0 {
-            return Ok(());
+            return;
         }
-        let count = count.min(self.pending.len());
-        self.confirmed += self.pending.drain(..count).map(|(_, bytes)| bytes).sum::<u64>();
-        // Losing this file would only send records again.
+        for (_, bytes) in self.pending.drain(..count.min(self.pending.len())) {
+            self.confirmed += bytes;
+            self.unsaved_confirmed += usize::from(bytes == 0);
+        }
+        let mut noted = self.note_confirmed();
+        if noted.is_ok() && self.pending.is_empty() && self.unsaved.is_empty() && self.size > SIZE_MAX {
+            noted = self.put_aside();
+        }
+        match noted {
+            Err(error) => self.note_trouble(&error),
+            Ok(()) if self.unsaved.is_empty() => self.end_trouble(0),
+            Ok(()) => {}
+        }
+    }
+
+    /// Losing this file would only send records again.
+    fn note_confirmed(&self) -> io::Result<()> {
         let path = self.folder.join("usage.confirmed");
         let temporary = self.folder.join("usage.confirmed.new");
         fs::write(&temporary, format!("{}\n", self.confirmed))?;
-        fs::rename(temporary, path)?;
-        if self.pending.is_empty() && self.size > SIZE_MAX { self.put_aside() } else { Ok(()) }
+        fs::rename(temporary, path)
     }
 
     /// Keeps a record that the server does not count, for people to look at.
@@ -130,17 +211,28 @@ impl Journal {
     }
 }
 
+/// The disk takes nothing, and too much waits for it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this node takes no new leases: its usage journal cannot be written ({error}), and {waiting} records wait for that; make room on its \
+     disk"
+)]
+pub(crate) struct JournalFull {
+    waiting: usize,
+    error: String,
+}
+
 fn line(record: &UsageRecord) -> Vec<u8> {
     journal_line(record).into_bytes()
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use sluice_api::node::Attempt;
 
     use super::*;
 
-    fn record(sequence: u32) -> UsageRecord {
+    pub(in super::super) fn record(sequence: u32) -> UsageRecord {
         UsageRecord {
             id: UsageRecord::id_of(1, Attempt { lease: 2, attempt: 1, task: 0 }, sequence),
             node: 1,
@@ -180,12 +272,12 @@ mod tests {
     fn what_is_not_confirmed_survives_a_restart() {
         let folder = folder("restart");
         let mut journal = Journal::open(&folder).unwrap();
-        journal.append(&[record(1), record(2), record(3)]).unwrap();
-        journal.confirm(1).unwrap();
+        journal.append(&[record(1), record(2), record(3)]);
+        journal.confirm(1);
         let mut journal = Journal::open(&folder).unwrap();
         assert_eq!(sequences(&journal), [2, 3]);
-        journal.append(&[record(4)]).unwrap();
-        journal.confirm(2).unwrap();
+        journal.append(&[record(4)]);
+        journal.confirm(2);
         assert_eq!(sequences(&Journal::open(&folder).unwrap()), [4]);
         fs::remove_dir_all(folder).unwrap();
     }
@@ -195,7 +287,7 @@ mod tests {
     fn a_torn_line_costs_itself_only() {
         let folder = folder("torn");
         let mut journal = Journal::open(&folder).unwrap();
-        journal.append(&[record(1), record(2)]).unwrap();
+        journal.append(&[record(1), record(2)]);
         let path = folder.join("usage.journal");
         let whole = fs::read(&path).unwrap();
         let first = line(&record(1)).len();
@@ -204,9 +296,84 @@ mod tests {
             let mut journal = Journal::open(&folder).unwrap();
             let kept: &[u32] = if cut < first { &[] } else { &[1] };
             assert_eq!(sequences(&journal), kept, "cut at {cut}");
-            journal.append(&[record(9)]).unwrap();
+            journal.append(&[record(9)]);
             assert_eq!(sequences(&Journal::open(&folder).unwrap()), [kept, &[9]].concat());
         }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// From now on the disk takes nothing.
+    pub(in super::super) fn fill_up(journal: &mut Journal) {
+        journal.file = File::options().write(true).open("/dev/full").unwrap();
+    }
+
+    pub(in super::super) fn make_room(journal: &mut Journal) {
+        let path = journal.folder.join("usage.journal");
+        journal.file = File::options().read(true).append(true).open(path).unwrap();
+    }
+
+    /// All records that are on the disk.
+    fn on_disk(folder: &Path) -> Vec<u32> {
+        let text = fs::read(folder.join("usage.journal")).unwrap();
+        let lines = text.split_inclusive(|&byte| byte == b'\n');
+        lines.map(|line| read_journal_line(line).unwrap().sequence).collect()
+    }
+
+    #[test]
+    fn what_a_full_disk_does_not_take_waits_and_is_written_when_there_is_room() {
+        let folder = folder("full");
+        let mut journal = Journal::open(&folder).unwrap();
+        journal.append(&[record(1)]);
+        fill_up(&mut journal);
+        journal.append(&[record(2), record(3)]);
+        journal.append(&[record(4)]);
+        assert_eq!((sequences(&journal), on_disk(&folder)), (vec![1, 2, 3, 4], vec![1]));
+        // The server is told all the same, and what it has is not sent again after a new start.
+        journal.confirm(2);
+        journal.save();
+        assert_eq!((sequences(&journal), on_disk(&folder)), (vec![3, 4], vec![1]));
+        make_room(&mut journal);
+        journal.append(&[record(5)]);
+        assert_eq!((sequences(&journal), on_disk(&folder)), (vec![3, 4, 5], vec![1, 2, 3, 4, 5]));
+        assert_eq!(sequences(&Journal::open(&folder).unwrap()), [3, 4, 5]);
+        journal.confirm(3);
+        assert_eq!(sequences(&Journal::open(&folder).unwrap()), [0_u32; 0]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn half_a_line_that_a_full_disk_took_stands_in_front_of_nothing() {
+        let folder = folder("half");
+        let mut journal = Journal::open(&folder).unwrap();
+        journal.append(&[record(1)]);
+        fill_up(&mut journal);
+        journal.append(&[record(2)]);
+        let path = folder.join("usage.journal");
+        File::options().append(true).open(path).unwrap().write_all(&line(&record(2))[..50]).unwrap();
+        make_room(&mut journal);
+        journal.save();
+        assert_eq!(on_disk(&folder), [1, 2]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Also where more waits than is written together, some of it confirmed.
+    #[test]
+    fn too_much_that_waits_is_said_until_it_is_written() {
+        let folder = folder("many");
+        let mut journal = Journal::open(&folder).unwrap();
+        fill_up(&mut journal);
+        let records: Vec<UsageRecord> = (1..=UNSAVED_MAX as u32).map(record).collect();
+        journal.append(&records[1..]);
+        assert_eq!(journal.is_full(), None);
+        journal.append(&records[..1]);
+        let full = journal.is_full().unwrap();
+        assert!(full.to_string().contains("No space left"), "{full}");
+        journal.confirm(LINES_MAX + 1);
+        assert!(journal.is_full().is_some(), "they are not written");
+        make_room(&mut journal);
+        journal.save();
+        assert_eq!((journal.is_full(), on_disk(&folder).len()), (None, UNSAVED_MAX));
+        assert_eq!(sequences(&Journal::open(&folder).unwrap()).len(), UNSAVED_MAX - LINES_MAX - 1);
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -58,7 +58,10 @@ impl Reporter {
     }
 
     pub(crate) fn next(&mut self, registry: &Registry) -> Outgoing {
-        let usage = self.membership.lock().journal.pending(RECORDS_MAX);
+        let mut state = self.membership.lock();
+        state.journal.save();
+        let usage = state.journal.pending(RECORDS_MAX);
+        drop(state);
         self.sequence += 1;
         let (faults, lasting) = registry.faults.all();
         let boot = self.boot.clone();
@@ -88,9 +91,7 @@ impl Reporter {
             }
         }
         let taken = (answer.usage_taken as usize).min(report.usage.len());
-        if let Err(error) = state.journal.confirm(taken) {
-            eprintln!("sluice node: the usage journal: {error}");
-        }
+        state.journal.confirm(taken);
         state.news |= taken > 0 && taken == RECORDS_MAX;
     }
 

@@ -120,7 +120,9 @@ impl Registry {
 
     /// Puts on disk what the server's leases have used since the last time.
     pub(crate) fn record_usage(&self) {
-        let Some(membership) = &self.membership else { return };
+        let Some(membership) = self.membership.as_ref().filter(|membership| !membership.is_full()) else {
+            return;
+        };
         let mut ledger = self.lock();
         let leases: Vec<u64> = ledger.leases.keys().copied().collect();
         let counts: Vec<Counts> = leases.iter().map(|&lease| ledger.counts(lease)).collect();
