@@ -8,7 +8,9 @@ mod account;
 mod budgets;
 mod health;
 mod lease;
+mod refusals;
 mod silence;
+mod times;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,6 +44,8 @@ pub(crate) struct Fleet {
     pools: BTreeMap<String, Pool>,
     nodes: BTreeMap<NodeId, Node>,
     leases: BTreeMap<LeaseId, LeaseRecord>,
+    /// Leases that a node has refused, as their programs say, and that are not placed there before it reports again; not stored.
+    refusals: BTreeMap<NodeId, BTreeSet<LeaseId>>,
     account: Account,
     silence: Silence,
     health: Health,
@@ -60,7 +64,7 @@ pub(crate) struct Fleet {
 #[derive(Debug, Default)]
 pub(crate) struct News {
     pub(crate) leases: BTreeSet<LeaseId>,
-    /// Those whose reports began or ended, or that have a GPU fenced or unfenced.
+    /// Those whose reports began or ended, that have a GPU fenced or unfenced, or reported after they had refused a lease.
     pub(crate) nodes: BTreeSet<NodeId>,
     /// Tenants or their quotas have changed.
     pub(crate) quotas: bool,
@@ -84,10 +88,10 @@ pub(crate) struct Node {
     /// `None` until it has reported to this process.
     pub(crate) heard_at_ms: Option<u64>,
     pub(crate) report: Report,
+    /// Of the time since then, so many milliseconds in which nobody listened here.
+    deaf_ms: u64,
     /// As of the last look of [`Fleet::look_at_nodes`].
     online: bool,
-    /// A program could not get there, and it has not reported since.
-    doubted: bool,
 }
 
 impl Node {
@@ -101,14 +105,14 @@ impl Node {
             joined_at_ms: 0,
             heard_at_ms: None,
             report: Report::default(),
+            deaf_ms: 0,
             online: false,
-            doubted: false,
         }
     }
 
     /// Whether new leases may be placed here.
     pub(crate) fn takes_work(&self) -> bool {
-        self.online && !self.doubted
+        self.online
     }
 }
 
@@ -132,6 +136,7 @@ impl Fleet {
             last_node: nodes.iter().map(|node| node.id).max().unwrap_or(0),
             nodes: nodes.into_iter().map(|node| (node.id, node)).collect(),
             leases: leases.into_iter().map(heard).collect(),
+            refusals: BTreeMap::new(),
             account,
             silence: Silence::new(now_ms),
             health: Health::default(),
@@ -165,7 +170,8 @@ impl Fleet {
     pub(crate) fn hear_as(&mut self, earlier: &mut Fleet) {
         for (id, node) in &mut self.nodes {
             if let Some(known) = earlier.nodes.get_mut(id) {
-                (node.heard_at_ms, node.online) = (known.heard_at_ms, known.online);
+                (node.heard_at_ms, node.deaf_ms) = (known.heard_at_ms, known.deaf_ms);
+                node.online = known.online;
                 node.report = std::mem::take(&mut known.report);
             }
         }
@@ -174,6 +180,7 @@ impl Fleet {
                 lease.heard_at_ms = known.heard_at_ms;
             }
         }
+        self.refusals = std::mem::take(&mut earlier.refusals);
         self.silence.hear_as(&mut earlier.silence);
     }
 
@@ -301,12 +308,13 @@ impl Fleet {
         if entry.heard_at_ms.is_some() && report.sequence <= entry.report.sequence {
             return Some(Vec::new());
         }
-        entry.heard_at_ms = Some(now_ms);
+        (entry.heard_at_ms, entry.deaf_ms) = (Some(now_ms), 0);
         // An older one may have been on its way for long, from before what an earlier leader has heard since.
         let is_current = report.leadership.is_none_or(|leadership| leadership == self.leadership);
         let comes_back = !entry.online;
-        if !entry.takes_work() {
-            (entry.online, entry.doubted) = (true, false);
+        let forgives = self.refusals.remove(&node).is_some();
+        if comes_back || forgives {
+            entry.online = true;
             self.news.nodes.insert(node);
         }
         entry.report = Report { usage: Vec::new(), faults: Vec::new(), ..report };
@@ -509,37 +517,15 @@ impl Fleet {
     }
 
     /// Whether nobody can claim it any more, and nobody has: its nodes have reported since, so it is not that nothing has been heard
-    /// of a program that runs.
+    /// of a program that runs. A node that is silent is not waited for if the program is as well: one that claimed it in the last moment
+    /// before both fell silent has to end.
     fn is_unclaimed(&self, lease: &LeaseRecord, now_ms: u64) -> bool {
         let until_ms = self.claim_until(lease);
+        let given_up = now_ms.saturating_sub(self.heard_ms(lease)) > PATIENCE_MS;
         let heard = |seat: &Seat| self.nodes.get(&seat.node).and_then(|node| node.heard_at_ms);
         let mut unclaimed = lease.seats.iter().filter(|seat| !seat.claimed);
-        now_ms > until_ms && unclaimed.all(|seat| heard(seat).is_some_and(|heard_ms| heard_ms > until_ms))
-    }
-
-    /// This server's clock has been set by so many milliseconds: what was heard lately still was, and what has time has as much of it.
-    pub(crate) fn clock_was_set(&mut self, by_ms: i64) {
-        let set = |at_ms: &mut u64| *at_ms = at_ms.saturating_add_signed(by_ms);
-        for node in self.nodes.values_mut() {
-            set(&mut node.joined_at_ms);
-            node.heard_at_ms.iter_mut().for_each(set);
-        }
-        for lease in self.leases.values_mut() {
-            set(&mut lease.heard_at_ms);
-            lease.preempt_at_ms.iter_mut().for_each(set);
-            if lease.state == LeaseState::Granted {
-                lease.granted_at_ms.iter_mut().for_each(set);
-            }
-        }
-        self.silence.clock_was_set(by_ms);
-    }
-
-    /// A program says that a node has refused it: nothing more is placed there before the node is heard again.
-    pub(crate) fn doubt(&mut self, node: NodeId) {
-        if let Some(entry) = self.nodes.get_mut(&node) {
-            entry.doubted = true;
-            self.news.nodes.insert(node);
-        }
+        now_ms > until_ms
+            && unclaimed.all(|seat| given_up || heard(seat).is_some_and(|heard_ms| heard_ms > until_ms))
     }
 
     /// Waiting leases, line by line.

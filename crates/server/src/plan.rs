@@ -221,6 +221,18 @@ impl Plan {
             for (place, &gpu) in self.sites[site.index()].gpus.iter().enumerate() {
                 let _ = self.scheduler.set_fenced(site, place, fleet.is_fenced(id, gpu));
             }
+            self.scheduler.forgive(site);
+        }
+        fleet.refused_by(id).for_each(|lease| self.avoid_refusers(fleet, lease));
+    }
+
+    /// Has a lease look elsewhere than on nodes that have just refused it.
+    fn avoid_refusers(&mut self, fleet: &Fleet, id: LeaseId) {
+        let Some(job) = self.work.get(&id).map(|work| work.job) else { return };
+        for node in fleet.refusers_of(id) {
+            for &site in self.on_node.get(&node).into_iter().flatten() {
+                self.scheduler.avoid(job, site);
+            }
         }
     }
 
@@ -248,6 +260,7 @@ impl Plan {
             // Its node refused it, or it was lost there.
             work.granted = None;
             let job = work.job;
+            self.avoid_refusers(fleet, id);
             self.lose(job);
         }
     }
@@ -282,8 +295,9 @@ impl Plan {
         self.held_back.remove(&lease.id);
         let (min, max) = lease.tasks();
         let request = self.request(fleet, &lease.tenant, &lease.ask);
-        if let Err(reason) = request.and_then(|request| self.enter(lease, request, min, max)) {
-            self.held_back.insert(lease.id, reason);
+        match request.and_then(|request| self.enter(lease, request, min, max)) {
+            Ok(_) => self.avoid_refusers(fleet, lease.id),
+            Err(reason) => drop(self.held_back.insert(lease.id, reason)),
         }
     }
 

@@ -98,6 +98,8 @@ impl Default for Surroundings {
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Clocks that run at different speeds differ by less from one look to the next.
 const CLOCK_SET_MS: u64 = 1000;
+/// A server that leads looks at its books more often by far, unless it cannot.
+const DEAF_MS: u64 = 5_000;
 /// What is spent of budgets is added up this often.
 const BUDGETS_EVERY: Duration = Duration::from_secs(5);
 /// The latest leases that are learned from at the start.
@@ -193,17 +195,34 @@ impl Server {
             // What has been handed over is in the database or has failed before that is read. Nothing is added meanwhile.
             self.commits.latest().durable().await;
             let (epoch, turn) = (self.commits.epoch(), self.turns.load(Ordering::Acquire));
-            let mut fresh = Books::read(&self.store, epoch, self.now_ms()).await.map_err(unwell)?;
+            let same = books.turn == turn;
+            // By the clock that the other times are of, until it is seen whether it was set.
+            let now_ms = if same { books.expected_ms() } else { self.now_ms() };
+            let mut fresh = Books::read(&self.store, epoch, now_ms).await.map_err(unwell)?;
             fresh.fleet.leadership = self.fence().map_or(0, Fence::number);
-            books.follow_clock(self.now_ms());
             fresh.fleet.spend_as(&books.fleet);
-            // What was heard in an earlier role has been overtaken by what others heard since.
-            if books.turn == turn {
+            if same {
                 fresh.fleet.hear_as(&mut books.fleet);
+                fresh.looked = books.looked;
+            } else if self.fence().is_some() {
+                // What was heard in an earlier role has been overtaken by what others heard since.
+                fresh.fleet.take_over_notices(now_ms, self.grace_ms);
             }
             *books = Books { turn, ..fresh };
         }
-        books.follow_clock(self.now_ms());
+        match self.fence() {
+            // Reports are refused meanwhile, and that is seen when it is over.
+            Some(_) if self.disk.is_full() => {}
+            Some(_) => books.follow_clock(self.now_ms()),
+            // The one that leads gives everybody their time.
+            None => books.looked = (self.now_ms(), tokio::time::Instant::now()),
+        }
+        // Only times have changed: what others change is handed over before they leave.
+        let moved = books.fleet.take_changed();
+        if !moved.is_empty() {
+            let writes = moved.into_iter().map(|lease| Write::Lease(Box::new(lease))).collect();
+            books.stale |= self.commits.add(books.epoch, writes).is_none();
+        }
         Ok(books)
     }
 
@@ -394,14 +413,26 @@ impl Books {
         })
     }
 
-    /// Notices when the clock has been set: nobody has been silent for longer because of that.
+    /// What the clock says, unless it was set since it was looked at last.
+    fn expected_ms(&self) -> u64 {
+        self.looked.0 + self.looked.1.elapsed().as_millis() as u64
+    }
+
+    /// Notices when the clock has been set, and when nobody has looked for long: nobody has been silent for longer because of that.
     fn follow_clock(&mut self, now_ms: u64) {
-        let (before_ms, at) = self.looked;
-        let expected_ms = before_ms + at.elapsed().as_millis() as u64;
+        let (passed_ms, expected_ms) = (self.looked.1.elapsed().as_millis() as u64, self.expected_ms());
         if now_ms.abs_diff(expected_ms) > CLOCK_SET_MS {
             let by_ms = now_ms.wrapping_sub(expected_ms) as i64;
             eprintln!("sluice-server: the clock was set by {by_ms} ms");
             self.fleet.clock_was_set(by_ms);
+        }
+        if passed_ms > DEAF_MS {
+            eprintln!(
+                "sluice-server: it did not run, or its database did not answer, for {} s: nobody is taken for silent because of \
+                 that",
+                passed_ms / 1000
+            );
+            self.fleet.was_deaf(passed_ms, now_ms);
         }
         self.looked = (now_ms, tokio::time::Instant::now());
     }
@@ -588,5 +619,39 @@ pub(crate) fn unwell(error: StoreError) -> Problem {
         // Also reading may take room, for sorting.
         StoreError::DiskFull(_) => disk::full(),
         _ => Problem::new(Kind::Unavailable, "the database does not answer; ask again in a while"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that is stopped finds the clock that is never set far ahead, as one does whose database did not answer.
+    #[tokio::test]
+    async fn a_server_that_stood_still_takes_nobody_for_silent() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&crate::Database::Sqlite(folder.path().join("database"))).await.unwrap();
+        let mut books = Books::read(&store, Commits::new().epoch(), 0).await.unwrap();
+        let join = serde_json::json!({ "name": "one", "address": "h:1", "gpus": [], "release": "" });
+        let node = books.fleet.join(serde_json::from_value(join).unwrap(), 0).id;
+        let report = sluice_api::node::Report { sequence: 1, ..Default::default() };
+        books.fleet.report(node, report, 0).unwrap();
+        // The database has been read in true time.
+        tokio::time::pause();
+        let (begun, stood_still_s) = (tokio::time::Instant::now(), 300);
+        books.looked = (0, begun);
+        let mut look = |after_s: u64| {
+            let now_ms = begun.elapsed().as_millis() as u64;
+            books.follow_clock(now_ms);
+            books.fleet.look_at_nodes(now_ms, now_ms);
+            let online = books.fleet.nodes()[&node].takes_work();
+            assert_eq!(online, after_s < 15, "{after_s} s of listening without a word");
+        };
+        for second in 0..=20 {
+            look(second - u64::from(second > 10));
+            let stands_still = second == 10;
+            let passes_s = if stands_still { stood_still_s } else { 1 };
+            tokio::time::advance(Duration::from_secs(passes_s)).await;
+        }
     }
 }

@@ -80,14 +80,16 @@ impl Scheduler {
 
     /// Whether moving others might make room where nothing but room is missing.
     fn may_gather(&self, waiting: &Waiting) -> bool {
-        matches!(waiting.why.blocked, Some(Blocked::Room { .. } | Blocked::Topology { .. }))
+        waiting.class.avoids.is_none()
+            && matches!(waiting.why.blocked, Some(Blocked::Room { .. } | Blocked::Topology { .. }))
             && (waiting.not_consolidated_at != Some(self.releases.end())
                 || waiting.gather_at.is_some_and(|at| at <= self.now))
     }
 
     /// Whether taking work of others might help, and this was not found out before as things are now.
     fn may_search(&self, waiting: &Waiting) -> bool {
-        !matches!(waiting.why.blocked, Some(Blocked::Quota { .. }) | None)
+        waiting.class.avoids.is_none()
+            && !matches!(waiting.why.blocked, Some(Blocked::Quota { .. }) | None)
             && (waiting.not_taken_at != Some(self.version)
                 || waiting.retry_at.is_some_and(|at| at <= self.now))
     }

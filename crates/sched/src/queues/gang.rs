@@ -12,7 +12,11 @@ impl Scheduler {
     /// Puts all tasks on nodes that the class needs at once, or says what keeps it from that and changes nothing.
     pub(super) fn place(&mut self, id: JobId, class: &Class) -> Result<Placed, Blocked> {
         let gathered = class.topology.required.is_some() || class.topology.preferred.is_some();
-        if gathered && (class.needs > 1 || class.joins.is_some()) {
+        let gathered = gathered && (class.needs > 1 || class.joins.is_some());
+        if class.avoids.is_some() {
+            return self.place_elsewhere(id, class, gathered);
+        }
+        if gathered {
             return self.place_gathered(id, class);
         }
         if class.needs > 1 {
@@ -77,6 +81,25 @@ impl Scheduler {
         let everywhere = (fit == class.needs).then(|| self.domains.all().to_vec());
         let inside = everywhere.and_then(|nodes| self.place_inside(id, class, &nodes));
         inside.ok_or_else(|| self.no_room(class, fit))
+    }
+
+    /// The same on nodes that the job does not avoid, of which there are few, for a moment.
+    fn place_elsewhere(&mut self, id: JobId, class: &Class, gathered: bool) -> Result<Placed, Blocked> {
+        let avoided = self.jobs.get(&id).map_or(Vec::new(), |job| job.avoids.clone());
+        // What takes no work is looked at by nobody.
+        let closed: Vec<NodeId> =
+            avoided.into_iter().filter(|&node| self.cluster.node(node).is_schedulable()).collect();
+        let open = |this: &mut Scheduler, open: bool| {
+            for &node in &closed {
+                // They are known nodes of the cluster.
+                let _ = this.cluster.set_schedulable(node, open);
+            }
+        };
+        open(self, false);
+        let class = Class { avoids: None, ..*class };
+        let placed = if gathered { self.place_gathered(id, &class) } else { self.place(id, &class) };
+        open(self, true);
+        placed
     }
 
     /// On as few of these nodes as possible: those with room for the most tasks first.

@@ -5,7 +5,7 @@ use std::fmt;
 use super::amounts::Amounts;
 use super::decay::Millis;
 use super::tree::QueueId;
-use crate::{Placement, Request};
+use crate::{NodeId, Placement, Request};
 
 /// A job by the order of its submission; never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -67,6 +67,8 @@ pub struct Job {
     /// What it waits for.
     pub(super) waiting: Option<Class>,
     pub(super) losses: Losses,
+    /// Are not to be tried for it, until they are forgiven.
+    pub(super) avoids: Vec<NodeId>,
 }
 
 /// How often a job took the place of others and lost it to others again, while nothing changed from outside. Bounding this is what
@@ -109,6 +111,7 @@ impl Job {
             stale_since: None,
             waiting: None,
             losses: Losses::default(),
+            avoids: Vec::new(),
         }
     }
 
@@ -157,6 +160,7 @@ impl Job {
             // Tasks that join others in one domain depend on where those are: such a job is a class of its own.
             joins: (self.running > 0 && spec.topology.required.is_some()).then_some(self.id),
             surplus: self.running >= spec.tasks_min,
+            avoids: (!self.avoids.is_empty()).then_some(self.id),
         })
     }
 
@@ -176,6 +180,8 @@ pub(super) struct Class {
     pub(super) joins: Option<JobId>,
     /// Beyond the minimum of an elastic job.
     pub(super) surplus: bool,
+    /// There are nodes that would not take it: such a job is a class of its own, too.
+    pub(super) avoids: Option<JobId>,
 }
 
 impl Class {

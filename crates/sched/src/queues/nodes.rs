@@ -46,6 +46,26 @@ impl Scheduler {
         Ok(())
     }
 
+    /// The job is not put on this node before it is forgiven: it would not take the job, though it has room. Others are not affected;
+    /// meanwhile nothing is moved and nobody is evicted for this job. Tasks that are there already stay.
+    pub fn avoid(&mut self, id: JobId, node: NodeId) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.avoids.contains(&node)) else { return };
+        job.avoids.push(node);
+        self.avoided.entry(node).or_default().push(id);
+        self.line_up(id);
+        self.changed_from_outside();
+    }
+
+    /// The node may be tried again for all jobs that avoided it.
+    pub fn forgive(&mut self, node: NodeId) {
+        for id in self.avoided.remove(&node).unwrap_or_default() {
+            let Some(job) = self.jobs.get_mut(&id) else { continue };
+            job.avoids.retain(|&avoided| avoided != node);
+            self.line_up(id);
+            self.changed_from_outside();
+        }
+    }
+
     /// Tasks on the node, in the order of jobs and tasks; none on a node that is not known.
     pub fn tasks_on(&self, node: NodeId) -> Vec<(JobId, u32)> {
         let mut tasks = self.on_node.get(node.index()).cloned().unwrap_or_default();
@@ -91,6 +111,7 @@ impl Scheduler {
         }
         let spec = self.cluster.node(node).spec().clone();
         self.cluster.remove_node(node)?;
+        self.forgive(node);
         self.domains.remove(node, &spec);
         self.now = self.now.max(now);
         for id in lost.iter().map(|&(id, _)| id).collect::<BTreeSet<_>>() {

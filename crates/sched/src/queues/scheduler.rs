@@ -1,7 +1,7 @@
 //! The state that cycles work on, and the few ways in which it changes.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
@@ -82,6 +82,8 @@ pub struct Scheduler {
     pub(super) version: u64,
     /// Grows with every change from outside: of jobs, nodes, quotas, and of shares by use.
     pub(super) changes: u64,
+    /// Jobs that nodes would not take, see [`Scheduler::avoid`].
+    pub(super) avoided: BTreeMap<NodeId, Vec<JobId>>,
     /// Jobs with fewer tasks than their minimum, the longest such first.
     pub(super) stale: BTreeSet<(Millis, JobId)>,
     pub(super) actions: Vec<Action>,
@@ -124,6 +126,7 @@ impl Scheduler {
             releases: Releases::default(),
             version: 0,
             changes: 0,
+            avoided: BTreeMap::new(),
             stale: BTreeSet::new(),
             actions: Vec::new(),
             searches_left: 0,
@@ -186,6 +189,11 @@ impl Scheduler {
         let JobSpec { queue, tasks_max, preemptible, .. } = job.spec;
         self.books.demand(queue, job.amounts(tasks_max), preemptible, false);
         self.stale.remove(&(job.stale_since.unwrap_or_default(), id));
+        for node in &job.avoids {
+            if let Some(jobs) = self.avoided.get_mut(node) {
+                jobs.retain(|&other| other != id);
+            }
+        }
         self.changed_from_outside();
     }
 

@@ -93,9 +93,10 @@ impl Silence {
         self.since_ms
     }
 
-    pub(super) fn clock_was_set(&mut self, by_ms: i64) {
+    /// As far as that moment.
+    pub(super) fn move_times(&mut self, by_ms: i64, most_ms: u64) {
         for at_ms in [&mut self.since_ms, &mut self.compared_at_ms] {
-            *at_ms = at_ms.saturating_add_signed(by_ms);
+            *at_ms = at_ms.saturating_add_signed(by_ms).min(most_ms);
         }
     }
 
@@ -123,11 +124,13 @@ impl Fleet {
 
     /// Whether the node reports.
     pub(crate) fn is_online(&self, node: &Node, now_ms: u64) -> bool {
-        node.heard_at_ms.is_some_and(|heard| now_ms.saturating_sub(heard) < self.silent_after_ms())
+        let silent_ms = |heard_ms: u64| now_ms.saturating_sub(heard_ms.saturating_add(node.deaf_ms));
+        node.heard_at_ms.is_some_and(|heard_ms| silent_ms(heard_ms) < self.silent_after_ms())
     }
 
     fn is_lost(&self, node: &Node, now_ms: u64) -> bool {
-        let heard_ms = node.heard_at_ms.unwrap_or(node.joined_at_ms).max(self.silence.since_ms);
+        let heard_ms = node.heard_at_ms.unwrap_or(node.joined_at_ms).saturating_add(node.deaf_ms);
+        let heard_ms = heard_ms.max(self.silence.since_ms);
         now_ms.saturating_sub(heard_ms) >= self.silent_after_ms() + LOST_AFTER_MS
     }
 

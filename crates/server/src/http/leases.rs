@@ -303,7 +303,7 @@ pub(super) async fn end(
 
 /// A node refused the grant
 ///
-/// The lease goes back into the queue.
+/// The lease goes back into the queue, and is not placed on its nodes before they report again.
 #[utoipa::path(post, path = "/leases/{id}/refusals", tag = "leases", params(("id" = u64, Path)),
     request_body = Refused, responses((status = 200, body = Lease)))]
 pub(super) async fn refused(
@@ -325,11 +325,7 @@ pub(super) async fn refused(
     };
     if change.fleet().lease(id).is_some_and(is_it) {
         let reason: String = refused.reason.chars().filter(|c| !c.is_control()).take(400).collect();
-        let nodes = change.fleet().lease(id).into_iter().flat_map(|lease| lease.seats.iter());
-        let nodes: Vec<_> = nodes.map(|seat| seat.node).collect();
-        nodes.into_iter().for_each(|node| change.fleet().doubt(node));
-        change.fleet().requeue(id, now_ms);
-        change.fleet().wait_because(id, format!("its node refused it: {reason}"));
+        change.fleet().refuse(id, &reason, now_ms);
     }
     change.commit().await?;
     view(&server, &principal, id).await

@@ -535,3 +535,56 @@ fn what_has_to_leave_after_the_plan_was_made_anew_still_goes_where_it_asked_to()
     world.settle();
     assert_eq!((world.state(lease), world.nodes_of(lease)), (RUNS, vec![nodes[0]]));
 }
+
+#[test]
+fn a_refused_lease_looks_elsewhere_and_closes_no_node_to_others() {
+    let mut world = World::new(&[1, 1], &[("acme", json!({})), ("globex", json!({}))]);
+    let refused = world.ask("acme", json!({ "share_ppm": 1_000_000 }));
+    world.decide();
+    let [first] = world.nodes_of(refused)[..] else { panic!("one task") };
+    world.fleet.refuse(refused, "cannot be reached", world.now_ms);
+    world.decide();
+    let [second] = world.nodes_of(refused)[..] else { panic!("one task") };
+    assert_ne!(second, first, "it goes elsewhere");
+    world.fleet.refuse(refused, "cannot be reached either", world.now_ms);
+    world.decide();
+    assert_eq!(world.state(refused), LeaseState::Queued, "both have refused it");
+    assert!(world.why(refused).contains("take no new work"), "{}", world.why(refused));
+
+    // Whoever is next takes the room that it could not use, at once; one node is left for it when that has reported.
+    let next = world.ask("globex", json!({ "share_ppm": 1_000_000 }));
+    world.decide();
+    assert_eq!(world.state(next), LeaseState::Granted);
+    world.check();
+    world.report();
+    world.decide();
+    assert_eq!(world.state(refused), LeaseState::Granted);
+    assert_ne!(world.nodes_of(refused), world.nodes_of(next));
+    world.check();
+}
+
+#[test]
+fn nothing_is_taken_from_others_for_a_lease_that_was_refused_a_moment_ago() {
+    let tenants = [("acme", json!({ "guaranteed_milli": 1000 })), ("globex", json!({}))];
+    let mut world = World::new(&[1, 1], &tenants);
+    let refused = world.ask("acme", json!({ "share_ppm": 1_000_000 }));
+    world.decide();
+    let takes = [(); 2].map(|()| world.ask("globex", json!({ "share_ppm": 1_000_000 })));
+    world.fleet.refuse(refused, "no", world.now_ms);
+    world.decide();
+    let elsewhere = world.nodes_of(refused);
+    assert_eq!(world.state(refused), LeaseState::Granted);
+    // Made anew, the plan still knows whom it was refused by.
+    world.fleet.refuse(refused, "no", world.now_ms);
+    world.plan = Plan::new(&world.fleet, world.now_ms);
+    world.decide();
+    assert_eq!(world.state(refused), LeaseState::Queued, "it was on {elsewhere:?}");
+    assert_eq!(takes.map(|id| world.state(id)), [LeaseState::Granted; 2]);
+    // Its guarantee counts again when they have reported.
+    world.report();
+    world.decide();
+    assert!(takes.iter().any(|&id| world.state(id) == LeaseState::Preempting));
+    world.settle();
+    assert_eq!(world.state(refused), LeaseState::Running);
+    world.check();
+}

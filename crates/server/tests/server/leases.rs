@@ -129,7 +129,7 @@ fn a_refused_grant_goes_back_to_the_queue() {
     let path = format!("/leases/{}/refusals", lease.id);
     let waits: Lease = member.post(&path, &refused).unwrap();
     assert_eq!((waits.attempt, waits.state), (2, LeaseState::Queued));
-    // The node may be gone: nothing is placed there before it reports.
+    // The node may be gone: the lease is not placed there before it reports.
     node.say();
     let again = wait_for_state(&member, lease.id, LeaseState::Granted);
     assert_eq!(again.attempt, 2);

@@ -1,0 +1,35 @@
+//! Grants that a node did not honour, as their programs say.
+//!
+//! That is the program's word alone, so it means something for its own lease and for nobody else's.
+
+use std::collections::BTreeSet;
+
+use sluice_api::lease::LeaseId;
+use sluice_api::node::NodeId;
+
+use super::Fleet;
+
+impl Fleet {
+    /// Its program says that a node of it would not take it. It waits again, and is not placed on these nodes before they report;
+    /// for others they are as they were.
+    pub(crate) fn refuse(&mut self, id: LeaseId, reason: &str, now_ms: u64) {
+        let Some(lease) = self.leases.get(&id) else { return };
+        for node in lease.seats.iter().map(|seat| seat.node) {
+            self.refusals.entry(node).or_default().insert(id);
+        }
+        self.requeue(id, now_ms);
+        self.wait_because(id, format!("its node refused it: {reason}"));
+    }
+
+    /// Leases that the node has refused since it reported last.
+    pub(crate) fn refused_by(&self, node: NodeId) -> impl Iterator<Item = LeaseId> + '_ {
+        self.refusals.get(&node).into_iter().flatten().copied()
+    }
+
+    /// Nodes that have refused the lease, and not reported since.
+    pub(crate) fn refusers_of(&self, id: LeaseId) -> impl Iterator<Item = NodeId> + '_ {
+        let refused =
+            move |(node, leases): (&NodeId, &BTreeSet<LeaseId>)| leases.contains(&id).then_some(*node);
+        self.refusals.iter().filter_map(refused)
+    }
+}
