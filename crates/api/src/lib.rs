@@ -7,6 +7,7 @@
 
 pub mod audit;
 pub mod bill;
+pub mod calendar;
 pub mod grant;
 pub mod health;
 pub mod lease;

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::GPU_PPM;
+use crate::bill::{Goods, Meter};
+use crate::calendar::{Calendar, CalendarError};
 use crate::tenant::TenantPath;
 
 /// The pool of nodes that no declared pool claims; everybody may use it.
@@ -26,6 +29,146 @@ pub struct Pool {
     /// The tiers that it serves; all unless said.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<Tier>,
+    #[serde(default, skip_serializing_if = "Sharing::is_usual")]
+    pub sharing: Sharing,
+    /// What it is at other times: the first whose calendar holds is in force, and where none does the pool is as said above.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub personalities: Vec<Personality>,
+}
+
+/// How the GPUs of a pool are lent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Sharing {
+    /// In shares of any size.
+    #[default]
+    Fractions,
+    /// To one lease at a time: those that ask for a part of a GPU are not served.
+    Whole,
+}
+
+impl Sharing {
+    pub fn name(self) -> &'static str {
+        match self {
+            Sharing::Fractions => "fractions",
+            Sharing::Whole => "whole",
+        }
+    }
+
+    fn is_usual(&self) -> bool {
+        *self == Sharing::default()
+    }
+}
+
+/// What is different about a pool at some times. What it leaves out is as the pool has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Personality {
+    /// Such as `night`; one of its kind in the pool.
+    pub name: String,
+    pub calendar: Calendar,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<Access>,
+    /// Empty for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tiers: Option<Vec<Tier>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<Sharing>,
+    /// Count before all other prices for what is used meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prices: Vec<PoolPrice>,
+}
+
+/// A price in a pool while a personality is in force. Of several that fit, the one that names the most of tier and model counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PoolPrice {
+    pub meter: Meter,
+    /// For this tier only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<Tier>,
+    /// For GPUs of this model only, as the driver names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Millionths of the currency's unit per GPU-hour or GiB-hour.
+    pub micro: u64,
+}
+
+impl PoolPrice {
+    /// The price of these goods in millionths, if there is one.
+    pub fn of(prices: &[PoolPrice], meter: Meter, goods: &Goods) -> Option<u64> {
+        let fits = |price: &&PoolPrice| {
+            price.meter == meter
+                && price.tier.is_none_or(|tier| tier == goods.tier)
+                && price.model.as_ref().is_none_or(|model| *model == goods.model)
+        };
+        let named = |price: &&PoolPrice| u32::from(price.tier.is_some()) + u32::from(price.model.is_some());
+        prices.iter().filter(fits).max_by_key(named).map(|price| price.micro)
+    }
+}
+
+/// A pool and what it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PoolStatus {
+    /// As `sluice apply` takes it.
+    pub declared: Pool,
+    /// The name of the personality that is in force; without one the pool is as declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub personality: Option<String>,
+    /// When another one comes into force, or none; nothing changes within the next week without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
+}
+
+impl PoolStatus {
+    pub fn at(declared: Pool, at_ms: u64) -> PoolStatus {
+        let in_force = declared.in_force(at_ms);
+        let personality =
+            declared.personality(in_force.personality).map(|personality| personality.name.clone());
+        PoolStatus { personality, until_ms: in_force.until_ms, declared }
+    }
+
+    /// What holds now.
+    pub fn terms(&self) -> Terms<'_> {
+        let is_named = |personality: &Personality| self.personality.as_ref() == Some(&personality.name);
+        self.declared.terms(self.declared.personalities.iter().position(is_named))
+    }
+}
+
+/// Which of a pool's personalities is in force, by its place in the list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InForce {
+    pub personality: Option<usize>,
+    /// When that changes; without it nothing does within [`AHEAD_MS`].
+    pub until_ms: Option<u64>,
+}
+
+/// Who is served, as it holds at a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a> {
+    pub access: &'a Access,
+    pub tiers: &'a [Tier],
+    pub sharing: Sharing,
+}
+
+/// Personalities are looked for so far ahead: a week, and clocks that are put forward or back.
+pub const AHEAD_MS: u64 = 9 * 24 * 3_600_000;
+/// Of one pool.
+const PERSONALITIES_MAX: usize = 16;
+
+/// What is wrong about a pool's personalities.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PersonalityError {
+    #[error("up to {PERSONALITIES_MAX} personalities")]
+    TooMany,
+    #[error("two personalities are named {0:?}")]
+    Twice(String),
+    #[error("personality {name:?}: {source}")]
+    Calendar { name: String, source: CalendarError },
 }
 
 /// Who may use a pool.
@@ -65,17 +208,104 @@ impl Pool {
         self.nodes.iter().any(|name| name == node) || (!self.labels.is_empty() && labelled())
     }
 
-    /// Whether a lease of this tenant and tier may be here at this moment.
-    pub fn serves(&self, tenant: &TenantPath, tier: Tier, at_ms: u64) -> bool {
+    /// Whether its personalities make sense.
+    pub fn check_personalities(&self) -> Result<(), PersonalityError> {
+        if self.personalities.len() > PERSONALITIES_MAX {
+            return Err(PersonalityError::TooMany);
+        }
+        for (index, personality) in self.personalities.iter().enumerate() {
+            let name = || personality.name.clone();
+            if self.personalities[..index].iter().any(|other| other.name == personality.name) {
+                return Err(PersonalityError::Twice(name()));
+            }
+            let checked = personality.calendar.check();
+            checked.map_err(|source| PersonalityError::Calendar { name: name(), source })?;
+        }
+        Ok(())
+    }
+
+    pub fn personality(&self, index: Option<usize>) -> Option<&Personality> {
+        self.personalities.get(index?)
+    }
+
+    /// Which personality is in force from when on: what holds at `from_ms`, and each change before `until_ms`.
+    pub fn turns(&self, from_ms: u64, until_ms: u64) -> Vec<(u64, Option<usize>)> {
+        // Beginnings and ends in their order; those at one moment count together.
+        let mut edges = Vec::new();
+        for (index, personality) in self.personalities.iter().enumerate() {
+            for (begin, end) in personality.calendar.spans(from_ms, until_ms) {
+                edges.extend([(begin.max(from_ms), index, 1), (end, index, -1)]);
+            }
+        }
+        edges.retain(|&(at_ms, ..)| at_ms < until_ms);
+        edges.sort_unstable();
+        let mut holding = vec![0_i32; self.personalities.len()];
+        let mut turns = vec![(from_ms, None)];
+        for together in edges.chunk_by(|one, other| one.0 == other.0) {
+            together.iter().for_each(|&(_, index, by)| holding[index] += by);
+            let now = holding.iter().position(|&count| count > 0);
+            let at_ms = together[0].0;
+            match turns.last_mut() {
+                Some(last) if last.0 == at_ms => last.1 = now,
+                Some(last) if last.1 == now => {}
+                _ => turns.push((at_ms, now)),
+            }
+        }
+        turns
+    }
+
+    pub fn in_force(&self, at_ms: u64) -> InForce {
+        if self.personalities.is_empty() {
+            return InForce::default();
+        }
+        let turns = self.turns(at_ms, at_ms.saturating_add(AHEAD_MS));
+        InForce { personality: turns[0].1, until_ms: turns.get(1).map(|turn| turn.0) }
+    }
+
+    /// What holds while this personality is in force, or none is.
+    pub fn terms(&self, personality: Option<usize>) -> Terms<'_> {
+        let of = self.personality(personality);
+        Terms {
+            access: of.and_then(|of| of.access.as_ref()).unwrap_or(&self.access),
+            tiers: of.and_then(|of| of.tiers.as_ref()).unwrap_or(&self.tiers),
+            sharing: of.and_then(|of| of.sharing).unwrap_or(self.sharing),
+        }
+    }
+
+    /// Those of all its personalities, and its own.
+    pub fn all_terms(&self) -> impl Iterator<Item = Terms<'_>> {
+        let personalities = (0..self.personalities.len()).map(Some);
+        std::iter::once(None).chain(personalities).map(|index| self.terms(index))
+    }
+}
+
+impl Access {
+    /// Whether this tenant is let in at a moment; at some moment, if none is said.
+    pub fn lets_in(&self, tenant: &TenantPath, at_ms: Option<u64>) -> bool {
         let among = |tenants: &[TenantPath]| tenants.iter().any(|listed| listed.contains(tenant));
-        let lets_in = match &self.access {
+        match self {
             Access::Public => true,
             Access::Private { tenants } => among(tenants),
             Access::Reserved { tenants, windows } => {
-                among(tenants) || !windows.iter().any(|window| window.contains(at_ms))
+                let taken = |at_ms| windows.iter().any(|window| window.contains(at_ms));
+                among(tenants) || !at_ms.is_some_and(taken)
             }
-        };
-        lets_in && (self.tiers.is_empty() || self.tiers.contains(&tier))
+        }
+    }
+}
+
+impl Terms<'_> {
+    /// Whether a lease of this tenant, tier and share of each GPU may be here at a moment; at some moment, if none is said.
+    pub fn serves(&self, tenant: &TenantPath, tier: Tier, share_ppm: u32, at_ms: Option<u64>) -> bool {
+        self.access.lets_in(tenant, at_ms) && self.serves_tier(tier) && self.lends(share_ppm)
+    }
+
+    pub fn serves_tier(&self, tier: Tier) -> bool {
+        self.tiers.is_empty() || self.tiers.contains(&tier)
+    }
+
+    pub fn lends(&self, share_ppm: u32) -> bool {
+        self.sharing == Sharing::Fractions || share_ppm >= GPU_PPM
     }
 }
 
@@ -122,7 +352,7 @@ mod tests {
         let pool = |json: serde_json::Value| serde_json::from_value::<Pool>(json).unwrap();
         let check = |pool: &Pool, tenant: &str, tier, at_ms, expect| {
             assert_eq!(
-                pool.serves(&tenant.parse().unwrap(), tier, at_ms),
+                pool.terms(None).serves(&tenant.parse().unwrap(), tier, GPU_PPM, Some(at_ms)),
                 expect,
                 "{tenant} {tier:?} {at_ms}"
             );
@@ -141,6 +371,102 @@ mod tests {
             check(&reserved, "globex", Tier::Standard, at_ms, expect);
             check(&reserved, "acme", Tier::Standard, at_ms, true);
         }
+        let at_some_moment = |tenant: &str| {
+            reserved.terms(None).serves(&tenant.parse().unwrap(), Tier::Standard, GPU_PPM, None)
+        };
+        assert!(at_some_moment("globex"));
+    }
+
+    const HOUR_MS: u64 = 3_600_000;
+
+    fn with_personalities(personalities: serde_json::Value) -> Pool {
+        serde_json::from_value(serde_json::json!({ "name": "a", "personalities": personalities })).unwrap()
+    }
+
+    fn daily(name: &str, from: &str, until: &str) -> serde_json::Value {
+        let times = [serde_json::json!({ "from": from, "until": until })];
+        serde_json::json!({ "name": name, "calendar": { "zone": "UTC", "times": times } })
+    }
+
+    #[test]
+    fn the_first_personality_whose_calendar_holds_is_in_force() {
+        let lunch_before_day = with_personalities(serde_json::json!([
+            daily("lunch", "12:00", "13:00"),
+            daily("day", "08:00", "20:00")
+        ]));
+        let hours = |hours: u64| hours * HOUR_MS;
+        let turns: Vec<_> =
+            [(0, None), (8, Some(1)), (12, Some(0)), (13, Some(1)), (20, None), (32, Some(1))]
+                .map(|(at, personality)| (hours(at), personality))
+                .to_vec();
+        assert_eq!(lunch_before_day.turns(0, hours(32) + 1), turns);
+        assert_eq!(lunch_before_day.turns(hours(12), hours(13)), [(hours(12), Some(0))]);
+        for (at_ms, personality, until) in
+            [(0, None, 8), (hours(8), Some(1), 12), (hours(13) - 1, Some(0), 13), (hours(19), Some(1), 20)]
+        {
+            let expect = InForce { personality, until_ms: Some(hours(until)) };
+            assert_eq!(lunch_before_day.in_force(at_ms), expect, "{at_ms}");
+        }
+        let status = PoolStatus::at(lunch_before_day, hours(12));
+        assert_eq!((status.personality.as_deref(), status.until_ms), (Some("lunch"), Some(hours(13))));
+    }
+
+    #[test]
+    fn a_personality_that_always_holds_has_no_end() {
+        let always = with_personalities(serde_json::json!([daily("always", "00:00", "24:00")]));
+        assert_eq!(always.in_force(5), InForce { personality: Some(0), until_ms: None });
+        assert_eq!(with_personalities(serde_json::json!([])).in_force(5), InForce::default());
+        assert_eq!(always.in_force(u64::MAX - 1).personality, None, "no calendar goes so far");
+    }
+
+    #[test]
+    fn a_personality_says_what_is_different() {
+        let mut night = daily("night", "20:00", "08:00");
+        night["tiers"] = serde_json::json!(["basic"]);
+        night["sharing"] = serde_json::json!("whole");
+        let mut pool = with_personalities(serde_json::json!([night]));
+        pool.access = Access::Private { tenants: vec!["acme".parse().unwrap()] };
+        let serves = |personality, tenant: &str, tier, share_ppm| {
+            pool.terms(personality).serves(&tenant.parse().unwrap(), tier, share_ppm, Some(0))
+        };
+        assert!(serves(None, "acme", Tier::Standard, 1) && !serves(Some(0), "acme", Tier::Standard, GPU_PPM));
+        assert!(
+            serves(Some(0), "acme", Tier::Basic, GPU_PPM) && !serves(Some(0), "acme", Tier::Basic, 999_999)
+        );
+        assert!(!serves(Some(0), "globex", Tier::Basic, GPU_PPM), "the access is the pool's own");
+        let some = |tier, share_ppm| {
+            pool.all_terms().any(|terms| terms.serves(&"acme".parse().unwrap(), tier, share_ppm, None))
+        };
+        assert!(some(Tier::Standard, 1) && some(Tier::Basic, GPU_PPM));
+    }
+
+    #[test]
+    fn personalities_that_make_no_sense_are_named() {
+        let check = |personalities: serde_json::Value, words: &str| {
+            let error = with_personalities(personalities).check_personalities().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        };
+        check(serde_json::json!([daily("a", "00:00", "01:00"), daily("a", "02:00", "03:00")]), "named \"a\"");
+        check(serde_json::json!([daily("a", "00:00", "00:00")]), "personality \"a\"");
+        check(serde_json::json!(vec![daily("a", "00:00", "01:00"); 17]), "up to 16");
+    }
+
+    #[test]
+    fn the_price_that_names_the_most_counts() {
+        let price = |json| serde_json::from_value::<PoolPrice>(json).unwrap();
+        let prices = [
+            price(serde_json::json!({ "meter": "reserved", "tier": "basic", "micro": 2 })),
+            price(serde_json::json!({ "meter": "reserved", "micro": 1 })),
+            price(serde_json::json!({ "meter": "reserved", "tier": "basic", "model": "H100", "micro": 3 })),
+        ];
+        let check = |tier, model: &str, expect| {
+            let goods = Goods { tier, pool: "a".into(), model: model.into() };
+            assert_eq!(PoolPrice::of(&prices, Meter::Reserved, &goods), Some(expect));
+            assert_eq!(PoolPrice::of(&prices, Meter::Used, &goods), None);
+        };
+        check(Tier::Standard, "H100", 1);
+        check(Tier::Basic, "A100", 2);
+        check(Tier::Basic, "H100", 3);
     }
 
     #[test]

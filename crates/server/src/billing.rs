@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use sluice_api::bill::{Bill, Correction, Goods, Line, Meter, Price};
+use sluice_api::pool::{Personality, PoolPrice};
 use sluice_api::tenant::TenantPath;
 
-use crate::store::{Store, StoreError, Sum};
+use crate::store::{Declared, Store, StoreError, Sum};
 
 /// From a moment until before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,38 +15,85 @@ pub(crate) struct Period {
     pub(crate) until_ms: u64,
 }
 
-/// The period cut at every change of a price. A record belongs where it begins.
-fn at_one_price(prices: &[Price], period: Period) -> Vec<Period> {
-    let inside = |at: &u64| period.from_ms < *at && *at < period.until_ms;
-    let ends = prices.iter().flat_map(|price| [price.from_ms, price.until_ms]).flatten();
-    let mut cuts: Vec<u64> = ends.filter(inside).collect();
-    cuts.push(period.until_ms);
-    cuts.sort_unstable();
-    cuts.dedup();
-    let mut from_ms = period.from_ms;
-    let mut parts = Vec::new();
-    for until_ms in cuts {
-        parts.push(Period { from_ms, until_ms });
-        from_ms = until_ms;
+/// What use costs, moment by moment.
+struct Rates<'a> {
+    prices: &'a [Price],
+    /// Of each pool whose personalities have prices: those of the one that was in force, and from when on.
+    of_pools: BTreeMap<&'a str, Vec<(u64, &'a [PoolPrice])>>,
+}
+
+/// The longest for which a declaration's calendars are followed: twenty years. It bounds what a node whose clock is far off can
+/// have computed.
+const DECLARED_MS_MAX: u64 = 20 * 366 * 24 * 3_600_000;
+
+impl<'a> Rates<'a> {
+    /// For what begins in a period.
+    fn new(prices: &'a [Price], declared: &'a [Declared], period: Period) -> Rates<'a> {
+        let mut of_pools: BTreeMap<&str, Vec<(u64, &[PoolPrice])>> = BTreeMap::new();
+        for (index, this) in declared.iter().enumerate() {
+            let next = declared.get(index + 1).filter(|next| next.pool.name == this.pool.name);
+            let until_ms = next.map_or(u64::MAX, |next| next.from_ms).min(period.until_ms);
+            let until_ms = until_ms.min(this.from_ms.saturating_add(DECLARED_MS_MAX));
+            let from_ms = this.from_ms.max(period.from_ms);
+            if from_ms >= until_ms {
+                continue;
+            }
+            let priced = this.pool.personalities.iter().any(|personality| !personality.prices.is_empty());
+            let turns = if priced { this.pool.turns(from_ms, until_ms) } else { vec![(from_ms, None)] };
+            let own = |of: Option<&'a Personality>| of.map_or(&[][..], |of| &of.prices);
+            let all = of_pools.entry(&this.pool.name).or_default();
+            all.extend(turns.into_iter().map(|(at_ms, index)| (at_ms, own(this.pool.personality(index)))));
+        }
+        for turns in of_pools.values_mut() {
+            turns.dedup_by(|later, earlier| later.1 == earlier.1);
+        }
+        of_pools.retain(|_, turns| turns.iter().any(|(_, prices)| !prices.is_empty()));
+        Rates { prices, of_pools }
     }
-    parts
+
+    /// The period cut at every change of a price. A record belongs where it begins.
+    fn parts(&self, period: Period) -> Vec<Period> {
+        let inside = |at: &u64| period.from_ms < *at && *at < period.until_ms;
+        let ends = self.prices.iter().flat_map(|price| [price.from_ms, price.until_ms]).flatten();
+        let turns = self.of_pools.values().flatten().map(|turn| turn.0);
+        let mut cuts: Vec<u64> = ends.chain(turns).filter(inside).collect();
+        cuts.push(period.until_ms);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let mut from_ms = period.from_ms;
+        let mut parts = Vec::new();
+        for until_ms in cuts {
+            parts.push(Period { from_ms, until_ms });
+            from_ms = until_ms;
+        }
+        parts
+    }
+
+    fn at(&self, meter: Meter, goods: &Goods, at_ms: u64) -> u64 {
+        let turns = self.of_pools.get(goods.pool.as_str()).map_or(&[][..], Vec::as_slice);
+        let in_force = turns[..turns.partition_point(|turn| turn.0 <= at_ms)].last();
+        let own = in_force.and_then(|(_, prices)| PoolPrice::of(prices, meter, goods));
+        own.unwrap_or_else(|| Price::at(self.prices, meter, goods, at_ms))
+    }
 }
 
 /// The bill of a tenant and all below it from the ledger as it is now.
 pub(crate) async fn bill_of(store: &Store, tenant: TenantPath, period: Period) -> Result<Bill, StoreError> {
-    let prices = store.prices().await?;
-    let mut parts = Vec::new();
-    for part in at_one_price(&prices, period) {
-        parts.push((part, store.usage_sums(part.from_ms, part.until_ms).await?));
-    }
-    Ok(bill(tenant, period, &prices, &parts, &store.corrections().await?))
+    let (prices, declared) = (store.prices().await?, store.pool_declarations().await?);
+    let last_ms = store.last_usage_ms().await?;
+    let until_ms = period.until_ms.min(last_ms.saturating_add(1));
+    let rates = Rates::new(&prices, &declared, Period { until_ms, ..period });
+    let parts = rates.parts(period);
+    let sums = store.usage_sums(&parts).await?;
+    let parts: Vec<(Period, Vec<Sum>)> = parts.into_iter().zip(sums).collect();
+    Ok(bill(tenant, period, &rates, &parts, &store.corrections().await?))
 }
 
 /// One line for each tenant, meter, sort of goods and price; lines of nothing are left out.
 fn bill(
     tenant: TenantPath,
     period: Period,
-    prices: &[Price],
+    rates: &Rates<'_>,
     parts: &[(Period, Vec<Sum>)],
     corrections: &[Correction],
 ) -> Bill {
@@ -55,7 +103,7 @@ fn bill(
         for sum in sums.iter().filter(|sum| tenant.contains(&sum.tenant)) {
             records += sum.records;
             for (meter, amount) in Meter::ALL.into_iter().zip(sum.amounts).filter(|&(_, amount)| amount > 0) {
-                let price = Price::at(prices, meter, &sum.goods, part.from_ms);
+                let price = rates.at(meter, &sum.goods, part.from_ms);
                 let key = (sum.tenant.clone(), meter, sum.goods.clone(), price);
                 *amounts.entry(key).or_default() += amount;
             }
@@ -97,17 +145,22 @@ mod tests {
         Sum { tenant: tenant.parse().unwrap(), goods, records: 1, amounts: [reserved, 0, 0] }
     }
 
+    fn rates(prices: &[Price]) -> Rates<'_> {
+        Rates { prices, of_pools: BTreeMap::new() }
+    }
+
     #[test]
     fn use_is_priced_at_its_time() {
         let prices = [price(1_000_000, 0), price(3_000_000, 500)];
         let period = Period { from_ms: 100, until_ms: 1000 };
-        let parts = at_one_price(&prices, period);
+        let rates = rates(&prices);
+        let parts = rates.parts(period);
         assert_eq!(parts, [Period { from_ms: 100, until_ms: 500 }, Period { from_ms: 500, until_ms: 1000 }]);
         let sums = [
             (parts[0], vec![sum("acme/a", GPU_HOUR_PPM_MS), sum("other", GPU_HOUR_PPM_MS)]),
             (parts[1], vec![sum("acme/a", GPU_HOUR_PPM_MS / 2)]),
         ];
-        let bill = bill("acme".parse().unwrap(), period, &prices, &sums, &[]);
+        let bill = bill("acme".parse().unwrap(), period, &rates, &sums, &[]);
         let costs: Vec<u64> = bill.lines.iter().map(|line| line.cost_micro).collect();
         assert_eq!((costs, bill.total_micro, bill.records), (vec![1_000_000, 1_500_000], 2_500_000, 2));
     }
@@ -115,8 +168,13 @@ mod tests {
     #[test]
     fn what_has_no_price_is_listed_and_free() {
         let period = Period { from_ms: 0, until_ms: 10 };
-        let bill =
-            bill(TenantPath::root(), period, &[], &[(period, vec![sum("acme", GPU_HOUR_PPM_MS)])], &[]);
+        let bill = bill(
+            TenantPath::root(),
+            period,
+            &rates(&[]),
+            &[(period, vec![sum("acme", GPU_HOUR_PPM_MS)])],
+            &[],
+        );
         assert_eq!((bill.lines.len(), bill.total_micro), (1, 0));
         assert_eq!(bill.lines[0].quantity_micro, 1_000_000);
     }
@@ -136,7 +194,8 @@ mod tests {
         let all =
             [correction(1, "acme/a", -700_000, 5), correction(2, "acme", 1, 10), correction(3, "b", 1, 5)];
         let sums = [(period, vec![sum("acme/a", GPU_HOUR_PPM_MS)])];
-        let bill = bill("acme".parse().unwrap(), period, &[price(500_000, 0)], &sums, &all);
+        let prices = [price(500_000, 0)];
+        let bill = bill("acme".parse().unwrap(), period, &rates(&prices), &sums, &all);
         assert_eq!(
             (bill.corrections.len(), bill.total_micro, bill.lines[0].cost_micro),
             (1, -200_000, 500_000)
@@ -146,6 +205,50 @@ mod tests {
     #[test]
     fn prices_outside_a_period_do_not_cut_it() {
         let period = Period { from_ms: 100, until_ms: 200 };
-        assert_eq!(at_one_price(&[price(1, 0), price(2, 100), price(3, 200)], period), [period]);
+        assert_eq!(rates(&[price(1, 0), price(2, 100), price(3, 200)]).parts(period), [period]);
+    }
+
+    const HOUR_MS: u64 = 3_600_000;
+
+    /// A pool whose nights, from 20 to 8 o'clock, have a price for what is reserved.
+    fn declared(name: &str, from_ms: u64, night: Option<u64>) -> Declared {
+        let price = night.map(|micro| serde_json::json!({ "meter": "reserved", "micro": micro }));
+        let calendar = serde_json::json!({ "zone": "UTC", "times": [{ "from": "20:00", "until": "08:00" }] });
+        let night =
+            serde_json::json!({ "name": "night", "calendar": calendar, "prices": Vec::from_iter(price) });
+        let pool = serde_json::json!({ "name": name, "personalities": [night] });
+        Declared { from_ms, pool: serde_json::from_value(pool).unwrap() }
+    }
+
+    #[test]
+    fn nights_have_prices_of_their_own() {
+        let prices = [price(7, 0)];
+        let declared =
+            [declared("a", HOUR_MS, Some(1)), declared("a", 30 * HOUR_MS, None), declared("b", 0, None)];
+        let period = Period { from_ms: 0, until_ms: 100 * HOUR_MS };
+        let rates = Rates::new(&prices, &declared, period);
+        let check = |pool: &str, at_ms, expect| {
+            let goods = Goods { pool: pool.into(), ..Goods::default() };
+            assert_eq!(rates.at(Meter::Reserved, &goods, at_ms), expect, "{pool} at {at_ms}");
+        };
+        for (hour, expect) in [(0, 7), (1, 1), (7, 1), (8, 7), (19, 7), (20, 1), (29, 1), (30, 7), (45, 7)] {
+            check("a", hour * HOUR_MS, expect);
+            check("b", hour * HOUR_MS, 7);
+        }
+        check("a", 8 * HOUR_MS - 1, 1);
+        let cuts: Vec<u64> = rates.parts(period).iter().map(|part| part.until_ms / HOUR_MS).collect();
+        assert_eq!(cuts, [1, 8, 20, 30, 100], "nothing else is cut by what has no prices");
+        let goods = Goods { pool: "a".into(), ..Goods::default() };
+        assert_eq!(rates.at(Meter::Used, &goods, 21 * HOUR_MS), 0, "the night says nothing of this meter");
+    }
+
+    #[test]
+    fn only_what_touches_the_period_is_computed() {
+        let declared = [declared("a", 0, Some(1))];
+        let period = Period { from_ms: 30 * HOUR_MS, until_ms: 31 * HOUR_MS };
+        assert_eq!(Rates::new(&[], &declared, period).parts(period), [period]);
+        let ever = Period { from_ms: 0, until_ms: u64::MAX / 2 };
+        let parts = Rates::new(&[], &declared, ever).parts(ever).len();
+        assert!((14_000..15_000).contains(&parts), "two a day for twenty years, and not {parts}");
     }
 }

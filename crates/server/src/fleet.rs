@@ -18,7 +18,7 @@ use sluice_api::bill::Budget;
 use sluice_api::grant::Grant;
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Place};
 use sluice_api::node::{Attempt, Gpu, Join, NodeId, Report};
-use sluice_api::pool::{DEFAULT_POOL, Pool, Tier};
+use sluice_api::pool::{DEFAULT_POOL, Pool};
 use sluice_api::tenant::{Quota, Tenant, TenantPath};
 
 pub(crate) use account::{Holding, Taken};
@@ -266,11 +266,6 @@ impl Fleet {
     pub(crate) fn pool_of(&self, node: &Node) -> &str {
         let claims = |pool: &&Pool| pool.claims(&node.name, &node.labels);
         self.pools.values().find(claims).map_or(DEFAULT_POOL, |pool| &pool.name)
-    }
-
-    /// Whether a lease of this tenant and tier may be in a pool at this moment.
-    pub(crate) fn serves(&self, pool: &str, tenant: &TenantPath, tier: Tier, at_ms: u64) -> bool {
-        self.pools.get(pool).is_none_or(|pool| pool.serves(tenant, tier, at_ms))
     }
 
     /// What a tenant and all below it hold.

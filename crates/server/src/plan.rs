@@ -16,6 +16,7 @@
 mod estimate;
 mod fenced;
 pub(crate) mod never;
+mod pools;
 mod queues;
 mod sites;
 
@@ -25,7 +26,6 @@ use sluice_api::GPU_PPM;
 use sluice_api::bill::BudgetEnd;
 use sluice_api::lease::{LeaseId, LeaseState, Level, NewLease};
 use sluice_api::node::NodeId;
-use sluice_api::pool::{Access, Pool};
 use sluice_api::tenant::TenantPath;
 use sluice_sched::queues::{
     Action, Blocked, Config, Evicted, JobId, JobSpec, QueueError, QueueTree, Scheduler, Topology,
@@ -34,6 +34,7 @@ use sluice_sched::{Fragmentation, GpuSet, ModelSet, Placement, Placer, Policy, R
 
 use crate::fleet::{Fleet, LeaseRecord, News, Seat};
 use estimate::Estimates;
+use pools::Pools;
 use sites::{Atlas, Site, TooMany};
 
 pub(crate) use queues::tree;
@@ -65,8 +66,8 @@ pub(crate) struct Plan {
     estimates: Estimates,
     /// Of the last decision.
     now_ms: u64,
-    /// When a window of a reserved pool begins or ends next.
-    window_ms: Option<u64>,
+    /// What the pools are until one of them turns into something else.
+    pools: Pools,
 }
 
 /// A lease as the scheduler has it.
@@ -111,7 +112,7 @@ impl Plan {
             broken,
             estimates: Estimates::default(),
             now_ms,
-            window_ms: next_window(fleet, now_ms),
+            pools: Pools::at(fleet, now_ms),
         };
         fleet.nodes().keys().for_each(|&node| plan.follow_node(fleet, node));
         for lease in fleet.leases().filter(|lease| keeps_its_place(lease)) {
@@ -129,9 +130,9 @@ impl Plan {
     pub(crate) fn decide(&mut self, fleet: &mut Fleet, clock: Clock) -> bool {
         let news = fleet.take_news();
         self.now_ms = clock.now_ms;
-        let window = self.window_ms.is_some_and(|at_ms| at_ms <= clock.now_ms);
-        if news.all || window || self.broken.is_some() || self.meets_new_kinds(fleet, &news) {
-            clear_pools(fleet, clock);
+        let turned = self.pools.have_turned(clock.now_ms);
+        if news.all || turned || self.broken.is_some() || self.meets_new_kinds(fleet, &news) {
+            Pools::at(fleet, clock.now_ms).clear(fleet, clock);
             *self = Plan::new(fleet, clock.now_ms);
         } else {
             if news.quotas {
@@ -356,19 +357,14 @@ impl Plan {
             // Nothing is known; with the first node the plan is made anew.
             return Ok(bare_request(ask, ask.memory));
         }
-        if let Some(pool) =
-            ask.pool.as_ref().filter(|pool| !fleet.serves(pool, tenant, ask.tier, self.now_ms))
-        {
-            return Err(format!("pool {pool} does not serve the tier {} of {tenant} now", ask.tier.name()));
-        }
-        let serves = |pool: &str| fleet.serves(pool, tenant, ask.tier, self.now_ms);
-        let models = self.atlas.accepted(ask, serves);
+        let models = self.atlas.accepted(ask, |pool| self.pools.serve(fleet, pool, tenant, ask));
         if models == ModelSet::NONE {
-            return Err(
-                "no GPU of the pools that it may use is of the model, speed and memory that it asks for"
-                    .into(),
-            );
+            return Err(self.no_kind(fleet, tenant, ask));
         }
+        self.request_of(ask, models)
+    }
+
+    fn request_of(&self, ask: &NewLease, models: ModelSet) -> Result<Request, String> {
         let request = bare_request(ask, self.memory_of(ask, models));
         Ok(request.with_models(models).with_labels(self.atlas.labels_of(ask)?))
     }
@@ -550,29 +546,6 @@ impl Plan {
 /// Whether the scheduler counts it as running.
 fn keeps_its_place(lease: &LeaseRecord) -> bool {
     matches!(lease.state, LeaseState::Granted | LeaseState::Running)
-}
-
-/// Has leases make room in pools that serve them no longer.
-fn clear_pools(fleet: &mut Fleet, clock: Clock) {
-    let mut leaving = Vec::new();
-    for lease in fleet.leases().filter(|lease| keeps_its_place(lease)) {
-        let nodes = lease.seats.iter().filter_map(|seat| fleet.nodes().get(&seat.node));
-        let mut pools = nodes.map(|node| fleet.pool_of(node));
-        let closed = pools.find(|pool| !fleet.serves(pool, &lease.tenant, lease.ask.tier, clock.now_ms));
-        leaving.extend(closed.map(|pool| (lease.id, format!("pool {pool} serves others from now on"))));
-    }
-    for (id, reason) in leaving {
-        fleet.preempt(id, reason, clock.now_ms + clock.grace_ms);
-    }
-}
-
-fn next_window(fleet: &Fleet, now_ms: u64) -> Option<u64> {
-    let of = |pool: &Pool| match &pool.access {
-        Access::Reserved { windows, .. } => windows.clone(),
-        Access::Public | Access::Private { .. } => Vec::new(),
-    };
-    let windows = fleet.pools().values().flat_map(of);
-    windows.flat_map(|window| [window.from_ms, window.until_ms]).filter(|&at_ms| at_ms > now_ms).min()
 }
 
 /// Shares are rounded up to thousandths and memory to MiB: nothing is promised twice.

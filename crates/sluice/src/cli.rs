@@ -63,7 +63,9 @@ pub(crate) enum Command {
     Queue(ListArgs),
     /// List tenants with their quotas and what they hold
     Tenants(ListArgs),
-    /// Create or change tenants, quotas and prices from a file
+    /// List pools: whom each serves now, and until when
+    Pools(ListArgs),
+    /// Create or change tenants, quotas, pools and prices from a file
     Apply(ApplyArgs),
     /// Show what was used and what it costs
     Bill(BillArgs),

@@ -1,12 +1,13 @@
 //! Tenants and their quotas, prices, and tokens.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use sluice_api::Page;
 use sluice_api::bill::Price;
-use sluice_api::pool::{Access, DEFAULT_POOL, Pool, Tier};
+use sluice_api::pool::{Access, DEFAULT_POOL, Pool, PoolStatus};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Applied, Declaration, Quota, Tenant, TenantPath, TenantStatus};
 use sluice_api::token::{Login, MadeToken, NewToken, Role, Token};
@@ -48,32 +49,36 @@ fn tenant_status(fleet: &Fleet, path: &TenantPath, quota: &Quota) -> TenantStatu
     }
 }
 
-/// Pools with the nodes and tenants that they name
+/// Pools with the nodes and tenants that they name, and the personality that is in force
 #[utoipa::path(get, path = "/pools", tag = "nodes",
-    responses((status = 200, body = Page<Pool>)))]
-pub(super) async fn pools(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Page<Pool>> {
+    responses((status = 200, body = Page<PoolStatus>)))]
+pub(super) async fn pools(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+) -> Answer<Page<PoolStatus>> {
     principal.need(Action::SeeFleet, &TenantPath::root())?;
     // Whom a pool is for is for those to see who see these tenants.
     let all = principal.may(Action::See, &TenantPath::root());
-    let mine = |pool: &&Pool| {
-        all || Tier::ALL.iter().any(|&tier| pool.serves(&principal.token.tenant, tier, server.now_ms()))
+    let seen = |books: &Books, now_ms| {
+        let mine = |pool: &&Pool| {
+            all || pool.all_terms().any(|terms| terms.access.lets_in(&principal.token.tenant, Some(now_ms)))
+        };
+        let pools = books.fleet.pools().values().filter(mine).map(|pool| hide(pool, all));
+        pools.map(|pool| PoolStatus::at(pool, now_ms)).collect()
     };
-    let seen =
-        |books: &Books, _| books.fleet.pools().values().filter(mine).map(|pool| hide(pool, all)).collect();
     Ok(Json(Page { items: server.read(seen).await?, next: None }))
 }
 
 /// Without the names of tenants.
 fn hide(pool: &Pool, all: bool) -> Pool {
-    let access = match &pool.access {
-        access if all => access.clone(),
-        Access::Public => Access::Public,
-        Access::Private { .. } => Access::Private { tenants: Vec::new() },
-        Access::Reserved { windows, .. } => {
-            Access::Reserved { tenants: Vec::new(), windows: windows.clone() }
+    let mut pool = pool.clone();
+    let personalities = pool.personalities.iter_mut().filter_map(|personality| personality.access.as_mut());
+    for access in std::iter::once(&mut pool.access).chain(personalities).filter(|_| !all) {
+        if let Access::Private { tenants } | Access::Reserved { tenants, .. } = access {
+            tenants.clear();
         }
-    };
-    Pool { access, ..pool.clone() }
+    }
+    pool
 }
 
 /// Declare tenants, quotas, budgets, pools and prices
@@ -142,19 +147,30 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
                 format!("{:?}: 1 to {NAME_MAX} visible characters, and not {DEFAULT_POOL}", pool.name),
             );
         }
-        let (tenants, windows) = match &pool.access {
-            Access::Public => (&[][..], &[][..]),
-            Access::Private { tenants } => (&tenants[..], &[][..]),
-            Access::Reserved { tenants, windows } => (&tenants[..], &windows[..]),
-        };
-        if let Some(unknown) = tenants.iter().find(|tenant| !known.contains_key(tenant)) {
-            return wrong("pools", format!("{}: there is no tenant {unknown}", pool.name));
-        }
-        if windows.iter().any(|window| window.from_ms >= window.until_ms) || windows.len() > WINDOWS_MAX {
-            return wrong(
-                "pools",
-                format!("{}: up to {WINDOWS_MAX} windows, each ends after it begins", pool.name),
-            );
+        let of_pool =
+            |error: String| Problem::new(Kind::Invalid, format!("{}: {error}", pool.name)).at("pools");
+        check_access(&pool.access, &known).map_err(of_pool)?;
+        pool.check_personalities().map_err(|error| of_pool(error.to_string()))?;
+        for personality in &pool.personalities {
+            let name = &personality.name;
+            let of_personality = |error| of_pool(format!("personality {name}: {error}"));
+            if !plain(name) {
+                return Err(of_pool(format!("{name:?}: 1 to {NAME_MAX} visible characters")));
+            }
+            personality
+                .access
+                .iter()
+                .try_for_each(|access| check_access(access, &known))
+                .map_err(of_personality)?;
+            if !personality.prices.is_empty() {
+                principal.need(Action::SetPrice, &TenantPath::root())?;
+            }
+            if personality.prices.len() > PRICES_MAX
+                || personality.prices.iter().any(|price| price.micro > MICRO_MAX)
+            {
+                let error = format!("up to {PRICES_MAX} prices, each up to {MICRO_MAX} micro-units");
+                return Err(of_personality(error));
+            }
         }
     }
     for price in &declaration.prices {
@@ -168,6 +184,24 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
     }
     Ok(())
 }
+
+fn check_access(access: &Access, known: &BTreeMap<TenantPath, Quota>) -> Result<(), String> {
+    let (tenants, windows) = match access {
+        Access::Public => (&[][..], &[][..]),
+        Access::Private { tenants } => (&tenants[..], &[][..]),
+        Access::Reserved { tenants, windows } => (&tenants[..], &windows[..]),
+    };
+    if let Some(unknown) = tenants.iter().find(|tenant| !known.contains_key(tenant)) {
+        return Err(format!("there is no tenant {unknown}"));
+    }
+    if windows.iter().any(|window| window.from_ms >= window.until_ms) || windows.len() > WINDOWS_MAX {
+        return Err(format!("up to {WINDOWS_MAX} windows, each ends after it begins"));
+    }
+    Ok(())
+}
+
+/// Of one personality.
+const PRICES_MAX: usize = 100;
 
 /// A million of the currency's units for an hour.
 const MICRO_MAX: u64 = 1_000_000_000_000;
@@ -204,7 +238,8 @@ fn set_pool(change: &mut Change<'_>, principal: &Principal, pool: Pool) -> Optio
     let detail = serde_json::json!({ "before": before, "after": pool });
     change.audit(principal, "pool.changed", &pool.name, detail);
     let line = format!("pool {} {}", pool.name, if before.is_some() { "changed" } else { "created" });
-    change.write(Write::Pool(pool));
+    let from_ms = change.now_ms;
+    change.write(Write::Pool { pool, from_ms });
     Some(line)
 }
 

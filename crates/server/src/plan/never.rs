@@ -4,9 +4,9 @@ use sluice_api::GPU_PPM;
 use sluice_api::lease::{Level, NewLease};
 use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
-use sluice_sched::{NodeSpec, Request, WHOLE_GPU_MILLI};
+use sluice_sched::{ModelSet, NodeSpec, Request, WHOLE_GPU_MILLI};
 
-use super::Plan;
+use super::{Plan, pools};
 use crate::fleet::Fleet;
 
 impl Plan {
@@ -15,7 +15,13 @@ impl Plan {
         if self.sites.is_empty() {
             return None;
         }
-        let request = match self.request(fleet, tenant, ask) {
+        // Pools that do not serve it now may do so later.
+        let models = self.atlas.accepted(ask, |pool| pools::ever_serves(fleet, pool, tenant, ask));
+        let request = match models {
+            ModelSet::NONE => Err(self.no_kind(fleet, tenant, ask)),
+            models => self.request_of(ask, models),
+        };
+        let request = match request {
             Ok(request) => request,
             Err(reason) => return Some(reason),
         };

@@ -349,6 +349,53 @@ fn pools_serve_their_tenants_in_their_windows() {
 }
 
 #[test]
+fn pools_turn_into_their_personalities_and_back() {
+    const HOUR_MS: u64 = 3_600_000;
+    let mut world = World::new(&[1, 1], &[("acme", json!({})), ("globex", json!({}))]);
+    let calendar = json!({ "zone": "UTC", "times": [{ "from": "20:00", "until": "08:00" }] });
+    let night = json!({ "name": "night", "calendar": calendar, "sharing": "whole",
+        "access": { "private": { "tenants": ["acme"] } } });
+    let pool = json!({ "name": "big", "nodes": ["node0"], "personalities": [night] });
+    world.fleet.set_pool(serde_json::from_value(pool).unwrap());
+    world.now_ms = 19 * HOUR_MS;
+    let by_day = [
+        world.ask("globex", json!({ "pool": "big", "share_ppm": 500_000 })),
+        world.ask("acme", json!({ "pool": "big", "share_ppm": 500_000 })),
+    ];
+    world.settle();
+    assert_eq!(by_day.map(|lease| world.state(lease)), [RUNS; 2]);
+    world.now_ms = 20 * HOUR_MS - 1;
+    world.decide();
+    assert_eq!(by_day.map(|lease| world.state(lease)), [RUNS; 2], "the day is not over");
+    world.now_ms = 20 * HOUR_MS;
+    let by_night = world.ask("acme", json!({ "pool": "big" }));
+    world.settle();
+    assert_eq!((by_day.map(|lease| world.state(lease)), world.state(by_night)), ([WAITS; 2], RUNS));
+    for (lease, words) in [(by_day[0], "does not serve"), (by_day[1], "whole GPUs only")] {
+        let why = world.why(lease);
+        assert!(
+            why.contains(words) && why.contains("personality night holds until 1970-01-02T08:00Z"),
+            "{why}"
+        );
+    }
+    // Who comes by night waits for the day and is not turned away; who is never served is.
+    let never = |tenant: &str, tier: &str| {
+        let ask = serde_json::from_value(json!({ "pool": "big", "tier": tier })).unwrap();
+        world.plan.over_capacity(&world.fleet, &tenant.parse().unwrap(), &ask)
+    };
+    assert_eq!(never("globex", "basic"), None);
+    world.fleet.end(by_night, "over", world.now_ms);
+    for (hour, expect) in [(32, RUNS), (44, WAITS)] {
+        world.now_ms = hour * HOUR_MS;
+        world.settle();
+        assert_eq!(by_day.map(|lease| world.state(lease)), [expect; 2], "{hour} o'clock");
+    }
+    let is_over = |at_ms| world.plan.pools.have_turned(at_ms);
+    assert!(!is_over(45 * HOUR_MS) && is_over(56 * HOUR_MS));
+    assert!(is_over(44 * HOUR_MS - 1), "clocks are set back as well");
+}
+
+#[test]
 fn basic_makes_room_for_standard() {
     let mut world = World::new(&[1], &[("acme", json!({}))]);
     let basic = world.ask("acme", json!({ "tier": "basic", "priority": 300 }));

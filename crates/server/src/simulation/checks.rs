@@ -8,6 +8,8 @@ use sluice_api::lease::LeaseState;
 use sluice_api::node::Attempt;
 use sluice_api::usage::UsageRecord;
 
+use crate::billing::Period;
+
 use super::node::RECORD_EVERY_MS;
 use super::truth::Held;
 use super::world::{Observer, World};
@@ -122,8 +124,9 @@ impl World {
 
     /// What bills are made of adds up to what nodes have written down.
     fn check_sums(&self, ledger: &BTreeMap<String, UsageRecord>) -> Result<(), String> {
+        const ALL: Period = Period { from_ms: 0, until_ms: i64::MAX as u64 };
         let Observer { runtime, store } = &self.observer;
-        let sums = runtime.block_on(store.usage_sums(0, i64::MAX as u64)).unwrap();
+        let sums = runtime.block_on(store.usage_sums(&[ALL])).unwrap().remove(0);
         let billed: [u64; 2] = [0, 1].map(|meter| sums.iter().map(|sum| sum.amounts[meter]).sum());
         let reserved: u64 = ledger.values().map(UsageRecord::reserved_ppm_ms).sum();
         let used: u64 = ledger.values().map(|record| record.used_ppm_ms).sum();

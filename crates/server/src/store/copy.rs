@@ -7,12 +7,13 @@ use sqlx::{AssertSqlSafe, Column, Row, TypeInfo, ValueRef};
 use super::{Database, MIGRATIONS, Result, Store, StoreError, Tx, clock, unsigned};
 
 /// All that the migrations make. No table refers to another one.
-const TABLES: [&str; 13] = [
+const TABLES: [&str; 14] = [
     "tenant",
     "token",
     "node",
     "card",
     "pool",
+    "pool_declaration",
     "lease",
     "usage_record",
     "price",

@@ -3,10 +3,17 @@ use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
 
+use sqlx::AssertSqlSafe;
 use sqlx::any::AnyRow;
 
 use super::rows::{Insert, Statement};
-use super::{Result, Store, StoreError, Tx, parsed, signed, small, text, unsigned, unsigned_or_null};
+use super::{
+    Result, Store, StoreError, Tx, largest, parsed, signed, small, text, unsigned, unsigned_or_null,
+};
+use crate::billing::Period;
+
+/// Parts of one question.
+const PARTS_MAX: usize = 250;
 
 /// What a tenant's records between two moments add up to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,26 +91,42 @@ impl Store {
         rows.iter().map(price).collect()
     }
 
-    /// Sums per tenant and sort of goods over the records that begin in `from_ms..until_ms`.
-    pub(crate) async fn usage_sums(&self, from_ms: u64, until_ms: u64) -> Result<Vec<Sum>> {
-        // SUM of BIGINT is NUMERIC in PostgreSQL, hence the casts.
-        let query = sqlx::query(
-            "SELECT tenant, tier, pool, model, COUNT(*) AS records, CAST(SUM(reserved_ppm_ms) AS BIGINT) AS reserved, \
-             CAST(SUM(used_ppm_ms) AS BIGINT) AS used, CAST(SUM(memory_mib_ms) AS BIGINT) AS memory \
-             FROM usage_record WHERE from_ms >= $1 AND from_ms < $2 GROUP BY tenant, tier, pool, model \
-             ORDER BY tenant, tier, pool, model",
-        );
-        let rows = query.bind(signed(from_ms)).bind(signed(until_ms)).fetch_all(&self.pool).await?;
-        let sum = |row| {
-            let amounts = [unsigned(row, "reserved")?, unsigned(row, "used")?, unsigned(row, "memory")?];
-            Ok(Sum {
-                tenant: parsed(row, "tenant")?,
-                goods: goods(row)?,
-                records: unsigned(row, "records")?,
-                amounts,
-            })
-        };
-        rows.iter().map(sum).collect()
+    /// For each part, sums per tenant and sort of goods over the records that begin in it.
+    pub(crate) async fn usage_sums(&self, parts: &[Period]) -> Result<Vec<Vec<Sum>>> {
+        let mut sums = vec![Vec::new(); parts.len()];
+        for (first, parts) in (0..).step_by(PARTS_MAX).zip(parts.chunks(PARTS_MAX)) {
+            let part = |(at, part): (usize, &Period)| {
+                format!("({at}, {}, {})", signed(part.from_ms), signed(part.until_ms))
+            };
+            let values: Vec<String> = parts.iter().enumerate().map(part).collect();
+            // SUM of BIGINT is NUMERIC in PostgreSQL, hence the casts. SQLite reads the tables of a CROSS JOIN in their order, so that
+            // it looks the records of a part up by their time.
+            let sql = format!(
+                "WITH part (at, from_ms, until_ms) AS (VALUES {}) SELECT CAST(part.at AS BIGINT) AS at, tenant, tier, pool, model, \
+                 COUNT(*) AS records, CAST(SUM(reserved_ppm_ms) AS BIGINT) AS reserved, \
+                 CAST(SUM(used_ppm_ms) AS BIGINT) AS used, CAST(SUM(memory_mib_ms) AS BIGINT) AS memory \
+                 FROM part CROSS JOIN usage_record \
+                 WHERE usage_record.from_ms >= part.from_ms AND usage_record.from_ms < part.until_ms \
+                 GROUP BY part.at, tenant, tier, pool, model ORDER BY part.at, tenant, tier, pool, model",
+                values.join(", ")
+            );
+            // It consists of numbers besides.
+            for row in sqlx::query(AssertSqlSafe(sql)).fetch_all(&self.pool).await? {
+                let amounts =
+                    [unsigned(&row, "reserved")?, unsigned(&row, "used")?, unsigned(&row, "memory")?];
+                let (tenant, records) = (parsed(&row, "tenant")?, unsigned(&row, "records")?);
+                let sum = Sum { tenant, goods: goods(&row)?, records, amounts };
+                if let Some(sums) = sums.get_mut(first + unsigned(&row, "at")? as usize) {
+                    sums.push(sum);
+                }
+            }
+        }
+        Ok(sums)
+    }
+
+    /// When the last record begins; 0 if there is none.
+    pub(crate) async fn last_usage_ms(&self) -> Result<u64> {
+        largest(&self.pool, "SELECT MAX(from_ms) AS largest FROM usage_record").await
     }
 
     /// Records after the cursor (`from_ms` and id of the last one seen), in the order of their beginning.

@@ -37,6 +37,7 @@ use crate::fleet::{CardId, CardRecord, LeaseRecord, Node};
 pub(crate) use leader::{Fence, LEADERSHIP, Leader};
 pub(crate) use leases::KeyUse;
 pub(crate) use ledger::Sum;
+pub(crate) use pools::Declared;
 pub(crate) use tokens::StoredToken;
 
 /// Why the database did not do what it was asked.
@@ -99,7 +100,10 @@ pub(crate) enum Write {
         received_at_ms: u64,
     },
     Price(Price),
-    Pool(Pool),
+    Pool {
+        pool: Pool,
+        from_ms: u64,
+    },
     Correction(Correction),
     Invoice(Box<Invoice>),
     Audit(Entry),
@@ -117,6 +121,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (3, "tasks", include_str!("../../migrations/0003_tasks.sql")),
     (4, "pools", include_str!("../../migrations/0004_pools.sql")),
     (5, "health", include_str!("../../migrations/0005_health.sql")),
+    (6, "personalities", include_str!("../../migrations/0006_personalities.sql")),
 ];
 
 /// Where everything that is counted is kept.
@@ -201,9 +206,9 @@ impl Store {
                 Write::Revoke(id) => tokens::revoke(tx, &id).await?,
                 Write::ForgetKeys { before_ms } => leases::forget_keys(tx, before_ms).await?,
                 Write::Price(price) => ledger::write_price(tx, &price).await?,
-                Write::Pool(pool) => {
+                Write::Pool { pool, from_ms } => {
                     rows.settings = true;
-                    pools::write(tx, &pool).await?;
+                    pools::write(tx, &pool, from_ms).await?;
                 }
                 Write::Correction(correction) => bills::write_correction(tx, &correction).await?,
                 Write::Invoice(invoice) => bills::write_invoice(tx, &invoice).await?,

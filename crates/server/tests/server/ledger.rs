@@ -3,7 +3,7 @@ use sluice_api::audit::{Entry, Head, Verification};
 use sluice_api::bill::{Bill, Correction, Invoice, Meter};
 use sluice_api::lease::LeaseState;
 use sluice_api::node::Attempt;
-use sluice_api::pool::Tier;
+use sluice_api::pool::{PoolStatus, Tier};
 use sluice_api::problem::Kind;
 use sluice_api::tenant::TenantStatus;
 use sluice_api::token::Role;
@@ -143,6 +143,83 @@ fn prices_tell_tiers_apart_and_corrections_stand_beside() {
     ] {
         assert_eq!(problem(server.admin.post::<Correction>("/corrections", &wrong)).status, 422, "{wrong}");
     }
+}
+
+/// A pool with a personality that always holds, and a price for what is reserved meanwhile.
+fn personality(micro: u64) -> String {
+    format!(
+        "pools:
+  - name: shared
+    personalities:
+      - name: always
+        calendar:
+          zone: Europe/Berlin
+          times:
+            - {{days: [mon, tue, wed, thu, fri], from: 00:00, until: 24:00}}
+            - {{days: [sat, sun], from: 00:00, until: 24:00}}
+        tiers: [basic]
+        prices: [{{meter: reserved, micro: {micro}}}]"
+    )
+}
+
+#[test]
+fn a_personality_has_prices_and_the_past_keeps_its_own() {
+    let (_folder, server) = Server::with_tenants();
+    assert_eq!(server.apply(&personality(8_000_000)).unwrap().changes, ["pool shared created"]);
+    let pools: Vec<PoolStatus> = server.token("acme", Role::Viewer).list("/pools").unwrap();
+    let [pool] = &pools[..] else { panic!("{pools:?}") };
+    assert_eq!((pool.personality.as_deref(), pool.until_ms), (Some("always"), None));
+    assert_eq!(pool.terms().tiers, [Tier::Basic]);
+    let first_ms = server_time(&server);
+    assert_eq!(server.apply(&personality(8_000_000)).unwrap().changes, [] as [String; 0]);
+    assert_eq!(server.apply(&personality(4_000_000)).unwrap().changes, ["pool shared changed"]);
+    let second_ms = server_time(&server);
+
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let id = node.joined.node;
+    let record = |lease, pool: &str, from_ms| UsageRecord {
+        pool: pool.into(),
+        ..record(id, lease, 1, "acme", (from_ms, from_ms + HOUR_MS))
+    };
+    node.report.usage = vec![
+        record(100, "shared", 1),
+        record(101, "shared", first_ms - 1),
+        record(102, "shared", second_ms),
+        record(103, "default", second_ms),
+    ];
+    assert_eq!(node.say().usage_taken, 4);
+    let until_ms = second_ms + HOUR_MS;
+    let bill: Bill = server.admin.get(&format!("/bill?tenant=acme&until_ms={until_ms}")).unwrap();
+    let prices = |pool: &str| -> Vec<u64> {
+        let lines = bill.lines.iter().filter(|line| line.meter == Meter::Reserved && line.goods.pool == pool);
+        lines.map(|line| line.price_micro).collect()
+    };
+    // Before there was such a pool, the price for all was 2.
+    assert_eq!(prices("shared"), [2_000_000, 4_000_000, 8_000_000]);
+    assert_eq!(prices("default"), [2_000_000]);
+    assert_eq!(bill.records, 4);
+}
+
+#[test]
+fn a_personality_that_makes_no_sense_is_refused_by_name() {
+    let (_folder, server) = Server::with_tenants();
+    let check = |calendar: &str, words: &str| {
+        let yaml = format!("pools: [{{name: p, personalities: [{{name: night, calendar: {calendar}}}]}}]");
+        let problem = problem(server.apply(&yaml));
+        let is_named = problem.detail.contains(words);
+        assert!(matches!(problem.status, 400 | 422) && is_named, "{yaml}: {problem:?}");
+    };
+    check("{zone: UTC, times: []}", "p: personality \"night\": its calendar has no times");
+    check("{zone: UTC, times: [{from: 08:00, until: 08:00}]}", "from 08:00 until 08:00");
+    check("{zone: UTC, times: [{days: [], from: 08:00, until: 09:00}]}", "no days");
+    check("{zone: Mars/Olympus, times: [{from: 08:00, until: 09:00}]}", "Mars/Olympus");
+    check("{zone: UTC, times: [{from: 8:00, until: 09:00}]}", "8:00");
+    let unknown = "{name: n, calendar: {zone: UTC, times: [{from: 08:00, until: 09:00}]}, \
+                   access: {private: {tenants: [nobody]}}}";
+    let refused = problem(server.apply(&format!("pools: [{{name: p, personalities: [{unknown}]}}]")));
+    assert!(refused.detail.contains("no tenant nobody"), "{refused:?}");
+    let pools: Vec<PoolStatus> = server.admin.list("/pools").unwrap();
+    assert_eq!(pools, []);
 }
 
 /// A moment after everything that the server has done so far.

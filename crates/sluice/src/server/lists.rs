@@ -10,11 +10,13 @@ use sluice_api::client::Client;
 use sluice_api::health::FenceState;
 use sluice_api::lease::Lease;
 use sluice_api::node::{GpuStatus, SessionStatus};
+use sluice_api::pool::{Access, PoolStatus};
 use sluice_api::tenant::TenantStatus;
 use sluice_api::token::Token;
 
 use super::client;
 use crate::cli::{ListArgs, Output};
+use crate::moment::Moment;
 use crate::quantity::{Memory, Period};
 use crate::run::share_text;
 use crate::table::{self, Align};
@@ -210,6 +212,49 @@ pub(crate) fn tenants(arguments: &ListArgs) -> Result<ExitCode> {
     };
     show(&tenants, arguments.output, "there are no tenants; `sluice apply -f` creates them", columns, cells)?;
     Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn pools(arguments: &ListArgs) -> Result<ExitCode> {
+    let pools: Vec<PoolStatus> = client(&arguments.at)?.list("/pools")?;
+    let columns = &[
+        ("POOL", Left),
+        ("ACCESS", Left),
+        ("TIERS", Left),
+        ("SHARING", Left),
+        ("PERSONALITY", Left),
+        ("UNTIL", Left),
+    ];
+    let cells = |pool: &PoolStatus| {
+        let terms = pool.terms();
+        let tiers: Vec<&str> = terms.tiers.iter().map(|tier| tier.name()).collect();
+        vec![
+            pool.declared.name.clone(),
+            access(terms.access),
+            if tiers.is_empty() { "all".into() } else { tiers.join(", ") },
+            terms.sharing.name().into(),
+            pool.personality.clone().unwrap_or_else(|| "-".into()),
+            pool.until_ms.map_or_else(|| "-".into(), |ms| Moment::from_ms(ms).to_string()),
+        ]
+    };
+    show(
+        &pools,
+        arguments.output,
+        "there is only the pool default; `sluice apply -f` declares others",
+        columns,
+        cells,
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `private: acme, globex`
+fn access(access: &Access) -> String {
+    let (kind, tenants) = match access {
+        Access::Public => return "public".into(),
+        Access::Private { tenants } => ("private", tenants),
+        Access::Reserved { tenants, .. } => ("reserved", tenants),
+    };
+    let names: Vec<&str> = tenants.iter().map(|tenant| tenant.as_str()).collect();
+    if names.is_empty() { kind.into() } else { format!("{kind}: {}", names.join(", ")) }
 }
 
 pub(super) fn tokens(arguments: &ListArgs) -> Result<()> {

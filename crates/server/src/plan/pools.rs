@@ -1,0 +1,130 @@
+//! What the pools are at a moment: whom each serves, by its personality that is in force, and until when.
+
+use std::collections::HashMap;
+
+use sluice_api::lease::{LeaseId, NewLease};
+use sluice_api::pool::{Access, InForce, Pool, Terms};
+use sluice_api::tenant::TenantPath;
+
+use super::{Clock, Plan, keeps_its_place};
+use crate::fleet::Fleet;
+
+#[derive(Debug, Default)]
+pub(super) struct Pools {
+    at_ms: u64,
+    in_force: HashMap<String, InForce>,
+    /// When a personality comes into force or a window of a reserved pool begins or ends next.
+    turn_ms: Option<u64>,
+}
+
+impl Pools {
+    pub(super) fn at(fleet: &Fleet, at_ms: u64) -> Pools {
+        let pools = fleet.pools().values();
+        let in_force: HashMap<_, _> = pools.map(|pool| (pool.name.clone(), pool.in_force(at_ms))).collect();
+        let mut pools = Pools { at_ms, in_force, turn_ms: None };
+        let windows = fleet.pools().values().filter_map(|pool| pools.next_window(pool));
+        let personalities = pools.in_force.values().filter_map(|in_force| in_force.until_ms);
+        pools.turn_ms = windows.chain(personalities).min();
+        pools
+    }
+
+    /// Whether they may be something else now; clocks are set back as well.
+    pub(super) fn have_turned(&self, now_ms: u64) -> bool {
+        now_ms < self.at_ms || self.turn_ms.is_some_and(|turn_ms| turn_ms <= now_ms)
+    }
+
+    /// Whether what is asked for may be in a pool.
+    pub(super) fn serve(&self, fleet: &Fleet, pool: &str, tenant: &TenantPath, ask: &NewLease) -> bool {
+        let serves = |pool| self.terms(pool).serves(tenant, ask.tier, ask.share_ppm, Some(self.at_ms));
+        fleet.pools().get(pool).is_none_or(serves)
+    }
+
+    /// Has leases make room in pools that serve them no longer.
+    pub(super) fn clear(&self, fleet: &mut Fleet, clock: Clock) {
+        let mut leaving = Vec::new();
+        for lease in fleet.leases().filter(|lease| keeps_its_place(lease)) {
+            let nodes = lease.seats.iter().filter_map(|seat| fleet.nodes().get(&seat.node));
+            let mut pools = nodes.map(|node| fleet.pool_of(node));
+            let closed = pools.find(|pool| !self.serve(fleet, pool, &lease.tenant, &lease.ask));
+            leaving.extend(closed.map(|pool| (lease.id, self.notice(fleet, pool))));
+        }
+        let leaving: Vec<(LeaseId, String)> = leaving;
+        for (id, reason) in leaving {
+            fleet.preempt(id, reason, clock.now_ms + clock.grace_ms);
+        }
+    }
+
+    fn notice(&self, fleet: &Fleet, name: &str) -> String {
+        let pool = fleet.pools().get(name);
+        let personality = pool.and_then(|pool| pool.personality(self.of(name).personality));
+        let with = personality.map(|personality| format!(", with its personality {}", personality.name));
+        format!("pool {name} serves others from now on{}", with.unwrap_or_default())
+    }
+
+    fn of(&self, pool: &str) -> InForce {
+        self.in_force.get(pool).copied().unwrap_or_default()
+    }
+
+    fn terms<'a>(&self, pool: &'a Pool) -> Terms<'a> {
+        pool.terms(self.of(&pool.name).personality)
+    }
+
+    fn next_window(&self, pool: &Pool) -> Option<u64> {
+        let Access::Reserved { windows, .. } = self.terms(pool).access else { return None };
+        let ends = windows.iter().flat_map(|window| [window.from_ms, window.until_ms]);
+        ends.filter(|&end_ms| end_ms > self.at_ms).min()
+    }
+
+    /// Why what is asked for may not be in a pool, and until when at least; none if it may.
+    fn refusal(&self, fleet: &Fleet, name: &str, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
+        let pool = fleet.pools().get(name).filter(|_| !self.serve(fleet, name, tenant, ask))?;
+        let terms = self.terms(pool);
+        let why = if !terms.access.lets_in(tenant, Some(self.at_ms)) || !terms.serves_tier(ask.tier) {
+            format!("pool {name} does not serve the tier {} of {tenant}", ask.tier.name())
+        } else {
+            format!("pool {name} lends whole GPUs only")
+        };
+        if !ever_serves(fleet, name, tenant, ask) {
+            return Some(why);
+        }
+        let in_force = self.of(name);
+        let until = in_force.until_ms.map(|ms| format!(" until {}", moment(ms)));
+        let personality = pool.personality(in_force.personality);
+        let of = personality.map(|personality| format!("; its personality {} holds", personality.name));
+        Some(match (of, until) {
+            (Some(of), until) => format!("{why} now{of}{}", until.unwrap_or_default()),
+            (None, Some(until)) => format!("{why} now; none of its personalities holds{until}"),
+            (None, None) => format!("{why} now"),
+        })
+    }
+}
+
+/// Whether what is asked for may be in a pool at some moment.
+pub(super) fn ever_serves(fleet: &Fleet, pool: &str, tenant: &TenantPath, ask: &NewLease) -> bool {
+    let serves = |terms: Terms<'_>| terms.serves(tenant, ask.tier, ask.share_ppm, None);
+    fleet.pools().get(pool).is_none_or(|pool| pool.all_terms().any(serves))
+}
+
+impl Plan {
+    /// Why no kind of GPU will do.
+    pub(super) fn no_kind(&self, fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> String {
+        let refused = |pool: &String| self.pools.refusal(fleet, pool, tenant, ask);
+        if let Some(refusal) = ask.pool.as_ref().and_then(refused) {
+            return refusal;
+        }
+        let later = self.atlas.accepted(ask, |pool| ever_serves(fleet, pool, tenant, ask));
+        if later == sluice_sched::ModelSet::NONE {
+            return "no GPU of the pools that it may use is of the model, speed and memory that it asks for"
+                .into();
+        }
+        let mut closed = fleet.pools().keys().filter(|pool| ever_serves(fleet, pool, tenant, ask));
+        let first = closed.find_map(refused).map_or_else(String::new, |refusal| format!(": {refusal}"));
+        format!("the pools with such GPUs do not serve it now{first}")
+    }
+}
+
+/// ISO 8601, to the minute: calendars know nothing shorter.
+fn moment(ms: u64) -> String {
+    let moment = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    moment.unwrap_or(jiff::Timestamp::MAX).strftime("%Y-%m-%dT%H:%MZ").to_string()
+}
