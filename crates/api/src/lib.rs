@@ -10,6 +10,7 @@ pub mod bill;
 pub mod calendar;
 pub mod grant;
 pub mod health;
+pub mod identity;
 pub mod lease;
 pub mod node;
 pub mod pool;

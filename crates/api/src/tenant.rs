@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::bill::{Budget, BudgetStatus, Price};
+use crate::identity::Identity;
 use crate::pool::Pool;
 
 /// A place in the tree, such as `acme/research/vision`; `/` is its root, which is no tenant itself.
@@ -178,6 +179,9 @@ pub struct Declaration {
     pub pools: Vec<Pool>,
     #[serde(default)]
     pub prices: Vec<Price>,
+    /// In place of the provider that was there, with all its rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
 }
 
 /// What a declaration changed, in words.

@@ -136,7 +136,9 @@ impl Recognised {
 /// Whose token it is, if it is one that holds now.
 pub(crate) async fn recognise(server: &Server, text: &str, now_ms: u64) -> Result<Principal, Problem> {
     let refused = |detail: &str| Err(Problem::new(Kind::Unauthenticated, detail));
-    if let Some(provider) = server.provider.as_ref().filter(|_| Provider::may_know(text)) {
+    if Provider::may_know(text)
+        && let Some(provider) = server.identity.get()
+    {
         return provider.recognise(text).await;
     }
     let id = text.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix('_')?.split_once('_'));

@@ -25,7 +25,6 @@ use tokio::task::JoinHandle;
 use crate::auth::{self, Principal};
 use crate::fleet::Patience;
 use crate::http;
-use crate::identity::{IdentityError, Provider};
 use crate::leader::{Candidate, Role};
 use crate::server::{Server, Surroundings};
 use crate::store::{Database, Store, StoreError, Write};
@@ -38,8 +37,6 @@ pub struct Config {
     /// `HOST:PORT`; port 0 takes a free one.
     pub listen: String,
     pub tls: Tls,
-    /// A file about the identity provider whose tokens are taken.
-    pub oidc: Option<PathBuf>,
     pub folder: PathBuf,
     /// SQLite in the data folder unless said.
     pub database: Option<Database>,
@@ -85,8 +82,6 @@ pub enum ServeError {
     #[error("{}: is no key of 32 bytes", .0.display())]
     Key(PathBuf),
     #[error(transparent)]
-    Identity(#[from] IdentityError),
-    #[error(transparent)]
     Settings(#[from] SettingsError),
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -106,7 +101,6 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
 }
 
 async fn run(config: &Config) -> Result<(), ServeError> {
-    let provider = config.oidc.as_deref().map(Provider::load).transpose()?;
     let identity = identity(config)?;
     let fingerprint = identity.as_ref().map(ServerIdentity::fingerprint);
     let failed = |source| ServeError::Listen { address: config.listen.clone(), source };
@@ -120,7 +114,7 @@ async fn run(config: &Config) -> Result<(), ServeError> {
     let store = Store::open(&database).await?;
     store.agree_on_grant_key(&signer.verifier().to_text()).await?;
     let patience = Patience { grace_ms: config.grace_ms, quiet_ms: config.quiet_ms };
-    let server = Arc::new(Server::open(store, signer, patience, provider, Surroundings::default()).await?);
+    let server = Arc::new(Server::open(store, signer, patience, Surroundings::default()).await?);
     let candidate = Candidate {
         holder: format!("{} of {}", std::process::id(), config.folder.display()),
         url: config.advertise.clone().unwrap_or_else(|| own_url.clone()),

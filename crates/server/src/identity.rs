@@ -8,11 +8,12 @@
 //! A token counts if the provider has signed it, for this installation, and it has not expired (OpenID Connect Core 1.0, section
 //! 3.1.3.7). Its nonce is the business of whoever asked for it. Nothing of it is stored: the first rule that fits its claims
 //! says what its holder is, and the same person is the same holder with every new token.
+//!
+//! Provider and rules are declared, and in the database; every server of it follows them.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -21,11 +22,10 @@ use openidconnect::core::{
     CoreIdToken, CoreIdTokenVerifier, CoreJsonWebKeySet, CoreJwsSigningAlgorithm, CoreProviderMetadata,
 };
 use openidconnect::{ClaimsVerificationError, ClientId, IssuerUrl, Nonce, SignatureVerificationError};
-use serde::Deserialize;
 use serde_json::{Map, Value};
 use sluice_api::client::Web;
+use sluice_api::identity::{Identity, Rule};
 use sluice_api::problem::{Kind, Problem};
-use sluice_api::tenant::TenantPath;
 use sluice_api::token::{Login, Role, Token};
 use tokio::sync::Mutex;
 
@@ -50,59 +50,40 @@ const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
     CoreJwsSigningAlgorithm::EdDsa,
 ];
 
-/// What an operator writes about the provider.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Settings {
-    issuer: IssuerUrl,
-    /// Of `sluice login`, a public client.
-    client_id: String,
-    /// Whom tokens are for; the client unless said.
-    #[serde(default)]
-    audiences: Vec<String>,
-    #[serde(default = "usual_scopes")]
-    scopes: Vec<String>,
-    rules: Vec<Rule>,
+/// The provider that counts now, if there is one.
+#[derive(Default)]
+pub(crate) struct Current {
+    provider: RwLock<Option<Arc<Provider>>>,
+    /// Held by whoever looks what the database names: the last one to look has seen the latest.
+    pub(crate) looking: Mutex<()>,
 }
 
-fn usual_scopes() -> Vec<String> {
-    ["openid", "profile", "email", "offline_access"].map(String::from).to_vec()
-}
+impl Current {
+    pub(crate) fn get(&self) -> Option<Arc<Provider>> {
+        self.provider.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 
-/// Whoever has this claim is this.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Rule {
-    claim: String,
-    /// Its value, or one of them.
-    is: Value,
-    tenant: TenantPath,
-    role: Role,
-}
-
-impl Rule {
-    fn fits(&self, claims: &Map<String, Value>) -> bool {
-        match claims.get(&self.claim) {
-            Some(Value::Array(values)) => values.contains(&self.is),
-            Some(value) => *value == self.is,
-            None => false,
+    /// From now on this one; its keys stay if only what is said of it has changed.
+    pub(crate) fn set(&self, declared: Option<Identity>) {
+        let known = self.get();
+        if known.as_ref().map(|provider| &provider.declared) == declared.as_ref() {
+            return;
         }
+        let made = declared.map(|declared| Provider::new(declared, known.as_deref())).transpose();
+        let provider = made.unwrap_or_else(|cause| {
+            eprintln!("sluice-server: the identity provider is not used: {cause}");
+            None
+        });
+        *self.provider.write().unwrap_or_else(PoisonError::into_inner) = provider.map(Arc::new);
     }
 }
 
-/// Why a file says nothing about a provider.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {cause}", .path.display())]
-pub struct IdentityError {
-    path: PathBuf,
-    cause: String,
-}
-
-/// The provider, and its keys as they were last.
+/// A provider, and its keys as they were last.
 pub(crate) struct Provider {
-    settings: Settings,
+    declared: Identity,
+    issuer: IssuerUrl,
     web: Web,
-    keys: Mutex<Option<Keys>>,
+    keys: Arc<Mutex<Option<Keys>>>,
 }
 
 #[derive(Clone)]
@@ -112,20 +93,17 @@ struct Keys {
 }
 
 impl Provider {
-    /// From a YAML file.
-    pub(crate) fn load(path: &Path) -> Result<Provider, IdentityError> {
-        let failed = |cause: String| IdentityError { path: path.into(), cause };
-        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-        let settings: Settings = serde_saphyr::from_str(&text).map_err(|error| failed(error.to_string()))?;
-        check(&settings).map_err(failed)?;
-        let web = Web::new().map_err(failed)?;
-        Ok(Provider { settings, web, keys: Mutex::new(None) })
+    fn new(declared: Identity, before: Option<&Provider>) -> Result<Provider, String> {
+        let issuer = check(&declared)?;
+        let same = before.filter(|before| before.issuer == issuer);
+        let keys = same.map(|same| Arc::clone(&same.keys)).unwrap_or_default();
+        Ok(Provider { declared, issuer, web: Web::new()?, keys })
     }
 
     /// What `sluice login` needs to know.
     pub(crate) fn login(&self) -> Login {
-        let Settings { issuer, client_id, scopes, .. } = self.settings.clone();
-        Login { issuer: issuer.to_string(), client_id, scopes }
+        let Identity { client_id, scopes, .. } = self.declared.clone();
+        Login { issuer: self.issuer.to_string(), client_id, scopes }
     }
 
     /// Whether a token may be of this provider: three parts, as no token of this server has.
@@ -135,7 +113,7 @@ impl Provider {
 
     /// Whose token it is, if it is one that holds now.
     pub(crate) async fn recognise(&self, text: &str) -> Result<Principal, Problem> {
-        let issuer = self.settings.issuer.as_str();
+        let issuer = self.issuer.as_str();
         let refused = |detail: String| Problem::new(Kind::Unauthenticated, detail);
         let unreadable =
             || refused(format!("the token in the header Authorization is no ID token of {issuer}"));
@@ -154,7 +132,7 @@ impl Provider {
         }
         let holder = verified.map_err(|error| refused(reason(&error, issuer)))?;
         let claims = payload(text).ok_or_else(unreadable)?;
-        let rule = self.settings.rules.iter().find(|rule| rule.fits(&claims)).ok_or_else(|| {
+        let rule = self.declared.rules.iter().find(|rule| fits(rule, &claims)).ok_or_else(|| {
             let name = name(&claims, &holder.subject);
             let detail =
                 format!("{issuer} knows {name}, but no rule of this server says what they may do here");
@@ -165,12 +143,12 @@ impl Provider {
     }
 
     fn verify(&self, token: &CoreIdToken, keys: &Keys) -> Result<Holder, ClaimsVerificationError> {
-        let own = [self.settings.client_id.clone()];
-        let audiences = if self.settings.audiences.is_empty() { &own[..] } else { &self.settings.audiences };
+        let own = [self.declared.client_id.clone()];
+        let audiences = if self.declared.audiences.is_empty() { &own[..] } else { &self.declared.audiences };
         let nonce_of_the_client = |_: Option<&Nonce>| Ok(());
         let mut last = Err(ClaimsVerificationError::InvalidAudience("nobody is expected".into()));
         for audience in audiences {
-            let (client, issuer) = (ClientId::new(audience.clone()), self.settings.issuer.clone());
+            let (client, issuer) = (ClientId::new(audience.clone()), self.issuer.clone());
             let verifier =
                 CoreIdTokenVerifier::new_public_client(client, issuer, CoreJsonWebKeySet::clone(&keys.set))
                     .set_allowed_algs(ALGORITHMS);
@@ -193,7 +171,7 @@ impl Provider {
         if let Some(keys) = kept.as_ref().filter(|keys| keys.at.elapsed() < age_max) {
             return Ok(keys.clone());
         }
-        let (web, issuer) = (self.web.clone(), self.settings.issuer.clone());
+        let (web, issuer) = (self.web.clone(), self.issuer.clone());
         let fetch = move || CoreProviderMetadata::discover(&issuer, &|request| web.ask(request));
         let fetched = tokio::task::spawn_blocking(fetch).await;
         match fetched
@@ -206,11 +184,10 @@ impl Provider {
                 Ok(keys)
             }
             Err(cause) => {
-                eprintln!("sluice-server: {}: {cause}", self.settings.issuer.as_str());
+                eprintln!("sluice-server: {}: {cause}", self.issuer.as_str());
                 // Old keys are as good as they were; a new one is not among them.
                 kept.clone().ok_or_else(|| {
-                    let detail =
-                        format!("{} does not answer; ask again in a while", self.settings.issuer.as_str());
+                    let detail = format!("{} does not answer; ask again in a while", self.issuer.as_str());
                     Problem::new(Kind::Unavailable, detail)
                 })
             }
@@ -241,18 +218,36 @@ impl Holder {
     }
 }
 
-fn check(settings: &Settings) -> Result<(), String> {
-    let url = settings.issuer.url();
+/// Whether a token's holder is meant.
+fn fits(rule: &Rule, claims: &Map<String, Value>) -> bool {
+    match claims.get(&rule.claim) {
+        Some(Value::Array(values)) => values.contains(&rule.is),
+        Some(value) => *value == rule.is,
+        None => false,
+    }
+}
+
+/// More would be looked through with every request.
+const RULES_MAX: usize = 1000;
+
+/// Whether a provider may be taken at its word, and nobody gets what nobody may; answers with its issuer.
+pub(crate) fn check(declared: &Identity) -> Result<IssuerUrl, String> {
+    let issuer = IssuerUrl::new(declared.issuer.clone());
+    let issuer = issuer.map_err(|error| format!("issuer {:?}: {error}", declared.issuer))?;
+    let url = issuer.url();
     let host = url.host_str().unwrap_or_default();
     let number = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     let near = host == "localhost" || number.is_ok_and(|number| number.is_loopback());
     if url.scheme() != "https" && !near {
         return Err(format!("issuer {url}: keys that come in plain text prove nothing; https://"));
     }
-    if settings.rules.is_empty() {
+    if declared.rules.is_empty() {
         return Err("rules: there are none, so nobody may do anything".into());
     }
-    for rule in &settings.rules {
+    if declared.rules.len() > RULES_MAX {
+        return Err(format!("rules: up to {RULES_MAX}"));
+    }
+    for rule in &declared.rules {
         if rule.role == Role::Node {
             return Err(format!("rules: {}: nodes join with a token of their own", rule.claim));
         }
@@ -260,7 +255,7 @@ fn check(settings: &Settings) -> Result<(), String> {
             return Err(format!("rules: {}: role platform is for /", rule.claim));
         }
     }
-    Ok(())
+    Ok(issuer)
 }
 
 /// The claims of a token that has been verified.
@@ -302,14 +297,34 @@ fn causes(error: &dyn std::error::Error) -> String {
 mod tests {
     use super::*;
 
-    fn settings(text: &str) -> Result<Settings, String> {
-        let settings: Settings = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
-        check(&settings).map(|()| settings)
+    fn identity(text: &str) -> Result<Identity, String> {
+        let identity: Identity = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        check(&identity).map(|_| identity)
+    }
+
+    #[test]
+    fn keys_stay_while_the_issuer_does() {
+        let declared = |issuer: &str, role: &str| {
+            let rules = format!("[{{claim: a, is: b, tenant: acme, role: {role}}}]");
+            identity(&format!("{{issuer: '{issuer}', client_id: c, rules: {rules}}}")).unwrap()
+        };
+        let current = Current::default();
+        current.set(Some(declared("https://id.example", "viewer")));
+        let first = current.get().unwrap();
+        current.set(Some(declared("https://id.example", "viewer")));
+        assert!(Arc::ptr_eq(&first, &current.get().unwrap()), "nothing has changed");
+        current.set(Some(declared("https://id.example", "member")));
+        let second = current.get().unwrap();
+        assert!(Arc::ptr_eq(&first.keys, &second.keys) && second.declared.rules[0].role == Role::Member);
+        current.set(Some(declared("https://other.example", "member")));
+        assert!(!Arc::ptr_eq(&first.keys, &current.get().unwrap().keys));
+        current.set(None);
+        assert!(current.get().is_none());
     }
 
     #[test]
     fn the_first_rule_that_fits_counts() {
-        let settings = settings(
+        let identity = identity(
             "{issuer: 'https://id.example', client_id: sluice, rules: [\
              {claim: groups, is: admins, tenant: /, role: platform}, \
              {claim: groups, is: vision, tenant: acme/vision, role: member}, \
@@ -317,7 +332,7 @@ mod tests {
         )
         .unwrap();
         let check = |claims: Value, expect: Option<&str>| {
-            let rule = settings.rules.iter().find(|rule| rule.fits(claims.as_object().unwrap()));
+            let rule = identity.rules.iter().find(|rule| fits(rule, claims.as_object().unwrap()));
             assert_eq!(rule.map(|rule| rule.tenant.as_str()), expect, "{claims}");
         };
         check(serde_json::json!({ "groups": ["vision", "admins"] }), Some("/"));
@@ -330,7 +345,7 @@ mod tests {
     #[test]
     fn settings_that_would_let_strangers_in_are_refused() {
         let check = |text: &str, part: &str| {
-            let error = settings(text).unwrap_err();
+            let error = identity(text).unwrap_err();
             assert!(error.contains(part), "{error}");
         };
         let rules = "rules: [{claim: a, is: b, tenant: acme, role: member}]";
@@ -341,6 +356,7 @@ mod tests {
             let rules = rules.replace("member", role);
             check(&format!("{{issuer: 'https://id.example', client_id: c, {rules}}}"), part);
         }
-        assert!(settings(&format!("{{issuer: 'http://127.0.0.1:1', client_id: c, {rules}}}")).is_ok());
+        check("{issuer: 'no URL', client_id: c, rules: []}", "issuer \"no URL\"");
+        assert!(identity(&format!("{{issuer: 'http://127.0.0.1:1', client_id: c, {rules}}}")).is_ok());
     }
 }

@@ -35,5 +35,4 @@ mod simulation;
 pub use backup::{back_up, restore};
 pub use config::{Config, ServeError, Tls, serve};
 pub use http::document;
-pub use identity::IdentityError;
 pub use store::Database;

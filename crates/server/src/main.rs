@@ -26,10 +26,6 @@ struct Arguments {
     #[arg(long, conflicts_with = "tls_cert")]
     plain_text: bool,
 
-    /// Take the tokens of the identity provider that this file describes (docs/identity.md)
-    #[arg(long, value_name = "FILE")]
-    oidc: Option<PathBuf>,
-
     /// URL at which other servers of the same database reach this one, where that is not the address it listens on
     #[arg(long, value_name = "URL")]
     advertise: Option<String>,
@@ -117,7 +113,6 @@ fn main() -> ExitCode {
     let config = Config {
         listen: arguments.listen,
         tls,
-        oidc: arguments.oidc,
         folder,
         database,
         advertise: arguments.advertise,

@@ -26,6 +26,8 @@ pub(crate) enum Action {
     /// Make or revoke tokens of a role.
     Token(Role),
     SeeTokens,
+    /// Say which identity provider's people are what.
+    SetIdentity,
     SeeAudit,
     /// Lend GPUs.
     Join,
@@ -71,7 +73,7 @@ pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &Te
 mod tests {
     use super::*;
 
-    const ACTIONS: [Action; 14] = [
+    const ACTIONS: [Action; 15] = [
         Action::SeeFleet,
         Action::See,
         Action::Lease,
@@ -84,6 +86,7 @@ mod tests {
         Action::Token(Role::Member),
         Action::Token(Role::Platform),
         Action::SeeTokens,
+        Action::SetIdentity,
         Action::SeeAudit,
         Action::Join,
     ];
@@ -96,7 +99,7 @@ mod tests {
     fn row(role: Role, scope: &str, tenant: &str) -> String {
         let names = [
             "fleet", "see", "lease", "preempt", "quota", "price", "pool", "fence", "bill", "member",
-            "platform", "tokens", "audit", "join",
+            "platform", "tokens", "identity", "audit", "join",
         ];
         let allowed = |(action, name): (&Action, &str)| {
             allows(role, &path(scope), *action, &path(tenant)).then(|| name.to_owned())
@@ -116,7 +119,7 @@ mod tests {
         check(Role::Platform, "fleet");
         assert_eq!(
             row(Role::Platform, "/", "acme"),
-            "fleet see lease preempt quota price pool fence bill member platform tokens audit"
+            "fleet see lease preempt quota price pool fence bill member platform tokens identity audit"
         );
     }
 

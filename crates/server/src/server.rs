@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sluice_api::audit::{Entry, Head};
 use sluice_api::bill::Budget;
 use sluice_api::grant::Signer;
+use sluice_api::identity::Identity;
 use sluice_api::lease::{Lease, NewLease};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
@@ -23,7 +24,7 @@ use crate::disk::{self, Disk};
 use crate::fleet::{Fleet, Incident, LeaseRecord, Passed, Patience, Spent};
 use crate::history::History;
 use crate::http::{Link, Network};
-use crate::identity::Provider;
+use crate::identity;
 use crate::keys::KeysInUse;
 use crate::leader::{Role, Seen};
 use crate::plan::{Clock, Plan, never};
@@ -46,7 +47,7 @@ pub(crate) struct Server {
     /// What it has seen of another's writing, while another leads.
     pub(crate) seen: Mutex<Seen>,
     /// Whose tokens are taken beside its own.
-    pub(crate) provider: Option<Provider>,
+    pub(crate) identity: identity::Current,
     pub(crate) surroundings: Surroundings,
     books: Mutex<Books>,
     commits: Commits,
@@ -63,6 +64,7 @@ pub(crate) struct Books {
     /// While this server leads, once it has looked at the queue.
     plan: Option<Plan>,
     history: History,
+    pub(crate) identity: Option<Identity>,
     /// When it was last looked what time alone has ended.
     expired_at_ms: u64,
     audit: Head,
@@ -113,17 +115,16 @@ impl Server {
         store: Store,
         signer: Signer,
         patience: Patience,
-        provider: Option<Provider>,
         surroundings: Surroundings,
     ) -> Result<Server, StoreError> {
         let commits = Commits::new();
         let books = Books::read(&store, commits.epoch(), (surroundings.clock)()).await?;
-        Ok(Server {
+        let server = Server {
             store,
             signer,
             grace_ms: patience.grace_ms,
             quiet_ms: patience.quiet_ms,
-            provider,
+            identity: identity::Current::default(),
             recognised: Recognised::default(),
             watches: Watches::default(),
             disk: Disk::default(),
@@ -136,7 +137,17 @@ impl Server {
             turns: AtomicU64::new(0),
             cycles: watch::Sender::new(0),
             wake: Notify::new(),
-        })
+        };
+        server.follow_identity().await?;
+        Ok(server)
+    }
+
+    /// Takes whose tokens the database says.
+    pub(crate) async fn follow_identity(&self) -> Result<(), StoreError> {
+        let _looks = self.identity.looking.lock().await;
+        let declared = self.store.identity().await?;
+        self.identity.set(declared);
+        Ok(())
     }
 
     /// Milliseconds since 1970, as this server believes.
@@ -209,6 +220,7 @@ impl Server {
                 fresh.fleet.take_over_notices(now_ms, self.grace_ms);
             }
             *books = Books { turn, ..fresh };
+            self.follow_identity().await.map_err(unwell)?;
         }
         match self.fence() {
             // Reports are refused meanwhile, and that is seen when it is over.
@@ -224,6 +236,11 @@ impl Server {
             books.stale |= self.commits.add(books.epoch, writes).is_none();
         }
         Ok(books)
+    }
+
+    /// Has the books read again before they are looked at next.
+    pub(crate) async fn distrust_books(&self) {
+        self.books.lock().await.stale = true;
     }
 
     /// What this server may write under, while it leads.
@@ -265,6 +282,10 @@ impl Server {
         }
         drop(books);
         self.watches.tell(told);
+        if settings_changed {
+            // Who signs in with a provider is looked at before the books are.
+            self.follow_identity().await?;
+        }
         Ok(())
     }
 
@@ -395,6 +416,7 @@ impl Books {
         let nodes = store.nodes().await?;
         let mut fleet = Fleet::new(tenants, pools, nodes, leases, last_lease, revision, now_ms);
         fleet.recall_cards(store.cards().await?);
+        let identity = store.identity().await?;
         let audit = store.audit_head().await?;
         let mut history = History::default();
         let mut recent = store.leases(i64::MAX as u64, HISTORY).await?;
@@ -404,6 +426,7 @@ impl Books {
             fleet,
             plan: None,
             history,
+            identity,
             expired_at_ms: 0,
             audit,
             epoch,
@@ -485,6 +508,12 @@ impl Change<'_> {
 
     pub(crate) fn fleet(&mut self) -> &mut Fleet {
         &mut self.books.fleet
+    }
+
+    /// The provider that was there before.
+    pub(crate) fn set_identity(&mut self, identity: Option<Identity>) -> Option<Identity> {
+        self.writes.push(Write::Identity(identity.clone().map(Box::new)));
+        std::mem::replace(&mut self.books.identity, identity)
     }
 
     pub(crate) fn write(&mut self, write: Write) {

@@ -65,7 +65,10 @@ pub(crate) enum Command {
     Tenants(ListArgs),
     /// List pools: whom each serves now, and until when
     Pools(ListArgs),
-    /// Create or change tenants, quotas, pools and prices from a file
+    /// The identity provider whose people may sign in
+    #[command(subcommand)]
+    Identity(IdentityCommand),
+    /// Create or change tenants, quotas, pools, prices and the identity provider from a file
     Apply(ApplyArgs),
     /// Show what was used and what it costs
     Bill(BillArgs),

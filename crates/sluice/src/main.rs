@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         Command::Login(arguments) => answer(server::admin::log_in(&arguments)),
         Command::Queue(arguments) => answer(server::lists::queue(&arguments)),
         Command::Tenants(arguments) => answer(server::lists::tenants(&arguments)),
+        Command::Identity(command) => answer(server::admin::identity(&command)),
         Command::Pools(arguments) => answer(server::lists::pools(&arguments)),
         Command::Apply(arguments) => answer(server::admin::apply(&arguments)),
         Command::Bill(arguments) => answer(server::bills::bill(&arguments)),

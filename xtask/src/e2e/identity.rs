@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::e2e::teams::Process;
+use crate::e2e::teams::{Process, token_in};
 use crate::e2e::{finish, tail};
 use crate::node::{Node, sluice};
 use crate::process;
@@ -37,8 +37,19 @@ fn sign_in() -> Result<()> {
     installation.by_a_code()?;
     installation.an_expired_token_is_renewed()?;
     installation.what_does_not_count()?;
+    installation.rules_change_at_once()?;
     installation.keys_may_change()?;
     installation.secrets_are_in_no_log()
+}
+
+/// What is declared of the provider; the group vision has this role.
+fn rules(issuer: &str, role: &str) -> String {
+    format!(
+        "tenants: [{{path: acme}}, {{path: acme/vision}}]\n\
+         identity:\n  issuer: {issuer}\n  client_id: sluice\n  scopes: [openid, profile, email, groups, offline_access]\n  rules:\n  \
+         - {{claim: groups, is: gpu-admins, tenant: /, role: platform}}\n  \
+         - {{claim: groups, is: vision, tenant: acme/vision, role: {role}}}\n"
+    )
 }
 
 /// The provider's program with its packages, installed once.
@@ -83,17 +94,22 @@ impl Installation {
         let mut provider =
             Process::start("provider", Command::new("node").arg("provider.mjs").current_dir(&programs))?;
         let issuer = provider.listening()?;
-        let settings = format!(
-            "issuer: {issuer}\nclient_id: sluice\nscopes: [openid, profile, email, groups, offline_access]\nrules:\n\
-             - {{claim: groups, is: gpu-admins, tenant: /, role: platform}}\n\
-             - {{claim: groups, is: vision, tenant: acme/vision, role: member}}\n"
-        );
-        std::fs::write(folder.join("oidc.yaml"), settings)?;
         let mut server = Command::new(sluice());
         server.args(["server", "--listen", "127.0.0.1:0", "--failures-per-second", "0", "--data"]);
-        server.arg(folder.join("data")).arg("--oidc").arg(folder.join("oidc.yaml"));
-        let server = Node::start_command(&mut server)?;
-        Ok(Installation { folder, programs, issuer, server, _provider: provider })
+        let data = folder.join("data");
+        let server = Node::start_command(server.arg(&data))?;
+        let installation = Installation { folder, programs, issuer, server, _provider: provider };
+        installation.declare(&rules(&installation.issuer, "member"), "set")?;
+        Ok(installation)
+    }
+
+    /// Applies a file, as the server's own administrator.
+    fn declare(&self, yaml: &str, name: &str) -> Result<String> {
+        let file = self.folder.join("declaration.yaml");
+        std::fs::write(&file, yaml)?;
+        let mut command = self.sluice("admin", &["apply", "--server", &self.server.address, "-f"]);
+        command.arg(&file).env("SLUICE_TOKEN", token_in(&self.folder.join("data/admin.json"))?);
+        self.ends(command, &format!("declared {name}"), 0)
     }
 
     /// `sluice` in the home of this person.
@@ -130,7 +146,7 @@ impl Installation {
         let mode = std::fs::metadata(self.settings_file("ada"))?.permissions().mode();
         ensure!(mode & 0o777 == 0o600, "mode {mode:o}");
         let file = self.folder.join("tenants.yaml");
-        std::fs::write(&file, "tenants: [{path: acme}, {path: acme/vision}]")?;
+        std::fs::write(&file, "tenants: [{path: acme/speech}]")?;
         let file = file.display().to_string();
         self.ends(self.sluice("ada", &["apply", "-f", &file]), "apply", 0)?;
         // Who may sign in need not be anybody here.
@@ -203,6 +219,25 @@ impl Installation {
             self.with_token(&token, "forged", 1)?;
         }
         Ok(())
+    }
+
+    /// Whoever has a token already is what the rules say now.
+    fn rules_change_at_once(&self) -> Result<()> {
+        let token = self.ask("token?sub=bob&aud=sluice&lifetime=600")?;
+        let is = |role: &str| -> Result<()> {
+            let mut command = self.sluice("nobody", &["token", "list", "--server", &self.server.address]);
+            command.env("SLUICE_TOKEN", &token);
+            // Members do not see tokens; the refusal says what bob is.
+            let said = self.ends(command, &format!("is {role}"), 1)?;
+            ensure!(said.contains(&format!("of role {role} ")), "{said}");
+            Ok(())
+        };
+        is("member")?;
+        let said = self.declare(&rules(&self.issuer, "viewer"), "changed")?;
+        ensure!(said.contains("changed"), "{said}");
+        is("viewer")?;
+        self.declare(&rules(&self.issuer, "member"), "changed back")?;
+        is("member")
     }
 
     /// The server learns of a new key when it first sees it; the old one is of no more use once it has.

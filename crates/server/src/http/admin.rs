@@ -7,15 +7,17 @@ use axum::Json;
 use axum::extract::State;
 use sluice_api::Page;
 use sluice_api::bill::Price;
+use sluice_api::identity::Rule;
 use sluice_api::pool::{Access, DEFAULT_POOL, Pool, PoolStatus};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Applied, Declaration, Quota, Tenant, TenantPath, TenantStatus};
-use sluice_api::token::{Login, MadeToken, NewToken, Role, Token};
+use sluice_api::token::{MadeToken, NewToken, Role, Token};
 
 use super::answer::Answer;
 use super::extract::{Body, Name, Options, PageOptions, Yaml, page};
 use crate::auth::{self, Principal};
 use crate::fleet::Fleet;
+use crate::identity;
 use crate::plan;
 use crate::policy::Action;
 use crate::server::{Books, Change, Server};
@@ -81,7 +83,7 @@ fn hide(pool: &Pool, all: bool) -> Pool {
     pool
 }
 
-/// Declare tenants, quotas, budgets, pools and prices
+/// Declare tenants, quotas, budgets, pools, prices and the identity provider
 ///
 /// All of it or nothing. What the declaration does not mention stays; what is as declared already is no change. The body is YAML or JSON.
 #[utoipa::path(post, path = "/apply", tag = "tenants",
@@ -108,7 +110,14 @@ pub(super) async fn apply(
     for price in declaration.prices {
         changes.extend(set_price(&mut change, &principal, price, &prices));
     }
+    let known = change.books().identity.clone();
+    let identity = declaration.identity.filter(|identity| known.as_ref() != Some(identity));
+    let other_people = identity.is_some();
+    changes.extend(identity.map(|identity| super::identity::set(&mut change, &principal, identity)));
     change.commit().await?;
+    if other_people {
+        super::identity::follow(&server).await?;
+    }
     Ok(Json(Applied { changes }))
 }
 
@@ -180,6 +189,16 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
         }
         if price.micro > MICRO_MAX {
             return wrong("prices", format!("{}: more than {MICRO_MAX} micro-units", price.meter.name()));
+        }
+    }
+    if let Some(identity) = &declaration.identity {
+        principal.need(Action::SetIdentity, &TenantPath::root())?;
+        if let Err(error) = identity::check(identity) {
+            return wrong("identity", error);
+        }
+        let named = |rule: &&Rule| !rule.tenant.is_root() && !known.contains_key(&rule.tenant);
+        if let Some(rule) = identity.rules.iter().find(named) {
+            return wrong("identity", format!("rules: {}: there is no tenant {}", rule.claim, rule.tenant));
         }
     }
     Ok(())
@@ -265,16 +284,6 @@ fn set_price(
     let line = format!("price of {of} per {} set", price.meter.unit_name());
     change.write(Write::Price(price));
     Some(line)
-}
-
-/// The identity provider whose tokens this server takes
-///
-/// Needs no token. `sluice login` asks the provider for one.
-#[utoipa::path(get, path = "/login", tag = "tokens", security(()), responses((status = 200, body = Login)))]
-pub(super) async fn login(State(server): State<Arc<Server>>) -> Answer<Login> {
-    let none =
-        || Problem::new(Kind::NotFound, "this server takes its own tokens only (`sluice token create`)");
-    Ok(Json(server.provider.as_ref().ok_or_else(none)?.login()))
 }
 
 /// Whose token this is

@@ -12,6 +12,7 @@ mod tags;
 mod admin;
 mod changes;
 mod health;
+mod identity;
 mod leases;
 mod ledger;
 mod nodes;
@@ -56,7 +57,8 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(admin::tenants))
         .routes(routes!(admin::apply))
         .routes(routes!(admin::pools))
-        .routes(routes!(admin::login))
+        .routes(routes!(identity::login))
+        .routes(routes!(identity::identity, identity::forget_identity))
         .routes(routes!(admin::whoami))
         .routes(routes!(admin::tokens, admin::make_token))
         .routes(routes!(admin::revoke_token))

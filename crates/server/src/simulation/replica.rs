@@ -173,7 +173,7 @@ impl Replica {
             idle.0.lock().unwrap().store = Some(store.clone());
             let surroundings = Surroundings { clock: Box::new(move || time.wall_ms()), link };
             let patience = Patience { grace_ms: GRACE_MS, quiet_ms: 10_000 };
-            let server = Arc::new(Server::open(store, signer, patience, None, surroundings).await?);
+            let server = Arc::new(Server::open(store, signer, patience, surroundings).await?);
             let candidate = Candidate { holder: name.into(), url: url.clone(), alone: false };
             config::work(&server, candidate, folder.to_owned(), url).await?;
             Ok::<_, config::ServeError>(server)

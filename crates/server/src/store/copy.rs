@@ -7,13 +7,14 @@ use sqlx::{AssertSqlSafe, Column, Row, TypeInfo, ValueRef};
 use super::{Database, MIGRATIONS, Result, Store, StoreError, Tx, clock, unsigned};
 
 /// All that the migrations make. No table refers to another one.
-const TABLES: [&str; 14] = [
+const TABLES: [&str; 15] = [
     "tenant",
     "token",
     "node",
     "card",
     "pool",
     "pool_declaration",
+    "identity",
     "lease",
     "usage_record",
     "price",

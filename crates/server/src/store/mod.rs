@@ -9,6 +9,7 @@ mod cards;
 mod copy;
 #[cfg(test)]
 pub(crate) mod faults;
+mod identity;
 mod leader;
 mod leases;
 mod ledger;
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use sluice_api::audit::Entry;
 use sluice_api::bill::{Correction, Invoice, Price};
+use sluice_api::identity::Identity;
 use sluice_api::lease::LeaseId;
 use sluice_api::pool::Pool;
 use sluice_api::tenant::Tenant;
@@ -104,6 +106,7 @@ pub(crate) enum Write {
         pool: Pool,
         from_ms: u64,
     },
+    Identity(Option<Box<Identity>>),
     Correction(Correction),
     Invoice(Box<Invoice>),
     Audit(Entry),
@@ -122,6 +125,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (4, "pools", include_str!("../../migrations/0004_pools.sql")),
     (5, "health", include_str!("../../migrations/0005_health.sql")),
     (6, "personalities", include_str!("../../migrations/0006_personalities.sql")),
+    (7, "identity", include_str!("../../migrations/0007_identity.sql")),
 ];
 
 /// Where everything that is counted is kept.
@@ -209,6 +213,10 @@ impl Store {
                 Write::Pool { pool, from_ms } => {
                     rows.settings = true;
                     pools::write(tx, &pool, from_ms).await?;
+                }
+                Write::Identity(identity) => {
+                    rows.settings = true;
+                    identity::write(tx, identity.as_deref()).await?;
                 }
                 Write::Correction(correction) => bills::write_correction(tx, &correction).await?,
                 Write::Invoice(invoice) => bills::write_invoice(tx, &invoice).await?,

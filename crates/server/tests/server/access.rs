@@ -7,7 +7,7 @@ use sluice_api::Page;
 use sluice_api::client::{Client, Failure};
 use sluice_api::lease::Lease;
 use sluice_api::problem::{Kind, Problem};
-use sluice_api::tenant::TenantPath;
+use sluice_api::tenant::{Applied, TenantPath};
 use sluice_api::token::{MadeToken, NewToken, Role, Token};
 
 use crate::{PATIENCE, ScriptedNode, Server, ServerProcess, ask, problem, request, settings};
@@ -62,7 +62,57 @@ const CALLS: &[(&str, &str, Call)] = &[
     ("drift", "drift", |c, _| c.get("/drift")),
     ("fence", "fence", |c, _| c.post("/gpus/fences", &json!({ "gpus": [], "why": "x" }))),
     ("unfence", "unfence", |c, _| c.post("/gpus/unfences", &json!({ "gpus": [] }))),
+    ("identity", "identity", |c, _| c.get("/identity")),
+    ("set identity", "apply", |c, _| c.post("/apply", &identity("https://elsewhere.example", "viewer"))),
+    ("forget identity", "forget_identity", |c, _| c.delete("/identity")),
 ];
+
+/// A declaration of a provider whose staff has this role.
+fn identity(issuer: &str, role: &str) -> Value {
+    let rule = json!({ "claim": "groups", "is": "staff", "tenant": "acme", "role": role });
+    json!({ "identity": { "issuer": issuer, "client_id": "sluice", "rules": [rule] } })
+}
+
+#[test]
+fn the_identity_provider_is_declared_seen_and_removed() {
+    let (folder, server) = Server::with_tenants();
+    let declare = |issuer: &str, role: &str| server.admin.post::<Applied>("/apply", &identity(issuer, role));
+    assert!(problem(server.admin.get::<Value>("/identity")).is(Kind::NotFound));
+    let issuer = "https://id.example";
+    assert_eq!(declare(issuer, "viewer").unwrap().changes, ["identity provider https://id.example set"]);
+    assert_eq!(declare(issuer, "viewer").unwrap().changes, [] as [String; 0]);
+    assert_eq!(declare(issuer, "member").unwrap().changes, ["identity provider https://id.example changed"]);
+    let login: Value = server.admin.get("/login").unwrap();
+    assert_eq!(login["issuer"].as_str().map(|issuer| issuer.trim_end_matches('/')), Some(issuer));
+    let seen: Value = server.token("/", Role::Auditor).get("/identity").unwrap();
+    assert_eq!((&seen["issuer"], &seen["rules"][0]["role"]), (&json!(issuer), &json!("member")));
+    for (wrong, words) in [
+        (identity("http://id.example", "member"), "https://"),
+        (identity(issuer, "node"), "token of their own"),
+        (identity(issuer, "platform"), "is for /"),
+        (identity("no URL", "member"), "no URL"),
+    ] {
+        let refused = problem(server.admin.post::<Applied>("/apply", &wrong));
+        assert_eq!((refused.status, refused.field.as_deref()), (422, Some("identity")), "{refused:?}");
+        assert!(refused.detail.contains(words), "{refused:?}");
+    }
+    let mut unknown = identity(issuer, "member");
+    unknown["identity"]["rules"][0]["tenant"] = json!("nobody");
+    assert!(problem(server.admin.post::<Applied>("/apply", &unknown)).detail.contains("no tenant nobody"));
+    // Who has no word in it does not become somebody by it.
+    let forged = server.admin.with_token("a.b.c");
+    assert!(problem(forged.get::<Value>("/whoami")).is(Kind::Unauthenticated));
+    drop(server);
+
+    let server = Server::start(folder.path());
+    assert_eq!(server.admin.get::<Value>("/identity").unwrap(), seen, "it is in the database");
+    assert_eq!(server.admin.delete::<Value>("/identity").unwrap(), seen);
+    assert!(problem(server.admin.delete::<Value>("/identity")).is(Kind::NotFound));
+    let entries: Vec<Value> = server.admin.list("/audit").unwrap();
+    let actions = entries.iter().filter_map(|entry| entry["action"].as_str());
+    let of_identity: Vec<&str> = actions.filter(|action| action.starts_with("identity.")).collect();
+    assert_eq!(of_identity, ["identity.changed", "identity.changed", "identity.removed"]);
+}
 
 /// What every valid token may ask for; the answers hold what it may see, see [`lists_show_nothing_of_foreign_tenants`].
 const LISTS: &[(&str, &str)] = &[
@@ -99,6 +149,7 @@ fn allowed(server: &Server, client: &Client) -> Vec<&'static str> {
 #[test]
 fn every_endpoint_for_every_role() {
     let (_folder, server) = Server::with_tenants();
+    let _: Applied = server.admin.post("/apply", &identity("https://id.example", "viewer")).unwrap();
     let check = |role, tenant: &str, expect: &[&str]| {
         let client = server.token(tenant, role);
         assert_eq!(allowed(&server, &client), expect, "{role:?} of {tenant}");
@@ -111,7 +162,11 @@ fn every_endpoint_for_every_role() {
     check(Role::TenantAdmin, "acme", &[&leases[..], &["preempt", "bill", "quota"], &tokens].concat());
     check(Role::Member, "acme", &[&leases[..], &["bill", "pools", "gpus", "drift"]].concat());
     check(Role::Viewer, "acme", &["get lease", "bill", "pools", "gpus", "drift"]);
-    check(Role::Auditor, "/", &["get lease", "bill", "pools", "tokens", "audit", "gpus", "drift"]);
+    check(
+        Role::Auditor,
+        "/",
+        &["get lease", "bill", "pools", "tokens", "audit", "gpus", "drift", "identity"],
+    );
     let bills =
         ["price", "pool", "correct", "invoice", "pools", "tokens", "gpus", "drift", "fence", "unfence"];
     check(Role::Provider, "/", &[&["get lease", "bill"], &bills[..]].concat());

@@ -38,10 +38,6 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) grace: u32,
 
-    /// Take the tokens of the identity provider that this file describes (docs/identity.md)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) oidc: Option<PathBuf>,
-
     /// Requests that one token may make in a second, five times as many at once; 0 for any number
     #[arg(long, value_name = "COUNT", default_value_t = 500)]
     pub(crate) requests_per_second: u32,
@@ -359,6 +355,20 @@ pub(crate) enum TokenCommand {
         at: AtServer,
         /// As `sluice token list` shows it
         id: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum IdentityCommand {
+    /// Print it with its rules, as `sluice apply` takes it
+    Show {
+        #[command(flatten)]
+        at: AtServer,
+    },
+    /// Take its tokens no more; `sluice apply` declares another
+    Remove {
+        #[command(flatten)]
+        at: AtServer,
     },
 }
 

@@ -9,13 +9,16 @@ use sluice_api::Page;
 use sluice_api::audit::{Entry, Head, Verification};
 use sluice_api::client::{Settings, canonical};
 use sluice_api::health::{NewFence, Unfence};
+use sluice_api::identity::Identity;
 use sluice_api::lease::Lease;
 use sluice_api::node::GpuStatus;
 use sluice_api::tenant::Applied;
 use sluice_api::token::{MadeToken, NewToken, Token};
 
 use super::{client, lists, login};
-use crate::cli::{ApplyArgs, AtServer, AuditCommand, GpuCommand, LeaseCommand, LoginArgs, TokenCommand};
+use crate::cli::{
+    ApplyArgs, AtServer, AuditCommand, GpuCommand, IdentityCommand, LeaseCommand, LoginArgs, TokenCommand,
+};
 
 /// Keeps a server and a token for it, once the server has taken the token.
 pub(crate) fn log_in(arguments: &LoginArgs) -> Result<ExitCode> {
@@ -66,6 +69,21 @@ pub(crate) fn apply(arguments: &ApplyArgs) -> Result<ExitCode> {
     }
     if applied.changes.is_empty() {
         eprintln!("sluice: everything is as declared already");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn identity(command: &IdentityCommand) -> Result<ExitCode> {
+    match command {
+        IdentityCommand::Show { at } => {
+            let identity: Identity = client(at)?.get("/identity")?;
+            let declaration = serde_json::json!({ "identity": identity });
+            println!("{}", serde_json::to_string_pretty(&declaration)?);
+        }
+        IdentityCommand::Remove { at } => {
+            let removed: Identity = client(at)?.delete("/identity")?;
+            eprintln!("sluice: tokens of {} are taken no more", removed.issuer);
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

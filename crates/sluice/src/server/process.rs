@@ -60,9 +60,6 @@ fn command(arguments: &ServerArgs, tls: &TlsArgs) -> Result<Command> {
     command.arg("--failures-per-second").arg(arguments.failures_per_second.to_string());
     command.arg("--gpu-quiet").arg(arguments.gpu_quiet.to_string());
     keep_in(&mut command, arguments.data.as_deref(), arguments.database.as_deref());
-    if let Some(file) = &arguments.oidc {
-        command.arg("--oidc").arg(file);
-    }
     match place::certificate(&arguments.listen, tls, arguments.data.as_deref())? {
         Some((certificate, key)) => {
             command.arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
