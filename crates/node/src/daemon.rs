@@ -91,8 +91,9 @@ impl Node {
             return Err(io::Error::last_os_error().into());
         }
         let join = config.join.as_ref().zip(listeners.first());
-        let agent =
-            join.map(|(join, listener)| Agent::join(join, &inventory, &listener.endpoint())).transpose()?;
+        let agent = join
+            .map(|(join, listener)| Agent::join(join, &inventory, &listener.endpoint(), listener.identity()))
+            .transpose()?;
         let membership = agent.as_ref().map(|agent| Arc::clone(agent.membership()));
         Ok(Node {
             listeners,

@@ -198,7 +198,9 @@ pub(crate) fn alone(database: &Database) -> Result<Option<fs::File>, ServeError>
 fn identity(config: &Config) -> Result<Option<ServerIdentity>, ServeError> {
     match &config.tls {
         Tls::Certificate { certificate, key } => {
-            ServerIdentity::load(certificate, key, None).map(Some).map_err(ServeError::Certificate)
+            let identity = ServerIdentity::load(certificate, key, None).map_err(ServeError::Certificate)?;
+            identity.follow_files("sluice-server")?;
+            Ok(Some(identity))
         }
         Tls::OnLoopbackNone if !is_loopback(&config.listen) => {
             Err(ServeError::PlainText(config.listen.clone()))

@@ -218,7 +218,9 @@ pub(crate) fn listening(
         return Ok((Listen::Tcp(address), None));
     };
     let identity = ServerIdentity::load(&certificate, &key, tls.tls_client_ca.as_deref());
-    Ok((Listen::Tls(address), Some(identity.map_err(anyhow::Error::msg)?)))
+    let identity = identity.map_err(anyhow::Error::msg)?;
+    identity.follow_files("sluice node")?;
+    Ok((Listen::Tls(address), Some(identity)))
 }
 
 fn asks_for_tls(tls: &TlsArgs) -> bool {

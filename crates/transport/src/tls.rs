@@ -19,6 +19,7 @@ mod client;
 mod handshake;
 mod records;
 mod server;
+mod shown;
 
 use std::fmt;
 

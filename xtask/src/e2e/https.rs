@@ -2,16 +2,23 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::e2e::teams::token_in;
+use crate::e2e::teams::{Process, token_in};
 use crate::e2e::tls::Authority;
-use crate::e2e::{Test, expect_failure};
+use crate::e2e::{Test, expect_failure, finish, tail};
 use crate::node::{Node, sluice};
 
-pub(crate) const TESTS: &[Test] =
-    &[("HTTPS by authority", by_authority), ("HTTPS and what is wrong with it", mistakes)];
+pub(crate) const TESTS: &[Test] = &[
+    ("HTTPS by authority", by_authority),
+    ("HTTPS with a renewed certificate", renewed),
+    ("HTTPS and what is wrong with it", mistakes),
+];
+
+/// Catches a hang.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A server without a node; its data folder is of this name.
 struct Server {
@@ -81,6 +88,92 @@ fn by_authority() -> Result<()> {
     expired.refuses(known(&expired)?, "expired", &["expired", "--tls-cert"])?;
     let stranger = Server::certified("stranger", &Authority::new("https-stranger")?.issue("server", 2099)?)?;
     stranger.refuses(known(&stranger)?, "foreign", &["no authority that is trusted"])
+}
+
+/// A certificate is replaced under a running server and a node that has joined it. Both show the new one, and the earlier one to
+/// those who know that; the server learns of the node's.
+fn renewed() -> Result<()> {
+    let authority = Authority::new("https-renewed")?;
+    let (files, second) = (authority.issue("first", 2099)?, authority.issue("second", 2099)?);
+    let data = crate::target_folder().join("https/renewed");
+    let _ = std::fs::remove_dir_all(&data); // it may not be there yet
+    let start = |name: &str, command: &mut Command| -> Result<(Process, String)> {
+        command.arg("--tls-cert").arg(&files.0).arg("--tls-key").arg(&files.1).env_remove("SLUICE_TLS_CA");
+        let mut process = Process::start(name, command)?;
+        let address = process.listening()?;
+        Ok((process, address))
+    };
+    let mut command = Command::new(sluice());
+    command.args(["server", "--listen", "localhost:0", "--data"]).arg(&data);
+    let (server, url) = start("renewed server", &mut command)?;
+    let mut command = Command::new(sluice());
+    command.args([
+        "node",
+        "--listen",
+        "localhost:0",
+        "--gpus",
+        "software:1,1GiB",
+        "--join",
+        &url,
+        "--journal",
+    ]);
+    command.arg(data.join("journal")).env("SLUICE_TOKEN", token_in(&data.join("node.json"))?);
+    let (node, address) = start("renewed node", &mut command)?;
+
+    replace(&files.1, &std::fs::read(&second.1)?)?;
+    replace(&files.0, &std::fs::read(&second.0)?)?;
+    server.expect_message("shown from now on")?;
+    node.expect_message("shown from now on")?;
+    let said = server.said();
+    let shown = said
+        .split("another certificate, ")
+        .nth(1)
+        .and_then(|rest| rest.get(..64))
+        .context("a fingerprint")?;
+    let with_new = |text: &str| -> Result<String> {
+        let (base, known) = text.rsplit_once('/').context("a fingerprint")?;
+        ensure!(known != shown, "{known} is no other certificate");
+        Ok(format!("{base}/{shown}"))
+    };
+    let admin = token_in(&data.join("admin.json"))?;
+    let ends_with = |code: i32, arguments: &[&str], name: &str| -> Result<String> {
+        let mut command = Command::new(sluice());
+        command.args(arguments).env("SLUICE_TOKEN", &admin).env_remove("SLUICE_TLS_CA");
+        let ended = finish(&mut command, &format!("HTTPS: renewed, {name}"), LIMIT)?;
+        ensure!(ended.code == Some(code), "{name}: {:?}: {}", ended.code, tail(&ended.output));
+        Ok(ended.output)
+    };
+    let ends = |arguments: &[&str], name: &str| ends_with(0, arguments, name);
+    for url in [&url, &with_new(&url)?] {
+        ends(&["tenants", "--server", url], "the server")?;
+    }
+    for address in [&address, &with_new(&address)?] {
+        // Its answer to those who have shaken hands and have no lease.
+        let said = ends_with(1, &["gpus", "--node", address], "the node")?;
+        ensure!(said.contains("lends through"), "{said}");
+    }
+    let deadline = Instant::now() + LIMIT;
+    let expected = with_new(&address)?;
+    while !ends(&["audit", "log", "--server", &url], "the audit log")?.contains(&expected) {
+        ensure!(Instant::now() < deadline, "the server does not learn of {expected}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let tenants = data.join("tenants.yaml");
+    std::fs::write(&tenants, "tenants: [{path: acme}]")?;
+    ends(&["apply", "--server", &url, "-f", &tenants.display().to_string()], "a tenant")?;
+    ends(&["run", "--server", &url, "--tenant", "acme", "--", "true"], "a program")?;
+
+    replace(&files.0, b"no certificate")?;
+    server.expect_message("stays in use")?;
+    ends(&["tenants", "--server", &with_new(&url)?], "the server again")?;
+    Ok(())
+}
+
+/// The whole file at once.
+fn replace(file: &Path, bytes: &[u8]) -> Result<()> {
+    let new = file.with_extension("new");
+    std::fs::write(&new, bytes)?;
+    Ok(std::fs::rename(new, file)?)
 }
 
 fn mistakes() -> Result<()> {

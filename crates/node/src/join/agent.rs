@@ -6,7 +6,8 @@ use std::time::Duration;
 use sluice_api::client::{Client, Failure};
 use sluice_api::node::{Gpu, Join, Joined, ReportAnswer};
 use sluice_cuda::CUdevice_attribute;
-use sluice_wire::address::Endpoint;
+use sluice_transport::tls::ServerIdentity;
+use sluice_wire::address::{Endpoint, Fingerprint};
 use sluice_wire::control::DeviceSnapshot;
 
 use super::journal::Journal;
@@ -38,6 +39,10 @@ pub(crate) struct Agent {
     /// With the node's own.
     client: Client,
     reporter: Reporter,
+    /// What the node shows to those who connect.
+    identity: Option<ServerIdentity>,
+    /// That it has another certificate could not be said.
+    untold: bool,
     /// The last report failed, and that has been said.
     away: bool,
 }
@@ -48,6 +53,7 @@ impl Agent {
         config: &JoinConfig,
         inventory: &Inventory,
         listens: &Endpoint,
+        identity: Option<&ServerIdentity>,
     ) -> Result<Agent, JoinError> {
         let folder = &config.folder;
         let unusable = |source| JoinError::Journal { folder: folder.display().to_string(), source };
@@ -68,7 +74,8 @@ impl Agent {
         let joining = Client::new(&config.server, &config.token);
         let joined: Joined = joining.post("/nodes", &join)?;
         let reporter = Reporter::new(&config.server, join, &joined, journal, boot())?;
-        Ok(Agent { client: joining.with_token(&joined.token), joining, reporter, away: false })
+        let client = joining.with_token(&joined.token);
+        Ok(Agent { client, joining, reporter, identity: identity.cloned(), untold: false, away: false })
     }
 
     pub(crate) fn membership(&self) -> &Arc<Membership> {
@@ -79,6 +86,9 @@ impl Agent {
     pub(crate) fn run(mut self, registry: &Registry) {
         loop {
             let stopping = self.wait();
+            if let Some(address) = self.new_address() {
+                self.move_to(address);
+            }
             match self.report(registry) {
                 Ok(()) if self.away => {
                     eprintln!("sluice node: the server is back: {}", self.client.server());
@@ -119,15 +129,38 @@ impl Agent {
         }
         if let Failure::Refused(problem) = failure
             && Reporter::has_to_join(problem)
+            && let Err(failure) = self.join_again()
         {
-            match self.joining.post::<Joined>("/nodes", &self.reporter.join) {
-                Ok(joined) if self.reporter.joined_again(&joined) => {
-                    self.client = self.joining.with_token(&joined.token);
-                }
-                Ok(_) => eprintln!("sluice node: the server takes this for a new node: start it again"),
-                Err(failure) => eprintln!("sluice node: cannot join again: {failure}"),
+            eprintln!("sluice node: cannot join again: {failure}");
+        }
+    }
+
+    fn join_again(&mut self) -> Result<(), Failure> {
+        let joined: Joined = self.joining.post("/nodes", &self.reporter.join)?;
+        if self.reporter.joined_again(&joined) {
+            self.client = self.joining.with_token(&joined.token);
+        } else {
+            eprintln!("sluice node: the server takes this for a new node: start it again");
+        }
+        Ok(())
+    }
+
+    /// Where programs have to look for it, if it shows another certificate than the server knows of.
+    fn new_address(&self) -> Option<String> {
+        renewed(&self.reporter.join.address, self.identity.as_ref()?.fingerprint())
+    }
+
+    /// Has the server send programs there. Until it does, they are shown the certificate that they were told of.
+    fn move_to(&mut self, address: String) {
+        let before = std::mem::replace(&mut self.reporter.join.address, address);
+        let moved = self.join_again();
+        if let Err(failure) = &moved {
+            self.reporter.join.address = before;
+            if !self.untold {
+                eprintln!("sluice node: the server could not be told of the new certificate: {failure}");
             }
         }
+        self.untold = moved.is_err();
     }
 }
 
@@ -150,6 +183,16 @@ fn at(listens: &Endpoint, address: &str) -> Endpoint {
             Endpoint::Tls { address: address.to_owned(), fingerprint: *fingerprint }
         }
         Endpoint::Tcp(_) | Endpoint::Unix(_) => Endpoint::Tcp(address.to_owned()),
+    }
+}
+
+/// The address with this fingerprint, if it has another one.
+fn renewed(address: &str, shown: Fingerprint) -> Option<String> {
+    match address.parse() {
+        Ok(Endpoint::Tls { address, fingerprint: Some(known) }) if known != shown => {
+            Some(Endpoint::Tls { address, fingerprint: Some(shown) }.to_string())
+        }
+        _ => None,
     }
 }
 
@@ -195,6 +238,17 @@ mod tests {
         }
         for listens in ["0.0.0.0:7583", "plain-text:[::]:7583", "unix:/run/a.sock"] {
             assert_eq!(advertised(&listens.parse().unwrap()), None, "{listens}");
+        }
+    }
+
+    #[test]
+    fn a_renewed_certificate_is_another_address() {
+        let (old, new) = ("ab".repeat(32), "cd".repeat(32));
+        let shown: Fingerprint = new.parse().unwrap();
+        assert_eq!(renewed(&format!("gpu1:7583/{old}"), shown), Some(format!("gpu1:7583/{new}")));
+        for address in [format!("gpu1:7583/{new}"), "plain-text:gpu1:7583".to_owned(), "gpu1:7583".to_owned()]
+        {
+            assert_eq!(renewed(&address, shown), None, "{address}");
         }
     }
 

@@ -17,6 +17,7 @@ use rustls::{
 use sluice_wire::address::Fingerprint;
 
 use super::handshake::{crypto, keys, shake};
+use super::shown::name_of;
 use super::{Keys, PROTOCOL, TlsError, fingerprint_of};
 use crate::socket::Socket;
 
@@ -151,16 +152,14 @@ fn config(
     Ok((config, pinned))
 }
 
-/// By which the other side's certificate is checked.
+/// By which the other side's certificate is checked, or by which it knows which one is wanted.
 fn name(host: &str, pinned: Option<&Pinned>) -> io::Result<ServerName<'static>> {
     let name = match pinned {
-        // Nobody looks at it.
-        Some(_) => ServerName::try_from("node"),
-        None => ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']')),
+        Some(pinned) => name_of(pinned.expected),
+        None => host.trim_start_matches('[').trim_end_matches(']').to_owned(),
     };
-    let name =
-        name.map_err(|_| io::Error::other(format!("{host:?} is no name that a certificate could hold")))?;
-    Ok(name.to_owned())
+    ServerName::try_from(name)
+        .map_err(|_| io::Error::other(format!("{host:?} is no name that a certificate could hold")))
 }
 
 fn failed(error: rustls::Error) -> io::Error {

@@ -5,20 +5,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::{Connection, ServerConfig, ServerConnection};
 use sluice_wire::address::Fingerprint;
 
-use super::client::{certificates, private_key, roots};
+use super::client::roots;
 use super::handshake::{crypto, keys, shake};
-use super::{Keys, PROTOCOL, TlsError, fingerprint_of};
+use super::shown::{self, Shown};
+use super::{Keys, PROTOCOL, TlsError};
 use crate::socket::Socket;
 
-/// A certificate with its key, as a node shows it.
+/// A certificate with its key, as a node shows it. Clones show the same one, also after it was renewed.
 #[derive(Clone, Debug)]
 pub struct ServerIdentity {
     config: Arc<ServerConfig>,
-    fingerprint: Fingerprint,
+    shown: Arc<Shown>,
     asks_clients: bool,
 }
 
@@ -26,8 +27,7 @@ impl ServerIdentity {
     /// From PEM files. With `clients`, the authorities of clients' certificates, a client may show one; who has shown none
     /// is told apart by [`crate::Stream::accept_tls`].
     pub fn load(certificate: &Path, key: &Path, clients: Option<&Path>) -> Result<ServerIdentity, String> {
-        let chain = certificates(certificate)?;
-        let fingerprint = fingerprint_of(&chain[0]);
+        let shown = Arc::new(Shown::load(certificate, key)?);
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", certificate.display());
         let versions = ServerConfig::builder_with_provider(crypto())
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -44,14 +44,19 @@ impl ServerIdentity {
                 versions.with_client_cert_verifier(verifier)
             }
         };
-        let mut config =
-            checking.with_single_cert(chain, private_key(key)?).map_err(|error| failed(&error))?;
+        let mut config = checking.with_cert_resolver(Arc::clone(&shown) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
         // Nothing of a connection is of use to another.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.enable_secret_extraction = true;
-        Ok(ServerIdentity { config: Arc::new(config), fingerprint, asks_clients })
+        Ok(ServerIdentity { config: Arc::new(config), shown, asks_clients })
+    }
+
+    /// Shows another certificate once the files hold one, and says so on standard error, as `who`. Files that are of no use are
+    /// named there, and what was shown before still is. It ends with the last clone.
+    pub fn follow_files(&self, who: &'static str) -> io::Result<()> {
+        shown::follow(&self.shown, who)
     }
 
     /// For a server of HTTP, whose connections rustls itself protects.
@@ -62,8 +67,14 @@ impl ServerIdentity {
         Arc::new(config)
     }
 
+    #[cfg(test)]
+    pub(super) fn shown(&self) -> &Shown {
+        &self.shown
+    }
+
+    /// Of the certificate that is shown now.
     pub fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint
+        self.shown.fingerprint()
     }
 }
 

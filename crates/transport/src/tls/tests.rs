@@ -8,6 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair,
 use sluice_wire::address::Fingerprint;
 use sluice_wire::spin::Wait;
 
+use super::shown::Look;
 use super::{ClientIdentity, ServerIdentity, TlsError, Trust};
 use crate::Stream;
 
@@ -112,6 +113,75 @@ fn a_node_is_known_by_its_fingerprint() {
     assert_eq!(connected.unwrap(), node.fingerprint());
     assert!(accepted.unwrap());
     refused(meet(&other, "127.0.0.1", &trust, None), &format!("{} and not", other.fingerprint()));
+}
+
+/// In place of what is there, as a whole.
+fn replace(file: &Path, by: &Path) {
+    let new = file.with_extension("new");
+    std::fs::copy(by, &new).unwrap();
+    std::fs::rename(new, file).unwrap();
+}
+
+#[test]
+fn a_renewed_certificate_is_shown_and_an_earlier_one_to_whoever_knows_that() {
+    let folder = Folder::new("renewed");
+    let (authority, file) = folder.authority("authority");
+    let files = folder.issue(&authority, "node", 2099);
+    let node = load(&files, None);
+    let trust = Trust::authorities(&file).unwrap();
+    let mut look = Look::new(node.shown());
+    let mut earlier = vec![node.fingerprint()];
+    for name in ["second", "third"] {
+        let renewed = folder.issue(&authority, name, 2099);
+        replace(&files.0, &renewed.0);
+        assert_eq!(look.again(node.shown()), None, "whoever writes may not be done");
+        replace(&files.1, &renewed.1);
+        assert_eq!(look.again(node.shown()), None);
+        assert_eq!(look.again(node.shown()), Some(Ok(true)));
+        assert_eq!(look.again(node.shown()), None);
+        assert_eq!(node.fingerprint(), load(&renewed, None).fingerprint());
+        assert_eq!(meet(&node, "localhost", &trust, None).0.unwrap(), node.fingerprint());
+        earlier.push(node.fingerprint());
+        for known in &earlier {
+            let (shown, _) = meet(&node, "127.0.0.1", &Trust::Fingerprint(*known), None);
+            assert_eq!(shown.unwrap(), *known);
+        }
+    }
+    let other = load(&folder.issue(&authority, "other", 2099), None);
+    refused(meet(&node, "127.0.0.1", &Trust::Fingerprint(other.fingerprint()), None), "and not");
+    // The first one again.
+    let first = folder.issue(&authority, "first", 2099);
+    replace(&files.0, &first.0);
+    replace(&files.1, &first.1);
+    assert_eq!(node.shown().reload(), Ok(true));
+    assert_eq!(node.shown().reload(), Ok(false), "the same one");
+}
+
+#[test]
+fn files_that_are_of_no_use_change_nothing() {
+    let folder = Folder::new("broken");
+    let (authority, _) = folder.authority("authority");
+    let files = folder.issue(&authority, "node", 2099);
+    let node = load(&files, None);
+    let (known, trust) = (node.fingerprint(), Trust::Fingerprint(node.fingerprint()));
+    let mut look = Look::new(node.shown());
+    let mut check = |part: &str| {
+        assert_eq!(look.again(node.shown()), None);
+        let error = look.again(node.shown()).unwrap().unwrap_err();
+        assert!(error.contains(part), "{error}");
+        assert_eq!(look.again(node.shown()), None, "it is said once");
+        assert_eq!((node.fingerprint(), meet(&node, "127.0.0.1", &trust, None).0.unwrap()), (known, known));
+    };
+    let foreign = folder.issue(&authority, "foreign", 2099);
+    replace(&files.1, &foreign.1);
+    check("node.pem: ");
+    replace(&files.0, &folder.write("text", "no certificate"));
+    check("no certificate in it");
+    std::fs::remove_file(&files.0).unwrap();
+    check("node.pem: ");
+    replace(&files.0, &foreign.0);
+    assert_eq!((look.again(node.shown()), look.again(node.shown())), (None, Some(Ok(true))));
+    assert_eq!(node.fingerprint(), load(&foreign, None).fingerprint());
 }
 
 #[test]

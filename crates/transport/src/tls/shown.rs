@@ -1,0 +1,164 @@
+//! Which certificate is shown: the one in the files, read again when they change.
+//!
+//! Whoever knows this side by the fingerprint of an earlier certificate goes on: it says so in its first message, as the name of
+//! whom it wants to reach (server name indication, RFC 6066, section 3), and is shown that one for as long as this process runs. So
+//! a session that was cut, and whoever has an address with a fingerprint, outlives a renewal.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use sluice_wire::address::Fingerprint;
+
+use super::client::{certificates, private_key};
+use super::fingerprint_of;
+use super::handshake::crypto;
+
+/// The files are looked at this often; what has changed is read once it has stayed the same from one look to the next.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Certificates that were shown before and still can be.
+const EARLIER_MAX: usize = 8;
+
+/// Certificate and key of this side.
+#[derive(Debug)]
+pub(super) struct Shown {
+    certificate: PathBuf,
+    key: PathBuf,
+    state: RwLock<State>,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    fingerprint: Fingerprint,
+    current: Arc<CertifiedKey>,
+    /// The latest last.
+    earlier: Vec<(Fingerprint, Arc<CertifiedKey>)>,
+}
+
+impl Shown {
+    pub(super) fn load(certificate: &Path, key: &Path) -> Result<Shown, String> {
+        let current = read(certificate, key)?;
+        let fingerprint = fingerprint_of(&current.cert[0]);
+        let state = State { fingerprint, current: Arc::new(current), earlier: Vec::new() };
+        Ok(Shown { certificate: certificate.into(), key: key.into(), state: RwLock::new(state) })
+    }
+
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).fingerprint
+    }
+
+    /// Shows what is in the files from now on; true if that is another certificate. If they are of no use, nothing changes.
+    pub(super) fn reload(&self) -> Result<bool, String> {
+        let new = read(&self.certificate, &self.key)?;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if state.current.cert == new.cert {
+            return Ok(false);
+        }
+        let fingerprint = fingerprint_of(&new.cert[0]);
+        let before = std::mem::replace(&mut state.current, Arc::new(new));
+        let known = std::mem::replace(&mut state.fingerprint, fingerprint);
+        state.earlier.retain(|(earlier, _)| *earlier != known && *earlier != fingerprint);
+        if known != fingerprint {
+            state.earlier.push((known, before));
+        }
+        let most = state.earlier.len().saturating_sub(EARLIER_MAX);
+        state.earlier.drain(..most);
+        Ok(true)
+    }
+
+    /// What the files are now, without a look inside.
+    fn stamp(&self) -> Stamp {
+        Stamp([&self.certificate, &self.key].map(|path| {
+            let file = fs::metadata(path).ok()?;
+            Some((file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
+        }))
+    }
+}
+
+fn read(certificate: &Path, key: &Path) -> Result<CertifiedKey, String> {
+    let (chain, private) = (certificates(certificate)?, private_key(key)?);
+    let certified = CertifiedKey::from_der(chain, private, &crypto());
+    certified.map_err(|error| format!("{}: {error}", certificate.display()))
+}
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let named =
+            |(fingerprint, _): &&(Fingerprint, _)| hello.server_name() == Some(&name_of(*fingerprint));
+        let earlier = state.earlier.iter().rev().find(named);
+        Some(Arc::clone(earlier.map_or(&state.current, |(_, certified)| certified)))
+    }
+}
+
+/// As what a client that knows the certificate's fingerprint asks for it. A label of a name has up to 63 characters.
+pub(super) fn name_of(fingerprint: Fingerprint) -> String {
+    let digits = fingerprint.to_string();
+    let (first, second) = digits.split_at(digits.len() / 2);
+    format!("{first}.{second}.fingerprint")
+}
+
+/// Device, inode, size, and modification time in seconds and nanoseconds.
+type FileStamp = (u64, u64, u64, i64, i64);
+
+/// Of each file; nothing for one that is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stamp([Option<FileStamp>; 2]);
+
+/// Follows the files.
+#[derive(Debug)]
+pub(super) struct Look {
+    /// As they were when they were read last.
+    read: Stamp,
+    /// As they were at the last look.
+    last: Stamp,
+}
+
+impl Look {
+    pub(super) fn new(shown: &Shown) -> Look {
+        let stamp = shown.stamp();
+        Look { read: stamp.clone(), last: stamp }
+    }
+
+    /// Reads the files if they have changed, and did not change since the last look: whoever writes them may not be done. What
+    /// came of it then.
+    pub(super) fn again(&mut self, shown: &Shown) -> Option<Result<bool, String>> {
+        let now = shown.stamp();
+        let rests = now == self.last;
+        self.last = now.clone();
+        if !rests || now == self.read {
+            return None;
+        }
+        self.read = now;
+        Some(shown.reload())
+    }
+}
+
+/// Follows the files in a thread, for as long as somebody shows what is in them.
+pub(super) fn follow(shown: &Arc<Shown>, who: &'static str) -> io::Result<()> {
+    let mut look = Look::new(shown);
+    let shown: Weak<Shown> = Arc::downgrade(shown);
+    let follow = move || {
+        loop {
+            std::thread::sleep(LOOK_EVERY);
+            let Some(shown) = shown.upgrade() else { return };
+            let file = shown.certificate.display();
+            match look.again(&shown) {
+                None | Some(Ok(false)) => {}
+                Some(Ok(true)) => {
+                    eprintln!(
+                        "{who}: {file} is another certificate, {}, shown from now on",
+                        shown.fingerprint()
+                    );
+                }
+                Some(Err(error)) => eprintln!("{who}: {error}. The certificate that was there stays in use"),
+            }
+        }
+    };
+    std::thread::Builder::new().name("certificate".into()).spawn(follow).map(drop)
+}
