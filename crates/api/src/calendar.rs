@@ -61,6 +61,11 @@ impl Day {
 /// What is wrong about a calendar.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CalendarError {
+    #[error(
+        "its calendar is of {0:?}, which is no time zone that this release knows: a name such as Europe/Berlin, or a distance \
+         from UTC such as +05:30"
+    )]
+    Zone(String),
     #[error("its calendar has no times, so it would never hold")]
     Empty,
     #[error("its calendar has more than {TIMES_MAX} times")]
@@ -79,6 +84,9 @@ const TIMES_MAX: usize = 16;
 impl Calendar {
     /// Whether it makes sense.
     pub fn check(&self) -> Result<(), CalendarError> {
+        if self.zone.0.zone.is_none() {
+            return Err(CalendarError::Zone(self.zone.0.name.chars().take(64).collect()));
+        }
         if self.times.is_empty() {
             return Err(CalendarError::Empty);
         }
@@ -100,15 +108,16 @@ impl Calendar {
     }
 
     /// When it holds: all that is in `from_ms..until_ms` in whole or in part, from a moment until before another, in
-    /// milliseconds since 1970. In no order; they may touch and overlap.
+    /// milliseconds since 1970. In no order; they may touch and overlap. Never in an unknown zone.
     pub fn spans(&self, from_ms: u64, until_ms: u64) -> Vec<(u64, u64)> {
+        let Some(zone) = &self.zone.0.zone else { return Vec::new() };
         // What began on an earlier day may go on: a day's time, and what clocks are put forward or back by.
-        let mut date = self.zone.date(from_ms).saturating_sub(2.days());
-        let last = self.zone.date(until_ms).saturating_add(1.day());
+        let mut date = date_of(zone, from_ms).saturating_sub(2.days());
+        let last = date_of(zone, until_ms).saturating_add(1.day());
         let mut spans = Vec::new();
         while date <= last {
             let today = self.times.iter().filter(|hours| hours.is_of(date));
-            let held = today.filter_map(|hours| self.zone.span(date, hours));
+            let held = today.filter_map(|hours| span(zone, date, hours));
             spans.extend(held.filter(|&(begin, end)| begin < end && begin < until_ms && from_ms < end));
             match date.tomorrow() {
                 Ok(tomorrow) => date = tomorrow,
@@ -126,52 +135,47 @@ impl Hours {
 }
 
 /// A time zone of the IANA database that this release carries, such as `Europe/Berlin`, or a fixed distance from UTC, such as `+05:30`.
+/// [`Calendar::check`] says so if it is none.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(from = "String", into = "String")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(value_type = String, examples("Europe/Berlin")))]
-pub struct Zone(KnownZone);
+pub struct Zone(NamedZone);
 
 #[derive(Clone, Debug)]
-struct KnownZone {
+struct NamedZone {
     name: String,
-    zone: TimeZone,
+    zone: Option<TimeZone>,
 }
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is no time zone that this release knows: a name such as Europe/Berlin, or a distance from UTC such as +05:30"
-)]
-pub struct ZoneError(String);
 
 /// Not that of the system: servers of one database, and bills made on different days, agree.
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-impl Zone {
-    fn date(&self, at_ms: u64) -> Date {
-        let moment = i64::try_from(at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-        self.0.zone.to_datetime(moment.unwrap_or(Timestamp::MAX)).date()
-    }
+/// The date at a moment.
+fn date_of(zone: &TimeZone, at_ms: u64) -> Date {
+    let moment = i64::try_from(at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    zone.to_datetime(moment.unwrap_or(Timestamp::MAX)).date()
+}
 
-    fn span(&self, date: Date, hours: &Hours) -> Option<(u64, u64)> {
-        let over = if hours.until <= hours.from { date.tomorrow().ok()? } else { date };
-        Some((self.moment(date, hours.from)?, self.moment(over, hours.until)?))
-    }
+/// When hours that begin on a date begin and end.
+fn span(zone: &TimeZone, date: Date, hours: &Hours) -> Option<(u64, u64)> {
+    let over = if hours.until <= hours.from { date.tomorrow().ok()? } else { date };
+    Some((moment(zone, date, hours.from)?, moment(zone, over, hours.until)?))
+}
 
-    fn moment(&self, date: Date, time: TimeOfDay) -> Option<u64> {
-        let date = if time == TimeOfDay::END { date.tomorrow().ok()? } else { date };
-        let (hour, minute) = (time.0 / 60 % 24, time.0 % 60);
-        let shown = self.0.zone.to_ambiguous_timestamp(date.at(hour as i8, minute as i8, 0, 0));
-        let is_skipped = matches!(shown.offset(), AmbiguousOffset::Gap { .. });
-        // The first of two moments; after a jump, as long as before it would have been up to it.
-        let mut moment = shown.compatible().ok()?;
-        if is_skipped {
-            let after = moment.checked_add(1.millisecond()).ok()?;
-            moment = self.0.zone.preceding(after).next()?.timestamp();
-        }
-        // Nothing here is older than 1970; what began before goes on.
-        Some(u64::try_from(moment.as_millisecond()).unwrap_or(0))
+fn moment(zone: &TimeZone, date: Date, time: TimeOfDay) -> Option<u64> {
+    let date = if time == TimeOfDay::END { date.tomorrow().ok()? } else { date };
+    let (hour, minute) = (time.0 / 60 % 24, time.0 % 60);
+    let shown = zone.to_ambiguous_timestamp(date.at(hour as i8, minute as i8, 0, 0));
+    let is_skipped = matches!(shown.offset(), AmbiguousOffset::Gap { .. });
+    // The first of two moments; of a time that is skipped, one after the jump.
+    let mut moment = shown.compatible().ok()?;
+    if is_skipped {
+        let after = moment.checked_add(1.millisecond()).ok()?;
+        moment = zone.preceding(after).next()?.timestamp();
     }
+    // Nothing here is older than 1970; what began before goes on.
+    Some(u64::try_from(moment.as_millisecond()).unwrap_or(0))
 }
 
 impl PartialEq for Zone {
@@ -182,17 +186,13 @@ impl PartialEq for Zone {
 
 impl Eq for Zone {}
 
-impl FromStr for Zone {
-    type Err = ZoneError;
-
-    fn from_str(name: &str) -> Result<Zone, ZoneError> {
+impl From<String> for Zone {
+    fn from(name: String) -> Zone {
         let zone = match name.as_bytes().first() {
-            Some(b'+' | b'-') => offset(name).map(TimeZone::fixed),
-            _ => ZONES.get(name).ok(),
+            Some(b'+' | b'-') => offset(&name).map(TimeZone::fixed),
+            _ => ZONES.get(&name).ok(),
         };
-        let named = || name.chars().take(64).collect();
-        let zone = zone.ok_or_else(|| ZoneError(named()))?;
-        Ok(Zone(KnownZone { name: name.to_owned(), zone }))
+        Zone(NamedZone { name, zone })
     }
 }
 
@@ -201,14 +201,6 @@ fn offset(text: &str) -> Option<Offset> {
     let (sign, rest) = text.split_at_checked(1)?;
     let seconds = i32::from(rest.parse::<TimeOfDay>().ok()?.0) * 60;
     Offset::from_seconds(if sign == "-" { -seconds } else { seconds }).ok()
-}
-
-impl TryFrom<String> for Zone {
-    type Error = ZoneError;
-
-    fn try_from(name: String) -> Result<Zone, ZoneError> {
-        name.parse()
-    }
 }
 
 impl From<Zone> for String {
@@ -363,7 +355,9 @@ mod tests {
         check(json!([{ "from": "24:00", "until": "08:00" }]), "24:00");
         check(json!(vec![json!({ "from": "08:00", "until": "09:00" }); 17]), "more than 16");
         for zone in ["Mars/Olympus", "", "+5", "+25:00", "local", "+aa:bb", "+"] {
-            assert!(zone.parse::<Zone>().is_err(), "{zone}");
+            let calendar = calendar(zone, json!([{ "from": "08:00", "until": "09:00" }]));
+            assert_eq!(calendar.check(), Err(CalendarError::Zone(zone.into())));
+            assert_eq!(calendar.spans(0, 1 << 40), []);
         }
         for time in ["8:00", "24:01", "08:60", "", "08", "+8:00", "0800", "é:00"] {
             assert!(time.parse::<TimeOfDay>().is_err(), "{time}");
