@@ -212,7 +212,10 @@ fn a_personality_that_makes_no_sense_is_refused_by_name() {
     check("{zone: UTC, times: []}", "p: personality \"night\": its calendar has no times");
     check("{zone: UTC, times: [{from: 08:00, until: 08:00}]}", "from 08:00 until 08:00");
     check("{zone: UTC, times: [{days: [], from: 08:00, until: 09:00}]}", "no days");
-    check("{zone: Mars/Olympus, times: [{from: 08:00, until: 09:00}]}", "its calendar is of \"Mars/Olympus\"");
+    check(
+        "{zone: Mars/Olympus, times: [{from: 08:00, until: 09:00}]}",
+        "its calendar is of \"Mars/Olympus\"",
+    );
     check("{zone: UTC, times: [{from: 8:00, until: 09:00}]}", "8:00");
     let unknown = "{name: n, calendar: {zone: UTC, times: [{from: 08:00, until: 09:00}]}, \
                    access: {private: {tenants: [nobody]}}}";

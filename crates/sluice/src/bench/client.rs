@@ -162,7 +162,9 @@ impl Program {
         let mut bytes = random_bytes(BULK_BYTES_MAX);
         let mut size = BULK_BYTES_MIN;
         let long = BULK_TIME.max(Duration::from_secs_f64(BULK_ROUND_TRIPS * figures.round_trip_us / 1e6));
-        while size < BULK_BYTES_MAX && self.time_in(&bytes[..size])? < long {
+        // The better of two: a session that goes on over several connections makes those in one of its first copies.
+        while size < BULK_BYTES_MAX && self.time_in(&bytes[..size])?.min(self.time_in(&bytes[..size])?) < long
+        {
             size *= 2;
         }
         let bytes = &mut bytes[..size];
