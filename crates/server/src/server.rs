@@ -106,6 +106,8 @@ const DEAF_MS: u64 = 5_000;
 const BUDGETS_EVERY: Duration = Duration::from_secs(5);
 /// The latest leases that are learned from at the start.
 const HISTORY: u32 = 1000;
+/// Who reads looks so often: transactions that fail one after the other are a reason to say so.
+const LOOKS_MAX: usize = 3;
 /// An answer to a request for a lease does not wait longer for a look at the queue.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -155,18 +157,25 @@ impl Server {
         (self.surroundings.clock)()
     }
 
-    /// Looks at the books. What is seen is in the database when this returns.
-    pub(crate) async fn read<T>(&self, look: impl FnOnce(&Books, u64) -> T) -> Result<T, Problem> {
+    /// Looks at the books, again if what was seen did not become true. What is seen is in the database when this returns.
+    pub(crate) async fn read<T>(&self, look: impl Fn(&Books, u64) -> T) -> Result<T, Problem> {
         self.hear(|books, now_ms| look(books, now_ms)).await
     }
 
     /// As [`Server::read`], and notes what is never stored: who has been heard of.
-    pub(crate) async fn hear<T>(&self, look: impl FnOnce(&mut Books, u64) -> T) -> Result<T, Problem> {
-        let mut books = self.books().await?;
-        let seen = look(&mut books, self.now_ms());
-        let ticket = self.commits.latest_of(books.epoch);
-        drop(books);
-        self.durable(ticket).await.map(|()| seen)
+    pub(crate) async fn hear<T>(&self, look: impl Fn(&mut Books, u64) -> T) -> Result<T, Problem> {
+        let mut looks = 1;
+        loop {
+            let mut books = self.books().await?;
+            let seen = look(&mut books, self.now_ms());
+            let ticket = self.commits.latest_of(books.epoch);
+            drop(books);
+            match self.durable(ticket).await {
+                Ok(()) => return Ok(seen),
+                Err(problem) if looks == LOOKS_MAX => return Err(problem),
+                Err(_) => looks += 1,
+            }
+        }
     }
 
     /// Begins a change; nobody else makes one meanwhile.
@@ -351,7 +360,7 @@ impl Server {
             return Ok(());
         }
         if self.fence().is_none() {
-            return self.hear(|books, _| drop(books.fleet.set_spent(spent))).await;
+            return self.hear(|books, _| drop(books.fleet.set_spent(spent.clone()))).await;
         }
         let mut change = self.change().await?;
         let passed = change.fleet().set_spent(spent);
