@@ -1,16 +1,17 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use sluice_api::Page;
 use sluice_api::client::{Client, Failure};
-use sluice_api::lease::Lease;
+use sluice_api::lease::{Lease, LeaseState};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Applied, TenantPath};
 use sluice_api::token::{MadeToken, NewToken, Role, Token};
 
-use crate::{PATIENCE, ScriptedNode, Server, ServerProcess, ask, problem, request, settings};
+use crate::{PATIENCE, ScriptedNode, Server, ServerProcess, ask, problem, request, settings, wait_for_state};
 
 /// What of tenant `acme` is asked about.
 struct Target {
@@ -341,6 +342,42 @@ fn who_comes_with_wrong_tokens_too_often_has_to_wait() {
 }
 
 #[test]
+fn who_asks_too_often_has_to_wait_and_nobody_else_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = crate::postgres::database_for(folder.path());
+    let mut command = ServerProcess::command(folder.path(), database.as_deref());
+    // Five at once, and then one a second: a thousand take longer than any machine makes of them.
+    let process = ServerProcess::spawn(command.args(["--requests-per-second", "1"]));
+    let admin = settings(folder.path()).client();
+    let server = Server { _process: process, _leader: None, admin };
+    let make = || {
+        let new =
+            NewToken { tenant: TenantPath::root(), role: Role::Auditor, name: "x".into(), lifetime_s: 600 };
+        server.admin.post::<MadeToken>("/tokens", &new).unwrap().secret
+    };
+    let (eager, modest) = (make(), make());
+    let whoami = |token: &str| {
+        let own = format!("Host: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n");
+        raw(&server, &format!("GET /api/v1/whoami HTTP/1.1\r\n{own}"))
+    };
+    let refused = (0..1000).map(|_| whoami(&eager)).find(|answer| answer.0 != 200);
+    let (status, head, body) = refused.expect("a thousand are too many");
+    assert_eq!(status, 429, "{body}");
+    let after = head.lines().find_map(|line| line.strip_prefix("retry-after: ")).expect(&head);
+    assert!(after.parse::<u32>().is_ok() && head.contains("application/problem+json"), "{head}");
+    let problem: Problem = serde_json::from_str(&body).unwrap();
+    assert!(problem.is(Kind::TooMany) && problem.detail.contains("Retry-After"), "{problem:?}");
+    for _ in 0..3 {
+        assert_eq!(whoami(&modest).0, 200, "another token has requests of its own");
+    }
+    // Who keeps on asking is served now and then.
+    let deadline = Instant::now() + PATIENCE;
+    while whoami(&eager).0 != 200 {
+        assert!(Instant::now() < deadline, "it is never served again");
+    }
+}
+
+#[test]
 fn the_documentation_lists_every_path() {
     let (_folder, server) = Server::with_tenants();
     let (status, _, page) = raw(&server, "GET /api/v1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -357,22 +394,67 @@ fn secrets_are_in_no_log() {
     let database = crate::postgres::database_for(folder.path());
     let mut command = ServerProcess::command(folder.path(), database.as_deref());
     let log = folder.path().join("log");
+    // As much as any part of it says.
+    command.env("RUST_LOG", "trace").env("RUST_BACKTRACE", "full");
     command.stderr(std::fs::File::create(&log).unwrap());
-    let server = ServerProcess::spawn(&mut command);
+    let process = ServerProcess::spawn(&mut command);
     let admin = settings(folder.path());
-    let client = admin.client();
-    let new = NewToken { tenant: TenantPath::root(), role: Role::Node, name: "x".into(), lifetime_s: 60 };
-    let made: MadeToken = client.post("/tokens", &new).unwrap();
-    let wrong = format!("{}x", made.secret);
-    assert!(client.with_token(&wrong).get::<Token>("/whoami").is_err());
-    let _: Result<Token, _> = client.post("/nodes/7/reports", &serde_json::json!({ "secret": made.secret }));
-    let node = ScriptedNode::join_at(&client, "one", 1);
+    let server = Server { _process: process, _leader: None, admin: admin.client() };
+    server.apply(crate::TENANTS).unwrap();
+    let new =
+        NewToken { tenant: "acme".parse().unwrap(), role: Role::Member, name: "x".into(), lifetime_s: 60 };
+    let made: MadeToken = server.admin.post("/tokens", &new).unwrap();
+    let member = server.admin.with_token(&made.secret);
+
+    // A lease from request to end: its grant is as good as a token.
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let lease = request(&member, &ask(1000));
+    let granted = wait_for_state(&member, lease.id, LeaseState::Granted);
+    node.claim(&granted);
+    let grant = granted.places[0].grant.clone().unwrap();
+    let _: Lease = member.delete(&format!("/leases/{}", lease.id)).unwrap();
+
+    // And wherever a secret may stand by mistake.
+    let secret = &made.secret;
+    let wrong = format!("{secret}x");
+    assert!(server.admin.with_token(&wrong).get::<Token>("/whoami").is_err());
+    for path in ["/nodes/7/reports", "/apply", "/leases", "/tokens", "/corrections", "/prices", "/nothing"] {
+        let body = json!({ "secret": secret, "tenant": secret, "gpus": grant, "report": admin.token });
+        assert!(server.admin.post::<Value>(path, &body).is_err(), "{path}");
+    }
+    for path in
+        [format!("/leases?cursor={secret}"), format!("/usage?token={secret}"), format!("/leases/{secret}")]
+    {
+        let _: Result<Value, _> = server.admin.get(&path);
+    }
     drop(server);
     let text = std::fs::read_to_string(&log).unwrap();
-    for secret in [&admin.token, &made.secret, &node.joined.token] {
+    assert!(!text.is_empty(), "it says that it leads");
+    for token in [&admin.token, &made.secret, &node.joined.token] {
         // `slc_ID_SECRET`; the secret itself may hold the sign that parts them.
-        let secret = secret.splitn(3, '_').nth(2).unwrap();
-        assert!(secret.len() > 40);
-        assert!(!text.contains(secret), "{text}");
+        let secret = token.splitn(3, '_').nth(2).unwrap();
+        assert!(secret.len() > 40 && !text.contains(secret), "{text}");
+    }
+    assert!(grant.len() > 40 && !text.contains(&grant), "{text}");
+    let key = std::fs::read(folder.path().join("data/grant.key")).unwrap();
+    let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(key.len() == 32 && !text.to_lowercase().contains(&hex), "{text}");
+}
+
+/// A server that cannot reach its database says where it is, and not the password.
+#[test]
+fn the_databases_password_is_in_no_log() {
+    for url in [
+        "postgres://sluice:hunter2-secret@127.0.0.1:1/sluice",
+        "postgres://sluice:hunter2-secret@127.0.0.1:no-port/sluice",
+        "postgres://sluice:hunter2-secret@127.0.0.1:1/sluice?sslmode=nonsense",
+        "postgress://sluice:hunter2-secret@127.0.0.1/sluice",
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = ServerProcess::command(folder.path(), Some(url));
+        let output = command.stdin(std::process::Stdio::null()).env("RUST_LOG", "trace").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && !said.is_empty(), "{url}");
+        assert!(!said.contains("hunter2-secret"), "{said}");
     }
 }
