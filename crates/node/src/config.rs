@@ -25,6 +25,8 @@ pub struct NodeConfig {
     pub join: Option<JoinConfig>,
     /// The NVML to watch the GPUs' health through; NVIDIA's, where the GPUs are, unless said.
     pub nvml: Option<PathBuf>,
+    /// A driver of which NVML says nothing for so long hangs, and one in which a worker that was killed stays for twice that.
+    pub driver_patience: Duration,
     /// Most connections at a time, sessions and others.
     pub connections_max: usize,
     /// How long a lease and its sessions outlive a cut connection.
@@ -41,6 +43,8 @@ impl Default for NodeConfig {
             cache: user_cache(),
             join: None,
             nvml: None,
+            // It may take its time to start.
+            driver_patience: Duration::from_secs(30),
             connections_max: 1024,
             // A cut of a minute, and time to notice it and to try again.
             linger: Duration::from_secs(90),

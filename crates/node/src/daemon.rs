@@ -104,6 +104,7 @@ impl Node {
                 config.linger,
                 membership,
                 Arc::new(SystemClock::new()),
+                config.driver_patience,
             )),
             connections: Arc::default(),
             connections_max: config.connections_max,

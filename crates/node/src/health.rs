@@ -1,8 +1,8 @@
 //! What is wrong with this node's GPUs, as far as it is found out here; the server decides what becomes of that.
 //!
 //! A watcher, which is a process of its own as every user of a driver is, asks NVML and says once a second what it has found
-//! ([`sluice_worker::health`]). If it says nothing for [`HUNG_AFTER`], the driver hangs. Whatever the driver is, a worker that was killed
-//! and does not end hangs in it too ([`crate::registry`]).
+//! ([`sluice_worker::health`]). If it says nothing for [`NodeConfig::driver_patience`], the driver hangs. Whatever the driver is, a worker
+//! that was killed and does not end hangs in it too ([`Registry::await_end`]).
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -20,8 +20,6 @@ use crate::config::{NodeConfig, WorkerCommand};
 use crate::inventory::Inventory;
 use crate::registry::{Registry, one_line};
 
-/// A driver that answers nothing for so long hangs. It may take its time to start.
-const HUNG_AFTER: Duration = Duration::from_secs(30);
 /// A watcher that has ended is started again after this; one that never said anything, each time after twice as long.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 const AGAIN_AFTER_MAX: Duration = Duration::from_secs(3600);
@@ -156,7 +154,7 @@ fn start(watch: &Watch, worker: &WorkerCommand) -> std::io::Result<(Child, Recei
 fn follow(registry: &Registry, mut child: Child, looks: &Receiver<Look>) -> bool {
     let mut heard = false;
     loop {
-        match looks.recv_timeout(HUNG_AFTER) {
+        match looks.recv_timeout(registry.driver_patience) {
             Ok(look) => {
                 heard = true;
                 if registry.faults.look(look) {
@@ -166,7 +164,8 @@ fn follow(registry: &Registry, mut child: Child, looks: &Receiver<Look>) -> bool
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
                 for gpu in 0..registry.inventory().cards.len() as u32 {
-                    let what = format!("its driver hangs: NVML says nothing for {} s", HUNG_AFTER.as_secs());
+                    let patience_s = registry.driver_patience.as_secs();
+                    let what = format!("its driver hangs: NVML says nothing for {patience_s} s");
                     registry.faults.add(gpu, &what, Clearing::End);
                 }
                 registry.tell_server();
@@ -185,7 +184,14 @@ fn follow(registry: &Registry, mut child: Child, looks: &Receiver<Look>) -> bool
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use sluice_transport::process::ProcessWatch;
+
     use super::*;
+    use crate::clock::SystemClock;
+    use crate::lease::Card;
+    use crate::spawn::Spawner;
 
     fn finding(gpu: u32, harm: Harm) -> Finding {
         Finding { gpu, what: format!("{harm:?}"), harm }
@@ -211,5 +217,72 @@ mod tests {
         assert_eq!((all.len(), lasting, all[0].gpu), (1, 1, 2));
         faults.add(2, "another", Clearing::End);
         assert_eq!(faults.all().1, 1, "it is said already");
+    }
+
+    /// Of two GPUs, with hardly any patience.
+    fn registry() -> Registry {
+        let card = Card { name: "a GPU".into(), memory: 1 << 30 };
+        let inventory = Inventory {
+            driver: Driver::Software { memory: vec![1 << 30; 2] },
+            cards: vec![card; 2],
+            snapshots: Vec::new(),
+        };
+        let spawner = Spawner::start(WorkerCommand::default()).unwrap();
+        let (linger, patience) = (Duration::ZERO, Duration::from_millis(20));
+        Registry::new(inventory, spawner, None, linger, None, Arc::new(SystemClock::new()), patience)
+    }
+
+    /// One that ends only when it is killed.
+    fn endless() -> Child {
+        Command::new("sleep").arg("infinity").spawn().unwrap()
+    }
+
+    #[test]
+    fn a_watcher_that_says_nothing_any_more_hangs_in_the_driver() {
+        let registry = registry();
+        let (says, looks) = sync_channel(1);
+        let hot = Look { passing: vec![finding(0, Harm::Degraded)], ..Look::default() };
+        says.send(hot).unwrap();
+        let child = endless();
+        let watch = ProcessWatch::new(child.id()).unwrap().unwrap();
+        assert!(follow(&registry, child, &looks), "it said something before");
+        let (faults, lasting) = registry.faults.all();
+        assert_eq!((faults.len(), lasting), (3, 2), "{faults:?}");
+        for (gpu, fault) in faults[..2].iter().enumerate() {
+            assert_eq!((fault.gpu as usize, fault.sessions, fault.lasting), (gpu, Clearing::End, true));
+            assert!(fault.what.contains("its driver hangs: NVML"), "{fault:?}");
+        }
+        // It is not left behind.
+        let mut ended = libc::pollfd { fd: watch.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: the pointer and length describe `ended`.
+        assert_eq!(unsafe { libc::poll(&mut ended, 1, 60_000) }, 1);
+    }
+
+    #[test]
+    fn a_watcher_that_ends_says_nothing_of_the_driver() {
+        let registry = registry();
+        let (says, looks) = sync_channel::<Look>(1);
+        drop(says);
+        assert!(!follow(&registry, endless(), &looks), "it never said anything");
+        assert_eq!(registry.faults.all().0, []);
+    }
+
+    /// Nothing that can be killed hangs so; one that nobody kills does as well.
+    #[test]
+    fn a_worker_that_does_not_end_hangs_in_the_driver_of_its_own_gpus() {
+        let registry = Arc::new(registry());
+        let mut worker = endless();
+        let (waits, pid) = (Arc::clone(&registry), worker.id());
+        let waiter = std::thread::spawn(move || waits.await_end(pid, &[1]));
+        while registry.faults.all().1 == 0 {
+            assert!(!waiter.is_finished(), "it waits for the worker");
+            std::thread::yield_now();
+        }
+        let (faults, _) = registry.faults.all();
+        assert_eq!(faults.iter().map(|fault| fault.gpu).collect::<Vec<_>>(), [1]);
+        assert!(faults[0].what.contains("its driver hangs: a worker was killed"), "{faults:?}");
+        worker.kill().unwrap();
+        waiter.join().unwrap();
+        worker.wait().unwrap();
     }
 }

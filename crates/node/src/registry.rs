@@ -71,9 +71,6 @@ const METER_EVERY: Duration = Duration::from_secs(1);
 /// Readings of the meters from one usage record of a lease to the next.
 const RECORD_EVERY: u64 = 10;
 
-/// A worker that was killed and is there for so much longer hangs in its driver.
-const HUNG_AFTER: Duration = Duration::from_secs(60);
-
 /// Most processes under one lease at a time.
 const SESSIONS_PER_LEASE_MAX: usize = 256;
 
@@ -95,6 +92,8 @@ pub(crate) struct Registry {
     /// Of the server that this node lends through.
     membership: Option<Arc<Membership>>,
     clock: Arc<dyn Clock>,
+    /// See [`crate::NodeConfig`].
+    pub(crate) driver_patience: Duration,
 }
 
 #[derive(Debug)]
@@ -173,6 +172,7 @@ impl Registry {
         linger: Duration,
         membership: Option<Arc<Membership>>,
         clock: Arc<dyn Clock>,
+        driver_patience: Duration,
     ) -> Registry {
         let turns = Turns::new(inventory.cards.len(), Pace::default());
         let books = Books::new(inventory.cards.clone());
@@ -197,6 +197,7 @@ impl Registry {
             process_space: sluice_transport::process::space(),
             membership,
             clock,
+            driver_patience,
         }
     }
 
@@ -487,17 +488,7 @@ impl Registry {
         drop(ledger);
         // Gigabytes take the kernel a while to tear down; nobody else waits for that. The books say free when
         // the memory is.
-        if !cuts::ends_within(pid, HUNG_AFTER) {
-            for gpu in gpus {
-                let what = format!(
-                    "its driver hangs: a worker was killed and did not end for {} s",
-                    HUNG_AFTER.as_secs()
-                );
-                self.faults.add(gpu as u32, &what, Clearing::End);
-            }
-            self.tell_server();
-        }
-        wait_without_reaping(pid);
+        self.await_end(pid, &gpus);
         let mut ledger = self.lock();
         if let Some(record) = ledger.sessions.get_mut(&session) {
             let status = record.worker.wait();
@@ -519,6 +510,22 @@ impl Registry {
         drop(ledger);
         self.turns.leave(session);
         self.session_ended.notify_all();
+    }
+
+    /// Waits for the end of a worker that was killed; one that takes too long hangs in its driver, with these GPUs.
+    pub(crate) fn await_end(&self, pid: u32, gpus: &[usize]) {
+        let patience = 2 * self.driver_patience;
+        if !cuts::ends_within(pid, patience) {
+            for &gpu in gpus {
+                let what = format!(
+                    "its driver hangs: a worker was killed and did not end for {} s",
+                    patience.as_secs()
+                );
+                self.faults.add(gpu as u32, &what, Clearing::End);
+            }
+            self.tell_server();
+        }
+        wait_without_reaping(pid);
     }
 
     /// Reads the meters once a second, for ever.

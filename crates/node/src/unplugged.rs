@@ -15,7 +15,7 @@ use sluice_worker::counters::Counts;
 use sluice_worker::link::Driver;
 
 pub use crate::clock::Clock;
-use crate::config::WorkerCommand;
+use crate::config::{NodeConfig, WorkerCommand};
 use crate::inventory::Inventory;
 use crate::join::{self, JoinError, Journal, Outgoing, Reporter};
 use crate::lease::Card;
@@ -107,7 +107,8 @@ impl Unplugged {
         };
         let spawner = Spawner::start(WorkerCommand::default()).map_err(unusable)?;
         let membership = Arc::clone(&reporter.membership);
-        let registry = Registry::new(inventory, spawner, None, Duration::ZERO, Some(membership), clock);
+        let (linger, patience) = (Duration::ZERO, NodeConfig::default().driver_patience);
+        let registry = Registry::new(inventory, spawner, None, linger, Some(membership), clock, patience);
         Ok(Unplugged { registry, reporter })
     }
 

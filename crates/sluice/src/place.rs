@@ -5,14 +5,16 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use sluice_api::client::{Client, SERVER_VARIABLE, data_folder};
 use sluice_node::{GpuSelection, JoinConfig, Listen, Node, NodeConfig, Stopper};
 use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::Endpoint;
 
 use crate::cli::{GpuChoice, NodeArgs, TlsArgs};
+use crate::quantity::Period;
 use crate::server::{self, process};
 
 /// The environment variable that names the node to use.
@@ -195,9 +197,19 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
         tls,
         linger,
         nvml: arguments.nvml.clone(),
+        driver_patience: driver_patience(arguments.driver_patience)?,
         ..NodeConfig::default()
     };
     serve_node(&arguments.gpus, process::joining(arguments)?, config, signals)
+}
+
+/// What `--driver-patience` says.
+pub(crate) fn driver_patience(patience: Period) -> Result<Duration> {
+    /// The watcher speaks once a second, if the machine lets it.
+    const LEAST: Duration = Duration::from_secs(3);
+    let patience = patience.duration();
+    ensure!(patience >= LEAST, "--driver-patience: 3s or more; NVML is asked once a second");
+    Ok(patience)
 }
 
 /// Where a node listens, and what it shows there. Beyond loopback that is TLS, unless plain text is asked for. A certificate

@@ -135,8 +135,13 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
     let (listen, tls) = place::listening(&listen, &arguments.tls, Some(&folder))?;
     let join = membership(&arguments.membership, &server.url, token, &folder)?;
     eprintln!("sluice: programs and commands find it by: export SLUICE_SERVER={}", server.url);
-    let config =
-        NodeConfig { listen: vec![listen], tls, nvml: arguments.nvml.clone(), ..NodeConfig::default() };
+    let config = NodeConfig {
+        listen: vec![listen],
+        tls,
+        nvml: arguments.nvml.clone(),
+        driver_patience: place::driver_patience(arguments.driver_patience)?,
+        ..NodeConfig::default()
+    };
     place::serve_node(&arguments.gpus, Some(join), config, signals)
 }
 
