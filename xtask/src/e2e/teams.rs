@@ -2,6 +2,7 @@
 //! the bill adds up.
 
 mod books;
+mod disk;
 mod health;
 
 use std::fs::File;
@@ -22,6 +23,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: places and gangs", places_and_gangs),
     ("teams: a node falls silent", a_node_falls_silent),
     ("teams: a GPU becomes faulty", health::a_gpu_becomes_faulty),
+    ("teams: a driver hangs", health::a_driver_hangs),
+    ("teams: a node's disk is full", disk::a_nodes_disk_is_full),
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
 ];
 
@@ -50,7 +53,8 @@ fn teams() -> Result<()> {
     installation.learn_why_one_waits()?;
     installation.preempt_and_run_again()?;
     installation.nobody_goes_around_the_server()?;
-    installation.the_bill_adds_up()
+    installation.the_bill_adds_up()?;
+    installation.no_log_holds_a_secret()
 }
 
 /// Three nodes: fractions share GPUs so that whole ones stay free for a gang, which starts as a whole and is reclaimed as a whole.
@@ -307,6 +311,30 @@ impl Installation {
             ensure!(gpu["share_leased_ppm"] == 0 && gpu["memory_leased"] == 0, "{gpu}");
         }
         self.admin.text(&["audit", "verify"])?;
+        Ok(())
+    }
+
+    /// What server, nodes and programs have said holds no token, though all of them have used some.
+    fn no_log_holds_a_secret(&self) -> Result<()> {
+        let mut tokens = vec![self.admin.token.clone(), self.red.token.clone(), self.blue.token.clone()];
+        tokens.push(token_in(&self.data().join("node.json"))?);
+        let mut count = 0;
+        for file in std::fs::read_dir(logs())? {
+            let file = file?;
+            if !file.file_name().to_string_lossy().starts_with("teams-") {
+                continue;
+            }
+            count += 1;
+            let text = std::fs::read(file.path())?;
+            let text = String::from_utf8_lossy(&text);
+            for token in &tokens {
+                // `slc_ID_SECRET`; the id may be shown, the secret may hold the sign that parts them.
+                let secret = token.splitn(3, '_').nth(2).filter(|secret| secret.len() > 40);
+                let secret = secret.context("a token has a secret")?;
+                ensure!(!text.contains(secret), "{} holds a token", file.path().display());
+            }
+        }
+        ensure!(count >= 4, "{count} logs of the server, a node and programs");
         Ok(())
     }
 

@@ -72,6 +72,35 @@ pub(super) fn a_gpu_becomes_faulty() -> Result<()> {
     Ok(())
 }
 
+/// NVML never answers again: the driver hangs, its GPU is fenced, and what ran there runs elsewhere.
+pub(super) fn a_driver_hangs() -> Result<()> {
+    let library = crate::target_folder().join("release/libfake_nvml.so").display().to_string();
+    let file = crate::target_folder().join("hanging-gpu-facts");
+    let mut facts = File::create(&file)?;
+    let installation = Installation::start_with(
+        "hang",
+        "tenants: [{path: red}]\n",
+        &["two"],
+        &["--nvml", &library, "--driver-patience", "8s"],
+        &[("FAKE_NVML", &file.display().to_string())],
+    )?;
+    let (admin, red) = (&installation.admin, &installation.red);
+    admin.text(&["gpu", "fence", "two/0", "--why", "not yet"])?;
+    let mut moves = red.program("hangs", &[])?;
+    moves.expect_line("ready")?;
+    admin.text(&["gpu", "unfence", "two/0", "--why", "now"])?;
+
+    writeln!(facts, "hang")?;
+    moves
+        .expect_message("preempted: its GPU one/0 is fenced: its driver hangs: NVML says nothing for 8 s")?;
+    moves.expect_line("ready").context("the program did not run again")?;
+    let leases = red.json(&["lease", "list"])?;
+    ensure!(leases[0]["attempt"] == 2 && leases[0]["places"][0]["node"] == "two", "{leases}");
+    let fence = gpu(&admin.json(&["gpus"])?, "one")?["fence"].clone();
+    ensure!(fence["sessions"] == "end" && fence["lasting"] == true && fence["by"] == "its node", "{fence}");
+    moves.go_on_to_its_end()
+}
+
 /// The GPU of a node.
 fn gpu<'a>(gpus: &'a Value, node: &str) -> Result<&'a Value> {
     let mut gpus = gpus.as_array().into_iter().flatten();
