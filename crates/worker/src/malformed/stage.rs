@@ -177,6 +177,11 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         let driver = hostile_driver::inner();
+        // What was copied for the client lies in memory of the context until it is written: that is done, or has failed, before the
+        // context goes.
+        // SAFETY: a CUDA driver's function.
+        let _ = unsafe { driver.cuCtxSynchronize.unwrap()() };
+        let _ = self.session.outbox.send(&[]);
         // The client still returns from the host functions that the context waits for.
         // SAFETY: a CUDA driver's function.
         assert!(unsafe { driver.cuDevicePrimaryCtxReset_v2.unwrap()(0) }.is_success());
