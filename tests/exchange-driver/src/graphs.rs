@@ -248,8 +248,11 @@ unsafe extern "C" fn cuGraphMemcpyNodeGetParams(
     answer.result()
 }
 
-/// What was answered last about a kernel node: the values, and where each is.
-static VALUES: Mutex<BTreeMap<usize, (Vec<Vec<u8>>, Vec<usize>)>> = Mutex::new(BTreeMap::new());
+/// The values of a kernel node's parameters, and where each is.
+type Values = (Vec<Vec<u8>>, Vec<usize>);
+
+/// What was answered last about kernel nodes.
+static VALUES: Mutex<BTreeMap<usize, Values>> = Mutex::new(BTreeMap::new());
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGraphKernelNodeGetParams_v2(
