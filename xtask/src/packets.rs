@@ -10,7 +10,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -87,12 +86,12 @@ fn enter_and_open(end: End<'_>) -> Result<File> {
 type Packets = (Instant, Vec<u8>);
 
 /// Carries what comes out of one device into the other, until either is gone.
-fn carry(mut from: File, to: File, shape: Shape, seed: u64) -> JoinHandle<()> {
+fn carry(mut from: File, to: File, shape: Shape, seed: u64) {
     let (sender, packets) = channel();
     let waiting = Arc::new(AtomicUsize::new(0));
     let left = Arc::clone(&waiting);
     std::thread::spawn(move || deliver(&packets, to, &left));
-    std::thread::spawn(move || _ = take_in(&mut from, &sender, &waiting, shape, seed))
+    std::thread::spawn(move || _ = take_in(&mut from, &sender, &waiting, shape, seed));
 }
 
 fn take_in(

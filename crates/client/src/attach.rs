@@ -202,6 +202,7 @@ pub(crate) fn resume(
         greeting.greet(Purpose::Resume(Resume { stripe: Stripe { number, ..resume.stripe }, ..resume }))?;
         Ok(greeting)
     };
+    let unconnected = |error| AttachError::Connect { node: node.clone(), error };
     // All at once: each takes some round trips.
     let (first, others) = std::thread::scope(|scope| {
         let others = (1..resume.stripe.count).map(|number| link::spawn(scope, move || greet(number)));
@@ -209,8 +210,8 @@ pub(crate) fn resume(
         let first = greet(0);
         let join = |spawned: io::Result<ScopedJoinHandle<'_, _>>| match spawned.map(ScopedJoinHandle::join) {
             Ok(Ok(greeted)) => greeted,
-            Ok(Err(_)) => Err(AttachError::NoVariable),
-            Err(error) => Err(AttachError::Connect { node: node.clone(), error }),
+            Ok(Err(_)) => Err(unconnected(io::Error::other("its thread has ended"))),
+            Err(error) => Err(unconnected(error)),
         };
         (first, others.into_iter().map(join).collect::<Result<Vec<Greeting>, AttachError>>())
     });

@@ -27,7 +27,7 @@ use crate::connection::Connection;
 /// Most connections of a stream.
 pub const STRIPES_MAX: usize = 16;
 /// Most bytes of a chunk: little enough that a connection that takes bytes at all takes it at once.
-const CHUNK_MAX: usize = 64 << 10;
+const CHUNK_MAX: usize = (64 << 10) - HEAD_BYTES;
 /// What a connection takes before it can send it. A slow one with more of that would have bytes that all others wait for.
 pub(crate) const UNSENT_MAX: u32 = 2 * CHUNK_MAX as u32;
 /// The chunk's place in the stream and its length, little-endian.
@@ -71,7 +71,7 @@ struct Writing {
     chunks: Vec<Option<Leaving>>,
     /// The connection that got the last chunk.
     last: usize,
-    /// More bytes are there than the connections take.
+    /// The last write has left bytes that no connection took.
     is_full: bool,
 }
 
@@ -235,17 +235,28 @@ impl Stripes {
             let stripes = writing.stripes_to_write(given);
             let waits: Vec<_> = stripes.iter().map(|&stripe| (self.at(own, stripe), libc::POLLOUT)).collect();
             let ready = poll(&waits, limit)?;
-            let mut written = 0;
+            let (mut written, mut failure) = (0, None);
             for (_, &stripe) in stripes.iter().enumerate().filter(|(nth, _)| ready & 1 << nth != 0) {
-                written += self.write_chunk(own, &mut writing, stripe, parts)?;
+                match self.write_chunk(own, &mut writing, stripe, parts) {
+                    Ok(count) => written += count,
+                    Err(error) => failure = Some(error),
+                }
             }
+            // Also after a failure, which comes again: the peer may get what the others have taken.
             let taken = writing.settle();
             if taken > 0 {
                 return Ok(taken);
             }
-            if written == 0 && (wait == Wait::No || limit > Duration::ZERO) {
+            if let Some(error) = failure {
+                return Err(error);
+            }
+            if written == 0 && (wait == Wait::No || (limit > Duration::ZERO && ready == 0)) {
                 writing.is_full = writing.end < writing.position + given as u64;
                 return Err(io::ErrorKind::WouldBlock.into());
+            }
+            if written == 0 && ready != 0 {
+                // Some of what is sealed has gone, or the system is short of memory for sockets.
+                std::thread::sleep(Duration::from_micros(100));
             }
             limit = if written == 0 { waiting_time(wait, &self.write_limit) } else { Duration::ZERO };
         }

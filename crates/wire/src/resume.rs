@@ -202,11 +202,13 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
         self.end
     }
 
-    /// The peer has everything before `position`. An acknowledgement that came late changes nothing.
+    /// The peer has everything before `position`. An acknowledgement that came late changes nothing. It may have more than counts
+    /// as sent: what a connection has taken in part.
     pub fn acknowledge(&mut self, position: u64) -> Result<(), WireError> {
-        if position > self.next {
+        if position > self.end {
             return Err(WireError::Value { what: "an acknowledgement", value: position });
         }
+        let position = position.min(self.next);
         self.pace.acknowledged(position, Instant::now);
         self.release(position);
         Ok(())
@@ -214,7 +216,7 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
 
     /// Goes on from `position` on another connection. Nothing has changed after an error.
     pub fn resume(&mut self, position: u64) -> Result<(), WireError> {
-        if position < self.start || position > self.next {
+        if position < self.start || position > self.end {
             return Err(WireError::Value { what: "a position to resume at", value: position });
         }
         self.release(position);

@@ -17,6 +17,7 @@ use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use sluice_transport::Stream;
 use sluice_wire::frame::HEADER_SIZE;
@@ -70,6 +71,8 @@ pub(crate) enum Push {
     Output(Vec<u8>),
 }
 
+/// A client that takes nothing for this long is as good as cut off.
+const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 /// Most pushes that wait for being written, of those that can wait.
 const AHEAD_MAX: usize = 2;
 /// Most bytes of text that wait for the client.
@@ -180,8 +183,12 @@ impl Outbox {
     /// For whoever submits a copy of so many bytes whose data will be pushed: waits while too many small ones are kept for the
     /// client.
     pub(crate) fn wait_room_for_small(&self, bytes: usize) {
+        // Large ones do not even wait for whoever writes.
+        if !is_small(bytes) {
+            return;
+        }
         let mut writer = self.lock_writer();
-        while is_small(bytes) && !writer.buffer.has_room_for_small() {
+        while !writer.buffer.has_room_for_small() {
             writer = self.heard.wait(writer).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -251,6 +258,8 @@ impl Outbox {
         writer.is_cut = client::write_all(stream, greeting).is_err();
         if !others.is_empty() {
             stream.stripe(others);
+            // As the daemon has it for one connection. The part that asks the system fails in a confined worker.
+            let _ = stream.set_write_limit(WRITE_PATIENCE);
         }
         drop(writer);
         self.heard.notify_all();

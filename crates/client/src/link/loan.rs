@@ -90,7 +90,8 @@ impl Drop for Loan<'_> {
 impl Link {
     /// Returns when nothing before `end` is in the outbox any more.
     fn take_back(&self, end: u64) {
-        let has_come = || self.acknowledged.load(Ordering::Acquire) >= end;
+        // While there is no connection, what the worker has may not count as sent yet.
+        let has_come = || self.acknowledged.load(Ordering::Acquire) >= end && !self.is_cut();
         if self.resumption.is_some() && !has_come() {
             // A call has failed half-way: too little follows for the worker to say what it has.
             let mut outbox = self.outbox();

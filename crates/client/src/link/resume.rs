@@ -41,14 +41,20 @@ pub(crate) struct Resumption {
     patience: Duration,
     attempts: AtomicU32,
     recognises: bool,
-    /// Connections that large copies are worth,
+    /// Connections that large copies are worth.
     stripes: u8,
-    /// whether the next ones are to be so many, and how often in a row that has failed.
-    pub(super) widens: AtomicBool,
-    pub(super) failures: AtomicU8,
-    /// Whether the session goes over so many.
+    /// The next attempt is to make so many.
+    widens: AtomicBool,
+    /// The session goes over so many.
     pub(super) is_wide: AtomicBool,
+    /// What may still be spent on attempts to make so many: those that fail cost more than those that do.
+    budget: AtomicU8,
 }
+
+/// For sessions that live long on links that are cut often,
+const BUDGET: u8 = 24;
+/// and where several connections do not come through.
+const COST_OF_FAILURE: u8 = 8;
 
 impl Resumption {
     pub(crate) fn new(node: Endpoint, session: u64, terms: &ResumeTerms, stripes: u8) -> Resumption {
@@ -63,8 +69,8 @@ impl Resumption {
             recognises,
             stripes,
             widens: AtomicBool::new(false),
-            failures: AtomicU8::new(0),
             is_wide: AtomicBool::new(false),
+            budget: AtomicU8::new(BUDGET),
         }
     }
 
@@ -78,6 +84,13 @@ impl Resumption {
         self.stripes
     }
 
+    /// Has the next attempt make several connections; false if that is not worth trying any more.
+    pub(super) fn widen(&self) -> bool {
+        let is_worth_it = self.budget.load(Ordering::Relaxed) > 0;
+        self.widens.store(is_worth_it, Ordering::Relaxed);
+        is_worth_it
+    }
+
     /// One attempt, over several connections where that is wanted; the next one after a failure does with one.
     fn try_once(&self, received: u64, deadline: Instant) -> Result<(Stream, u64), AttachError> {
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
@@ -86,11 +99,11 @@ impl Resumption {
         let resume = Resume { session: self.session, secret: self.secret, attempt, received, stripe };
         let done = attach::resume(&self.node, resume, deadline);
         self.is_wide.store(widens && done.is_ok(), Ordering::Relaxed);
-        if widens && done.is_ok() {
-            self.failures.store(0, Ordering::Relaxed);
-        } else if widens {
-            self.widens.store(false, Ordering::Relaxed);
-            self.failures.fetch_add(1, Ordering::Relaxed);
+        if widens {
+            let cost = if done.is_ok() { 1 } else { COST_OF_FAILURE };
+            let left = self.budget.load(Ordering::Relaxed).saturating_sub(cost);
+            self.budget.store(left, Ordering::Relaxed);
+            self.widens.store(done.is_ok() && left > 0, Ordering::Relaxed);
         }
         done
     }
@@ -102,9 +115,11 @@ impl Resumption {
         let mut refused_since = None;
         loop {
             let widened = self.widens.load(Ordering::Relaxed);
-            let error = match self.try_once(received, deadline.min(Instant::now() + ATTEMPT)) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let limit = ATTEMPT.min(if widened { left / 2 } else { left });
+            let error = match self.try_once(received, Instant::now() + limit) {
                 // One connection may come through where several do not.
-                Err(AttachError::Connect { .. } | AttachError::Protocol { .. }) if widened => continue,
+                Err(_) if widened => continue,
                 Err(error @ AttachError::Connect { .. })
                     if Instant::now() + pause < deadline && !refused_for_long(&error, &mut refused_since) =>
                 {
@@ -170,6 +185,7 @@ impl Link {
         watch_silence(&stream);
         let mut outbox = self.outbox();
         if let Err(error) = outbox.buffer.resume(position) {
+            stream.shut_down();
             self.lose(&error);
         }
         self.acknowledged.fetch_max(position, Ordering::AcqRel);

@@ -116,6 +116,34 @@ fn the_end_of_one_connection_is_the_end() {
     assert!(b.wait_readable(Duration::from_secs(60)).unwrap());
 }
 
+/// The peer may read what counts as written and no more, wherever a connection fails.
+#[test]
+fn what_others_took_beside_one_that_failed_counts() {
+    for failed in 0..3 {
+        let (a, b) = pair(3);
+        let connections = |stream: &Stream, nth: usize| {
+            let stripes = stream.stripes.get().expect("agreed on");
+            stripes.at(&stream.connection, nth).socket.shut_down();
+        };
+        connections(&b, failed);
+        let bytes = noise(1 << 20);
+        let mut written = 0;
+        let ended = loop {
+            match a.write(&bytes[written..]) {
+                Ok(count) => written += count,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(ended.kind(), io::ErrorKind::BrokenPipe, "{failed}");
+        a.shut_down();
+        let (mut read, mut into) = (0, vec![0; 1 << 20]);
+        while let Ok(count @ 1..) = b.read(&mut into, Wait::Asleep) {
+            read += count;
+        }
+        assert!(read <= written, "{read} of {written} with {failed} gone");
+    }
+}
+
 #[test]
 fn shutting_down_ends_a_read_that_sleeps() {
     let (a, _b) = pair(3);

@@ -126,9 +126,10 @@ fn a_cut_at_any_byte_changes_nothing() {
 fn positions_outside_the_window_are_refused() {
     let mut direction = Direction::new();
     direction.say(&[1; 100], false);
-    assert!(direction.buffer.acknowledge(1).is_err(), "nothing was sent");
+    let end = direction.buffer.end();
+    assert!(direction.buffer.acknowledge(end + 1).is_err(), "there is no such byte");
     direction.send(60);
-    assert!(direction.buffer.resume(61).is_err(), "only 60 were sent");
+    assert!(direction.buffer.resume(end + 1).is_err(), "nor here");
     direction.deliver(60);
     direction.send(40);
     direction.deliver(40);
@@ -140,6 +141,21 @@ fn positions_outside_the_window_are_refused() {
     direction.say(&[2; 10], false);
     direction.finish();
     assert_eq!(direction.arrived, direction.said);
+}
+
+/// A record that a connection took in part counts as sent once all of it is, and may be with the peer before.
+#[test]
+fn the_peer_may_have_more_than_counts_as_sent() {
+    let mut buffer: SendBuffer<Vec<u8>> = SendBuffer::new(0, true);
+    buffer.append(|out| out.extend_from_slice(&[7; 100]));
+    buffer.sent(40);
+    buffer.acknowledge(70).unwrap();
+    assert_eq!((buffer.start(), buffer.unsent()), (0, 60), "it is held until it counts as sent");
+    buffer.resume(70).unwrap();
+    assert_eq!(buffer.unsent(), 30);
+    buffer.sent(30);
+    buffer.acknowledge(100).unwrap();
+    assert_eq!(buffer.start(), 100);
 }
 
 #[test]
