@@ -9,6 +9,7 @@ use crate::e2e::namespaces::Separation;
 use crate::e2e::{NODE_GPUS, Test, bare_program, expect_pass, program_file, start_node};
 use crate::node::Node;
 use crate::packets::Shape;
+use crate::test::Skipped;
 
 pub(crate) const TESTS: &[Test] = &[
     ("shared memory on the same host", shared_memory),
@@ -54,7 +55,7 @@ fn worker_maps(node: &Node) -> Result<String> {
 /// Several connections with TLS over the kernel's own TCP, which loses packets and sends them again.
 fn far_and_lossy() -> Result<()> {
     let shape = Shape { round_trip: Duration::from_millis(20), bytes_per_s: 50e6, loses_one_of: 300 };
-    let separation = Separation::far(shape)?;
+    let separation = Separation::far(shape).map_err(|error| Skipped(format!("{error:#}")))?;
     let node = separation.start_node()?;
     let mut command = separation.client(&node, &["-p", "0.5"]);
     command.arg("python3").arg(program_file("counts.py")).env("ROUNDS", "10");

@@ -79,7 +79,7 @@ pub(super) fn a_driver_hangs() -> Result<()> {
     let mut facts = File::create(&file)?;
     let installation = Installation::start_with(
         "hang",
-        "tenants: [{path: red}]\n",
+        "tenants: [{path: red}, {path: blue}]\n",
         &["two"],
         &["--nvml", &library, "--driver-patience", "8s"],
         &[("FAKE_NVML", &file.display().to_string())],
