@@ -1,8 +1,9 @@
 //! Which certificate is shown: the one in the files, read again when they change.
 //!
 //! Whoever knows this side by the fingerprint of an earlier certificate goes on: it says so in its first message, as the name of
-//! whom it wants to reach (server name indication, RFC 6066, section 3), and is shown that one for as long as this process runs. So
-//! a session that was cut, and whoever has an address with a fingerprint, outlives a renewal.
+//! whom it wants to reach (server name indication, RFC 6066, section 3), and is shown that one. So a session that was cut, and whoever
+//! has an address with a fingerprint, outlives a renewal: the first certificate, which addresses are made with, for as long as this
+//! process runs, and many of the later ones.
 
 use std::fs;
 use std::io;
@@ -21,8 +22,8 @@ use super::handshake::crypto;
 
 /// The files are looked at this often; what has changed is read once it has stayed the same from one look to the next.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Certificates that were shown before and still can be.
-const EARLIER_MAX: usize = 8;
+/// Certificates that were shown before and still can be, beside the first one: some KB each.
+const EARLIER_MAX: usize = 256;
 
 /// Certificate and key of this side.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(super) struct Shown {
 struct State {
     fingerprint: Fingerprint,
     current: Arc<CertifiedKey>,
+    /// That of the start: whoever was told an address since may know this side by it.
+    first: (Fingerprint, Arc<CertifiedKey>),
     /// The latest last.
     earlier: Vec<(Fingerprint, Arc<CertifiedKey>)>,
 }
@@ -44,7 +47,9 @@ impl Shown {
     pub(super) fn load(certificate: &Path, key: &Path) -> Result<Shown, String> {
         let current = read(certificate, key)?;
         let fingerprint = fingerprint_of(&current.cert[0]);
-        let state = State { fingerprint, current: Arc::new(current), earlier: Vec::new() };
+        let current = Arc::new(current);
+        let first = (fingerprint, Arc::clone(&current));
+        let state = State { fingerprint, current, first, earlier: Vec::new() };
         Ok(Shown { certificate: certificate.into(), key: key.into(), state: RwLock::new(state) })
     }
 
@@ -91,7 +96,7 @@ impl ResolvesServerCert for Shown {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         let named =
             |(fingerprint, _): &&(Fingerprint, _)| hello.server_name() == Some(&name_of(*fingerprint));
-        let earlier = state.earlier.iter().rev().find(named);
+        let earlier = state.earlier.iter().rev().chain([&state.first]).find(named);
         Some(Arc::clone(earlier.map_or(&state.current, |(_, certified)| certified)))
     }
 }

@@ -158,6 +158,22 @@ fn a_renewed_certificate_is_shown_and_an_earlier_one_to_whoever_knows_that() {
 }
 
 #[test]
+fn the_first_certificate_is_shown_however_often_it_was_renewed() {
+    let folder = Folder::new("often");
+    let (authority, _) = folder.authority("authority");
+    let files = folder.issue(&authority, "node", 2099);
+    let node = load(&files, None);
+    let first = node.fingerprint();
+    for _ in 0..300 {
+        folder.issue(&authority, "node", 2099);
+        assert_eq!(node.shown().reload(), Ok(true));
+    }
+    for known in [first, node.fingerprint()] {
+        assert_eq!(meet(&node, "127.0.0.1", &Trust::Fingerprint(known), None).0.unwrap(), known);
+    }
+}
+
+#[test]
 fn files_that_are_of_no_use_change_nothing() {
     let folder = Folder::new("broken");
     let (authority, _) = folder.authority("authority");
