@@ -30,6 +30,8 @@ const EARLIER_MAX: usize = 256;
 pub(super) struct Shown {
     certificate: PathBuf,
     key: PathBuf,
+    /// The files before they were read at the start.
+    loaded: Stamp,
     state: RwLock<State>,
 }
 
@@ -45,12 +47,13 @@ struct State {
 
 impl Shown {
     pub(super) fn load(certificate: &Path, key: &Path) -> Result<Shown, String> {
+        let loaded = Stamp::of([certificate, key]);
         let current = read(certificate, key)?;
         let fingerprint = fingerprint_of(&current.cert[0]);
         let current = Arc::new(current);
         let first = (fingerprint, Arc::clone(&current));
         let state = State { fingerprint, current, first, earlier: Vec::new() };
-        Ok(Shown { certificate: certificate.into(), key: key.into(), state: RwLock::new(state) })
+        Ok(Shown { certificate: certificate.into(), key: key.into(), loaded, state: RwLock::new(state) })
     }
 
     pub(super) fn fingerprint(&self) -> Fingerprint {
@@ -78,10 +81,7 @@ impl Shown {
 
     /// What the files are now, without a look inside.
     fn stamp(&self) -> Stamp {
-        Stamp([&self.certificate, &self.key].map(|path| {
-            let file = fs::metadata(path).ok()?;
-            Some((file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
-        }))
+        Stamp::of([&self.certificate, &self.key])
     }
 }
 
@@ -108,12 +108,22 @@ pub(super) fn name_of(fingerprint: Fingerprint) -> String {
     format!("{first}.{second}.fingerprint")
 }
 
-/// Device, inode, size, and modification time in seconds and nanoseconds.
-type FileStamp = (u64, u64, u64, i64, i64);
+/// Device, inode, size, and in seconds and nanoseconds when it was written and when anything of it changed, such as who may read it.
+type FileStamp = (u64, u64, u64, [i64; 4]);
 
 /// Of each file; nothing for one that is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamp([Option<FileStamp>; 2]);
+
+impl Stamp {
+    fn of(files: [&Path; 2]) -> Stamp {
+        Stamp(files.map(|path| {
+            let file = fs::metadata(path).ok()?;
+            let times = [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()];
+            Some((file.dev(), file.ino(), file.size(), times))
+        }))
+    }
+}
 
 /// Follows the files.
 #[derive(Debug)]
@@ -122,16 +132,17 @@ pub(super) struct Look {
     read: Stamp,
     /// As they were at the last look.
     last: Stamp,
+    /// Why they could not be read when that was tried last.
+    failed: Option<String>,
 }
 
 impl Look {
     pub(super) fn new(shown: &Shown) -> Look {
-        let stamp = shown.stamp();
-        Look { read: stamp.clone(), last: stamp }
+        Look { read: shown.loaded.clone(), last: shown.stamp(), failed: None }
     }
 
     /// Reads the files if they have changed, and did not change since the last look: whoever writes them may not be done. What
-    /// came of it then.
+    /// came of it then. What fails is tried again at each look, and told again only if it fails for another reason.
     pub(super) fn again(&mut self, shown: &Shown) -> Option<Result<bool, String>> {
         let now = shown.stamp();
         let rests = now == self.last;
@@ -139,8 +150,17 @@ impl Look {
         if !rests || now == self.read {
             return None;
         }
-        self.read = now;
-        Some(shown.reload())
+        match shown.reload() {
+            Ok(is_other) => {
+                (self.read, self.failed) = (now, None);
+                Some(Ok(is_other))
+            }
+            Err(error) if self.failed.as_ref() == Some(&error) => None,
+            Err(error) => {
+                self.failed = Some(error.clone());
+                Some(Err(error))
+            }
+        }
     }
 }
 

@@ -174,6 +174,34 @@ fn the_first_certificate_is_shown_however_often_it_was_renewed() {
 }
 
 #[test]
+fn what_was_not_readable_is_tried_again_and_said_once() {
+    let folder = Folder::new("retried");
+    let (authority, _) = folder.authority("authority");
+    let files = folder.issue(&authority, "node", 2099);
+    let node = load(&files, None);
+    // Written after it was loaded, before anybody looks.
+    let renewed = folder.issue(&authority, "renewed", 2099);
+    replace(&files.0, &renewed.0);
+    replace(&files.1, &renewed.1);
+    let mut look = Look::new(node.shown());
+    assert_eq!(look.again(node.shown()), Some(Ok(true)));
+    // Not readable for a while.
+    let target = folder.0.join("target");
+    std::fs::rename(&files.0, &target).unwrap();
+    std::fs::create_dir(&files.0).unwrap();
+    assert_eq!(look.again(node.shown()), None);
+    assert!(look.again(node.shown()).unwrap().is_err());
+    assert_eq!(look.again(node.shown()), None, "it is said once");
+    std::fs::remove_dir(&files.0).unwrap();
+    std::fs::rename(&target, &files.0).unwrap();
+    assert_eq!((look.again(node.shown()), look.again(node.shown())), (None, Some(Ok(false))));
+    // Nothing but who may read it.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&files.0, mode).unwrap();
+    assert_eq!((look.again(node.shown()), look.again(node.shown())), (None, Some(Ok(false))));
+}
+
+#[test]
 fn files_that_are_of_no_use_change_nothing() {
     let folder = Folder::new("broken");
     let (authority, _) = folder.authority("authority");
