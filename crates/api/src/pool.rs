@@ -155,8 +155,9 @@ pub struct Terms<'a> {
     pub sharing: Sharing,
 }
 
-/// Personalities are looked for so far ahead: a week, and clocks that are put forward or back.
-pub const AHEAD_MS: u64 = 9 * 24 * 3_600_000;
+/// Personalities are looked for so far ahead: two weeks, since clocks that are put forward skip a time that is all within what they
+/// skip, and what they are put forward or back by.
+pub const AHEAD_MS: u64 = 16 * 24 * 3_600_000;
 /// Of one pool.
 const PERSONALITIES_MAX: usize = 16;
 
@@ -417,6 +418,16 @@ mod tests {
         assert_eq!(always.in_force(5), InForce { personality: Some(0), until_ms: None });
         assert_eq!(with_personalities(serde_json::json!([])).in_force(5), InForce::default());
         assert_eq!(always.in_force(u64::MAX - 1).personality, None, "no calendar goes so far");
+    }
+
+    #[test]
+    fn a_weekly_time_that_clocks_skip_comes_a_week_later() {
+        let times = [serde_json::json!({ "days": ["sun"], "from": "02:15", "until": "02:45" })];
+        let calendar = serde_json::json!({ "zone": "Europe/Berlin", "times": times });
+        let pool = with_personalities(serde_json::json!([{ "name": "night", "calendar": calendar }]));
+        // At the end of that of 22 March 2026. On the 29th there is no 02:15; on 5 April there is.
+        let expect = InForce { personality: None, until_ms: Some(1_775_348_100_000) };
+        assert_eq!(pool.in_force(1_774_143_900_000), expect);
     }
 
     #[test]
