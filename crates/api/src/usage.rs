@@ -71,8 +71,8 @@ pub enum UsageError {
     Amount(String),
 }
 
-/// Nodes write a record every few seconds; this bounds what a wrong clock can cost.
-const SPAN_MAX_MS: u64 = 24 * HOUR_MS;
+/// The longest that a record spans. Nodes write one every few seconds; this bounds what a wrong clock can cost.
+pub const SPAN_MAX_MS: u64 = 24 * HOUR_MS;
 
 impl UsageRecord {
     /// 32 hexadecimal digits that depend on nothing else.

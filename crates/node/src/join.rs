@@ -81,7 +81,7 @@ impl Membership {
         state.claims.claim(text, now_ms)
     }
 
-    /// Whether records of leases that go on are to be left for later: a longer one says the same.
+    /// Whether too much waits for the disk already.
     pub(crate) fn is_full(&self) -> bool {
         self.lock().journal.is_full().is_some()
     }
@@ -125,6 +125,21 @@ impl Membership {
 }
 
 #[cfg(test)]
+impl Membership {
+    /// From now on the disk takes nothing, and as much waits for it as may.
+    pub(crate) fn fill_up(&self) {
+        let mut state = self.lock();
+        journal::tests::fill_up(&mut state.journal);
+        state.journal.append(&vec![journal::tests::record(1); 20_000]);
+    }
+
+    pub(crate) fn make_room(&self) {
+        journal::tests::make_room(&mut self.lock().journal);
+        self.record(&[]);
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use sluice_api::grant::Signer;
 
@@ -135,8 +150,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("sluice-journal-claims-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let signer = Signer::new([7; 32]);
-        let mut journal = Journal::open(&folder).unwrap();
-        journal::tests::fill_up(&mut journal);
+        let journal = Journal::open(&folder).unwrap();
         let membership = Membership::new("a server".into(), 1, signer.verifier(), journal);
         let grant = Grant {
             lease: 5,
@@ -153,11 +167,10 @@ mod tests {
             expires_at_ms: 100,
         };
         let text = signer.sign(&grant);
-        membership.record(&vec![journal::tests::record(1); 20_000]);
+        membership.fill_up();
         let refusal = membership.claim(&text, 10).unwrap_err();
         assert!(matches!(refusal, ClaimRefusal::Journal(_)), "{refusal}");
-        journal::tests::make_room(&mut membership.lock().journal);
-        membership.record(&[]);
+        membership.make_room();
         assert_eq!(membership.claim(&text, 10), Ok(grant), "it was not used up");
         std::fs::remove_dir_all(folder).unwrap();
     }

@@ -171,3 +171,86 @@ impl Unplugged {
         self.reporter.membership.undelivered()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use sluice_api::grant::{Grant, Signer};
+    use sluice_api::usage::{UsageRecord, read_journal_line};
+
+    use super::*;
+
+    /// In milliseconds.
+    #[derive(Debug, Default)]
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn wall_ms(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn running(&self) -> Duration {
+            Duration::from_millis(self.wall_ms())
+        }
+    }
+
+    #[test]
+    fn what_leases_use_while_the_journal_is_full_can_be_billed() {
+        const HOUR_MS: u64 = 3_600_000;
+        let folder = std::env::temp_dir().join(format!("sluice-unplugged-full-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let signer = Signer::new([7; 32]);
+        let joined = Joined {
+            node: 1,
+            token: String::new(),
+            grant_key: signer.verifier().to_text(),
+            report_every_ms: 1000,
+        };
+        let machine = Machine { name: "n".into(), gpus: 1, memory: 1 << 30 };
+        let clock = Arc::new(Hand::default());
+        let node = Unplugged::start(&machine, &joined, &folder, clock.clone()).unwrap();
+        let grant = Grant {
+            lease: 5,
+            attempt: 1,
+            task: 0,
+            node: 1,
+            tenant: "acme".parse().unwrap(),
+            tier: Default::default(),
+            pool: "default".into(),
+            gpus: vec![0],
+            share_ppm: 500_000,
+            memory: 1 << 20,
+            hard_cap: false,
+            expires_at_ms: 100,
+        };
+        let lease = node.claim(&signer.sign(&grant)).unwrap();
+        node.reporter.membership.fill_up();
+        let waiting = || node.undelivered();
+        let full = waiting();
+        let pass = |ms: u64| {
+            clock.0.fetch_add(ms, Ordering::Relaxed);
+            node.record_usage();
+        };
+        pass(HOUR_MS - 1);
+        assert_eq!(waiting(), full, "it waits");
+        pass(1);
+        pass(10);
+        assert_eq!(waiting(), full + 1, "it waits no longer than that");
+        node.work(lease, 1_000_000_000);
+        pass(30 * HOUR_MS);
+        clock.0.fetch_add(30 * HOUR_MS, Ordering::Relaxed);
+        node.end(lease);
+        node.reporter.membership.make_room();
+        let text = std::fs::read(folder.join("usage.journal")).unwrap();
+        let lines = text.split_inclusive(|&byte| byte == b'\n').map(|line| read_journal_line(line).unwrap());
+        let records: Vec<UsageRecord> = lines.filter(|record| record.lease == 5).collect();
+        records.iter().for_each(|record| record.check().unwrap());
+        assert!(records.windows(2).all(|pair| pair[0].until_ms == pair[1].from_ms));
+        assert_eq!(records.iter().map(UsageRecord::held_ms).sum::<u64>(), 61 * HOUR_MS + 10);
+        assert_eq!(records.iter().map(|record| record.used_ppm_ms).sum::<u64>(), 1000 * 1_000_000);
+        assert_eq!(records.iter().map(|record| record.kernels).sum::<u64>(), 1);
+        assert!(records.last().unwrap().last);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -5,7 +5,7 @@
 
 use sluice_api::grant::Grant;
 use sluice_api::node::{Attempt, NodeId};
-use sluice_api::usage::UsageRecord;
+use sluice_api::usage::{SPAN_MAX_MS, UsageRecord};
 use sluice_worker::counters::Counts;
 
 /// A lease of a server, and what has been recorded of it.
@@ -33,9 +33,42 @@ impl Metered {
         Attempt { lease: self.grant.lease, attempt: self.grant.attempt, task: self.grant.task }
     }
 
-    /// The record from the last cut until now: the lease has been held for `held_ms` and its counters show `counts`.
-    pub(crate) fn cut(&mut self, held_ms: u64, counts: Counts, memory_peak: u64, last: bool) -> UsageRecord {
-        let held_ms = held_ms.max(self.cut_ms);
+    /// How long it is since the last cut, for a lease that has been held for `held_ms`.
+    pub(crate) fn open_ms(&self, held_ms: u64) -> u64 {
+        held_ms.saturating_sub(self.cut_ms)
+    }
+
+    /// What is from the last cut until now: the lease has been held for `held_ms` and its counters show `counts`. One record, or
+    /// several where one would span more than it may: what was counted is spread over them evenly.
+    pub(crate) fn cut(
+        &mut self,
+        held_ms: u64,
+        counts: Counts,
+        memory_peak: u64,
+        last: bool,
+    ) -> Vec<UsageRecord> {
+        let (begin_ms, before, span_ms) = (self.cut_ms, self.counts, self.open_ms(held_ms));
+        let whole = (1..span_ms.div_ceil(SPAN_MAX_MS)).map(|count| count * SPAN_MAX_MS);
+        let mut records = Vec::new();
+        for passed_ms in whole {
+            let part = |before: u64, now: u64| {
+                let counted = u128::from(now.saturating_sub(before));
+                before + (counted * u128::from(passed_ms) / u128::from(span_ms)) as u64
+            };
+            let counts = Counts {
+                gpu_ns: part(before.gpu_ns, counts.gpu_ns),
+                kernels: part(before.kernels, counts.kernels),
+                bytes_in: part(before.bytes_in, counts.bytes_in),
+                bytes_out: part(before.bytes_out, counts.bytes_out),
+                ..counts
+            };
+            records.push(self.cut_one(begin_ms + passed_ms, counts, memory_peak, false));
+        }
+        records.push(self.cut_one(begin_ms + span_ms, counts, memory_peak, last));
+        records
+    }
+
+    fn cut_one(&mut self, held_ms: u64, counts: Counts, memory_peak: u64, last: bool) -> UsageRecord {
         self.sequence += 1;
         let since = |now: u64, before: u64| now.saturating_sub(before);
         // Whole milliseconds only: what is cut off here is in the next record.
@@ -76,8 +109,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn records_tile_the_time_and_add_up() {
+    fn metered() -> Metered {
         let grant = Grant {
             lease: 5,
             attempt: 2,
@@ -92,12 +124,38 @@ mod tests {
             hard_cap: false,
             expires_at_ms: 0,
         };
-        let mut metered = Metered::new(1, grant, "H100".into(), 1_000_000, 0);
+        Metered::new(1, grant, "H100".into(), 1_000_000, 0)
+    }
+
+    #[test]
+    fn a_long_span_is_several_records_that_add_up() {
+        let mut metered = metered();
+        let mut records = metered.cut(1, Counts { kernels: 1, ..Counts::default() }, 0, false);
+        let counts = Counts { gpu_ns: 1_000_000_999_999, kernels: 8, bytes_in: 3, ..Counts::default() };
+        let until_ms = 2 * SPAN_MAX_MS + 2;
+        records.extend(metered.cut(until_ms, counts, 7, true));
+        assert!(records.windows(2).all(|pair| pair[0].until_ms == pair[1].from_ms));
+        assert!(records.iter().all(|record| record.check().is_ok()));
+        assert_eq!(
+            records.iter().map(UsageRecord::held_ms).collect::<Vec<_>>(),
+            [1, SPAN_MAX_MS, SPAN_MAX_MS, 1]
+        );
+        assert_eq!(records.iter().map(|record| record.used_ppm_ms).sum::<u64>(), 1_000_000 * 1_000_000);
+        assert_eq!(records.iter().map(|record| record.kernels).sum::<u64>(), 8);
+        assert_eq!(records.iter().map(|record| record.bytes_in).sum::<u64>(), 3);
+        assert!(records[1].kernels > 0 && records[2].kernels > 0, "{records:?}");
+        assert_eq!(records.iter().map(|record| record.last).collect::<Vec<_>>(), [false, false, false, true]);
+        assert_eq!(metered.cut(until_ms, counts, 7, true).len(), 1, "also if no time has passed");
+    }
+
+    #[test]
+    fn records_tile_the_time_and_add_up() {
+        let mut metered = metered();
         let mut records = Vec::new();
         let cuts = [(10_000, 1_999_999), (9_000, 1_999_999), (20_001, 4_500_000), (20_001, 4_500_000)];
         for (at, (held_ms, gpu_ns)) in cuts.into_iter().enumerate() {
             let counts = Counts { gpu_ns, kernels: gpu_ns / 1000, ..Counts::default() };
-            records.push(metered.cut(held_ms, counts, 0, at == 3));
+            records.extend(metered.cut(held_ms, counts, 0, at == 3));
         }
         assert!(records.windows(2).all(|pair| pair[0].until_ms == pair[1].from_ms));
         assert!(records.iter().all(|record| record.check().is_ok()));

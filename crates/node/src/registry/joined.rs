@@ -8,6 +8,10 @@ use super::{Granted, LeaseRecord, Meter, Registry};
 use crate::join::{ClaimRefusal, Metered};
 use crate::lease::{Ask, Refusal};
 
+/// While too much waits for the disk, records of leases that go on wait until they are so long: a longer one says the same, but is
+/// priced as of its beginning, and the server takes none of more than a day. That is 24 records a day for each lease.
+const FULL_CUT_MS: u64 = 3_600_000;
+
 /// Why a claim gets no lease.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotClaimed {
@@ -54,7 +58,7 @@ impl Registry {
     pub(super) fn record_end(&self, record: &mut LeaseRecord) {
         if let Some((membership, metered)) = self.membership.as_ref().zip(record.metered.as_mut()) {
             let held_ms = self.since_ms(record.started);
-            membership.record(&[metered.cut(held_ms, record.past, record.memory_peak, true)]);
+            membership.record(&metered.cut(held_ms, record.past, record.memory_peak, true));
             membership.tell();
         }
     }
@@ -120,9 +124,8 @@ impl Registry {
 
     /// Puts on disk what the server's leases have used since the last time.
     pub(crate) fn record_usage(&self) {
-        let Some(membership) = self.membership.as_ref().filter(|membership| !membership.is_full()) else {
-            return;
-        };
+        let Some(membership) = &self.membership else { return };
+        let least_ms = if membership.is_full() { FULL_CUT_MS } else { 0 };
         let mut ledger = self.lock();
         let leases: Vec<u64> = ledger.leases.keys().copied().collect();
         let counts: Vec<Counts> = leases.iter().map(|&lease| ledger.counts(lease)).collect();
@@ -132,7 +135,9 @@ impl Registry {
                 && let Some(metered) = &mut record.metered
             {
                 let held_ms = self.since_ms(record.started);
-                records.push(metered.cut(held_ms, counts, record.memory_peak, false));
+                if metered.open_ms(held_ms) >= least_ms {
+                    records.extend(metered.cut(held_ms, counts, record.memory_peak, false));
+                }
             }
         }
         drop(ledger);
