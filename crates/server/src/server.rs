@@ -219,6 +219,8 @@ impl Server {
             // By the clock that the other times are of, until it is seen whether it was set.
             let now_ms = if same { books.expected_ms() } else { self.now_ms() };
             let mut fresh = Books::read(&self.store, epoch, now_ms).await.map_err(unwell)?;
+            // Before they count as fresh: it is tried again with them if it fails.
+            self.follow_identity().await.map_err(unwell)?;
             fresh.fleet.leadership = self.fence().map_or(0, Fence::number);
             fresh.fleet.spend_as(&books.fleet);
             if same {
@@ -229,7 +231,6 @@ impl Server {
                 fresh.fleet.take_over_notices(now_ms, self.grace_ms);
             }
             *books = Books { turn, ..fresh };
-            self.follow_identity().await.map_err(unwell)?;
         }
         match self.fence() {
             // Reports are refused meanwhile, and that is seen when it is over.
