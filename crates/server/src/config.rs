@@ -12,9 +12,11 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_api::client::{ADMIN_FILE, NODE_FILE, ServerUrl, Settings, SettingsError};
 use sluice_api::grant::Signer;
+use sluice_api::problem::Kind;
 use sluice_api::tenant::TenantPath;
 use sluice_api::token;
 use sluice_transport::tls::ServerIdentity;
@@ -138,7 +140,11 @@ async fn run(config: &Config) -> Result<(), ServeError> {
     }
     tasks.into_iter().for_each(|task| task.abort());
     if let Some(fence) = server.fence() {
-        server.store.resign(fence).await?;
+        match server.store.resign(fence).await {
+            // Another server waits a moment longer.
+            Err(error @ StoreError::DiskFull(_)) => eprintln!("sluice-server: {error}"),
+            resigned => resigned?,
+        }
     }
     Ok(())
 }
@@ -156,9 +162,16 @@ pub(crate) async fn work(
         tokio::spawn(async move { writer.write_down().await }),
         tokio::spawn(async move { scheduler.schedule().await }),
     ];
-    server.follow(&candidate).await?;
+    match server.follow(&candidate).await {
+        // It leads when there is room; what is there can be read.
+        Err(error @ StoreError::DiskFull(_)) => server.disk.note::<()>(&Err(error)),
+        followed => followed?,
+    }
     if server.fence().is_some() {
-        keep_tokens(server, &folder, &url).await?;
+        match keep_tokens(server, &folder, &url).await {
+            Err(ServeError::Tokens(problem)) if problem.is(Kind::DiskFull) => {}
+            kept => kept?,
+        }
     }
     let (member, keeper) = (of(), of());
     tasks.push(tokio::spawn(async move { member.take_part(&candidate).await }));
@@ -167,6 +180,8 @@ pub(crate) async fn work(
         while role.wait_for(|role| matches!(role, Role::Leader(_))).await.is_ok() {
             if let Err(error) = keep_tokens(&keeper, &folder, &url).await {
                 eprintln!("sluice-server: {error}");
+                tokio::time::sleep(KEEP_TOKENS_AGAIN).await;
+                continue;
             }
             if role.wait_for(|role| !matches!(role, Role::Leader(_))).await.is_err() {
                 return;
@@ -248,19 +263,27 @@ fn key(path: &Path) -> Result<[u8; 32], ServeError> {
     }
 }
 
+/// If the files of tokens could not be kept, this is tried again after so long.
+const KEEP_TOKENS_AGAIN: Duration = Duration::from_secs(60);
+
 /// Writes the files with the tokens of the administrator and of the node of `sluice up`. Tokens that hold stay; their files
-/// follow the server's address.
+/// follow the server's address, as far as there is room on the disk.
 async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), ServeError> {
     const LIFETIME_MS: u64 = 366 * 24 * 3_600_000;
     let own = [(ADMIN_FILE, token::Role::Platform), (NODE_FILE, token::Role::Node)];
     for (file, role) in own {
         let path = folder.join(file);
         let known = Settings::read(&path)?;
-        let token = match known {
+        let known = match known {
             Some(known) if auth::recognise(server, &known.token, server.now_ms()).await.is_ok() => {
-                known.token
+                Some(known)
             }
-            _ => {
+            _ => None,
+        };
+        let token = match &known {
+            Some(known) if known.server == url => continue,
+            Some(known) => known.token.clone(),
+            None => {
                 let name = format!("{file} of the data folder");
                 let (stored, secret) =
                     auth::make(TenantPath::root(), role, name, None, LIFETIME_MS, server.now_ms())?;
@@ -272,7 +295,14 @@ async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), Se
                 secret
             }
         };
-        Settings { server: url.into(), token, login: None }.write(&path)?;
+        let settings = Settings { server: url.into(), token, login: None };
+        match settings.write(&path) {
+            // Nothing is lost but the way to the server, which it says where it is started.
+            Err(error) if known.is_some() => {
+                eprintln!("sluice-server: {error}; the file does not say that this server is at {url} now");
+            }
+            written => written?,
+        }
     }
     Ok(())
 }
@@ -291,5 +321,44 @@ async fn until_told_to(stdin_counts: bool) {
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
         _ = stdin_ends => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::store::faults::Faults;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_server_starts_while_its_disk_is_full_and_leads_when_there_is_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let faults = Arc::new(Faults::default());
+        let start = || async {
+            let store = Store::simulated(&folder.path().join("database"), Arc::clone(&faults)).await?;
+            store.set_clock(1_000_000).await?;
+            let patience = Patience { grace_ms: 0, quiet_ms: 0 };
+            let server = Server::open(store, Signer::new([7; 32]), patience, Surroundings::default()).await?;
+            let server = Arc::new(server);
+            let candidate = Candidate { holder: "a test".into(), url: String::new(), alone: true };
+            let tasks = work(&server, candidate, folder.path().into(), "http://h:1".into()).await?;
+            Ok::<_, ServeError>((server, tasks))
+        };
+        let (server, tasks) = start().await.unwrap();
+        assert!(server.fence().is_some());
+        tasks.into_iter().for_each(|task| task.abort());
+        let admin = fs::read(folder.path().join(ADMIN_FILE)).unwrap();
+        faults.full.store(true, Ordering::Relaxed);
+        let (server, _tasks) = start().await.unwrap();
+        assert!(server.fence().is_none() && server.disk.is_full());
+        let mut role = server.role.subscribe();
+        faults.full.store(false, Ordering::Relaxed);
+        let leads = role.wait_for(|role| matches!(role, Role::Leader(_)));
+        tokio::time::timeout(PATIENCE, leads).await.unwrap().unwrap();
+        assert!(!server.disk.is_full());
+        assert_eq!(fs::read(folder.path().join(ADMIN_FILE)).unwrap(), admin);
     }
 }

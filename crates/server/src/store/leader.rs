@@ -93,6 +93,11 @@ impl Store {
 
     /// Compares the public half of the key for grants with that of the other servers; the first one to come says it.
     pub(crate) async fn agree_on_grant_key(&self, key: &str) -> Result<()> {
+        // On a full disk a server that was here before starts: nothing is written.
+        let known = sqlx::query("SELECT 1 FROM leader WHERE id = 1 AND grant_key = $1");
+        if known.bind(key.to_owned()).fetch_optional(&self.pool).await?.is_some() {
+            return Ok(());
+        }
         let query = sqlx::query("UPDATE leader SET grant_key = $1 WHERE id = 1 AND grant_key IN ('', $1)");
         match query.bind(key.to_owned()).execute(&self.pool).await?.rows_affected() {
             1 => Ok(()),
