@@ -45,6 +45,8 @@ const FOLLOW_EVERY: Duration = Duration::from_millis(300);
 pub(crate) struct Seen {
     revision: u64,
     settings: u64,
+    /// Until when it leads; none before the first look.
+    until_ms: Option<u64>,
 }
 
 impl Server {
@@ -101,7 +103,13 @@ impl Server {
     pub(crate) async fn look_at_leader(&self) -> Result<Leader, StoreError> {
         let mut seen = self.seen.lock().await;
         let row = self.store.leader().await?;
-        let now = Seen { revision: row.revision, settings: row.settings_revision };
+        let now =
+            Seen { revision: row.revision, settings: row.settings_revision, until_ms: Some(row.until_ms) };
+        if seen.until_ms.is_some_and(|until_ms| until_ms < row.until_ms) {
+            // Somebody has just written: there is room.
+            self.disk.note(&Ok(()));
+        }
+        seen.until_ms = now.until_ms;
         if now != *seen {
             self.catch_up(now.settings != seen.settings).await?;
             *seen = now;
@@ -121,5 +129,45 @@ impl Server {
             self.become_role(Role::Leader(fence));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use sluice_api::grant::Signer;
+
+    use super::*;
+    use crate::fleet::Patience;
+    use crate::server::Surroundings;
+    use crate::store::Store;
+    use crate::store::faults::Faults;
+
+    async fn open(folder: &Path) -> Server {
+        let store = Store::simulated(&folder.join("database"), Arc::new(Faults::default())).await.unwrap();
+        store.set_clock(1_000_000).await.unwrap();
+        let patience = Patience { grace_ms: 0, quiet_ms: 0 };
+        Server::open(store, Signer::new([7; 32]), patience, Surroundings::default()).await.unwrap()
+    }
+
+    fn candidate(name: &str) -> Candidate {
+        Candidate { holder: name.into(), url: name.into(), alone: false }
+    }
+
+    #[tokio::test]
+    async fn a_follower_sees_that_there_is_room_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (leader, follower) = (open(folder.path()).await, open(folder.path()).await);
+        leader.follow(&candidate("leader")).await.unwrap();
+        follower.follow(&candidate("follower")).await.unwrap();
+        follower.disk.note::<()>(&Err(StoreError::DiskFull(sqlx::Error::PoolClosed)));
+        follower.follow(&candidate("follower")).await.unwrap();
+        assert!(follower.disk.is_full(), "nobody has written");
+        leader.store.set_clock(1_001_000).await.unwrap();
+        leader.renew(leader.fence().unwrap(), 1).await.unwrap();
+        follower.follow(&candidate("follower")).await.unwrap();
+        assert!(!follower.disk.is_full() && follower.fence().is_none());
     }
 }

@@ -20,7 +20,8 @@ impl Fence {
 #[derive(Clone, Debug)]
 pub(crate) struct Leader {
     pub(crate) url: String,
-    /// By the database's clock.
+    /// By the database's clock, as is the next; every write moves it.
+    pub(crate) until_ms: u64,
     pub(crate) expired: bool,
     /// Of the last change of a lease.
     pub(crate) revision: u64,
@@ -41,6 +42,7 @@ impl Store {
         let (until_ms, now_ms) = (unsigned(&row, "until_ms")?, unsigned(&row, "now_ms")?);
         Ok(Leader {
             url: text(&row, "url")?,
+            until_ms,
             // Nobody leads for so long ahead: the clock was set back. By a little it may be.
             expired: until_ms < now_ms || until_ms > now_ms + 2 * lead_ms,
             revision: unsigned(&row, "revision")?,
