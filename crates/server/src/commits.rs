@@ -25,7 +25,16 @@ const GATHERING: Duration = Duration::from_millis(100);
 enum Outcome {
     Waits,
     Durable,
-    Failed,
+    Lost(Lost),
+}
+
+/// Why something did not become true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// The disk of the database was full.
+    Room,
+    /// The database did not take it, or this server leads no more.
+    Otherwise,
 }
 
 /// For those who saw or made a change: whether it is in the database.
@@ -34,9 +43,18 @@ pub(crate) struct Ticket(watch::Receiver<Outcome>);
 
 impl Ticket {
     /// Waits until the database has it or has refused it.
-    pub(crate) async fn durable(mut self) -> bool {
+    pub(crate) async fn decided(mut self) -> Result<(), Lost> {
         let decided = self.0.wait_for(|outcome| *outcome != Outcome::Waits).await;
-        decided.is_ok_and(|outcome| *outcome == Outcome::Durable)
+        match decided.map(|outcome| *outcome) {
+            Ok(Outcome::Durable) => Ok(()),
+            Ok(Outcome::Lost(lost)) => Err(lost),
+            Ok(Outcome::Waits) | Err(_) => Err(Lost::Otherwise),
+        }
+    }
+
+    #[cfg(test)]
+    async fn durable(self) -> bool {
+        self.decided().await.is_ok()
     }
 }
 
@@ -70,6 +88,8 @@ pub(crate) struct Commits {
 
 struct State {
     epoch: Epoch,
+    /// Why the one before ended.
+    lost: Lost,
     open: Batch,
     /// Somebody waits for the open batch.
     urgent: bool,
@@ -79,7 +99,13 @@ struct State {
 
 impl Commits {
     pub(crate) fn new() -> Commits {
-        let state = State { epoch: Epoch(0), open: Batch::default(), urgent: false, taken: nothing() };
+        let state = State {
+            epoch: Epoch(0),
+            lost: Lost::Otherwise,
+            open: Batch::default(),
+            urgent: false,
+            taken: nothing(),
+        };
         Commits { state: Mutex::new(state), added: Notify::new(), gathering: GATHERING }
     }
 
@@ -87,11 +113,11 @@ impl Commits {
         self.lock().epoch
     }
 
-    /// Adds what a change consists of; `None` if its epoch is over.
-    pub(crate) fn add(&self, epoch: Epoch, writes: Vec<Write>) -> Option<Ticket> {
+    /// Adds what a change consists of, unless its epoch is over.
+    pub(crate) fn add(&self, epoch: Epoch, writes: Vec<Write>) -> Result<Ticket, Lost> {
         let mut state = self.lock();
         if state.epoch != epoch {
-            return None;
+            return Err(state.lost);
         }
         if !writes.is_empty() {
             let first = state.open.writes.is_empty();
@@ -102,7 +128,7 @@ impl Commits {
                 self.added.notify_one();
             }
         }
-        Some(state.latest())
+        Ok(state.latest())
     }
 
     /// For all that has been added until now, which is written as soon as possible.
@@ -110,10 +136,10 @@ impl Commits {
         self.lock_urgently().latest()
     }
 
-    /// The same for those who have seen what was true in this epoch; `None` if it is over.
-    pub(crate) fn latest_of(&self, epoch: Epoch) -> Option<Ticket> {
+    /// The same for those who have seen what was true in this epoch, unless it is over.
+    pub(crate) fn latest_of(&self, epoch: Epoch) -> Result<Ticket, Lost> {
         let state = self.lock_urgently();
-        (state.epoch == epoch).then(|| state.latest())
+        if state.epoch == epoch { Ok(state.latest()) } else { Err(state.lost) }
     }
 
     /// Has the open batch written now.
@@ -158,20 +184,21 @@ impl Commits {
     }
 
     /// This batch did not become true, nor did anything that was built on it.
-    pub(crate) fn fail(&self, batch: Batch) {
-        self.end_epoch();
+    pub(crate) fn fail(&self, batch: Batch, lost: Lost) {
+        self.end_epoch(lost);
         // Whoever sees something from now on has read it in the database.
         self.lock().taken = nothing();
-        batch.outcome.send_replace(Outcome::Failed);
+        batch.outcome.send_replace(Outcome::Lost(lost));
     }
 
     /// What is in memory and not in the database does not count.
-    pub(crate) fn end_epoch(&self) {
+    pub(crate) fn end_epoch(&self, lost: Lost) {
         let mut state = self.lock();
         state.epoch.0 += 1;
+        state.lost = lost;
         state.urgent = false;
         let open = std::mem::take(&mut state.open);
-        open.outcome.send_replace(Outcome::Failed);
+        open.outcome.send_replace(Outcome::Lost(lost));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -257,11 +284,12 @@ mod tests {
         let batch = commits.next().await;
         let second = commits.add(epoch, write()).unwrap();
         let saw = commits.latest_of(epoch).unwrap();
-        commits.fail(batch);
-        assert!(!saw.durable().await && commits.latest_of(epoch).is_none(), "what was seen is not true");
+        commits.fail(batch, Lost::Room);
+        assert_eq!(saw.decided().await, Err(Lost::Room), "what was seen is not true");
+        assert_eq!(commits.latest_of(epoch).unwrap_err(), Lost::Room);
         assert!(commits.latest_of(commits.epoch()).unwrap().durable().await, "what is read again is");
         assert!(!first.durable().await && !second.durable().await);
-        assert!(commits.add(epoch, write()).is_none(), "it began before the failure");
+        assert_eq!(commits.add(epoch, write()).unwrap_err(), Lost::Room, "it began before the failure");
         let later = commits.add(commits.epoch(), write()).unwrap();
         commits.next().await.succeed();
         assert!(later.durable().await);

@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 
 use crate::auth::{Principal, Recognised};
 use crate::billing::{self, Period};
-use crate::commits::{Batch, Commits, Epoch, Ticket};
+use crate::commits::{Batch, Commits, Epoch, Lost, Ticket};
 use crate::disk::{self, Disk};
 use crate::fleet::{Fleet, Incident, LeaseRecord, Passed, Patience, Spent};
 use crate::history::History;
@@ -193,18 +193,12 @@ impl Server {
     }
 
     /// Returns once the database has it; there is no ticket for what has failed already.
-    async fn durable(&self, ticket: Option<Ticket>) -> Result<(), Problem> {
-        let durable = match ticket {
-            Some(ticket) => ticket.durable().await,
-            None => false,
+    async fn durable(&self, ticket: Result<Ticket, Lost>) -> Result<(), Problem> {
+        let decided = match ticket {
+            Ok(ticket) => ticket.decided().await,
+            Err(lost) => Err(lost),
         };
-        if durable { Ok(()) } else { Err(self.not_written()) }
-    }
-
-    fn not_written(&self) -> Problem {
-        let detail =
-            "the database did not take it, or this server leads no more; nothing was done, ask again";
-        self.disk.problem_or(detail)
+        decided.map_err(not_written)
     }
 
     /// The fleet as far as it is known, read again if it may be wrong.
@@ -213,7 +207,7 @@ impl Server {
         if books.stale || books.epoch != self.commits.epoch() {
             books.stale = true;
             // What has been handed over is in the database or has failed before that is read. Nothing is added meanwhile.
-            self.commits.latest().durable().await;
+            let _ = self.commits.latest().decided().await;
             let (epoch, turn) = (self.commits.epoch(), self.turns.load(Ordering::Acquire));
             let same = books.turn == turn;
             // By the clock that the other times are of, until it is seen whether it was set.
@@ -243,7 +237,7 @@ impl Server {
         let moved = books.fleet.take_changed();
         if !moved.is_empty() {
             let writes = moved.into_iter().map(|lease| Write::Lease(Box::new(lease))).collect();
-            books.stale |= self.commits.add(books.epoch, writes).is_none();
+            books.stale |= self.commits.add(books.epoch, writes).is_err();
         }
         Ok(books)
     }
@@ -264,7 +258,7 @@ impl Server {
     /// From now on this role; what is in memory does not count any more.
     pub(crate) fn become_role(&self, role: Role) {
         self.turns.fetch_add(1, Ordering::AcqRel);
-        self.commits.end_epoch();
+        self.commits.end_epoch(Lost::Otherwise);
         self.recognised.forget_all();
         self.role.send_replace(role);
         self.wake.notify_one();
@@ -331,10 +325,14 @@ impl Server {
                 self.watches.tell(leases);
             }
             Err(error) => {
-                if !matches!(error, StoreError::DiskFull(_)) {
+                let lost = match error {
+                    StoreError::DiskFull(_) => Lost::Room,
+                    _ => Lost::Otherwise,
+                };
+                if lost == Lost::Otherwise {
                     eprintln!("sluice-server: {error}");
                 }
-                self.commits.fail(batch);
+                self.commits.fail(batch, lost);
                 if matches!(error, StoreError::Fenced) {
                     self.become_role(Role::Follower { leader: None });
                 }
@@ -411,7 +409,7 @@ impl Server {
         change.report_incidents();
         // Counted while the fleet is still locked: who began to wait before has been looked at.
         self.cycles.send_modify(|count| *count += 1);
-        change.hand_over().map(drop).ok_or_else(|| self.not_written())
+        change.hand_over().map(drop).map_err(not_written)
     }
 }
 
@@ -622,8 +620,8 @@ impl Change<'_> {
         self.done = self.writes.is_empty() && !self.books.fleet.has_changed();
     }
 
-    /// Lets it be written; the fleet is free again. `None` if what it was built on has failed.
-    fn hand_over(mut self) -> Option<Ticket> {
+    /// Lets it be written; the fleet is free again. not if what it was built on has failed.
+    fn hand_over(mut self) -> Result<Ticket, Lost> {
         let mut writes = std::mem::take(&mut self.writes);
         let changed = self.books.fleet.take_changed();
         changed.iter().for_each(|lease| self.books.history.follow(lease));
@@ -632,7 +630,7 @@ impl Change<'_> {
         writes.extend(cards.into_iter().map(|(id, record)| Write::Card { id, record }));
         let wakes = self.wakes || !writes.is_empty();
         let ticket = self.server.commits.add(self.books.epoch, writes);
-        self.done = ticket.is_some();
+        self.done = ticket.is_ok();
         if wakes {
             self.server.wake.notify_one();
         }
@@ -645,6 +643,14 @@ impl Drop for Change<'_> {
         if !self.done {
             self.books.stale = true;
         }
+    }
+}
+
+fn not_written(lost: Lost) -> Problem {
+    let detail = "the database did not take it, or this server leads no more; nothing was done, ask again";
+    match lost {
+        Lost::Room => disk::full(),
+        Lost::Otherwise => Problem::new(Kind::Unavailable, detail),
     }
 }
 
