@@ -54,6 +54,7 @@ impl Server {
     pub(crate) async fn take_part(&self, candidate: &Candidate) {
         let (mut renewed, mut away) = (Instant::now(), false);
         for count in 0.. {
+            self.step_down_if_blind(candidate).await;
             let (every, went_well) = match self.fence() {
                 Some(fence) => (RENEW_EVERY, self.renew(fence, count).await),
                 None => (FOLLOW_EVERY, self.follow(candidate).await),
@@ -75,6 +76,20 @@ impl Server {
         }
     }
 
+    /// Leaves the lead to a server that can read the books.
+    async fn step_down_if_blind(&self, candidate: &Candidate) {
+        let Some(fence) = self.fence().filter(|_| !candidate.alone && self.is_blind()) else { return };
+        eprintln!(
+            "sluice-server: it cannot read its books, which a later release may have written, and leads no more for a while; \
+             another server can"
+        );
+        self.become_role(Role::Follower { leader: None });
+        if let Err(error) = self.store.resign(fence).await {
+            // Then others wait until it has said nothing for long enough.
+            eprintln!("sluice-server: {error}");
+        }
+    }
+
     async fn renew(&self, fence: Fence, count: u64) -> Result<(), StoreError> {
         let before_ms = self.now_ms().saturating_sub(KEYS_KEPT_MS);
         let tidy = count.is_multiple_of(FORGET_EVERY).then_some(Write::ForgetKeys { before_ms });
@@ -89,10 +104,10 @@ impl Server {
     /// Learns who leads and what is new; leads if nobody does.
     pub(crate) async fn follow(&self, candidate: &Candidate) -> Result<(), StoreError> {
         let row = self.look_at_leader().await?;
-        if row.expired || candidate.alone {
+        if candidate.alone || (row.expired && !self.is_blind()) {
             return self.lead(candidate).await;
         }
-        let leader = Some(row.url);
+        let leader = (!row.expired).then_some(row.url);
         if *self.role.borrow() != (Role::Follower { leader: leader.clone() }) {
             self.become_role(Role::Follower { leader });
         }
@@ -154,6 +169,22 @@ mod tests {
 
     fn candidate(name: &str) -> Candidate {
         Candidate { holder: name.into(), url: name.into(), alone: false }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_cannot_read_its_books_leaves_the_lead() {
+        let folder = tempfile::tempdir().unwrap();
+        let (server, other) = (open(folder.path()).await, open(folder.path()).await);
+        server.follow(&candidate("server")).await.unwrap();
+        server.store.execute("INSERT INTO identity (declared) VALUES ('{\"of a later release\": 1}')").await;
+        server.distrust_books().await;
+        assert!(server.read(|_, _| ()).await.is_err());
+        server.step_down_if_blind(&candidate("server")).await;
+        assert!(server.fence().is_none());
+        server.follow(&candidate("server")).await.unwrap();
+        assert!(server.fence().is_none(), "it does not take it again");
+        other.follow(&candidate("other")).await.unwrap();
+        assert!(other.fence().is_some());
     }
 
     #[tokio::test]

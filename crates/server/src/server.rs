@@ -5,6 +5,7 @@
 //! when it is in the database. The lock is free meanwhile: others see the change before it is durable, and wait for it too
 //! before they speak. If a transaction fails, or a change is given up half way, the fleet is read from the database again.
 
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -49,6 +50,8 @@ pub(crate) struct Server {
     /// Whose tokens are taken beside its own.
     pub(crate) identity: identity::Current,
     pub(crate) surroundings: Surroundings,
+    /// When it found in the database what it cannot read.
+    unreadable: std::sync::Mutex<Option<tokio::time::Instant>>,
     books: Mutex<Books>,
     commits: Commits,
     /// Counts its roles.
@@ -102,6 +105,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const CLOCK_SET_MS: u64 = 1000;
 /// A server that leads looks at its books more often by far, unless it cannot.
 const DEAF_MS: u64 = 5_000;
+/// A server that cannot read its books leaves the lead to others for so long, then looks again.
+const BLIND: Duration = Duration::from_secs(60);
 /// What is spent of budgets is added up this often.
 const BUDGETS_EVERY: Duration = Duration::from_secs(5);
 /// The latest leases that are learned from at the start.
@@ -134,6 +139,7 @@ impl Server {
             role: watch::Sender::new(Role::Follower { leader: None }),
             seen: Mutex::default(),
             surroundings,
+            unreadable: std::sync::Mutex::default(),
             books: Mutex::new(books),
             commits,
             turns: AtomicU64::new(0),
@@ -212,9 +218,10 @@ impl Server {
             let same = books.turn == turn;
             // By the clock that the other times are of, until it is seen whether it was set.
             let now_ms = if same { books.expected_ms() } else { self.now_ms() };
-            let mut fresh = Books::read(&self.store, epoch, now_ms).await.map_err(unwell)?;
+            let fresh = Books::read(&self.store, epoch, now_ms).await;
+            let mut fresh = fresh.map_err(|error| self.cannot_read(error))?;
             // Before they count as fresh: it is tried again with them if it fails.
-            self.follow_identity().await.map_err(unwell)?;
+            self.follow_identity().await.map_err(|error| self.cannot_read(error))?;
             fresh.fleet.leadership = self.fence().map_or(0, Fence::number);
             fresh.fleet.spend_as(&books.fleet);
             if same {
@@ -240,6 +247,20 @@ impl Server {
             books.stale |= self.commits.add(books.epoch, writes).is_err();
         }
         Ok(books)
+    }
+
+    fn cannot_read(&self, error: StoreError) -> Problem {
+        if matches!(error, StoreError::Content { .. }) {
+            *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(tokio::time::Instant::now());
+        }
+        unwell(error)
+    }
+
+    /// Whether the books hold what this release cannot read, as far as is known: who knows nothing decides nothing.
+    pub(crate) fn is_blind(&self) -> bool {
+        let unreadable = *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        unreadable.is_some_and(|at| at.elapsed() < BLIND)
     }
 
     /// Has the books read again before they are looked at next.

@@ -126,6 +126,11 @@ impl Store {
         Ok(())
     }
 
+    /// As somebody else writes who uses the database.
+    pub(crate) async fn execute(&self, sql: &'static str) {
+        sqlx::query(sql).execute(&self.pool).await.unwrap();
+    }
+
     /// Whether no statement is under way.
     pub(crate) fn rests(&self) -> bool {
         self.pool.size() as usize == self.pool.num_idle()
