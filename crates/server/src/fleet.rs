@@ -423,6 +423,13 @@ impl Fleet {
         }
     }
 
+    /// A node says something that is not taken: it is there as it was before.
+    pub(crate) fn hear_of_node(&mut self, node: NodeId, now_ms: u64) {
+        if let Some(node) = self.nodes.get_mut(&node).filter(|node| node.heard_at_ms.is_some()) {
+            (node.heard_at_ms, node.deaf_ms) = (Some(now_ms), 0);
+        }
+    }
+
     /// Says why a queued lease waits.
     pub(crate) fn wait_because(&mut self, id: LeaseId, reason: String) {
         if self.leases.get(&id).is_some_and(LeaseRecord::waits) {

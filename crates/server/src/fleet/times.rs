@@ -21,7 +21,9 @@ impl Fleet {
     /// silent because of that, and nobody could be told how much time they have.
     pub(crate) fn was_deaf(&mut self, ms: u64, now_ms: u64) {
         for node in self.nodes.values_mut() {
-            node.deaf_ms = node.deaf_ms.saturating_add(ms);
+            // Who was heard of meanwhile has been silent for less.
+            let heard_ms = node.heard_at_ms.unwrap_or(node.joined_at_ms).saturating_add(node.deaf_ms);
+            node.deaf_ms = node.deaf_ms.saturating_add(ms.min(now_ms.saturating_sub(heard_ms)));
         }
         for lease in self.leases.values_mut() {
             lease.heard_at_ms = lease.heard_at_ms.saturating_add(ms).min(now_ms);
@@ -147,6 +149,25 @@ mod tests {
         }
         assert_eq!(world.lease(4).state, LeaseState::Preempting);
         assert_eq!(world.fleet.drift().nodes_lost, 1);
+    }
+
+    /// While the disk is full, reports are not taken.
+    #[test]
+    fn a_node_whose_reports_are_not_taken_is_there_and_no_longer_than_it_says_so() {
+        let mut world = World::new(2);
+        let now_ms = 5 * MINUTE_MS;
+        world.fleet.hear_of_node(1, now_ms - 1000);
+        let online = |world: &World, node, at_ms| {
+            let fleet = &world.fleet;
+            fleet.is_online(&fleet.nodes()[&node], at_ms)
+        };
+        assert!(online(&world, 1, now_ms) && !online(&world, 2, now_ms));
+        world.fleet.was_deaf(now_ms, now_ms);
+        assert!(online(&world, 1, now_ms) && online(&world, 2, now_ms));
+        let later_ms = now_ms + MINUTE_MS;
+        assert!(!online(&world, 1, later_ms) && !online(&world, 2, later_ms));
+        world.look(later_ms);
+        assert_eq!(world.online(), [0; 0]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use sluice_api::usage::UsageRecord;
 use super::answer::Answer;
 use super::extract::{Body, Name};
 use crate::auth::{self, Principal};
+use crate::disk;
 use crate::fleet::{Fleet, Patience, Taken};
 use crate::policy::Action;
 use crate::server::{Books, Server};
@@ -130,6 +131,11 @@ pub(super) async fn report(
     }
     if report.faults.len() > FAULTS_MAX || report.boot.len() > NAME_MAX {
         return Err(Problem::new(Kind::Invalid, "no node has so many faults").at("faults").into());
+    }
+    if server.disk.is_full() {
+        // Nothing of it becomes true but that the node is there.
+        server.hear(|books, now_ms| books.fleet.hear_of_node(id, now_ms)).await?;
+        return Err(disk::full().into());
     }
     let mut change = server.change().await?;
     let now_ms = change.now_ms;
