@@ -85,6 +85,9 @@ pub struct Report {
     /// What is wrong with GPUs; an answer confirms all of it.
     #[serde(default)]
     pub faults: Vec<GpuFault>,
+    /// It takes no new leases, since it cannot write down what they use.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub closed: bool,
 }
 
 /// One attempt to run a task of a lease.

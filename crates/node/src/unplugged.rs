@@ -228,6 +228,7 @@ mod tests {
         node.reporter.membership.fill_up();
         let waiting = || node.undelivered();
         let full = waiting();
+        assert!(node.registry.report().closed);
         let pass = |ms: u64| {
             clock.0.fetch_add(ms, Ordering::Relaxed);
             node.record_usage();

@@ -112,7 +112,12 @@ impl Node {
 
     /// Whether new leases may be placed here.
     pub(crate) fn takes_work(&self) -> bool {
-        self.online
+        self.online && !self.report.closed
+    }
+
+    /// Whether it is there and takes none.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.online && self.report.closed
     }
 }
 
@@ -308,7 +313,8 @@ impl Fleet {
         let is_current = report.leadership.is_none_or(|leadership| leadership == self.leadership);
         let comes_back = !entry.online;
         let forgives = self.refusals.remove(&node).is_some();
-        if comes_back || forgives {
+        let turns = entry.report.closed != report.closed;
+        if comes_back || forgives || turns {
             entry.online = true;
             self.news.nodes.insert(node);
         }

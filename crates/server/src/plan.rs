@@ -533,7 +533,11 @@ impl Plan {
             return Some(other);
         }
         if !fleet.nodes().values().any(|node| node.takes_work()) {
-            return Some("no node is there; `sluice node --join` lends one".into());
+            let closed = fleet.nodes().values().find(|node| node.is_closed());
+            return Some(closed.map_or_else(
+                || "no node is there; `sluice node --join` lends one".into(),
+                |node| format!("node {} takes no new leases: make room on its disk", node.name),
+            ));
         }
         let work = self.work.get(&id)?;
         let why = self.scheduler.why(work.job)?;

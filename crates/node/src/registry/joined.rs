@@ -107,6 +107,7 @@ impl Registry {
 
     /// What is true now, for the server; the caller adds the rest.
     pub(crate) fn report(&self) -> Report {
+        let closed = self.membership.as_ref().is_some_and(|membership| membership.is_full());
         let ledger = self.lock();
         let gpu = |(gpu, meter): (usize, &Meter)| GpuReport {
             memory_used: ledger.books.used_memory(gpu),
@@ -118,6 +119,7 @@ impl Registry {
             gpus: ledger.meters.iter().enumerate().map(gpu).collect(),
             leases: ledger.leases.keys().filter_map(|&id| attempt(id)).collect(),
             sessions: ledger.session_status(|_| true).into_iter().filter_map(session).collect(),
+            closed,
             ..Report::default()
         }
     }

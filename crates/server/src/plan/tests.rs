@@ -635,3 +635,27 @@ fn nothing_is_taken_from_others_for_a_lease_that_was_refused_a_moment_ago() {
     assert_eq!(world.state(refused), LeaseState::Running);
     world.check();
 }
+
+#[test]
+fn a_node_that_takes_no_leases_is_passed_over_and_named() {
+    let mut world = World::new(&[1, 1], &[("acme", json!({}))]);
+    let closes = |world: &mut World, node| {
+        let held = world.fleet.nodes()[&node].report.leases.clone();
+        world.now_ms += 1;
+        let report = Report { sequence: world.now_ms * 2, leases: held, closed: true, ..Report::default() };
+        world.fleet.report(node, report, world.now_ms).unwrap();
+    };
+    closes(&mut world, 1);
+    let first = world.ask("acme", share(500_000));
+    world.decide();
+    assert_eq!(world.nodes_of(first), [2]);
+    world.settle();
+    closes(&mut world, 1);
+    closes(&mut world, 2);
+    let second = world.ask("acme", share(500_000));
+    world.decide();
+    assert_eq!((world.state(first), world.state(second)), (RUNS, WAITS));
+    assert!(world.why(second).contains("node0 takes no new leases"), "{}", world.why(second));
+    world.settle();
+    assert_eq!(world.state(second), RUNS, "they take some again");
+}

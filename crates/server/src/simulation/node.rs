@@ -38,7 +38,7 @@ impl Clock for NodeClock {
 
 enum Question {
     Join,
-    Report(Sent),
+    Report(Box<Sent>),
 }
 
 pub(super) struct Node {
@@ -133,7 +133,7 @@ impl Node {
             Some(node) if !self.outcast => {
                 let sent = node.report();
                 let call = Call::post(sent.path().to_owned(), &self.token, sent.report());
-                (Question::Report(sent), call)
+                (Question::Report(Box::new(sent)), call)
             }
             _ => (Question::Join, Call::post("/nodes".into(), &self.join_token, &self.machine.join())),
         };
