@@ -607,9 +607,7 @@ impl Custom for Session {
 
     fn cuUserObjectCreate(&self, command: commands::cuUserObjectCreate) -> Result<(), CUresult> {
         self.vacant(command.object)?;
-        if !(1..=i32::MAX as u32).contains(&command.initialRefcount) {
-            return Err(CUresult::INVALID_VALUE);
-        }
+        graphs::check_count(command.initialRefcount)?;
         let object = graphs::user_object(self, command.object.0, command.initialRefcount)?;
         self.graphs.references.enter(command.object, command.initialRefcount);
         self.insert(command.object, object)

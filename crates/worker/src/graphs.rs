@@ -20,7 +20,7 @@ use sluice_wire::{GraphId, GraphNodeId, Id, NodePlace, NodeWork, StreamId, WORKE
 
 pub(crate) use across::{NodeData, user_object};
 pub(crate) use conditional::create_handle;
-pub(crate) use references::{References, graph_release, graph_retain, release, retain};
+pub(crate) use references::{References, check_count, graph_release, graph_retain, release, retain};
 pub(crate) use structure::*;
 pub(crate) use work::{add, get, set, set_in_executable};
 
@@ -179,6 +179,7 @@ impl Session {
 
     fn forget_inner(&self, inner: CUgraph, number: Option<GraphId>) {
         if let Some(number) = number {
+            self.graphs.references.forget_graph(number);
             let _ = self.remove(number);
         }
         self.forget_graph(inner);

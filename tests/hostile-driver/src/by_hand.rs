@@ -296,6 +296,16 @@ impl Check for ByHand {
         call.device(srcDevice, ByteCount as u64)
     }
 
+    fn cuMemcpyHtoD_v2(
+        call: &Call,
+        dstDevice: CUdeviceptr,
+        srcHost: *const c_void,
+        ByteCount: usize,
+    ) -> Result<(), Violation> {
+        call.list(srcHost.cast::<u8>(), ByteCount as u64)?;
+        call.device(dstDevice, ByteCount as u64)
+    }
+
     fn cuMemcpyDtoH_v2(
         call: &Call,
         dstHost: *mut c_void,

@@ -57,6 +57,11 @@ impl State {
     }
 }
 
+/// None would be entered as something that is held (CUDA Driver API: "must be nonzero and no larger than INT_MAX").
+pub(crate) fn check_count(count: u32) -> Result<(), CUresult> {
+    if (1..=i32::MAX as u32).contains(&count) { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
+}
+
 /// Whether the holder has so many.
 fn check<K: Hash + Eq>(held: &HashMap<K, u64>, holder: &K, count: u32) -> Result<(), CUresult> {
     let has = held.get(holder).copied().unwrap_or(0);
@@ -78,6 +83,7 @@ fn take<K: Hash + Eq>(held: &mut HashMap<K, u64>, holder: &K, count: u32) {
 
 pub(crate) fn retain(session: &Session, command: &commands::cuUserObjectRetain) -> Result<(), CUresult> {
     let retain = session.table.cuUserObjectRetain.ok_or(CUresult::NOT_SUPPORTED)?;
+    check_count(command.count)?;
     let mut state = session.graphs.references.lock();
     let object = state.find(session, command.object)?;
     // SAFETY: somebody holds the object.
@@ -88,6 +94,7 @@ pub(crate) fn retain(session: &Session, command: &commands::cuUserObjectRetain) 
 
 pub(crate) fn release(session: &Session, command: &commands::cuUserObjectRelease) -> Result<(), CUresult> {
     let release = session.table.cuUserObjectRelease.ok_or(CUresult::NOT_SUPPORTED)?;
+    check_count(command.count)?;
     let mut state = session.graphs.references.lock();
     let object = state.find(session, command.object)?;
     check(&state.program, &command.object, command.count)?;
@@ -102,6 +109,7 @@ pub(crate) fn graph_retain(
     command: &commands::cuGraphRetainUserObject,
 ) -> Result<(), CUresult> {
     let retain = session.table.cuGraphRetainUserObject.ok_or(CUresult::NOT_SUPPORTED)?;
+    check_count(command.count)?;
     let mut state = session.graphs.references.lock();
     let (graph, object) = (session.find(command.graph)?, state.find(session, command.object)?);
     let moves = command.flags & MOVE != 0;
@@ -122,6 +130,7 @@ pub(crate) fn graph_release(
     command: &commands::cuGraphReleaseUserObject,
 ) -> Result<(), CUresult> {
     let release = session.table.cuGraphReleaseUserObject.ok_or(CUresult::NOT_SUPPORTED)?;
+    check_count(command.count)?;
     let mut state = session.graphs.references.lock();
     let (graph, object) = (session.find(command.graph)?, state.find(session, command.object)?);
     let holder = (command.graph, command.object);
