@@ -366,8 +366,8 @@ pub(crate) fn end_capture(session: &Session, command: &commands::cuStreamEndCapt
             Err(CUresult::INVALID_VALUE)
         }
         (Ok(()), None) => session.insert(command.phGraph, graph),
-        (Err(error), Some(_)) => Err(error),
-        (Err(error), None) => {
+        // Whatever the client wanted it to be called.
+        (Err(error), _) => {
             let is_unnamed = |graph: &CUgraph| session.objects.number_of::<GraphId>(*graph).is_none();
             captured.filter(is_unnamed).into_iter().for_each(|graph| session.forget_graph(graph));
             Err(error)
