@@ -33,8 +33,6 @@ static int child(int out) {
     int device;
     void *context;
     uint64_t memory;
-    char *bytes = malloc(BYTES);
-    memset(bytes, 1, BYTES);
     double before = resident_kib();
     if (!(driver = dlopen("libcuda.so.1", RTLD_NOW))) die(dlerror(), 0);
     CALL(cuInit, 0);
@@ -44,6 +42,10 @@ static int child(int out) {
     CALL(cuCtxSynchronize);
     times.context = now();
     times.context_kib = resident_kib() - before;
+    before = resident_kib() - times.context_kib;
+    char *bytes = malloc(BYTES);
+    memset(bytes, 1, BYTES);
+    before += BYTES / 1024;
     CALL(cuMemAlloc_v2, &memory, (size_t)BYTES);
     CALL(cuMemcpyHtoD_v2, memory, bytes, (size_t)BYTES);
     CALL(cuMemcpyDtoH_v2, bytes, memory, (size_t)BYTES);
