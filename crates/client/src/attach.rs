@@ -190,32 +190,30 @@ impl Opened {
     }
 }
 
-/// Connects again for a session whose connection was cut, `resume.received` bytes into the worker's stream, over as many
-/// connections as `resume.stripe` counts. The answer is the new stream and how much of our stream the worker has.
+/// Connections to a node that have said nothing yet. The node closes those that stay so for five seconds.
+#[derive(Debug)]
+pub(crate) struct Connected(Greeting, Vec<Greeting>);
+
+/// Makes so many, at least one.
+pub(crate) fn connect(node: &Endpoint, count: u8, deadline: Instant) -> Result<Connected, AttachError> {
+    let (first, others) = all_at_once(node, 0, 1..count, |_| Greeting::connect(node, deadline))?;
+    Ok(Connected(first, others))
+}
+
+/// Goes on with a session whose connection was cut, `resume.received` bytes into the worker's stream, over these connections,
+/// which are as many as `resume.stripe` counts. The answer is the new stream and how much of our stream the worker has.
 pub(crate) fn resume(
-    node: &Endpoint,
+    Connected(first, others): Connected,
     resume: Resume,
     deadline: Instant,
 ) -> Result<(Stream, u64), AttachError> {
-    let greet = |number| {
-        let mut greeting = Greeting::connect(node, deadline)?;
+    let node = first.node.clone();
+    let greet = |(number, greeting): (u8, Greeting)| {
+        let mut greeting = Greeting { deadline, ..greeting };
         greeting.greet(Purpose::Resume(Resume { stripe: Stripe { number, ..resume.stripe }, ..resume }))?;
         Ok(greeting)
     };
-    let unconnected = |error| AttachError::Connect { node: node.clone(), error };
-    // All at once: each takes some round trips.
-    let (first, others) = std::thread::scope(|scope| {
-        let others = (1..resume.stripe.count).map(|number| link::spawn(scope, move || greet(number)));
-        let others: Vec<_> = others.collect();
-        let first = greet(0);
-        let join = |spawned: io::Result<ScopedJoinHandle<'_, _>>| match spawned.map(ScopedJoinHandle::join) {
-            Ok(Ok(greeted)) => greeted,
-            Ok(Err(_)) => Err(unconnected(io::Error::other("its thread has ended"))),
-            Err(error) => Err(unconnected(error)),
-        };
-        (first, others.into_iter().map(join).collect::<Result<Vec<Greeting>, AttachError>>())
-    });
-    let (mut greeting, others) = (first?, others?);
+    let (mut greeting, others) = all_at_once(&node, (0, first), (1..).zip(others), greet)?;
     match greeting.next_control()? {
         Control::SessionResumed(resumed) => {
             if !others.is_empty() {
@@ -225,11 +223,30 @@ pub(crate) fn resume(
             }
             Ok((greeting.stream, resumed.received))
         }
-        Control::SessionRefused(refused) => {
-            Err(AttachError::Refused { node: node.clone(), reason: refused.reason })
-        }
+        Control::SessionRefused(refused) => Err(AttachError::Refused { node, reason: refused.reason }),
         _ => Err(greeting.protocol(WireError::NotSluice)),
     }
+}
+
+/// Runs it for each at the same time, since each takes some round trips: the first here, the others in threads of their own.
+fn all_at_once<A: Send, B: Send>(
+    node: &Endpoint,
+    first: A,
+    others: impl Iterator<Item = A>,
+    run: impl std::ops::Fn(A) -> Result<B, AttachError> + Sync,
+) -> Result<(B, Vec<B>), AttachError> {
+    let unconnected = |error| AttachError::Connect { node: node.clone(), error };
+    let run = &run;
+    std::thread::scope(|scope| {
+        let others: Vec<_> = others.map(|item| link::spawn(scope, move || run(item))).collect();
+        let first = run(first)?;
+        let join = |spawned: io::Result<ScopedJoinHandle<'_, _>>| match spawned.map(ScopedJoinHandle::join) {
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) => Err(unconnected(io::Error::other("its thread has ended"))),
+            Err(error) => Err(unconnected(error)),
+        };
+        Ok((first, others.into_iter().map(join).collect::<Result<Vec<B>, AttachError>>()?))
+    })
 }
 
 /// The visible devices of a lease, the first of which is the process's `first`. Each mints in a part of its own, so that an
@@ -281,6 +298,7 @@ const FARTHER: Duration = Duration::from_millis(5);
 const STRIPES: u8 = 8;
 
 /// A connection on which the session is being opened, or goes on.
+#[derive(Debug)]
 struct Greeting {
     node: Endpoint,
     stream: Stream,

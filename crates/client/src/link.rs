@@ -22,19 +22,19 @@ pub(crate) mod flusher;
 pub(crate) mod kept;
 mod loan;
 mod resume;
+mod sending;
 mod width;
 
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sluice_cuda::CUresult;
 use sluice_transport::Stream;
-use sluice_wire::resume::ACKNOWLEDGE_EVERY;
 use sluice_wire::spin::{Spin, Wait};
-use sluice_wire::{Encode, FrameDecoder, Header, Kind, Op, Received};
+use sluice_wire::{FrameDecoder, Header, Kind, Op};
 
 use crate::inbox::{Answer, Inbox, News, Receiver, SCRAP_BYTES, Sink};
 use crate::outbox::Outbox;
@@ -73,8 +73,6 @@ pub(crate) struct Link {
     /// There is no connection, and whoever leads next makes one.
     cut: AtomicBool,
     resumption: Option<Resumption>,
-    /// Bytes of large copies over this connection ([`width`]).
-    copied: AtomicU64,
     recorder: Option<Recorder>,
     /// Bytes of the worker's stream that have come, and how many of them it knows of.
     received: AtomicU64,
@@ -140,7 +138,6 @@ impl Link {
             lost: AtomicBool::new(false),
             cut: AtomicBool::new(false),
             resumption,
-            copied: AtomicU64::new(0),
             recorder,
             received: AtomicU64::new(received),
             confirmed: AtomicU64::new(received),
@@ -398,108 +395,6 @@ impl Link {
             && let Err(error) = inbox.begin_arrival(receiver)
         {
             self.lose(&error);
-        }
-    }
-
-    /// Sends what is queued. Where there is no connection, or too much is unacknowledged, it waits for that to end.
-    fn send(&self, mut outbox: MutexGuard<'_, Outbox>) -> Result<(), CUresult> {
-        self.flush(&mut outbox);
-        let room_after = outbox.room_after();
-        drop(outbox);
-        self.acknowledge();
-        let goes_on =
-            || !self.is_cut() && self.acknowledged.load(Ordering::Acquire) >= room_after && !self.is_lost();
-        if goes_on() { Ok(()) } else { self.wait_until(|_| goes_on().then_some(())) }
-    }
-
-    /// Writes all of the outbox, unless the connection ends first.
-    fn flush(&self, outbox: &mut Outbox) {
-        if let Err(error) = outbox.end_recognised() {
-            self.lose(&error);
-        }
-        if self.owes_acknowledgement() {
-            self.confirm(outbox, false);
-        }
-        let mut progress = (Instant::now(), self.received.load(Ordering::Acquire));
-        while outbox.buffer.unsent() > 0 && !self.is_cut() && !self.is_lost() {
-            match outbox.write() {
-                Ok(()) => progress.0 = Instant::now(),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.read_while_full(outbox);
-                    self.look_for_progress(outbox, &mut progress);
-                }
-                Err(error) => self.part(&outbox.stream, &error),
-            }
-        }
-        outbox.flushed_at = Instant::now();
-        if let Some(recorder) = &self.recorder {
-            recorder.write();
-        }
-        if let Err(error) = outbox.acknowledge(self.acknowledged.load(Ordering::Acquire)) {
-            self.lose(&error);
-        }
-    }
-
-    /// The worker takes no more until it gets rid of something: reads it, unless another thread does.
-    fn read_while_full(&self, outbox: &Outbox) {
-        /// How long until this thread looks again whether it should read.
-        const LOOK_AGAIN: Duration = Duration::from_millis(20);
-        let somebody_leads = self.inbox().receiver.is_none();
-        let _ = outbox.stream.wait_writable(!somebody_leads, LOOK_AGAIN);
-        if !somebody_leads {
-            let mut inbox = self.inbox();
-            if let Some(receiver) = inbox.receiver.take() {
-                drop(self.lead(inbox, receiver, Wait::No));
-            }
-        }
-    }
-
-    /// The worker of a session that can be resumed reads on, whatever it waits for: one that has taken nothing since
-    /// `progress`, and has sent nothing, is not there.
-    fn look_for_progress(&self, outbox: &Outbox, progress: &mut (Instant, u64)) {
-        let received = self.received.load(Ordering::Acquire);
-        if received != progress.1 {
-            *progress = (Instant::now(), received);
-        } else if self.resumption.is_some() && progress.0.elapsed() >= SILENCE * SILENT_MAX {
-            let silence = SILENCE * SILENT_MAX;
-            self.part(&outbox.stream, &format_args!("nothing has gone for {} s", silence.as_secs()));
-        }
-    }
-
-    fn owes_acknowledgement(&self) -> bool {
-        // Either may move in between.
-        let confirmed = self.confirmed.load(Ordering::SeqCst);
-        let behind = self.received.load(Ordering::SeqCst).saturating_sub(confirmed);
-        self.resumption.is_some() && behind >= ACKNOWLEDGE_EVERY
-    }
-
-    /// Tells the worker how much of its stream has come, if that is worth a frame.
-    fn acknowledge(&self) {
-        while self.owes_acknowledgement() {
-            // Who has the outbox does so, once it is free.
-            let Some(mut outbox) = self.try_outbox() else { return };
-            self.confirm(&mut outbox, false);
-            self.flush_what_fits(&mut outbox);
-        }
-    }
-
-    /// Adds an acknowledgement; `answer` says that the worker is to answer it, to show that it is there.
-    fn confirm(&self, outbox: &mut Outbox, answer: bool) {
-        let position = self.received.load(Ordering::SeqCst);
-        self.confirmed.store(position, Ordering::SeqCst);
-        let header = Header { kind: Kind::Received, device: 0, op: 0, lane: 0, sequence: 0 };
-        // A frame of a few bytes is never too large.
-        let _ =
-            outbox.buffer.append(|out| header.frame(out, |out| Received { position, answer }.encode(out)));
-    }
-
-    fn flush_what_fits(&self, outbox: &mut Outbox) {
-        while outbox.buffer.unsent() > 0 && !self.is_cut() && !self.is_lost() {
-            match outbox.write() {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => self.part(&outbox.stream, &error),
-            }
         }
     }
 

@@ -25,7 +25,7 @@ use sluice_wire::{ArrayId, EventId, MipmappedArrayId, ModuleId, StreamId, comman
 use crate::answers::Answers;
 use crate::context::{self, Context, Primary};
 use crate::device::{Device, place_of};
-use crate::link::{Link, flusher};
+use crate::link::Link;
 use crate::virtual_memory::VirtualMemory;
 use crate::{arrays, attach, event, graph_memory, ids, module, stream, texture};
 
@@ -166,7 +166,7 @@ pub(crate) fn connect() -> Result<&'static Sessions, CUresult> {
             ARE_MANY.store(sessions.list.len() > 1, Ordering::Release);
             let sessions: &'static Sessions = Box::leak(Box::new(sessions));
             for session in &sessions.list {
-                flusher::start(&session.link);
+                session.link.start_flusher();
             }
             SESSIONS.store(std::ptr::from_ref(sessions).cast_mut(), Ordering::Release);
             Ok(sessions)

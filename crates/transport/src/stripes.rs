@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The writer gives each chunk, with its place in the stream and its length before it, to a connection that takes bytes now;
-//! where that takes a part only, the next chunk goes to another meanwhile. The reader takes the chunk that is next from wherever it is; those that came early wait in
-//! their sockets, so nothing is stored here and nothing is copied once more. On each connection chunks come in the
+//! where that takes a part only, the next chunk goes to another meanwhile. The reader takes the chunk that is next from wherever it
+//! is; those that came early wait in their sockets, so nothing is stored here and nothing is copied once more. On each connection chunks come in the
 //! stream's order, so the one that is next is never behind another. The end of one connection is the end of all.
 
 use std::io::{self, IoSlice};
@@ -355,12 +355,15 @@ impl Reading {
 }
 
 impl Writing {
-    /// The connections that have something to write, of so many bytes that are there: the next chunk goes to the first behind the last
-    /// one's that takes bytes.
+    /// The connections that have something to write, of so many bytes that are there: the next chunk goes to the first of them that
+    /// takes bytes. Whole chunks go round. What is smaller stays where the last one went: spread over all, each connection would
+    /// notice a loss by a timer only, and any that stalls would delay everything.
     fn stripes_to_write(&self, given: usize) -> Vec<usize> {
-        let has_more = self.end < self.position + given as u64;
+        let left = (self.position + given as u64).saturating_sub(self.end);
+        let has_more = left > 0;
+        let first = self.last + usize::from(left >= CHUNK_MAX as u64);
         let count = self.chunks.len();
-        let order = (0..count).map(|nth| (self.last + 1 + nth) % count);
+        let order = (0..count).map(|nth| (first + nth) % count);
         order.filter(|&stripe| has_more || self.chunks[stripe].is_some()).collect()
     }
 

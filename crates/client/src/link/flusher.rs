@@ -1,8 +1,8 @@
 //! The thread that sends what the program has queued and then left alone.
 //!
 //! A burst of launches goes out in few pieces, and the last of it would wait for the next call. A program that computes
-//! on its own cores meanwhile expects its kernels to run. So while commands are queued somebody looks every [`LOOK`]; once
-//! nothing has been queued for [`QUIET_LOOKS`] of them, it sleeps until the next, and an idle program wakes nobody.
+//! on its own cores meanwhile expects its kernels to run. So somebody looks [`LOOK`] after something was left, and again
+//! while there is more; then it sleeps, and a program that is idle or waits wakes nobody.
 
 use std::io;
 use std::sync::PoisonError;
@@ -14,13 +14,11 @@ use super::Link;
 use crate::outbox::FLUSH_AFTER;
 
 const LOOK: Duration = Duration::from_micros(500);
-const QUIET_LOOKS: u32 = 20;
 /// A lost connection may be made again here, with a TLS handshake.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Starts it. A process that may have no more threads does without: then what is left goes out with the next call.
-pub(crate) fn start(link: &'static Link) {
-    let run = move || link.send_what_is_left();
+/// Starts a thread that nobody waits for. A process that may have no more threads does without.
+pub(super) fn start(run: impl FnOnce() + Send + 'static) {
     without_signals(|| {
         let thread = std::thread::Builder::new().name("sluice".into()).stack_size(STACK_BYTES);
         let _ = thread.spawn(run);
@@ -51,27 +49,26 @@ fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
 }
 
 impl Link {
+    /// Starts the thread. Without it, what is left goes out with the next call.
+    pub(crate) fn start_flusher(&'static self) {
+        start(|| self.send_what_is_left());
+    }
+
     /// Returns when the connection is lost.
-    fn send_what_is_left(&self) {
-        let mut quiet = 0;
+    fn send_what_is_left(&'static self) {
         while !self.lost.load(Ordering::Acquire) {
             let mut outbox = self.outbox();
+            self.look_at_width();
             if outbox.unsent() == 0 {
-                quiet += 1;
-            } else if outbox.flushed_at.elapsed() >= FLUSH_AFTER {
-                quiet = 0;
-                // The session's error is for the program's own calls.
-                let _ = self.send(outbox);
-                outbox = self.outbox();
-            }
-            if quiet > QUIET_LOOKS {
                 outbox.is_watched = false;
                 while !outbox.is_watched {
                     outbox = self.left.wait(outbox).unwrap_or_else(PoisonError::into_inner);
                 }
-                quiet = 0;
+                drop(outbox);
+            } else if outbox.flushed_at.elapsed() >= FLUSH_AFTER {
+                // The session's error is for the program's own calls.
+                let _ = self.send(outbox);
             }
-            drop(outbox);
             std::thread::sleep(LOOK);
         }
     }

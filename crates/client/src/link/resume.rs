@@ -10,7 +10,7 @@
 //! so long as it said when the session began, and no longer does this side; where nothing listens any more, five seconds.
 
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,11 @@ use sluice_wire::handshake::{Resume, SessionSecret, Stripe};
 
 use crate::attach::{self, AttachError};
 use crate::inbox::{Inbox, Receiver};
+use crate::link::width::Width;
 use crate::link::{Link, watch_silence};
 
 /// One attempt gets this long, and then the next may find another way.
-const ATTEMPT: Duration = Duration::from_secs(5);
+pub(super) const ATTEMPT: Duration = Duration::from_secs(5);
 /// A machine that refuses for so long that anybody connects has no node any more, and a node's workers end with it.
 const REFUSED_MAX: Duration = Duration::from_secs(5);
 /// Pause after a failed attempt, doubled each time up to the longest.
@@ -41,20 +42,8 @@ pub(crate) struct Resumption {
     patience: Duration,
     attempts: AtomicU32,
     recognises: bool,
-    /// Connections that large copies are worth.
-    stripes: u8,
-    /// The next attempt is to make so many.
-    widens: AtomicBool,
-    /// The session goes over so many.
-    pub(super) is_wide: AtomicBool,
-    /// What may still be spent on attempts to make so many: those that fail cost more than those that do.
-    budget: AtomicU8,
+    width: Width,
 }
-
-/// For sessions that live long on links that are cut often,
-const BUDGET: u8 = 24;
-/// and where several connections do not come through.
-const COST_OF_FAILURE: u8 = 8;
 
 impl Resumption {
     pub(crate) fn new(node: Endpoint, session: u64, terms: &ResumeTerms, stripes: u8) -> Resumption {
@@ -67,11 +56,16 @@ impl Resumption {
             patience,
             attempts: AtomicU32::new(0),
             recognises,
-            stripes,
-            widens: AtomicBool::new(false),
-            is_wide: AtomicBool::new(false),
-            budget: AtomicU8::new(BUDGET),
+            width: Width::new(stripes),
         }
+    }
+
+    pub(super) fn node(&self) -> &Endpoint {
+        &self.node
+    }
+
+    pub(super) fn width(&self) -> &Width {
+        &self.width
     }
 
     /// Whether the worker understands commands that are told as what changed.
@@ -79,33 +73,19 @@ impl Resumption {
         self.recognises
     }
 
-    /// Connections that large copies are worth.
-    pub(super) fn stripes(&self) -> u8 {
-        self.stripes
-    }
-
-    /// Has the next attempt make several connections; false if that is not worth trying any more.
-    pub(super) fn widen(&self) -> bool {
-        let is_worth_it = self.budget.load(Ordering::Relaxed) > 0;
-        self.widens.store(is_worth_it, Ordering::Relaxed);
-        is_worth_it
-    }
-
-    /// One attempt, over several connections where that is wanted; the next one after a failure does with one.
-    fn try_once(&self, received: u64, deadline: Instant) -> Result<(Stream, u64), AttachError> {
+    /// One attempt, and over how many connections.
+    fn try_once(&self, received: u64, end: Instant) -> (Result<(Stream, u64), AttachError>, u8) {
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
-        let widens = self.widens.load(Ordering::Relaxed);
-        let stripe = if widens { Stripe { number: 0, count: self.stripes } } else { Stripe::ONLY };
+        let (count, ready) = self.width.next();
+        let left = end.saturating_duration_since(Instant::now());
+        // Time has to be left for one connection where several do not come through.
+        let deadline = Instant::now() + ATTEMPT.min(if count > 1 { left / 2 } else { left });
+        let stripe = Stripe { number: 0, count };
         let resume = Resume { session: self.session, secret: self.secret, attempt, received, stripe };
-        let done = attach::resume(&self.node, resume, deadline);
-        self.is_wide.store(widens && done.is_ok(), Ordering::Relaxed);
-        if widens {
-            let cost = if done.is_ok() { 1 } else { COST_OF_FAILURE };
-            let left = self.budget.load(Ordering::Relaxed).saturating_sub(cost);
-            self.budget.store(left, Ordering::Relaxed);
-            self.widens.store(done.is_ok() && left > 0, Ordering::Relaxed);
-        }
-        done
+        let connected = ready.map_or_else(|| attach::connect(&self.node, count, deadline), Ok);
+        let done = connected.and_then(|connected| attach::resume(connected, resume, deadline));
+        self.width.attempted(count, done.as_ref().err());
+        (done, count)
     }
 
     /// Tries again and again. The answer is that of [`attach::resume`].
@@ -114,18 +94,15 @@ impl Resumption {
         let mut pause = PAUSE;
         let mut refused_since = None;
         loop {
-            let widened = self.widens.load(Ordering::Relaxed);
-            let left = deadline.saturating_duration_since(Instant::now());
-            let limit = ATTEMPT.min(if widened { left / 2 } else { left });
-            let error = match self.try_once(received, Instant::now() + limit) {
+            let error = match self.try_once(received, deadline) {
                 // One connection may come through where several do not.
-                Err(_) if widened => continue,
-                Err(error @ AttachError::Connect { .. })
+                (Err(_), 2..) => continue,
+                (Err(error @ AttachError::Connect { .. }), _)
                     if Instant::now() + pause < deadline && !refused_for_long(&error, &mut refused_since) =>
                 {
                     error
                 }
-                done => {
+                (done, _) => {
                     if pause > PAUSE && done.is_ok() {
                         crate::errors::say(format_args!("the connection to {name} is back"));
                     }
@@ -193,7 +170,6 @@ impl Link {
         outbox.stream = Arc::clone(&stream);
         receiver.stream = stream;
         receiver.silent = 0;
-        self.copied.store(0, Ordering::Relaxed);
         self.cut.store(false, Ordering::Release);
         self.stop_leading(&mut self.inbox(), receiver);
         // As any other flush it may have to read, so nobody leads now.

@@ -3,8 +3,9 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
+use sluice_wire::resume::ACKNOWLEDGE_EVERY;
 use sluice_wire::sequences::Expander;
-use sluice_wire::{Encode, Frame, HostWrite};
+use sluice_wire::{Encode, Frame, HostWrite, Received};
 
 use super::loan::LEND_MIN;
 use super::*;
@@ -94,7 +95,7 @@ fn commands_of_a_thread_keep_their_order() {
 #[test]
 fn what_is_queued_goes_out_without_another_call() {
     let (link, mut peer) = pair();
-    flusher::start(link);
+    link.start_flusher();
     for number in 0..100_u64 {
         link.queue(0, OP, |out| number.encode(out)).unwrap();
         link.queue(0, OP, |out| number.encode(out)).unwrap();
@@ -298,17 +299,17 @@ const LAST: Op = Op::of(sluice_cuda::Fn::cuStreamSynchronize);
 
 /// A link that keeps what it has sent, though nothing cuts it here.
 fn resumable() -> (&'static Link, Peer) {
-    resumable_with(false)
+    resumable_with(false, 1)
 }
 
-fn resumable_with(expands: bool) -> (&'static Link, Peer) {
+fn resumable_with(expands: bool, stripes: u8) -> (&'static Link, Peer) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let terms = sluice_wire::control::ResumeTerms {
         secret: sluice_wire::handshake::SessionSecret([0; 32]),
         linger_ms: 1,
         expands,
     };
-    let resumption = Resumption::new("unix:/nowhere".parse().unwrap(), 1, &terms, 1);
+    let resumption = Resumption::new("unix:/nowhere".parse().unwrap(), 1, &terms, stripes);
     let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), Some(resumption), None);
     (Box::leak(Box::new(link)), Peer { stream: theirs, decoder: FrameDecoder::new() })
 }
@@ -368,7 +369,7 @@ fn a_loan_ends_when_the_copy_fails_half_way() {
 fn what_is_told_arrives_in_order_with_what_is_not() {
     const ROUNDS: u64 = 200;
     const LARGE: usize = 100_000;
-    let (link, mut peer) = resumable_with(true);
+    let (link, mut peer) = resumable_with(true, 1);
     std::thread::scope(|scope| {
         let worker = scope.spawn(move || {
             let (mut expander, mut heard, mut told) = (Expander::new(), Vec::new(), 0);
@@ -407,4 +408,23 @@ fn what_is_told_arrives_in_order_with_what_is_not() {
         assert_eq!(heard.len() as u64, ROUNDS + 8);
         assert_eq!(told, ROUNDS + 1, "the small ones, and the last");
     });
+}
+
+#[test]
+fn a_connection_is_kept_where_several_do_not_come_through() {
+    let (link, mut peer) = resumable_with(false, 8);
+    for _ in 0..3 {
+        link.widen(link.resumption.as_ref().unwrap());
+        assert!(!link.is_cut());
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let asked = peer.next().unwrap();
+            peer.echo(asked);
+        });
+        link.call(0, LAST, |_| ()).unwrap();
+    });
+    let width = link.resumption.as_ref().unwrap().width();
+    link.widen_for(1 << 30);
+    assert!(!width.take_wanted(), "it was tried often enough");
 }

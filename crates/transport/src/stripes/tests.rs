@@ -194,3 +194,14 @@ fn nonsense_is_an_error() {
         assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{first:?} {second:?}");
     }
 }
+
+#[test]
+fn what_is_small_stays_on_one_connection() {
+    let (a, b) = pair(4);
+    write_all(&a, &noise(20 * 1000), &[1000], Wait::Asleep);
+    assert!(read_all(&b, 20 * 1000, 5000, Wait::Asleep) == noise(20 * 1000));
+    let stripes = b.stripes.get().expect("it has several");
+    let used =
+        locked(&stripes.reading).stripes.iter().filter(|stripe| stripe.head != [0; HEAD_BYTES]).count();
+    assert_eq!(used, 1);
+}
