@@ -43,10 +43,12 @@ struct State {
     sequence: u64,
     /// Which devices have their thread, by ordinal.
     threads: u64,
-    /// Threads of devices that have nothing to do, and callers that wait for something to be done. Waking nobody
-    /// costs as much as waking somebody, and most work is submitted while a device is busy.
+    /// Threads of devices that have nothing to do. Waking nobody costs as much as waking somebody, and most work is
+    /// submitted while a device is busy.
     sleeping: u32,
-    waiting: u32,
+    /// Callers that look again after each piece of work, and the numbers up to which others wait for all of a queue.
+    looking: u32,
+    goals: Vec<u64>,
     /// What later work of a context waits for, by the context's handle.
     barriers: BTreeMap<usize, Vec<Barrier>>,
 }
@@ -71,7 +73,8 @@ static ENGINE: Engine = Engine {
         sequence: 0,
         threads: 0,
         sleeping: 0,
-        waiting: 0,
+        looking: 0,
+        goals: Vec::new(),
         barriers: BTreeMap::new(),
     }),
     work: Condvar::new(),
@@ -125,7 +128,7 @@ pub(crate) fn busy_streams(context: usize) -> Vec<Arc<Stream>> {
 pub(crate) fn wait_stream(stream: &Stream) {
     let state = ENGINE.lock();
     let goal = stream.submitted.load(Ordering::Relaxed);
-    ENGINE.wait(state, |_| stream.completed.load(Ordering::Relaxed) >= goal);
+    ENGINE.wait_up_to(goal, state, |_| stream.completed.load(Ordering::Relaxed) >= goal);
 }
 
 /// Waits until everything submitted in the context so far is done.
@@ -134,18 +137,13 @@ pub(crate) fn wait_context(context: usize) {
     let goal = state.sequence;
     let older =
         move |queue: &Queue| queue.context.is_of(context) && queue.head().is_some_and(|head| head <= goal);
-    ENGINE.wait(state, |state| !state.queues.values().any(older));
+    ENGINE.wait_up_to(goal, state, |state| !state.queues.values().any(older));
 }
 
 /// Does something while no work runs and none begins, on any device; queued work stays queued.
 pub(crate) fn at_rest<T>(action: impl FnOnce() -> T) -> T {
     let _inline = INLINE.write().unwrap_or_else(PoisonError::into_inner);
-    let mut state = ENGINE.lock();
-    while state.queues.values().any(|queue| queue.running) {
-        state.waiting += 1;
-        state = ENGINE.done.wait(state).unwrap_or_else(PoisonError::into_inner);
-        state.waiting -= 1;
-    }
+    let _state = ENGINE.wait(ENGINE.lock(), |state| !state.queues.values().any(|queue| queue.running));
     action()
 }
 
@@ -160,7 +158,7 @@ pub(crate) fn run_if_idle(context: &Context, op: &Op) -> Option<Result<()>> {
 
 /// Waits until `condition` holds; it is looked at after each piece of work.
 pub(crate) fn wait_until(condition: impl Fn() -> bool) {
-    ENGINE.wait(ENGINE.lock(), |_| condition());
+    drop(ENGINE.wait(ENGINE.lock(), |_| condition()));
 }
 
 /// Whether the stream has done everything submitted so far.
@@ -181,11 +179,26 @@ impl Engine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait(&self, mut state: MutexGuard<'_, State>, until: impl Fn(&State) -> bool) {
+    fn wait<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        until: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'a, State> {
         while !until(&state) {
-            state.waiting += 1;
+            state.looking += 1;
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.waiting -= 1;
+            state.looking -= 1;
+        }
+        state
+    }
+
+    /// As [`Engine::wait`] for what can come about only when a queue has nothing left up to a number.
+    fn wait_up_to(&self, goal: u64, mut state: MutexGuard<'_, State>, until: impl Fn(&State) -> bool) {
+        while !until(&state) {
+            state.goals.push(goal);
+            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let own = state.goals.iter().position(|&other| other == goal);
+            own.map(|own| state.goals.swap_remove(own));
         }
     }
 }
@@ -210,8 +223,7 @@ fn run_device(device: usize) -> ! {
         drop(state);
         next.run();
         state = ENGINE.lock();
-        state.finish(&next);
-        if state.waiting > 0 {
+        if state.finish(&next) {
             ENGINE.done.notify_all();
         }
         // An event may have made work of other devices ready.
@@ -295,14 +307,20 @@ impl State {
         may_start && (is_free || queue.context.check().is_err())
     }
 
-    fn finish(&mut self, taken: &Taken) {
+    /// The answer is whether that may be what somebody waits for.
+    fn finish(&mut self, taken: &Taken) -> bool {
         taken.stream.completed.store(taken.sequence, Ordering::Relaxed);
-        let Some(queue) = self.queues.get_mut(&taken.stream.id) else { return };
-        queue.work.pop_front();
-        queue.running = false;
-        if queue.work.is_empty() {
-            self.queues.remove(&taken.stream.id);
+        let mut next = None;
+        if let Some(queue) = self.queues.get_mut(&taken.stream.id) {
+            queue.work.pop_front();
+            queue.running = false;
+            next = queue.head();
+            if next.is_none() {
+                self.queues.remove(&taken.stream.id);
+            }
         }
+        let reached = taken.sequence..next.unwrap_or(u64::MAX);
+        self.looking > 0 || self.goals.iter().any(|goal| reached.contains(goal))
     }
 }
 

@@ -70,6 +70,9 @@ struct State {
     used_ns: u64,
     /// Somebody sleeps in [`Gate::wait_for_work`].
     awaited: bool,
+    /// Threads that wait for a change. Waking nobody takes a system call as well, and most work is submitted while the
+    /// thread that watches waits for the driver.
+    sleeping: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +108,7 @@ impl Gate {
             charged_since: None,
             used_ns: 0,
             awaited: false,
+            sleeping: 0,
         };
         let (backlog, changed) = (Backlog::default(), Condvar::new());
         Gate { gpu, brake, link, counters, backlog, state: Mutex::new(state), changed }
@@ -156,7 +160,7 @@ impl Gate {
     fn begin(&self, state: &mut State) {
         state.inside += 1;
         if std::mem::take(&mut state.awaited) {
-            self.changed.notify_all();
+            self.wake(state);
         }
     }
 
@@ -182,7 +186,7 @@ impl Gate {
             state.charged_since = Some((Instant::now(), self.brake.late()));
         }
         self.brake.resume();
-        self.changed.notify_all();
+        self.wake(&state);
     }
 
     /// Somebody waits for the turn.
@@ -260,7 +264,7 @@ impl Gate {
             if left.is_zero() {
                 break;
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.wait_for(state, left);
         }
         state
     }
@@ -296,8 +300,22 @@ impl Gate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn wake(&self, state: &State) {
+        if state.sleeping > 0 {
+            self.changed.notify_all();
+        }
+    }
+
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+        self.wait_for(state, Duration::MAX)
+    }
+
+    /// Returns after a change, or so much time.
+    fn wait_for<'a>(&self, mut state: MutexGuard<'a, State>, limit: Duration) -> MutexGuard<'a, State> {
+        state.sleeping += 1;
+        let mut state = self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0;
+        state.sleeping -= 1;
+        state
     }
 }
 
@@ -320,7 +338,7 @@ impl Drop for Submission<'_> {
             state.drained = state.submitted;
             gate.stop_charging(&mut state);
         } else {
-            gate.changed.notify_all();
+            gate.wake(&state);
         }
     }
 }
