@@ -71,11 +71,11 @@ const CALLS: &[Row] = &[
         of_baseline: get!("tcp_queued_call_us"),
     },
     Row {
-        what: "TCP: queued calls until all are done",
+        what: "TCP: queued calls until all are done, on the recording driver, which computes nothing",
         unit: "calls/s",
-        figure: get!("tcp_queued_calls_per_s"),
-        baseline: "none",
-        of_baseline: |_| None,
+        figure: get!("recording_tcp_queued_calls_per_s"),
+        baseline: "on the software GPU",
+        of_baseline: get!("tcp_queued_calls_per_s"),
     },
     Row {
         what: "TCP: waiting call (cuCtxSynchronize, nothing queued)",
@@ -113,11 +113,11 @@ const CALLS: &[Row] = &[
         of_baseline: get!("shm_queued_call_us"),
     },
     Row {
-        what: "same host: queued calls until all are done",
+        what: "same host: queued calls until all are done, on the recording driver, which computes nothing",
         unit: "calls/s",
-        figure: get!("shm_queued_calls_per_s"),
-        baseline: "none",
-        of_baseline: |_| None,
+        figure: get!("recording_shm_queued_calls_per_s"),
+        baseline: "on the software GPU",
+        of_baseline: get!("shm_queued_calls_per_s"),
     },
     Row {
         what: "same host: waiting call (cuCtxSynchronize, nothing queued)",
@@ -293,13 +293,18 @@ fn source(name: &str) -> PathBuf {
 }
 
 fn calls() -> Result<Vec<Figures>> {
-    repeat(|| {
+    let report = |gpus: &str| -> Result<serde_json::Value> {
         let mut command = Command::new(node::sluice());
-        command.args(["bench", "remoting", "--runs", "1", "-o", "json", "--gpus", "software:1,1GiB"]);
-        let report: serde_json::Value =
-            serde_json::from_str(&process::output_of(command.env_remove("SLUICE_NODE"))?)?;
-        let links = ["tcp", "shm"].into_iter().map(|link| figures_of(link, &report[link]));
-        Ok(links.flatten().collect())
+        command.args(["bench", "remoting", "--runs", "1", "-o", "json", "--gpus", gpus]);
+        Ok(serde_json::from_str(&process::output_of(command.env_remove("SLUICE_NODE"))?)?)
+    };
+    repeat(|| {
+        let (software, recording) = (report("software:1,1GiB")?, report("recording:h200")?);
+        let of = |report: &serde_json::Value, prefix: &str| {
+            let links = ["tcp", "shm"].map(|link| figures_of(&format!("{prefix}{link}"), &report[link]));
+            links.into_iter().flatten().collect::<Vec<_>>()
+        };
+        Ok(of(&software, "").into_iter().chain(of(&recording, "recording_")).collect())
     })
 }
 
