@@ -63,7 +63,8 @@ impl Layout {
         Ok(())
     }
 
-    /// `extra`: a list of names and values that holds the block's address and size.
+    /// `extra`: a list of names and values that holds the block's address and size. It may be longer than the kernel's parameters, or
+    /// shorter, which says nothing about the rest: the kernels of NCCL have 4 KiB of them, and get as much as a launch needs.
     unsafe fn gather_extra(&self, extra: *const *mut c_void, block: &mut Vec<u8>) -> Result<(), CUresult> {
         /// More entries than CUDA has names for: the list has no end.
         const ENTRIES_MAX: usize = 8;
@@ -86,14 +87,15 @@ impl Layout {
             }
         }
         let bytes = bytes.ok_or(CUresult::INVALID_VALUE)?;
-        if (buffer.is_null() && bytes > 0) || bytes < self.bytes {
+        if buffer.is_null() && bytes > 0 {
             return Err(CUresult::INVALID_VALUE);
         }
         let base = block.len();
         block.resize(base + self.bytes, 0);
-        if self.bytes > 0 {
-            // SAFETY: the program's buffer has at least as many bytes as the block, which has just been made.
-            unsafe { std::ptr::copy_nonoverlapping(buffer, block.as_mut_ptr().add(base), self.bytes) };
+        let given = bytes.min(self.bytes);
+        if given > 0 {
+            // SAFETY: the program's buffer has that many bytes, and so has the block, which has just been made.
+            unsafe { std::ptr::copy_nonoverlapping(buffer, block.as_mut_ptr().add(base), given) };
         }
         Ok(())
     }
@@ -133,7 +135,10 @@ mod tests {
             unsafe { layout().gather(std::ptr::null(), extra.as_ptr(), &mut block) }.map(|()| block)
         };
         assert_eq!(check(16).unwrap(), buffer);
-        assert_eq!(check(15), Err(CUresult::INVALID_VALUE));
+        let mut shorter = buffer;
+        shorter[15] = 0;
+        assert_eq!(check(15).unwrap(), shorter);
+        assert_eq!(check(0).unwrap(), [0; 16]);
     }
 
     #[test]

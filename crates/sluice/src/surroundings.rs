@@ -138,6 +138,7 @@ impl Surroundings {
             this.prepend("LD_PRELOAD", device_files);
         }
         this.set(SESSION_VARIABLE, session);
+        this.tell_nccl_apart()?;
         if software {
             this.ask_for_ptx(libraries);
         }
@@ -156,6 +157,16 @@ impl Surroundings {
         if let Some(no_jitlink) = &libraries.no_jitlink {
             self.prepend("LD_AUDIT", no_jitlink);
         }
+    }
+
+    /// NCCL takes GPUs of processes on one machine for GPUs of one machine, and lets their kernels exchange data through its memory.
+    /// Here it is the nodes' machines that count, and no kernel reads memory of the program's: what GPUs do not exchange directly
+    /// goes through sockets. Leases share nothing, so each is a host of its own; a GPU of another node may even have the same place
+    /// on the bus. What the user has set stays.
+    fn tell_nccl_apart(&mut self) -> io::Result<()> {
+        self.set_default("NCCL_HOSTID", fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim());
+        self.set_default("NCCL_SHM_DISABLE", "1");
+        Ok(())
     }
 
     fn set(&mut self, name: &str, value: impl AsRef<OsStr>) {
@@ -223,10 +234,23 @@ mod tests {
         assert!(search.starts_with(&format!("{}/lib", folder.display())), "{search}");
         assert_eq!(fs::read_link(folder.join("lib/libcuda.so.1")).expect("a link"), libraries.cuda);
         assert_eq!(value(&surroundings, "SLUICE_SESSION").as_deref(), Some("token@host:1"));
-        // With an NVIDIA GPU, nothing else.
-        assert_eq!(surroundings.environment().len(), 3);
+        // With an NVIDIA GPU, nothing else but the two words for NCCL.
+        assert_eq!(surroundings.environment().len(), 5);
         drop(scratch);
         assert!(!folder.exists());
+    }
+
+    #[test]
+    fn each_lease_is_a_host_of_its_own_to_nccl() {
+        let host = || {
+            let (build, scratch) = (build_folder(), Scratch::new().expect("a folder"));
+            let libraries = Libraries::find_in(&[build.path().into()]).expect("found");
+            let surroundings = Surroundings::prepare(scratch.path(), &libraries, "session", false);
+            let surroundings = surroundings.expect("prepared");
+            assert_eq!(value(&surroundings, "NCCL_SHM_DISABLE").as_deref(), Some("1"));
+            value(&surroundings, "NCCL_HOSTID").expect("set")
+        };
+        assert_ne!(host(), host());
     }
 
     #[test]

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 
 use crate::e2e::namespaces::Separation;
-use crate::e2e::{expect_pass, program_file, sluice_run};
-use crate::node::Node;
+use crate::e2e::{Test, expect_pass, logs, program_file, sluice_run};
+use crate::node::{self, Node};
 use crate::process;
 use crate::python::{self, Environment};
 use crate::test::Tally;
@@ -54,6 +54,12 @@ const SEQUENCES: &[Sequence] = &[
     Sequence { card: "a100", ..sequence("sequence faiss", &python::FAISS, "others_steps.py", &["faiss"]) },
 ];
 
+/// Those of several processes.
+const RANKS: &[Test] = &[
+    ("sequence torch NCCL between two nodes", ranks_of_two_leases),
+    ("sequence torch NCCL between two nodes of a lease", ranks_of_one_lease),
+];
+
 /// The one program that runs under Node.
 const LLAMA_STEPS: &str = "llama_steps.mjs";
 const NODE_LLAMA: &str = "node-llama-cpp@3.22.1";
@@ -70,6 +76,57 @@ pub(crate) fn run(wanted: &dyn Fn(&str) -> bool, all: bool, tally: &mut Tally) {
         eprintln!("-- {}", sequence.name);
         tally.record(sequence.name, sequence.run(separation.as_ref().ok()));
     }
+    for (name, test) in RANKS.iter().filter(|(name, _)| wanted(name)) {
+        if !all {
+            tally.skip(name, "only with --all");
+            continue;
+        }
+        eprintln!("-- {name}");
+        tally.record(name, test());
+    }
+}
+
+fn node_with_one_gpu() -> Result<Node> {
+    Node::start(&["--listen", "127.0.0.1:0", "--gpus", "recording:h200"])
+}
+
+/// The file by which ranks find each other; it is theirs to make.
+fn meeting_place(name: &str) -> Result<PathBuf> {
+    let file = logs().join(name);
+    match std::fs::remove_file(&file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(file),
+    }
+}
+
+/// Two programs on one machine, each with a lease of another node: their GPUs have the same place on the bus.
+fn ranks_of_two_leases() -> Result<()> {
+    let (python, file) = (python::TORCH.ready()?, program_file("sequences").join("nccl_ranks.py"));
+    let nodes = [node_with_one_gpu()?, node_with_one_gpu()?];
+    let place = meeting_place("nccl-of-two-leases")?;
+    let run = |rank: usize| {
+        let mut command = sluice_run(&nodes[rank], &["--memory", "16GiB"]);
+        command.arg(&python).arg(&file).args([&rank.to_string(), "2"]).arg(&place);
+        expect_pass(&mut command, &format!("sequence torch NCCL between two nodes, rank {rank}"), LIMIT)
+    };
+    let ended = std::thread::scope(|scope| {
+        let other = scope.spawn(|| run(1));
+        [run(0), other.join().unwrap_or_else(|_| Err(anyhow!("the other rank's thread panicked")))]
+    });
+    ended.into_iter().try_for_each(|ended| ended.map(drop))?;
+    nodes.iter().try_for_each(Node::wait_until_free)
+}
+
+/// One program with the GPUs of both nodes, which starts a process for each, as launchers of distributed programs do.
+fn ranks_of_one_lease() -> Result<()> {
+    let (python, file) = (python::TORCH.ready()?, program_file("sequences").join("nccl_ranks.py"));
+    let nodes = [node_with_one_gpu()?, node_with_one_gpu()?];
+    let both = format!("{},{}", nodes[0].address, nodes[1].address);
+    let mut command = Command::new(node::sluice());
+    command.args(["run", "-n", "2", "--memory", "16GiB", "--node", &both, "--"]).arg(python).arg(file);
+    command.args(["all", "2"]).arg(meeting_place("nccl-of-one-lease")?);
+    expect_pass(&mut command, "sequence torch NCCL between two nodes of a lease", LIMIT)?;
+    nodes.iter().try_for_each(Node::wait_until_free)
 }
 
 impl Sequence {
