@@ -84,7 +84,7 @@ class CudaError(RuntimeError):
         name = ctypes.c_char_p()
         library.cuGetErrorName(code, ctypes.byref(name))
         super().__init__(f"{function}: {code} {(name.value or b'?').decode()}")
-        self.code = code
+        self.function, self.code = function, code
 
 
 library = ctypes.CDLL("libcuda.so.1")

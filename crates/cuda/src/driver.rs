@@ -3,6 +3,7 @@
 use std::{
     ffi::c_void,
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use crate::generated::{
@@ -27,6 +28,17 @@ pub enum LoadError {
     #[error("{0} has no cuInit, so it is not a CUDA driver")]
     NoDriver(PathBuf),
 }
+
+/// Is told of every call of a driver, on the thread that makes it. It is called from functions of the C ABI, so it does not panic.
+pub trait Observer: Sync {
+    /// This call begins.
+    fn begins(&self, function: Fn);
+    /// The call of this thread that began last has returned.
+    fn ended(&self);
+}
+
+/// The driver behind the observed table.
+pub(crate) static OBSERVED: OnceLock<(DriverTable, &'static dyn Observer)> = OnceLock::new();
 
 /// Makes the driver table from the prototypes of its functions.
 macro_rules! driver_table {
@@ -55,6 +67,26 @@ macro_rules! driver_table {
                         )
                     },)*
                 }
+            }
+
+            /// The same driver, with an observer that is told of every call. There is one such table in a process: a second
+            /// one is `None`.
+            pub fn observed(self, observer: &'static dyn $crate::driver::Observer) -> Option<DriverTable> {
+                $crate::driver::OBSERVED.set((self, observer)).ok()?;
+                Some(DriverTable {
+                    $($name: self.$name.map(|_| {
+                        unsafe extern "C" fn observed($($parameter: $of),*) -> CUresult {
+                            let Some((table, observer)) = $crate::driver::OBSERVED.get() else { return CUresult::NOT_INITIALIZED };
+                            let Some(function) = table.$name else { return CUresult::NOT_SUPPORTED };
+                            observer.begins(Fn::$name);
+                            // SAFETY: the arguments are as the caller gave them to this very function.
+                            let result = unsafe { function($($parameter),*) };
+                            observer.ended();
+                            result
+                        }
+                        observed as unsafe extern "C" fn($($of),*) -> CUresult
+                    }),)*
+                })
             }
 
             /// Whether the driver has this function.
@@ -186,8 +218,43 @@ impl Presence {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
     use super::*;
     use crate::CUresult;
+
+    /// The last call that began, plus a million for each that ended.
+    struct Counting(AtomicUsize);
+
+    impl Observer for Counting {
+        fn begins(&self, function: Fn) {
+            self.0.fetch_add(function as usize, SeqCst);
+        }
+
+        fn ended(&self) {
+            self.0.fetch_add(1_000_000, SeqCst);
+        }
+    }
+
+    #[test]
+    fn an_observed_driver_has_and_answers_the_same() {
+        static CALLS: Counting = Counting(AtomicUsize::new(0));
+        unsafe extern "C" fn count(count: *mut i32) -> CUresult {
+            assert_eq!(CALLS.0.load(SeqCst), Fn::cuDeviceGetCount as usize, "it has begun");
+            // SAFETY: the caller gives a place.
+            unsafe { *count = 3 };
+            CUresult::INVALID_DEVICE
+        }
+        let table = DriverTable { cuDeviceGetCount: Some(count), ..DriverTable::EMPTY };
+        let observed = table.observed(&CALLS).unwrap();
+        assert_eq!(observed.present(), table.present());
+        let mut got = 0;
+        // SAFETY: the function above.
+        let result = unsafe { observed.cuDeviceGetCount.unwrap()(&mut got) };
+        assert_eq!((got, result), (3, CUresult::INVALID_DEVICE));
+        assert_eq!(CALLS.0.load(SeqCst), Fn::cuDeviceGetCount as usize + 1_000_000);
+        assert!(table.observed(&CALLS).is_none(), "a second one would tell of the first one's driver");
+    }
 
     #[test]
     fn a_table_in_rust_tells_what_it_has() {

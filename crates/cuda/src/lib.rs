@@ -39,7 +39,7 @@ mod structs;
 
 pub use arrays::*;
 pub use attributes::*;
-pub use driver::{CLIENT_MARKER, LoadError, Presence};
+pub use driver::{CLIENT_MARKER, LoadError, Observer, Presence};
 pub use enums::*;
 pub use flags::*;
 pub use function::{Class, FnInfo, ProcAddress, Variant, find_proc_address, proc_address};

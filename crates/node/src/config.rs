@@ -25,7 +25,8 @@ pub struct NodeConfig {
     pub join: Option<JoinConfig>,
     /// The NVML to watch the GPUs' health through; NVIDIA's, where the GPUs are, unless said.
     pub nvml: Option<PathBuf>,
-    /// A driver of which NVML says nothing for so long hangs, and one in which a worker that was killed stays for twice that.
+    /// A driver hangs of which NVML says nothing for so long, or a call in a worker does nothing, or in which a worker that was killed
+    /// stays for twice that.
     pub driver_patience: Duration,
     /// Most connections at a time, sessions and others.
     pub connections_max: usize,

@@ -1,8 +1,9 @@
 //! What is wrong with this node's GPUs, as far as it is found out here; the server decides what becomes of that.
 //!
 //! A watcher, which is a process of its own as every user of a driver is, asks NVML and says once a second what it has found
-//! ([`sluice_worker::health`]). If it says nothing for [`NodeConfig::driver_patience`], the driver hangs. Whatever the driver is, a worker
-//! that was killed and does not end hangs in it too ([`Registry::await_end`]).
+//! ([`sluice_worker::health`]). If it says nothing for [`NodeConfig::driver_patience`], the driver hangs. A worker says
+//! so of a driver that does not return from a call ([`Registry::driver_hangs`]), and one that was killed and does not end hangs in it too
+//! ([`Registry::await_end`]).
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;

@@ -372,6 +372,7 @@ impl Registry {
             cache: self.cache.clone(),
             resume,
             tls: None,
+            driver_patience_ms: u64::try_from(self.driver_patience.as_millis()).unwrap_or(u64::MAX),
         };
         let weight = Weight { share_ppm: entry.ask.share_ppm, hard_cap: entry.ask.hard_cap };
         Some((start, entry.gpus.clone(), weight))
@@ -435,6 +436,13 @@ impl Registry {
                     eprintln!("sluice node: session {session} ended: {text}");
                     why = Some(text);
                     Ok(())
+                }
+                Packet::Hangs(text) => {
+                    let text = one_line(&text);
+                    eprintln!("sluice node: session {session} ended: {text}");
+                    self.driver_hangs(lease, &text);
+                    // It may not get to its end by itself, and so say nothing more.
+                    return Some(text);
                 }
                 Packet::Parted => {
                     away = Some((Instant::now(), self.client_parted(session)));
@@ -510,6 +518,15 @@ impl Registry {
         drop(ledger);
         self.turns.leave(session);
         self.session_ended.notify_all();
+    }
+
+    /// A worker of this lease does not come back from its driver: the driver of the lease's GPUs hangs.
+    pub(crate) fn driver_hangs(&self, lease: u64, what: &str) {
+        let gpus = self.lock().gpus(lease);
+        for gpu in gpus {
+            self.faults.add(gpu as u32, what, Clearing::End);
+        }
+        self.tell_server();
     }
 
     /// Waits for the end of a worker that was killed; one that takes too long hangs in its driver, with these GPUs.

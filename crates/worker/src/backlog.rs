@@ -13,6 +13,8 @@ pub(crate) struct Backlog {
     returned: AtomicU64,
     /// Those that have been finished by the device, as far as is known.
     finished: AtomicU64,
+    /// The last one behind which its stream may be kept from going on, by its number.
+    holds: AtomicU64,
 }
 
 /// Everything whose driver call had returned at some moment.
@@ -36,6 +38,16 @@ impl Backlog {
     /// The device has been waited for since the mark was taken, in all its streams.
     pub(crate) fn finished(&self, mark: Mark) {
         self.finished.fetch_max(mark.0, SeqCst);
+    }
+
+    /// The call that has begun last may keep its stream from going on: it is no work, but something to wait for.
+    pub(crate) fn holds(&self) {
+        self.holds.fetch_max(self.begun.load(SeqCst), SeqCst);
+    }
+
+    /// Whether what may keep a stream from going on is known to be over.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        self.finished.load(SeqCst) >= self.holds.load(SeqCst)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -72,5 +84,20 @@ mod tests {
         backlog.finished(backlog.mark());
         backlog.finished(early);
         assert!(backlog.is_empty());
+    }
+
+    #[test]
+    fn what_may_hold_a_stream_is_over_once_it_has_been_waited_for() {
+        let backlog = Backlog::default();
+        drop(backlog.call());
+        assert!(backlog.holds_nothing(), "nothing but a record of an event, say");
+        let call = backlog.call();
+        backlog.holds();
+        backlog.finished(backlog.mark());
+        assert!(!backlog.holds_nothing());
+        drop(call);
+        backlog.finished(backlog.mark());
+        drop(backlog.call());
+        assert!(backlog.holds_nothing());
     }
 }

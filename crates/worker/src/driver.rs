@@ -32,7 +32,7 @@ pub(crate) fn start(driver: &Driver) -> Result<DriverTable, DriverError> {
             let model = Model::from_name(model).ok_or_else(|| DriverError::Model(model.clone()))?;
             sluice_recording::table(model, *count as usize)
         }
-        Driver::Library { path } => DriverTable::load(Path::new(path))?,
+        Driver::Library { path } => crate::calls::noted(DriverTable::load(Path::new(path))?),
     };
     let init = table.cuInit.ok_or(DriverError::Missing("cuInit"))?;
     // SAFETY: the table is a CUDA driver's.

@@ -5,8 +5,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use crate::link::{Link, Packet};
+
+/// How long a client may take to hear why its session ends.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// The link over which a reason is given, once there is one.
 static LINK: OnceLock<std::sync::Arc<Link>> = OnceLock::new();
@@ -39,6 +44,21 @@ pub(crate) fn failed(why: &str) -> ! {
         None => eprintln!("sluice worker: {why}"),
     }
     exit(1)
+}
+
+/// The driver does not return from a call, as the daemon has been told.
+pub(crate) fn hangs() -> ! {
+    exit(1)
+}
+
+/// Gives a client the time to hear why its session ends. One that does not listen, does not keep its worker.
+pub(crate) fn last_word(say: impl FnOnce() + Send + 'static) {
+    let (said, heard) = sync_channel(1);
+    spawn("last word", move || {
+        say();
+        let _ = said.send(());
+    });
+    let _ = heard.recv_timeout(LAST_WORD);
 }
 
 /// Starts a thread whose panic ends the process: a session with a part missing would hang its client.

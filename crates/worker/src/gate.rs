@@ -168,6 +168,12 @@ impl Gate {
         self.lock().idle()
     }
 
+    /// Whether everything that was submitted has finished; a submission that goes on is not meant.
+    pub(crate) fn is_drained(&self) -> bool {
+        let state = self.lock();
+        state.submitted == state.drained
+    }
+
     /// Returns when the GPU has, or is being given, something that is not known to have finished.
     pub(crate) fn wait_for_work(&self) {
         let mut state = self.lock();

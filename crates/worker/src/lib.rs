@@ -14,6 +14,7 @@ mod backlog;
 mod brake;
 mod budget;
 mod bulk;
+mod calls;
 mod checks;
 mod chunks;
 mod client;
@@ -31,6 +32,7 @@ mod generated {
 }
 mod graphs;
 mod green;
+mod hang;
 pub mod health;
 mod host_calls;
 mod host_copies;

@@ -33,6 +33,8 @@ pub struct Start {
     pub resume: Option<ResumeStart>,
     /// What protects the client's connection.
     pub tls: Option<Keys>,
+    /// For how long a call of a loaded driver may do nothing, in milliseconds, before the driver is taken to hang.
+    pub driver_patience_ms: u64,
 }
 
 /// How a session outlives its connection.
@@ -84,6 +86,8 @@ pub enum Packet {
     Ready,
     /// The session could not start or had to end; the text goes to the daemon's log.
     Failed(String),
+    /// The same, because a call of the driver does not return. The process may not be able to end by itself.
+    Hangs(String),
     /// There is GPU work and no turn.
     Want { gpu: u32 },
     /// The turn comes back after this much GPU time; `more` if work is left.

@@ -270,6 +270,9 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
         // The gate drains once the submission ends; the call has ended by then.
         let _submission = gives_work(op).then(|| device.gate.enter());
         let _call = backlog.call();
+        if may_hold(op) {
+            backlog.holds();
+        }
         if let Some(times) = &device.launch_times
             && let Some(stream) = launch_times::stream_of(op, &job.payload)?
         {
@@ -361,6 +364,21 @@ fn is_quick(op: Op) -> bool {
 /// Whether a command gives the GPU work, which needs the turn.
 fn gives_work(op: Op) -> bool {
     GIVES_WORK[op.0 as usize]
+}
+
+/// Whether a queued command that is no work may keep its stream from going on. A wait for an event does where that is another
+/// process's, which the session knows.
+fn may_hold(op: Op) -> bool {
+    matches!(
+        op.target(),
+        Some(Target::Driver(
+            Fn::cuLaunchHostFunc
+                | Fn::cuStreamWaitValue32
+                | Fn::cuStreamWaitValue32_v2
+                | Fn::cuStreamWaitValue64
+                | Fn::cuStreamWaitValue64_v2
+        ))
+    )
 }
 
 /// Whether a queued command leaves nothing behind: a large copy to the device, which waits for its end.

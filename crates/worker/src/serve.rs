@@ -25,7 +25,7 @@ use crate::reader::Reader;
 use crate::sandbox::{self, SandboxError};
 use crate::session::{Device, Session, SessionParts};
 use crate::sharing::{self, EventSharing};
-use crate::{ending, peers, snapshot, watchdog};
+use crate::{ending, hang, peers, snapshot, watchdog};
 
 /// Serves one session on the inherited descriptors; never returns.
 pub(crate) fn serve() -> ! {
@@ -53,10 +53,17 @@ pub(crate) fn serve() -> ! {
     };
     let outbox = Arc::new(Outbox::new(Arc::clone(&stream), resumes, Arc::clone(&counters)));
     let client = Arc::new(Client::new(stream, Arc::clone(&outbox), Arc::clone(&link), resumes));
+    let opened = hang::Opened::default();
+    if matches!(start.driver, Driver::Library { .. }) {
+        let patience = Duration::from_millis(start.driver_patience_ms);
+        let (opened, outbox, link) = (Arc::clone(&opened), Arc::clone(&outbox), Arc::clone(&link));
+        ending::spawn("driver watch", move || hang::watch(patience, &opened, &outbox, &link));
+    }
     let mut reader = Reader::new(client, Arc::clone(&outbox), Arc::clone(&counters));
     let (session, answers) = open(&start, &mut reader, &link, outbox, counters).unwrap_or_else(|error| {
         ending::failed(&format!("the session cannot start: {error}"));
     });
+    let _ = opened.set(Arc::clone(&session));
     let limit = Duration::from_millis(start.kernel_timeout_ms);
     run(session, answers, link, reader, Some(limit).filter(|limit| !limit.is_zero()), resumes)
 }

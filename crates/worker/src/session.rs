@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicI32};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_cuda::{
@@ -52,6 +52,8 @@ pub(crate) struct Session {
     pub(crate) peers: Arc<Peers>,
     /// Events that other processes of the lease may open.
     pub(crate) event_exports: Mutex<HashMap<EventId, ExportToken>>,
+    /// Whether streams may wait for another process.
+    pub(crate) imports_events: AtomicBool,
     /// Streams that stand for the default stream of a client thread, by lane and place.
     pub(crate) thread_streams: Mutex<HashMap<(u32, u8), CUstream>>,
     /// For copies that wait for nothing, by device.
@@ -111,6 +113,7 @@ impl Session {
             event_sharing: parts.event_sharing,
             peers: Arc::default(),
             event_exports: Mutex::default(),
+            imports_events: AtomicBool::new(false),
             thread_streams: Mutex::default(),
             mirror_streams: Mutex::default(),
             failed: AtomicI32::new(0),
@@ -166,6 +169,12 @@ impl Session {
     /// Notes a failure; true for the first.
     pub(crate) fn fail(&self, result: CUresult) -> bool {
         self.failed.compare_exchange(0, result.0, Relaxed, Relaxed).is_ok()
+    }
+
+    /// Whether a driver call may wait for something that this session has given the GPU, or that others have yet to do.
+    pub(crate) fn has_unfinished(&self) -> bool {
+        let waits = |device: &Device| !device.gate.is_drained() || !device.gate.backlog().holds_nothing();
+        self.imports_events.load(Relaxed) || self.devices.iter().any(waits)
     }
 
     /// A stream that waits for no other.

@@ -7,6 +7,7 @@
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
 
 use sluice_cuda::*;
 use sluice_wire::{DevicePtr, EventId, ExportToken, commands};
@@ -164,6 +165,7 @@ pub(crate) fn forget_event(session: &Session, id: EventId) {
 }
 
 pub(crate) fn import_event(session: &Session, command: &commands::EventImport) -> Result<(), CUresult> {
+    session.imports_events.store(true, Relaxed);
     session.vacant(command.event)?;
     let imported = session.budget.import(command.token)?;
     // Events cost nothing: who has opened one needs no account of it.

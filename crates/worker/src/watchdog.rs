@@ -5,7 +5,6 @@
 //! call for that, so there the session ends with the same error, and the process with it.
 
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use sluice_cuda::{CUresult, Fn};
@@ -13,9 +12,6 @@ use sluice_wire::{Header, Kind, Op};
 
 use crate::ending;
 use crate::session::{Session, make_current};
-
-/// How long a client may take to hear why its session ends.
-const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// With nothing on the device for so many looks, the next one waits for work. Not at once: a program that launches and waits
 /// would have to wake the watchdog each time.
@@ -52,19 +48,19 @@ pub(crate) fn watch(session: &Arc<Session>, device: usize, limit: Option<Duratio
 }
 
 fn end(session: &Arc<Session>, limit: Duration) -> ! {
-    let (op, result) = (Op::of(Fn::cuLaunchKernel).0, CUresult::LAUNCH_TIMEOUT);
-    session.fail(result);
     let text = format!("a kernel ran for longer than the limit of {limit:?}, so the session has ended");
-    let (said, heard) = sync_channel(1);
-    let speaker = Arc::clone(session);
-    // A client that does not listen does not keep its kernel.
-    ending::spawn("last word", move || {
-        let header = Header { kind: Kind::Sticky, device: 0, op, lane: 0, sequence: 0 };
-        let _ = speaker.outbox.sticky(header, result.0, &text);
-        let _ = said.send(());
-    });
-    let _ = heard.recv_timeout(LAST_WORD);
+    last_word(session, Fn::cuLaunchKernel, CUresult::LAUNCH_TIMEOUT, text);
     ending::failed("a kernel ran for longer than its limit")
+}
+
+/// Tells the client that its session ends with this error of a function.
+pub(crate) fn last_word(session: &Arc<Session>, function: Fn, result: CUresult, text: String) {
+    session.fail(result);
+    let speaker = Arc::clone(session);
+    ending::last_word(move || {
+        let header = Header { kind: Kind::Sticky, device: 0, op: Op::of(function).0, lane: 0, sequence: 0 };
+        let _ = speaker.outbox.sticky(header, result.0, &text);
+    });
 }
 
 /// A card of the software GPU. What its kernels wait for their turn does not count.

@@ -6,6 +6,7 @@ mod bad_input;
 mod bench;
 mod cuts;
 mod exchange;
+mod hangs;
 mod https;
 mod identity;
 mod limits;
@@ -53,6 +54,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(record::TESTS)
         .chain(cuts::TESTS)
         .chain(exchange::TESTS)
+        .chain(hangs::TESTS)
         .chain(bench::TESTS)
         .chain(links::TESTS)
         .chain(nodes::TESTS)

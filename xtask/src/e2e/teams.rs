@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: a node falls silent", a_node_falls_silent),
     ("teams: a GPU becomes faulty", health::a_gpu_becomes_faulty),
     ("teams: a driver hangs", health::a_driver_hangs),
+    ("teams: a driver call never returns", health::a_call_never_returns),
     ("teams: a node's disk is full", disk::a_nodes_disk_is_full),
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
 ];
@@ -177,15 +178,10 @@ impl Installation {
         let mut command = Command::new(sluice());
         command.args(["up", "--listen", "127.0.0.1:0", "--node-listen", "127.0.0.1:0", "--grace", "30"]);
         command.envs(environment.iter().copied());
-        command.args(options).args([
-            "--gpus",
-            "software:1,4GiB",
-            "--name",
-            "one",
-            "--journal",
-            &journal("one"),
-            "--data",
-        ]);
+        if !options.contains(&"--gpus") {
+            command.args(["--gpus", "software:1,4GiB"]);
+        }
+        command.args(options).args(["--name", "one", "--journal", &journal("one"), "--data"]);
         let mut up = Process::start("up", command.arg(&data))?;
         let server = up.listening()?;
         let node = up.listening()?;

@@ -145,8 +145,8 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml: Option<PathBuf>,
 
-    /// A driver of which NVML says nothing for so long hangs, and one in which a worker that was killed stays for twice that: its
-    /// GPUs are fenced
+    /// A driver hangs of which NVML says nothing for so long, or a call does not return, or in which a worker that was killed
+    /// stays for twice that: its GPUs are fenced
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) driver_patience: Period,
 

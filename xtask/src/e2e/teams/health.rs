@@ -6,7 +6,9 @@ use std::io::Write;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::Installation;
+use super::{Installation, Process};
+use crate::e2e::hangs::HangingDriver;
+use crate::e2e::program_file;
 
 /// Two nodes of a GPU each; NVML watches that of node one.
 pub(super) fn a_gpu_becomes_faulty() -> Result<()> {
@@ -99,6 +101,38 @@ pub(super) fn a_driver_hangs() -> Result<()> {
     let fence = gpu(&admin.json(&["gpus"])?, "one")?["fence"].clone();
     ensure!(fence["sessions"] == "end" && fence["lasting"] == true && fence["by"] == "its node", "{fence}");
     moves.go_on_to_its_end()
+}
+
+/// A call in a worker never returns: the program gets an error, its GPU is fenced, and it runs again once somebody has looked.
+pub(super) fn a_call_never_returns() -> Result<()> {
+    let driver = HangingDriver::build("teams")?;
+    let installation = Installation::start_with(
+        "hanging-call",
+        "tenants: [{path: red}, {path: blue}]\n",
+        &[],
+        &["--gpus", &driver.gpus(), "--driver-patience", "3s"],
+        &[("HANG_FILE", &driver.file.display().to_string())],
+    )?;
+    let (admin, red) = (&installation.admin, &installation.red);
+    driver.hang("cuMemCreate")?;
+    let mut command = red.command(&["run", "--", "python3"]);
+    command.arg(program_file("hang.py")).env("HANGS", "1").env("STAYS", "1");
+    let mut program = Process::start("hanging call", &mut command)?;
+    program.expect_line("cuMemAlloc_v2: 46 CUDA_ERROR_DEVICE_UNAVAILABLE")?;
+    let hangs = "the node's driver hangs: cuMemCreate did not return for 3 s";
+    program.expect_message(&format!("{hangs}, so the session has ended"))?;
+    program.expect_message(&format!("preempted: its GPU one/0 is fenced: {hangs}"))?;
+
+    let fence = gpu(&admin.json(&["gpus"])?, "one")?["fence"].clone();
+    ensure!(fence["state"] == "fenced" && fence["lasting"] == true && fence["by"] == "its node", "{fence}");
+    let names_it = |queue: &Value| {
+        queue[0]["reason"].as_str().is_some_and(|why| why.contains(&format!("fenced: one/0 ({hangs})")))
+    };
+    red.wait_for(&["queue"], names_it)?;
+    driver.go_on()?;
+    admin.text(&["gpu", "unfence", "one/0", "--why", "the driver was loaded anew"])?;
+    program.expect_line("PASS")?;
+    program.expect_success()
 }
 
 /// The GPU of a node.

@@ -1,0 +1,46 @@
+/* A CUDA driver of which one call never returns: the one that the file $HANG_FILE names, if there is one. All others are
+ * those of the driver that it is linked with. `NAME deep` sleeps in the kernel, where no signal wakes it but SIGKILL. */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+/* A parent is asleep in that way until the child that borrows its memory has ended. */
+static void sleep_deep(void) {
+    if (vfork() == 0) {
+        prctl(PR_SET_PDEATHSIG, 9);
+        for (;;) pause();
+    }
+}
+
+static void call(const char *name) {
+    const char *path = getenv("HANG_FILE");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    if (!file) return;
+    char named[64] = "", how[16] = "";
+    int words = fscanf(file, "%63s %15s", named, how);
+    fclose(file);
+    if (words < 1 || strcmp(name, named) != 0) return;
+    if (strcmp(how, "deep") == 0) sleep_deep();
+    for (;;) pause();
+}
+
+#define MAY_HANG(name, parameters, arguments)                              \
+    int name parameters {                                                  \
+        int(*real) parameters = (int(*) parameters)dlsym(RTLD_NEXT, #name); \
+        call(#name);                                                       \
+        return real arguments;                                             \
+    }
+
+MAY_HANG(cuInit, (unsigned flags), (flags))
+MAY_HANG(cuCtxSynchronize, (void), ())
+MAY_HANG(cuMemCreate, (void *handle, size_t size, const void *properties, unsigned long long flags),
+         (handle, size, properties, flags))
+MAY_HANG(cuLaunchKernel,
+         (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+          void *stream, void **parameters, void **extra),
+         (function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra))
