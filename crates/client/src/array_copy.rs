@@ -150,7 +150,7 @@ impl ArrayCopy {
     /// The program's memory may be written, until the data have landed.
     unsafe fn fetch(
         &self,
-        session: &Session,
+        session: &'static Session,
         to: &Side,
         from: &ArrayPlace,
         stream: CUstream,

@@ -124,7 +124,12 @@ impl BoxCopy {
 
     /// # Safety
     /// The host side is the program's, by its contract with CUDA.
-    unsafe fn run(self, session: &Session, stream: CUstream, asynchronous: bool) -> Result<(), CUresult> {
+    unsafe fn run(
+        self,
+        session: &'static Session,
+        stream: CUstream,
+        asynchronous: bool,
+    ) -> Result<(), CUresult> {
         if self.is_empty() {
             return Ok(());
         }
@@ -177,7 +182,12 @@ impl BoxCopy {
 
     /// # Safety
     /// As for [`BoxCopy::run`].
-    unsafe fn run_rows(&self, session: &Session, stream: CUstream, landing: Landing) -> Result<(), CUresult> {
+    unsafe fn run_rows(
+        &self,
+        session: &'static Session,
+        stream: CUstream,
+        landing: Landing,
+    ) -> Result<(), CUresult> {
         let bytes = self.width as usize;
         let mut tickets = Vec::new();
         let mut one = |dst: u64, src: u64| {

@@ -38,7 +38,7 @@ pub(crate) fn landing(dst: u64, bytes: usize, asynchronous: bool) -> Landing {
 /// # Safety
 /// `src` is valid for reading `bytes` bytes.
 pub(crate) unsafe fn to_device(
-    session: &Session,
+    session: &'static Session,
     dst: CUdeviceptr,
     src: *const c_void,
     bytes: usize,
@@ -73,7 +73,7 @@ pub(crate) unsafe fn to_device(
 /// # Safety
 /// `dst` is valid for writing `bytes` bytes until the data have landed.
 pub(crate) unsafe fn from_device(
-    session: &Session,
+    session: &'static Session,
     dst: *mut c_void,
     src: CUdeviceptr,
     bytes: usize,
@@ -128,7 +128,7 @@ unsafe fn from_device_inline(
 /// # Safety
 /// `dst` is valid for writing `bytes` bytes.
 unsafe fn from_device_now(
-    session: &Session,
+    session: &'static Session,
     dst: *mut c_void,
     src: CUdeviceptr,
     bytes: usize,
@@ -156,7 +156,7 @@ unsafe fn from_device_now(
 /// # Safety
 /// `dst` is valid for writing `bytes` bytes, until the data have landed.
 pub(crate) unsafe fn to_host(
-    session: &Session,
+    session: &'static Session,
     dst: *mut c_void,
     src: CUdeviceptr,
     bytes: usize,

@@ -183,7 +183,7 @@ impl Link {
     }
 
     /// Memory can be lent to the link while the loan lasts.
-    pub(crate) fn loan(&self) -> Loan<'_> {
+    pub(crate) fn loan<'a>(&'static self) -> Loan<'a> {
         Loan::new(self)
     }
 
@@ -237,7 +237,7 @@ impl Link {
     }
 
     /// Says where data pushed under this ticket go. They land whenever any thread reads.
-    pub(crate) fn expect(&self, ticket: u64, sink: Sink) {
+    pub(crate) fn expect(&'static self, ticket: u64, sink: Sink) {
         self.widen_for(sink.bytes());
         self.inbox().expect(ticket, sink);
     }

@@ -274,7 +274,7 @@ mod tests {
         let registry = Arc::new(registry());
         let mut worker = endless();
         let (waits, pid) = (Arc::clone(&registry), worker.id());
-        let waiter = std::thread::spawn(move || waits.await_end(pid, &[1]));
+        let waiter = std::thread::spawn(move || waits.await_end(pid, &[1], || ()));
         while registry.faults.all().1 == 0 {
             assert!(!waiter.is_finished(), "it waits for the worker");
             std::thread::yield_now();

@@ -496,7 +496,8 @@ impl Registry {
         drop(ledger);
         // Gigabytes take the kernel a while to tear down; nobody else waits for that. The books say free when
         // the memory is.
-        self.await_end(pid, &gpus);
+        // One that never ends must not keep the turn.
+        self.await_end(pid, &gpus, || self.turns.leave(session));
         let mut ledger = self.lock();
         if let Some(record) = ledger.sessions.get_mut(&session) {
             let status = record.worker.wait();
@@ -530,7 +531,7 @@ impl Registry {
     }
 
     /// Waits for the end of a worker that was killed; one that takes too long hangs in its driver, with these GPUs.
-    pub(crate) fn await_end(&self, pid: u32, gpus: &[usize]) {
+    pub(crate) fn await_end(&self, pid: u32, gpus: &[usize], hangs: impl FnOnce()) {
         let patience = 2 * self.driver_patience;
         if !cuts::ends_within(pid, patience) {
             for &gpu in gpus {
@@ -540,6 +541,7 @@ impl Registry {
                 );
                 self.faults.add(gpu as u32, &what, Clearing::End);
             }
+            hangs();
             self.tell_server();
         }
         wait_without_reaping(pid);

@@ -138,7 +138,7 @@ impl Surroundings {
             this.prepend("LD_PRELOAD", device_files);
         }
         this.set(SESSION_VARIABLE, session);
-        this.tell_nccl_apart()?;
+        this.tell_nccl_apart();
         if software {
             this.ask_for_ptx(libraries);
         }
@@ -163,10 +163,12 @@ impl Surroundings {
     /// Here it is the nodes' machines that count, and no kernel reads memory of the program's: what GPUs do not exchange directly
     /// goes through sockets. Leases share nothing, so each is a host of its own; a GPU of another node may even have the same place
     /// on the bus. What the user has set stays.
-    fn tell_nccl_apart(&mut self) -> io::Result<()> {
-        self.set_default("NCCL_HOSTID", fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim());
+    fn tell_nccl_apart(&mut self) {
+        // Where this cannot be read, few programs are NCCL's.
+        if let Ok(host) = fs::read_to_string("/proc/sys/kernel/random/uuid") {
+            self.set_default("NCCL_HOSTID", host.trim());
+        }
         self.set_default("NCCL_SHM_DISABLE", "1");
-        Ok(())
     }
 
     fn set(&mut self, name: &str, value: impl AsRef<OsStr>) {

@@ -110,6 +110,15 @@ impl Client {
         }
     }
 
+    pub(crate) fn outbox(&self) -> &Arc<Outbox> {
+        &self.outbox
+    }
+
+    /// Ends the connection, whoever holds it.
+    pub(crate) fn hang_up(&self) {
+        self.lock().connection.stream.shut_down();
+    }
+
     /// The client is on this connection now, which is one of some, and has received so many bytes of our stream.
     pub(crate) fn come_back(&self, attempt: u32, received: u64, (number, count): (u8, u8), stream: Stream) {
         let mut state = self.lock();

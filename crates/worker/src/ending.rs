@@ -54,11 +54,14 @@ pub(crate) fn hangs() -> ! {
 /// Gives a client the time to hear why its session ends. One that does not listen, does not keep its worker.
 pub(crate) fn last_word(say: impl FnOnce() + Send + 'static) {
     let (said, heard) = sync_channel(1);
-    spawn("last word", move || {
+    let speaker = std::thread::Builder::new().name("last word".into());
+    let speaks = move || {
         say();
         let _ = said.send(());
-    });
-    let _ = heard.recv_timeout(LAST_WORD);
+    };
+    if speaker.spawn(speaks).is_ok() {
+        let _ = heard.recv_timeout(LAST_WORD);
+    }
 }
 
 /// Starts a thread whose panic ends the process: a session with a part missing would hang its client.

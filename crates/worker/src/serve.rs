@@ -56,8 +56,8 @@ pub(crate) fn serve() -> ! {
     let opened = hang::Opened::default();
     if matches!(start.driver, Driver::Library { .. }) {
         let patience = Duration::from_millis(start.driver_patience_ms);
-        let (opened, outbox, link) = (Arc::clone(&opened), Arc::clone(&outbox), Arc::clone(&link));
-        ending::spawn("driver watch", move || hang::watch(patience, &opened, &outbox, &link));
+        let (opened, client, link) = (Arc::clone(&opened), Arc::clone(&client), Arc::clone(&link));
+        ending::spawn("driver watch", move || hang::watch(patience, &opened, &client, &link));
     }
     let mut reader = Reader::new(client, Arc::clone(&outbox), Arc::clone(&counters));
     let (session, answers) = open(&start, &mut reader, &link, outbox, counters).unwrap_or_else(|error| {

@@ -17,12 +17,12 @@ const LOOK: Duration = Duration::from_micros(500);
 /// A lost connection may be made again here, with a TLS handshake.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Starts a thread that nobody waits for. A process that may have no more threads does without.
-pub(super) fn start(run: impl FnOnce() + Send + 'static) {
+/// Starts a thread that nobody waits for; false if the process may have no more.
+pub(super) fn start(run: impl FnOnce() + Send + 'static) -> bool {
     without_signals(|| {
         let thread = std::thread::Builder::new().name("sluice".into()).stack_size(STACK_BYTES);
-        let _ = thread.spawn(run);
-    });
+        thread.spawn(run).is_ok()
+    })
 }
 
 /// Starts a thread that the caller waits for.
@@ -51,25 +51,25 @@ fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
 impl Link {
     /// Starts the thread. Without it, what is left goes out with the next call.
     pub(crate) fn start_flusher(&'static self) {
-        start(|| self.send_what_is_left());
+        start(|| {
+            while !self.lost.load(Ordering::Acquire) {
+                self.send_what_is_left();
+                std::thread::sleep(LOOK);
+            }
+        });
     }
 
-    /// Returns when the connection is lost.
-    fn send_what_is_left(&'static self) {
-        while !self.lost.load(Ordering::Acquire) {
-            let mut outbox = self.outbox();
-            self.look_at_width();
-            if outbox.unsent() == 0 {
-                outbox.is_watched = false;
-                while !outbox.is_watched {
-                    outbox = self.left.wait(outbox).unwrap_or_else(PoisonError::into_inner);
-                }
-                drop(outbox);
-            } else if outbox.flushed_at.elapsed() >= FLUSH_AFTER {
-                // The session's error is for the program's own calls.
-                let _ = self.send(outbox);
+    /// One look; where nothing is left, it lasts until something is.
+    fn send_what_is_left(&self) {
+        let mut outbox = self.outbox();
+        if outbox.unsent() == 0 {
+            outbox.is_watched = false;
+            while !outbox.is_watched {
+                outbox = self.left.wait(outbox).unwrap_or_else(PoisonError::into_inner);
             }
-            std::thread::sleep(LOOK);
+        } else if outbox.flushed_at.elapsed() >= FLUSH_AFTER {
+            // The session's error is for the program's own calls.
+            let _ = self.send(outbox);
         }
     }
 }

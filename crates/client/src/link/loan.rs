@@ -19,14 +19,14 @@ pub(super) const LEND_MIN: usize = 64 << 10;
 
 /// Memory of the caller's in the outbox; taken back when this goes.
 pub(crate) struct Loan<'a> {
-    link: &'a Link,
+    link: &'static Link,
     /// Position in our stream after the last byte that is lent.
     pub(super) end: u64,
     memory: PhantomData<&'a [u8]>,
 }
 
 impl<'a> Loan<'a> {
-    pub(super) fn new(link: &'a Link) -> Loan<'a> {
+    pub(super) fn new(link: &'static Link) -> Loan<'a> {
         Loan { link, end: 0, memory: PhantomData }
     }
 

@@ -1,12 +1,12 @@
 //! How many connections a session goes over.
 //!
 //! It begins with one. On a far link one connection may hold less than the link does, so once a session copies much it goes
-//! on over several (`sluice_transport`'s stripes). They are made beside the one in use, and once all are there that one is
-//! given up: the session goes on as after any cut, with what was under way. Where several do not come through, or do not
-//! last, one has to do.
+//! on over several (`sluice_transport`'s stripes). A thread makes them beside the one in use, and once all are there that one is
+//! given up, by that thread or by the next copy: the session goes on as after any cut, with what was under way. Where several
+//! do not come through, or do not last, one has to do.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::resume::{ATTEMPT, Resumption};
 use super::{Link, flusher};
@@ -17,6 +17,9 @@ use crate::say_once;
 const LARGE: u64 = 64 << 10;
 /// and so many bytes of large ones are worth the round trips.
 const WORTH: u64 = 4 << 20;
+
+/// Connections that have said nothing for longer are not used: the node has closed them, or is about to.
+const READY_FOR: Duration = Duration::from_secs(3);
 
 /// For sessions that live long on links that are cut often,
 const BUDGET: u8 = 24;
@@ -34,11 +37,9 @@ pub(super) struct Width {
 struct State {
     /// Bytes of large copies since the session was cut last.
     copied: u64,
-    /// Somebody is to make several connections beside the one in use.
-    is_wanted: bool,
-    /// Several that have come through, and have said nothing yet.
-    ready: Option<Connected>,
-    /// The next attempt is to go over several.
+    /// Several that came through then, and have said nothing yet.
+    ready: Option<(Connected, Instant)>,
+    /// After a cut the session goes on over several again.
     is_next: bool,
     /// The session goes over several.
     is_wide: bool,
@@ -57,41 +58,47 @@ impl State {
 
 impl Width {
     pub(super) fn new(most: u8) -> Width {
-        let state = State {
-            copied: 0,
-            is_wanted: false,
-            ready: None,
-            is_next: false,
-            is_wide: false,
-            budget: BUDGET,
-            failure: None,
-        };
+        let state =
+            State { copied: 0, ready: None, is_next: false, is_wide: false, budget: BUDGET, failure: None };
         Width { most, state: Mutex::new(state) }
     }
 
     /// Counts a copy; true if the session is to go on over several connections because of it.
-    fn counts(&self, bytes: u64) -> bool {
+    pub(super) fn counts(&self, bytes: u64) -> bool {
         if self.most == 1 || bytes < LARGE {
             return false;
         }
         let mut state = self.state();
         let before = state.copied;
         state.copied = before.saturating_add(bytes);
-        let is_wanted = before < WORTH && state.copied >= WORTH && !state.is_wide && state.budget > 0;
-        state.is_wanted |= is_wanted;
-        is_wanted
+        before < WORTH && state.copied >= WORTH && !state.is_wide && state.budget > 0
     }
 
-    /// Whether several connections are to be made now, for whoever asks first.
-    pub(super) fn take_wanted(&self) -> bool {
-        std::mem::take(&mut self.state().is_wanted)
+    /// Several connections were not made: as much has to be copied again before they are worth another attempt.
+    fn forgets_copies(&self, cost: u8) {
+        let mut state = self.state();
+        state.pay(cost);
+        state.copied = 0;
+    }
+
+    fn has_ready(&self) -> bool {
+        self.state().ready.is_some()
+    }
+
+    /// Whether the connection in use is to make way for several that are ready. If it may not, or has already, they go.
+    fn makes_way(&self, may: bool) -> bool {
+        let mut state = self.state();
+        let ready = state.ready.take().filter(|_| may && !state.is_wide);
+        state.ready = ready;
+        state.ready.is_some()
     }
 
     /// How many connections the next attempt goes over, and these if they are there already.
     pub(super) fn next(&self) -> (u8, Option<Connected>) {
         let mut state = self.state();
-        let ready = state.ready.take();
-        (if state.is_next { self.most } else { 1 }, ready.filter(|_| state.is_next))
+        let ready = state.ready.take().filter(|(_, since)| since.elapsed() < READY_FOR);
+        let count = if ready.is_some() || state.is_next { self.most } else { 1 };
+        (count, ready.map(|(connected, _)| connected))
     }
 
     /// An attempt over so many has ended. One after a failure does with one.
@@ -100,7 +107,10 @@ impl Width {
         state.copied = 0;
         state.is_wide = count > 1 && error.is_none();
         match error {
-            None if count > 1 => state.pay(1),
+            None if count > 1 => {
+                state.is_next = true;
+                state.pay(1);
+            }
             None => {
                 let failure = state.failure.take();
                 drop(state);
@@ -108,15 +118,15 @@ impl Width {
             }
             Some(error) if count > 1 => {
                 state.pay(COST_OF_FAILURE);
-                (state.is_next, state.failure) = (false, Some(error.to_string()));
+                (state.is_next, state.failure) = (false, Some(reason(error)));
             }
             Some(_) => {}
         }
     }
 
-    fn stays_narrow(&self, failure: &dyn std::fmt::Display) {
+    fn stays_narrow(&self, failure: &str) {
         say_once!(
-            "the session goes over one connection, and large copies as fast as one carries them: {} at once did not come through: {failure}",
+            "large copies go over one connection, as fast as one carries them: {} at once did not come through ({failure})",
             self.most
         );
     }
@@ -126,22 +136,25 @@ impl Width {
     }
 }
 
+/// Why connections did not come through, to one of which the session clings: the node is there.
+fn reason(error: &AttachError) -> String {
+    match error {
+        AttachError::Connect { error, .. } => error.to_string(),
+        other => other.to_string(),
+    }
+}
+
 impl Link {
     /// A copy of so many bytes is about to begin.
-    pub(super) fn widen_for(&self, bytes: u64) {
-        let width = self.resumption.as_ref().map(Resumption::width);
-        if width.is_some_and(|width| width.counts(bytes)) {
-            self.outbox().is_watched = true;
-            self.left.notify_one();
+    pub(super) fn widen_for(&'static self, bytes: u64) {
+        let Some(resumption) = &self.resumption else { return };
+        let width = resumption.width();
+        if width.counts(bytes) && !flusher::start(move || self.widen(resumption)) {
+            width.forgets_copies(0);
         }
-    }
-
-    /// Has a thread of its own make several connections, if that is wanted.
-    pub(super) fn look_at_width(&'static self) {
-        if let Some(resumption) =
-            self.resumption.as_ref().filter(|resumption| resumption.width().take_wanted())
-        {
-            flusher::start(move || self.widen(resumption));
+        // The thread may wait long for the outbox of somebody who copies on and on.
+        if width.has_ready() {
+            self.make_way(width);
         }
     }
 
@@ -150,21 +163,26 @@ impl Link {
         let width = resumption.width();
         match attach::connect(resumption.node(), width.most, Instant::now() + ATTEMPT) {
             Ok(connected) => {
-                let mut state = width.state();
-                (state.ready, state.is_next) = (Some(connected), true);
+                width.state().ready = Some((connected, Instant::now()));
+                self.make_way(width);
             }
             Err(error) => {
-                width.state().pay(COST_OF_FAILURE);
-                return width.stays_narrow(&error);
+                width.forgets_copies(COST_OF_FAILURE);
+                width.stays_narrow(&reason(&error));
             }
         }
+    }
+
+    /// Has the session go on over the connections that are ready.
+    fn make_way(&self, width: &Width) {
         let outbox = self.outbox();
         // An error is the session's, and the copy will meet it.
-        if !self.is_cut() && !self.is_lost() && self.check().is_ok() {
+        let may = !self.is_cut() && !self.is_lost() && self.check().is_ok();
+        if width.makes_way(may) {
             self.part(&outbox.stream, &"several connections take its place");
+            drop(outbox);
+            // What is under way goes on at once, also where the program makes no call that would see to it.
+            let _ = self.flush_now();
         }
-        drop(outbox);
-        // What is under way goes on at once, also where the program makes no call that would see to it.
-        let _ = self.flush_now();
     }
 }
