@@ -8,7 +8,7 @@ import sys
 import tempfile
 from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
-from driver import allocate, attach, call, free
+from driver import allocate, attach, call, code_of, free
 from driver_functions import (LEGACY, INVALID_VALUE, KernelNode, MemsetNode, address, equal, function, out, parameters,
                               refused, run_sections, size, words)
 
@@ -75,6 +75,29 @@ def edges_of(graph):
 
 class HostNode(ctypes.Structure):
     _fields_ = [("function", HOST_FUNCTION), ("data", c_void_p)]
+
+
+class Allocation(ctypes.Structure):
+    """CUDA_MEM_ALLOC_NODE_PARAMS: a pool's properties, then who has access, how much, and the address that the driver fills in."""
+
+    _fields_ = [("kind", c_int), ("handles", c_int), ("location", c_int), ("device", c_int), ("rest", c_uint64 * 9),
+                ("access", c_void_p), ("access_count", c_size_t), ("bytes", c_size_t), ("address", c_uint64)]
+
+
+class AnyNode(ctypes.Structure):
+    """CUgraphNodeParams: a kind, and the structure of that kind."""
+
+    _fields_ = [("kind", c_int), ("reserved0", c_int * 3), ("words", c_uint64 * 29), ("reserved2", c_uint64)]
+
+    def take(self, kind):
+        return kind.from_buffer(self, AnyNode.words.offset)
+
+
+def any_params(node):
+    params = AnyNode()
+    call("cuGraphNodeGetParams", node, byref(params))
+    equal(params.kind, out(c_int, "cuGraphNodeGetType", node, first=False))
+    return params
 
 
 class Copy3D(ctypes.Structure):
@@ -259,10 +282,20 @@ def a_capture_goes_into_a_graph_behind_nodes_of_it():
     call("cuGraphAddEmptyNode", byref(between), graph, byref(c_void_p(last)), size(1))
     call("cuStreamUpdateCaptureDependencies", on, byref(between), size(1), 1)
     add(place, 100, 30, on)
+    # To what is there already, without saying what the edge carries; then anew, with an edge that carries nothing.
+    aside = c_void_p()
+    call("cuGraphAddEmptyNode", byref(aside), graph, byref(clear), size(1))
+    call("cuStreamUpdateCaptureDependencies_v2", on, byref(aside), None, size(1), 0)
+    call("cuStreamGetCaptureInfo_v2", on, byref(c_int()), None, None, byref(before), byref(count))
+    equal(count.value, 2, "the kernel and the node beside it")
+    kernel = next(n for n in (ctypes.cast(before, ctypes.POINTER(c_void_p))[i] for i in range(2)) if n != aside.value)
+    plain = (c_uint64 * 1)()
+    call("cuStreamUpdateCaptureDependencies_v2", on, byref(c_void_p(kernel)), plain, size(1), 1)
+    call("cuStreamGetCaptureInfo_v2", on, byref(c_int()), None, None, byref(before), byref(count))
+    equal((count.value, ctypes.cast(before, ctypes.POINTER(c_void_p))[0]), (1, kernel))
     equal(end(on).value, graph.value)
-    equal(kinds_of(graph), sorted([MEMSET, KERNEL, EMPTY, KERNEL]))
-    equal(len(edges_of(graph)), 3, "a chain")
-    equal(len([n for n in nodes_of(graph)]), 4)
+    equal(kinds_of(graph), sorted([MEMSET, KERNEL, EMPTY, KERNEL, EMPTY]))
+    equal(len(edges_of(graph)), 4, "a chain, and the node beside it")
     roots = (c_void_p * 1)()
     call("cuGraphGetRootNodes", graph, roots, byref(c_size_t(1)))
     equal(roots[0], clear.value)
@@ -271,6 +304,39 @@ def a_capture_goes_into_a_graph_behind_nodes_of_it():
     equal(words(place, 100), [33] * 100)
     call("cuGraphExecDestroy", executable)
     call("cuGraphDestroy", graph)
+    call("cuStreamDestroy_v2", on)
+    free(place)
+
+
+@section
+def nodes_are_added_to_what_is_being_captured():
+    """As libraries do that find themselves in somebody's capture: they ask for its graph, and go on behind a node of theirs."""
+    place, on = allocate(400), stream()
+    context, mine = c_void_p(out(c_void_p, "cuCtxGetCurrent")), c_void_p()
+    call("cuStreamBeginCapture_v2", on, GLOBAL)
+    add(place, 100, 1000, on)
+    graph, before, count = c_void_p(), c_void_p(), c_size_t()
+    call("cuStreamGetCaptureInfo_v2", on, byref(c_int()), None, byref(graph), byref(before), byref(count))
+    last, memset = ctypes.cast(before, ctypes.POINTER(c_void_p)), MemsetNode(place, 0, 6, 4, 100, 1)
+    call("cuGraphAddMemsetNode", byref(mine), graph, last, count, byref(memset), context)
+    call("cuStreamUpdateCaptureDependencies", on, byref(mine), size(1), 1)
+    add(place, 100, 30, on)
+    assert code_of("cuGraphDestroy", graph) != 0, "it is not finished"
+    equal(end(on).value, graph.value)
+    equal((kinds_of(graph), len(edges_of(graph))), (sorted([KERNEL, MEMSET, KERNEL]), 2))
+    executable = instantiate(graph)
+    launch(executable, on)
+    equal(words(place, 100), [36] * 100)
+    call("cuGraphExecDestroy", executable)
+    call("cuGraphDestroy", graph)
+    # With a capture that fails its graph goes, and with it what was added.
+    call("cuStreamBeginCapture_v2", on, RELAXED)
+    call("cuStreamGetCaptureInfo_v2", on, byref(c_int()), None, byref(graph), None, None)
+    call("cuGraphAddEmptyNode", byref(mine), graph, None, size(0))
+    refused(UNSUPPORTED, "cuStreamSynchronize", on)
+    refused(INVALIDATED, "cuStreamEndCapture", on, byref(c_void_p()))
+    assert code_of("cuGraphGetNodes", graph, None, byref(count)) != 0, "the graph is gone"
+    assert code_of("cuGraphNodeGetType", mine, byref(c_int())) != 0, "and its node"
     call("cuStreamDestroy_v2", on)
     free(place)
 
@@ -307,6 +373,10 @@ def nodes_are_read_and_changed():
     equal((told.dst, told.src), (there, place))
     equal(out(c_void_p, "cuGraphEventRecordNodeGetEvent", mark, first=False), moment.value)
     refused(INVALID_VALUE, "cuGraphMemsetNodeGetParams", kernel, byref(memset))
+    # The same from the function for all kinds.
+    equal(any_params(fill).take(MemsetNode).dst, place)
+    equal(any_params(kernel).take(KernelNode).bx, 128)
+    equal((Copy3D.from_buffer(any_params(copy), AnyNode.words.offset + 16).dst, any_params(mark).words[0]), (there, moment.value))
     # Changed in the graph, for what is instantiated from then on; and in an executable graph, for its next launch.
     memset.value = 10
     call("cuGraphMemsetNodeSetParams", fill, byref(memset))
@@ -361,6 +431,80 @@ def nodes_are_read_and_changed():
 
 
 @section
+def a_child_of_an_executable_graph_is_exchanged():
+    """The nodes of the other graph have the same kinds and edges, and do something else."""
+    place, on, context = allocate(400), stream(), c_void_p(out(c_void_p, "cuCtxGetCurrent"))
+    inner, other, lopsided, outer, child = (c_void_p() for _ in range(5))
+    for graph, values in ((inner, (1, 2)), (other, (30, 40)), (lopsided, (5,))):
+        call("cuGraphCreate", byref(graph), 0)
+        last = c_void_p()
+        for at, value in enumerate(values):
+            memset, before = MemsetNode(place + 200 * at, 0, value, 4, 50, 1), byref(c_void_p(last.value))
+            call("cuGraphAddMemsetNode", byref(last), graph, before, size(min(at, 1)), byref(memset), context)
+    call("cuGraphCreate", byref(outer), 0)
+    call("cuGraphAddChildGraphNode", byref(child), outer, None, size(0), inner)
+    executable = instantiate(outer)
+    launch(executable, on)
+    equal(words(place, 100), [1] * 50 + [2] * 50)
+    call("cuGraphExecChildGraphNodeSetParams", executable, child, other)
+    launch(executable, on)
+    equal(words(place, 100), [30] * 50 + [40] * 50)
+    assert code_of("cuGraphExecChildGraphNodeSetParams", executable, child, lopsided) != 0, "one node less"
+    launch(executable, on)
+    equal(words(place, 100), [30] * 50 + [40] * 50, "as it was")
+    second = instantiate(outer)
+    launch(second, on)
+    equal(words(place, 100), [1] * 50 + [2] * 50, "the graph itself has not changed")
+    embedded = c_void_p(any_params(child).words[0])
+    equal(kinds_of(embedded), [MEMSET, MEMSET])
+    for handle in (executable, second):
+        call("cuGraphExecDestroy", handle)
+    for handle in (outer, inner, other, lopsided):
+        call("cuGraphDestroy", handle)
+    call("cuStreamDestroy_v2", on)
+    free(place)
+
+
+@section
+def memory_and_functions_of_graphs_are_added_by_hand():
+    on, calls, result = stream(), [], (c_uint32 * 100)()
+    first, second = (HOST_FUNCTION(lambda data, name=name: calls.append((name, data))) for name in "ab")
+    context, graph, made, fill, back, told, gone = c_void_p(out(c_void_p, "cuCtxGetCurrent")), *(c_void_p() for _ in range(6))
+    call("cuGraphCreate", byref(graph), 0)
+    wanted = Allocation(kind=1, location=1, device=0, bytes=400)
+    call("cuGraphAddMemAllocNode", byref(made), graph, None, size(0), byref(wanted))
+    assert wanted.address, "the address is known at once"
+    known = Allocation()
+    call("cuGraphMemAllocNodeGetParams", made, byref(known))
+    equal((known.address, known.bytes, known.device, known.location), (wanted.address, 400, 0, 1))
+    equal(any_params(made).take(Allocation).address, wanted.address)
+    memset = MemsetNode(wanted.address, 0, 9, 4, 100, 1)
+    call("cuGraphAddMemsetNode", byref(fill), graph, byref(made), size(1), byref(memset), context)
+    call("cuGraphAddMemcpyNode", byref(back), graph, byref(fill), size(1), byref(linear(result, wanted.address, 400)), context)
+    call("cuGraphAddHostNode", byref(told), graph, byref(back), size(1), byref(HostNode(first, 5)))
+    call("cuGraphAddMemFreeNode", byref(gone), graph, byref(told), size(1), address(wanted.address))
+    equal(any_params(gone).words[0], wanted.address)
+    equal(any_params(told).take(HostNode).data, 5)
+    equal(kinds_of(graph), sorted([MEM_ALLOC, MEMSET, MEMCPY, HOST, MEM_FREE]))
+    executable = instantiate(graph)
+    launch(executable, on, 2)
+    equal((list(result), calls), ([9] * 100, [("a", 5)] * 2))
+    # Changed in the graph: what was instantiated before calls what it did.
+    call("cuGraphHostNodeSetParams", told, byref(HostNode(second, 6)))
+    launch(executable, on)
+    equal(calls.pop(), ("a", 5))
+    call("cuGraphExecDestroy", executable)
+    executable = instantiate(graph)
+    launch(executable, on)
+    equal(calls.pop(), ("b", 6))
+    refused(INVALID_VALUE, "cuGraphMemAllocNodeGetParams", fill, byref(known))
+    refused(INVALID_VALUE, "cuGraphAddMemAllocNode", byref(c_void_p()), graph, None, size(0), byref(Allocation(kind=1, location=1)))
+    call("cuGraphExecDestroy", executable)
+    call("cuGraphDestroy", graph)
+    call("cuStreamDestroy_v2", on)
+
+
+@section
 def memory_of_graphs():
     on = stream()
     place = c_uint64()
@@ -410,6 +554,10 @@ def graphs_keep_objects_alive():
     held = c_void_p(out(c_void_p, "cuUserObjectCreate", c_void_p(11), destroy, 1, 1))
     call("cuUserObjectRetain", held, 2)
     call("cuGraphRetainUserObject", graph, held, 1, 1)
+    # The graph has three references, gives two back, and keeps one.
+    call("cuUserObjectRetain", held, 2)
+    call("cuGraphRetainUserObject", graph, held, 2, 1)
+    call("cuGraphReleaseUserObject", graph, held, 2)
     call("cuUserObjectRelease", held, 2)
     executable = instantiate(graph)
     call("cuGraphDestroy", graph)

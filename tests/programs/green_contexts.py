@@ -168,6 +168,11 @@ def contexts(device, primary, function, words):
         call("cuStreamGetCtx_v2", stream, byref(context), byref(found))
         equal((context.value, found.value), (primary.value, green.value))
 
+    if find("cuStreamGetDevResource", 13010):
+        equal(resource_of("cuStreamGetDevResource", streams[0]).count, groups[0].count)
+        equal(resource_of("cuStreamGetDevResource", None).count, whole.count)
+        equal(code_of("cuStreamGetDevResource", streams[0], byref(Resource()), 7), INVALID_RESOURCE_TYPE)
+
     # Events order green contexts as they do others.
     event = out(c_void_p, "cuEventCreate", 2)
     call("cuGreenCtxRecordEvent", greens[0], event)

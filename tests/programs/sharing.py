@@ -58,6 +58,7 @@ class PoolProperties(ctypes.Structure):
     ]
 
 
+library.cuIpcOpenMemHandle.argtypes = [POINTER(c_uint64), Handle, c_uint32]
 library.cuIpcOpenMemHandle_v2.argtypes = [POINTER(c_uint64), Handle, c_uint32]
 library.cuIpcOpenEventHandle.argtypes = [POINTER(c_void_p), Handle]
 
@@ -234,7 +235,8 @@ def child(link):
     handle = hear_handle(link)
     call("cuIpcOpenMemHandle_v2", byref(large), handle, 1)
     again = c_uint64()
-    call("cuIpcOpenMemHandle_v2", byref(again), handle, 1)
+    # As programs of CUDA before 11 open it.
+    call("cuIpcOpenMemHandle", byref(again), handle, 1)
     assert again.value == large.value, "opened twice, mapped once"
     call("cuIpcOpenMemHandle_v2", byref(small), hear_handle(link), 1)
     base, size = c_uint64(), c_size_t()

@@ -22,10 +22,9 @@ use crate::{context, ids, out, stream};
 #[derive(Debug)]
 pub(crate) struct Capture {
     id: u64,
-    /// The graph in the making. The node knows a new one by this handle from the end of the capture on.
+    /// The graph in the making.
     graph: CUgraph,
-    /// The capture goes into a graph that exists, and outlives a failure.
-    is_in_existing: bool,
+    home: Home,
     origin: CUstream,
     mode: CUstreamCaptureMode,
     thread: ThreadId,
@@ -34,6 +33,17 @@ pub(crate) struct Capture {
     has_blocking: AtomicBool,
     is_valid: AtomicBool,
     has_ended: AtomicBool,
+}
+
+/// Where the nodes of a capture go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Home {
+    /// A graph of the driver's, which the node knows by the handle from the end of the capture on.
+    Drivers,
+    /// A graph that was made for this capture, so that the program can add nodes to it meanwhile; it goes with a failure.
+    Made,
+    /// A graph of the program's.
+    Programs,
 }
 
 /// The capture that a stream takes part in, if any.
@@ -248,7 +258,7 @@ fn status_of(stream: CUstream) -> Result<(CUstreamCaptureStatus, u64, CUgraph), 
 fn begin(
     stream: CUstream,
     mode: CUstreamCaptureMode,
-    (graph, is_in_existing): (CUgraph, bool),
+    (graph, home): (CUgraph, Home),
     send: impl FnOnce(StreamId) -> Result<(), CUresult>,
 ) -> Result<(), CUresult> {
     let part = part_of(stream)?.ok_or(CUresult::STREAM_CAPTURE_UNSUPPORTED)?;
@@ -263,7 +273,7 @@ fn begin(
     let capture = Arc::new(Capture {
         id: NEXT.fetch_add(1, Ordering::Relaxed),
         graph,
-        is_in_existing,
+        home,
         origin: stream,
         mode,
         thread: std::thread::current().id(),
@@ -299,8 +309,23 @@ pub(crate) unsafe fn cuStreamBeginCapture_v2(
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
     let graph = session.mint::<CUgraph>()?;
-    begin(hStream, mode, (graph, false), |hStream| {
-        session.queue(&commands::cuStreamBeginCapture_v2 { hStream, mode })
+    // Drivers before CUDA 12.3 capture into graphs of their own only.
+    let home = match session.functions.contains(Fn::cuStreamBeginCaptureToGraph) {
+        true => Home::Made,
+        false => Home::Drivers,
+    };
+    begin(hStream, mode, (graph, home), |hStream| {
+        if home == Home::Drivers {
+            return session.queue(&commands::cuStreamBeginCapture_v2 { hStream, mode });
+        }
+        let hGraph = session.find(graph)?;
+        session.call(&commands::cuGraphCreate { phGraph: hGraph, flags: 0 }, |()| ())?;
+        let dependencies = Vec::new();
+        let command = commands::cuStreamBeginCaptureToGraph { hStream, hGraph, dependencies, mode };
+        session.call(&command, |()| ()).inspect_err(|_| {
+            // Of a session that is lost nothing is left to give back.
+            let _ = session.call(&commands::cuGraphDestroy { hGraph }, |()| ());
+        })
     })
     .inspect_err(|_| session.forget(graph))
 }
@@ -320,7 +345,7 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
         crate::graph::check_plain(dependencyData, numDependencies)?;
         node_ids(session, dependencies, numDependencies)?
     };
-    begin(hStream, mode, (hGraph, true), |hStream| {
+    begin(hStream, mode, (hGraph, Home::Programs), |hStream| {
         let command = commands::cuStreamBeginCaptureToGraph { hStream, hGraph: graph, dependencies, mode };
         session.call(&command, |()| ())
     })
@@ -328,23 +353,27 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
 
 pub(crate) unsafe fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph) -> Result<(), CUresult> {
     let session = session::enter()?;
-    wanted(phGraph)?;
     stream::find(hStream)?;
     let capture = ending(hStream)?;
+    // Whoever captures into a graph has its handle, and may not want it again.
+    if capture.home != Home::Programs {
+        wanted(phGraph)?;
+    }
     end(&capture);
-    // SAFETY: not null, and the program's to be written.
-    unsafe { out::write(phGraph, CUgraph::NULL)? };
+    // SAFETY: null, or the program's to be written.
+    unsafe { out::write_if_wanted(phGraph, CUgraph::NULL) };
     let hGraph = session.find(capture.graph)?;
     let command = commands::cuStreamEndCapture { hStream: StreamId::new(hStream.0 as u64), phGraph: hGraph };
     let ended = session.call(&command, |()| ());
     if capture.is_valid() && ended.is_ok() {
         // SAFETY: as above.
-        return unsafe { out::write(phGraph, capture.graph) };
+        unsafe { out::write_if_wanted(phGraph, capture.graph) };
+        return Ok(());
     }
-    if !capture.is_in_existing {
+    if capture.home != Home::Programs {
         crate::graph::forget(session, capture.graph);
-        if ended.is_ok() {
-            session.queue(&commands::cuGraphDestroy { hGraph })?;
+        if ended.is_ok() || capture.home == Home::Made {
+            session.call(&commands::cuGraphDestroy { hGraph }, |()| ())?;
         }
     }
     if capture.is_valid() { ended } else { Err(CUresult::STREAM_CAPTURE_INVALIDATED) }

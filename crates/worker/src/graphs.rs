@@ -50,8 +50,9 @@ struct State {
     outer: HashMap<usize, CUgraph>,
     /// What nodes do that the client has a part in.
     works: HashMap<usize, NodeWork>,
-    /// The program's graphs that streams capture into.
-    growing: HashMap<StreamId, GraphId>,
+    /// The program's graphs that streams capture into, by the driver's handles of these: each client thread has a stream of its own that
+    /// all of them call the same.
+    growing: HashMap<usize, GraphId>,
     /// The driver's graphs of captures in which nodes have been named, by the stream's handle: of one that has failed the driver
     /// says no more.
     captures: HashMap<usize, CUgraph>,

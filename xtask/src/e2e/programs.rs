@@ -44,6 +44,7 @@ const CASES: &[Case] = &[
     case("tinygrad", Program::Python(&python::TINYGRAD, "tinygrad_train.py", &[])),
     case("nvcc", Program::Cuda("kernels.cu")),
     case("textures", Program::Cuda("textures.cu")),
+    case("nvcc conditional nodes", Program::Cuda("conditionals.cu")),
     case("cudarc", Program::Rust("cudarc-program")),
     case("cupy kernels", Program::Python(&python::CUDA_13, "cupy_kernels.py", &[])),
     case("cupy arrays", Program::Python(&python::CUDA_13, "cupy_arrays.py", &[])),

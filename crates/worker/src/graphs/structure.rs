@@ -289,7 +289,7 @@ pub(crate) fn capture_into(
     session.capture(stream, || unsafe {
         begin(stream, graph, nodes.as_ptr(), std::ptr::null(), nodes.len(), mode)
     })?;
-    session.graphs.lock().growing.insert(command.hStream, command.hGraph);
+    session.graphs.lock().growing.insert(stream.0, command.hGraph);
     Ok(())
 }
 
@@ -301,7 +301,7 @@ pub(crate) fn destroy_stream(session: &Session, id: StreamId) -> Result<(), CUre
     let captured = captured.or_else(|| session.graphs.capture_of(stream));
     // SAFETY: the stream was live until now, and our table names it no more.
     unsafe { destroy(stream) }.ok()?;
-    let grown = session.graphs.lock().growing.remove(&id);
+    let grown = session.graphs.lock().growing.remove(&stream.0);
     if let Some(grown) = grown.and_then(|graph| session.find(graph).ok()) {
         session.graphs.weigh_captured(session, grown);
     }
@@ -350,7 +350,7 @@ pub(crate) fn end_capture(session: &Session, command: &commands::cuStreamEndCapt
     // SAFETY: the stream is live, and the driver writes one handle to a local.
     let ended = unsafe { end(stream, &mut graph) }.ok();
     let has_ended = session.captured(command.hStream).ok().flatten().is_none();
-    let grown = if has_ended { session.graphs.lock().growing.remove(&command.hStream) } else { None };
+    let grown = if has_ended { session.graphs.lock().growing.remove(&stream.0) } else { None };
     let filled = ended.map(|()| graph).ok().or_else(|| session.find(grown?).ok());
     if let Some(filled) = filled {
         session.graphs.weigh_captured(session, filled);
