@@ -117,20 +117,35 @@ impl DriverTable {
             return Err(LoadError::Client(path.into()));
         }
         // SAFETY: whoever named the library says that it is a CUDA driver.
-        unsafe { DriverTable::keep(library, path) }
+        unsafe { DriverTable::keep(library, path, false) }
     }
 
     /// Loads `libcuda.so.1` as programs do, from where the loader finds it, whoever has made it.
     pub fn load_as_program() -> Result<DriverTable, LoadError> {
+        DriverTable::load_from_search_path(false)
+    }
+
+    /// The same, with the variants of functions for which a null stream is the calling thread's own.
+    pub fn load_as_program_per_thread() -> Result<DriverTable, LoadError> {
+        DriverTable::load_from_search_path(true)
+    }
+
+    fn load_from_search_path(per_thread: bool) -> Result<DriverTable, LoadError> {
         let path = Path::new("libcuda.so.1");
         // SAFETY: constructors of the library are as trustworthy as the loader's search path.
-        unsafe { DriverTable::keep(open(path)?, path) }
+        unsafe { DriverTable::keep(open(path)?, path, per_thread) }
     }
 
     /// # Safety
     /// The library is a CUDA driver: its functions have the prototypes of the CUDA Driver API.
-    unsafe fn keep(library: libloading::Library, path: &Path) -> Result<DriverTable, LoadError> {
+    unsafe fn keep(
+        library: libloading::Library,
+        path: &Path,
+        per_thread: bool,
+    ) -> Result<DriverTable, LoadError> {
         let symbol = |name: &str| {
+            let variant = || Fn::from_export(name)?.0.info().variant;
+            let name = if per_thread { variant().map_or(name, |variant| variant.name) } else { name };
             // SAFETY: functions are no thread-local variables.
             unsafe { address(&library, name) }.unwrap_or(std::ptr::null_mut())
         };

@@ -118,7 +118,7 @@ impl Array {
     /// Copies bytes of a row from this program.
     fn bring(&mut self, p: &mut Program, host: &Host, at: usize, asynchronous: bool) {
         let count = host.before.len();
-        let (from, stream): (*const c_void, _) = (host.address(), p.region(self.region).stream);
+        let (from, stream): (*const c_void, _) = (host.address(), p.stream_of(self.region));
         // SAFETY: the array and the buffer have as many bytes.
         ok(unsafe {
             match asynchronous {
@@ -134,7 +134,7 @@ impl Array {
     /// Copies bytes of a row to this program.
     fn fetch(&self, p: &mut Program, at: usize, count: usize, asynchronous: bool) {
         let host = p.host(self.region, count);
-        let (to, stream) = (host.address(), p.region(self.region).stream);
+        let (to, stream) = (host.address(), p.stream_of(self.region));
         // SAFETY: as above.
         ok(unsafe {
             match asynchronous {
@@ -254,7 +254,7 @@ fn copy_box(
     to_array: bool,
 ) {
     let count = size.iter().product();
-    let (host, stream) = (p.host(array.region, count), p.region(array.region).stream);
+    let (host, stream) = (p.host(array.region, count), p.stream_of(array.region));
     let [x, y, z] = corner;
     let memory = |is_array: bool| if is_array { CUmemorytype::ARRAY } else { CUmemorytype::HOST };
     let own = |is_array: bool| if is_array { array.handle } else { CUarray::NULL };

@@ -228,7 +228,7 @@ fn copy(
     let region = p.pick_region(asynchronous);
     p.look_or_fill(region);
     let copy = Copy::draw(p, region, shape);
-    let (described, stream) = (copy.described(p), p.region(region).stream);
+    let (described, stream) = (copy.described(p), p.stream_of(region));
     let result = call(p, &described, stream);
     copy.done(p, result, asynchronous, name);
 }
@@ -370,7 +370,7 @@ fn batch(p: &mut Program, most: u64, call: impl FnOnce(&Program, &mut [Operation
     let count = p.within(1, most);
     let copies: Vec<Copy> = (0..count).map(|_| Copy::draw(p, region, Shape::Batch)).collect();
     let mut operations: Vec<Operation> = copies.iter().map(|copy| Operation::of(p, copy)).collect();
-    let stream = p.region(region).stream;
+    let stream = p.stream_of(region);
     let result = call(p, &mut operations, stream);
     copies.into_iter().for_each(|copy| copy.done(p, result, true, "a batch of boxes"));
 }

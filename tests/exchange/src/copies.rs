@@ -117,7 +117,7 @@ fn copy(
     p.look_or_fill(region);
     let way = way.unwrap_or_else(|| Way::any(p));
     let copy = Copy::draw(p, region, way);
-    let stream = p.region(region).stream;
+    let stream = p.stream_of(region);
     let result = call(p, &copy, stream);
     copy.done(p, result, asynchronous, name);
 }
@@ -233,7 +233,7 @@ fn batch(p: &mut Program, tells_which_failed: bool) {
     let (mut dsts, mut srcs) = (list(|copy| copy.dst), list(|copy| copy.src));
     let mut sizes: Vec<usize> = copies.iter().map(|copy| copy.count).collect();
     let (mut attributes, mut first) = (attributes(p), 0_usize);
-    let stream = p.region(region).stream;
+    let stream = p.stream_of(region);
     let (dsts, srcs, sizes) = (dsts.as_mut_ptr(), srcs.as_mut_ptr(), sizes.as_mut_ptr());
     // SAFETY: lists of `count`, and one attribute from the first copy on; sides as for single copies.
     let result = unsafe {

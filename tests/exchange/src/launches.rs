@@ -91,7 +91,7 @@ pub(crate) struct Launch {
     pub(crate) shared: u32,
     /// One behind the other as the program keeps them, each at an odd address now and then.
     pub(crate) values: Vec<Vec<u8>>,
-    /// All in one buffer, as `extra` passes them: with what lies between them, and more behind.
+    /// All in one buffer, as `extra` passes them: with what lies between them, and more behind, or less.
     pub(crate) buffer: Option<Vec<u8>>,
 }
 
@@ -106,8 +106,9 @@ impl Launch {
         let block = [x, y, z].map(|n| n as u32);
         let shared = p.within(0, 40_000) as u32;
         let values = kernel.places.clone().into_iter().map(|(_, size)| p.bytes(size)).collect();
-        let more = p.within(0, 40) as usize;
-        let buffer = (may_pack && p.once_in(2)).then(|| p.bytes(kernel.bytes() + more));
+        let (more, less) = (p.within(0, 40) as usize, p.within(0, kernel.bytes() as u64) as usize);
+        let size = if p.once_in(4) { kernel.bytes() - less } else { kernel.bytes() + more };
+        let buffer = (may_pack && p.once_in(2)).then(|| p.bytes(size));
         Launch { kernel, grid, block, shared, values, buffer }
     }
 
@@ -115,7 +116,9 @@ impl Launch {
     pub(crate) fn block_of_parameters(&self) -> Vec<u8> {
         let count = self.kernel.bytes();
         if let Some(buffer) = &self.buffer {
-            return buffer[..count].to_vec();
+            let mut block = buffer.clone();
+            block.resize(count, 0);
+            return block;
         }
         let mut block = vec![0; count];
         for (&(offset, size), value) in self.kernel.places.iter().zip(&self.values) {

@@ -10,6 +10,7 @@
 //!   copies     between host and device, and on the device; rows of bytes
 //!   boxes      the same for boxes
 //!   arrays     made, filled, read and destroyed
+//!   allocations    of all kinds: from pools, mapped in pieces
 //!   fills      of device memory
 //!   modules    and libraries from loading to unloading
 //!   launches   of kernels with random parameters
@@ -23,6 +24,7 @@
 
 use std::path::PathBuf;
 
+mod allocations;
 mod answer;
 mod arrays;
 mod boxes;
@@ -46,6 +48,7 @@ const FUNCTIONS: &[Calls] = &[
     boxes::FUNCTIONS,
     fills::FUNCTIONS,
     arrays::FUNCTIONS,
+    allocations::FUNCTIONS,
     modules::FUNCTIONS,
     launches::FUNCTIONS,
     nodes::FUNCTIONS,
@@ -69,6 +72,7 @@ fn main() {
     for _ in 0..rounds {
         for (name, call) in FUNCTIONS.iter().copied().flatten() {
             if program.can(name) {
+                program.next_call(name);
                 call(&mut program);
                 calls += 1;
             }

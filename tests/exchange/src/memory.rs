@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use sluice_cuda::{CUdeviceptr, CUstream};
 
-use crate::answer::{DEFAULT_STREAM, FILL, LOOK, digest, filled};
+use crate::answer::{FILL, LOOK, digest, filled};
 use crate::program::{Program, Sent, ok};
 
 /// Bytes of a region.
@@ -90,14 +90,15 @@ impl Program {
         &mut self.copied.regions[index]
     }
 
-    /// The region of a stream: of the default one for functions that take none.
+    /// The region of a stream: of the default one for calls that name none.
     pub(crate) fn pick_region(&mut self, asynchronous: bool) -> usize {
         let regions = self.copied.regions.len() as u64;
         if asynchronous {
             return self.within(0, regions - 1) as usize;
         }
-        let is_default = |region: &Region| region.number == DEFAULT_STREAM;
-        self.copied.regions.iter().position(is_default).expect("every program has that stream")
+        let number = self.default_stream();
+        let is_it = |region: &Region| region.number == number;
+        self.copied.regions.iter().position(is_it).expect("every program has that stream")
     }
 
     /// Most copies are small; some are larger than any piece in which they travel.
@@ -167,17 +168,14 @@ impl Program {
         match self.within(0, 11) {
             0 => {
                 let (count, at) = self.any_range();
-                let at = at / 8 * 8;
-                request(self, index, at, LOOK, count);
-                note_look(self, index, at, count);
+                look_in_region(self, index, at / 8 * 8, count);
             }
             1 => {
                 let (count, at) = self.any_range();
                 let at = at / 8 * 8;
-                request(self, index, at, FILL, count);
-                let region = self.region(index);
-                let bytes = filled(region.base + at as u64, count);
-                region.bytes[at..at + count].copy_from_slice(&bytes);
+                let address = self.region(index).base + at as u64;
+                let bytes = fill(self, index, address, count);
+                self.region(index).bytes[at..at + count].copy_from_slice(&bytes);
             }
             2 => synchronize(self, index),
             _ => {}
@@ -191,9 +189,9 @@ impl Program {
 }
 
 /// A request to the driver of the exchange: a write that it does not make.
-fn request(p: &mut Program, index: usize, at: usize, what: u64, count: usize) {
+fn request(p: &mut Program, index: usize, address: CUdeviceptr, what: u64, count: usize) {
     let region = &p.copied.regions[index];
-    let (stream, number, address) = (region.stream, region.number, region.base + at as u64);
+    let (stream, number) = (region.stream, region.number);
     let value = what << 32 | count as u64;
     let mut sent = Sent::new("cuStreamWriteValue64_v2");
     sent.number(number);
@@ -205,11 +203,25 @@ fn request(p: &mut Program, index: usize, at: usize, what: u64, count: usize) {
     p.check(sent, false, result, &[]);
 }
 
-fn note_look(p: &mut Program, index: usize, at: usize, count: usize) {
+/// The driver writes bytes to device memory, behind all that is in the stream of a region: these.
+pub(crate) fn fill(p: &mut Program, index: usize, address: CUdeviceptr, count: usize) -> Vec<u8> {
+    request(p, index, address, FILL, count);
+    filled(address, count)
+}
+
+/// The driver is to see these bytes, once it has done all that is in the stream of a region.
+pub(crate) fn look(p: &mut Program, index: usize, address: CUdeviceptr, expected: &[u8]) {
+    let count = expected.len();
+    request(p, index, address, LOOK, count);
     let region = &p.copied.regions[index];
-    let (hash, [up, down]) = (digest(&region.bytes[at..at + count]), region.copied);
-    let (number, address) = (region.number, region.base + at as u64);
+    let (number, hash, [up, down]) = (region.number, digest(expected), region.copied);
     p.line(&format!("look {number:x} {address:x} {count:x} {hash:016x} up {up:x} down {down:x}"));
+}
+
+fn look_in_region(p: &mut Program, index: usize, at: usize, count: usize) {
+    let region = p.region(index);
+    let (address, expected) = (region.base + at as u64, region.bytes[at..at + count].to_vec());
+    look(p, index, address, &expected);
 }
 
 /// Waits for the stream; all it was to write to host memory is there.
@@ -228,13 +240,12 @@ pub(crate) fn synchronize(p: &mut Program, index: usize) {
 /// Everything, once more.
 pub(crate) fn compare_all(p: &mut Program) {
     for index in 0..p.copied.regions.len() {
-        request(p, index, 0, LOOK, REGION);
-        note_look(p, index, 0, REGION);
+        look_in_region(p, index, 0, REGION);
         synchronize(p, index);
     }
 }
 
-fn same(got: &[u8], expected: &[u8], what: &str) {
+pub(crate) fn same(got: &[u8], expected: &[u8], what: &str) {
     if let Some(at) = got.iter().zip(expected).position(|(got, expected)| got != expected) {
         panic!("{what}: byte {at} of {} is {:#x} and not {:#x}", expected.len(), got[at], expected[at]);
     }

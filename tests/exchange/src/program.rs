@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use sluice_cuda::{
     CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraphNodeType, CUmodule, CUresult, CUstream, DriverTable,
+    Fn,
 };
 
 use crate::answer::{self, Answer, DEFAULT_STREAM, MARK};
@@ -24,7 +25,16 @@ pub(crate) const HANDLES_MAX: usize = 64;
 const NODES_MAX: usize = 500;
 
 pub(crate) struct Program {
+    /// The functions as the next call takes them.
     pub(crate) cuda: DriverTable,
+    /// As they are, and with variants for which a null stream is the calling thread's own.
+    tables: [DriverTable; 2],
+    /// Whether the call is one of a variant.
+    per_thread: bool,
+    /// Whether it names the default stream by null, where it can.
+    says_null: bool,
+    /// The number of the calling thread's own stream.
+    own_stream: u64,
     random: u64,
     pub(crate) context: CUcontext,
     memory: CUdeviceptr,
@@ -92,6 +102,7 @@ impl Program {
     /// With a context, memory, and some handles of each kind that only other functions create.
     pub(crate) fn start(seed: u64, file: PathBuf) -> Program {
         let cuda = DriverTable::load_as_program().expect("a CUDA driver");
+        let variants = DriverTable::load_as_program_per_thread().expect("the same driver");
         let (mut context, mut memory) = (CUcontext::NULL, 0);
         // SAFETY: every place is a local.
         unsafe {
@@ -102,12 +113,16 @@ impl Program {
         }
         let mut p = Program {
             cuda,
+            tables: [cuda, variants],
+            per_thread: false,
+            says_null: false,
+            own_stream: 0,
             random: seed,
             context,
             memory,
             copied: Memory::default(),
             kernels: Vec::new(),
-            handles: BTreeMap::from([("Stream", vec![(0, DEFAULT_STREAM)])]),
+            handles: BTreeMap::from([("Stream", vec![(CUstream::LEGACY.0, DEFAULT_STREAM)])]),
             minted: BTreeMap::new(),
             kinds: BTreeMap::new(),
             attributes: BTreeMap::new(),
@@ -122,6 +137,7 @@ impl Program {
     }
 
     fn make_handles(&mut self) {
+        self.own_stream = self.introduce_stream(CUstream::PER_THREAD);
         for _ in 0..STREAMS {
             let (mut stream, mut event) = (CUstream::NULL, CUevent::NULL);
             // SAFETY: every place is a local.
@@ -132,6 +148,30 @@ impl Program {
             self.introduce_stream(stream);
             self.introduce_event(event, stream);
         }
+    }
+
+    /// The next call is one of this function: which of its variants, and what it calls the default stream, are drawn.
+    pub(crate) fn next_call(&mut self, function: &str) {
+        let info = Fn::from_export(function).unwrap_or_else(|| panic!("{function} is no function")).0.info();
+        self.per_thread = info.variant.is_some() && self.once_in(2);
+        self.says_null = self.once_in(2);
+        self.cuda = self.tables[usize::from(self.per_thread)];
+    }
+
+    /// What the call calls a stream.
+    fn called(&self, stream: CUstream) -> CUstream {
+        let null = if self.per_thread { CUstream::PER_THREAD } else { CUstream::LEGACY };
+        if self.says_null && stream == null { CUstream::NULL } else { stream }
+    }
+
+    /// The number of the calling thread's own stream.
+    pub(crate) fn own_stream(&self) -> u64 {
+        self.own_stream
+    }
+
+    /// The number of the stream in which the call works if it has no parameter for one.
+    pub(crate) fn default_stream(&self) -> u64 {
+        if self.per_thread { self.own_stream } else { DEFAULT_STREAM }
     }
 
     /// Introduces a stream to the driver; its number.
@@ -169,10 +209,16 @@ impl Program {
         number
     }
 
-    /// Any stream, and its number.
+    /// Any stream, as the call calls it, and its number.
     pub(crate) fn stream(&mut self) -> (CUstream, u64) {
         let streams = self.streams();
-        streams[self.within(0, streams.len() as u64 - 1) as usize]
+        let (stream, number) = streams[self.within(0, streams.len() as u64 - 1) as usize];
+        (self.called(stream), number)
+    }
+
+    /// The stream of a region, as the call calls it.
+    pub(crate) fn stream_of(&self, region: usize) -> CUstream {
+        self.called(self.copied.regions[region].stream)
     }
 
     /// The streams, each with its number.
@@ -240,7 +286,7 @@ impl Program {
         let Some(known) = known else { panic!("{}: nothing makes a {kind}", sent.name) };
         let (handle, number) = known[draw % known.len()];
         sent.value(number);
-        handle
+        if kind == "Stream" { self.called(CUstream(handle)).0 } else { handle }
     }
 
     /// Notes a handle that a call created.
@@ -265,6 +311,10 @@ impl Program {
         let mut bytes = [0u64; 64];
         assert!(size_of::<T>() <= size_of_val(&bytes), "a large argument");
         bytes.iter_mut().take(size_of::<T>().div_ceil(8)).for_each(|word| *word = self.next());
+        // What introduces a handle is said on purpose only.
+        if size_of::<T>() == 4 && bytes[0] as u32 & 0xffff_0000 == MARK {
+            bytes[0] ^= 1 << 31;
+        }
         // SAFETY: the arguments of driver functions are numbers, for which any bytes are a value.
         unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
     }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use sluice_cuda::*;
 
+use crate::answer::DEFAULT_STREAM;
 use crate::launches::{Launch, plain_attribute};
 use crate::nodes::draw_operations;
 use crate::program::{Program, Sent, bytes_of, ok};
@@ -276,8 +277,14 @@ unsafe extern "C" fn called_with_stream(stream: CUstream, status: CUresult, data
 /// A function that is called in the stream's order, and once.
 fn host_function(p: &mut Program, calls: Calls) {
     let (stream, number) = p.stream();
+    // As it is now: a callback in the default stream gets null whatever that was called, and one in the thread's own its special name.
+    let named = match number {
+        DEFAULT_STREAM => CUstream::NULL,
+        _ if number == p.own_stream() => CUstream::PER_THREAD,
+        _ => stream,
+    };
     let count = p.host_calls.entry(number).or_default();
-    let data = Data { stream, number, count: *count };
+    let data = Data { stream: named, number, count: *count };
     *count += 1;
     let data: *mut c_void = Box::into_raw(Box::new(data)).cast();
     // SAFETY: a live stream, and a function for this box.

@@ -10,7 +10,7 @@ pub(crate) enum Coverage {
     Exchanged,
     /// It is answered in the client; what it says came with the session or with other functions.
     InClient,
-    /// Another test calls it: one of the end-to-end tests, or the file of a unit test.
+    /// Another end-to-end test calls it.
     Elsewhere(&'static str),
 }
 
@@ -86,6 +86,18 @@ const BY_HAND: &[&str] = &[
     "cuLibraryLoadData",
     "cuLibraryLoadFromFile",
     "cuLibraryUnload",
+    "cuMemAllocAsync",
+    "cuMemAllocFromPoolAsync",
+    "cuMemAllocPitch_v2",
+    "cuMemAlloc_v2",
+    "cuMemCreate",
+    "cuMemFreeAsync",
+    "cuMemFree_v2",
+    "cuMemGetAllocationGranularity",
+    "cuMemMap",
+    "cuMemRelease",
+    "cuMemSetAccess",
+    "cuMemUnmap",
     "cuMemcpy",
     "cuMemcpy2DAsync_v2",
     "cuMemcpy2DUnaligned_v2",
@@ -165,6 +177,7 @@ const ELSEWHERE: &[Others] = &[
             "cuIpcGetEventHandle",
             "cuIpcGetMemHandle",
             "cuIpcOpenEventHandle",
+            "cuIpcOpenMemHandle",
             "cuIpcOpenMemHandle_v2",
         ],
     ),
@@ -183,6 +196,7 @@ const ELSEWHERE: &[Others] = &[
             "cuGreenCtxRecordEvent",
             "cuGreenCtxStreamCreate",
             "cuGreenCtxWaitEvent",
+            "cuStreamGetDevResource",
         ],
     ),
     others(
@@ -205,17 +219,26 @@ const ELSEWHERE: &[Others] = &[
         "Structure and nodes are kept by client, worker and driver together; the test asks for what it has made.",
         &[
             "cuStreamUpdateCaptureDependencies",
+            "cuStreamUpdateCaptureDependencies_v2",
             "cuGraphDestroy",
             "cuGraphAddChildGraphNode",
+            "cuGraphAddHostNode",
+            "cuGraphAddMemAllocNode",
+            "cuGraphAddMemFreeNode",
             "cuGraphChildGraphNodeGetGraph",
             "cuGraphClone",
             "cuGraphDebugDotPrint",
+            "cuGraphExecChildGraphNodeSetParams",
             "cuGraphExecHostNodeSetParams",
             "cuGraphHostNodeGetParams",
+            "cuGraphHostNodeSetParams",
+            "cuGraphMemAllocNodeGetParams",
             "cuGraphMemFreeNodeGetParams",
             "cuGraphNodeFindInClone",
             "cuGraphNodeGetContainingGraph",
+            "cuGraphNodeGetParams",
             "cuGraphNodeGetType",
+            "cuGraphReleaseUserObject",
             "cuGraphRetainUserObject",
             "cuUserObjectCreate",
             "cuUserObjectRelease",
@@ -235,23 +258,7 @@ const ELSEWHERE: &[Others] = &[
     others(
         "driver functions",
         "The client cuts memory into pieces of its own, and the node keeps the books of a lease: the driver sees neither the program's numbers nor its addresses.",
-        &[
-            "cuMemGetInfo_v2",
-            "cuMemAlloc_v2",
-            "cuMemAllocPitch_v2",
-            "cuMemFree_v2",
-            "cuMemHostGetDevicePointer_v2",
-            "cuMemAllocManaged",
-            "cuMemAllocAsync",
-            "cuMemAllocFromPoolAsync",
-            "cuMemFreeAsync",
-            "cuMemCreate",
-            "cuMemGetAllocationGranularity",
-            "cuMemMap",
-            "cuMemRelease",
-            "cuMemSetAccess",
-            "cuMemUnmap",
-        ],
+        &["cuMemGetInfo_v2", "cuMemHostGetDevicePointer_v2", "cuMemAllocManaged"],
     ),
     others("sequence jax", "Containers of images, of which the driver gets one.", &["cuModuleLoadFatBinary"]),
     others(
@@ -268,23 +275,6 @@ const ELSEWHERE: &[Others] = &[
         "driver functions",
         "Its parts travel as functions that the exchange covers, or as nothing.",
         &["cuCtxSynchronize_v2", "cuKernelSetAttribute"],
-    ),
-    others(
-        "crates/worker/src/malformed_tests.rs",
-        "No program that is tested calls them. Their commands go to a driver that checks every argument.",
-        &[
-            "cuStreamGetDevResource",
-            "cuStreamUpdateCaptureDependencies_v2",
-            "cuGraphAddHostNode",
-            "cuGraphAddMemAllocNode",
-            "cuGraphAddMemFreeNode",
-            "cuGraphExecChildGraphNodeSetParams",
-            "cuGraphHostNodeSetParams",
-            "cuGraphMemAllocNodeGetParams",
-            "cuGraphNodeGetParams",
-            "cuGraphReleaseUserObject",
-            "cuIpcOpenMemHandle",
-        ],
     ),
 ];
 
@@ -345,10 +335,6 @@ mod tests {
         let tests: String = files.filter(|path| path.is_file()).map(|path| read(&path)).collect();
         let results = read(&crate::root().join("docs/cuda-support.results"));
         for others in ELSEWHERE {
-            if others.test.ends_with(".rs") {
-                assert!(crate::root().join(others.test).is_file(), "no test {}", others.test);
-                continue;
-            }
             assert!(tests.contains(&format!("\"{}\"", others.test)), "no test {}", others.test);
             for function in others.functions {
                 let row = format!("{function}\t");
