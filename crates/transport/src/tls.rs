@@ -15,7 +15,9 @@
 //!
 //! A session that goes on after a cut shakes hands anew: no tickets, no early data, nothing that could be replayed.
 
+mod authorities;
 mod client;
+mod follow;
 mod handshake;
 mod records;
 mod server;

@@ -2,14 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 
 use crate::e2e::teams::Installation;
 use crate::e2e::{
-    NODE_GPUS, Test, bare_program, expect_failure, expect_pass, program_file, sluice_run, start_node, tail,
+    NODE_GPUS, Test, bare_program, expect_failure, expect_pass, finish, program_file, sluice_run, start_node,
+    tail,
 };
 use crate::node::{self, Node};
 use crate::python;
@@ -146,8 +147,25 @@ fn certificates_of_clients() -> Result<()> {
     };
     let known = &mut run_as(authority.issue("user", 2099)?, "driver_functions.py");
     expect_pass(known, "TLS with a certificate of a client", LIMIT)?;
-    let unknown = &mut run_as(stranger.issue("user", 2099)?, "driver_functions.py");
-    expect_failure(unknown, "TLS: stranger", 125, &[split(&node.address)?.0])
+    let user = stranger.issue("user", 2099)?;
+    let unknown = &mut run_as(user.clone(), "driver_functions.py");
+    expect_failure(unknown, "TLS: stranger", 125, &[split(&node.address)?.0])?;
+
+    // The strangers' authority comes into the file while the node runs.
+    let both = std::fs::read_to_string(authority.file())? + &std::fs::read_to_string(stranger.file())?;
+    let new = authority.file().with_extension("new");
+    std::fs::write(&new, both)?;
+    std::fs::rename(&new, authority.file())?;
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let mut command = sluice_run(&node, &[]);
+        command.arg("true").env("SLUICE_TLS_CERT", &user.0).env("SLUICE_TLS_KEY", &user.1);
+        if finish(&mut command, "TLS: no stranger", LIMIT)?.code == Some(0) {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "the authorities of clients are not read again");
+    }
+    node.wait_until_free()
 }
 
 /// The node tells the server its fingerprint, and the lease tells the program.

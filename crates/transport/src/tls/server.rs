@@ -5,22 +5,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustls::server::{NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 use rustls::{Connection, ServerConfig, ServerConnection};
 use sluice_wire::address::Fingerprint;
 
-use super::client::roots;
+use super::authorities::Authorities;
+use super::follow::follow;
 use super::handshake::{crypto, keys, shake};
-use super::shown::{self, Shown};
+use super::shown::Shown;
 use super::{Keys, PROTOCOL, TlsError};
 use crate::socket::Socket;
 
-/// A certificate with its key, as a node shows it. Clones show the same one, also after it was renewed.
+/// A certificate with its key, as a node shows it, and the authorities of its clients. Clones show the same one, also after it was renewed.
 #[derive(Clone, Debug)]
 pub struct ServerIdentity {
     config: Arc<ServerConfig>,
     shown: Arc<Shown>,
-    asks_clients: bool,
+    clients: Option<Arc<Authorities>>,
 }
 
 impl ServerIdentity {
@@ -32,16 +34,11 @@ impl ServerIdentity {
         let versions = ServerConfig::builder_with_provider(crypto())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|error| failed(&error))?;
-        let clients = clients.map(|file| Ok::<_, String>((file, roots(file)?))).transpose()?;
-        let asks_clients = clients.is_some();
-        let checking = match clients {
+        let clients = clients.map(Authorities::load).transpose()?.map(Arc::new);
+        let checking = match &clients {
             None => versions.with_no_client_auth(),
-            Some((file, roots)) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), crypto())
-                    .allow_unauthenticated()
-                    .build()
-                    .map_err(|error| format!("{}: {error}", file.display()))?;
-                versions.with_client_cert_verifier(verifier)
+            Some(clients) => {
+                versions.with_client_cert_verifier(Arc::clone(clients) as Arc<dyn ClientCertVerifier>)
             }
         };
         let mut config = checking.with_cert_resolver(Arc::clone(&shown) as Arc<dyn ResolvesServerCert>);
@@ -50,13 +47,14 @@ impl ServerIdentity {
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.enable_secret_extraction = true;
-        Ok(ServerIdentity { config: Arc::new(config), shown, asks_clients })
+        Ok(ServerIdentity { config: Arc::new(config), shown, clients })
     }
 
-    /// Shows another certificate once the files hold one, and says so on standard error, as `who`. Files that are of no use are
-    /// named there, and what was shown before still is. It ends with the last clone.
+    /// Shows another certificate, and asks clients for those of other authorities, once the files hold them, and says so on standard
+    /// error, as `who`. Files that are of no use are named there, and what was there before stays in use. It ends with the last clone.
     pub fn follow_files(&self, who: &'static str) -> io::Result<()> {
-        shown::follow(&self.shown, who)
+        follow(&self.shown, who)?;
+        self.clients.iter().try_for_each(|clients| follow(clients, who))
     }
 
     /// For a server of HTTP, whose connections rustls itself protects.
@@ -70,6 +68,11 @@ impl ServerIdentity {
     #[cfg(test)]
     pub(super) fn shown(&self) -> &Shown {
         &self.shown
+    }
+
+    #[cfg(test)]
+    pub(super) fn clients(&self) -> &Authorities {
+        self.clients.as_ref().expect("it asks clients")
     }
 
     /// Of the certificate that is shown now.
@@ -89,5 +92,5 @@ pub(crate) fn accept(
         Connection::Server(connection.map_err(|error| super::io(TlsError::Handshake(error)))?);
     shake(&mut connection, socket, deadline)?;
     let is_certified = connection.peer_certificates().is_some_and(|chain| !chain.is_empty());
-    Ok((keys(connection)?, is_certified || !identity.asks_clients))
+    Ok((keys(connection)?, is_certified || identity.clients.is_none()))
 }

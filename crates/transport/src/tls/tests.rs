@@ -8,7 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair,
 use sluice_wire::address::Fingerprint;
 use sluice_wire::spin::Wait;
 
-use super::shown::Look;
+use super::follow::{Files, Look};
 use super::{ClientIdentity, ServerIdentity, TlsError, Trust};
 use crate::Stream;
 
@@ -257,18 +257,62 @@ fn a_node_tells_clients_with_certificates_from_others() {
     assert!(!meet(&node, "127.0.0.1", &trust, None).1.unwrap());
     let known = identity(&authority, "known");
     assert!(meet(&node, "127.0.0.1", &trust, Some(&known)).1.unwrap());
-    // A certificate of a stranger is worse than none. The client learns of it after its own handshake.
-    let unknown = identity(&stranger, "unknown");
+    // A certificate of a stranger is worse than none.
+    turned_away(&node, &identity(&stranger, "unknown"));
+}
+
+/// The node takes no such certificate. The client learns of it after its own handshake.
+fn turned_away(node: &ServerIdentity, client: &ClientIdentity) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut stream = Stream::from(std::os::fd::OwnedFd::from(listener.accept().unwrap().0));
-            assert!(stream.accept_tls(&node, soon()).is_err());
+            assert!(stream.accept_tls(node, soon()).is_err());
         });
-        let (stream, _) = Stream::connect_tls(&address, &trust, Some(&unknown), soon()).unwrap();
+        let trust = Trust::Fingerprint(node.fingerprint());
+        let (stream, _) = Stream::connect_tls(&address, &trust, Some(client), soon()).unwrap();
         assert!(!matches!(stream.read(&mut [0; 16], Wait::Asleep), Ok(1..)));
     });
+}
+
+#[test]
+fn authorities_of_clients_are_read_again_when_they_change() {
+    let folder = Folder::new("authorities");
+    let (first, first_file) = folder.authority("first");
+    let (second, second_file) = folder.authority("second");
+    let file = folder.0.join("clients.pem");
+    std::fs::copy(&first_file, &file).unwrap();
+    let node = load(&folder.issue(&first, "node", 2099), Some(&file));
+    let trust = Trust::Fingerprint(node.fingerprint());
+    let identity = |authority: &Authority, name| {
+        let (certificate, key) = folder.issue(authority, name, 2099);
+        ClientIdentity { certificate, key }
+    };
+    let (old, new) = (identity(&first, "old"), identity(&second, "new"));
+    let taken = |client: &ClientIdentity| meet(&node, "127.0.0.1", &trust, Some(client)).1.unwrap();
+    assert!(taken(&old));
+    turned_away(&node, &new);
+
+    let mut look = Look::new(node.clients());
+    let both =
+        std::fs::read_to_string(&first_file).unwrap() + &std::fs::read_to_string(&second_file).unwrap();
+    replace(&file, &folder.write("both", &both));
+    assert_eq!((look.again(node.clients()), look.again(node.clients())), (None, Some(Ok(true))));
+    assert!(taken(&old) && taken(&new));
+
+    // What is of no use changes nothing: an empty file must not let everybody in, or nobody.
+    replace(&file, &folder.write("text", "no certificate"));
+    assert_eq!(look.again(node.clients()), None);
+    assert!(look.again(node.clients()).unwrap().unwrap_err().contains("no certificate in it"));
+    assert!(taken(&old) && taken(&new));
+    assert!(!meet(&node, "127.0.0.1", &trust, None).1.unwrap(), "a client is still asked");
+
+    replace(&file, &second_file);
+    assert_eq!((look.again(node.clients()), look.again(node.clients())), (None, Some(Ok(true))));
+    assert!(taken(&new));
+    turned_away(&node, &old);
+    assert_eq!(node.clients().reload(), Ok(false), "the same ones");
 }
 
 #[test]
