@@ -12,6 +12,7 @@ mod postgres;
 #[expect(dead_code, reason = "measurements use more of it")]
 mod private_postgres;
 mod replicas;
+mod small_disk;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -14,11 +14,18 @@ pub(crate) struct Postgres {
     server: Child,
     binaries: PathBuf,
     pub(crate) folder: TempDir,
+    /// A process whose mounts are those that PostgreSQL sees.
+    within: Option<u32>,
 }
 
 impl Postgres {
     /// `None`, and says so, where PostgreSQL is not installed.
     pub(crate) fn start() -> Option<Postgres> {
+        Postgres::start_with(None, &[])
+    }
+
+    /// As `start`; it sees the mounts of process `within`, where that is somebody (this takes root), and `initdb` has these options too.
+    pub(crate) fn start_with(within: Option<u32>, options: &[String]) -> Option<Postgres> {
         let Some(binaries) = binaries() else {
             // Past the capture of the test harness: a skipped test is seen.
             let _ = writeln!(std::io::stderr(), "SKIPPED: no initdb and postgres are installed here");
@@ -27,14 +34,15 @@ impl Postgres {
         let folder = tempfile::tempdir().unwrap();
         own(folder.path());
         let data = folder.path().join("data");
-        let initdb = unprivileged(&binaries.join("initdb"))
+        let initdb = unprivileged(&binaries.join("initdb"), within)
+            .args(options)
             .args(["--auth=trust", "--username=sluice", "--encoding=UTF8", "--no-sync", "-D"])
             .arg(&data)
             .output()
             .unwrap();
         assert!(initdb.status.success(), "{}", String::from_utf8_lossy(&initdb.stderr));
-        let server = launch(&binaries, folder.path());
-        let postgres = Postgres { server, binaries, folder };
+        let server = launch(&binaries, folder.path(), within);
+        let postgres = Postgres { server, binaries, folder, within };
         postgres.wait_until_ready();
         Some(postgres)
     }
@@ -48,7 +56,7 @@ impl Postgres {
         // Somebody else may take the port before PostgreSQL does.
         for _ in 0..10 {
             let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            postgres.server = launch_with(&postgres.binaries, &folder, &protected_at(&folder, port));
+            postgres.server = launch_with(&postgres.binaries, &folder, None, &protected_at(&folder, port));
             if postgres.gets_ready(port) {
                 return Some((postgres, port, authority));
             }
@@ -89,9 +97,14 @@ impl Postgres {
         self.server.wait().unwrap();
     }
 
+    /// Whether it runs, as far as its first process shows.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.server.try_wait().unwrap().is_none()
+    }
+
     /// Starts it again on the same data.
     pub(crate) fn restart(&mut self) {
-        self.server = launch(&self.binaries, self.folder.path());
+        self.server = launch(&self.binaries, self.folder.path(), self.within);
         self.wait_until_ready();
     }
 
@@ -167,13 +180,13 @@ fn protected_at(folder: &Path, port: u16) -> Vec<String> {
     options.into_iter().flat_map(|option| ["-c".to_owned(), option]).collect()
 }
 
-fn launch(binaries: &Path, folder: &Path) -> Child {
-    launch_with(binaries, folder, &["-c".to_owned(), "listen_addresses=".to_owned()])
+fn launch(binaries: &Path, folder: &Path, within: Option<u32>) -> Child {
+    launch_with(binaries, folder, within, &["-c".to_owned(), "listen_addresses=".to_owned()])
 }
 
-fn launch_with(binaries: &Path, folder: &Path, options: &[String]) -> Child {
+fn launch_with(binaries: &Path, folder: &Path, within: Option<u32>, options: &[String]) -> Child {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap();
-    unprivileged(&binaries.join("postgres"))
+    unprivileged(&binaries.join("postgres"), within)
         .args(options)
         .args(["-c", "max_connections=200", "-k"])
         .arg(folder)
@@ -221,7 +234,13 @@ fn is_root() -> bool {
 }
 
 /// PostgreSQL refuses to run as root.
-fn unprivileged(program: &Path) -> Command {
+fn unprivileged(program: &Path, within: Option<u32>) -> Command {
+    if let Some(process) = within {
+        let mut command = Command::new("nsenter");
+        command.args(["--mount", "--target", &process.to_string(), "setpriv", "--clear-groups"]);
+        command.args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")]).arg(program);
+        return command;
+    }
     let mut command = Command::new(program);
     if is_root() {
         command.uid(NOBODY).gid(NOBODY);
@@ -230,7 +249,7 @@ fn unprivileged(program: &Path) -> Command {
     command
 }
 
-fn own(folder: &Path) {
+pub(crate) fn own(folder: &Path) {
     if is_root() {
         std::os::unix::fs::chown(folder, Some(NOBODY), Some(NOBODY)).unwrap();
     }
