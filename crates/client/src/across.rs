@@ -192,12 +192,19 @@ fn find_way(to: CUdevice, from: CUdevice) -> Result<Way, CUresult> {
         Ok(peer) => return Ok(Way::Fetched(peer)),
         Err(reason) => reason,
     };
+    let (source, target) = (session::of(from)?.node.place(), session::of(to)?.node.place());
     crate::errors::say(format_args!(
-        "copies from {} to {} go through this machine, since neither node connects to the other ({there}; {back})",
-        session::of(from)?.node.place(),
-        session::of(to)?.node.place(),
+        "copies from {source} to {target} go through this machine, since neither node connects to the other ({}; {})",
+        refusal(&source, &target, &there),
+        refusal(&target, &source, &back),
     ));
     Ok(Way::Here)
+}
+
+/// Why one node does not connect to another. Most reasons begin with the other's name.
+fn refusal(asker: &str, other: &str, reason: &str) -> String {
+    let reason = reason.strip_prefix(other).and_then(|reason| reason.strip_prefix(": ")).unwrap_or(reason);
+    format!("{asker} to {other}: {reason}")
 }
 
 /// Has the node of one device connect to the session of another: the connection's number, or why there is none.

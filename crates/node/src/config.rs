@@ -6,6 +6,7 @@ use std::time::Duration;
 use sluice_transport::tls::ServerIdentity;
 
 pub use crate::join::JoinConfig;
+use crate::peering::Peering;
 pub use crate::spawn::WorkerCommand;
 
 /// Everything that [`crate::Node::bind`] needs.
@@ -32,6 +33,8 @@ pub struct NodeConfig {
     pub connections_max: usize,
     /// How long a lease and its sessions outlive a cut connection.
     pub linger: Duration,
+    /// Which nodes this one connects to for copies between nodes.
+    pub peers: Peering,
 }
 
 impl Default for NodeConfig {
@@ -49,6 +52,7 @@ impl Default for NodeConfig {
             connections_max: 1024,
             // A cut of a minute, and time to notice it and to try again.
             linger: Duration::from_secs(90),
+            peers: Peering::Any,
         }
     }
 }

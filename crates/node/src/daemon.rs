@@ -98,13 +98,11 @@ impl Node {
         Ok(Node {
             listeners,
             registry: Arc::new(Registry::new(
+                config,
                 inventory,
                 spawner,
-                config.cache.clone(),
-                config.linger,
                 membership,
                 Arc::new(SystemClock::new()),
-                config.driver_patience,
             )),
             connections: Arc::default(),
             connections_max: config.connections_max,

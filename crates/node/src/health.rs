@@ -229,8 +229,13 @@ mod tests {
             snapshots: Vec::new(),
         };
         let spawner = Spawner::start(WorkerCommand::default()).unwrap();
-        let (linger, patience) = (Duration::ZERO, Duration::from_millis(20));
-        Registry::new(inventory, spawner, None, linger, None, Arc::new(SystemClock::new()), patience)
+        let config = NodeConfig {
+            cache: None,
+            linger: Duration::ZERO,
+            driver_patience: Duration::from_millis(20),
+            ..NodeConfig::default()
+        };
+        Registry::new(&config, inventory, spawner, None, Arc::new(SystemClock::new()))
     }
 
     /// One that ends only when it is killed.

@@ -28,6 +28,8 @@ mod turns;
 
 mod join;
 
+mod peering;
+
 mod inventory;
 mod spawn;
 
@@ -39,3 +41,4 @@ pub use config::{GpuSelection, JoinConfig, Listen, NodeConfig, WorkerCommand};
 pub use daemon::{Node, NodeError, Stopper};
 pub use inventory::{Inventory, InventoryError};
 pub use join::JoinError;
+pub use peering::{Peering, Place};

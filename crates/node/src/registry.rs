@@ -27,11 +27,13 @@ use sluice_worker::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
 
 use crate::arbiter::{PPM, Pace, Weight};
 use crate::clock::Clock;
+use crate::config::NodeConfig;
 use crate::exports::Exports;
 use crate::health::Faults;
 use crate::inventory::Inventory;
 use crate::join::{Membership, Metered};
 use crate::lease::{Ask, Books, Card, Lease, Refusal};
+use crate::peering::Peering;
 use crate::registry::cuts::{Ended, Holder, Process};
 use crate::registry::peers::{Connecting, PeerTokens};
 use crate::spawn::{Inheritance, Spawner};
@@ -94,6 +96,7 @@ pub(crate) struct Registry {
     clock: Arc<dyn Clock>,
     /// See [`crate::NodeConfig`].
     pub(crate) driver_patience: Duration,
+    peering: Arc<Peering>,
 }
 
 #[derive(Debug)]
@@ -166,13 +169,11 @@ struct SessionRecord {
 
 impl Registry {
     pub(crate) fn new(
+        config: &NodeConfig,
         inventory: Inventory,
         spawner: Spawner,
-        cache: Option<PathBuf>,
-        linger: Duration,
         membership: Option<Arc<Membership>>,
         clock: Arc<dyn Clock>,
-        driver_patience: Duration,
     ) -> Registry {
         let turns = Turns::new(inventory.cards.len(), Pace::default());
         let books = Books::new(inventory.cards.clone());
@@ -188,16 +189,17 @@ impl Registry {
         Registry {
             inventory,
             spawner,
-            cache,
+            cache: config.cache.clone(),
             turns,
             ledger: Mutex::new(ledger),
             session_ended: Condvar::new(),
             faults: Faults::default(),
-            linger,
+            linger: config.linger,
             process_space: sluice_transport::process::space(),
             membership,
             clock,
-            driver_patience,
+            driver_patience: config.driver_patience,
+            peering: Arc::new(config.peers.clone()),
         }
     }
 
@@ -428,7 +430,7 @@ impl Registry {
                 Packet::PeerOffer => link.send_now(&self.offer_peer(session)),
                 Packet::PeerConnect { number, node, session: other, token } => {
                     let peer = Peer { session: other, token: PeerToken(token) };
-                    connecting.connect(link, number, &node, peer);
+                    connecting.connect(&self.peering, link, number, &node, peer);
                     Ok(())
                 }
                 Packet::Failed(text) => {

@@ -107,8 +107,8 @@ impl Unplugged {
         };
         let spawner = Spawner::start(WorkerCommand::default()).map_err(unusable)?;
         let membership = Arc::clone(&reporter.membership);
-        let (linger, patience) = (Duration::ZERO, NodeConfig::default().driver_patience);
-        let registry = Registry::new(inventory, spawner, None, linger, Some(membership), clock, patience);
+        let config = NodeConfig { cache: None, linger: Duration::ZERO, ..NodeConfig::default() };
+        let registry = Registry::new(&config, inventory, spawner, Some(membership), clock);
         Ok(Unplugged { registry, reporter })
     }
 

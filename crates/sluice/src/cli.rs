@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sluice_api::lease::{Level, TASKS_MAX};
 use sluice_api::pool::Tier;
+use sluice_node::Peering;
 
 use crate::quantity::{Memory, Period, Share};
 use crate::simulate::SimulateArgs;
@@ -290,6 +291,11 @@ pub(crate) struct NodeArgs {
     /// stays for twice that: its GPUs are fenced
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) driver_patience: Period,
+
+    /// Which other nodes this one connects to, for copies between nodes that a program has leases on: any, none, or hosts and networks
+    /// such as gpu2,10.0.0.0/8. Other copies between nodes go through the program's machine
+    #[arg(long, value_name = "NODES", default_value = "any")]
+    pub(crate) peers: Peering,
 
     #[command(flatten)]
     pub(crate) membership: MembershipArgs,

@@ -198,6 +198,7 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
         linger,
         nvml: arguments.nvml.clone(),
         driver_patience: driver_patience(arguments.driver_patience)?,
+        peers: arguments.peers.clone(),
         ..NodeConfig::default()
     };
     serve_node(&arguments.gpus, process::joining(arguments)?, config, signals)

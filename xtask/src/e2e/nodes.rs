@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("GPUs of two nodes, which copy to each other", copies_go_between_nodes),
     ("GPUs of two nodes, one of which connects to the other", one_connects),
     ("GPUs of two nodes that do not connect to each other", copies_go_through_the_client),
+    ("GPUs of two nodes whose operators say where they connect to", operators_say_where),
     ("GPUs of two nodes, or of none", all_or_none),
     ("GPUs of two nodes through a server", through_a_server),
 ];
@@ -158,6 +159,40 @@ fn copies_go_through_the_client() -> Result<()> {
     ensure!(seen > 2.0 * COPIED, "only {seen} bytes went through the program: {said}");
     a.wait_until_free()?;
     b.wait_until_free()
+}
+
+/// `--peers`: one of two may be enough, a network that is another one is not, and who forbids it is named.
+fn operators_say_where() -> Result<()> {
+    let pair = |a: &str, b: &str| -> Result<(Node, Node, String)> {
+        let (a, b) = (start_with("a", &["--peers", a])?, start_with("b", &["--peers", b])?);
+        let both = format!("{},{}", a.address, b.address);
+        Ok((a, b, both))
+    };
+    for (a, b) in [("none", "127.0.0.0/8"), ("localhost", "none")] {
+        let (a, b, both) = pair(a, b)?;
+        let (said, seen) = traffic(&both, "copies between two nodes, one of which may connect")?;
+        ensure!(!said.contains(THROUGH), "{said}");
+        ensure!(seen < SEEN, "{seen} bytes went through the program: {said}");
+        a.wait_until_free()?;
+        b.wait_until_free()?;
+    }
+    let (a, b, both) = pair("none", "10.0.0.0/8,198.51.100.7")?;
+    let (said, seen) = traffic(&both, "copies between two nodes that may not connect")?;
+    let (one, two) = (&a.address, &b.address);
+    for part in [
+        format!("{one} to {two}: its operator lets it connect to no other node (--peers none)"),
+        format!("{two} to {one}: its operator does not let it connect there (--peers)"),
+    ] {
+        ensure!(said.contains(&part), "no {part:?} in {said}");
+    }
+    ensure!(said.matches(THROUGH).count() == 2, "not said once each way: {said}");
+    ensure!(seen > 2.0 * COPIED, "only {seen} bytes went through the program: {said}");
+    a.wait_until_free()?;
+    b.wait_until_free()?;
+
+    let mut wrong = Command::new(node::sluice());
+    wrong.args(["node", "--listen", "127.0.0.1:0", "--peers", "gpu2:7583"]);
+    expect_failure(&mut wrong, "nodes: no place", 2, &["--peers", "gpu2:7583", "10.0.0.0/8"])
 }
 
 fn socket(name: &str) -> String {

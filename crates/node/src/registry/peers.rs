@@ -1,8 +1,8 @@
 //! Connections between the workers of two nodes, for copies between their memories.
 //!
 //! The client lets its session on one node be connected to, and has its session on another node connect: only it knows the
-//! token. The daemons make the connection, and have no part in it after that. Where a node connects to is the client's word: what
-//! answers there gets a greeting and the token, and has to know that to be asked for more.
+//! token. The daemons make the connection, and have no part in it after that. Where a node connects to is the client's word,
+//! within what the operator allows ([`Peering`]): what answers there gets a greeting and the token, and has to know that to be asked for more.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use sluice_wire::handshake::{Peer, PeerToken};
 use sluice_worker::link::{Link, Packet};
 
 use super::{Registry, random, same};
+use crate::peering::Peering;
 
 /// Most tokens of a session that nobody has shown yet; the oldest goes first.
 const TOKENS_MAX: usize = 64;
@@ -77,7 +78,14 @@ pub(super) struct Connecting {
 
 impl Connecting {
     /// In a thread of its own: the worker's other questions go on meanwhile.
-    pub(super) fn connect(&self, link: &Arc<Link>, number: u64, node: &str, peer: Peer) {
+    pub(super) fn connect(
+        &self,
+        peering: &Arc<Peering>,
+        link: &Arc<Link>,
+        number: u64,
+        node: &str,
+        peer: Peer,
+    ) {
         let refuse = |reason: String| {
             // A worker that is gone needs no answer.
             let _ = link.send_now(&Packet::PeerConnected { number, tls: None, refused: Some(reason) });
@@ -89,9 +97,9 @@ impl Connecting {
         if Arc::strong_count(&self.threads) > CONNECTING_MAX as usize {
             return refuse(format!("its node makes {CONNECTING_MAX} connections for the session already"));
         }
-        let (answering, busy) = (Arc::clone(link), Arc::clone(&self.threads));
+        let (answering, busy, peering) = (Arc::clone(link), Arc::clone(&self.threads), Arc::clone(peering));
         let made = std::thread::Builder::new().name("peer".into()).spawn(move || {
-            answer(&answering, number, &node, peer);
+            answer(&peering, &answering, number, &node, peer);
             drop(busy);
         });
         if let Err(error) = made {
@@ -100,8 +108,9 @@ impl Connecting {
     }
 }
 
-fn answer(link: &Link, number: u64, node: &Endpoint, peer: Peer) {
-    let connected = connect_peer(node, peer).map_err(|failure| failure.to_string());
+fn answer(peering: &Peering, link: &Link, number: u64, node: &Endpoint, peer: Peer) {
+    let allowed = peering.allowed(node).map_err(|refusal| format!("{}: {refusal}", node.place()));
+    let connected = allowed.and_then(|node| connect_peer(&node, peer).map_err(|failure| failure.to_string()));
     let connected =
         connected.and_then(|stream| Ok((stream.keys().map_err(|error| error.to_string())?, stream)));
     let _ = match connected {

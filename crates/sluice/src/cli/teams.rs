@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use sluice_api::health::{Clearing, GpuName};
 use sluice_api::tenant::TenantPath;
 use sluice_api::token::Role;
+use sluice_node::Peering;
 
 use super::{GpuChoice, Output, TlsArgs};
 use crate::moment::Moment;
@@ -149,6 +150,11 @@ pub(crate) struct UpArgs {
     /// stays for twice that: its GPUs are fenced
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) driver_patience: Period,
+
+    /// Which other nodes this one connects to, for copies between nodes that a program has leases on: any, none, or hosts and networks
+    /// such as gpu2,10.0.0.0/8. Other copies between nodes go through the program's machine
+    #[arg(long, value_name = "NODES", default_value = "any")]
+    pub(crate) peers: Peering,
 
     #[command(flatten)]
     pub(crate) tls: TlsArgs,

@@ -140,6 +140,7 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
         tls,
         nvml: arguments.nvml.clone(),
         driver_patience: place::driver_patience(arguments.driver_patience)?,
+        peers: arguments.peers.clone(),
         ..NodeConfig::default()
     };
     place::serve_node(&arguments.gpus, Some(join), config, signals)
