@@ -190,3 +190,39 @@ fn what_runs_on_a_fenced_gpu_is_taken_over_and_the_node_is_empty_without_it() {
     assert_eq!(scheduler.cluster().node(placement.node).gpus()[gpu].milli, 0);
     assert!(scheduler.remove_node(2, placement.node).unwrap().is_empty());
 }
+
+#[test]
+fn an_elastic_job_gives_its_last_tasks_first_wherever_they_are() {
+    let mut scheduler = scheduler(&[1, 1, 1], &[("a", 1.0), ("b", 0.0)]);
+    let queue = scheduler.queues().find("b").unwrap();
+    let spec = JobSpec { tasks_min: 1, tasks_max: 3, ..JobSpec::new(queue, GPU) };
+    let elastic = scheduler.submit(spec).unwrap();
+    scheduler.cycle(0);
+    submit(&mut scheduler, "a", 1);
+    let gone = |action: &Action| match action {
+        Action::Evict { job, task, .. } => Some((*job, *task)),
+        _ => None,
+    };
+    assert_eq!(scheduler.cycle(1).iter().filter_map(gone).collect::<Vec<_>>(), [(elastic, 2)]);
+}
+
+#[test]
+fn a_job_whose_tasks_have_ended_wants_no_others_in_their_place() {
+    let mut scheduler = scheduler(&[4], &[("a", 0.0)]);
+    let gang = submit(&mut scheduler, "a", 2);
+    scheduler.cycle(0);
+    // One of two has ended: the other is neither too little nor waits for another.
+    scheduler.task_lost(1, gang, 0);
+    scheduler.resize(1, gang, 1, 1).unwrap();
+    assert_eq!(scheduler.cycle(1_000_000), []);
+    assert_eq!((scheduler.job(gang).unwrap().running(), scheduler.waiting().count()), (1, 0));
+    // It may have more again; never fewer than run.
+    scheduler.resize(1_000_000, gang, 1, 4).unwrap();
+    scheduler.cycle(1_000_000);
+    assert_eq!(scheduler.job(gang).unwrap().running(), 4);
+    assert!(scheduler.resize(1_000_000, gang, 1, 3).is_err());
+    assert!(scheduler.resize(1_000_000, gang, 0, 4).is_err());
+    assert_eq!(scheduler.job(gang).unwrap().spec().tasks_max, 4, "an error changes nothing");
+    scheduler.finish(gang);
+    assert_eq!(gpus(&scheduler, "a"), 0);
+}

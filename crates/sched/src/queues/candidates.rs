@@ -39,7 +39,7 @@ struct Candidate {
 }
 
 /// What room for one more task on a node costs: how worthy the worthiest queue is that has to give, the highest priority of work that
-/// has to go, how much goes, for how long it has run, and how early it was submitted.
+/// has to go, how much goes, for how long it has run, how early it was submitted, and among tasks of one job which it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Price {
     rank: u32,
@@ -48,6 +48,8 @@ pub(super) struct Price {
     tasks: u32,
     started: Reverse<Millis>,
     job: Reverse<JobId>,
+    /// Of one task above a minimum: the first ones of a gang often lead it.
+    task: Reverse<u32>,
 }
 
 impl Price {
@@ -58,6 +60,7 @@ impl Price {
         tasks: 0,
         started: Reverse(Millis::MAX),
         job: Reverse(JobId(u64::MAX)),
+        task: Reverse(u32::MAX),
     };
 
     fn and(self, other: Price) -> Price {
@@ -68,6 +71,7 @@ impl Price {
             tasks: self.tasks + other.tasks,
             started: self.started.max(other.started),
             job: self.job.max(other.job),
+            task: self.task.max(other.task),
         }
     }
 }
@@ -200,21 +204,22 @@ impl Scheduler {
             let (Some(job), Some(candidate)) = (self.jobs.get(&id), candidates.by_job.get(&id)) else {
                 continue;
             };
-            let price = |tasks: u32| Price {
+            let price = |tasks: u32, first: u32| Price {
                 rank: candidate.rank,
                 priority: job.spec.priority,
                 milli: weight(&job.spec.request) * u64::from(tasks),
                 tasks,
                 started: Reverse(job.started),
                 job: Reverse(id),
+                task: Reverse(first),
             };
             let spare = job.running.saturating_sub(job.spec.tasks_min) as usize;
             let (alone, together) = tasks.split_at(spare.min(tasks.len()));
             for &(_, number) in alone {
-                units.push(job, Some(number), &[(id, number)], price(1));
+                units.push(job, Some(number), &[(id, number)], price(1, number));
             }
             if candidate.whole && !together.is_empty() {
-                units.push(job, None, together, price(job.running));
+                units.push(job, None, together, price(job.running, 0));
             }
         }
         units.in_order.sort_by_key(|unit| {

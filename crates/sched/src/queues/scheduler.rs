@@ -208,6 +208,39 @@ impl Scheduler {
         }
     }
 
+    /// The job wants other numbers of tasks from now on: some have ended for good, or it is not to have more than it has. Tasks that run
+    /// stay, so the caller stops those beyond `tasks_max` before ([`Scheduler::task_lost`]). Nothing is changed by an error.
+    pub fn resize(
+        &mut self,
+        now: Millis,
+        id: JobId,
+        tasks_min: u32,
+        tasks_max: u32,
+    ) -> Result<(), SubmitError> {
+        let Some(job) = self.jobs.get(&id) else { return Ok(()) };
+        let (before, spec) = (job.spec, JobSpec { tasks_min, tasks_max, ..job.spec });
+        self.check(&spec)?;
+        if job.running > tasks_max {
+            return Err(SubmitError::Tasks { min: job.running, max: tasks_max });
+        }
+        if spec == before {
+            return Ok(());
+        }
+        self.now = self.now.max(now);
+        self.leave_line(id);
+        let amounts = |spec: &JobSpec| Amounts::of(&spec.request, spec.tasks_max);
+        self.books.demand(spec.queue, amounts(&before), spec.preemptible, false);
+        self.books.demand(spec.queue, amounts(&spec), spec.preemptible, true);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.spec = spec;
+            job.tasks.resize(job.tasks.len().max(tasks_max as usize), None);
+        }
+        self.check_stale(id);
+        self.line_up(id);
+        self.changed_from_outside();
+        Ok(())
+    }
+
     /// Counts tasks as running that already do, since `started`: after a restart of the caller, before the first cycle. The job has
     /// been submitted, and these tasks of it do not run yet; nothing is changed by an error.
     pub fn adopt(
