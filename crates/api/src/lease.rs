@@ -8,6 +8,10 @@
 //! ```
 //! A granted lease that nobody claims on its node ends. A preempted one has a grace time, then its node ends it and it
 //! is queued again with the next attempt number, which makes grants of earlier attempts worthless.
+//!
+//! The tasks of a running lease come and go one by one: one that ends gives its place back, an elastic lease gets further ones when there
+//! is room, and those above its minimum may be told to make room while the others go on. No number of a task is used twice within an
+//! attempt.
 
 use std::collections::BTreeMap;
 
@@ -31,10 +35,10 @@ pub struct NewLease {
     /// GPUs of each task, all on one node.
     #[serde(default = "one")]
     pub gpus: u32,
-    /// Programs that run side by side, each with GPUs of its own: all of them or none.
+    /// Programs that run side by side, each with GPUs of its own: it starts with all of them or not at all.
     #[serde(default = "one")]
     pub tasks: u32,
-    /// Up to so many tasks, as there is room when it starts.
+    /// Up to so many tasks, as there is room. Those above `tasks` come when there is, and are the first to make room for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks_max: Option<u32>,
     /// All tasks within one node, rack or zone, or the lease waits.
@@ -205,13 +209,13 @@ pub struct Lease {
     /// Its place in its tenant's line, from 1. Whose line is served next is a matter of fair share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
-    /// Why it waits, is preempted, or ended.
+    /// Why it waits, it or some of its tasks have to make room, or it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// When it is expected to start, while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<StartEstimate>,
-    /// Where its tasks are, in their order.
+    /// Where its tasks are, in their order; of a lease that has ended, where they were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<Place>,
     /// When the grace time ends.
@@ -244,6 +248,9 @@ pub struct StartEstimate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Place {
+    /// The number of the task, from 0. That of one that has gone is not given to another one within the attempt.
+    #[serde(default)]
+    pub task: u32,
     /// The node's name.
     pub node: String,
     /// `HOST:PORT`, where programs reach it.
@@ -253,14 +260,20 @@ pub struct Place {
     /// What its node wants to see; only in the answers to who may use the lease, and only until the task has claimed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<String>,
+    /// This task has to make room, while the others go on: it is ended then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leave_at_ms: Option<u64>,
 }
 
-/// A client's word that a node refused its grant: the lease goes back to the queue.
+/// A client's word that a node refused a grant. The lease goes back to the queue; one that runs already goes on without that task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Refused {
     /// The attempt that was refused.
     pub attempt: u32,
+    /// The task that was refused, of a lease that runs already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
     pub reason: String,
 }

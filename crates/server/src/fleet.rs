@@ -20,6 +20,7 @@ use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Place};
 use sluice_api::node::{Attempt, Gpu, Join, NodeId, Report};
 use sluice_api::pool::{DEFAULT_POOL, Pool};
 use sluice_api::tenant::{Quota, Tenant, TenantPath};
+use sluice_api::usage::UsageRecord;
 
 pub(crate) use account::{Holding, Taken};
 pub(crate) use budgets::{Passed, Spent};
@@ -304,6 +305,9 @@ impl Fleet {
     /// Takes what a node says and answers with the attempts that it should not have.
     pub(crate) fn report(&mut self, node: NodeId, report: Report, now_ms: u64) -> Option<Vec<Attempt>> {
         let held: BTreeSet<Attempt> = report.leases.iter().copied().collect();
+        // Perhaps nothing else was ever heard of them.
+        let last = report.usage.iter().filter(|record| record.last);
+        let ended: BTreeSet<Attempt> = last.map(UsageRecord::attempt_of).collect();
         let entry = self.nodes.get_mut(&node)?;
         if entry.heard_at_ms.is_some() && report.sequence <= entry.report.sequence {
             return Some(Vec::new());
@@ -320,7 +324,7 @@ impl Fleet {
         }
         entry.report = Report { usage: Vec::new(), faults: Vec::new(), ..report };
         for id in self.account.on_node(node) {
-            self.compare(id, node, &held, is_current, now_ms);
+            self.compare(id, node, (&held, &ended), is_current, now_ms);
         }
         let end: Vec<Attempt> =
             held.iter().filter(|attempt| !self.may_stay(attempt, node, now_ms)).copied().collect();
@@ -335,7 +339,7 @@ impl Fleet {
         &mut self,
         id: LeaseId,
         node: NodeId,
-        held: &BTreeSet<Attempt>,
+        (held, ended): (&BTreeSet<Attempt>, &BTreeSet<Attempt>),
         is_current: bool,
         now_ms: u64,
     ) {
@@ -343,10 +347,11 @@ impl Fleet {
         let mut seats = lease.seats.clone();
         for (task, seat) in seats.iter_mut().enumerate().filter(|(_, seat)| seat.node == node) {
             let has = held.contains(&lease.attempt_of(task));
-            seat.claimed |= has;
-            seat.over |= is_current && !has && (seat.claimed || lease.state == LeaseState::Preempting);
+            seat.claimed |= !seat.over && (has || ended.contains(&lease.attempt_of(task)));
+            let has_notice = lease.state == LeaseState::Preempting || seat.leave_at_ms.is_some();
+            seat.over |= is_current && !has && (seat.claimed || has_notice);
         }
-        let claimed = seats.iter().all(|seat| seat.claimed);
+        let claimed = seats.iter().all(|seat| seat.claimed || seat.over);
         let over = seats.iter().all(|seat| seat.over);
         let state = lease.state;
         if seats != lease.seats {
@@ -361,9 +366,13 @@ impl Fleet {
     }
 
     fn may_stay(&self, attempt: &Attempt, node: NodeId, now_ms: u64) -> bool {
+        let is_there = |seat: &Seat| {
+            // The GPUs of one that is over may be another's already.
+            seat.node == node && !seat.over && seat.leave_at_ms.is_none_or(|at| now_ms < at)
+        };
         self.leases.get(&attempt.lease).is_some_and(|lease| {
             lease.attempt == attempt.attempt
-                && lease.seats.get(attempt.task as usize).is_some_and(|seat| seat.node == node)
+                && lease.seats.get(attempt.task as usize).is_some_and(is_there)
                 && lease.holds()
                 && lease.preempt_at_ms.is_none_or(|at| now_ms < at)
         })
@@ -461,6 +470,24 @@ impl Fleet {
         });
     }
 
+    /// Gives it further tasks, while it runs.
+    pub(crate) fn grow(&mut self, id: LeaseId, seats: Vec<Seat>, now_ms: u64) {
+        let granted = seats.into_iter().map(|seat| Seat { granted_at_ms: Some(now_ms), ..seat });
+        self.change(id, |lease| lease.seats.extend(granted));
+    }
+
+    /// Gives some of its tasks notice, while the others go on: they end at that moment, or before.
+    pub(crate) fn ask_back(&mut self, id: LeaseId, tasks: &[u32], reason: String, at_ms: u64) {
+        self.change(id, |lease| {
+            lease.reason = Some(reason);
+            for &task in tasks {
+                if let Some(seat) = lease.seats.get_mut(task as usize).filter(|seat| seat.stays()) {
+                    seat.leave_at_ms = Some(at_ms);
+                }
+            }
+        });
+    }
+
     /// Back into the queue at its old place, as a new attempt.
     pub(crate) fn requeue(&mut self, id: LeaseId, now_ms: u64) {
         self.change(id, |lease| {
@@ -511,6 +538,38 @@ impl Fleet {
         for (id, reason) in ending {
             self.end(id, reason, now_ms);
         }
+        self.expire_tasks(now_ms);
+    }
+
+    /// Takes tasks back that nobody has claimed, though their lease has others: they came while it ran, or ended before anything was
+    /// heard of them.
+    fn expire_tasks(&mut self, now_ms: u64) {
+        let has_others = |lease: &&LeaseRecord| {
+            matches!(lease.state, LeaseState::Granted | LeaseState::Running)
+                && lease.seats.iter().any(|seat| seat.claimed)
+        };
+        let running = self.leases.values().filter(has_others);
+        let unclaimed = |lease: &LeaseRecord| {
+            let tasks = lease.held().filter(|(_, seat)| self.is_seat_unclaimed(lease, seat, now_ms));
+            let tasks: Vec<u32> = tasks.map(|(task, _)| task).collect();
+            (!tasks.is_empty()).then_some((lease.id, tasks))
+        };
+        let expired: Vec<_> = running.filter_map(unclaimed).collect();
+        expired.into_iter().for_each(|(id, tasks)| self.forgo(id, &tasks, now_ms));
+    }
+
+    /// These tasks, which nobody has claimed, will not be; the lease goes on without them, if it has others.
+    pub(super) fn forgo(&mut self, id: LeaseId, tasks: &[u32], now_ms: u64) {
+        self.change(id, |lease| {
+            let seats = tasks.iter().map(|&task| task as usize);
+            seats.for_each(|task| lease.seats.get_mut(task).into_iter().for_each(|seat| seat.over = true));
+            if lease.seats.iter().all(|seat| seat.claimed || seat.over) {
+                lease.state = LeaseState::Running;
+            }
+        });
+        if self.leases.get(&id).is_some_and(|lease| lease.held().next().is_none()) {
+            self.end(id, "its program ended", now_ms);
+        }
     }
 
     /// When its program last asked for it, or could have.
@@ -520,20 +579,23 @@ impl Fleet {
 
     /// By then it is claimed or not at all. What another server granted, perhaps by another clock, has the whole time from the moment at
     /// which this one listens.
-    fn claim_until(&self, lease: &LeaseRecord) -> u64 {
-        lease.granted_at_ms.unwrap_or(0).max(self.silence.since_ms()) + CLAIM_TIME_MS
+    fn claim_until(&self, lease: &LeaseRecord, seat: &Seat) -> u64 {
+        let granted_at_ms = seat.granted_at_ms.or(lease.granted_at_ms).unwrap_or(0);
+        granted_at_ms.max(self.silence.since_ms()) + CLAIM_TIME_MS
     }
 
-    /// Whether nobody can claim it any more, and nobody has: its nodes have reported since, so it is not that nothing has been heard
-    /// of a program that runs. A node that is silent is not waited for if the program is as well: one that claimed it in the last moment
-    /// before both fell silent has to end.
+    /// Whether nobody can claim it any more, and nobody has claimed any of its tasks: its nodes have reported since, so it is not that
+    /// nothing has been heard of a program that runs. A node that is silent is not waited for if the program is as well: one that claimed
+    /// it in the last moment before both fell silent has to end.
     fn is_unclaimed(&self, lease: &LeaseRecord, now_ms: u64) -> bool {
-        let until_ms = self.claim_until(lease);
+        lease.seats.iter().all(|seat| self.is_seat_unclaimed(lease, seat, now_ms))
+    }
+
+    fn is_seat_unclaimed(&self, lease: &LeaseRecord, seat: &Seat, now_ms: u64) -> bool {
+        let until_ms = self.claim_until(lease, seat);
         let given_up = now_ms.saturating_sub(self.heard_ms(lease)) > PATIENCE_MS;
-        let heard = |seat: &Seat| self.nodes.get(&seat.node).and_then(|node| node.heard_at_ms);
-        let mut unclaimed = lease.seats.iter().filter(|seat| !seat.claimed);
-        now_ms > until_ms
-            && unclaimed.all(|seat| given_up || heard(seat).is_some_and(|heard_ms| heard_ms > until_ms))
+        let heard_ms = self.nodes.get(&seat.node).and_then(|node| node.heard_at_ms);
+        !seat.claimed && now_ms > until_ms && (given_up || heard_ms.is_some_and(|at_ms| at_ms > until_ms))
     }
 
     /// Waiting leases, line by line.
@@ -541,44 +603,54 @@ impl Fleet {
         self.account.lines().filter_map(|id| self.leases.get(&id))
     }
 
-    /// The grants of a lease that waits to be claimed, by task.
-    pub(crate) fn grants_of(&self, lease: &LeaseRecord) -> Vec<Option<Grant>> {
-        let grant = |(task, seat): (u32, &Seat)| {
-            (lease.state == LeaseState::Granted && !seat.claimed).then(|| Grant {
-                lease: lease.id,
-                attempt: lease.attempt,
-                task,
-                node: seat.node,
-                tenant: lease.tenant.clone(),
-                tier: lease.ask.tier,
-                pool: self.nodes.get(&seat.node).map_or(DEFAULT_POOL, |node| self.pool_of(node)).into(),
-                gpus: seat.gpus.clone(),
-                share_ppm: lease.ask.share_ppm,
-                memory: seat.memory,
-                hard_cap: lease.ask.hard_cap,
-                expires_at_ms: self.claim_until(lease),
-            })
+    /// The grants of the tasks that wait to be claimed.
+    pub(crate) fn grants_of(&self, lease: &LeaseRecord) -> Vec<Grant> {
+        let grant = |(task, seat): (u32, &Seat)| Grant {
+            lease: lease.id,
+            attempt: lease.attempt,
+            task,
+            node: seat.node,
+            tenant: lease.tenant.clone(),
+            tier: lease.ask.tier,
+            pool: self.nodes.get(&seat.node).map_or(DEFAULT_POOL, |node| self.pool_of(node)).into(),
+            gpus: seat.gpus.clone(),
+            share_ppm: lease.ask.share_ppm,
+            memory: seat.memory,
+            hard_cap: lease.ask.hard_cap,
+            expires_at_ms: self.claim_until(lease, seat),
         };
-        (0..).zip(&lease.seats).map(grant).collect()
+        let may_be_claimed = match lease.state {
+            // All start together or none does.
+            LeaseState::Granted => lease.seats.iter().all(|seat| !seat.over),
+            state => state == LeaseState::Running,
+        };
+        let waits = |(_, seat): &(u32, &Seat)| may_be_claimed && seat.stays() && !seat.claimed;
+        lease.held().filter(waits).map(grant).collect()
     }
 
     /// As users see it, without grants and what the plan knows.
     pub(crate) fn view(&self, lease: &LeaseRecord) -> Lease {
-        let place = |seat: &Seat| {
+        let place = |(task, seat): (u32, &Seat)| {
             let node = self.nodes.get(&seat.node);
             Place {
+                task,
                 node: node.map_or_else(String::new, |node| node.name.clone()),
                 address: node.map_or_else(String::new, |node| node.address.clone()),
                 gpus: seat.gpus.clone(),
                 grant: None,
+                leave_at_ms: seat.leave_at_ms,
             }
         };
+        let is_over = lease.state == LeaseState::Ended;
+        let has_place = |seat: &Seat| if is_over { seat.leave_at_ms.is_none() } else { !seat.over };
+        let seats = (0..).zip(&lease.seats).filter(|(_, seat)| has_place(seat));
+        let places: Vec<Place> = seats.map(place).collect();
         Lease {
             id: lease.id,
             tenant: lease.tenant.clone(),
             name: lease.ask.name.clone(),
             gpus: lease.ask.gpus,
-            tasks: if lease.seats.is_empty() { lease.ask.tasks } else { lease.seats.len() as u32 },
+            tasks: if places.is_empty() { lease.ask.tasks } else { places.len() as u32 },
             share_ppm: lease.ask.share_ppm,
             memory: lease.seats.first().map_or(lease.ask.memory, |seat| seat.memory),
             priority: lease.ask.priority,
@@ -589,7 +661,7 @@ impl Fleet {
             position: self.account.position(lease),
             reason: lease.reason.clone(),
             start: None,
-            places: lease.seats.iter().map(place).collect(),
+            places,
             preempt_at_ms: lease.preempt_at_ms,
             created_at_ms: lease.created_at_ms,
             granted_at_ms: lease.granted_at_ms,

@@ -34,7 +34,7 @@ impl History {
             }
             (LeaseState::Ended, Some(from_ms), Some(until_ms)) => {
                 self.expected_ms.remove(&lease.id);
-                let ran = lease.seats.iter().all(|seat| seat.claimed);
+                let ran = lease.seats.iter().all(|seat| seat.claimed || seat.over);
                 let program = (lease.tenant.clone(), lease.ask.name.clone());
                 if ran && (self.runs.len() < PROGRAMS_MAX || self.runs.contains_key(&program)) {
                     let runs = self.runs.entry(program).or_default();

@@ -10,6 +10,9 @@
 //! says when it is over. What was bound to that room waits for it in `bound`, and is granted when the fleet's books, which count
 //! what is really there, say that its place is clear. Nothing is taken twice for the same purpose meanwhile.
 //!
+//! An elastic lease starts once its minimum of tasks has a clear place; further ones are granted to it while it runs. The scheduler uses
+//! its numbers of a job's tasks again and again, a lease has a new one for each task of an attempt ([`Work::seated`] says which is which).
+//!
 //! The plan is never stored: it follows from the fleet, and is made anew from it at the start and when tenants or nodes change in a
 //! way that the scheduler's state does not follow.
 
@@ -81,6 +84,8 @@ struct Work {
     queued_at_ms: u64,
     /// The attempt for which its place was granted.
     granted: Option<u32>,
+    /// The lease's numbers of its tasks that the scheduler's tasks were granted as. Those that are missing have no seat yet.
+    seated: BTreeMap<u32, u32>,
 }
 
 /// The moment, and how long a program that has to make room may go on.
@@ -140,6 +145,8 @@ impl Plan {
             }
             if news.budgets {
                 self.follow_budgets(fleet, clock);
+                let running = fleet.leases().filter(|lease| keeps_its_place(lease));
+                running.for_each(|lease| self.follow_tasks(fleet, lease));
             }
             news.nodes.iter().for_each(|&node| self.follow_node(fleet, node));
             news.leases.iter().for_each(|&lease| self.follow(fleet, lease));
@@ -150,9 +157,7 @@ impl Plan {
         for _ in 0..ROUNDS_MAX {
             let actions = self.scheduler.cycle(clock.now_ms);
             more = !actions.is_empty() || self.scheduler.has_deferred();
-            for action in actions {
-                self.carry_out(fleet, action, clock);
-            }
+            self.carry_out(fleet, actions, clock);
             if !more {
                 break;
             }
@@ -260,18 +265,60 @@ impl Plan {
         } else if lease.waits() && work.granted.is_some_and(|attempt| attempt != lease.attempt) {
             // Its node refused it, or it was lost there.
             work.granted = None;
-            let job = work.job;
+            work.seated.clear();
             self.avoid_refusers(fleet, id);
-            self.lose(job);
+            self.lose_unseated(id);
+            self.resize(fleet, lease);
+        } else if keeps_its_place(lease) {
+            self.follow_tasks(fleet, lease);
         }
     }
 
-    /// The job waits again, at its old place in line.
-    fn lose(&mut self, job: JobId) {
-        let tasks: Vec<u32> =
-            self.scheduler.job(job).into_iter().flat_map(|job| job.tasks()).map(|(task, _)| task).collect();
-        for task in tasks {
-            self.scheduler.task_lost(0, job, task);
+    /// Tells the scheduler which tasks of a lease that goes on have ended, and how many it is still to have.
+    fn follow_tasks(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
+        let Some(work) = self.work.get_mut(&lease.id).filter(|work| work.granted.is_some()) else { return };
+        let goes_on = |seat: &u32| lease.seats.get(*seat as usize).is_some_and(Seat::stays);
+        let over: Vec<u32> =
+            work.seated.iter().filter(|(_, seat)| !goes_on(seat)).map(|(&task, _)| task).collect();
+        let job = work.job;
+        for task in over {
+            work.seated.remove(&task);
+            self.scheduler.task_lost(self.now_ms, job, task);
+        }
+        self.avoid_refusers(fleet, lease.id);
+        self.resize(fleet, lease);
+    }
+
+    /// Has the scheduler know how many tasks the lease is to have.
+    fn resize(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
+        let Some(job) = self.work.get(&lease.id).map(|work| work.job) else { return };
+        let (min, max) = self.tasks(fleet, lease);
+        if self.scheduler.job(job).is_some_and(|job| job.running() > max) {
+            // Some have a place that they do not get any more.
+            self.lose_unseated(lease.id);
+            self.bound.remove(&lease.id);
+        }
+        // What still runs was counted, so there is nothing to refuse.
+        let _ = self.scheduler.resize(self.now_ms, job, min, max);
+    }
+
+    /// The fewest and the most tasks that a lease is to have now. One that runs gets no further ones while its tenant's budget is
+    /// spent, or where no pool serves it any more.
+    fn tasks(&self, fleet: &Fleet, lease: &LeaseRecord) -> (u32, u32) {
+        let (min, max) = lease.tasks();
+        let has = lease.seats.iter().filter(|seat| seat.stays()).count() as u32;
+        let may_grow = || {
+            fleet.budgets().spent(&lease.tenant).is_none()
+                && self.request(fleet, &lease.tenant, &lease.ask).is_ok()
+        };
+        if keeps_its_place(lease) && max > has && !may_grow() { (min, has.max(min)) } else { (min, max) }
+    }
+
+    /// Tasks that have a place and no seat wait again, at the old place in line.
+    fn lose_unseated(&mut self, id: LeaseId) {
+        let Some(job) = self.work.get(&id).map(|work| work.job) else { return };
+        for (task, _) in self.unseated(id) {
+            self.scheduler.task_lost(self.now_ms, job, task);
         }
     }
 
@@ -304,21 +351,24 @@ impl Plan {
 
     /// Takes over a lease that has its place.
     fn adopt(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
-        let tasks = lease.seats.len() as u32;
         let memory = lease.seats.first().map_or(0, |seat| seat.memory);
         // It is where it is, whatever it would accept today; should it have to leave, it goes where it would accept.
         let bare = bare_request(&lease.ask, memory);
         let full = self.request(fleet, &lease.tenant, &lease.ask);
         let request = full.map_or(bare, |full| full.with_gpu_memory(bare.gpu_memory_mib));
-        let Ok(job) = self.enter(lease, request, tasks, tasks) else { return };
+        let (min, max) = self.tasks(fleet, lease);
+        let Ok(job) = self.enter(lease, request, min, max) else { return };
+        // Those that have notice make room, as far as the scheduler goes.
+        let staying = (0..).zip(&lease.seats).filter(|(_, seat)| seat.stays());
+        let seated: BTreeMap<u32, u32> = (0..).zip(staying.clone().map(|(number, _)| number)).collect();
         let placements =
-            (0..).zip(&lease.seats).map(|(task, seat)| Some((task, self.placement(seat, request)?)));
+            (0..).zip(staying).map(|(task, (_, seat))| Some((task, self.placement(seat, request)?)));
         let adopted = placements.collect::<Option<Vec<_>>>().is_some_and(|placements| {
             let started = lease.granted_at_ms.unwrap_or(0);
             self.scheduler.adopt(started, job, &placements, started).is_ok()
         });
         match self.work.get_mut(&lease.id) {
-            Some(work) if adopted => work.granted = Some(lease.attempt),
+            Some(work) if adopted => (work.granted, work.seated) = (Some(lease.attempt), seated),
             // A node came back with other GPUs than it had: the lease ends there by itself.
             _ => self.forget(lease.id),
         }
@@ -347,7 +397,8 @@ impl Plan {
             bytes => bytes,
         };
         let (tenant, queued_at_ms) = (lease.tenant.clone(), lease.queued_at_ms);
-        self.work.insert(lease.id, Work { job, tenant, memory, queued_at_ms, granted: None });
+        let seated = BTreeMap::new();
+        self.work.insert(lease.id, Work { job, tenant, memory, queued_at_ms, granted: None, seated });
         Ok(job)
     }
 
@@ -409,37 +460,58 @@ impl Plan {
 
     // From the scheduler to the fleet.
 
-    fn carry_out(&mut self, fleet: &mut Fleet, action: Action, clock: Clock) {
+    fn carry_out(&mut self, fleet: &mut Fleet, actions: Vec<Action>, clock: Clock) {
         let lease_of = |plan: &Plan, job| plan.leases.get(&job).copied();
-        match action {
-            Action::Bind { job, .. } => {
-                self.bound.extend(lease_of(self, job));
-            }
-            Action::Evict { job, because, .. } => {
-                let Some(lease) = lease_of(self, job) else { return };
-                let reason = self.notice(fleet, because);
-                self.bound.remove(&lease);
-                self.give_notice(fleet, lease, reason, clock);
-            }
-            Action::Move { job, for_job, .. } => {
-                let Some(lease) = lease_of(self, job) else { return };
-                let other = lease_of(self, for_job).map_or(0, |id| id);
-                let reason = format!("it goes on elsewhere, so that lease {other} fits in its place");
-                self.bound.insert(lease);
-                self.give_notice(fleet, lease, reason, clock);
+        // The tasks of each lease that have to leave, by the lease's numbers, and why. One notice says all of it.
+        let mut leaving: BTreeMap<LeaseId, (Vec<u32>, String)> = BTreeMap::new();
+        for action in actions {
+            let (job, task, reason) = match action {
+                Action::Bind { job, .. } => {
+                    self.bound.extend(lease_of(self, job));
+                    continue;
+                }
+                Action::Evict { job, task, because, .. } => (job, task, self.notice(fleet, because)),
+                Action::Move { job, task, for_job, .. } => {
+                    self.bound.extend(lease_of(self, job));
+                    let other = lease_of(self, for_job).unwrap_or(0);
+                    (job, task, format!("it goes on elsewhere, so that lease {other} fits in its place"))
+                }
+            };
+            let Some(lease) = lease_of(self, job) else { continue };
+            // One that was bound and not granted yet just goes on waiting.
+            if let Some(seat) = self.work.get_mut(&lease).and_then(|work| work.seated.remove(&task)) {
+                leaving.entry(lease).or_insert_with(|| (Vec::new(), reason)).0.push(seat);
             }
         }
+        for (lease, (tasks, reason)) in leaving {
+            self.give_notice(fleet, lease, &tasks, reason, clock);
+        }
+        // What has no place any more is not granted one.
+        let has_place = |plan: &Plan, id| !plan.unseated(id).is_empty();
+        let without: Vec<LeaseId> = self.bound.iter().copied().filter(|&id| !has_place(self, id)).collect();
+        without.iter().for_each(|id| _ = self.bound.remove(id));
     }
 
-    /// Tells a lease that holds its place to make room. One that was bound and not granted yet just goes on waiting.
-    fn give_notice(&mut self, fleet: &mut Fleet, id: LeaseId, reason: String, clock: Clock) {
-        let Some(work) = self.work.get_mut(&id) else { return };
-        work.granted = None;
-        if !fleet.lease(id).is_some_and(keeps_its_place) {
-            return;
+    /// Tells a lease that holds its place to make room: these tasks of it, if the others are enough to go on.
+    fn give_notice(&mut self, fleet: &mut Fleet, id: LeaseId, tasks: &[u32], reason: String, clock: Clock) {
+        let (Some(work), Some(lease)) = (self.work.get_mut(&id), fleet.lease(id)) else { return };
+        let at_ms = clock.now_ms + clock.grace_ms;
+        if lease.state == LeaseState::Running && work.seated.len() as u32 >= lease.tasks().0 {
+            return fleet.ask_back(id, tasks, reason, at_ms);
         }
-        // Its program may have claimed it though nothing has been heard of that: its nodes' next reports say so.
-        fleet.preempt(id, reason, clock.now_ms + clock.grace_ms);
+        work.granted = None;
+        work.seated.clear();
+        if keeps_its_place(lease) {
+            // Its program may have claimed it though nothing has been heard of that: its nodes' next reports say so.
+            fleet.preempt(id, reason, at_ms);
+        }
+        // It starts anew, with all of its tasks; those that the scheduler left where they were have their places already.
+        if let Some(lease) = fleet.lease(id) {
+            self.resize(fleet, lease);
+        }
+        if !self.unseated(id).is_empty() {
+            self.bound.insert(id);
+        }
     }
 
     /// What a program that has to make room is told.
@@ -472,38 +544,55 @@ impl Plan {
     /// Grants what is bound and whose place is clear.
     fn grant(&mut self, fleet: &mut Fleet, clock: Clock) {
         for id in self.bound.iter().copied().collect::<Vec<_>>() {
-            let Some(lease) = fleet.lease(id).filter(|lease| lease.waits()) else { continue };
-            let Some(seats) = self.seats(id) else {
-                self.bound.remove(&id);
-                continue;
+            let Some(lease) = fleet.lease(id) else { continue };
+            let places = self.unseated(id);
+            let count = places.len();
+            let min = match lease.state {
+                LeaseState::Queued => self.tasks(fleet, lease).0 as usize,
+                LeaseState::Running => 1,
+                // It has to start, or to make room, before.
+                _ => continue,
             };
-            if in_the_way(fleet, lease, &seats).is_some() {
-                continue;
-            }
-            self.bound.remove(&id);
-            let fewer = (seats.len() as u32) < lease.tasks().1;
-            fleet.grant(id, seats, clock.now_ms);
-            if let Some(work) = self.work.get_mut(&id) {
-                work.granted = fleet.lease(id).map(|lease| lease.attempt);
-            }
-            if fewer && let Some(lease) = fleet.lease(id) {
-                // It started with fewer tasks than it would take, and stays with those.
-                self.forget(id);
-                self.adopt(fleet, lease);
+            let clear = Clearance::of(fleet, lease, places);
+            if count < min {
+                self.bound.remove(&id);
+            } else if clear.places.len() >= min {
+                if clear.places.len() == count {
+                    self.bound.remove(&id);
+                }
+                self.seat(fleet, id, clear.places, clock);
             }
         }
     }
 
-    /// Where the scheduler has bound the tasks of a lease; none unless it has all that it needs.
-    fn seats(&self, id: LeaseId) -> Option<Vec<Seat>> {
-        let work = self.work.get(&id)?;
-        let job = self.scheduler.job(work.job).filter(|job| job.running() >= job.spec().tasks_min)?;
-        let seat = |(_, placement): (u32, &Placement)| {
+    /// Grants places to a lease: its first ones, or further ones while it runs.
+    fn seat(&mut self, fleet: &mut Fleet, id: LeaseId, places: Vec<(u32, Seat)>, clock: Clock) {
+        let (Some(work), Some(lease)) = (self.work.get_mut(&id), fleet.lease(id)) else { return };
+        let numbers = lease.seats.len() as u32..;
+        let (tasks, seats): (Vec<u32>, Vec<Seat>) = places.into_iter().unzip();
+        work.seated.extend(tasks.into_iter().zip(numbers));
+        work.granted = Some(lease.attempt);
+        if lease.waits() {
+            fleet.grant(id, seats, clock.now_ms);
+        } else {
+            fleet.grow(id, seats, clock.now_ms);
+        }
+    }
+
+    /// Tasks that the scheduler has bound, by its numbers, and that have not been granted: those of a lease that waits, or further
+    /// ones of a lease that runs.
+    fn unseated(&self, id: LeaseId) -> Vec<(u32, Seat)> {
+        let Some((work, job)) =
+            self.work.get(&id).and_then(|work| Some((work, self.scheduler.job(work.job)?)))
+        else {
+            return Vec::new();
+        };
+        let seat = |(task, placement): (u32, &Placement)| {
             let site = self.sites.get(placement.node.index())?;
             let gpus = placement.gpus.iter().filter_map(|gpu| site.gpus.get(gpu).copied()).collect();
-            Some(Seat::new(site.node, gpus, work.memory))
+            Some((task, Seat::new(site.node, gpus, work.memory)))
         };
-        job.tasks().map(seat).collect()
+        job.tasks().filter(|(task, _)| !work.seated.contains_key(task)).filter_map(seat).collect()
     }
 
     fn placement(&self, seat: &Seat, request: Request) -> Option<Placement> {
@@ -528,7 +617,7 @@ impl Plan {
             return Some(reason.clone());
         }
         if self.bound.contains(&id)
-            && let Some(other) = self.seats(id).and_then(|seats| in_the_way(fleet, lease, &seats))
+            && let Some(other) = Clearance::of(fleet, lease, self.unseated(id)).in_the_way
         {
             return Some(other);
         }
@@ -564,36 +653,56 @@ fn level(level: Level) -> u8 {
     level as u8
 }
 
-/// Why the seats cannot be taken yet, if so.
-fn in_the_way(fleet: &Fleet, lease: &LeaseRecord, seats: &[Seat]) -> Option<String> {
-    let mut wanted: BTreeMap<(NodeId, u32), (u64, u64)> = BTreeMap::new();
-    for seat in seats {
-        for &gpu in &seat.gpus {
-            let sum = wanted.entry((seat.node, gpu)).or_default();
-            *sum = (sum.0 + u64::from(lease.ask.share_ppm), sum.1 + seat.memory);
-        }
-    }
-    for ((id, gpu), (ppm, memory)) in wanted {
-        let taken = fleet.taken(id, gpu);
-        let Some(node) = fleet.nodes().get(&id) else { return Some("its node is gone".into()) };
-        let has = node.gpus.get(gpu as usize).map_or(0, |gpu| gpu.memory);
-        if taken.ppm + ppm > u64::from(GPU_PPM) || taken.memory + memory > has {
-            let noticed = fleet.on_node(id).into_iter().find(|other| {
-                let seats = fleet.lease(*other).filter(|lease| lease.preempt_at_ms.is_some());
-                seats.is_some_and(|lease| {
-                    lease.seats.iter().any(|seat| seat.node == id && seat.gpus.contains(&gpu))
-                })
+/// Which places of a lease can be taken now.
+struct Clearance {
+    /// With the scheduler's numbers of their tasks.
+    places: Vec<(u32, Seat)>,
+    /// Why the first of the others cannot be taken yet.
+    in_the_way: Option<String>,
+}
+
+impl Clearance {
+    fn of(fleet: &Fleet, lease: &LeaseRecord, places: Vec<(u32, Seat)>) -> Clearance {
+        // What the places before it take of each GPU.
+        let mut wanted: HashMap<(NodeId, u32), (u64, u64)> = HashMap::new();
+        let mut clearance = Clearance { places: Vec::new(), in_the_way: None };
+        for (task, seat) in places {
+            let sums = seat.gpus.iter().map(|&gpu| {
+                let (ppm, memory) = wanted.get(&(seat.node, gpu)).copied().unwrap_or_default();
+                (gpu, (ppm + u64::from(lease.ask.share_ppm), memory + seat.memory))
             });
-            return Some(match noticed {
-                Some(other) => format!(
-                    "its place on {} is being cleared: lease {other} has been given notice",
-                    node.name
-                ),
-                None => format!("its place on {} is being cleared", node.name),
-            });
+            let sums: Vec<(u32, (u64, u64))> = sums.collect();
+            let other = sums.iter().find_map(|&(gpu, more)| in_the_way(fleet, seat.node, gpu, more));
+            if let Some(other) = other {
+                clearance.in_the_way.get_or_insert(other);
+                continue;
+            }
+            wanted.extend(sums.into_iter().map(|(gpu, sum)| ((seat.node, gpu), sum)));
+            clearance.places.push((task, seat));
         }
+        clearance
     }
-    None
+}
+
+/// Why so much compute and memory of a GPU cannot be taken yet, if so.
+fn in_the_way(fleet: &Fleet, id: NodeId, gpu: u32, (ppm, memory): (u64, u64)) -> Option<String> {
+    let Some(node) = fleet.nodes().get(&id) else { return Some("its node is gone".into()) };
+    let taken = fleet.taken(id, gpu);
+    let has = node.gpus.get(gpu as usize).map_or(0, |gpu| gpu.memory);
+    if taken.ppm + ppm <= u64::from(GPU_PPM) && taken.memory + memory <= has {
+        return None;
+    }
+    let is_noticed = |lease: &LeaseRecord| {
+        let leaves = |seat: &Seat| lease.preempt_at_ms.is_some() || seat.leave_at_ms.is_some();
+        lease.held().any(|(_, seat)| seat.node == id && seat.gpus.contains(&gpu) && leaves(seat))
+    };
+    let noticed = fleet.on_node(id).into_iter().find(|&other| fleet.lease(other).is_some_and(is_noticed));
+    Some(match noticed {
+        Some(other) => {
+            format!("its place on {} is being cleared: lease {other} has been given notice", node.name)
+        }
+        None => format!("its place on {} is being cleared", node.name),
+    })
 }
 
 /// Placement that keeps room useful to what is usually asked for here; to a mix of sizes until that is known.

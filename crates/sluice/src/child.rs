@@ -64,33 +64,68 @@ fn may_execute(path: &Path) -> bool {
     unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
 }
 
-/// Starts `arguments` once for each of `environments`, which are put on top of ours, and waits for the ends. Tasks belong together:
-/// when one fails the others are asked to end.
-pub(crate) fn run_to_end(
-    arguments: &[OsString],
-    environments: &[Vec<(OsString, OsString)>],
-) -> Result<Vec<ExitStatus>, NotStarted> {
-    let relay = SignalRelay::install();
-    let mut children = Vec::new();
-    for environment in environments.iter().take(CHILDREN.len()) {
-        match start(arguments, environment, relay.mask) {
-            Ok(child) => children.push(child),
-            Err(failure) => {
-                relay.start(&children);
-                signal(libc::SIGTERM);
-                let _ = wait_for_all(children);
-                relay.stop();
-                return Err(failure);
-            }
-        }
+/// Programs under one relay of signals, each at a place of its own.
+pub(crate) struct Children(SignalRelay);
+
+/// How many there may be at a time.
+pub(crate) const CHILDREN_MAX: usize = TASKS_MAX as usize;
+
+impl Children {
+    /// Signals wait until [`Children::all_started`].
+    pub(crate) fn install() -> Children {
+        Children(SignalRelay::install())
     }
-    relay.start(&children);
-    let statuses = wait_for_all(children);
-    relay.stop();
-    statuses.map_err(|error| NotStarted {
-        message: format!("waiting for the program: {error}"),
-        exit_code: EXIT_SLUICE_FAILED,
-    })
+
+    /// Starts `arguments` at a free place, with an environment that is put on top of ours. The kernel ends the program with the thread
+    /// that calls this, so that is one that lives on.
+    pub(crate) fn start(
+        &self,
+        arguments: &[OsString],
+        environment: &[(OsString, OsString)],
+        place: usize,
+    ) -> Result<Started, NotStarted> {
+        let slot = CHILDREN.get(place).ok_or_else(|| NotStarted {
+            message: format!("more than {CHILDREN_MAX} programs at a time"),
+            exit_code: EXIT_SLUICE_FAILED,
+        })?;
+        let child = start(arguments, environment, self.0.mask)?;
+        slot.store(child.id() as i32, Ordering::SeqCst);
+        Ok(Started { slot, child })
+    }
+
+    /// From here on signals are passed on.
+    pub(crate) fn all_started(&self) {
+        self.0.pass_on();
+    }
+
+    /// Further ones are to be started: signals wait for them too.
+    pub(crate) fn more(&self) {
+        STARTING.store(true, Ordering::SeqCst);
+    }
+
+    /// All have been waited for. From here on signals are for this process alone, as before.
+    pub(crate) fn stop(self) {
+        self.0.stop();
+    }
+}
+
+/// A program that runs, and has to be waited for.
+pub(crate) struct Started {
+    slot: &'static AtomicI32,
+    child: Child,
+}
+
+impl Started {
+    /// Waits for its end, and takes it out of the reach of signals before its process id can become somebody else's.
+    pub(crate) fn wait(mut self) -> io::Result<ExitStatus> {
+        // SAFETY: waitid fills the siginfo_t, and WNOWAIT leaves the child to be waited for below.
+        unsafe {
+            let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+            libc::waitid(libc::P_PID, self.child.id(), info.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT);
+        }
+        self.slot.store(0, Ordering::SeqCst);
+        self.child.wait()
+    }
 }
 
 fn start(
@@ -118,34 +153,6 @@ fn start(
             _ => EXIT_NOT_EXECUTABLE,
         },
     })
-}
-
-/// The statuses in the order of the children.
-fn wait_for_all(children: Vec<Child>) -> io::Result<Vec<ExitStatus>> {
-    std::thread::scope(|scope| {
-        let wait = |(at, mut child): (usize, Child)| {
-            let status = wait(at, &mut child);
-            if !status.as_ref().is_ok_and(ExitStatus::success) {
-                signal(libc::SIGTERM);
-            }
-            status
-        };
-        let threads: Vec<_> =
-            children.into_iter().enumerate().map(|child| scope.spawn(move || wait(child))).collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined.map(|status| status.unwrap_or_else(|_| Err(io::Error::other("a thread failed")))).collect()
-    })
-}
-
-/// Takes the child out of the reach of signals before its process id can become somebody else's.
-fn wait(at: usize, child: &mut Child) -> io::Result<ExitStatus> {
-    // SAFETY: waitid fills the siginfo_t, and WNOWAIT leaves the child to be waited for below.
-    unsafe {
-        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-        libc::waitid(libc::P_PID, child.id(), info.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT);
-    }
-    CHILDREN[at].store(0, Ordering::SeqCst);
-    child.wait()
 }
 
 fn start_failure(error: &io::Error) -> String {
@@ -189,7 +196,7 @@ const PASSED_ON: [i32; 9] = [
 ];
 
 /// The children that signals go to; 0 where there is none.
-static CHILDREN: [AtomicI32; TASKS_MAX as usize] = [const { AtomicI32::new(0) }; TASKS_MAX as usize];
+static CHILDREN: [AtomicI32; CHILDREN_MAX] = [const { AtomicI32::new(0) }; CHILDREN_MAX];
 
 /// Whether children are being started, and the signals that came meanwhile, by their numbers: they are passed on when all are there.
 static STARTING: AtomicBool = AtomicBool::new(false);
@@ -238,17 +245,13 @@ impl SignalRelay {
         SignalRelay { mask }
     }
 
-    fn start(&self, children: &[Child]) {
-        for (place, child) in CHILDREN.iter().zip(children) {
-            place.store(child.id() as i32, Ordering::SeqCst);
-        }
+    fn pass_on(&self) {
         STARTING.store(false, Ordering::SeqCst);
         pass_on_early();
         // SAFETY: the mask was filled by pthread_sigmask.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
     }
 
-    /// All children have been waited for. From here on signals are for this process alone, as before.
     fn stop(&self) {
         for signal in PASSED_ON {
             // SAFETY: an all-zero sigaction is valid and stands for the default (no flags, empty mask).
@@ -266,7 +269,17 @@ impl SignalRelay {
 
 /// Sends the running program a signal, all of its tasks; nothing if none runs.
 pub(crate) fn signal(signal: i32) {
-    for child in CHILDREN.iter().map(|child| child.load(Ordering::SeqCst)).filter(|&child| child > 0) {
+    CHILDREN.iter().for_each(|slot| send(slot, signal));
+}
+
+/// Sends it to the program at one place, if one runs there.
+pub(crate) fn signal_one(place: usize, signal: i32) {
+    CHILDREN.get(place).into_iter().for_each(|slot| send(slot, signal));
+}
+
+fn send(slot: &AtomicI32, signal: i32) {
+    let child = slot.load(Ordering::SeqCst);
+    if child > 0 {
         // SAFETY: kill touches no memory, and `child` has not been waited for.
         unsafe { libc::kill(child, signal) };
     }
@@ -299,9 +312,12 @@ mod tests {
 
     fn run(arguments: &[&str]) -> Result<i32, i32> {
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
-        run_to_end(&arguments, &[vec![("SLUICE_TEST".into(), "seven".into())]])
-            .map(|statuses| exit_code(statuses[0]))
-            .map_err(|failure| failure.exit_code)
+        let children = Children::install();
+        let started = children.start(&arguments, &[("SLUICE_TEST".into(), "seven".into())], 0);
+        children.all_started();
+        let status = started.map(|started| exit_code(started.wait().unwrap()));
+        children.stop();
+        status.map_err(|failure| failure.exit_code)
     }
 
     // One test: the relay is one per process.
@@ -317,12 +333,21 @@ mod tests {
         // A signal to us reaches the child: it asks for one and waits for it.
         let ask_parent = "trap 'exit 7' USR1; kill -USR1 $PPID; while :; do sleep 0.01; done";
         assert_eq!(run(&["sh", "-c", ask_parent]), Ok(7));
-        // When one of several fails the others are ended.
-        let task = |number: &str| vec![(OsString::from("TASK"), OsString::from(number))];
-        let script =
-            ["sh", "-c", "test $TASK = 0 && exit 5; while :; do sleep 0.01; done"].map(OsString::from);
-        let statuses = run_to_end(&script, &[task("0"), task("1")]).unwrap();
-        assert_eq!(statuses.into_iter().map(exit_code).collect::<Vec<_>>(), [5, 128 + 15]);
+        // Of several, one can be told to end, and one that comes later is reached as well.
+        let script = ["sh", "-c", "while :; do sleep 0.01; done"].map(OsString::from);
+        let children = Children::install();
+        let [first, second] = [0, 7].map(|place| children.start(&script, &[], place).unwrap());
+        children.all_started();
+        signal_one(7, libc::SIGUSR1);
+        assert_eq!(exit_code(second.wait().unwrap()), 128 + libc::SIGUSR1);
+        children.more();
+        let third = children.start(&script, &[], 7).unwrap();
+        children.all_started();
+        signal(libc::SIGTERM);
+        let ends = [first, third].map(|started| exit_code(started.wait().unwrap()));
+        assert_eq!(ends, [128 + libc::SIGTERM; 2]);
+        assert!(children.start(&script, &[], CHILDREN_MAX).is_err());
+        children.stop();
     }
 
     #[test]

@@ -169,8 +169,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = sluice_api::lease::PRIORITY_USUAL)]
     pub(crate) priority: i32,
 
-    /// With a server: run so many of the program side by side, each with GPUs of its own, all or none; 2..4 starts as many as there
-    /// is room for. Each finds its number in $RANK and how many they are in $WORLD_SIZE
+    /// With a server: run so many of the program side by side, each with GPUs of its own, all or none; 2..4 starts with two or
+    /// more, and more start while there is room. Each finds its number in $RANK and how many they are with it in $WORLD_SIZE
     #[arg(long, value_name = "N[..MAX]", group = "parts")]
     pub(crate) tasks: Option<Tasks>,
 

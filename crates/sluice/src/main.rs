@@ -19,6 +19,7 @@ mod simulate;
 mod smi;
 mod surroundings;
 mod table;
+mod tasks;
 
 use std::ffi::OsStr;
 use std::path::Path;

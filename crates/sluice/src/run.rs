@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 use sluice_api::client::Client;
 use sluice_api::lease::NewLease;
 use sluice_control::{Connection, Keeper};
-use sluice_wire::address::{Endpoint, RECORD_VARIABLE, SessionAddress};
+use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, DeviceSnapshot, LeaseGranted, LeaseRequest, Usage, UsageRequest};
 
 use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
@@ -16,7 +16,8 @@ use crate::place::{self, Part, PrivateNode, Source};
 use crate::quantity::{Memory, Period, Share};
 use crate::server::lease::{Claimed, ServerLease};
 use crate::server::lists::now_ms;
-use crate::surroundings::{Libraries, NVIDIA_SMI, Scratch, Surroundings};
+use crate::surroundings::{Libraries, NVIDIA_SMI, Scratch};
+use crate::tasks::{Outcome, Tasks};
 
 /// Runs the program to its end; the answer is the exit code, as a shell's. A program that was preempted runs again once it
 /// has another place.
@@ -47,7 +48,7 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
         Source::Server(client) => run_through(client, arguments, &libraries),
         Source::Nodes(parts) => {
             let held = lease_on_all(&parts, arguments)?;
-            Ok(exit_code(&run_under(vec![held], arguments, &libraries)?))
+            run_under(held, arguments, &libraries)
         }
         Source::Private => {
             // Its socket's folder outlives it.
@@ -55,7 +56,7 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
             let private = start_private(arguments, scratch.path())?;
             let place = "a private node".to_owned();
             let held = lease_on(private.address(), arguments.gpu_count, place, arguments)?;
-            Ok(exit_code(&run_under(vec![vec![held]], arguments, &libraries)?))
+            run_under(vec![held], arguments, &libraries)
         }
     }
 }
@@ -90,7 +91,14 @@ fn lease_on_all(parts: &[Part], arguments: &RunArgs) -> Result<Vec<Held>, NotSta
 fn lease_on(address: &Endpoint, gpus: u32, place: String, arguments: &RunArgs) -> Result<Held, NotStarted> {
     let mut connection = Connection::open(address).map_err(failed)?;
     let lease = take_lease(&mut connection, gpus, arguments)?;
-    Ok(Held { address: connection.node().clone(), connection, lease, place })
+    Ok(Held { task: None, address: connection.node().clone(), connection, lease, place })
+}
+
+/// Runs the program once, with the GPUs of its leases as one list; the answer is the exit code.
+fn run_under(held: Vec<Held>, arguments: &RunArgs, libraries: &Libraries) -> Result<i32, NotStarted> {
+    let tasks = vec![held];
+    check_record(&tasks, arguments)?;
+    Ok(exit_code(&Tasks::new(arguments, libraries, None)?.run(tasks)?.statuses))
 }
 
 /// Under a lease from a server, again and again while it is preempted.
@@ -128,20 +136,19 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
     let mut lease = ServerLease::ask(client, &ask, arguments.quiet).map_err(failed_with)?;
     loop {
         let claimed = lease.claim(kernel_timeout_ms(arguments), &ask.name).map_err(failed_with)?;
-        let held = claimed.into_iter().map(|Claimed { node, address, connection, granted }| Held {
-            address,
-            connection,
-            lease: granted,
-            place: format!("node {node}, {}", lease.describe()),
-        });
+        let describe = lease.describe();
+        let held = claimed.into_iter().map(|claimed| Held::of(claimed, &describe));
         // The parts of one program are tasks to the server, which grants all or none.
         let tasks = match arguments.nodes {
             Some(_) => vec![held.collect()],
             None => held.map(|held| vec![held]).collect(),
         };
-        let watch = lease.watch();
-        let statuses = run_under(tasks, arguments, libraries)?;
-        if !watch.preempted() || statuses.iter().all(ExitStatus::success) {
+        check_record(&tasks, arguments)?;
+        let claims = lease.claims(kernel_timeout_ms(arguments), &ask.name);
+        let running = Tasks::new(arguments, libraries, Some(claims))?;
+        lease.watch(running.events());
+        let Outcome { statuses, preempted } = running.run(tasks)?;
+        if !preempted || statuses.iter().all(ExitStatus::success) {
             return Ok(exit_code(&statuses));
         }
         lease.wait_requeued().map_err(failed_with)?;
@@ -149,58 +156,34 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
 }
 
 /// A lease, or a task of one, on the connection that holds it.
-struct Held {
-    address: Endpoint,
-    connection: Connection,
-    lease: LeaseGranted,
+pub(crate) struct Held {
+    /// The number of the task, of a lease from a server.
+    pub(crate) task: Option<u32>,
+    pub(crate) address: Endpoint,
+    pub(crate) connection: Connection,
+    pub(crate) lease: LeaseGranted,
     /// For people to read.
-    place: String,
+    pub(crate) place: String,
 }
 
-/// Runs the program once, as so many tasks as there are, each with the GPUs of its leases as one list. What the leases held is
-/// free when this returns.
-fn run_under(
-    tasks: Vec<Vec<Held>>,
-    arguments: &RunArgs,
-    libraries: &Libraries,
-) -> Result<Vec<ExitStatus>, NotStarted> {
+impl Held {
+    /// A task of the lease that is described so.
+    pub(crate) fn of(claimed: Claimed, describe: &str) -> Held {
+        let Claimed { task, node, address, connection, granted } = claimed;
+        let place = format!("node {node}, {describe}");
+        Held { task: Some(task), address, connection, lease: granted, place }
+    }
+}
+
+fn check_record(tasks: &[Vec<Held>], arguments: &RunArgs) -> Result<(), NotStarted> {
     if arguments.record.is_some() && tasks.iter().any(|held| held.len() > 1) {
         return Err(failed("--record keeps the session with one node, and the program would have several"));
     }
-    let scratch = scratch()?;
-    let (mut environments, mut keepers) = (Vec::new(), Vec::new());
-    let count = tasks.len();
-    for (task, held) in tasks.into_iter().enumerate() {
-        let folder = scratch.path().join(task.to_string());
-        let failed_there = |error| failed(format!("{}: {error}", folder.display()));
-        std::fs::create_dir(&folder).map_err(failed_there)?;
-        let (mut sessions, mut software) = (Vec::new(), false);
-        for Held { address, connection, lease, place } in held {
-            if !arguments.quiet {
-                eprintln!("sluice: {}", granted_line(&lease, arguments, &place));
-            }
-            keepers.push(Keeper::start(connection, &lease).map_err(failed)?);
-            software |= lease.devices.iter().any(|device| device.is_software);
-            sessions.push(SessionAddress { node: address, token: lease.token }.to_string());
-        }
-        let surroundings =
-            Surroundings::prepare(&folder, libraries, &sessions.join(","), software).map_err(failed_there)?;
-        let mut environment = surroundings.environment().to_vec();
-        if let Some(file) = &arguments.record {
-            environment.push((RECORD_VARIABLE.into(), file.into()));
-        }
-        if arguments.tasks.is_some() {
-            environment.extend(task_environment(task, count));
-        }
-        environments.push(environment);
-    }
-    let statuses = child::run_to_end(&arguments.program, &environments)?;
-    keepers.into_iter().for_each(|keeper| give_back(keeper, arguments.quiet));
-    Ok(statuses)
+    Ok(())
 }
 
 /// Ends a lease, and says what it used.
-fn give_back(keeper: Keeper, quiet: bool) {
+pub(crate) fn give_back(keeper: Keeper, quiet: bool) {
     let mut connection = match keeper.stop() {
         Ok(connection) => connection,
         Err(failure) => {
@@ -220,7 +203,7 @@ fn give_back(keeper: Keeper, quiet: bool) {
 }
 
 /// By which a task knows which it is, under the names that launchers of distributed programs use.
-fn task_environment(task: usize, tasks: usize) -> [(OsString, OsString); 2] {
+pub(crate) fn task_environment(task: usize, tasks: usize) -> [(OsString, OsString); 2] {
     [("RANK", task), ("WORLD_SIZE", tasks)].map(|(name, value)| (name.into(), value.to_string().into()))
 }
 
@@ -230,7 +213,7 @@ fn exit_code(statuses: &[ExitStatus]) -> i32 {
     failed.map_or(0, |&status| child::exit_code(status))
 }
 
-fn scratch() -> Result<Scratch, NotStarted> {
+pub(crate) fn scratch() -> Result<Scratch, NotStarted> {
     Scratch::new().map_err(|error| failed(format!("a temporary folder: {error}")))
 }
 
@@ -284,7 +267,7 @@ fn program_name(words: &[OsString]) -> String {
     name.chars().filter(|c| !c.is_control()).take(CHARACTERS_MAX).collect()
 }
 
-fn granted_line(lease: &LeaseGranted, arguments: &RunArgs, place: &str) -> String {
+pub(crate) fn granted_line(lease: &LeaseGranted, arguments: &RunArgs, place: &str) -> String {
     let gpus = match lease.devices.as_slice() {
         [device] => format!("{} of {}", arguments.share, device.name),
         devices => {

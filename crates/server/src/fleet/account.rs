@@ -42,7 +42,7 @@ impl Account {
             self.lines.entry(lease.tenant.clone()).or_default().insert(lease.line_place());
         }
         self.tenants(lease, |sum, by| *sum += by, |sum, by| *sum += by);
-        for seat in lease.seats.iter().filter(|_| lease.holds()) {
+        for (_, seat) in lease.held().filter(|_| lease.holds()) {
             self.on_node.entry(seat.node).or_default().insert(lease.id);
             self.gpus(lease, seat, |sum, by| *sum += by);
         }
@@ -59,7 +59,7 @@ impl Account {
             }
         }
         self.tenants(lease, |sum, by| *sum -= by, |sum, by| *sum -= by);
-        for seat in lease.seats.iter().filter(|_| lease.holds()) {
+        for (_, seat) in lease.held().filter(|_| lease.holds()) {
             if let Some(leases) = self.on_node.get_mut(&seat.node) {
                 leases.remove(&lease.id);
             }
@@ -68,13 +68,13 @@ impl Account {
     }
 
     fn tenants(&mut self, lease: &LeaseRecord, amount: fn(&mut u64, u64), count: fn(&mut u32, u32)) {
-        let memory: u64 = lease.seats.iter().map(|seat| seat.memory * seat.gpus.len() as u64).sum();
+        let memory: u64 = lease.held().map(|(_, seat)| seat.memory * seat.gpus.len() as u64).sum();
         for tenant in lease.tenant.lineage() {
             let holding = self.holdings.entry(tenant).or_default();
             if lease.waits() {
                 count(&mut holding.queued, 1);
             } else if lease.holds() {
-                amount(&mut holding.ppm, lease.ppm(lease.seats.len()));
+                amount(&mut holding.ppm, lease.ppm(lease.held().count()));
                 amount(&mut holding.memory, memory);
                 count(&mut holding.leases, 1);
             }

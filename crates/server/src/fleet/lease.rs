@@ -1,6 +1,6 @@
 //! A lease as the books have it, and where its tasks are.
 
-use sluice_api::lease::{LeaseId, LeaseState, NewLease, PRIORITY_MAX};
+use sluice_api::lease::{LeaseId, LeaseState, NewLease, PRIORITY_MAX, TASKS_MAX};
 use sluice_api::node::{Attempt, NodeId};
 use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
@@ -16,14 +16,28 @@ pub(crate) struct Seat {
     /// Its node has had it.
     #[serde(default)]
     pub(crate) claimed: bool,
-    /// Its node has it no more.
+    /// Its node has it no more: its GPUs are free.
     #[serde(default)]
     pub(crate) over: bool,
+    /// Its task has to make room until then, while the lease goes on. Another one may come later, with a number of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) leave_at_ms: Option<u64>,
+    /// When it was granted, if not with the lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) granted_at_ms: Option<u64>,
 }
+
+/// An attempt has no more tasks than this one after another: seats stay in the books until it is over.
+const SEATS_MAX: usize = 4 * TASKS_MAX as usize;
 
 impl Seat {
     pub(crate) fn new(node: NodeId, gpus: Vec<u32>, memory: u64) -> Seat {
-        Seat { node, gpus, memory, claimed: false, over: false }
+        Seat { node, gpus, memory, claimed: false, over: false, leave_at_ms: None, granted_at_ms: None }
+    }
+
+    /// Whether its task goes on, as far as is known.
+    pub(crate) fn stays(&self) -> bool {
+        !self.over && self.leave_at_ms.is_none()
     }
 }
 
@@ -37,7 +51,7 @@ pub(crate) struct LeaseRecord {
     pub(crate) state: LeaseState,
     pub(crate) attempt: u32,
     pub(crate) reason: Option<String>,
-    /// One for each task; none while it waits.
+    /// One for each task that this attempt has had, at the place of its number; none while it waits.
     pub(crate) seats: Vec<Seat>,
     pub(crate) preempt_at_ms: Option<u64>,
     pub(crate) created_at_ms: u64,
@@ -67,9 +81,38 @@ impl LeaseRecord {
         (std::cmp::Reverse(self.priority()), self.queued_at_ms, self.id)
     }
 
-    /// The fewest and the most tasks that it starts with.
+    /// The fewest and the most tasks that are to run at the same time. Those that have ended by themselves are done with: they count
+    /// towards both. Those that had to make room may come again.
     pub(crate) fn tasks(&self) -> (u32, u32) {
-        (self.ask.tasks, self.ask.tasks_max.unwrap_or(self.ask.tasks))
+        let (min, max) = (self.ask.tasks, self.ask.tasks_max.unwrap_or(self.ask.tasks));
+        if !matches!(self.state, LeaseState::Granted | LeaseState::Running) {
+            return (min, max);
+        }
+        let count = |of: fn(&Seat) -> bool| self.seats.iter().filter(|seat| of(seat)).count() as u32;
+        let stay = count(Seat::stays);
+        let gone = count(|seat| seat.over && seat.leave_at_ms.is_none());
+        // One that nobody could claim has done nothing towards the minimum.
+        let done = count(|seat| seat.over && seat.leave_at_ms.is_none() && seat.claimed);
+        let more = max.saturating_sub(stay + gone).min(SEATS_MAX.saturating_sub(self.seats.len()) as u32);
+        let min = min.saturating_sub(done).min(stay).max(1);
+        (min, (stay + more).max(min))
+    }
+
+    /// Its tasks that hold GPUs, by their numbers.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (u32, &Seat)> {
+        (0..).zip(&self.seats).filter(|(_, seat)| !seat.over)
+    }
+
+    /// The moments until which it, or one of its tasks, has to make room.
+    pub(crate) fn notices(&self) -> impl Iterator<Item = u64> + '_ {
+        let of_seats = self.held().filter_map(|(_, seat)| seat.leave_at_ms);
+        self.preempt_at_ms.into_iter().chain(of_seats)
+    }
+
+    /// The same, to be moved.
+    pub(crate) fn notices_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+        let of_seats = self.seats.iter_mut().filter(|seat| !seat.over).filter_map(|s| s.leave_at_ms.as_mut());
+        self.preempt_at_ms.iter_mut().chain(of_seats)
     }
 
     pub(crate) fn is_preemptible(&self) -> bool {

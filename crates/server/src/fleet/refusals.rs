@@ -21,6 +21,16 @@ impl Fleet {
         self.wait_because(id, format!("its node refused it: {reason}"));
     }
 
+    /// Its program says that a node would not take a further task of it. It goes on with those that it has; on that node others come
+    /// only when it has reported.
+    pub(crate) fn refuse_task(&mut self, id: LeaseId, task: u32, now_ms: u64) {
+        let seat = self.leases.get(&id).and_then(|lease| lease.seats.get(task as usize));
+        if let Some(node) = seat.filter(|seat| !seat.claimed && !seat.over).map(|seat| seat.node) {
+            self.refusals.entry(node).or_default().insert(id);
+            self.forgo(id, &[task], now_ms);
+        }
+    }
+
     /// Leases that the node has refused since it reported last.
     pub(crate) fn refused_by(&self, node: NodeId) -> impl Iterator<Item = LeaseId> + '_ {
         self.refusals.get(&node).into_iter().flatten().copied()

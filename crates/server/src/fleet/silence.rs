@@ -18,7 +18,7 @@ use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::node::{Drift, NodeId};
 
 use super::account::Account;
-use super::{Fleet, Node};
+use super::{Fleet, Node, Seat};
 
 /// A node that has not reported for this long, or for three of its intervals, is not placed on.
 const SILENT_AFTER_MS: u64 = 15_000;
@@ -195,20 +195,26 @@ impl Fleet {
         self.account.on_node(node).into_iter().filter(has_task)
     }
 
-    fn give_up_seats(&mut self, id: LeaseId, node: NodeId) {
+    /// Those of its seats there that are `due`.
+    fn give_up_seats(&mut self, id: LeaseId, node: NodeId, due: impl Fn(&Seat) -> bool) {
         self.change(id, |lease| {
-            lease.seats.iter_mut().filter(|seat| seat.node == node).for_each(|seat| seat.over = true);
+            let seats = lease.seats.iter_mut().filter(|seat| seat.node == node && due(seat));
+            seats.for_each(|seat| seat.over = true);
         });
     }
 
     /// What was to end there by now has ended, as far as can be known.
     fn end_what_had_notice(&mut self, node: NodeId, now_ms: u64) {
-        let due = |id: &LeaseId| {
-            let notice = self.leases.get(id).and_then(|lease| lease.preempt_at_ms);
-            notice.is_some_and(|at_ms| at_ms <= now_ms)
-        };
-        let due: Vec<LeaseId> = self.stays(node).filter(due).collect();
-        due.into_iter().for_each(|id| self.give_up_seats(id, node));
+        let is_due = |at_ms: Option<u64>| at_ms.is_some_and(|at_ms| at_ms <= now_ms);
+        let leases: Vec<LeaseId> = self.stays(node).collect();
+        for id in leases {
+            let Some(lease) = self.leases.get(&id) else { continue };
+            let whole = is_due(lease.preempt_at_ms);
+            let due = |seat: &Seat| whole || is_due(seat.leave_at_ms);
+            if lease.held().any(|(_, seat)| seat.node == node && due(seat)) {
+                self.give_up_seats(id, node, due);
+            }
+        }
     }
 
     /// Gives notice to all that is there, so that its tasks on other nodes end as well; see [`Fleet::expire`] for the rest.
@@ -219,7 +225,7 @@ impl Fleet {
             return;
         }
         for &id in &leases {
-            self.give_up_seats(id, node);
+            self.give_up_seats(id, node, |_| true);
             if self.leases.get(&id).is_some_and(|lease| lease.state != LeaseState::Preempting) {
                 self.preempt(id, format!("its node {name} does not report any more"), end_at_ms);
             }
@@ -254,7 +260,6 @@ mod tests {
     use sluice_api::node::{Attempt, Join, Report};
     use sluice_api::tenant::Tenant;
 
-    use super::super::Seat;
     use super::*;
 
     const LOST_MS: u64 = SILENT_AFTER_MS + LOST_AFTER_MS;

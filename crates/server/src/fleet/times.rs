@@ -2,7 +2,7 @@
 
 use sluice_api::lease::{LeaseId, LeaseState};
 
-use super::Fleet;
+use super::{Fleet, LeaseRecord};
 
 impl Fleet {
     /// This server's clock has been set by so many milliseconds: what was heard lately still was, and what has time has as much of it.
@@ -40,22 +40,32 @@ impl Fleet {
         for lease in self.leases.values_mut().filter(|lease| lease.state == LeaseState::Granted) {
             lease.granted_at_ms = moved(lease.granted_at_ms);
         }
+        for lease in self.leases.values_mut() {
+            for seat in lease.seats.iter_mut().filter(|seat| !seat.claimed) {
+                seat.granted_at_ms = moved(seat.granted_at_ms);
+            }
+        }
         for id in self.noticed(|_| true) {
-            self.change(id, |lease| lease.preempt_at_ms = moved(lease.preempt_at_ms));
+            let set = |at_ms: &mut u64| *at_ms = at_ms.saturating_add_signed(by_ms);
+            self.change(id, |lease| lease.notices_mut().for_each(set));
         }
     }
 
     /// Notices that another server gave, by its own clock: none is over already or lasts longer than it could if it began now.
     pub(crate) fn take_over_notices(&mut self, now_ms: u64, grace_ms: u64) {
         let end_ms = now_ms + grace_ms;
-        for id in self.noticed(|at_ms| !(now_ms..=end_ms).contains(&at_ms)) {
-            self.change(id, |lease| lease.preempt_at_ms = Some(end_ms));
+        let is_off = |at_ms: u64| !(now_ms..=end_ms).contains(&at_ms);
+        for id in self.noticed(is_off) {
+            let off = |lease: &mut LeaseRecord| {
+                lease.notices_mut().filter(|at_ms| is_off(**at_ms)).for_each(|at_ms| *at_ms = end_ms);
+            };
+            self.change(id, off);
         }
     }
 
-    /// Leases that have notice for such a moment.
+    /// Leases that have notice for such a moment, or tasks that have.
     fn noticed(&self, at: impl Fn(u64) -> bool) -> Vec<LeaseId> {
-        let noticed = self.leases.values().filter(|lease| lease.preempt_at_ms.is_some_and(&at));
+        let noticed = self.leases.values().filter(|lease| lease.notices().any(&at));
         noticed.map(|lease| lease.id).collect()
     }
 }
@@ -66,7 +76,7 @@ mod tests {
     use sluice_api::node::{Attempt, Join, NodeId, Report};
     use sluice_api::tenant::Tenant;
 
-    use super::super::{LeaseRecord, Seat};
+    use super::super::Seat;
     use super::*;
 
     const MINUTE_MS: u64 = 60_000;

@@ -156,7 +156,7 @@ async fn repeated(
 /// A lease
 ///
 /// With `revision`, the answer waits until the lease has changed since that revision, or until the time is up. Whoever asked for the
-/// lease gets the grant for its node while it waits to be claimed. The answer's ETag is the revision; requests that change
+/// lease gets the grants of its tasks while they wait to be claimed. The answer's ETag is the revision; requests that change
 /// the lease take it in If-Match.
 #[utoipa::path(get, path = "/leases/{id}", tag = "leases",
     params(("id" = u64, Path), Watch), responses((status = 200, body = Lease)))]
@@ -227,8 +227,10 @@ fn with_grants(server: &Server, principal: &Principal, books: &Books, lease: &Le
     let mut view = books.view(lease);
     let owner = lease.token == principal.token.id;
     if owner {
-        for (place, grant) in view.places.iter_mut().zip(books.fleet.grants_of(lease)) {
-            place.grant = grant.map(|grant| server.signer.sign(&grant));
+        for grant in books.fleet.grants_of(lease) {
+            if let Some(place) = view.places.iter_mut().find(|place| place.task == grant.task) {
+                place.grant = Some(server.signer.sign(&grant));
+            }
         }
     }
     (view, owner)
@@ -301,9 +303,10 @@ pub(super) async fn end(
     view(&server, &principal, id).await
 }
 
-/// A node refused the grant
+/// A node refused a grant
 ///
-/// The lease goes back into the queue, and is not placed on its nodes before they report again.
+/// The lease goes back into the queue, and is not placed on its nodes before they report again. A lease that runs already goes on without
+/// the task that was refused.
 #[utoipa::path(post, path = "/leases/{id}/refusals", tag = "leases", params(("id" = u64, Path)),
     request_body = Refused, responses((status = 200, body = Lease)))]
 pub(super) async fn refused(
@@ -323,7 +326,13 @@ pub(super) async fn refused(
             lease.state == LeaseState::Granted || lease.state == LeaseState::Preempting && is_unclaimed;
         lease.attempt == refused.attempt && waits
     };
-    if change.fleet().lease(id).is_some_and(is_it) {
+    if let Some(task) = refused.task {
+        let runs =
+            |lease: &LeaseRecord| lease.attempt == refused.attempt && lease.state == LeaseState::Running;
+        if change.fleet().lease(id).is_some_and(runs) {
+            change.fleet().refuse_task(id, task, now_ms);
+        }
+    } else if change.fleet().lease(id).is_some_and(is_it) {
         let reason: String = refused.reason.chars().filter(|c| !c.is_control()).take(400).collect();
         change.fleet().refuse(id, &reason, now_ms);
     }

@@ -6,7 +6,7 @@ use sluice_api::lease::{LeaseId, StartEstimate};
 use sluice_sched::queues::JobId;
 
 use super::{Clock, Plan, keeps_its_place};
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, LeaseRecord};
 use crate::history::History;
 
 /// Estimates are made anew after this.
@@ -53,7 +53,7 @@ impl Plan {
         let lease = fleet.lease(id)?;
         let unknown = |because: String| Some(StartEstimate { at_ms: None, error_ms: None, because });
         if self.bound.contains(&id) {
-            let noticed = fleet.leases().filter_map(|lease| lease.preempt_at_ms).max();
+            let noticed = fleet.leases().flat_map(LeaseRecord::notices).max();
             let at_ms = noticed.unwrap_or(clock.now_ms).max(clock.now_ms);
             let because = "its place is being cleared".into();
             return Some(StartEstimate { at_ms: Some(at_ms), error_ms: history.error_ms(), because });

@@ -14,10 +14,9 @@ impl Plan {
     pub(super) fn leave_fenced(&mut self, fleet: &Fleet) {
         for id in self.bound.iter().copied().collect::<Vec<_>>() {
             let is_fenced = |seat: &Seat| seat.gpus.iter().any(|&gpu| fleet.is_fenced(seat.node, gpu));
-            if self.seats(id).is_some_and(|seats| seats.iter().any(is_fenced)) {
+            if self.unseated(id).iter().any(|(_, seat)| is_fenced(seat)) {
                 self.bound.remove(&id);
-                let job = self.work.get(&id).map(|work| work.job);
-                job.into_iter().for_each(|job| self.lose(job));
+                self.lose_unseated(id);
             }
         }
     }

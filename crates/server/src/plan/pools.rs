@@ -43,7 +43,7 @@ impl Pools {
     pub(super) fn clear(&self, fleet: &mut Fleet, clock: Clock) {
         let mut leaving = Vec::new();
         for lease in fleet.leases().filter(|lease| keeps_its_place(lease)) {
-            let nodes = lease.seats.iter().filter_map(|seat| fleet.nodes().get(&seat.node));
+            let nodes = lease.held().filter_map(|(_, seat)| fleet.nodes().get(&seat.node));
             let mut pools = nodes.map(|node| fleet.pool_of(node));
             let closed = pools.find(|pool| !self.serve(fleet, pool, &lease.tenant, &lease.ask));
             leaving.extend(closed.map(|pool| (lease.id, self.notice(fleet, pool))));

@@ -54,13 +54,19 @@ impl World {
 
     /// Every node says that it has what was granted to it, and ends what it should not have.
     fn report(&mut self) {
+        self.report_without(&[]);
+    }
+
+    /// These tasks have ended, or were never claimed.
+    fn report_without(&mut self, gone: &[(LeaseId, u32)]) {
         self.now_ms += 1;
         for node in self.fleet.nodes().keys().copied().collect::<Vec<_>>() {
             let mut leases: Vec<Attempt> = Vec::new();
             for lease in self.fleet.leases().filter(|lease| lease.holds()) {
-                let here = lease.seats.iter().enumerate().filter(|(_, seat)| seat.node == node);
-                leases.extend(here.map(|(task, _)| lease.attempt_of(task)));
+                let here = lease.held().filter(|(_, seat)| seat.node == node);
+                leases.extend(here.map(|(task, _)| lease.attempt_of(task as usize)));
             }
+            leases.retain(|attempt| !gone.contains(&(attempt.lease, attempt.task)));
             let report = |leases, sequence| Report { sequence, leases, ..Report::default() };
             let end = self.fleet.report(node, report(leases.clone(), self.now_ms * 2), self.now_ms).unwrap();
             leases.retain(|attempt| !end.contains(attempt));
@@ -97,7 +103,12 @@ impl World {
     }
 
     fn nodes_of(&self, id: LeaseId) -> Vec<NodeId> {
-        self.fleet.lease(id).unwrap().seats.iter().map(|seat| seat.node).collect()
+        self.fleet.lease(id).unwrap().held().map(|(_, seat)| seat.node).collect()
+    }
+
+    /// The numbers of its tasks that hold GPUs.
+    fn tasks_of(&self, id: LeaseId) -> Vec<u32> {
+        self.fleet.lease(id).unwrap().held().map(|(task, _)| task).collect()
     }
 
     /// No GPU holds more than it has, and what the scheduler has as running is what was granted.
@@ -111,10 +122,18 @@ impl World {
         for (id, work) in &self.plan.work {
             let Some(lease) = self.fleet.lease(*id) else { continue };
             if work.granted.is_some() && keeps_its_place(lease) {
-                let seats = self.plan.seats(*id).unwrap();
-                let places =
-                    |seats: &[Seat]| seats.iter().map(|s| (s.node, s.gpus.clone())).collect::<Vec<_>>();
-                assert_eq!(places(&seats), places(&lease.seats), "lease {id}");
+                let job = self.plan.scheduler.job(work.job).unwrap();
+                for (task, placement) in job.tasks().filter(|(task, _)| work.seated.contains_key(task)) {
+                    let site = &self.plan.sites[placement.node.index()];
+                    let gpus: Vec<u32> = placement.gpus.iter().map(|gpu| site.gpus[gpu]).collect();
+                    let seat = &lease.seats[work.seated[&task] as usize];
+                    assert_eq!((site.node, &gpus), (seat.node, &seat.gpus), "lease {id}");
+                }
+                let mut seated: Vec<u32> = work.seated.values().copied().collect();
+                seated.sort_unstable();
+                let stay = (0..).zip(&lease.seats).filter(|(_, seat)| seat.stays());
+                assert_eq!(seated, stay.map(|(task, _)| task).collect::<Vec<u32>>(), "lease {id}");
+                assert!((job.spec().tasks_min..=job.spec().tasks_max).contains(&(seated.len() as u32)));
             }
         }
     }
@@ -200,7 +219,7 @@ fn a_gang_starts_as_a_whole_or_not_at_all() {
 }
 
 #[test]
-fn an_elastic_gang_takes_what_is_there_when_it_starts() {
+fn an_elastic_gang_takes_what_is_there_when_it_starts_and_more_when_there_is_more() {
     let mut world = World::new(&[1, 1, 1], &[("acme", json!({}))]);
     let single = world.ask("acme", share(1_000_000));
     world.settle();
@@ -210,7 +229,129 @@ fn an_elastic_gang_takes_what_is_there_when_it_starts() {
     world.fleet.end(single, "over", 0);
     let next = world.ask("acme", share(1_000_000));
     world.settle();
-    assert_eq!((world.nodes_of(gang).len(), world.state(next)), (2, RUNS), "it stays with what it has");
+    assert_eq!((world.tasks_of(gang), world.state(next)), (vec![0, 1], RUNS), "minimums come first");
+    world.fleet.end(next, "over", 0);
+    world.settle();
+    let lease = world.fleet.lease(gang).unwrap();
+    assert_eq!((world.tasks_of(gang), lease.state, lease.attempt), (vec![0, 1, 2], RUNS, 1));
+    world.check();
+}
+
+#[test]
+fn a_task_that_ends_gives_its_place_back_while_the_others_go_on() {
+    let mut world = World::new(&[1, 1, 1], &[("acme", json!({}))]);
+    let gang = world.ask("acme", json!({ "tasks": 3 }));
+    world.settle();
+    let [_, second, _] = world.nodes_of(gang)[..] else { panic!("three tasks") };
+    let next = world.ask("acme", share(1_000_000));
+    world.decide();
+    world.report_without(&[(gang, 1)]);
+    world.settle();
+    assert_eq!((world.tasks_of(gang), world.nodes_of(next)), (vec![0, 2], vec![second]));
+    assert_eq!(world.fleet.holding(&"acme".parse().unwrap()).ppm, 3 * u64::from(GPU_PPM));
+    // What is left of it is not too little, however long that takes, and is all there is to give way.
+    world.now_ms += 3_600_000;
+    world.settle();
+    world.plan = Plan::new(&world.fleet, world.now_ms);
+    world.settle();
+    assert_eq!((world.tasks_of(gang), world.state(gang)), (vec![0, 2], RUNS));
+    world.check();
+    world.report_without(&[(gang, 0), (gang, 2)]);
+    world.decide();
+    assert!(world.fleet.lease(gang).is_none(), "with its last task it ends");
+}
+
+#[test]
+fn an_elastic_gang_makes_room_with_what_is_above_its_minimum_and_grows_again() {
+    let tenants = [("acme", json!({ "guaranteed_milli": 1000 })), ("globex", json!({}))];
+    let mut world = World::new(&[1, 1, 1], &tenants);
+    let gang = world.ask("globex", json!({ "tasks": 2, "tasks_max": 3 }));
+    world.settle();
+    assert_eq!(world.tasks_of(gang), [0, 1, 2]);
+    let rightful = world.ask("acme", share(1_000_000));
+    world.decide();
+    let lease = world.fleet.lease(gang).unwrap().clone();
+    let leave: Vec<bool> = lease.seats.iter().map(|seat| seat.leave_at_ms.is_some()).collect();
+    assert_eq!((lease.state, leave), (RUNS, vec![false, false, true]), "the last ones go first");
+    assert!(lease.reason.unwrap().contains(&format!("lease {rightful} of acme")));
+    assert!(world.why(rightful).contains(&format!("lease {gang} has been given notice")));
+    // Made anew while the task has notice, the plan neither counts on it nor gives its place away.
+    world.plan = Plan::new(&world.fleet, world.now_ms);
+    world.decide();
+    assert_eq!(world.state(rightful), WAITS, "its place is not clear yet");
+    world.settle();
+    assert_eq!((world.tasks_of(gang), world.state(rightful)), (vec![0, 1], RUNS));
+    world.check();
+
+    // A second one may have the rest of the guarantee of nobody: the minimum goes as a whole, or not at all.
+    let beyond = world.ask("globex", json!({ "priority": 1 }));
+    world.settle();
+    assert_eq!((world.state(beyond), world.tasks_of(gang)), (WAITS, vec![0, 1]));
+    world.fleet.end(beyond, "over", 0);
+    world.fleet.end(rightful, "over", 0);
+    world.settle();
+    let lease = world.fleet.lease(gang).unwrap();
+    assert_eq!((world.tasks_of(gang), lease.attempt), (vec![0, 1, 3], 1), "no number is used twice");
+    world.check();
+
+    world.fleet.preempt(gang, "by hand".into(), world.now_ms);
+    world.settle();
+    let lease = world.fleet.lease(gang).unwrap();
+    assert_eq!((world.tasks_of(gang), lease.attempt), (vec![0, 1, 2], 2), "as a whole it begins anew");
+    world.check();
+}
+
+#[test]
+fn a_further_task_that_nobody_claims_is_taken_back() {
+    let mut world = World::new(&[1, 1, 1], &[("acme", json!({}))]);
+    let single = world.ask("acme", share(1_000_000));
+    world.settle();
+    let gang = world.ask("acme", json!({ "tasks": 2, "tasks_max": 4 }));
+    world.settle();
+    world.fleet.end(single, "over", 0);
+    world.decide();
+    let grants = |world: &World| {
+        let grants = world.fleet.grants_of(world.fleet.lease(gang).unwrap());
+        grants.iter().map(|grant| (grant.attempt, grant.task)).collect::<Vec<_>>()
+    };
+    assert_eq!((world.tasks_of(gang), grants(&world)), (vec![0, 1, 2], vec![(1, 2)]));
+    world.report_without(&[(gang, 2)]);
+    world.fleet.expire(world.now_ms + 50_000);
+    assert_eq!(world.tasks_of(gang), [0, 1, 2], "there is time yet");
+    world.now_ms += 61_000;
+    world.report_without(&[(gang, 2)]);
+    world.fleet.expire(world.now_ms);
+    assert_eq!((world.state(gang), world.tasks_of(gang)), (RUNS, vec![0, 1]));
+
+    // The next one is refused, which is less to hope for; that is no loss to those that run.
+    world.decide();
+    assert_eq!(world.tasks_of(gang), [0, 1, 3]);
+    world.fleet.refuse_task(gang, 3, world.now_ms);
+    world.fleet.refuse_task(gang, 0, world.now_ms);
+    world.settle();
+    assert_eq!((world.state(gang), world.tasks_of(gang), grants(&world)), (RUNS, vec![0, 1], vec![]));
+    assert_eq!(world.fleet.lease(gang).unwrap().tasks(), (2, 2));
+    world.check();
+}
+
+#[test]
+fn a_spent_budget_keeps_a_gang_from_growing() {
+    let mut world = World::new(&[1, 1], &[("acme", json!({})), ("globex", json!({}))]);
+    let other = world.ask("globex", share(1_000_000));
+    world.settle();
+    let gang = world.ask("acme", json!({ "tasks": 1, "tasks_max": 2 }));
+    world.settle();
+    let acme: TenantPath = "acme".parse().unwrap();
+    let budget = Budget { micro: 100, per: BudgetPeriod::Day, then: BudgetEnd::Hold };
+    world.fleet.set_budget(acme.clone(), Some(budget));
+    world.fleet.set_spent(vec![(acme.clone(), Spent { period_from_ms: 0, micro: 100 })]);
+    world.settle();
+    world.fleet.end(other, "over", 0);
+    world.settle();
+    assert_eq!(world.tasks_of(gang), [0]);
+    world.fleet.set_spent(vec![(acme, Spent { period_from_ms: 1, micro: 0 })]);
+    world.settle();
+    assert_eq!(world.tasks_of(gang), [0, 1]);
 }
 
 #[test]
@@ -472,13 +613,14 @@ fn a_request_that_never_fits_is_known_at_once() {
 #[test]
 fn no_gpu_is_ever_promised_twice() {
     use proptest::prelude::*;
-    let step = (0..3_usize, 1..1_000_001_u32, 1..4_i32, 1..3_u32, 0..6_u8);
+    let step = (0..3_usize, 1..1_000_001_u32, 1..4_i32, 1..3_u32, 0..8_u8);
     proptest!(|(steps in proptest::collection::vec(step, 1..40))| {
         let quota = json!({ "guaranteed_milli": 1000 });
         let tenants = [("acme", quota.clone()), ("acme/a", json!({})), ("globex", quota)];
         let mut world = World::new(&[2, 1], &tenants);
         for (tenant, share_ppm, priority, tasks, event) in steps {
-            let ask = json!({ "share_ppm": share_ppm, "priority": priority, "tasks": tasks });
+            let most = tasks + share_ppm % 3;
+            let ask = json!({ "share_ppm": share_ppm, "priority": priority, "tasks": tasks, "tasks_max": most });
             let last = world.ask(tenants[tenant].0, ask);
             match event {
                 0 => world.fleet.end(last / 2 + 1, "over", world.now_ms),
@@ -486,6 +628,12 @@ fn no_gpu_is_ever_promised_twice() {
                 2 => world.report(),
                 3 => world.settle(),
                 4 => { world.join("node1", 1, "elsewhere"); }
+                5 => world.report_without(&[(last / 2 + 1, 0), (last - 1, 1)]),
+                6 => {
+                    world.now_ms += 61_000;
+                    world.report_without(&[(last / 2 + 1, 2)]);
+                    world.fleet.expire(world.now_ms);
+                }
                 _ => {}
             }
             world.decide();

@@ -31,7 +31,7 @@ impl World {
             {
                 return Err(format!("{lease:?} is not in one state"));
             }
-            for seat in &lease.seats {
+            for (_, seat) in lease.held() {
                 for &gpu in &seat.gpus {
                     let taken = taken.entry((seat.node, gpu)).or_default();
                     *taken += u64::from(lease.ask.share_ppm);

@@ -1,7 +1,7 @@
 //! A user's program under `sluice run`: asks for a lease, waits, claims it on its nodes, runs, and ends or is ended.
 
 use axum::body::Bytes;
-use sluice_api::lease::{Lease, LeaseState, NewLease, Refused};
+use sluice_api::lease::{Lease, LeaseState, NewLease, Place, Refused};
 use sluice_api::node::Attempt;
 
 use super::SERVERS;
@@ -41,8 +41,11 @@ pub(super) struct Program {
     next_at_ms: u64,
     /// Last answer about its lease.
     heard_at_ms: u64,
-    /// Its tasks' nodes, and the numbers of the leases there.
-    tasks: Vec<(usize, Attempt, u64)>,
+    tasks: Vec<Task>,
+    /// Tasks of this attempt that it has claimed or will not claim are below this.
+    next_task: u32,
+    /// A node has refused this further task.
+    refuses: Option<Refused>,
     told_to_end: bool,
     /// Asks for nothing more.
     pub(super) retired: bool,
@@ -50,6 +53,17 @@ pub(super) struct Program {
     pub(super) modest: bool,
     /// Beside its usual duration.
     pub(super) lasts_ms: u64,
+}
+
+/// A task that runs.
+struct Task {
+    node: usize,
+    attempt: Attempt,
+    /// The number of the lease on its node.
+    local: u64,
+    /// It ends by itself, or because it was told to make room; not before the program unless said.
+    until_ms: u64,
+    told_to_leave: bool,
 }
 
 impl Program {
@@ -66,6 +80,8 @@ impl Program {
             next_at_ms: 0,
             heard_at_ms: 0,
             tasks: Vec::new(),
+            next_task: 0,
+            refuses: None,
             told_to_end: false,
             retired: false,
             modest: false,
@@ -102,11 +118,14 @@ impl Program {
         let share_ppm = [250_000, 500_000, 1_000_000][post.rng.usize(..3)];
         let gpus = if post.chance(200) { 2 } else { 1 };
         let tasks = if post.chance(200) { 2 } else { 1 };
+        let tasks_max = if post.chance(400) { tasks + post.rng.u32(1..4) } else { tasks };
         let priority = 50 + post.rng.i32(0..100);
-        let (share_ppm, gpus, tasks) = if self.modest { (250_000, 1, 1) } else { (share_ppm, gpus, tasks) };
-        let ask = serde_json::json!({ "share_ppm": share_ppm, "gpus": gpus, "tasks": tasks, "priority": priority,
-                                      "name": self.key });
+        let (share_ppm, gpus, tasks, tasks_max) =
+            if self.modest { (250_000, 1, 1, 1) } else { (share_ppm, gpus, tasks, tasks_max) };
+        let ask = serde_json::json!({ "share_ppm": share_ppm, "gpus": gpus, "tasks": tasks, "tasks_max": tasks_max,
+                                      "priority": priority, "name": self.key });
         self.ask = serde_json::from_value(ask).unwrap();
+        self.refuses = None;
         (self.seen, self.told_to_end) = (None, false);
         self.state = State::Asks;
     }
@@ -120,9 +139,9 @@ impl Program {
     }
 
     fn run(&mut self, until_ms: u64, post: &mut Post, nodes: &[Node], truth: &mut Truth) {
-        let has = |(node, _, local): &(usize, Attempt, u64)| truth.is_open(*node, *local);
-        let whole = self.tasks.iter().all(has);
-        if !whole || post.now_ms >= until_ms {
+        self.end_some(post, nodes, truth);
+        let whole = self.tasks.iter().all(|task| truth.is_open(task.node, task.local));
+        if !whole || self.tasks.is_empty() || post.now_ms >= until_ms {
             self.end_tasks(post, nodes, truth);
             // What had to make room waits for its next turn; all else is done.
             // Some try again when the node has crashed, and may still find their grant.
@@ -130,11 +149,11 @@ impl Program {
             self.state = if waits { State::Waits } else { State::Leaves };
             self.waits = None;
         } else if post.chance(20) {
-            for (node, _, local) in &self.tasks {
-                if let Some(running) = &nodes[*node].running {
+            for &Task { node, local, .. } in &self.tasks {
+                if let Some(running) = &nodes[node].running {
                     let gpu_ns = post.rng.u64(..50_000_000);
-                    running.work(*local, gpu_ns);
-                    truth.work(*node, *local, gpu_ns);
+                    running.work(local, gpu_ns);
+                    truth.work(node, local, gpu_ns);
                 }
             }
         }
@@ -142,15 +161,20 @@ impl Program {
 
     /// As the death of the program does.
     fn end_tasks(&mut self, post: &mut Post, nodes: &[Node], truth: &mut Truth) {
-        for (node, attempt, local) in std::mem::take(&mut self.tasks) {
-            if truth.is_open(node, local)
-                && let Some(running) = &nodes[node].running
-            {
-                running.end(local);
-                truth.end(node, local, post.now_ms);
-                post.note(&format!("p{} ends {attempt:?} on n{node}", self.index));
+        let tasks = std::mem::take(&mut self.tasks);
+        tasks.iter().for_each(|task| end_task(self.index, task, post, nodes, truth));
+    }
+
+    /// Ends the tasks that end before the others, and forgets those that were told to and have been ended.
+    fn end_some(&mut self, post: &mut Post, nodes: &[Node], truth: &mut Truth) {
+        let (index, now_ms) = (self.index, post.now_ms);
+        self.tasks.retain(|task| {
+            let ends = now_ms >= task.until_ms;
+            if ends {
+                end_task(index, task, post, nodes, truth);
             }
-        }
+            !ends && (!task.told_to_leave || truth.is_open(task.node, task.local))
+        });
     }
 
     /// Killed, with nobody to tell the server.
@@ -174,11 +198,14 @@ impl Program {
             State::Asks => {
                 Call { key: Some(&self.key), ..Call::post("/leases".into(), &self.token, &self.ask) }
             }
+            State::Runs(..) if self.refuses.is_some() => {
+                Call::post(format!("/leases/{id}/refusals"), &self.token, &self.refuses.take())
+            }
             State::Waits | State::Runs(..) => {
                 Call::get(format!("/leases/{id}?revision={revision}&wait_ms=4000"), &self.token)
             }
             State::Refuses(attempt) => {
-                let refused = Refused { attempt, reason: "its node says no".into() };
+                let refused = Refused { attempt, task: None, reason: "its node says no".into() };
                 Call::post(format!("/leases/{id}/refusals"), &self.token, &refused)
             }
             State::Leaves => Call::delete(format!("/leases/{id}"), &self.token),
@@ -282,12 +309,14 @@ impl Program {
                     let patience_ms = post.rng.u64(..10_000);
                     self.state = State::Runs(attempt, until_ms.min(post.now_ms + patience_ms));
                 } else if gone {
-                    for (_, attempt, _) in &self.tasks {
-                        truth.check_loss(*attempt, &reason).map_err(|what| format!("{line}: {what}"))?;
+                    for task in &self.tasks {
+                        truth.check_loss(task.attempt, &reason).map_err(|what| format!("{line}: {what}"))?;
                     }
                     let told = std::mem::take(&mut self.told_to_end);
                     self.end_tasks(post, nodes, truth);
                     self.state = if told && !ended { State::Waits } else { State::Leaves };
+                } else if lease.state == LeaseState::Running {
+                    self.follow_tasks(&lease, post, nodes, truth)?;
                 }
             }
             _ => {}
@@ -304,25 +333,13 @@ impl Program {
         nodes: &[Node],
         truth: &mut Truth,
     ) -> Result<(), String> {
-        for ((task, place), grant) in (0..).zip(&lease.places).zip(grants) {
-            let attempt = Attempt { lease: lease.id, attempt: lease.attempt, task };
-            let index = nodes.iter().position(|node| node.machine.name == place.node).unwrap();
-            let claimed = match &nodes[index].running {
-                Some(node) => node.claim(grant),
-                None => Err("nobody listens there".into()),
-            };
-            match claimed {
-                Ok(local) => {
-                    post.note(&format!("p{} claims {attempt:?} on n{index}", self.index));
-                    truth.begin(index, attempt, local, place.gpus.clone(), lease.share_ppm, post.now_ms)?;
-                    self.tasks.push((index, attempt, local));
-                }
-                Err(refusal) => {
-                    post.note(&format!("n{index} refuses {attempt:?}: {refusal}"));
-                    self.end_tasks(post, nodes, truth);
-                    self.state = State::Refuses(lease.attempt);
-                    return Ok(());
-                }
+        self.next_task = 0;
+        for (place, grant) in lease.places.iter().zip(grants) {
+            if let Err(refusal) = self.claim_task(lease, place, grant, post, nodes, truth)? {
+                post.note(&refusal);
+                self.end_tasks(post, nodes, truth);
+                self.state = State::Refuses(lease.attempt);
+                return Ok(());
             }
         }
         self.told_to_end = false;
@@ -330,5 +347,75 @@ impl Program {
         let until_ms = post.now_ms.saturating_add(duration_ms).saturating_add(self.lasts_ms);
         self.state = State::Runs(lease.attempt, until_ms);
         Ok(())
+    }
+
+    /// The inner error is the node's refusal.
+    fn claim_task(
+        &mut self,
+        lease: &Lease,
+        place: &Place,
+        grant: &str,
+        post: &mut Post,
+        nodes: &[Node],
+        truth: &mut Truth,
+    ) -> Result<Result<(), String>, String> {
+        let attempt = Attempt { lease: lease.id, attempt: lease.attempt, task: place.task };
+        self.next_task = self.next_task.max(place.task + 1);
+        let node = nodes.iter().position(|node| node.machine.name == place.node).unwrap();
+        let claimed = match &nodes[node].running {
+            Some(node) => node.claim(grant),
+            None => Err("nobody listens there".into()),
+        };
+        let local = match claimed {
+            Ok(local) => local,
+            Err(refusal) => return Ok(Err(format!("n{node} refuses {attempt:?}: {refusal}"))),
+        };
+        post.note(&format!("p{} claims {attempt:?} on n{node}", self.index));
+        truth.begin(node, attempt, local, place.gpus.clone(), lease.share_ppm, post.now_ms)?;
+        // Some end before the others.
+        let early = !self.modest && post.chance(300);
+        let until_ms = if early { post.now_ms + post.rng.u64(1_000..40_000) } else { u64::MAX };
+        self.tasks.push(Task { node, attempt, local, until_ms, told_to_leave: false });
+        Ok(Ok(()))
+    }
+
+    /// Tells tasks that have to make room, and claims further ones.
+    fn follow_tasks(
+        &mut self,
+        lease: &Lease,
+        post: &mut Post,
+        nodes: &[Node],
+        truth: &mut Truth,
+    ) -> Result<(), String> {
+        for task in &mut self.tasks {
+            let place = lease.places.iter().find(|place| place.task == task.attempt.task);
+            if place.is_some_and(|place| place.leave_at_ms.is_some()) && !task.told_to_leave {
+                task.told_to_leave = true;
+                task.until_ms = task.until_ms.min(post.now_ms + post.rng.u64(..10_000));
+            }
+        }
+        let known = self.next_task;
+        for place in lease.places.iter().filter(|place| place.task >= known) {
+            self.next_task = self.next_task.max(place.task + 1);
+            // Some are never claimed.
+            let Some(grant) = place.grant.as_ref().filter(|_| !post.chance(100)) else { continue };
+            if let Err(refusal) = self.claim_task(lease, place, grant, post, nodes, truth)? {
+                post.note(&refusal);
+                self.refuses =
+                    Some(Refused { attempt: lease.attempt, task: Some(place.task), reason: refusal });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn end_task(index: usize, task: &Task, post: &mut Post, nodes: &[Node], truth: &mut Truth) {
+    let &Task { node, attempt, local, .. } = task;
+    if truth.is_open(node, local)
+        && let Some(running) = &nodes[node].running
+    {
+        running.end(local);
+        truth.end(node, local, post.now_ms);
+        post.note(&format!("p{index} ends {attempt:?} on n{node}"));
     }
 }

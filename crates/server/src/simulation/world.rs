@@ -23,6 +23,7 @@ use super::replica::{Answer, BEGIN_MS, Forward, Replica, Time, url};
 use super::truth::Truth;
 use super::{NODES, PROGRAMS, SERVERS};
 use crate::auth;
+use crate::fleet::Seat;
 use crate::store::faults::{CommitFault, Faults};
 use crate::store::{Store, Write};
 
@@ -294,6 +295,11 @@ impl World {
             let Some(lease) = self.stored_lease(attempt.lease) else {
                 return Err(format!("{attempt:?} was ended, and its lease is not stored"));
             };
+            let seat = lease.seats.get(attempt.task as usize);
+            let goes_on = lease.state == LeaseState::Running && lease.attempt == attempt.attempt;
+            if goes_on && seat.is_some_and(Seat::stays) {
+                return Err(format!("{attempt:?} was ended, and nobody asked it to make room: {lease:?}"));
+            }
             let reason = lease.reason.unwrap_or_default();
             self.truth.check_loss(attempt, &reason)?;
         }

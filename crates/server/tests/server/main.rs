@@ -218,10 +218,11 @@ impl ScriptedNode {
     /// Claims a granted lease, as its program would: the grant must be good.
     pub(crate) fn claim(&mut self, lease: &Lease) {
         let verifier = Verifier::from_text(&self.joined.grant_key).unwrap();
-        for (task, place) in (0..).zip(&lease.places) {
+        for place in lease.places.iter().filter(|place| place.grant.is_some()) {
             let grant = verifier.check(place.grant.as_ref().unwrap(), self.joined.node, 0).unwrap();
             assert_eq!((grant.lease, grant.attempt, &grant.tenant), (lease.id, lease.attempt, &lease.tenant));
-            self.report.leases.push(Attempt { lease: lease.id, attempt: lease.attempt, task });
+            assert_eq!(grant.task, place.task);
+            self.report.leases.push(Attempt { lease: lease.id, attempt: lease.attempt, task: place.task });
         }
         self.say();
     }

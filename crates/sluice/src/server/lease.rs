@@ -1,7 +1,7 @@
 //! A lease from a server: asked for, waited for, claimed on its node, watched, given back.
 
 use std::io::{IsTerminal, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::Sender;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,9 +12,9 @@ use sluice_control::Connection;
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, LeaseClaim, LeaseGranted};
 
-use crate::child;
 use crate::quantity::Period;
 use crate::server::lists;
+use crate::tasks::Event;
 
 /// How long the server may hold an answer back while nothing changes.
 const WAIT_MS: u64 = 5_000;
@@ -36,6 +36,8 @@ pub(crate) struct ServerLease {
 
 /// A task of a lease that its node has, on the connection that holds it.
 pub(crate) struct Claimed {
+    /// The number of the task.
+    pub(crate) task: u32,
     /// The name of its node.
     pub(crate) node: String,
     pub(crate) address: Endpoint,
@@ -79,7 +81,7 @@ impl ServerLease {
             if refusals == REFUSALS_MAX {
                 bail!("{refusal} (after {refusals} tries)");
             }
-            let refused = Refused { attempt: self.seen.attempt, reason: refusal };
+            let refused = Refused { attempt: self.seen.attempt, task: None, reason: refusal };
             self.seen = self.client.post(&format!("/leases/{}/refusals", self.id), &refused)?;
         }
     }
@@ -117,19 +119,24 @@ impl ServerLease {
         watch(&self.client, self.id, self.seen.revision)
     }
 
-    /// Tells the program when the lease is preempted or ended, for as long as the answer lives.
-    pub(crate) fn watch(&self) -> Watch {
-        let shared = Arc::new(Mutex::new(Watched::default()));
-        let watcher = Watcher {
+    /// Tells of changes of the lease until it is over, or until nobody listens.
+    pub(crate) fn watch(&self, events: Sender<Event>) {
+        let (client, id, attempt) = (self.client.clone(), self.id, self.seen.attempt);
+        let (watcher, revision) = (Watcher { client, id, attempt, events }, self.seen.revision);
+        // Without the thread the program is ended all the same, only untold.
+        let _ = std::thread::Builder::new().name("watch".into()).spawn(move || watcher.run(revision));
+    }
+
+    /// For further tasks of this attempt.
+    pub(crate) fn claims(&self, kernel_timeout_ms: u32, name: &str) -> Claim {
+        Claim {
             client: self.client.clone(),
             id: self.id,
             attempt: self.seen.attempt,
-            shared: Arc::clone(&shared),
-        };
-        let revision = self.seen.revision;
-        // Without the thread the program is ended all the same, only untold.
-        let _ = std::thread::Builder::new().name("watch".into()).spawn(move || watcher.run(revision));
-        Watch(shared)
+            describe: self.describe(),
+            kernel_timeout_ms,
+            name: name.to_owned(),
+        }
     }
 
     /// Waits until the server has the lease back in its queue: its node has said that the earlier attempt is over.
@@ -162,7 +169,7 @@ fn claim_on_node(place: &Place, kernel_timeout_ms: u32, name: &str) -> Result<Cl
     match connection.ask(claim)? {
         Control::LeaseGranted(granted) => {
             let address = connection.node().clone();
-            Ok(Claimed { node: place.node.clone(), address, connection, granted })
+            Ok(Claimed { task: place.task, node: place.node.clone(), address, connection, granted })
         }
         Control::LeaseRefused(refused) => Err(anyhow!("{}: {}", place.node, refused.reason)),
         _ => Err(connection.unexpected().into()),
@@ -173,33 +180,11 @@ fn watch(client: &Client, id: LeaseId, revision: u64) -> Result<Lease, Failure> 
     client.get(&format!("/leases/{id}?revision={revision}&wait_ms={WAIT_MS}"))
 }
 
-/// Ends the watching when dropped; no signal is sent afterwards.
-pub(crate) struct Watch(Arc<Mutex<Watched>>);
-
-#[derive(Default)]
-struct Watched {
-    over: bool,
-    told_to_end: bool,
-}
-
-impl Watch {
-    /// Whether the program was told to make room.
-    pub(crate) fn preempted(self) -> bool {
-        lock(&self.0).told_to_end
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        lock(&self.0).over = true;
-    }
-}
-
 struct Watcher {
     client: Client,
     id: LeaseId,
     attempt: u32,
-    shared: Arc<Mutex<Watched>>,
+    events: Sender<Event>,
 }
 
 impl Watcher {
@@ -210,53 +195,51 @@ impl Watcher {
                 // The session goes on while the server is away.
                 Err(failure) if failure.is_temporary() => {
                     sleep(RETRY_EVERY);
-                    if lock(&self.shared).over {
-                        return;
-                    }
                     continue;
                 }
                 Err(_) => return,
             };
-            revision = lease.revision;
-            if self.act(&lease) {
+            let gone = lease.state == LeaseState::Ended || lease.attempt != self.attempt;
+            let is_news = std::mem::replace(&mut revision, lease.revision) != lease.revision;
+            // Where nobody listens any more all tasks have ended.
+            if is_news && self.events.send(Event::Lease(Box::new(lease))).is_err() || gone {
                 return;
             }
         }
     }
+}
 
-    /// True when there is nothing more to watch for.
-    fn act(&self, lease: &Lease) -> bool {
-        let mut watched = lock(&self.shared);
-        if watched.over {
-            return true;
-        }
-        let reason = lease.reason.as_deref().unwrap_or("no reason given");
-        let gone = lease.state == LeaseState::Ended || lease.attempt != self.attempt;
-        if lease.state == LeaseState::Preempting && !watched.told_to_end {
-            watched.told_to_end = true;
-            let grace = Period::from_duration(grace_left(lease));
-            eprintln!(
-                "sluice: preempted: {reason}. The program has {grace} to end, then waits in the queue again"
-            );
-            child::signal(libc::SIGTERM);
-        } else if gone && watched.told_to_end {
-            // Its node has ended the session: what is left of the program cannot go on.
-            child::signal(libc::SIGKILL);
-        } else if gone {
-            eprintln!("sluice: the lease ended: {reason}");
-            child::signal(libc::SIGTERM);
-        }
-        gone
+/// Claims further tasks of a lease for its program.
+#[derive(Clone)]
+pub(crate) struct Claim {
+    client: Client,
+    id: LeaseId,
+    pub(crate) attempt: u32,
+    /// The lease, for people to read.
+    pub(crate) describe: String,
+    kernel_timeout_ms: u32,
+    name: String,
+}
+
+impl Claim {
+    /// None if its node refuses, which the server is told.
+    pub(crate) fn further(&self, place: &Place) -> Option<Claimed> {
+        let refusal = match claim_on_node(place, self.kernel_timeout_ms, &self.name) {
+            Ok(claimed) => return Some(claimed),
+            Err(error) => format!("{error:#}"),
+        };
+        eprintln!("sluice: no further task: {refusal}");
+        let refused = Refused { attempt: self.attempt, task: Some(place.task), reason: refusal };
+        // If the server cannot be told, it takes back after a while what nobody claims.
+        let _ = self.client.post::<Lease>(&format!("/leases/{}/refusals", self.id), &refused);
+        None
     }
 }
 
-fn grace_left(lease: &Lease) -> Duration {
+/// How much is left until that moment.
+pub(crate) fn grace_left(until_ms: Option<u64>) -> Period {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Duration::from_millis(lease.preempt_at_ms.unwrap_or(0)).saturating_sub(now)
-}
-
-fn lock(shared: &Mutex<Watched>) -> std::sync::MutexGuard<'_, Watched> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+    Period::from_duration(Duration::from_millis(until_ms.unwrap_or(0)).saturating_sub(now))
 }
 
 /// The line that says why a program waits: rewritten on a terminal, printed when it changes elsewhere.

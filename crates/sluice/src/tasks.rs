@@ -1,0 +1,301 @@
+//! The tasks of one run, from their start to their end.
+//!
+//! Each is a program of its own under [`child`], on GPUs of its own. A task that ends gives its GPUs back at once, while the others go
+//! on. Of an elastic lease further tasks come while it runs, and some may have to make room:
+//!
+//! ```text
+//!  server's word on the lease ──▶ further task ──▶ claimed on its node ──▶ starts with the lowest rank that is free
+//!                             └─▶ task has notice ──▶ SIGTERM, a grace time, SIGKILL ──▶ its rank is free
+//!  a task's end ──▶ its rank is done with; if it failed, the others are asked to end
+//! ```
+//! All of it happens in the thread that waits here, in the order in which it is heard of. What may take time, claiming on a node and giving
+//! back, happens in threads of its own.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::mpsc::{Receiver, SendError, Sender, channel};
+use std::thread::JoinHandle;
+
+use sluice_api::lease::{Lease, LeaseState, Place};
+use sluice_control::Keeper;
+use sluice_wire::address::{RECORD_VARIABLE, SessionAddress};
+
+use crate::child::{CHILDREN_MAX, Children, NotStarted, signal, signal_one};
+use crate::cli::RunArgs;
+use crate::run::{Held, failed, give_back, granted_line, scratch, task_environment};
+use crate::server::lease::{Claim, Claimed, grace_left};
+use crate::surroundings::{Libraries, Scratch, Surroundings};
+
+/// What happens while tasks run.
+pub(crate) enum Event {
+    /// The task of a rank has ended.
+    Ended { rank: usize, status: std::io::Result<ExitStatus> },
+    /// The lease is another thing than before.
+    Lease(Box<Lease>),
+    /// A further task has been claimed.
+    Claimed(Box<Claimed>),
+}
+
+/// How a run ended.
+pub(crate) struct Outcome {
+    /// Of the tasks in the order of their ranks, without those that had to make room while others went on.
+    pub(crate) statuses: Vec<ExitStatus>,
+    /// All tasks were told to make room.
+    pub(crate) preempted: bool,
+}
+
+struct Task {
+    rank: usize,
+    /// Its number on the lease; a program that has several parts of it as one list has none.
+    number: Option<u32>,
+    has_notice: bool,
+    /// Ends when its GPUs are free.
+    thread: JoinHandle<()>,
+}
+
+pub(crate) struct Tasks<'a> {
+    arguments: &'a RunArgs,
+    libraries: &'a Libraries,
+    claim: Option<Claim>,
+    children: Children,
+    scratch: Scratch,
+    events: Sender<Event>,
+    heard: Receiver<Event>,
+    /// Counts tasks that were begun.
+    begun: usize,
+    running: Vec<Task>,
+    ended: Vec<JoinHandle<()>>,
+    /// With ranks; these ranks are done with.
+    statuses: Vec<(usize, ExitStatus)>,
+    /// Numbers that are known: they are below this.
+    next_number: u32,
+    /// All tasks have been told to make room.
+    preempted: bool,
+    /// No further task is begun: one has failed, or the lease is over.
+    ending: bool,
+}
+
+impl<'a> Tasks<'a> {
+    /// `claim` is for further tasks of a lease from a server.
+    pub(crate) fn new(
+        arguments: &'a RunArgs,
+        libraries: &'a Libraries,
+        claim: Option<Claim>,
+    ) -> Result<Tasks<'a>, NotStarted> {
+        let scratch = scratch()?;
+        let (events, heard) = channel();
+        Ok(Tasks {
+            arguments,
+            libraries,
+            claim,
+            children: Children::install(),
+            scratch,
+            events,
+            heard,
+            begun: 0,
+            running: Vec::new(),
+            ended: Vec::new(),
+            statuses: Vec::new(),
+            next_number: 0,
+            preempted: false,
+            ending: false,
+        })
+    }
+
+    /// To tell of changes of the lease.
+    pub(crate) fn events(&self) -> Sender<Event> {
+        self.events.clone()
+    }
+
+    /// Runs so many tasks, each with the GPUs of its leases as one list, and those that come later, to the end of all. What the leases
+    /// held is free when this returns.
+    pub(crate) fn run(mut self, tasks: Vec<Vec<Held>>) -> Result<Outcome, NotStarted> {
+        let count = tasks.len();
+        let started =
+            tasks.into_iter().enumerate().try_for_each(|(rank, held)| self.start(rank, count, held));
+        self.children.all_started();
+        if started.is_err() {
+            self.end_all();
+        }
+        while !self.running.is_empty() {
+            match self.heard.recv() {
+                Ok(event) => self.follow(event),
+                // Not while this holds a sender.
+                Err(_) => break,
+            }
+        }
+        self.ended.into_iter().for_each(|thread| _ = thread.join());
+        self.children.stop();
+        started?;
+        self.statuses.sort_unstable_by_key(|(rank, _)| *rank);
+        let statuses = self.statuses.into_iter().map(|(_, status)| status).collect();
+        Ok(Outcome { statuses, preempted: self.preempted })
+    }
+
+    /// `count` is how many tasks there are with this one.
+    fn start(&mut self, rank: usize, count: usize, held: Vec<Held>) -> Result<(), NotStarted> {
+        let folder: PathBuf = self.scratch.path().join(self.begun.to_string());
+        self.begun += 1;
+        let failed_there = |error| failed(format!("{}: {error}", folder.display()));
+        std::fs::create_dir(&folder).map_err(failed_there)?;
+        let number = match &held[..] {
+            [only] => only.task,
+            _ => None,
+        };
+        let known = held.iter().filter_map(|held| held.task).max();
+        self.next_number = self.next_number.max(known.map_or(0, |number| number + 1));
+        let (mut sessions, mut software, mut keepers) = (Vec::new(), false, Vec::new());
+        for Held { address, connection, lease, place, .. } in held {
+            if !self.arguments.quiet {
+                eprintln!("sluice: {}", granted_line(&lease, self.arguments, &place));
+            }
+            keepers.push(Keeper::start(connection, &lease).map_err(failed)?);
+            software |= lease.devices.iter().any(|device| device.is_software);
+            sessions.push(SessionAddress { node: address, token: lease.token }.to_string());
+        }
+        let surroundings = Surroundings::prepare(&folder, self.libraries, &sessions.join(","), software)
+            .map_err(failed_there)?;
+        let mut environment = surroundings.environment().to_vec();
+        if let Some(file) = &self.arguments.record {
+            environment.push((RECORD_VARIABLE.into(), file.into()));
+        }
+        if self.arguments.tasks.is_some() {
+            environment.extend(task_environment(rank, count));
+        }
+        let (events, quiet) = (self.events.clone(), self.arguments.quiet);
+        let child = match self.children.start(&self.arguments.program, &environment, rank) {
+            Ok(child) => child,
+            Err(failure) => {
+                keepers.into_iter().for_each(|keeper| give_back(keeper, true));
+                return Err(failure);
+            }
+        };
+        let thread = std::thread::spawn(move || {
+            // Nobody listens any more if the others could not be started.
+            let _ = events.send(Event::Ended { rank, status: child.wait() });
+            keepers.into_iter().for_each(|keeper| give_back(keeper, quiet));
+        });
+        self.running.push(Task { rank, number, has_notice: false, thread });
+        Ok(())
+    }
+
+    fn follow(&mut self, event: Event) {
+        match event {
+            Event::Ended { rank, status } => self.task_ended(rank, status),
+            Event::Lease(lease) => self.lease_changed(&lease),
+            Event::Claimed(claimed) if self.ending => claimed.connection.close(),
+            Event::Claimed(claimed) => self.start_further(*claimed),
+        }
+    }
+
+    fn task_ended(&mut self, rank: usize, status: std::io::Result<ExitStatus>) {
+        let Some(at) = self.running.iter().position(|task| task.rank == rank) else { return };
+        let task = self.running.swap_remove(at);
+        self.ended.push(task.thread);
+        let status = match status {
+            Ok(status) => status,
+            Err(error) => {
+                eprintln!("sluice: waiting for the program: {error}");
+                return self.end_all();
+            }
+        };
+        // One that had to make room has left its work to others, or to the next one of its rank.
+        if task.has_notice && !status.success() {
+            return;
+        }
+        self.statuses.push((rank, status));
+        if !status.success() {
+            self.end_all();
+        }
+    }
+
+    /// Tasks belong together: when one fails the others are asked to end.
+    fn end_all(&mut self) {
+        self.ending = true;
+        signal(libc::SIGTERM);
+    }
+
+    fn lease_changed(&mut self, lease: &Lease) {
+        let reason = lease.reason.as_deref().unwrap_or("no reason given");
+        let claim = self.claim.as_ref().map(|claim| claim.attempt);
+        if lease.state == LeaseState::Ended || Some(lease.attempt) != claim {
+            if self.preempted {
+                // Its node has ended the session: what is left of the program cannot go on.
+                signal(libc::SIGKILL);
+            } else {
+                eprintln!("sluice: the lease ended: {reason}");
+                signal(libc::SIGTERM);
+            }
+            self.ending = true;
+        } else if lease.state == LeaseState::Preempting && !self.preempted {
+            (self.preempted, self.ending) = (true, true);
+            let grace = grace_left(lease.preempt_at_ms);
+            eprintln!(
+                "sluice: preempted: {reason}. The program has {grace} to end, then waits in the queue again"
+            );
+            signal(libc::SIGTERM);
+        } else if lease.state == LeaseState::Running {
+            self.tell_tasks(lease, reason);
+            self.claim_further(lease);
+        }
+    }
+
+    fn tell_tasks(&mut self, lease: &Lease, reason: &str) {
+        for task in &mut self.running {
+            let Some(number) = task.number else { continue };
+            let place = lease.places.iter().find(|place| place.task == number);
+            let leave_at_ms = place.and_then(|place| place.leave_at_ms);
+            if leave_at_ms.is_some() && !task.has_notice {
+                task.has_notice = true;
+                let (rank, grace) = (task.rank, grace_left(leave_at_ms));
+                eprintln!(
+                    "sluice: task {rank} is preempted: {reason}. It has {grace} to end, the others go on"
+                );
+                signal_one(rank, libc::SIGTERM);
+            } else if place.is_none() && task.has_notice {
+                signal_one(task.rank, libc::SIGKILL);
+            }
+        }
+    }
+
+    /// Claims what has come; the answers come as events.
+    fn claim_further(&mut self, lease: &Lease) {
+        let Some(claim) = self.claim.as_ref().filter(|_| !self.ending) else { return };
+        let is_new = |place: &&Place| place.task >= self.next_number && place.grant.is_some();
+        for place in lease.places.iter().filter(is_new) {
+            let (claim, place, events) = (claim.clone(), place.clone(), self.events.clone());
+            std::thread::spawn(move || {
+                if let Some(claimed) = claim.further(&place)
+                    && let Err(SendError(Event::Claimed(claimed))) =
+                        events.send(Event::Claimed(Box::new(claimed)))
+                {
+                    // All have ended meanwhile.
+                    claimed.connection.close();
+                }
+            });
+        }
+        let last = lease.places.iter().map(|place| place.task + 1).max();
+        self.next_number = self.next_number.max(last.unwrap_or(0));
+    }
+
+    /// A task that came while others run. Its rank is the lowest that none of them has, nor one that is done.
+    fn start_further(&mut self, claimed: Claimed) {
+        let taken: BTreeSet<usize> = self.ranks().collect();
+        let Some(rank) = (0..CHILDREN_MAX).find(|rank| !taken.contains(rank)) else {
+            return claimed.connection.close();
+        };
+        let describe = self.claim.as_ref().map(|claim| claim.describe.clone()).unwrap_or_default();
+        self.children.more();
+        let started = self.start(rank, taken.len() + 1, vec![Held::of(claimed, &describe)]);
+        self.children.all_started();
+        if let Err(NotStarted { message, .. }) = started {
+            eprintln!("sluice: a further task did not start: {message}");
+        }
+    }
+
+    fn ranks(&self) -> impl Iterator<Item = usize> + '_ {
+        let running = self.running.iter().map(|task| task.rank);
+        running.chain(self.statuses.iter().map(|(rank, _)| *rank))
+    }
+}
