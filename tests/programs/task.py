@@ -1,4 +1,7 @@
-"""One task of several: computes on its own GPU, says so, and goes on until its input ends."""
+"""One task of several: computes on its own GPU, says so, and goes on until it reads a line or its input ends.
+
+With $SAY_RANK it says which it is as well.
+"""
 
 import ctypes
 import os
@@ -17,9 +20,10 @@ def main():
     rank, tasks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     assert 0 <= rank < tasks
     # One write for the whole line: tasks share a pipe, and an unbuffered print writes the line's end on its own.
-    sys.stdout.write("ready\n")
+    which = f" {rank} of {tasks}" if "SAY_RANK" in os.environ else ""
+    sys.stdout.write(f"ready{which}\n")
     sys.stdout.flush()
-    sys.stdin.read()
+    sys.stdin.readline()
 
 
 if __name__ == "__main__":
