@@ -145,7 +145,7 @@ pub(crate) fn queue(arguments: &ListArgs) -> Result<ExitCode> {
             lease.priority.to_string(),
             since(lease.created_at_ms),
             starts(lease),
-            lease.reason.clone().unwrap_or_default(),
+            in_short(lease),
         ]
     };
     show(&queue, arguments.output, "nobody waits", columns, cells)?;
@@ -173,7 +173,7 @@ pub(super) fn leases(arguments: &ListArgs) -> Result<()> {
             lease.state.name().into(),
             nodes_of(lease),
             format!("{} ago", since(lease.created_at_ms)),
-            lease.reason.clone().unwrap_or_default(),
+            in_short(lease),
         ]
     };
     show(&leases, arguments.output, "nobody has asked for a lease yet", columns, cells)
@@ -282,7 +282,16 @@ pub(super) fn starts(lease: &Lease) -> String {
     let period = |ms| Period::from_duration(Duration::from_millis(ms));
     let error = start.error_ms.map_or_else(String::new, |ms| format!(" ({} off at the median)", period(ms)));
     // People read seconds.
-    format!("in {}{error}", period(at_ms.saturating_sub(now_ms()) / 1000 * 1000))
+    match at_ms.saturating_sub(now_ms()) / 1000 {
+        0 => format!("any moment{error}"),
+        seconds => format!("in {}{error}", period(seconds * 1000)),
+    }
+}
+
+/// The reason without why nobody makes room, which `-o json` and the line of a waiting `sluice run` say too.
+fn in_short(lease: &Lease) -> String {
+    let reason = lease.reason.as_deref().unwrap_or_default();
+    reason.split("; no ").next().unwrap_or_default().to_owned()
 }
 
 /// The nodes of its tasks, each once.
