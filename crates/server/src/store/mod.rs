@@ -30,9 +30,9 @@ use sluice_api::lease::LeaseId;
 use sluice_api::pool::Pool;
 use sluice_api::tenant::Tenant;
 use sluice_api::usage::UsageRecord;
-use sqlx::any::AnyRow;
+use sqlx::any::{AnyPoolOptions, AnyRow};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::{Any, AnyPool, Row, SqlSafeStr, Transaction};
+use sqlx::{Any, AnyPool, Connection, Row, SqlSafeStr, Transaction};
 
 use crate::fleet::{CardId, CardRecord, LeaseRecord, Node};
 
@@ -272,8 +272,12 @@ impl Rows {
 }
 
 async fn connect(database: &Database) -> Result<AnyPool> {
+    Ok(options(database).connect(&database.url()).await?)
+}
+
+fn options(database: &Database) -> AnyPoolOptions {
     sqlx::any::install_default_drivers();
-    let options = sqlx::any::AnyPoolOptions::new()
+    AnyPoolOptions::new()
         .max_connections(CONNECTIONS_MAX)
         .acquire_timeout(CONNECTION_TIME_MAX)
         .after_connect({
@@ -286,8 +290,13 @@ async fn connect(database: &Database) -> Result<AnyPool> {
                     Ok(())
                 })
             }
-        });
-    Ok(options.connect(&database.url()).await?)
+        })
+        // SQLite that finds no room ends a transaction by itself (sqlite.org/lang_transaction.html, 3.1), and the ROLLBACK that follows
+        // fails. sqlx takes it for open still, and the next ones for parts of it: sooner or later they end without a COMMIT.
+        .after_release(|connection, _| {
+            let is_left_open = connection.is_in_transaction();
+            Box::pin(async move { Ok(!is_left_open) })
+        })
 }
 
 /// What every connection begins with.
@@ -370,5 +379,48 @@ async fn largest(pool: &AnyPool, query: &'static str) -> Result<u64> {
 impl Store {
     pub(crate) async fn last_lease(&self) -> Result<LeaseId> {
         largest(&self.pool, "SELECT MAX(id) AS largest FROM lease").await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::AssertSqlSafe;
+
+    use super::*;
+
+    /// Longer than what fits into the pages that are there.
+    const LONG: usize = 1 << 20;
+
+    fn key(name: &str, length: usize) -> Vec<Write> {
+        let request = "x".repeat(length);
+        vec![Write::Key(KeyUse { token: "t".into(), name: name.into(), request, lease: 1, at_ms: 1 })]
+    }
+
+    /// SQLite ends a transaction by itself when it finds no room. That one, and one that is given up after it, take nothing with them that
+    /// is reported as written later.
+    #[tokio::test]
+    async fn what_is_written_after_there_was_no_room_stays_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = Database::Sqlite(folder.path().join("database"));
+        let other = Store::open(&database).await.unwrap();
+        let before = other.lead("before", "http://127.0.0.1:1", true).await.unwrap().unwrap();
+        let fence = other.lead("a test", "http://127.0.0.1:1", true).await.unwrap().unwrap();
+        // One connection, so that each transaction finds what the one before has left.
+        let pool = options(&database).max_connections(1).connect(&database.url()).await.unwrap();
+        let store = Store::new(pool, clock(&database));
+        let pages: i64 = sqlx::query("PRAGMA page_count").fetch_one(&store.pool).await.unwrap().get(0);
+        let limit = AssertSqlSafe(format!("PRAGMA max_page_count = {pages}"));
+        sqlx::query(limit).execute(&store.pool).await.unwrap();
+
+        let refused = store.commit(fence, key("long", LONG)).await;
+        assert!(matches!(refused, Err(StoreError::DiskFull(_))), "{refused:?}");
+        let refused = store.commit(before, key("fenced", 1)).await;
+        assert!(matches!(refused, Err(StoreError::Fenced)), "{refused:?}");
+        store.commit(fence, key("short", 1)).await.unwrap();
+
+        assert!(other.idempotent("t", "short").await.unwrap().is_some(), "it was reported as written");
+        for name in ["long", "fenced"] {
+            assert_eq!(other.idempotent("t", name).await.unwrap(), None, "{name}");
+        }
     }
 }
