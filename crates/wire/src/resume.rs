@@ -96,7 +96,7 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
             end: position,
             keeps,
             small: 0,
-            pace: Pace::default(),
+            pace: Pace::from(position),
             spare: vec![Vec::with_capacity(2 * PIECE)],
         }
     }
@@ -221,7 +221,7 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
         }
         self.release(position);
         // Another connection may be another way.
-        self.pace = Pace::default();
+        self.pace = Pace::from(position);
         self.next = position;
         self.place = (0, (position - self.start) as usize);
         self.sent(0);

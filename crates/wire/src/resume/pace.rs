@@ -43,17 +43,16 @@ struct Mark {
     heard_at: Instant,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace { marks: VecDeque::new(), marked: 0, round_trip: None, heard_at: None, window: WINDOW }
-    }
-}
-
 impl Pace {
+    /// That of a connection whose first byte is at `position`: of what is before it, none is under way here.
+    pub(super) fn from(position: u64) -> Pace {
+        Pace { marks: VecDeque::new(), marked: position, round_trip: None, heard_at: None, window: WINDOW }
+    }
+
     /// One whose window has grown already.
     #[cfg(test)]
     pub(super) fn of(window: u64) -> Pace {
-        Pace { window, ..Pace::default() }
+        Pace { window, ..Pace::from(0) }
     }
 
     /// Bytes that may be unacknowledged.
@@ -101,7 +100,7 @@ mod tests {
     /// each MiB. The answer is the window after so many bytes of a sender that always has more.
     fn window_after(bytes: u64, bytes_per_s: f64, round_trip: Duration) -> u64 {
         const STEP: u64 = 1 << 20;
-        let mut pace = Pace::default();
+        let mut pace = Pace::from(0);
         let begin = Instant::now();
         let mut now = begin;
         let mut acknowledgements: VecDeque<(Instant, u64)> = VecDeque::new();
@@ -159,8 +158,20 @@ mod tests {
     }
 
     #[test]
+    fn what_came_over_the_connection_before_is_no_measure_of_this_one() {
+        const START: u64 = 100 << 20;
+        let (mut pace, begin) = (Pace::from(START), Instant::now());
+        pace.sent(START, START, || begin);
+        pace.acknowledged(START, || begin + MS / 100);
+        assert_eq!(pace.round_trip, None);
+        pace.sent(START + WINDOW, START, || begin + MS);
+        pace.acknowledged(START + WINDOW, || begin + 151 * MS);
+        assert_eq!(pace.round_trip, Some(150 * MS));
+    }
+
+    #[test]
     fn marks_are_bounded_and_nonsense_does_not_matter() {
-        let mut pace = Pace::default();
+        let mut pace = Pace::from(0);
         let now = Instant::now();
         for step in 1..10_000 {
             pace.sent(step * MARK_EVERY, u64::MAX, || now);
