@@ -73,6 +73,7 @@ pub(crate) const CHILDREN_MAX: usize = TASKS_MAX as usize;
 impl Children {
     /// Signals wait until [`Children::all_started`].
     pub(crate) fn install() -> Children {
+        ASKED_TO_END.store(false, Ordering::SeqCst);
         Children(SignalRelay::install())
     }
 
@@ -195,6 +196,17 @@ const PASSED_ON: [i32; 9] = [
     libc::SIGCONT,
 ];
 
+/// Those that ask a program to end.
+const ENDING: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
+/// Whether one of [`ENDING`] has come, from whomever.
+static ASKED_TO_END: AtomicBool = AtomicBool::new(false);
+
+/// Whether somebody has asked the programs to end since [`Children::install`]: nothing further is to be started then.
+pub(crate) fn asked_to_end() -> bool {
+    ASKED_TO_END.load(Ordering::SeqCst)
+}
+
 /// The children that signals go to; 0 where there is none.
 static CHILDREN: [AtomicI32; CHILDREN_MAX] = [const { AtomicI32::new(0) }; CHILDREN_MAX];
 
@@ -286,6 +298,10 @@ fn send(slot: &AtomicI32, signal: i32) {
 }
 
 extern "C" fn pass_on(number: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // The children that run have a terminal's signals already; those that would come later would never hear of them.
+    if ENDING.contains(&number) {
+        ASKED_TO_END.store(true, Ordering::SeqCst);
+    }
     // SAFETY: the kernel passes a valid siginfo_t to a handler installed with SA_SIGINFO.
     let sent_by_a_process = unsafe { (*info).si_code } <= 0;
     if sent_by_a_process {
@@ -348,6 +364,26 @@ mod tests {
         assert_eq!(ends, [128 + libc::SIGTERM; 2]);
         assert!(children.start(&script, &[], CHILDREN_MAX).is_err());
         children.stop();
+        a_terminals_signals_are_heard_of_but_not_passed_on();
+    }
+
+    fn a_terminals_signals_are_heard_of_but_not_passed_on() {
+        let script = ["sh", "-c", "while :; do sleep 0.01; done"].map(OsString::from);
+        let children = Children::install();
+        let child = children.start(&script, &[], 0).unwrap();
+        children.all_started();
+        // SAFETY: an all-zero siginfo_t is valid.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        info.si_code = libc::SI_KERNEL;
+        pass_on(libc::SIGWINCH, &mut info, std::ptr::null_mut());
+        assert!(!asked_to_end());
+        pass_on(libc::SIGINT, &mut info, std::ptr::null_mut());
+        assert!(asked_to_end());
+        signal(libc::SIGKILL);
+        assert_eq!(exit_code(child.wait().unwrap()), 128 + libc::SIGKILL, "not by SIGINT");
+        children.stop();
+        Children::install().stop();
+        assert!(!asked_to_end(), "what comes later is asked anew");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use sluice_api::lease::{Lease, LeaseState, Place};
 use sluice_control::Keeper;
 use sluice_wire::address::{RECORD_VARIABLE, SessionAddress};
 
-use crate::child::{CHILDREN_MAX, Children, NotStarted, signal, signal_one};
+use crate::child::{CHILDREN_MAX, Children, NotStarted, asked_to_end, signal, signal_one};
 use crate::cli::RunArgs;
 use crate::run::{Held, failed, give_back, granted_line, scratch, task_environment};
 use crate::server::lease::{Claim, Claimed, grace_left};
@@ -184,9 +184,14 @@ impl<'a> Tasks<'a> {
         match event {
             Event::Ended { rank, status } => self.task_ended(rank, status),
             Event::Lease(lease) => self.lease_changed(&lease),
-            Event::Claimed(claimed) if self.ending => claimed.connection.close(),
+            Event::Claimed(claimed) if self.is_ending() => claimed.connection.close(),
             Event::Claimed(claimed) => self.start_further(*claimed),
         }
+    }
+
+    /// No further task is begun: see `ending`, or whoever runs this has asked for the end.
+    fn is_ending(&self) -> bool {
+        self.ending || asked_to_end()
     }
 
     fn task_ended(&mut self, rank: usize, status: std::io::Result<ExitStatus>) {
@@ -261,7 +266,7 @@ impl<'a> Tasks<'a> {
 
     /// Claims what has come; the answers come as events.
     fn claim_further(&mut self, lease: &Lease) {
-        let Some(claim) = self.claim.as_ref().filter(|_| !self.ending) else { return };
+        let Some(claim) = self.claim.as_ref().filter(|_| !self.is_ending()) else { return };
         let is_new = |place: &&Place| place.task >= self.next_number && place.grant.is_some();
         for place in lease.places.iter().filter(is_new) {
             let (claim, place, events) = (claim.clone(), place.clone(), self.events.clone());
@@ -289,6 +294,10 @@ impl<'a> Tasks<'a> {
         self.children.more();
         let started = self.start(rank, taken.len() + 1, vec![Held::of(claimed, &describe)]);
         self.children.all_started();
+        if asked_to_end() {
+            // A terminal's signal may have come just before there was a program to get it.
+            signal_one(rank, libc::SIGTERM);
+        }
         if let Err(NotStarted { message, .. }) = started {
             eprintln!("sluice: a further task did not start: {message}");
         }
