@@ -68,6 +68,8 @@ pub(crate) struct Tasks<'a> {
     ended: Vec<JoinHandle<()>>,
     /// With ranks; these ranks are done with.
     statuses: Vec<(usize, ExitStatus)>,
+    /// The lease as it was last heard of, once it has changed.
+    seen: Option<Box<Lease>>,
     /// Numbers that are known: they are below this.
     next_number: u32,
     /// All tasks have been told to make room.
@@ -97,6 +99,7 @@ impl<'a> Tasks<'a> {
             running: Vec::new(),
             ended: Vec::new(),
             statuses: Vec::new(),
+            seen: None,
             next_number: 0,
             preempted: false,
             ending: false,
@@ -183,7 +186,10 @@ impl<'a> Tasks<'a> {
     fn follow(&mut self, event: Event) {
         match event {
             Event::Ended { rank, status } => self.task_ended(rank, status),
-            Event::Lease(lease) => self.lease_changed(&lease),
+            Event::Lease(lease) => {
+                self.lease_changed(&lease);
+                self.seen = Some(lease);
+            }
             Event::Claimed(claimed) if self.is_ending() => claimed.connection.close(),
             Event::Claimed(claimed) => self.start_further(*claimed),
         }
@@ -247,19 +253,29 @@ impl<'a> Tasks<'a> {
     }
 
     fn tell_tasks(&mut self, lease: &Lease, reason: &str) {
+        let is_elastic = self.arguments.tasks.is_some_and(|tasks| tasks.max.is_some());
         for task in &mut self.running {
             let Some(number) = task.number else { continue };
-            let place = lease.places.iter().find(|place| place.task == number);
-            let leave_at_ms = place.and_then(|place| place.leave_at_ms);
-            if leave_at_ms.is_some() && !task.has_notice {
-                task.has_notice = true;
-                let (rank, grace) = (task.rank, grace_left(leave_at_ms));
-                eprintln!(
-                    "sluice: task {rank} is preempted: {reason}. It has {grace} to end, the others go on"
-                );
-                signal_one(rank, libc::SIGTERM);
-            } else if place.is_none() && task.has_notice {
-                signal_one(task.rank, libc::SIGKILL);
+            let (rank, had_notice) = (task.rank, task.has_notice);
+            match plan_for(lease, number) {
+                Plan::Leaves(at_ms) if !had_notice => {
+                    let grace = grace_left(Some(at_ms));
+                    eprintln!(
+                        "sluice: task {rank} is preempted: {reason}. It has {grace} to end, the others go on"
+                    );
+                    task.has_notice = true;
+                    signal_one(rank, libc::SIGTERM);
+                }
+                // Its node has ended the session: what is left of the task cannot go on. Its notice may have come and gone while the
+                // server could not be asked. Tasks of a gang that has no notice for single ones cannot do without each other.
+                Plan::Gone if had_notice || is_elastic => {
+                    if !had_notice {
+                        eprintln!("sluice: task {rank} has lost its place: it is ended, the others go on");
+                    }
+                    task.has_notice = true;
+                    signal_one(rank, libc::SIGKILL);
+                }
+                _ => {}
             }
         }
     }
@@ -286,6 +302,11 @@ impl<'a> Tasks<'a> {
 
     /// A task that came while others run. Its rank is the lowest that none of them has, nor one that is done.
     fn start_further(&mut self, claimed: Claimed) {
+        // It may have had to leave, or have been taken back, while it was being claimed.
+        let stays = |lease: &Lease| plan_for(lease, claimed.task) == Plan::Stays;
+        if !self.seen.as_deref().is_some_and(stays) {
+            return claimed.connection.close();
+        }
         let taken: BTreeSet<usize> = self.ranks().collect();
         let Some(rank) = (0..CHILDREN_MAX).find(|rank| !taken.contains(rank)) else {
             return claimed.connection.close();
@@ -306,5 +327,38 @@ impl<'a> Tasks<'a> {
     fn ranks(&self) -> impl Iterator<Item = usize> + '_ {
         let running = self.running.iter().map(|task| task.rank);
         running.chain(self.statuses.iter().map(|(rank, _)| *rank))
+    }
+}
+
+/// What the server means to do with a task.
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    Stays,
+    /// It has to make room until then.
+    Leaves(u64),
+    /// It has no place any more.
+    Gone,
+}
+
+fn plan_for(lease: &Lease, number: u32) -> Plan {
+    let place = lease.places.iter().find(|place| place.task == number);
+    place.map_or(Plan::Gone, |place| place.leave_at_ms.map_or(Plan::Stays, Plan::Leaves))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_without_a_place_is_gone() {
+        let place = |task: u32, until: Option<u64>| serde_json::json!({"task": task, "node": "n", "address": "n:1", "gpus": [0], "leave_at_ms": until});
+        let json = serde_json::json!({
+            "id": 1, "tenant": "acme", "name": "", "gpus": 1, "tasks": 2, "share_ppm": 1, "memory": 0, "priority": 100, "tier": "standard",
+            "preemptible": true, "state": "running", "attempt": 1, "created_at_ms": 0, "revision": 1,
+            "places": [place(0, None), place(2, Some(7))]
+        });
+        let lease: Lease = serde_json::from_value(json).unwrap();
+        let plans = [0, 1, 2, 3].map(|number| plan_for(&lease, number));
+        assert_eq!(plans, [Plan::Stays, Plan::Gone, Plan::Leaves(7), Plan::Gone]);
     }
 }
