@@ -11,6 +11,8 @@
 //! All of it happens in the thread that waits here, in the order in which it is heard of. What may take time, claiming on a node and giving
 //! back, happens in threads of its own.
 
+mod ends;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -26,6 +28,7 @@ use crate::cli::RunArgs;
 use crate::run::{Held, failed, give_back, granted_line, scratch, task_environment};
 use crate::server::lease::{Claim, Claimed, grace_left};
 use crate::surroundings::{Libraries, Scratch, Surroundings};
+use ends::Ends;
 
 /// What happens while tasks run.
 pub(crate) enum Event {
@@ -39,7 +42,7 @@ pub(crate) enum Event {
 
 /// How a run ended.
 pub(crate) struct Outcome {
-    /// Of the tasks in the order of their ranks, without those that had to make room while others went on.
+    /// Of the tasks in the order of their ranks; last, of those that had to make room while others went on, and that nobody replaced.
     pub(crate) statuses: Vec<ExitStatus>,
     /// All tasks were told to make room.
     pub(crate) preempted: bool,
@@ -66,8 +69,7 @@ pub(crate) struct Tasks<'a> {
     begun: usize,
     running: Vec<Task>,
     ended: Vec<JoinHandle<()>>,
-    /// With ranks; these ranks are done with.
-    statuses: Vec<(usize, ExitStatus)>,
+    ends: Ends,
     /// The lease as it was last heard of, once it has changed.
     seen: Option<Box<Lease>>,
     /// Numbers that are known: they are below this.
@@ -98,7 +100,7 @@ impl<'a> Tasks<'a> {
             begun: 0,
             running: Vec::new(),
             ended: Vec::new(),
-            statuses: Vec::new(),
+            ends: Ends::default(),
             seen: None,
             next_number: 0,
             preempted: false,
@@ -131,9 +133,7 @@ impl<'a> Tasks<'a> {
         self.ended.into_iter().for_each(|thread| _ = thread.join());
         self.children.stop();
         started?;
-        self.statuses.sort_unstable_by_key(|(rank, _)| *rank);
-        let statuses = self.statuses.into_iter().map(|(_, status)| status).collect();
-        Ok(Outcome { statuses, preempted: self.preempted })
+        Ok(Outcome { statuses: self.ends.statuses(), preempted: self.preempted })
     }
 
     /// `count` is how many tasks there are with this one.
@@ -179,6 +179,7 @@ impl<'a> Tasks<'a> {
             let _ = events.send(Event::Ended { rank, status: child.wait() });
             keepers.into_iter().for_each(|keeper| give_back(keeper, quiet));
         });
+        self.ends.begin(rank);
         self.running.push(Task { rank, number, has_notice: false, thread });
         Ok(())
     }
@@ -211,11 +212,11 @@ impl<'a> Tasks<'a> {
                 return self.end_all();
             }
         };
-        // One that had to make room has left its work to others, or to the next one of its rank.
+        // One that had to make room has left its work to the next one of its rank.
         if task.has_notice && !status.success() {
-            return;
+            return self.ends.leave(rank, status);
         }
-        self.statuses.push((rank, status));
+        self.ends.finish(rank, status);
         if !status.success() {
             self.end_all();
         }
@@ -326,7 +327,7 @@ impl<'a> Tasks<'a> {
 
     fn ranks(&self) -> impl Iterator<Item = usize> + '_ {
         let running = self.running.iter().map(|task| task.rank);
-        running.chain(self.statuses.iter().map(|(rank, _)| *rank))
+        running.chain(self.ends.done())
     }
 }
 

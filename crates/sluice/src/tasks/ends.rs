@@ -1,0 +1,71 @@
+//! How the tasks of a run ended, by their ranks.
+
+use std::collections::BTreeMap;
+use std::process::ExitStatus;
+
+#[derive(Default)]
+pub(super) struct Ends {
+    /// Ranks that are done with.
+    done: BTreeMap<usize, ExitStatus>,
+    /// Ranks of tasks that had to make room, and that nobody has taken since.
+    left: BTreeMap<usize, ExitStatus>,
+}
+
+impl Ends {
+    /// A task of this rank has started.
+    pub(super) fn begin(&mut self, rank: usize) {
+        self.left.remove(&rank);
+    }
+
+    /// It has ended by itself, or with the whole run.
+    pub(super) fn finish(&mut self, rank: usize, status: ExitStatus) {
+        self.done.insert(rank, status);
+    }
+
+    /// It had to make room: its work is for the next one of its rank.
+    pub(super) fn leave(&mut self, rank: usize, status: ExitStatus) {
+        self.left.insert(rank, status);
+    }
+
+    /// The ranks that are not given again.
+    pub(super) fn done(&self) -> impl Iterator<Item = usize> + '_ {
+        self.done.keys().copied()
+    }
+
+    /// Of those that are done in the order of their ranks, then of those that were not finished.
+    pub(super) fn statuses(self) -> Vec<ExitStatus> {
+        self.done.into_values().chain(self.left.into_values()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    const KILLED: i32 = libc::SIGKILL;
+
+    fn codes(ends: Ends) -> Vec<i32> {
+        ends.statuses().into_iter().map(ExitStatus::into_raw).collect()
+    }
+
+    #[test]
+    fn a_rank_that_nobody_finished_is_not_forgotten() {
+        let mut ends = Ends::default();
+        ends.leave(0, ExitStatus::from_raw(KILLED));
+        ends.finish(2, ExitStatus::from_raw(0));
+        assert_eq!(ends.done().collect::<Vec<_>>(), [2], "0 is free");
+        assert_eq!(codes(ends), [0, KILLED]);
+    }
+
+    #[test]
+    fn a_rank_that_started_again_is_judged_by_its_last_end() {
+        let mut ends = Ends::default();
+        ends.finish(0, ExitStatus::from_raw(0));
+        ends.leave(1, ExitStatus::from_raw(KILLED));
+        ends.begin(1);
+        ends.finish(1, ExitStatus::from_raw(0));
+        assert_eq!(codes(ends), [0, 0]);
+    }
+}
