@@ -212,8 +212,9 @@ impl<'a> Tasks<'a> {
                 return self.end_all();
             }
         };
-        // One that had to make room has left its work to the next one of its rank.
-        if task.has_notice && !status.success() {
+        // One that had to make room has left its work to the next one of its rank, as the server has it too: what it ended with only says
+        // whether it could save its work.
+        if task.has_notice {
             return self.ends.leave(rank, status);
         }
         self.ends.finish(rank, status);
@@ -301,7 +302,7 @@ impl<'a> Tasks<'a> {
         self.next_number = self.next_number.max(last.unwrap_or(0));
     }
 
-    /// A task that came while others run. Its rank is the lowest that none of them has, nor one that is done.
+    /// A task that came while others run.
     fn start_further(&mut self, claimed: Claimed) {
         // It may have had to leave, or have been taken back, while it was being claimed.
         let stays = |lease: &Lease| plan_for(lease, claimed.task) == Plan::Stays;
@@ -309,7 +310,7 @@ impl<'a> Tasks<'a> {
             return claimed.connection.close();
         }
         let taken: BTreeSet<usize> = self.ranks().collect();
-        let Some(rank) = (0..CHILDREN_MAX).find(|rank| !taken.contains(rank)) else {
+        let Some(rank) = free_rank(&taken, self.ranks_max()) else {
             return claimed.connection.close();
         };
         let describe = self.claim.as_ref().map(|claim| claim.describe.clone()).unwrap_or_default();
@@ -325,10 +326,25 @@ impl<'a> Tasks<'a> {
         }
     }
 
+    /// Ranks are below this. A task beyond the maximum came in place of one that is done, whose notice was heard of too late: there is
+    /// nothing to do for it. But one that still has to leave keeps its rank until it ends.
+    fn ranks_max(&self) -> usize {
+        let asked = self.arguments.tasks.and_then(|tasks| tasks.max);
+        match asked {
+            Some(max) if !self.running.iter().any(|task| task.has_notice) => max as usize,
+            _ => CHILDREN_MAX,
+        }
+    }
+
     fn ranks(&self) -> impl Iterator<Item = usize> + '_ {
         let running = self.running.iter().map(|task| task.rank);
         running.chain(self.ends.done())
     }
+}
+
+/// The lowest that no task has which runs or is done.
+fn free_rank(taken: &BTreeSet<usize>, ranks_max: usize) -> Option<usize> {
+    (0..ranks_max.min(CHILDREN_MAX)).find(|rank| !taken.contains(rank))
 }
 
 /// What the server means to do with a task.
@@ -349,6 +365,14 @@ fn plan_for(lease: &Lease, number: u32) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_are_the_lowest_that_are_free() {
+        assert_eq!(free_rank(&BTreeSet::from([0, 2]), 3), Some(1));
+        assert_eq!(free_rank(&BTreeSet::from([0, 1, 2]), 4), Some(3));
+        assert_eq!(free_rank(&BTreeSet::from([0, 1, 2]), 3), None, "not beyond the maximum");
+        assert_eq!(free_rank(&(0..CHILDREN_MAX).collect(), usize::MAX), None);
+    }
 
     #[test]
     fn a_task_without_a_place_is_gone() {

@@ -60,6 +60,14 @@ mod tests {
     }
 
     #[test]
+    fn one_that_saved_its_work_and_left_has_not_failed() {
+        let mut ends = Ends::default();
+        ends.leave(2, ExitStatus::from_raw(0));
+        assert_eq!(ends.done().count(), 0, "its rank is free");
+        assert_eq!(codes(ends), [0]);
+    }
+
+    #[test]
     fn a_rank_that_started_again_is_judged_by_its_last_end() {
         let mut ends = Ends::default();
         ends.finish(0, ExitStatus::from_raw(0));
