@@ -28,7 +28,7 @@ use crate::cli::RunArgs;
 use crate::run::{Held, failed, give_back, granted_line, scratch, task_environment};
 use crate::server::lease::{Claim, Claimed, grace_left};
 use crate::surroundings::{Libraries, Scratch, Surroundings};
-use ends::Ends;
+use ends::{Ends, unknown_status};
 
 /// What happens while tasks run.
 pub(crate) enum Event {
@@ -42,7 +42,8 @@ pub(crate) enum Event {
 
 /// How a run ended.
 pub(crate) struct Outcome {
-    /// Of the tasks in the order of their ranks; last, of those that had to make room while others went on, and that nobody replaced.
+    /// Of the task that failed first, of all in the order of their ranks, then of those that had to make room while others went on, and
+    /// that nobody replaced.
     pub(crate) statuses: Vec<ExitStatus>,
     /// All tasks were told to make room.
     pub(crate) preempted: bool,
@@ -205,20 +206,19 @@ impl<'a> Tasks<'a> {
         let Some(at) = self.running.iter().position(|task| task.rank == rank) else { return };
         let task = self.running.swap_remove(at);
         self.ended.push(task.thread);
-        let status = match status {
-            Ok(status) => status,
-            Err(error) => {
-                eprintln!("sluice: waiting for the program: {error}");
-                return self.end_all();
-            }
-        };
+        let status = status.unwrap_or_else(|error| {
+            eprintln!("sluice: waiting for the program: {error}");
+            unknown_status()
+        });
         // One that had to make room has left its work to the next one of its rank, as the server has it too: what it ended with only says
         // whether it could save its work.
         if task.has_notice {
             return self.ends.leave(rank, status);
         }
         self.ends.finish(rank, status);
-        if !status.success() {
+        // Once all have been asked to end, how they do it says nothing, and to be asked twice may keep them from saving their work.
+        if !status.success() && !self.ending {
+            self.ends.fail_first(status);
             self.end_all();
         }
     }

@@ -1,7 +1,10 @@
 //! How the tasks of a run ended, by their ranks.
 
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+
+use crate::child::EXIT_SLUICE_FAILED;
 
 #[derive(Default)]
 pub(super) struct Ends {
@@ -9,6 +12,8 @@ pub(super) struct Ends {
     done: BTreeMap<usize, ExitStatus>,
     /// Ranks of tasks that had to make room, and that nobody has taken since.
     left: BTreeMap<usize, ExitStatus>,
+    /// Of the task that failed by itself, after which the others were asked to end.
+    first_failed: Option<ExitStatus>,
 }
 
 impl Ends {
@@ -22,6 +27,11 @@ impl Ends {
         self.done.insert(rank, status);
     }
 
+    /// One has failed by itself: the others fail because of it.
+    pub(super) fn fail_first(&mut self, status: ExitStatus) {
+        self.first_failed.get_or_insert(status);
+    }
+
     /// It had to make room: its work is for the next one of its rank.
     pub(super) fn leave(&mut self, rank: usize, status: ExitStatus) {
         self.left.insert(rank, status);
@@ -32,16 +42,20 @@ impl Ends {
         self.done.keys().copied()
     }
 
-    /// Of those that are done in the order of their ranks, then of those that were not finished.
+    /// Of the one that failed first, of those that are done in the order of their ranks, then of those that were not finished.
     pub(super) fn statuses(self) -> Vec<ExitStatus> {
-        self.done.into_values().chain(self.left.into_values()).collect()
+        let ranks = self.done.into_values().chain(self.left.into_values());
+        self.first_failed.into_iter().chain(ranks).collect()
     }
+}
+
+/// Of a task of which the kernel does not say how it ended: that is no success.
+pub(super) fn unknown_status() -> ExitStatus {
+    ExitStatus::from_raw(EXIT_SLUICE_FAILED << 8)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
-
     use super::*;
 
     const KILLED: i32 = libc::SIGKILL;
@@ -57,6 +71,17 @@ mod tests {
         ends.finish(2, ExitStatus::from_raw(0));
         assert_eq!(ends.done().collect::<Vec<_>>(), [2], "0 is free");
         assert_eq!(codes(ends), [0, KILLED]);
+    }
+
+    #[test]
+    fn the_first_failure_counts_before_those_that_follow_from_it() {
+        let mut ends = Ends::default();
+        ends.finish(1, unknown_status());
+        ends.fail_first(unknown_status());
+        ends.finish(0, ExitStatus::from_raw(KILLED));
+        ends.fail_first(ExitStatus::from_raw(KILLED));
+        let first = ends.statuses().remove(0);
+        assert_eq!(first.code(), Some(EXIT_SLUICE_FAILED));
     }
 
     #[test]
