@@ -215,7 +215,7 @@ impl<'a> Tasks<'a> {
         // One that had to make room has left its work to the next one of its rank, as the server has it too: what it ended with only says
         // whether it could save its work.
         if task.has_notice {
-            return self.ends.leave(rank, status);
+            return self.ends.leave(rank, status, !self.running.is_empty());
         }
         self.ends.finish(rank, status);
         // Once all have been asked to end, how they do it says nothing, and to be asked twice may keep them from saving their work.

@@ -10,7 +10,7 @@ use crate::child::EXIT_SLUICE_FAILED;
 pub(super) struct Ends {
     /// Ranks that are done with.
     done: BTreeMap<usize, ExitStatus>,
-    /// Ranks of tasks that had to make room, and that nobody has taken since.
+    /// Ranks of tasks that had to make room with no other there to go on with their work, and that nobody has taken since.
     left: BTreeMap<usize, ExitStatus>,
     /// Of the task that failed by itself, after which the others were asked to end.
     first_failed: Option<ExitStatus>,
@@ -32,9 +32,11 @@ impl Ends {
         self.first_failed.get_or_insert(status);
     }
 
-    /// It had to make room: its work is for the next one of its rank.
-    pub(super) fn leave(&mut self, rank: usize, status: ExitStatus) {
-        self.left.insert(rank, status);
+    /// It had to make room: its work is for the others, or the next one of its rank.
+    pub(super) fn leave(&mut self, rank: usize, status: ExitStatus, others_run: bool) {
+        if !others_run {
+            self.left.insert(rank, status);
+        }
     }
 
     /// The ranks that are not given again.
@@ -67,7 +69,7 @@ mod tests {
     #[test]
     fn a_rank_that_nobody_finished_is_not_forgotten() {
         let mut ends = Ends::default();
-        ends.leave(0, ExitStatus::from_raw(KILLED));
+        ends.leave(0, ExitStatus::from_raw(KILLED), false);
         ends.finish(2, ExitStatus::from_raw(0));
         assert_eq!(ends.done().collect::<Vec<_>>(), [2], "0 is free");
         assert_eq!(codes(ends), [0, KILLED]);
@@ -87,8 +89,16 @@ mod tests {
     #[test]
     fn one_that_saved_its_work_and_left_has_not_failed() {
         let mut ends = Ends::default();
-        ends.leave(2, ExitStatus::from_raw(0));
+        ends.leave(2, ExitStatus::from_raw(0), false);
         assert_eq!(ends.done().count(), 0, "its rank is free");
+        assert_eq!(codes(ends), [0]);
+    }
+
+    #[test]
+    fn others_go_on_with_the_work_of_one_that_left() {
+        let mut ends = Ends::default();
+        ends.leave(1, ExitStatus::from_raw(KILLED), true);
+        ends.finish(0, ExitStatus::from_raw(0));
         assert_eq!(codes(ends), [0]);
     }
 
@@ -96,7 +106,7 @@ mod tests {
     fn a_rank_that_started_again_is_judged_by_its_last_end() {
         let mut ends = Ends::default();
         ends.finish(0, ExitStatus::from_raw(0));
-        ends.leave(1, ExitStatus::from_raw(KILLED));
+        ends.leave(1, ExitStatus::from_raw(KILLED), false);
         ends.begin(1);
         ends.finish(1, ExitStatus::from_raw(0));
         assert_eq!(codes(ends), [0, 0]);
