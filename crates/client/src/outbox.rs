@@ -5,7 +5,7 @@
 //! - when it holds [`FLUSH_BYTES`],
 //! - by a queued command that comes [`FLUSH_AFTER`] or more after the last flush: the first command after a pause goes
 //!   out at once, so that work starts, and a burst of launches costs one system call per 100 us,
-//! - half a millisecond after the last call that left something in it (`link::flusher`).
+//! - half a millisecond or so after a call left something in it, if nothing else has sent that (`link::flusher`).
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
