@@ -16,9 +16,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::context::Context;
 use crate::event::Ticket;
@@ -28,9 +28,14 @@ use crate::stream::{Order, Stream, Target};
 
 /// How often the value that a stream waits for is looked at.
 const VALUE_POLL: Duration = Duration::from_micros(50);
+/// A device's thread looks for more work for so long before it sleeps. To wake a thread whose core has nothing else to do takes
+/// longer than most work that comes in a row.
+const LOOK: Duration = Duration::from_micros(30);
 
 struct Engine {
     state: Mutex<State>,
+    /// [`State::sequence`], for who does not hold the lock.
+    sequence: AtomicU64,
     /// Something may have become ready.
     work: Condvar,
     /// Something was done.
@@ -77,6 +82,7 @@ static ENGINE: Engine = Engine {
         goals: Vec::new(),
         barriers: BTreeMap::new(),
     }),
+    sequence: AtomicU64::new(0),
     work: Condvar::new(),
     done: Condvar::new(),
 };
@@ -86,6 +92,7 @@ pub(crate) fn submit(target: &Target, op: Op) {
     let mut state = ENGINE.lock();
     state.sequence += 1;
     let sequence = state.sequence;
+    ENGINE.sequence.store(sequence, Ordering::Relaxed);
     let (stream, context) = (&target.stream, &target.context);
     stream.submitted.store(sequence, Ordering::Relaxed);
     let queue = state.queues.entry(stream.id).or_insert_with(|| Queue {
@@ -179,6 +186,17 @@ impl Engine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns when something was submitted, or soon; other threads go first.
+    fn look_for_work<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let known = state.sequence;
+        drop(state);
+        let begin = Instant::now();
+        while self.sequence.load(Ordering::Relaxed) == known && begin.elapsed() < LOOK {
+            std::thread::yield_now();
+        }
+        self.lock()
+    }
+
     fn wait<'a>(
         &self,
         mut state: MutexGuard<'a, State>,
@@ -215,11 +233,14 @@ fn start_thread(state: &mut State, device: usize) {
 /// The life of a device's thread.
 fn run_device(device: usize) -> ! {
     let mut state = ENGINE.lock();
+    let mut may_look = false;
     loop {
         let Some(next) = state.take_ready(device) else {
-            state = state.sleep(device);
+            state = if may_look { ENGINE.look_for_work(state) } else { state.sleep(device) };
+            may_look = false;
             continue;
         };
+        may_look = true;
         drop(state);
         next.run();
         state = ENGINE.lock();

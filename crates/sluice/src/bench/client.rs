@@ -30,7 +30,10 @@ const BULK_TIME_MAX: Duration = Duration::from_secs(15);
 /// How long calls of one kind are measured.
 const CALLS_TIME: Duration = Duration::from_millis(500);
 const CALLS_MAX: usize = 4000;
-const QUEUED_CALLS: u32 = 200_000;
+/// Queued calls are made for this long, after so many whose time says how many that are.
+const QUEUED_TIME: Duration = Duration::from_secs(1);
+const QUEUED_CALLS_FIRST: u32 = 20_000;
+const QUEUED_CALLS_MAX: u32 = 4_000_000;
 
 /// An empty kernel with one parameter, so that a launch carries something.
 const EMPTY: &CStr = c".version 7.0
@@ -129,21 +132,27 @@ impl Program {
     }
 
     fn measure_queued(&mut self, figures: &mut Figures) -> Result<()> {
-        for _ in 0..1000 {
+        // These wake everybody up, and are of no account.
+        let first = time(|| self.launch_all(QUEUED_CALLS_FIRST))?;
+        let fit = QUEUED_TIME.as_secs_f64() / first.as_secs_f64() * f64::from(QUEUED_CALLS_FIRST);
+        let count = (fit as u32).clamp(QUEUED_CALLS_FIRST, QUEUED_CALLS_MAX);
+        let begin = (Instant::now(), cpu_time());
+        for _ in 0..count {
             self.launch()?;
         }
+        let (queued, cpu) = (begin.0.elapsed(), cpu_time() - begin.1);
         self.synchronize()?;
-        let cpu = cpu_time();
-        let begin = Instant::now();
-        for _ in 0..QUEUED_CALLS {
-            self.launch()?;
-        }
-        let (queued, cpu) = (begin.elapsed(), cpu_time() - cpu);
-        self.synchronize()?;
-        figures.queued_call_client_cpu_us = microseconds(cpu) / f64::from(QUEUED_CALLS);
-        figures.queued_call_us = microseconds(queued) / f64::from(QUEUED_CALLS);
-        figures.queued_calls_per_s = f64::from(QUEUED_CALLS) / begin.elapsed().as_secs_f64();
+        figures.queued_call_client_cpu_us = microseconds(cpu) / f64::from(count);
+        figures.queued_call_us = microseconds(queued) / f64::from(count);
+        figures.queued_calls_per_s = f64::from(count) / begin.0.elapsed().as_secs_f64();
         Ok(())
+    }
+
+    fn launch_all(&self, count: u32) -> Result<()> {
+        for _ in 0..count {
+            self.launch()?;
+        }
+        self.synchronize()
     }
 
     fn measure_small_copies(&mut self, figures: &mut Figures) -> Result<()> {
