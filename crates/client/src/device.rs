@@ -45,9 +45,9 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// After a command has been sent that may leave something running.
-    pub(crate) fn sent(&self) {
-        self.sent.fetch_add(1, Ordering::AcqRel);
+    /// After a command has been sent that may leave something running. A wait that covers the answer began later.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     /// Everything sent so far: what a wait that begins now will cover.
@@ -60,8 +60,13 @@ impl Work {
     }
 
     /// Whether something may still be running.
-    fn is_pending(&self) -> bool {
-        self.waited.load(Ordering::Acquire) < self.so_far()
+    pub(crate) fn is_pending(&self) -> bool {
+        !self.covers(self.so_far())
+    }
+
+    /// Whether somebody has waited for what was sent up to then.
+    pub(crate) fn covers(&self, sent: u64) -> bool {
+        self.waited.load(Ordering::Acquire) >= sent
     }
 }
 

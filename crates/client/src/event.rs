@@ -1,19 +1,26 @@
-//! Events: created and destroyed without waiting; the rest is generated.
+//! Events: created and destroyed without waiting, and asked about only while it is not known that they are done.
+//!
+//! That is known of an event that was never recorded, of one that somebody has asked about or waited for since it was
+//! recorded last, and of one whose device, or stream, somebody has waited for since. It is never known where others record events, too: other
+//! processes, and graphs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
-use sluice_wire::{EventId, commands};
+use sluice_wire::{Command, EventId, commands};
 
 use crate::capture::Capture;
+use crate::context::Context;
 use crate::ids::{self, Kind, Table};
 use crate::issue::{Issue, wanted};
-use crate::{across, capture, context, out, session};
+use crate::session::Session;
+use crate::{across, capture, context, out, session, stream};
 
 #[derive(Debug)]
 struct Event {
     context: CUcontext,
+    device: CUdevice,
     last: Mutex<Last>,
     /// Whether other processes may open it, or one of them has made it.
     is_shared: bool,
@@ -24,6 +31,11 @@ struct Event {
 struct Last {
     is_recorded: bool,
     capture: Option<Arc<Capture>>,
+    /// Of the records.
+    number: u64,
+    /// What a wait for the device has to cover, and the stream; nothing before the record is on its way.
+    covered_by: Option<(u64, CUstream)>,
+    is_done: bool,
 }
 
 impl Event {
@@ -40,15 +52,87 @@ pub(crate) fn exists(number: u64) -> bool {
 
 /// Notes that an event is recorded, in a capture or outside.
 pub(crate) fn recorded(event: CUevent, capture: Option<Arc<Capture>>) -> Result<(), CUresult> {
-    let event = EVENTS.get(event.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
-    *event.last() = Last { is_recorded: true, capture };
+    find(event)?.recorded(capture);
     Ok(())
+}
+
+/// Sends a record of the event in a stream that captures nothing.
+pub(crate) fn record<C: Command>(
+    event: CUevent,
+    stream: CUstream,
+    command: impl FnOnce(&Session) -> Result<C, CUresult>,
+) -> Result<(), CUresult> {
+    let session = session::get()?;
+    let object = find(event)?;
+    let command = command(session)?;
+    let number = object.recorded(None);
+    session.queue(&command)?;
+    let sent = session.device(object.device)?.work.sent();
+    let mut last = object.last();
+    if last.number == number {
+        last.covered_by = Some((sent, stream));
+    }
+    Ok(())
+}
+
+/// Asks the node about an event, or waits for it there, unless it is known to be done.
+pub(crate) fn unless_done<C>(
+    event: CUevent,
+    command: impl FnOnce(&Session) -> Result<C, CUresult>,
+) -> Result<(), CUresult>
+where
+    for<'a> C: Command<Reply<'a> = ()>,
+{
+    let session = session::get()?;
+    let object = find(event)?;
+    let command = command(session)?;
+    let last = object.last().clone();
+    if object.is_done(session, &last)? {
+        return session.link.check();
+    }
+    session.call(&command, |()| ())?;
+    let mut now = object.last();
+    now.is_done |= now.number == last.number;
+    Ok(())
+}
+
+fn find(event: CUevent) -> Result<Arc<Event>, CUresult> {
+    EVENTS.get(event.0 as u64).ok_or(CUresult::INVALID_HANDLE)
+}
+
+impl Event {
+    /// The number of the record.
+    fn recorded(&self, capture: Option<Arc<Capture>>) -> u64 {
+        let mut last = self.last();
+        let number = last.number + 1;
+        *last = Last { is_recorded: true, capture, number, covered_by: None, is_done: false };
+        number
+    }
+
+    /// Whether it is known, without asking, that what was recorded last is over.
+    fn is_done(&self, session: &Session, last: &Last) -> Result<bool, CUresult> {
+        if self.is_shared || SOME_IN_GRAPHS.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let device = session.device(self.device)?;
+        let is_covered = |&(sent, stream): &(u64, CUstream)| {
+            device.work.covers(sent) || stream::has_waited(device.ordinal, stream, sent)
+        };
+        Ok(!last.is_recorded || last.is_done || last.covered_by.as_ref().is_some_and(is_covered))
+    }
+}
+
+/// Whether a graph may record an event, whenever it is launched.
+static SOME_IN_GRAPHS: AtomicBool = AtomicBool::new(false);
+
+/// A graph is about to be given a record of an event.
+pub(crate) fn recorded_by_graph() {
+    SOME_IN_GRAPHS.store(true, Ordering::Relaxed);
 }
 
 /// Whether an event was ever recorded, and the capture if that was in one.
 pub(crate) fn last_capture(event: CUevent) -> Result<(bool, Option<Arc<Capture>>), CUresult> {
-    let event = EVENTS.get(event.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
-    let last = event.last().clone();
+    let last = find(event)?.last().clone();
     Ok((last.is_recorded, last.capture))
 }
 
@@ -65,8 +149,7 @@ pub(crate) fn context_ended(context: CUcontext) {
 
 /// The device of the context that an event was made in.
 pub(crate) fn device_of(event: CUevent) -> Result<CUdevice, CUresult> {
-    let event = EVENTS.get(event.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
-    Ok(context::named_or_current(event.context)?.device)
+    Ok(find(event)?.device)
 }
 
 /// The handles of a context's events.
@@ -82,11 +165,11 @@ pub(crate) fn some_shared() -> bool {
 }
 
 /// A handle for an event of another process.
-pub(crate) fn mint_shared(context: CUcontext) -> CUevent {
+pub(crate) fn mint_shared(context: &Context) -> CUevent {
     SOME_SHARED.store(true, Ordering::Relaxed);
     let handle = ids::mint(Kind::Event);
-    let last = Mutex::new(Last { is_recorded: true, capture: None });
-    EVENTS.insert(handle, Event { context, last, is_shared: true });
+    let last = Mutex::new(Last { is_recorded: true, ..Last::default() });
+    EVENTS.insert(handle, Event { context: context.owner, device: context.device, last, is_shared: true });
     CUevent(handle as usize)
 }
 
@@ -96,8 +179,7 @@ pub(crate) fn forget(event: CUevent) {
 
 /// Refuses events that were not made for other processes.
 pub(crate) fn check_shared(event: CUevent) -> Result<(), CUresult> {
-    let event = EVENTS.get(event.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
-    if event.is_shared { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
+    if find(event)?.is_shared { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
 }
 
 const FLAGS: u32 = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
@@ -106,7 +188,7 @@ const FLAGS: u32 = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_I
 
 pub(crate) unsafe fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> Result<(), CUresult> {
     let session = session::enter()?;
-    let context = context::current()?.owner;
+    let context = context::current()?;
     wanted(phEvent)?;
     if Flags & !FLAGS != 0 {
         return Err(CUresult::INVALID_VALUE);
@@ -122,7 +204,8 @@ pub(crate) unsafe fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> Result<
         SOME_SHARED.store(true, Ordering::Relaxed);
     }
     let handle = ids::mint(Kind::Event);
-    EVENTS.insert(handle, Event { context, last: Mutex::default(), is_shared });
+    let (device, context) = (context.device, context.owner);
+    EVENTS.insert(handle, Event { context, device, last: Mutex::default(), is_shared });
     session
         .queue_quietly(&commands::cuEventCreate { phEvent: EventId(handle), Flags })
         .inspect_err(|_| drop(EVENTS.remove(handle)))?;

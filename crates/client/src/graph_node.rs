@@ -20,7 +20,7 @@ use crate::host_function::{self, Pending};
 use crate::issue::{Issue, list, wanted};
 use crate::launch::{self, Geometry};
 use crate::session::{self, Session};
-use crate::{context, out};
+use crate::{context, event, out};
 
 /// Reads a structure that the program must pass.
 ///
@@ -201,6 +201,11 @@ fn allocation(
     Ok(NodeWork::Allocation(made.ticket))
 }
 
+fn record_event(session: &Session, event: CUevent) -> Result<NodeWork, CUresult> {
+    event::recorded_by_graph();
+    Ok(NodeWork::RecordEvent(session.find(event)?))
+}
+
 fn free(address: CUdeviceptr) -> Result<NodeWork, CUresult> {
     let allocation = graph_memory::by_address(address).ok_or(CUresult::INVALID_VALUE)?;
     graph_memory::freed_inside(&allocation)?;
@@ -235,7 +240,7 @@ unsafe fn any(
         // SAFETY: as above.
         Kind::HOST => host(session, &unsafe { read(words.cast())? }),
         Kind::GRAPH => Ok(NodeWork::Child(session.find(CUgraph(copy_of.words[0] as usize))?)),
-        Kind::EVENT_RECORD => Ok(NodeWork::RecordEvent(session.find(CUevent(copy_of.words[0] as usize))?)),
+        Kind::EVENT_RECORD => record_event(session, CUevent(copy_of.words[0] as usize)),
         Kind::WAIT_EVENT => Ok(NodeWork::AwaitEvent(session.find(CUevent(copy_of.words[0] as usize))?)),
         // SAFETY: as above.
         Kind::BATCH_MEM_OP => unsafe { batch(session, read(words.cast())?) },
@@ -422,11 +427,7 @@ pub(crate) unsafe fn cuGraphAddEventRecordNode(
     event: CUevent,
 ) -> Result<(), CUresult> {
     // SAFETY: the program's arguments.
-    unsafe {
-        add(phGraphNode, hGraph, dependencies, numDependencies, |session| {
-            Ok(NodeWork::RecordEvent(session.find(event)?))
-        })
-    }
+    unsafe { add(phGraphNode, hGraph, dependencies, numDependencies, |session| record_event(session, event)) }
 }
 
 pub(crate) unsafe fn cuGraphAddEventWaitNode(

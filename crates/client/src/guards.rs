@@ -17,8 +17,16 @@ type Guarded = Result<ControlFlow<()>, CUresult>;
 const GO_ON: Guarded = Ok(ControlFlow::Continue(()));
 
 pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Guarded {
-    event::recorded(event, capture::of(stream))?;
-    GO_ON
+    let capture = capture::of(stream);
+    if capture.is_some() {
+        event::recorded(event, capture)?;
+        return GO_ON;
+    }
+    event::record(event, stream, |session| {
+        let (hEvent, hStream) = (session.find(event)?, session.find(stream)?);
+        Ok(commands::cuEventRecord { hEvent, hStream })
+    })?;
+    Ok(ControlFlow::Break(()))
 }
 
 pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> Guarded {
@@ -26,6 +34,7 @@ pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u3
     let is_external = flags & CU_EVENT_RECORD_EXTERNAL != 0;
     let capture = capture::of(stream);
     if is_external && capture.is_some() {
+        event::recorded_by_graph();
         return GO_ON;
     }
     event::recorded(event, capture)?;
@@ -86,19 +95,27 @@ pub(crate) fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> Guarded {
 
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Guarded {
     capture::check_not_capturing(stream)?;
-    GO_ON
+    stream::synchronize(stream)?;
+    Ok(ControlFlow::Break(()))
 }
 
+/// A stream has nothing to do where all work of all streams was waited for.
 pub(crate) fn cuStreamQuery(stream: CUstream) -> Guarded {
     capture::check_not_capturing(stream)?;
-    GO_ON
+    let session = session::get()?;
+    session.find(stream)?;
+    if session.devices.iter().any(|device| device.work.is_pending()) {
+        return GO_ON;
+    }
+    session.link.check()?;
+    Ok(ControlFlow::Break(()))
 }
 
 /// An event that was last recorded in a capture stands for nothing that could be done.
-fn not_captured(event: CUevent) -> Guarded {
+fn not_captured(event: CUevent) -> Result<(), CUresult> {
     let (_, capture) = event::last_capture(event)?;
     match capture {
-        None => GO_ON,
+        None => Ok(()),
         Some(capture) => {
             capture.invalidate();
             Err(CUresult::CAPTURED_EVENT)
@@ -108,11 +125,25 @@ fn not_captured(event: CUevent) -> Guarded {
 
 pub(crate) fn cuEventQuery(event: CUevent) -> Guarded {
     capture::check_safe()?;
-    not_captured(event)
+    not_captured(event)?;
+    event::unless_done(event, |session| Ok(commands::cuEventQuery { hEvent: session.find(event)? }))?;
+    Ok(ControlFlow::Break(()))
 }
 
 pub(crate) fn cuEventSynchronize(event: CUevent) -> Guarded {
-    not_captured(event)
+    not_captured(event)?;
+    event::unless_done(event, |session| Ok(commands::cuEventSynchronize { hEvent: session.find(event)? }))?;
+    Ok(ControlFlow::Break(()))
+}
+
+pub(crate) fn cuGraphEventRecordNodeSetEvent(_: CUgraphNode, _: CUevent) -> Guarded {
+    event::recorded_by_graph();
+    GO_ON
+}
+
+pub(crate) fn cuGraphExecEventRecordNodeSetEvent(_: CUgraphExec, _: CUgraphNode, _: CUevent) -> Guarded {
+    event::recorded_by_graph();
+    GO_ON
 }
 
 pub(crate) fn cuGreenCtxRecordEvent(green: CUgreenCtx, event: CUevent) -> Guarded {

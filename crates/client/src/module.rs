@@ -1,8 +1,10 @@
 //! Modules and libraries, and the functions and kernels in them.
 //!
-//! An image is named by its content hash, and travels only if the node has not seen it before. A library is its module,
-//! loaded at once, and a kernel is its function: each pair shares one handle.
+//! An image is named by its content hash, and travels only if the node has not seen it before: its load is one round trip
+//! then. With the answer come the functions of a small module, which are had without asking. A library is its
+//! module, loaded at once, and a kernel is its function: each pair shares one handle.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 use sluice_image::pointer::Located;
-use sluice_wire::{BULK_SIZE_MAX, FunctionId, ImageHash, ModuleId, commands};
+use sluice_wire::{BULK_SIZE_MAX, FunctionId, FunctionInfo, ImageHash, ModuleId, NamedFunction, commands};
 
 use crate::answers::Answers;
 use crate::device::Device;
@@ -21,9 +23,14 @@ use crate::parameters::Layout;
 use crate::session::{self, Session};
 use crate::{context, out};
 
+/// Functions by name.
+type Told = HashMap<CString, FunctionInfo>;
+
 #[derive(Debug)]
 pub(crate) struct Module {
     context: CUcontext,
+    /// The functions that came with the module and nobody has asked for yet, by name.
+    told: Mutex<Told>,
     /// The functions that programs asked for, by name.
     functions: Mutex<HashMap<CString, u64>>,
     /// Addresses and sizes of the globals that they asked for, by name.
@@ -95,9 +102,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Module {
-    fn new(context: CUcontext, library: Option<Library>) -> Module {
+    fn new(context: CUcontext, told: Told, library: Option<Library>) -> Module {
         Module {
             context,
+            told: Mutex::new(told),
             functions: Mutex::new(HashMap::new()),
             globals: Mutex::new(HashMap::new()),
             library,
@@ -234,15 +242,15 @@ impl Session {
             }
             Owner::Process => (CUcontext::NULL, context::device()),
         };
-        let hash = self.provide_for(self.device(device)?, image, log)?;
+        let (hash, code) = image_for(self.device(device)?, image, log)?;
         let handle = ids::mint(Kind::Module);
-        self.load_known(handle, hash, log)?;
+        let told = self.load_known(handle, hash, Some(&code), log)?;
         let library = context.is_null().then(|| Library {
             home: device,
             images: self.provide_everywhere(hash, image),
             elsewhere: Mutex::new(HashMap::new()),
         });
-        MODULES.insert(handle, Module::new(context, library));
+        MODULES.insert(handle, Module::new(context, told, library));
         Ok(handle)
     }
 
@@ -258,26 +266,14 @@ impl Session {
         }
         let image = library.images.get(usize::from(self.index)).copied().flatten();
         let handle = ids::mint(Kind::Module);
-        self.load_known(handle, image.ok_or(CUresult::NO_BINARY_FOR_GPU)?, &mut JitLog::none())?;
+        let image = image.ok_or(CUresult::NO_BINARY_FOR_GPU)?;
+        let told = self.load_known(handle, image, None, &mut JitLog::none())?;
         // What is loaded here belongs to the library, and goes with it.
         let images = library.images.clone();
         let library = Library { home: device, images, elsewhere: Mutex::new(HashMap::new()) };
-        MODULES.insert(handle, Module::new(CUcontext::NULL, Some(library)));
+        MODULES.insert(handle, Module::new(CUcontext::NULL, told, Some(library)));
         elsewhere.insert(device, handle);
         Ok(handle)
-    }
-
-    /// Makes sure that the node has the image for a device of this session.
-    fn provide_for(
-        &self,
-        device: &Device,
-        image: &Located<'_>,
-        log: &mut JitLog,
-    ) -> Result<ImageHash, CUresult> {
-        let image = image::for_device(image, &device.snapshot, log)?;
-        let hash = ImageHash(sluice_image::ImageHash::of(&image).0);
-        self.provide(hash, &image)?;
-        Ok(hash)
     }
 
     /// What each session's devices have of a library. Later its image is the program's again, so every node gets it now.
@@ -286,7 +282,8 @@ impl Session {
             if session.index == self.index {
                 return Some(here);
             }
-            session.provide_for(session.devices.first()?, image, &mut JitLog::none()).ok()
+            let (hash, code) = image_for(session.devices.first()?, image, &mut JitLog::none()).ok()?;
+            session.provide(hash, &code).ok().map(|()| hash)
         };
         session::all().map_or(Vec::new(), |all| all.list.iter().map(of).collect())
     }
@@ -301,9 +298,10 @@ impl Session {
     fn provide(&self, image: ImageHash, bytes: &[u8]) -> Result<(), CUresult> {
         let known = self.call(&commands::ImageQuery { image }, |answer| answer.known)?;
         // A log holds the image, for nodes that have not seen it.
-        if known && !self.link.is_recorded() {
-            return Ok(());
-        }
+        if known && !self.link.is_recorded() { Ok(()) } else { self.send_image(image, bytes) }
+    }
+
+    fn send_image(&self, image: ImageHash, bytes: &[u8]) -> Result<(), CUresult> {
         let total = bytes.len() as u64;
         for (i, piece) in bytes.chunks(BULK_SIZE_MAX).enumerate() {
             let offset = (i * BULK_SIZE_MAX) as u64;
@@ -312,20 +310,44 @@ impl Session {
         Ok(())
     }
 
-    /// A refused load has a log too: it is the compiler's, and what the program wants to read.
-    fn load_known(&self, handle: u64, image: ImageHash, log: &mut JitLog) -> Result<(), CUresult> {
+    /// Loads an image, which is sent if the node does not have it. Without its bytes the node was given it before.
+    fn load_known(
+        &self,
+        handle: u64,
+        image: ImageHash,
+        bytes: Option<&[u8]>,
+        log: &mut JitLog,
+    ) -> Result<Told, CUresult> {
+        // A log holds the image, for nodes that have not seen it.
+        let sent = bytes.filter(|_| self.link.is_recorded());
+        sent.map_or(Ok(()), |bytes| self.send_image(image, bytes))?;
+        let told = match (self.try_load(handle, image, log)?, bytes) {
+            (None, Some(bytes)) => {
+                self.send_image(image, bytes)?;
+                self.try_load(handle, image, log)?
+            }
+            (told, _) => told,
+        };
+        told.ok_or(CUresult::INVALID_IMAGE)
+    }
+
+    /// Nothing if the node does not have the image. A refused load has a log too: it is the compiler's, and what the
+    /// program wants to read.
+    fn try_load(&self, handle: u64, image: ImageHash, log: &mut JitLog) -> Result<Option<Told>, CUresult> {
         use sluice_wire::{Command, Encode, decode};
         let command = commands::cuModuleLoadDataEx { module: ModuleId(handle), image };
         let op = commands::cuModuleLoadDataEx::OP;
         let answer = self.link.call(self.place(), op, |out| command.encode(out))?;
         let reply = decode::<commands::cuModuleLoadDataExReply<'_>>(&answer.payload);
-        let said = reply.map_or(&[][..], |reply| reply.log);
+        let said = reply.as_ref().map_or(&[][..], |reply| reply.log);
         answer.result.ok().inspect_err(|error| {
             let refusal = format!("the node's driver refuses the image: {error}");
             log.write(if said.is_empty() { refusal.as_bytes() } else { said }, false);
         })?;
         log.write(said, true);
-        Ok(())
+        let reply = reply.map_err(|_| CUresult::UNKNOWN)?;
+        let named = |function: NamedFunction| Some((CString::new(function.name).ok()?, function.info));
+        Ok(reply.known.then(|| reply.functions.into_iter().filter_map(named).collect()))
     }
 
     /// The handle of a module's function, asking the node the first time.
@@ -334,18 +356,26 @@ impl Session {
         if let Some(&known) = locked(&object.functions).get(name) {
             return Ok(known);
         }
-        let handle = ids::mint_on(ids::device(module).unwrap_or_default(), Kind::Function);
-        let id = FunctionId(handle);
-        let command = commands::cuModuleGetFunction { hfunc: id, hmod: ModuleId(module), name };
-        let info = self.of_object(module).call(&command, |answer| answer.info)?;
+        let hfunc = FunctionId(ids::mint_on(ids::device(module).unwrap_or_default(), Kind::Function));
+        let (hmod, session) = (ModuleId(module), self.of_object(module));
+        let told = locked(&object.told).remove(name);
+        let info = match told {
+            Some(info) => {
+                session.queue_quietly(&commands::FunctionNamed { hfunc, hmod, name })?;
+                info
+            }
+            None => {
+                session.call(&commands::cuModuleGetFunction { hfunc, hmod, name }, |answer| answer.info)?
+            }
+        };
         let places = info.parameters.iter().map(|parameter| (parameter.offset, parameter.size)).collect();
         let layout = Layout::new(places).ok_or(CUresult::INVALID_IMAGE)?;
         let name = name.to_owned();
-        locked(&object.functions).insert(name.clone(), handle);
+        locked(&object.functions).insert(name.clone(), hfunc.0);
         let attributes = info.attributes.into_iter().collect();
         let home = object.library.as_ref().map(|library| library.home);
-        FUNCTIONS.insert(handle, Function::new(id, module, name, layout, attributes, home));
-        Ok(handle)
+        FUNCTIONS.insert(hfunc.0, Function::new(hfunc, module, name, layout, attributes, home));
+        Ok(hfunc.0)
     }
 
     fn get_global(&self, module: u64, name: &CStr) -> Result<(u64, u64), CUresult> {
@@ -372,6 +402,16 @@ impl Session {
         session.forget_globals(module);
         session.queue(&commands::cuModuleUnload { hmod: ModuleId(module) })
     }
+}
+
+/// What of an image a device runs, and its hash.
+fn image_for<'a>(
+    device: &Device,
+    image: &Located<'a>,
+    log: &mut JitLog,
+) -> Result<(ImageHash, Cow<'a, [u8]>), CUresult> {
+    let code = image::for_device(image, &device.snapshot, log)?;
+    Ok((ImageHash(sluice_image::ImageHash::of(&code).0), code))
 }
 
 /// To whom a module belongs.
@@ -728,7 +768,7 @@ mod tests {
 
     fn loaded() -> CUfunction {
         let (module, handle) = (ids::mint(Kind::Module), ids::mint(Kind::Function));
-        MODULES.insert(module, Module::new(CUcontext::NULL, None));
+        MODULES.insert(module, Module::new(CUcontext::NULL, Told::new(), None));
         let layout = Layout::new(Vec::new()).unwrap();
         let (id, name) = (FunctionId(handle), c"kernel".to_owned());
         FUNCTIONS.insert(handle, Function::new(id, module, name, layout, HashMap::new(), None));

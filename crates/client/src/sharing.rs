@@ -288,8 +288,7 @@ pub(crate) unsafe fn cuIpcOpenEventHandle(
     wanted(phEvent)?;
     let name = Name::from_bytes(EVENT, &handle.reserved).ok_or(CUresult::INVALID_VALUE)?;
     check_here(session, name.words[2])?;
-    let context = context::current()?.owner;
-    let opened = event::mint_shared(context);
+    let opened = event::mint_shared(&*context::current()?);
     let command = commands::EventImport { event: EventId(opened.0 as u64), token: name.token };
     session.call(&command, |()| ()).inspect_err(|_| event::forget(opened))?;
     // SAFETY: not null, and the program's to be written.

@@ -8,7 +8,7 @@ use sluice_wire::{StreamId, commands};
 
 use crate::context::Context;
 use crate::ids::{self, Kind, Table};
-use crate::issue::wanted;
+use crate::issue::{Issue, wanted};
 use crate::session::{self, Session};
 use crate::{capture, context, green, out};
 
@@ -19,6 +19,8 @@ pub(crate) struct Stream {
     flags: u32,
     priority: AtomicI32,
     pub(crate) capture: capture::Part,
+    /// How much of what was sent to the device somebody has waited for here.
+    waited: AtomicU64,
     /// Whether its green context is gone.
     is_detached: AtomicBool,
 }
@@ -103,6 +105,7 @@ pub(crate) fn create(
         flags,
         priority: AtomicI32::new(priority),
         capture: capture::Part::default(),
+        waited: AtomicU64::new(0),
         is_detached: AtomicBool::new(false),
     };
     STREAMS.insert(handle, stream);
@@ -117,6 +120,26 @@ pub(crate) fn create(
 fn priority_in_range(session: &Session, device: CUdevice, priority: i32) -> Result<i32, CUresult> {
     let (least, greatest) = session.device(device)?.snapshot.stream_priorities;
     Ok(priority.min(least.max(greatest)).max(greatest.min(least)))
+}
+
+/// Waits until a stream has done everything that it was given.
+pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
+    let session = session::get()?;
+    let hStream = session.find(stream)?;
+    let created = find(stream)?;
+    let covered =
+        created.as_ref().and_then(|created| session.device(created.device).ok()).map(|it| it.work.so_far());
+    session.call(&commands::cuStreamSynchronize { hStream }, |()| ())?;
+    if let (Some(created), Some(covered)) = (created, covered) {
+        created.waited.fetch_max(covered, Ordering::AcqRel);
+    }
+    Ok(())
+}
+
+/// Whether somebody has waited, since so much was sent to the device, for what a created stream of it was given.
+pub(crate) fn has_waited(device: CUdevice, stream: CUstream, sent: u64) -> bool {
+    let found = STREAMS.get(stream.0 as u64).filter(|found| found.device == device);
+    !is_default(stream) && found.is_some_and(|found| found.waited.load(Ordering::Acquire) >= sent)
 }
 
 /// Notes the priority that a created stream has been given.

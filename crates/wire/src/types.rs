@@ -224,6 +224,11 @@ message! {
     }
 }
 
+message! {
+    /// A function of a module that was loaded just now.
+    pub struct NamedFunction { name: String, info: FunctionInfo }
+}
+
 impl Encode for CUlaunchAttribute {
     fn encode(&self, out: &mut Vec<u8>) {
         self.id.encode(out);

@@ -2,11 +2,12 @@
 
 #![allow(non_snake_case)] // CUDA's names
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 
 use sluice_cuda::*;
 use sluice_wire::{
-    BULK_SIZE_MAX, CopyNode, CopySide, DevicePtr, Dim, Encode, PeerToken, Pitched, UserObjectId, commands,
+    BULK_SIZE_MAX, CopyNode, CopySide, DevicePtr, Dim, Encode, FunctionId, FunctionInfo, ModuleId, PeerToken,
+    Pitched, UserObjectId, commands,
 };
 
 use crate::arrays;
@@ -46,10 +47,14 @@ impl Custom for Session {
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
         self.vacant(command.module)?;
-        let image = self.images.find(command.image).ok_or(CUresult::INVALID_IMAGE)?;
+        let Some(image) = self.images.find(command.image) else {
+            commands::cuModuleLoadDataExReply { known: false, functions: Vec::new(), log: &[] }.encode(reply);
+            return Ok(());
+        };
         let module = modules::load(&self.table, &image)?;
         self.insert(command.module, module)?;
-        commands::cuModuleLoadDataExReply { log: &[] }.encode(reply);
+        let functions = modules::told(&self.table, module);
+        commands::cuModuleLoadDataExReply { known: true, functions, log: &[] }.encode(reply);
         Ok(())
     }
 
@@ -69,13 +74,13 @@ impl Custom for Session {
         command: commands::cuModuleGetFunction<'_>,
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
-        self.vacant(command.hfunc)?;
-        let module = self.find(command.hmod)?;
-        let (function, info) = modules::function(&self.table, module, command.name)?;
-        self.insert(command.hfunc, function)?;
-        self.modules.add(command.hmod, command.hfunc, &info);
+        let info = self.take_function(command.hfunc, command.hmod, command.name)?;
         commands::cuModuleGetFunctionReply { info }.encode(reply);
         Ok(())
+    }
+
+    fn FunctionNamed(&self, command: commands::FunctionNamed<'_>) -> Result<(), CUresult> {
+        self.take_function(command.hfunc, command.hmod, command.name).map(drop)
     }
 
     fn cuModuleGetGlobal_v2(
@@ -831,6 +836,15 @@ struct Callback {
 }
 
 impl Session {
+    /// Enters a function under the id that the client has given it.
+    fn take_function(&self, id: FunctionId, module: ModuleId, name: &CStr) -> Result<FunctionInfo, CUresult> {
+        self.vacant(id)?;
+        let (function, info) = modules::function(&self.table, self.find(module)?, name)?;
+        self.insert(id, function)?;
+        self.modules.add(module, id, &info);
+        Ok(info)
+    }
+
     /// Has something done when the stream gets there.
     pub(crate) fn call_in_order(&self, stream: CUstream, call: Call) -> Result<(), CUresult> {
         let launch = self.table.cuLaunchHostFunc.ok_or(CUresult::NOT_SUPPORTED)?;

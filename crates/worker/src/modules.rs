@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 
 use sluice_cuda::{CUfunction, CUfunction_attribute, CUmodule, CUresult, DriverTable};
 use sluice_image::Image;
-use sluice_wire::{FunctionId, FunctionInfo, ModuleId, Parameter};
+use sluice_wire::{FunctionId, FunctionInfo, ModuleId, NamedFunction, Parameter};
 
 use crate::checks::PARAMETER_BYTES_MAX;
 
@@ -83,30 +83,59 @@ pub(crate) fn function(
 
 /// Most functions of a module whose names are said.
 const NAMES_MAX: u32 = 1 << 16;
+/// Most functions of a module that are told of when it is loaded. A driver loads a function when it is asked about it, and of the many in a
+/// large module a program uses few.
+const TOLD_MAX: u32 = 8;
 
 /// The names of a module's functions, in the driver's order.
 pub(crate) fn names(table: &DriverTable, module: CUmodule) -> Result<Vec<String>, CUresult> {
+    let count = count(table, module)?.min(NAMES_MAX);
+    handles(table, module, count)?.into_iter().map(|function| name(table, function)).collect()
+}
+
+/// The functions of a small module. What a driver does not say here it is asked for by name.
+pub(crate) fn told(table: &DriverTable, module: CUmodule) -> Vec<NamedFunction> {
+    let told = |function| {
+        let info = FunctionInfo {
+            parameters: parameters(table, function)?,
+            attributes: attributes(table, function),
+        };
+        Ok(NamedFunction { name: name(table, function)?, info })
+    };
+    let all = || match count(table, module)? {
+        count @ 1..=TOLD_MAX => handles(table, module, count)?.into_iter().map(told).collect(),
+        _ => Ok(Vec::new()),
+    };
+    all().unwrap_or_else(|_: CUresult| Vec::new())
+}
+
+fn count(table: &DriverTable, module: CUmodule) -> Result<u32, CUresult> {
     let count = table.cuModuleGetFunctionCount.ok_or(CUresult::NOT_SUPPORTED)?;
-    let enumerate = table.cuModuleEnumerateFunctions.ok_or(CUresult::NOT_SUPPORTED)?;
-    let name = table.cuFuncGetName.ok_or(CUresult::NOT_SUPPORTED)?;
     let mut number = 0;
     // SAFETY: the module is live, and the driver writes a number to a local.
     unsafe { count(&mut number, module) }.ok()?;
-    let mut functions = vec![CUfunction::NULL; number.min(NAMES_MAX) as usize];
-    // SAFETY: the driver writes no more handles than there is room for.
-    unsafe { enumerate(functions.as_mut_ptr(), functions.len() as u32, module) }.ok()?;
-    let text = |function| {
-        let mut text = std::ptr::null();
-        // SAFETY: the function is one of a live module; the driver writes the address of a text that lives as long.
-        unsafe {
-            name(&mut text, function).ok()?;
-            if text.is_null() {
-                return Err(CUresult::UNKNOWN);
-            }
-            Ok(CStr::from_ptr(text).to_string_lossy().into_owned())
+    Ok(number)
+}
+
+fn handles(table: &DriverTable, module: CUmodule, count: u32) -> Result<Vec<CUfunction>, CUresult> {
+    let enumerate = table.cuModuleEnumerateFunctions.ok_or(CUresult::NOT_SUPPORTED)?;
+    let mut functions = vec![CUfunction::NULL; count as usize];
+    // SAFETY: the module is live, and the driver writes no more handles than there is room for.
+    unsafe { enumerate(functions.as_mut_ptr(), count, module) }.ok()?;
+    Ok(functions)
+}
+
+fn name(table: &DriverTable, function: CUfunction) -> Result<String, CUresult> {
+    let name = table.cuFuncGetName.ok_or(CUresult::NOT_SUPPORTED)?;
+    let mut text = std::ptr::null();
+    // SAFETY: the function is one of a live module; the driver writes the address of a text that lives as long.
+    unsafe {
+        name(&mut text, function).ok()?;
+        if text.is_null() {
+            return Err(CUresult::UNKNOWN);
         }
-    };
-    functions.into_iter().map(text).collect()
+        Ok(CStr::from_ptr(text).to_string_lossy().into_owned())
+    }
 }
 
 pub(crate) fn parameters(table: &DriverTable, function: CUfunction) -> Result<Vec<Parameter>, CUresult> {

@@ -216,6 +216,8 @@ fn cuStreamSynchronize(p: &mut Program) {
 fn cuStreamQuery(p: &mut Program) {
     let mut sent = Sent::new("cuStreamQuery");
     let hStream = CUstream(p.handle(&mut sent, "Stream"));
+    let event = CUevent(p.pick("Event").0);
+    p.record(event);
     // SAFETY: arrays and places are as long as the list says.
     let result = unsafe { p.cuda.cuStreamQuery.expect("exported")(hStream) };
     if p.check(sent, true, result, &[]) {}
@@ -357,6 +359,7 @@ fn cuEventRecordWithFlags(p: &mut Program) {
 fn cuEventQuery(p: &mut Program) {
     let mut sent = Sent::new("cuEventQuery");
     let hEvent = CUevent(p.handle(&mut sent, "Event"));
+    p.record(hEvent);
     // SAFETY: arrays and places are as long as the list says.
     let result = unsafe { p.cuda.cuEventQuery.expect("exported")(hEvent) };
     if p.check(sent, true, result, &[]) {}
@@ -365,6 +368,7 @@ fn cuEventQuery(p: &mut Program) {
 fn cuEventSynchronize(p: &mut Program) {
     let mut sent = Sent::new("cuEventSynchronize");
     let hEvent = CUevent(p.handle(&mut sent, "Event"));
+    p.record(hEvent);
     // SAFETY: arrays and places are as long as the list says.
     let result = unsafe { p.cuda.cuEventSynchronize.expect("exported")(hEvent) };
     if p.check(sent, true, result, &[]) {}

@@ -33,6 +33,19 @@ pub(crate) const FUNCTIONS: crate::Calls = &[
     ("cuStreamAddCallback", |p| host_function(p, Calls::WithStream)),
 ];
 
+impl Program {
+    /// Records an event in some stream.
+    pub(crate) fn record(&mut self, event: CUevent) {
+        let (stream, number) = self.stream();
+        let mut sent = Sent::new("cuEventRecord");
+        sent.number(self.number("Event", event.0));
+        sent.number(number);
+        // SAFETY: live handles.
+        let result = unsafe { self.cuda.cuEventRecord.expect("exported")(event, stream) };
+        self.check(sent, false, result, &[]);
+    }
+}
+
 /// A stream is made, introduced and destroyed.
 fn stream_lives(p: &mut Program, newer: bool) {
     let (mut least, mut greatest, mut stream) = (0, 0, CUstream::NULL);

@@ -97,6 +97,7 @@ const BY_HAND: &[&str] = &[
     "cuStreamSetAttribute",
 ];
 
+/// One function. A question whose answer would be known to the client is asked after work that nobody has waited for.
 fn call(out: &mut String, function: &Function) {
     let name = &function.name;
     let parameters: Vec<&Parameter> = function.parameters.iter().flatten().collect();
@@ -168,6 +169,11 @@ fn call(out: &mut String, function: &Function) {
             Kind::InArray(..) => format!("{name}.as_ptr()"),
             _ => format!("&mut {name}"),
         });
+    }
+    match name.as_str() {
+        "cuEventQuery" | "cuEventSynchronize" => out.push_str("p.record(hEvent);\n"),
+        "cuStreamQuery" => out.push_str("let event = CUevent(p.pick(\"Event\").0);\np.record(event);\n"),
+        _ => {}
     }
     let _ = writeln!(
         out,

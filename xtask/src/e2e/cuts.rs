@@ -34,7 +34,7 @@ pub(crate) const TESTS: &[Test] = &[
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// `sluice run` through the relay.
-fn run_through(relay: &Relay, words: &[&std::path::Path]) -> Command {
+pub(super) fn run_through(relay: &Relay, words: &[&std::path::Path]) -> Command {
     let mut command = Command::new(node::sluice());
     command.args(["run", "-p", "0.5", "--memory", "512MiB", "--node", &relay.address, "--"]).args(words);
     command

@@ -4,17 +4,20 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 
+use crate::e2e::cuts::run_through;
 use crate::e2e::limits::start_endless;
 use crate::e2e::namespaces::Separation;
 use crate::e2e::{NODE_GPUS, Test, bare_program, expect_pass, program_file, start_node};
 use crate::node::Node;
 use crate::packets::Shape;
+use crate::relay::{Fate, Relay};
 use crate::test::Skipped;
 
 pub(crate) const TESTS: &[Test] = &[
     ("shared memory on the same host", shared_memory),
     ("no shared memory over TCP", tcp),
     ("a far and lossy link", far_and_lossy),
+    ("what is known costs no message", known),
 ];
 
 /// The memory file that a worker shares with its client, as `/proc/PID/maps` shows it.
@@ -37,6 +40,18 @@ fn shared_memory() -> Result<()> {
 fn tcp() -> Result<()> {
     let node = start_node()?;
     ensure!(!worker_maps(&node)?.contains(RINGS), "a session over TCP shares memory");
+    node.wait_until_free()
+}
+
+/// Many questions about what is done leave the program as few bytes: one that travels takes more than ten.
+fn known() -> Result<()> {
+    const COUNT: u64 = 2000;
+    let node = start_node()?;
+    let relay = Relay::start(&node.address, |_, _| Fate::GOOD)?;
+    let mut command = run_through(&relay, &["python3".as_ref(), &program_file("known.py")]);
+    expect_pass(command.env("COUNT", COUNT.to_string()), "what is known", LIMIT)?;
+    // The program asks nine times so many questions.
+    ensure!(relay.to_node() < 10 * COUNT, "{} bytes went to the node", relay.to_node());
     node.wait_until_free()
 }
 

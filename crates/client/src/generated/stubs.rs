@@ -580,6 +580,9 @@ pub(crate) unsafe fn cuGraphEventRecordNodeSetEvent<S: Issue>(
     hNode: CUgraphNode,
     event: CUevent,
 ) -> Result<(), CUresult> {
+    if crate::guards::cuGraphEventRecordNodeSetEvent(hNode, event)?.is_break() {
+        return Ok(());
+    }
     session.call(
         &commands::cuGraphEventRecordNodeSetEvent {
             hNode: session.find(hNode)?,
@@ -608,6 +611,9 @@ pub(crate) unsafe fn cuGraphExecEventRecordNodeSetEvent<S: Issue>(
     hNode: CUgraphNode,
     event: CUevent,
 ) -> Result<(), CUresult> {
+    if crate::guards::cuGraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event)?.is_break() {
+        return Ok(());
+    }
     session.call(
         &commands::cuGraphExecEventRecordNodeSetEvent {
             hGraphExec: session.find(hGraphExec)?,

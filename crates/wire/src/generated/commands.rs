@@ -62,7 +62,7 @@ pub struct cuModuleLoadDataEx { module: ModuleId, image: ImageHash }
 }
 
 message! {
-pub struct cuModuleLoadDataExReply<'a> { log: &'a [u8] }
+pub struct cuModuleLoadDataExReply<'a> { known: bool, functions: Vec<NamedFunction>, log: &'a [u8] }
 }
 
 impl Command for cuModuleLoadDataEx {
@@ -1644,11 +1644,21 @@ impl Command for ImageQuery {
 }
 
 message! {
+pub struct FunctionNamed<'a> { hfunc: FunctionId, hmod: ModuleId, name: &'a CStr }
+}
+
+impl Command for FunctionNamed<'_> {
+    const OP: Op = Op::own(3);
+    const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct ImageData<'a> { image: ImageHash, offset: u64, total: u64, bytes: &'a [u8] }
 }
 
 impl Command for ImageData<'_> {
-    const OP: Op = Op::own(3);
+    const OP: Op = Op::own(4);
     const WAITS: bool = false;
     type Reply<'a> = ();
 }
@@ -1658,7 +1668,7 @@ pub struct NodeDataPut<'a> { ticket: u64, offset: u64, bytes: &'a [u8] }
 }
 
 impl Command for NodeDataPut<'_> {
-    const OP: Op = Op::own(4);
+    const OP: Op = Op::own(5);
     const WAITS: bool = false;
     type Reply<'a> = ();
 }
@@ -1672,7 +1682,7 @@ pub struct NodeDataGetReply<'a> { bytes: &'a [u8] }
 }
 
 impl Command for NodeDataGet {
-    const OP: Op = Op::own(5);
+    const OP: Op = Op::own(6);
     const WAITS: bool = true;
     type Reply<'a> = NodeDataGetReply<'a>;
 }
@@ -1682,7 +1692,7 @@ pub struct HostCallDone { ticket: u64 }
 }
 
 impl Command for HostCallDone {
-    const OP: Op = Op::own(6);
+    const OP: Op = Op::own(7);
     const WAITS: bool = false;
     type Reply<'a> = ();
 }
@@ -1692,7 +1702,7 @@ pub struct MirrorPush<'a> { address: DevicePtr, bytes: &'a [u8] }
 }
 
 impl Command for MirrorPush<'_> {
-    const OP: Op = Op::own(7);
+    const OP: Op = Op::own(8);
     const WAITS: bool = false;
     type Reply<'a> = ();
 }
@@ -1706,7 +1716,7 @@ pub struct MirrorFetchReply<'a> { pages: Vec<u32>, bytes: &'a [u8] }
 }
 
 impl Command for MirrorFetch {
-    const OP: Op = Op::own(8);
+    const OP: Op = Op::own(9);
     const WAITS: bool = true;
     type Reply<'a> = MirrorFetchReply<'a>;
 }
@@ -1720,7 +1730,7 @@ pub struct AllocationExportReply { token: ExportToken, start: DevicePtr }
 }
 
 impl Command for AllocationExport {
-    const OP: Op = Op::own(9);
+    const OP: Op = Op::own(10);
     const WAITS: bool = true;
     type Reply<'a> = AllocationExportReply;
 }
@@ -1734,7 +1744,7 @@ pub struct EventExportReply { token: ExportToken }
 }
 
 impl Command for EventExport {
-    const OP: Op = Op::own(10);
+    const OP: Op = Op::own(11);
     const WAITS: bool = true;
     type Reply<'a> = EventExportReply;
 }
@@ -1744,7 +1754,7 @@ pub struct EventImport { event: EventId, token: ExportToken }
 }
 
 impl Command for EventImport {
-    const OP: Op = Op::own(11);
+    const OP: Op = Op::own(12);
     const WAITS: bool = true;
     type Reply<'a> = ();
 }
@@ -1758,7 +1768,7 @@ pub struct PeerOfferReply { session: u64, token: PeerToken }
 }
 
 impl Command for PeerOffer {
-    const OP: Op = Op::own(12);
+    const OP: Op = Op::own(13);
     const WAITS: bool = true;
     type Reply<'a> = PeerOfferReply;
 }
@@ -1772,7 +1782,7 @@ pub struct PeerConnectReply { refusal: String }
 }
 
 impl Command for PeerConnect<'_> {
-    const OP: Op = Op::own(13);
+    const OP: Op = Op::own(14);
     const WAITS: bool = true;
     type Reply<'a> = PeerConnectReply;
 }
@@ -1786,7 +1796,7 @@ pub struct PeerCopyReply { lost: String }
 }
 
 impl Command for PeerCopy {
-    const OP: Op = Op::own(14);
+    const OP: Op = Op::own(15);
     const WAITS: bool = true;
     type Reply<'a> = PeerCopyReply;
 }
@@ -1796,7 +1806,7 @@ pub struct Submitted {  }
 }
 
 impl Command for Submitted {
-    const OP: Op = Op::own(15);
+    const OP: Op = Op::own(16);
     const WAITS: bool = true;
     type Reply<'a> = ();
 }
@@ -1806,6 +1816,7 @@ pub(crate) const OWN: &[&str] = &[
     "MemoryCommit",
     "MemoryDecommit",
     "ImageQuery",
+    "FunctionNamed",
     "ImageData",
     "NodeDataPut",
     "NodeDataGet",
@@ -1824,5 +1835,5 @@ pub(crate) const OWN: &[&str] = &[
 /// Calls a macro with the name of every message.
 #[macro_export]
 macro_rules! for_each_command {
-($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuCtxRecordEvent cuCtxWaitEvent cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemcpyAtoA_v2 cuMemcpyAtoHAsync_v2 cuMemcpyHtoAAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemExportToShareableHandle cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamGetCaptureInfo_v3 cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamBeginCaptureToGraph cuStreamCopyAttributes cuStreamGetAttribute cuStreamSetAttribute cuStreamUpdateCaptureDependencies cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddDependencies cuGraphAddNode_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeFindInClone cuGraphNodeGetContainingGraph cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRetainUserObject cuGraphUpload cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuArray3DCreate_v2 cuArrayDestroy cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuSurfObjectCreate cuSurfObjectDestroy cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuTensorMapSetAllocationClass cuTexObjectCreate cuTexObjectDestroy cuDevResourceGenerateDesc cuDevSmResourceSplit cuDevSmResourceSplitByCount cuDeviceGetDevResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent MemoryCommit MemoryDecommit ImageQuery ImageData NodeDataPut NodeDataGet HostCallDone MirrorPush MirrorFetch AllocationExport EventExport EventImport PeerOffer PeerConnect PeerCopy Submitted } };
+($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuCtxRecordEvent cuCtxWaitEvent cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemcpyAtoA_v2 cuMemcpyAtoHAsync_v2 cuMemcpyHtoAAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemExportToShareableHandle cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamGetCaptureInfo_v3 cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamBeginCaptureToGraph cuStreamCopyAttributes cuStreamGetAttribute cuStreamSetAttribute cuStreamUpdateCaptureDependencies cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddDependencies cuGraphAddNode_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeFindInClone cuGraphNodeGetContainingGraph cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRetainUserObject cuGraphUpload cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuArray3DCreate_v2 cuArrayDestroy cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuSurfObjectCreate cuSurfObjectDestroy cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuTensorMapSetAllocationClass cuTexObjectCreate cuTexObjectDestroy cuDevResourceGenerateDesc cuDevSmResourceSplit cuDevSmResourceSplitByCount cuDeviceGetDevResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent MemoryCommit MemoryDecommit ImageQuery FunctionNamed ImageData NodeDataPut NodeDataGet HostCallDone MirrorPush MirrorFetch AllocationExport EventExport EventImport PeerOffer PeerConnect PeerCopy Submitted } };
 }
