@@ -61,7 +61,10 @@ impl Store {
         );
         let query = sqlx::query(AssertSqlSafe(sql)).bind(holder.to_owned()).bind(url.to_owned());
         let query = query.bind(LEADERSHIP.as_millis() as i64).bind(i64::from(force));
-        let row = query.fetch_optional(&self.pool).await?;
+        // Of a statement that is a transaction of its own sqlx takes the row, and does not hear whether SQLite could write it.
+        let mut transaction = self.pool.begin().await?;
+        let row = query.fetch_optional(&mut *transaction).await?;
+        transaction.commit().await?;
         row.map(|row| Ok(Fence(unsigned(&row, "fence")?))).transpose()
     }
 

@@ -396,6 +396,31 @@ mod tests {
         vec![Write::Key(KeyUse { token: "t".into(), name: name.into(), request, lease: 1, at_ms: 1 })]
     }
 
+    /// SQLite may find out only at its end that what a statement writes cannot be written: here since a row refers to one that is not
+    /// there, and else where there is no room.
+    #[tokio::test]
+    async fn who_leads_is_said_once_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&Database::Sqlite(folder.path().join("database"))).await.unwrap();
+        let first = store.lead("first", "http://127.0.0.1:1", true).await.unwrap().unwrap();
+        store.execute("CREATE TABLE known (id INTEGER PRIMARY KEY)").await;
+        store
+            .execute("CREATE TABLE refers (id INTEGER REFERENCES known DEFERRABLE INITIALLY DEFERRED)")
+            .await;
+        store
+            .execute(
+                "CREATE TRIGGER refuse AFTER UPDATE ON leader WHEN NEW.holder = 'second' \
+                 BEGIN INSERT INTO refers VALUES (1); END",
+            )
+            .await;
+        let second = store.lead("second", "http://127.0.0.1:2", true).await;
+        assert!(second.is_err(), "{second:?}");
+        store.commit(first, Vec::new()).await.unwrap();
+        let third = store.lead("third", "http://127.0.0.1:3", true).await.unwrap().unwrap();
+        assert!(matches!(store.commit(first, Vec::new()).await, Err(StoreError::Fenced)));
+        store.commit(third, Vec::new()).await.unwrap();
+    }
+
     /// SQLite ends a transaction by itself when it finds no room. That one, and one that is given up after it, take nothing with them that
     /// is reported as written later.
     #[tokio::test]
