@@ -279,6 +279,18 @@ impl BudgetPeriod {
             begun.to_zoned(TimeZone::UTC).map_or(0, |midnight| midnight.timestamp().as_millisecond());
         u64::try_from(midnight).unwrap_or(0)
     }
+
+    /// When the next one begins; none if this one never ends.
+    pub fn ends_ms(self, at_ms: u64) -> Option<u64> {
+        const DAY_MS: u64 = 24 * 3_600_000;
+        let begun_ms = self.began_ms(at_ms);
+        match self {
+            BudgetPeriod::Ever => None,
+            BudgetPeriod::Day => Some(begun_ms + DAY_MS),
+            // It begins on a first, and the next one is 28 to 31 days later.
+            BudgetPeriod::Month => Some(self.began_ms(begun_ms + 31 * DAY_MS)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -395,6 +407,12 @@ mod tests {
             assert_eq!(BudgetPeriod::Month.began_ms(day * DAY_MS + 5), first * DAY_MS, "day {day}");
         }
         assert_eq!(BudgetPeriod::Day.began_ms(3 * DAY_MS + 7), 3 * DAY_MS);
+        // From February 2026, January 1970 and February 2024.
+        for (day, next) in [(20_512, 20_513), (0, 31), (19_754, 19_783)] {
+            assert_eq!(BudgetPeriod::Month.ends_ms(day * DAY_MS + 5), Some(next * DAY_MS), "day {day}");
+        }
+        assert_eq!(BudgetPeriod::Day.ends_ms(3 * DAY_MS), Some(4 * DAY_MS));
+        assert_eq!(BudgetPeriod::Ever.ends_ms(5), None);
         assert!(
             BudgetPeriod::Month.began_ms(u64::MAX) > 0,
             "what is no date belongs to the last month there is"

@@ -37,7 +37,7 @@ use sluice_sched::{Fragmentation, GpuSet, ModelSet, Placement, Placer, Policy, R
 
 use crate::fleet::{Fleet, LeaseRecord, News, Seat};
 use estimate::Estimates;
-use pools::Pools;
+use pools::{Pools, Turns};
 use sites::{Atlas, Site, TooMany};
 
 pub(crate) use queues::tree;
@@ -71,6 +71,8 @@ pub(crate) struct Plan {
     now_ms: u64,
     /// What the pools are until one of them turns into something else.
     pools: Pools,
+    /// And after that.
+    turns: Turns,
 }
 
 /// A lease as the scheduler has it.
@@ -118,6 +120,7 @@ impl Plan {
             estimates: Estimates::default(),
             now_ms,
             pools: Pools::at(fleet, now_ms),
+            turns: Turns::default(),
         };
         fleet.nodes().keys().for_each(|&node| plan.follow_node(fleet, node));
         for lease in fleet.leases().filter(|lease| keeps_its_place(lease)) {

@@ -41,6 +41,11 @@ impl Entry {
         Entry { budget, spent: Spent::default(), mark_percent: 0 }
     }
 
+    /// All of it, and that has consequences.
+    fn is_spent(&self) -> bool {
+        self.mark_percent >= 100 && self.budget.then != BudgetEnd::Warn
+    }
+
     fn percent(&self) -> u64 {
         let percent = u128::from(self.spent.micro) * 100 / u128::from(self.budget.micro.max(1));
         u64::try_from(percent).unwrap_or(u64::MAX)
@@ -105,11 +110,17 @@ impl Budgets {
 
     /// The first budget, from the tenant upwards, that is spent and has consequences, with what these are.
     pub(crate) fn spent(&self, tenant: &TenantPath) -> Option<(TenantPath, BudgetEnd)> {
-        let spent = |entry: &&Entry| entry.mark_percent >= 100 && entry.budget.then != BudgetEnd::Warn;
         tenant.lineage().find_map(|above| {
-            let entry = self.entries.get(&above).filter(spent)?;
+            let entry = self.entries.get(&above).filter(|entry| entry.is_spent())?;
             Some((above, entry.budget.then))
         })
+    }
+
+    /// When the last of those periods ends in which such a budget is spent; none if one is for ever.
+    pub(crate) fn spent_until_ms(&self, tenant: &TenantPath, now_ms: u64) -> Option<u64> {
+        let spent = |above| self.entries.get(&above).filter(|entry| entry.is_spent());
+        let ends = tenant.lineage().filter_map(spent).map(|entry| entry.budget.per.ends_ms(now_ms));
+        ends.collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 }
 

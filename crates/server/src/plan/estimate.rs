@@ -1,4 +1,5 @@
-//! When waiting leases start: the scheduler's own forecast, with run times as leases said or as their like took before.
+//! When waiting leases start: the scheduler's own forecast, with run times as leases said or as their like took before; and for those
+//! that are kept from the scheduler what the calendar says.
 
 use std::collections::HashMap;
 
@@ -39,7 +40,11 @@ impl Plan {
         let first: Vec<LeaseId> = fleet.queue().take(count).map(|lease| lease.id).collect();
         self.estimates.by_lease.clear();
         for lease in first {
-            if let Some(estimate) = self.forecast(fleet, history, lease, clock) {
+            let forecast = match self.work.contains_key(&lease) {
+                true => self.forecast(fleet, history, lease, clock),
+                false => self.by_calendar(fleet, history, lease, clock),
+            };
+            if let Some(estimate) = forecast {
                 if let Some(at_ms) = estimate.at_ms {
                     history.expect(lease, at_ms);
                 }
@@ -50,17 +55,13 @@ impl Plan {
     }
 
     fn forecast(&self, fleet: &Fleet, history: &History, id: LeaseId, clock: Clock) -> Option<StartEstimate> {
-        let lease = fleet.lease(id)?;
-        let unknown = |because: String| Some(StartEstimate { at_ms: None, error_ms: None, because });
         if self.bound.contains(&id) {
             let noticed = fleet.leases().flat_map(LeaseRecord::notices).max();
             let at_ms = noticed.unwrap_or(clock.now_ms).max(clock.now_ms);
             let because = "its place is being cleared".into();
             return Some(StartEstimate { at_ms: Some(at_ms), error_ms: history.error_ms(), because });
         }
-        let Some(work) = self.work.get(&id) else {
-            return unknown(self.why(fleet, lease.id)?);
-        };
+        let work = self.work.get(&id)?;
         let runtime = |job: JobId| history.runtime_ms(fleet.lease(*self.leases.get(&job)?)?);
         let forecast = self.scheduler.clone().forecast(clock.now_ms, work.job, runtime, ENDS_MAX);
         if let Some((at_ms, _)) = forecast.start {
@@ -72,11 +73,45 @@ impl Plan {
             .filter(|lease| keeps_its_place(lease) && history.runtime_ms(lease).is_none())
             .map(|lease| lease.id)
             .next();
-        unknown(match endless {
+        Some(unknown(match endless {
             Some(other) => {
                 format!("lease {other} did not say how long it takes, and nothing like it ran before")
             }
             None => format!("not after the next {} ends of leases that are expected", forecast.ends),
-        })
+        }))
     }
+
+    /// For a lease that is kept from the scheduler.
+    fn by_calendar(
+        &mut self,
+        fleet: &Fleet,
+        history: &History,
+        id: LeaseId,
+        clock: Clock,
+    ) -> Option<StartEstimate> {
+        let lease = fleet.lease(id)?;
+        let known = if self.broken.is_some() {
+            None
+        } else if fleet.budgets().spent(&lease.tenant).is_some() {
+            let until_ms = fleet.budgets().spent_until_ms(&lease.tenant, clock.now_ms);
+            until_ms.map(|at_ms| (at_ms, "if there is room when the budget's next period begins"))
+        } else if self.over_count(fleet, lease).is_some() {
+            None
+        } else {
+            let at_ms = self.served_from_ms(fleet, lease);
+            at_ms.map(|at_ms| (at_ms, "if there is room when a pool begins to serve it"))
+        };
+        match known {
+            Some((at_ms, because)) => Some(StartEstimate {
+                at_ms: Some(at_ms),
+                error_ms: history.error_ms(),
+                because: because.into(),
+            }),
+            None => Some(unknown(self.why(fleet, id)?)),
+        }
+    }
+}
+
+fn unknown(because: String) -> StartEstimate {
+    StartEstimate { at_ms: None, error_ms: None, because }
 }

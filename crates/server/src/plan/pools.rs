@@ -7,7 +7,7 @@ use sluice_api::pool::{Access, InForce, Pool, Terms};
 use sluice_api::tenant::TenantPath;
 
 use super::{Clock, Plan, keeps_its_place};
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, LeaseRecord};
 
 #[derive(Debug, Default)]
 pub(super) struct Pools {
@@ -105,7 +105,38 @@ pub(super) fn ever_serves(fleet: &Fleet, pool: &str, tenant: &TenantPath, ask: &
     fleet.pools().get(pool).is_none_or(|pool| pool.all_terms().any(serves))
 }
 
+/// What the pools turn into one after the other, as far as somebody has looked.
+#[derive(Debug, Default)]
+pub(super) struct Turns(Vec<Pools>);
+
+/// Nobody looks further ahead than so many turns.
+const TURNS_MAX: usize = 32;
+
+impl Turns {
+    /// The turn of this number after `now`, from 0; none if the calendars know of none.
+    fn nth(&mut self, fleet: &Fleet, now: &Pools, number: usize) -> Option<&Pools> {
+        while self.0.len() <= number {
+            let next_ms = self.0.last().unwrap_or(now).turn_ms?;
+            self.0.push(Pools::at(fleet, next_ms));
+        }
+        self.0.get(number)
+    }
+}
+
 impl Plan {
+    /// When a pool with such GPUs begins to serve a lease that none serves now.
+    pub(super) fn served_from_ms(&mut self, fleet: &Fleet, lease: &LeaseRecord) -> Option<u64> {
+        let (tenant, ask) = (&lease.tenant, &lease.ask);
+        for number in 0..TURNS_MAX {
+            let pools = self.turns.nth(fleet, &self.pools, number)?;
+            let models = self.atlas.accepted(ask, |pool| pools.serve(fleet, pool, tenant, ask));
+            if models != sluice_sched::ModelSet::NONE {
+                return Some(pools.at_ms);
+            }
+        }
+        None
+    }
+
     /// Why no kind of GPU will do.
     pub(super) fn no_kind(&self, fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> String {
         let refused = |pool: &String| self.pools.refusal(fleet, pool, tenant, ask);

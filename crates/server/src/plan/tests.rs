@@ -102,6 +102,14 @@ impl World {
         self.plan.why(&self.fleet, id).unwrap()
     }
 
+    /// When it is expected to start.
+    fn starts(&mut self, id: LeaseId) -> Option<u64> {
+        self.now_ms += 2_000;
+        let clock = Clock { now_ms: self.now_ms, grace_ms: 0 };
+        self.plan.estimate_all(&self.fleet, &mut History::default(), clock);
+        self.plan.estimate(id).unwrap().at_ms
+    }
+
     fn nodes_of(&self, id: LeaseId) -> Vec<NodeId> {
         self.fleet.lease(id).unwrap().held().map(|(_, seat)| seat.node).collect()
     }
@@ -519,6 +527,9 @@ fn pools_turn_into_their_personalities_and_back() {
             "{why}"
         );
     }
+    for lease in by_day {
+        assert_eq!(world.starts(lease), Some(32 * HOUR_MS), "when the day begins");
+    }
     // Who comes by night waits for the day and is not turned away; who is never served is.
     let never = |tenant: &str, tier: &str| {
         let ask = serde_json::from_value(json!({ "pool": "big", "tier": tier })).unwrap();
@@ -562,6 +573,7 @@ fn a_spent_budget_keeps_what_is_new_waiting() {
     world.settle();
     assert_eq!([first, second, other].map(|lease| world.state(lease)), [RUNS, WAITS, RUNS]);
     assert!(world.why(second).contains("acme has spent"), "{}", world.why(second));
+    assert_eq!(world.starts(second), Some(24 * 3_600_000), "the next day");
     world.fleet.end(other, "over", 0);
     spend(&mut world, 1, 0);
     world.settle();
