@@ -220,6 +220,10 @@ impl Fleet {
         let Some(lease) = self.leases.get_mut(&id) else { return };
         self.account.remove(lease);
         change(lease);
+        if lease.state == LeaseState::Running && lease.notices().next().is_none() {
+            // None of its tasks has to make room any more.
+            lease.reason = None;
+        }
         self.account.add(lease);
         self.revision += 1;
         lease.revision = self.revision;
@@ -481,11 +485,24 @@ impl Fleet {
         self.change(id, |lease| {
             lease.reason = Some(reason);
             for &task in tasks {
-                if let Some(seat) = lease.seats.get_mut(task as usize).filter(|seat| seat.stays()) {
-                    seat.leave_at_ms = Some(at_ms);
+                if let Some(seat) = lease.seats.get_mut(task as usize).filter(|seat| !seat.over) {
+                    seat.leave_at_ms = Some(seat.leave_at_ms.map_or(at_ms, |before| before.min(at_ms)));
                 }
             }
         });
+    }
+
+    /// Gives notice to those of its tasks that `leave`, where the others are enough to go on, and else to the whole; true if to the whole.
+    fn clear_of(&mut self, id: LeaseId, leave: impl Fn(&Seat) -> bool, reason: String, at_ms: u64) -> bool {
+        let Some(lease) = self.leases.get(&id) else { return false };
+        let tasks = lease.held_tasks(leave);
+        let whole = !lease.does_without(&tasks);
+        if whole {
+            self.preempt(id, reason, at_ms);
+        } else {
+            self.ask_back(id, &tasks, reason, at_ms);
+        }
+        whole
     }
 
     /// Back into the queue at its old place, as a new attempt.
@@ -567,7 +584,13 @@ impl Fleet {
                 lease.state = LeaseState::Running;
             }
         });
-        if self.leases.get(&id).is_some_and(|lease| lease.held().next().is_none()) {
+        self.end_without_tasks(id, now_ms);
+    }
+
+    /// A lease that goes on, and none of whose tasks is there any more, has ended.
+    fn end_without_tasks(&mut self, id: LeaseId, now_ms: u64) {
+        let goes_on = |lease: &LeaseRecord| matches!(lease.state, LeaseState::Granted | LeaseState::Running);
+        if self.leases.get(&id).is_some_and(|lease| goes_on(lease) && lease.held().next().is_none()) {
             self.end(id, "its program ended", now_ms);
         }
     }

@@ -573,7 +573,10 @@ impl Change<'_> {
     fn report(&mut self, incident: Incident) {
         let (action, subject, detail) = match incident {
             Incident::Lost { node, leases } => {
-                eprintln!("sluice-server: node {node} is lost; its {} leases are queued again", leases.len());
+                eprintln!(
+                    "sluice-server: node {node} is lost; what {} leases have there runs elsewhere",
+                    leases.len()
+                );
                 ("node.lost", node, serde_json::json!({ "leases": leases }))
             }
             Incident::Held { silent, online } => {

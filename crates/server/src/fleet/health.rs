@@ -2,7 +2,8 @@
 //!
 //! The states are drawn in [`sluice_api::health`]. Nodes find faults, and an operator may fence any GPU; both end here. A fenced GPU is
 //! lent to nobody. What runs there finishes, makes room within the grace time, or ends within seconds, as the fault or the operator
-//! says; what has to go waits in the queue again, as after preemption.
+//! says; what has to go waits in the queue again, as after preemption, and of an elastic gang that is the tasks there alone, if the others
+//! are enough.
 //!
 //! When many GPUs of a pool become faulty within minutes it is more likely that something common to them is wrong, or what finds
 //! faults: a driver update, a sensor, this program. A breaker then holds: the rest of them are suspected, used as before, and wait
@@ -18,7 +19,7 @@ use sluice_api::health::{Clearing, FenceState, GpuFault, GpuFence, GpuName};
 use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::node::NodeId;
 
-use super::{Fleet, Incident, LeaseRecord, Node};
+use super::{Fleet, Incident, LeaseRecord, Node, Seat};
 
 /// Of the GPUs of a pool, so many may become faulty within [`WINDOW_MS`]: one in five, and one in any case.
 const FAULTY_PART: usize = 5;
@@ -271,6 +272,7 @@ impl Fleet {
         let end_at_ms = now_ms + grace_ms;
         let reason = format!("its GPU {} is fenced: {}", self.gpu_name(node, gpu), fence.why);
         let mut leaving = Vec::new();
+        let is_there = |seat: &Seat| seat.node == node && seat.gpus.contains(&gpu);
         for id in self.on_gpu(node, gpu) {
             let Some(lease) = self.leases.get(&id) else { continue };
             match lease.state {
@@ -278,8 +280,18 @@ impl Fleet {
                 LeaseState::Granted if !lease.seats.iter().any(|seat| seat.claimed) => {
                     self.preempt(id, reason.clone(), end_at_ms);
                 }
+                // A further task that has not begun has nothing to finish.
+                LeaseState::Running if fence.sessions == Clearing::Finish => {
+                    let tasks = lease.held_tasks(|seat| is_there(seat) && seat.stays() && !seat.claimed);
+                    if tasks.is_empty() || !lease.does_without(&tasks) {
+                        continue;
+                    }
+                    self.ask_back(id, &tasks, reason.clone(), end_at_ms);
+                }
                 _ if fence.sessions == Clearing::Finish => continue,
-                LeaseState::Granted | LeaseState::Running => self.preempt(id, reason.clone(), end_at_ms),
+                LeaseState::Granted | LeaseState::Running => {
+                    self.clear_of(id, is_there, reason.clone(), end_at_ms);
+                }
                 LeaseState::Preempting if lease.preempt_at_ms.is_some_and(|at_ms| at_ms > end_at_ms) => {
                     self.preempt(id, reason.clone(), end_at_ms);
                 }

@@ -103,6 +103,19 @@ impl LeaseRecord {
         (0..).zip(&self.seats).filter(|(_, seat)| !seat.over)
     }
 
+    /// The numbers of those among them that are `such`.
+    pub(crate) fn held_tasks(&self, such: impl Fn(&Seat) -> bool) -> Vec<u32> {
+        self.held().filter(|(_, seat)| such(seat)).map(|(task, _)| task).collect()
+    }
+
+    /// Whether it is elastic, and enough of its other tasks run for it to go on if these have to leave.
+    pub(crate) fn does_without(&self, tasks: &[u32]) -> bool {
+        let runs = |(task, seat): &(u32, &Seat)| seat.claimed && seat.stays() && !tasks.contains(task);
+        self.state == LeaseState::Running
+            && self.ask.tasks_max.is_some()
+            && self.held().filter(runs).count() as u32 >= self.tasks().0
+    }
+
     /// The moments until which it, or one of its tasks, has to make room.
     pub(crate) fn notices(&self) -> impl Iterator<Item = u64> + '_ {
         let of_seats = self.held().filter_map(|(_, seat)| seat.leave_at_ms);

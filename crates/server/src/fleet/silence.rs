@@ -3,7 +3,7 @@
 //! ```text
 //!             15 s, or three reports               60 s more
 //!  reporting ────────────────────────▶ silent ──────────────────▶ lost
-//!      ▲      nothing new is placed       │   its leases have notice, and wait in the queue again
+//!      ▲      nothing new is placed       │   what is there has notice, and waits in the queue again
 //!      └──────────────────────────────────┴──── it reports, and is told to end what it should not have
 //! ```
 //! The server cannot know whether a lost node still runs what it was lent. No GPU is lent twice for that: those of a silent node are
@@ -186,11 +186,11 @@ impl Fleet {
         holds
     }
 
-    /// Leases with tasks on the node that nobody has given up.
+    /// Leases with tasks on the node that nobody has given up, and that have not got notice while others of their lease go on.
     fn stays(&self, node: NodeId) -> impl Iterator<Item = LeaseId> + '_ {
         let has_task = move |id: &LeaseId| {
             let seats = self.leases.get(id).map(|lease| lease.seats.as_slice()).unwrap_or_default();
-            seats.iter().any(|seat| seat.node == node && !seat.over)
+            seats.iter().any(|seat| seat.node == node && seat.stays())
         };
         self.account.on_node(node).into_iter().filter(has_task)
     }
@@ -206,18 +206,18 @@ impl Fleet {
     /// What was to end there by now has ended, as far as can be known.
     fn end_what_had_notice(&mut self, node: NodeId, now_ms: u64) {
         let is_due = |at_ms: Option<u64>| at_ms.is_some_and(|at_ms| at_ms <= now_ms);
-        let leases: Vec<LeaseId> = self.stays(node).collect();
-        for id in leases {
+        for id in self.account.on_node(node) {
             let Some(lease) = self.leases.get(&id) else { continue };
             let whole = is_due(lease.preempt_at_ms);
             let due = |seat: &Seat| whole || is_due(seat.leave_at_ms);
             if lease.held().any(|(_, seat)| seat.node == node && due(seat)) {
                 self.give_up_seats(id, node, due);
+                self.end_without_tasks(id, now_ms);
             }
         }
     }
 
-    /// Gives notice to all that is there, so that its tasks on other nodes end as well; see [`Fleet::expire`] for the rest.
+    /// Gives notice to all that is there, and to tasks on other nodes that cannot go on without; see [`Fleet::expire`] for the rest.
     fn lose(&mut self, node: NodeId, end_at_ms: u64) {
         let leases: Vec<LeaseId> = self.stays(node).collect();
         let Some(name) = self.nodes.get(&node).map(|node| node.name.clone()) else { return };
@@ -225,13 +225,14 @@ impl Fleet {
             return;
         }
         for &id in &leases {
-            self.give_up_seats(id, node, |_| true);
-            if self.leases.get(&id).is_some_and(|lease| lease.state != LeaseState::Preempting) {
-                self.preempt(id, format!("its node {name} does not report any more"), end_at_ms);
+            let has_notice = self.leases.get(&id).is_some_and(|lease| lease.state == LeaseState::Preempting);
+            let reason = format!("its node {name} does not report any more");
+            if has_notice || self.clear_of(id, |seat| seat.node == node, reason, end_at_ms) {
+                self.give_up_seats(id, node, |_| true);
+                self.silence.drift.leases_requeued += 1;
             }
         }
         self.silence.drift.nodes_lost += 1;
-        self.silence.drift.leases_requeued += leases.len() as u64;
         self.silence.incidents.push(Incident::Lost { node: name, leases });
     }
 
@@ -329,6 +330,22 @@ mod tests {
             incidents
         }
 
+        /// An elastic gang that has a task on each of these nodes, as they say.
+        fn gang(&mut self, nodes: &[NodeId], least: u32) -> LeaseId {
+            let ask = json!({ "share_ppm": 1_000_000, "tasks": least, "tasks_max": nodes.len() });
+            let ask = serde_json::from_value(ask).unwrap();
+            let id = self.fleet.request("acme".parse().unwrap(), ask, String::new(), 0);
+            let seats = nodes.iter().map(|&node| Seat::new(node, vec![0], 1 << 20)).collect();
+            self.fleet.grant(id, seats, 0);
+            nodes.iter().for_each(|&node| drop(self.says(node, 0, &self.should_have(node))));
+            id
+        }
+
+        /// The numbers of its tasks that hold GPUs.
+        fn tasks(&self, id: LeaseId) -> Vec<u32> {
+            self.fleet.lease(id).unwrap().held_tasks(|_| true)
+        }
+
         fn state(&self, id: LeaseId) -> (LeaseState, u32) {
             self.fleet.lease(id).map_or((LeaseState::Ended, 0), |lease| (lease.state, lease.attempt))
         }
@@ -357,6 +374,39 @@ mod tests {
         world.says(1, after + 2000, &[]);
         let drift = world.fleet.drift();
         assert_eq!((drift.nodes_lost, drift.leases_requeued, drift.attempts_ended), (1, 2, 2));
+    }
+
+    #[test]
+    fn of_an_elastic_gang_a_lost_node_takes_the_tasks_there() {
+        let mut world = World::new(5, &[]);
+        let (elastic, stiff) = (world.gang(&[1, 2, 3], 2), world.gang(&[1, 4], 2));
+        let lost = world.pass(0, LOST_MS, &[2, 3, 4, 5]);
+        assert_eq!(lost, [Incident::Lost { node: "n1".into(), leases: vec![elastic, stiff] }]);
+        assert_eq!([elastic, stiff].map(|id| world.state(id).0), [Running, Preempting]);
+        let lease = world.fleet.lease(elastic).unwrap();
+        let notices: Vec<_> = lease.seats.iter().map(|seat| seat.leave_at_ms).collect();
+        assert_eq!(notices, [Some(LOST_MS + GRACE_MS), None, None]);
+        assert!(lease.reason.as_ref().unwrap().contains("n1"), "{:?}", lease.reason);
+
+        let after = LOST_MS + GRACE_MS;
+        assert_eq!(world.pass(LOST_MS + 1000, after, &[2, 3, 4, 5]), [], "it is said once");
+        assert_eq!((world.state(elastic), world.tasks(elastic)), ((Running, 1), vec![1, 2]));
+        assert_eq!(world.fleet.lease(elastic).unwrap().reason, None, "nothing makes room any more");
+        assert_eq!((world.state(stiff), world.fleet.drift().leases_requeued), ((Queued, 2), 1));
+        let stale = [Attempt { lease: elastic, attempt: 1, task: 0 }];
+        assert_eq!(world.says(1, after + 1000, &stale), stale, "it comes back with what it should not have");
+    }
+
+    #[test]
+    fn an_elastic_gang_of_which_nothing_is_left_has_ended() {
+        let mut world = World::new(3, &[]);
+        let gang = world.gang(&[1, 2], 1);
+        world.pass(0, LOST_MS, &[2, 3]);
+        world.says(2, LOST_MS + 1, &[]);
+        assert_eq!((world.state(gang).0, world.tasks(gang)), (Running, vec![0]), "it has notice");
+        world.pass(LOST_MS + 1000, LOST_MS + GRACE_MS, &[3]);
+        let lease = world.fleet.lease(gang).unwrap();
+        assert_eq!((lease.state, lease.reason.as_deref()), (LeaseState::Ended, Some("its program ended")));
     }
 
     #[test]

@@ -710,6 +710,22 @@ fn what_ran_on_a_fenced_gpu_goes_on_elsewhere_and_nothing_new_comes_to_it() {
 }
 
 #[test]
+fn a_task_of_an_elastic_gang_goes_on_elsewhere_while_the_others_stay() {
+    let mut world = World::new(&[1, 1, 1], &[("acme", json!({}))]);
+    let gang = world.ask("acme", json!({ "tasks": 1, "tasks_max": 2 }));
+    world.settle();
+    let [stays, faulty] = world.nodes_of(gang)[..] else { panic!("two tasks") };
+    fence(&mut world, faulty, 0, Clearing::End);
+    world.settle();
+    let lease = world.fleet.lease(gang).unwrap();
+    assert_eq!((lease.state, lease.attempt, &lease.reason), (RUNS, 1, &None));
+    assert_eq!(world.tasks_of(gang), [0, 2]);
+    let [same, other] = world.nodes_of(gang)[..] else { panic!("two tasks") };
+    assert!(same == stays && other != faulty && other != stays);
+    world.check();
+}
+
+#[test]
 fn what_was_bound_to_a_gpu_that_is_fenced_meanwhile_finds_another() {
     let mut world =
         World::new(&[1, 1], &[("acme", json!({ "guaranteed_milli": 1000 })), ("globex", json!({}))]);

@@ -53,6 +53,21 @@ impl World {
         id
     }
 
+    /// A gang that goes on with one task, if it has to; claimed.
+    fn elastic(&mut self, gpus: &[(NodeId, u32)]) -> LeaseId {
+        let ask = json!({ "share_ppm": 500_000, "tasks": 1, "tasks_max": 8 });
+        let id = self.fleet.request(
+            "acme".parse().unwrap(),
+            serde_json::from_value(ask).unwrap(),
+            String::new(),
+            self.now_ms,
+        );
+        let seats = gpus.iter().map(|&(node, gpu)| Seat::new(node, vec![gpu], 1 << 20)).collect();
+        self.fleet.grant(id, seats, self.now_ms);
+        gpus.iter().for_each(|&(node, _)| self.says(node, &[]));
+        id
+    }
+
     /// The node reports that it has all that was granted, and these faults.
     fn says(&mut self, node: NodeId, faults: &[GpuFault]) {
         let mut leases: Vec<Attempt> = Vec::new();
@@ -257,4 +272,31 @@ fn a_node_that_was_silent_has_to_be_well_for_the_whole_time() {
     world.says(1, &[]);
     // The first report after the silence begins the time anew.
     assert_eq!(world.state(1, 0), FENCED);
+}
+
+#[test]
+fn of_an_elastic_gang_a_faulty_gpu_takes_the_tasks_there() {
+    let mut world = World::new(&[1, 1, 1]);
+    let gang = world.elastic(&[(1, 0), (2, 0)]);
+    world.fleet.grow(gang, vec![Seat::new(3, vec![0], 1 << 20)], world.now_ms);
+    let notices = |world: &World| -> Vec<Option<u64>> {
+        world.fleet.lease(gang).unwrap().seats.iter().map(|seat| seat.leave_at_ms).collect()
+    };
+    // What has not begun has nothing to finish; what has goes on.
+    let finish = [1, 3].map(|node| world.fleet.fence((node, 0), fence(Clearing::Finish), 10_000));
+    assert_eq!((finish, notices(&world)), ([vec![], vec![gang]], vec![None, None, Some(10_000)]));
+    assert_eq!(world.fleet.grants_of(world.fleet.lease(gang).unwrap()).len(), 0);
+
+    world.fleet.fence((2, 0), fence(Clearing::Preempt), 10_000);
+    assert_eq!(notices(&world), [None, Some(10_000), Some(10_000)]);
+    world.fleet.fence((2, 0), fence(Clearing::End), 10_000);
+    assert_eq!(notices(&world), [None, Some(END_GRACE_MS), Some(10_000)], "it has less time now");
+    assert_eq!(world.fleet.lease(gang).unwrap().state, LeaseState::Running);
+    world.fleet.fence((1, 0), fence(Clearing::Preempt), 10_000);
+    assert_eq!(world.fleet.lease(gang).unwrap().state, LeaseState::Preempting, "nothing of it is left");
+}
+
+fn fence(sessions: Clearing) -> GpuFence {
+    let (why, by) = ("a test".into(), "an operator".into());
+    GpuFence { state: FenceState::Fenced, why, by, since_ms: 0, sessions, lasting: true }
 }
