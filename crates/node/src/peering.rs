@@ -40,11 +40,14 @@ pub(crate) enum PeeringRefusal {
     Unknown(#[source] std::io::Error),
 }
 
+/// Of a name that has more addresses the others are not tried: each may keep a thread for seconds.
+const ADDRESSES_MAX: usize = 4;
+
 impl Peering {
-    /// The same node, at an address to which this one may connect.
-    pub(crate) fn allowed(&self, node: &Endpoint) -> Result<Endpoint, PeeringRefusal> {
+    /// The same node, at each address at which this one may try to connect to it; there is at least one.
+    pub(crate) fn allowed(&self, node: &Endpoint) -> Result<Vec<Endpoint>, PeeringRefusal> {
         let places = match self {
-            Peering::Any => return Ok(node.clone()),
+            Peering::Any => return Ok(vec![node.clone()]),
             Peering::None => return Err(PeeringRefusal::None),
             Peering::Only(places) => places,
         };
@@ -53,13 +56,23 @@ impl Peering {
             // Nobody connects there anyway.
             Endpoint::Unix(_) => return Err(PeeringRefusal::NotListed),
         };
-        let mut addresses = address.to_socket_addrs().map_err(PeeringRefusal::Unknown)?;
-        let listed = |address: &SocketAddr| places.iter().any(|place| place.has(address.ip()));
-        let address = addresses.find(listed).ok_or(PeeringRefusal::NotListed)?.to_string();
-        Ok(match node {
-            Endpoint::Tls { fingerprint, .. } => Endpoint::Tls { address, fingerprint: *fingerprint },
-            _ => Endpoint::Tcp(address),
-        })
+        let addresses = address.to_socket_addrs().map_err(PeeringRefusal::Unknown)?;
+        let allowed = allowed_of(places, addresses).into_iter().map(|address| at(node, address));
+        let allowed: Vec<Endpoint> = allowed.collect();
+        if allowed.is_empty() { Err(PeeringRefusal::NotListed) } else { Ok(allowed) }
+    }
+}
+
+fn allowed_of(places: &[Place], addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let listed = |address: &SocketAddr| places.iter().any(|place| place.has(address.ip()));
+    addresses.filter(listed).take(ADDRESSES_MAX).collect()
+}
+
+fn at(node: &Endpoint, address: SocketAddr) -> Endpoint {
+    let address = address.to_string();
+    match node {
+        Endpoint::Tls { fingerprint, .. } => Endpoint::Tls { address, fingerprint: *fingerprint },
+        _ => Endpoint::Tcp(address),
     }
 }
 
@@ -122,7 +135,7 @@ mod tests {
         let peering: Peering = peering.parse().unwrap();
         peering
             .allowed(&node.parse().unwrap())
-            .map(|node| node.to_string())
+            .map(|nodes| nodes.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(" or "))
             .map_err(|error| error.to_string())
     }
 
@@ -157,11 +170,24 @@ mod tests {
         let local = allowed("localhost", "127.0.0.1:7583");
         assert_eq!(local, Ok("127.0.0.1:7583".to_owned()));
         let by_name = allowed("127.0.0.0/8,::1", "localhost:7583").unwrap();
-        assert!(["127.0.0.1:7583", "[::1]:7583"].contains(&by_name.as_str()), "{by_name}");
+        let known = ["127.0.0.1:7583", "[::1]:7583"];
+        assert!(by_name.split(" or ").all(|address| known.contains(&address)), "{by_name}");
         assert!(allowed("localhost", "plain-text:198.51.100.7:7583").is_err());
         // IPv4 in the dress of IPv6 is IPv4.
         assert!(allowed("127.0.0.1", "plain-text:[::ffff:127.0.0.1]:7583").is_ok());
         assert!(allowed("10.0.0.0/8", "plain-text:[::ffff:127.0.0.1]:7583").is_err());
+    }
+
+    #[test]
+    fn each_allowed_address_of_a_name_is_one_to_try() {
+        let places = ["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        let of = |addresses: &[&str]| {
+            let addresses = addresses.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 7583));
+            allowed_of(&places, addresses).iter().map(|address| address.ip().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&["198.51.100.7", "fd00::7", "10.0.0.7", "::1"]), ["fd00::7", "10.0.0.7"]);
+        assert_eq!(of(&["198.51.100.7"]), [""; 0]);
+        assert_eq!(of(&["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"]).len(), ADDRESSES_MAX);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_control::connect_peer;
+use sluice_transport::Stream;
 use sluice_transport::tls::Keys;
 use sluice_wire::address::Endpoint;
 use sluice_wire::handshake::{Peer, PeerToken};
@@ -109,11 +110,7 @@ impl Connecting {
 }
 
 fn answer(peering: &Peering, link: &Link, number: u64, node: &Endpoint, peer: Peer) {
-    let allowed = peering.allowed(node).map_err(|refusal| format!("{}: {refusal}", node.place()));
-    let connected = allowed.and_then(|node| connect_peer(&node, peer).map_err(|failure| failure.to_string()));
-    let connected =
-        connected.and_then(|stream| Ok((stream.keys().map_err(|error| error.to_string())?, stream)));
-    let _ = match connected {
+    let _ = match connect(peering, node, peer) {
         Ok((tls, stream)) => {
             let packet = Packet::PeerConnected { number, tls, refused: None };
             link.send_fd(&packet, stream.as_fd())
@@ -123,6 +120,19 @@ fn answer(peering: &Peering, link: &Link, number: u64, node: &Endpoint, peer: Pe
             link.send_now(&Packet::PeerConnected { number, tls: None, refused: Some(reason) })
         }
     };
+}
+
+/// At the first of the allowed addresses that answers.
+fn connect(peering: &Peering, node: &Endpoint, peer: Peer) -> Result<(Option<Keys>, Stream), String> {
+    let allowed = peering.allowed(node).map_err(|refusal| format!("{}: {refusal}", node.place()))?;
+    let mut failure = String::new();
+    for node in allowed {
+        match connect_peer(&node, peer) {
+            Ok(stream) => return Ok((stream.keys().map_err(|error| error.to_string())?, stream)),
+            Err(error) => failure = error.to_string(),
+        }
+    }
+    Err(failure)
 }
 
 #[cfg(test)]
