@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use sluice_api::lease::{LeaseId, StartEstimate};
-use sluice_sched::queues::JobId;
+use sluice_sched::queues::{Blocked, JobId};
 
-use super::{Clock, Plan, keeps_its_place};
+use super::{Clock, Plan, keeps_its_place, queues};
 use crate::fleet::{Fleet, LeaseRecord};
 use crate::history::History;
 
@@ -68,11 +68,18 @@ impl Plan {
             let because = format!("if the {} leases before it end as expected", forecast.ends);
             return Some(StartEstimate { at_ms: Some(at_ms), error_ms: history.error_ms(), because });
         }
+        // Behind a limit others' leases are in nobody's way.
+        let behind = match self.scheduler.why(work.job).and_then(|why| why.blocked.as_ref()) {
+            Some(Blocked::Limit { queue, .. } | Blocked::Quota { queue, .. }) => queues::tenant_of(queue),
+            _ => None,
+        };
+        let is_in_the_way =
+            |lease: &&LeaseRecord| behind.as_ref().is_none_or(|tenant| tenant.contains(&lease.tenant));
         let endless = fleet
             .leases()
             .filter(|lease| keeps_its_place(lease) && history.runtime_ms(lease).is_none())
-            .map(|lease| lease.id)
-            .next();
+            .find(is_in_the_way)
+            .map(|lease| lease.id);
         Some(unknown(match endless {
             Some(other) => {
                 format!("lease {other} did not say how long it takes, and nothing like it ran before")

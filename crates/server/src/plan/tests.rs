@@ -455,6 +455,20 @@ fn a_start_is_expected_when_those_before_it_are_due_to_end() {
 }
 
 #[test]
+fn who_makes_a_start_unknown_is_named() {
+    let tenants = [("acme", json!({ "limit_milli": 1000 })), ("globex", json!({}))];
+    let mut world = World::new(&[1, 1], &tenants);
+    let other = world.ask("globex", json!({}));
+    let own = world.ask("acme", json!({}));
+    let (limited, crowded) = (world.ask("acme", json!({})), world.ask("globex", json!({})));
+    world.settle();
+    assert_eq!([limited, crowded].map(|id| world.starts(id)), [None; 2]);
+    let because = |id| world.plan.estimate(id).unwrap().because.clone();
+    assert!(because(limited).contains(&format!("lease {own} did not say")), "{}", because(limited));
+    assert!(because(crowded).contains(&format!("lease {other} did not say")), "{}", because(crowded));
+}
+
+#[test]
 fn gpus_are_chosen_by_model_and_nodes_by_label() {
     let mut world = World::new(&[1, 1, 1], &[("acme", json!({}))]);
     let by_label = world.ask("acme", json!({ "labels": { "rack": "r1" } }));
