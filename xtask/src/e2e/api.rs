@@ -81,6 +81,7 @@ fn judge(report: &Value, output: &str) -> Result<()> {
     let tested = report["operations"]["tested"].as_u64().unwrap_or_default();
     let generated = report["test_cases"]["generated"].as_u64().unwrap_or_default();
     ensure!(tested > 0 && generated >= tested, "nothing was asked: {}", tail(output));
+    eprintln!("{generated} requests to {tested} operations");
     let none = |list: &Value| list.as_array().is_some_and(Vec::is_empty);
     if none(&report["failures"]) && none(&report["errors"]) && report["exit_code"] == 0 {
         return Ok(());

@@ -20,7 +20,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use sluice_api::client::{Client, Settings};
 use sluice_api::lease::{Lease, LeaseState};
-use sluice_api::node::{Attempt, Gpu, GpuReport, Join, Joined, Report, ReportAnswer};
+use sluice_api::node::{Attempt, Gpu, GpuReport, Join, Joined, Report, ReportAnswer, SessionReport};
 use sluice_api::pool::{DEFAULT_POOL, Tier};
 use sluice_api::tenant::{Applied, TenantPath};
 use sluice_api::token::{MadeToken, NewToken, Role};
@@ -47,6 +47,9 @@ struct Arguments {
     /// Nodes that report at rest, each with one session.
     #[arg(long, default_value_t = 1000)]
     resting_nodes: usize,
+    /// Sessions of each of them, for what one takes of the server's memory; at rest each has one.
+    #[arg(long, default_value_t = 20)]
+    sessions: usize,
     /// Seconds of rest.
     #[arg(long, default_value_t = 30)]
     rest: u64,
@@ -329,6 +332,12 @@ fn rest(arguments: &Arguments, figures: &mut Figures) -> Result<()> {
         node.report.leases.push(Attempt { lease: lease.id, attempt: lease.attempt, task: 0 });
         node.say(connection).map(drop)
     })?;
+    let without = plane.resident()?;
+    has_sessions(&plane, &nodes, arguments.sessions)?;
+    let grown = plane.resident()?.saturating_sub(without);
+    let sessions = (arguments.resting_nodes * arguments.sessions).max(1);
+    figures.insert("bytes_per_session", (grown / sessions as u64) as f64);
+    has_sessions(&plane, &nodes, 1)?;
     let (cpu_before, begun) = (plane.cpu()?, Instant::now());
     let reports = AtomicUsize::new(0);
     let seconds = arguments.rest;
@@ -366,6 +375,33 @@ fn rest(arguments: &Arguments, figures: &mut Figures) -> Result<()> {
     figures.insert("rest_database_percent", percent(1));
     figures.insert("rest_reports_per_s", reports.load(Ordering::Relaxed) as f64 / seconds);
     Ok(())
+}
+
+/// Every node says that its lease has so many sessions.
+fn has_sessions(plane: &Plane, nodes: &[Mutex<Node>], count: usize) -> Result<()> {
+    each(nodes.len(), 16, &plane.url, |connection, number| {
+        let mut node = lock(&nodes[number]);
+        let lease = node.report.leases.first().context("a lease")?.lease;
+        let session = |session| SessionReport {
+            session,
+            lease,
+            name: "python3 train.py".into(),
+            process: 4711,
+            peer: "198.51.100.7:40000".into(),
+            gpu: 0,
+            share_ppm: 1_000_000,
+            hard_cap: false,
+            memory: 80 << 30,
+            memory_used: 1 << 30,
+            kernels: 1,
+            bytes_in: 1,
+            bytes_out: 1,
+            busy_us: 1,
+            age_ms: 1,
+        };
+        node.report.sessions = (0..count as u64).map(session).collect();
+        node.say(connection).map(drop)
+    })
 }
 
 fn record_usage(node: &mut Node, now: Duration) {

@@ -44,6 +44,12 @@ pub(crate) fn run_again(environment: &[(&str, &str)]) {
     assert!(status.success());
 }
 
+/// How long the database is away at least: no time at all unless `AWAY_S` says so.
+fn away() -> Duration {
+    let seconds = std::env::var("AWAY_S").ok().map(|text| text.parse().expect("AWAY_S: seconds"));
+    Duration::from_secs(seconds.unwrap_or(0))
+}
+
 #[test]
 fn while_the_database_is_away_nothing_is_promised_and_then_it_goes_on() {
     let Some(mut postgres) = Postgres::start() else { return };
@@ -54,11 +60,17 @@ fn while_the_database_is_away_nothing_is_promised_and_then_it_goes_on() {
     let before = request(&member, &ask(250_000));
 
     postgres.stop();
-    for _ in 0..3 {
+    let (stopped, away) = (Instant::now(), away());
+    for count in 1.. {
         let refused = member.post::<Lease>("/leases", &ask(250_000));
         assert!(refused.as_ref().is_err_and(Failure::is_temporary), "{refused:?}");
+        if count >= 3 && stopped.elapsed() >= away {
+            println!("{count} requests were refused in {:?}", stopped.elapsed());
+            break;
+        }
     }
     postgres.restart();
+    let back = Instant::now();
 
     let deadline = Instant::now() + Duration::from_secs(60);
     let after: Lease = loop {
@@ -67,6 +79,7 @@ fn while_the_database_is_away_nothing_is_promised_and_then_it_goes_on() {
             Err(failure) => assert!(Instant::now() < deadline, "{failure}"),
         }
     };
+    println!("next lease {:?} after the database was back", back.elapsed());
     wait_for_state(&member, before.id, LeaseState::Queued);
     assert_eq!(member.list::<Lease>("/leases").unwrap().len(), 2, "what was refused is not there");
     assert_eq!(
