@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use sluice_sched::queues::{
-    Action, Blocked, Config, Evicted, JobId, JobSpec, No, QueueId, QueueSpec, QueueTree, Resource, Scheduler,
-    Topology,
+    Action, Amounts, Blocked, Config, Evicted, JobId, JobSpec, No, QueueId, QueueSpec, QueueTree, Resource,
+    Scheduler, Topology,
 };
 use sluice_sched::{DomainId, LabelSet, ModelId, NodeId, NodeSpec, Placement, Placer, Policy, Request};
 
@@ -430,6 +430,28 @@ fn half_lives_let_two_greedy_queues_take_turns() {
     }
     assert_eq!(held[0] + held[1], 3600);
     assert!(held[0].abs_diff(held[1]) < 360, "{held:?} seconds of 3600");
+}
+
+#[test]
+fn use_that_is_recalled_or_taken_over_counts() {
+    let config = Config { half_life: Some(60_000), usage_percent: 100, ..Config::default() };
+    let queues = [QueueSpec::new("a"), QueueSpec::new("b")];
+    let request = Request::cpu(0, 0).with_gpus(4, 1000);
+    // Whoever asks first gets it, but for what was used before.
+    let winner = |mut scheduler: Scheduler, leaves: &[QueueId]| {
+        leaves.iter().for_each(|&leaf| _ = scheduler.submit(JobSpec::new(leaf, request)).unwrap());
+        scheduler.cycle(1_000_000);
+        leaves.iter().position(|&leaf| scheduler.allocated(leaf)[Resource::Gpu] > 0)
+    };
+    let fresh = || scheduler(&[(4, 0)], &queues, &config);
+    let (mut idle, leaves) = fresh();
+    idle.recall_use(1_000_000, []);
+    assert_eq!(winner(idle, &leaves), Some(0));
+    let (mut recalls, leaves) = fresh();
+    recalls.recall_use(1_000_000, [(leaves[0], Amounts::of(&request, 1), (700_000, 1_000_000))]);
+    let (mut takes_over, _) = fresh();
+    takes_over.keep_use_of(&recalls);
+    assert_eq!([recalls, takes_over].map(|scheduler| winner(scheduler, &leaves)), [Some(1); 2]);
 }
 
 #[test]

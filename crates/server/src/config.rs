@@ -52,6 +52,9 @@ pub struct Config {
     pub grace_ms: u64,
     /// A GPU whose fault passes by itself is used again after so long without it, in milliseconds.
     pub quiet_ms: u64,
+    /// What tenants have used lowers their part of what others leave, and use of so many milliseconds ago counts half; none of it counts
+    /// without.
+    pub half_life_ms: Option<u64>,
     /// Stop when standard input ends: whoever started the server is gone.
     pub until_stdin_ends: bool,
 }
@@ -116,7 +119,9 @@ async fn run(config: &Config) -> Result<(), ServeError> {
     let store = Store::open(&database).await?;
     store.agree_on_grant_key(&signer.verifier().to_text()).await?;
     let patience = Patience { grace_ms: config.grace_ms, quiet_ms: config.quiet_ms };
-    let server = Arc::new(Server::open(store, signer, patience, Surroundings::default()).await?);
+    let mut server = Server::open(store, signer, patience, Surroundings::default()).await?;
+    server.half_life_ms = config.half_life_ms;
+    let server = Arc::new(server);
     let candidate = Candidate {
         holder: format!("{} of {}", std::process::id(), config.folder.display()),
         url: config.advertise.clone().unwrap_or_else(|| own_url.clone()),

@@ -54,6 +54,10 @@ struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     gpu_quiet: u32,
 
+    /// Use of late lowers a tenant's part of what others leave, and use of so many seconds ago counts half; 0 to count none of it
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    use_half_life: u64,
+
     /// Stop when standard input ends
     #[arg(long, hide = true)]
     until_stdin_ends: bool,
@@ -120,6 +124,7 @@ fn main() -> ExitCode {
         failures_per_s: arguments.failures_per_second,
         grace_ms: u64::from(arguments.grace) * 1000,
         quiet_ms: u64::from(arguments.gpu_quiet) * 1000,
+        half_life_ms: (arguments.use_half_life > 0).then(|| arguments.use_half_life.saturating_mul(1000)),
         until_stdin_ends: arguments.until_stdin_ends,
     };
     match sluice_server::serve(&config) {

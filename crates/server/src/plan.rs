@@ -31,7 +31,7 @@ use sluice_api::lease::{LeaseId, LeaseState, Level, NewLease};
 use sluice_api::node::NodeId;
 use sluice_api::tenant::TenantPath;
 use sluice_sched::queues::{
-    Action, Blocked, Config, Evicted, JobId, JobSpec, QueueError, QueueTree, Scheduler, Topology,
+    Action, Amounts, Blocked, Config, Evicted, JobId, JobSpec, QueueError, QueueTree, Scheduler, Topology,
 };
 use sluice_sched::{Fragmentation, GpuSet, ModelSet, Placement, Placer, Policy, Request};
 
@@ -46,6 +46,8 @@ pub(crate) use queues::tree;
 const ROUNDS_MAX: usize = 32;
 /// Shares of GPUs are divided in steps of so many thousandths.
 const DIVISION_MILLI: u64 = 50;
+/// How much use of late takes of a tenant's part of what others leave: who has had twice its part gets nothing of it for a while.
+const USAGE_PERCENT: u32 = 100;
 
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -73,6 +75,8 @@ pub(crate) struct Plan {
     pools: Pools,
     /// And after that.
     turns: Turns,
+    /// Of what tenants have used; none of it counts without.
+    half_life_ms: Option<u64>,
 }
 
 /// A lease as the scheduler has it.
@@ -98,13 +102,19 @@ pub(crate) struct Clock {
 }
 
 impl Plan {
-    /// From the fleet alone.
-    pub(crate) fn new(fleet: &Fleet, now_ms: u64) -> Plan {
+    /// From the fleet alone. With a half-life what tenants have used of late counts, and use of so long ago half as much.
+    pub(crate) fn new(fleet: &Fleet, now_ms: u64, half_life_ms: Option<u64>) -> Plan {
         let (tree, broken) = match queues::tree(fleet.tenants()) {
             Ok(tree) => (tree, None),
             Err(error) => (Default::default(), Some(error)),
         };
-        let config = Config { gpu_unit_milli: DIVISION_MILLI, ..Config::default() };
+        let usage_percent = if half_life_ms.is_some() { USAGE_PERCENT } else { 0 };
+        let config = Config {
+            gpu_unit_milli: DIVISION_MILLI,
+            half_life: half_life_ms,
+            usage_percent,
+            ..Config::default()
+        };
         let mut plan = Plan {
             scheduler: Scheduler::new(tree, Placer::new(policy(fleet)), config),
             atlas: Atlas::default(),
@@ -121,7 +131,9 @@ impl Plan {
             now_ms,
             pools: Pools::at(fleet, now_ms),
             turns: Turns::default(),
+            half_life_ms,
         };
+        plan.scheduler.recall_use(now_ms, []);
         fleet.nodes().keys().for_each(|&node| plan.follow_node(fleet, node));
         for lease in fleet.leases().filter(|lease| keeps_its_place(lease)) {
             plan.adopt(fleet, lease);
@@ -141,7 +153,7 @@ impl Plan {
         let turned = self.pools.have_turned(clock.now_ms);
         if news.all || turned || self.broken.is_some() || self.meets_new_kinds(fleet, &news) {
             Pools::at(fleet, clock.now_ms).clear(fleet, clock);
-            *self = Plan::new(fleet, clock.now_ms);
+            self.begin_anew(fleet);
         } else {
             if news.quotas {
                 self.follow_quotas(fleet);
@@ -181,8 +193,29 @@ impl Plan {
         let home = |tree: &QueueTree, queue: &str| queues::queue_of(tree, &queues::tenant_of(queue)?);
         let followed = queues::tree(fleet.tenants()).map(|tree| self.scheduler.set_queues(tree, home));
         if !matches!(followed, Ok(Ok(()))) {
-            *self = Plan::new(fleet, self.now_ms);
+            self.begin_anew(fleet);
         }
+    }
+
+    /// Made anew, it knows what tenants have used of late.
+    fn begin_anew(&mut self, fleet: &Fleet) {
+        let mut plan = Plan::new(fleet, self.now_ms, self.half_life_ms);
+        plan.scheduler.keep_use_of(&self.scheduler);
+        *self = plan;
+    }
+
+    /// Counts what these leases have held, and those that are in the fleet.
+    pub(crate) fn recall_use(&mut self, fleet: &Fleet, past: &[LeaseRecord]) {
+        let tree = self.scheduler.queues();
+        let held = |lease: &LeaseRecord| {
+            let until_ms = lease.ended_at_ms.unwrap_or(self.now_ms);
+            let memory = lease.seats.first().map_or(0, |seat| seat.memory);
+            let amounts = Amounts::of(&bare_request(&lease.ask, memory), lease.seats.len() as u32);
+            Some((queues::queue_of(tree, &lease.tenant)?, amounts, (lease.granted_at_ms?, until_ms)))
+        };
+        let ended = past.iter().filter(|lease| lease.state == LeaseState::Ended);
+        let past: Vec<_> = ended.chain(fleet.leases()).filter_map(held).collect();
+        self.scheduler.recall_use(self.now_ms, past);
     }
 
     /// Keeps what waits under a spent budget from the scheduler, and preempts what runs if the budget says so.

@@ -39,6 +39,8 @@ pub(crate) struct Server {
     pub(crate) grace_ms: u64,
     /// A GPU whose fault passes is used again after so long without it.
     pub(crate) quiet_ms: u64,
+    /// What tenants used so long ago counts half in the division of what is left over; none of it does without.
+    pub(crate) half_life_ms: Option<u64>,
     pub(crate) recognised: Recognised,
     pub(crate) watches: Watches,
     /// As the last transaction found it.
@@ -67,6 +69,8 @@ pub(crate) struct Books {
     /// While this server leads, once it has looked at the queue.
     plan: Option<Plan>,
     history: History,
+    /// The latest leases, until there is a plan.
+    past: Vec<LeaseRecord>,
     pub(crate) identity: Option<Identity>,
     /// When it was last looked what time alone has ended.
     expired_at_ms: u64,
@@ -131,6 +135,7 @@ impl Server {
             signer,
             grace_ms: patience.grace_ms,
             quiet_ms: patience.quiet_ms,
+            half_life_ms: None,
             identity: identity::Current::default(),
             recognised: Recognised::default(),
             watches: Watches::default(),
@@ -424,7 +429,7 @@ impl Server {
     async fn cycle(&self) -> Result<(), Problem> {
         let mut change = self.change().await?;
         let clock = Clock { now_ms: change.now_ms, grace_ms: self.grace_ms };
-        if change.books.decide(clock) {
+        if change.books.decide(clock, self.half_life_ms) {
             self.wake.notify_one();
         }
         change.report_incidents();
@@ -455,6 +460,7 @@ impl Books {
             fleet,
             plan: None,
             history,
+            past: recent,
             identity,
             expired_at_ms: 0,
             audit,
@@ -490,14 +496,18 @@ impl Books {
     }
 
     /// Decides what can be decided now; true if there may be more.
-    fn decide(&mut self, clock: Clock) -> bool {
+    fn decide(&mut self, clock: Clock, half_life_ms: Option<u64>) -> bool {
         let now_ms = clock.now_ms;
         if now_ms.abs_diff(self.expired_at_ms) >= LOOK_EVERY.as_millis() as u64 {
             self.expired_at_ms = now_ms;
             self.fleet.look_at_nodes(now_ms, now_ms + clock.grace_ms);
             self.fleet.expire(now_ms);
         }
-        let plan = self.plan.get_or_insert_with(|| Plan::new(&self.fleet, now_ms));
+        let plan = self.plan.get_or_insert_with(|| {
+            let mut plan = Plan::new(&self.fleet, now_ms, half_life_ms);
+            plan.recall_use(&self.fleet, &std::mem::take(&mut self.past));
+            plan
+        });
         let more = plan.decide(&mut self.fleet, clock);
         plan.estimate_all(&self.fleet, &mut self.history, clock);
         more

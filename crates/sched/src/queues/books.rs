@@ -48,6 +48,32 @@ impl Books {
         self.accounts[queue.index()].used = of.used;
     }
 
+    /// Nothing was used until now.
+    pub(super) fn begin_history(&mut self, now: Millis, half_life: Millis) {
+        for used in self.accounts.iter_mut().flat_map(|account| &mut account.used) {
+            *used = DecayedUse::default();
+            used.advance(now, half_life, 0);
+        }
+        self.stale = true;
+    }
+
+    /// The queue has used this before.
+    pub(super) fn recall(
+        &mut self,
+        tree: &QueueTree,
+        queue: QueueId,
+        amounts: Amounts,
+        half_life: Millis,
+        times: (Millis, Millis),
+    ) {
+        for queue in tree.path(queue) {
+            let used = &mut self.accounts[queue.index()].used;
+            for (used, resource) in used.iter_mut().zip(Resource::ALL) {
+                used.recall(half_life, times, amounts[resource]);
+            }
+        }
+    }
+
     /// Work came to wait in the queue, or left it for good.
     pub(super) fn demand(&mut self, queue: QueueId, amounts: Amounts, preemptible: bool, more: bool) {
         let account = &mut self.accounts[queue.index()];

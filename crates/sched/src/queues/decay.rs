@@ -24,6 +24,13 @@ impl DecayedUse {
         self.level()
     }
 
+    /// Adds that `used` was used from one moment until another, both in the past, as [`DecayedUse::advance`] would have counted it.
+    pub fn recall(&mut self, half_life: Millis, (from, until): (Millis, Millis), used: u64) {
+        let kept = |since: Millis| u128::from(remaining(self.at.saturating_sub(since), half_life));
+        let part = kept(until).saturating_sub(kept(from.min(until)));
+        self.level += ((u128::from(used) << 16) * part) >> 32;
+    }
+
     /// The mean as of the last call of [`DecayedUse::advance`].
     pub fn level(&self) -> u64 {
         (self.level >> 16) as u64
@@ -65,6 +72,19 @@ mod tests {
         assert_eq!(used.advance(2000, 1000, 8000), 6000);
         assert_eq!(used.advance(4000, 1000, 0), 1500);
         assert_eq!(used.advance(3000, 1000, 0), 1500, "time does not run backwards");
+    }
+
+    #[test]
+    fn what_is_recalled_counts_as_if_it_had_been_seen() {
+        let (mut seen, mut recalled) = (DecayedUse::default(), DecayedUse::default());
+        for (at, used_until_then) in [(1_000, 0), (4_000, 8000), (9_000, 0), (12_000, 3000), (20_000, 0)] {
+            seen.advance(at, 5_000, used_until_then);
+        }
+        recalled.advance(20_000, 5_000, 0);
+        recalled.recall(5_000, (9_000, 12_000), 3000);
+        recalled.recall(5_000, (1_000, 4_000), 8000);
+        recalled.recall(5_000, (7_000, 6_000), 8000);
+        assert!(seen.level().abs_diff(recalled.level()) <= 1, "{seen:?} and {recalled:?}");
     }
 
     #[test]

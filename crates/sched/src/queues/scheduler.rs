@@ -280,6 +280,31 @@ impl Scheduler {
         result
     }
 
+    /// Begins to count use now, with what queues have used from one moment until another before, as far as the caller knows. Without a
+    /// half-life nothing of that counts.
+    pub fn recall_use(
+        &mut self,
+        now: Millis,
+        past: impl IntoIterator<Item = (QueueId, Amounts, (Millis, Millis))>,
+    ) {
+        let Some(half_life) = self.config.half_life else { return };
+        self.now = self.now.max(now);
+        self.books.begin_history(self.now, half_life);
+        for (queue, amounts, times) in past {
+            self.books.recall(&self.tree, queue, amounts, half_life, times);
+        }
+    }
+
+    /// Takes over what queues of the same names have used of late as another scheduler has it, until its last cycle.
+    pub fn keep_use_of(&mut self, other: &Scheduler) {
+        for queue in other.tree.top_down() {
+            if let Some(same) = self.tree.find(&other.tree.queue(queue).name) {
+                self.books.keep_history(same, other.books.account(queue));
+            }
+        }
+        self.books.mark_stale();
+    }
+
     /// Why the job waits, as of the last cycle; none if it does not wait.
     pub fn why(&self, id: JobId) -> Option<&Why> {
         let job = self.jobs.get(&id)?;

@@ -27,7 +27,7 @@ impl World {
             budget: None,
         });
         let fleet = Fleet::new(tenants.collect(), Vec::new(), Vec::new(), Vec::new(), 0, 0, 0);
-        let mut world = World { plan: Plan::new(&fleet, 0), fleet, now_ms: 0 };
+        let mut world = World { plan: Plan::new(&fleet, 0, None), fleet, now_ms: 0 };
         for (at, &gpus) in nodes.iter().enumerate() {
             world.join(&format!("node{at}"), gpus, &format!("r{}", at / 2));
         }
@@ -260,7 +260,7 @@ fn a_task_that_ends_gives_its_place_back_while_the_others_go_on() {
     // What is left of it is not too little, however long that takes, and is all there is to give way.
     world.now_ms += 3_600_000;
     world.settle();
-    world.plan = Plan::new(&world.fleet, world.now_ms);
+    world.plan = Plan::new(&world.fleet, world.now_ms, None);
     world.settle();
     assert_eq!((world.tasks_of(gang), world.state(gang)), (vec![0, 2], RUNS));
     world.check();
@@ -284,7 +284,7 @@ fn an_elastic_gang_makes_room_with_what_is_above_its_minimum_and_grows_again() {
     assert!(lease.reason.unwrap().contains(&format!("lease {rightful} of acme")));
     assert!(world.why(rightful).contains(&format!("lease {gang} has been given notice")));
     // Made anew while the task has notice, the plan neither counts on it nor gives its place away.
-    world.plan = Plan::new(&world.fleet, world.now_ms);
+    world.plan = Plan::new(&world.fleet, world.now_ms, None);
     world.decide();
     assert_eq!(world.state(rightful), WAITS, "its place is not clear yet");
     world.settle();
@@ -469,6 +469,38 @@ fn who_makes_a_start_unknown_is_named() {
 }
 
 #[test]
+fn who_has_used_much_of_late_comes_after_the_others() {
+    const MINUTE_MS: u64 = 60_000;
+    let winner = |half_life_ms, anew: fn(&mut World, &[LeaseRecord])| {
+        let mut world = World::new(&[1], &[("acme", json!({})), ("globex", json!({}))]);
+        world.plan = Plan::new(&world.fleet, world.now_ms, half_life_ms);
+        let first = world.ask("acme", json!({}));
+        world.settle();
+        world.now_ms += 10 * MINUTE_MS;
+        world.decide();
+        world.fleet.end(first, "over", world.now_ms);
+        let past = world.fleet.lease(first).unwrap().clone();
+        world.decide();
+        anew(&mut world, &[past]);
+        let leases = [world.ask("acme", json!({})), world.ask("globex", json!({}))];
+        world.decide();
+        leases.iter().position(|&id| world.state(id) == LeaseState::Granted)
+    };
+    let as_it_is: fn(&mut World, &[LeaseRecord]) = |_, _| {};
+    let other_pools: fn(&mut World, &[LeaseRecord]) = |world, _| {
+        world.fleet.set_pool(serde_json::from_value(json!({ "name": "other", "nodes": ["n"] })).unwrap());
+        world.decide();
+    };
+    let restart: fn(&mut World, &[LeaseRecord]) = |world, past| {
+        world.plan = Plan::new(&world.fleet, world.now_ms, Some(MINUTE_MS));
+        world.plan.recall_use(&world.fleet, past);
+    };
+    assert_eq!(winner(None, as_it_is), Some(0), "nothing of the past counts, and it asked first");
+    let after = [as_it_is, other_pools, restart].map(|anew| winner(Some(MINUTE_MS), anew));
+    assert_eq!(after, [Some(1); 3]);
+}
+
+#[test]
 fn gpus_are_chosen_by_model_and_nodes_by_label() {
     let mut world = World::new(&[1, 1, 1], &[("acme", json!({}))]);
     let by_label = world.ask("acme", json!({ "labels": { "rack": "r1" } }));
@@ -607,7 +639,7 @@ fn what_ends_while_the_plan_is_made_anew_holds_nothing() {
     world.fleet.end(first, "over", 0);
     // As where a node came back with other GPUs: the news is in the new plan.
     world.fleet.take_news();
-    world.plan = Plan::new(&world.fleet, world.now_ms);
+    world.plan = Plan::new(&world.fleet, world.now_ms, None);
     world.settle();
     assert_eq!(world.state(second), RUNS);
 }
@@ -650,7 +682,7 @@ fn no_gpu_is_ever_promised_twice() {
             let last = world.ask(tenants[tenant].0, ask);
             match event {
                 0 => world.fleet.end(last / 2 + 1, "over", world.now_ms),
-                1 => world.plan = Plan::new(&world.fleet, world.now_ms),
+                1 => world.plan = Plan::new(&world.fleet, world.now_ms, None),
                 2 => world.report(),
                 3 => world.settle(),
                 4 => { world.join("node1", 1, "elsewhere"); }
@@ -706,7 +738,7 @@ fn what_ran_on_a_fenced_gpu_goes_on_elsewhere_and_nothing_new_comes_to_it() {
     // Also after the plan has been made anew, with what runs on a fenced GPU to its end.
     let healthy = world.nodes_of(first)[0];
     fence(&mut world, healthy, 0, Clearing::Finish);
-    world.plan = Plan::new(&world.fleet, world.now_ms);
+    world.plan = Plan::new(&world.fleet, world.now_ms, None);
     world.settle();
     assert_eq!([first, second].map(|id| world.state(id)), [RUNS, WAITS]);
     assert!(
@@ -764,7 +796,7 @@ fn what_has_to_leave_after_the_plan_was_made_anew_still_goes_where_it_asked_to()
     world.settle();
     let nodes: Vec<NodeId> = world.fleet.nodes().keys().copied().collect();
     assert!(nodes[..2].contains(&world.nodes_of(lease)[0]), "the first two are in that rack");
-    world.plan = Plan::new(&world.fleet, world.now_ms);
+    world.plan = Plan::new(&world.fleet, world.now_ms, None);
     nodes[..2].iter().for_each(|&node| fence(&mut world, node, 0, Clearing::End));
     world.settle();
     assert_eq!(world.state(lease), WAITS, "the third one is in another rack");
@@ -813,7 +845,7 @@ fn nothing_is_taken_from_others_for_a_lease_that_was_refused_a_moment_ago() {
     assert_eq!(world.state(refused), LeaseState::Granted);
     // Made anew, the plan still knows whom it was refused by.
     world.fleet.refuse(refused, "no", world.now_ms);
-    world.plan = Plan::new(&world.fleet, world.now_ms);
+    world.plan = Plan::new(&world.fleet, world.now_ms, None);
     world.decide();
     assert_eq!(world.state(refused), LeaseState::Queued, "it was on {elsewhere:?}");
     assert_eq!(takes.map(|id| world.state(id)), [LeaseState::Granted; 2]);

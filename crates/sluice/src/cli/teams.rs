@@ -50,6 +50,11 @@ pub(crate) struct ServerArgs {
     /// Seconds for which a GPU that was too hot has to be well before it is used again
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) gpu_quiet: u32,
+
+    /// Whoever has used much of late gets less of what others leave; use of so long ago, such as 168h, counts half [default: none of it
+    /// counts]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) use_half_life: Option<Period>,
 }
 
 /// `sluice server`.

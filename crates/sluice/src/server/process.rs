@@ -59,6 +59,10 @@ fn command(arguments: &ServerArgs, tls: &TlsArgs) -> Result<Command> {
     command.arg("--requests-per-second").arg(arguments.requests_per_second.to_string());
     command.arg("--failures-per-second").arg(arguments.failures_per_second.to_string());
     command.arg("--gpu-quiet").arg(arguments.gpu_quiet.to_string());
+    if let Some(half_life) = arguments.use_half_life {
+        let seconds = half_life.duration().as_secs().max(1);
+        command.arg("--use-half-life").arg(seconds.to_string());
+    }
     keep_in(&mut command, arguments.data.as_deref(), arguments.database.as_deref());
     match place::certificate(&arguments.listen, tls, arguments.data.as_deref())? {
         Some((certificate, key)) => {
