@@ -5,6 +5,7 @@ mod books;
 mod disk;
 mod gangs;
 mod health;
+mod networks;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -21,6 +22,7 @@ use crate::process;
 
 pub(crate) const TESTS: &[Test] = &[
     ("teams", teams),
+    ("teams: two nodes in two networks, and PostgreSQL", networks::teams),
     ("teams: places and gangs", places_and_gangs),
     ("teams: a gang grows and makes room", gangs::a_gang_grows_and_makes_room),
     ("teams: a node falls silent", a_node_falls_silent),
@@ -188,32 +190,50 @@ impl Installation {
         let server = up.listening()?;
         let node = up.listening()?;
 
-        let admin = Account { server: server.clone(), token: token_in(&data.join("admin.json"))? };
+        let token = token_in(&data.join("admin.json"))?;
+        let admin = Account { server: server.clone(), token, network: None };
+        let mut installation = Installation::begin(folder, admin, node, up, tenants)?;
+        for name in others {
+            let mut command = Command::new(sluice());
+            command.args(["node", "--listen", "127.0.0.1:0", "--join", &server]);
+            installation.join(name, &mut command)?;
+        }
+        installation.wait_for_gpus(others.len() + 1)?;
+        Ok(installation)
+    }
+
+    /// A server with its tenants, and no further node yet.
+    fn begin(
+        folder: PathBuf,
+        admin: Account,
+        node: String,
+        up: Process,
+        tenants: &str,
+    ) -> Result<Installation> {
         let file = folder.join("tenants.yaml");
         std::fs::write(&file, tenants)?;
         admin.text(&["apply", "-f", &file.display().to_string()])?;
-        let account = |tenant: &str, role: &str| -> Result<Account> {
-            let token = admin.text(&["token", "create", "--tenant", tenant, "--role", role])?;
-            Ok(Account { server: server.clone(), token: token.trim().to_owned() })
-        };
-        let (red, blue) = (account("red", "member")?, account("blue", "tenant-admin")?);
+        let (red, blue) = (admin.make("red", "member")?, admin.make("blue", "tenant-admin")?);
+        Ok(Installation { folder, admin, red, blue, node, up, others: Vec::new() })
+    }
 
-        let node_token = account("/", "node")?.token;
-        let mut processes = Vec::new();
-        for name in others {
-            let mut command = Command::new(sluice());
-            command.args(["node", "--listen", "127.0.0.1:0", "--gpus", "software:1,4GiB", "--join", &server]);
-            command.args(["--name", name, "--journal", &journal(name)]).env("SLUICE_TOKEN", &node_token);
-            let mut node = Process::start(&format!("node {name}"), &mut command)?;
-            node.listening()?;
-            processes.push(node);
-        }
+    /// A node that this command starts, with a GPU.
+    fn join(&mut self, name: &str, command: &mut Command) -> Result<()> {
+        let token = self.admin.make("/", "node")?.token;
+        command.args(["--gpus", "software:1,4GiB", "--name", name, "--journal"]);
+        command.arg(self.folder.join(name)).env("SLUICE_TOKEN", token);
+        let mut node = Process::start(&format!("node {name}"), command)?;
+        node.listening()?;
+        self.others.push(node);
+        Ok(())
+    }
+
+    fn wait_for_gpus(&self, count: usize) -> Result<()> {
         let all = |gpus: &Value| {
             let gpus = gpus.as_array().into_iter().flatten();
-            gpus.filter(|gpu| gpu["online"] == true).count() == others.len() + 1
+            gpus.filter(|gpu| gpu["online"] == true).count() == count
         };
-        admin.wait_for(&["gpus"], all)?;
-        Ok(Installation { folder, admin, red, blue, node, up, others: processes })
+        self.admin.wait_for(&["gpus"], all).map(drop)
     }
 
     pub(crate) fn administrator(&self) -> &Account {
@@ -272,7 +292,7 @@ impl Installation {
         let mut command = Command::new(sluice());
         command.args(["run", "--node", &self.node, "--", "true"]);
         expect_failure(&mut command, "around the server", 125, &["lends through", "SLUICE_SERVER"])?;
-        let nobody = Account { server: self.admin.server.clone(), token: "slc_no_token".into() };
+        let nobody = Account { token: "slc_no_token".into(), ..self.admin.clone() };
         let mut command = nobody.command(&["run", "--", "true"]);
         expect_failure(&mut command, "no token", 125, &["token"])
     }
@@ -384,6 +404,8 @@ pub(crate) fn token_in(path: &Path) -> Result<String> {
 pub(crate) struct Account {
     server: String,
     token: String,
+    /// Where its programs run, if in a network namespace of their own.
+    network: Option<String>,
 }
 
 impl Account {
@@ -395,8 +417,17 @@ impl Account {
         &self.token
     }
 
+    /// Somebody else at the same place.
+    fn make(&self, tenant: &str, role: &str) -> Result<Account> {
+        let token = self.text(&["token", "create", "--tenant", tenant, "--role", role])?;
+        Ok(Account { token: token.trim().to_owned(), ..self.clone() })
+    }
+
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(sluice());
+        let mut command = match &self.network {
+            Some(network) => networks::sluice_in(network),
+            None => Command::new(sluice()),
+        };
         command.args(arguments).env("SLUICE_SERVER", &self.server).env("SLUICE_TOKEN", &self.token);
         command
     }
