@@ -37,14 +37,42 @@ pub(crate) const CUDA_13: Environment = Environment {
     ],
 };
 
-/// CuPy of CUDA 12.
+/// CuPy with the libraries that its linear algebra, transforms and random numbers come from: 2 GB.
+pub(crate) const CUPY_13: Environment = Environment {
+    name: "cupy13",
+    packages: &[
+        "numpy==2.4.6",
+        "cupy-cuda13x==14.2.0",
+        "nvidia-cublas==13.4.1.3",
+        "nvidia-cuda-nvrtc==13.2.86",
+        "nvidia-cuda-runtime==13.2.86",
+        "nvidia-cufft==12.2.0.57",
+        "nvidia-curand==10.4.2.66",
+        "nvidia-cusolver==12.2.0.11",
+        "nvidia-cusparse==12.7.10.12",
+        "nvidia-nvjitlink==13.5.37",
+    ],
+};
+
+/// Programs of CUDA 12: 3 GB.
 pub(crate) const CUDA_12: Environment = Environment {
     name: "cuda12",
     packages: &[
         "numpy==2.4.6",
         "cupy-cuda12x==14.2.0",
+        "nvidia-cublas-cu12==12.9.3.13",
+        "nvidia-cuda-nvcc-cu12==12.9.86",
         "nvidia-cuda-nvrtc-cu12==12.9.86",
         "nvidia-cuda-runtime-cu12==12.9.79",
+        "nvidia-cufft-cu12==11.4.1.4",
+        "nvidia-curand-cu12==10.3.10.19",
+        "nvidia-cusolver-cu12==11.7.5.82",
+        "nvidia-cusparse-cu12==12.5.10.65",
+        "nvidia-nvjitlink-cu12==12.9.86",
+        "numba==0.68.1",
+        "numba-cuda==0.30.4",
+        "cuda-core==1.2.2",
+        "cuda-bindings==12.9.10",
     ],
 };
 
@@ -53,6 +81,10 @@ pub(crate) const TORCH: Environment = Environment {
     name: "torch",
     packages: &["torch==2.15.0", "transformers==5.23.0", "numpy==2.4.6", "nvidia-ml-py==13.615.71"],
 };
+
+/// The same of CUDA 12: 7 GB.
+pub(crate) const TORCH_12: Environment =
+    Environment { name: "torch12", packages: &["torch==2.8.0", "numpy==2.4.6", "nvidia-ml-py==13.615.71"] };
 
 pub(crate) const JAX: Environment = Environment { name: "jax", packages: &["jax[cuda12]==0.10.2"] };
 
@@ -69,6 +101,12 @@ pub(crate) const XGBOOST: Environment =
 pub(crate) const LLAMA: Environment = Environment {
     name: "llama",
     packages: &["nvidia-cublas==13.4.1.3", "nvidia-cuda-runtime==13.2.86", "gguf==0.19.0", "numpy==2.4.6"],
+};
+
+/// What shows GPUs by NVML.
+pub(crate) const MONITORS: Environment = Environment {
+    name: "monitors",
+    packages: &["nvidia-ml-py==13.615.71", "gpustat==1.1.1", "nvitop==1.7.2"],
 };
 
 /// Asks an API what its OpenAPI document allows and forbids.

@@ -1,11 +1,15 @@
-"""Runs a program step by step: a step that raises is a failure, the others still run."""
+"""Runs a program step by step: a step that raises is a failure, the others still run.
+
+Each step is a line of three parts between tabs: OK or FAILED, its name, and what it says. `xtask/src/e2e/outcomes.tsv` names steps
+that have to be among them.
+"""
 
 import sys
 import traceback
 
 
 class Steps:
-    """Collects the steps of one program. `values`: whether the back end computes, so that results can be checked."""
+    """Collects the steps of one program."""
 
     def __init__(self):
         self.steps = []
@@ -21,11 +25,15 @@ class Steps:
         failed = []
         for name, function in self.steps:
             try:
-                print(f"OK {name} {str(function())[:100]!r}", flush=True)
+                print(f"OK\t{name}\t{one_line(function())}", flush=True)
             except Exception as error:  # noqa: BLE001: the point is to go on
                 failed.append(name)
-                print(f"FAILED {name} {type(error).__name__}: {str(error)[:300]}", flush=True)
+                print(f"FAILED\t{name}\t{type(error).__name__}: {one_line(error)}", flush=True)
                 traceback.print_exc(limit=3)
         print(f"{len(self.steps) - len(failed)} of {len(self.steps)} steps")
         print("PASS" if not failed else f"FAIL: {', '.join(failed)}")
         sys.exit(1 if failed else 0)
+
+
+def one_line(value):
+    return " ".join(str(value).split())[:300]

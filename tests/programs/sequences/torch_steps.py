@@ -5,6 +5,7 @@ from torch import nn
 from steps import Steps
 
 step = Steps()
+torch.manual_seed(0)
 
 
 class State:
@@ -14,44 +15,58 @@ class State:
 state = State()
 
 
-@step("device")
+@step("is_available")
 def _():
-    assert torch.cuda.is_available()
-    return torch.cuda.device_count(), torch.cuda.get_device_properties(0)
+    return torch.cuda.is_available()
 
 
-@step("copies")
+@step("count")
+def _():
+    return torch.cuda.device_count()
+
+
+@step("props")
+def _():
+    return torch.cuda.get_device_properties(0)
+
+
+@step("tocuda")
 def _():
     x = torch.arange(16.0)
     state.x = x.cuda()
     back = state.x.cpu()
     assert torch.equal(back, x), f"copied to the GPU and back: {back}"
-    return back.sum()
+    return state.x
 
 
-@step("fill and add")
+@step("mk")
 def _():
     state.a = torch.ones(1024, 1024, device="cuda")
+    return "ok"
+
+
+@step("add")
+def _():
     return (state.a + state.a)[0, 0].cpu()
 
 
-@step("reduction")
+@step("sum.item")
 def _():
     return state.a.sum().item()
 
 
-@step("matrix product")
+@step("matmul")
 def _():
     return (state.a @ state.a)[0, 0].cpu()
 
 
-@step("matrix product, bfloat16")
+@step("bf16 matmul")
 def _():
     b = state.a.bfloat16()
     return (b @ b)[0, 0].cpu()
 
 
-@step("random numbers")
+@step("randn")
 def _():
     return torch.randn(1000, device="cuda").mean().cpu()
 
@@ -61,7 +76,7 @@ def _():
     return torch.sort(torch.randn(1000, device="cuda")).values[:2].cpu()
 
 
-@step("training step")
+@step("nn fwd/bwd/step")
 def _():
     state.model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.LayerNorm(64), nn.Linear(64, 10)).cuda()
     optimizer = torch.optim.AdamW(state.model.parameters())
@@ -81,7 +96,7 @@ def _():
     return loss.item()
 
 
-@step("convolution")
+@step("conv2d cudnn")
 def _():
     conv = nn.Conv2d(3, 16, 3).cuda()
     out = conv(torch.randn(2, 3, 32, 32, device="cuda"))
@@ -89,7 +104,7 @@ def _():
     return out.shape
 
 
-@step("attention")
+@step("sdpa")
 def _():
     q = torch.randn(2, 4, 64, 32, device="cuda", dtype=torch.float16)
     return nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).float().sum().item()
@@ -100,13 +115,16 @@ def _():
     return torch.fft.fft(torch.randn(256, device="cuda")).abs().sum().item()
 
 
-@step("linear algebra")
+@step("linalg.solve")
 def _():
-    m = torch.eye(16, device="cuda")
-    return torch.linalg.solve(m, torch.ones(16, device="cuda")).sum().item()
+    # Whether a matrix was singular is in memory that a kernel writes. Where kernels are only recorded that is whatever it held, and a
+    # stream's memory held nothing before.
+    with torch.cuda.stream(torch.cuda.Stream()):
+        m = torch.eye(16, device="cuda")
+        return torch.linalg.solve(m, torch.ones(16, device="cuda")).sum().item()
 
 
-@step("streams and events")
+@step("stream")
 def _():
     stream, start, end = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     with torch.cuda.stream(stream):
@@ -115,11 +133,11 @@ def _():
         end.record()
     torch.cuda.current_stream().wait_stream(stream)
     stream.synchronize()
-    assert stream.query() and end.query()
-    return start.elapsed_time(end) >= 0, y.shape
+    assert end.query() and start.elapsed_time(end) >= 0 and y.shape == state.a.shape
+    return stream.query()
 
 
-@step("pinned memory")
+@step("pin")
 def _():
     pinned = torch.arange(4096.0).pin_memory()
     there = pinned.to("cuda", non_blocking=True)
@@ -129,7 +147,7 @@ def _():
     assert torch.equal(back, pinned)
 
 
-@step("CUDA graph")
+@step("cudagraph")
 def _():
     static = torch.zeros(128, device="cuda")
     torch.cuda.synchronize()
@@ -139,28 +157,57 @@ def _():
     for _ in range(3):
         graph.replay()
     torch.cuda.synchronize()
-    return out.shape
+    assert out.shape == static.shape
+    return "ok"
 
 
-@step("memory information")
+@step("mem_get_info")
 def _():
     free, total = torch.cuda.mem_get_info()
     assert 0 < free <= total
-    torch.cuda.empty_cache()
-    return free, total, len(torch.cuda.memory_summary())
+    return free, total
 
 
-@step("utilization")
+@step("empty_cache")
 def _():
-    return torch.cuda.utilization()
+    return torch.cuda.empty_cache()
 
 
-@step("handle for another process")
+@step("memory_summary")
 def _():
-    return len(state.a.untyped_storage()._share_cuda_())
+    assert "Allocated memory" in torch.cuda.memory_summary()
+    return torch.cuda.memory_allocated()
 
 
-@step("synchronize")
+@step("nvml util")
+def _():
+    part = torch.cuda.utilization()
+    assert 0 <= part <= 100
+    return part
+
+
+@step("ipc")
+def _():
+    device, handle, *_ = shared = state.a.untyped_storage()._share_cuda_()
+    assert device == 0 and len(shared) == 8 and any(handle), shared
+    return len(handle)
+
+
+@step("compile")
+def _():
+    function = torch.compile(lambda x: (x * 2).relu().sum())
+    return function(torch.ones(1000, device="cuda")).item()
+
+
+@step("compile nn bwd")
+def _():
+    model = torch.compile(nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 1)).cuda())
+    loss = model(torch.randn(8, 32, device="cuda")).mean()
+    loss.backward()
+    return loss.item()
+
+
+@step("sync")
 def _():
     torch.cuda.synchronize()
 

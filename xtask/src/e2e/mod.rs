@@ -13,6 +13,7 @@ mod limits;
 mod links;
 pub(crate) mod namespaces;
 mod nodes;
+mod outcomes;
 mod programs;
 mod record;
 mod recording;

@@ -1,5 +1,6 @@
 //! The call sequences of programs whose kernels are machine code only, end to end on the recording driver: everything
-//! happens but the computation. They download gigabytes, so they run with `--all`, and alone by name.
+//! happens but the computation. Each gets at least as far as `outcomes.tsv` has it. Most download gigabytes, so these run with
+//! `--all`, and alone by name.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,12 +9,14 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 
 use crate::e2e::namespaces::Separation;
-use crate::e2e::{Test, expect_pass, logs, program_file, sluice_run};
+use crate::e2e::{Test, expect_pass, logs, outcomes, program_file, sluice_run};
+use crate::evidence;
 use crate::node::{self, Node};
 use crate::process;
 use crate::python::{self, Environment};
 use crate::test::Tally;
 
+#[derive(Clone, Copy)]
 struct Sequence {
     name: &'static str,
     environment: &'static Environment,
@@ -22,6 +25,10 @@ struct Sequence {
     gpus: u32,
     /// The recorded card.
     card: &'static str,
+    /// Its name in the table of outcomes.
+    program: Option<&'static str>,
+    /// Downloads or computes much: only with `--all`.
+    heavy: bool,
 }
 
 const fn sequence(
@@ -30,29 +37,87 @@ const fn sequence(
     file: &'static str,
     arguments: &'static [&'static str],
 ) -> Sequence {
-    Sequence { name, environment, file, arguments, gpus: 1, card: "h200" }
+    Sequence { name, environment, file, arguments, gpus: 1, card: "h200", program: None, heavy: true }
+}
+
+impl Sequence {
+    /// Gets as far as this program of the table.
+    const fn as_far_as(self, program: &'static str) -> Sequence {
+        Sequence { program: Some(program), ..self }
+    }
+
+    const fn on(self, card: &'static str) -> Sequence {
+        Sequence { card, ..self }
+    }
+
+    const fn with_gpus(self, gpus: u32) -> Sequence {
+        Sequence { gpus, ..self }
+    }
+
+    const fn light(self) -> Sequence {
+        Sequence { heavy: false, ..self }
+    }
 }
 
 const SEQUENCES: &[Sequence] = &[
-    sequence("sequence torch", &python::TORCH, "torch_steps.py", &[]),
-    sequence("sequence torch.compile", &python::TORCH, "torch_compile_steps.py", &[]),
-    sequence("sequence torch expandable segments", &python::TORCH, "torch_modes.py", &["expandable"]),
-    sequence("sequence torch cudaMallocAsync", &python::TORCH, "torch_modes.py", &["mallocasync"]),
-    sequence("sequence torch DataLoader", &python::TORCH, "torch_modes.py", &["loader"]),
-    Sequence {
-        gpus: 2,
-        ..sequence("sequence torch two devices", &python::TORCH, "torch_modes.py", &["two-devices"])
-    },
-    sequence("sequence torch NCCL", &python::TORCH, "torch_modes.py", &["nccl"]),
-    sequence("sequence torch profiler", &python::TORCH, "torch_modes.py", &["profiler"]),
+    sequence("sequence cupy", &python::CUPY_13, "cupy_steps.py", &[]).as_far_as("cupy13"),
+    sequence("sequence cupy of CUDA 12", &python::CUDA_12, "cupy_steps.py", &[]).as_far_as("cupy12"),
+    sequence("sequence numba", &python::CUDA_13, "numba_steps.py", &[]).as_far_as("numba13").light(),
+    sequence("sequence numba of CUDA 12", &python::CUDA_12, "numba_steps.py", &[]).as_far_as("numba12"),
+    sequence("sequence cuda.core", &python::CUDA_13, "cuda_core_steps.py", &[])
+        .as_far_as("cudacore13")
+        .light(),
+    sequence("sequence cuda.core of CUDA 12", &python::CUDA_12, "cuda_core_steps.py", &[])
+        .as_far_as("cudacore12"),
+    sequence("sequence torch", &python::TORCH, "torch_steps.py", &[]).as_far_as("torch-cu13"),
+    sequence("sequence torch, a100", &python::TORCH, "torch_steps.py", &[])
+        .as_far_as("torch-cu13-sm80")
+        .on("a100"),
+    sequence("sequence torch, rtx5090", &python::TORCH, "torch_steps.py", &[])
+        .as_far_as("torch-cu13-sm120")
+        .on("rtx5090"),
+    sequence("sequence torch of CUDA 12", &python::TORCH_12, "torch_steps.py", &[]).as_far_as("torch-cu12"),
+    sequence("sequence torch expandable segments", &python::TORCH, "torch_modes.py", &["expandable"])
+        .as_far_as("torch-cu13-expandable"),
+    sequence("sequence torch cudaMallocAsync", &python::TORCH, "torch_modes.py", &["mallocasync"])
+        .as_far_as("torch-cu13-mallocasync"),
+    sequence("sequence torch DataLoader", &python::TORCH, "torch_modes.py", &["loader"])
+        .as_far_as("torch-cu13-dataloader"),
+    sequence("sequence torch two devices", &python::TORCH, "torch_modes.py", &["two-devices"])
+        .as_far_as("torch-cu13-two-devices")
+        .with_gpus(2),
+    sequence("sequence torch NCCL", &python::TORCH, "torch_modes.py", &["nccl"]).as_far_as("torch-cu13-nccl"),
+    sequence("sequence torch profiler", &python::TORCH, "torch_modes.py", &["profiler"])
+        .as_far_as("torch-cu13-profiler"),
     sequence("sequence transformers", &python::TORCH, "transformers_steps.py", &[]),
-    sequence("sequence jax", &python::JAX, "jax_steps.py", &[]),
-    sequence("sequence onnxruntime", &python::ONNXRUNTIME, "others_steps.py", &["onnxruntime"]),
-    sequence("sequence llama.cpp", &python::LLAMA, LLAMA_STEPS, &[]),
-    sequence("sequence xgboost", &python::XGBOOST, "others_steps.py", &["xgboost"]),
+    sequence("sequence jax", &python::JAX, "jax_steps.py", &[]).as_far_as("jax"),
+    sequence("sequence onnxruntime", &python::ONNXRUNTIME, "others_steps.py", &["onnxruntime"])
+        .as_far_as("onnxruntime"),
+    sequence("sequence llama.cpp", &python::LLAMA, LLAMA_STEPS, &[]).as_far_as("llamacpp"),
+    sequence("sequence xgboost", &python::XGBOOST, "others_steps.py", &["xgboost"]).as_far_as("xgboost"),
     // Its wheel has machine code for compute capability 7.0 and 8.0 only.
-    Sequence { card: "a100", ..sequence("sequence faiss", &python::FAISS, "others_steps.py", &["faiss"]) },
+    sequence("sequence faiss", &python::FAISS, "others_steps.py", &["faiss"]).as_far_as("faiss").on("a100"),
+    sequence("sequence nvidia-ml-py", &python::MONITORS, "nvml_steps.py", &["nvidia-ml-py", MIB, H200])
+        .as_far_as("nvidia-ml-py")
+        .light(),
+    sequence("sequence gpustat", &python::MONITORS, "nvml_steps.py", &["gpustat", MIB, H200])
+        .as_far_as("gpustat")
+        .light(),
+    sequence("sequence nvitop", &python::MONITORS, "nvml_steps.py", &["nvitop", MIB, H200])
+        .as_far_as("nvitop")
+        .light(),
 ];
+
+/// What each sequence leases, as `sluice run` and as NVML have it.
+const MEMORY: &str = "16GiB";
+const MIB: &str = "16384";
+const H200: &str = "NVIDIA H200";
+
+/// The programs of the table of outcomes that have a sequence.
+#[cfg(test)]
+pub(super) fn programs() -> impl Iterator<Item = &'static str> {
+    SEQUENCES.iter().filter_map(|sequence| sequence.program)
+}
 
 /// Those of several processes.
 const RANKS: &[Test] = &[
@@ -69,7 +134,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 pub(crate) fn run(wanted: &dyn Fn(&str) -> bool, all: bool, tally: &mut Tally) {
     let separation = Separation::new();
     for sequence in SEQUENCES.iter().filter(|sequence| wanted(sequence.name)) {
-        if !all {
+        if sequence.heavy && !all {
             tally.skip(sequence.name, "only with --all");
             continue;
         }
@@ -105,7 +170,7 @@ fn ranks_of_two_leases() -> Result<()> {
     let nodes = [node_with_one_gpu()?, node_with_one_gpu()?];
     let place = meeting_place("nccl-of-two-leases")?;
     let run = |rank: usize| {
-        let mut command = sluice_run(&nodes[rank], &["--memory", "16GiB"]);
+        let mut command = sluice_run(&nodes[rank], &["--memory", MEMORY]);
         command.arg(&python).arg(&file).args([&rank.to_string(), "2"]).arg(&place);
         expect_pass(&mut command, &format!("sequence torch NCCL between two nodes, rank {rank}"), LIMIT)
     };
@@ -123,7 +188,7 @@ fn ranks_of_one_lease() -> Result<()> {
     let nodes = [node_with_one_gpu()?, node_with_one_gpu()?];
     let both = format!("{},{}", nodes[0].address, nodes[1].address);
     let mut command = Command::new(node::sluice());
-    command.args(["run", "-n", "2", "--memory", "16GiB", "--node", &both, "--"]).arg(python).arg(file);
+    command.args(["run", "-n", "2", "--memory", MEMORY, "--node", &both, "--"]).arg(python).arg(file);
     command.args(["all", "2"]).arg(meeting_place("nccl-of-one-lease")?);
     expect_pass(&mut command, "sequence torch NCCL between two nodes of a lease", LIMIT)?;
     nodes.iter().try_for_each(Node::wait_until_free)
@@ -135,7 +200,7 @@ impl Sequence {
         let python = self.environment.ready()?;
         let gpus = format!("recording:{},{}", self.card, self.gpus);
         let count = self.gpus.to_string();
-        let options = ["-n", &count, "--memory", "16GiB"];
+        let options = ["-n", &count, "--memory", MEMORY];
         let (node, mut command) = match separation {
             Some(separation) => {
                 let node = separation.start_node_with(&gpus)?;
@@ -153,7 +218,10 @@ impl Sequence {
             LLAMA_STEPS => llama(&mut command, &python, &file)?,
             _ => drop(command.arg(python).arg(file).args(self.arguments)),
         }
-        expect_pass(&mut command, self.name, LIMIT)?;
+        let ended = expect_pass(&mut command, self.name, LIMIT)?;
+        if let Some(program) = self.program {
+            outcomes::compare(program, &ended).inspect_err(|_| evidence::forget(self.name))?;
+        }
         node.wait_until_free()
     }
 }
