@@ -42,6 +42,9 @@ static CONTEXTS: Table<Context> = Table::new();
 thread_local! {
     /// The innermost context is the current one; null entries stand for "no context", which programs may set.
     static STACK: RefCell<Vec<Option<Arc<Context>>>> = const { RefCell::new(Vec::new()) };
+    /// The current one's handle. It outlives the stack: locals are dropped before a process runs what it has registered for its exit,
+    /// and its static destructors.
+    static LAST: Cell<CUcontext> = const { Cell::new(CUcontext::NULL) };
     /// Whether the call in progress is none of the current context's.
     static OUTSIDE: Cell<bool> = const { Cell::new(false) };
     /// The device of the node that the call in progress goes to, where that is not the node of the current context.
@@ -135,12 +138,7 @@ pub(crate) fn current() -> Result<Arc<Context>, CUresult> {
 
 /// Whether the calling thread has a context to work in; cheaper than [`current`].
 pub(crate) fn check_current() -> Result<(), CUresult> {
-    let alive = STACK
-        .try_with(|stack| stack.borrow().last().map(|top| top.as_ref().map(|context| context.is_alive())))
-        .ok()
-        .flatten()
-        .flatten();
-    match alive {
+    match with_innermost(|context| context.is_alive()) {
         Some(true) => Ok(()),
         Some(false) => Err(CUresult::CONTEXT_IS_DESTROYED),
         None => Err(CUresult::INVALID_CONTEXT),
@@ -157,12 +155,30 @@ fn named(handle: CUcontext) -> Result<Arc<Context>, CUresult> {
 }
 
 fn innermost() -> Option<Arc<Context>> {
-    // A thread's destructors may call CUDA after its stack is gone: then there is no context.
-    STACK.try_with(|stack| stack.borrow().last().cloned().flatten()).ok().flatten()
+    with_innermost(Arc::clone)
+}
+
+/// What `body` says of the calling thread's context, if it has one.
+fn with_innermost<T>(body: impl Copy + FnOnce(&Arc<Context>) -> T) -> Option<T> {
+    let of_stack = |stack: &RefCell<Vec<_>>| stack.borrow().last().and_then(Option::as_ref).map(body);
+    match STACK.try_with(of_stack) {
+        Ok(said) => said,
+        Err(_) => {
+            let last = LAST.try_with(Cell::get).unwrap_or(CUcontext::NULL);
+            CONTEXTS.get(last.0 as u64).as_ref().map(body)
+        }
+    }
 }
 
 fn with_stack<T>(body: impl FnOnce(&mut Vec<Option<Arc<Context>>>) -> T) -> Result<T, CUresult> {
-    STACK.try_with(|stack| body(&mut stack.borrow_mut())).map_err(|_| CUresult::DEINITIALIZED)
+    let changed = |stack: &RefCell<Vec<Option<Arc<Context>>>>| {
+        let mut stack = stack.borrow_mut();
+        let result = body(&mut stack);
+        let last = stack.last().and_then(Option::as_ref).map_or(CUcontext::NULL, |context| context.handle);
+        let _ = LAST.try_with(|of_thread| of_thread.set(last));
+        result
+    };
+    STACK.try_with(changed).map_err(|_| CUresult::DEINITIALIZED)
 }
 
 /// Everything that belongs to a context goes with it; the device's memory follows in the order of the session.
@@ -486,11 +502,7 @@ pub(crate) fn device() -> CUdevice {
     if let Some(device) = elsewhere() {
         return device;
     }
-    let device = STACK.try_with(|stack| {
-        let stack = stack.borrow();
-        stack.last().and_then(Option::as_ref).map_or(0, |context| context.device)
-    });
-    device.unwrap_or(0)
+    with_innermost(|context| context.device).unwrap_or(0)
 }
 
 /// The place of the calling thread's context in the headers of commands, if that is a green one of this device.

@@ -1,6 +1,7 @@
 //! The programs that users bring, unmodified: over TCP, and again from a machine of their own.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -8,6 +9,7 @@ use anyhow::Result;
 use crate::e2e::namespaces::Separation;
 use crate::e2e::{expect_pass, program_file, sluice_run, start_node};
 use crate::node::Node;
+use crate::process;
 use crate::python::{self, Environment};
 use crate::test::Tally;
 
@@ -18,6 +20,8 @@ enum Program {
     Python(&'static Environment, &'static str, &'static [&'static str]),
     /// A CUDA C++ file of `tests/programs`, built by `nvcc` with default options.
     Cuda(&'static str),
+    /// A C file of `tests/programs`.
+    C(&'static str),
     /// A package of this workspace that is an ordinary user of a crate.
     Rust(&'static str),
 }
@@ -41,6 +45,7 @@ const CASES: &[Case] = &[
     case("conditional nodes", Program::Bare("conditionals.py")),
     case("green contexts", Program::Bare("green_contexts.py")),
     case("sharing between processes", Program::Bare("sharing.py")),
+    case("processes, threads and signals", Program::C("processes.c")),
     case("tinygrad", Program::Python(&python::TINYGRAD, "tinygrad_train.py", &[])),
     case("nvcc", Program::Cuda("kernels.cu")),
     case("textures", Program::Cuda("textures.cu")),
@@ -117,6 +122,13 @@ impl Program {
             Program::Cuda(file) => {
                 let program = crate::e2e::logs().join(file.trim_end_matches(".cu"));
                 python::nvcc(&program_file(file), &program)?;
+                Ok(vec![program])
+            }
+            Program::C(file) => {
+                let program = crate::e2e::logs().join(file.trim_end_matches(".c"));
+                let mut gcc = Command::new("gcc");
+                gcc.args(["-O2", "-Wall", "-Werror", "-o"]).args([&program, &program_file(file)]);
+                process::run(gcc.args(["-ldl", "-lpthread"]))?;
                 Ok(vec![program])
             }
             Program::Rust(package) => Ok(vec![crate::target_folder().join("release").join(package)]),
