@@ -17,6 +17,8 @@ const FIGURES: &[&str] = &[
     "waiting_call_us",
     "queued_call_client_cpu_us",
     "queued_calls_per_s",
+    "queued_calls_threads_per_s",
+    "waiting_calls_threads_per_s",
     "small_htod_us",
     "htod_bytes_per_s",
     "dtoh_bytes_per_s",

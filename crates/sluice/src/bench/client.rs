@@ -35,6 +35,9 @@ const QUEUED_TIME: Duration = Duration::from_secs(1);
 const QUEUED_CALLS_FIRST: u32 = 20_000;
 const QUEUED_CALLS_MAX: u32 = 4_000_000;
 
+/// Threads that call at the same time.
+const THREADS: usize = 4;
+
 /// An empty kernel with one parameter, so that a launch carries something.
 const EMPTY: &CStr = c".version 7.0
 .target sm_75
@@ -56,6 +59,7 @@ pub(crate) fn run(arguments: &BenchClientArgs) -> Result<ExitCode> {
     let mut figures = Figures::default();
     program.measure_waiting(&mut figures)?;
     program.measure_queued(&mut figures)?;
+    program.measure_threads(&mut figures)?;
     program.measure_small_copies(&mut figures)?;
     program.measure_bulk(arguments.baseline, &mut figures)?;
     println!("{}", serde_json::to_string(&figures)?);
@@ -63,32 +67,22 @@ pub(crate) fn run(arguments: &BenchClientArgs) -> Result<ExitCode> {
 }
 
 struct Program {
-    driver: DriverTable,
-    function: CUfunction,
-    /// `BULK_BYTES_MAX` bytes.
-    memory: u64,
+    calls: Calls,
     node: Connection,
     token: LeaseToken,
 }
 
-impl Program {
-    fn start() -> Result<Program> {
-        let (node, token) = sluice_control::own_leases()
-            .pop()
-            .context("there is no lease; this runs under `sluice bench`")?;
-        let driver = DriverTable::load_as_program()?;
-        let (mut device, mut context, mut module, mut function, mut memory) =
-            (0, CUcontext::NULL, CUmodule::NULL, CUfunction::NULL, 0);
-        call!(driver, cuInit(0))?;
-        call!(driver, cuDeviceGet(&mut device, 0))?;
-        call!(driver, cuDevicePrimaryCtxRetain(&mut context, device))?;
-        call!(driver, cuCtxSetCurrent(context))?;
-        call!(driver, cuMemAlloc_v2(&mut memory, BULK_BYTES_MAX))?;
-        call!(driver, cuModuleLoadData(&mut module, EMPTY.as_ptr().cast()))?;
-        call!(driver, cuModuleGetFunction(&mut function, module, c"empty".as_ptr()))?;
-        Ok(Program { driver, function, memory, node: Connection::open(&node)?, token })
-    }
+/// What any thread needs in order to call.
+#[derive(Clone, Copy)]
+struct Calls {
+    driver: &'static DriverTable,
+    context: CUcontext,
+    function: CUfunction,
+    /// `BULK_BYTES_MAX` bytes.
+    memory: u64,
+}
 
+impl Calls {
     fn synchronize(&self) -> Result<()> {
         call!(self.driver, cuCtxSynchronize())
     }
@@ -111,43 +105,6 @@ impl Program {
         call!(self.driver, cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), self.memory, bytes.len()))
     }
 
-    fn measure_waiting(&mut self, figures: &mut Figures) -> Result<()> {
-        self.synchronize()?;
-        let mut word = [0; 16];
-        let count = {
-            let mut echo = self.node.echo(self.token, word.len(), word.len(), 1)?;
-            let alone = time(|| Ok(echo.round(&mut word)?))?;
-            calls_in(CALLS_TIME, alone)
-        };
-        let Program { driver, node, token, .. } = self;
-        let mut echo = node.echo(*token, word.len(), word.len(), count as u32)?;
-        let (mut pings, mut calls) = (Vec::new(), Vec::new());
-        for _ in 0..count {
-            pings.push(time(|| Ok(echo.round(&mut word)?))?);
-            calls.push(time(|| call!(driver, cuCtxSynchronize()))?);
-        }
-        figures.round_trip_us = microseconds(median(pings));
-        figures.waiting_call_us = microseconds(median(calls));
-        Ok(())
-    }
-
-    fn measure_queued(&mut self, figures: &mut Figures) -> Result<()> {
-        // These wake everybody up, and are of no account.
-        let first = time(|| self.launch_all(QUEUED_CALLS_FIRST))?;
-        let fit = QUEUED_TIME.as_secs_f64() / first.as_secs_f64() * f64::from(QUEUED_CALLS_FIRST);
-        let count = (fit as u32).clamp(QUEUED_CALLS_FIRST, QUEUED_CALLS_MAX);
-        let begin = (Instant::now(), cpu_time());
-        for _ in 0..count {
-            self.launch()?;
-        }
-        let (queued, cpu) = (begin.0.elapsed(), cpu_time() - begin.1);
-        self.synchronize()?;
-        figures.queued_call_client_cpu_us = microseconds(cpu) / f64::from(count);
-        figures.queued_call_us = microseconds(queued) / f64::from(count);
-        figures.queued_calls_per_s = f64::from(count) / begin.0.elapsed().as_secs_f64();
-        Ok(())
-    }
-
     fn launch_all(&self, count: u32) -> Result<()> {
         for _ in 0..count {
             self.launch()?;
@@ -155,16 +112,101 @@ impl Program {
         self.synchronize()
     }
 
+    /// Calls that all threads together make in a second, of `each` that every one makes.
+    fn at_once(self, each: u32, call: impl Fn(Calls) -> Result<()> + Sync) -> Result<f64> {
+        let thread = || {
+            call!(self.driver, cuCtxSetCurrent(self.context))?;
+            (0..each).try_for_each(|_| call(self))
+        };
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            let threads = [(); THREADS].map(|()| scope.spawn(thread));
+            threads
+                .into_iter()
+                .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)
+        })?;
+        self.synchronize()?;
+        Ok(f64::from(each) * THREADS as f64 / begin.elapsed().as_secs_f64())
+    }
+}
+
+impl Program {
+    fn start() -> Result<Program> {
+        let (node, token) = sluice_control::own_leases()
+            .pop()
+            .context("there is no lease; this runs under `sluice bench`")?;
+        // For threads, and for as long as the process lives, as the library is.
+        let driver: &DriverTable = Box::leak(Box::new(DriverTable::load_as_program()?));
+        let (mut device, mut context, mut module, mut function, mut memory) =
+            (0, CUcontext::NULL, CUmodule::NULL, CUfunction::NULL, 0);
+        call!(driver, cuInit(0))?;
+        call!(driver, cuDeviceGet(&mut device, 0))?;
+        call!(driver, cuDevicePrimaryCtxRetain(&mut context, device))?;
+        call!(driver, cuCtxSetCurrent(context))?;
+        call!(driver, cuMemAlloc_v2(&mut memory, BULK_BYTES_MAX))?;
+        call!(driver, cuModuleLoadData(&mut module, EMPTY.as_ptr().cast()))?;
+        call!(driver, cuModuleGetFunction(&mut function, module, c"empty".as_ptr()))?;
+        let calls = Calls { driver, context, function, memory };
+        Ok(Program { calls, node: Connection::open(&node)?, token })
+    }
+
+    fn measure_waiting(&mut self, figures: &mut Figures) -> Result<()> {
+        self.calls.synchronize()?;
+        let mut word = [0; 16];
+        let count = {
+            let mut echo = self.node.echo(self.token, word.len(), word.len(), 1)?;
+            let alone = time(|| Ok(echo.round(&mut word)?))?;
+            calls_in(CALLS_TIME, alone)
+        };
+        let Program { calls, node, token } = self;
+        let mut echo = node.echo(*token, word.len(), word.len(), count as u32)?;
+        let (mut pings, mut synchronized) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            pings.push(time(|| Ok(echo.round(&mut word)?))?);
+            synchronized.push(time(|| calls.synchronize())?);
+        }
+        figures.round_trip_us = microseconds(median(pings));
+        figures.waiting_call_us = microseconds(median(synchronized));
+        Ok(())
+    }
+
+    fn measure_queued(&mut self, figures: &mut Figures) -> Result<()> {
+        // These wake everybody up, and are of no account.
+        let first = time(|| self.calls.launch_all(QUEUED_CALLS_FIRST))?;
+        let fit = QUEUED_TIME.as_secs_f64() / first.as_secs_f64() * f64::from(QUEUED_CALLS_FIRST);
+        let count = (fit as u32).clamp(QUEUED_CALLS_FIRST, QUEUED_CALLS_MAX);
+        let begin = (Instant::now(), cpu_time());
+        for _ in 0..count {
+            self.calls.launch()?;
+        }
+        let (queued, cpu) = (begin.0.elapsed(), cpu_time() - begin.1);
+        self.calls.synchronize()?;
+        figures.queued_call_client_cpu_us = microseconds(cpu) / f64::from(count);
+        figures.queued_call_us = microseconds(queued) / f64::from(count);
+        figures.queued_calls_per_s = f64::from(count) / begin.0.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// What several threads do in the time of one, by turns of all.
+    fn measure_threads(&mut self, figures: &mut Figures) -> Result<()> {
+        let each = QUEUED_TIME.as_secs_f64() * figures.queued_calls_per_s / THREADS as f64;
+        let queued = (each as u32).clamp(1, QUEUED_CALLS_MAX);
+        figures.queued_calls_threads_per_s = self.calls.at_once(queued, |calls| calls.launch())?;
+        let waiting = calls_in(CALLS_TIME, Duration::from_secs_f64(figures.waiting_call_us / 1e6)) as u32;
+        figures.waiting_calls_threads_per_s = self.calls.at_once(waiting, |calls| calls.synchronize())?;
+        Ok(())
+    }
+
     fn measure_small_copies(&mut self, figures: &mut Figures) -> Result<()> {
         let bytes = [7; 64];
-        let alone = time(|| self.copy_in(&bytes))?;
+        let alone = time(|| self.calls.copy_in(&bytes))?;
         let count = calls_in(CALLS_TIME, alone);
         let begin = Instant::now();
         for _ in 0..count {
-            self.copy_in(&bytes)?;
+            self.calls.copy_in(&bytes)?;
         }
         figures.small_htod_us = microseconds(begin.elapsed()) / count as f64;
-        self.synchronize()
+        self.calls.synchronize()
     }
 
     fn measure_bulk(&mut self, baseline: Baseline, figures: &mut Figures) -> Result<()> {
@@ -187,7 +229,7 @@ impl Program {
             plain_to.push(self.plain_to(baseline, bytes, &mut other)?);
             to.push(self.time_in(bytes)?);
             plain_from.push(self.plain_from(baseline, bytes, &mut other)?);
-            from.push(time(|| self.copy_out(bytes))?);
+            from.push(time(|| self.calls.copy_out(bytes))?);
         }
         let per_s = |times| size as f64 / median(times).as_secs_f64();
         figures.htod_bytes_per_s = per_s(to);
@@ -199,7 +241,7 @@ impl Program {
 
     /// Until the bytes are on the device, not only on their way.
     fn time_in(&self, bytes: &[u8]) -> Result<Duration> {
-        time(|| self.copy_in(bytes).and_then(|()| self.synchronize()))
+        time(|| self.calls.copy_in(bytes).and_then(|()| self.calls.synchronize()))
     }
 
     fn plain_to(&mut self, baseline: Baseline, bytes: &mut [u8], other: &mut [u8]) -> Result<Duration> {

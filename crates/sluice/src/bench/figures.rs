@@ -67,6 +67,8 @@ figures! {
     queued_call_client_cpu_us: Microseconds "queued call (launch), CPU of the client";
     queued_call_us: Microseconds "queued call, until it returns";
     queued_calls_per_s: CallsPerSecond "queued calls, until all are done";
+    queued_calls_threads_per_s: CallsPerSecond "  the same from four threads at once";
+    waiting_calls_threads_per_s: CallsPerSecond "waiting calls of four threads at once";
     small_htod_us: Microseconds "copy of 64 bytes to the device (cuMemcpyHtoD), until it returns";
     htod_bytes_per_s: BytesPerSecond "large copy to the device";
     htod_baseline_bytes_per_s: BytesPerSecond "  the same bytes without CUDA";
