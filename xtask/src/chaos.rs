@@ -68,6 +68,7 @@ pub(crate) fn random_fate(random: &mut Random, purpose: Purpose) -> Fate {
         from: Ipv4Addr::new(127, 0, 0, 1 + random.below(100) as u8),
         attempts: if random.below(8) == 0 { random.below(8) as u32 } else { 0 },
         away: Duration::ZERO,
+        refuses: false,
     }
 }
 

@@ -96,6 +96,28 @@ impl Node {
         self.child.id()
     }
 
+    /// Ends the node by this signal, if it still runs.
+    pub(crate) fn end(&mut self, signal: i32) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // SAFETY: the child has not been waited for, so its process id is still its own.
+            unsafe { libc::kill(self.child.id() as i32, signal) };
+            let _ = self.child.wait();
+        }
+    }
+
+    /// Waits until a session's connection is gone as the node sees it; `None` if that does not happen within `limit`.
+    pub(crate) fn wait_until_parted(&self, limit: Duration) -> Result<Option<Duration>> {
+        let begin = Instant::now();
+        while begin.elapsed() < limit {
+            let sessions: Value = serde_json::from_str(&self.query("sessions")?)?;
+            if sessions.as_array().context("a list of sessions")?.iter().any(|s| s["parted"] == true) {
+                return Ok(Some(begin.elapsed()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(None)
+    }
+
     /// CPU time of the node's workers that have ended, from `cutime` and `cstime` of `/proc/PID/stat`.
     pub(crate) fn ended_workers_cpu(&self) -> Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
@@ -159,8 +181,6 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // SAFETY: the child has not been waited for, so its process id is still its own.
-        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
-        let _ = self.child.wait();
+        self.end(libc::SIGTERM);
     }
 }

@@ -2,14 +2,15 @@
 //!
 //! Each connection gets a [`Fate`] when it comes: how many bytes it carries, in both directions together, and how it ends
 //! then. The byte at which it ends is exact, so it may lie in any message's middle. While the relay is closed it turns
-//! every connection away, and counts them: a test that wants a cut to last waits for attempts and not for a clock.
+//! every connection away, and counts them: a test that wants a cut to last waits for attempts and not for a clock. Or it is started
+//! anew: all its connections end, and its port refuses for a while.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -52,6 +53,8 @@ pub(crate) struct Fate {
     /// After its end the relay turns away so many connections before it opens again, and every one for so long.
     pub(crate) attempts: u32,
     pub(crate) away: Duration,
+    /// While away it is being started anew: no connection outlives that, and its port refuses.
+    pub(crate) refuses: bool,
 }
 
 impl Fate {
@@ -64,6 +67,7 @@ impl Fate {
         from: Ipv4Addr::LOCALHOST,
         attempts: 0,
         away: Duration::ZERO,
+        refuses: false,
     };
 }
 
@@ -77,6 +81,7 @@ pub(crate) struct Relay {
 }
 
 struct Shared {
+    listener: TcpListener,
     node: SocketAddrV4,
     state: Mutex<State>,
     changed: Condvar,
@@ -91,7 +96,11 @@ struct State {
     /// Connections that are turned away before the next one passes.
     to_turn_away: u32,
     closed_until: Option<Instant>,
+    /// The port refuses until then.
+    refuses: bool,
+    lines: Vec<(Purpose, Weak<Line>)>,
     cuts: u32,
+    starts_anew: u32,
 }
 
 impl Relay {
@@ -99,11 +108,22 @@ impl Relay {
         node: &str,
         decide: impl FnMut(Purpose, u32) -> Fate + Send + 'static,
     ) -> Result<Relay> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
+        // A port that was asked for by its number stays with its socket while that does not listen.
+        let chosen = TcpStream::from(bound(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), true)?);
+        let listener = TcpListener::bind(chosen.local_addr()?)?;
         let address = listener.local_addr()?.to_string();
-        let state =
-            State { decide: Box::new(decide), connections: 0, to_turn_away: 0, closed_until: None, cuts: 0 };
+        let state = State {
+            decide: Box::new(decide),
+            connections: 0,
+            to_turn_away: 0,
+            closed_until: None,
+            refuses: false,
+            lines: Vec::new(),
+            cuts: 0,
+            starts_anew: 0,
+        };
         let shared = Arc::new(Shared {
+            listener,
             node: node.parse().with_context(|| format!("{node} is no address"))?,
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -111,13 +131,28 @@ impl Relay {
             to_node: AtomicU64::new(0),
         });
         let accepting = Arc::clone(&shared);
-        std::thread::spawn(move || accepting.accept(&listener));
+        std::thread::spawn(move || accepting.accept());
         Ok(Relay { address, shared })
     }
 
     /// Connections that were ended on purpose.
     pub(crate) fn cuts(&self) -> u32 {
         self.shared.lock().cuts
+    }
+
+    /// How often it was started anew.
+    pub(crate) fn starts_anew(&self) -> u32 {
+        self.shared.lock().starts_anew
+    }
+
+    /// Forgets the connections of sessions, as a NAT does with those that were idle for long: the next byte of either side meets
+    /// their end.
+    pub(crate) fn forget_sessions(&self) {
+        for (purpose, line) in &self.shared.lock().lines {
+            if let Some(line) = line.upgrade().filter(|_| *purpose != Purpose::Control) {
+                line.left.store(0, Ordering::SeqCst);
+            }
+        }
     }
 
     /// Bytes that programs have sent to the node, but for the beginnings of their handshakes.
@@ -137,8 +172,9 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
-        // Wakes the thread that accepts.
-        let _ = TcpStream::connect(&self.address);
+        // Wakes the thread that accepts, or waits until it may again.
+        self.shared.stop_listening();
+        self.shared.changed.notify_all();
     }
 }
 
@@ -147,14 +183,58 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn accept(self: Arc<Self>, listener: &TcpListener) {
-        for client in listener.incoming().flatten() {
-            if self.is_over.load(Ordering::SeqCst) {
-                return;
-            }
+    fn accept(self: Arc<Self>) {
+        while !self.is_over() {
+            let Ok((client, _)) = self.listener.accept() else {
+                self.listen_again();
+                continue;
+            };
             let shared = Arc::clone(&self);
             std::thread::spawn(move || _ = shared.serve(client));
         }
+    }
+
+    /// The port refuses from now on, and still is nobody else's.
+    fn stop_listening(&self) {
+        // SAFETY: shutdown takes any descriptor. Of a listening socket it ends the listening (Linux, tcp(7)).
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RD) };
+    }
+
+    /// Waits until the port need not refuse any more.
+    fn listen_again(&self) {
+        let mut state = self.lock();
+        while let Some(until) = state.closed_until.filter(|_| state.refuses && !self.is_over()) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.refuses = false;
+                // SAFETY: the descriptor is of a bound socket.
+                unsafe { libc::listen(self.listener.as_raw_fd(), 128) };
+                break;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Ends all connections, and refuses others until the relay is back.
+    fn start_anew(&self, away: Duration) {
+        let mut state = self.lock();
+        if state.refuses {
+            return;
+        }
+        (state.refuses, state.closed_until) = (true, Some(Instant::now() + away));
+        state.starts_anew += 1;
+        self.stop_listening();
+        let lines = std::mem::take(&mut state.lines);
+        for line in lines.iter().filter_map(|(_, line)| line.upgrade()) {
+            state.cuts += u32::from(!line.has_ended.swap(true, Ordering::SeqCst));
+            line.break_off();
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
     }
 
     /// Reads what a connection is for, and carries it as far as its fate says.
@@ -178,6 +258,10 @@ impl Shared {
         node.write_all(&hello)?;
         let left = fate.bytes.map_or(i64::MAX, |bytes| bytes as i64) - hello.len() as i64;
         let line = Line { client, node, fate, left: AtomicI64::new(left), has_ended: AtomicBool::new(false) };
+        let line = Arc::new(line);
+        if !self.enter(purpose, &line) {
+            return Ok(());
+        }
         std::thread::scope(|scope| {
             let (to_node, from_node) = (&self.to_node, AtomicU64::new(0));
             scope.spawn(|| self.carry(&line, &line.client, &line.node, to_node));
@@ -198,6 +282,14 @@ impl Shared {
         state.connections += 1;
         let number = state.connections;
         Some((state.decide)(purpose, number))
+    }
+
+    /// False if the relay is being started anew meanwhile.
+    fn enter(&self, purpose: Purpose, line: &Arc<Line>) -> bool {
+        let mut state = self.lock();
+        state.lines.retain(|(_, line)| line.strong_count() > 0);
+        state.lines.push((purpose, Arc::downgrade(line)));
+        !state.refuses
     }
 
     /// Counts in `carried` what comes out.
@@ -249,7 +341,7 @@ impl Shared {
         let mut state = self.lock();
         state.cuts += 1;
         state.to_turn_away += line.fate.attempts;
-        if !line.fate.away.is_zero() {
+        if !line.fate.away.is_zero() && !line.fate.refuses {
             state.closed_until = Some(Instant::now() + line.fate.away);
         }
         drop(state);
@@ -263,6 +355,9 @@ impl Shared {
             }
             // Neither side is read or closed until one of them gives up.
             End::Silence | End::ChangedByte => {}
+        }
+        if line.fate.refuses {
+            self.start_anew(line.fate.away);
         }
     }
 }
@@ -396,30 +491,44 @@ fn reset_when_closed(stream: &TcpStream) {
 
 /// A connection whose own address is `from`.
 fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> Result<TcpStream> {
-    let error = || std::io::Error::last_os_error();
+    let socket = bound(SocketAddrV4::new(from, 0), false)?;
+    let (other, size) = c_address(to);
+    // SAFETY: the address is a local of the size that is given.
+    if unsafe { libc::connect(socket.as_raw_fd(), (&raw const other).cast(), size) } != 0 {
+        return Err(std::io::Error::last_os_error()).with_context(|| SocketAddr::from(to).to_string());
+    }
+    Ok(TcpStream::from(socket))
+}
+
+/// A socket with this address, which others may have too if they all say so and none of them listens yet.
+fn bound(own: SocketAddrV4, shares: bool) -> Result<OwnedFd> {
+    let failed = || Err(std::io::Error::last_os_error()).with_context(|| own.to_string());
     // SAFETY: plain numbers.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
-        return Err(error().into());
+        return failed();
     }
     // SAFETY: the descriptor is new and nobody else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    let address = |address: SocketAddrV4| libc::sockaddr_in {
+    let (option, value, size) = (libc::SO_REUSEADDR, i32::from(shares), size_of::<i32>() as libc::socklen_t);
+    // SAFETY: the option's value is an int, and the kernel reads exactly that many bytes.
+    if unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const value).cast(), size) } != 0 {
+        return failed();
+    }
+    let (address, size) = c_address(own);
+    // SAFETY: the address is a local of the size that is given.
+    if unsafe { libc::bind(fd, (&raw const address).cast(), size) } != 0 {
+        return failed();
+    }
+    Ok(socket)
+}
+
+fn c_address(address: SocketAddrV4) -> (libc::sockaddr_in, libc::socklen_t) {
+    let address = libc::sockaddr_in {
         sin_family: libc::AF_INET as libc::sa_family_t,
         sin_port: address.port().to_be(),
         sin_addr: libc::in_addr { s_addr: u32::from(*address.ip()).to_be() },
         sin_zero: [0; 8],
     };
-    let size = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-    let own = address(SocketAddrV4::new(from, 0));
-    // SAFETY: the address is a local of the size that is given.
-    if unsafe { libc::bind(fd, (&raw const own).cast(), size) } != 0 {
-        return Err(error()).with_context(|| format!("from {from}"));
-    }
-    let other = address(to);
-    // SAFETY: as above.
-    if unsafe { libc::connect(fd, (&raw const other).cast(), size) } != 0 {
-        return Err(error()).with_context(|| SocketAddr::from(to).to_string());
-    }
-    Ok(TcpStream::from(socket))
+    (address, size_of::<libc::sockaddr_in>() as libc::socklen_t)
 }

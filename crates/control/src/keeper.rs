@@ -39,13 +39,10 @@ impl Keeper {
     /// Takes over the connection on which the lease was granted.
     pub fn start(connection: Connection, lease: &LeaseGranted) -> io::Result<Keeper> {
         let (reader, stop) = io::pipe()?;
-        let keeping = Keeping {
-            connection,
-            token: lease.token,
-            patience: Duration::from_millis(u64::from(lease.linger_ms)),
-            watched: BTreeMap::new(),
-            stop: reader,
-        };
+        let patience = Duration::from_millis(u64::from(lease.linger_ms));
+        notice_cuts(&connection, patience);
+        let keeping =
+            Keeping { connection, token: lease.token, patience, watched: BTreeMap::new(), stop: reader };
         let thread = std::thread::Builder::new().name("lease".into()).spawn(move || keeping.run())?;
         Ok(Keeper { stop, thread })
     }
@@ -151,7 +148,10 @@ impl Keeping {
     fn attempt(&self) -> Result<Connection, Failure> {
         let mut connection = Connection::open(self.connection.node())?;
         match connection.ask(LeaseResume { token: self.token })? {
-            Control::LeaseResumed(_) => Ok(connection),
+            Control::LeaseResumed(_) => {
+                notice_cuts(&connection, self.patience);
+                Ok(connection)
+            }
             _ => Err(connection.unexpected()),
         }
     }
@@ -160,6 +160,14 @@ impl Keeping {
         let mut polled = libc::pollfd { fd: self.stop.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd, and the count says one.
         unsafe { libc::poll(&mut polled, 1, limit.as_millis() as i32) > 0 }
+    }
+}
+
+/// Has a connection that may be followed by another one fail also while the node owes it acknowledgements.
+fn notice_cuts(connection: &Connection, patience: Duration) {
+    if !patience.is_zero() {
+        // Without it a cut in such a moment is noticed late, as the kernel sees fit.
+        let _ = sluice_transport::limit_unacknowledged(connection.as_fd());
     }
 }
 

@@ -52,6 +52,12 @@ pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, tls: Op
     let process = process_of(registry, &hello);
     // The end of a Unix socket is its peer's end.
     let resumes = !stream.is_unix() && process.space != 0;
+    if (resumes || matches!(hello.purpose, Purpose::Resume(_)))
+        && let Err(error) = sluice_transport::limit_unacknowledged(stream.as_fd())
+    {
+        eprintln!("sluice node: {peer} disconnected: {error}");
+        return;
+    }
     let ended = match hello.purpose {
         Purpose::Control => control(registry, stream, process, Rights { resumes, may_ask }),
         Purpose::Session { token } => {

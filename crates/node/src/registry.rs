@@ -689,6 +689,7 @@ impl Ledger {
                 bytes_out: counts.bytes_out,
                 busy_us: counts.gpu_ns / 1000,
                 age_ms: record.started.elapsed().as_millis() as u64,
+                parted: record.parted,
             })
         };
         self.sessions.iter().filter(|(_, record)| wanted(record.lease)).filter_map(status).collect()

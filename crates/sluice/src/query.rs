@@ -156,6 +156,8 @@ struct SessionRow {
     bytes_out: u64,
     busy_us: u64,
     age_ms: u64,
+    /// The client's connection is cut, and the session waits for it.
+    parted: bool,
 }
 
 const SESSION_COLUMNS: &[(&str, Align)] = &[
@@ -191,6 +193,7 @@ impl From<&SessionStatus> for SessionRow {
             bytes_out: session.bytes_out,
             busy_us: session.busy_us,
             age_ms: session.age_ms,
+            parted: session.parted,
         }
     }
 }
@@ -200,10 +203,11 @@ impl SessionRow {
         let memory = |bytes| Memory::from_bytes(bytes).to_string();
         let period = |duration| Period::from_duration(duration).to_string();
         let cap = if self.hard_cap { " hard" } else { "" };
+        let cut = if self.parted { " (cut)" } else { "" };
         vec![
             self.session.to_string(),
             self.name.clone(),
-            self.peer.clone(),
+            format!("{}{cut}", self.peer),
             self.gpu.to_string(),
             format!("{}{cap}", share_text(self.share_ppm)),
             memory(self.memory),

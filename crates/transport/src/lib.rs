@@ -37,7 +37,7 @@ use crate::stripes::Stripes;
 use crate::tls::{ClientIdentity, Keys, Records, ServerIdentity, Trust};
 
 pub use crate::rings::{Rings, Side};
-pub use crate::socket::notice_dead_peer;
+pub use crate::socket::{limit_unacknowledged, notice_dead_peer};
 pub use crate::stripes::STRIPES_MAX;
 
 /// One connected end. Any thread may read, write, wait and shut down at any time.
@@ -257,6 +257,11 @@ impl Stream {
         for other in self.stripes.get().into_iter().flat_map(Stripes::others) {
             other.socket.shut_down_writes();
         }
+    }
+
+    /// Waits until the peer has closed its end, or is gone, or `limit` is over.
+    pub fn wait_end(&self, limit: Duration) {
+        self.connection.socket.wait_end(limit);
     }
 
     /// Whether memory can be shared: descriptors pass through Unix sockets.

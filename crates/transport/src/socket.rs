@@ -89,6 +89,11 @@ impl Socket {
         self.poll(libc::POLLRDHUP, Duration::ZERO).unwrap_or(true)
     }
 
+    /// Waits until then, or until `limit` is over, or a signal comes.
+    pub(crate) fn wait_end(&self, limit: Duration) {
+        let _ = self.poll(libc::POLLRDHUP, limit);
+    }
+
     pub(crate) fn is_unix(&self) -> bool {
         self.is_unix
     }
@@ -117,8 +122,11 @@ impl AsFd for Socket {
     }
 }
 
+/// What a peer may leave unacknowledged for so long is not on its way any more.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(9);
+
 /// A host that is switched off sends no end of file, so the idle connection is probed: it fails after 10 s without an answer.
-/// There is no limit on data that is not taken (`TCP_USER_TIMEOUT`): a peer that computes for a while takes none.
+/// No probe is sent while data are under way: for those there is [`limit_unacknowledged`].
 pub fn notice_dead_peer(socket: BorrowedFd<'_>) -> io::Result<()> {
     let options = [
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
@@ -126,17 +134,24 @@ pub fn notice_dead_peer(socket: BorrowedFd<'_>) -> io::Result<()> {
         (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2),
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
     ];
-    for (level, option, value) in options {
-        let value: i32 = value;
-        let size = size_of::<i32>() as u32;
-        // SAFETY: the option's value is an int, and the kernel reads exactly that many bytes.
-        let status =
-            unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), size) };
-        if status != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    options.into_iter().try_for_each(|(level, option, value)| set_number(socket, level, option, value))
+}
+
+/// Has a TCP connection fail after 9 s in which its peer has acknowledged nothing of what is under way, or has had no room for
+/// more (`TCP_USER_TIMEOUT` in tcp(7)). A slow link acknowledges all the time. A peer that is stopped, or computes for a while and
+/// takes nothing meanwhile, cannot be told from a dead one once its window is full: this is for connections whose end costs nothing but the
+/// next one. The process that accepts it does so: a confined worker may not.
+pub fn limit_unacknowledged(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let limit_ms = UNACKNOWLEDGED_MAX.as_millis() as i32;
+    set_number(socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, limit_ms)
+}
+
+fn set_number(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
+    let size = size_of::<i32>() as u32;
+    // SAFETY: the option's value is an int, and the kernel reads exactly that many bytes.
+    let status =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), size) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn is_unix(socket: BorrowedFd<'_>) -> bool {

@@ -261,6 +261,8 @@ message! {
         /// GPU time so far, in microseconds.
         busy_us: u64,
         age_ms: u64,
+        /// Its client's connection is gone, and the client is waited for.
+        parted: bool,
     }
 }
 

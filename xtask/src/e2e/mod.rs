@@ -19,6 +19,7 @@ mod record;
 mod recording;
 mod sequences;
 mod shares;
+mod silence;
 mod simulate;
 mod surroundings;
 mod teams;
@@ -54,6 +55,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(recording::TESTS)
         .chain(record::TESTS)
         .chain(cuts::TESTS)
+        .chain(silence::TESTS)
         .chain(exchange::TESTS)
         .chain(hangs::TESTS)
         .chain(bench::TESTS)

@@ -24,7 +24,7 @@ pub(crate) struct Separation {
 impl Separation {
     pub(crate) fn new() -> Result<Separation> {
         let this = Separation::without_link()?;
-        this.lay_cable(&format!("slu{}", std::process::id() % 1_000_000))?;
+        this.lay_cable()?;
         Ok(this)
     }
 
@@ -61,9 +61,38 @@ impl Separation {
         Ok(this)
     }
 
-    fn lay_cable(&self, name: &str) -> Result<()> {
+    /// The devices at the ends of the cable, the node's first.
+    fn cable() -> (String, String) {
+        let name = format!("slu{}", std::process::id() % 1_000_000);
+        (format!("{name}a"), format!("{name}b"))
+    }
+
+    /// Packets on the cable reach nobody from now on, and nobody hears of it: both ends send to a device that is not there.
+    pub(crate) fn cut_cable(&self) -> Result<()> {
+        self.neighbours(&["replace"], &["lladdr", "02:00:00:00:00:01", "nud", "permanent"])
+    }
+
+    /// The reverse.
+    pub(crate) fn mend_cable(&self) -> Result<()> {
+        self.neighbours(&["delete"], &[])
+    }
+
+    /// Says at each end which device the other is.
+    fn neighbours(&self, before: &[&str], after: &[&str]) -> Result<()> {
+        let (near, far) = Separation::cable();
+        for (network, device, other) in
+            [(&self.node_network, &near, CLIENT_ADDRESS), (&self.client_network, &far, NODE_ADDRESS)]
+        {
+            let mut command = Command::new("ip");
+            command.args(["-n", network, "neighbour"]).args(before).args([other, "dev", device]).args(after);
+            process::output_of(&mut command)?;
+        }
+        Ok(())
+    }
+
+    fn lay_cable(&self) -> Result<()> {
         let (node, client) = (self.node_network.as_str(), self.client_network.as_str());
-        let (near, far) = (format!("{name}a"), format!("{name}b"));
+        let (near, far) = Separation::cable();
         let node_end = format!("{NODE_ADDRESS}/24");
         let client_end = format!("{CLIENT_ADDRESS}/24");
         for words in [
@@ -92,7 +121,8 @@ impl Separation {
         // Beyond loopback a node speaks TLS, with a certificate of its own that it keeps here.
         command.env("XDG_DATA_HOME", crate::target_folder().join("namespaces"));
         let mut node = Node::start_command(&mut command)?;
-        node.seen_from = Some(self.client_network.clone());
+        // From where it is, so also while the link is cut.
+        node.seen_from = Some(self.node_network.clone());
         Ok(node)
     }
 

@@ -1,0 +1,72 @@
+"""Does what it is told, one word a line, and says `done` after each, so that whoever tells it decides when its session asks for
+something:
+
+count    launches, and reads how often
+read     copies much to the host
+reads    does so again and again, in a thread of its own, until
+enough   is said
+
+Every result is checked. At the end of its input it says PASS.
+"""
+
+import ctypes
+import os
+import sys
+import threading
+
+from driver import SPIN, allocate, attach, call, clear, launch, load, read_u32
+
+SIZE = 64 << 20
+
+
+class Session:
+    def __init__(self):
+        attach()
+        call("cuCtxGetCurrent", ctypes.byref(context := ctypes.c_void_p()))
+        self.context = context
+        self.spin, self.counter, self.data = load(SPIN, "spin"), allocate(4), allocate(SIZE)
+        clear(self.counter, 4)
+        call("cuMemsetD8_v2", ctypes.c_uint64(self.data), ctypes.c_ubyte(7), ctypes.c_size_t(SIZE))
+        self.launched, self.expected = 0, b"\x07" * SIZE
+        self.reader, self.is_enough, self.wrong = None, threading.Event(), []
+
+    def count(self):
+        launch(self.spin, 1, 32, ctypes.c_uint64(self.counter), ctypes.c_uint32(1))
+        self.launched += 1
+        counted = read_u32(self.counter)
+        assert counted == self.launched, f"{self.launched} launches have counted to {counted}"
+
+    def read(self):
+        back = ctypes.create_string_buffer(SIZE)
+        call("cuMemcpyDtoH_v2", back, ctypes.c_uint64(self.data), ctypes.c_size_t(SIZE))
+        assert back.raw == self.expected, "what came back is not what is there"
+
+    def read_on(self):
+        try:
+            call("cuCtxSetCurrent", self.context)
+            while not self.is_enough.is_set():
+                self.read()
+        except Exception as error:
+            self.wrong.append(error)
+
+    def reads(self):
+        self.reader = threading.Thread(target=self.read_on)
+        self.reader.start()
+
+    def enough(self):
+        self.is_enough.set()
+        self.reader.join()
+        assert not self.wrong, self.wrong
+
+
+def main():
+    session = Session()
+    print(f"ready {os.getpid()}", flush=True)
+    for word in sys.stdin:
+        getattr(session, word.strip())()
+        print("done", flush=True)
+    print(f"PASS {session.launched} launches")
+
+
+if __name__ == "__main__":
+    main()

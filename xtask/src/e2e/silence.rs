@@ -1,0 +1,203 @@
+//! Links that end without a word, and clients that are stopped: both sides notice, and the session goes on.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::e2e::namespaces::Separation;
+use crate::e2e::{Test, logs, program_file, start_node, tail};
+use crate::node::{self, Node};
+use crate::relay::{End, Fate, Relay};
+use crate::test::Skipped;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("an idle session that a NAT forgets", forgotten),
+    ("a stopped client", stopped_client),
+    ("a dead link under an idle session and under answers", dead_link),
+];
+
+/// Nothing takes longer, unless it hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A program that does what it is told, `told.py`.
+struct Told {
+    child: Child,
+    words: Option<ChildStdin>,
+    lines: Receiver<String>,
+    log: PathBuf,
+    /// The program itself, not `sluice run`.
+    pid: i32,
+}
+
+impl Told {
+    /// Runs it under `command`, which lacks the program, and waits until its session is there.
+    fn start(command: &mut Command, name: &str) -> Result<Told> {
+        let log = logs().join(format!("{}.log", name.replace(' ', "-")));
+        command.arg("python3").arg(program_file("told.py"));
+        let said = std::fs::File::create(&log)?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said).spawn()?;
+        let (sender, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().context("piped above")?);
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let words = child.stdin.take();
+        let mut told = Told { child, words, lines, log, pid: 0 };
+        let ready = told.next()?;
+        told.pid = ready.strip_prefix("ready ").with_context(|| format!("it said {ready:?}"))?.parse()?;
+        Ok(told)
+    }
+
+    fn next(&mut self) -> Result<String> {
+        self.lines.recv_timeout(LIMIT).map_err(|error| {
+            let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+            anyhow::anyhow!("the program says nothing ({error}): {}", tail(&said))
+        })
+    }
+
+    fn tell(&mut self, word: &str) -> Result<()> {
+        writeln!(self.words.as_mut().context("it has ended")?, "{word}")?;
+        Ok(())
+    }
+
+    fn expect_done(&mut self) -> Result<()> {
+        let line = self.next()?;
+        ensure!(line == "done", "it said {line:?}");
+        Ok(())
+    }
+
+    fn does(&mut self, word: &str) -> Result<()> {
+        self.tell(word)?;
+        self.expect_done()
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: kill has no memory effects; the program has not said its last word, so the number is its own.
+        unsafe { libc::kill(self.pid, signal) };
+    }
+
+    fn ends_well(mut self) -> Result<()> {
+        self.words = None;
+        let line = self.next()?;
+        ensure!(line.starts_with("PASS"), "it said {line:?}");
+        let status = self.child.wait()?;
+        ensure!(status.success(), "it passed and ended with {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        // No test leaves one behind, stopped or not.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.signal(libc::SIGCONT);
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn run(address: &str) -> Command {
+    let mut command = Command::new(node::sluice());
+    command.args(["run", "-p", "0.5", "--memory", "512MiB", "--node", address, "--"]);
+    command
+}
+
+/// Nobody asks for anything, and the way for packets of this connection is gone in both directions; another connection finds one.
+fn forgotten() -> Result<()> {
+    let node = start_node()?;
+    let relay = Relay::start(&node.address, |_, _| Fate { end: End::Silence, ..Fate::GOOD })?;
+    let mut told = Told::start(&mut run(&relay.address), "an idle session that a NAT forgets")?;
+    told.does("count")?;
+    relay.forget_sessions();
+    told.does("count")?;
+    ensure!(relay.cuts() == 1, "{} cuts", relay.cuts());
+    told.does("read")?;
+    told.ends_well()?;
+    node.wait_until_free()
+}
+
+/// A client that is stopped, as a debugger does it, takes nothing. To its worker that is a dead peer, and the client comes back.
+fn stopped_client() -> Result<()> {
+    let node = start_node()?;
+    let mut told = Told::start(&mut run(&node.address), "a stopped client")?;
+    told.does("reads")?;
+    loop {
+        told.signal(libc::SIGSTOP);
+        let parted = node.wait_until_parted(Duration::from_secs(30))?;
+        told.signal(libc::SIGCONT);
+        if let Some(after) = parted {
+            eprintln!("   the worker gave the stopped client up after {:.1} s", after.as_secs_f64());
+            break;
+        }
+        // It was stopped right between two copies: nothing was under way to it.
+    }
+    told.does("enough")?;
+    told.does("count")?;
+    told.ends_well()?;
+    node.wait_until_free()
+}
+
+/// Packets reach nobody, and no side hears of it.
+fn dead_link() -> Result<()> {
+    let separation = Separation::new().map_err(|error| Skipped(format!("{error:#}")))?;
+    let node = separation.start_node()?;
+    let mut command = separation.client(&node, &["-p", "0.5", "--memory", "512MiB"]);
+    let mut told = Told::start(&mut command, "a dead link")?;
+    told.does("count")?;
+
+    separation.cut_cable()?;
+    expect_parting(&node, "nothing under way")?;
+    separation.mend_cable()?;
+    told.does("count")?;
+
+    // What fits into the socket, and what does not.
+    for word in ["count", "read"] {
+        let [worker] = node.workers()[..] else { bail!("one session has the workers {:?}", node.workers()) };
+        signal(worker, libc::SIGSTOP);
+        told.tell(word)?;
+        wait_until_asked(worker)?;
+        separation.cut_cable()?;
+        signal(worker, libc::SIGCONT);
+        expect_parting(&node, &format!("the answers to {word:?} under way"))?;
+        separation.mend_cable()?;
+        told.expect_done()?;
+    }
+    told.does("count")?;
+    told.ends_well()?;
+    node.wait_until_free()
+}
+
+fn expect_parting(node: &Node, what: &str) -> Result<()> {
+    let after = node.wait_until_parted(LIMIT)?;
+    let after = after.with_context(|| format!("with {what} the node does not notice a dead link"))?;
+    eprintln!("   with {what} the node noticed after {:.1} s", after.as_secs_f64());
+    Ok(())
+}
+
+fn signal(worker: u32, signal: i32) {
+    // SAFETY: kill has no memory effects; the worker lives as long as its session.
+    unsafe { libc::kill(worker as i32, signal) };
+}
+
+/// Waits until something has come for a worker that is stopped, as `/proc/PID/net/tcp` shows it (proc_net_tcp in the kernel's
+/// documentation).
+fn wait_until_asked(worker: u32) -> Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    let has_unread = |line: &str| {
+        let queues = line.split_whitespace().nth(4)?;
+        Some(queues.split_once(':')?.1.bytes().any(|digit| digit != b'0'))
+    };
+    while Instant::now() < deadline {
+        let table = std::fs::read_to_string(format!("/proc/{worker}/net/tcp"))?;
+        if table.lines().skip(1).any(|line| has_unread(line) == Some(true)) {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    bail!("nothing comes for the worker")
+}
