@@ -73,15 +73,15 @@ impl Loot {
 }
 
 /// A program whose results can only be right if nobody else touches its memory.
-struct Neighbour {
-    session: Session,
+pub(crate) struct Neighbour {
+    pub(crate) session: Session,
     place: u64,
     bump: FunctionId,
     rounds: u32,
 }
 
 impl Neighbour {
-    fn new(mut session: Session) -> Neighbour {
+    pub(crate) fn new(mut session: Session) -> Neighbour {
         let place = commit(&mut session, 0, 2 * MIB).unwrap();
         let module = session.load(PTX);
         let bump = session.function(module, c"bump");
@@ -94,7 +94,7 @@ impl Neighbour {
         Neighbour { session, place, bump, rounds: 0 }
     }
 
-    fn computes(&mut self) {
+    pub(crate) fn computes(&mut self) {
         self.session.launch(self.bump, 1, &[self.place]);
         self.rounds += 1;
         let want: Vec<u8> = std::iter::repeat_n(self.rounds.to_le_bytes(), 32).flatten().collect();

@@ -6,6 +6,7 @@
 
 mod hostile;
 mod raw;
+mod replays;
 mod shares;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use hostile::a_hostile_client_harms_nobody;
 use raw::{Connection, Session, lease, request};
+use replays::*;
 use sluice_cuda::{CUresult, Fn};
 use sluice_node::{GpuSelection, Listen, Node, NodeConfig, Stopper, WorkerCommand};
 use sluice_wire::control::{Control, Status, StatusRequest, UsageRequest};
@@ -119,6 +121,10 @@ const TESTS: &[Test] = tests! {
     an_endless_kernel_times_out
     clients_killed_at_random_leave_nothing
     a_hostile_client_harms_nobody
+    a_wrong_secret_resumes_nothing
+    a_secret_is_of_one_session
+    a_stale_or_replayed_attempt_is_refused
+    a_foreign_token_resumes_no_lease
 };
 
 /// A node in this process, on a free port.
@@ -163,6 +169,15 @@ impl TestNode {
                 return;
             }
             assert!(Instant::now() < deadline, "left behind: {status:?}, workers {workers:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until the only session's connection is gone.
+    fn wait_until_parted(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.status().sessions[0].parted {
+            assert!(Instant::now() < deadline, "the cut is not noticed");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

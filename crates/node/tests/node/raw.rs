@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluice_cuda::CUresult;
 use sluice_wire::control::{Control, LeaseGranted, LeaseRequest, SessionOpen, SessionOpened};
-use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Welcome};
+use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Resume, SessionSecret, Stripe, Welcome};
 use sluice_wire::{
     Command, Decode, FrameDecoder, FunctionId, Header, ImageHash, Kind, ModuleId, Op, ReplyHead, Sticky,
     commands, decode,
@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     decoder: FrameDecoder,
+    /// Bytes that have come after the welcome.
+    received: u64,
 }
 
 impl Connection {
@@ -28,13 +30,18 @@ impl Connection {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Connection { stream, decoder: FrameDecoder::new() }
+        Connection { stream, decoder: FrameDecoder::new(), received: 0 }
     }
 
-    /// Connects and is welcome.
+    /// Connects and is welcome. What it opens ends with it.
     pub(crate) fn greet(address: &str, purpose: Purpose) -> Connection {
+        Connection::say(address, &hello(purpose, 0))
+    }
+
+    /// Connects, says so much and is welcome.
+    pub(crate) fn say(address: &str, hello: &[u8]) -> Connection {
         let mut connection = Connection::connect(address);
-        connection.send(&Hello { purpose, process: std::process::id(), process_space: 0 }.to_bytes());
+        connection.send(hello);
         let mut welcome = vec![0; Welcome::to_bytes().len()];
         connection.stream.read_exact(&mut welcome).unwrap();
         assert!(Welcome::from_bytes(&welcome).unwrap().is_some());
@@ -51,9 +58,14 @@ impl Connection {
             if let Some(frame) = self.decoder.next_frame().unwrap() {
                 return Some((frame.header, frame.payload.to_vec()));
             }
-            match self.stream.read(self.decoder.space(4096)) {
+            // No more than the frame: what follows may be of a session that goes on here.
+            let missing = self.decoder.missing().unwrap();
+            match self.stream.read(&mut self.decoder.space(missing)[..missing]) {
                 Ok(0) => return None,
-                Ok(got) => self.decoder.received(got),
+                Ok(got) => {
+                    self.decoder.received(got);
+                    self.received += got as u64;
+                }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return None,
                 Err(error) => panic!("nothing came: {error}"),
             }
@@ -69,10 +81,23 @@ impl Connection {
         let mut bytes = Vec::new();
         question.into().frame(&mut bytes).unwrap();
         self.send(&bytes);
+        self.control()
+    }
+
+    /// The next message, which is one of control.
+    pub(crate) fn control(&mut self) -> Control {
         let (header, payload) = self.next().expect("the node answers");
         assert_eq!(header.kind, Kind::Control);
         Control::decode(header.op, &payload).unwrap()
     }
+}
+
+/// Processes that nobody sees, so that after a cut they are waited for.
+pub(crate) const ELSEWHERE: u64 = 7;
+
+/// The first words of this process, as if it were in that space.
+pub(crate) fn hello(purpose: Purpose, process_space: u64) -> Vec<u8> {
+    Hello { purpose, process: std::process::id(), process_space }.to_bytes()
 }
 
 /// A lease with the connection that holds it.
@@ -103,12 +128,41 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn open(address: &str, token: LeaseToken) -> Session {
-        let mut connection = Connection::greet(address, Purpose::Session { token });
+        Session::open_on(Connection::greet(address, Purpose::Session { token }))
+    }
+
+    /// One that outlives its connection.
+    pub(crate) fn open_resumable(address: &str, token: LeaseToken) -> Session {
+        Session::open_on(Connection::say(address, &hello(Purpose::Session { token }, ELSEWHERE)))
+    }
+
+    fn open_on(mut connection: Connection) -> Session {
         let ranges = (0..4).map(|i| (0x2000_0000_0000 + (i << 42), 1 << 40)).collect();
         match connection.ask(SessionOpen { ranges, recognises: true }) {
             Control::SessionOpened(opened) => Session { connection, opened, sequence: 0, ids: 100 },
             other => panic!("no session: {other:?}"),
         }
+    }
+
+    pub(crate) fn secret(&self) -> SessionSecret {
+        self.opened.resume.as_ref().expect("it outlives its connection").secret
+    }
+
+    /// What its client says to go on on another connection.
+    pub(crate) fn resumption(&self, attempt: u32) -> Resume {
+        let (session, secret, received) = (self.opened.session, self.secret(), self.connection.received);
+        Resume { session, secret, attempt, received, stripe: Stripe::ONLY }
+    }
+
+    /// Goes on on another connection; every command has been answered. Returns the first words that were said there.
+    pub(crate) fn resume(&mut self, address: &str, attempt: u32) -> Vec<u8> {
+        let hello = hello(Purpose::Resume(self.resumption(attempt)), ELSEWHERE);
+        let mut next = Connection::say(address, &hello);
+        match next.control() {
+            Control::SessionResumed(_) => self.connection.stream = next.stream,
+            other => panic!("the session does not go on: {other:?}"),
+        }
+        hello
     }
 
     pub(crate) fn id(&mut self) -> u64 {
