@@ -4,6 +4,7 @@
 //! the lowest and the highest value. The file's tables are written between markers; its prose is for people.
 
 mod far;
+mod idle;
 mod links;
 mod steps;
 
@@ -298,6 +299,7 @@ const TABLES: &[(&str, &str, MakeTable)] = &[
     (links::NAME, "Links with delay and rate", links::run),
     (far::NAME, "Far and lossy links", far::run),
     (steps::NAME, "Steps over slow links", steps::run),
+    (idle::NAME, "Idle sessions", idle::run),
 ];
 
 pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {

@@ -130,10 +130,7 @@ impl Node {
 
     /// Process ids of the workers that live now.
     pub(crate) fn workers(&self) -> Vec<u32> {
-        let children = format!("/proc/{0}/task", self.pid());
-        let tasks = std::fs::read_dir(children).into_iter().flatten().flatten();
-        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-        lists.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<u32>>()).collect()
+        process::children(self.pid())
     }
 
     /// Waits until the node has no session, no worker and no lease, and all its memory is free; what is left after

@@ -99,3 +99,10 @@ fn wait_limited(child: &mut Child, deadline: Instant) -> Result<(Option<i32>, Du
         std::thread::sleep(Duration::from_millis(2));
     }
 }
+
+/// The processes that a process has started and that have not ended.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<u32>>()).collect()
+}
