@@ -130,8 +130,10 @@ impl Device {
     pub(crate) fn synchronize(&self, session: &Session) -> Result<(), CUresult> {
         let covered = self.work.so_far();
         session.link.call(self.place, Op::of(Fn::cuCtxSynchronize), |_| ())?.result.ok()?;
+        // What was written has to be here before another thread is told so.
+        mirror::fetch(session)?;
         self.work.waited_for(covered);
-        mirror::fetch(session)
+        Ok(())
     }
 
     /// The same for what a green context has been given.

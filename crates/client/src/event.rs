@@ -65,6 +65,9 @@ pub(crate) fn record<C: Command>(
     let session = session::get()?;
     let object = find(event)?;
     let command = command(session)?;
+    if stream::device_of(stream)? != object.device {
+        return Err(CUresult::INVALID_HANDLE);
+    }
     let number = object.recorded(None);
     session.queue(&command)?;
     let sent = session.device(object.device)?.work.sent();
@@ -92,7 +95,8 @@ where
     }
     session.call(&command, |()| ())?;
     let mut now = object.last();
-    now.is_done |= now.number == last.number;
+    // A record that was not on its way is not what the answer is about.
+    now.is_done |= now.number == last.number && last.covered_by.is_some();
     Ok(())
 }
 

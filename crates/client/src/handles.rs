@@ -144,7 +144,8 @@ impl Session {
         self.require(C::OP)?;
         let here = self.here();
         send(here.map_or(0, place_of), C::OP)?;
-        if let Some(device) = here {
+        // Its stream may be another device's than the calling thread's.
+        for device in &self.devices {
             device.work.sent();
         }
         if records_event(C::OP) && event::some_shared() {
@@ -164,11 +165,12 @@ impl Session {
         let covered = self.here().filter(whole).map(|device| (device, device.work.so_far()));
         let answer = self.link.call(self.place(), C::OP, |out| command.encode(out))?;
         answer.result.ok()?;
-        if let Some((device, sent)) = covered {
-            device.work.waited_for(sent);
-        }
         if tells_of_an_end(C::OP) {
             mirror::fetch(self)?;
+        }
+        // What was written has to be here before another thread is told so.
+        if let Some((device, sent)) = covered {
+            device.work.waited_for(sent);
         }
         Ok(answer.payload)
     }

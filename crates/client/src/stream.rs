@@ -62,6 +62,11 @@ pub(crate) fn context_of(stream: CUstream) -> Result<Arc<Context>, CUresult> {
     }
 }
 
+/// The device of a stream; a default one is the current context's.
+pub(crate) fn device_of(stream: CUstream) -> Result<CUdevice, CUresult> {
+    Ok(find(stream)?.map_or_else(context::device, |stream| stream.device))
+}
+
 /// A green context has ended, and of its streams there is no more on the node.
 pub(crate) fn detach(context: CUcontext) {
     for handle in of_context(context) {

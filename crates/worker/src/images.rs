@@ -76,21 +76,22 @@ impl Images {
         if total > IMAGE_MAX || (offset == 0 && state.uploads.len() >= UPLOADS_MAX) {
             return Err(CUresult::OUT_OF_MEMORY);
         }
+        let new = || Upload { total, data: Vec::new() };
         let upload = match offset {
-            0 => {
-                state.uploads.insert(hash, Upload { total, data: Vec::new() });
-                state.uploads.get_mut(&hash)
-            }
+            0 => Some(state.uploads.entry(hash).or_insert_with(new)),
             _ => state.uploads.get_mut(&hash),
         };
         let Some(upload) = upload else { return Err(CUresult::INVALID_IMAGE) };
         let have = upload.data.len() as u64;
-        // What has arrived is all that is ever allocated for: the stated total is a bound, not a size.
-        if upload.total != total || have != offset || piece.len() as u64 > total - have {
+        // Several threads of a client may be sending the same image: what is here already is passed over. What has arrived is
+        // all that is ever allocated for: the stated total is a bound, not a size.
+        let known = have.checked_sub(offset).and_then(|known| usize::try_from(known).ok());
+        let new = known.map(|known| piece.get(known..).unwrap_or_default());
+        let Some(new) = new.filter(|new| upload.total == total && new.len() as u64 <= total - have) else {
             state.uploads.remove(&hash);
             return Err(CUresult::INVALID_IMAGE);
-        }
-        upload.data.extend_from_slice(piece);
+        };
+        upload.data.extend_from_slice(new);
         if (upload.data.len() as u64) < total {
             return Ok(());
         }
@@ -221,6 +222,16 @@ mod tests {
         assert_eq!(images.receive(hash, 0, u64::MAX, b"a"), Err(CUresult::OUT_OF_MEMORY));
         assert_eq!(images.receive(hash, 0, 3, b"xyz"), Err(CUresult::INVALID_IMAGE));
         assert!(images.find(hash).is_none());
+    }
+
+    #[test]
+    fn two_may_send_the_same_image_at_a_time() {
+        let (images, data) = (Images::new(None), [7; 30]);
+        let hash = hash_of(&data);
+        for (offset, end) in [(0, 10), (0, 10), (10, 20), (5, 15), (10, 25), (20, 30), (10, 20), (20, 30)] {
+            images.receive(hash, offset, 30, &data[offset as usize..end]).unwrap();
+        }
+        assert_eq!(images.find(hash).unwrap()[..30], data);
     }
 
     #[test]

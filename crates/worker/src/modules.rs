@@ -83,9 +83,9 @@ pub(crate) fn function(
 
 /// Most functions of a module whose names are said.
 const NAMES_MAX: u32 = 1 << 16;
-/// Most functions of a module that are told of when it is loaded. A driver loads a function when it is asked about it, and of the many in a
-/// large module a program uses few.
-const TOLD_MAX: u32 = 8;
+/// Most functions of a module that are told of when it is loaded. A driver loads, and the software GPU compiles, a function when it is asked about
+/// it: the only one of a module will be used.
+const TOLD_MAX: u32 = 1;
 
 /// The names of a module's functions, in the driver's order.
 pub(crate) fn names(table: &DriverTable, module: CUmodule) -> Result<Vec<String>, CUresult> {

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sluice_control::connect_peer;
+use sluice_control::{Cause, connect_peer};
 use sluice_transport::Stream;
 use sluice_transport::tls::Keys;
 use sluice_wire::address::Endpoint;
@@ -122,13 +122,14 @@ fn answer(peering: &Peering, link: &Link, number: u64, node: &Endpoint, peer: Pe
     };
 }
 
-/// At the first of the allowed addresses that answers.
+/// At the first of the allowed addresses that answers; a token is shown to one node only.
 fn connect(peering: &Peering, node: &Endpoint, peer: Peer) -> Result<(Option<Keys>, Stream), String> {
     let allowed = peering.allowed(node).map_err(|refusal| format!("{}: {refusal}", node.place()))?;
     let mut failure = String::new();
     for node in allowed {
         match connect_peer(&node, peer) {
             Ok(stream) => return Ok((stream.keys().map_err(|error| error.to_string())?, stream)),
+            Err(error) if matches!(error.cause, Cause::Refused(_)) => return Err(error.to_string()),
             Err(error) => failure = error.to_string(),
         }
     }
