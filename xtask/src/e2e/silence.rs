@@ -126,7 +126,10 @@ fn stopped_client() -> Result<()> {
     let node = start_node()?;
     let mut told = Told::start(&mut run(&node.address), "a stopped client")?;
     told.does("reads")?;
+    let mut rounds = 0;
     loop {
+        rounds += 1;
+        ensure!(rounds <= 4, "a worker does not give up a client that takes nothing");
         told.signal(libc::SIGSTOP);
         let parted = node.wait_until_parted(Duration::from_secs(30))?;
         told.signal(libc::SIGCONT);
@@ -155,7 +158,7 @@ fn dead_link() -> Result<()> {
     separation.mend_cable()?;
     told.does("count")?;
 
-    // What fits into the socket, and what does not.
+    // What fits into the socket, which only the limit on what is unacknowledged notices, and what does not.
     for word in ["count", "read"] {
         let [worker] = node.workers()[..] else { bail!("one session has the workers {:?}", node.workers()) };
         signal(worker, libc::SIGSTOP);
