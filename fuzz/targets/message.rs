@@ -4,6 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use sluice_wire::control::Control;
 use sluice_wire::handshake::{Hello, Welcome};
+use sluice_wire::peer::{Answer, Request};
 use sluice_wire::{Decode, Encode, HostCall, HostWrite, Received, ReplyHead, Sticky, decode};
 
 /// A message has one form, so nothing that is read is lost.
@@ -34,6 +35,19 @@ fuzz_target!(|bytes: &[u8]| match env!("CARGO_BIN_NAME") {
         let Some((number, payload)) = bytes.split_first_chunk() else { return };
         if let Ok(message) = Control::decode(u16::from_le_bytes(*number), payload) {
             written(&message, payload);
+        }
+    }
+    // Of these some fields count only beside others.
+    "peer-request" => {
+        let request = bytes.first_chunk().map(|bytes| Request::from_bytes(*bytes));
+        if let Some(Ok(request)) = request {
+            assert_eq!(Request::from_bytes(request.to_bytes()), Ok(request));
+        }
+    }
+    "peer-answer" => {
+        let answer = bytes.first_chunk().map(|bytes| Answer::from_bytes(*bytes));
+        if let Some(Ok(answer)) = answer {
+            assert_eq!(Answer::from_bytes(answer.to_bytes()), Ok(answer));
         }
     }
     "reply" => same::<ReplyHead>(bytes),

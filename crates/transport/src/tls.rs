@@ -32,6 +32,8 @@ pub(crate) use client::connect;
 pub use client::{ClientIdentity, Https, Trust};
 pub use records::Keys;
 pub(crate) use records::Records;
+#[cfg(feature = "fuzz")]
+pub use records::malformed;
 pub use server::ServerIdentity;
 pub(crate) use server::accept;
 

@@ -11,7 +11,8 @@ pub(crate) mod stage;
 use std::sync::LazyLock;
 
 use sluice_cuda::CUresult;
-use sluice_wire::{Op, sample};
+use sluice_wire::sequences::{EXPANSION_MAX, Expander};
+use sluice_wire::{Frame, Header, Kind, Op, sample};
 
 use self::known::{Known, Progress};
 use self::stage::Stage;
@@ -91,5 +92,36 @@ pub fn session(mut script: &[u8]) {
             Ok(_) => Progress::Done,
         };
         known.settle(op, None, progress);
+    }
+}
+
+/// Plays a session that begins with one of everything, and whose commands are told by what changed: frames of a length (1 byte) and
+/// so many bytes of entries. What cannot be told ends it.
+///
+/// Ends the process when the driver gets what nobody can vouch for.
+pub fn told(mut script: &[u8]) {
+    let (stage, mut known) = (Stage::new(), Known::default());
+    honest::populate(&stage, &mut known, 1);
+    let header = Header { kind: Kind::Commands, device: 0, op: 0, lane: 1, sequence: 0 };
+    let mut expander = Expander::new();
+    while let Some((&length, rest)) = script.split_first() {
+        let (entries, rest) = rest.split_at(rest.len().min(length.into()));
+        script = rest;
+        expander.begin(&Frame { header, payload: entries });
+        let before = expander.told();
+        loop {
+            match expander.next_command() {
+                Ok(Some(command)) => {
+                    if let Err(Refusal::Failed(CUresult::ILLEGAL_ADDRESS)) =
+                        stage.send(Op(command.header.op), command.payload)
+                    {
+                        return;
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => return,
+            }
+        }
+        assert!(expander.told() - before <= EXPANSION_MAX as u64);
     }
 }

@@ -14,6 +14,10 @@ use sluice_wire::spin::Wait;
 
 use crate::socket::Socket;
 
+#[cfg(any(test, feature = "fuzz"))]
+#[cfg_attr(not(feature = "fuzz"), expect(unreachable_pub, reason = "it is for the fuzz target"))]
+pub mod malformed;
+
 /// Type, version, length (RFC 8446, section 5.1).
 pub(super) const HEADER_BYTES: usize = 5;
 /// Most bytes of a record's content.
@@ -386,18 +390,8 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::malformed::keys;
     use super::*;
-
-    fn keys(suite: Suite) -> (Keys, Keys) {
-        let direction = |fill| DirectionKeys {
-            key: vec![fill; suite.algorithm().key_len()],
-            iv: [fill; 12],
-            sequence: 0,
-        };
-        let ours = Keys { suite, send: direction(1), receive: direction(2) };
-        let theirs = Keys { suite, send: direction(2), receive: direction(1) };
-        (ours, theirs)
-    }
 
     struct End {
         records: Records,
@@ -442,6 +436,13 @@ mod tests {
 
     fn noise(count: usize) -> Vec<u8> {
         (0..count).map(|at| (at * 7 + at / 251) as u8).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_peer_did_not_seal_is_no_content(script in proptest::collection::vec(any::<u8>(), 0..600)) {
+            malformed::script(&script);
+        }
     }
 
     proptest! {
