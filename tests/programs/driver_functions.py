@@ -15,7 +15,7 @@ from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint32,
 from driver import HEADER, allocate, attach, call, code_of, free, library
 
 INVALID_VALUE, NOT_FOUND, NOT_READY, INVALID_HANDLE = 1, 500, 600, 400
-INVALID_DEVICE, PEER_ACCESS_NOT_ENABLED = 101, 705
+INVALID_DEVICE, FILE_NOT_FOUND, PEER_ACCESS_NOT_ENABLED = 101, 301, 705
 LEGACY, PER_THREAD = c_void_p(1), c_void_p(2)
 
 # Adds `value` to each of `count` words; `table` is a global that programs find by its name.
@@ -894,6 +894,81 @@ def primary_context_is_reset():
     equal(out(c_uint32, "cuCtxGetFlags") & 7, 4, "scheduling flag")
     refused(INVALID_VALUE, "cuMemFree_v2", address(lost))
     free(allocate(64))
+
+
+@section
+def ranges():
+    """What is said of managed memory by its range, and by the names that take a place instead of a device."""
+    count, host = 1 << 20, c_uint64(2)  # a place is its kind and its number; 2 is the host's memory
+    start = out(c_uint64, "cuMemAllocManaged", size(count), 1)
+    kinds, never = (c_int * 2)(1, 4), -2  # read mostly; where it was sent last: nowhere
+    one = c_int(9)
+    for kind, expected in zip(kinds, (0, never)):
+        call("cuMemRangeGetAttribute", byref(one), size(4), kind, address(start), size(count))
+        equal(one.value, expected, f"attribute {kind}")
+    refused(INVALID_VALUE, "cuMemRangeGetAttribute", byref(one), size(3), 1, address(start), size(count))
+    refused(INVALID_VALUE, "cuMemRangeGetAttribute", byref(one), size(4), 1, address(start), size(count + 1))
+    both = (c_int * 2)(9, 9)
+    places = (c_void_p * 2)(ctypes.addressof(both), ctypes.addressof(both) + 4)
+    sizes = (c_size_t * 2)(4, 4)
+    call("cuMemRangeGetAttributes", places, sizes, kinds, size(2), address(start), size(count))
+    equal(list(both), [0, never])
+    call("cuMemAdvise_v2", address(start), size(count), 1, host)
+    call("cuMemAdvise_v2", address(start), size(count), 2, host)
+    refused(INVALID_VALUE, "cuMemAdvise_v2", address(start), size(count), 99, host)
+    stream = out(c_void_p, "cuStreamCreate", 1)
+    call("cuMemPrefetchAsync_v2", address(start), size(count), host, 0, c_void_p(stream))
+    refused(INVALID_VALUE, "cuMemPrefetchAsync_v2", address(start), size(count), host, 1, c_void_p(stream))
+    call("cuStreamAttachMemAsync", c_void_p(stream), address(start), size(0), 4)
+    refused(INVALID_VALUE, "cuStreamAttachMemAsync", c_void_p(stream), address(start), size(0), 8)
+    call("cuStreamSynchronize", c_void_p(stream))
+    call("cuStreamDestroy_v2", c_void_p(stream))
+    free(start)
+
+
+@section
+def pools_by_place():
+    """CUDA 13 has pools of places; a device's are those that older names give."""
+    if not hasattr(library, "cuMemGetMemPool"):
+        return
+    device = out(c_int, "cuDeviceGet", 0)
+    place, pinned = (c_int * 2)(1, device), 1
+    default = out(c_void_p, "cuDeviceGetDefaultMemPool", device)
+    equal(out(c_void_p, "cuMemGetDefaultMemPool", place, pinned), default)
+    call("cuMemSetMemPool", place, pinned, c_void_p(default))
+    equal(out(c_void_p, "cuMemGetMemPool", place, pinned), default)
+    refused(INVALID_VALUE, "cuMemGetMemPool", byref(c_void_p()), (c_int * 2)(0, 0), pinned)
+    refused(INVALID_VALUE, "cuMemGetMemPool", byref(c_void_p()), place, 0)
+
+
+@section
+def older_names():
+    """What programs of earlier CUDA versions call, and files where others have memory."""
+    device = out(c_int, "cuDeviceGet", 0)
+    primary = out(c_void_p, "cuCtxGetCurrent")
+    flags, active = c_uint32(), c_int()
+    call("cuDevicePrimaryCtxGetState", device, byref(flags), byref(active))
+    call("cuDevicePrimaryCtxSetFlags", device, flags)
+    refused(INVALID_VALUE, "cuDevicePrimaryCtxSetFlags", device, 1 << 20)
+    context = c_void_p()
+    call("cuCtxCreate_v3", byref(context), None, 0, 0, device)
+    equal(out(c_void_p, "cuCtxGetCurrent"), context.value)
+    call("cuCtxDestroy_v2", context)
+    equal(out(c_void_p, "cuCtxGetCurrent"), primary)
+    call("cuDeviceSetGraphMemAttribute", device, 1, byref(c_uint64(0)))
+    refused(INVALID_VALUE, "cuDeviceSetGraphMemAttribute", device, 0, byref(c_uint64(0)))
+    link, image, length = c_void_p(), c_void_p(), c_size_t()
+    call("cuLinkCreate_v2", 0, None, None, byref(link))
+    refused(FILE_NOT_FOUND, "cuLinkAddFile_v2", link, 1, b"/nowhere/at/all", 0, None, None)
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ADD)
+        file.flush()
+        call("cuLinkAddFile_v2", link, 1, file.name.encode(), 0, None, None)
+    call("cuLinkComplete", link, byref(image), byref(length))
+    linked = out(c_void_p, "cuModuleLoadData", image)
+    call("cuLinkDestroy", link)
+    check_table(*global_of("cuModuleGetGlobal_v2", c_void_p(linked)))
+    call("cuModuleUnload", c_void_p(linked))
 
 
 @section

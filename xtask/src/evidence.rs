@@ -21,6 +21,9 @@ const BYTES: &str = "byte by byte";
 
 /// What a test's programs ran on.
 fn back_end(test: &str) -> &'static str {
+    if test.ends_with(", recorded") {
+        return "recording driver";
+    }
     let found = BACK_ENDS.iter().find(|(start, _)| test.starts_with(start));
     found.map_or("software GPU", |(_, back_end)| back_end)
 }
@@ -129,6 +132,15 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_test_tells_its_back_end_by_its_name() {
+        assert_eq!(back_end("graphs in namespaces"), "software GPU");
+        for recorded in ["sequence torch, a100", "recording driver", "sharing between processes, recorded"] {
+            assert_eq!(back_end(recorded), "recording driver");
+        }
+        assert_eq!(back_end("byte exchange, same host"), BYTES);
+    }
 
     #[test]
     fn rows_of_tests_that_did_not_run_are_kept() {

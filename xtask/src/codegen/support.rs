@@ -17,8 +17,7 @@ const RESULTS: &str = "docs/cuda-support.results";
 pub(crate) fn generate(api: &Declarations, root: &Path) -> anyhow::Result<String> {
     let results = results(&fs::read_to_string(root.join(RESULTS)).unwrap_or_default())?;
     let mut out = String::from(INTRODUCTION);
-    let absent =
-        api.functions.iter().filter(|f| matches!(f.class, Class::Absent(_) | Class::Refused(_))).count();
+    let absent = api.functions.iter().filter(|f| !is_built(f)).count();
     let symbols: usize = api.functions.iter().map(|f| 1 + usize::from(f.variant.is_some())).sum();
     let _ = writeln!(
         out,
@@ -26,6 +25,14 @@ pub(crate) fn generate(api: &Declarations, root: &Path) -> anyhow::Result<String
         api.functions.len(),
         api.functions.len() - absent,
         api.functions.iter().filter(|f| results.contains_key(f.name.as_str())).count(),
+    );
+    let traced: Vec<&Function> = TRACED.lines().filter_map(|name| named(api, name)).collect();
+    let _ = writeln!(
+        out,
+        "Of the {} symbols that PyTorch, JAX, CuPy, numba, llama.cpp and others were seen to call, {} are supported and {} exercised.\n",
+        TRACED.lines().count(),
+        traced.iter().filter(|f| is_built(f)).count(),
+        traced.iter().filter(|f| results.contains_key(f.name.as_str())).count(),
     );
     reasons(&mut out, api);
     let mut section = "";
@@ -40,6 +47,22 @@ pub(crate) fn generate(api: &Declarations, root: &Path) -> anyhow::Result<String
         row(&mut out, function, &results);
     }
     Ok(out.trim_end().to_string() + "\n")
+}
+
+/// Symbols that programs were seen to call, one a line.
+const TRACED: &str = include_str!("traced.txt");
+
+/// The function that a symbol leads to, be it that of a per-thread default stream.
+fn named<'a>(api: &'a Declarations, symbol: &str) -> Option<&'a Function> {
+    let is_variant = |f: &Function| {
+        let variant = f.variant.as_ref().and_then(|variant| symbol.strip_suffix(variant.suffix));
+        variant.and_then(|rest| rest.strip_suffix('_')).is_some_and(|rest| rest == f.name)
+    };
+    api.functions.iter().find(|f| f.name == symbol || is_variant(f))
+}
+
+fn is_built(function: &Function) -> bool {
+    !matches!(function.class, Class::Absent(_) | Class::Refused(_))
 }
 
 /// Why functions are absent or refused, and how many for each reason, most first.
@@ -112,3 +135,21 @@ from which `cuGetProcAddress` knows the function. Evidence is the tests that cal
 *byte by byte* is a driver that records what reaches it and answers at random, and a test that compares every byte both ways.
 
 ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_function_that_a_traced_program_calls_is_missing() {
+        let api = super::super::declarations(crate::root()).unwrap();
+        let text = fs::read_to_string(crate::root().join(RESULTS)).unwrap();
+        let evidence = results(&text).unwrap();
+        assert_eq!(TRACED.lines().count(), 138);
+        for name in TRACED.lines() {
+            let function = named(&api, name).unwrap_or_else(|| panic!("{name} is not declared"));
+            assert!(is_built(function), "{name} is not built");
+            assert!(evidence.contains_key(&function.name), "no test has called {name}");
+        }
+    }
+}
