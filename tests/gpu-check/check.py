@@ -3,14 +3,17 @@
 
 Lies in the folder that `cargo xtask gpu-check --bundle` builds, and uses only what is in it:
 
-    python3 check.py [--quick] [--report FILE]
+    python3 check.py [--quick] [--only PART_OF_A_STEPS_NAME] [--report FILE]
 
-Every program runs natively first, then under a lease on a node of this machine, over TCP. The report (JSON) holds
-each step's outcome and figures; the last line counts them.
+Every program runs natively first, then under a lease on a node of this machine, over TCP, with the same seed. A step passes if
+the leased program passes and says of its results what the native one said, up to rounding. If the native one does not pass there is
+nothing to compare with: the step is "unmatched". The report (JSON) holds each step's outcome and figures as far as they are known; the
+last line counts them.
 """
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
@@ -25,9 +28,12 @@ LIMIT_S = 300
 
 
 class Step:
-    def __init__(self, name, command, environment=None, needs=None, figures=False):
-        self.name, self.command, self.environment = name, [str(word) for word in command], environment or {}
-        self.needs, self.figures = needs, figures
+    """`figures`: whether the program measures itself. `results`: those of its figures that it computes."""
+
+    def __init__(self, name, command, environment=None, needs=None, figures=False, results=()):
+        self.name, self.command = name, [str(word) for word in command]
+        self.environment = {"SEED": "1", **(environment or {})}
+        self.needs, self.figures, self.results = needs, figures, results
 
 
 def python(name, *arguments):
@@ -37,10 +43,11 @@ def python(name, *arguments):
 STEPS = [
     Step("nvcc program", [HERE / "bin" / "kernels"]),
     Step("cudarc program", [HERE / "bin" / "cudarc-program"]),
-    Step("tinygrad", python("tinygrad_train.py"), {"PYTHONPATH": str(HERE / "packages")}),
+    Step("tinygrad", python("tinygrad_train.py"), {"PYTHONPATH": str(HERE / "packages")},
+         results=("first_loss", "last_loss")),
     Step("compute", python("compute.py"), {"SECONDS": "2"}),
     Step("PyTorch arithmetic", python("torch_check.py"), needs="torch"),
-    Step("PyTorch training", python("torch_train.py"), needs="torch", figures=True),
+    Step("PyTorch training", python("torch_train.py"), needs="torch", figures=True, results=("first_loss", "last_loss")),
     Step("PyTorch: graph, compile, generation, loader, DDP", python("torch_more.py"), needs="torch", figures=True),
     Step("PyTorch calls", python("sequences/torch_steps.py"), needs="torch"),
     Step("JAX calls", python("sequences/jax_steps.py"), needs="jax"),
@@ -63,7 +70,7 @@ def run(command, environment=None, limit_s=LIMIT_S):
         code, output = "timeout", late.stdout.decode(errors="replace") if late.stdout else ""
     except OSError as error:
         code, output = "not started", str(error)
-    return {"code": code, "seconds": round(time.monotonic() - begin, 3), "output": output[-4000:]}
+    return {"code": code, "seconds": round(time.monotonic() - begin, 3), "output": output}
 
 
 def figures_of(output):
@@ -73,6 +80,70 @@ def figures_of(output):
         if match:
             found[match[1]] = float(match[2])
     return found
+
+
+# Steps that say something of the card, of which a lease is a part, or of this moment.
+OF_THE_CARD = {"props", "mem_get_info", "memory_summary", "nvml util", "ipc", "pmap-free memory_stats"}
+NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\b(?:nan|inf)\b")
+# Sums of floats depend on the order in which blocks end.
+TOLERANCE = 1e-2
+
+
+def results_of(step, output):
+    """What a program says of its results, by name: its steps' words, and those of its figures that it computes."""
+    steps = re.findall(r"^OK\t([^\t\n]*)\t(.*)$", output, re.MULTILINE)
+    found = {name: "" if name in OF_THE_CARD else words for name, words in steps}
+    found.update((name, str(value)) for name, value in figures_of(output).items() if name in step.results)
+    return found
+
+
+def alike(left, right):
+    """Whether two texts are the same but for the last digits of their numbers."""
+    if left is None or right is None or NUMBER.sub("#", left) != NUMBER.sub("#", right):
+        return False
+    pairs = zip(map(float, NUMBER.findall(left)), map(float, NUMBER.findall(right)))
+    return all(math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (a != a and b != b) for a, b in pairs)
+
+
+def differences(native, leased):
+    """One line for each result that is not the same, or that only one of the two has."""
+    names = [*native, *(name for name in leased if name not in native)]
+    return [f"{name}: {native.get(name)!r} natively, {leased.get(name)!r} leased" for name in names
+            if not alike(native.get(name), leased.get(name))]
+
+
+def compared(step, native, leased):
+    """The outcome of a step, and why."""
+    if leased["code"] != 0:
+        return {"outcome": "failed", "why": f"ended with {leased['code']}, natively with {native['code']}"}
+    if native["code"] != 0:
+        return {"outcome": "unmatched", "why": f"the native run ended with {native['code']}"}
+    results = [results_of(step, run["output"]) for run in (native, leased)]
+    missing = [name for name in step.results if name not in results[0]]
+    wrong = [f"{name}: no such figure" for name in missing] + differences(*results)
+    return {"outcome": "failed" if wrong else "passed", "results": len(results[0]), "differences": wrong}
+
+
+def shortened(run):
+    return {**run, "output": run["output"][-4000:]}
+
+
+class Report(list):
+    """What came out so far; each step is printed, and the file written, once it is known."""
+
+    def __init__(self, file, only):
+        super().__init__()
+        self.file, self.only = Path(file), only
+
+    def wants(self, step):
+        return self.only in step
+
+    def append(self, entry):
+        super().append(entry)
+        print(f"{entry['outcome']:9} {entry['step']}{': ' + entry['why'] if 'why' in entry else ''}", flush=True)
+        for difference in entry.get("differences", []):
+            print(f"          {difference}", flush=True)
+        self.file.write_text(json.dumps(self, indent=1))
 
 
 class Node:
@@ -94,13 +165,14 @@ class Node:
 
 def check_programs(node, report):
     for step in STEPS:
+        if not report.wants(step.name):
+            continue
         if step.needs and run([sys.executable, "-c", f"import {step.needs}"])["code"] != 0:
             report.append({"step": step.name, "outcome": "skipped", "why": f"no {step.needs} here"})
             continue
         native = run(step.command, step.environment)
         leased = run(node.lease("-p", "1", "--memory", "8GiB") + step.command, step.environment)
-        entry = {"step": step.name, "native": native, "leased": leased,
-                 "outcome": "passed" if leased["code"] == 0 else "failed"}
+        entry = {"step": step.name, "native": shortened(native), "leased": shortened(leased), **compared(step, native, leased)}
         if step.figures:
             entry["figures"] = {"native": figures_of(native["output"]), "leased": figures_of(leased["output"])}
         report.append(entry)
@@ -113,8 +185,10 @@ def check_limits(node, report):
         ("illegal address", ("-p", "0.5",), python("illegal_address.py"), {}),
         ("kernel timeout", ("--kernel-timeout", "500ms"), python("endless.py"), {"EXPECT": "timeout"}),
     ]:
+        if not report.wants(name):
+            continue
         got = run(node.lease(*options) + [str(word) for word in command], environment)
-        report.append({"step": name, "leased": got, "outcome": "passed" if got["code"] == 0 else "failed"})
+        report.append({"step": name, "leased": shortened(got), "outcome": "passed" if got["code"] == 0 else "failed"})
 
 
 def units(output):
@@ -130,6 +204,8 @@ def check_shares(node, report, seconds):
                                 stderr=subprocess.STDOUT, text=True)
 
     for left, right in [("0.75", "0.25"), ("0.9", "0.1")]:
+        if not report.wants(f"shares {left}/{right}"):
+            continue
         programs = [compute(left), compute(right)]
         ready = [program.stdout.readline() for program in programs]  # however long it takes, they begin together
         start = f"{time.time() + 0.5}\n"
@@ -163,14 +239,16 @@ def print_table(report):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="shares for 3 s instead of 10 s")
+    parser.add_argument("--only", default="", help="the steps whose names contain this")
     parser.add_argument("--report", default="report.json")
     parser.add_argument("--gpus", default="nvidia", help="what the node lends, as for `sluice node --gpus`")
     options = parser.parse_args()
     os.environ["SLUICE_LIB_DIR"] = str(HERE / "lib")
     os.environ.pop("SLUICE_NODE", None)
 
-    report = [{"step": "machine", "outcome": "passed", "nvidia-smi": run(["nvidia-smi"]),
-               "doctor": run([SLUICE, "doctor"]), "gpus": run([SLUICE, "gpus"])}]
+    report = Report(options.report, options.only)
+    report.append({"step": "machine", "outcome": "passed", "nvidia-smi": run(["nvidia-smi"]),
+                   "doctor": run([SLUICE, "doctor"]), "gpus": run([SLUICE, "gpus"])})
     try:
         node = Node("--gpus", options.gpus)
     except RuntimeError as error:
@@ -183,12 +261,9 @@ def main():
         finally:
             node.close()
     print_table(report)
-    Path(options.report).write_text(json.dumps(report, indent=1))
     outcomes = [entry["outcome"] for entry in report]
-    for entry in report:
-        print(f"{entry['outcome']:8} {entry['step']}  {json.dumps(entry.get('figures', ''))}")
-    print(f"{outcomes.count('passed')} passed, {outcomes.count('failed')} failed, {outcomes.count('skipped')} skipped")
-    return 1 if "failed" in outcomes else 0
+    print(", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in ("passed", "failed", "unmatched", "skipped")))
+    return 1 if {"failed", "unmatched"} & set(outcomes) else 0
 
 
 if __name__ == "__main__":

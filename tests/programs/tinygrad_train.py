@@ -65,6 +65,7 @@ def main():
     accuracy = (network(points).argmax(axis=1) == labels).mean().item()
 
     print(f"{STEPS} steps in {time.monotonic() - begin:.1f} s, accuracy {accuracy:.2f}")
+    print(f"first_loss {losses[0]:.4f}\nlast_loss {losses[-1]:.4f}")
     fell = losses[-1] < 0.6 * losses[0]
     print("PASS" if fell else f"FAIL: the loss went from {losses[0]:.4f} to {losses[-1]:.4f}, not below 60 %")
     return 0 if fell else 1

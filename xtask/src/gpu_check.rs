@@ -1,5 +1,6 @@
 //! `cargo xtask gpu-check --bundle`: a folder that checks and measures everything on a machine with an NVIDIA GPU that
-//! has neither Rust nor a network. `python3 check.py` in it does so; it needs the driver, Python 3 and PyTorch.
+//! has neither Rust nor a network. `python3 check.py` in it does so, each program natively and under a lease, whose results and times it
+//! compares; it needs the driver, Python 3 and PyTorch, and takes JAX and CuPy along where they are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -100,4 +101,16 @@ fn size_of(path: &Path) -> Result<u64> {
         return Ok(path.metadata()?.len());
     }
     files_in(path)?.iter().map(|path| size_of(path)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    #[test]
+    fn the_check_tells_results_that_agree_from_those_that_do_not() {
+        let mut tests = Command::new("python3");
+        tests.args(["-B", "-m", "unittest", "test_check"]).current_dir(crate::root().join("tests/gpu-check"));
+        crate::process::run(&mut tests).unwrap();
+    }
 }
