@@ -438,20 +438,31 @@ fn use_that_is_recalled_or_taken_over_counts() {
     let queues = [QueueSpec::new("a"), QueueSpec::new("b")];
     let request = Request::cpu(0, 0).with_gpus(4, 1000);
     // Whoever asks first gets it, but for what was used before.
-    let winner = |mut scheduler: Scheduler, leaves: &[QueueId]| {
+    let winner = |mut scheduler: Scheduler, leaves: &[QueueId], at| {
         leaves.iter().for_each(|&leaf| _ = scheduler.submit(JobSpec::new(leaf, request)).unwrap());
-        scheduler.cycle(1_000_000);
+        scheduler.cycle(at);
         leaves.iter().position(|&leaf| scheduler.allocated(leaf)[Resource::Gpu] > 0)
     };
     let fresh = || scheduler(&[(4, 0)], &queues, &config);
     let (mut idle, leaves) = fresh();
     idle.recall_use(1_000_000, []);
-    assert_eq!(winner(idle, &leaves), Some(0));
+    assert_eq!(winner(idle, &leaves, 1_000_000), Some(0));
     let (mut recalls, leaves) = fresh();
     recalls.recall_use(1_000_000, [(leaves[0], Amounts::of(&request, 1), (700_000, 1_000_000))]);
     let (mut takes_over, _) = fresh();
+    takes_over.recall_use(1_000_000, []);
     takes_over.keep_use_of(&recalls);
-    assert_eq!([recalls, takes_over].map(|scheduler| winner(scheduler, &leaves)), [Some(1); 2]);
+    assert_eq!([recalls, takes_over].map(|scheduler| winner(scheduler, &leaves, 1_000_000)), [Some(1); 2]);
+    // The clock was an hour ahead, and is set back: what was used then decays from now on.
+    let (mut ahead, _) = fresh();
+    ahead.recall_use(4_600_000, [(leaves[0], Amounts::of(&request, 1), (4_300_000, 4_600_000))]);
+    let set_back = |at| {
+        let (mut set_back, _) = fresh();
+        set_back.recall_use(1_000_000, []);
+        set_back.keep_use_of(&ahead);
+        winner(set_back, &leaves, at)
+    };
+    assert_eq!([set_back(1_000_000), set_back(3_400_000)], [Some(1), Some(0)]);
 }
 
 #[test]

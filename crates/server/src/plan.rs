@@ -207,14 +207,21 @@ impl Plan {
     /// Counts what these leases have held, and those that are in the fleet.
     pub(crate) fn recall_use(&mut self, fleet: &Fleet, past: &[LeaseRecord]) {
         let tree = self.scheduler.queues();
+        // When a single task ended is not in the books: of a lease that goes on what it holds counts, of another the last it had.
         let held = |lease: &LeaseRecord| {
+            let queue = queues::queue_of(tree, &lease.tenant);
             let until_ms = lease.ended_at_ms.unwrap_or(self.now_ms);
-            let memory = lease.seats.first().map_or(0, |seat| seat.memory);
-            let amounts = Amounts::of(&bare_request(&lease.ask, memory), lease.seats.len() as u32);
-            Some((queues::queue_of(tree, &lease.tenant)?, amounts, (lease.granted_at_ms?, until_ms)))
+            let goes_on = lease.ended_at_ms.is_none();
+            let seats = lease.seats.iter().rev().filter(|seat| !goes_on || !seat.over);
+            let most = lease.ask.tasks_max.unwrap_or(lease.ask.tasks) as usize;
+            let held = seats.take(most).filter_map(|seat| {
+                let from_ms = seat.granted_at_ms.or(lease.granted_at_ms)?;
+                Some((queue?, Amounts::of(&bare_request(&lease.ask, seat.memory), 1), (from_ms, until_ms)))
+            });
+            held.collect::<Vec<_>>()
         };
         let ended = past.iter().filter(|lease| lease.state == LeaseState::Ended);
-        let past: Vec<_> = ended.chain(fleet.leases()).filter_map(held).collect();
+        let past: Vec<_> = ended.chain(fleet.leases()).flat_map(held).collect();
         self.scheduler.recall_use(self.now_ms, past);
     }
 

@@ -43,9 +43,9 @@ impl Books {
         &self.accounts[queue.index()]
     }
 
-    /// Takes over from another queue what it has used of late.
-    pub(super) fn keep_history(&mut self, queue: QueueId, of: &Account) {
-        self.accounts[queue.index()].used = of.used;
+    /// Takes over from another queue what it has used of late; the clock may have been set back since.
+    pub(super) fn keep_history(&mut self, queue: QueueId, of: &Account, now: Millis) {
+        self.accounts[queue.index()].used = of.used.map(|used| used.not_after(now));
     }
 
     /// Nothing was used until now.

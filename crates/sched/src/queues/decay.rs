@@ -31,6 +31,11 @@ impl DecayedUse {
         self.level += ((u128::from(used) << 16) * part) >> 32;
     }
 
+    /// The same for a clock that was set back to `now`.
+    pub(super) fn not_after(self, now: Millis) -> DecayedUse {
+        DecayedUse { at: self.at.min(now), ..self }
+    }
+
     /// The mean as of the last call of [`DecayedUse::advance`].
     pub fn level(&self) -> u64 {
         (self.level >> 16) as u64

@@ -32,9 +32,12 @@ impl Scheduler {
     ) -> Result<(), HomelessWork> {
         let homes = self.homes(&tree, home)?;
         let mut books = Books::new(&tree);
+        if let Some(half_life) = self.config.half_life {
+            books.begin_history(self.now, half_life);
+        }
         for queue in self.tree.top_down() {
             if let Some(same) = tree.find(&self.tree.queue(queue).name) {
-                books.keep_history(same, self.books.account(queue));
+                books.keep_history(same, self.books.account(queue), self.now);
             }
         }
         (self.tree, self.books) = (tree, books);

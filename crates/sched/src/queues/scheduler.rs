@@ -295,11 +295,12 @@ impl Scheduler {
         }
     }
 
-    /// Takes over what queues of the same names have used of late as another scheduler has it, until its last cycle.
+    /// Takes over what queues of the same names have used of late as another scheduler has it, until its last cycle; after
+    /// [`Scheduler::recall_use`], which says what the time is.
     pub fn keep_use_of(&mut self, other: &Scheduler) {
         for queue in other.tree.top_down() {
             if let Some(same) = self.tree.find(&other.tree.queue(queue).name) {
-                self.books.keep_history(same, other.books.account(queue));
+                self.books.keep_history(same, other.books.account(queue), self.now);
             }
         }
         self.books.mark_stale();

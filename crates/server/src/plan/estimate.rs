@@ -40,14 +40,17 @@ impl Plan {
         let first: Vec<LeaseId> = fleet.queue().take(count).map(|lease| lease.id).collect();
         self.estimates.by_lease.clear();
         for lease in first {
-            let forecast = match self.work.contains_key(&lease) {
+            let is_forecast = self.work.contains_key(&lease);
+            let estimate = match is_forecast {
                 true => self.forecast(fleet, history, lease, clock),
-                false => self.by_calendar(fleet, history, lease, clock),
+                false => self.by_calendar(fleet, lease, clock),
             };
-            if let Some(estimate) = forecast {
-                if let Some(at_ms) = estimate.at_ms {
-                    history.expect(lease, at_ms);
-                }
+            // A moment of the calendar is not guessed, and says nothing of how good guesses are.
+            if let Some(at_ms) = estimate.as_ref().and_then(|estimate| estimate.at_ms).filter(|_| is_forecast)
+            {
+                history.expect(lease, at_ms);
+            }
+            if let Some(estimate) = estimate {
                 self.estimates.by_lease.insert(lease, estimate);
             }
         }
@@ -69,12 +72,17 @@ impl Plan {
             return Some(StartEstimate { at_ms: Some(at_ms), error_ms: history.error_ms(), because });
         }
         // Behind a limit others' leases are in nobody's way.
-        let behind = match self.scheduler.why(work.job).and_then(|why| why.blocked.as_ref()) {
-            Some(Blocked::Limit { queue, .. } | Blocked::Quota { queue, .. }) => queues::tenant_of(queue),
-            _ => None,
+        let blocked = self.scheduler.why(work.job).and_then(|why| why.blocked.as_ref());
+        let (behind, of_guarantee) = match blocked {
+            Some(Blocked::Limit { queue, .. }) => (queues::tenant_of(queue), false),
+            Some(Blocked::Quota { queue, .. }) => (queues::tenant_of(queue), true),
+            _ => (None, false),
         };
-        let is_in_the_way =
-            |lease: &&LeaseRecord| behind.as_ref().is_none_or(|tenant| tenant.contains(&lease.tenant));
+        // What can be preempted does not count towards a guarantee.
+        let is_in_the_way = |lease: &&LeaseRecord| {
+            behind.as_ref().is_none_or(|tenant| tenant.contains(&lease.tenant))
+                && !(of_guarantee && lease.ask.preemptible)
+        };
         let endless = fleet
             .leases()
             .filter(|lease| keeps_its_place(lease) && history.runtime_ms(lease).is_none())
@@ -89,13 +97,7 @@ impl Plan {
     }
 
     /// For a lease that is kept from the scheduler.
-    fn by_calendar(
-        &mut self,
-        fleet: &Fleet,
-        history: &History,
-        id: LeaseId,
-        clock: Clock,
-    ) -> Option<StartEstimate> {
+    fn by_calendar(&mut self, fleet: &Fleet, id: LeaseId, clock: Clock) -> Option<StartEstimate> {
         let lease = fleet.lease(id)?;
         let known = if self.broken.is_some() {
             None
@@ -109,11 +111,9 @@ impl Plan {
             at_ms.map(|at_ms| (at_ms, "if there is room when a pool begins to serve it"))
         };
         match known {
-            Some((at_ms, because)) => Some(StartEstimate {
-                at_ms: Some(at_ms),
-                error_ms: history.error_ms(),
-                because: because.into(),
-            }),
+            Some((at_ms, because)) => {
+                Some(StartEstimate { at_ms: Some(at_ms), error_ms: None, because: because.into() })
+            }
             None => Some(unknown(self.why(fleet, id)?)),
         }
     }

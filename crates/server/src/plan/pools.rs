@@ -127,6 +127,12 @@ impl Plan {
     /// When a pool with such GPUs begins to serve a lease that none serves now.
     pub(super) fn served_from_ms(&mut self, fleet: &Fleet, lease: &LeaseRecord) -> Option<u64> {
         let (tenant, ask) = (&lease.tenant, &lease.ask);
+        // One that a pool serves waits for something else, such as a label.
+        if self.atlas.accepted(ask, |pool| self.pools.serve(fleet, pool, tenant, ask))
+            != sluice_sched::ModelSet::NONE
+        {
+            return None;
+        }
         for number in 0..TURNS_MAX {
             let pools = self.turns.nth(fleet, &self.pools, number)?;
             let models = self.atlas.accepted(ask, |pool| pools.serve(fleet, pool, tenant, ask));
