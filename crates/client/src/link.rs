@@ -382,8 +382,10 @@ impl Link {
                 }
                 Ok(Some(News::Failed(sticky))) => {
                     self.fail(CUresult(sticky.result));
-                    if !sticky.text.is_empty() {
-                        crate::errors::say(format_args!("{}: {}", Op(sticky.op).name(), sticky.text));
+                    match Op(sticky.op) {
+                        _ if sticky.text.is_empty() => {}
+                        Op::NONE => crate::errors::say(format_args!("{}", sticky.text)),
+                        op => crate::errors::say(format_args!("{}: {}", op.name(), sticky.text)),
                     }
                 }
                 Err(error) => return self.lose(&error),

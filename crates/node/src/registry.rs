@@ -73,6 +73,9 @@ const METER_EVERY: Duration = Duration::from_secs(1);
 /// Readings of the meters from one usage record of a lease to the next.
 const RECORD_EVERY: u64 = 10;
 
+/// What workers get for their last words to clients, who have a second for hearing them and another for hanging up.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
 /// Most processes under one lease at a time.
 const SESSIONS_PER_LEASE_MAX: usize = 256;
 
@@ -244,8 +247,19 @@ impl Registry {
         Some(())
     }
 
-    /// Ends every lease.
+    /// Ends every lease. The programs are told: they would wait for a node that was only cut off.
     pub(crate) fn end_all(&self) {
+        let mut ledger = self.lock();
+        for session in ledger.sessions.values() {
+            // A worker that hears nothing is killed with the others.
+            let _ = session.link.send_now(&Packet::NodeEnds);
+        }
+        let deadline = Instant::now() + LAST_WORDS;
+        while !ledger.sessions.is_empty() && Instant::now() < deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            ledger = self.session_ended.wait_timeout(ledger, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(ledger);
         let leases: Vec<u64> = self.lock().leases.keys().copied().collect();
         for lease in leases {
             self.end_lease(lease);
@@ -466,6 +480,7 @@ impl Registry {
                 | Packet::Grant { .. }
                 | Packet::Press { .. }
                 | Packet::Recall { .. }
+                | Packet::NodeEnds
                 | Packet::Resume { .. } => Ok(()),
             };
             if answered.is_err() {

@@ -22,6 +22,9 @@ pub enum Target {
 const OWN_FIRST: u16 = 0x8000;
 
 impl Op {
+    /// Of what no command has caused.
+    pub const NONE: Op = Op(u16::MAX);
+
     pub const fn of(function: Fn) -> Op {
         Op(function as u16)
     }

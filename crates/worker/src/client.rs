@@ -15,6 +15,7 @@
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use sluice_transport::{STRIPES_MAX, Stream};
 use sluice_wire::control::{Control, SessionRefused, SessionResumed};
@@ -112,6 +113,14 @@ impl Client {
 
     pub(crate) fn outbox(&self) -> &Arc<Outbox> {
         &self.outbox
+    }
+
+    /// Says no more, and waits a while until the client has hung up: of a socket that is closed with bytes unread the peer may not
+    /// hear the last words.
+    pub(crate) fn wait_until_heard(&self, limit: Duration) {
+        let Some(Connection { stream, .. }) = self.connection_now() else { return };
+        stream.shut_down_writes();
+        stream.wait_end(limit);
     }
 
     /// Ends the connection, whoever holds it.

@@ -8,10 +8,15 @@ use std::sync::OnceLock;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
+use sluice_cuda::CUresult;
+
 use crate::link::{Link, Packet};
 
+/// What calls answer once there is no GPU behind them any more: its driver hangs, or the node is gone.
+pub(crate) const GONE: CUresult = CUresult::DEVICE_UNAVAILABLE;
+
 /// How long a client may take to hear why its session ends.
-const LAST_WORD: Duration = Duration::from_secs(1);
+pub(crate) const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// The link over which a reason is given, once there is one.
 static LINK: OnceLock<std::sync::Arc<Link>> = OnceLock::new();

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use sluice_wire::Op;
 use sluice_wire::control::SessionRefused;
 
 use crate::calls::{self, Call};
@@ -25,9 +26,6 @@ use crate::session::Session;
 
 /// The patience with a driver that starts, in patiences.
 const START: u32 = 2;
-
-/// What calls of a session answer whose driver hangs: the same as when the node is gone.
-const RESULT: sluice_cuda::CUresult = sluice_cuda::CUresult::DEVICE_UNAVAILABLE;
 
 /// The session, once there is one: the driver can hang before.
 pub(crate) type Opened = Arc<OnceLock<Arc<Session>>>;
@@ -57,7 +55,7 @@ fn end(call: Call, patience: Duration, opened: &Opened, client: &Client, link: &
     match opened.get() {
         Some(session) => {
             let text = format!("{what}, so the session has ended");
-            crate::watchdog::last_word(session, call.function, RESULT, text);
+            crate::watchdog::last_word(session, Op::of(call.function), ending::GONE, text);
         }
         None => {
             let reason = SessionRefused { reason: what.clone() };

@@ -134,6 +134,8 @@ pub enum Packet {
     Press { gpu: u32 },
     /// Stop at the next opportunity and report.
     Recall { gpu: u32 },
+    /// The node is about to end: the client is told, and the worker ends.
+    NodeEnds,
     /// The client has connected again, has received so many bytes, and the socket comes with the packet: which one of how
     /// many.
     Resume { attempt: u32, received: u64, stripe: (u8, u8), tls: Option<Keys> },

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sluice_cuda::{CUresult, DriverTable};
 use sluice_transport::Stream;
+use sluice_wire::Op;
 use sluice_wire::control::{ResumeTerms, SessionOpen, SessionOpened, SessionRefused};
 use sluice_wire::handshake::SessionSecret;
 
@@ -228,6 +229,12 @@ fn listen(session: &Arc<Session>, answers: &Answers, link: &Link, client: &Clien
                     }
                     Err(error) => ending::failed(&format!("the daemon's keys are of no use: {error}")),
                 }
+            }
+            Packet::NodeEnds => {
+                let text = "the node has been stopped, and the session has ended with it".to_owned();
+                watchdog::last_word(session, Op::NONE, ending::GONE, text);
+                client.wait_until_heard(ending::LAST_WORD);
+                ending::daemon_gone()
             }
             // What workers say.
             _ => {}

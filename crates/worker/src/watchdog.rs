@@ -49,16 +49,16 @@ pub(crate) fn watch(session: &Arc<Session>, device: usize, limit: Option<Duratio
 
 fn end(session: &Arc<Session>, limit: Duration) -> ! {
     let text = format!("a kernel ran for longer than the limit of {limit:?}, so the session has ended");
-    last_word(session, Fn::cuLaunchKernel, CUresult::LAUNCH_TIMEOUT, text);
+    last_word(session, Op::of(Fn::cuLaunchKernel), CUresult::LAUNCH_TIMEOUT, text);
     ending::failed("a kernel ran for longer than its limit")
 }
 
-/// Tells the client that its session ends with this error of a function.
-pub(crate) fn last_word(session: &Arc<Session>, function: Fn, result: CUresult, text: String) {
+/// Tells the client that its session ends with this error of an operation.
+pub(crate) fn last_word(session: &Arc<Session>, op: Op, result: CUresult, text: String) {
     session.fail(result);
     let speaker = Arc::clone(session);
     ending::last_word(move || {
-        let header = Header { kind: Kind::Sticky, device: 0, op: Op::of(function).0, lane: 0, sequence: 0 };
+        let header = Header { kind: Kind::Sticky, device: 0, op: op.0, lane: 0, sequence: 0 };
         let _ = speaker.outbox.sticky(header, result.0, &text);
     });
 }

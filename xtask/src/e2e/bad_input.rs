@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::e2e::{Test, bare_program, expect_failure, expect_pass, program_file, sluice_run, start_node};
-use crate::node;
+use crate::e2e::{
+    NODE_GPUS, Test, bare_program, expect_failure, expect_pass, program_file, sluice_run, start_node,
+};
+use crate::node::{self, Node};
 
 pub(crate) const TESTS: &[Test] = &[
     ("unknown host", unknown_host),
@@ -99,7 +101,8 @@ fn exit_codes_and_streams() -> Result<()> {
 /// The program gets a CUDA error and ends; it does not hang.
 fn a_node_that_dies() -> Result<()> {
     use std::io::{BufRead, BufReader};
-    let node = start_node()?;
+    // As long as it would have waited for the program, the program waits for it.
+    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", NODE_GPUS, "--linger", "3s"])?;
     let mut client =
         bare_program(&node, &[], "endless.py").stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let mut line = String::new();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::chaos::{Random, random_fate};
 use crate::e2e::{NODE_GPUS, Test, expect_pass, finish, program_file, start_node, tail};
@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("cuts at chosen bytes", at_chosen_bytes),
     ("cuts that nobody sees", that_nobody_sees),
     ("a cut of seconds", of_seconds),
+    ("a cut while the port refuses", while_refused),
     ("a changed client address", changed_address),
     ("cuts at random under tinygrad", under_tinygrad),
     ("recognised sequences through cuts", recognised_sequences),
@@ -28,6 +29,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("several connections through cuts", several_connections_cut),
     ("a killed worker is an error", killed_worker),
     ("a restarted node is an error", restarted_node),
+    ("a dead node is an error after a while", dead_node),
     ("a killed client behind a cut", killed_client),
 ];
 
@@ -100,18 +102,29 @@ fn of_seconds() -> Result<()> {
     node.wait_until_free()
 }
 
+/// A forwarder is started anew.
+fn while_refused() -> Result<()> {
+    away("a cut while the port refuses", Duration::from_secs(7))
+}
+
 /// What a session has to outlast.
 fn of_a_minute() -> Result<()> {
-    const MINUTE: Duration = Duration::from_secs(60);
+    away("a cut of a minute", Duration::from_secs(60))
+}
+
+/// The session and its lease lose their connections, and for so long there are no others.
+fn away(name: &str, away: Duration) -> Result<()> {
     let node = start_node()?;
-    let relay = Relay::start(&node.address, |purpose, _| match purpose {
-        Purpose::Session => Fate { bytes: Some(1_000_000), away: MINUTE, ..Fate::GOOD },
+    let relay = Relay::start(&node.address, move |purpose, _| match purpose {
+        Purpose::Session => Fate { bytes: Some(1_000_000), away, refuses: true, ..Fate::GOOD },
         _ => Fate::GOOD,
     })?;
-    let ended = expect_pass(&mut counts(&relay, 20), "a cut of a minute", LIMIT)?;
-    for part in ["is cut", "is back"] {
+    let ended = expect_pass(&mut counts(&relay, 20), name, LIMIT)?;
+    // The lease, which was held again, says what it has used.
+    for part in ["is cut", "the program waits for up to 90 s", "is back", " kernels, "] {
         ensure!(ended.output.contains(part), "no {part:?} in {}", tail(&ended.output));
     }
+    ensure!(relay.cuts() >= 2 && relay.starts_anew() == 1, "{} cuts", relay.cuts());
     node.wait_until_free()
 }
 
@@ -219,7 +232,7 @@ fn several_connections_cut() -> Result<()> {
 }
 
 /// Starts the counting program and waits until it computes.
-fn start_counting(address: &str) -> Result<std::process::Child> {
+pub(crate) fn start_counting(address: &str) -> Result<std::process::Child> {
     use std::io::BufRead;
     let mut command = Command::new(node::sluice());
     command.args(["run", "--node", address, "--", "python3"]).arg(program_file("counts.py"));
@@ -233,7 +246,7 @@ fn start_counting(address: &str) -> Result<std::process::Child> {
 }
 
 /// The program ends with an error, and stderr says all of `parts`.
-fn expect_error(mut child: std::process::Child, parts: &[&str]) -> Result<()> {
+pub(crate) fn expect_error(mut child: std::process::Child, parts: &[&str]) -> Result<()> {
     let (sender, ended) = std::sync::mpsc::channel();
     let pid = child.id();
     std::thread::spawn(move || sender.send(child.wait()));
@@ -262,13 +275,44 @@ fn killed_worker() -> Result<()> {
 }
 
 fn restarted_node() -> Result<()> {
-    let node = start_node()?;
-    let address = node.address.clone();
-    let child = start_counting(&address)?;
-    drop(node);
-    let again = Node::start(&["--listen", &address, "--gpus", NODE_GPUS])?;
-    expect_error(child, &["has the node been started anew?", "DEVICE_UNAVAILABLE"])?;
-    again.wait_until_free()
+    let mut node = start_node()?;
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        start_anew(&mut node, signal, |address| Node::start(&["--listen", address, "--gpus", NODE_GPUS]))?;
+    }
+    Ok(())
+}
+
+/// Ends a node while a program computes, and starts another one in its place: the program gets an error that stays and says why,
+/// and the next one is right.
+pub(crate) fn start_anew(
+    node: &mut Node,
+    signal: i32,
+    start: impl std::ops::Fn(&str) -> Result<Node>,
+) -> Result<()> {
+    let child = start_counting(&node.address)?;
+    node.end(signal);
+    let place = node.address.split('/').next().context("an address")?;
+    *node = start(place)?;
+    expect_error(child, &["DEVICE_UNAVAILABLE"])?;
+    let said = std::fs::read_to_string(crate::e2e::logs().join("counting.log"))?;
+    // One that is stopped ends its sessions itself: nobody waits for it.
+    match signal {
+        libc::SIGKILL => ensure!(said.contains("has the node been started anew?"), "{}", tail(&said)),
+        _ => ensure!(!said.contains("is cut"), "{}", tail(&said)),
+    }
+    node.wait_until_free()?;
+    let mut command = Command::new(node::sluice());
+    command.args(["run", "--node", &node.address, "--", "python3"]).arg(program_file("counts.py"));
+    expect_pass(command.env("ROUNDS", "3"), "after a new start", LIMIT)?;
+    node.wait_until_free()
+}
+
+/// Nobody says why no node is there: the program waits as long as the node would have waited for it, and not longer.
+fn dead_node() -> Result<()> {
+    let mut node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", NODE_GPUS, "--linger", "3s"])?;
+    let child = start_counting(&node.address)?;
+    node.end(libc::SIGKILL);
+    expect_error(child, &["the program waits for up to 3 s", "cannot be reached", "DEVICE_UNAVAILABLE"])
 }
 
 /// A program that is killed while its link is cut leaves nothing behind, long before the node would stop waiting.

@@ -4,7 +4,7 @@ pub(crate) mod alone;
 mod api;
 mod bad_input;
 mod bench;
-mod cuts;
+pub(crate) mod cuts;
 mod exchange;
 mod hangs;
 mod https;
@@ -94,7 +94,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
 type Test = (&'static str, fn() -> Result<()>);
 
 /// Where the output of each program is kept.
-fn logs() -> PathBuf {
+pub(crate) fn logs() -> PathBuf {
     crate::target_folder().join("e2e-logs")
 }
 

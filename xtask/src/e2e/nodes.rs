@@ -38,7 +38,13 @@ fn program(nodes: &str, options: &[&str]) -> Command {
 }
 
 fn two_nodes() -> Result<(Node, Node, String)> {
-    let (a, b) = (start_node()?, start_node()?);
+    two_nodes_with(&[])
+}
+
+/// The second with these options. Of one that is killed nobody knows whether it is only cut off, and so it is waited for.
+fn two_nodes_with(options: &[&str]) -> Result<(Node, Node, String)> {
+    let all = ["--listen", "127.0.0.1:0", "--gpus", NODE_GPUS].iter().chain(options).copied();
+    let (a, b) = (start_node()?, Node::start(&all.collect::<Vec<&str>>())?);
     let both = format!("{},{}", a.address, b.address);
     Ok((a, b, both))
 }
@@ -80,7 +86,7 @@ fn visible() -> Result<()> {
 }
 
 fn a_node_ends() -> Result<()> {
-    let (a, b, both) = two_nodes()?;
+    let (a, b, both) = two_nodes_with(&["--linger", "5s"])?;
     let mut command = program(&both, &["-n", "4", "-p", "0.5"]);
     let ended = expect_pass(command.env("KILL", b.pid().to_string()), "two nodes, one of which ends", LIMIT)?;
     let said = format!("the connection to the GPUs of {} is lost", b.address);
@@ -89,7 +95,7 @@ fn a_node_ends() -> Result<()> {
 }
 
 fn a_node_ends_in_a_copy() -> Result<()> {
-    let (a, b, both) = two_nodes()?;
+    let (a, b, both) = two_nodes_with(&["--linger", "5s"])?;
     let mut command = program(&both, &["-n", "2", "-p", "0.5"]);
     command.env("GPUS", "2").env("KILL_IN_COPY", b.pid().to_string());
     let ended = expect_pass(&mut command, "two nodes, one of which ends in a copy", LIMIT)?;

@@ -7,9 +7,9 @@
 //!
 //! The thread that finds the connection cut while it waits, or cannot queue more, makes the next one, and the others sleep
 //! until it is there: waiting calls, calls that find the window full, and any call that would send. The node waits for
-//! so long as it said when the session began, and no longer does this side; where nothing listens any more, five seconds.
+//! so long as it said when the session began, and no longer does this side. That nothing listens says nothing of the node: a
+//! forwarder, a tunnel or a NAT refuses while it is started anew. A node that has lost the session says so once it is reached.
 
-use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use sluice_transport::Stream;
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::ResumeTerms;
 use sluice_wire::handshake::{Resume, SessionSecret, Stripe};
+use sluice_wire::spin::Wait;
 
 use crate::attach::{self, AttachError};
 use crate::inbox::{Inbox, Receiver};
@@ -26,8 +27,6 @@ use crate::link::{Link, watch_silence};
 
 /// One attempt gets this long, and then the next may find another way.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(5);
-/// A machine that refuses for so long that anybody connects has no node any more, and a node's workers end with it.
-const REFUSED_MAX: Duration = Duration::from_secs(5);
 /// Pause after a failed attempt, doubled each time up to the longest.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -92,16 +91,11 @@ impl Resumption {
     fn connect(&self, name: &str, received: u64) -> Result<(Stream, u64), AttachError> {
         let deadline = Instant::now() + self.patience;
         let mut pause = PAUSE;
-        let mut refused_since = None;
         loop {
             let error = match self.try_once(received, deadline) {
                 // One connection may come through where several do not.
                 (Err(_), 2..) => continue,
-                (Err(error @ AttachError::Connect { .. }), _)
-                    if Instant::now() + pause < deadline && !refused_for_long(&error, &mut refused_since) =>
-                {
-                    error
-                }
+                (Err(error @ AttachError::Connect { .. }), _) if Instant::now() + pause < deadline => error,
                 (done, _) => {
                     if pause > PAUSE && done.is_ok() {
                         crate::errors::say(format_args!("the connection to {name} is back"));
@@ -111,25 +105,13 @@ impl Resumption {
             };
             if pause == PAUSE {
                 crate::errors::say(format_args!(
-                    "the connection to {name} is cut: {error}; trying again for up to {} s",
+                    "the connection to {name} is cut: {error}; the program waits for up to {} s until it can go on \
+                     there, Ctrl-C ends it",
                     self.patience.as_secs()
                 ));
             }
             std::thread::sleep(pause);
             pause = (2 * pause).min(PAUSE_MAX);
-        }
-    }
-}
-
-/// Whether this and all attempts for [`REFUSED_MAX`] before it were refused.
-fn refused_for_long(error: &AttachError, since: &mut Option<Instant>) -> bool {
-    match error {
-        AttachError::Connect { error, .. } if error.kind() == ErrorKind::ConnectionRefused => {
-            since.get_or_insert_with(Instant::now).elapsed() >= REFUSED_MAX
-        }
-        _ => {
-            *since = None;
-            false
         }
     }
 }
@@ -142,7 +124,10 @@ impl Link {
         mut receiver: Receiver,
     ) -> MutexGuard<'a, Inbox> {
         drop(inbox);
+        self.take_rest(&mut receiver);
         let connected = match &self.resumption {
+            // It may have been the session's end.
+            _ if self.check().is_err() => Err(AttachError::NoVariable),
             Some(resumption) => resumption.connect(&self.name, self.received.load(Ordering::SeqCst)),
             None => Err(AttachError::NoVariable),
         };
@@ -155,6 +140,16 @@ impl Link {
             }
         }
         self.inbox()
+    }
+
+    /// Takes what had come before the cut, and was not read: a write may have met it first.
+    fn take_rest(&self, receiver: &mut Receiver) {
+        while !self.is_lost()
+            && let Ok(count @ 1..) = self.read(receiver, Wait::No)
+        {
+            self.received.fetch_add(count as u64, Ordering::SeqCst);
+            self.deliver(&mut self.inbox(), receiver);
+        }
     }
 
     /// Both directions go on where they were: `position` is how much of ours the worker has.
