@@ -3,7 +3,7 @@ something:
 
 count    launches, and reads how often
 read     copies much to the host
-reads    does so again and again, in a thread of its own, until
+reads    does so again and again, in a thread of its own that does hardly anything else, until
 enough   is said
 
 Every result is checked. At the end of its input it says PASS.
@@ -28,7 +28,7 @@ class Session:
         clear(self.counter, 4)
         call("cuMemsetD8_v2", ctypes.c_uint64(self.data), ctypes.c_ubyte(7), ctypes.c_size_t(SIZE))
         self.launched, self.expected = 0, b"\x07" * SIZE
-        self.reader, self.is_enough, self.wrong = None, threading.Event(), []
+        self.reader, self.has_read, self.is_enough, self.wrong = None, threading.Event(), threading.Event(), []
 
     def count(self):
         launch(self.spin, 1, 32, ctypes.c_uint64(self.counter), ctypes.c_uint32(1))
@@ -44,14 +44,18 @@ class Session:
     def read_on(self):
         try:
             call("cuCtxSetCurrent", self.context)
+            back = ctypes.create_string_buffer(SIZE)
             while not self.is_enough.is_set():
-                self.read()
+                call("cuMemcpyDtoH_v2", back, ctypes.c_uint64(self.data), ctypes.c_size_t(SIZE))
+                self.has_read.set()
+            assert back.raw == self.expected, "what came back is not what is there"
         except Exception as error:
             self.wrong.append(error)
 
     def reads(self):
         self.reader = threading.Thread(target=self.read_on)
         self.reader.start()
+        assert self.has_read.wait(60), self.wrong
 
     def enough(self):
         self.is_enough.set()
