@@ -192,6 +192,7 @@ fn kernels(say: &mut Honest<'_>, id: u64) {
     say.command(&commands::ImageData { image, offset: 0, total: text.len() as u64, bytes: text });
     say.command(&commands::cuModuleLoadDataEx { module, image });
     say.command(&commands::cuModuleGetFunction { hfunc: function, hmod: module, name: c"entry" });
+    say.command(&commands::FunctionNamed { hfunc: FunctionId(id + 6), hmod: module, name: c"entry" });
     say.command(&commands::cuModuleGetGlobal_v2 { hmod: module, name: c"table" });
     let attrib = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES;
     say.command(&commands::cuFuncSetAttribute { hfunc: function, attrib, value: 1024 });
