@@ -2,7 +2,7 @@
 //!
 //! That is known of an event that was never recorded, of one that somebody has asked about or waited for since it was
 //! recorded last, and of one whose device, or stream, somebody has waited for since. It is never known where others record events, too: other
-//! processes, and graphs.
+//! processes, and graphs. Of a record with flags, or of a whole context, nothing is noted: such events are asked about.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
