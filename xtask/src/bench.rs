@@ -6,6 +6,7 @@
 mod far;
 mod idle;
 mod links;
+mod packed;
 mod steps;
 
 use std::collections::BTreeMap;
@@ -49,6 +50,12 @@ const SECTIONS: &[Section] = &[
         rows: CALLS,
     },
     Section { name: "start", title: "Start of a program", measure: start, rows: START },
+    Section {
+        name: "zerocopy",
+        title: "`MSG_ZEROCOPY` over loopback TCP, 1 MiB at a time",
+        measure: zerocopy,
+        rows: ZEROCOPY,
+    },
     Section {
         name: "software-gpu",
         title: "Software GPU against C",
@@ -268,6 +275,30 @@ const START: &[Row] = &[
 /// What the program does by itself, memory of the GPU included.
 const NATIVE: &str = "software GPU in the process";
 
+const ZEROCOPY: &[Row] = &[
+    Row {
+        what: "bytes through a socket with `MSG_ZEROCOPY`",
+        unit: "GB/s",
+        figure: |figures| Some(figures.get("zerocopy_bytes_per_s")? / 1e9),
+        baseline: "without",
+        of_baseline: |figures| Some(figures.get("plain_bytes_per_s")? / 1e9),
+    },
+    Row {
+        what: "CPU of sender and receiver",
+        unit: "ms/GB",
+        figure: get!("zerocopy_cpu_ms_per_gb"),
+        baseline: "without",
+        of_baseline: get!("plain_cpu_ms_per_gb"),
+    },
+    Row {
+        what: "sends that the kernel has copied all the same, as it says itself",
+        unit: "of 1",
+        figure: get!("zerocopy_copied"),
+        baseline: "",
+        of_baseline: |_| None,
+    },
+];
+
 const SOFTWARE_GPU: &[Row] = &[
     Row {
         what: "saxpy, 16 Mi floats",
@@ -299,6 +330,7 @@ const TABLES: &[(&str, &str, MakeTable)] = &[
     (links::NAME, "Links with delay and rate", links::run),
     (far::NAME, "Far and lossy links", far::run),
     (steps::NAME, "Steps over slow links", steps::run),
+    (packed::NAME, "Packed copies over slow links", packed::run),
     (idle::NAME, "Idle sessions", idle::run),
 ];
 
@@ -398,6 +430,13 @@ fn start() -> Result<Vec<Figures>> {
         run.extend(figures("native_", &process::output_of(&mut native)?)?);
         Ok(run)
     })
+}
+
+fn zerocopy() -> Result<Vec<Figures>> {
+    let program = folder().join("zerocopy");
+    let mut gcc = Command::new("gcc");
+    process::run(gcc.arg("-O2").arg(source("zerocopy.c")).arg("-o").arg(&program).arg("-lpthread"))?;
+    repeat(|| figures("", &process::output_of(Command::new(&program).args(["127.0.0.1", "2000"]))?))
 }
 
 fn software_gpu() -> Result<Vec<Figures>> {
@@ -528,6 +567,7 @@ mod tests {
         for name in SECTIONS.iter().map(|section| section.name).chain([
             far::NAME,
             links::NAME,
+            packed::NAME,
             steps::NAME,
             crate::fuzz::SECTION,
         ]) {

@@ -88,6 +88,8 @@ struct Shared {
     is_over: AtomicBool,
     /// Bytes of programs that have left for the node.
     to_node: AtomicU64,
+    /// To the node and from it: when the link has sent all that came before, on whichever connection.
+    idle_at: [Mutex<Instant>; 2],
 }
 
 struct State {
@@ -129,6 +131,7 @@ impl Relay {
             changed: Condvar::new(),
             is_over: AtomicBool::new(false),
             to_node: AtomicU64::new(0),
+            idle_at: [Mutex::new(Instant::now()), Mutex::new(Instant::now())],
         });
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || accepting.accept());
@@ -264,8 +267,9 @@ impl Shared {
         }
         std::thread::scope(|scope| {
             let (to_node, from_node) = (&self.to_node, AtomicU64::new(0));
-            scope.spawn(|| self.carry(&line, &line.client, &line.node, to_node));
-            self.carry(&line, &line.node, &line.client, &from_node);
+            let [idle_to_node, idle_from_node] = &self.idle_at;
+            scope.spawn(|| self.carry(&line, (&line.client, &line.node), to_node, idle_to_node));
+            self.carry(&line, (&line.node, &line.client), &from_node, idle_from_node);
         });
         Ok(())
     }
@@ -293,10 +297,16 @@ impl Shared {
     }
 
     /// Counts in `carried` what comes out.
-    fn carry(&self, line: &Line, from: &TcpStream, to: &TcpStream, carried: &AtomicU64) {
+    fn carry(
+        &self,
+        line: &Line,
+        (from, to): (&TcpStream, &TcpStream),
+        carried: &AtomicU64,
+        idle_at: &Mutex<Instant>,
+    ) {
         let under_way = UnderWay::new(&line.fate);
         std::thread::scope(|scope| {
-            scope.spawn(|| under_way.take_in(from));
+            scope.spawn(|| under_way.take_in(from, idle_at));
             self.hand_out(line, &under_way, to, carried);
             under_way.close();
         });
@@ -405,10 +415,8 @@ impl UnderWay {
     }
 
     /// Reads until an end, or until nobody takes out any more.
-    fn take_in(&self, mut from: &TcpStream) {
+    fn take_in(&self, mut from: &TcpStream, idle_at: &Mutex<Instant>) {
         let mut piece = vec![0; UnderWay::PIECE];
-        // When the link has sent all that came before.
-        let mut idle_at = Instant::now();
         loop {
             let arrival = match from.read(&mut piece) {
                 Ok(0) => Arrival::End,
@@ -418,14 +426,18 @@ impl UnderWay {
             let bytes = if let Arrival::Bytes(piece) = &arrival { piece.len() } else { 0 };
             let sending =
                 self.bytes_per_s.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(bytes as f64 / rate));
-            idle_at = idle_at.max(Instant::now()) + sending;
+            let sent_at = {
+                let mut idle_at = idle_at.lock().unwrap_or_else(PoisonError::into_inner);
+                *idle_at = Instant::now().max(*idle_at) + sending;
+                *idle_at
+            };
             let is_last = !matches!(arrival, Arrival::Bytes(_));
             let mut queue = self.lock();
             while queue.bytes + bytes > self.bytes_max && !queue.is_closed {
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
             queue.bytes += bytes;
-            queue.pieces.push_back((idle_at + self.delay, arrival));
+            queue.pieces.push_back((sent_at + self.delay, arrival));
             self.changed.notify_all();
             if is_last || queue.is_closed {
                 return;

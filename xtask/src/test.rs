@@ -14,6 +14,10 @@ pub(crate) struct Tally {
     pub(crate) failed: Vec<String>,
     /// Name and reason.
     pub(crate) skipped: Vec<(String, String)>,
+    /// Name and seconds of each step.
+    times: Vec<(String, f64)>,
+    /// When the step before this one ended.
+    last: Option<Instant>,
 }
 
 /// Why a test could say nothing.
@@ -22,7 +26,25 @@ pub(crate) struct Tally {
 pub(crate) struct Skipped(pub(crate) String);
 
 impl Tally {
+    /// What came out of the step that began when the one before it was recorded.
     pub(crate) fn record(&mut self, name: &str, outcome: Result<()>) {
+        let seconds = self.lap();
+        self.record_timed(name, outcome, seconds);
+    }
+
+    /// Counts the time since the last step to `name`, which is none that can fail by itself.
+    pub(crate) fn spent(&mut self, name: &str) {
+        let seconds = self.lap();
+        self.times.push((name.into(), seconds));
+    }
+
+    fn lap(&mut self) -> f64 {
+        self.last.replace(Instant::now()).map_or(0.0, |last| last.elapsed().as_secs_f64())
+    }
+
+    /// What came out of a step that ran beside others.
+    pub(crate) fn record_timed(&mut self, name: &str, outcome: Result<()>, seconds: f64) {
+        self.times.push((name.into(), seconds));
         match outcome {
             Ok(()) => self.passed += 1,
             Err(error) => match error.downcast_ref::<Skipped>() {
@@ -32,6 +54,14 @@ impl Tally {
                     self.failed.push(name.into());
                 }
             },
+        }
+    }
+
+    /// Where the time went: the steps of more than five seconds, the longest first.
+    fn show_slowest(&mut self) {
+        self.times.sort_by(|a, b| b.1.total_cmp(&a.1));
+        for (name, seconds) in self.times.iter().take_while(|(_, seconds)| *seconds > 5.0) {
+            eprintln!("{seconds:6.0} s {name}");
         }
     }
 
@@ -48,7 +78,7 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
         choose_seeds();
     }
     let begin = Instant::now();
-    let mut tally = Tally::default();
+    let mut tally = Tally { last: Some(begin), ..Tally::default() };
     if names.is_empty() {
         house(&mut tally);
         unit_tests(&mut tally)?;
@@ -58,6 +88,7 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
         evidence::record()?;
     }
 
+    tally.show_slowest();
     eprintln!("\nAll of it took {} s.", begin.elapsed().as_secs());
     for (name, reason) in &tally.skipped {
         println!("skipped: {name} ({reason})");
@@ -133,6 +164,7 @@ fn unit_tests(tally: &mut Tally) -> Result<()> {
     print!("{text}");
     let (passed, failed) = counts(&text);
     tally.passed += passed;
+    tally.spent("cargo test");
     if !output.status.success() && failed.is_empty() {
         tally.failed.push("cargo test (see above)".into());
     }

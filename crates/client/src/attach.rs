@@ -15,7 +15,7 @@ use sluice_cuda::*;
 use sluice_transport::tls::{TlsError, Trust};
 use sluice_transport::{Rings, STRIPES_MAX, Side, Stream};
 use sluice_wire::address::{
-    Endpoint, RECOGNISE_VARIABLE, SESSION_VARIABLE, STRIPES_VARIABLE, SessionAddress,
+    Endpoint, PACK_VARIABLE, RECOGNISE_VARIABLE, SESSION_VARIABLE, STRIPES_VARIABLE, SessionAddress,
 };
 use sluice_wire::control::{
     Control, DeviceSnapshot, SessionOpen, SessionOpened, ShareMemory, SharedMemoryTaken,
@@ -177,12 +177,15 @@ impl Opened {
                 "no range of addresses is free both there and here, by which memory of several nodes could be told apart",
             ));
         }
-        let stripes = greeting.stripes();
+        let (stripes, packs) = (greeting.stripes(), greeting.packs());
         let Greeting { stream, decoder, sent, received, .. } = greeting;
         let terms = opened.resume.as_ref();
         let resumption = terms.map(|terms| Resumption::new(node.clone(), opened.session, terms, stripes));
         let recorder = Recorder::begin(&opened);
         let mut link = Link::new(stream, decoder, (sent, received), resumption, recorder);
+        if packs {
+            link.pack();
+        }
         if is_one_of_many {
             link.name(format!("the GPUs of {}", node.place()));
         }
@@ -356,17 +359,27 @@ impl Greeting {
         if matches!(self.node, Endpoint::Unix(_)) && !record::is_wanted() {
             self.share_memory()?;
         }
-        self.say(SessionOpen { ranges, recognises: self.recognises() })?;
+        self.say(SessionOpen { ranges, recognises: self.recognises(), unpacks: self.packs() })?;
         match self.next_control()? {
             Control::SessionOpened(opened) => Ok(opened),
             other => Err(self.refused(other)),
         }
     }
 
-    /// Whether bytes are worth the time to save them: on a link that is not of this room, unless the user says otherwise.
+    /// Whether commands are told as what changed.
     fn recognises(&self) -> bool {
+        self.saves_bytes(RECOGNISE_VARIABLE)
+    }
+
+    /// Whether large data are packed where the link turns out to be slow.
+    fn packs(&self) -> bool {
+        self.saves_bytes(PACK_VARIABLE)
+    }
+
+    /// Whether bytes are worth the time to save them: on a link that is not of this room, unless the user says otherwise.
+    fn saves_bytes(&self, variable: &str) -> bool {
         let leaves_machine = !matches!(self.node, Endpoint::Unix(_));
-        match std::env::var(RECOGNISE_VARIABLE).as_deref() {
+        match std::env::var(variable).as_deref() {
             Ok("off") => false,
             Ok("on") => leaves_machine,
             _ => leaves_machine && self.round_trip >= FAR,

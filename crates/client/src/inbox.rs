@@ -245,7 +245,7 @@ impl Inbox {
             Kind::Sticky => return decode(frame.payload).map(|sticky| Some(News::Failed(sticky))),
             Kind::Received => return decode(frame.payload).map(|received| Some(News::Received(received))),
             Kind::Output => print(frame.payload),
-            kind @ (Kind::Command | Kind::Commands | Kind::Control) => {
+            kind @ (Kind::Command | Kind::Commands | Kind::Control | Kind::Packed) => {
                 return Err(WireError::FrameKind(kind as u8));
             }
         }

@@ -33,8 +33,9 @@ use std::time::Duration;
 
 use sluice_cuda::CUresult;
 use sluice_transport::Stream;
+use sluice_wire::pack::unpack;
 use sluice_wire::spin::{Spin, Wait};
-use sluice_wire::{FrameDecoder, Header, Kind, Op};
+use sluice_wire::{Frame, FrameDecoder, Header, Kind, Op};
 
 use crate::inbox::{Answer, Inbox, News, Receiver, SCRAP_BYTES, Sink};
 use crate::outbox::Outbox;
@@ -149,6 +150,11 @@ impl Link {
     /// One of several says which it is.
     pub(crate) fn name(&mut self, name: String) {
         self.name = name;
+    }
+
+    /// Large data are packed where the link turns out to be slow.
+    pub(crate) fn pack(&mut self) {
+        self.outbox.get_mut().unwrap_or_else(PoisonError::into_inner).packs();
     }
 
     /// A number for data that the worker will push, or for a host function that it will ask for.
@@ -370,6 +376,17 @@ impl Link {
                 Ok(None) => break,
                 Err(error) => return self.lose(&error),
             };
+            let unpacked = match frame.header.kind {
+                Kind::Packed => match unpack(&frame) {
+                    Ok(unpacked) => Some(unpacked),
+                    Err(error) => return self.lose(&error),
+                },
+                _ => None,
+            };
+            let frame = match &unpacked {
+                Some((header, payload)) => Frame { header: *header, payload },
+                None => frame,
+            };
             receiver.after_bulk = false;
             if let Some(recorder) = &self.recorder {
                 recorder.came(&frame);
@@ -379,6 +396,12 @@ impl Link {
                 Ok(None) => {}
                 Ok(Some(News::Received(received))) => {
                     self.acknowledged.fetch_max(received.position, Ordering::AcqRel);
+                    // At once, if that needs no waiting: when it came says how fast the link is.
+                    if let Some(mut outbox) = self.try_outbox()
+                        && let Err(error) = outbox.acknowledge(received.position)
+                    {
+                        return self.lose(&error);
+                    }
                 }
                 Ok(Some(News::Failed(sticky))) => {
                     self.fail(CUresult(sticky.result));

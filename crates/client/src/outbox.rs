@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_transport::Stream;
+use sluice_wire::pack::Packer;
 use sluice_wire::resume::WINDOW;
 use sluice_wire::sequences::{COMMAND_SIZE_MAX, Recogniser};
 use sluice_wire::spin::Wait;
@@ -34,13 +35,24 @@ pub(crate) struct Outbox {
     /// Somebody will look whether something is left here.
     pub(crate) is_watched: bool,
     pub(crate) keeper: Keeper,
-    recognition: Option<Recognition>,
+    /// Commands go as what changed since earlier ones.
+    recogniser: Option<Recogniser>,
+    packing: Option<Packing>,
+    told: Told,
 }
 
-/// Commands that go as what changed since earlier ones.
-struct Recognition {
-    recogniser: Recogniser,
-    /// Where in our stream how many bytes of commands had been told; one for each so many of [`MARK_EVERY`].
+/// Large data go in fewer bytes where the link is slow.
+#[derive(Default)]
+struct Packing {
+    packer: Packer,
+    /// Bytes of the frames that were packed.
+    bytes: u64,
+}
+
+/// How many bytes of frames have been told in fewer.
+#[derive(Default)]
+struct Told {
+    /// Where in our stream how many had been told; one for each so many of [`MARK_EVERY`].
     marks: VecDeque<(u64, u64)>,
     /// How many the worker has acknowledged.
     acknowledged: u64,
@@ -78,11 +90,6 @@ impl AsRef<[u8]> for Lent {
 impl Outbox {
     /// Goes on after `sent` bytes; `resumes` says whether another stream may follow this one, and `recognises` whether the worker understands commands that are told as what changed.
     pub(crate) fn new(stream: Arc<Stream>, sent: u64, resumes: bool, recognises: bool) -> Self {
-        let recognition = recognises.then(|| Recognition {
-            recogniser: Recogniser::new(),
-            marks: VecDeque::new(),
-            acknowledged: 0,
-        });
         let buffer = SendBuffer::new(sent, resumes);
         Outbox {
             stream,
@@ -90,8 +97,21 @@ impl Outbox {
             flushed_at: Instant::now(),
             is_watched: false,
             keeper: Keeper::default(),
-            recognition,
+            recogniser: recognises.then(Recogniser::new),
+            packing: None,
+            told: Told::default(),
         }
+    }
+
+    /// From now on large data are packed while the link is slow.
+    pub(crate) fn packs(&mut self) {
+        self.packing = Some(Packing::default());
+    }
+
+    /// Whether a frame with such data would be packed now.
+    pub(crate) fn would_pack(&mut self, data: &[u8]) -> bool {
+        let is_slow = self.buffer.is_slow();
+        self.packing.as_mut().is_some_and(|packing| is_slow && packing.packer.is_worth(data))
     }
 
     /// Adds a command, of which about `size` bytes are data, and shows its frame to `see`.
@@ -102,29 +122,36 @@ impl Outbox {
         payload: impl FnOnce(&mut Vec<u8>),
         see: impl FnOnce(&[u8]),
     ) -> Result<(), WireError> {
-        match &mut self.recognition {
-            Some(Recognition { recogniser, .. }) if size <= COMMAND_SIZE_MAX => {
+        match &mut self.recogniser {
+            Some(recogniser) if size <= COMMAND_SIZE_MAX => {
                 see(recogniser.write(header, payload)?);
                 self.buffer.append(|out| recogniser.add(header, out))?;
-                self.mark();
-                Ok(())
             }
             _ => {
                 self.end_recognised()?;
-                self.buffer.append(|out| {
+                let packing = self.packing.as_mut().filter(|_| self.buffer.is_slow());
+                let packed = self.buffer.append(|out| {
                     let start = out.len();
                     header.frame(out, payload)?;
                     see(&out[start..]);
-                    Ok(())
-                })
+                    let bytes = out.len() - start;
+                    let is_packed = packing.is_some_and(|packing| packing.packer.pack(out, header, start));
+                    Ok(if is_packed { bytes as u64 } else { 0 })
+                })?;
+                self.buffer.packed(packed);
+                if let Some(packing) = &mut self.packing {
+                    packing.bytes += packed;
+                }
             }
         }
+        self.mark();
+        Ok(())
     }
 
     /// Puts what is being told into the buffer: whatever is appended there now comes after it.
     pub(crate) fn end_recognised(&mut self) -> Result<(), WireError> {
-        match &mut self.recognition {
-            Some(Recognition { recogniser, .. }) if recogniser.pending() > 0 => {
+        match &mut self.recogniser {
+            Some(recogniser) if recogniser.pending() > 0 => {
                 self.buffer.append(|out| recogniser.end(out))?;
                 self.mark();
                 Ok(())
@@ -133,39 +160,40 @@ impl Outbox {
         }
     }
 
+    /// Bytes of frames that have been told in fewer.
+    fn told(&self) -> u64 {
+        let recognised = self.recogniser.as_ref().map_or(0, Recogniser::told);
+        recognised + self.packing.as_ref().map_or(0, |packing| packing.bytes)
+    }
+
     fn mark(&mut self) {
-        let Some(Recognition { recogniser, marks, acknowledged }) = &mut self.recognition else { return };
-        let last = marks.back().map_or(*acknowledged, |(_, told)| *told);
-        if recogniser.told() - last >= MARK_EVERY {
-            marks.push_back((self.buffer.end(), recogniser.told()));
+        let told = self.told();
+        let last = self.told.marks.back().map_or(self.told.acknowledged, |(_, told)| *told);
+        if told - last >= MARK_EVERY {
+            self.told.marks.push_back((self.buffer.end(), told));
         }
     }
 
     /// The worker has everything before `position`.
     pub(crate) fn acknowledge(&mut self, position: u64) -> Result<(), WireError> {
-        if let Some(Recognition { marks, acknowledged, .. }) = &mut self.recognition {
-            while let Some((_, told)) = marks.pop_front_if(|(end, _)| *end <= position) {
-                *acknowledged = told;
-            }
+        while let Some((_, told)) = self.told.marks.pop_front_if(|(end, _)| *end <= position) {
+            self.told.acknowledged = told;
         }
         self.buffer.acknowledge(position)
     }
 
-    /// The least position whose acknowledgement leaves room for more. Commands count with all their bytes, however few tell
-    /// them: the worker queues them as they are.
+    /// The least position whose acknowledgement leaves room for more. What is told in fewer bytes counts with all of them:
+    /// the worker queues it as it was.
     pub(crate) fn room_after(&self) -> u64 {
-        let told = self.recognition.as_ref().map_or(0, |recognition| {
-            let Recognition { recogniser, marks, acknowledged } = recognition;
-            let least = (recogniser.told() + 1).saturating_sub(WINDOW);
-            let mark = || marks.iter().find(|(_, told)| *told >= least);
-            if *acknowledged >= least { 0 } else { mark().map_or(0, |(end, _)| *end) }
-        });
-        told.max(self.buffer.room_after())
+        let least = (self.told() + 1).saturating_sub(WINDOW);
+        let mark = || self.told.marks.iter().find(|(_, told)| *told >= least);
+        let after = if self.told.acknowledged >= least { 0 } else { mark().map_or(0, |(end, _)| *end) };
+        after.max(self.buffer.room_after())
     }
 
     /// Bytes that have not been given to the stream, those included that are still being told.
     pub(crate) fn unsent(&self) -> u64 {
-        let told = self.recognition.as_ref().map_or(0, |recognition| recognition.recogniser.pending());
+        let told = self.recogniser.as_ref().map_or(0, Recogniser::pending);
         self.buffer.unsent() + told as u64
     }
 

@@ -33,7 +33,7 @@ fn open(node: &Endpoint, token: LeaseToken, range: (u64, u64)) -> Result<RawSess
     // No space: nobody waits for this process to come back.
     greet(&stream, &mut decoder, Purpose::Session { token }, 0)?;
     let mut bytes = Vec::new();
-    Control::from(SessionOpen { ranges: vec![range], recognises: false })
+    Control::from(SessionOpen { ranges: vec![range], recognises: false, unpacks: false })
         .frame(&mut bytes)
         .map_err(Cause::Protocol)?;
     (&stream).write_all(&bytes)?;

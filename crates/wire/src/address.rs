@@ -15,6 +15,8 @@ pub const SESSION_VARIABLE: &str = "SLUICE_SESSION";
 pub const RECORD_VARIABLE: &str = "SLUICE_RECORD";
 /// Whether the client library sends repeated commands as what changed (`sequences`): `on`, `off`, or by the link's round trip.
 pub const RECOGNISE_VARIABLE: &str = "SLUICE_RECOGNISE";
+/// `on` and `off` say whether large data are packed where the link is slow, whatever its round trip.
+pub const PACK_VARIABLE: &str = "SLUICE_PACK";
 /// Set in a program's environment to the connections over which large copies go, instead of what the link suggests.
 pub const STRIPES_VARIABLE: &str = "SLUICE_STRIPES";
 

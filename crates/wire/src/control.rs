@@ -175,6 +175,8 @@ message! {
         ranges: Vec<(u64, u64)>,
         /// Whether it would send commands as what changed since earlier ones; see `sequences`.
         recognises: bool,
+        /// Whether large pushes may come packed where the link is slow; see `pack`.
+        unpacks: bool,
     }
 }
 

@@ -15,6 +15,8 @@ pub enum WireError {
     Value { what: &'static str, value: u64 },
     #[error("a frame of {0} bytes is larger than the {FRAME_SIZE_MAX} allowed")]
     FrameTooLarge(u64),
+    #[error("a packed frame does not unpack to what it says")]
+    Packed,
     #[error("there is no frame of kind {0}")]
     FrameKind(u8),
     #[error("the peer does not speak Sluice's protocol; is the address that of a Sluice node?")]

@@ -41,10 +41,12 @@ pub enum Kind {
     /// Client to worker: commands of one lane, told by what changed since commands before; see `sequences`. The header has the
     /// sequence of the first.
     Commands = 9,
+    /// Both ways: a large command or push in fewer bytes; see `pack`.
+    Packed = 10,
 }
 
 impl Kind {
-    fn from_number(number: u8) -> Result<Kind, WireError> {
+    pub(crate) fn from_number(number: u8) -> Result<Kind, WireError> {
         [
             Kind::Command,
             Kind::Reply,
@@ -55,6 +57,7 @@ impl Kind {
             Kind::Output,
             Kind::Received,
             Kind::Commands,
+            Kind::Packed,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

@@ -36,6 +36,7 @@ mod generated {
 }
 pub mod handshake;
 pub mod log;
+pub mod pack;
 pub mod peer;
 pub mod resume;
 #[cfg(any(test, feature = "sample"))]

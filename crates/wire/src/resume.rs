@@ -21,6 +21,7 @@
 //! times their bytes.
 
 mod pace;
+mod slowness;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -168,6 +169,16 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
     /// Bytes that may be unacknowledged.
     pub fn window(&self) -> u64 {
         self.pace.window()
+    }
+
+    /// Whether the link is slower than large data can be packed.
+    pub fn is_slow(&self) -> bool {
+        self.keeps && self.pace.slowness.is_slow()
+    }
+
+    /// So many bytes have been packed.
+    pub fn packed(&mut self, bytes: u64) {
+        self.pace.slowness.packed(bytes);
     }
 
     /// Whether the sender has to wait for an acknowledgement.

@@ -21,9 +21,10 @@ use std::time::Duration;
 
 use sluice_transport::Stream;
 use sluice_wire::frame::HEADER_SIZE;
+use sluice_wire::pack::Packer;
 use sluice_wire::resume::{ACKNOWLEDGE_EVERY, LARGE, SendBuffer};
 use sluice_wire::spin::Wait;
-use sluice_wire::{BULK_SIZE_MAX, Encode, Header, HostCall, Kind, Received, ReplyHead, Sticky};
+use sluice_wire::{BULK_SIZE_MAX, Encode, Header, HostCall, Kind, Received, ReplyHead, Sticky, WireError};
 
 use crate::client;
 use crate::counters::CounterPage;
@@ -107,13 +108,20 @@ struct Writer {
     buffer: SendBuffer<Lent>,
     /// Nothing can be written before the client is back.
     is_cut: bool,
+    /// Where the client unpacks large pushes.
+    packer: Option<Packer>,
 }
 
 impl Outbox {
     /// `resumes` says whether the client may come back on another connection.
     pub(crate) fn new(stream: Arc<Stream>, resumes: bool, counters: Arc<CounterPage>) -> Outbox {
         Outbox {
-            writer: Mutex::new(Writer { stream, buffer: SendBuffer::new(0, resumes), is_cut: false }),
+            writer: Mutex::new(Writer {
+                stream,
+                buffer: SendBuffer::new(0, resumes),
+                is_cut: false,
+                packer: None,
+            }),
             pushes: Mutex::default(),
             pushed: Condvar::new(),
             taken: Condvar::new(),
@@ -127,6 +135,11 @@ impl Outbox {
             expanded_before: AtomicU64::new(0),
             withheld: AtomicBool::new(false),
         }
+    }
+
+    /// From now on large pushes are packed while the link is slow.
+    pub(crate) fn pack(&self) {
+        self.lock_writer().packer = Some(Packer::default());
     }
 
     /// Answers a waiting command. `fields` is what its reply carries on success.
@@ -389,6 +402,9 @@ impl Writer {
                 if is_small(length) {
                     return self.small(ticket, offset, bytes.bytes());
                 }
+                if self.packed(ticket, offset, bytes.bytes())? {
+                    return Ok(());
+                }
                 self.frame(PUSHED, Some(Lent::Staged(bytes)), |out| push_fields(out, ticket, offset, length))
             }
             Push::Call { ticket } => {
@@ -409,6 +425,27 @@ impl Writer {
             push_fields(out, ticket, offset, bytes.len());
             out.extend_from_slice(bytes);
         })
+    }
+
+    /// Adds large data packed, if the link is slow and that is worth it.
+    fn packed(&mut self, ticket: u64, offset: u64, bytes: &[u8]) -> io::Result<bool> {
+        let Some(packer) = self.packer.as_mut().filter(|_| self.buffer.is_slow()) else { return Ok(false) };
+        if !packer.is_worth(bytes) {
+            return Ok(false);
+        }
+        let framed = self.buffer.append(|out| {
+            let start = out.len();
+            PUSHED.frame(out, |out| {
+                push_fields(out, ticket, offset, bytes.len());
+                out.extend_from_slice(bytes);
+            })?;
+            // Should it not be worth it after all, it goes as it is.
+            packer.pack(out, PUSHED, start);
+            Ok::<_, WireError>(())
+        });
+        framed.map_err(io::Error::other)?;
+        self.buffer.packed(bytes.len() as u64);
+        Ok(true)
     }
 
     /// Adds a frame whose payload is what `payload` writes, then `tail`.

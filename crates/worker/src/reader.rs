@@ -8,9 +8,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use sluice_transport::{Rings, Side, Stream};
 use sluice_wire::control::{Control, SessionOpen, SharedMemory};
+use sluice_wire::pack::unpack;
 use sluice_wire::sequences::Expander;
 use sluice_wire::spin::{Spin, Wait};
-use sluice_wire::{FrameDecoder, Kind, Received, WireError, decode};
+use sluice_wire::{FrameDecoder, Header, Kind, Received, WireError, decode};
 
 use crate::bulk::{Arriving, Bulk, PIECE};
 use crate::client::{Client, Connection, frame_of, write_all};
@@ -41,6 +42,8 @@ pub(crate) struct Reader {
     expander: Option<Expander>,
     /// Of a frame that tells commands some may be left.
     is_expanding: bool,
+    /// Bytes of commands that came packed.
+    unpacked: u64,
     after_bulk: bool,
     /// That this process may use.
     cores: usize,
@@ -108,7 +111,7 @@ impl Reader {
         let connection = client.connection();
         let line = Line { client, connection, outbox, spin: Spin::new(cores), counters };
         let decoder = FrameDecoder::new();
-        Reader { line, decoder, expander: None, is_expanding: false, after_bulk: false, cores }
+        Reader { line, decoder, expander: None, is_expanding: false, unpacked: 0, after_bulk: false, cores }
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
@@ -197,6 +200,14 @@ impl Reader {
                     self.is_expanding = true;
                     Ok(Next::NotYet)
                 }
+                Kind::Packed => match unpack(&frame)? {
+                    (header @ Header { kind: Kind::Command, .. }, payload) => {
+                        self.unpacked += payload.len() as u64;
+                        self.tell_expanded();
+                        Ok(Next::Job(Job { header, payload }))
+                    }
+                    (header, _) => Err(WireError::FrameKind(header.kind as u8).into()),
+                },
                 kind => Err(WireError::FrameKind(kind as u8).into()),
             };
         }
@@ -218,10 +229,15 @@ impl Reader {
             return Ok(Next::Job(Job { header: frame.header, payload: frame.payload.to_vec() }));
         }
         self.is_expanding = false;
-        // The client waits by how much it has told, of which this was the last for now, for all that is known here.
-        self.line.outbox.expanded(expander.told());
-        self.line.acknowledge();
+        self.tell_expanded();
         Ok(Next::NotYet)
+    }
+
+    /// The client waits by how much it has told in fewer bytes, of which this was the last for now, for all that is known here.
+    fn tell_expanded(&mut self) {
+        let recognised = self.expander.as_ref().map_or(0, Expander::told);
+        self.line.outbox.expanded(recognised + self.unpacked);
+        self.line.acknowledge();
     }
 
     /// Waits for more bytes.

@@ -82,10 +82,13 @@ fn open(
         sandbox::enter(start.cache.as_deref())?;
     }
     // Nothing of the client's is parsed before.
-    let SessionOpen { ranges: offers, recognises } = reader.session_open()?;
+    let SessionOpen { ranges: offers, recognises, unpacks } = reader.session_open()?;
     let expands = recognises && start.resume.is_some();
     if expands {
         reader.expand();
+    }
+    if unpacks {
+        outbox.pack();
     }
     let (table, devices) = match opened {
         Ok(opened) => opened,

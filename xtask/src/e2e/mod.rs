@@ -27,7 +27,8 @@ mod tls;
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -47,7 +48,10 @@ const PARTS: [&str; 6] =
 pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     let wanted = |name: &str| names.is_empty() || names.iter().any(|part| name.contains(part));
     node::build_also(&PARTS)?;
+    tally.spent("cargo build --release");
     std::fs::create_dir_all(logs())?;
+    let patient = [silence::TESTS, hangs::TESTS, cuts::PATIENT_TESTS, teams::PATIENT_TESTS];
+    let patient = beside(patient.into_iter().flatten().filter(|(name, _)| wanted(name)).collect());
     programs::run(&wanted, all, tally);
     sequences::run(&wanted, all, tally);
     let tests = limits::TESTS.iter().chain(bad_input::TESTS).chain(alone::TESTS).chain(api::TESTS);
@@ -55,13 +59,21 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(recording::TESTS)
         .chain(record::TESTS)
         .chain(cuts::TESTS)
-        .chain(silence::TESTS)
         .chain(exchange::TESTS)
-        .chain(hangs::TESTS)
         .chain(bench::TESTS)
         .chain(links::TESTS)
         .chain(nodes::TESTS)
-        .chain(shares::TESTS)
+    {
+        if wanted(name) {
+            eprintln!("-- {name}");
+            tally.record(name, test());
+        }
+    }
+    for (name, outcome, seconds) in patient.join().expect("a test panicked") {
+        tally.record_timed(name, outcome, seconds);
+    }
+    for (name, test) in shares::TESTS
+        .iter()
         .chain(simulate::TESTS)
         .chain(surroundings::TESTS)
         .chain(teams::TESTS)
@@ -89,6 +101,21 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     }
     Ok(())
 }
+
+/// Runs the tests that mostly wait for something not to happen, beside the others and one after the other.
+fn beside(tests: Vec<&'static Test>) -> JoinHandle<Vec<Finished>> {
+    std::thread::spawn(move || {
+        let run = |(name, test): &Test| {
+            eprintln!("-- {name}, beside the others");
+            let begin = Instant::now();
+            (*name, test(), begin.elapsed().as_secs_f64())
+        };
+        tests.into_iter().map(run).collect()
+    })
+}
+
+/// Name, outcome and seconds.
+type Finished = (&'static str, Result<()>, f64);
 
 /// A test that is a function and not a program.
 type Test = (&'static str, fn() -> Result<()>);

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, ensure};
 
@@ -15,6 +16,8 @@ const CLIENT_ADDRESS: &str = "10.83.75.2";
 
 /// The two network namespaces and the client's folder; gone when dropped.
 pub(crate) struct Separation {
+    /// What tells its names from those of others.
+    id: String,
     node_network: String,
     client_network: String,
     /// All that the client has of Sluice: the client libraries.
@@ -41,11 +44,13 @@ impl Separation {
     fn without_link() -> Result<Separation> {
         // SAFETY: geteuid has no preconditions.
         ensure!(unsafe { libc::geteuid() } == 0, "needs root");
-        let id = std::process::id();
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let id = format!("{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let this = Separation {
             node_network: format!("sluice-node-{id}"),
             client_network: format!("sluice-client-{id}"),
             client_libraries: std::env::temp_dir().join(format!("sluice-client-libraries-{id}")),
+            id,
         };
         for network in [&this.node_network, &this.client_network] {
             process::output_of(Command::new("ip").args(["netns", "add", network]))?;
@@ -62,8 +67,9 @@ impl Separation {
     }
 
     /// The devices at the ends of the cable, the node's first.
-    fn cable() -> (String, String) {
-        let name = format!("slu{}", std::process::id() % 1_000_000);
+    fn cable(&self) -> (String, String) {
+        // A device's name has 15 characters at most.
+        let name = format!("slu{}", self.id);
         (format!("{name}a"), format!("{name}b"))
     }
 
@@ -79,7 +85,7 @@ impl Separation {
 
     /// Says at each end which device the other is.
     fn neighbours(&self, before: &[&str], after: &[&str]) -> Result<()> {
-        let (near, far) = Separation::cable();
+        let (near, far) = self.cable();
         for (network, device, other) in
             [(&self.node_network, &near, CLIENT_ADDRESS), (&self.client_network, &far, NODE_ADDRESS)]
         {
@@ -92,7 +98,7 @@ impl Separation {
 
     fn lay_cable(&self) -> Result<()> {
         let (node, client) = (self.node_network.as_str(), self.client_network.as_str());
-        let (near, far) = Separation::cable();
+        let (near, far) = self.cable();
         let node_end = format!("{NODE_ADDRESS}/24");
         let client_end = format!("{CLIENT_ADDRESS}/24");
         for words in [

@@ -20,12 +20,14 @@ use crate::e2e::{Test, expect_failure, logs, program_file, tail};
 use crate::node::sluice;
 use crate::process;
 
+/// What mostly waits.
+pub(crate) const PATIENT_TESTS: &[Test] = &[("teams: a node falls silent", a_node_falls_silent)];
+
 pub(crate) const TESTS: &[Test] = &[
     ("teams", teams),
     ("teams: two nodes in two networks, and PostgreSQL", networks::teams),
     ("teams: places and gangs", places_and_gangs),
     ("teams: a gang grows and makes room", gangs::a_gang_grows_and_makes_room),
-    ("teams: a node falls silent", a_node_falls_silent),
     ("teams: a GPU becomes faulty", health::a_gpu_becomes_faulty),
     ("teams: a driver hangs", health::a_driver_hangs),
     ("teams: a driver call never returns", health::a_call_never_returns),

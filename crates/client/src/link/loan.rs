@@ -52,7 +52,8 @@ impl<'a> Loan<'a> {
         link.widen_for(data.len() as u64);
         let mut outbox = link.outbox();
         let may_lend = link.resumption.is_none() || behind as u64 >= outbox.buffer.window();
-        let is_large = data.len() >= LEND_MIN && !link.is_recorded();
+        // What is packed is copied, and so is what a log keeps.
+        let is_large = data.len() >= LEND_MIN && !link.is_recorded() && !outbox.would_pack(data);
         let kept = if is_large && !may_lend { outbox.keeper.keep(data) } else { None };
         let place = next_place();
         if kept.is_none() && !(is_large && may_lend) {

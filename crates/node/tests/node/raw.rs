@@ -138,7 +138,7 @@ impl Session {
 
     fn open_on(mut connection: Connection) -> Session {
         let ranges = (0..4).map(|i| (0x2000_0000_0000 + (i << 42), 1 << 40)).collect();
-        match connection.ask(SessionOpen { ranges, recognises: true }) {
+        match connection.ask(SessionOpen { ranges, recognises: true, unpacks: false }) {
             Control::SessionOpened(opened) => Session { connection, opened, sequence: 0, ids: 100 },
             other => panic!("no session: {other:?}"),
         }

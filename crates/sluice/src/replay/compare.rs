@@ -136,7 +136,9 @@ impl State {
             Kind::Sticky => self.sticky = Some(decode::<Sticky>(payload)?.result),
             Kind::Output => self.output.extend_from_slice(payload),
             Kind::Received => {}
-            Kind::Command | Kind::Commands | Kind::Control => bail!("the node sent a frame of kind {kind:?}"),
+            Kind::Command | Kind::Commands | Kind::Control | Kind::Packed => {
+                bail!("the node sent a frame of kind {kind:?}")
+            }
         }
         Ok(())
     }

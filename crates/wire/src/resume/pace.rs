@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use super::slowness::Slowness;
 use super::{ACKNOWLEDGE_EVERY, WINDOW, WINDOW_MAX};
 
 /// Bytes between two marks.
@@ -28,9 +29,12 @@ pub(super) struct Pace {
     /// Position of the last mark.
     marked: u64,
     round_trip: Option<Duration>,
+    /// Bytes that were under way then.
+    round_trip_bytes: u64,
     /// When the peer was last heard.
     heard_at: Option<Instant>,
     window: u64,
+    pub(super) slowness: Slowness,
 }
 
 /// A byte that was sent.
@@ -46,7 +50,15 @@ struct Mark {
 impl Pace {
     /// That of a connection whose first byte is at `position`: of what is before it, none is under way here.
     pub(super) fn from(position: u64) -> Pace {
-        Pace { marks: VecDeque::new(), marked: position, round_trip: None, heard_at: None, window: WINDOW }
+        Pace {
+            marks: VecDeque::new(),
+            marked: position,
+            round_trip: None,
+            round_trip_bytes: 0,
+            heard_at: None,
+            window: WINDOW,
+            slowness: Slowness::default(),
+        }
     }
 
     /// One whose window has grown already.
@@ -84,10 +96,15 @@ impl Pace {
         self.heard_at = Some(now);
         let since = |then: Instant| now.saturating_duration_since(then).max(Duration::from_nanos(1));
         let took = since(mark.sent_at);
-        let least = took.min(self.round_trip.unwrap_or(took));
-        self.round_trip = Some(least);
         let bytes = position.saturating_sub(mark.acknowledged);
-        let held = bytes as f64 * least.as_secs_f64() / since(mark.heard_at).as_secs_f64();
+        if self.round_trip.is_none_or(|least| took < least) {
+            (self.round_trip, self.round_trip_bytes) = (Some(took), bytes);
+        }
+        let least = self.round_trip.unwrap_or(took);
+        let time = since(mark.heard_at);
+        // What was under way in the least round trip is part of its time.
+        self.slowness.carried(bytes.saturating_sub(self.round_trip_bytes), time.saturating_sub(least));
+        let held = bytes as f64 * least.as_secs_f64() / time.as_secs_f64();
         self.window = self.window.max((2.0 * held) as u64).min(WINDOW_MAX);
     }
 }
@@ -122,6 +139,36 @@ mod tests {
     }
 
     const MS: Duration = Duration::from_millis(1);
+
+    /// Copies of 4 MiB, one after the other was acknowledged.
+    fn is_slow_after_copies(count: u32, bytes_per_s: f64, round_trip: Duration) -> bool {
+        const MIB: u64 = 1 << 20;
+        let mut pace = Pace::from(0);
+        let (mut now, mut position) = (Instant::now(), 0);
+        for _ in 0..count {
+            let begin = position;
+            for _ in 0..4 * MIB / MARK_EVERY {
+                position += MARK_EVERY;
+                pace.sent(position, begin, || now);
+            }
+            for acknowledged in (1..=4).map(|nth| begin + nth * MIB) {
+                let carried = Duration::from_secs_f64((acknowledged - begin) as f64 / bytes_per_s);
+                pace.acknowledged(acknowledged, || now + round_trip + carried);
+            }
+            now += round_trip + Duration::from_secs_f64(4e6 / bytes_per_s) + MS;
+        }
+        pace.slowness.is_slow()
+    }
+
+    #[test]
+    fn a_slow_link_is_told_from_a_far_one() {
+        for round_trip in [2, 30, 150] {
+            assert!(is_slow_after_copies(2, 12.5e6, round_trip * MS), "100 Mb/s, {round_trip} ms");
+            assert!(is_slow_after_copies(2, 62.5e6, round_trip * MS), "500 Mb/s, {round_trip} ms");
+            assert!(!is_slow_after_copies(20, 125e6, round_trip * MS), "1 Gb/s, {round_trip} ms");
+            assert!(!is_slow_after_copies(20, 1250e6, round_trip * MS), "10 Gb/s, {round_trip} ms");
+        }
+    }
 
     #[test]
     fn a_window_grows_to_what_a_far_link_holds() {

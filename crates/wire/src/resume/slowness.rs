@@ -1,0 +1,81 @@
+//! Whether a link is slower than large data can be packed, by when what was sent is acknowledged.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// A link of so many bytes a second is left alone: a gigabit has more, and one core packs several times as much.
+const FAST: f64 = 100e6;
+/// Fewer bytes say little.
+const BYTES_MIN: u64 = 512 << 10;
+/// Each of so many measurements has to say that the link is slow: a busy peer is late now and then.
+const MEASUREMENTS: usize = 3;
+/// Packed bytes may be so few that nothing is measured: after so many the link may have become fast.
+const PACKED_MAX: u64 = 64 << 20;
+
+/// What the last measurements say.
+#[derive(Debug, Default)]
+pub(super) struct Slowness {
+    /// Bytes a second.
+    rates: VecDeque<f64>,
+    /// Bytes that have been packed since the last one.
+    packed: u64,
+}
+
+impl Slowness {
+    /// So many bytes more than in the least round trip took that time longer.
+    pub(super) fn carried(&mut self, bytes: u64, time: Duration) {
+        if bytes < BYTES_MIN {
+            return;
+        }
+        if self.rates.len() == MEASUREMENTS {
+            self.rates.pop_front();
+        }
+        self.rates.push_back(bytes as f64 / time.as_secs_f64().max(1e-9));
+        self.packed = 0;
+    }
+
+    /// So many bytes have been packed.
+    pub(super) fn packed(&mut self, bytes: u64) {
+        self.packed += bytes;
+        if self.packed > PACKED_MAX {
+            *self = Slowness::default();
+        }
+    }
+
+    pub(super) fn is_slow(&self) -> bool {
+        self.rates.len() == MEASUREMENTS && self.rates.iter().all(|rate| *rate < FAST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_link_is_slow_while_every_measurement_says_so() {
+        let mut link = Slowness::default();
+        let slow = Duration::from_millis(80);
+        (0..2).for_each(|_| link.carried(MIB, slow));
+        assert!(!link.is_slow());
+        link.carried(1000, slow);
+        assert!(!link.is_slow(), "too few bytes to say anything");
+        link.carried(MIB, slow);
+        assert!(link.is_slow());
+        link.carried(MIB, Duration::ZERO);
+        assert!(!link.is_slow());
+        (0..4).for_each(|_| link.carried(MIB, slow));
+        assert!(link.is_slow());
+    }
+
+    #[test]
+    fn what_nothing_was_measured_by_for_long_is_measured_anew() {
+        let mut link = Slowness::default();
+        (0..4).for_each(|_| link.carried(MIB, Duration::from_secs(1)));
+        link.packed(PACKED_MAX);
+        assert!(link.is_slow());
+        link.packed(1);
+        assert!(!link.is_slow());
+    }
+}

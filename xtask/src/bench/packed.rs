@@ -1,0 +1,86 @@
+//! Large copies of several kinds of data over slow links, packed and as they are.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::node::{self, Node};
+use crate::process;
+use crate::relay::{Fate, Relay};
+
+use super::{Figures, figures, folder, machine, source, spread};
+
+pub(super) const NAME: &str = "packed";
+
+const RUNS: usize = 3;
+/// In MB/s: 20 Mb/s, 100 Mb/s, 500 Mb/s, 1 Gb/s.
+const RATES: [f64; 4] = [2.5, 12.5, 62.5, 125.0];
+/// What a link carries in this time is copied.
+const COPY_S: f64 = 1.0;
+const DELAY_MS: f64 = 10.0;
+const SWITCH: &str = "SLUICE_PACK";
+const KINDS: [(&str, &str); 6] = [
+    ("noise", "random bytes"),
+    ("weights", "random weights, `float`"),
+    ("activations", "activations, half of them zero"),
+    ("tokens", "token ids, 64 bits"),
+    ("pixels", "a picture"),
+    ("zeroes", "zeroes"),
+];
+
+/// Measures, and returns the table.
+pub(super) fn run() -> Result<String> {
+    let program = folder().join("kinds");
+    let mut gcc = Command::new("gcc");
+    process::run(
+        gcc.args(["-O2", "-std=gnu11"]).arg(source("kinds.c")).arg("-o").arg(&program).args(["-ldl", "-lm"]),
+    )?;
+    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "software:1,1GiB"])?;
+    let mut text = format!(
+        "Copies that take a second as they are (`tests/bench/kinds.c`, which compares what came back), through a relay with a round trip of \
+         {DELAY_MS} ms, in MB/s of the program's bytes. \"As they are\" is with `{SWITCH}=off`. Measured by `cargo xtask bench {NAME}` on {}; median of \
+         {RUNS} runs, lowest and highest in brackets.\n\n| link | data | to the device, as they are | packed | ratio | from the device, as they are | packed | ratio |\n\
+         |---|---|---|---|---|---|---|---|\n",
+        machine()
+    );
+    for rate in RATES {
+        let mut runs = Vec::new();
+        for _ in 0..RUNS {
+            let mut run = copies(&node, &program, rate, "off", "plain_")?;
+            run.extend(copies(&node, &program, rate, "on", "packed_")?);
+            runs.push(run);
+        }
+        for (kind, name) in KINDS {
+            let cells = ["htod", "dtoh"].map(|way| row(&runs, kind, way));
+            text += &format!("| {rate} MB/s | {name} | {} | {} |\n", cells[0], cells[1]);
+        }
+        eprintln!("   {rate} MB/s");
+    }
+    Ok(text)
+}
+
+/// The cells of one kind and one way.
+fn row(runs: &[Figures], kind: &str, way: &str) -> String {
+    let all = |mode: &str| -> Vec<f64> {
+        runs.iter().filter_map(|run| run.get(&format!("{mode}_{kind}_{way}")).copied()).collect()
+    };
+    let show = |values: Vec<f64>| spread(values).unwrap_or_else(|| "not measured".into());
+    let (plain, packed) = (all("plain"), all("packed"));
+    let ratios = packed.iter().zip(&plain).map(|(packed, plain)| packed / plain).collect();
+    let in_mb = |values: Vec<f64>| show(values.into_iter().map(|value| value / 1e6).collect());
+    format!("{} | {} | {}", in_mb(plain), in_mb(packed), show(ratios))
+}
+
+fn copies(node: &Node, program: &Path, rate: f64, switch: &str, prefix: &str) -> Result<Figures> {
+    let fate =
+        Fate { delay: Duration::from_secs_f64(DELAY_MS / 2e3), bytes_per_s: Some(rate * 1e6), ..Fate::GOOD };
+    let relay = Relay::start(&node.address, move |_, _| fate)?;
+    let bytes = (rate * 1e6 * COPY_S) as u64 / 4096 * 4096;
+    let mut command = Command::new(node::sluice());
+    command.args(["run", "-q", "--node", &relay.address, "--"]).arg(program).arg(bytes.to_string());
+    // One connection, since the relay gives each of several the whole rate.
+    let output = process::output_of(command.env(SWITCH, switch).env("SLUICE_STRIPES", "1"))?;
+    figures(prefix, &output)
+}
