@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use sluice_api::bill::{Budget, BudgetPeriod};
+use sluice_api::GPU_PPM;
+use sluice_api::bill::{Budget, BudgetEnd, BudgetPeriod};
 use sluice_api::health::{Clearing, FenceState, GpuFence};
 use sluice_api::node::{Attempt, Gpu, Join, Report};
 use sluice_api::tenant::{Quota, Tenant};

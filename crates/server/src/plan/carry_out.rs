@@ -1,0 +1,158 @@
+//! From the scheduler to the fleet: what it decided is carried out, as far as the places are clear.
+
+use std::collections::BTreeMap;
+
+use sluice_api::lease::{LeaseId, LeaseState};
+use sluice_sched::queues::{Action, Evicted, JobId};
+use sluice_sched::{GpuSet, Placement, Request};
+
+use super::clearance::Clearance;
+use super::{Clock, Plan, keeps_its_place};
+use crate::fleet::{Fleet, Seat};
+
+impl Plan {
+    pub(super) fn carry_out(&mut self, fleet: &mut Fleet, actions: Vec<Action>, clock: Clock) {
+        let lease_of = |plan: &Plan, job| plan.leases.get(&job).copied();
+        // The tasks of each lease that have to leave, by the lease's numbers, and why. One notice says all of it.
+        let mut leaving: BTreeMap<LeaseId, (Vec<u32>, String)> = BTreeMap::new();
+        for action in actions {
+            let (job, task, reason) = match action {
+                Action::Bind { job, .. } => {
+                    self.bound.extend(lease_of(self, job));
+                    continue;
+                }
+                Action::Evict { job, task, because, .. } => (job, task, self.notice(fleet, because)),
+                Action::Move { job, task, for_job, .. } => {
+                    self.bound.extend(lease_of(self, job));
+                    let other = lease_of(self, for_job).unwrap_or(0);
+                    (job, task, format!("it goes on elsewhere, so that lease {other} fits in its place"))
+                }
+            };
+            let Some(lease) = lease_of(self, job) else { continue };
+            // One that was bound and not granted yet just goes on waiting.
+            if let Some(seat) = self.work.get_mut(&lease).and_then(|work| work.seated.remove(&task)) {
+                leaving.entry(lease).or_insert_with(|| (Vec::new(), reason)).0.push(seat);
+            }
+        }
+        for (lease, (tasks, reason)) in leaving {
+            self.give_notice(fleet, lease, &tasks, reason, clock);
+        }
+        // What has no place any more is not granted one.
+        let has_place = |plan: &Plan, id| !plan.unseated(id).is_empty();
+        let without: Vec<LeaseId> = self.bound.iter().copied().filter(|&id| !has_place(self, id)).collect();
+        without.iter().for_each(|id| _ = self.bound.remove(id));
+    }
+
+    /// Tells a lease that holds its place to make room: these tasks of it, if the others are enough to go on.
+    fn give_notice(&mut self, fleet: &mut Fleet, id: LeaseId, tasks: &[u32], reason: String, clock: Clock) {
+        let (Some(work), Some(lease)) = (self.work.get_mut(&id), fleet.lease(id)) else { return };
+        let at_ms = clock.now_ms + clock.grace_ms;
+        if lease.state == LeaseState::Running && work.seated.len() as u32 >= lease.tasks().0 {
+            return fleet.ask_back(id, tasks, reason, at_ms);
+        }
+        work.granted = None;
+        work.seated.clear();
+        if keeps_its_place(lease) {
+            // Its program may have claimed it though nothing has been heard of that: its nodes' next reports say so.
+            fleet.preempt(id, reason, at_ms);
+        }
+        // It starts anew, with all of its tasks; those that the scheduler left where they were have their places already.
+        if let Some(lease) = fleet.lease(id) {
+            self.resize(fleet, lease);
+        }
+        if !self.unseated(id).is_empty() {
+            self.bound.insert(id);
+        }
+    }
+
+    /// What a program that has to make room is told.
+    fn notice(&self, fleet: &Fleet, because: Evicted) -> String {
+        let name = |job: JobId| {
+            let lease = self.leases.get(&job).and_then(|&id| fleet.lease(id));
+            lease.map_or_else(
+                || "another lease".into(),
+                |lease| format!("lease {} of {}", lease.id, lease.tenant),
+            )
+        };
+        match because {
+            Evicted::Reclaimed { by, in_quota: false } => {
+                format!("its tenant has more than its fair share, and {} is due to get it", name(by))
+            }
+            Evicted::Reclaimed { by, in_quota: true } => {
+                format!(
+                    "its tenant has more than it is guaranteed, and {} is within its own guarantee",
+                    name(by)
+                )
+            }
+            Evicted::Drained => "its node is being cleared".into(),
+            Evicted::Preempted { by } => format!("{} has a higher priority", name(by)),
+            Evicted::Stale { running, tasks_min } => {
+                format!("only {running} of its {tasks_min} tasks have run for too long")
+            }
+        }
+    }
+
+    /// Grants what is bound and whose place is clear.
+    pub(super) fn grant(&mut self, fleet: &mut Fleet, clock: Clock) {
+        for id in self.bound.iter().copied().collect::<Vec<_>>() {
+            let Some(lease) = fleet.lease(id) else { continue };
+            let places = self.unseated(id);
+            let count = places.len();
+            let min = match lease.state {
+                LeaseState::Queued => self.tasks(fleet, lease).0 as usize,
+                LeaseState::Running => 1,
+                // It has to start, or to make room, before.
+                _ => continue,
+            };
+            let clear = Clearance::of(fleet, lease, places);
+            if count < min {
+                self.bound.remove(&id);
+            } else if clear.places.len() >= min {
+                if clear.places.len() == count {
+                    self.bound.remove(&id);
+                }
+                self.seat(fleet, id, clear.places, clock);
+            }
+        }
+    }
+
+    /// Grants places to a lease: its first ones, or further ones while it runs.
+    fn seat(&mut self, fleet: &mut Fleet, id: LeaseId, places: Vec<(u32, Seat)>, clock: Clock) {
+        let (Some(work), Some(lease)) = (self.work.get_mut(&id), fleet.lease(id)) else { return };
+        let numbers = lease.seats.len() as u32..;
+        let (tasks, seats): (Vec<u32>, Vec<Seat>) = places.into_iter().unzip();
+        work.seated.extend(tasks.into_iter().zip(numbers));
+        work.granted = Some(lease.attempt);
+        if lease.waits() {
+            fleet.grant(id, seats, clock.now_ms);
+        } else {
+            fleet.grow(id, seats, clock.now_ms);
+        }
+    }
+
+    /// Tasks that the scheduler has bound, by its numbers, and that have not been granted: those of a lease that waits, or further
+    /// ones of a lease that runs.
+    pub(super) fn unseated(&self, id: LeaseId) -> Vec<(u32, Seat)> {
+        let Some((work, job)) =
+            self.work.get(&id).and_then(|work| Some((work, self.scheduler.job(work.job)?)))
+        else {
+            return Vec::new();
+        };
+        let seat = |(task, placement): (u32, &Placement)| {
+            let site = self.sites.get(placement.node.index())?;
+            let gpus = placement.gpus.iter().filter_map(|gpu| site.gpus.get(gpu).copied()).collect();
+            Some((task, Seat::new(site.node, gpus, work.memory)))
+        };
+        job.tasks().filter(|(task, _)| !work.seated.contains_key(task)).filter_map(seat).collect()
+    }
+
+    pub(super) fn placement(&self, seat: &Seat, request: Request) -> Option<Placement> {
+        let sites = self.on_node.get(&seat.node)?;
+        sites.iter().find_map(|&node| {
+            let here = &self.sites.get(node.index())?.gpus;
+            let at = |gpu: &u32| here.iter().position(|other| other == gpu);
+            let gpus = seat.gpus.iter().map(at).collect::<Option<Vec<usize>>>()?;
+            Some(Placement { request, node, gpus: gpus.into_iter().fold(GpuSet::EMPTY, GpuSet::with) })
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! Which of the places that were decided can be taken.
+
+use std::collections::HashMap;
+
+use sluice_api::GPU_PPM;
+use sluice_api::node::NodeId;
+
+use crate::fleet::{Fleet, LeaseRecord, Seat};
+
+/// Which places of a lease can be taken now.
+pub(super) struct Clearance {
+    /// With the scheduler's numbers of their tasks.
+    pub(super) places: Vec<(u32, Seat)>,
+    /// Why the first of the others cannot be taken yet.
+    pub(super) in_the_way: Option<String>,
+}
+
+impl Clearance {
+    pub(super) fn of(fleet: &Fleet, lease: &LeaseRecord, places: Vec<(u32, Seat)>) -> Clearance {
+        // What the places before it take of each GPU.
+        let mut wanted: HashMap<(NodeId, u32), (u64, u64)> = HashMap::new();
+        let mut clearance = Clearance { places: Vec::new(), in_the_way: None };
+        for (task, seat) in places {
+            let sums = seat.gpus.iter().map(|&gpu| {
+                let (ppm, memory) = wanted.get(&(seat.node, gpu)).copied().unwrap_or_default();
+                (gpu, (ppm + u64::from(lease.ask.share_ppm), memory + seat.memory))
+            });
+            let sums: Vec<(u32, (u64, u64))> = sums.collect();
+            let other = sums.iter().find_map(|&(gpu, more)| in_the_way(fleet, seat.node, gpu, more));
+            if let Some(other) = other {
+                clearance.in_the_way.get_or_insert(other);
+                continue;
+            }
+            wanted.extend(sums.into_iter().map(|(gpu, sum)| ((seat.node, gpu), sum)));
+            clearance.places.push((task, seat));
+        }
+        clearance
+    }
+}
+
+/// Why so much compute and memory of a GPU cannot be taken yet, if so.
+fn in_the_way(fleet: &Fleet, id: NodeId, gpu: u32, (ppm, memory): (u64, u64)) -> Option<String> {
+    let Some(node) = fleet.nodes().get(&id) else { return Some("its node is gone".into()) };
+    let taken = fleet.taken(id, gpu);
+    let has = node.gpus.get(gpu as usize).map_or(0, |gpu| gpu.memory);
+    if taken.ppm + ppm <= u64::from(GPU_PPM) && taken.memory + memory <= has {
+        return None;
+    }
+    let is_noticed = |lease: &LeaseRecord| {
+        let leaves = |seat: &Seat| lease.preempt_at_ms.is_some() || seat.leave_at_ms.is_some();
+        lease.held().any(|(_, seat)| seat.node == id && seat.gpus.contains(&gpu) && leaves(seat))
+    };
+    let noticed = fleet.on_node(id).into_iter().find(|&other| fleet.lease(other).is_some_and(is_noticed));
+    Some(match noticed {
+        Some(other) => {
+            format!("its place on {} is being cleared: lease {other} has been given notice", node.name)
+        }
+        None => format!("its place on {} is being cleared", node.name),
+    })
+}

@@ -1,0 +1,155 @@
+//! From the fleet to the scheduler: leases that wait, or have their place, and what they ask for.
+
+use std::collections::BTreeMap;
+
+use sluice_api::GPU_PPM;
+use sluice_api::lease::{LeaseId, Level, NewLease};
+use sluice_api::tenant::TenantPath;
+use sluice_sched::queues::{JobId, JobSpec, Topology};
+use sluice_sched::{ModelSet, Request};
+
+use super::{Plan, Work, queues};
+use crate::fleet::{Fleet, LeaseRecord};
+
+impl Plan {
+    pub(super) fn submit(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
+        self.fresh.push(lease.id);
+        if let Some(reason) = self.kept_out(fleet, lease) {
+            self.held_back.insert(lease.id, reason);
+            return;
+        }
+        self.held_back.remove(&lease.id);
+        let (min, max) = lease.tasks();
+        let request = self.request(fleet, &lease.tenant, &lease.ask);
+        match request.and_then(|request| self.enter(lease, request, min, max)) {
+            Ok(_) => self.avoid_refusers(fleet, lease.id),
+            Err(reason) => drop(self.held_back.insert(lease.id, reason)),
+        }
+    }
+
+    /// Takes over a lease that has its place.
+    pub(super) fn adopt(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
+        let memory = lease.seats.first().map_or(0, |seat| seat.memory);
+        // It is where it is, whatever it would accept today; should it have to leave, it goes where it would accept.
+        let bare = bare_request(&lease.ask, memory);
+        let full = self.request(fleet, &lease.tenant, &lease.ask);
+        let request = full.map_or(bare, |full| full.with_gpu_memory(bare.gpu_memory_mib));
+        let (min, max) = self.tasks(fleet, lease);
+        let Ok(job) = self.enter(lease, request, min, max) else { return };
+        // Those that have notice make room, as far as the scheduler goes.
+        let staying = (0..).zip(&lease.seats).filter(|(_, seat)| seat.stays());
+        let seated: BTreeMap<u32, u32> = (0..).zip(staying.clone().map(|(number, _)| number)).collect();
+        let placements =
+            (0..).zip(staying).map(|(task, (_, seat))| Some((task, self.placement(seat, request)?)));
+        let adopted = placements.collect::<Option<Vec<_>>>().is_some_and(|placements| {
+            let started = lease.granted_at_ms.unwrap_or(0);
+            self.scheduler.adopt(started, job, &placements, started).is_ok()
+        });
+        match self.work.get_mut(&lease.id) {
+            Some(work) if adopted => (work.granted, work.seated) = (Some(lease.attempt), seated),
+            // A node came back with other GPUs than it had: the lease ends there by itself.
+            _ => self.forget(lease.id),
+        }
+    }
+
+    fn enter(&mut self, lease: &LeaseRecord, request: Request, min: u32, max: u32) -> Result<JobId, String> {
+        let tree = self.scheduler.queues();
+        let queue = queues::queue_of(tree, &lease.tenant)
+            .ok_or_else(|| format!("there is no tenant {} any more", lease.tenant))?;
+        let spec = JobSpec {
+            queue,
+            request,
+            tasks_min: min,
+            tasks_max: max,
+            priority: lease.priority(),
+            preemptible: lease.is_preemptible(),
+            topology: Topology { required: lease.ask.same.map(level), preferred: lease.ask.near.map(level) },
+        };
+        let job = self.scheduler.submit(spec).map_err(|error| error.to_string())?;
+        self.leases.insert(job, lease.id);
+        for tenant in lease.tenant.lineage() {
+            *self.counts.entry(tenant).or_default() += 1;
+        }
+        let memory = match lease.ask.memory {
+            0 => u64::from(request.gpu_memory_mib) << 20,
+            bytes => bytes,
+        };
+        let (tenant, queued_at_ms) = (lease.tenant.clone(), lease.queued_at_ms);
+        let seated = BTreeMap::new();
+        self.work.insert(lease.id, Work { job, tenant, memory, queued_at_ms, granted: None, seated });
+        Ok(job)
+    }
+
+    /// What the scheduler is asked for; the error says why no GPU that is known would do.
+    pub(super) fn request(
+        &self,
+        fleet: &Fleet,
+        tenant: &TenantPath,
+        ask: &NewLease,
+    ) -> Result<Request, String> {
+        if self.sites.is_empty() {
+            // Nothing is known; with the first node the plan is made anew.
+            return Ok(bare_request(ask, ask.memory));
+        }
+        let models = self.atlas.accepted(ask, |pool| self.pools.serve(fleet, pool, tenant, ask));
+        if models == ModelSet::NONE {
+            return Err(self.no_kind(fleet, tenant, ask));
+        }
+        self.request_of(ask, models)
+    }
+
+    pub(super) fn request_of(&self, ask: &NewLease, models: ModelSet) -> Result<Request, String> {
+        let request = bare_request(ask, self.memory_of(ask, models));
+        Ok(request.with_models(models).with_labels(self.atlas.labels_of(ask)?))
+    }
+
+    /// Unless said, the same part of the memory of the smallest GPU that it accepts as of its compute: so much is free wherever the
+    /// share is.
+    fn memory_of(&self, ask: &NewLease, models: ModelSet) -> u64 {
+        if ask.memory > 0 {
+            return ask.memory;
+        }
+        let smallest = u128::from(self.atlas.smallest_memory(models));
+        let part = smallest * u128::from(ask.share_ppm) / u128::from(GPU_PPM);
+        (part as u64) & !((1 << 20) - 1)
+    }
+
+    /// What keeps a lease from the scheduler, which knows no such limits.
+    fn kept_out(&self, fleet: &Fleet, lease: &LeaseRecord) -> Option<String> {
+        let budget = fleet.budgets().spent(&lease.tenant);
+        let budget =
+            budget.map(|(tenant, _)| format!("budget: {tenant} has spent what it may in this period"));
+        budget.or_else(|| self.over_count(fleet, lease))
+    }
+
+    /// The first limit on the number of leases, from the tenant upwards, that is reached.
+    pub(super) fn over_count(&self, fleet: &Fleet, lease: &LeaseRecord) -> Option<String> {
+        lease.tenant.lineage().find_map(|tenant| {
+            let limit = fleet.tenants().get(&tenant)?.leases_limit?;
+            let count = self.counts.get(&tenant).copied().unwrap_or(0);
+            (count >= limit).then(|| format!("limit: {tenant} has {count} leases, and may have {limit}"))
+        })
+    }
+
+    /// Lets those in that a limit on the number of leases kept out, as far as there is room now.
+    pub(super) fn let_go(&mut self, fleet: &Fleet) {
+        let held_back: Vec<LeaseId> = self.held_back.keys().copied().collect();
+        for id in held_back {
+            if let Some(lease) = fleet.lease(id).filter(|lease| self.kept_out(fleet, lease).is_none()) {
+                self.submit(fleet, lease);
+            }
+        }
+    }
+}
+
+/// Shares are rounded up to thousandths and memory to MiB: nothing is promised twice.
+pub(super) fn bare_request(ask: &NewLease, memory: u64) -> Request {
+    let milli = ask.share_ppm.div_ceil(GPU_PPM / 1000);
+    let gpus = u8::try_from(ask.gpus).unwrap_or(u8::MAX);
+    let memory_mib = u32::try_from(memory.div_ceil(1 << 20)).unwrap_or(u32::MAX);
+    Request::cpu(0, 0).with_gpus(gpus, milli as u16).with_gpu_memory(memory_mib)
+}
+
+fn level(level: Level) -> u8 {
+    level as u8
+}

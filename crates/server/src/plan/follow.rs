@@ -1,0 +1,202 @@
+//! From the fleet to the scheduler: what has changed there.
+
+use sluice_api::bill::BudgetEnd;
+use sluice_api::lease::{LeaseId, LeaseState};
+use sluice_api::node::NodeId;
+use sluice_sched::queues::{Amounts, QueueTree};
+
+use super::enter::bare_request;
+use super::sites::{Site, TooMany};
+use super::{Clock, Plan, keeps_its_place, queues};
+use crate::fleet::{Fleet, LeaseRecord, News, Seat};
+
+impl Plan {
+    pub(super) fn follow_quotas(&mut self, fleet: &Fleet) {
+        // Leases of a tenant that has got others below it go to the queue for what it asks for itself.
+        let home = |tree: &QueueTree, queue: &str| queues::queue_of(tree, &queues::tenant_of(queue)?);
+        let followed = queues::tree(fleet.tenants()).map(|tree| self.scheduler.set_queues(tree, home));
+        if !matches!(followed, Ok(Ok(()))) {
+            self.begin_anew(fleet);
+        }
+    }
+
+    /// Made anew, it knows what tenants have used of late.
+    pub(super) fn begin_anew(&mut self, fleet: &Fleet) {
+        let mut plan = Plan::new(fleet, self.now_ms, self.half_life_ms);
+        plan.scheduler.keep_use_of(&self.scheduler);
+        *self = plan;
+    }
+
+    /// Counts what these leases have held, and those that are in the fleet.
+    pub(crate) fn recall_use(&mut self, fleet: &Fleet, past: &[LeaseRecord]) {
+        let tree = self.scheduler.queues();
+        // When a single task ended is not in the books: of a lease that goes on what it holds counts, of another the last it had.
+        let held = |lease: &LeaseRecord| {
+            let queue = queues::queue_of(tree, &lease.tenant);
+            let until_ms = lease.ended_at_ms.unwrap_or(self.now_ms);
+            let goes_on = lease.ended_at_ms.is_none();
+            let seats = lease.seats.iter().rev().filter(|seat| !goes_on || !seat.over);
+            let most = lease.ask.tasks_max.unwrap_or(lease.ask.tasks) as usize;
+            let held = seats.take(most).filter_map(|seat| {
+                let from_ms = seat.granted_at_ms.or(lease.granted_at_ms)?;
+                Some((queue?, Amounts::of(&bare_request(&lease.ask, seat.memory), 1), (from_ms, until_ms)))
+            });
+            held.collect::<Vec<_>>()
+        };
+        let ended = past.iter().filter(|lease| lease.state == LeaseState::Ended);
+        let past: Vec<_> = ended.chain(fleet.leases()).flat_map(held).collect();
+        self.scheduler.recall_use(self.now_ms, past);
+    }
+
+    /// Keeps what waits under a spent budget from the scheduler, and preempts what runs if the budget says so.
+    pub(super) fn follow_budgets(&mut self, fleet: &mut Fleet, clock: Clock) {
+        let spent = |lease: &&LeaseRecord| fleet.budgets().spent(&lease.tenant);
+        let stopped = fleet.leases().filter(|lease| spent(lease).is_some());
+        let stopped: Vec<LeaseId> = stopped.map(|lease| lease.id).collect();
+        for id in stopped {
+            let Some(lease) = fleet.lease(id) else { continue };
+            let ends =
+                fleet.budgets().spent(&lease.tenant).is_some_and(|(_, then)| then == BudgetEnd::Preempt);
+            if lease.waits() {
+                self.forget(id);
+                self.submit(fleet, lease);
+            } else if ends && keeps_its_place(lease) {
+                fleet.preempt(id, "the budget is spent".into(), clock.now_ms + clock.grace_ms);
+                // It waits from now on, as far as the scheduler goes.
+                self.forget(id);
+            }
+        }
+    }
+
+    pub(super) fn meets_new_kinds(&self, fleet: &Fleet, news: &News) -> bool {
+        let mut nodes = news.nodes.iter().filter_map(|id| fleet.nodes().get(id));
+        nodes.any(|node| !self.atlas.knows(fleet.pool_of(node), node))
+    }
+
+    pub(super) fn follow_node(&mut self, fleet: &Fleet, id: NodeId) {
+        let Some(node) = fleet.nodes().get(&id) else { return };
+        if !self.on_node.contains_key(&id) {
+            match self.atlas.sites(fleet.pool_of(node), node) {
+                Ok(sites) => self.add_sites(id, sites),
+                Err(TooMany) => {
+                    eprintln!(
+                        "sluice-server: {}: more than 64 kinds of GPUs or labels are here; it is not used",
+                        node.name
+                    );
+                    return;
+                }
+            }
+        }
+        for &site in self.on_node.get(&id).into_iter().flatten() {
+            // The scheduler knows all its sites, and their GPUs.
+            let _ = self.scheduler.set_schedulable(site, node.takes_work());
+            for (place, &gpu) in self.sites[site.index()].gpus.iter().enumerate() {
+                let _ = self.scheduler.set_fenced(site, place, fleet.is_fenced(id, gpu));
+            }
+            self.scheduler.forgive(site);
+        }
+        fleet.refused_by(id).for_each(|lease| self.avoid_refusers(fleet, lease));
+    }
+
+    /// Has a lease look elsewhere than on nodes that have just refused it.
+    pub(super) fn avoid_refusers(&mut self, fleet: &Fleet, id: LeaseId) {
+        let Some(job) = self.work.get(&id).map(|work| work.job) else { return };
+        for node in fleet.refusers_of(id) {
+            for &site in self.on_node.get(&node).into_iter().flatten() {
+                self.scheduler.avoid(job, site);
+            }
+        }
+    }
+
+    fn add_sites(&mut self, node: NodeId, sites: Vec<(Site, sluice_sched::NodeSpec)>) {
+        for (site, spec) in sites {
+            if let Ok(id) = self.scheduler.add_node(spec) {
+                self.on_node.entry(node).or_default().push(id);
+                self.sites.push(site);
+            }
+        }
+    }
+
+    pub(super) fn follow(&mut self, fleet: &Fleet, id: LeaseId) {
+        let Some(lease) = fleet.lease(id).filter(|lease| lease.state != LeaseState::Ended) else {
+            return self.forget(id);
+        };
+        let Some(work) = self.work.get_mut(&id) else {
+            return if keeps_its_place(lease) { self.adopt(fleet, lease) } else { self.submit(fleet, lease) };
+        };
+        if work.queued_at_ms != lease.queued_at_ms {
+            // It gave up its place in line.
+            self.forget(id);
+            self.submit(fleet, lease);
+        } else if lease.waits() && work.granted.is_some_and(|attempt| attempt != lease.attempt) {
+            // Its node refused it, or it was lost there.
+            work.granted = None;
+            work.seated.clear();
+            self.avoid_refusers(fleet, id);
+            self.lose_unseated(id);
+            self.resize(fleet, lease);
+        } else if keeps_its_place(lease) {
+            self.follow_tasks(fleet, lease);
+        }
+    }
+
+    /// Tells the scheduler which tasks of a lease that goes on have ended, and how many it is still to have.
+    pub(super) fn follow_tasks(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
+        let Some(work) = self.work.get_mut(&lease.id).filter(|work| work.granted.is_some()) else { return };
+        let goes_on = |seat: &u32| lease.seats.get(*seat as usize).is_some_and(Seat::stays);
+        let over: Vec<u32> =
+            work.seated.iter().filter(|(_, seat)| !goes_on(seat)).map(|(&task, _)| task).collect();
+        let job = work.job;
+        for task in over {
+            work.seated.remove(&task);
+            self.scheduler.task_lost(self.now_ms, job, task);
+        }
+        self.avoid_refusers(fleet, lease.id);
+        self.resize(fleet, lease);
+    }
+
+    /// Has the scheduler know how many tasks the lease is to have.
+    pub(super) fn resize(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
+        let Some(job) = self.work.get(&lease.id).map(|work| work.job) else { return };
+        let (min, max) = self.tasks(fleet, lease);
+        if self.scheduler.job(job).is_some_and(|job| job.running() > max) {
+            // Some have a place that they do not get any more.
+            self.lose_unseated(lease.id);
+            self.bound.remove(&lease.id);
+        }
+        // What still runs was counted, so there is nothing to refuse.
+        let _ = self.scheduler.resize(self.now_ms, job, min, max);
+    }
+
+    /// The fewest and the most tasks that a lease is to have now. One that runs gets no further ones while its tenant's budget is
+    /// spent, or where no pool serves it any more.
+    pub(super) fn tasks(&self, fleet: &Fleet, lease: &LeaseRecord) -> (u32, u32) {
+        let (min, max) = lease.tasks();
+        let has = lease.seats.iter().filter(|seat| seat.stays()).count() as u32;
+        let may_grow = || {
+            fleet.budgets().spent(&lease.tenant).is_none()
+                && self.request(fleet, &lease.tenant, &lease.ask).is_ok()
+        };
+        if keeps_its_place(lease) && max > has && !may_grow() { (min, has.max(min)) } else { (min, max) }
+    }
+
+    /// Tasks that have a place and no seat wait again, at the old place in line.
+    pub(super) fn lose_unseated(&mut self, id: LeaseId) {
+        let Some(job) = self.work.get(&id).map(|work| work.job) else { return };
+        for (task, _) in self.unseated(id) {
+            self.scheduler.task_lost(self.now_ms, job, task);
+        }
+    }
+
+    pub(super) fn forget(&mut self, id: LeaseId) {
+        self.held_back.remove(&id);
+        self.bound.remove(&id);
+        if let Some(work) = self.work.remove(&id) {
+            self.scheduler.finish(work.job);
+            self.leases.remove(&work.job);
+            for tenant in work.tenant.lineage() {
+                self.counts.entry(tenant).and_modify(|count| *count = count.saturating_sub(1));
+            }
+        }
+    }
+}
