@@ -47,6 +47,10 @@ pub struct NewLease {
     /// All tasks within one node, rack or zone if that can be had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub near: Option<Level>,
+    /// Each task in another node, rack or zone than the others, or the lease waits; narrower than `same` and `near`. Nodes that do not
+    /// say in which rack or zone they stand take no such task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Level>,
     /// Millionths of each GPU's compute.
     #[serde(default = "whole")]
     pub share_ppm: u32,
@@ -92,7 +96,7 @@ pub struct NewLease {
     pub name: String,
 }
 
-/// How near tasks stand to each other. Racks and zones are the nodes' labels of these names.
+/// How near tasks stand to each other, or how far apart. Racks and zones are the nodes' labels of these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

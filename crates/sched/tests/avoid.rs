@@ -20,7 +20,7 @@ fn world(nodes: usize) -> (Scheduler, Vec<NodeId>, impl Fn(&mut Scheduler, u8, u
     let nodes = (0..nodes).map(|_| scheduler.add_node(spec.clone()).unwrap()).collect();
     let submit = move |scheduler: &mut Scheduler, gpus, tasks| {
         let request = Request::cpu(0, 0).with_gpus(gpus, 1000);
-        let topology = Topology { required: None, preferred: (tasks > 1).then_some(0) };
+        let topology = Topology { preferred: (tasks > 1).then_some(0), ..Topology::ANY };
         let spec = JobSpec { tasks_min: tasks, tasks_max: tasks, topology, ..JobSpec::new(queue, request) };
         scheduler.submit(spec).unwrap()
     };

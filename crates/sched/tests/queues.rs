@@ -90,17 +90,20 @@ fn queues() -> impl Strategy<Value = Vec<QueueSpec>> {
 fn job() -> impl Strategy<Value = JobSpec> {
     let share = prop_oneof![2 => Just(1000u16), 1 => 1..1000u16];
     let task = (0..4u8, share, 0..3u32, 1..9_000u32);
-    let shape =
-        (1..4u32, 0..3u32, -2..3i32, prop::bool::weighted(0.8), prop::option::weighted(0.2, Just(0u8)));
+    let topology = prop_oneof![
+        6 => Just(Topology::ANY),
+        2 => Just(Topology { required: Some(0), ..Topology::ANY }),
+        2 => Just(Topology { apart: Some(0), ..Topology::ANY }),
+    ];
+    let shape = (1..4u32, 0..3u32, -2..3i32, prop::bool::weighted(0.8), topology);
     (task, shape).prop_map(
-        |((gpus, milli, memory, cpu), (tasks_min, more, priority, preemptible, required))| {
+        |((gpus, milli, memory, cpu), (tasks_min, more, priority, preemptible, topology))| {
             let request = Request::cpu(cpu, 1024);
             let request = match gpus {
                 0 => request,
                 _ => request.with_gpus(gpus, milli).with_gpu_memory(memory * 20 * 1024),
             };
             let queue = QueueTree::new(&[QueueSpec::new("any")]).unwrap().find("any").unwrap();
-            let topology = Topology { required, preferred: None };
             JobSpec {
                 tasks_min,
                 tasks_max: tasks_min + more,
@@ -120,10 +123,10 @@ fn world() -> impl Strategy<Value = World> {
         2 => (1..30u64).prop_map(|seconds| Event::Pass { seconds }),
         1 => (0..5usize).prop_map(|node| Event::Drain { node }),
         2 => (0..5usize).prop_map(|node| Event::Remove { node }),
-        1 => (1..5u8, 0..2u32).prop_map(|(gpus, rack)| Event::Add { gpus, rack }),
+        1 => (1..5u8, 0..3u32).prop_map(|(gpus, rack)| Event::Add { gpus, rack }),
         1 => queues().prop_map(Event::Queues),
     ];
-    let nodes = prop::collection::vec((1..5u8, 0..2u32), 1..5);
+    let nodes = prop::collection::vec((1..5u8, 0..3u32), 1..5);
     let config = (100..200u32, 1..20u64);
     (nodes, queues(), prop::collection::vec(event, 1..40), config).prop_map(
         |(nodes, queues, events, (reclaim_percent, stale_grace_s))| {

@@ -98,6 +98,7 @@ struct Work {
     fixed: bool,
     required: Option<u8>,
     preferred: Option<u8>,
+    apart: Option<u8>,
     /// Where its tasks run already: "n1" or, with its GPUs, "n1:0+2".
     #[serde(default)]
     on: Vec<String>,
@@ -311,7 +312,7 @@ fn submit(world: &mut World, work: &Work) -> Result<(), Failed> {
         tasks_max: work.tasks_max.unwrap_or(work.tasks),
         priority: work.priority,
         preemptible: !work.fixed,
-        topology: Topology { required: work.required, preferred: work.preferred },
+        topology: Topology { required: work.required, preferred: work.preferred, apart: work.apart },
     })?;
     let mut tasks = Vec::new();
     for (number, place) in (0..).zip(&work.on) {

@@ -29,7 +29,7 @@ mod sites;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use sluice_api::lease::{LeaseId, LeaseState};
+use sluice_api::lease::{LeaseId, LeaseState, Level};
 use sluice_api::node::NodeId;
 use sluice_api::tenant::TenantPath;
 use sluice_sched::queues::{Blocked, Config, JobId, QueueError, Scheduler};
@@ -213,7 +213,10 @@ impl Plan {
         let why = self.scheduler.why(work.job)?;
         let lacks_room = matches!(why.blocked, Some(Blocked::Room { .. } | Blocked::Topology { .. }));
         let fenced = if lacks_room { self.fenced(fleet, &lease.tenant, &lease.ask) } else { None };
-        Some(fenced.map_or_else(|| why.to_string(), |fenced| format!("{why}; {fenced}")))
+        let domain =
+            |level: u8| Level::ALL.get(usize::from(level)).map_or("place", |level| level.name()).into();
+        let why = why.describe(domain);
+        Some(fenced.map_or_else(|| why.clone(), |fenced| format!("{why}; {fenced}")))
     }
 }
 

@@ -182,6 +182,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "LEVEL", requires = "parts")]
     pub(crate) near: Option<Level>,
 
+    /// With --tasks or --nodes: each on another node, in another rack or in another zone than the others, or wait
+    #[arg(long, value_name = "LEVEL", requires = "parts")]
+    pub(crate) spread: Option<Level>,
+
     /// With a server: premium (never preempted, within the guaranteed quota), standard, or basic (makes room for the others)
     #[arg(long, value_name = "TIER", default_value = "standard")]
     pub(crate) tier: Tier,

@@ -118,6 +118,7 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
         tasks_max: arguments.tasks.and_then(|tasks| tasks.max),
         same: arguments.same,
         near: arguments.near,
+        spread: arguments.spread,
         tier: arguments.tier,
         pool: arguments.pool.clone(),
         models: arguments.models.clone(),

@@ -103,11 +103,16 @@ impl Scheduler {
     ) -> bool {
         let request = taker.class.request;
         while (placed.len() as u32) < taker.class.needs {
+            let apart = self.apart(taker.job, taker.class.topology);
+            let open = |&node: &NodeId| {
+                apart.as_ref().is_none_or(|apart| apart.is_open(self.cluster.node(node).spec()))
+            };
+            let scope: Vec<NodeId> = scope.iter().copied().filter(open).collect();
             if let Ok(placement) = self.placer.place_among(&self.cluster, &request, scope.iter().copied()) {
                 self.put_next(taker.job, placement, placed);
                 continue;
             }
-            let mut nodes = self.cheapest_to_clear(taker, scope);
+            let mut nodes = self.cheapest_to_clear(taker, &scope);
             let cleared = loop {
                 if nodes.is_empty() || *tries == 0 {
                     break false;
@@ -202,14 +207,20 @@ impl Scheduler {
         false
     }
 
-    /// A place for a task that has to leave its own, in the same domain if its job needs that.
-    fn elsewhere(&mut self, job: JobId, from: &Placement) -> Option<Placement> {
-        let spec = self.jobs.get(&job)?.spec;
-        let Some(level) = spec.topology.required.filter(|_| spec.tasks_max > 1) else {
+    /// A place for a task that has to leave its own, in the same domain as others of its job or in another one if that is asked for.
+    fn elsewhere(&mut self, id: JobId, from: &Placement) -> Option<Placement> {
+        let job = self.jobs.get(&id)?;
+        let topology = job.spec.topology;
+        if job.spec.tasks_max == 1 || topology.required.is_none() && topology.apart.is_none() {
             return self.placer.place(&self.cluster, &from.request).ok();
-        };
-        let around = self.domains.around(level, self.cluster.node(from.node).spec());
-        self.placer.place_among(&self.cluster, &from.request, around.iter().copied()).ok()
+        }
+        let around = |level| self.domains.around(level, self.cluster.node(from.node).spec());
+        let around = topology.required.map_or(self.domains.all(), around);
+        let apart = self.apart(id, topology);
+        let open =
+            |&node: &NodeId| apart.as_ref().is_none_or(|apart| apart.is_open(self.cluster.node(node).spec()));
+        let open = around.iter().copied().filter(open);
+        self.placer.place_among(&self.cluster, &from.request, open).ok()
     }
 
     /// Takes back all moves after the first `keep`.
@@ -240,6 +251,10 @@ impl Scheduler {
         for Moved { job, task, from, to } in told.into_iter().filter(|moved| moved.from != moved.to) {
             self.actions.push(Action::Move { job, task, from, to, for_job });
             self.room_came_to_be(from.node);
+            if self.jobs.get(&job).is_some_and(|job| job.spec.topology.apart.is_some()) {
+                // The domain that it left is open to the job's other tasks, wherever in it there is room.
+                self.line_up(job);
+            }
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Which nodes stand in which domain.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{DomainId, NodeId, NodeSpec};
+use super::slots::Slots;
+use crate::{Cluster, DomainId, NodeId, NodeSpec};
 
 /// The nodes of each domain, level by level, the widest first.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +55,44 @@ impl Domains {
         let nodes = |domain| self.levels.get(level)?.get(domain);
         spec.domains.get(level).and_then(nodes).map_or(&[], |nodes| &nodes[..])
     }
+}
+
+/// What keeps the tasks of one job apart: a level, and those of its domains that are taken.
+#[derive(Debug, Clone)]
+pub(super) struct Apart {
+    level: usize,
+    taken: BTreeSet<DomainId>,
+}
+
+impl Apart {
+    pub(super) fn new(level: u8) -> Apart {
+        Apart { level: level.into(), taken: BTreeSet::new() }
+    }
+
+    /// Whether the node's domain is free.
+    pub(super) fn is_open(&self, node: &NodeSpec) -> bool {
+        node.domains.get(self.level).is_none_or(|domain| !self.taken.contains(domain))
+    }
+
+    /// Takes the node's domain; false if it was taken before.
+    pub(super) fn take(&mut self, node: &NodeSpec) -> bool {
+        node.domains.get(self.level).is_none_or(|&domain| self.taken.insert(domain))
+    }
+}
+
+/// How many of `needs` tasks fit these nodes, each in a domain of its own if they are kept apart.
+pub(super) fn fit_apart(
+    slots: &Slots,
+    cluster: &Cluster,
+    nodes: &[NodeId],
+    needs: u32,
+    apart: Option<&Apart>,
+) -> u32 {
+    let Some(apart) = apart else { return slots.fit(nodes, needs) };
+    let mut apart = apart.clone();
+    let with_room = nodes.iter().filter(|&&node| slots.on(node) > 0);
+    let fit = with_room.filter(|&&node| apart.take(cluster.node(node).spec())).count();
+    needs.min(u32::try_from(fit).unwrap_or(u32::MAX))
 }
 
 /// Nodes are kept in the order of their ids, in which nearly all of them come.

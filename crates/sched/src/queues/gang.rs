@@ -1,6 +1,7 @@
 //! Finding places for all the tasks that a job needs at once, or none.
 
-use super::job::{Class, JobId};
+use super::domains::{Apart, fit_apart};
+use super::job::{Class, JobId, Topology};
 use super::scheduler::Scheduler;
 use super::why::Blocked;
 use crate::{Cluster, NodeId, Placement, Unplaced};
@@ -11,13 +12,13 @@ pub(super) type Placed = Vec<(u32, Placement)>;
 impl Scheduler {
     /// Puts all tasks on nodes that the class needs at once, or says what keeps it from that and changes nothing.
     pub(super) fn place(&mut self, id: JobId, class: &Class) -> Result<Placed, Blocked> {
-        let gathered = class.topology.required.is_some() || class.topology.preferred.is_some();
-        let gathered = gathered && (class.needs > 1 || class.joins.is_some());
         if class.avoids.is_some() {
-            return self.place_elsewhere(id, class, gathered);
+            return self.place_elsewhere(id, class);
         }
-        if gathered {
-            return self.place_gathered(id, class);
+        let gathered = class.topology.required.is_some() || class.topology.preferred.is_some();
+        let spread = class.topology.apart.is_some();
+        if (gathered || spread) && (class.needs > 1 || class.joins.is_some()) {
+            return self.place_in_domains(id, class);
         }
         if class.needs > 1 {
             let fit = self.slots.of(&self.cluster, &class.request).fit(self.domains.all(), class.needs);
@@ -39,28 +40,27 @@ impl Scheduler {
         Ok(placed)
     }
 
-    /// The same for tasks that stand near each other: from the preferred level to the required one, in the domain with the
-    /// least free room that suffices.
-    fn place_gathered(&mut self, id: JobId, class: &Class) -> Result<Placed, Blocked> {
+    /// The same for tasks that stand near each other, or apart: from the preferred level to the required one, in the domain with
+    /// the least free room that suffices.
+    fn place_in_domains(&mut self, id: JobId, class: &Class) -> Result<Placed, Blocked> {
+        let (required, preferred) = (class.topology.required, class.topology.preferred);
+        let spread = class.topology.apart;
+        let apart = self.apart(id, class.topology);
+        let blocked = |fit| Blocked::Topology { within: required, apart: spread, needs: class.needs, fit };
         if let Some(nodes) = self.joined_domain(id, class) {
             let nodes = nodes.to_vec();
             return self.place_inside(id, class, &nodes).ok_or_else(|| {
-                let fit = self.slots.of(&self.cluster, &class.request).fit(&nodes, class.needs);
-                Blocked::Topology {
-                    level: class.topology.required.unwrap_or_default(),
-                    needs: class.needs,
-                    fit,
-                }
+                let slots = self.slots.of(&self.cluster, &class.request);
+                blocked(fit_apart(slots, &self.cluster, &nodes, class.needs, apart.as_ref()))
             });
         }
-        let (required, preferred) = (class.topology.required, class.topology.preferred);
-        let narrowest = preferred.or(required).unwrap_or_default();
         let mut most = 0;
-        for level in (required.unwrap_or(0)..=narrowest).rev() {
+        let levels = preferred.or(required).map(|narrowest| required.unwrap_or(0)..=narrowest);
+        for level in levels.into_iter().flatten().rev() {
             let slots = self.slots.of(&self.cluster, &class.request);
             let mut best: Option<(u64, Vec<NodeId>)> = None;
             for (_, nodes) in self.domains.of_level(level) {
-                let fit = slots.fit(nodes, class.needs);
+                let fit = fit_apart(slots, &self.cluster, nodes, class.needs, apart.as_ref());
                 most = most.max(fit);
                 if fit == class.needs {
                     let free = free_room(&self.cluster, nodes);
@@ -74,17 +74,28 @@ impl Scheduler {
                 return Ok(placed);
             }
         }
-        if let Some(level) = required {
-            return Err(Blocked::Topology { level, needs: class.needs, fit: most });
+        if required.is_some() {
+            return Err(blocked(most));
         }
-        let fit = self.slots.of(&self.cluster, &class.request).fit(self.domains.all(), class.needs);
+        let slots = self.slots.of(&self.cluster, &class.request);
+        let fit = fit_apart(slots, &self.cluster, self.domains.all(), class.needs, apart.as_ref());
         let everywhere = (fit == class.needs).then(|| self.domains.all().to_vec());
         let inside = everywhere.and_then(|nodes| self.place_inside(id, class, &nodes));
-        inside.ok_or_else(|| self.no_room(class, fit))
+        let is_apart = apart.is_some_and(|_| fit > 0 || class.joins.is_some());
+        inside.ok_or_else(|| if is_apart { blocked(fit) } else { self.no_room(class, fit) })
+    }
+
+    /// What keeps the tasks of a job apart: those that have a place have taken its domain.
+    pub(super) fn apart(&self, id: JobId, topology: Topology) -> Option<Apart> {
+        let mut apart = Apart::new(topology.apart?);
+        for (_, placement) in self.jobs.get(&id)?.tasks() {
+            apart.take(self.cluster.node(placement.node).spec());
+        }
+        Some(apart)
     }
 
     /// The same on nodes that the job does not avoid, of which there are few, for a moment.
-    fn place_elsewhere(&mut self, id: JobId, class: &Class, gathered: bool) -> Result<Placed, Blocked> {
+    fn place_elsewhere(&mut self, id: JobId, class: &Class) -> Result<Placed, Blocked> {
         let avoided = self.jobs.get(&id).map_or(Vec::new(), |job| job.avoids.clone());
         // What takes no work is looked at by nobody.
         let closed: Vec<NodeId> =
@@ -97,13 +108,16 @@ impl Scheduler {
         };
         open(self, false);
         let class = Class { avoids: None, ..*class };
-        let placed = if gathered { self.place_gathered(id, &class) } else { self.place(id, &class) };
+        let placed = self.place(id, &class);
         open(self, true);
         placed
     }
 
     /// On as few of these nodes as possible: those with room for the most tasks first.
     fn place_inside(&mut self, id: JobId, class: &Class, nodes: &[NodeId]) -> Option<Placed> {
+        if let Some(apart) = self.apart(id, class.topology) {
+            return self.place_apart(id, class, nodes, apart);
+        }
         let slots = self.slots.of(&self.cluster, &class.request);
         let with_room = nodes.iter().map(|&node| (slots.on(node).min(class.needs), node));
         let mut slots: Vec<(u32, NodeId)> = with_room.filter(|&(fit, _)| fit > 0).collect();
@@ -122,6 +136,28 @@ impl Scheduler {
         }
         self.undo(id, placed);
         None
+    }
+
+    /// Each in a domain of its own, where it serves the policy best.
+    fn place_apart(
+        &mut self,
+        id: JobId,
+        class: &Class,
+        nodes: &[NodeId],
+        mut apart: Apart,
+    ) -> Option<Placed> {
+        let mut placed = Placed::new();
+        while (placed.len() as u32) < class.needs {
+            let cluster = &self.cluster;
+            let open = nodes.iter().copied().filter(|&node| apart.is_open(cluster.node(node).spec()));
+            let Ok(placement) = self.placer.place_among(cluster, &class.request, open) else {
+                self.undo(id, placed);
+                return None;
+            };
+            apart.take(self.cluster.node(placement.node).spec());
+            self.put_next(id, placement, &mut placed);
+        }
+        Some(placed)
     }
 
     /// The nodes among which a task that joins others has to stay.

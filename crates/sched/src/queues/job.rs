@@ -38,8 +38,15 @@ pub struct JobSpec {
 impl JobSpec {
     /// One preemptible task of priority 0.
     pub const fn new(queue: QueueId, request: Request) -> JobSpec {
-        let topology = Topology { required: None, preferred: None };
-        JobSpec { queue, request, tasks_min: 1, tasks_max: 1, priority: 0, preemptible: true, topology }
+        JobSpec {
+            queue,
+            request,
+            tasks_min: 1,
+            tasks_max: 1,
+            priority: 0,
+            preemptible: true,
+            topology: Topology::ANY,
+        }
     }
 }
 
@@ -50,6 +57,13 @@ pub struct Topology {
     pub required: Option<u8>,
     /// All tasks in one domain of this level if that can be had; else of the next wider one, up to the required level.
     pub preferred: Option<u8>,
+    /// Each task in a domain of this level that no other task of the job is in, or the job waits; narrower than the other two.
+    pub apart: Option<u8>,
+}
+
+impl Topology {
+    /// Anywhere.
+    pub const ANY: Topology = Topology { required: None, preferred: None, apart: None };
 }
 
 /// A job and the tasks of it that run.
@@ -157,8 +171,9 @@ impl Job {
             priority: spec.priority,
             preemptible: spec.preemptible,
             topology: spec.topology,
-            // Tasks that join others in one domain depend on where those are: such a job is a class of its own.
-            joins: (self.running > 0 && spec.topology.required.is_some()).then_some(self.id),
+            // Tasks that join others in one domain, or shun theirs, depend on where those are: such a job is a class of its own.
+            joins: (self.running > 0 && (spec.topology.required.is_some() || spec.topology.apart.is_some()))
+                .then_some(self.id),
             surplus: self.running >= spec.tasks_min,
             avoids: (!self.avoids.is_empty()).then_some(self.id),
         })
@@ -208,6 +223,10 @@ pub enum SubmitError {
         "topology: the preferred level {preferred} is wider than the required level {required}; prefer a narrower one"
     )]
     Preferred { preferred: u8, required: u8 },
+    #[error(
+        "topology: tasks apart by level {apart} cannot be together in one domain of level {together}; ask for a narrower level"
+    )]
+    Apart { apart: u8, together: u8 },
 }
 
 /// Tasks of one job.

@@ -336,10 +336,16 @@ impl Scheduler {
             return Err(SubmitError::NotALeaf { queue: queue.name.clone() });
         }
         let levels = self.domains.levels();
-        for level in [topology.required, topology.preferred].into_iter().flatten() {
+        for level in [topology.required, topology.preferred, topology.apart].into_iter().flatten() {
             if usize::from(level) >= levels {
                 return Err(SubmitError::Level { level, levels });
             }
+        }
+        let together = topology.preferred.max(topology.required);
+        if let (Some(apart), Some(together)) = (topology.apart, together)
+            && apart <= together
+        {
+            return Err(SubmitError::Apart { apart, together });
         }
         match (topology.preferred, topology.required) {
             (Some(preferred), Some(required)) if preferred < required => {

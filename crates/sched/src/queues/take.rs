@@ -13,6 +13,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use super::amounts::Amounts;
 use super::candidates::{Candidates, Price, Unit, could_fit, missing_milli};
+use super::domains::{Apart, fit_apart};
 use super::gang::Placed;
 use super::job::{Class, JobId};
 use super::rights::{Right, Taker};
@@ -101,10 +102,14 @@ impl Scheduler {
         let Some(level) = class.topology.required.filter(|_| class.needs > 1) else {
             return vec![self.domains.all().to_vec()];
         };
+        let apart = self.apart(taker.job, class.topology);
         let slots = self.slots.of(&self.cluster, &class.request);
         let mut scopes: Vec<(Reverse<u64>, Vec<NodeId>)> = Vec::new();
         for (_, nodes) in self.domains.of_level(level) {
-            let fit = nodes.iter().map(|&node| u64::from(slots.on(node).min(class.needs))).sum();
+            let fit = match &apart {
+                None => nodes.iter().map(|&node| u64::from(slots.on(node).min(class.needs))).sum(),
+                apart => fit_apart(slots, &self.cluster, nodes, class.needs, apart.as_ref()).into(),
+            };
             scopes.push((Reverse(fit), nodes.to_vec()));
         }
         scopes.sort_by_key(|(fit, _)| *fit);
@@ -121,9 +126,14 @@ impl Scheduler {
         bounds: &[(QueueId, Amounts)],
         taken: &mut Vec<Taken>,
     ) -> Result<Placed, u32> {
-        let slots = self.slots.of(&self.cluster, &taker.class.request);
-        let fit: Vec<u32> = scope.iter().map(|&node| slots.on(node).min(taker.class.needs)).collect();
-        let total = self.take_cheapest(taker, candidates, scope, fit, taken)?;
+        let total = match self.apart(taker.job, taker.class.topology) {
+            Some(apart) => self.take_apart(taker, candidates, scope, &apart, taken)?,
+            None => {
+                let slots = self.slots.of(&self.cluster, &taker.class.request);
+                let fit = scope.iter().map(|&node| slots.on(node).min(taker.class.needs)).collect();
+                self.take_cheapest(taker, candidates, scope, fit, taken)?
+            }
+        };
         if !self.take_below_bounds(taker, candidates, bounds, taken) {
             return Err(total);
         }
@@ -179,6 +189,39 @@ impl Scheduler {
             }
         }
         Ok(needs)
+    }
+
+    /// The same for tasks that are kept apart: as long as too few domains have room for one, the node of the others is cleared from which
+    /// the least has to go.
+    fn take_apart(
+        &mut self,
+        taker: &Taker,
+        candidates: &Candidates,
+        scope: &[NodeId],
+        apart: &Apart,
+        taken: &mut Vec<Taken>,
+    ) -> Result<u32, u32> {
+        let Class { request, needs, .. } = taker.class;
+        loop {
+            let mut apart = apart.clone();
+            let slots = self.slots.of(&self.cluster, &request);
+            let with_room = scope.iter().filter(|&&node| slots.on(node) > 0);
+            let fit = with_room.filter(|&&node| apart.take(self.cluster.node(node).spec())).count() as u32;
+            if fit >= needs {
+                return Ok(needs);
+            }
+            let open = |&&node: &&NodeId| apart.is_open(self.cluster.node(node).spec());
+            let open: Vec<NodeId> = scope.iter().filter(open).copied().collect();
+            let takeable = self.takeable_milli(taker, candidates);
+            let mut prices = self.prices(taker, candidates, &open, &vec![0; open.len()], takeable);
+            let mut cleared = false;
+            while let Some(Reverse((_, node))) = prices.pop().filter(|_| !cleared) {
+                cleared = self.take_on(taker, candidates, node, taken);
+            }
+            if !cleared {
+                return Err(fit);
+            }
+        }
     }
 
     /// How many tasks could fit at most if so much compute were taken, wherever it is best: most searches in vain end here, where

@@ -98,8 +98,9 @@ pub enum Blocked {
     Quota { queue: String, deserved: String, used: String },
     /// No room: it needs `needs` tasks at once, `fit` of them fit now, and nodes fail these filters for one.
     Room { needs: u32, fit: u32, nodes: Unplaced },
-    /// No domain of this level has room for all its tasks; the best has room for `fit`.
-    Topology { level: u8, needs: u32, fit: u32 },
+    /// No domain of the level `within` (or not the whole cluster) has room for all its tasks, each in another domain of the level
+    /// `apart` if that is asked for; the best has room for `fit`.
+    Topology { within: Option<u8>, apart: Option<u8>, needs: u32, fit: u32 },
 }
 
 /// Why nothing is taken from others for a job.
@@ -131,46 +132,65 @@ pub enum No {
     SearchBound { looked_at: u32 },
 }
 
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(blocked) = &self.blocked else { return f.write_str("its turn has not come yet") };
-        write!(f, "{blocked}")?;
+impl Why {
+    /// In words, with the caller's name for a domain of each level.
+    pub fn describe(&self, domain: impl Fn(u8) -> String) -> String {
+        let Some(blocked) = &self.blocked else { return "its turn has not come yet".into() };
         let others = [
             ("consolidation", &self.consolidation),
             ("reclaim", &self.reclaim),
             ("preemption", &self.preemption),
         ];
-        for (what, no) in others {
-            if let Some(no) = no {
-                write!(f, "; no {what}: {no}")?;
+        let others =
+            others.into_iter().filter_map(|(what, no)| Some(format!("; no {what}: {}", no.as_ref()?)));
+        blocked.describe(domain) + &others.collect::<String>()
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe(numbered))
+    }
+}
+
+fn numbered(level: u8) -> String {
+    format!("domain of level {level}")
+}
+
+impl Blocked {
+    fn describe(&self, domain: impl Fn(u8) -> String) -> String {
+        match *self {
+            Blocked::Limit { ref queue, ref limit, ref used } => {
+                format!("limit: queue \"{queue}\" uses {used} of at most {limit}")
+            }
+            Blocked::Quota { ref queue, ref deserved, ref used } => format!(
+                "quota: work that may not be evicted uses {used} of the {deserved} that queue \"{queue}\" deserves"
+            ),
+            Blocked::Room { needs: 1, ref nodes, .. } => format!("room: {nodes}"),
+            Blocked::Room { needs, fit: 0, ref nodes } => {
+                format!("room: {needs} tasks at once are needed, {nodes}")
+            }
+            Blocked::Room { needs, fit, .. } => format!("room: {needs} tasks at once are needed, {fit} fit"),
+            Blocked::Topology { within, apart, needs, fit } => {
+                let tasks = if needs == 1 { "1 task".into() } else { format!("{needs} tasks") };
+                let within_one = within.map(|level| format!(" in one {}", domain(level))).unwrap_or_default();
+                let each = if needs == 1 { "" } else { "each " };
+                let of_its_own = apart.map(|level| format!(", {each}in a {} of its own,", domain(level)));
+                let (are, of_its_own) =
+                    (if needs == 1 { "is" } else { "are" }, of_its_own.unwrap_or_default());
+                let fit = match within {
+                    Some(_) => format!("the best has room for {fit}"),
+                    None => format!("{fit} fit"),
+                };
+                format!("topology: {tasks}{within_one}{of_its_own} {are} needed, {fit}")
             }
         }
-        Ok(())
     }
 }
 
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Blocked::Limit { queue, limit, used } => {
-                write!(f, "limit: queue \"{queue}\" uses {used} of at most {limit}")
-            }
-            Blocked::Quota { queue, deserved, used } => write!(
-                f,
-                "quota: work that may not be evicted uses {used} of the {deserved} that queue \"{queue}\" deserves"
-            ),
-            Blocked::Room { needs: 1, nodes, .. } => write!(f, "room: {nodes}"),
-            Blocked::Room { needs, fit: 0, nodes } => {
-                write!(f, "room: {needs} tasks at once are needed, {nodes}")
-            }
-            Blocked::Room { needs, fit, .. } => {
-                write!(f, "room: {needs} tasks at once are needed, {fit} fit")
-            }
-            Blocked::Topology { level, needs, fit } => write!(
-                f,
-                "topology: {needs} tasks in one domain of level {level} are needed, the best has room for {fit}"
-            ),
-        }
+        f.write_str(&self.describe(numbered))
     }
 }
 

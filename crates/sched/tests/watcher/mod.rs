@@ -69,6 +69,11 @@ impl Watcher {
                 let together = placements.iter().all(|p| rack(p) == rack(&placements[0]));
                 assert!(together, "{id} is in several racks");
             }
+            if spec.topology.apart.is_some() {
+                let racks = placements.iter().map(|p| scheduler.cluster().node(p.node).spec().domains[0]);
+                let racks: BTreeSet<_> = racks.collect();
+                assert_eq!(racks.len(), placements.len(), "{id} has two tasks in a rack");
+            }
         }
     }
 

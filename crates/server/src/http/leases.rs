@@ -105,6 +105,11 @@ fn check(ask: &mut NewLease, now_ms: u64) -> Result<(), Problem> {
     if ask.same.zip(ask.near).is_some_and(|(same, near)| near < same) {
         return wrong("near", "wider than `same`; prefer something narrower".into());
     }
+    let together = ask.same.max(ask.near);
+    if ask.spread.zip(together).is_some_and(|(spread, together)| spread <= together) {
+        let detail = "tasks in one place of this kind cannot be in different ones; spread them over something narrower than `same` and `near`";
+        return wrong("spread", detail.into());
+    }
     let words = |word: &String| (1..=NAME_MAX).contains(&word.len());
     if ask.models.len() > WORDS_MAX || !ask.models.iter().all(words) {
         return wrong("models", format!("up to {WORDS_MAX} names of 1 to {NAME_MAX} bytes"));

@@ -63,7 +63,11 @@ impl Plan {
             tasks_max: max,
             priority: lease.priority(),
             preemptible: lease.is_preemptible(),
-            topology: Topology { required: lease.ask.same.map(level), preferred: lease.ask.near.map(level) },
+            topology: Topology {
+                required: lease.ask.same.map(level),
+                preferred: lease.ask.near.map(level),
+                apart: lease.ask.spread.map(level),
+            },
         };
         let job = self.scheduler.submit(spec).map_err(|error| error.to_string())?;
         self.leases.insert(job, lease.id);
@@ -150,6 +154,7 @@ pub(super) fn bare_request(ask: &NewLease, memory: u64) -> Request {
     Request::cpu(0, 0).with_gpus(gpus, milli as u16).with_gpu_memory(memory_mib)
 }
 
-fn level(level: Level) -> u8 {
+/// By its place in [`Level::ALL`], as the scheduler counts levels.
+pub(super) fn level(level: Level) -> u8 {
     level as u8
 }

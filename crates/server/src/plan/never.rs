@@ -1,11 +1,14 @@
 //! Requests that waiting would not help: no quota, or no node that is known, is large enough.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use sluice_api::GPU_PPM;
 use sluice_api::lease::{Level, NewLease};
 use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
-use sluice_sched::{ModelSet, NodeSpec, Request, WHOLE_GPU_MILLI};
+use sluice_sched::{DomainId, ModelSet, NodeSpec, Request, WHOLE_GPU_MILLI};
 
+use super::enter::level;
 use super::{Plan, pools};
 use crate::fleet::Fleet;
 
@@ -39,7 +42,33 @@ impl Plan {
         if ask.same == Some(Level::Node) && best < wanted {
             return Some(format!("{wanted} tasks on one node: the largest, empty, has room for {best}"));
         }
-        None
+        ask.spread.and_then(|spread| {
+            let places = self.places(ask.same, spread, specs().filter(|spec| slots(spec) > 0));
+            let within = ask.same.map_or_else(String::new, |same| format!(" of one {}", same.name()));
+            let spread = spread.name();
+            (places < wanted).then(|| {
+                format!(
+                    "{wanted} tasks in different {spread}s{within}: nodes that could take one, if they were empty, stand \
+                     in {places}"
+                )
+            })
+        })
+    }
+
+    /// How many domains of the level `apart` these nodes are in, in the domain of the level `same` with the most if there is to be one.
+    fn places<'a>(
+        &self,
+        same: Option<Level>,
+        apart: Level,
+        specs: impl Iterator<Item = &'a NodeSpec>,
+    ) -> u64 {
+        let mut places: BTreeMap<Option<DomainId>, BTreeSet<DomainId>> = BTreeMap::new();
+        let domain = |spec: &NodeSpec, of: Level| spec.domains.get(usize::from(level(of))).copied();
+        for spec in specs {
+            let within = same.and_then(|same| domain(spec, same));
+            places.entry(within).or_default().extend(domain(spec, apart));
+        }
+        places.values().map(|places| places.len() as u64).max().unwrap_or(0)
     }
 
     fn largest(&self, ask: &NewLease, request: &Request) -> String {

@@ -48,7 +48,8 @@ pub(super) struct Site {
 #[derive(Debug, Default)]
 pub(super) struct Atlas {
     kinds: Vec<Kind>,
-    labels: Vec<(String, String)>,
+    /// Without a value: whatever it is.
+    labels: Vec<(String, Option<String>)>,
     domains: HashMap<(Level, String), DomainId>,
 }
 
@@ -63,8 +64,13 @@ impl Atlas {
         for (index, gpu) in (0..).zip(&node.gpus) {
             by_kind.entry(self.kind(Kind::of(pool, gpu))?).or_default().push(index);
         }
-        let labels = node.labels.iter().map(|(name, value)| self.label(name, value));
-        let labels = labels.collect::<Result<LabelSet, TooMany>>()?;
+        let mut labels = LabelSet::NONE;
+        for (name, value) in &node.labels {
+            labels = labels.with(self.label(name, Some(value))?);
+            if is_place(name) {
+                labels = labels.with(self.label(name, None)?);
+            }
+        }
         let domains: Vec<DomainId> = Level::ALL.into_iter().map(|level| self.domain(level, node)).collect();
         let mut sites = Vec::new();
         for (model, gpus) in by_kind {
@@ -88,7 +94,7 @@ impl Atlas {
     /// Whether nothing about the node is new; what is makes waiting requests fit that did not before.
     pub(super) fn knows(&self, pool: &str, node: &Node) -> bool {
         let known = |(name, value): (&String, &String)| {
-            self.labels.iter().any(|label| (&label.0, &label.1) == (name, value))
+            self.labels.iter().any(|label| (&label.0, label.1.as_ref()) == (name, Some(value)))
         };
         node.gpus.iter().all(|gpu| self.kinds.contains(&Kind::of(pool, gpu))) && node.labels.iter().all(known)
     }
@@ -99,14 +105,22 @@ impl Atlas {
         accepted.filter_map(|(id, _)| ModelId::new(id)).collect()
     }
 
-    /// The labels that a request asks for; the error is one that no node has.
+    /// The labels that a request asks for; the error is one that no node has. Only nodes that say where they stand are known to stand
+    /// apart.
     pub(super) fn labels_of(&self, ask: &NewLease) -> Result<LabelSet, String> {
-        let id = |(name, value): (&String, &String)| {
-            let known = self.labels.iter().position(|label| (&label.0, &label.1) == (name, value));
-            let id = known.and_then(|index| LabelId::new(index as u8));
-            id.ok_or_else(|| format!("no node has the label {name}={value}"))
+        let id = |name: &str, value: Option<&str>| {
+            let known = self.labels.iter().position(|label| (&*label.0, label.1.as_deref()) == (name, value));
+            known.and_then(|index| LabelId::new(index as u8))
         };
-        ask.labels.iter().map(id).collect()
+        let named = ask.labels.iter().map(|(name, value)| {
+            id(name, Some(value)).ok_or_else(|| format!("no node has the label {name}={value}"))
+        });
+        let place = ask.spread.map(Level::name).filter(|name| is_place(name)).map(|name| {
+            id(name, None).ok_or_else(|| {
+                format!("no node says in which {name} it stands (`sluice node --label {name}=NAME`)")
+            })
+        });
+        named.chain(place).collect()
     }
 
     /// The memory of the smallest GPUs among these, in bytes; 0 if there are none.
@@ -115,12 +129,12 @@ impl Atlas {
         ModelId::all().filter_map(of).map(|kind| kind.memory).min().unwrap_or(0)
     }
 
-    fn label(&mut self, name: &str, value: &str) -> Result<LabelId, TooMany> {
-        let known = self.labels.iter().position(|label| (&*label.0, &*label.1) == (name, value));
+    fn label(&mut self, name: &str, value: Option<&str>) -> Result<LabelId, TooMany> {
+        let known = self.labels.iter().position(|label| (&*label.0, label.1.as_deref()) == (name, value));
         let index = known.unwrap_or(self.labels.len());
         let id = u8::try_from(index).ok().and_then(LabelId::new).ok_or(TooMany)?;
         if known.is_none() {
-            self.labels.push((name.to_owned(), value.to_owned()));
+            self.labels.push((name.to_owned(), value.map(str::to_owned)));
         }
         Ok(id)
     }
@@ -144,4 +158,9 @@ impl Atlas {
         let next = DomainId(self.domains.len() as u32);
         *self.domains.entry((level, name)).or_insert(next)
     }
+}
+
+/// Whether a label says where its node stands.
+fn is_place(label: &str) -> bool {
+    [Level::Zone, Level::Rack].iter().any(|level| level.name() == label)
 }

@@ -376,7 +376,51 @@ fn tasks_that_ask_for_one_rack_get_one() {
     assert_ne!((nodes[0] - 1) / 2, (taken - 1) / 2);
     let second = world.ask("acme", json!({ "tasks": 2, "same": "rack" }));
     world.settle();
-    assert!(world.why(second).contains("one domain"), "{}", world.why(second));
+    assert!(world.why(second).contains("2 tasks in one rack are needed"), "{}", world.why(second));
+}
+
+#[test]
+fn tasks_that_are_to_be_spread_get_a_rack_each_or_wait_and_say_so() {
+    let mut world = World::new(&[1, 1, 1], &[("acme", json!({}))]);
+    let first = world.ask("acme", json!({ "tasks": 2, "spread": "rack" }));
+    world.settle();
+    let racks = |world: &World, id| {
+        let rack = |node| world.fleet.nodes()[&node].labels["rack"].clone();
+        let mut racks: Vec<String> = world.nodes_of(id).into_iter().map(rack).collect();
+        racks.sort();
+        racks
+    };
+    assert_eq!(racks(&world, first), ["r0", "r1"]);
+    let second = world.ask("acme", json!({ "tasks": 2, "spread": "rack" }));
+    world.settle();
+    let why = world.why(second);
+    assert!(why.contains("topology: 2 tasks, each in a rack of its own, are needed, 1 fit"), "{why}");
+    world.join("node3", 1, "r0");
+    world.settle();
+    assert_eq!(world.state(second), LeaseState::Queued, "two GPUs are free, in one rack");
+    world.join("node4", 1, "r2");
+    world.settle();
+    assert_eq!(racks(&world, second), ["r0", "r2"]);
+    world.check();
+}
+
+#[test]
+fn nodes_that_do_not_say_where_they_stand_are_not_known_to_stand_apart() {
+    let mut world = World::new(&[1, 1, 1, 1], &[("acme", json!({}))]);
+    for node in ["node0", "node1", "node2", "node3"] {
+        let gpus = world.fleet.nodes().values().find(|known| known.name == node).unwrap().gpus.clone();
+        let (name, address) = (node.to_owned(), "h:1".to_owned());
+        let labels = BTreeMap::new();
+        world.fleet.join(Join { name, address, gpus, labels, release: String::new() }, world.now_ms);
+    }
+    world.settle();
+    let gang = world.ask("acme", json!({ "tasks": 2, "spread": "rack" }));
+    world.settle();
+    let why = world.why(gang);
+    assert!(why.starts_with("no node says in which rack it stands"), "{why}");
+    let nodes = world.ask("acme", json!({ "tasks": 2, "spread": "node" }));
+    world.settle();
+    assert_eq!(world.state(nodes), LeaseState::Running);
 }
 
 #[test]
@@ -662,6 +706,7 @@ fn a_request_that_never_fits_is_known_at_once() {
         ("globex", json!({ "memory": 17_u64 << 30 }), "17408 MiB"),
         ("globex", json!({ "tasks": 4 }), "room for 3"),
         ("globex", json!({ "tasks": 3, "same": "node" }), "the largest, empty, has room for 2"),
+        ("globex", json!({ "tasks": 3, "spread": "node" }), "could take one, if they were empty, stand in 2"),
     ] {
         let reason = never(tenant, ask.clone()).unwrap_or_default();
         assert!(reason.contains(words), "{ask}: {reason}");

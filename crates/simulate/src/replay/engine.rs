@@ -249,12 +249,11 @@ fn topology(job: &Job) -> Topology {
     // The levels of a site: zones, then racks.
     const ZONE: u8 = 0;
     const RACK: u8 = 1;
-    let none = Topology { required: None, preferred: None };
     match job.together {
-        None => none,
-        Some(Together::PreferRack) => Topology { preferred: Some(RACK), ..none },
-        Some(Together::PreferZone) => Topology { preferred: Some(ZONE), ..none },
-        Some(Together::RequireRack) => Topology { required: Some(RACK), ..none },
-        Some(Together::RequireZone) => Topology { required: Some(ZONE), ..none },
+        None => Topology::ANY,
+        Some(Together::PreferRack) => Topology { preferred: Some(RACK), ..Topology::ANY },
+        Some(Together::PreferZone) => Topology { preferred: Some(ZONE), ..Topology::ANY },
+        Some(Together::RequireRack) => Topology { required: Some(RACK), ..Topology::ANY },
+        Some(Together::RequireZone) => Topology { required: Some(ZONE), ..Topology::ANY },
     }
 }
