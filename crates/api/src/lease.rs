@@ -6,7 +6,7 @@
 //!    │        (refused)      ▼
 //!    └───────────┴────── preempting
 //! ```
-//! A granted lease that nobody claims on its node ends. A preempted one has a grace time, then its node ends it and it
+//! A granted lease that nobody claims on its node within its hold time ends. A preempted one has a grace time, then its node ends it and it
 //! is queued again with the next attempt number, which makes grants of earlier attempts worthless.
 //!
 //! The tasks of a running lease come and go one by one: one that ends gives its place back, an elastic lease gets further ones when there
@@ -91,6 +91,10 @@ pub struct NewLease {
     /// How long it will take, in milliseconds: for estimates of when others start. Nothing ends because of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
+    /// How long what it was granted waits for its program to claim it, in milliseconds, before it is given back: 1,000 to 3,600,000, and
+    /// 60,000 unless said. Until it is claimed it costs nothing, and counts towards quotas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_ms: Option<u64>,
     /// The program, for people to read.
     #[serde(default)]
     pub name: String,
@@ -148,6 +152,12 @@ fn yes() -> bool {
 pub const PRIORITY_USUAL: i32 = 100;
 /// The highest priority; the lowest is 1.
 pub const PRIORITY_MAX: i32 = 300;
+/// What `hold_ms` is unless said.
+pub const HOLD_MS_USUAL: u64 = 60_000;
+/// The shortest time that a grant can wait to be claimed: shorter, and a slow network takes it away.
+pub const HOLD_MS_MIN: u64 = 1_000;
+/// The longest.
+pub const HOLD_MS_MAX: u64 = 3_600_000;
 /// The most tasks of one lease.
 pub const TASKS_MAX: u32 = 256;
 
@@ -170,6 +180,11 @@ impl NewLease {
     /// The last moment at which it can start and end by its deadline.
     pub fn start_until_ms(&self) -> Option<u64> {
         Some(self.deadline_ms?.saturating_sub(self.duration_ms.unwrap_or(0)))
+    }
+
+    /// How long a grant of it can be claimed.
+    pub fn hold_ms(&self) -> u64 {
+        self.hold_ms.unwrap_or(HOLD_MS_USUAL)
     }
 }
 
@@ -228,6 +243,9 @@ pub struct Lease {
     pub created_at_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granted_at_ms: Option<u64>,
+    /// Its program has to have claimed it by then, else it is given back; while it is granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim_until_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at_ms: Option<u64>,
     /// Grows with every change; a watcher names the one it has seen.

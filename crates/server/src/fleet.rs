@@ -33,8 +33,6 @@ use budgets::Budgets;
 use health::Health;
 use silence::Silence;
 
-/// A granted lease that its program has not claimed by then ends.
-const CLAIM_TIME_MS: u64 = 60_000;
 /// A queued lease whose program has not asked for it for this long ends: its `sluice run` is gone.
 const PATIENCE_MS: u64 = 20_000;
 
@@ -604,7 +602,7 @@ impl Fleet {
     /// which this one listens.
     fn claim_until(&self, lease: &LeaseRecord, seat: &Seat) -> u64 {
         let granted_at_ms = seat.granted_at_ms.or(lease.granted_at_ms).unwrap_or(0);
-        granted_at_ms.max(self.silence.since_ms()) + CLAIM_TIME_MS
+        granted_at_ms.max(self.silence.since_ms()).saturating_add(lease.ask.hold_ms())
     }
 
     /// Whether nobody can claim it any more, and nobody has claimed any of its tasks: its nodes have reported since, so it is not that
@@ -664,6 +662,8 @@ impl Fleet {
                 leave_at_ms: seat.leave_at_ms,
             }
         };
+        let waits = |seat: &&Seat| lease.state == LeaseState::Granted && !seat.claimed && !seat.over;
+        let claim_until_ms = lease.seats.iter().filter(waits).map(|seat| self.claim_until(lease, seat)).min();
         let is_over = lease.state == LeaseState::Ended;
         let has_place = |seat: &Seat| if is_over { seat.leave_at_ms.is_none() } else { !seat.over };
         let seats = (0..).zip(&lease.seats).filter(|(_, seat)| has_place(seat));
@@ -688,6 +688,7 @@ impl Fleet {
             preempt_at_ms: lease.preempt_at_ms,
             created_at_ms: lease.created_at_ms,
             granted_at_ms: lease.granted_at_ms,
+            claim_until_ms,
             ended_at_ms: lease.ended_at_ms,
             revision: lease.revision,
         }

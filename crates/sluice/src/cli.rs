@@ -218,6 +218,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) duration: Option<Period>,
 
+    /// With a server: how long what it is granted waits to be claimed before it is given back, 1s to 1h [default: 60s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) hold: Option<Period>,
+
     /// With a server: never end the program to make room for others (granted within the guaranteed quota only)
     #[arg(long)]
     pub(crate) no_preempt: bool,

@@ -127,6 +127,7 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
         labels: arguments.labels.iter().cloned().collect(),
         deadline_ms: arguments.deadline.map(|within| now_ms() + within.duration().as_millis() as u64),
         duration_ms: arguments.duration.map(|duration| duration.duration().as_millis() as u64),
+        hold_ms: arguments.hold.map(|hold| hold.duration().as_millis() as u64),
         share_ppm: arguments.share.ppm(),
         memory: arguments.memory.map_or(0, Memory::bytes),
         hard_cap: arguments.cap == Cap::Hard,

@@ -102,7 +102,11 @@ fn places_and_gangs() -> Result<()> {
     gang.end_its_input()?;
 
     let too_many = red.command(&["run", "--tasks", "9", "--", "true"]);
-    expect_failure(&mut { too_many }, "a gang that never fits", 125, &["9 tasks at once", "room for 3"])
+    expect_failure(&mut { too_many }, "a gang that never fits", 125, &["9 tasks at once", "room for 3"])?;
+    let apart = red.command(&[
+        "run", "--tasks", "3", "--share", "0.5", "--spread", "rack", "--hold", "5s", "--", "true",
+    ]);
+    expect_failure(&mut { apart }, "a gang that stands apart", 125, &["no node says in which rack it stands"])
 }
 
 /// What runs on a node that reports no more waits in the queue again, and runs elsewhere.

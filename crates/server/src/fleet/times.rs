@@ -107,7 +107,11 @@ mod tests {
         }
 
         fn grant(&mut self, node: NodeId, now_ms: u64) -> LeaseId {
-            let ask = serde_json::from_value(json!({ "share_ppm": 250_000 })).unwrap();
+            self.grant_for(json!({ "share_ppm": 250_000 }), node, now_ms)
+        }
+
+        fn grant_for(&mut self, ask: serde_json::Value, node: NodeId, now_ms: u64) -> LeaseId {
+            let ask = serde_json::from_value(ask).unwrap();
             let id = self.fleet.request("acme".parse().unwrap(), ask, String::new(), now_ms);
             self.fleet.grant(id, vec![Seat::new(node, vec![0], 1 << 20)], now_ms);
             id
@@ -200,6 +204,33 @@ mod tests {
         world.says(1, until_ms + 1, true);
         world.look(until_ms + 1);
         assert_eq!(world.lease(granted).state, LeaseState::Ended);
+    }
+
+    #[test]
+    fn a_grant_is_held_for_as_long_as_its_request_says() {
+        let mut world = World::new(1);
+        let held =
+            [("short", Some(1_000)), ("usual", None), ("long", Some(3_600_000))].map(|(name, hold_ms)| {
+                let ask = json!({ "share_ppm": 1, "name": name, "hold_ms": hold_ms });
+                (world.grant_for(ask, 1, 2_000), 2_000 + hold_ms.unwrap_or(MINUTE_MS))
+            });
+        for &(lease, until_ms) in &held {
+            let record = world.lease(lease);
+            let grants = world.fleet.grants_of(record);
+            assert_eq!((grants.len(), grants[0].expires_at_ms), (1, until_ms), "its node takes it as long");
+            assert_eq!(world.fleet.view(record).claim_until_ms, Some(until_ms));
+        }
+        // Nobody asks for them meanwhile: they wait to be claimed.
+        for &(lease, until_ms) in &held {
+            for now_ms in [until_ms, until_ms + 1] {
+                world.says(1, now_ms, true);
+                world.look(now_ms);
+                let ended = world.fleet.lease(lease).is_none_or(|lease| lease.state == LeaseState::Ended);
+                assert_eq!(ended, now_ms > until_ms, "{lease} at {now_ms}");
+            }
+            assert_eq!(world.lease(lease).reason.as_deref(), Some("no program claimed it in time"));
+            assert_eq!(world.fleet.view(world.lease(lease)).claim_until_ms, None);
+        }
     }
 
     #[test]

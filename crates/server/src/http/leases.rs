@@ -7,7 +7,9 @@ use axum::extract::State;
 use axum::http::header::ETAG;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
-use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, PRIORITY_MAX, Refused, TASKS_MAX};
+use sluice_api::lease::{
+    HOLD_MS_MAX, HOLD_MS_MIN, Lease, LeaseId, LeaseState, NewLease, PRIORITY_MAX, Refused, TASKS_MAX,
+};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::{GPU_PPM, Page};
 
@@ -119,6 +121,9 @@ fn check(ask: &mut NewLease, now_ms: u64) -> Result<(), Problem> {
     }
     if ask.duration_ms.is_some_and(|duration| duration > DURATION_MS_MAX) {
         return wrong("duration_ms", format!("up to {DURATION_MS_MAX} (ten years)"));
+    }
+    if ask.hold_ms.is_some_and(|hold| !(HOLD_MS_MIN..=HOLD_MS_MAX).contains(&hold)) {
+        return wrong("hold_ms", format!("{HOLD_MS_MIN} (a second) to {HOLD_MS_MAX} (an hour)"));
     }
     if ask.start_until_ms().is_some_and(|until| until < now_ms) {
         return wrong("deadline_ms", "it could not end by then, if it started now".into());

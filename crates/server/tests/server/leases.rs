@@ -201,6 +201,23 @@ fn one_key_is_one_lease() {
 }
 
 #[test]
+fn how_long_a_grant_is_held_has_bounds_and_is_said() {
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let member = server.token("acme", Role::Member);
+    for hold_ms in [0, 999, 3_600_001, u64::MAX] {
+        let ask = NewLease { hold_ms: Some(hold_ms), ..ask(1000) };
+        let refused = problem(member.post::<Lease>("/leases", &ask));
+        assert!(refused.is(Kind::Invalid) && refused.field.as_deref() == Some("hold_ms"), "{refused:?}");
+    }
+    let held = request(&member, &NewLease { hold_ms: Some(3_600_000), ..ask(1000) });
+    let held = wait_for_state(&member, held.id, LeaseState::Granted);
+    assert_eq!(held.claim_until_ms, held.granted_at_ms.map(|at_ms| at_ms + 3_600_000));
+    node.claim(&held);
+    assert_eq!(wait_for_state(&member, held.id, LeaseState::Running).claim_until_ms, None);
+}
+
+#[test]
 fn leases_outlive_the_server() {
     let (folder, server) = Server::with_tenants();
     let mut node = ScriptedNode::join(&server, "one", 1);
