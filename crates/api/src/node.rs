@@ -31,7 +31,7 @@ pub struct Join {
 }
 
 /// What is fixed about a GPU.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Gpu {
     /// As its driver names the model.
@@ -47,6 +47,40 @@ pub struct Gpu {
     /// Peak of 32-bit arithmetic as the driver's figures give it; 0 where they do not.
     #[serde(default)]
     pub gflops: u64,
+    /// `nvidia`, another vendor's name or PCI id, or `sluice` for one that computes on CPUs; not there where nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor: Option<String>,
+    /// `domain:bus:device.function`, hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci: Option<String>,
+    /// The NUMA node whose memory is nearest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcie: Option<PcieLink>,
+    /// GPUs of the same node that NVLinks lead to, straight or through switches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nvlinks: Vec<NvLinks>,
+}
+
+/// What a GPU and its slot have in common; a link that is idle may be slower for the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PcieLink {
+    pub generation: u32,
+    pub lanes: u32,
+}
+
+/// To one other GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NvLinks {
+    /// Its index on the node.
+    pub gpu: u32,
+    /// Active links; of two GPUs behind switches, as many as the one with fewer has there.
+    pub links: u32,
 }
 
 /// The answer to a node that may join.

@@ -23,9 +23,10 @@ use sluice_wire::control::Status;
 use crate::clock::SystemClock;
 use crate::config::{Listen, NodeConfig, WorkerCommand};
 use crate::connection;
+use crate::facts;
 use crate::health;
 use crate::inventory::{Inventory, InventoryError, take_inventory};
-use crate::join::{Agent, JoinError};
+use crate::join::{Agent, JoinError, gpus};
 use crate::registry::Registry;
 use crate::spawn::Spawner;
 
@@ -92,7 +93,11 @@ impl Node {
         }
         let join = config.join.as_ref().zip(listeners.first());
         let agent = join
-            .map(|(join, listener)| Agent::join(join, &inventory, &listener.endpoint(), listener.identity()))
+            .map(|(join, listener)| {
+                let facts = facts::of(&inventory, library.as_deref(), &config.worker);
+                let gpus = gpus(&inventory.snapshots, &facts);
+                Agent::join(join, gpus, &listener.endpoint(), listener.identity())
+            })
             .transpose()?;
         let membership = agent.as_ref().map(|agent| Arc::clone(agent.membership()));
         Ok(Node {

@@ -106,11 +106,16 @@ pub(crate) fn library(config: &NodeConfig, inventory: &Inventory) -> Option<Path
     beside.exists().then_some(beside)
 }
 
+/// The GPUs as NVML knows them.
+pub(crate) fn watched(inventory: &Inventory, library: &Path) -> Watch {
+    let uuid = |gpu: &sluice_wire::control::DeviceSnapshot| sluice_control::uuid_text(gpu.uuid);
+    let gpus = inventory.snapshots.iter().map(uuid).collect();
+    Watch { library: library.display().to_string(), gpus }
+}
+
 /// Has a watcher run for as long as the node does; never returns.
 pub(crate) fn watch(registry: &Arc<Registry>, worker: &WorkerCommand, library: &Path) -> ! {
-    let uuid = |gpu: &sluice_wire::control::DeviceSnapshot| sluice_control::uuid_text(gpu.uuid);
-    let gpus: Vec<String> = registry.inventory().snapshots.iter().map(uuid).collect();
-    let watch = Watch { library: library.display().to_string(), gpus };
+    let watch = watched(registry.inventory(), library);
     let mut again_after = AGAIN_AFTER;
     loop {
         let heard = match start(&watch, worker) {

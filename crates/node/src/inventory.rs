@@ -150,7 +150,10 @@ fn library(path: &Path) -> Result<Driver, String> {
 
 /// Asks a driver what it has, in a process of its own.
 fn ask(driver: Driver, worker: &WorkerCommand) -> Result<Inventory, String> {
-    let snapshots = run_probe(&driver, worker).map_err(|error| error.to_string())?;
+    let said = serde_json::to_string(&driver).map_err(io::Error::other);
+    let said = said.and_then(|driver| ask_worker(worker, probe::ARGUMENT, &driver));
+    let snapshots = said.and_then(|said| probe::decode(&said).map_err(io::Error::other));
+    let snapshots = snapshots.map_err(|error| error.to_string())?;
     if snapshots.is_empty() {
         return Err("it has no devices".into());
     }
@@ -158,11 +161,11 @@ fn ask(driver: Driver, worker: &WorkerCommand) -> Result<Inventory, String> {
     Ok(Inventory { driver, cards, snapshots })
 }
 
-fn run_probe(driver: &Driver, worker: &WorkerCommand) -> io::Result<Vec<DeviceSnapshot>> {
+/// What a worker that is started with this argument says of something, before it ends.
+pub(crate) fn ask_worker(worker: &WorkerCommand, argument: &str, of: &str) -> io::Result<Vec<u8>> {
     let mut child = Command::new(&worker.program)
         .args(&worker.arguments)
-        .arg(probe::ARGUMENT)
-        .arg(serde_json::to_string(driver)?)
+        .args([argument, of])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -182,7 +185,7 @@ fn run_probe(driver: &Driver, worker: &WorkerCommand) -> io::Result<Vec<DeviceSn
         }
     };
     if status.success() {
-        return probe::decode(&output.join().unwrap_or_default()).map_err(io::Error::other);
+        return Ok(output.join().unwrap_or_default());
     }
     let text = errors.join().unwrap_or_default();
     let text = String::from_utf8_lossy(&text);

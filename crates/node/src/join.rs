@@ -5,6 +5,7 @@
 //! in the [`journal`].
 
 mod agent;
+mod cards;
 mod claims;
 mod journal;
 mod metering;
@@ -18,8 +19,9 @@ use sluice_api::grant::{Grant, Verifier};
 use sluice_api::node::{Attempt, NodeId};
 use sluice_api::usage::UsageRecord;
 
+pub(crate) use agent::Agent;
 pub use agent::JoinError;
-pub(crate) use agent::{Agent, gpu};
+pub(crate) use cards::gpus;
 pub(crate) use claims::ClaimRefusal;
 pub(crate) use journal::Journal;
 pub(crate) use metering::Metered;

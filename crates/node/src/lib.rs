@@ -18,6 +18,7 @@ mod daemon;
 mod connection;
 mod echo;
 mod exports;
+mod facts;
 mod health;
 mod registry;
 

@@ -59,7 +59,7 @@ impl Machine {
         Join {
             name: self.name.clone(),
             address: format!("{}:7583", self.name),
-            gpus: self.snapshots().iter().map(join::gpu).collect(),
+            gpus: join::gpus(&self.snapshots(), &[]),
             labels: Default::default(),
             release: env!("CARGO_PKG_VERSION").into(),
         }

@@ -5,6 +5,7 @@
 //! line of JSON on standard output, whether there is something to say or not.
 
 mod card;
+pub mod facts;
 mod xid;
 
 use std::io::{self, Write};
@@ -71,6 +72,8 @@ pub enum HealthError {
     Nvml { library: String, source: NvmlError },
     #[error("{library} knows none of the GPUs")]
     NoGpus { library: String },
+    #[error("cannot say it: {0}")]
+    Output(io::Error),
 }
 
 /// Watches until nobody reads any more.

@@ -69,7 +69,8 @@ pub const INHERITED_FDS: [RawFd; 3] = [3, 4, 5];
 /// Runs this process as a worker, as the daemon starts it; never returns.
 ///
 /// `arguments` are what follows those of the daemon's worker command: none to serve a session,
-/// [`probe::ARGUMENT`] and a driver to say what that driver has, [`health::ARGUMENT`] and a library to watch GPUs through.
+/// [`probe::ARGUMENT`] and a driver to say what that driver has, [`health::ARGUMENT`] and a library to watch GPUs through,
+/// [`health::facts::ARGUMENT`] and the same to say where they stand.
 pub fn main(arguments: &[OsString]) -> ! {
     let [argument, what] = arguments else { serve::serve() };
     let out = &mut std::io::stdout().lock();
@@ -79,6 +80,9 @@ pub fn main(arguments: &[OsString]) -> ! {
         }
         Some(health::ARGUMENT) => {
             read(what).map(|watch| health::watch(&watch, out).map_err(|e| e.to_string()))
+        }
+        Some(health::facts::ARGUMENT) => {
+            read(what).map(|watch| health::facts::say(&watch, out).map_err(|e| e.to_string()))
         }
         _ => None,
     };

@@ -10,7 +10,11 @@
 //! hang                 no call returns any more
 //! ```
 //!
+//! And where it stands, see [`places`]. Instead of a UUID `#0` is the GPU that was asked for first, `#1` the next one.
+//!
 //! Signatures and numbers are those of NVIDIA's NVML API reference.
+
+mod places;
 
 use std::ffi::{CStr, c_char, c_uint, c_ulonglong, c_void};
 use std::fs;
@@ -20,6 +24,7 @@ use std::time::{Duration, Instant};
 
 const SUCCESS: c_uint = 0;
 const INVALID_ARGUMENT: c_uint = 2;
+const NOT_SUPPORTED: c_uint = 3;
 const TIMEOUT: c_uint = 10;
 const GPU_IS_LOST: c_uint = 15;
 
@@ -67,17 +72,21 @@ fn handle(uuid: &str) -> *mut c_void {
 
 /// What the file says about a GPU, or `usual`; an error once it is lost.
 fn about(device: *mut c_void, word: &str, usual: u64) -> Result<u64, c_uint> {
-    let uuid = GPUS.lock().ok().and_then(|gpus| gpus.get(device.addr().wrapping_sub(1)).cloned());
-    let uuid = uuid.ok_or(INVALID_ARGUMENT)?;
-    let facts = facts();
-    let last = |word: &str| {
-        let mut said = facts.iter().filter(|fact| fact.len() == 3 && fact[0] == word && fact[1] == uuid);
-        said.next_back().and_then(|fact| fact[2].parse().ok())
-    };
-    if last("lost").is_some_and(|lost: u64| lost != 0) {
+    let last = |word: &str| Ok(words(device, word)?.last().and_then(|said| said.parse().ok()));
+    if last("lost")?.is_some_and(|lost: u64| lost != 0) {
         return Err(GPU_IS_LOST);
     }
-    Ok(last(word).unwrap_or(usual))
+    Ok(last(word)?.unwrap_or(usual))
+}
+
+/// All that the file says about a GPU under this word.
+fn words(device: *mut c_void, word: &str) -> Result<Vec<String>, c_uint> {
+    let place = device.addr().wrapping_sub(1);
+    let uuid = GPUS.lock().ok().and_then(|gpus| gpus.get(place).cloned()).ok_or(INVALID_ARGUMENT)?;
+    let number = format!("#{place}");
+    let mut facts = facts();
+    facts.retain(|fact| fact.len() == 3 && fact[0] == word && (fact[1] == uuid || fact[1] == number));
+    Ok(facts.into_iter().filter_map(|mut fact| fact.pop()).collect())
 }
 
 fn answer<T>(place: *mut T, value: Result<u64, c_uint>, as_type: fn(u64) -> T) -> c_uint {

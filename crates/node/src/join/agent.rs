@@ -5,15 +5,12 @@ use std::time::Duration;
 
 use sluice_api::client::{Client, Failure};
 use sluice_api::node::{Gpu, Join, Joined, ReportAnswer};
-use sluice_cuda::CUdevice_attribute;
 use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::{Endpoint, Fingerprint};
-use sluice_wire::control::DeviceSnapshot;
 
 use super::journal::Journal;
 use super::reporter::Reporter;
 use super::{JoinConfig, Membership};
-use crate::inventory::Inventory;
 use crate::registry::Registry;
 
 /// Why a node does not join.
@@ -51,7 +48,7 @@ impl Agent {
     /// Joins; the answer is also what connections need.
     pub(crate) fn join(
         config: &JoinConfig,
-        inventory: &Inventory,
+        gpus: Vec<Gpu>,
         listens: &Endpoint,
         identity: Option<&ServerIdentity>,
     ) -> Result<Agent, JoinError> {
@@ -63,7 +60,6 @@ impl Agent {
             None => advertised(listens),
         };
         let address = address.ok_or_else(|| JoinError::Address(listens.place()))?.to_string();
-        let gpus = inventory.snapshots.iter().map(gpu).collect();
         let join = Join {
             name: config.name.clone(),
             address,
@@ -194,36 +190,6 @@ fn renewed(address: &str, shown: Fingerprint) -> Option<String> {
         }
         _ => None,
     }
-}
-
-pub(crate) fn gpu(snapshot: &DeviceSnapshot) -> Gpu {
-    let (major, minor) = snapshot.compute_capability();
-    Gpu {
-        name: snapshot.name.clone(),
-        uuid: sluice_control::uuid_text(snapshot.uuid),
-        memory: snapshot.memory,
-        software: snapshot.is_software,
-        compute_capability: format!("{major}.{minor}"),
-        driver_version: snapshot.driver_version,
-        gflops: gflops(snapshot).unwrap_or(0),
-    }
-}
-
-/// Peak of 32-bit arithmetic: lanes of a multiprocessor (CUDA C++ Programming Guide, "Arithmetic Instructions") x multiprocessors x
-/// clock x 2 for a multiply-add. Nothing is known of a software GPU.
-fn gflops(snapshot: &DeviceSnapshot) -> Option<u64> {
-    if snapshot.is_software {
-        return None;
-    }
-    let lanes = match snapshot.compute_capability() {
-        (8, 0) | (7, _) | (6, 0) => 64,
-        (6.., _) => 128,
-        _ => return None,
-    };
-    let of = |attribute| snapshot.attribute(attribute).and_then(|value| u64::try_from(value).ok());
-    let multiprocessors = of(CUdevice_attribute::MULTIPROCESSOR_COUNT)?;
-    let clock_khz = of(CUdevice_attribute::CLOCK_RATE)?;
-    Some(lanes * multiprocessors * clock_khz * 2 / 1_000_000)
 }
 
 #[cfg(test)]

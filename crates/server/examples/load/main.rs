@@ -146,6 +146,7 @@ impl Plane {
                 compute_capability: "12.0".into(),
                 driver_version: 13000,
                 gflops: 0,
+                ..Gpu::default()
             };
             let join = Join {
                 address: format!("{name}:7583"),

@@ -1,12 +1,14 @@
 //! Nodes: joining, reports, and what they have.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use sluice_api::Page;
 use sluice_api::node::{
-    Drift, GpuStatus, Join, Joined, NodeId, RefusedRecord, Report, ReportAnswer, SessionReport, SessionStatus,
+    Drift, Gpu, GpuStatus, Join, Joined, NodeId, RefusedRecord, Report, ReportAnswer, SessionReport,
+    SessionStatus,
 };
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
@@ -25,6 +27,8 @@ use crate::store::Write;
 const GPUS_MAX: usize = 64;
 const LABELS_MAX: usize = 64;
 const NAME_MAX: usize = 255;
+/// Bytes of a vendor's name or a PCI address.
+const WORD_MAX: usize = 64;
 const SESSIONS_MAX: usize = 100_000;
 /// Of one report: some for each GPU.
 const FAULTS_MAX: usize = 1000;
@@ -93,6 +97,10 @@ fn check(join: &Join) -> Result<(), Problem> {
     if join.gpus.iter().any(|gpu| gpu.name.len() > NAME_MAX || !(1..1 << 44).contains(&gpu.memory)) {
         return wrong("gpus", "no GPU has such a name or such a memory");
     }
+    let mut gpus = join.gpus.iter().enumerate();
+    if let Some(detail) = gpus.find_map(|(index, gpu)| wrong_fact(index, gpu, join.gpus.len())) {
+        return wrong("gpus", detail);
+    }
     let named = |(name, value): (&String, &String)| plain(name) && plain(value) && !name.contains('=');
     if join.labels.len() > LABELS_MAX || !join.labels.iter().all(named) {
         return wrong("labels", "up to 64 labels; names and values are 1 to 255 visible ASCII characters");
@@ -103,6 +111,19 @@ fn check(join: &Join) -> Result<(), Problem> {
         return wrong("release", detail);
     }
     Ok(())
+}
+
+/// What cannot be true of where a GPU of so many stands.
+fn wrong_fact(index: usize, gpu: &Gpu, gpus: usize) -> Option<&'static str> {
+    let is_word =
+        |text: &String| (1..=WORD_MAX).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic());
+    if ![&gpu.vendor, &gpu.pci].into_iter().flatten().all(is_word) {
+        return Some("vendor and PCI address are 1 to 64 visible ASCII characters");
+    }
+    let peers: BTreeSet<usize> = gpu.nvlinks.iter().map(|links| links.gpu as usize).collect();
+    let are_others = peers.iter().all(|&peer| peer < gpus && peer != index);
+    (peers.len() < gpu.nvlinks.len() || !are_others)
+        .then_some("NVLinks lead to other GPUs of the node, each of which is said once")
 }
 
 /// `HOST:PORT`, or what else programs understand: a fingerprint behind it, or `plain-text:` before it.
@@ -192,7 +213,7 @@ pub(super) async fn gpus(State(server): State<Arc<Server>>, principal: Principal
 pub(super) fn gpu_status(books: &Books, now_ms: u64) -> Vec<GpuStatus> {
     let fleet = &books.fleet;
     let of_node = |node: &crate::fleet::Node| {
-        let status = |(index, gpu): (u32, &sluice_api::node::Gpu)| {
+        let status = |(index, gpu): (u32, &Gpu)| {
             let Taken { ppm, memory, leases } = fleet.taken(node.id, index);
             let now = node.report.gpus.get(index as usize);
             GpuStatus {

@@ -45,6 +45,7 @@ impl World {
             compute_capability: String::new(),
             driver_version: 0,
             gflops: 20_000,
+            ..Gpu::default()
         };
         let (name, address) = (name.to_owned(), "h:1".to_owned());
         let labels = BTreeMap::from([("rack".to_owned(), rack.to_owned())]);

@@ -3,7 +3,7 @@ use sluice_api::audit::Entry;
 use sluice_api::client::{Client, Failure};
 use sluice_api::health::{Clearing, FenceState, GpuFault, NewFence, Unfence};
 use sluice_api::lease::{Lease, LeaseState};
-use sluice_api::node::GpuStatus;
+use sluice_api::node::{Gpu, GpuStatus, NvLinks, PcieLink};
 use sluice_api::problem::Kind;
 use sluice_api::token::Role;
 
@@ -116,4 +116,29 @@ fn what_nodes_find_fences_gpus_until_it_is_over_or_somebody_has_looked() {
     one.report.boot = "second".into();
     one.say();
     assert_eq!(states(&server.admin)[..4], [None, None, None, fenced]);
+}
+
+#[test]
+fn where_gpus_stand_is_shown_as_their_node_said_it_and_nonsense_is_refused() {
+    let (_folder, server) = Server::with_tenants();
+    let linked = |gpu, links| Gpu {
+        vendor: Some("nvidia".into()),
+        pci: Some("0000:3b:00.0".into()),
+        numa_node: Some(1),
+        pcie: Some(PcieLink { generation: 5, lanes: 16 }),
+        nvlinks: vec![NvLinks { gpu, links }],
+        ..ScriptedNode::gpu()
+    };
+    let gpus = vec![linked(1, 18), linked(0, 18), ScriptedNode::gpu()];
+    let _node = ScriptedNode::join_with(&server.admin, "one", gpus.clone()).unwrap();
+    let shown: Vec<GpuStatus> = server.admin.list("/gpus").unwrap();
+    assert_eq!(shown.into_iter().map(|status| status.gpu).collect::<Vec<_>>(), gpus);
+
+    let twice = Gpu { nvlinks: vec![NvLinks { gpu: 0, links: 1 }; 2], ..ScriptedNode::gpu() };
+    let blank = Gpu { pci: Some(String::new()), ..ScriptedNode::gpu() };
+    let long = Gpu { vendor: Some("v".repeat(65)), ..ScriptedNode::gpu() };
+    for wrong in [linked(9, 1), linked(0, 1), twice, blank, long] {
+        let refused = problem(ScriptedNode::join_with(&server.admin, "two", vec![wrong.clone()]).map(drop));
+        assert!(refused.is(Kind::Invalid) && refused.field.as_deref() == Some("gpus"), "{wrong:?}");
+    }
 }

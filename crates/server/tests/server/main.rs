@@ -176,7 +176,12 @@ impl ScriptedNode {
     }
 
     pub(crate) fn join_at(admin: &Client, name: &str, gpus: usize) -> ScriptedNode {
-        let gpu = Gpu {
+        ScriptedNode::join_with(admin, name, vec![ScriptedNode::gpu(); gpus]).unwrap()
+    }
+
+    /// Of 16 GiB.
+    pub(crate) fn gpu() -> Gpu {
+        Gpu {
             name: "scripted GPU".into(),
             uuid: "GPU-0".into(),
             memory: 16 << 30,
@@ -184,22 +189,27 @@ impl ScriptedNode {
             compute_capability: "12.0".into(),
             driver_version: 13000,
             gflops: 20_000,
-        };
+            ..Gpu::default()
+        }
+    }
+
+    /// The failure is of joining.
+    pub(crate) fn join_with(admin: &Client, name: &str, gpus: Vec<Gpu>) -> Result<ScriptedNode, Failure> {
         let join = Join {
             name: name.into(),
             address: "10.0.0.7:7583".into(),
-            gpus: vec![gpu; gpus],
+            gpus,
             labels: Default::default(),
             release: env!("CARGO_PKG_VERSION").into(),
         };
         let new =
             NewToken { tenant: TenantPath::root(), role: Role::Node, name: name.into(), lifetime_s: 600 };
         let made: MadeToken = admin.post("/tokens", &new).unwrap();
-        let joined: Joined = admin.with_token(&made.secret).post("/nodes", &join).unwrap();
+        let joined: Joined = admin.with_token(&made.secret).post("/nodes", &join)?;
         let client = admin.with_token(&joined.token);
         let mut node = ScriptedNode { client, joined, report: Report::default() };
         node.say();
-        node
+        Ok(node)
     }
 
     /// Reports, and answers with what the server wants.

@@ -2,6 +2,7 @@
 
 use sluice_api::bill::Bill;
 use sluice_api::lease::{Lease, LeaseState};
+use sluice_api::node::GpuStatus;
 use sluice_api::tenant::TenantStatus;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Connection, SqlSafeStr};
@@ -33,6 +34,10 @@ fn data_of_the_first_schema_are_kept() {
         ]
     );
     assert_eq!(leases[1].memory, 4 << 30, "it keeps its place");
+    let gpus: Vec<GpuStatus> = server.admin.list("/gpus").unwrap();
+    let gpu = &gpus[0].gpu;
+    assert_eq!((&*gpu.name, gpu.memory), ("scripted GPU", 16 << 30));
+    assert_eq!((&gpu.vendor, &gpu.pci, gpu.nvlinks.len()), (&None, &None, 0), "it said nothing of that");
     let tenants: Vec<TenantStatus> = server.admin.list("/tenants").unwrap();
     assert_eq!((tenants[1].quota.memory_limit_mib, tenants[1].held_milli), (Some(65536), 250));
     let bill: Bill = server.admin.get("/bill?tenant=acme").unwrap();

@@ -408,6 +408,8 @@ pub(crate) enum LeaseCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GpuCommand {
+    /// List where GPUs stand and what they can do: vendor, speed, PCI address, NUMA node, PCIe and NVLink, health
+    Facts(ListArgs),
     /// Take GPUs out of use: they are lent to nobody, and their programs leave them
     Fence {
         #[command(flatten)]

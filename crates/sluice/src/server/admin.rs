@@ -128,6 +128,10 @@ pub(crate) fn lease(command: &LeaseCommand) -> Result<ExitCode> {
 
 pub(crate) fn gpu(command: &GpuCommand) -> Result<ExitCode> {
     let gpus: Page<GpuStatus> = match command {
+        GpuCommand::Facts(arguments) => {
+            lists::gpu_facts(arguments)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         GpuCommand::Fence { at, gpus, why, sessions } => {
             let fence = NewFence { gpus: gpus.clone(), why: why.clone(), sessions: *sessions };
             client(at)?.post("/gpus/fences", &fence)?

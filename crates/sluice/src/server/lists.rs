@@ -9,7 +9,7 @@ use sluice_api::bill::BudgetStatus;
 use sluice_api::client::Client;
 use sluice_api::health::FenceState;
 use sluice_api::lease::Lease;
-use sluice_api::node::{GpuStatus, SessionStatus};
+use sluice_api::node::{GpuStatus, NvLinks, SessionStatus};
 use sluice_api::pool::{Access, PoolStatus};
 use sluice_api::tenant::TenantStatus;
 use sluice_api::token::Token;
@@ -72,6 +72,50 @@ pub(crate) fn gpus(client: &Client, output: Output) -> Result<ExitCode> {
     };
     show(&gpus, output, "no node has joined; `sluice node --join` lends its GPUs", columns, cells)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where GPUs stand and what they can do; a dash where nobody says.
+pub(crate) fn gpu_facts(arguments: &ListArgs) -> Result<()> {
+    let gpus: Vec<GpuStatus> = client(&arguments.at)?.list("/gpus")?;
+    let columns = &[
+        ("NODE", Left),
+        ("GPU", Right),
+        ("NAME", Left),
+        ("VENDOR", Left),
+        ("MEMORY", Right),
+        ("TFLOPS", Right),
+        ("PCI", Left),
+        ("NUMA", Right),
+        ("PCIE", Left),
+        ("NVLINK", Left),
+        ("STATE", Left),
+    ];
+    let cells = |status: &GpuStatus| {
+        let gpu = &status.gpu;
+        let dash = || "-".to_owned();
+        let tflops = (gpu.gflops > 0).then(|| format!("{:.1}", gpu.gflops as f64 / 1000.0));
+        vec![
+            status.node.clone(),
+            status.index.to_string(),
+            gpu.name.clone(),
+            gpu.vendor.clone().unwrap_or_else(dash),
+            Memory::from_bytes(gpu.memory).to_string(),
+            tflops.unwrap_or_else(dash),
+            gpu.pci.clone().unwrap_or_else(dash),
+            gpu.numa_node.map_or_else(dash, |node| node.to_string()),
+            gpu.pcie.map_or_else(dash, |link| format!("gen {} x{}", link.generation, link.lanes)),
+            nvlinks(&gpu.nvlinks),
+            gpu_state(status),
+        ]
+    };
+    let none = "no node has joined; `sluice node --join` lends its GPUs";
+    show(&gpus, arguments.output, none, columns, cells)
+}
+
+/// `1 (4), 2 (4)`: the GPUs that links lead to, and how many.
+fn nvlinks(links: &[NvLinks]) -> String {
+    let each: Vec<String> = links.iter().map(|links| format!("{} ({})", links.gpu, links.links)).collect();
+    if each.is_empty() { "-".into() } else { each.join(", ") }
 }
 
 /// `online`, `silent`, or who has it fenced since when, and why.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Installation, Process};
 use crate::e2e::hangs::HangingDriver;
@@ -71,6 +71,46 @@ pub(super) fn a_gpu_becomes_faulty() -> Result<()> {
     let log = admin.text(&["audit", "log"])?;
     let count = |action: &str| log.lines().filter(|line| line.contains(action)).count();
     ensure!((count("gpu.fenced"), count("gpu.unfenced")) == (3, 3), "{log}");
+    Ok(())
+}
+
+/// What NVML says of where GPUs stand is told to the server when the node joins; what it does not say is not there.
+pub(super) fn where_gpus_stand() -> Result<()> {
+    let library = crate::target_folder().join("release/libfake_nvml.so").display().to_string();
+    let file = crate::target_folder().join("standing-gpu-facts");
+    std::fs::write(
+        &file,
+        "pci #0 0000:3b:00.0\npci #1 0000:5e:00.0\nnuma #0 0\nnuma #1 65\npcie #0 5x16\n\
+         nvlink #0 0000:5e:00.0\nnvlink #0 0000:5e:00.0\nnvlink #1 0000:3b:00.0\nnvlink #1 0000:3b:00.0\n",
+    )?;
+    let installation = Installation::start_with(
+        "standing",
+        "tenants: [{path: red}, {path: blue}]\n",
+        &[],
+        &["--gpus", "software:3,128MiB", "--nvml", &library],
+        &[("FAKE_NVML", &file.display().to_string())],
+    )?;
+    let gpus = installation.admin.json(&["gpus"])?;
+    let known = |index: usize| {
+        let gpu = &gpus[index];
+        let names = ["vendor", "pci", "numa_node", "pcie", "nvlinks"];
+        names.map(|name| gpu[name].clone())
+    };
+    let nvlinks = |gpu: u32| json!([{ "gpu": gpu, "links": 2 }]);
+    let pcie = json!({ "generation": 5, "lanes": 16 });
+    ensure!(known(0) == [json!("sluice"), json!("0000:3b:00.0"), json!(0), pcie, nvlinks(1)], "{gpus}");
+    let second = [json!("sluice"), json!("0000:5e:00.0"), json!(65), Value::Null, nvlinks(0)];
+    ensure!(known(1) == second, "{gpus}");
+    // NVML says nothing of the third one.
+    let nothing = [json!("sluice"), Value::Null, Value::Null, Value::Null, Value::Null];
+    ensure!(known(2) == nothing, "{gpus}");
+    let table = installation.admin.text(&["gpu", "facts"])?;
+    let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    let says = |line: usize, words: &[&str]| {
+        lines.get(line).is_some_and(|line| line.windows(words.len()).any(|part| part == words))
+    };
+    ensure!(says(1, &["0000:3b:00.0", "0", "gen", "5", "x16", "1", "(2)", "online"]), "{table}");
+    ensure!(says(3, &["sluice", "128", "MiB", "-", "-", "-", "-", "-", "online"]), "{table}");
     Ok(())
 }
 

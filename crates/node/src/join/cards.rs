@@ -1,0 +1,58 @@
+//! What a node says of its GPUs when it joins: what the driver's snapshot has, and what NVML knows beyond it.
+
+use sluice_api::node::{Gpu, NvLinks, PcieLink};
+use sluice_cuda::CUdevice_attribute;
+use sluice_wire::control::DeviceSnapshot;
+use sluice_worker::health::facts::Facts;
+
+/// In the order of the snapshots, as are the facts, if there are any.
+pub(crate) fn gpus(snapshots: &[DeviceSnapshot], facts: &[Facts]) -> Vec<Gpu> {
+    let none = Facts::default();
+    let facts = facts.iter().chain(std::iter::repeat(&none));
+    snapshots.iter().zip(facts).map(|(snapshot, facts)| gpu(snapshot, facts)).collect()
+}
+
+fn gpu(snapshot: &DeviceSnapshot, facts: &Facts) -> Gpu {
+    let (major, minor) = snapshot.compute_capability();
+    Gpu {
+        name: snapshot.name.clone(),
+        uuid: sluice_control::uuid_text(snapshot.uuid),
+        memory: snapshot.memory,
+        software: snapshot.is_software,
+        compute_capability: format!("{major}.{minor}"),
+        driver_version: snapshot.driver_version,
+        gflops: gflops(snapshot).unwrap_or(0),
+        vendor: if snapshot.is_software { Some("sluice".into()) } else { facts.vendor_id.map(vendor) },
+        pci: facts.pci.clone(),
+        numa_node: facts.numa_node,
+        pcie: facts.pcie.map(|(generation, lanes)| PcieLink { generation, lanes }),
+        nvlinks: facts.nvlinks.iter().map(|&(gpu, links)| NvLinks { gpu, links }).collect(),
+    }
+}
+
+/// Vendors by their PCI ids (the PCI ID Repository, pci-ids.ucw.cz); others by the number.
+fn vendor(id: u16) -> String {
+    match id {
+        0x10de => "nvidia".into(),
+        0x1002 => "amd".into(),
+        0x8086 => "intel".into(),
+        other => format!("{other:04x}"),
+    }
+}
+
+/// Peak of 32-bit arithmetic: lanes of a multiprocessor (CUDA C++ Programming Guide, "Arithmetic Instructions") x multiprocessors x
+/// clock x 2 for a multiply-add. Nothing is known of a software GPU.
+fn gflops(snapshot: &DeviceSnapshot) -> Option<u64> {
+    if snapshot.is_software {
+        return None;
+    }
+    let lanes = match snapshot.compute_capability() {
+        (8, 0) | (7, _) | (6, 0) => 64,
+        (6.., _) => 128,
+        _ => return None,
+    };
+    let of = |attribute| snapshot.attribute(attribute).and_then(|value| u64::try_from(value).ok());
+    let multiprocessors = of(CUdevice_attribute::MULTIPROCESSOR_COUNT)?;
+    let clock_khz = of(CUdevice_attribute::CLOCK_RATE)?;
+    Some(lanes * multiprocessors * clock_khz * 2 / 1_000_000)
+}
