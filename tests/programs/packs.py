@@ -6,7 +6,7 @@ import sys
 from driver import allocate, attach, call, synchronize
 
 SIZE = 4 << 20
-ROUNDS = 4
+ROUNDS = 14
 
 
 def main():

@@ -124,24 +124,27 @@ impl Outbox {
     ) -> Result<(), WireError> {
         match &mut self.recogniser {
             Some(recogniser) if size <= COMMAND_SIZE_MAX => {
-                see(recogniser.write(header, payload)?);
-                self.buffer.append(|out| recogniser.add(header, out))?;
+                let frame = recogniser.write(header, payload)?;
+                see(frame);
+                let bytes = frame.len();
+                if bytes <= COMMAND_SIZE_MAX {
+                    self.buffer.append(|out| recogniser.add(header, out))?;
+                } else {
+                    // It is appended as it is, behind what was told before.
+                    append_large(&mut self.buffer, self.packing.as_mut(), header, |out| {
+                        recogniser.add(header, out)?;
+                        Ok(out.len() - bytes)
+                    })?;
+                }
             }
             _ => {
                 self.end_recognised()?;
-                let packing = self.packing.as_mut().filter(|_| self.buffer.is_slow());
-                let packed = self.buffer.append(|out| {
+                append_large(&mut self.buffer, self.packing.as_mut(), header, |out| {
                     let start = out.len();
                     header.frame(out, payload)?;
                     see(&out[start..]);
-                    let bytes = out.len() - start;
-                    let is_packed = packing.is_some_and(|packing| packing.packer.pack(out, header, start));
-                    Ok(if is_packed { bytes as u64 } else { 0 })
+                    Ok(start)
                 })?;
-                self.buffer.packed(packed);
-                if let Some(packing) = &mut self.packing {
-                    packing.bytes += packed;
-                }
             }
         }
         self.mark();
@@ -218,6 +221,26 @@ impl Outbox {
         self.buffer.sent(written);
         Ok(())
     }
+}
+
+/// Adds what ends with a frame, of which `append` answers where it begins, and packs that if the link is slow and it is worth it.
+fn append_large(
+    buffer: &mut SendBuffer<Lent>,
+    packing: Option<&mut Packing>,
+    header: Header,
+    append: impl FnOnce(&mut Vec<u8>) -> Result<usize, WireError>,
+) -> Result<(), WireError> {
+    let is_slow = buffer.is_slow();
+    let packed = buffer.append(|out| {
+        let start = append(out)?;
+        let bytes = (out.len() - start) as u64;
+        let Some(packing) = packing.filter(|_| is_slow) else { return Ok(0) };
+        let packed = if packing.packer.pack(out, header, start) { bytes } else { 0 };
+        packing.bytes += packed;
+        Ok(packed)
+    })?;
+    buffer.packed(packed);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -160,7 +160,7 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
         }
         self.place = (index, offset);
         if self.keeps {
-            self.pace.sent(self.next, self.start, Instant::now);
+            self.pace.sent(self.next, self.next == self.end, self.start, Instant::now);
         } else {
             self.release(self.next);
         }
@@ -171,14 +171,14 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
         self.pace.window()
     }
 
-    /// Whether the link is slower than large data can be packed.
+    /// Whether the link is slower than large data can be packed, and so slow that packing gains.
     pub fn is_slow(&self) -> bool {
-        self.keeps && self.pace.slowness.is_slow()
+        self.keeps && self.pace.is_slow()
     }
 
     /// So many bytes have been packed.
     pub fn packed(&mut self, bytes: u64) {
-        self.pace.slowness.packed(bytes);
+        self.pace.packed(bytes);
     }
 
     /// Whether the sender has to wait for an acknowledgement.

@@ -24,7 +24,7 @@ use sluice_wire::frame::HEADER_SIZE;
 use sluice_wire::pack::Packer;
 use sluice_wire::resume::{ACKNOWLEDGE_EVERY, LARGE, SendBuffer};
 use sluice_wire::spin::Wait;
-use sluice_wire::{BULK_SIZE_MAX, Encode, Header, HostCall, Kind, Received, ReplyHead, Sticky, WireError};
+use sluice_wire::{BULK_SIZE_MAX, Encode, Header, HostCall, Kind, Received, ReplyHead, Sticky};
 
 use crate::client;
 use crate::counters::CounterPage;
@@ -76,6 +76,8 @@ pub(crate) enum Push {
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 /// Most pushes that wait for being written, of those that can wait.
 const AHEAD_MAX: usize = 2;
+/// Bytes of pushes that are collected before they are written.
+const UNSENT_MAX: u64 = 256 << 10;
 /// Most bytes of text that wait for the client.
 const TEXT_MAX: usize = 8 << 20;
 
@@ -91,6 +93,8 @@ impl Push {
 /// What is sent from where it lies.
 enum Lent {
     Staged(Staged),
+    /// A frame in fewer bytes than its data, whose piece of the pool comes back when the client has it: the pool bounds what is kept.
+    Packed(Vec<u8>, #[expect(dead_code, reason = "held, not read")] Staged),
     Text(Vec<u8>),
 }
 
@@ -98,6 +102,7 @@ impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
         match self {
             Lent::Staged(staged) => staged.bytes(),
+            Lent::Packed(frame, _) => frame,
             Lent::Text(text) => text,
         }
     }
@@ -358,6 +363,10 @@ impl Outbox {
             let Some(push) = next else { break };
             self.taken.notify_one();
             writer.push(push)?;
+            if writer.buffer.unsent() >= UNSENT_MAX {
+                // Packing takes its time, in which more may come for ever.
+                writer.flush()?;
+            }
         }
         last(writer)?;
         if self.owes_acknowledgement() {
@@ -402,7 +411,9 @@ impl Writer {
                 if is_small(length) {
                     return self.small(ticket, offset, bytes.bytes());
                 }
-                if self.packed(ticket, offset, bytes.bytes())? {
+                if let Some(frame) = self.packed(ticket, offset, bytes.bytes())? {
+                    self.buffer.packed(length as u64);
+                    self.buffer.lend(Lent::Packed(frame, bytes));
                     return Ok(());
                 }
                 self.frame(PUSHED, Some(Lent::Staged(bytes)), |out| push_fields(out, ticket, offset, length))
@@ -427,25 +438,21 @@ impl Writer {
         })
     }
 
-    /// Adds large data packed, if the link is slow and that is worth it.
-    fn packed(&mut self, ticket: u64, offset: u64, bytes: &[u8]) -> io::Result<bool> {
-        let Some(packer) = self.packer.as_mut().filter(|_| self.buffer.is_slow()) else { return Ok(false) };
+    /// The frame of large data, packed, if the link is slow and that is worth it.
+    fn packed(&mut self, ticket: u64, offset: u64, bytes: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        let Some(packer) = self.packer.as_mut().filter(|_| self.buffer.is_slow()) else { return Ok(None) };
         if !packer.is_worth(bytes) {
-            return Ok(false);
+            return Ok(None);
         }
-        let framed = self.buffer.append(|out| {
-            let start = out.len();
-            PUSHED.frame(out, |out| {
-                push_fields(out, ticket, offset, bytes.len());
-                out.extend_from_slice(bytes);
-            })?;
-            // Should it not be worth it after all, it goes as it is.
-            packer.pack(out, PUSHED, start);
-            Ok::<_, WireError>(())
+        let mut frame = Vec::with_capacity(PUSH_HEAD_SIZE + bytes.len());
+        let framed = PUSHED.frame(&mut frame, |out| {
+            push_fields(out, ticket, offset, bytes.len());
+            out.extend_from_slice(bytes);
         });
         framed.map_err(io::Error::other)?;
-        self.buffer.packed(bytes.len() as u64);
-        Ok(true)
+        let is_packed = packer.pack(&mut frame, PUSHED, 0);
+        frame.shrink_to_fit();
+        Ok(is_packed.then_some(frame))
     }
 
     /// Adds a frame whose payload is what `payload` writes, then `tail`.

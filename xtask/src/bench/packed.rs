@@ -80,7 +80,7 @@ fn copies(node: &Node, program: &Path, rate: f64, switch: &str, prefix: &str) ->
     let bytes = (rate * 1e6 * COPY_S) as u64 / 4096 * 4096;
     let mut command = Command::new(node::sluice());
     command.args(["run", "-q", "--node", &relay.address, "--"]).arg(program).arg(bytes.to_string());
-    // One connection, since the relay gives each of several the whole rate.
+    // The link is what limits, not how much one connection holds.
     let output = process::output_of(command.env(SWITCH, switch).env("SLUICE_STRIPES", "1"))?;
     figures(prefix, &output)
 }

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -28,10 +29,12 @@ fn library() -> PathBuf {
 pub(crate) fn driver_folder() -> Result<PathBuf> {
     let folder = crate::target_folder().join("software-gpu");
     std::fs::create_dir_all(&folder)?;
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let made = folder.join(format!("made-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)));
+    std::os::unix::fs::symlink(library(), &made).with_context(|| made.display().to_string())?;
+    // In one step: another test may be using it.
     let link = folder.join("libcuda.so.1");
-    // It may not be there yet.
-    let _ = std::fs::remove_file(&link);
-    std::os::unix::fs::symlink(library(), &link).with_context(|| link.display().to_string())?;
+    std::fs::rename(&made, &link).with_context(|| link.display().to_string())?;
     Ok(folder)
 }
 

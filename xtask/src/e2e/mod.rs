@@ -69,7 +69,9 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
             tally.record(name, test());
         }
     }
-    for (name, outcome, seconds) in patient.join().expect("a test panicked") {
+    let patient = patient.join().expect("a test panicked");
+    tally.spent("waiting for tests that wait");
+    for (name, outcome, seconds) in patient {
         tally.record_timed(name, outcome, seconds);
     }
     for (name, test) in shares::TESTS

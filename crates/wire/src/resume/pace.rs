@@ -31,10 +31,12 @@ pub(super) struct Pace {
     round_trip: Option<Duration>,
     /// Bytes that were under way then.
     round_trip_bytes: u64,
+    /// Since when there has been nothing to send.
+    idle_at: Option<Instant>,
     /// When the peer was last heard.
     heard_at: Option<Instant>,
     window: u64,
-    pub(super) slowness: Slowness,
+    slowness: Slowness,
 }
 
 /// A byte that was sent.
@@ -45,7 +47,12 @@ struct Mark {
     /// Position that was acknowledged then, and since when.
     acknowledged: u64,
     heard_at: Instant,
+    /// Bytes after it, before the next mark, were sent after a pause.
+    paused: bool,
 }
+
+/// A sender that pauses for longer is one that had nothing to send.
+const PAUSE: Duration = Duration::from_millis(2);
 
 impl Pace {
     /// That of a connection whose first byte is at `position`: of what is before it, none is under way here.
@@ -55,6 +62,7 @@ impl Pace {
             marked: position,
             round_trip: None,
             round_trip_bytes: 0,
+            idle_at: None,
             heard_at: None,
             window: WINDOW,
             slowness: Slowness::default(),
@@ -72,16 +80,38 @@ impl Pace {
         self.window
     }
 
-    /// All before `position` has been sent, of which the peer has said that it has what is before `acknowledged`.
-    pub(super) fn sent(&mut self, position: u64, acknowledged: u64, now: impl FnOnce() -> Instant) {
+    /// So many bytes have been packed.
+    pub(super) fn packed(&mut self, bytes: u64) {
+        self.slowness.packed(bytes);
+    }
+
+    /// Whether the link is so slow that packing gains, also where no more than the least window of what was packed is under way.
+    pub(super) fn is_slow(&self) -> bool {
+        let round_trip = self.round_trip.unwrap_or_default().as_secs_f64().max(1e-9);
+        self.slowness.is_below(WINDOW as f64 / 2.0 / round_trip)
+    }
+
+    /// All before `position` has been sent, which is all there is or not, of which the peer has said that it has what is before
+    /// `acknowledged`.
+    pub(super) fn sent(
+        &mut self,
+        position: u64,
+        is_all: bool,
+        acknowledged: u64,
+        now: impl FnOnce() -> Instant,
+    ) {
+        let sent_at = now();
+        let idle_at = std::mem::replace(&mut self.idle_at, is_all.then_some(sent_at));
+        if let (Some(mark), Some(idle_at)) = (self.marks.back_mut(), idle_at) {
+            mark.paused |= sent_at.saturating_duration_since(idle_at) > PAUSE;
+        }
         if position >= self.marked + MARK_EVERY && self.marks.len() < MARKS_MAX {
-            let sent_at = now();
             // Where next to nothing is under way the time begins now, however long ago the peer was heard.
             let is_first = position.saturating_sub(acknowledged) <= 2 * ACKNOWLEDGE_EVERY;
             let heard_at = self.heard_at.filter(|_| !is_first).unwrap_or(sent_at);
             self.heard_at = Some(heard_at);
             self.marked = position;
-            self.marks.push_back(Mark { position, sent_at, acknowledged, heard_at });
+            self.marks.push_back(Mark { position, sent_at, acknowledged, heard_at, paused: false });
         }
     }
 
@@ -103,7 +133,9 @@ impl Pace {
         let least = self.round_trip.unwrap_or(took);
         let time = since(mark.heard_at);
         // What was under way in the least round trip is part of its time.
-        self.slowness.carried(bytes.saturating_sub(self.round_trip_bytes), time.saturating_sub(least));
+        if position == mark.position || !mark.paused {
+            self.slowness.carried(bytes.saturating_sub(self.round_trip_bytes), time.saturating_sub(least));
+        }
         let held = bytes as f64 * least.as_secs_f64() / time.as_secs_f64();
         self.window = self.window.max((2.0 * held) as u64).min(WINDOW_MAX);
     }
@@ -125,7 +157,7 @@ mod tests {
         while sent < bytes {
             if sent - acknowledged < pace.window() {
                 sent += STEP;
-                pace.sent(sent, acknowledged, || now);
+                pace.sent(sent, false, acknowledged, || now);
                 link_free_at = link_free_at.max(now) + Duration::from_secs_f64(STEP as f64 / bytes_per_s);
                 acknowledgements.push_back((link_free_at + round_trip, sent));
                 continue;
@@ -149,7 +181,7 @@ mod tests {
             let begin = position;
             for _ in 0..4 * MIB / MARK_EVERY {
                 position += MARK_EVERY;
-                pace.sent(position, begin, || now);
+                pace.sent(position, false, begin, || now);
             }
             for acknowledged in (1..=4).map(|nth| begin + nth * MIB) {
                 let carried = Duration::from_secs_f64((acknowledged - begin) as f64 / bytes_per_s);
@@ -157,14 +189,47 @@ mod tests {
             }
             now += round_trip + Duration::from_secs_f64(4e6 / bytes_per_s) + MS;
         }
-        pace.slowness.is_slow()
+        pace.is_slow()
+    }
+
+    /// Copies of so many bytes, each after a pause, of which the receiver acknowledges each MiB.
+    fn is_ever_slow_between_pauses(copy: u64, bytes_per_s: f64, round_trip: Duration) -> bool {
+        let mut pace = Pace::from(0);
+        let (mut now, mut position, mut acknowledged, mut is_slow) = (Instant::now(), 0, 0, false);
+        for _ in 0..200 {
+            let end = position + copy;
+            while position < end {
+                position = end.min(position + 100_000);
+                pace.sent(position, position == end, acknowledged, || now);
+            }
+            let whole = position / ACKNOWLEDGE_EVERY * ACKNOWLEDGE_EVERY;
+            now += round_trip + Duration::from_secs_f64(copy as f64 / bytes_per_s);
+            if whole > acknowledged {
+                acknowledged = whole;
+                pace.acknowledged(whole, || now);
+            }
+            is_slow |= pace.is_slow();
+            now += 50 * MS;
+        }
+        is_slow
+    }
+
+    #[test]
+    fn pauses_do_not_make_a_link_slow() {
+        for copy in [300_000, 600_000, 700_000, 1_000_000, 1_024_000, 1_300_000, 2_600_000] {
+            for round_trip in [2, 30] {
+                let slow = is_ever_slow_between_pauses(copy, 1250e6, round_trip * MS);
+                assert!(!slow, "copies of {copy} bytes, {round_trip} ms");
+            }
+        }
     }
 
     #[test]
     fn a_slow_link_is_told_from_a_far_one() {
         for round_trip in [2, 30, 150] {
             assert!(is_slow_after_copies(2, 12.5e6, round_trip * MS), "100 Mb/s, {round_trip} ms");
-            assert!(is_slow_after_copies(2, 62.5e6, round_trip * MS), "500 Mb/s, {round_trip} ms");
+            let gains = round_trip < 150;
+            assert_eq!(is_slow_after_copies(2, 62.5e6, round_trip * MS), gains, "500 Mb/s, {round_trip} ms");
             assert!(!is_slow_after_copies(20, 125e6, round_trip * MS), "1 Gb/s, {round_trip} ms");
             assert!(!is_slow_after_copies(20, 1250e6, round_trip * MS), "10 Gb/s, {round_trip} ms");
         }
@@ -196,7 +261,7 @@ mod tests {
         pace.window = WINDOW;
         // 64 MiB go into a queue within a ms, and leave it at 320 MiB/s.
         for step in 1..=256 {
-            pace.sent(step * MARK_EVERY, 0, || begin + step as u32 * MS / 256);
+            pace.sent(step * MARK_EVERY, false, 0, || begin + step as u32 * MS / 256);
         }
         for step in 1..=64 {
             pace.acknowledged(step << 20, || begin + 10 * MS + step as u32 * 200 * MS / 64);
@@ -208,10 +273,10 @@ mod tests {
     fn what_came_over_the_connection_before_is_no_measure_of_this_one() {
         const START: u64 = 100 << 20;
         let (mut pace, begin) = (Pace::from(START), Instant::now());
-        pace.sent(START, START, || begin);
+        pace.sent(START, false, START, || begin);
         pace.acknowledged(START, || begin + MS / 100);
         assert_eq!(pace.round_trip, None);
-        pace.sent(START + WINDOW, START, || begin + MS);
+        pace.sent(START + WINDOW, false, START, || begin + MS);
         pace.acknowledged(START + WINDOW, || begin + 151 * MS);
         assert_eq!(pace.round_trip, Some(150 * MS));
     }
@@ -221,7 +286,7 @@ mod tests {
         let mut pace = Pace::from(0);
         let now = Instant::now();
         for step in 1..10_000 {
-            pace.sent(step * MARK_EVERY, u64::MAX, || now);
+            pace.sent(step * MARK_EVERY, false, u64::MAX, || now);
         }
         assert_eq!(pace.marks.len(), MARKS_MAX);
         pace.acknowledged(u64::MAX, || now);

@@ -42,8 +42,9 @@ impl Slowness {
         }
     }
 
-    pub(super) fn is_slow(&self) -> bool {
-        self.rates.len() == MEASUREMENTS && self.rates.iter().all(|rate| *rate < FAST)
+    /// Whether the link carries less than `limit` bytes a second, and less than what is left alone anyway.
+    pub(super) fn is_below(&self, limit: f64) -> bool {
+        self.rates.len() == MEASUREMENTS && self.rates.iter().all(|rate| *rate < limit.min(FAST))
     }
 }
 
@@ -58,15 +59,15 @@ mod tests {
         let mut link = Slowness::default();
         let slow = Duration::from_millis(80);
         (0..2).for_each(|_| link.carried(MIB, slow));
-        assert!(!link.is_slow());
+        assert!(!link.is_below(FAST));
         link.carried(1000, slow);
-        assert!(!link.is_slow(), "too few bytes to say anything");
+        assert!(!link.is_below(FAST), "too few bytes to say anything");
         link.carried(MIB, slow);
-        assert!(link.is_slow());
+        assert!(link.is_below(FAST));
         link.carried(MIB, Duration::ZERO);
-        assert!(!link.is_slow());
+        assert!(!link.is_below(FAST));
         (0..4).for_each(|_| link.carried(MIB, slow));
-        assert!(link.is_slow());
+        assert!(link.is_below(FAST));
     }
 
     #[test]
@@ -74,8 +75,8 @@ mod tests {
         let mut link = Slowness::default();
         (0..4).for_each(|_| link.carried(MIB, Duration::from_secs(1)));
         link.packed(PACKED_MAX);
-        assert!(link.is_slow());
+        assert!(link.is_below(FAST));
         link.packed(1);
-        assert!(!link.is_slow());
+        assert!(!link.is_below(FAST));
     }
 }
