@@ -17,8 +17,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::store::Write;
 
-/// So long usage records wait for others.
-const GATHERING: Duration = Duration::from_millis(100);
+/// So long usage records wait for others: a fraction of the time in which a node reports once.
+const GATHERING: Duration = Duration::from_millis(250);
 
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -662,7 +662,8 @@ impl Change<'_> {
         writes.extend(changed.into_iter().map(|lease| Write::Lease(Box::new(lease))));
         let cards = self.books.fleet.take_changed_cards();
         writes.extend(cards.into_iter().map(|(id, record)| Write::Card { id, record }));
-        let wakes = self.wakes || !writes.is_empty();
+        // What was used is nothing that a look at the queue depends on: budgets are added up in their own rhythm.
+        let wakes = self.wakes || !writes.iter().all(|write| matches!(write, Write::Usage { .. }));
         let ticket = self.server.commits.add(self.books.epoch, writes);
         self.done = ticket.is_ok();
         if wakes {
@@ -703,7 +704,36 @@ pub(crate) fn unwell(error: StoreError) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
+
+    /// Most of what a server hears is reports with usage and nothing else.
+    #[tokio::test]
+    async fn the_queue_is_looked_at_for_what_changed_and_not_for_what_was_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&crate::Database::Sqlite(folder.path().join("database"))).await.unwrap();
+        let fence = store.lead("a test", "", true).await.unwrap().unwrap();
+        let patience = Patience { grace_ms: 0, quiet_ms: 0 };
+        let server =
+            Server::open(store, Signer::new([7; 32]), patience, Surroundings::default()).await.unwrap();
+        server.become_role(Role::Leader(fence));
+        server.wake.notified().await;
+        let record = serde_json::json!({
+            "id": "", "node": 1, "lease": 1, "attempt": 1, "sequence": 1, "tenant": "acme", "from_ms": 0, "until_ms": 1,
+            "share_ppm": 1, "gpus": 1, "memory_mib": 1, "used_ppm_ms": 1, "kernels": 1, "bytes_in": 1, "bytes_out": 1,
+            "memory_peak": 1, "last": false,
+        });
+        let record = serde_json::from_value(record).unwrap();
+        for (write, looks) in
+            [(Write::Usage { record, received_at_ms: 0 }, false), (Write::ForgetKeys { before_ms: 0 }, true)]
+        {
+            let mut change = server.change().await.unwrap();
+            change.write(write);
+            assert!(change.hand_over().is_ok());
+            assert_eq!(server.wake.notified().now_or_never().is_some(), looks);
+        }
+    }
 
     /// A process that is stopped finds the clock that is never set far ahead, as one does whose database did not answer.
     #[tokio::test]
