@@ -350,15 +350,26 @@ pub(super) async fn refused(
     view(&server, &principal, id).await
 }
 
-/// Give notice to a running lease
+/// Which part of a lease has to make room.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Part {
+    /// The number of one task, of an elastic lease that has enough others; all of it unless said.
+    #[serde(default)]
+    task: Option<u32>,
+}
+
+/// Give notice to a running lease, or to one of its tasks
 ///
-/// Its program is told, has a grace time, is ended, and waits in the queue again.
-#[utoipa::path(post, path = "/leases/{id}/preemptions", tag = "leases", params(("id" = u64, Path)),
+/// Its program is told, has a grace time, is ended, and waits in the queue again. One task of an elastic lease makes room while the others
+/// go on; another one comes in its place once there is room that nobody else is due to.
+#[utoipa::path(post, path = "/leases/{id}/preemptions", tag = "leases", params(("id" = u64, Path), Part),
     responses((status = 200, body = Lease)))]
 pub(super) async fn preempt(
     State(server): State<Arc<Server>>,
     principal: Principal,
     Name(id): Name<LeaseId>,
+    Options(part): Options<Part>,
     headers: HeaderMap,
 ) -> Answer<Lease> {
     let Json(lease) = view(&server, &principal, id).await?;
@@ -375,14 +386,41 @@ pub(super) async fn preempt(
         let detail = format!("lease {id} does not run; only a running lease can be preempted");
         return Err(Problem::new(Kind::Conflict, detail).into());
     }
-    change.fleet().preempt(
-        id,
-        "an administrator wants its place for others".into(),
-        now_ms + server.grace_ms,
-    );
-    // Others go first now.
-    change.fleet().go_last(id, now_ms);
-    change.audit(&principal, "lease.preempted", &id.to_string(), serde_json::json!({}));
+    let (reason, at_ms) = ("an administrator wants its place for others", now_ms + server.grace_ms);
+    let detail = match part.task {
+        Some(task) => {
+            if let Err(detail) = goes_on_without(change.fleet().lease(id), task) {
+                change.leave();
+                return Err(Problem::new(Kind::Conflict, detail).into());
+            }
+            change.fleet().ask_back(id, &[task], reason.into(), at_ms);
+            serde_json::json!({ "task": task })
+        }
+        None => {
+            change.fleet().preempt(id, reason.into(), at_ms);
+            // Others go first now.
+            change.fleet().go_last(id, now_ms);
+            serde_json::json!({})
+        }
+    };
+    change.audit(&principal, "lease.preempted", &id.to_string(), detail);
     change.commit().await?;
     view(&server, &principal, id).await
+}
+
+/// Whether one task of a lease can leave while the others go on; the error says why not.
+fn goes_on_without(lease: Option<&LeaseRecord>, task: u32) -> Result<(), String> {
+    let Some(lease) = lease else { return Err("it has ended".into()) };
+    if !lease.held().any(|(held, seat)| held == task && seat.stays()) {
+        return Err(format!(
+            "no task {task} of lease {} runs; `sluice lease list -o json` has their numbers",
+            lease.id
+        ));
+    }
+    lease.does_without(&[task]).then_some(()).ok_or_else(|| {
+        format!(
+            "without task {task} lease {} would have fewer tasks than it needs; preempt all of it",
+            lease.id
+        )
+    })
 }

@@ -1,6 +1,6 @@
 use sluice_api::Page;
 use sluice_api::lease::{Lease, LeaseState, NewLease, Refused};
-use sluice_api::node::{GpuStatus, SessionReport, SessionStatus};
+use sluice_api::node::{Attempt, GpuStatus, SessionReport, SessionStatus};
 use sluice_api::problem::Kind;
 use sluice_api::tenant::TenantStatus;
 use sluice_api::token::Role;
@@ -181,6 +181,34 @@ fn a_gang_grows_and_gives_back_task_by_task() {
     node.say();
     let ended = wait_for_state(&member, gang, LeaseState::Ended);
     assert_eq!((ended.reason.as_deref(), tasks(&ended)), (Some("its program ended"), vec![0, 1]));
+}
+
+#[test]
+fn one_task_of_an_elastic_gang_is_preempted_by_hand() {
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 2);
+    let member = server.token("acme", Role::Member);
+    let gang = NewLease { tasks: 1, tasks_max: Some(2), ..ask(1_000_000) };
+    let gang = request(&member, &gang).id;
+    node.claim(&wait_for(&member, gang, |lease| lease.places.len() == 2));
+    wait_for_state(&member, gang, LeaseState::Running);
+    let preempt = |task: u32| {
+        server.admin.post::<Lease>(&format!("/leases/{gang}/preemptions?task={task}"), &serde_json::json!({}))
+    };
+    assert!(problem(preempt(7)).is(Kind::Conflict), "there is no such task");
+    let told = preempt(1).unwrap();
+    assert_eq!((told.state, told.attempt), (LeaseState::Running, 1));
+    let leaves: Vec<bool> = told.places.iter().map(|place| place.leave_at_ms.is_some()).collect();
+    assert_eq!(leaves, [false, true]);
+    // The other one is all that the gang has left.
+    assert!(problem(preempt(0)).is(Kind::Conflict) && problem(preempt(1)).is(Kind::Conflict));
+    let leaving = Attempt { lease: gang, attempt: 1, task: 1 };
+    assert_eq!(node.say().end, [leaving], "the grace time of this server is nothing");
+    node.report.leases.retain(|attempt| *attempt != leaving);
+    node.say();
+    // Nobody else wants the place: another task gets it.
+    let grown = wait_for(&member, gang, |lease| lease.places.iter().any(|place| place.task == 2));
+    assert_eq!((grown.state, grown.attempt), (LeaseState::Running, 1));
 }
 
 #[test]

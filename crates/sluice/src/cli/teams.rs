@@ -403,6 +403,9 @@ pub(crate) enum LeaseCommand {
         #[command(flatten)]
         at: AtServer,
         id: u64,
+        /// One task of an elastic lease only, by its number; the others go on
+        #[arg(long, value_name = "K")]
+        task: Option<u32>,
     },
 }
 

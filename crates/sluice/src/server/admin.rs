@@ -117,10 +117,16 @@ pub(crate) fn lease(command: &LeaseCommand) -> Result<ExitCode> {
             let lease: Lease = client(at)?.delete(&format!("/leases/{id}"))?;
             eprintln!("sluice: lease {id} is {}", lease.state.name());
         }
-        LeaseCommand::Preempt { at, id } => {
-            let lease: Lease =
-                client(at)?.post(&format!("/leases/{id}/preemptions"), &serde_json::json!({}))?;
-            eprintln!("sluice: lease {id} is {}", lease.state.name());
+        LeaseCommand::Preempt { at, id, task } => {
+            let part = task.map_or_else(String::new, |task| format!("?task={task}"));
+            let path = format!("/leases/{id}/preemptions{part}");
+            let lease: Lease = client(at)?.post(&path, &serde_json::json!({}))?;
+            match task {
+                None => eprintln!("sluice: lease {id} is {}", lease.state.name()),
+                Some(task) => {
+                    eprintln!("sluice: task {task} of lease {id} has to make room; the others go on")
+                }
+            }
         }
     }
     Ok(ExitCode::SUCCESS)
