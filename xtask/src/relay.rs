@@ -258,11 +258,16 @@ impl Shared {
         let mut node = connect_from(fate.from, self.node)?;
         client.set_nodelay(true)?;
         node.set_nodelay(true)?;
-        node.write_all(&hello)?;
+        let allowed = usize::try_from(fate.bytes.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        node.write_all(&hello[..hello.len().min(allowed)])?;
         let left = fate.bytes.map_or(i64::MAX, |bytes| bytes as i64) - hello.len() as i64;
         let line = Line { client, node, fate, left: AtomicI64::new(left), has_ended: AtomicBool::new(false) };
         let line = Arc::new(line);
         if !self.enter(purpose, &line) {
+            return Ok(());
+        }
+        if allowed < hello.len() {
+            self.end(&line);
             return Ok(());
         }
         std::thread::scope(|scope| {

@@ -1,8 +1,9 @@
 //! Attaching to the leases that `sluice run` left in the environment, one on each node: connect, greet, agree on device
 //! addresses, and count the devices of all.
 //!
-//! All of it has one deadline. Whatever goes wrong is one line on stderr that names the node, and an error from
-//! `cuInit`.
+//! The first attempts have one deadline. A connection that is cut after that is followed by others for as long as the node waits for
+//! its clients, and they find the session, if it was made. Whatever goes wrong is one line on stderr that names the node, and an
+//! error from `cuInit`.
 
 use std::io;
 use std::ops::Range;
@@ -12,6 +13,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use sluice_cuda::*;
+use sluice_transport::opening::{Attempts, Verdict};
 use sluice_transport::tls::{TlsError, Trust};
 use sluice_transport::{Rings, STRIPES_MAX, Side, Stream};
 use sluice_wire::address::{
@@ -20,7 +22,7 @@ use sluice_wire::address::{
 use sluice_wire::control::{
     Control, DeviceSnapshot, SessionOpen, SessionOpened, ShareMemory, SharedMemoryTaken,
 };
-use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, Purpose, Resume, Stripe, Welcome};
+use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, Once, Purpose, Resume, Stripe, Welcome};
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
@@ -37,7 +39,7 @@ use crate::reservation::Reservations;
 use crate::session::{Session, Sessions};
 use crate::visible;
 
-/// A node that has not opened its session by then is as good as none.
+/// A node that has not opened its session by then is as good as none, or as one that is cut off.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Why there is no session.
@@ -161,11 +163,10 @@ impl Opened {
     /// One of several sessions has to have addresses of its own.
     fn new(address: &SessionAddress, is_one_of_many: bool, deadline: Instant) -> Result<Opened, AttachError> {
         let node = address.node.clone();
-        let mut greeting = Greeting::connect(&node, deadline)?;
         let ranges = Reservations::make();
-        let opened = greeting.open(address, ranges.offers());
-        let minted = ranges.keep(opened.as_ref().ok().and_then(|opened| opened.range));
-        let opened = opened?;
+        let answer = open(address, &ranges, deadline);
+        let minted = ranges.keep(answer.as_ref().ok().and_then(|(_, opened, _)| opened.range));
+        let (greeting, opened, once) = answer?;
         let range = minted.clone().map(|range| (range.start, range.end - range.start));
         let opened = SessionOpened { range, ..opened };
         let refused = |reason: &str| AttachError::Refused { node: node.clone(), reason: reason.to_owned() };
@@ -180,7 +181,8 @@ impl Opened {
         let (stripes, packs) = (greeting.stripes(), greeting.packs());
         let Greeting { stream, decoder, sent, received, .. } = greeting;
         let terms = opened.resume.as_ref();
-        let resumption = terms.map(|terms| Resumption::new(node.clone(), opened.session, terms, stripes));
+        let resumption =
+            terms.map(|terms| Resumption::new(node.clone(), opened.session, terms, once.attempt, stripes));
         let recorder = Recorder::begin(&opened);
         let mut link = Link::new(stream, decoder, (sent, received), resumption, recorder);
         if packs {
@@ -190,6 +192,44 @@ impl Opened {
             link.name(format!("the GPUs of {}", node.place()));
         }
         Ok(Opened { node, link, devices: opened.devices, minted })
+    }
+}
+
+/// Opens a session, by another attempt where a connection is cut. With the answer come its connection and what that attempt said.
+fn open(
+    address: &SessionAddress,
+    ranges: &Reservations,
+    deadline: Instant,
+) -> Result<(Greeting, SessionOpened, Once), AttachError> {
+    let node = &address.node;
+    let failed = |error| AttachError::Connect { node: node.clone(), error };
+    let mut attempts = Attempts::new().map_err(failed)?;
+    // The client's stream so far, which is the same on all connections.
+    let mut stream = None;
+    let mut deadline = deadline;
+    loop {
+        let opened = Greeting::connect(node, deadline)
+            .and_then(|greeting| greeting.open(address, ranges, &mut attempts, &mut stream));
+        let error = match opened {
+            // The end of such a connection is that of the node.
+            Err(AttachError::Connect { error, .. }) if !matches!(node, Endpoint::Unix(_)) => error,
+            done => return done.map(|(greeting, opened)| (greeting, opened, attempts.once())),
+        };
+        let pause = match attempts.failed(&error) {
+            Verdict::Final => return Err(failed(error)),
+            Verdict::Again(pause) => pause,
+            Verdict::AgainFor { pause, patience } => {
+                crate::errors::say(format_args!(
+                    "the connection to the node {} is cut: {error}; the program waits for up to {} s until its session can \
+                     begin there, Ctrl-C ends it",
+                    node.place(),
+                    patience.as_secs()
+                ));
+                pause
+            }
+        };
+        std::thread::sleep(pause);
+        deadline = Instant::now() + DEADLINE;
     }
 }
 
@@ -349,19 +389,48 @@ impl Greeting {
         }
     }
 
+    /// Asks for the session; `stream` is what an earlier attempt has said of it.
     fn open(
-        &mut self,
+        mut self,
         address: &SessionAddress,
-        ranges: Vec<(u64, u64)>,
-    ) -> Result<SessionOpened, AttachError> {
-        self.greet(Purpose::Session { token: address.token })?;
+        ranges: &Reservations,
+        attempts: &mut Attempts,
+        stream: &mut Option<Vec<u8>>,
+    ) -> Result<(Greeting, SessionOpened), AttachError> {
+        let once = attempts.once();
+        self.greet(Purpose::Session { token: address.token, once })?;
+        attempts.heard();
+        let received = if once.attempt > 0 { self.heard_before()? } else { 0 };
         // What is recorded comes as it would from anywhere: a driver that stages data has other addresses left.
         if matches!(self.node, Endpoint::Unix(_)) && !record::is_wanted() {
             self.share_memory()?;
         }
-        self.say(SessionOpen { ranges, recognises: self.recognises(), unpacks: self.packs() })?;
+        let message = || SessionOpen {
+            ranges: ranges.offers(),
+            recognises: self.recognises(),
+            unpacks: self.packs(),
+        };
+        let said = match stream {
+            Some(said) => said,
+            None => stream.insert(self.frame(message())?),
+        };
+        let Some(rest) = said.get(received..) else { return Err(self.protocol(WireError::NotSluice)) };
+        self.send(rest)?;
+        self.sent += said.len() as u64;
         match self.next_control()? {
-            Control::SessionOpened(opened) => Ok(opened),
+            Control::SessionOpened(opened) => Ok((self, opened)),
+            other => Err(self.refused(other)),
+        }
+    }
+
+    /// How much of our stream the session's worker has had on earlier connections.
+    fn heard_before(&mut self) -> Result<usize, AttachError> {
+        match self.next_control()? {
+            Control::SessionResumed(resumed) => {
+                // The streams begin behind this.
+                self.received = 0;
+                Ok(usize::try_from(resumed.received).unwrap_or(usize::MAX))
+            }
             other => Err(self.refused(other)),
         }
     }
@@ -435,10 +504,15 @@ impl Greeting {
     }
 
     fn say(&mut self, message: impl Into<Control>) -> Result<(), AttachError> {
-        let mut frame = Vec::new();
-        message.into().frame(&mut frame).map_err(|error| self.protocol(error))?;
+        let frame = self.frame(message)?;
         self.sent += frame.len() as u64;
         self.send(&frame)
+    }
+
+    fn frame(&self, message: impl Into<Control>) -> Result<Vec<u8>, AttachError> {
+        let mut frame = Vec::new();
+        message.into().frame(&mut frame).map_err(|error| self.protocol(error))?;
+        Ok(frame)
     }
 
     fn send(&self, mut bytes: &[u8]) -> Result<(), AttachError> {

@@ -9,6 +9,8 @@ mod trust;
 
 mod echo;
 
+mod opening;
+
 mod session;
 
 mod peer;
@@ -28,6 +30,7 @@ use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
 pub use keeper::Keeper;
+pub use opening::open_lease;
 pub use peer::connect_peer;
 pub use session::RawSession;
 pub use trust::{CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE};

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use sluice_transport::Stream;
+use sluice_transport::opening::Attempts;
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, SessionOpen, SessionOpened};
 use sluice_wire::handshake::{LeaseToken, Purpose};
@@ -31,7 +32,8 @@ fn open(node: &Endpoint, token: LeaseToken, range: (u64, u64)) -> Result<RawSess
     let (stream, _) = connect(node)?;
     let mut decoder = FrameDecoder::new();
     // No space: nobody waits for this process to come back.
-    greet(&stream, &mut decoder, Purpose::Session { token }, 0)?;
+    let once = Attempts::new()?.once();
+    greet(&stream, &mut decoder, Purpose::Session { token, once }, 0)?;
     let mut bytes = Vec::new();
     Control::from(SessionOpen { ranges: vec![range], recognises: false, unpacks: false })
         .frame(&mut bytes)

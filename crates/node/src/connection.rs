@@ -13,9 +13,11 @@ use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::{ServerIdentity, TlsError};
 use sluice_wire::control::{
     Control, Devices, DevicesRequest, EchoReady, LeaseClaim, LeaseGranted, LeaseRefused, LeaseRequest,
-    LeaseResume, LeaseResumed, Refused, SessionRefused,
+    LeaseResume, LeaseResumed, Refused, SessionRefused, SessionResumed,
 };
-use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, LeaseToken, Peer, Purpose, Resume, Stripe, Welcome};
+use sluice_wire::handshake::{
+    HELLO_SIZE_MAX, Hello, LeaseToken, Once, Peer, Purpose, Resume, Stripe, Welcome,
+};
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
@@ -60,8 +62,9 @@ pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, tls: Op
     }
     let ended = match hello.purpose {
         Purpose::Control => control(registry, stream, process, Rights { resumes, may_ask }),
-        Purpose::Session { token } => {
-            session(registry, stream, &token, ClientOf { process, peer: peer.to_owned(), resumes })
+        Purpose::Session { token, once } => {
+            let client = ClientOf { process, peer: peer.to_owned(), resumes };
+            session(registry, stream, &token, once, client)
         }
         Purpose::Resume(resume) => go_on(registry, stream, &resume, peer),
         Purpose::Peer(other) => admit_peer(registry, stream, &other),
@@ -170,15 +173,28 @@ fn read_hello(stream: &Stream, deadline: Instant) -> Result<Hello, ConnectionErr
     }
 }
 
-/// Hands the socket to a worker and stays until that has ended.
+/// Hands the socket to a worker: to one that was started for an earlier attempt of the same client, or to a new one, and stays until
+/// that has ended.
 fn session(
     registry: &Registry,
     stream: Stream,
     token: &LeaseToken,
+    once: Once,
     client: ClientOf,
 ) -> Result<(), ConnectionError> {
-    let keys = stream.keys()?;
-    match registry.start_session(token, client, stream.as_fd().try_clone_to_owned()?, keys) {
+    let started = match registry.open_session(token, once, &client, &stream) {
+        Ok(None) => return Ok(()),
+        Ok(Some(opening)) => {
+            if once.attempt > 0 {
+                // The client cannot know that the session is new.
+                send(&stream, SessionResumed { received: 0 }.into())?;
+            }
+            let keys = stream.keys()?;
+            registry.start_session(opening, client, stream.as_fd().try_clone_to_owned()?, keys)
+        }
+        Err(refusal) => Err(refusal),
+    };
+    match started {
         Ok(session) => {
             // From here on the worker alone has the socket: its end is the end that the client sees.
             drop(stream);
@@ -381,8 +397,12 @@ impl HeldLease<'_> {
             memory: request.memory,
             hard_cap: request.hard_cap,
         };
-        let granted =
-            self.registry.grant(ask, u64::from(request.kernel_timeout_ms), short_name(&request.name));
+        let granted = self.registry.grant(
+            request.once,
+            ask,
+            u64::from(request.kernel_timeout_ms),
+            short_name(&request.name),
+        );
         match granted {
             Ok(granted) => self.hold(granted),
             Err(refusal) => {
@@ -393,7 +413,7 @@ impl HeldLease<'_> {
 
     fn claim(&mut self, claim: LeaseClaim) -> Result<Control, ConnectionError> {
         let name = short_name(&claim.name);
-        match self.registry.claim(&claim.grant, u64::from(claim.kernel_timeout_ms), name) {
+        match self.registry.claim(claim.once, &claim.grant, u64::from(claim.kernel_timeout_ms), name) {
             Ok(granted) => self.hold(granted),
             Err(refusal) => Ok(LeaseRefused { reason: refusal.to_string(), free: Vec::new() }.into()),
         }

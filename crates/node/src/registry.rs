@@ -5,6 +5,7 @@
 
 pub(crate) mod cuts;
 mod joined;
+mod openings;
 mod peers;
 mod shared;
 
@@ -21,7 +22,7 @@ use sluice_cuda::CUdevice_attribute;
 use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::Keys;
 use sluice_wire::control::{DeviceSnapshot, GpuFree, GpuStatus, SessionStatus, Status, Usage};
-use sluice_wire::handshake::{LeaseToken, Peer, PeerToken, SessionSecret};
+use sluice_wire::handshake::{LeaseToken, Once, Peer, PeerToken, SessionSecret};
 use sluice_worker::counters::{CounterPage, Counts};
 use sluice_worker::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
 
@@ -32,9 +33,11 @@ use crate::exports::Exports;
 use crate::health::Faults;
 use crate::inventory::Inventory;
 use crate::join::{Membership, Metered};
-use crate::lease::{Ask, Books, Card, Lease, Refusal};
+use crate::lease::{Ask, Books, Card};
 use crate::peering::Peering;
 use crate::registry::cuts::{Ended, Holder, Process};
+use crate::registry::joined::NoLease;
+use crate::registry::openings::{Opening, Openings};
 use crate::registry::peers::{Connecting, PeerTokens};
 use crate::spawn::{Inheritance, Spawner};
 use crate::turns::Turns;
@@ -57,11 +60,15 @@ pub(crate) enum SessionRefusal {
     TooMany(usize),
     #[error("the node cannot start a worker: {0}")]
     Worker(#[source] io::Error),
+    #[error("what an earlier attempt has begun does not come to an end")]
+    Stuck,
 }
 
 /// A session whose worker runs; [`Registry::serve_session`] takes it to its end.
 #[derive(Debug)]
-pub(crate) struct RunningSession {
+pub(crate) struct RunningSession<'a> {
+    /// Over once the worker knows what it serves.
+    opening: Opening<'a>,
     lease: u64,
     session: u64,
     link: Arc<Link>,
@@ -112,6 +119,7 @@ struct Ledger {
     meters: Vec<Meter>,
     /// For clients that come back too late.
     ended: Ended,
+    openings: Openings,
 }
 
 /// How busy a GPU was in the last second.
@@ -127,6 +135,8 @@ struct Meter {
 #[derive(Debug)]
 struct LeaseRecord {
     token: LeaseToken,
+    /// How it was asked for.
+    once: Once,
     /// The program that it is for, for people to read.
     name: String,
     kernel_timeout_ms: u64,
@@ -158,6 +168,8 @@ pub(crate) struct ClientOf {
 #[derive(Debug)]
 struct SessionRecord {
     lease: u64,
+    /// How it was asked for.
+    once: Once,
     client: ClientOf,
     started: Instant,
     worker: Child,
@@ -188,6 +200,7 @@ impl Registry {
             last_id: 0,
             meters,
             ended: Ended::default(),
+            openings: Openings::default(),
         };
         Registry {
             inventory,
@@ -210,22 +223,32 @@ impl Registry {
         &self.inventory
     }
 
-    /// Enters a lease. The caller ends it with [`Registry::end_lease`].
-    pub(crate) fn grant(&self, ask: Ask, kernel_timeout_ms: u64, name: String) -> Result<Granted, Refusal> {
+    /// Enters a lease, unless it was entered for an earlier attempt. The caller ends it with [`Registry::end_lease`].
+    pub(crate) fn grant(
+        &self,
+        once: Once,
+        ask: Ask,
+        kernel_timeout_ms: u64,
+        name: String,
+    ) -> Result<Granted, NoLease> {
         let mut ledger = self.lock();
+        if let Some(lease) = ledger.opened_lease(once)? {
+            return self.granted(&ledger, lease);
+        }
         let lease = ledger.next_id();
-        let granted = ledger.books.grant(lease, ask)?.clone();
-        let record = LeaseRecord::new(name, kernel_timeout_ms, self.clock.running(), None);
-        Ok(self.enter_lease(&mut ledger, lease, &granted, record))
+        ledger.books.grant(lease, ask)?;
+        let record = LeaseRecord::new(once, name, kernel_timeout_ms, self.clock.running(), None);
+        ledger.leases.insert(lease, record);
+        self.granted(&ledger, lease)
     }
 
-    fn enter_lease(&self, ledger: &mut Ledger, id: u64, lease: &Lease, record: LeaseRecord) -> Granted {
+    /// What the owner of a lease learns of it.
+    fn granted(&self, ledger: &Ledger, lease: u64) -> Result<Granted, NoLease> {
+        let entered = ledger.leases.get(&lease).zip(ledger.books.lease(lease));
+        let (record, entry) = entered.ok_or(NoLease::Over)?;
         let device =
-            |&gpu: &usize| DeviceSnapshot { memory: lease.memory, ..self.inventory.snapshots[gpu].clone() };
-        let granted =
-            Granted { lease: id, token: record.token, devices: lease.gpus.iter().map(device).collect() };
-        ledger.leases.insert(id, record);
-        granted
+            |&gpu: &usize| DeviceSnapshot { memory: entry.memory, ..self.inventory.snapshots[gpu].clone() };
+        Ok(Granted { lease, token: record.token, devices: entry.gpus.iter().map(device).collect() })
     }
 
     /// Kills the lease's workers, waits until they are gone, and strikes it out.
@@ -298,15 +321,15 @@ impl Registry {
         self.lock().lease_of(token)
     }
 
-    /// Starts a worker for a client that has this token, and hands it the client's socket.
-    pub(crate) fn start_session(
-        &self,
-        token: &LeaseToken,
+    /// Starts a worker for a client, and hands it the client's socket.
+    pub(crate) fn start_session<'a>(
+        &'a self,
+        opening: Opening<'a>,
         client_of: ClientOf,
         client: OwnedFd,
         keys: Option<Keys>,
-    ) -> Result<RunningSession, SessionRefusal> {
-        let lease = self.lock().admit(token)?;
+    ) -> Result<RunningSession<'a>, SessionRefusal> {
+        let lease = opening.lease;
         let (link, worker_link) = Link::pair().map_err(SessionRefusal::Worker)?;
         let counters = Arc::new(CounterPage::create().map_err(SessionRefusal::Worker)?);
         let inheritance = Inheritance {
@@ -318,6 +341,7 @@ impl Registry {
         let link = Arc::new(link);
         let record = SessionRecord {
             lease,
+            once: opening.once,
             resumes: client_of.resumes,
             client: client_of,
             started: Instant::now(),
@@ -329,14 +353,16 @@ impl Registry {
             peer_tokens: PeerTokens::default(),
         };
         let session = self.enter_session(record)?;
-        Ok(RunningSession { lease, session, link, keys })
+        Ok(RunningSession { opening, lease, session, link, keys })
     }
 
     /// Serves a worker to its end, on the calling thread.
-    pub(crate) fn serve_session(&self, running: RunningSession) {
-        let RunningSession { lease, session, link, keys } = running;
+    pub(crate) fn serve_session(&self, running: RunningSession<'_>) {
+        let RunningSession { opening, lease, session, link, keys } = running;
         let mut why = None;
-        if self.start_worker(lease, session, &link, keys).is_some() {
+        let started = self.start_worker(lease, session, &link, keys);
+        drop(opening);
+        if started.is_some() {
             why = self.serve_worker(lease, session, &link);
         }
         self.leave_session(session, why);
@@ -373,7 +399,8 @@ impl Registry {
         let kernel_timeout_ms = record.kernel_timeout_ms;
         let record = ledger.sessions.get(&session)?;
         let linger_ms = u32::try_from(self.linger.as_millis()).unwrap_or(u32::MAX);
-        let resume = record.resumes.then_some(ResumeStart { secret: record.secret.0, linger_ms });
+        let (secret, attempt) = (record.secret.0, record.once.attempt);
+        let resume = record.resumes.then_some(ResumeStart { secret, linger_ms, attempt });
         let entry = ledger.books.lease(lease)?;
         let part = |&gpu: &usize| GpuPart {
             ordinal: gpu as u32,
@@ -636,9 +663,16 @@ impl Registry {
 }
 
 impl LeaseRecord {
-    fn new(name: String, kernel_timeout_ms: u64, started: Duration, metered: Option<Metered>) -> LeaseRecord {
+    fn new(
+        once: Once,
+        name: String,
+        kernel_timeout_ms: u64,
+        started: Duration,
+        metered: Option<Metered>,
+    ) -> LeaseRecord {
         LeaseRecord {
             token: LeaseToken(random()),
+            once,
             name,
             kernel_timeout_ms,
             started,
@@ -670,17 +704,22 @@ impl Ledger {
         found
     }
 
-    /// The lease under which this token may start a session.
-    fn admit(&self, token: &LeaseToken) -> Result<u64, SessionRefusal> {
+    /// The lease under which this token may start sessions.
+    fn open_lease_of(&self, token: &LeaseToken) -> Result<u64, SessionRefusal> {
         let lease = self.lease_of(token).ok_or(SessionRefusal::Lease)?;
-        if self.leases.get(&lease).is_none_or(|record| record.closing) {
-            return Err(SessionRefusal::Lease);
+        match self.leases.get(&lease).is_none_or(|record| record.closing) {
+            true => Err(SessionRefusal::Lease),
+            false => Ok(lease),
         }
+    }
+
+    /// Whether the lease may have one more session.
+    fn has_room(&self, lease: u64) -> Result<(), SessionRefusal> {
         let sessions = self.sessions.values().filter(|s| s.lease == lease).count();
         if sessions >= SESSIONS_PER_LEASE_MAX {
             return Err(SessionRefusal::TooMany(sessions));
         }
-        Ok(lease)
+        Ok(())
     }
 
     /// The sessions of the leases that are `wanted`.

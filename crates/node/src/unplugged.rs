@@ -10,6 +10,7 @@ use std::time::Duration;
 use sluice_api::node::{Attempt, Join, Joined, Report, ReportAnswer};
 use sluice_api::problem::Problem;
 use sluice_cuda::{CUdevice_attribute, Presence};
+use sluice_transport::opening::Attempts;
 use sluice_wire::control::DeviceSnapshot;
 use sluice_worker::counters::Counts;
 use sluice_worker::link::Driver;
@@ -142,7 +143,8 @@ impl Unplugged {
 
     /// A program brings a grant; the answer is the number of its lease here, or why it gets none.
     pub fn claim(&self, grant: &str) -> Result<u64, String> {
-        let claimed = self.registry.claim(grant, 0, String::new());
+        let attempts = Attempts::new().map_err(|error| error.to_string())?;
+        let claimed = self.registry.claim(attempts.once(), grant, 0, String::new());
         claimed.map(|granted| granted.lease).map_err(|refusal| refusal.to_string())
     }
 

@@ -12,13 +12,14 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use sluice_control::Connection;
+use sluice_control::{Connection, open_lease};
 use sluice_node::Listen;
 use sluice_wire::address::{Endpoint, SessionAddress};
 use sluice_wire::control::{Control, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM};
 
 use crate::cli::{Baseline, GpuChoice, Output, RemotingArgs};
 use crate::place::{self, PrivateNode};
+use crate::run::say_cut;
 use crate::surroundings::{Libraries, Scratch, Surroundings};
 use crate::table::{self, Align};
 
@@ -82,8 +83,7 @@ fn measure(node: &Endpoint, runs: u32, libraries: &Libraries) -> Result<Link> {
         Endpoint::Tcp(_) | Endpoint::Tls { .. } => Baseline::Socket,
         Endpoint::Unix(_) => Baseline::Memory,
     };
-    let mut connection = Connection::open(node)?;
-    let lease = take_lease(&mut connection)?;
+    let (connection, lease) = take_lease(node)?;
     let device = lease.devices.first().context("the lease has no device")?;
     let scratch = Scratch::new()?;
     let session = SessionAddress { node: connection.node().clone(), token: lease.token }.to_string();
@@ -93,8 +93,9 @@ fn measure(node: &Endpoint, runs: u32, libraries: &Libraries) -> Result<Link> {
     Ok(Link { gpu: device.name.clone(), runs: found })
 }
 
-fn take_lease(connection: &mut Connection) -> Result<LeaseGranted> {
-    let request = LeaseRequest {
+fn take_lease(node: &Endpoint) -> Result<(Connection, LeaseGranted)> {
+    let request = |once| LeaseRequest {
+        once,
         share_ppm: SHARE_WHOLE_PPM,
         memory: client::MEMORY_BYTES,
         gpus: 1,
@@ -102,8 +103,9 @@ fn take_lease(connection: &mut Connection) -> Result<LeaseGranted> {
         kernel_timeout_ms: 0,
         name: "sluice bench".into(),
     };
-    match connection.ask(request)? {
-        Control::LeaseGranted(lease) => Ok(lease),
+    let (connection, answer) = open_lease(node, request, say_cut)?;
+    match answer {
+        Control::LeaseGranted(lease) => Ok((connection, lease)),
         Control::LeaseRefused(refused) => bail!("{}", refused.reason),
         _ => Err(connection.unexpected().into()),
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use sluice_control::{Connection, RawSession};
+use sluice_control::{Connection, RawSession, open_lease};
 use sluice_cuda::Fn;
 use sluice_transport::Stream;
 use sluice_wire::address::Endpoint;
@@ -25,6 +25,7 @@ use sluice_wire::{Header, Kind, Op};
 use crate::cli::{GpuChoice, ReplayArgs};
 use crate::place::{self, PrivateNode};
 use crate::quantity::{Memory, Period};
+use crate::run::say_cut;
 use crate::surroundings::Scratch;
 
 use compare::{Answers, Compared, Place};
@@ -58,8 +59,7 @@ pub(crate) fn run(arguments: &ReplayArgs) -> Result<ExitCode> {
 
 /// Sends the rest of the log to a node, in a session of its own.
 fn replay(node: &Endpoint, recorded: &SessionOpened, log: &mut Log) -> Result<Compared> {
-    let mut connection = Connection::open(node)?;
-    let lease = take_lease(&mut connection, recorded)?;
+    let (connection, lease) = take_lease(node, recorded)?;
     let range = recorded.range.context("the recording has no addresses of its own")?;
     let session = RawSession::open(connection.node(), lease.token, range)?;
     if session.opened.range != Some(range) {
@@ -88,8 +88,9 @@ fn replay(node: &Endpoint, recorded: &SessionOpened, log: &mut Log) -> Result<Co
 }
 
 /// As many GPUs as the program had, with as much memory.
-fn take_lease(connection: &mut Connection, recorded: &SessionOpened) -> Result<LeaseGranted> {
-    let request = LeaseRequest {
+fn take_lease(node: &Endpoint, recorded: &SessionOpened) -> Result<(Connection, LeaseGranted)> {
+    let request = |once| LeaseRequest {
+        once,
         share_ppm: SHARE_WHOLE_PPM,
         memory: recorded.devices.iter().map(|device| device.memory).max().unwrap_or(0),
         gpus: recorded.devices.len() as u32,
@@ -97,8 +98,9 @@ fn take_lease(connection: &mut Connection, recorded: &SessionOpened) -> Result<L
         kernel_timeout_ms: 0,
         name: "sluice replay".into(),
     };
-    match connection.ask(request)? {
-        Control::LeaseGranted(lease) => Ok(lease),
+    let (connection, answer) = open_lease(node, request, say_cut)?;
+    match answer {
+        Control::LeaseGranted(lease) => Ok((connection, lease)),
         Control::LeaseRefused(refused) => {
             bail!(
                 "the recorded program had {} GPUs of {}: {}",

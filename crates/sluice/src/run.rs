@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use sluice_api::client::Client;
 use sluice_api::lease::NewLease;
-use sluice_control::{Connection, Keeper};
+use sluice_control::{Connection, Failure, Keeper, open_lease};
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, DeviceSnapshot, LeaseGranted, LeaseRequest, Usage, UsageRequest};
 
@@ -89,8 +90,21 @@ fn lease_on_all(parts: &[Part], arguments: &RunArgs) -> Result<Vec<Held>, NotSta
 }
 
 fn lease_on(address: &Endpoint, gpus: u32, place: String, arguments: &RunArgs) -> Result<Held, NotStarted> {
-    let mut connection = Connection::open(address).map_err(failed)?;
-    let lease = take_lease(&mut connection, gpus, arguments)?;
+    let request = |once| LeaseRequest {
+        once,
+        share_ppm: arguments.share.ppm(),
+        memory: arguments.memory.map_or(0, Memory::bytes),
+        gpus,
+        hard_cap: arguments.cap == Cap::Hard,
+        kernel_timeout_ms: kernel_timeout_ms(arguments),
+        name: program_name(&arguments.program),
+    };
+    let (connection, answer) = open_lease(address, request, say_cut).map_err(failed)?;
+    let lease = match answer {
+        Control::LeaseGranted(lease) => lease,
+        Control::LeaseRefused(refused) => return Err(failed(refused.reason)),
+        _ => return Err(failed(connection.unexpected())),
+    };
     Ok(Held { task: None, address: connection.node().clone(), connection, lease, place })
 }
 
@@ -232,24 +246,12 @@ fn start_private(arguments: &RunArgs, folder: &Path) -> Result<PrivateNode, NotS
     PrivateNode::start(gpus, folder).map_err(|error| failed(format!("{error:#}")))
 }
 
-fn take_lease(
-    connection: &mut Connection,
-    gpus: u32,
-    arguments: &RunArgs,
-) -> Result<LeaseGranted, NotStarted> {
-    let request = LeaseRequest {
-        share_ppm: arguments.share.ppm(),
-        memory: arguments.memory.map_or(0, Memory::bytes),
-        gpus,
-        hard_cap: arguments.cap == Cap::Hard,
-        kernel_timeout_ms: kernel_timeout_ms(arguments),
-        name: program_name(&arguments.program),
-    };
-    match connection.ask(request).map_err(failed)? {
-        Control::LeaseGranted(lease) => Ok(lease),
-        Control::LeaseRefused(refused) => Err(failed(refused.reason)),
-        _ => Err(failed(connection.unexpected())),
-    }
+/// Says why it takes long to get a lease.
+pub(crate) fn say_cut(failure: &Failure, patience: Duration) {
+    eprintln!(
+        "sluice: {failure}: its connection was cut, and is tried again for up to {} s",
+        patience.as_secs()
+    );
 }
 
 /// 0 for none.

@@ -11,6 +11,7 @@
 mod bell;
 mod connection;
 mod descriptor;
+pub mod opening;
 pub mod process;
 mod ring;
 mod rings;

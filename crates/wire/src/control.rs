@@ -5,7 +5,7 @@ use sluice_cuda::{CUdevice_attribute, CUlimit, CUuuid, Presence};
 use crate::{
     codec::{Decode, Encode, Reader, decode, message},
     error::WireError,
-    handshake::{LeaseToken, SessionSecret},
+    handshake::{LeaseToken, Once, SessionSecret},
 };
 
 /// A whole GPU, in the unit of shares: millionths.
@@ -13,8 +13,9 @@ pub const SHARE_WHOLE_PPM: u32 = 1_000_000;
 
 message! {
     /// Asks for a lease. The connection on which it was granted holds it: the lease ends by `LeaseEnd`, or when that
-    /// connection is gone and nobody comes back for it by `LeaseResume`.
+    /// connection is gone and nobody comes back for it by `LeaseResume`. Asked for again, it is the same lease.
     pub struct LeaseRequest {
+        once: Once,
         /// Millionths of each GPU's compute, above 0 up to `SHARE_WHOLE_PPM`.
         share_ppm: u32,
         /// Bytes on each GPU; 0 for the same part of its memory as of its compute.
@@ -30,8 +31,9 @@ message! {
 }
 
 message! {
-    /// Claims a lease that a server has granted on this node. Held and ended as one that was asked for here.
+    /// Claims a lease that a server has granted on this node. Held, ended and asked for again as one that was asked for here.
     pub struct LeaseClaim {
+        once: Once,
         /// What the server signed.
         grant: String,
         /// The longest a kernel may run, in milliseconds; 0 for no limit.
@@ -208,7 +210,7 @@ message! {
 }
 
 message! {
-    /// The worker's first frame on a connection that resumes a session; outside the streams, which follow it.
+    /// The first frame on a connection that resumes a session, or asks for it again; outside the streams, which follow it.
     pub struct SessionResumed {
         /// Bytes of the client's stream that the worker has received.
         received: u64,

@@ -11,6 +11,11 @@
 //! is resumed goes to the worker that still lives: it answers `SessionResumed`, and both streams go on (`resume`). On a far link
 //! a session goes on over several sockets at once: each says the same but for its number, and the answer is on the first. A node that
 //! connects for a worker of its own goes to another node's worker in the same way: that one answers `PeerReady` (`peer`).
+//!
+//! A connection may be cut while a session is being opened, and its client cannot know whether the node has made the session. So
+//! it makes up a number for the opening ([`Once`]) and asks again with that: such an attempt is answered by `SessionResumed` first,
+//! which counts what the worker has of the client's stream, and then both streams go on from there and from the worker's first
+//! byte, whether the session was made before or for this attempt.
 
 use std::fmt;
 
@@ -63,7 +68,7 @@ pub enum Purpose {
     /// Leases and questions about the node.
     Control,
     /// CUDA work under a lease, which the token proves.
-    Session { token: LeaseToken },
+    Session { token: LeaseToken, once: Once },
     /// A session whose connection was cut goes on.
     Resume(Resume),
     /// Copies into the memory of a session, from another session of its program.
@@ -144,6 +149,23 @@ secret! {
     SessionSecret
 }
 
+secret! {
+    /// A number that a client makes up for something that it opens. Nobody else can guess it.
+    OpeningNonce
+}
+
+message! {
+    /// What is opened once, however often its client asks: after a cut it does not know whether it was heard.
+    pub struct Once {
+        nonce: OpeningNonce,
+        /// Counts the client's attempts, from 0: one that arrives after a later one is stale.
+        attempt: u32,
+    }
+}
+
+impl Copy for Once {}
+impl Eq for Once {}
+
 /// What a client says first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
@@ -181,9 +203,10 @@ impl Hello {
         self.process_space.encode(&mut body);
         match &self.purpose {
             Purpose::Control => 0u8.encode(&mut body),
-            Purpose::Session { token } => {
+            Purpose::Session { token, once } => {
                 1u8.encode(&mut body);
                 token.encode(&mut body);
+                once.encode(&mut body);
             }
             Purpose::Resume(Resume { session, secret, attempt, received, stripe }) => {
                 2u8.encode(&mut body);
@@ -214,7 +237,10 @@ impl Hello {
         let process_space = u64::decode(&mut reader)?;
         let purpose = match u8::decode(&mut reader)? {
             0 => Purpose::Control,
-            1 => Purpose::Session { token: LeaseToken::decode(&mut reader)? },
+            1 => {
+                let token = LeaseToken::decode(&mut reader)?;
+                Purpose::Session { token, once: Once::decode(&mut reader)? }
+            }
             2 => Purpose::Resume(Resume {
                 session: u64::decode(&mut reader)?,
                 secret: SessionSecret::decode(&mut reader)?,
@@ -274,8 +300,12 @@ fn body(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, WireError> {
 mod tests {
     use super::*;
 
-    const HELLO: Hello =
-        Hello { purpose: Purpose::Session { token: LeaseToken([9; 32]) }, process: 4711, process_space: 5 };
+    const ONCE: Once = Once { nonce: OpeningNonce([9; 32]), attempt: 3 };
+    const HELLO: Hello = Hello {
+        purpose: Purpose::Session { token: LeaseToken([9; 32]), once: ONCE },
+        process: 4711,
+        process_space: 5,
+    };
     const AGAIN: Hello = Hello {
         purpose: Purpose::Resume(Resume {
             session: 6,

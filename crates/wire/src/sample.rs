@@ -6,7 +6,7 @@ use sluice_cuda::*;
 
 use crate::{
     Command, Encode, Op, commands,
-    handshake::{LeaseToken, PeerToken, SessionSecret},
+    handshake::{LeaseToken, OpeningNonce, PeerToken, SessionSecret},
     types::*,
 };
 
@@ -147,7 +147,7 @@ macro_rules! wrapped {
 }
 
 wrapped! {
-    StreamId EventId ModuleId FunctionId GraphId GraphNodeId GraphExecId ArrayId DevicePtr ImageHash ExportToken LeaseToken SessionSecret PeerToken
+    StreamId EventId ModuleId FunctionId GraphId GraphNodeId GraphExecId ArrayId DevicePtr ImageHash ExportToken LeaseToken SessionSecret PeerToken OpeningNonce
     CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID PhysicalId
     CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
     CUmemAccess_flags CUgraphNodeType CUdevResourceType CUstreamBatchMemOpType UserObjectId

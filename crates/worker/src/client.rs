@@ -66,8 +66,15 @@ pub(crate) struct Connection {
 }
 
 impl Client {
-    pub(crate) fn new(stream: Arc<Stream>, outbox: Arc<Outbox>, link: Arc<Link>, resumes: bool) -> Client {
-        let connection = Connection { stream, attempt: 0 };
+    /// The client has come with this attempt; without one it cannot come back.
+    pub(crate) fn new(
+        stream: Arc<Stream>,
+        outbox: Arc<Outbox>,
+        link: Arc<Link>,
+        attempt: Option<u32>,
+    ) -> Client {
+        let (resumes, attempt) = (attempt.is_some(), attempt.unwrap_or(0));
+        let connection = Connection { stream, attempt };
         let state = Mutex::new(State { connection, is_cut: false, received: 0, gathering: None });
         Client { state, back: Condvar::new(), outbox, link, resumes }
     }

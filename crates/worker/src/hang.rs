@@ -57,18 +57,20 @@ fn end(call: Call, patience: Duration, opened: &Opened, client: &Client, link: &
             let text = format!("{what}, so the session has ended");
             crate::watchdog::last_word(session, Op::of(call.function), ending::GONE, text);
         }
-        None => {
-            let reason = SessionRefused { reason: what.clone() };
-            if let Ok(frame) = frame_of(reason) {
-                let outbox = Arc::clone(client.outbox());
-                ending::last_word(move || _ = outbox.send(&frame));
-            }
-        }
+        None => refuse(client, what.clone()),
     }
     // A process with a thread that no signal ends keeps its descriptors, and the client would wait on.
     client.hang_up();
     let _ = link.send(&Packet::Hangs(what));
     ending::hangs()
+}
+
+/// Tells a client that its session does not begin.
+pub(crate) fn refuse(client: &Client, reason: String) {
+    if let Ok(frame) = frame_of(SessionRefused { reason }) {
+        let outbox = Arc::clone(client.outbox());
+        ending::last_word(move || _ = outbox.send(&frame));
+    }
 }
 
 /// What the system says of a thread, or of the process.

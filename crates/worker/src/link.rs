@@ -45,6 +45,8 @@ pub struct ResumeStart {
     pub secret: [u8; 32],
     /// How long the daemon waits for the client.
     pub linger_ms: u32,
+    /// Which of its attempts the client has come with: any later one takes its place.
+    pub attempt: u32,
 }
 
 /// Where the driver functions come from.

@@ -164,7 +164,7 @@ impl Reader {
                 };
             }
             let space = self.decoder.space(READ_SIZE);
-            let got = self.line.read(true, |stream, wait| stream.read(space, wait))?;
+            let got = self.line.read_on(true, |stream, wait| stream.read(space, wait));
             self.decoder.received(got);
         }
     }

@@ -53,7 +53,8 @@ pub(crate) fn serve() -> ! {
         Err(error) => ending::failed(&format!("the daemon's keys are of no use: {error}")),
     };
     let outbox = Arc::new(Outbox::new(Arc::clone(&stream), resumes, Arc::clone(&counters)));
-    let client = Arc::new(Client::new(stream, Arc::clone(&outbox), Arc::clone(&link), resumes));
+    let attempt = start.resume.as_ref().map(|resume| resume.attempt);
+    let client = Arc::new(Client::new(stream, Arc::clone(&outbox), Arc::clone(&link), attempt));
     let opened = hang::Opened::default();
     if matches!(start.driver, Driver::Library { .. }) {
         let patience = Duration::from_millis(start.driver_patience_ms);
@@ -61,12 +62,11 @@ pub(crate) fn serve() -> ! {
         ending::spawn("driver watch", move || hang::watch(patience, &opened, &client, &link));
     }
     let mut reader = Reader::new(client, Arc::clone(&outbox), Arc::clone(&counters));
-    let (session, answers) = open(&start, &mut reader, &link, outbox, counters).unwrap_or_else(|error| {
+    let session = open(&start, &mut reader, &link, &opened, counters).unwrap_or_else(|error| {
         ending::failed(&format!("the session cannot start: {error}"));
     });
-    let _ = opened.set(Arc::clone(&session));
     let limit = Duration::from_millis(start.kernel_timeout_ms);
-    run(session, answers, link, reader, Some(limit).filter(|limit| !limit.is_zero()), resumes)
+    run(session, link, reader, Some(limit).filter(|limit| !limit.is_zero()), resumes)
 }
 
 /// Starts the driver and greets the client.
@@ -74,13 +74,18 @@ fn open(
     start: &Start,
     reader: &mut Reader,
     link: &Arc<Link>,
-    outbox: Arc<Outbox>,
+    opened: &hang::Opened,
     counters: Arc<CounterPage>,
-) -> Result<(Arc<Session>, Answers), OpenError> {
-    let opened = start_driver(start, link, &counters);
+) -> Result<Arc<Session>, OpenError> {
+    let started = start_driver(start, link, &counters);
     if matches!(start.driver, Driver::Software { .. }) {
         sandbox::enter(start.cache.as_deref())?;
     }
+    let (budget, answers) = Budget::new(Arc::clone(link));
+    let (listening, heard, client) = (Arc::clone(link), Arc::clone(opened), Arc::clone(reader.client()));
+    // From here on the client may come back on another connection, also before it has its session.
+    ending::spawn("daemon", move || listen(&heard, &answers, &listening, &client));
+    let outbox = Arc::clone(reader.client().outbox());
     // Nothing of the client's is parsed before.
     let SessionOpen { ranges: offers, recognises, unpacks } = reader.session_open()?;
     let expands = recognises && start.resume.is_some();
@@ -90,8 +95,8 @@ fn open(
     if unpacks {
         outbox.pack();
     }
-    let (table, devices) = match opened {
-        Ok(opened) => opened,
+    let (table, devices) = match started {
+        Ok(started) => started,
         Err(error) => {
             let reason = format!("the node's driver does not start: {error}");
             outbox.send(&frame_of(SessionRefused { reason })?)?;
@@ -103,13 +108,12 @@ fn open(
         session: start.session,
         range: reservation.as_ref().map(|range| (range.start, range.end - range.start)),
         devices: devices.iter().map(|(_, snapshot)| snapshot.clone()).collect(),
-        resume: start.resume.as_ref().map(|&ResumeStart { secret, linger_ms }| ResumeTerms {
+        resume: start.resume.as_ref().map(|&ResumeStart { secret, linger_ms, .. }| ResumeTerms {
             secret: SessionSecret(secret),
             linger_ms,
             expands,
         }),
     };
-    let (budget, answers) = Budget::new(Arc::clone(link));
     let session = Arc::new(Session::new(SessionParts {
         table,
         devices: devices.into_iter().map(|(device, _)| device).collect(),
@@ -120,13 +124,18 @@ fn open(
         counters,
         event_sharing: EventSharing::of(&start.driver),
     }));
+    let _ = opened.set(Arc::clone(&session));
     outbox.send(&frame_of(message)?)?;
-    Ok((session, answers))
+    Ok(session)
 }
 
-type Opened = (DriverTable, Vec<(Device, sluice_wire::control::DeviceSnapshot)>);
+type Started = (DriverTable, Vec<(Device, sluice_wire::control::DeviceSnapshot)>);
 
-fn start_driver(start: &Start, link: &Arc<Link>, counters: &Arc<CounterPage>) -> Result<Opened, DriverError> {
+fn start_driver(
+    start: &Start,
+    link: &Arc<Link>,
+    counters: &Arc<CounterPage>,
+) -> Result<Started, DriverError> {
     let table = driver::start(&start.driver)?;
     let is_software = matches!(start.driver, Driver::Software { .. });
     let mut devices = Vec::new();
@@ -150,7 +159,6 @@ fn start_driver(start: &Start, link: &Arc<Link>, counters: &Arc<CounterPage>) ->
 /// Starts the session's threads and reads the client's commands on this one.
 fn run(
     session: Arc<Session>,
-    answers: Answers,
     link: Arc<Link>,
     mut reader: Reader,
     kernel_limit: Option<Duration>,
@@ -170,9 +178,6 @@ fn run(
         let _ = pushing.run();
         ending::client_gone()
     });
-    let (watching, client) = (Arc::clone(&session), Arc::clone(reader.client()));
-    let listening = Arc::clone(&link);
-    ending::spawn("daemon", move || listen(&watching, &answers, &listening, &client));
     for device in 0..session.devices.len() {
         let watched = Arc::clone(&session);
         ending::spawn("watchdog", move || watchdog::watch(&watched, device, kernel_limit));
@@ -185,7 +190,7 @@ fn run(
 }
 
 /// Hears what the daemon says, and notices when the client is gone, also while nobody reads from it.
-fn listen(session: &Arc<Session>, answers: &Answers, link: &Link, client: &Client) -> ! {
+fn listen(opened: &hang::Opened, answers: &Answers, link: &Link, client: &Client) -> ! {
     let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
     loop {
         let connection = client.connection_now();
@@ -207,7 +212,8 @@ fn listen(session: &Arc<Session>, answers: &Answers, link: &Link, client: &Clien
             Ok(None) => ending::daemon_gone(),
             Err(error) => ending::failed(&format!("the daemon sent nonsense: {error}")),
         };
-        let gate = |gpu: u32| session.devices.get(gpu as usize).map(|device| &device.gate);
+        let session = opened.get();
+        let gate = |gpu: u32| session?.devices.get(gpu as usize).map(|device| &device.gate);
         match packet {
             Packet::Grant { gpu } => gate(gpu).into_iter().for_each(|gate| gate.granted()),
             Packet::Press { gpu } => gate(gpu).into_iter().for_each(|gate| gate.pressed()),
@@ -218,10 +224,13 @@ fn listen(session: &Arc<Session>, answers: &Answers, link: &Link, client: &Clien
             | Packet::Imported(_)
             | Packet::PeerOffered { .. }) => answers.pass_on((answer, fd)),
             Packet::PeerConnected { number, tls, refused } => {
-                session.peers.connected(number, peers::taken_over(fd, tls, refused))
+                let taken_over = peers::taken_over(fd, tls, refused);
+                if let Some(session) = session {
+                    session.peers.connected(number, taken_over);
+                }
             }
             Packet::Peer { tls } => {
-                if let Ok(stream) = peers::taken_over(fd, tls, None) {
+                if let Some((session, stream)) = session.zip(peers::taken_over(fd, tls, None).ok()) {
                     peers::serve(session, stream);
                 }
             }
@@ -235,7 +244,10 @@ fn listen(session: &Arc<Session>, answers: &Answers, link: &Link, client: &Clien
             }
             Packet::NodeEnds => {
                 let text = "the node has been stopped, and the session has ended with it".to_owned();
-                watchdog::last_word(session, Op::NONE, ending::GONE, text);
+                match session {
+                    Some(session) => watchdog::last_word(session, Op::NONE, ending::GONE, text),
+                    None => hang::refuse(client, text),
+                }
                 client.wait_until_heard(ending::LAST_WORD);
                 ending::daemon_gone()
             }

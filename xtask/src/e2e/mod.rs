@@ -13,6 +13,7 @@ mod limits;
 mod links;
 pub(crate) mod namespaces;
 mod nodes;
+mod openings;
 mod outcomes;
 mod programs;
 mod record;
@@ -59,6 +60,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(recording::TESTS)
         .chain(record::TESTS)
         .chain(cuts::TESTS)
+        .chain(openings::TESTS)
         .chain(exchange::TESTS)
         .chain(bench::TESTS)
         .chain(links::TESTS)
@@ -87,7 +89,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
             tally.record(name, test());
         }
     }
-    for (name, test) in cuts::LONG_TESTS.iter().chain(api::LONG_TESTS) {
+    for (name, test) in cuts::LONG_TESTS.iter().chain(openings::LONG_TESTS).chain(api::LONG_TESTS) {
         match all {
             _ if !wanted(name) => {}
             false => tally.skip(name, "only with --all"),

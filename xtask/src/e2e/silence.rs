@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A program that does what it is told, `told.py`.
-struct Told {
+pub(super) struct Told {
     child: Child,
     words: Option<ChildStdin>,
     lines: Receiver<String>,
@@ -35,7 +35,7 @@ struct Told {
 
 impl Told {
     /// Runs it under `command`, which lacks the program, and waits until its session is there.
-    fn start(command: &mut Command, name: &str) -> Result<Told> {
+    pub(super) fn start(command: &mut Command, name: &str) -> Result<Told> {
         let log = logs().join(format!("{}.log", name.replace(' ', "-")));
         command.arg("python3").arg(program_file("told.py"));
         let said = std::fs::File::create(&log)?;
@@ -70,7 +70,7 @@ impl Told {
         Ok(())
     }
 
-    fn does(&mut self, word: &str) -> Result<()> {
+    pub(super) fn does(&mut self, word: &str) -> Result<()> {
         self.tell(word)?;
         self.expect_done()
     }
@@ -80,7 +80,7 @@ impl Told {
         unsafe { libc::kill(self.pid, signal) };
     }
 
-    fn ends_well(mut self) -> Result<()> {
+    pub(super) fn ends_well(mut self) -> Result<()> {
         self.words = None;
         let line = self.next()?;
         ensure!(line.starts_with("PASS"), "it said {line:?}");

@@ -45,7 +45,14 @@ pub(crate) struct Resumption {
 }
 
 impl Resumption {
-    pub(crate) fn new(node: Endpoint, session: u64, terms: &ResumeTerms, stripes: u8) -> Resumption {
+    /// The session was opened by the `attempt`th attempt, or found by it.
+    pub(crate) fn new(
+        node: Endpoint,
+        session: u64,
+        terms: &ResumeTerms,
+        attempt: u32,
+        stripes: u8,
+    ) -> Resumption {
         let patience = Duration::from_millis(u64::from(terms.linger_ms));
         let (secret, recognises) = (terms.secret, terms.expands);
         Resumption {
@@ -53,7 +60,7 @@ impl Resumption {
             session,
             secret,
             patience,
-            attempts: AtomicU32::new(0),
+            attempts: AtomicU32::new(attempt),
             recognises,
             width: Width::new(stripes),
         }

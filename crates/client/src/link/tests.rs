@@ -309,7 +309,7 @@ fn resumable_with(expands: bool, stripes: u8) -> (&'static Link, Peer) {
         linger_ms: 1,
         expands,
     };
-    let resumption = Resumption::new("unix:/nowhere".parse().unwrap(), 1, &terms, stripes);
+    let resumption = Resumption::new("unix:/nowhere".parse().unwrap(), 1, &terms, 0, stripes);
     let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), Some(resumption), None);
     (Box::leak(Box::new(link)), Peer { stream: theirs, decoder: FrameDecoder::new() })
 }

@@ -2,6 +2,7 @@
 
 use sluice_api::node::{Attempt, GpuReport, Report, SessionReport};
 use sluice_wire::control::SessionStatus;
+use sluice_wire::handshake::Once;
 use sluice_worker::counters::Counts;
 
 use super::{Granted, LeaseRecord, Meter, Registry};
@@ -12,26 +13,35 @@ use crate::lease::{Ask, Refusal};
 /// priced as of its beginning, and the server takes none of more than a day. That is 24 records a day for each lease.
 const FULL_CUT_MS: u64 = 3_600_000;
 
-/// Why a claim gets no lease.
+/// Why there is no lease.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotClaimed {
+pub(crate) enum NoLease {
     #[error("this node has not joined a server, so it takes no grants; use --node")]
     NotJoined,
     #[error(transparent)]
     Claim(#[from] ClaimRefusal),
     #[error(transparent)]
     Books(#[from] Refusal),
+    #[error("the client has asked for it again on another connection meanwhile")]
+    Stale,
+    #[error("the lease is over")]
+    Over,
 }
 
 impl Registry {
-    /// Enters the lease of a grant; ended as any other.
+    /// Enters the lease of a grant, unless it was entered for an earlier attempt; ended as any other.
     pub(crate) fn claim(
         &self,
+        once: Once,
         text: &str,
         kernel_timeout_ms: u64,
         name: String,
-    ) -> Result<Granted, NotClaimed> {
-        let membership = self.membership.as_ref().ok_or(NotClaimed::NotJoined)?;
+    ) -> Result<Granted, NoLease> {
+        let membership = self.membership.as_ref().ok_or(NoLease::NotJoined)?;
+        let mut ledger = self.lock();
+        if let Some(lease) = ledger.opened_lease(once)? {
+            return self.granted(&ledger, lease);
+        }
         let now_ms = self.clock.wall_ms();
         let grant = membership.claim(text, now_ms)?;
         let ask = Ask {
@@ -41,14 +51,14 @@ impl Registry {
             hard_cap: grant.hard_cap,
         };
         let gpus: Vec<usize> = grant.gpus.iter().map(|&gpu| gpu as usize).collect();
-        let mut ledger = self.lock();
         let lease = ledger.next_id();
-        let entry = ledger.books.grant_on(lease, ask, &gpus)?.clone();
+        ledger.books.grant_on(lease, ask, &gpus)?;
         let model = self.inventory.snapshots.get(gpus[0]).map_or_else(String::new, |gpu| gpu.name.clone());
         let recorded = membership.recorded(&grant);
         let metered = Metered::new(grant.node, grant, model, now_ms, recorded);
-        let record = LeaseRecord::new(name, kernel_timeout_ms, self.clock.running(), Some(metered));
-        let granted = self.enter_lease(&mut ledger, lease, &entry, record);
+        let record = LeaseRecord::new(once, name, kernel_timeout_ms, self.clock.running(), Some(metered));
+        ledger.leases.insert(lease, record);
+        let granted = self.granted(&ledger, lease)?;
         drop(ledger);
         membership.tell();
         Ok(granted)

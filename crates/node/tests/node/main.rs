@@ -5,6 +5,7 @@
 #![allow(non_snake_case)] // fields of commands bear CUDA's names
 
 mod hostile;
+mod openings;
 mod raw;
 mod replays;
 mod shares;
@@ -13,7 +14,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use hostile::a_hostile_client_harms_nobody;
-use raw::{Connection, Session, lease, request};
+use openings::*;
+use raw::{Connection, Session, lease, once, request};
 use replays::*;
 use sluice_cuda::{CUresult, Fn};
 use sluice_node::{GpuSelection, Listen, Node, NodeConfig, Stopper, WorkerCommand};
@@ -121,6 +123,10 @@ const TESTS: &[Test] = tests! {
     an_endless_kernel_times_out
     clients_killed_at_random_leave_nothing
     a_hostile_client_harms_nobody
+    a_session_that_is_asked_for_again_is_one
+    a_session_is_found_after_its_answer_was_lost
+    a_session_that_cannot_be_resumed_is_made_anew
+    a_lease_that_is_asked_for_again_is_one
     a_wrong_secret_resumes_nothing
     a_secret_is_of_one_session
     a_stale_or_replayed_attempt_is_refused
@@ -279,7 +285,7 @@ fn a_wrong_token_opens_no_session(node: &TestNode) {
     let mut wrong = lease.granted.token;
     wrong.0[31] ^= 1;
     for token in [wrong, LeaseToken([0; 32])] {
-        let mut connection = Connection::greet(&node.address, Purpose::Session { token });
+        let mut connection = Connection::greet(&node.address, Purpose::Session { token, once: once() });
         let (header, payload) = connection.next().expect("a refusal");
         let Ok(Control::SessionRefused(refused)) = Control::decode(header.op, &payload) else {
             panic!("not refused")
@@ -478,7 +484,10 @@ fn clients_killed_at_random_leave_nothing(node: &TestNode) {
         let lease = lease(&node.address, request(200_000, 64 * MIB));
         match random(6) {
             // Dies with the connection just made, before it has read that it is welcome.
-            0 => drop(Connection::greet(&node.address, Purpose::Session { token: lease.granted.token })),
+            0 => drop(Connection::greet(
+                &node.address,
+                Purpose::Session { token: lease.granted.token, once: once() },
+            )),
             steps => {
                 let mut session = Session::open(&node.address, lease.granted.token);
                 live(&mut session, steps - 1);

@@ -6,8 +6,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use sluice_cuda::CUresult;
+use sluice_transport::opening::Attempts;
 use sluice_wire::control::{Control, LeaseGranted, LeaseRequest, SessionOpen, SessionOpened};
-use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Resume, SessionSecret, Stripe, Welcome};
+use sluice_wire::handshake::{Hello, LeaseToken, Once, Purpose, Resume, SessionSecret, Stripe, Welcome};
 use sluice_wire::{
     Command, Decode, FrameDecoder, FunctionId, Header, ImageHash, Kind, ModuleId, Op, ReplyHead, Sticky,
     commands, decode,
@@ -84,6 +85,13 @@ impl Connection {
         self.control()
     }
 
+    /// Hears how much the node has of the stream of a session that is asked for again. Both streams follow.
+    pub(crate) fn heard_before(&mut self) -> u64 {
+        let Control::SessionResumed(resumed) = self.control() else { panic!("not asked for again") };
+        self.received = 0;
+        resumed.received
+    }
+
     /// The next message, which is one of control.
     pub(crate) fn control(&mut self) -> Control {
         let (header, payload) = self.next().expect("the node answers");
@@ -107,7 +115,20 @@ pub(crate) struct Lease {
 }
 
 pub(crate) fn request(share_ppm: u32, memory: u64) -> LeaseRequest {
-    LeaseRequest { share_ppm, memory, gpus: 1, hard_cap: false, kernel_timeout_ms: 0, name: "test".into() }
+    LeaseRequest {
+        once: once(),
+        share_ppm,
+        memory,
+        gpus: 1,
+        hard_cap: false,
+        kernel_timeout_ms: 0,
+        name: "test".into(),
+    }
+}
+
+/// The first attempt of an opening that nobody has asked for before.
+pub(crate) fn once() -> Once {
+    Attempts::new().unwrap().once()
 }
 
 pub(crate) fn lease(address: &str, request: LeaseRequest) -> Lease {
@@ -128,18 +149,26 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn open(address: &str, token: LeaseToken) -> Session {
-        Session::open_on(Connection::greet(address, Purpose::Session { token }))
+        Session::open_on(Connection::greet(address, Purpose::Session { token, once: once() }))
     }
 
     /// One that outlives its connection.
     pub(crate) fn open_resumable(address: &str, token: LeaseToken) -> Session {
-        Session::open_on(Connection::say(address, &hello(Purpose::Session { token }, ELSEWHERE)))
+        Session::open_on(Connection::say(
+            address,
+            &hello(Purpose::Session { token, once: once() }, ELSEWHERE),
+        ))
+    }
+
+    /// One that was opened on this connection.
+    pub(crate) fn of(connection: Connection, opened: SessionOpened) -> Session {
+        Session { connection, opened, sequence: 0, ids: 100 }
     }
 
     fn open_on(mut connection: Connection) -> Session {
         let ranges = (0..4).map(|i| (0x2000_0000_0000 + (i << 42), 1 << 40)).collect();
         match connection.ask(SessionOpen { ranges, recognises: true, unpacks: false }) {
-            Control::SessionOpened(opened) => Session { connection, opened, sequence: 0, ids: 100 },
+            Control::SessionOpened(opened) => Session::of(connection, opened),
             other => panic!("no session: {other:?}"),
         }
     }

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, anyhow, bail};
 use sluice_api::client::{Client, Failure};
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Place, Refused};
-use sluice_control::Connection;
+use sluice_control::{Connection, open_lease};
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, LeaseClaim, LeaseGranted};
 
 use crate::quantity::Period;
+use crate::run::say_cut;
 use crate::server::lists;
 use crate::tasks::Event;
 
@@ -164,9 +165,9 @@ impl Drop for ServerLease {
 fn claim_on_node(place: &Place, kernel_timeout_ms: u32, name: &str) -> Result<Claimed> {
     let grant = place.grant.clone().context("the server gave no grant")?;
     let address: Endpoint = place.address.parse()?;
-    let mut connection = Connection::open(&address)?;
-    let claim = LeaseClaim { grant, kernel_timeout_ms, name: name.to_owned() };
-    match connection.ask(claim)? {
+    let claim = |once| LeaseClaim { once, grant: grant.clone(), kernel_timeout_ms, name: name.to_owned() };
+    let (connection, answer) = open_lease(&address, claim, say_cut)?;
+    match answer {
         Control::LeaseGranted(granted) => {
             let address = connection.node().clone();
             Ok(Claimed { task: place.task, node: place.node.clone(), address, connection, granted })

@@ -1,0 +1,122 @@
+//! What is opened once, however often its client asks for it: an earlier attempt may have got through though its answer did not.
+//!
+//! ```text
+//!   asked for -- nobody has --> being opened (`Openings`) -- its worker knows what it serves --> there (`SessionRecord::once`)
+//!        |                           ^ later attempts wait                                            |
+//!        +-------------------------- a later attempt gives its socket to the worker ------------------+
+//! ```
+//!
+//! A session that does not outlive its connection ends with that of the earlier attempt, and is made anew.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use sluice_transport::Stream;
+use sluice_wire::handshake::{LeaseToken, Once, OpeningNonce};
+use sluice_worker::link::Packet;
+
+use super::joined::NoLease;
+use super::{ClientOf, Ledger, Registry, SessionRefusal, same};
+
+/// A worker is started, or a dead one struck out, within this time.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Sessions that are being opened.
+#[derive(Debug, Default)]
+pub(super) struct Openings(Vec<OpeningNonce>);
+
+/// A session that the calling thread opens, and nobody else meanwhile.
+#[derive(Debug)]
+pub(crate) struct Opening<'a> {
+    registry: &'a Registry,
+    pub(super) lease: u64,
+    pub(super) once: Once,
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.registry.lock().openings.0.retain(|other| *other != self.once.nonce);
+        self.registry.session_ended.notify_all();
+    }
+}
+
+impl Registry {
+    /// The session that a client with this token asks for is to be made, or was made for an earlier attempt of the same client, and
+    /// then its worker has got this socket: `None`.
+    pub(crate) fn open_session<'a>(
+        &'a self,
+        token: &LeaseToken,
+        once: Once,
+        client: &ClientOf,
+        stream: &Stream,
+    ) -> Result<Option<Opening<'a>>, SessionRefusal> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut ledger = self.lock();
+        loop {
+            let lease = ledger.open_lease_of(token)?;
+            if !ledger.openings.0.iter().any(|other| same(&other.0, &once.nonce.0)) {
+                let Some(session) = ledger.opened_session(lease, once) else {
+                    ledger.has_room(lease)?;
+                    ledger.openings.0.push(once.nonce);
+                    return Ok(Some(Opening { registry: self, lease, once }));
+                };
+                if ledger.hand_over(session, once, client, stream)? {
+                    return Ok(None);
+                }
+            }
+            // Another thread makes it, or strikes it out.
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(SessionRefusal::Stuck);
+            }
+            ledger = self.session_ended.wait_timeout(ledger, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Ledger {
+    fn opened_session(&self, lease: u64, once: Once) -> Option<u64> {
+        let is_it = |record: &super::SessionRecord| {
+            record.lease == lease && same(&record.once.nonce.0, &once.nonce.0)
+        };
+        self.sessions.iter().find(|(_, record)| is_it(record)).map(|(&session, _)| session)
+    }
+
+    /// False if the session is about to end.
+    fn hand_over(
+        &mut self,
+        session: u64,
+        once: Once,
+        client: &ClientOf,
+        stream: &Stream,
+    ) -> Result<bool, SessionRefusal> {
+        let Some(record) = self.sessions.get_mut(&session) else { return Ok(false) };
+        if !(record.resumes && client.resumes) {
+            // An error means that it has ended by itself.
+            let _ = record.worker.kill();
+            return Ok(false);
+        }
+        let tls = stream.keys().map_err(SessionRefusal::Worker)?;
+        // Nothing that the worker has said counts as heard: the client begins anew with it.
+        let packet = Packet::Resume { attempt: once.attempt, received: 0, stripe: (0, 1), tls };
+        let is_alive = record.link.send_fd(&packet, std::os::fd::AsFd::as_fd(stream)).is_ok();
+        if is_alive {
+            record.client.peer.clone_from(&client.peer);
+        }
+        Ok(is_alive)
+    }
+
+    /// The lease that an earlier attempt has got.
+    pub(super) fn opened_lease(&mut self, once: Once) -> Result<Option<u64>, NoLease> {
+        let is_it =
+            |record: &super::LeaseRecord| !record.closing && same(&record.once.nonce.0, &once.nonce.0);
+        match self.leases.iter_mut().find(|(_, record)| is_it(record)) {
+            Some((_, record)) if record.once.attempt >= once.attempt => Err(NoLease::Stale),
+            Some((&lease, record)) => {
+                record.once = once;
+                Ok(Some(lease))
+            }
+            None => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Cuts while a lease and a session are being opened: the program begins all the same, and the node has one of each.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::e2e::silence::Told;
+use crate::e2e::{Test, start_node};
+use crate::node::{self, Node};
+use crate::relay::{End, Fate, Relay};
+
+pub(crate) const TESTS: &[Test] = &[("cuts while a session is opened", || {
+    in_the_clear(&[0, 1, 26, 27, 40, 45, 60, 95, 97, 110, 112, 130, 150, 250, 300, 1000])
+})];
+
+/// Only with `--all`.
+pub(crate) const LONG_TESTS: &[Test] =
+    &[("cuts at each byte while a session is opened", || in_the_clear(&each_byte(400)))];
+
+/// All up to there; what follows is one long answer.
+fn each_byte(last: u64) -> Vec<u64> {
+    (0..=last).chain((last..6000).step_by(100)).collect()
+}
+
+fn in_the_clear(places: &[u64]) -> Result<()> {
+    let node = start_node()?;
+    begin_at(&node, places)
+}
+
+fn begin_at(node: &Node, places: &[u64]) -> Result<()> {
+    let mut cuts = 0;
+    for &bytes in places {
+        cuts += begin(node, bytes)?;
+    }
+    eprintln!("   {cuts} cuts");
+    ensure!(cuts as usize > places.len(), "only {cuts} cuts at {} places", places.len());
+    Ok(())
+}
+
+/// The first connection, which asks for the lease, is cut after so many bytes, counted in both directions together; so is the third.
+/// Where the second has to ask for the lease again that is the session's.
+fn begin(node: &Node, bytes: u64) -> Result<u32> {
+    let relay = Relay::start(&node.address, move |_, number| {
+        let end = if bytes % 2 == 0 { End::Reset } else { End::Close };
+        Fate { bytes: (number == 1 || number == 3).then_some(bytes), end, ..Fate::GOOD }
+    })?;
+    let mut command = Command::new(node::sluice());
+    command.args(["run", "-p", "0.5", "--memory", "512MiB", "--node", &relay.address, "--"]);
+    let what = || format!("cuts after {bytes} bytes");
+    let mut told = Told::start(&mut command, "cuts while a session is opened").with_context(what)?;
+    let workers = node.workers();
+    ensure!(workers.len() == 1, "{}: one session has the workers {workers:?}", what());
+    told.does("count").with_context(what)?;
+    told.ends_well().with_context(what)?;
+    node.wait_until_free().with_context(what)?;
+    Ok(relay.cuts())
+}
