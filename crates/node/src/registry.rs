@@ -80,8 +80,8 @@ const METER_EVERY: Duration = Duration::from_secs(1);
 /// Readings of the meters from one usage record of a lease to the next.
 const RECORD_EVERY: u64 = 10;
 
-/// What workers get for their last words to clients, who have a second for hearing them and another for hanging up.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+/// What workers get for their last words to clients, who have three seconds for taking what was said before, and one for hanging up.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Most processes under one lease at a time.
 const SESSIONS_PER_LEASE_MAX: usize = 256;

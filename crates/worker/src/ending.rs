@@ -15,8 +15,10 @@ use crate::link::{Link, Packet};
 /// What calls answer once there is no GPU behind them any more: its driver hangs, or the node is gone.
 pub(crate) const GONE: CUresult = CUresult::DEVICE_UNAVAILABLE;
 
-/// How long a client may take to hear why its session ends.
-pub(crate) const LAST_WORD: Duration = Duration::from_secs(1);
+/// How long a client may take what was said before, so that why its session ends can be said,
+const LAST_WORD: Duration = Duration::from_secs(3);
+/// and then to hear it.
+pub(crate) const HEARD: Duration = Duration::from_secs(1);
 
 /// The link over which a reason is given, once there is one.
 static LINK: OnceLock<std::sync::Arc<Link>> = OnceLock::new();

@@ -248,7 +248,7 @@ fn listen(opened: &hang::Opened, answers: &Answers, link: &Link, client: &Client
                     Some(session) => watchdog::last_word(session, Op::NONE, ending::GONE, text),
                     None => hang::refuse(client, text),
                 }
-                client.wait_until_heard(ending::LAST_WORD);
+                client.wait_until_heard(ending::HEARD);
                 ending::daemon_gone()
             }
             // What workers say.

@@ -55,12 +55,13 @@ fn end(session: &Arc<Session>, limit: Duration) -> ! {
 
 /// Tells the client that its session ends with this error of an operation.
 pub(crate) fn last_word(session: &Arc<Session>, op: Op, result: CUresult, text: String) {
-    session.fail(result);
     let speaker = Arc::clone(session);
     ending::last_word(move || {
         let header = Header { kind: Kind::Sticky, device: 0, op: op.0, lane: 0, sequence: 0 };
         let _ = speaker.outbox.sticky(header, result.0, &text);
     });
+    // Not before: a program that gets this error as the answer to a call may end at once, and nobody would read why.
+    session.fail(result);
 }
 
 /// A card of the software GPU. What its kernels wait for their turn does not count.

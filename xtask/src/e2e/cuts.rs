@@ -9,13 +9,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::chaos::{Random, random_fate};
+use crate::e2e::silence::{self, Told};
 use crate::e2e::{NODE_GPUS, Test, expect_pass, finish, program_file, start_node, tail};
 use crate::node::{self, Node};
 use crate::python;
 use crate::relay::{End, Fate, Purpose, Relay};
 
 /// Only with `--all`.
-pub(crate) const LONG_TESTS: &[Test] = &[("a cut of a minute", of_a_minute)];
+pub(crate) const LONG_TESTS: &[Test] =
+    &[("a cut of a minute", of_a_minute), ("a stopped node always says why", || stopped_node(20))];
 
 /// What mostly waits.
 pub(crate) const PATIENT_TESTS: &[Test] =
@@ -32,6 +34,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("several connections through cuts", several_connections_cut),
     ("a killed worker is an error", killed_worker),
     ("a restarted node is an error", restarted_node),
+    ("a stopped node says why", || stopped_node(3)),
     ("a dead node is an error after a while", dead_node),
     ("a killed client behind a cut", killed_client),
 ];
@@ -321,6 +324,22 @@ fn restarted_node() -> Result<()> {
     Ok(())
 }
 
+/// Whatever is under way in a session, its program hears that the node was stopped: while it rests, and while it copies without a pause.
+fn stopped_node(rounds: u32) -> Result<()> {
+    const WHY: &str = "the node has been stopped, and the session has ended with it";
+    for _ in 0..rounds {
+        for (before, after) in [("count", "count"), ("reads", "enough")] {
+            let mut node = start_node()?;
+            let mut told = Told::start(&mut silence::run(&node.address), "a stopped node")?;
+            told.does(before)?;
+            node.end(libc::SIGTERM);
+            let said = told.ends_badly(after, WHY).with_context(|| format!("after {before:?}"))?;
+            ensure!(!said.contains("is cut"), "{}", tail(&said));
+        }
+    }
+    Ok(())
+}
+
 /// Ends a node while a program computes, and starts another one in its place: the program gets an error that stays and says why,
 /// and the next one is right.
 pub(crate) fn start_anew(
@@ -337,7 +356,9 @@ pub(crate) fn start_anew(
     // One that is stopped ends its sessions itself: nobody waits for it.
     match signal {
         libc::SIGKILL => ensure!(said.contains("has the node been started anew?"), "{}", tail(&said)),
-        _ => ensure!(!said.contains("is cut"), "{}", tail(&said)),
+        _ => {
+            ensure!(said.contains("the node has been stopped") && !said.contains("is cut"), "{}", tail(&said))
+        }
     }
     node.wait_until_free()?;
     let mut command = Command::new(node::sluice());

@@ -36,8 +36,13 @@ pub(super) struct Told {
 impl Told {
     /// Runs it under `command`, which lacks the program, and waits until its session is there.
     pub(super) fn start(command: &mut Command, name: &str) -> Result<Told> {
+        Told::start_program(command, "told.py", name)
+    }
+
+    /// Another program that is told what to do.
+    pub(super) fn start_program(command: &mut Command, program: &str, name: &str) -> Result<Told> {
         let log = logs().join(format!("{}.log", name.replace(' ', "-")));
-        command.arg("python3").arg(program_file("told.py"));
+        command.arg("python3").arg(program_file(program));
         let said = std::fs::File::create(&log)?;
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said).spawn()?;
         let (sender, lines) = channel();
@@ -52,19 +57,33 @@ impl Told {
         Ok(told)
     }
 
-    fn next(&mut self) -> Result<String> {
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub(super) fn has_said_something(&mut self) -> bool {
+        self.lines.try_recv().is_ok()
+    }
+
+    pub(super) fn next(&mut self) -> Result<String> {
         self.lines.recv_timeout(LIMIT).map_err(|error| {
             let said = std::fs::read_to_string(&self.log).unwrap_or_default();
             anyhow::anyhow!("the program says nothing ({error}): {}", tail(&said))
         })
     }
 
-    fn tell(&mut self, word: &str) -> Result<()> {
+    pub(super) fn tell(&mut self, word: &str) -> Result<()> {
         writeln!(self.words.as_mut().context("it has ended")?, "{word}")?;
         Ok(())
     }
 
-    fn expect_done(&mut self) -> Result<()> {
+    /// Device code may print before.
+    pub(super) fn expect_behind_text(&mut self, word: &str) -> Result<()> {
+        while !self.next()?.ends_with(word) {}
+        Ok(())
+    }
+
+    pub(super) fn expect_done(&mut self) -> Result<()> {
         let line = self.next()?;
         ensure!(line == "done", "it said {line:?}");
         Ok(())
@@ -78,6 +97,20 @@ impl Told {
     fn signal(&self, signal: i32) {
         // SAFETY: kill has no memory effects; the program has not said its last word, so the number is its own.
         unsafe { libc::kill(self.pid, signal) };
+    }
+
+    /// Told this, it ends with an error, and stderr says so.
+    pub(super) fn ends_badly(mut self, word: &str, part: &str) -> Result<String> {
+        // It may have ended by now.
+        let _ = self.tell(word);
+        self.words = None;
+        // Until the end of its output.
+        while self.lines.recv_timeout(LIMIT).is_ok() {}
+        let status = self.child.wait()?;
+        let said = std::fs::read_to_string(&self.log)?;
+        ensure!(!status.success(), "it ended well");
+        ensure!(said.contains(part), "no {part:?} in {}", tail(&said));
+        Ok(said)
     }
 
     pub(super) fn ends_well(mut self) -> Result<()> {
@@ -101,7 +134,7 @@ impl Drop for Told {
     }
 }
 
-fn run(address: &str) -> Command {
+pub(super) fn run(address: &str) -> Command {
     let mut command = Command::new(node::sluice());
     command.args(["run", "-p", "0.5", "--memory", "512MiB", "--node", address, "--"]);
     command
