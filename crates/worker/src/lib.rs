@@ -42,6 +42,8 @@ pub mod link;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod malformed;
 #[cfg(test)]
+mod malformed_frames_tests;
+#[cfg(test)]
 mod malformed_tests;
 mod memory;
 mod mirror;

@@ -6,9 +6,9 @@
 //! `SLUICE_FRAMES=10000000 cargo test --release -p sluice-worker --lib -- --nocapture malformed_commands`.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, Once};
 use std::time::Instant;
 
 use sluice_cuda::{CUresult, CUstreamCaptureMode};
@@ -54,7 +54,7 @@ fn spoil(random: &mut Random, known: &Known, payload: &mut Vec<u8>) {
 
 /// The next command: an honest one, one made as a good one was but for a field or two, or one of plausible fields; a
 /// third of them spoilt. With it comes what it was made of.
-fn command(random: &mut Random, known: &Known, stage: &Stage, op: Op) -> (Vec<u8>, Option<Noise>) {
+pub(crate) fn command(random: &mut Random, known: &Known, stage: &Stage, op: Op) -> (Vec<u8>, Option<Noise>) {
     known.begin();
     let of_noise = |noise: &Noise| {
         let bytes: Vec<u8> = noise.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -85,12 +85,17 @@ fn command(random: &mut Random, known: &Known, stage: &Stage, op: Op) -> (Vec<u8
 /// Panics since the test began: those that the driver turns into errors, and those of other threads.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-fn count_panics() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        PANICS.fetch_add(1, Relaxed);
-        report(panic);
-    }));
+/// Panics so far; they are counted from the first call on.
+pub(crate) fn panics() -> u64 {
+    static COUNTS: Once = Once::new();
+    COUNTS.call_once(|| {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICS.fetch_add(1, Relaxed);
+            report(panic);
+        }));
+    });
+    PANICS.load(Relaxed)
 }
 
 /// What reached the driver that nobody can vouch for: the first such argument of each function, and the command.
@@ -98,13 +103,24 @@ static VIOLATIONS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new())
 /// The command that is being executed.
 static COMMAND: Mutex<String> = Mutex::new(String::new());
 
+/// From now on violations are of this command.
+pub(crate) fn watch(command: impl FnOnce() -> String) {
+    hostile_driver::on_violation(note);
+    *COMMAND.lock().unwrap() = command();
+}
+
+pub(crate) fn assert_nothing_reached_the_driver(seed: u64) {
+    let violations = VIOLATIONS.lock().unwrap();
+    assert!(violations.is_empty(), "SLUICE_SEED={seed}: reached the driver: {violations:#?}");
+}
+
 fn note(violation: &str) {
     let function = violation.split(':').next().unwrap_or_default().to_owned();
     let command = COMMAND.lock().unwrap().clone();
     VIOLATIONS.lock().unwrap().entry(function).or_insert_with(|| format!("{violation}; {command}"));
 }
 
-fn number_from(variable: &str, otherwise: u64) -> u64 {
+pub(crate) fn number_from(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
@@ -154,7 +170,7 @@ impl Play {
         self.stage(frame);
         let stage = self.stage.as_ref().expect("made above");
         let (payload, noise) = command(&mut self.random, &self.known, stage, op);
-        *COMMAND.lock().unwrap() = format!("frame {frame}, {}: {payload:02x?}", op.name());
+        watch(|| format!("frame {frame}, {}: {payload:02x?}", op.name()));
         let calls = hostile_driver::calls();
         let answer = stage.send(op, &payload);
         let reached = u64::from(hostile_driver::calls() > calls);
@@ -188,13 +204,11 @@ fn malformed_commands_are_refused() {
     let seed = number_from("SLUICE_SEED", 1);
     let frames = number_from("SLUICE_FRAMES", FRAMES);
     println!("SLUICE_SEED={seed} SLUICE_FRAMES={frames}");
-    count_panics();
-    hostile_driver::on_violation(note);
     let ops = operations();
     let mut outcomes: BTreeMap<&str, Outcomes> =
         ops.iter().map(|op| (op.name(), Outcomes::default())).collect();
     let mut play = Play { random: Random(seed), known: Known::default(), stage: None, sessions: 0 };
-    let (panics_before, begin) = (PANICS.load(Relaxed), Instant::now());
+    let (panics_before, begin) = (panics(), Instant::now());
     for frame in 0..frames {
         let op = play.random.one_of(&ops);
         let one = play.frame(frame, op);
@@ -203,8 +217,7 @@ fn malformed_commands_are_refused() {
         sum.refused += one.refused;
         sum.nonsense += one.nonsense;
         sum.reached += one.reached;
-        let panics = PANICS.load(Relaxed) - panics_before;
-        assert_eq!(panics, 0, "SLUICE_SEED={seed}, {}", COMMAND.lock().unwrap());
+        assert_eq!(panics(), panics_before, "SLUICE_SEED={seed}, {}", COMMAND.lock().unwrap());
         if (frame + 1) % REPORT_EVERY == 0 {
             report_progress(frame + 1, begin, play.sessions);
         }
@@ -223,8 +236,7 @@ fn malformed_commands_are_refused() {
     };
     println!("never done: {:?}", never(|o| o.done));
     println!("never reached the driver: {:?}", never(|o| o.reached));
-    let violations = VIOLATIONS.lock().unwrap();
-    assert!(violations.is_empty(), "SLUICE_SEED={seed}: reached the driver: {violations:#?}");
+    assert_nothing_reached_the_driver(seed);
     assert!(done > frames / 10 && refused > frames / 10 && nonsense > frames / 200);
 }
 

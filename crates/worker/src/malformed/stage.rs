@@ -1,7 +1,7 @@
 //! A session without processes, and what its client knows.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,8 @@ use sluice_transport::Stream;
 use sluice_wire::peer::{Answer, REQUEST_SIZE, Request};
 use sluice_wire::{
     ArrayId, DevicePtr, EventId, ExportToken, FrameDecoder, FunctionId, GraphExecId, GraphId, GraphNodeId,
-    GreenCtxId, Header, HostCall, Kind, MipmappedArrayId, ModuleId, Op, PhysicalId, ResourceDescId, StreamId,
-    UserObjectId, decode,
+    GreenCtxId, Header, HostCall, Kind, MipmappedArrayId, ModuleId, Op, PhysicalId, Received, ResourceDescId,
+    StreamId, UserObjectId, decode,
 };
 
 use crate::budget::Budget;
@@ -120,6 +120,20 @@ impl Stage {
         let mut reply = Vec::new();
         dispatch(&self.session, op, payload, &mut reply)?;
         Ok(reply)
+    }
+
+    /// Executes a command of a frame, whatever its header says.
+    pub(crate) fn execute(&self, header: Header, payload: &[u8]) -> Result<Vec<u8>, Refusal> {
+        self.session.enter(header)?;
+        self.session.device()?;
+        let mut reply = Vec::new();
+        dispatch(&self.session, Op(header.op), payload, &mut reply)?;
+        Ok(reply)
+    }
+
+    /// The client says how much it has.
+    pub(crate) fn acknowledge(&self, received: Received) -> io::Result<()> {
+        self.session.outbox.acknowledged(received)
     }
 
     /// Whether a number stands for something of the session.
