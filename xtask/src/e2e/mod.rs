@@ -4,6 +4,7 @@ pub(crate) mod alone;
 mod api;
 mod bad_input;
 mod bench;
+mod bounds;
 pub(crate) mod cuts;
 mod exchange;
 mod hangs;
@@ -61,6 +62,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(record::TESTS)
         .chain(cuts::TESTS)
         .chain(openings::TESTS)
+        .chain(bounds::TESTS)
         .chain(exchange::TESTS)
         .chain(bench::TESTS)
         .chain(links::TESTS)

@@ -9,9 +9,8 @@ use crate::e2e::{Test, start_node};
 use crate::node::{self, Node};
 use crate::relay::{End, Fate, Relay};
 
-pub(crate) const TESTS: &[Test] = &[("cuts while a session is opened", || {
-    in_the_clear(&[0, 26, 40, 60, 97, 112, 150, 300, 1000])
-})];
+pub(crate) const TESTS: &[Test] =
+    &[("cuts while a session is opened", || in_the_clear(&[0, 26, 40, 60, 97, 112, 150, 300, 1000]))];
 
 /// Only with `--all`.
 pub(crate) const LONG_TESTS: &[Test] =
