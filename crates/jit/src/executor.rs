@@ -297,6 +297,7 @@ impl Work<'_> {
     /// Runs blocks until none is left or one has failed.
     fn participate(&self, participant: u32) {
         let start = thread_cpu_time();
+        let _inside = self.control.enter();
         let guard = Cell::new(Guard {
             saved_sp: 0,
             memory_base: self.shape.memory_base,

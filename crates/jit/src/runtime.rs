@@ -9,6 +9,7 @@ pub(crate) mod lanes;
 mod printf;
 mod textures;
 
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(crate) use atomics::*;
@@ -17,6 +18,7 @@ pub(crate) use textures::*;
 
 use crate::block::BlockRun;
 use crate::context::WarpContext;
+use crate::control;
 use crate::fault::FaultKind;
 
 /// Kinds of fault as compiled code names them.
@@ -116,6 +118,26 @@ pub(crate) extern "C" fn clock() -> u64 {
     }
     #[cfg(not(target_arch = "x86_64"))]
     global_timer()
+}
+
+/// What the warp has written is to be seen outside the device before what it writes next.
+pub(crate) unsafe extern "C" fn system_release(warp: *mut WarpContext) {
+    std::sync::atomic::fence(Ordering::SeqCst);
+    let Some(order) = control::system_order() else { return };
+    while !(order.released)() {
+        // SAFETY: see `fault`.
+        if !unsafe { run(warp) }.control.at_safepoint() {
+            // The warp learns of it at its own next safepoint.
+            return;
+        }
+    }
+}
+
+/// What the warp has read was written outside the device, and it is about to read what was written before that.
+pub(crate) extern "C" fn system_acquire() {
+    if let Some(order) = control::system_order() {
+        (order.acquired)();
+    }
 }
 
 /// Nanoseconds of the wall clock (`%globaltimer`).

@@ -67,7 +67,7 @@ pub use context::{Context, on_context_destroyed, primary_context};
 pub use device::{Card, Config, SoftDevice, configure, configure_cards};
 pub use execution::{Usage, cancel_running, control, longest_running, set_output, threads, usage};
 pub use machine::{Code, Grid, Kernel, Limits, Machine, Resources, Shape, Signature};
-pub use sluice_jit::{Control, Output};
+pub use sluice_jit::{Control, Output, SystemOrder, on_system_order};
 
 /// What a [`Machine`] may want to know of PTX.
 pub mod ptx {

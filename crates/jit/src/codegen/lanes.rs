@@ -6,7 +6,9 @@ use std::mem::offset_of;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, Value as Clif, types};
 use sluice_ir::analysis::Shape;
-use sluice_ir::{Inst, InstId, IntCond, RuntimeFunction, SpecialRegister, Target, Type, Value, Window};
+use sluice_ir::{
+    Inst, InstId, IntCond, RuntimeFunction, Scope, SpecialRegister, Target, Type, Value, Window,
+};
 
 use super::emitter::{Emitter, constant_flags, frame_flags};
 use super::scalar::{clif_type, int_condition};
@@ -46,7 +48,13 @@ impl Emitter<'_> {
                     self.define_uniform(value, result);
                 }
             }
-            Inst::Fence { .. } => _ = self.b.ins().fence(),
+            Inst::Fence { scope } => {
+                self.b.ins().fence();
+                if *scope == Scope::System {
+                    self.call(runtime::system_release as *const (), &[self.ctx], None);
+                    self.call(runtime::system_acquire as *const (), &[], None);
+                }
+            }
             Inst::ActiveMask => self.define_uniform(data.result(0), self.mask),
             Inst::Nanosleep { .. } => {
                 // The next back edge lets other warps run.

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{AtomicRmwOp, BlockArg, InstBuilder, MemFlagsData, Value as Clif, types};
-use sluice_ir::{AtomicOp, Inst, MemoryOrder, Ordering, Place, Space, Type, Value};
+use sluice_ir::{AtomicOp, Inst, MemoryOrder, Ordering, Place, Scope, Space, Type, Value};
 
 use super::emitter::Emitter;
 use super::lanes::Lane;
@@ -158,6 +158,21 @@ impl Emitter<'_> {
     }
 
     fn unguarded_access(&mut self, inst: &Inst, results: u8, lane: Option<&Lane>) -> Vec<Clif> {
+        let (Inst::Load { order, .. } | Inst::Store { order, .. } | Inst::Atomic { order, .. }) = inst else {
+            unreachable!("not an access")
+        };
+        let is_for_system = order.scope == Scope::System;
+        if is_for_system && matches!(order.ordering, Ordering::Release | Ordering::AcquireRelease) {
+            self.call(runtime::system_release as *const (), &[self.ctx], None);
+        }
+        let done = self.access_now(inst, results, lane);
+        if is_for_system && matches!(order.ordering, Ordering::Acquire | Ordering::AcquireRelease) {
+            self.call(runtime::system_acquire as *const (), &[], None);
+        }
+        done
+    }
+
+    fn access_now(&mut self, inst: &Inst, results: u8, lane: Option<&Lane>) -> Vec<Clif> {
         match inst {
             Inst::Load { place, ty, count, order, .. } => {
                 let (address, offset) =
