@@ -148,6 +148,7 @@ impl Session {
         for device in &self.devices {
             device.work.sent();
         }
+        self.live.work_sent();
         if records_event(C::OP) && event::some_shared() {
             // Another process may be told of the record as soon as this returns.
             self.call(&commands::Submitted {}, |()| ())?;

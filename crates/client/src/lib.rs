@@ -59,6 +59,7 @@ mod issue;
 mod launch;
 mod link;
 mod linker;
+mod live;
 mod logs;
 mod managed;
 mod memory;

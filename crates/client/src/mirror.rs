@@ -14,17 +14,23 @@
 //! The pages here are always readable and writable, so that system calls can use them like any others; what has changed
 //! is found by comparing. That costs a look at all of this memory before each launch, and only programs that have such
 //! memory pay it.
+//!
+//! On nodes that can look at such memory while device code runs, mapped host memory is also kept equal meanwhile
+//! ([`live`](crate::live)). There both sides have a copy of what they last agreed on, and compare with that; elsewhere the copy
+//! is here, and the node is told what it contains.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
+use sluice_wire::live::{LIVE_BYTES_MAX, Memory, Word, agree, capture, told};
 use sluice_wire::{
-    BULK_SIZE_MAX, Command, DevicePtr, Encode, MIRROR_PAGE, StreamId, commands, decode, page_hash,
+    BULK_SIZE_MAX, Command, DevicePtr, Encode, MIRROR_PAGE, StreamId, WireError, commands, decode, page_hash,
 };
 
 use crate::context::Context;
+use crate::live;
 use crate::session::Session;
 
 /// One piece of memory on both sides.
@@ -42,6 +48,8 @@ pub(crate) struct Mirror {
     is_read_only: bool,
     /// What both sides had when they last agreed.
     agreed: Vec<u8>,
+    /// What the node knows it by where it keeps a copy of its own of what both sides had ([`live`](crate::live)).
+    number: Option<u32>,
 }
 
 static MIRRORS: Mutex<Vec<Mirror>> = Mutex::new(Vec::new());
@@ -84,7 +92,7 @@ pub(crate) fn of_host(session: &Session, host: u64) -> Option<u64> {
 
 /// What the device's side is to be of host memory that exists already.
 pub(crate) fn map_host(
-    session: &Session,
+    session: &'static Session,
     context: &Context,
     host: Range<u64>,
     is_read_only: bool,
@@ -102,6 +110,7 @@ pub(crate) fn map_host(
             is_managed: false,
             is_read_only,
             agreed: Vec::new(),
+            number: None,
         },
     )
     .or_else(|error| session.free(context.device, device).and(Err(error)))?;
@@ -109,7 +118,11 @@ pub(crate) fn map_host(
 }
 
 /// Memory at one address for both sides.
-pub(crate) fn allocate_managed(session: &Session, context: &Context, bytes: u64) -> Result<u64, CUresult> {
+pub(crate) fn allocate_managed(
+    session: &'static Session,
+    context: &Context,
+    bytes: u64,
+) -> Result<u64, CUresult> {
     if !session.device(context.device)?.mints_addresses {
         return Err(CUresult::NOT_SUPPORTED);
     }
@@ -125,6 +138,7 @@ pub(crate) fn allocate_managed(session: &Session, context: &Context, bytes: u64)
             is_managed,
             is_read_only,
             agreed: Vec::new(),
+            number: None,
         };
         add(session, context, mirror)
             .or_else(|error| set_pages(address, bytes, libc::PROT_NONE).and(Err(error)))
@@ -144,7 +158,7 @@ fn set_pages(address: u64, bytes: u64, rights: i32) -> Result<(), CUresult> {
 }
 
 /// Both sides start with zeros agreed upon, so that whatever the host has already will be sent.
-fn add(session: &Session, context: &Context, mut mirror: Mirror) -> Result<(), CUresult> {
+fn add(session: &'static Session, context: &Context, mut mirror: Mirror) -> Result<(), CUresult> {
     session.queue_quietly(&commands::cuMemsetD8Async {
         dstDevice: DevicePtr(mirror.device),
         uc: 0,
@@ -153,9 +167,13 @@ fn add(session: &Session, context: &Context, mut mirror: Mirror) -> Result<(), C
     })?;
     session.device(context.device)?.synchronize(session)?;
     mirror.agreed = vec![0; mirror.bytes as usize];
+    if mirror.memory().is_some() {
+        mirror.number = live::map(session, DevicePtr(mirror.device), mirror.bytes)?;
+    }
+    let is_live = mirror.number.is_some();
     mirrors().push(mirror);
     COUNT.fetch_add(1, Ordering::AcqRel);
-    Ok(())
+    if is_live { session.live.start(session) } else { Ok(()) }
 }
 
 /// The device's side at this address is about to be freed.
@@ -178,8 +196,76 @@ pub(crate) fn push(session: &Session) -> Result<(), CUresult> {
     if !exist() {
         return Ok(());
     }
-    let here = |mirror: &&mut Mirror| session.has(mirror.ordinal);
-    mirrors().iter_mut().filter(here).try_for_each(|mirror| mirror.push(session))
+    let mut mirrors = mirrors();
+    let here = |mirror: &&mut Mirror| mirror.number.is_none() && session.has(mirror.ordinal);
+    mirrors.iter_mut().filter(here).try_for_each(|mirror| mirror.push(session))?;
+    push_live_from(session, &mut mirrors).map(drop)
+}
+
+/// As [`push`], of memory that is kept equal while device code runs; whether there was anything to send.
+pub(crate) fn push_live(session: &Session) -> Result<bool, CUresult> {
+    push_live_from(session, &mut mirrors())
+}
+
+fn push_live_from(session: &Session, mirrors: &mut [Mirror]) -> Result<bool, CUresult> {
+    // Other threads of the program may be writing to it.
+    let words = capture(|| look(session, mirrors));
+    tell(session, mirrors, &words).map(|()| !words.is_empty())
+}
+
+/// What the program has changed in memory of which the node keeps a copy.
+fn look(session: &Session, mirrors: &[Mirror]) -> Vec<Word> {
+    let mut found = Vec::new();
+    for mirror in mirrors.iter().filter(|mirror| session.has(mirror.ordinal)) {
+        if let (Some(number), Some(memory)) = (mirror.number, mirror.memory()) {
+            memory.look(number, &mirror.agreed, &mut found);
+        }
+    }
+    found
+}
+
+fn tell(session: &Session, mirrors: &mut [Mirror], words: &[Word]) -> Result<(), CUresult> {
+    each_with_mirror(session, mirrors, words.iter().copied(), |mirror, word| {
+        agree(&mut mirror.agreed, &word)
+    });
+    let parts = sluice_wire::live::tell(words);
+    let last = parts.len().saturating_sub(1);
+    parts.iter().enumerate().try_for_each(|(at, words)| {
+        let command = commands::LivePush { more: at < last, words };
+        session.link.queue(0, commands::LivePush::OP, |out| command.encode(out))
+    })
+}
+
+/// Calls `each` with every word whose memory is there.
+fn each_with_mirror(
+    session: &Session,
+    mirrors: &mut [Mirror],
+    words: impl IntoIterator<Item = Word>,
+    mut each: impl FnMut(&mut Mirror, Word),
+) {
+    let mut last = 0;
+    for word in words {
+        let is_it = |mirror: &Mirror| mirror.number == Some(word.mirror);
+        // Neighbours are in the same memory, nearly always.
+        if !mirrors.get(last).is_some_and(is_it) {
+            let found = mirrors.iter().position(|mirror| is_it(mirror) && session.has(mirror.ordinal));
+            let Some(found) = found else { continue };
+            last = found;
+        }
+        each(&mut mirrors[last], word);
+    }
+}
+
+/// Puts in what the device has changed.
+pub(crate) fn take_words(session: &Session, part: &[u8]) -> Result<(), WireError> {
+    let mut words = Vec::new();
+    told(part, |word| words.push(word))?;
+    each_with_mirror(session, &mut mirrors(), words, |mirror, word| {
+        if let Some(memory) = mirror.memory().filter(|_| !mirror.is_read_only) {
+            memory.apply(&mut mirror.agreed, &word);
+        }
+    });
+    Ok(())
 }
 
 /// Fetches what the device has written since both sides agreed. Called after a wait for the device.
@@ -187,11 +273,26 @@ pub(crate) fn fetch(session: &Session) -> Result<(), CUresult> {
     if !exist() {
         return Ok(());
     }
-    let here = |mirror: &&mut Mirror| !mirror.is_read_only && session.has(mirror.ordinal);
+    let is_kept = |mirror: &Mirror| mirror.number.is_some() && session.has(mirror.ordinal);
+    let some_are_kept = mirrors().iter().any(is_kept);
+    if some_are_kept {
+        session.live.fetch(session)?;
+    }
+    let here =
+        |mirror: &&mut Mirror| mirror.number.is_none() && !mirror.is_read_only && session.has(mirror.ordinal);
     mirrors().iter_mut().filter(here).try_for_each(|mirror| mirror.fetch(session))
 }
 
 impl Mirror {
+    /// The host's side, where it can be kept equal while device code runs.
+    fn memory(&self) -> Option<Memory> {
+        if self.is_managed || self.bytes > LIVE_BYTES_MAX {
+            return None;
+        }
+        // SAFETY: the program keeps the memory for as long as it is mapped. What is read-only is not written to.
+        unsafe { Memory::new(self.host as *mut u8, self.bytes as usize) }
+    }
+
     /// Copies `range` of the host's side, which other threads may be writing to, into `page`.
     fn read_host(&self, range: &Range<usize>, page: &mut Vec<u8>) {
         page.resize(range.len(), 0);
@@ -327,6 +428,7 @@ mod tests {
             is_managed: false,
             is_read_only: false,
             agreed: vec![0; host.len()],
+            number: None,
         }
     }
 

@@ -26,6 +26,7 @@ use crate::answers::Answers;
 use crate::context::{self, Context, Primary};
 use crate::device::{Device, place_of};
 use crate::link::Link;
+use crate::live::Live;
 use crate::virtual_memory::VirtualMemory;
 use crate::{arrays, attach, event, graph_memory, ids, module, stream, texture};
 
@@ -48,6 +49,8 @@ pub(crate) struct Session {
     pub(crate) answers: Answers,
     /// Addresses and memory that the program manages itself.
     pub(crate) virtual_memory: Mutex<VirtualMemory>,
+    /// Keeping host memory equal while device code runs.
+    pub(crate) live: Live,
     /// Whether its host functions have a thread.
     pub(crate) has_host_thread: AtomicBool,
 }
@@ -268,6 +271,7 @@ impl Session {
             limits: Mutex::new(BTreeMap::new()),
             answers: Answers::default(),
             virtual_memory: Mutex::default(),
+            live: Live::default(),
             has_host_thread: AtomicBool::new(false),
         }
     }

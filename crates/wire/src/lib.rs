@@ -35,6 +35,7 @@ mod generated {
     pub(crate) mod commands;
 }
 pub mod handshake;
+pub mod live;
 pub mod log;
 pub mod pack;
 pub mod peer;

@@ -134,7 +134,9 @@ impl Custom for Session {
     }
 
     fn MemoryDecommit(&self, command: commands::MemoryDecommit) -> Result<(), CUresult> {
-        self.memory.decommit(&self.table, &self.budget, command.address.0, command.bytes)
+        let (address, bytes) = (command.address.0, command.bytes);
+        let leave = || self.live.leave(address, bytes);
+        self.memory.decommit(&self.table, &self.budget, (address, bytes), leave)
     }
 
     fn cuMemGetAllocationGranularity(
@@ -782,6 +784,14 @@ impl Custom for Session {
     /// Being executed is the answer: so is everything before it.
     fn Submitted(&self, _command: commands::Submitted) -> Result<(), CUresult> {
         Ok(())
+    }
+
+    fn LiveMap(&self, command: commands::LiveMap) -> Result<(), CUresult> {
+        self.live.map(self, &command)
+    }
+
+    fn LivePush(&self, command: commands::LivePush<'_>) -> Result<(), CUresult> {
+        self.live.push(self, &command).map_err(|_| CUresult::INVALID_VALUE)
     }
 
     fn MirrorPush(&self, command: commands::MirrorPush<'_>) -> Result<(), CUresult> {

@@ -39,6 +39,7 @@ mod host_copies;
 mod images;
 mod launch_times;
 pub mod link;
+mod live;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod malformed;
 #[cfg(test)]

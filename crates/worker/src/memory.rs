@@ -87,6 +87,14 @@ impl Memory {
             || covers(&state.globals, address, bytes, |g| g.0)
     }
 
+    /// What `act` says while all of it is memory that was committed for the session's allocations, and cannot be decommitted; `None`
+    /// if it is not.
+    pub(crate) fn while_committed<R>(&self, address: u64, bytes: u64, act: impl FnOnce() -> R) -> Option<R> {
+        let is_ours = |backing: &Backing| matches!(backing, Backing::Committed { .. });
+        let state = self.lock();
+        state.chunks.covers(address, bytes, is_ours).then(act)
+    }
+
     /// Backs whole chunks at an address of the client's choice, on the lease's `gpu`th GPU.
     pub(crate) fn commit(
         &self,
@@ -114,17 +122,19 @@ impl Memory {
         }
     }
 
-    /// Takes the backing away again. The caller has waited for work that may use it.
+    /// Takes the backing away again, once `leave` has made sure that this process looks at it no more. The caller has waited for work
+    /// that may use it.
     pub(crate) fn decommit(
         &self,
         table: &DriverTable,
         budget: &Budget,
-        address: u64,
-        bytes: u64,
+        (address, bytes): (u64, u64),
+        leave: impl FnOnce(),
     ) -> Result<(), CUresult> {
         let mut state = self.lock();
         let is_ours = |backing: &Backing| matches!(backing, Backing::Committed { .. });
         let runs = state.chunks.remove(address, bytes, is_ours).ok_or(CUresult::INVALID_VALUE)?;
+        leave();
         for (start, Run { bytes, backing }) in runs {
             let Backing::Committed { handle, gpu, export } = backing else { continue };
             unback(table, start, bytes, handle)?;

@@ -28,7 +28,7 @@ use crate::bulk::{BULK_MIN, Buffers, COPY_FIELDS};
 use crate::execute::{Execute, Refusal};
 use crate::generated::dispatch::dispatch;
 use crate::session::{Device, Session};
-use crate::{copies, ending, launch_times};
+use crate::{copies, ending, launch_times, live};
 
 /// A command as received.
 pub(crate) struct Job {
@@ -100,6 +100,9 @@ impl Pipeline {
 
     /// Takes the next command of the log. Waits while too much is queued, which in the end makes the client wait.
     pub(crate) fn accept(self: &Arc<Self>, job: Job) {
+        if live::execute(self, job.header, &job.payload) {
+            return self.buffers.give(job.payload);
+        }
         if frees_a_stream(Op(job.header.op)) {
             return self.execute(job);
         }
@@ -128,6 +131,11 @@ impl Pipeline {
         self.lock().is_empty()
             && device.is_some_and(|device| device.gate.has_turn())
             && is_idle(&self.session)
+    }
+
+    /// Whether anything that was accepted may still run.
+    pub(crate) fn has_unfinished(&self) -> bool {
+        !self.lock().is_empty() || self.session.has_unfinished()
     }
 
     /// Returns when [`Pipeline::is_idle`], or after a while: what is before a large copy is often another one, which the copy

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use sluice_cuda::{CUresult, DriverTable};
+use sluice_softgpu::SystemOrder;
 use sluice_transport::Stream;
 use sluice_wire::Op;
 use sluice_wire::control::{ResumeTerms, SessionOpen, SessionOpened, SessionRefused};
@@ -123,6 +124,7 @@ fn open(
         outbox: Arc::clone(&outbox),
         counters,
         event_sharing: EventSharing::of(&start.driver),
+        is_direct: matches!(start.driver, Driver::Software { .. }),
     }));
     let _ = opened.set(Arc::clone(&session));
     outbox.send(&frame_of(message)?)?;
@@ -173,6 +175,11 @@ fn run(
     let pipeline = Pipeline::new(Arc::clone(&session), resumes);
     let printed = Arc::clone(&session.outbox);
     sluice_softgpu::set_output(Arc::new(move |text| printed.print(text)));
+    let (released, acquired) = (Arc::clone(&session), Arc::clone(&session));
+    sluice_softgpu::on_system_order(SystemOrder {
+        released: Box::new(move || released.live.fence()),
+        acquired: Box::new(move || acquired.live.acquire()),
+    });
     let pushing = Arc::clone(&session.outbox);
     ending::spawn("push", move || {
         let _ = pushing.run();

@@ -23,6 +23,7 @@ use crate::host_calls::HostCalls;
 use crate::host_copies::HostCopies;
 use crate::images::Images;
 use crate::launch_times::LaunchTimes;
+use crate::live::Live;
 use crate::memory::Memory;
 use crate::modules::Modules;
 use crate::objects::Objects;
@@ -50,6 +51,10 @@ pub(crate) struct Session {
     pub(crate) counters: Arc<CounterPage>,
     pub(crate) event_sharing: EventSharing,
     pub(crate) peers: Arc<Peers>,
+    /// Whether the driver's memory is memory of this process, at the same addresses.
+    pub(crate) is_direct: bool,
+    /// Memory that the program uses while device code runs.
+    pub(crate) live: Live,
     /// Events that other processes of the lease may open.
     pub(crate) event_exports: Mutex<HashMap<EventId, ExportToken>>,
     /// Whether streams may wait for another process.
@@ -112,6 +117,8 @@ impl Session {
             counters: parts.counters,
             event_sharing: parts.event_sharing,
             peers: Arc::default(),
+            is_direct: parts.is_direct,
+            live: Live::default(),
             event_exports: Mutex::default(),
             imports_events: AtomicBool::new(false),
             thread_streams: Mutex::default(),
@@ -249,6 +256,7 @@ pub(crate) struct SessionParts {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) counters: Arc<CounterPage>,
     pub(crate) event_sharing: EventSharing,
+    pub(crate) is_direct: bool,
 }
 
 impl Execute for Session {

@@ -7,6 +7,7 @@ mod bench;
 mod bounds;
 pub(crate) mod cuts;
 mod exchange;
+mod handover;
 mod hangs;
 mod https;
 mod identity;
@@ -64,6 +65,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(openings::TESTS)
         .chain(bounds::TESTS)
         .chain(exchange::TESTS)
+        .chain(handover::TESTS)
         .chain(bench::TESTS)
         .chain(links::TESTS)
         .chain(nodes::TESTS)

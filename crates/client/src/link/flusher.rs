@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_micros(500);
 const STACK_BYTES: usize = 1 << 20;
 
 /// Starts a thread that nobody waits for; false if the process may have no more.
-pub(super) fn start(run: impl FnOnce() + Send + 'static) -> bool {
+pub(crate) fn start(run: impl FnOnce() + Send + 'static) -> bool {
     without_signals(|| {
         let thread = std::thread::Builder::new().name("sluice".into()).stack_size(STACK_BYTES);
         thread.spawn(run).is_ok()

@@ -566,6 +566,18 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn LiveMap(&self, command: commands::LiveMap) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn LivePush(&self, command: commands::LivePush<'_>) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn LiveAwait(&self, command: commands::LiveAwait, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
 }
 
 /// Decodes one command, executes it, and appends what its answer carries to `reply`.
@@ -2065,6 +2077,24 @@ pub fn dispatch<S: Execute + Custom>(
             reader.end()?;
 
             Ok(session.Submitted(command)?)
+        }
+        Some(Target::Own(17)) => {
+            let command = commands::LiveMap::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.LiveMap(command)?)
+        }
+        Some(Target::Own(18)) => {
+            let command = commands::LivePush::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.LivePush(command)?)
+        }
+        Some(Target::Own(19)) => {
+            let command = commands::LiveAwait::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.LiveAwait(command, reply)?)
         }
         _ => Err(Refusal::UnknownOp(op)),
     }

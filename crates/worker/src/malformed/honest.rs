@@ -83,6 +83,13 @@ impl Honest<'_> {
             Vec::new()
         })
     }
+    /// As `command`, of what this driver's memory is not for.
+    fn refused_here<C: Command>(&mut self, command: &C) {
+        let mut payload = Vec::new();
+        command.encode(&mut payload);
+        assert!(self.stage.send(C::OP, &payload).is_err());
+        self.known.add_said(C::OP, payload);
+    }
 }
 
 fn streams_and_events(say: &mut Honest<'_>, id: u64) {
@@ -183,6 +190,12 @@ fn copies(say: &mut Honest<'_>, id: u64, start: u64) {
     }
     say.command(&commands::MirrorPush { address: start, bytes: &[9; 100] });
     say.command(&commands::MirrorFetch { address: start, bytes: 100, hashes: vec![0] });
+    say.refused_here(&commands::LiveMap { mirror: id as u32, address: start, bytes: 100 });
+    let word = sluice_wire::live::Word { mirror: id as u32, index: 3, mask: 1, value: 7 };
+    for more in [true, false] {
+        say.command(&commands::LivePush { more, words: &sluice_wire::live::tell(&[word])[0] });
+    }
+    say.refused_here(&commands::LiveAwait { look: true, waits: false });
 }
 
 fn kernels(say: &mut Honest<'_>, id: u64) {

@@ -96,6 +96,7 @@ impl Stage {
             outbox,
             counters,
             event_sharing: EventSharing::of(&chosen),
+            is_direct: false,
         });
         let host_calls = Arc::clone(&session.host_calls);
         threads.push(std::thread::spawn(move || play_client(client, &host_calls)));
@@ -175,7 +176,7 @@ impl Stage {
                     start + bytes
                 }
                 Some((start, bytes, false)) => {
-                    session.memory.decommit(&session.table, &session.budget, start, bytes).unwrap();
+                    session.memory.decommit(&session.table, &session.budget, (start, bytes), || ()).unwrap();
                     start + bytes
                 }
                 None => at + CHUNK,
