@@ -16,6 +16,7 @@ from driver import HEADER, allocate, attach, call, code_of, free, library
 
 INVALID_VALUE, NOT_FOUND, NOT_READY, INVALID_HANDLE = 1, 500, 600, 400
 INVALID_DEVICE, FILE_NOT_FOUND, PEER_ACCESS_NOT_ENABLED = 101, 301, 705
+NOT_SUPPORTED, UNSUPPORTED_EXEC_AFFINITY = 801, 224
 LEGACY, PER_THREAD = c_void_p(1), c_void_p(2)
 
 # Adds `value` to each of `count` words; `table` is a global that programs find by its name.
@@ -790,6 +791,21 @@ def abilities():
     refused(INVALID_VALUE, "cuDeviceGetHostAtomicCapabilities", able, (c_uint32 * 1)(999), 1, device)
     refused(INVALID_VALUE, "cuDeviceGetHostAtomicCapabilities", able, operations, 0, device)
     refused(INVALID_DEVICE, "cuDeviceGetP2PAtomicCapabilities", able, operations, 2, device, device)
+    between = c_int(9)
+    refused(INVALID_VALUE, "cuDeviceGetP2PAttribute", byref(between), 1, device, device)
+    if out(c_int, "cuDeviceGetCount") > 1:
+        # Devices of a lease reach no memory but their own.
+        other = out(c_int, "cuDeviceGet", 1)
+        call("cuDeviceGetP2PAtomicCapabilities", able, operations, 2, device, other)
+        equal(list(able), [0, 0])
+        call("cuDeviceGetP2PAttribute", byref(between), 2, device, other)
+        equal(between.value, 0)
+        refused(INVALID_VALUE, "cuDeviceGetP2PAttribute", byref(between), 77, device, other)
+    # Those are numbers of Windows, and a context has all multiprocessors.
+    refused(NOT_SUPPORTED, "cuDeviceGetLuid", ctypes.create_string_buffer(8), byref(c_uint32()), device)
+    refused(INVALID_DEVICE, "cuDeviceGetLuid", ctypes.create_string_buffer(8), byref(c_uint32()), 99)
+    refused(UNSUPPORTED_EXEC_AFFINITY, "cuCtxGetExecAffinity", (c_uint32 * 2)(), 0)
+    refused(INVALID_VALUE, "cuCtxGetExecAffinity", (c_uint32 * 2)(), 77)
 
 
 @section
@@ -886,6 +902,7 @@ def primary_context_is_reset():
     """What belongs to a context ends with it; a new one starts afresh."""
     device = out(c_int, "cuCtxGetDevice")
     lost = allocate(64)
+    call("cuDevicePrimaryCtxReset", device)
     call("cuDevicePrimaryCtxReset_v2", device)
     call("cuDevicePrimaryCtxSetFlags_v2", device, 4)
     context = c_void_p()

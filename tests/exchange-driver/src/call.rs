@@ -77,6 +77,10 @@ impl Call {
         Call { name, bytes: Vec::new(), seen: Vec::new() }
     }
 
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
     pub(crate) fn value<T: Copy>(&mut self, value: T) {
         // SAFETY: the value's own bytes; the arguments of driver functions have no padding.
         let bytes = unsafe { std::slice::from_raw_parts((&raw const value).cast::<u8>(), size_of::<T>()) };

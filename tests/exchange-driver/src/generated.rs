@@ -2619,33 +2619,6 @@ pub(crate) unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
-    hStream: CUstream,
-    captureStatus_out: *mut CUstreamCaptureStatus,
-    id_out: *mut u64,
-    graph_out: *mut CUgraph,
-    dependencies_out: *mut *const CUgraphNode,
-    edgeData_out: *mut *const CUgraphEdgeData,
-    numDependencies_out: *mut usize,
-) -> CUresult {
-    match table().cuStreamGetCaptureInfo_v3 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe {
-            entry(
-                hStream,
-                captureStatus_out,
-                id_out,
-                graph_out,
-                dependencies_out,
-                edgeData_out,
-                numDependencies_out,
-            )
-        },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuStreamBeginCapture_v2(
     hStream: CUstream,
     mode: CUstreamCaptureMode,
@@ -2653,15 +2626,6 @@ pub(crate) unsafe extern "C" fn cuStreamBeginCapture_v2(
     match table().cuStreamBeginCapture_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream, mode) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph) -> CUresult {
-    match table().cuStreamEndCapture {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hStream, phGraph) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -2734,22 +2698,6 @@ pub(crate) unsafe extern "C" fn cuStreamBatchMemOp_v2(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuStreamBeginCaptureToGraph(
-    hStream: CUstream,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    dependencyData: *const CUgraphEdgeData,
-    numDependencies: usize,
-    mode: CUstreamCaptureMode,
-) -> CUresult {
-    match table().cuStreamBeginCaptureToGraph {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hStream, hGraph, dependencies, dependencyData, numDependencies, mode) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> CUresult {
     let mut call = Call::new("cuStreamCopyAttributes");
     call.handle("Stream", dst.0);
@@ -2781,21 +2729,6 @@ pub(crate) unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
     match table().cuStreamUpdateCaptureDependencies {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream, dependencies, numDependencies, flags) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
-    hStream: CUstream,
-    dependencies: *mut CUgraphNode,
-    dependencyData: *const CUgraphEdgeData,
-    numDependencies: usize,
-    flags: u32,
-) -> CUresult {
-    match table().cuStreamUpdateCaptureDependencies_v2 {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hStream, dependencies, dependencyData, numDependencies, flags) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -3174,15 +3107,6 @@ pub(crate) unsafe extern "C" fn cuGraphLaunch(hGraphExec: CUgraphExec, hStream: 
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphDestroy(hGraph: CUgraph) -> CUresult {
-    match table().cuGraphDestroy {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraph) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuDeviceGetGraphMemAttribute(
     device: CUdevice,
     attr: CUgraphMem_attribute,
@@ -3213,21 +3137,6 @@ pub(crate) unsafe extern "C" fn cuDeviceSetGraphMemAttribute(
     match table().cuDeviceSetGraphMemAttribute {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(device, attr, value) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphAddChildGraphNode(
-    phGraphNode: *mut CUgraphNode,
-    hGraph: CUgraph,
-    dependencies: *const CUgraphNode,
-    numDependencies: usize,
-    childGraph: CUgraph,
-) -> CUresult {
-    match table().cuGraphAddChildGraphNode {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(phGraphNode, hGraph, dependencies, numDependencies, childGraph) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -3377,15 +3286,6 @@ pub(crate) unsafe extern "C" fn cuGraphAddNode_v3(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphClone(phGraphClone: *mut CUgraph, originalGraph: CUgraph) -> CUresult {
-    match table().cuGraphClone {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(phGraphClone, originalGraph) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuGraphConditionalHandleCreate(
     pHandle_out: *mut u64,
     hGraph: CUgraph,
@@ -3442,19 +3342,6 @@ pub(crate) unsafe extern "C" fn cuGraphEventWaitNodeSetEvent(hNode: CUgraphNode,
     call.handle("Event", event.0);
     let answer = call.answer(true);
     answer.result()
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphExecChildGraphNodeSetParams(
-    hGraphExec: CUgraphExec,
-    hNode: CUgraphNode,
-    childGraph: CUgraph,
-) -> CUresult {
-    match table().cuGraphExecChildGraphNodeSetParams {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hGraphExec, hNode, childGraph) },
-        None => CUresult::NOT_SUPPORTED,
-    }
 }
 
 #[unsafe(no_mangle)]
@@ -3690,19 +3577,6 @@ pub(crate) unsafe extern "C" fn cuGraphMemFreeNodeGetParams(
     match table().cuGraphMemFreeNodeGetParams {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hNode, dptr_out) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphNodeFindInClone(
-    phNode: *mut CUgraphNode,
-    hOriginalNode: CUgraphNode,
-    hClonedGraph: CUgraph,
-) -> CUresult {
-    match table().cuGraphNodeFindInClone {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(phNode, hOriginalNode, hClonedGraph) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -3969,62 +3843,6 @@ pub(crate) unsafe extern "C" fn cuArrayGetDescriptor_v2(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuMipmappedArrayCreate(
-    pHandle: *mut CUmipmappedArray,
-    pMipmappedArrayDesc: *const CUDA_ARRAY3D_DESCRIPTOR,
-    numMipmapLevels: u32,
-) -> CUresult {
-    match table().cuMipmappedArrayCreate {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(pHandle, pMipmappedArrayDesc, numMipmapLevels) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuMipmappedArrayDestroy(hMipmappedArray: CUmipmappedArray) -> CUresult {
-    match table().cuMipmappedArrayDestroy {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(hMipmappedArray) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuMipmappedArrayGetLevel(
-    pLevelArray: *mut CUarray,
-    hMipmappedArray: CUmipmappedArray,
-    level: u32,
-) -> CUresult {
-    match table().cuMipmappedArrayGetLevel {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(pLevelArray, hMipmappedArray, level) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuSurfObjectCreate(
-    pSurfObject: *mut CUsurfObject,
-    pResDesc: *const CUDA_RESOURCE_DESC,
-) -> CUresult {
-    match table().cuSurfObjectCreate {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(pSurfObject, pResDesc) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuSurfObjectDestroy(surfObject: CUsurfObject) -> CUresult {
-    match table().cuSurfObjectDestroy {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(surfObject) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuSurfObjectGetResourceDesc(
     pResDesc: *mut CUDA_RESOURCE_DESC,
     surfObject: CUsurfObject,
@@ -4192,29 +4010,6 @@ pub(crate) unsafe extern "C" fn cuTensorMapSetAllocationClass(
     // SAFETY: the caller's place.
     unsafe { answer.write(outAllocClass) };
     answer.result()
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuTexObjectCreate(
-    pTexObject: *mut CUtexObject,
-    pResDesc: *const CUDA_RESOURCE_DESC,
-    pTexDesc: *const CUDA_TEXTURE_DESC,
-    pResViewDesc: *const CUDA_RESOURCE_VIEW_DESC,
-) -> CUresult {
-    match table().cuTexObjectCreate {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(pTexObject, pResDesc, pTexDesc, pResViewDesc) },
-        None => CUresult::NOT_SUPPORTED,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuTexObjectDestroy(texObject: CUtexObject) -> CUresult {
-    match table().cuTexObjectDestroy {
-        // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(texObject) },
-        None => CUresult::NOT_SUPPORTED,
-    }
 }
 
 #[unsafe(no_mangle)]

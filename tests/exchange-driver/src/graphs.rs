@@ -6,15 +6,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 
-use crate::answer::Drawn;
+use crate::answer::{Answer, Drawn};
 use crate::by_hand::{parameters, sides};
-use crate::call::{Call, handle_of, handles_of, number_of};
+use crate::call::{Call, handle_of, handles_of};
 use crate::table;
 
 /// The nodes that live, in the order in which they were made, with their kinds.
 static NODES: Mutex<Vec<(usize, CUgraphNodeType)>> = Mutex::new(Vec::new());
 
-fn nodes() -> MutexGuard<'static, Vec<(usize, CUgraphNodeType)>> {
+pub(crate) fn nodes() -> MutexGuard<'static, Vec<(usize, CUgraphNodeType)>> {
     NODES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -357,12 +357,16 @@ unsafe fn list(
     edges: *mut CUgraphEdgeData,
     count: *mut usize,
 ) -> CUresult {
+    // Workers ask for all nodes by themselves, to count them. Those with graphs inside would be counted again and again.
+    let counts = call.name() == "cuGraphGetNodes";
     let asks_how_many = lists[0].is_null();
-    let mut answer = if asks_how_many { call.answer(true) } else { call.answer_again(true) };
+    let mut answer = if asks_how_many { call.answer(!counts) } else { call.answer_again(!counts) };
     if !answer.result().is_success() {
         return answer.result();
     }
-    let live: Vec<usize> = nodes().iter().map(|(node, _)| *node).collect();
+    let is_listed = |kind: CUgraphNodeType| !counts || kind != CUgraphNodeType::GRAPH;
+    let live: Vec<usize> =
+        nodes().iter().filter(|(_, kind)| is_listed(*kind)).map(|(node, _)| *node).collect();
     let items = answer.items(live.len());
     // SAFETY: by this function's contract.
     unsafe {
@@ -490,9 +494,83 @@ unsafe extern "C" fn cuGraphExecUpdate_v2(
     call.answer(true).result()
 }
 
-/// No node has a graph inside.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphChildGraphNodeGetGraph(hNode: CUgraphNode, _phGraph: *mut CUgraph) -> CUresult {
-    debug_assert!(number_of("GraphNode", hNode.0).is_some());
-    CUresult::INVALID_VALUE
+unsafe extern "C" fn cuGraphClone(phGraphClone: *mut CUgraph, originalGraph: CUgraph) -> CUresult {
+    let mut answer = of_graph("cuGraphClone", originalGraph).answer(true);
+    // SAFETY: the caller's place.
+    unsafe { answer.mint("Graph", phGraphClone.cast()) };
+    answer.result()
+}
+
+/// Nobody asks for a graph that is gone, so that its number stays its own.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphDestroy(hGraph: CUgraph) -> CUresult {
+    of_graph("cuGraphDestroy", hGraph).answer(false).result()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphNodeFindInClone(
+    phNode: *mut CUgraphNode,
+    hOriginalNode: CUgraphNode,
+    hClonedGraph: CUgraph,
+) -> CUresult {
+    let mut call = changed("cuGraphNodeFindInClone", hOriginalNode);
+    call.handle("Graph", hClonedGraph.0);
+    let mut answer = call.answer(true);
+    if answer.result().is_success() {
+        let nodes = nodes();
+        // SAFETY: the caller's place.
+        unsafe { phNode.write(CUgraphNode(nodes[answer.below(nodes.len())].0)) };
+    }
+    answer.result()
+}
+
+// Graphs inside nodes: each node gets one of its own.
+
+/// By the node.
+static INNER: Mutex<BTreeMap<usize, CUgraph>> = Mutex::new(BTreeMap::new());
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphAddChildGraphNode(
+    phGraphNode: *mut CUgraphNode,
+    hGraph: CUgraph,
+    dependencies: *const CUgraphNode,
+    numDependencies: usize,
+    childGraph: CUgraph,
+) -> CUresult {
+    // SAFETY: the caller's arguments.
+    let result = unsafe {
+        let mut call = place("cuGraphAddChildGraphNode", hGraph, dependencies, numDependencies);
+        call.handle("Graph", childGraph.0);
+        added(call, CUgraphNodeType::GRAPH, phGraphNode)
+    };
+    if result.is_success() {
+        let mut inner = CUgraph::NULL;
+        // SAFETY: written just now; and a place for a handle.
+        unsafe {
+            Answer::to("", &[], false).mint("Graph", (&raw mut inner).cast());
+            INNER.lock().unwrap_or_else(PoisonError::into_inner).insert(phGraphNode.read().0, inner);
+        }
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphExecChildGraphNodeSetParams(
+    hGraphExec: CUgraphExec,
+    hNode: CUgraphNode,
+    childGraph: CUgraph,
+) -> CUresult {
+    let mut call = changed_in("cuGraphExecChildGraphNodeSetParams", hGraphExec, hNode);
+    call.handle("Graph", childGraph.0);
+    call.answer(true).result()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGraphChildGraphNodeGetGraph(hNode: CUgraphNode, phGraph: *mut CUgraph) -> CUresult {
+    let inner = INNER.lock().unwrap_or_else(PoisonError::into_inner).get(&hNode.0).copied();
+    let Some(inner) = inner else { return CUresult::INVALID_VALUE };
+    // SAFETY: the caller's place.
+    unsafe { phGraph.write(inner) };
+    changed("cuGraphChildGraphNodeGetGraph", hNode).answer(false).result()
 }

@@ -13,10 +13,12 @@ use sluice_cuda::DriverTable;
 mod answer;
 mod by_hand;
 mod call;
+mod captures;
 mod generated;
 mod graphs;
 mod memory;
 mod modules;
+mod textures;
 
 /// The driver behind it.
 fn table() -> &'static DriverTable {

@@ -32,15 +32,15 @@ enum By {
 }
 
 /// An array, and what it has to hold.
-struct Array {
-    handle: CUarray,
-    number: u64,
+pub(crate) struct Array {
+    pub(crate) handle: CUarray,
+    pub(crate) number: u64,
     region: usize,
     bytes: Vec<u8>,
 }
 
 /// Any format, with the bytes of an element.
-fn format(p: &mut Program) -> (CUarray_format, u32, usize) {
+pub(crate) fn format(p: &mut Program) -> (CUarray_format, u32, usize) {
     let formats = [
         (CUarray_format::UNSIGNED_INT8, 1),
         (CUarray_format::SIGNED_INT16, 2),
@@ -71,7 +71,23 @@ fn create(
     Array { handle, number, region, bytes: vec![0; bytes] }
 }
 
-fn destroy(p: &mut Program, array: Array) {
+/// An array of which nobody asks what it holds.
+pub(crate) fn plain(p: &mut Program) -> Array {
+    let ((format, channels, _), region) = (format(p), p.pick_region(true));
+    let [width, height, depth] = [p.within(1, 100), p.within(1, 20), p.within(0, 3)].map(|n| n as usize);
+    let desc = CUDA_ARRAY3D_DESCRIPTOR {
+        Width: width,
+        Height: height,
+        Depth: depth,
+        Format: format,
+        NumChannels: channels,
+        Flags: CUDA_ARRAY3D_SURFACE_LDST,
+    };
+    // SAFETY: a description, and a place.
+    create(p, region, &desc, 0, |p, to| unsafe { p.cuda.cuArray3DCreate_v2.expect("exported")(to, &desc) })
+}
+
+pub(crate) fn destroy(p: &mut Program, array: Array) {
     let mut sent = Sent::new("cuArrayDestroy");
     sent.number(array.number);
     // SAFETY: a live array.

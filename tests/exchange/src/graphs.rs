@@ -10,6 +10,9 @@ use crate::nodes::Work;
 use crate::program::{Program, Sent, bytes_of};
 
 pub(crate) const FUNCTIONS: crate::Calls = &[
+    ("cuGraphClone", cuGraphClone),
+    ("cuGraphNodeFindInClone", cuGraphNodeFindInClone),
+    ("cuGraphDestroy", cuGraphDestroy),
     ("cuGraphDestroyNode", cuGraphDestroyNode),
     ("cuGraphInstantiateWithFlags", cuGraphInstantiateWithFlags),
     ("cuGraphInstantiate_v2", cuGraphInstantiate_v2),
@@ -46,13 +49,64 @@ fn executable(p: &mut Program, sent: &mut Sent) -> CUgraphExec {
     CUgraphExec(p.handle(sent, "GraphExec"))
 }
 
+fn clone(p: &mut Program) -> Option<CUgraph> {
+    let mut sent = Sent::new("cuGraphClone");
+    let (original, mut made) = (graph(p, &mut sent), CUgraph::NULL);
+    // SAFETY: a live graph, and a place.
+    let result = unsafe { p.cuda.cuGraphClone.expect("exported")(&mut made, original) };
+    p.check(sent, true, result, &[]).then(|| {
+        let (original, number) = (p.number("Graph", original.0), p.count_of("Graph"));
+        p.minted("Graph", made.0);
+        if p.nested.contains(&original) {
+            p.nested.insert(number);
+        }
+        made
+    })
+}
+
+fn cuGraphClone(p: &mut Program) {
+    // The room is for graphs of all kinds.
+    if p.once_in(8) {
+        clone(p);
+    }
+}
+
+fn cuGraphNodeFindInClone(p: &mut Program) {
+    let mut sent = Sent::new("cuGraphNodeFindInClone");
+    let (node, graph, mut found) = (node(p, &mut sent), graph(p, &mut sent), CUgraphNode::NULL);
+    let mut answer = Answer::to("cuGraphNodeFindInClone", sent.bytes(), true);
+    // SAFETY: live handles, and a place.
+    let result = unsafe { p.cuda.cuGraphNodeFindInClone.expect("exported")(&mut found, node, graph) };
+    if p.check(sent, true, result, &[]) {
+        let live = p.known("GraphNode");
+        assert_eq!(found.0, live[answer.below(live.len())].0, "a node's twin");
+    }
+}
+
+/// Destroys a copy in which there is no node yet.
+fn cuGraphDestroy(p: &mut Program) {
+    if p.known("Graph").len() >= crate::program::HANDLES_MAX {
+        return;
+    }
+    let Some(graph) = clone(p) else { return };
+    let mut sent = Sent::new("cuGraphDestroy");
+    let number = p.number("Graph", graph.0);
+    sent.number(number);
+    // SAFETY: a live graph.
+    let result = unsafe { p.cuda.cuGraphDestroy.expect("exported")(graph) };
+    p.check(sent, false, result, &[]);
+    p.forget_number("Graph", number);
+}
+
 fn cuGraphDestroyNode(p: &mut Program) {
-    // Most of them stay for the others.
-    if !p.once_in(3) {
+    // Most of them stay for the others, as do graphs inside nodes.
+    let (handle, number) = p.pick("GraphNode");
+    if p.kinds[&number] == CUgraphNodeType::GRAPH || !p.once_in(3) {
         return;
     }
     let mut sent = Sent::new("cuGraphDestroyNode");
-    let node = node(p, &mut sent);
+    sent.number(number);
+    let node = CUgraphNode(handle);
     // SAFETY: a live node.
     let result = unsafe { p.cuda.cuGraphDestroyNode.expect("exported")(node) };
     if p.check(sent, true, result, &[]) {
@@ -198,13 +252,17 @@ fn list(
 ) {
     let mut sent = Sent::new(name);
     let handle = p.handle(&mut sent, of);
-    let mut answer = Answer::to(name, sent.bytes(), true);
+    // Workers ask for all nodes by themselves, too: they get an answer, in which no node has a graph inside.
+    let counts = name == "cuGraphGetNodes";
+    let mut answer = Answer::to(name, sent.bytes(), !counts);
     let mut count = usize::MAX;
     let result = ask(p, handle, [null_mut(); 2], null_mut(), &mut count);
-    if !p.check(sent.clone(), true, result, &[]) {
+    if !p.check(sent.clone(), !counts, result, &[]) {
         return;
     }
-    let live: Vec<usize> = p.known("GraphNode").iter().map(|(node, _)| *node).collect();
+    let is_listed = |number: &u64| !counts || p.kinds[number] != CUgraphNodeType::GRAPH;
+    let live: Vec<usize> =
+        p.known("GraphNode").iter().filter(|(_, number)| is_listed(number)).map(|(node, _)| *node).collect();
     let items = answer.items(live.len());
     assert_eq!(count, items.len(), "{name}: how many");
     let mut nodes = [[CUgraphNode(1); ROOM]; 2];
@@ -221,7 +279,7 @@ fn list(
         assert_eq!(result, CUresult::LOSSY_QUERY, "{name}");
         return;
     }
-    p.check(sent, true, result, &[]);
+    p.check(sent, !counts, result, &[]);
     assert_eq!(count, items.len(), "{name}: how many it gave");
     for (index, item) in items.iter().enumerate() {
         assert_eq!(nodes[0][index].0, live[item.nodes[0]], "{name}: node {index}");
@@ -342,9 +400,10 @@ impl Program {
     }
 
     /// Notes a node.
-    pub(crate) fn node_made(&mut self, node: CUgraphNode, work: &Work) {
+    pub(crate) fn node_made(&mut self, node: CUgraphNode, graph: CUgraph, work: &Work) {
         self.minted("GraphNode", node.0);
         let number = self.number("GraphNode", node.0);
         self.kinds.insert(number, work.kind());
+        self.homes.insert(number, graph);
     }
 }

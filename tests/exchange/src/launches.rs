@@ -226,8 +226,13 @@ fn attribute(p: &mut Program) -> (CUlaunchAttribute, bool) {
 }
 
 fn cuLaunchKernel(p: &mut Program) {
-    let launch = Launch::draw(p, true);
     let (stream, number) = p.stream();
+    launch_in(p, stream, number);
+}
+
+/// A launch in a stream, by whose number the driver knows it.
+pub(crate) fn launch_in(p: &mut Program, stream: CUstream, number: u64) {
+    let launch = Launch::draw(p, true);
     let ([gx, gy, gz], [bx, by, bz], f) = (launch.grid, launch.block, launch.kernel.function);
     let call = p.cuda.cuLaunchKernel.expect("exported");
     // SAFETY: live handles, and as many values as the kernel has parameters.

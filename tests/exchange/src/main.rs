@@ -10,12 +10,14 @@
 //!   copies     between host and device, and on the device; rows of bytes
 //!   boxes      the same for boxes
 //!   arrays     made, filled, read and destroyed
+//!   textures   and surfaces, of arrays, mipmapped arrays and memory
 //!   allocations    of all kinds: from pools, mapped in pieces
 //!   fills      of device memory
 //!   modules    and libraries from loading to unloading
 //!   launches   of kernels with random parameters
 //!   graphs     their structure, of which the driver makes nothing
 //!   nodes      what nodes of graphs are said to do
+//!   captures   of streams, of which the driver makes nothing either
 //!   streams    how streams and events are made, attributes, and functions of this process
 //!   memory     what device memory holds by then
 //! ```
@@ -28,6 +30,7 @@ mod allocations;
 mod answer;
 mod arrays;
 mod boxes;
+mod captures;
 mod copies;
 mod fills;
 mod generated;
@@ -38,6 +41,7 @@ mod modules;
 mod nodes;
 mod program;
 mod streams;
+mod textures;
 
 /// Functions by name, and what calls each.
 type Calls = &'static [(&'static str, fn(&mut program::Program))];
@@ -48,11 +52,13 @@ const FUNCTIONS: &[Calls] = &[
     boxes::FUNCTIONS,
     fills::FUNCTIONS,
     arrays::FUNCTIONS,
+    textures::FUNCTIONS,
     allocations::FUNCTIONS,
     modules::FUNCTIONS,
     launches::FUNCTIONS,
     nodes::FUNCTIONS,
     graphs::FUNCTIONS,
+    captures::FUNCTIONS,
     streams::FUNCTIONS,
 ];
 

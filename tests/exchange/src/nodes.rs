@@ -7,7 +7,7 @@ use sluice_cuda::*;
 
 use crate::answer::{Answer, Drawn};
 use crate::launches::Launch;
-use crate::program::{Program, Sent, bytes_of};
+use crate::program::{HANDLES_MAX, Program, Sent, bytes_of, ok};
 
 pub(crate) const FUNCTIONS: crate::Calls = &[
     ("cuGraphAddKernelNode", |p| add(p, Kind::KERNEL, By::Old)),
@@ -18,6 +18,7 @@ pub(crate) const FUNCTIONS: crate::Calls = &[
     ("cuGraphAddEmptyNode", |p| add(p, Kind::EMPTY, By::Kind)),
     ("cuGraphAddEventRecordNode", |p| add(p, Kind::EVENT_RECORD, By::Kind)),
     ("cuGraphAddEventWaitNode", |p| add(p, Kind::WAIT_EVENT, By::Kind)),
+    ("cuGraphAddChildGraphNode", |p| add_child(p, By::Kind)),
     ("cuGraphAddNode", |p| add_any(p, By::Any)),
     ("cuGraphAddNode_v2", |p| add_any(p, By::AnyWithEdges)),
     ("cuGraphAddNode_v3", |p| add_any(p, By::Newest)),
@@ -33,6 +34,7 @@ pub(crate) const FUNCTIONS: crate::Calls = &[
     ("cuGraphExecMemcpyNodeSetParams", |p| set_in(p, Kind::MEMCPY, By::Kind)),
     ("cuGraphExecMemsetNodeSetParams", |p| set_in(p, Kind::MEMSET, By::Kind)),
     ("cuGraphExecBatchMemOpNodeSetParams", |p| set_in(p, Kind::BATCH_MEM_OP, By::Kind)),
+    ("cuGraphExecChildGraphNodeSetParams", |p| set_in(p, Kind::GRAPH, By::Kind)),
     ("cuGraphExecNodeSetParams", |p| {
         let kind = any_of(p, CHANGEABLE);
         set_in(p, kind, By::Any);
@@ -44,6 +46,9 @@ pub(crate) const FUNCTIONS: crate::Calls = &[
     ("cuGraphBatchMemOpNodeGetParams", cuGraphBatchMemOpNodeGetParams),
     ("cuGraphEventRecordNodeGetEvent", |p| get_event(p, Kind::EVENT_RECORD)),
     ("cuGraphEventWaitNodeGetEvent", |p| get_event(p, Kind::WAIT_EVENT)),
+    ("cuGraphChildGraphNodeGetGraph", cuGraphChildGraphNodeGetGraph),
+    ("cuGraphNodeGetType", cuGraphNodeGetType),
+    ("cuGraphNodeGetContainingGraph", cuGraphNodeGetContainingGraph),
 ];
 
 use CUgraphNodeType as Kind;
@@ -77,6 +82,9 @@ fn any_of(p: &mut Program, kinds: &[Kind]) -> Kind {
 }
 
 fn add_any(p: &mut Program, by: By) {
+    if p.once_in(8) {
+        return add_child(p, by);
+    }
     let kind = any_of(p, KINDS);
     add(p, kind, by);
 }
@@ -105,6 +113,7 @@ pub(crate) enum Work {
     Record(CUevent, u64),
     Await(CUevent, u64),
     Operations(Vec<CUstreamBatchMemOpParams>),
+    Child(CUgraph, u64),
 }
 
 impl Work {
@@ -119,6 +128,10 @@ impl Work {
                 let of = if kind == Kind::EVENT_RECORD { Work::Record } else { Work::Await };
                 of(CUevent(handle), number)
             }
+            Kind::GRAPH => {
+                let (handle, number) = p.plain_graph();
+                Work::Child(CUgraph(handle), number)
+            }
             _ => Work::Empty,
         }
     }
@@ -132,6 +145,7 @@ impl Work {
             Work::Record(..) => Kind::EVENT_RECORD,
             Work::Await(..) => Kind::WAIT_EVENT,
             Work::Operations(_) => Kind::BATCH_MEM_OP,
+            Work::Child(..) => Kind::GRAPH,
         }
     }
 
@@ -167,7 +181,7 @@ impl Work {
                 }
                 sent.values(&[it.WidthInBytes, it.Height, it.Depth]);
             }
-            Work::Record(_, number) | Work::Await(_, number) => sent.number(*number),
+            Work::Record(_, number) | Work::Await(_, number) | Work::Child(_, number) => sent.number(*number),
             Work::Operations(list) => {
                 sent.value(list.len() as u32);
                 sent.value(0u32);
@@ -198,6 +212,7 @@ impl Work {
                 "cuGraphBatchMemOpNodeSetParams",
                 "cuGraphExecBatchMemOpNodeSetParams",
             ],
+            Work::Child(..) => ["cuGraphAddChildGraphNode", "", "cuGraphExecChildGraphNodeSetParams"],
         }
     }
 
@@ -252,6 +267,7 @@ impl Work {
             }
             Work::Record(event, _) | Work::Await(event, _) => params.words[0] = event.0 as u64,
             Work::Operations(_) => put(&mut params.words, self.operations()),
+            Work::Child(graph, _) => params.words[0] = graph.0 as u64,
         }
         call(&mut params)
     }
@@ -381,10 +397,23 @@ fn add(p: &mut Program, kind: Kind, by: By) {
                 let call = cuda.cuGraphAddBatchMemOpNode.expect("exported");
                 call(to, graph, dependencies, count, (&raw const params).cast())
             }
+            (_, Work::Child(child, _)) => {
+                cuda.cuGraphAddChildGraphNode.expect("exported")(to, graph, dependencies, count, *child)
+            }
         }
     };
     if p.check(sent, true, result, &[]) {
-        p.node_made(made, &work);
+        p.node_made(made, graph, &work);
+        if kind == Kind::GRAPH {
+            p.graph_inside(made, graph);
+        }
+    }
+}
+
+/// Each such node makes a graph.
+fn add_child(p: &mut Program, by: By) {
+    if p.known("Graph").len() < HANDLES_MAX {
+        add(p, Kind::GRAPH, by);
     }
 }
 
@@ -446,6 +475,9 @@ fn set_in(p: &mut Program, kind: Kind, by: By) {
             }
             (_, Work::Copy(copy)) => {
                 cuda.cuGraphExecMemcpyNodeSetParams.expect("exported")(executable, node, &**copy, context)
+            }
+            (_, Work::Child(child, _)) => {
+                cuda.cuGraphExecChildGraphNodeSetParams.expect("exported")(executable, node, *child)
             }
             (_, _) => {
                 let params = work.operations();
@@ -576,5 +608,83 @@ fn get_event(p: &mut Program, kind: Kind) {
     if p.check(sent, true, result, &[]) {
         let number = answer.below(p.known("Event").len()) as u64;
         assert_eq!(p.number("Event", event.0), number, "{name}");
+    }
+}
+
+fn inside(p: &Program, node: CUgraphNode) -> (CUresult, CUgraph) {
+    let mut graph = CUgraph::NULL;
+    // SAFETY: a live node, and a place.
+    let result = unsafe { p.cuda.cuGraphChildGraphNodeGetGraph.expect("exported")(node, &mut graph) };
+    (result, graph)
+}
+
+fn cuGraphChildGraphNodeGetGraph(p: &mut Program) {
+    let Some((node, number)) = p.node_of(Kind::GRAPH) else { return };
+    let mut sent = Sent::new("cuGraphChildGraphNodeGetGraph");
+    sent.number(number);
+    let (result, graph) = inside(p, node);
+    p.check(sent, false, result, &[]);
+    assert_eq!(graph, p.inside[&number], "the graph inside a node");
+}
+
+/// What the driver is asked for depends on the kind, and so does whether it refuses.
+fn cuGraphNodeGetType(p: &mut Program) {
+    let (node, number) = p.pick("GraphNode");
+    let known = p.kinds[&number];
+    let asks = match known {
+        Kind::KERNEL => "cuGraphKernelNodeGetParams_v2",
+        Kind::MEMCPY => "cuGraphMemcpyNodeGetParams",
+        Kind::MEMSET => "cuGraphMemsetNodeGetParams",
+        Kind::BATCH_MEM_OP => "cuGraphBatchMemOpNodeGetParams",
+        Kind::EVENT_RECORD => "cuGraphEventRecordNodeGetEvent",
+        Kind::WAIT_EVENT => "cuGraphEventWaitNodeGetEvent",
+        _ => "",
+    };
+    let mut sent = Sent::new(asks);
+    sent.number(number);
+    let mut kind = Kind::EMPTY;
+    // SAFETY: a live node, and a place.
+    let result = unsafe { p.cuda.cuGraphNodeGetType.expect("exported")(CUgraphNode(node), &mut kind) };
+    if asks.is_empty() {
+        ok(result);
+    } else if !p.check(sent, true, result, &[]) {
+        return;
+    }
+    assert_eq!(kind, known, "the kind of a node");
+}
+
+fn cuGraphNodeGetContainingGraph(p: &mut Program) {
+    let (node, number) = p.pick("GraphNode");
+    let mut graph = CUgraph::NULL;
+    // SAFETY: a live node, and a place.
+    ok(unsafe { p.cuda.cuGraphNodeGetContainingGraph.expect("exported")(CUgraphNode(node), &mut graph) });
+    assert_eq!(graph, p.homes[&number], "the graph that a node is in");
+}
+
+impl Program {
+    /// Any graph that has no graph inside: copies of copies would soon be too many nodes.
+    fn plain_graph(&mut self) -> (usize, u64) {
+        let is_plain = |(_, number): &&(usize, u64)| !self.nested.contains(number);
+        let plain: Vec<_> = self.known("Graph").iter().filter(is_plain).copied().collect();
+        let draw = self.next() as usize;
+        plain[draw % plain.len()]
+    }
+
+    /// Any graph that is not inside a node: those are copies, which go with it, and take no capture.
+    pub(crate) fn outer_graph(&mut self) -> (usize, u64) {
+        let is_outer = |(graph, _): &&(usize, u64)| !self.inside.values().any(|inner| inner.0 == *graph);
+        let outer: Vec<_> = self.known("Graph").iter().filter(is_outer).copied().collect();
+        let draw = self.next() as usize;
+        outer[draw % outer.len()]
+    }
+
+    /// Notes the graph inside a new node.
+    fn graph_inside(&mut self, node: CUgraphNode, home: CUgraph) {
+        let (result, graph) = inside(self, node);
+        ok(result);
+        let home = self.number("Graph", home.0);
+        self.nested.insert(home);
+        self.inside.insert(self.number("GraphNode", node.0), graph);
+        self.minted("Graph", graph.0);
     }
 }

@@ -1,12 +1,12 @@
 //! What the calls need: handles and memory of their own, random values, and the comparison.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use sluice_cuda::{
-    CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraphNodeType, CUmodule, CUresult, CUstream, DriverTable,
-    Fn,
+    CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphNodeType, CUmodule, CUresult, CUstream,
+    DriverTable, Fn,
 };
 
 use crate::answer::{self, Answer, DEFAULT_STREAM, MARK};
@@ -46,6 +46,11 @@ pub(crate) struct Program {
     minted: BTreeMap<&'static str, u64>,
     /// Of nodes of graphs, by their number.
     pub(crate) kinds: BTreeMap<u64, CUgraphNodeType>,
+    /// The graphs that nodes are in, and those inside them, by the node's number.
+    pub(crate) homes: BTreeMap<u64, CUgraph>,
+    pub(crate) inside: BTreeMap<u64, CUgraph>,
+    /// The numbers of graphs that have graphs inside.
+    pub(crate) nested: BTreeSet<u64>,
     /// What functions were given, by their number and the attribute's.
     pub(crate) attributes: BTreeMap<(u64, u32), i32>,
     /// How many functions of this process each stream was to call, by its number.
@@ -125,6 +130,9 @@ impl Program {
             handles: BTreeMap::from([("Stream", vec![(CUstream::LEGACY.0, DEFAULT_STREAM)])]),
             minted: BTreeMap::new(),
             kinds: BTreeMap::new(),
+            homes: BTreeMap::new(),
+            inside: BTreeMap::new(),
+            nested: BTreeSet::new(),
             attributes: BTreeMap::new(),
             host_calls: BTreeMap::new(),
             file,
@@ -231,6 +239,7 @@ impl Program {
         let count = |kind| self.known(kind).len();
         match function {
             "cuGraphCreate" => count("Graph") < HANDLES_MAX,
+            "cuGraphClone" => count("Graph") > 0 && count("Graph") < HANDLES_MAX,
             "cuGraphGetId" => count("Graph") > 0,
             _ if function.starts_with("cuGraphInstantiate") => count("Graph") > 0,
             _ if function.starts_with("cuGraphAdd") && !function.contains("Dependencies") => {
@@ -295,6 +304,18 @@ impl Program {
         let known = self.handles.entry(kind).or_default();
         known.push((handle, *number));
         *number += 1;
+    }
+
+    /// Notes a handle of which only the number was known.
+    pub(crate) fn found(&mut self, kind: &'static str, handle: usize, number: u64) {
+        self.handles.entry(kind).or_default().push((handle, number));
+    }
+
+    /// The number that the next handle of a kind has.
+    pub(crate) fn reserve(&mut self, kind: &'static str) -> u64 {
+        let number = self.minted.entry(kind).or_default();
+        *number += 1;
+        *number - 1
     }
 
     /// From the first to the last.

@@ -27,6 +27,7 @@ const BY_HAND: &[&str] = &[
     "cuEventDestroy_v2",
     "cuFuncSetAttribute",
     "cuGraphAddBatchMemOpNode",
+    "cuGraphAddChildGraphNode",
     "cuGraphAddDependencies_v2",
     "cuGraphAddEmptyNode",
     "cuGraphAddEventRecordNode",
@@ -40,10 +41,14 @@ const BY_HAND: &[&str] = &[
     "cuGraphAddNode_v3",
     "cuGraphBatchMemOpNodeGetParams",
     "cuGraphBatchMemOpNodeSetParams",
+    "cuGraphChildGraphNodeGetGraph",
+    "cuGraphClone",
+    "cuGraphDestroy",
     "cuGraphDestroyNode",
     "cuGraphEventRecordNodeGetEvent",
     "cuGraphEventWaitNodeGetEvent",
     "cuGraphExecBatchMemOpNodeSetParams",
+    "cuGraphExecChildGraphNodeSetParams",
     "cuGraphExecDestroy",
     "cuGraphExecKernelNodeSetParams",
     "cuGraphExecKernelNodeSetParams_v2",
@@ -69,10 +74,13 @@ const BY_HAND: &[&str] = &[
     "cuGraphMemcpyNodeSetParams",
     "cuGraphMemsetNodeGetParams",
     "cuGraphMemsetNodeSetParams",
+    "cuGraphNodeFindInClone",
+    "cuGraphNodeGetContainingGraph",
     "cuGraphNodeGetDependencies",
     "cuGraphNodeGetDependencies_v2",
     "cuGraphNodeGetDependentNodes",
     "cuGraphNodeGetDependentNodes_v2",
+    "cuGraphNodeGetType",
     "cuGraphNodeSetParams",
     "cuGraphNodeSetParams_v2",
     "cuGraphRemoveDependencies_v2",
@@ -133,6 +141,9 @@ const BY_HAND: &[&str] = &[
     "cuMemsetD2D8_v2",
     "cuMemsetD32_v2",
     "cuMemsetD8_v2",
+    "cuMipmappedArrayCreate",
+    "cuMipmappedArrayDestroy",
+    "cuMipmappedArrayGetLevel",
     "cuModuleGetFunction",
     "cuModuleGetGlobal_v2",
     "cuModuleLoad",
@@ -144,13 +155,40 @@ const BY_HAND: &[&str] = &[
     "cuStreamAddCallback",
     "cuStreamBatchMemOp",
     "cuStreamBatchMemOp_v2",
+    "cuStreamBeginCaptureToGraph",
+    "cuStreamBeginCapture_v2",
     "cuStreamCreate",
     "cuStreamCreateWithPriority",
     "cuStreamDestroy",
     "cuStreamDestroy_v2",
+    "cuStreamEndCapture",
     "cuStreamGetAttribute",
+    "cuStreamGetCaptureInfo_v2",
+    "cuStreamGetCaptureInfo_v3",
     "cuStreamSetAttribute",
+    "cuStreamUpdateCaptureDependencies",
+    "cuStreamUpdateCaptureDependencies_v2",
+    "cuSurfObjectCreate",
+    "cuSurfObjectDestroy",
+    "cuTexObjectCreate",
+    "cuTexObjectDestroy",
 ];
+
+/// Functions answered in the client of which the byte exchange compares what they say: it follows from what others have sent.
+const IN_CLIENT: &[&str] = &[
+    "cuStreamGetCaptureInfo",
+    "cuStreamIsCapturing",
+    "cuSurfObjectGetResourceDesc",
+    "cuTexObjectGetResourceDesc",
+    "cuTexObjectGetResourceViewDesc",
+    "cuTexObjectGetTextureDesc",
+    "cuThreadExchangeStreamCaptureMode",
+];
+
+/// Functions that have no other answer than an error, which depends on what is asked: a test expects each of these.
+const REFUSING: &[&str] =
+    &["cuCtxDisablePeerAccess", "cuCtxEnablePeerAccess", "cuCtxGetExecAffinity", "cuDeviceGetLuid"];
+const REFUSING_TEST: &str = "driver functions";
 
 /// Functions that other tests call, and why the exchange does not show them.
 struct Others {
@@ -202,57 +240,27 @@ const ELSEWHERE: &[Others] = &[
     others(
         "conditional nodes",
         "The driver makes their bodies, and what runs in them is what is tested.",
-        &["cuStreamBeginCaptureToGraph", "cuGraphConditionalHandleCreate"],
-    ),
-    others(
-        "cupy textures",
-        "Textures and surfaces are numbers of the driver's that only kernels use.",
-        &["cuSurfObjectCreate", "cuSurfObjectDestroy", "cuTexObjectCreate", "cuTexObjectDestroy"],
-    ),
-    others(
-        "arrays",
-        "Arrays are the driver's own; the test compares what is copied to them and back.",
-        &["cuMipmappedArrayCreate", "cuMipmappedArrayDestroy", "cuMipmappedArrayGetLevel"],
+        &["cuGraphConditionalHandleCreate"],
     ),
     others(
         "graphs",
-        "Structure and nodes are kept by client, worker and driver together; the test asks for what it has made.",
+        "What these nodes do is done in the client, as is what a graph keeps alive; the test asks for what it has made.",
         &[
-            "cuStreamUpdateCaptureDependencies",
-            "cuStreamUpdateCaptureDependencies_v2",
-            "cuGraphDestroy",
-            "cuGraphAddChildGraphNode",
             "cuGraphAddHostNode",
             "cuGraphAddMemAllocNode",
             "cuGraphAddMemFreeNode",
-            "cuGraphChildGraphNodeGetGraph",
-            "cuGraphClone",
             "cuGraphDebugDotPrint",
-            "cuGraphExecChildGraphNodeSetParams",
             "cuGraphExecHostNodeSetParams",
             "cuGraphHostNodeGetParams",
             "cuGraphHostNodeSetParams",
             "cuGraphMemAllocNodeGetParams",
             "cuGraphMemFreeNodeGetParams",
-            "cuGraphNodeFindInClone",
-            "cuGraphNodeGetContainingGraph",
             "cuGraphNodeGetParams",
-            "cuGraphNodeGetType",
             "cuGraphReleaseUserObject",
             "cuGraphRetainUserObject",
             "cuUserObjectCreate",
             "cuUserObjectRelease",
             "cuUserObjectRetain",
-        ],
-    ),
-    others(
-        "driver functions",
-        "Captures hold their state in client, worker and driver together.",
-        &[
-            "cuStreamGetCaptureInfo_v2",
-            "cuStreamGetCaptureInfo_v3",
-            "cuStreamBeginCapture_v2",
-            "cuStreamEndCapture",
         ],
     ),
     others(
@@ -284,10 +292,16 @@ pub(crate) fn of(function: &Function) -> Option<Coverage> {
     let elsewhere = || ELSEWHERE.iter().find(|others| others.functions.contains(&name));
     match function.class {
         Class::Absent(_) | Class::Refused(_) => None,
+        Class::Local if IN_CLIENT.contains(&name) => Some(Coverage::Exchanged),
         Class::Local => Some(Coverage::InClient),
         _ if is_exchanged(function) || BY_HAND.contains(&name) => Some(Coverage::Exchanged),
         _ => elsewhere().map(|others| Coverage::Elsewhere(others.test)),
     }
+}
+
+/// The test that expects the errors of a function that knows nothing else.
+pub(crate) fn refuses(function: &str) -> Option<&'static str> {
+    REFUSING.contains(&function).then_some(REFUSING_TEST)
 }
 
 /// The functions of the byte exchange.
@@ -324,6 +338,21 @@ mod tests {
             assert!(!said[..index].contains(name), "{name} is in two lists");
             let function = built.get(*name).unwrap_or_else(|| panic!("{name} is not built"));
             assert!(function.class != Class::Local && !is_exchanged(function), "{name} needs no entry");
+        }
+    }
+
+    #[test]
+    fn what_is_answered_in_the_client_is_and_has_one_entry() {
+        let local = |name: &str| built().iter().any(|f| f.name == name && f.class == Class::Local);
+        assert!(IN_CLIENT.iter().chain(REFUSING).all(|name| local(name)));
+        assert!(!IN_CLIENT.iter().any(|name| REFUSING.contains(name)));
+    }
+
+    #[test]
+    fn errors_that_are_the_only_answer_are_expected() {
+        let text = std::fs::read_to_string(crate::root().join("tests/programs/driver_functions.py")).unwrap();
+        for name in REFUSING {
+            assert!(text.contains(&format!(", \"{name}\"")), "{name} is not refused in the test");
         }
     }
 

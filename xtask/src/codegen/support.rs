@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::ensure;
 
-use super::declaration::*;
+use super::{coverage, declaration::*};
 
 /// Tab-separated rows that tests write: function, back end, test, date.
 const RESULTS: &str = "docs/cuda-support.results";
@@ -103,7 +103,10 @@ fn row(out: &mut String, function: &Function, results: &HashMap<String, Vec<Stri
     let evidence = match (results.get(&function.name), &function.class) {
         (Some(rows), _) => rows.join("; "),
         (None, Class::Absent(_) | Class::Refused(_)) => String::new(),
-        (None, _) => "not exercised".into(),
+        (None, _) => match coverage::refuses(&function.name) {
+            Some(test) => format!("its errors, as it knows no other answer: {test}"),
+            None => "not exercised".into(),
+        },
     };
     let _ = writeln!(out, "| {name} | {version} | {answer} | {evidence} |");
 }
