@@ -77,6 +77,7 @@ mod record;
 mod reservation;
 mod session;
 mod sharing;
+mod staged_launch;
 mod stream;
 mod stream_attribute;
 mod texture;
@@ -125,6 +126,7 @@ mod api {
     pub(crate) use crate::proc_address::*;
     pub(crate) use crate::session::cuInit;
     pub(crate) use crate::sharing::*;
+    pub(crate) use crate::staged_launch::*;
     pub(crate) use crate::stream::*;
     pub(crate) use crate::stream_attribute::*;
     pub(crate) use crate::texture::*;

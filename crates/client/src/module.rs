@@ -21,6 +21,7 @@ use crate::image::{self, JitLog};
 use crate::issue::{Issue, wanted};
 use crate::parameters::Layout;
 use crate::session::{self, Session};
+use crate::staged_launch::Staged;
 use crate::{context, out};
 
 /// Functions by name.
@@ -66,6 +67,8 @@ pub(crate) struct Function {
     pub(crate) answers: Answers,
     /// Attributes that the program has set.
     changed: Mutex<HashMap<CUfunction_attribute, i32>>,
+    /// What it was given for launches as CUDA 3 has them.
+    pub(crate) staged: Staged,
 }
 
 static MODULES: Table<Module> = Table::new();
@@ -139,6 +142,7 @@ impl Function {
             elsewhere: Mutex::new(HashMap::new()),
             answers: Answers::default(),
             changed: Mutex::new(HashMap::new()),
+            staged: Staged::default(),
         }
     }
 

@@ -1132,6 +1132,15 @@ pub(crate) unsafe extern "C" fn cuFuncLoad(function: CUfunction) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuFuncSetBlockShape(hfunc: CUfunction, x: i32, y: i32, z: i32) -> CUresult {
+    match table().cuFuncSetBlockShape {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hfunc, x, y, z) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuFuncSetSharedMemConfig(
     hfunc: CUfunction,
     config: CUsharedconfig,
@@ -1139,6 +1148,15 @@ pub(crate) unsafe extern "C" fn cuFuncSetSharedMemConfig(
     match table().cuFuncSetSharedMemConfig {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hfunc, config) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuFuncSetSharedSize(hfunc: CUfunction, bytes: u32) -> CUresult {
+    match table().cuFuncSetSharedSize {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hfunc, bytes) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -2986,6 +3004,38 @@ pub(crate) unsafe extern "C" fn cuLaunchHostFunc(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuLaunch(f: CUfunction) -> CUresult {
+    match table().cuLaunch {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(f) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuLaunchGrid(f: CUfunction, grid_width: i32, grid_height: i32) -> CUresult {
+    match table().cuLaunchGrid {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(f, grid_width, grid_height) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuLaunchGridAsync(
+    f: CUfunction,
+    grid_width: i32,
+    grid_height: i32,
+    hStream: CUstream,
+) -> CUresult {
+    match table().cuLaunchGridAsync {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(f, grid_width, grid_height, hStream) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuLaunchHostFunc_v2(
     hStream: CUstream,
     func: CUhostFn,
@@ -2995,6 +3045,47 @@ pub(crate) unsafe extern "C" fn cuLaunchHostFunc_v2(
     match table().cuLaunchHostFunc_v2 {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hStream, func, userData, syncMode) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuParamSetSize(hfunc: CUfunction, numbytes: u32) -> CUresult {
+    match table().cuParamSetSize {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hfunc, numbytes) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuParamSetf(hfunc: CUfunction, offset: i32, value: f32) -> CUresult {
+    match table().cuParamSetf {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hfunc, offset, value) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuParamSeti(hfunc: CUfunction, offset: i32, value: u32) -> CUresult {
+    match table().cuParamSeti {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hfunc, offset, value) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuParamSetv(
+    hfunc: CUfunction,
+    offset: i32,
+    ptr: *mut c_void,
+    numbytes: u32,
+) -> CUresult {
+    match table().cuParamSetv {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(hfunc, offset, ptr, numbytes) },
         None => CUresult::NOT_SUPPORTED,
     }
 }

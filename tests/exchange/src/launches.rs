@@ -6,12 +6,16 @@ use std::ptr::null_mut;
 
 use sluice_cuda::*;
 
+use crate::answer::DEFAULT_STREAM;
 use crate::program::{Program, Sent, ok};
 
 pub(crate) const FUNCTIONS: crate::Calls = &[
     ("cuLaunchKernel", cuLaunchKernel),
     ("cuLaunchKernelEx", cuLaunchKernelEx),
     ("cuLaunchCooperativeKernel", cuLaunchCooperativeKernel),
+    ("cuLaunch", |p| staged(p, Grid::One)),
+    ("cuLaunchGrid", |p| staged(p, Grid::Plain)),
+    ("cuLaunchGridAsync", |p| staged(p, Grid::InStream)),
 ];
 
 const KERNELS: usize = 24;
@@ -270,4 +274,58 @@ fn cuLaunchCooperativeKernel(p: &mut Program) {
     let mut cooperative = CUlaunchAttribute { id: CUlaunchAttributeID::COOPERATIVE, ..Default::default() };
     cooperative.value.words[0] = 1;
     p.check(launch.sent(number, &[cooperative]), false, result, &[]);
+}
+
+/// The functions of CUDA 3 that launch.
+#[derive(Clone, Copy, PartialEq)]
+enum Grid {
+    One,
+    Plain,
+    InStream,
+}
+
+/// A launch of a function that is told its block, shared memory and parameters before, in pieces of all sizes.
+fn staged(p: &mut Program, by: Grid) {
+    let mut launch = Launch::draw(p, false);
+    let (stream, number) = if by == Grid::InStream { p.stream() } else { (CUstream::LEGACY, DEFAULT_STREAM) };
+    launch.grid = match by {
+        Grid::One => [1; 3],
+        _ => [launch.grid[0], launch.grid[1], 1],
+    };
+    let (f, [x, y, z], [width, height, _]) =
+        (launch.kernel.function, launch.block.map(|n| n as i32), launch.grid.map(|n| n as i32));
+    let (cuda, size) = (&p.cuda, launch.kernel.bytes());
+    // What other launches have left between the parameters is known to nobody else: zeros take its place.
+    let zeros = vec![0_u8; size];
+    // SAFETY: a live function, and as many bytes as it says; here and below.
+    let put = |offset: usize, bytes: &[u8]| unsafe {
+        let (call, count) = (cuda.cuParamSetv.expect("exported"), bytes.len() as u32);
+        ok(call(f, offset as i32, bytes.as_ptr().cast_mut().cast(), count));
+    };
+    put(0, &zeros);
+    for (&(offset, _), value) in launch.kernel.places.iter().zip(&launch.values) {
+        match <[u8; 4]>::try_from(value.as_slice()) {
+            // SAFETY: as above.
+            Ok(word) if offset % 8 == 0 => unsafe {
+                ok(cuda.cuParamSeti.expect("exported")(f, offset as i32, u32::from_ne_bytes(word)));
+            },
+            // SAFETY: as above.
+            Ok(word) => unsafe {
+                ok(cuda.cuParamSetf.expect("exported")(f, offset as i32, f32::from_ne_bytes(word)));
+            },
+            Err(_) => put(offset, value),
+        }
+    }
+    // SAFETY: as above.
+    let result = unsafe {
+        ok(cuda.cuParamSetSize.expect("exported")(f, size as u32));
+        ok(cuda.cuFuncSetBlockShape.expect("exported")(f, x, y, z));
+        ok(cuda.cuFuncSetSharedSize.expect("exported")(f, launch.shared));
+        match by {
+            Grid::One => cuda.cuLaunch.expect("exported")(f),
+            Grid::Plain => cuda.cuLaunchGrid.expect("exported")(f, width, height),
+            Grid::InStream => cuda.cuLaunchGridAsync.expect("exported")(f, width, height, stream),
+        }
+    };
+    p.check(launch.sent(number, &[]), false, result, &[]);
 }

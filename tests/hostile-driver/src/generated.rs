@@ -581,11 +581,17 @@ pub(crate) trait Check {
     fn cuFuncLoad(call: &Call, function: CUfunction) -> Result<(), Violation> {
         Ok(())
     }
+    fn cuFuncSetBlockShape(call: &Call, hfunc: CUfunction, x: i32, y: i32, z: i32) -> Result<(), Violation> {
+        Ok(())
+    }
     fn cuFuncSetSharedMemConfig(
         call: &Call,
         hfunc: CUfunction,
         config: CUsharedconfig,
     ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuFuncSetSharedSize(call: &Call, hfunc: CUfunction, bytes: u32) -> Result<(), Violation> {
         Ok(())
     }
     fn cuLinkCreate_v2(
@@ -1750,12 +1756,45 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+    fn cuLaunch(call: &Call, f: CUfunction) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuLaunchGrid(call: &Call, f: CUfunction, grid_width: i32, grid_height: i32) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuLaunchGridAsync(
+        call: &Call,
+        f: CUfunction,
+        grid_width: i32,
+        grid_height: i32,
+        hStream: CUstream,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
     fn cuLaunchHostFunc_v2(
         call: &Call,
         hStream: CUstream,
         func: CUhostFn,
         userData: *mut c_void,
         syncMode: u32,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuParamSetSize(call: &Call, hfunc: CUfunction, numbytes: u32) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuParamSetf(call: &Call, hfunc: CUfunction, offset: i32, value: f32) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuParamSeti(call: &Call, hfunc: CUfunction, offset: i32, value: u32) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuParamSetv(
+        call: &Call,
+        hfunc: CUfunction,
+        offset: i32,
+        ptr: *mut c_void,
+        numbytes: u32,
     ) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -3236,8 +3275,18 @@ pub(crate) fn table() -> DriverTable {
         },
         cuFuncIsLoaded: if inner().cuFuncIsLoaded.is_some() { Some(cuFuncIsLoaded) } else { None },
         cuFuncLoad: if inner().cuFuncLoad.is_some() { Some(cuFuncLoad) } else { None },
+        cuFuncSetBlockShape: if inner().cuFuncSetBlockShape.is_some() {
+            Some(cuFuncSetBlockShape)
+        } else {
+            None
+        },
         cuFuncSetSharedMemConfig: if inner().cuFuncSetSharedMemConfig.is_some() {
             Some(cuFuncSetSharedMemConfig)
+        } else {
+            None
+        },
+        cuFuncSetSharedSize: if inner().cuFuncSetSharedSize.is_some() {
+            Some(cuFuncSetSharedSize)
         } else {
             None
         },
@@ -3596,11 +3645,18 @@ pub(crate) fn table() -> DriverTable {
             None
         },
         cuLaunchHostFunc: Some(cuLaunchHostFunc),
+        cuLaunch: if inner().cuLaunch.is_some() { Some(cuLaunch) } else { None },
+        cuLaunchGrid: if inner().cuLaunchGrid.is_some() { Some(cuLaunchGrid) } else { None },
+        cuLaunchGridAsync: if inner().cuLaunchGridAsync.is_some() { Some(cuLaunchGridAsync) } else { None },
         cuLaunchHostFunc_v2: if inner().cuLaunchHostFunc_v2.is_some() {
             Some(cuLaunchHostFunc_v2)
         } else {
             None
         },
+        cuParamSetSize: if inner().cuParamSetSize.is_some() { Some(cuParamSetSize) } else { None },
+        cuParamSetf: if inner().cuParamSetf.is_some() { Some(cuParamSetf) } else { None },
+        cuParamSeti: if inner().cuParamSeti.is_some() { Some(cuParamSeti) } else { None },
+        cuParamSetv: if inner().cuParamSetv.is_some() { Some(cuParamSetv) } else { None },
         cuOccupancyMaxActiveBlocksPerMultiprocessor: Some(cuOccupancyMaxActiveBlocksPerMultiprocessor),
         cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: Some(
             cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
@@ -5468,6 +5524,19 @@ unsafe extern "C" fn cuFuncLoad(function: CUfunction) -> CUresult {
     checked("cuFuncLoad", check, forward)
 }
 
+unsafe extern "C" fn cuFuncSetBlockShape(hfunc: CUfunction, x: i32, y: i32, z: i32) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hfunc)?;
+        ByHand::cuFuncSetBlockShape(call, hfunc, x, y, z)
+    };
+    let forward = || {
+        let entry = inner().cuFuncSetBlockShape?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hfunc, x, y, z) })
+    };
+    checked("cuFuncSetBlockShape", check, forward)
+}
+
 unsafe extern "C" fn cuFuncSetSharedMemConfig(hfunc: CUfunction, config: CUsharedconfig) -> CUresult {
     let check = |call: &Call| {
         call.live(hfunc)?;
@@ -5479,6 +5548,19 @@ unsafe extern "C" fn cuFuncSetSharedMemConfig(hfunc: CUfunction, config: CUshare
         Some(unsafe { entry(hfunc, config) })
     };
     checked("cuFuncSetSharedMemConfig", check, forward)
+}
+
+unsafe extern "C" fn cuFuncSetSharedSize(hfunc: CUfunction, bytes: u32) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hfunc)?;
+        ByHand::cuFuncSetSharedSize(call, hfunc, bytes)
+    };
+    let forward = || {
+        let entry = inner().cuFuncSetSharedSize?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hfunc, bytes) })
+    };
+    checked("cuFuncSetSharedSize", check, forward)
 }
 
 unsafe extern "C" fn cuLinkCreate_v2(
@@ -8039,6 +8121,51 @@ unsafe extern "C" fn cuLaunchHostFunc(hStream: CUstream, func: CUhostFn, userDat
     checked("cuLaunchHostFunc", check, forward)
 }
 
+unsafe extern "C" fn cuLaunch(f: CUfunction) -> CUresult {
+    let check = |call: &Call| {
+        call.live(f)?;
+        ByHand::cuLaunch(call, f)
+    };
+    let forward = || {
+        let entry = inner().cuLaunch?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(f) })
+    };
+    checked("cuLaunch", check, forward)
+}
+
+unsafe extern "C" fn cuLaunchGrid(f: CUfunction, grid_width: i32, grid_height: i32) -> CUresult {
+    let check = |call: &Call| {
+        call.live(f)?;
+        ByHand::cuLaunchGrid(call, f, grid_width, grid_height)
+    };
+    let forward = || {
+        let entry = inner().cuLaunchGrid?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(f, grid_width, grid_height) })
+    };
+    checked("cuLaunchGrid", check, forward)
+}
+
+unsafe extern "C" fn cuLaunchGridAsync(
+    f: CUfunction,
+    grid_width: i32,
+    grid_height: i32,
+    hStream: CUstream,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(f)?;
+        call.live(hStream)?;
+        ByHand::cuLaunchGridAsync(call, f, grid_width, grid_height, hStream)
+    };
+    let forward = || {
+        let entry = inner().cuLaunchGridAsync?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(f, grid_width, grid_height, hStream) })
+    };
+    checked("cuLaunchGridAsync", check, forward)
+}
+
 unsafe extern "C" fn cuLaunchHostFunc_v2(
     hStream: CUstream,
     func: CUhostFn,
@@ -8055,6 +8182,63 @@ unsafe extern "C" fn cuLaunchHostFunc_v2(
         Some(unsafe { entry(hStream, func, userData, syncMode) })
     };
     checked("cuLaunchHostFunc_v2", check, forward)
+}
+
+unsafe extern "C" fn cuParamSetSize(hfunc: CUfunction, numbytes: u32) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hfunc)?;
+        ByHand::cuParamSetSize(call, hfunc, numbytes)
+    };
+    let forward = || {
+        let entry = inner().cuParamSetSize?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hfunc, numbytes) })
+    };
+    checked("cuParamSetSize", check, forward)
+}
+
+unsafe extern "C" fn cuParamSetf(hfunc: CUfunction, offset: i32, value: f32) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hfunc)?;
+        ByHand::cuParamSetf(call, hfunc, offset, value)
+    };
+    let forward = || {
+        let entry = inner().cuParamSetf?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hfunc, offset, value) })
+    };
+    checked("cuParamSetf", check, forward)
+}
+
+unsafe extern "C" fn cuParamSeti(hfunc: CUfunction, offset: i32, value: u32) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hfunc)?;
+        ByHand::cuParamSeti(call, hfunc, offset, value)
+    };
+    let forward = || {
+        let entry = inner().cuParamSeti?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hfunc, offset, value) })
+    };
+    checked("cuParamSeti", check, forward)
+}
+
+unsafe extern "C" fn cuParamSetv(
+    hfunc: CUfunction,
+    offset: i32,
+    ptr: *mut c_void,
+    numbytes: u32,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hfunc)?;
+        ByHand::cuParamSetv(call, hfunc, offset, ptr, numbytes)
+    };
+    let forward = || {
+        let entry = inner().cuParamSetv?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hfunc, offset, ptr, numbytes) })
+    };
+    checked("cuParamSetv", check, forward)
 }
 
 unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(

@@ -84,7 +84,10 @@ const BY_HAND: &[&str] = &[
     "cuGraphNodeSetParams",
     "cuGraphNodeSetParams_v2",
     "cuGraphRemoveDependencies_v2",
+    "cuLaunch",
     "cuLaunchCooperativeKernel",
+    "cuLaunchGrid",
+    "cuLaunchGridAsync",
     "cuLaunchHostFunc",
     "cuLaunchHostFunc_v2",
     "cuLaunchKernel",
@@ -176,6 +179,12 @@ const BY_HAND: &[&str] = &[
 
 /// Functions answered in the client of which the byte exchange compares what they say: it follows from what others have sent.
 const IN_CLIENT: &[&str] = &[
+    "cuFuncSetBlockShape",
+    "cuFuncSetSharedSize",
+    "cuParamSetSize",
+    "cuParamSetf",
+    "cuParamSeti",
+    "cuParamSetv",
     "cuStreamGetCaptureInfo",
     "cuStreamIsCapturing",
     "cuSurfObjectGetResourceDesc",

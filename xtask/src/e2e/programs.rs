@@ -46,6 +46,7 @@ const CASES: &[Case] = &[
     case("green contexts", Program::Bare("green_contexts.py")),
     case("sharing between processes", Program::Bare("sharing.py")),
     case("processes, threads and signals", Program::C("processes.c")),
+    case("staged launches", Program::C("staged_launches.c")),
     case("tinygrad", Program::Python(&python::TINYGRAD, "tinygrad_train.py", &[])),
     case("nvcc", Program::Cuda("kernels.cu")),
     case("textures", Program::Cuda("textures.cu")),
