@@ -72,8 +72,10 @@ fn handle(uuid: &str) -> *mut c_void {
 
 /// What the file says about a GPU, or `usual`; an error once it is lost.
 fn about(device: *mut c_void, word: &str, usual: u64) -> Result<u64, c_uint> {
-    let last = |word: &str| Ok(words(device, word)?.last().and_then(|said| said.parse().ok()));
-    if last("lost")?.is_some_and(|lost: u64| lost != 0) {
+    let last = |word: &str| -> Result<Option<u64>, c_uint> {
+        Ok(words(device, word)?.last().and_then(|said| said.parse().ok()))
+    };
+    if last("lost")?.is_some_and(|lost| lost != 0) {
         return Err(GPU_IS_LOST);
     }
     Ok(last(word)?.unwrap_or(usual))

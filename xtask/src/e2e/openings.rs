@@ -40,7 +40,7 @@ fn begin_at(node: &Node, places: &[u64]) -> Result<()> {
 /// Where the second has to ask for the lease again that is the session's.
 fn begin(node: &Node, bytes: u64) -> Result<u32> {
     let relay = Relay::start(&node.address, move |_, number| {
-        let end = if bytes % 2 == 0 { End::Reset } else { End::Close };
+        let end = if bytes.is_multiple_of(2) { End::Reset } else { End::Close };
         Fate { bytes: (number == 1 || number == 3).then_some(bytes), end, ..Fate::GOOD }
     })?;
     let mut command = Command::new(node::sluice());
