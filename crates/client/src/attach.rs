@@ -405,11 +405,8 @@ impl Greeting {
         if matches!(self.node, Endpoint::Unix(_)) && !record::is_wanted() {
             self.share_memory()?;
         }
-        let message = || SessionOpen {
-            ranges: ranges.offers(),
-            recognises: self.recognises(),
-            unpacks: self.packs(),
-        };
+        let message =
+            || SessionOpen { ranges: ranges.offers(), recognises: self.recognises(), unpacks: self.packs() };
         let said = match stream {
             Some(said) => said,
             None => stream.insert(self.frame(message())?),

@@ -22,7 +22,7 @@ const P2P_NOT_SUPPORTED: u64 = 5;
 
 /// `nvmlPciInfo_t`.
 #[repr(C)]
-pub struct PciInfo {
+pub(crate) struct PciInfo {
     bus_id_legacy: [c_char; 16],
     domain: c_uint,
     bus: c_uint,
@@ -68,7 +68,7 @@ fn answer_pci(place: *mut PciInfo, address: Result<String, c_uint>) -> c_uint {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetPciInfo_v3(device: *mut c_void, info: *mut PciInfo) -> c_uint {
+pub(crate) extern "C" fn nvmlDeviceGetPciInfo_v3(device: *mut c_void, info: *mut PciInfo) -> c_uint {
     answer_pci(info, last(device, "pci"))
 }
 
@@ -79,17 +79,20 @@ fn pcie(device: *mut c_void, which: usize) -> Result<u64, c_uint> {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetMaxPcieLinkGeneration(device: *mut c_void, generation: *mut c_uint) -> c_uint {
+pub(crate) extern "C" fn nvmlDeviceGetMaxPcieLinkGeneration(
+    device: *mut c_void,
+    generation: *mut c_uint,
+) -> c_uint {
     answer(generation, pcie(device, 0), |value| value as c_uint)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetMaxPcieLinkWidth(device: *mut c_void, lanes: *mut c_uint) -> c_uint {
+pub(crate) extern "C" fn nvmlDeviceGetMaxPcieLinkWidth(device: *mut c_void, lanes: *mut c_uint) -> c_uint {
     answer(lanes, pcie(device, 1), |value| value as c_uint)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetMemoryAffinity(
+pub(crate) extern "C" fn nvmlDeviceGetMemoryAffinity(
     device: *mut c_void,
     size: c_uint,
     nodes: *mut c_ulong,
@@ -115,12 +118,16 @@ fn end(device: *mut c_void, link: c_uint) -> Result<Option<String>, c_uint> {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetNvLinkState(device: *mut c_void, link: c_uint, active: *mut c_uint) -> c_uint {
+pub(crate) extern "C" fn nvmlDeviceGetNvLinkState(
+    device: *mut c_void,
+    link: c_uint,
+    active: *mut c_uint,
+) -> c_uint {
     answer(active, end(device, link).map(|end| end.is_some().into()), |value| value as c_uint)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
+pub(crate) extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
     device: *mut c_void,
     link: c_uint,
     info: *mut PciInfo,
@@ -129,7 +136,7 @@ pub extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
+pub(crate) extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
     device: *mut c_void,
     link: c_uint,
     kind: *mut c_uint,
@@ -140,7 +147,7 @@ pub extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
 
 /// GPUs reach each other where both are at a switch.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetP2PStatus(
+pub(crate) extern "C" fn nvmlDeviceGetP2PStatus(
     one: *mut c_void,
     other: *mut c_void,
     _caps: c_uint,
