@@ -309,6 +309,7 @@ int main(int count, char** arguments) {
         beside_clocks(20 * scale);
         if (devices == 1) break;
     }
-    ranks(20 * scale, devices);
+    // Two that wait for each other cannot take turns on one device, which runs one kernel at a time.
+    if (devices > 1) ranks(20 * scale, devices);
     std::puts("PASS");
 }

@@ -153,13 +153,19 @@ pub(crate) unsafe fn cuMemHostGetDevicePointer_v2(
 
 /// The devices' side of a block goes before the block does.
 fn unmap(start: u64) -> Result<(), CUresult> {
+    let mut unmapped = Ok(());
     for session in &session::all()?.list {
         let Some(device) = mirror::of_host(session, start) else { continue };
         if let Some((ordinal, allocation)) = session.find_allocation(device) {
-            session.free(ordinal, allocation.start)?;
+            let freed = session.free(ordinal, allocation.start);
+            if freed.is_err() {
+                // Whatever becomes of the session: nobody looks at the program's memory any more, which it may free after an error, too.
+                mirror::forget(device);
+            }
+            unmapped = unmapped.and(freed);
         }
     }
-    Ok(())
+    unmapped
 }
 
 pub(crate) unsafe fn cuMemHostGetFlags(pFlags: *mut u32, p: *mut c_void) -> Result<(), CUresult> {

@@ -29,6 +29,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(1);
 /// and so many times as long as a look took, while something changes and when nothing has for a while.
 const PAUSE_LOOKS: u32 = 3;
 const QUIET_LOOKS: u32 = 9;
+/// and no longer than this, however long the last look took.
+const REST_MAX: Duration = Duration::from_millis(50);
 
 /// What a session's threads share.
 #[derive(Default)]
@@ -225,7 +227,8 @@ impl Live {
             }
             pause = if changed { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
             let looks = if pause < PAUSE_MAX { PAUSE_LOOKS } else { QUIET_LOOKS };
-            std::thread::sleep(pause.max(began.elapsed() * looks));
+            // It may have waited for the link, and not looked, for most of that.
+            std::thread::sleep(pause.max((began.elapsed() * looks).min(REST_MAX)));
         }
     }
 }

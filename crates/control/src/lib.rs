@@ -33,6 +33,7 @@ pub use keeper::Keeper;
 pub use opening::open_lease;
 pub use peer::connect_peer;
 pub use session::RawSession;
+pub use sluice_transport::opening::PATIENCE;
 pub use trust::{CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE};
 
 /// All addresses of a host together get this long.

@@ -11,14 +11,15 @@ use sluice_wire::handshake::Once;
 use crate::{Cause, Connection, Failure};
 
 /// Connects and asks for a lease, with what `question` makes of the attempt; the answer is granted or refused. A node that was there
-/// is asked again after a cut: `cut` is told of one that lasts, and for how long it is tried.
+/// is asked again after a cut, for as long as `patience` says: `cut` is told of one that lasts.
 pub fn open_lease<Q: Into<Control>>(
     node: &Endpoint,
+    patience: Duration,
     question: impl Fn(Once) -> Q,
     cut: impl Fn(&Failure, Duration),
 ) -> Result<(Connection, Control), Failure> {
     let random = |error| Failure { node: node.place(), cause: Cause::Connection(error) };
-    let mut attempts = Attempts::new().map_err(random)?;
+    let mut attempts = Attempts::for_at_most(patience).map_err(random)?;
     let mut known = node.clone();
     loop {
         let asked = Connection::open(&known).and_then(|mut connection| {

@@ -62,6 +62,8 @@ pub(crate) enum SessionRefusal {
     Worker(#[source] io::Error),
     #[error("what an earlier attempt has begun does not come to an end")]
     Stuck,
+    #[error("the client has asked for it again on another connection meanwhile")]
+    Stale,
 }
 
 /// A session whose worker runs; [`Registry::serve_session`] takes it to its end.

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use sluice_control::{Connection, open_lease};
+use sluice_control::{Connection, PATIENCE, open_lease};
 use sluice_node::Listen;
 use sluice_wire::address::{Endpoint, SessionAddress};
 use sluice_wire::control::{Control, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM};
@@ -103,7 +103,7 @@ fn take_lease(node: &Endpoint) -> Result<(Connection, LeaseGranted)> {
         kernel_timeout_ms: 0,
         name: "sluice bench".into(),
     };
-    let (connection, answer) = open_lease(node, request, say_cut)?;
+    let (connection, answer) = open_lease(node, PATIENCE, request, say_cut)?;
     match answer {
         Control::LeaseGranted(lease) => Ok((connection, lease)),
         Control::LeaseRefused(refused) => bail!("{}", refused.reason),

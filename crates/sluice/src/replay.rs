@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use sluice_control::{Connection, RawSession, open_lease};
+use sluice_control::{Connection, PATIENCE, RawSession, open_lease};
 use sluice_cuda::Fn;
 use sluice_transport::Stream;
 use sluice_wire::address::Endpoint;
@@ -98,7 +98,7 @@ fn take_lease(node: &Endpoint, recorded: &SessionOpened) -> Result<(Connection, 
         kernel_timeout_ms: 0,
         name: "sluice replay".into(),
     };
-    let (connection, answer) = open_lease(node, request, say_cut)?;
+    let (connection, answer) = open_lease(node, PATIENCE, request, say_cut)?;
     match answer {
         Control::LeaseGranted(lease) => Ok((connection, lease)),
         Control::LeaseRefused(refused) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluice_api::client::Client;
 use sluice_api::lease::NewLease;
-use sluice_control::{Connection, Failure, Keeper, open_lease};
+use sluice_control::{Connection, Failure, Keeper, PATIENCE, open_lease};
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, DeviceSnapshot, LeaseGranted, LeaseRequest, Usage, UsageRequest};
 
@@ -99,7 +99,7 @@ fn lease_on(address: &Endpoint, gpus: u32, place: String, arguments: &RunArgs) -
         kernel_timeout_ms: kernel_timeout_ms(arguments),
         name: program_name(&arguments.program),
     };
-    let (connection, answer) = open_lease(address, request, say_cut).map_err(failed)?;
+    let (connection, answer) = open_lease(address, PATIENCE, request, say_cut).map_err(failed)?;
     let lease = match answer {
         Control::LeaseGranted(lease) => lease,
         Control::LeaseRefused(refused) => return Err(failed(refused.reason)),

@@ -17,8 +17,9 @@ use sluice_wire::handshake::{Once, OpeningNonce};
 /// Pause after a failed attempt, doubled each time up to the longest.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long it is tried where a node has answered: nodes wait as long for their clients, unless told otherwise.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// How long it is tried where a node has answered: nodes wait as long for their clients, unless told otherwise. The last attempt may
+/// take its own time on top.
+pub const PATIENCE: Duration = Duration::from_secs(90);
 /// How often where none has: some two seconds.
 const UNHEARD_MAX: u32 = 8;
 
@@ -29,6 +30,9 @@ pub struct Attempts {
     /// A node has answered.
     heard: bool,
     pause: Duration,
+    /// Somebody was told that it may take long.
+    told: bool,
+    patience: Duration,
     /// From the first cut on.
     deadline: Option<Instant>,
 }
@@ -47,10 +51,15 @@ pub enum Verdict {
 }
 
 impl Attempts {
-    /// Fails only where the system has no random numbers.
+    /// For as long as nodes wait. Fails only where the system has no random numbers.
     pub fn new() -> io::Result<Attempts> {
+        Attempts::for_at_most(PATIENCE)
+    }
+
+    /// Where somebody does not wait as long for what is opened.
+    pub fn for_at_most(patience: Duration) -> io::Result<Attempts> {
         let once = Once { nonce: OpeningNonce(random()?), attempt: 0 };
-        Ok(Attempts { once, heard: false, pause: PAUSE, deadline: None })
+        Ok(Attempts { once, heard: false, pause: PAUSE, told: false, patience, deadline: None })
     }
 
     /// What the current attempt says.
@@ -73,7 +82,7 @@ impl Attempts {
         if !listened || (!self.heard && self.once.attempt + 1 >= UNHEARD_MAX) {
             return Verdict::Final;
         }
-        let deadline = *self.deadline.get_or_insert(now + PATIENCE);
+        let deadline = *self.deadline.get_or_insert(now + self.patience);
         let pause = self.pause;
         if now + pause >= deadline {
             return Verdict::Final;
@@ -81,10 +90,10 @@ impl Attempts {
         self.pause = (2 * pause).min(PAUSE_MAX);
         self.once.attempt += 1;
         // What is made good at once is not worth a word.
-        match self.heard && self.once.attempt == 2 {
-            true => Verdict::AgainFor { pause, patience: PATIENCE },
-            false => Verdict::Again(pause),
+        if self.heard && self.once.attempt >= 2 && !std::mem::replace(&mut self.told, true) {
+            return Verdict::AgainFor { pause, patience: self.patience };
         }
+        Verdict::Again(pause)
     }
 }
 

@@ -34,7 +34,7 @@ use crate::error::WireError;
 /// Bytes of a word.
 pub const WORD: usize = size_of::<u64>();
 /// Most bytes of a session's memory that is kept equal like this: a change of all of it takes several times as much for a moment.
-pub const LIVE_BYTES_MAX: u64 = 256 << 20;
+pub const LIVE_BYTES_MAX: u64 = 32 << 20;
 /// Words that are compared at a time.
 const LINE: usize = 8;
 /// Words of a page.

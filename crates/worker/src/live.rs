@@ -36,6 +36,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(1);
 /// and so many times as long as a look took, while something changes and when nothing has for a while.
 const PAUSE_LOOKS: u32 = 3;
 const QUIET_LOOKS: u32 = 9;
+/// and no longer than this, however long the last look took.
+const REST_MAX: Duration = Duration::from_millis(50);
 /// Bytes that wait for being asked for. Device code that has written more waits at its next fence until the client has asked,
 const READY_MAX: usize = 16 << 20;
 /// and can be paused and ended so often.
@@ -312,7 +314,7 @@ fn serve(pipeline: &Pipeline) -> ! {
         let Some(&Question { header, look, waits }) = state.questions.front() else { continue };
         if !live.look_for(&mut state, look, waits, runs) && state.questions.len() == 1 {
             let looks = if pause < PAUSE_MAX { PAUSE_LOOKS } else { QUIET_LOOKS };
-            let least = began.elapsed() * looks;
+            let least = (began.elapsed() * looks).min(REST_MAX);
             drop(live.changed.wait_timeout(state, pause.max(least)));
             pause = (pause * 2).min(PAUSE_MAX);
             continue;

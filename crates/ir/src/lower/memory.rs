@@ -100,9 +100,10 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
-    /// `membar`, `fence`. Proxies are one and the same here.
+    /// `membar`, `fence`.
     pub(super) fn fence(&mut self, i: &Instruction) -> Lowered {
-        let scope = scope(i).unwrap_or(Scope::System);
+        // Those without a scope order proxies, which are one and the same here, and nothing for the host.
+        let scope = scope(i).unwrap_or(Scope::Device);
         self.build().push(Inst::Fence { scope });
         Ok(())
     }

@@ -91,6 +91,10 @@ impl Ledger {
         stream: &Stream,
     ) -> Result<bool, SessionRefusal> {
         let Some(record) = self.sessions.get_mut(&session) else { return Ok(false) };
+        if once.attempt <= record.once.attempt {
+            return Err(SessionRefusal::Stale);
+        }
+        record.once = once;
         if !(record.resumes && client.resumes) {
             // An error means that it has ended by itself.
             let _ = record.worker.kill();

@@ -161,12 +161,16 @@ impl Drop for ServerLease {
     }
 }
 
+/// How long a node is asked again. The server takes a program that says nothing for 20 s for gone, and has to hear of a node that is not
+/// there while the other tasks' grants hold.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Claims a task on its node.
 fn claim_on_node(place: &Place, kernel_timeout_ms: u32, name: &str) -> Result<Claimed> {
     let grant = place.grant.clone().context("the server gave no grant")?;
     let address: Endpoint = place.address.parse()?;
     let claim = |once| LeaseClaim { once, grant: grant.clone(), kernel_timeout_ms, name: name.to_owned() };
-    let (connection, answer) = open_lease(&address, claim, say_cut)?;
+    let (connection, answer) = open_lease(&address, CLAIM_PATIENCE, claim, say_cut)?;
     match answer {
         Control::LeaseGranted(granted) => {
             let address = connection.node().clone();
