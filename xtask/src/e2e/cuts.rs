@@ -89,7 +89,9 @@ fn that_nobody_sees() -> Result<()> {
         };
         Fate { bytes, end: End::Silence, ..Fate::GOOD }
     })?;
-    expect_pass(&mut counts(&relay, 20), "cuts that nobody sees", LIMIT)?;
+    let mut command = counts(&relay, 20);
+    // Over eight, which a busy machine may take the link to be far enough for, none would carry so much.
+    expect_pass(command.env("SLUICE_STRIPES", "1"), "cuts that nobody sees", LIMIT)?;
     ensure!(relay.cuts() >= 2, "only {} cuts", relay.cuts());
     node.wait_until_free()
 }
