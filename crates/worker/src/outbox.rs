@@ -76,7 +76,7 @@ pub(crate) enum Push {
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 /// Most pushes that wait for being written, of those that can wait.
 const AHEAD_MAX: usize = 2;
-/// Bytes of pushes that are collected before they are written.
+/// Bytes of pushes that are collected before they are written, where they may have been packed.
 const UNSENT_MAX: u64 = 256 << 10;
 /// Most bytes of text that wait for the client.
 const TEXT_MAX: usize = 8 << 20;
@@ -363,7 +363,7 @@ impl Outbox {
             let Some(push) = next else { break };
             self.taken.notify_one();
             writer.push(push)?;
-            if writer.buffer.unsent() >= UNSENT_MAX {
+            if writer.packer.is_some() && writer.buffer.unsent() >= UNSENT_MAX {
                 // Packing takes its time, in which more may come for ever.
                 writer.flush()?;
             }
