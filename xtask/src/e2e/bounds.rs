@@ -37,7 +37,7 @@ fn start(node: &Node, name: &str) -> Result<(Told, i32)> {
     let mut command = Command::new(node::sluice());
     command.args(["run", "-p", "0.5", "--memory", "512MiB", "--node", &node.address, "--"]);
     // Nothing is told in few bytes, or over several connections, because the machine is busy and its own link seems far.
-    command.env("SLUICE_RECOGNISE", "off").env("SLUICE_STRIPES", "1");
+    command.env("SLUICE_RECOGNISE", "off").env("SLUICE_PACK", "off").env("SLUICE_STRIPES", "1");
     let told = Told::start_program(&mut command, "floods.py", name)?;
     let workers = node.workers();
     let [worker] = workers[..] else { bail!("one session has the workers {workers:?}") };
