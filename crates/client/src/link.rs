@@ -78,6 +78,8 @@ pub(crate) struct Link {
     /// Bytes of the worker's stream that have come, and how many of them it knows of.
     received: AtomicU64,
     confirmed: AtomicU64,
+    /// Bytes of data that have come packed, in fewer, since it was told so last: it holds room for all of them until then.
+    unpacked: AtomicU64,
     /// Bytes of our stream that the worker has.
     acknowledged: AtomicU64,
     /// The stream in use, for a forked child.
@@ -142,6 +144,7 @@ impl Link {
             recorder,
             received: AtomicU64::new(received),
             confirmed: AtomicU64::new(received),
+            unpacked: AtomicU64::new(0),
             acknowledged: AtomicU64::new(sent),
             current,
         }
@@ -304,6 +307,8 @@ impl Link {
         wait: Wait,
     ) -> MutexGuard<'a, Inbox> {
         drop(inbox);
+        // What was delivered last may have been many bytes in few.
+        self.acknowledge();
         let read = self.read(&mut receiver, wait);
         if let Ok(count) = read {
             receiver.silent = 0;
@@ -378,7 +383,10 @@ impl Link {
             };
             let unpacked = match frame.header.kind {
                 Kind::Packed => match unpack(&frame) {
-                    Ok(unpacked) => Some(unpacked),
+                    Ok(unpacked) => {
+                        self.unpacked.fetch_add(unpacked.1.len() as u64, Ordering::SeqCst);
+                        Some(unpacked)
+                    }
                     Err(error) => return self.lose(&error),
                 },
                 _ => None,

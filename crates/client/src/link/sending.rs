@@ -83,7 +83,8 @@ impl Link {
         // Either may move in between.
         let confirmed = self.confirmed.load(Ordering::SeqCst);
         let behind = self.received.load(Ordering::SeqCst).saturating_sub(confirmed);
-        self.resumption.is_some() && behind >= ACKNOWLEDGE_EVERY
+        let unpacked = self.unpacked.load(Ordering::SeqCst);
+        self.resumption.is_some() && behind.max(unpacked) >= ACKNOWLEDGE_EVERY
     }
 
     /// Tells the worker how much of its stream has come, if that is worth a frame.
@@ -98,6 +99,7 @@ impl Link {
 
     /// Adds an acknowledgement; `answer` says that the worker is to answer it, to show that it is there.
     pub(super) fn confirm(&self, outbox: &mut Outbox, answer: bool) {
+        self.unpacked.store(0, Ordering::SeqCst);
         let position = self.received.load(Ordering::SeqCst);
         self.confirmed.store(position, Ordering::SeqCst);
         let header = Header { kind: Kind::Received, device: 0, op: 0, lane: 0, sequence: 0 };

@@ -314,6 +314,42 @@ fn resumable_with(expands: bool, stripes: u8) -> (&'static Link, Peer) {
     (Box::leak(Box::new(link)), Peer { stream: theirs, decoder: FrameDecoder::new() })
 }
 
+/// The worker has room for data that it was told of only, and those may have come in next to no bytes.
+#[test]
+fn data_that_come_packed_are_acknowledged_as_what_they_are() {
+    const PIECE: usize = 1 << 18;
+    const PIECES: usize = 8;
+    let (link, mut peer) = resumable();
+    let mut landed = vec![1_u8; PIECES * PIECE];
+    let ticket = link.ticket();
+    // SAFETY: the buffer outlives the ticket: all of it has landed before the test looks at it.
+    link.expect(ticket, unsafe { Sink::new(landed.as_mut_ptr(), landed.len() as u64) });
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let command = peer.next().unwrap();
+            let mut packer = sluice_wire::pack::Packer::default();
+            let mut sent = 0;
+            for piece in 0..PIECES {
+                let write = HostWrite { ticket, offset: (piece * PIECE) as u64, bytes: &[0; PIECE] };
+                let mut frame = Vec::new();
+                header(Kind::HostWrite).frame(&mut frame, |out| write.encode(out)).unwrap();
+                assert!(packer.pack(&mut frame, header(Kind::HostWrite), 0));
+                peer.stream.write_all(&frame).unwrap();
+                sent += frame.len() as u64;
+            }
+            // Nothing else is sent before.
+            let (acknowledgement, payload) = peer.next().unwrap();
+            assert_eq!(acknowledgement.kind, Kind::Received);
+            assert_eq!(payload[8..], [0], "it asks for a sign of life after a while of silence");
+            let position = u64::from_le_bytes(payload[..8].try_into().unwrap());
+            assert!(position > 0 && position <= sent && sent < ACKNOWLEDGE_EVERY, "{position} of {sent}");
+            peer.echo(command);
+        });
+        link.call(0, OP, |_| ()).unwrap();
+    });
+    assert!(landed.iter().all(|byte| *byte == 0));
+}
+
 /// Queues 16 MiB in pieces, and returns how that ended, where in our stream the last of it is that was lent, and where that
 /// ends.
 fn lend(link: &'static Link) -> (Result<(), CUresult>, u64, u64) {
