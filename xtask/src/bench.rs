@@ -7,6 +7,7 @@ mod far;
 mod idle;
 mod links;
 mod packed;
+mod plots;
 mod steps;
 
 use std::collections::BTreeMap;

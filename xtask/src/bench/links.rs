@@ -3,13 +3,14 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use sluice_simulate::plot::{Axis, Kind, LineChart, Series, line_chart, standalone};
+use anyhow::Result;
+use sluice_simulate::plot::Axis;
 
 use crate::node::{self, Node};
 use crate::process;
 use crate::relay::{Fate, Relay};
 
+use super::plots::{Curve, draw};
 use super::{figures_of, machine, spread};
 
 pub(super) const NAME: &str = "links";
@@ -20,6 +21,20 @@ const DELAYS_MS: [f64; 6] = [0.0, 0.5, 2.0, 10.0, 30.0, 150.0];
 /// In MB/s: 100 Mb/s, 1 Gb/s, 2.5 Gb/s, 10 Gb/s, at this delay.
 const RATES: [f64; 4] = [12.5, 125.0, 312.5, 1250.0];
 const DELAY_OF_RATES_MS: f64 = 2.0;
+
+/// Curves of what is copied, in GB/s: name, figure, factor.
+const COPIES: [(&str, &str, f64); 4] = [
+    ("to the device", "htod_bytes_per_s", 1.0),
+    ("plain socket", "htod_baseline_bytes_per_s", 1.0),
+    ("from it", "dtoh_bytes_per_s", 1.0),
+    ("plain socket", "dtoh_baseline_bytes_per_s", 1.0),
+];
+/// Curves of how long a program waits, in ms.
+const WAITS: [(&str, &str, f64); 3] = [
+    ("waiting call", "waiting_call_us", 1e-3),
+    ("plain socket, 16 bytes there and back", "round_trip_us", 1e-3),
+    ("64 bytes to the device", "small_htod_us", 1e-3),
+];
 
 /// What was found on one link, in the order of runs.
 struct Found {
@@ -52,19 +67,23 @@ pub(super) fn run() -> Result<String> {
         RATES.map(|rate| (format!("{rate} MB/s, {DELAY_OF_RATES_MS} ms"), DELAY_OF_RATES_MS, Some(rate)));
     let by_delay = measure_all(&node, by_delay.as_slice())?;
     let by_rate = measure_all(&node, by_rate.as_slice())?;
-    let longest = DELAYS_MS[DELAYS_MS.len() - 1];
-    let delays = Axis::powers("round trip of 16 bytes, plain socket", 0.1, longest, " ms");
-    draw("links-delay", "Large copies over links with delay", delays, &by_delay, |found| {
-        found.median("round_trip_us") / 1e3
-    })?;
+    let axis =
+        || Axis::powers("round trip of 16 bytes, plain socket", 0.1, DELAYS_MS[DELAYS_MS.len() - 1], " ms");
+    let round_trip = |found: &Found| found.median("round_trip_us") / 1e3;
+    let copies = curves(&by_delay, &COPIES, round_trip);
+    draw("links-delay", "Large copies over links with delay", axis(), "GB/s", copies)?;
+    let waits = curves(&by_delay, &WAITS, round_trip);
+    draw("links-calls", "Calls over links with delay", axis(), "ms", waits)?;
     let rates = Axis::powers("rate of the link", RATES[0], RATES[RATES.len() - 1], " MB/s");
     let rate_of =
         |found: &Found| found.link.split(' ').next().and_then(|rate| rate.parse().ok()).unwrap_or_default();
-    draw("links-rate", "Large copies over links with a rate", rates, &by_rate, rate_of)?;
+    let copies = curves(&by_rate, &COPIES, rate_of);
+    draw("links-rate", "Large copies over links with a rate", rates, "GB/s", copies)?;
     Ok(format!(
         "Calls and copies through a relay that holds every byte for half the delay in each direction, and passes so many bytes a \
          second. Measured by `cargo xtask bench {NAME}` on {}; median of {RUNS} runs, lowest and highest in brackets.\n\n{}\n\
-         ![Large copies over links with delay](plots/links-delay.svg)\n\n{}\n\
+         ![Large copies over links with delay](plots/links-delay.svg)\n\
+         ![Calls over links with delay](plots/links-calls.svg)\n\n{}\n\
          ![Large copies over links with a rate](plots/links-rate.svg)\n",
         machine(),
         table("delay", &by_delay),
@@ -115,37 +134,10 @@ fn table(of: &str, found: &[Found]) -> String {
     text
 }
 
-fn draw(file: &str, title: &str, x: Axis, found: &[Found], at: impl Fn(&Found) -> f64) -> Result<()> {
-    const LINES: [(&str, &str); 4] = [
-        ("to the device", "htod_bytes_per_s"),
-        ("plain socket", "htod_baseline_bytes_per_s"),
-        ("from it", "dtoh_bytes_per_s"),
-        ("plain socket", "dtoh_baseline_bytes_per_s"),
-    ];
-    let line = |(colour, (name, figure)): (usize, &(&str, &str))| Series {
-        name: (*name).into(),
-        colour,
-        points: found.iter().map(|found| (at(found), found.median(figure))).collect(),
-        spread: Vec::new(),
+/// Figures of `found`, times `scale`, as curves over what `at` says of each link.
+fn curves(found: &[Found], figures: &[(&'static str, &str, f64)], at: impl Fn(&Found) -> f64) -> Vec<Curve> {
+    let curve = |&(name, figure, scale): &(&'static str, &str, f64)| {
+        (name, found.iter().map(|found| (at(found), found.median(figure) * scale)).collect())
     };
-    let series: Vec<Series> = LINES.iter().enumerate().map(line).collect();
-    let values = || series.iter().flat_map(|series| &series.points).map(|(_, y)| *y).filter(|y| *y > 0.0);
-    let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(f64::MIN_POSITIVE, f64::max));
-    let chart = LineChart {
-        description: title.into(),
-        kind: Kind::Lines,
-        x,
-        y: Axis::powers("GB/s", low, high, ""),
-        series,
-        reference: None,
-    };
-    let drawing = line_chart(&chart);
-    let folder = crate::root().join("docs/plots");
-    std::fs::create_dir_all(&folder)?;
-    let write = |extension: &str, bytes: &[u8]| {
-        let path = folder.join(format!("{file}.{extension}"));
-        std::fs::write(&path, bytes).with_context(|| path.display().to_string())
-    };
-    write("svg", standalone(&drawing.svg()).as_bytes())?;
-    write("png", &drawing.png().context(title.to_owned())?)
+    figures.iter().map(curve).collect()
 }
