@@ -488,7 +488,7 @@ fn table(section: &Section, runs: &[Figures]) -> String {
             Some(spread) => format!("{spread} {} ({})", row.unit, row.baseline),
             None => "-".into(),
         };
-        let figure = spread(of(row.figure)).unwrap_or_else(|| "not measured".into());
+        let figure = show(of(row.figure));
         let ratio = spread(ratios).unwrap_or_else(|| "-".into());
         text += &format!("| {} | {figure} {} | {baseline} | {ratio} |\n", row.what, row.unit);
     }
@@ -506,6 +506,21 @@ fn spread(mut values: Vec<f64>) -> Option<String> {
         _ => format!("{value:.2}"),
     };
     Some(format!("{} [{}, {}]", digits(median), digits(lowest), digits(highest)))
+}
+
+/// [`spread`], in the cell of a table.
+fn show(values: Vec<f64>) -> String {
+    spread(values).unwrap_or_else(|| "not measured".into())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A figure of each run that has it.
+fn values(runs: &[Figures], name: &str) -> Vec<f64> {
+    runs.iter().filter_map(|run| run.get(name).copied()).collect()
 }
 
 /// The processor and how many cores of it, for the heading of a table.

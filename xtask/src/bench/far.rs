@@ -9,7 +9,7 @@ use crate::node::Node;
 use crate::packets::Shape;
 use crate::process;
 
-use super::{Figures, figures_of, machine, spread};
+use super::{Figures, figures_of, machine, show, values};
 
 pub(super) const NAME: &str = "far";
 
@@ -36,14 +36,10 @@ pub(super) fn run() -> Result<String> {
         for (stripes, connections) in MODES {
             let runs =
                 (0..RUNS).map(|_| measure(&separation, &node, stripes)).collect::<Result<Vec<Figures>>>()?;
-            let all = |name: &str| runs.iter().filter_map(|run| run.get(name).copied()).collect::<Vec<f64>>();
-            let show = |name: &str, scale: f64| {
-                spread(all(name).iter().map(|value| value * scale).collect())
-                    .unwrap_or_else(|| "not measured".into())
-            };
+            let all = |name: &str| values(&runs, name);
+            let scaled = |name: &str, scale: f64| show(all(name).iter().map(|value| value * scale).collect());
             let ratio = |name: &str, of: &str| {
-                let ratios = all(name).iter().zip(all(of)).map(|(figure, of)| figure / of).collect();
-                spread(ratios).unwrap_or_else(|| "not measured".into())
+                show(all(name).iter().zip(all(of)).map(|(figure, of)| figure / of).collect())
             };
             let lost = match loses_one_of {
                 0 => "none".to_owned(),
@@ -51,16 +47,16 @@ pub(super) fn run() -> Result<String> {
             };
             text += &format!(
                 "| {round_trip_ms} ms, {rate} MB/s, {lost} | {connections} | {} MB/s | {} MB/s | {} | {} MB/s | {} MB/s | {} |\n",
-                show("far_htod_bytes_per_s", 1e3),
-                show("far_htod_baseline_bytes_per_s", 1e3),
+                scaled("far_htod_bytes_per_s", 1e3),
+                scaled("far_htod_baseline_bytes_per_s", 1e3),
                 ratio("far_htod_bytes_per_s", "far_htod_baseline_bytes_per_s"),
-                show("far_dtoh_bytes_per_s", 1e3),
-                show("far_dtoh_baseline_bytes_per_s", 1e3),
+                scaled("far_dtoh_bytes_per_s", 1e3),
+                scaled("far_dtoh_baseline_bytes_per_s", 1e3),
                 ratio("far_dtoh_bytes_per_s", "far_dtoh_baseline_bytes_per_s"),
             );
             eprintln!(
                 "   {round_trip_ms} ms, {lost} lost, {connections}: {} MB/s",
-                show("far_htod_bytes_per_s", 1e3)
+                scaled("far_htod_bytes_per_s", 1e3)
             );
         }
     }

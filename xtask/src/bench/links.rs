@@ -11,7 +11,7 @@ use crate::process;
 use crate::relay::{Fate, Relay};
 
 use super::plots::{Curve, draw};
-use super::{figures_of, machine, spread};
+use super::{figures_of, machine, median, show, values};
 
 pub(super) const NAME: &str = "links";
 
@@ -44,13 +44,11 @@ struct Found {
 
 impl Found {
     fn all(&self, name: &str) -> Vec<f64> {
-        self.runs.iter().filter_map(|run| run.get(&format!("link_{name}")).copied()).collect()
+        values(&self.runs, &format!("link_{name}"))
     }
 
     fn median(&self, name: &str) -> f64 {
-        let mut values = self.all(name);
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or_default()
+        median(self.all(name))
     }
 
     /// One figure through another, run by run.
@@ -116,7 +114,6 @@ fn table(of: &str, found: &[Found]) -> String {
          the device | of the plain socket | from the device | of the plain socket |\n|---|---|---|---|---|---|---|---|---|\n"
     );
     for found in found {
-        let show = |values: Vec<f64>| spread(values).unwrap_or_else(|| "not measured".into());
         let ms = |name: &str| show(found.all(name).iter().map(|us| us / 1e3).collect());
         text += &format!(
             "| {} | {} ms | {} ms | {:.0}/s | {} us | {} GB/s | {} | {} GB/s | {} |\n",

@@ -5,12 +5,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
+use sluice_simulate::plot::Axis;
 
 use crate::node::{self, Node};
 use crate::process;
 use crate::relay::{Fate, Relay};
 
-use super::{Figures, figures, folder, machine, source, spread};
+use super::plots::{Curve, draw};
+use super::{Figures, figures, folder, machine, median, show, source, values};
 
 pub(super) const NAME: &str = "packed";
 
@@ -30,7 +32,7 @@ const KINDS: [(&str, &str); 6] = [
     ("zeroes", "zeroes"),
 ];
 
-/// Measures, and returns the table.
+/// Measures, draws, and returns the table.
 pub(super) fn run() -> Result<String> {
     let program = folder().join("kinds");
     let mut gcc = Command::new("gcc");
@@ -45,6 +47,7 @@ pub(super) fn run() -> Result<String> {
          |---|---|---|---|---|---|---|---|\n",
         machine()
     );
+    let mut curves: Vec<Curve> = KINDS.iter().map(|(_, name)| (*name, Vec::new())).collect();
     for rate in RATES {
         let mut runs = Vec::new();
         for _ in 0..RUNS {
@@ -52,25 +55,31 @@ pub(super) fn run() -> Result<String> {
             run.extend(copies(&node, &program, rate, "on", "packed_")?);
             runs.push(run);
         }
-        for (kind, name) in KINDS {
+        for ((kind, name), curve) in KINDS.into_iter().zip(&mut curves) {
+            curve.1.push((rate, median(gains(&runs, kind, "htod"))));
             let cells = ["htod", "dtoh"].map(|way| row(&runs, kind, way));
             text += &format!("| {rate} MB/s | {name} | {} | {} |\n", cells[0], cells[1]);
         }
         eprintln!("   {rate} MB/s");
     }
-    Ok(text)
+    let title = "How many times as fast copies to the device are, packed";
+    let rates = Axis::powers("rate of the link", RATES[0], RATES[RATES.len() - 1], " MB/s");
+    draw("packed-rate", title, rates, "times", curves)?;
+    Ok(format!("{text}\n![{title}](plots/packed-rate.svg)\n"))
 }
 
 /// The cells of one kind and one way.
 fn row(runs: &[Figures], kind: &str, way: &str) -> String {
-    let all = |mode: &str| -> Vec<f64> {
-        runs.iter().filter_map(|run| run.get(&format!("{mode}_{kind}_{way}")).copied()).collect()
+    let in_mb = |mode: &str| {
+        show(values(runs, &format!("{mode}_{kind}_{way}")).into_iter().map(|value| value / 1e6).collect())
     };
-    let show = |values: Vec<f64>| spread(values).unwrap_or_else(|| "not measured".into());
-    let (plain, packed) = (all("plain"), all("packed"));
-    let ratios = packed.iter().zip(&plain).map(|(packed, plain)| packed / plain).collect();
-    let in_mb = |values: Vec<f64>| show(values.into_iter().map(|value| value / 1e6).collect());
-    format!("{} | {} | {}", in_mb(plain), in_mb(packed), show(ratios))
+    format!("{} | {} | {}", in_mb("plain"), in_mb("packed"), show(gains(runs, kind, way)))
+}
+
+/// How many times as fast packed copies are, run by run.
+fn gains(runs: &[Figures], kind: &str, way: &str) -> Vec<f64> {
+    let all = |mode: &str| values(runs, &format!("{mode}_{kind}_{way}"));
+    all("packed").iter().zip(all("plain")).map(|(packed, plain)| packed / plain).collect()
 }
 
 fn copies(node: &Node, program: &Path, rate: f64, switch: &str, prefix: &str) -> Result<Figures> {

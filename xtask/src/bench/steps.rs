@@ -13,7 +13,7 @@ use crate::process;
 use crate::relay::{Fate, Relay};
 
 use super::plots::{Curve, draw};
-use super::{Figures, figures, folder, machine, source, spread};
+use super::{Figures, figures, folder, machine, median, show, source, values};
 
 pub(super) const NAME: &str = "steps";
 
@@ -51,7 +51,7 @@ pub(super) fn run() -> Result<String> {
     process::run(gcc.args(["-O2", "-std=gnu11"]).arg(source("steps.c")).arg("-o").arg(&program).arg("-ldl"))?;
     let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "software:1,1GiB"])?;
     let native: Vec<Figures> = (0..RUNS).map(|_| run_natively(&program)).collect::<Result<_>>()?;
-    let native_ms = median(&native, "step_ms");
+    let native_ms = median(values(&native, "step_ms"));
     let mut text = format!(
         "Steps of 300 launches, 10 fills, 5 event records, 3 copies of 64 bytes and one wait (`tests/bench/steps.c`) through a relay. \
          Beyond the step's own time and one round trip, of the delay alone, is what the link and Sluice add. Measured by `cargo xtask bench {NAME}` on {}; \
@@ -60,8 +60,8 @@ pub(super) fn run() -> Result<String> {
          |---|---|---|---|---|---|\n\
          | none: software GPU in the process | - | - | {} ms | - | {} us |\n",
         machine(),
-        show(&native, "step_ms"),
-        show(&native, "step_cpu_us")
+        show(values(&native, "step_ms")),
+        show(values(&native, "step_cpu_us"))
     );
     let own = |delay_ms: f64| native_ms + delay_ms;
     let mut curves: Vec<Curve> = MODES.iter().map(|(_, mode)| (*mode, Vec::new())).collect();
@@ -70,13 +70,13 @@ pub(super) fn run() -> Result<String> {
         for (curve, (switch, mode)) in curves.iter_mut().zip(MODES) {
             let runs: Vec<Figures> =
                 (0..RUNS).map(|_| measure(&node, &program, link, switch)).collect::<Result<_>>()?;
-            let step_ms = median(&runs, "step_ms");
+            let step_ms = median(values(&runs, "step_ms"));
             text += &format!(
                 "| {delay_ms} ms, {rate} MB/s | {mode} | {} | {} ms | {:.2} ms | {} us |\n",
-                show(&runs, "step_bytes"),
-                show(&runs, "step_ms"),
+                show(values(&runs, "step_bytes")),
+                show(values(&runs, "step_ms")),
                 step_ms - own(delay_ms),
-                show(&runs, "step_cpu_us")
+                show(values(&runs, "step_cpu_us"))
             );
             if rate == RATE_OF_CURVE {
                 curve.1.push((delay_ms, step_ms));
@@ -95,20 +95,6 @@ pub(super) fn run() -> Result<String> {
 fn in_order(mut curves: Vec<Curve>) -> Vec<Curve> {
     curves.iter_mut().for_each(|(_, points)| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
     curves
-}
-
-fn values(runs: &[Figures], name: &str) -> Vec<f64> {
-    runs.iter().filter_map(|run| run.get(name).copied()).collect()
-}
-
-fn show(runs: &[Figures], name: &str) -> String {
-    spread(values(runs, name)).unwrap_or_else(|| "not measured".into())
-}
-
-fn median(runs: &[Figures], name: &str) -> f64 {
-    let mut values = values(runs, name);
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn run_natively(program: &Path) -> Result<Figures> {
