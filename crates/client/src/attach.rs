@@ -203,7 +203,7 @@ fn open(
 ) -> Result<(Greeting, SessionOpened, Once), AttachError> {
     let node = &address.node;
     let failed = |error| AttachError::Connect { node: node.clone(), error };
-    let mut attempts = Attempts::new().map_err(failed)?;
+    let mut attempts = Attempts::new().map_err(failed)?.at_known_node();
     // The client's stream so far, which is the same on all connections.
     let mut stream = None;
     let mut deadline = deadline;
@@ -383,7 +383,7 @@ impl Greeting {
                     received: 0,
                 })
             }
-            // Any other failure of a handshake may be that of a cut.
+            // Any other failure of a handshake may be that of a link that changes bytes.
             Err(error) if TlsError::is_another_node(&error) => Err(AttachError::AnotherNode { node, error }),
             Err(error) => Err(AttachError::Connect { node, error }),
         }

@@ -56,7 +56,7 @@ pub enum Cause {
     UnknownHost(io::Error),
     /// The host is there, and no node is.
     NobodyListens,
-    /// The connection failed, or broke.
+    /// The connection failed, or broke, also within a handshake of TLS.
     Connection(io::Error),
     /// The handshake of TLS failed: it may be another node.
     Tls(io::Error),
@@ -265,7 +265,7 @@ fn connect_as(identity: Option<&ClientIdentity>, node: &Endpoint) -> Result<(Str
     let deadline = Instant::now() + CONNECT_TIME_MAX;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Cause::NobodyListens,
-        _ if TlsError::of(&error).is_some() => Cause::Tls(error),
+        _ if TlsError::of(&error).is_some() && !TlsError::is_cut(&error) => Cause::Tls(error),
         _ => Cause::Connection(error),
     };
     let known = |address: &str| address.to_socket_addrs().map(drop).map_err(Cause::UnknownHost);

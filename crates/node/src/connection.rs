@@ -33,6 +33,9 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of a program's name that are kept.
 const NAME_MAX: usize = 256;
 
+/// How a handshake of TLS begins: the type of its record, and a version of which this half never changes (RFC 8446, section 5.1).
+const TLS_HANDSHAKE: [u8; 2] = [22, 3];
+
 /// The answer to whoever shows no certificate where one is needed.
 const NO_CERTIFICATE: &str = "this node lends to holders of a certificate only; name yours, from an authority that the node \
      knows, in SLUICE_TLS_CERT and SLUICE_TLS_KEY";
@@ -87,6 +90,8 @@ fn process_of(registry: &Registry, hello: &Hello) -> Process {
 enum ConnectionError {
     #[error("it said nothing within {} s", HELLO_PATIENCE.as_secs())]
     Silent,
+    #[error("it speaks TLS, and this address takes plain text only")]
+    Tls,
     #[error(transparent)]
     Wire(#[from] WireError),
     #[error(transparent)]
@@ -111,16 +116,20 @@ fn protect(
 }
 
 /// Tells a client of Sluice what is wrong, in words that it understands.
-fn refuse_plain_text(mut stream: &Stream, deadline: Instant) {
+fn refuse_plain_text(stream: &Stream, deadline: Instant) {
     // Not which fingerprint: in plain text anybody could say this.
     let reason = "this node speaks TLS; write its fingerprint behind the address, as `sluice node` prints it there, or say \
                   tls:HOST:PORT with its authority in SLUICE_TLS_CA";
     let mut bytes = Welcome::to_bytes();
-    if Control::from(Refused { reason: reason.into() }).frame(&mut bytes).is_ok()
-        && stream.write_all(&bytes).is_ok()
-    {
+    if Control::from(Refused { reason: reason.into() }).frame(&mut bytes).is_ok() {
+        say_last(stream, &bytes, deadline);
+    }
+}
+
+/// Says so much, and waits until the peer has hung up: a socket that is closed with bytes unread takes the answer along.
+fn say_last(mut stream: &Stream, bytes: &[u8], deadline: Instant) {
+    if stream.write_all(bytes).is_ok() {
         stream.shut_down_writes();
-        // Until it has hung up: a socket that is closed with bytes unread takes the answer along.
         let mut rest = [0; 256];
         while limit_read(stream, deadline).is_ok()
             && stream.read(&mut rest, Wait::Asleep).is_ok_and(|count| count > 0)
@@ -139,8 +148,11 @@ fn limit_read(stream: &Stream, deadline: Instant) -> Result<(), ConnectionError>
 fn greet(mut stream: &Stream, deadline: Instant) -> Result<Hello, ConnectionError> {
     stream.set_write_limit(WRITE_PATIENCE)?;
     let hello = read_hello(stream, deadline);
-    if !matches!(hello, Err(ConnectionError::Wire(WireError::NotSluice) | ConnectionError::Io(_))) {
-        stream.write_all(&Welcome::to_bytes())?;
+    match hello {
+        Err(ConnectionError::Wire(WireError::NotSluice) | ConnectionError::Io(_)) => {}
+        // Who gets this in a handshake knows that it was not cut.
+        Err(ConnectionError::Tls) => say_last(stream, &Welcome::to_bytes(), deadline),
+        _ => stream.write_all(&Welcome::to_bytes())?,
     }
     stream.set_read_limit(Duration::ZERO)?;
     hello
@@ -151,6 +163,9 @@ fn read_hello(stream: &Stream, deadline: Instant) -> Result<Hello, ConnectionErr
     let mut bytes = [0_u8; HELLO_SIZE_MAX];
     let mut have = 0;
     loop {
+        if bytes[..have].starts_with(&TLS_HANDSHAKE) {
+            return Err(ConnectionError::Tls);
+        }
         if let Some((hello, _)) = Hello::from_bytes(&bytes[..have])? {
             return Ok(hello);
         }

@@ -1,11 +1,13 @@
 //! Whether something that could not be opened is asked for again: after a cut it is, and where there never was a node it is not.
 //!
 //! ```text
-//!   first attempt -- nobody listens, no such host, no answer --> final
-//!        |    \----- the connection ends --> tried some times: what listens may not be a node
+//!   first attempt -- nobody listens, no such host, no answer, another certificate --> final
+//!        |    \----- the connection ends, also in a handshake of TLS --> tried some times: what listens may not be a node
 //!        v
 //!   a node has answered -- whatever happens to the connection --> tried for as long as nodes wait for their clients
 //! ```
+//!
+//! Whoever asks by a lease knows that there is a node: what listens there is tried as if it had answered, and silence is a cut.
 //!
 //! All attempts of one opening have the same number that nobody guesses ([`Once`]), by which the node makes one thing of them.
 
@@ -27,8 +29,10 @@ const UNHEARD_MAX: u32 = 8;
 #[derive(Debug)]
 pub struct Attempts {
     once: Once,
-    /// A node has answered.
+    /// A node has answered,
     heard: bool,
+    /// or is known to be there.
+    is_known: bool,
     pause: Duration,
     /// Somebody was told that it may take long.
     told: bool,
@@ -59,7 +63,20 @@ impl Attempts {
     /// Where somebody does not wait as long for what is opened.
     pub fn for_at_most(patience: Duration) -> io::Result<Attempts> {
         let once = Once { nonce: OpeningNonce(random()?), attempt: 0 };
-        Ok(Attempts { once, heard: false, pause: PAUSE, told: false, patience, deadline: None })
+        Ok(Attempts {
+            once,
+            heard: false,
+            is_known: false,
+            pause: PAUSE,
+            told: false,
+            patience,
+            deadline: None,
+        })
+    }
+
+    /// What listens there is a node, by what the caller has of it.
+    pub fn at_known_node(self) -> Attempts {
+        Attempts { is_known: true, ..self }
     }
 
     /// What the current attempt says.
@@ -78,8 +95,10 @@ impl Attempts {
     }
 
     fn failed_at(&mut self, error: &io::Error, now: Instant) -> Verdict {
-        let listened = self.heard || self.deadline.is_some() || is_end(error);
-        if !listened || (!self.heard && self.once.attempt + 1 >= UNHEARD_MAX) {
+        let is_node = self.heard || self.is_known;
+        let is_silence = self.is_known && error.kind() == io::ErrorKind::TimedOut;
+        let listened = self.heard || self.deadline.is_some() || is_end(error) || is_silence;
+        if !listened || (!is_node && self.once.attempt + 1 >= UNHEARD_MAX) {
             return Verdict::Final;
         }
         let deadline = *self.deadline.get_or_insert(now + self.patience);
@@ -90,7 +109,7 @@ impl Attempts {
         self.pause = (2 * pause).min(PAUSE_MAX);
         self.once.attempt += 1;
         // What is made good at once is not worth a word.
-        if self.heard && self.once.attempt >= 2 && !std::mem::replace(&mut self.told, true) {
+        if is_node && self.once.attempt >= 2 && !std::mem::replace(&mut self.told, true) {
             return Verdict::AgainFor { pause, patience: self.patience };
         }
         Verdict::Again(pause)
@@ -98,7 +117,7 @@ impl Attempts {
 }
 
 /// Whether a connection that there was has ended.
-fn is_end(error: &io::Error) -> bool {
+pub(crate) fn is_end(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), ConnectionReset | ConnectionAborted | BrokenPipe | UnexpectedEof)
 }
@@ -163,6 +182,20 @@ mod tests {
         assert!(now - begin >= PATIENCE - PAUSE_MAX && now - begin < PATIENCE);
         assert_eq!((said, attempts.once().nonce), (1, nonce));
         assert!(attempts.once().attempt > 80, "each has a number of its own");
+    }
+
+    #[test]
+    fn a_known_node_is_waited_for_where_somebody_listens() {
+        let known = || Attempts::new().unwrap().at_known_node();
+        for kind in [ConnectionRefused, io::ErrorKind::NotFound, io::ErrorKind::InvalidData] {
+            assert_eq!(known().failed(&kind.into()), Verdict::Final, "{kind}");
+        }
+        for kind in [TimedOut, ConnectionReset, UnexpectedEof] {
+            let mut attempts = known();
+            let said: Vec<Verdict> = (0..2 * UNHEARD_MAX).map(|_| attempts.failed(&kind.into())).collect();
+            assert!(!said.contains(&Verdict::Final), "{kind}: {said:?}");
+            assert!(matches!(said[1], Verdict::AgainFor { .. }), "{kind}: {said:?}");
+        }
     }
 
     #[test]

@@ -47,6 +47,11 @@ pub enum TlsError {
         "what answers there does not speak TLS; where the network is trusted, plain-text:HOST:PORT says so"
     )]
     NoTls,
+    #[error(
+        "the connection has ended within the handshake of TLS; if it does so each time, what answers there may not speak TLS: \
+         where the network is trusted, plain-text:HOST:PORT says so"
+    )]
+    Ended,
     #[error("it speaks plain text, and this node takes TLS only")]
     PlainText,
     #[error(
@@ -64,6 +69,11 @@ impl TlsError {
     /// The one inside an error, if that is what it is.
     pub fn of(error: &std::io::Error) -> Option<&TlsError> {
         error.get_ref()?.downcast_ref()
+    }
+
+    /// Whether the connection was cut, which says nothing of who answers.
+    pub fn is_cut(error: &std::io::Error) -> bool {
+        matches!(TlsError::of(error), Some(TlsError::Ended))
     }
 
     /// Whether who answers has shown the certificate of another node. To try again is of no use then.

@@ -5,16 +5,22 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::e2e::silence::Told;
+use crate::e2e::tls::{split, start_protected};
 use crate::e2e::{Test, start_node};
 use crate::node::{self, Node};
 use crate::relay::{End, Fate, Relay};
 
-pub(crate) const TESTS: &[Test] =
-    &[("cuts while a session is opened", || in_the_clear(&[0, 26, 40, 60, 97, 112, 150, 300, 1000]))];
+pub(crate) const TESTS: &[Test] = &[
+    ("cuts while a session is opened", || in_the_clear(&[0, 26, 40, 60, 97, 112, 150, 300, 1000])),
+    // Within the client's first record, the node's answer to it, the client's last word, and the session's first ones.
+    ("cuts while a session is opened over TLS", || over_tls(&[0, 40, 290, 301, 700, 1101, 1400, 1801])),
+];
 
 /// Only with `--all`.
-pub(crate) const LONG_TESTS: &[Test] =
-    &[("cuts at each byte while a session is opened", || in_the_clear(&each_byte(400)))];
+pub(crate) const LONG_TESTS: &[Test] = &[
+    ("cuts at each byte while a session is opened", || in_the_clear(&each_byte(400))),
+    ("cuts at each byte while a session is opened over TLS", || over_tls(&each_byte(2000))),
+];
 
 /// All up to there; what follows is one long answer.
 fn each_byte(last: u64) -> Vec<u64> {
@@ -23,6 +29,11 @@ fn each_byte(last: u64) -> Vec<u64> {
 
 fn in_the_clear(places: &[u64]) -> Result<()> {
     let node = start_node()?;
+    begin_at(&node, places)
+}
+
+fn over_tls(places: &[u64]) -> Result<()> {
+    let node = start_protected()?;
     begin_at(&node, places)
 }
 
@@ -39,12 +50,17 @@ fn begin_at(node: &Node, places: &[u64]) -> Result<()> {
 /// The first connection, which asks for the lease, is cut after so many bytes, counted in both directions together; so is the third.
 /// Where the second has to ask for the lease again that is the session's.
 fn begin(node: &Node, bytes: u64) -> Result<u32> {
-    let relay = Relay::start(&node.address, move |_, number| {
+    let (address, fingerprint) = match split(&node.address) {
+        Ok((address, fingerprint)) => (address, format!("/{fingerprint}")),
+        Err(_) => (node.address.as_str(), String::new()),
+    };
+    let relay = Relay::start(address, move |_, number| {
         let end = if bytes.is_multiple_of(2) { End::Reset } else { End::Close };
         Fate { bytes: (number == 1 || number == 3).then_some(bytes), end, ..Fate::GOOD }
     })?;
     let mut command = Command::new(node::sluice());
-    command.args(["run", "-p", "0.5", "--memory", "512MiB", "--node", &relay.address, "--"]);
+    let through = format!("{}{fingerprint}", relay.address);
+    command.args(["run", "-p", "0.5", "--memory", "512MiB", "--node", &through, "--"]);
     let what = || format!("cuts after {bytes} bytes");
     let mut told = Told::start(&mut command, "cuts while a session is opened").with_context(what)?;
     let workers = node.workers();

@@ -34,13 +34,14 @@ tenants:
 ";
 
 /// A node on loopback that speaks TLS, with a certificate of its own.
-fn start_protected() -> Result<Node> {
+pub(crate) fn start_protected() -> Result<Node> {
     let mut command = Command::new(node::sluice());
     command.args(["node", "--listen", "127.0.0.1:0", "--gpus", NODE_GPUS, "--tls"]);
     Node::start_command(command.env("XDG_DATA_HOME", crate::target_folder().join("tls-node")))
 }
 
-fn split(address: &str) -> Result<(&str, &str)> {
+/// An address and the fingerprint behind it.
+pub(crate) fn split(address: &str) -> Result<(&str, &str)> {
     address.split_once('/').with_context(|| format!("{address} has no fingerprint"))
 }
 

@@ -19,6 +19,7 @@ use sluice_wire::address::Fingerprint;
 use super::handshake::{crypto, keys, shake};
 use super::shown::name_of;
 use super::{Keys, PROTOCOL, TlsError, fingerprint_of};
+use crate::opening::is_end;
 use crate::socket::Socket;
 
 /// What makes a node the right one.
@@ -83,7 +84,11 @@ pub(crate) fn connect(
     let name = name(host, pinned.as_deref())?;
     let connection = ClientConnection::new(Arc::new(config), name).map_err(failed)?;
     let mut connection = Connection::Client(connection);
-    shake(&mut connection, socket, deadline).map_err(|error| explained(error, pinned.as_deref()))?;
+    shake(&mut connection, socket, deadline).map_err(|error| match is_end(&error) {
+        // A cut, or somebody who does not speak TLS: the kind stays, by which it is tried again.
+        true => io::Error::new(error.kind(), TlsError::Ended),
+        false => explained(error, pinned.as_deref()),
+    })?;
     let certificate = connection.peer_certificates().and_then(|chain| chain.first());
     let fingerprint = fingerprint_of(certificate.map_or(&[], |certificate| certificate.as_ref()));
     Ok((keys(connection)?, fingerprint))
@@ -117,6 +122,8 @@ impl Https {
         let error = match error.downcast::<rustls::Error>() {
             Ok(rustls::Error::InvalidMessage(_)) => super::io(TlsError::NoTls),
             Ok(error) => super::io(TlsError::Handshake(error)),
+            // What a server says to TLS where it expects plain text: nothing.
+            Err(error) if is_end(&error) => super::io(TlsError::NoTls),
             Err(error) => error,
         };
         explained(error, self.pinned.as_deref())
@@ -168,10 +175,6 @@ fn failed(error: rustls::Error) -> io::Error {
 
 /// Says what was wrong with the certificate, if that is what was wrong.
 fn explained(error: io::Error, pinned: Option<&Pinned>) -> io::Error {
-    if error.kind() == io::ErrorKind::UnexpectedEof || error.kind() == io::ErrorKind::ConnectionReset {
-        // What a node says to TLS where it expects plain text: nothing.
-        return super::io(TlsError::NoTls);
-    }
     let found = pinned.and_then(|pinned| Some((pinned.found.get()?, pinned.expected)));
     match (error.downcast::<TlsError>(), found) {
         (Ok(TlsError::Handshake(rustls::Error::InvalidCertificate(_))), Some((found, expected)))

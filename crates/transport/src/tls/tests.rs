@@ -333,14 +333,40 @@ fn plain_text_is_noticed_on_either_side() {
     assert!(matches!(TlsError::of(&says(b"GET / HTTP/1.1\r\n")), Some(TlsError::NoTls)));
     assert_eq!(says(&[22, 3, 1]).kind(), io::ErrorKind::UnexpectedEof);
 
+    let trust = Trust::Fingerprint(node.fingerprint());
+    for answer in [&hello, b"HTTP/1.1 400 Bad Request\r\n".as_slice()] {
+        let error = answered(answer, &trust);
+        assert!(matches!(TlsError::of(&error), Some(TlsError::NoTls)), "{error}");
+    }
+}
+
+/// What a client makes of somebody who answers its first words like this, and hangs up.
+fn answered(answer: &[u8], trust: &Trust) -> io::Error {
+    use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let closing = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.read_exact(&mut [0; 5]).unwrap();
-    });
-    let trust = Trust::Fingerprint(node.fingerprint());
-    let error = Stream::connect_tls(&address, &trust, None, soon()).unwrap_err();
-    assert!(matches!(TlsError::of(&error), Some(TlsError::NoTls)), "{error}");
-    closing.join().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 5]).unwrap();
+            stream.write_all(answer).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            // What is left unread would take the answer along.
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        Stream::connect_tls(&address, trust, None, soon()).unwrap_err()
+    })
+}
+
+#[test]
+fn a_cut_within_the_handshake_is_told_from_a_peer_that_is_none() {
+    let folder = Folder::new("cut");
+    let (authority, _) = folder.authority("authority");
+    let trust = Trust::Fingerprint(load(&folder.issue(&authority, "node", 2099), None).fingerprint());
+    // Nothing, a part of a record's header, a part of the record.
+    let record = [22, 3, 3, 0, 100, 2, 0, 0];
+    for come in [0, 1, 4, 5, 8] {
+        let error = answered(&record[..come], &trust);
+        assert!(TlsError::is_cut(&error) && crate::opening::is_end(&error), "{come}: {error:?}");
+    }
 }
