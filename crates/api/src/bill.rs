@@ -13,9 +13,9 @@ use crate::usage::{GIB_HOUR_MIB_MS, GPU_HOUR_PPM_MS};
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Meter {
-    /// Share x time held; priced per GPU-hour.
+    /// Share x time held; priced per GPU-hour or unit-hour.
     Reserved,
-    /// Device time x occupied part; priced per GPU-hour.
+    /// Device time x occupied part; priced per GPU-hour or unit-hour.
     Used,
     /// Memory x time held; priced per GiB-hour.
     Memory,
@@ -33,14 +33,15 @@ impl Meter {
     }
 
     /// What its price is per.
-    pub fn unit_name(self) -> &'static str {
-        match self {
-            Meter::Reserved | Meter::Used => "GPU-hour",
-            Meter::Memory => "GiB-hour",
+    pub fn unit_name(self, per: PricePer) -> &'static str {
+        match (self, per) {
+            (Meter::Memory, _) => "GiB-hour",
+            (_, PricePer::Gpu) => "GPU-hour",
+            (_, PricePer::Unit) => "unit-hour",
         }
     }
 
-    /// How many of the meter's smallest units make one of the unit that its price is per.
+    /// How many of the meter's smallest units make one GPU-hour or GiB-hour.
     pub fn unit(self) -> u64 {
         match self {
             Meter::Reserved | Meter::Used => GPU_HOUR_PPM_MS,
@@ -49,9 +50,45 @@ impl Meter {
     }
 }
 
+/// What a price of GPUs is per. Memory is priced per GiB-hour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum PricePer {
+    /// GPU-hour.
+    #[default]
+    Gpu,
+    /// Unit-hour, so that use costs the same on every card: a whole GPU for an hour is as many of them as it has units
+    /// ([`crate::UNIT_GFLOPS`]).
+    Unit,
+}
+
+impl PricePer {
+    pub const ALL: [PricePer; 2] = [PricePer::Gpu, PricePer::Unit];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            PricePer::Gpu => "gpu",
+            PricePer::Unit => "unit",
+        }
+    }
+
+    pub(crate) fn is_usual(&self) -> bool {
+        *self == PricePer::default()
+    }
+}
+
+/// What some use costs; nothing unless said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate {
+    pub micro: u64,
+    pub per: PricePer,
+}
+
 /// A price; it holds from a moment until the next price for the same things, or until its own end.
 ///
-/// Of several that fit, the one that names the most of tier, pool and model counts; of these the latest.
+/// Of several that fit, the one that names the most of tier, pool and model counts; of these the latest. One per unit-hour is for GPUs
+/// that have units: for others the one before it goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -66,7 +103,9 @@ pub struct Price {
     /// For GPUs of this model only, as the driver names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Millionths of the currency's unit per GPU-hour or GiB-hour.
+    #[serde(default, skip_serializing_if = "PricePer::is_usual")]
+    pub per: PricePer,
+    /// Millionths of the currency's unit per GPU-hour, unit-hour or GiB-hour.
     pub micro: u64,
     /// From when on; the moment of its declaration unless said. Prices of the past cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,6 +122,9 @@ pub struct Goods {
     pub tier: Tier,
     pub pool: String,
     pub model: String,
+    /// Of each GPU, where that matters: of what is priced per unit-hour.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub gflops: u64,
 }
 
 impl Price {
@@ -98,19 +140,21 @@ impl Price {
             && self.tier.is_none_or(|tier| tier == goods.tier)
             && self.pool.as_ref().is_none_or(|pool| *pool == goods.pool)
             && self.model.as_ref().is_none_or(|model| *model == goods.model)
+            && (self.per == PricePer::Gpu || goods.gflops > 0)
             && self.from_ms.unwrap_or(0) <= at_ms
             && self.until_ms.is_none_or(|until_ms| at_ms < until_ms)
     }
 
     /// The price of these goods at a moment; what has none costs nothing.
-    pub fn at(prices: &[Price], meter: Meter, goods: &Goods, at_ms: u64) -> u64 {
+    pub fn at(prices: &[Price], meter: Meter, goods: &Goods, at_ms: u64) -> Rate {
         let named = |price: &Price| {
             u32::from(price.tier.is_some())
                 + u32::from(price.pool.is_some())
                 + u32::from(price.model.is_some())
         };
         let holding = prices.iter().filter(|price| price.holds(meter, goods, at_ms));
-        holding.max_by_key(|price| (named(price), price.from_ms)).map_or(0, |price| price.micro)
+        let counts = holding.max_by_key(|price| (named(price), price.from_ms));
+        counts.map_or(Rate::default(), |price| Rate { micro: price.micro, per: price.per })
     }
 }
 
@@ -124,31 +168,46 @@ pub struct Line {
     pub goods: Goods,
     /// In the meter's smallest unit, exact; see [`Meter::unit`].
     pub amount: u64,
-    /// The amount in millionths of the unit that the price is per, rounded half up, for people to read.
+    #[serde(default, skip_serializing_if = "PricePer::is_usual")]
+    pub per: PricePer,
+    /// The amount in millionths of what the price is per, rounded half up, for people to read.
     pub quantity_micro: u64,
     pub price_micro: u64,
-    /// Amount x price, rounded half up.
+    /// Amount x price, rounded half up; in unit-hours amount x GFLOPS x price.
     pub cost_micro: u64,
 }
 
 impl Line {
-    pub fn new(tenant: TenantPath, meter: Meter, goods: Goods, amount: u64, price_micro: u64) -> Line {
+    pub fn new(tenant: TenantPath, meter: Meter, goods: Goods, amount: u64, rate: Rate) -> Line {
+        let (times, of) = match rate.per {
+            PricePer::Gpu => (1, meter.unit()),
+            PricePer::Unit => (goods.gflops, meter.unit() * crate::UNIT_GFLOPS),
+        };
+        let scaled = |factor: u64| scaled(amount, u128::from(factor) * u128::from(times), of);
+        let (quantity_micro, cost_micro) = (scaled(1_000_000), scaled(rate.micro));
         Line {
             tenant,
             meter,
             goods,
             amount,
-            quantity_micro: scaled(amount, 1_000_000, meter.unit()),
-            price_micro,
-            cost_micro: scaled(amount, price_micro, meter.unit()),
+            per: rate.per,
+            quantity_micro,
+            price_micro: rate.micro,
+            cost_micro,
         }
+    }
+
+    /// What its price is per.
+    pub fn unit_name(&self) -> &'static str {
+        self.meter.unit_name(self.per)
     }
 }
 
 /// `amount` x `factor` / `unit`, rounded half up; what no 64-bit number holds becomes the largest.
-fn scaled(amount: u64, factor: u64, unit: u64) -> u64 {
-    let (product, unit) = (u128::from(amount) * u128::from(factor), u128::from(unit));
-    u64::try_from((product + unit / 2) / unit).unwrap_or(u64::MAX)
+fn scaled(amount: u64, factor: u128, unit: u64) -> u64 {
+    let unit = u128::from(unit);
+    let product = u128::from(amount).saturating_mul(factor).saturating_add(unit / 2);
+    u64::try_from(product / unit).unwrap_or(u64::MAX)
 }
 
 /// What a tenant and all below it used between two moments.
@@ -314,6 +373,7 @@ mod tests {
             tier: Tier::Standard,
             pool: String::new(),
             model: String::new(),
+            gflops: 0,
             from_ms,
             until_ms,
             share_ppm,
@@ -330,7 +390,11 @@ mod tests {
 
     fn line(records: &[UsageRecord], price_micro: u64) -> Line {
         let amount = records.iter().map(UsageRecord::reserved_ppm_ms).sum();
-        Line::new("acme".parse().unwrap(), Meter::Reserved, Goods::default(), amount, price_micro)
+        Line::new("acme".parse().unwrap(), Meter::Reserved, Goods::default(), amount, per_gpu(price_micro))
+    }
+
+    fn per_gpu(micro: u64) -> Rate {
+        Rate { micro, per: PricePer::Gpu }
     }
 
     proptest! {
@@ -368,7 +432,8 @@ mod tests {
     #[test]
     fn costs_round_half_up_and_do_not_overflow() {
         let cost = |amount, price| {
-            Line::new("a".parse().unwrap(), Meter::Reserved, Goods::default(), amount, price).cost_micro
+            Line::new("a".parse().unwrap(), Meter::Reserved, Goods::default(), amount, per_gpu(price))
+                .cost_micro
         };
         assert_eq!(cost(GPU_HOUR_PPM_MS / 2, 1), 1);
         assert_eq!(cost(GPU_HOUR_PPM_MS / 2 - 1, 1), 0);
@@ -387,15 +452,64 @@ mod tests {
             price(serde_json::json!({ "meter": "used", "micro": 1 })),
         ];
         let check = |tier, pool: &str, at_ms, expect| {
-            let goods = Goods { tier, pool: pool.into(), model: "H100".into() };
-            assert_eq!(Price::at(&prices, Meter::Reserved, &goods, at_ms), expect, "{tier:?} {pool} {at_ms}");
+            let goods = Goods { tier, pool: pool.into(), model: "H100".into(), gflops: 0 };
+            let rate = Price::at(&prices, Meter::Reserved, &goods, at_ms);
+            assert_eq!(rate, per_gpu(expect), "{tier:?} {pool} {at_ms}");
         };
         check(Tier::Standard, "default", 0, 10);
         check(Tier::Standard, "default", 100, 20);
         check(Tier::Basic, "default", 200, 5);
         check(Tier::Basic, "old", 55, 3);
         check(Tier::Basic, "old", 60, 5);
-        assert_eq!(Price::at(&prices, Meter::Memory, &Goods::default(), 0), 0);
+        assert_eq!(Price::at(&prices, Meter::Memory, &Goods::default(), 0), Rate::default());
+    }
+
+    #[test]
+    fn a_price_per_unit_hour_is_for_gpus_that_have_units() {
+        let price = |json| serde_json::from_value::<Price>(json).unwrap();
+        let prices = [
+            price(serde_json::json!({ "meter": "reserved", "micro": 10 })),
+            price(serde_json::json!({ "meter": "reserved", "micro": 3, "per": "unit", "from_ms": 100 })),
+            price(serde_json::json!({ "meter": "reserved", "micro": 7, "tier": "basic", "from_ms": 50 })),
+        ];
+        let at = |tier, gflops, at_ms| {
+            Price::at(&prices, Meter::Reserved, &Goods { tier, gflops, ..Goods::default() }, at_ms)
+        };
+        let per_unit = Rate { micro: 3, per: PricePer::Unit };
+        assert_eq!(at(Tier::Standard, 20_000, 99), per_gpu(10));
+        assert_eq!(at(Tier::Standard, 20_000, 100), per_unit);
+        assert_eq!(at(Tier::Standard, 0, 100), per_gpu(10), "the one before goes on");
+        assert_eq!(at(Tier::Basic, 20_000, 100), per_gpu(7), "it names more");
+    }
+
+    proptest! {
+        /// What so many units cost for an hour does not depend on the card, as far as shares are exact.
+        #[test]
+        fn units_cost_the_same_on_every_card(units in 1..20_u64, faster in 1..50_u64, micro in 0..1_000_000_000_u64) {
+            let hour_on = |gflops: u64| {
+                let share_ppm = units * 1000 * 1_000_000 / gflops;
+                let goods = Goods { gflops, ..Goods::default() };
+                let rate = Rate { micro, per: PricePer::Unit };
+                Line::new("a".parse().unwrap(), Meter::Reserved, goods, share_ppm * HOUR_MS, rate)
+            };
+            // Of these the units are a whole number of millionths.
+            for line in [hour_on(units * 1000), hour_on(units * 1000 * [1, 2, 4, 5, 8, 10][faster as usize % 6])] {
+                prop_assert_eq!((line.quantity_micro, line.cost_micro), (units * 1_000_000, units * micro));
+                prop_assert_eq!(line.unit_name(), "unit-hour");
+            }
+        }
+    }
+
+    #[test]
+    fn unit_hours_round_half_up_and_do_not_overflow() {
+        let line = |amount, gflops, micro| {
+            let (goods, rate) = (Goods { gflops, ..Goods::default() }, Rate { micro, per: PricePer::Unit });
+            Line::new("a".parse().unwrap(), Meter::Reserved, goods, amount, rate)
+        };
+        assert_eq!(line(GPU_HOUR_PPM_MS, 500, 1).cost_micro, 1);
+        assert_eq!(line(GPU_HOUR_PPM_MS, 499, 1).cost_micro, 0);
+        assert_eq!(line(GPU_HOUR_PPM_MS, 19_491, 1_000_000).quantity_micro, 19_491_000);
+        assert_eq!(line(u64::MAX, u64::MAX, u64::MAX).cost_micro, u64::MAX);
     }
 
     #[test]

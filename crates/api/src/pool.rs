@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::GPU_PPM;
-use crate::bill::{Goods, Meter};
+use crate::bill::{Goods, Meter, PricePer, Rate};
 use crate::calendar::{Calendar, CalendarError};
 use crate::tenant::TenantPath;
 
@@ -81,7 +81,8 @@ pub struct Personality {
     pub prices: Vec<PoolPrice>,
 }
 
-/// A price in a pool while a personality is in force. Of several that fit, the one that names the most of tier and model counts.
+/// A price in a pool while a personality is in force. Of several that fit, the one that names the most of tier and model
+/// counts, and of these the one per unit-hour, which is for GPUs that have units.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -93,20 +94,24 @@ pub struct PoolPrice {
     /// For GPUs of this model only, as the driver names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Millionths of the currency's unit per GPU-hour or GiB-hour.
+    #[serde(default, skip_serializing_if = "PricePer::is_usual")]
+    pub per: PricePer,
+    /// Millionths of the currency's unit per GPU-hour, unit-hour or GiB-hour.
     pub micro: u64,
 }
 
 impl PoolPrice {
-    /// The price of these goods in millionths, if there is one.
-    pub fn of(prices: &[PoolPrice], meter: Meter, goods: &Goods) -> Option<u64> {
+    /// The price of these goods, if there is one.
+    pub fn of(prices: &[PoolPrice], meter: Meter, goods: &Goods) -> Option<Rate> {
         let fits = |price: &&PoolPrice| {
             price.meter == meter
                 && price.tier.is_none_or(|tier| tier == goods.tier)
                 && price.model.as_ref().is_none_or(|model| *model == goods.model)
+                && (price.per == PricePer::Gpu || goods.gflops > 0)
         };
         let named = |price: &&PoolPrice| u32::from(price.tier.is_some()) + u32::from(price.model.is_some());
-        prices.iter().filter(fits).max_by_key(named).map(|price| price.micro)
+        let counts = prices.iter().filter(fits).max_by_key(|price| (named(price), price.per));
+        counts.map(|price| Rate { micro: price.micro, per: price.per })
     }
 }
 
@@ -468,16 +473,22 @@ mod tests {
         let prices = [
             price(serde_json::json!({ "meter": "reserved", "tier": "basic", "micro": 2 })),
             price(serde_json::json!({ "meter": "reserved", "micro": 1 })),
+            price(
+                serde_json::json!({ "meter": "reserved", "tier": "basic", "model": "H100", "per": "unit", "micro": 4 }),
+            ),
             price(serde_json::json!({ "meter": "reserved", "tier": "basic", "model": "H100", "micro": 3 })),
         ];
         let check = |tier, model: &str, expect| {
-            let goods = Goods { tier, pool: "a".into(), model: model.into() };
-            assert_eq!(PoolPrice::of(&prices, Meter::Reserved, &goods), Some(expect));
+            let goods = Goods { tier, pool: "a".into(), model: model.into(), gflops: 20_000 };
+            let rate = PoolPrice::of(&prices, Meter::Reserved, &goods);
+            assert_eq!(rate.map(|rate| (rate.micro, rate.per)), Some(expect));
             assert_eq!(PoolPrice::of(&prices, Meter::Used, &goods), None);
         };
-        check(Tier::Standard, "H100", 1);
-        check(Tier::Basic, "A100", 2);
-        check(Tier::Basic, "H100", 3);
+        check(Tier::Standard, "H100", (1, PricePer::Gpu));
+        check(Tier::Basic, "A100", (2, PricePer::Gpu));
+        check(Tier::Basic, "H100", (4, PricePer::Unit));
+        let without = Goods { tier: Tier::Basic, pool: "a".into(), model: "H100".into(), gflops: 0 };
+        assert_eq!(PoolPrice::of(&prices, Meter::Reserved, &without).map(|rate| rate.micro), Some(3));
     }
 
     #[test]

@@ -43,6 +43,9 @@ pub struct UsageRecord {
     /// Of its GPUs, as the driver names it.
     #[serde(default)]
     pub model: String,
+    /// Of each of its GPUs, as [`crate::node::Gpu::gflops`].
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub gflops: u64,
     pub from_ms: u64,
     pub until_ms: u64,
     pub share_ppm: u32,
@@ -71,6 +74,8 @@ pub enum UsageError {
     Amount(String),
 }
 
+/// More than any GPU has.
+pub const GFLOPS_MAX: u64 = 1_000_000_000;
 /// The longest that a record spans. Nodes write one every few seconds; this bounds what a wrong clock can cost.
 pub const SPAN_MAX_MS: u64 = 24 * HOUR_MS;
 
@@ -118,6 +123,7 @@ impl UsageRecord {
             && self.used_ppm_ms <= 2 * 1024 * GPU_HOUR_PPM_MS
             && self.pool.len() <= 255
             && self.model.len() <= 255
+            && self.gflops <= GFLOPS_MAX
             && [self.kernels, self.bytes_in, self.bytes_out, self.memory_peak].iter().all(|&n| n < 1 << 62);
         if possible { Ok(()) } else { Err(UsageError::Amount(id())) }
     }
@@ -160,6 +166,7 @@ mod tests {
             tier: Tier::Standard,
             pool: String::new(),
             model: String::new(),
+            gflops: 0,
             from_ms,
             until_ms,
             share_ppm: 250_000,

@@ -21,10 +21,10 @@ use sluice_api::usage::UsageRecord;
 
 pub(crate) use agent::Agent;
 pub use agent::JoinError;
-pub(crate) use cards::gpus;
+pub(crate) use cards::{gflops, gpus};
 pub(crate) use claims::ClaimRefusal;
 pub(crate) use journal::Journal;
-pub(crate) use metering::Metered;
+pub(crate) use metering::{Metered, Model};
 pub(crate) use reporter::{Outgoing, Reporter};
 
 use claims::Claims;

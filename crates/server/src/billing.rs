@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluice_api::bill::{Bill, Correction, Goods, Line, Meter, Price};
+use sluice_api::bill::{Bill, Correction, Goods, Line, Meter, Price, PricePer, Rate};
 use sluice_api::pool::{Personality, PoolPrice};
 use sluice_api::tenant::TenantPath;
 
@@ -69,7 +69,7 @@ impl<'a> Rates<'a> {
         parts
     }
 
-    fn at(&self, meter: Meter, goods: &Goods, at_ms: u64) -> u64 {
+    fn at(&self, meter: Meter, goods: &Goods, at_ms: u64) -> Rate {
         let turns = self.of_pools.get(goods.pool.as_str()).map_or(&[][..], Vec::as_slice);
         let in_force = turns[..turns.partition_point(|turn| turn.0 <= at_ms)].last();
         let own = in_force.and_then(|(_, prices)| PoolPrice::of(prices, meter, goods));
@@ -97,19 +97,23 @@ fn bill(
     parts: &[(Period, Vec<Sum>)],
     corrections: &[Correction],
 ) -> Bill {
-    let mut amounts: BTreeMap<(TenantPath, Meter, Goods, u64), u64> = BTreeMap::new();
+    let mut amounts: BTreeMap<(TenantPath, Meter, Goods, Rate), u64> = BTreeMap::new();
     let mut records = 0;
     for (part, sums) in parts {
         for sum in sums.iter().filter(|sum| tenant.contains(&sum.tenant)) {
             records += sum.records;
             for (meter, amount) in Meter::ALL.into_iter().zip(sum.amounts).filter(|&(_, amount)| amount > 0) {
-                let price = rates.at(meter, &sum.goods, part.from_ms);
-                let key = (sum.tenant.clone(), meter, sum.goods.clone(), price);
+                let rate = rates.at(meter, &sum.goods, part.from_ms);
+                let mut goods = sum.goods.clone();
+                if rate.per == PricePer::Gpu {
+                    goods.gflops = 0;
+                }
+                let key = (sum.tenant.clone(), meter, goods, rate);
                 *amounts.entry(key).or_default() += amount;
             }
         }
     }
-    let line = |((tenant, meter, goods, price), amount)| Line::new(tenant, meter, goods, amount, price);
+    let line = |((tenant, meter, goods, rate), amount)| Line::new(tenant, meter, goods, amount, rate);
     let lines: Vec<Line> = amounts.into_iter().map(line).collect();
     let on_it = |correction: &&Correction| {
         tenant.contains(&correction.tenant) && (period.from_ms..period.until_ms).contains(&correction.at_ms)
@@ -137,7 +141,8 @@ mod tests {
 
     fn price(micro: u64, from_ms: u64) -> Price {
         let (tier, pool, model, until_ms) = (None, None, None, None);
-        Price { meter: Meter::Reserved, tier, pool, model, micro, from_ms: Some(from_ms), until_ms }
+        let per = PricePer::Gpu;
+        Price { meter: Meter::Reserved, tier, pool, model, per, micro, from_ms: Some(from_ms), until_ms }
     }
 
     fn sum(tenant: &str, reserved: u64) -> Sum {
@@ -177,6 +182,24 @@ mod tests {
         );
         assert_eq!((bill.lines.len(), bill.total_micro), (1, 0));
         assert_eq!(bill.lines[0].quantity_micro, 1_000_000);
+    }
+
+    #[test]
+    fn only_what_is_priced_per_unit_hour_is_told_apart_by_units() {
+        let period = Period { from_ms: 0, until_ms: 1000 };
+        let per_unit = Price { per: PricePer::Unit, ..price(100_000, 500) };
+        let prices = [price(1_000_000, 0), per_unit];
+        let rates = rates(&prices);
+        let on = |gflops| Sum { goods: Goods { gflops, ..Goods::default() }, ..sum("acme", GPU_HOUR_PPM_MS) };
+        let parts = rates.parts(period);
+        let cards = || vec![on(0), on(10_000), on(20_000)];
+        let sums: Vec<_> = parts.into_iter().map(|part| (part, cards())).collect();
+        let bill = bill(TenantPath::root(), period, &rates, &sums, &[]);
+        let lines = bill.lines.iter().map(|line| (line.goods.gflops, line.quantity_micro, line.cost_micro));
+        let expect =
+            [(0, 4_000_000, 4_000_000), (10_000, 10_000_000, 1_000_000), (20_000, 20_000_000, 2_000_000)];
+        assert_eq!(lines.collect::<Vec<_>>(), expect, "the card without units keeps the price per GPU-hour");
+        assert_eq!(bill.total_micro, 7_000_000);
     }
 
     #[test]
@@ -229,7 +252,7 @@ mod tests {
         let rates = Rates::new(&prices, &declared, period);
         let check = |pool: &str, at_ms, expect| {
             let goods = Goods { pool: pool.into(), ..Goods::default() };
-            assert_eq!(rates.at(Meter::Reserved, &goods, at_ms), expect, "{pool} at {at_ms}");
+            assert_eq!(rates.at(Meter::Reserved, &goods, at_ms).micro, expect, "{pool} at {at_ms}");
         };
         for (hour, expect) in [(0, 7), (1, 1), (7, 1), (8, 7), (19, 7), (20, 1), (29, 1), (30, 7), (45, 7)] {
             check("a", hour * HOUR_MS, expect);
@@ -239,7 +262,8 @@ mod tests {
         let cuts: Vec<u64> = rates.parts(period).iter().map(|part| part.until_ms / HOUR_MS).collect();
         assert_eq!(cuts, [1, 8, 20, 30, 100], "nothing else is cut by what has no prices");
         let goods = Goods { pool: "a".into(), ..Goods::default() };
-        assert_eq!(rates.at(Meter::Used, &goods, 21 * HOUR_MS), 0, "the night says nothing of this meter");
+        let used = rates.at(Meter::Used, &goods, 21 * HOUR_MS);
+        assert_eq!(used, Rate::default(), "the night says nothing of this meter");
     }
 
     #[test]

@@ -21,7 +21,7 @@ fn gpu(snapshot: &DeviceSnapshot, facts: &Facts) -> Gpu {
         software: snapshot.is_software,
         compute_capability: format!("{major}.{minor}"),
         driver_version: snapshot.driver_version,
-        gflops: gflops(snapshot).unwrap_or(0),
+        gflops: gflops(snapshot),
         vendor: if snapshot.is_software { Some("sluice".into()) } else { facts.vendor_id.map(vendor) },
         pci: facts.pci.clone(),
         numa_node: facts.numa_node,
@@ -41,11 +41,12 @@ fn vendor(id: u16) -> String {
 }
 
 /// Peak of 32-bit arithmetic: lanes of a multiprocessor (CUDA C++ Programming Guide, "Arithmetic Instructions") x multiprocessors x
-/// clock x 2 for a multiply-add. Nothing is known of a software GPU.
-fn gflops(snapshot: &DeviceSnapshot) -> Option<u64> {
-    if snapshot.is_software {
-        return None;
-    }
+/// clock x 2 for a multiply-add; 0 where the figures do not say. Nothing is known of a software GPU.
+pub(crate) fn gflops(snapshot: &DeviceSnapshot) -> u64 {
+    if snapshot.is_software { 0 } else { of_figures(snapshot).unwrap_or(0) }
+}
+
+fn of_figures(snapshot: &DeviceSnapshot) -> Option<u64> {
     let lanes = match snapshot.compute_capability() {
         (8, 0) | (7, _) | (6, 0) => 64,
         (6.., _) => 128,

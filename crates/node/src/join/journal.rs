@@ -244,6 +244,7 @@ pub(super) mod tests {
             tier: Default::default(),
             pool: "default".into(),
             model: "H100".into(),
+            gflops: 66_908,
             from_ms: 0,
             until_ms: 1,
             share_ppm: 1,

@@ -8,13 +8,20 @@ use sluice_api::node::{Attempt, NodeId};
 use sluice_api::usage::{SPAN_MAX_MS, UsageRecord};
 use sluice_worker::counters::Counts;
 
+/// Of the GPUs of a lease.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Model {
+    pub(crate) name: String,
+    /// 0 where nobody knows.
+    pub(crate) gflops: u64,
+}
+
 /// A lease of a server, and what has been recorded of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Metered {
     node: NodeId,
     grant: Grant,
-    /// Of the GPUs.
-    model: String,
+    model: Model,
     begun_at_ms: u64,
     /// How long the lease had been held, and its counters, when it was cut last.
     cut_ms: u64,
@@ -24,7 +31,7 @@ pub(crate) struct Metered {
 
 impl Metered {
     /// `recorded` is how many records of the attempt there are, from before the node was started again.
-    pub(crate) fn new(node: NodeId, grant: Grant, model: String, begun_at_ms: u64, recorded: u32) -> Metered {
+    pub(crate) fn new(node: NodeId, grant: Grant, model: Model, begun_at_ms: u64, recorded: u32) -> Metered {
         let counts = Counts::default();
         Metered { node, grant, model, begun_at_ms, cut_ms: 0, counts, sequence: recorded }
     }
@@ -84,7 +91,8 @@ impl Metered {
             tenant: self.grant.tenant.clone(),
             tier: self.grant.tier,
             pool: self.grant.pool.clone(),
-            model: self.model.clone(),
+            model: self.model.name.clone(),
+            gflops: self.model.gflops,
             from_ms: self.begun_at_ms + self.cut_ms,
             until_ms: self.begun_at_ms + held_ms,
             share_ppm: self.grant.share_ppm,
@@ -124,7 +132,8 @@ mod tests {
             hard_cap: false,
             expires_at_ms: 0,
         };
-        Metered::new(1, grant, "H100".into(), 1_000_000, 0)
+        let model = Model { name: "H100".into(), gflops: 66_908 };
+        Metered::new(1, grant, model, 1_000_000, 0)
     }
 
     #[test]
@@ -160,6 +169,7 @@ mod tests {
         assert!(records.windows(2).all(|pair| pair[0].until_ms == pair[1].from_ms));
         assert!(records.iter().all(|record| record.check().is_ok()));
         assert_eq!(records.iter().map(UsageRecord::held_ms).sum::<u64>(), 20_001);
+        assert!(records.iter().all(|record| (&*record.model, record.gflops) == ("H100", 66_908)));
         assert_eq!(records.iter().map(|record| record.used_ppm_ms).sum::<u64>(), 4 * 1_000_000);
         assert_eq!(records.iter().map(|record| record.kernels).sum::<u64>(), 4500);
         assert_eq!((records[0].memory_mib, records[0].gpus, records[0].sequence), (3, 2, 1));

@@ -432,6 +432,7 @@ fn record_usage(node: &mut Node, now: Duration) {
         tier: Tier::Standard,
         pool: DEFAULT_POOL.into(),
         model: "scripted GPU".into(),
+        gflops: 0,
         from_ms: until_ms - 10_000,
         until_ms,
         share_ppm: 1_000_000,

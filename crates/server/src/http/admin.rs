@@ -6,9 +6,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use sluice_api::Page;
-use sluice_api::bill::Price;
+use sluice_api::bill::{Meter, Price, PricePer};
 use sluice_api::identity::Rule;
-use sluice_api::pool::{Access, DEFAULT_POOL, Pool, PoolStatus};
+use sluice_api::pool::{Access, DEFAULT_POOL, Pool, PoolPrice, PoolStatus};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Applied, Declaration, Quota, Tenant, TenantPath, TenantStatus};
 use sluice_api::token::{MadeToken, NewToken, Role, Token};
@@ -180,12 +180,19 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
                 let error = format!("up to {PRICES_MAX} prices, each up to {MICRO_MAX} micro-units");
                 return Err(of_personality(error));
             }
+            let per_unit = |price: &PoolPrice| price.meter == Meter::Memory && price.per == PricePer::Unit;
+            if personality.prices.iter().any(per_unit) {
+                return Err(of_personality(MEMORY_PER_UNIT.into()));
+            }
         }
     }
     for price in &declaration.prices {
         principal.need(Action::SetPrice, &TenantPath::root())?;
         if price.until_ms.is_some_and(|until_ms| until_ms <= price.from_ms.unwrap_or(0)) {
             return wrong("prices", format!("{}: it ends before it begins", price.meter.name()));
+        }
+        if price.meter == Meter::Memory && price.per == PricePer::Unit {
+            return wrong("prices", MEMORY_PER_UNIT.into());
         }
         if price.micro > MICRO_MAX {
             return wrong("prices", format!("{}: more than {MICRO_MAX} micro-units", price.meter.name()));
@@ -218,6 +225,9 @@ fn check_access(access: &Access, known: &BTreeMap<TenantPath, Quota>) -> Result<
     }
     Ok(())
 }
+
+const MEMORY_PER_UNIT: &str =
+    "memory: units are of compute, and memory is priced per GiB-hour: leave `per` out";
 
 /// Of one personality.
 const PRICES_MAX: usize = 100;
@@ -271,7 +281,9 @@ fn set_price(
 ) -> Option<String> {
     let from_ms = price.from_ms.unwrap_or(0).max(change.now_ms);
     let last = before.iter().rfind(|other| other.is_for_the_same(&price));
-    if last.is_some_and(|last| (last.micro, last.until_ms) == (price.micro, price.until_ms)) {
+    if last
+        .is_some_and(|last| (last.micro, last.per, last.until_ms) == (price.micro, price.per, price.until_ms))
+    {
         return None;
     }
     // The first price of a meter also holds for what was used before it.
@@ -281,7 +293,7 @@ fn set_price(
     let mut of = price.meter.name().to_owned();
     let named = [price.tier.map(|tier| tier.name().to_owned()), price.pool.clone(), price.model.clone()];
     named.into_iter().flatten().for_each(|name| of += &format!(", {name}"));
-    let line = format!("price of {of} per {} set", price.meter.unit_name());
+    let line = format!("price of {of} per {} set", price.meter.unit_name(price.per));
     change.write(Write::Price(price));
     Some(line)
 }

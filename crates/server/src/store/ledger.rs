@@ -1,4 +1,4 @@
-use sluice_api::bill::{Goods, Meter, Price};
+use sluice_api::bill::{Goods, Meter, Price, PricePer};
 use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
@@ -28,7 +28,7 @@ pub(crate) struct Sum {
 static USAGE: Insert = Insert::new(
     "usage_record (id, node, lease, attempt, sequence, tenant, from_ms, until_ms, share_ppm, gpus, memory_mib, \
      reserved_ppm_ms, used_ppm_ms, memory_mib_ms, kernels, bytes_in, bytes_out, memory_peak, last, received_at_ms, \
-     task, tier, pool, model)",
+     task, tier, pool, model, gflops)",
     "ON CONFLICT (id) DO NOTHING",
 );
 
@@ -63,13 +63,15 @@ fn bind_usage<'q>(statement: Statement<'q>, (record, received_at_ms): &(UsageRec
         .bind(record.tier.name())
         .bind(record.pool.clone())
         .bind(record.model.clone())
+        .bind(signed(record.gflops))
 }
 
 pub(super) async fn write_price(transaction: &mut Tx<'_>, price: &Price) -> Result<()> {
     let query = sqlx::query(
-        "INSERT INTO price (meter, tier, pool, model, from_ms, until_ms, micro) VALUES ($1, $2, $3, $4, $5, $6, $7) \
+        "INSERT INTO price (meter, tier, pool, model, from_ms, until_ms, micro, per) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
          ON CONFLICT (meter, tier, pool, model, from_ms) DO UPDATE SET micro = excluded.micro, \
-         until_ms = excluded.until_ms",
+         until_ms = excluded.until_ms, per = excluded.per",
     );
     query
         .bind(price.meter.name())
@@ -79,6 +81,7 @@ pub(super) async fn write_price(transaction: &mut Tx<'_>, price: &Price) -> Resu
         .bind(signed(price.from_ms.unwrap_or(0)))
         .bind(price.until_ms.map(signed))
         .bind(signed(price.micro))
+        .bind(price.per.name())
         .execute(&mut **transaction)
         .await?;
     Ok(())
@@ -102,12 +105,13 @@ impl Store {
             // SUM of BIGINT is NUMERIC in PostgreSQL, hence the casts. SQLite reads the tables of a CROSS JOIN in their order, so that
             // it looks the records of a part up by their time.
             let sql = format!(
-                "WITH part (at, from_ms, until_ms) AS (VALUES {}) SELECT CAST(part.at AS BIGINT) AS at, tenant, tier, pool, model, \
+                "WITH part (at, from_ms, until_ms) AS (VALUES {}) SELECT CAST(part.at AS BIGINT) AS at, tenant, tier, pool, model, gflops, \
                  COUNT(*) AS records, CAST(SUM(reserved_ppm_ms) AS BIGINT) AS reserved, \
                  CAST(SUM(used_ppm_ms) AS BIGINT) AS used, CAST(SUM(memory_mib_ms) AS BIGINT) AS memory \
                  FROM part CROSS JOIN usage_record \
                  WHERE usage_record.from_ms >= part.from_ms AND usage_record.from_ms < part.until_ms \
-                 GROUP BY part.at, tenant, tier, pool, model ORDER BY part.at, tenant, tier, pool, model",
+                 GROUP BY part.at, tenant, tier, pool, model, gflops \
+                 ORDER BY part.at, tenant, tier, pool, model, gflops",
                 values.join(", ")
             );
             // It consists of numbers besides.
@@ -148,6 +152,7 @@ impl Store {
                 tier: parsed(row, "tier")?,
                 pool: text(row, "pool")?,
                 model: text(row, "model")?,
+                gflops: unsigned(row, "gflops")?,
                 from_ms: unsigned(row, "from_ms")?,
                 until_ms: unsigned(row, "until_ms")?,
                 share_ppm: small(row, "share_ppm")?,
@@ -166,7 +171,12 @@ impl Store {
 }
 
 fn goods(row: &AnyRow) -> Result<Goods> {
-    Ok(Goods { tier: parsed(row, "tier")?, pool: text(row, "pool")?, model: text(row, "model")? })
+    Ok(Goods {
+        tier: parsed(row, "tier")?,
+        pool: text(row, "pool")?,
+        model: text(row, "model")?,
+        gflops: unsigned(row, "gflops")?,
+    })
 }
 
 fn price(row: &AnyRow) -> Result<Price> {
@@ -175,11 +185,14 @@ fn price(row: &AnyRow) -> Result<Price> {
     let named = |column| text(row, column).map(|text| Some(text).filter(|text| !text.is_empty()));
     let tier = named("tier")?
         .map(|tier| tier.parse().map_err(|_| StoreError::Content { what: "a tier", value: tier.clone() }));
+    let per_name = text(row, "per")?;
+    let per = PricePer::ALL.into_iter().find(|per| per.name() == per_name);
     Ok(Price {
         meter: meter.ok_or(StoreError::Content { what: "a meter", value: name })?,
         tier: tier.transpose()?,
         pool: named("pool")?,
         model: named("model")?,
+        per: per.ok_or(StoreError::Content { what: "what a price is per", value: per_name })?,
         micro: unsigned(row, "micro")?,
         from_ms: Some(unsigned(row, "from_ms")?),
         until_ms: unsigned_or_null(row, "until_ms")?,

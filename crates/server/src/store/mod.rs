@@ -126,6 +126,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (5, "health", include_str!("../../migrations/0005_health.sql")),
     (6, "personalities", include_str!("../../migrations/0006_personalities.sql")),
     (7, "identity", include_str!("../../migrations/0007_identity.sql")),
+    (8, "units", include_str!("../../migrations/0008_units.sql")),
 ];
 
 /// Where everything that is counted is kept.

@@ -1,6 +1,6 @@
 use serde_json::json;
 use sluice_api::audit::{Entry, Head, Verification};
-use sluice_api::bill::{Bill, Correction, Invoice, Meter};
+use sluice_api::bill::{Bill, Correction, Invoice, Line, Meter};
 use sluice_api::lease::LeaseState;
 use sluice_api::node::Attempt;
 use sluice_api::pool::{PoolStatus, Tier};
@@ -25,6 +25,7 @@ pub(crate) fn record(node: u64, lease: u64, sequence: u32, tenant: &str, hours: 
         tier: Tier::Standard,
         pool: "default".into(),
         model: "scripted GPU".into(),
+        gflops: 20_000,
         from_ms: hours.0,
         until_ms: hours.1,
         share_ppm: 250_000,
@@ -143,6 +144,41 @@ fn prices_tell_tiers_apart_and_corrections_stand_beside() {
     ] {
         assert_eq!(problem(server.admin.post::<Correction>("/corrections", &wrong)).status, 422, "{wrong}");
     }
+}
+
+#[test]
+fn prices_per_unit_hour_follow_the_card_and_touch_no_past() {
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let id = node.joined.node;
+    let per_unit = "prices: [{meter: reserved, per: unit, micro: 100000}]";
+    assert_eq!(server.apply(per_unit).unwrap().changes, ["price of reserved per unit-hour set"]);
+    assert_eq!(server.apply(per_unit).unwrap().changes, [] as [String; 0]);
+    let now = server_time(&server);
+    let card = |lease, gflops, from_ms| UsageRecord {
+        gflops,
+        ..record(id, lease, 1, "acme", (from_ms, from_ms + HOUR_MS))
+    };
+    node.report.usage =
+        vec![card(100, 20_000, 1), card(101, 20_000, now), card(102, 66_908, now), card(103, 0, now)];
+    assert_eq!(node.say().usage_taken, 4);
+    let path = format!("/bill?tenant=acme&until_ms={}", now + HOUR_MS);
+    let bill: Bill = server.admin.get(&path).unwrap();
+    let lines = bill.lines.iter().filter(|line| line.meter == Meter::Reserved);
+    let seen = |line: &Line| (line.goods.gflops, line.unit_name(), line.quantity_micro, line.cost_micro);
+    assert_eq!(
+        lines.map(seen).collect::<Vec<_>>(),
+        [
+            // A quarter for an hour before there was such a price, and one of a card that nobody knows the units of: at 2 per GPU-hour.
+            (0, "GPU-hour", 500_000, 1_000_000),
+            (20_000, "unit-hour", 5_000_000, 500_000),
+            (66_908, "unit-hour", 16_727_000, 1_672_700),
+        ]
+    );
+    let records: Vec<UsageRecord> = server.admin.list("/usage").unwrap();
+    assert_eq!(records.iter().map(|record| record.gflops).sum::<u64>(), 20_000 * 2 + 66_908);
+    let memory = problem(server.apply("prices: [{meter: memory, per: unit, micro: 1}]"));
+    assert!(memory.status == 422 && memory.detail.contains("GiB-hour"), "{memory:?}");
 }
 
 /// A pool with a personality that always holds, and a price for what is reserved meanwhile.

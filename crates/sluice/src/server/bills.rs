@@ -55,7 +55,7 @@ fn table(bill: &Bill) -> Result<()> {
             line.goods.pool.clone(),
             line.goods.model.clone(),
             millionths(line.quantity_micro),
-            line.meter.unit_name().into(),
+            line.unit_name().into(),
             millionths(line.price_micro),
             millionths(line.cost_micro),
         ]
@@ -81,7 +81,7 @@ fn rows(bill: &Bill) -> Vec<Vec<String>> {
             line.goods.model.clone(),
             line.amount.to_string(),
             millionths(line.quantity_micro),
-            line.meter.unit_name().into(),
+            line.unit_name().into(),
             millionths(line.price_micro),
             millionths(line.cost_micro),
             String::new(),

@@ -1,6 +1,6 @@
 //! Bills in the FinOps Open Cost and Usage Specification, FOCUS 1.2 (focus.finops.org): one row per line and correction.
 
-use sluice_api::bill::{Bill, Correction, Line};
+use sluice_api::bill::{Bill, Correction, Line, PricePer};
 
 use super::bills::signed;
 use super::lists::millionths;
@@ -58,7 +58,7 @@ pub(super) fn rows(bill: &Bill, invoice: Option<u64>) -> Vec<Vec<String>> {
 
 fn of_line(bill: &Bill, invoice: Option<u64>, line: &Line) -> Vec<String> {
     let (cost, price) = (millionths(line.cost_micro), millionths(line.price_micro));
-    let (quantity, unit) = (millionths(line.quantity_micro), line.meter.unit_name().to_owned());
+    let (quantity, unit) = (millionths(line.quantity_micro), line.unit_name().to_owned());
     let sku =
         format!("{}/{}/{}/{}", line.meter.name(), line.goods.tier.name(), line.goods.pool, line.goods.model);
     render(bill, invoice, |column| {
@@ -75,7 +75,10 @@ fn of_line(bill: &Bill, invoice: Option<u64>, line: &Line) -> Vec<String> {
             "PricingCategory" => "Standard".into(),
             "ResourceType" => "GPU lease".into(),
             "SkuId" => sku.clone(),
-            "SkuPriceId" => format!("{sku}/{price}"),
+            "SkuPriceId" => match line.per {
+                PricePer::Gpu => format!("{sku}/{price}"),
+                PricePer::Unit => format!("{sku}/unit/{price}"),
+            },
             "SubAccountId" | "SubAccountName" => line.tenant.to_string(),
             _ => return None,
         })
@@ -123,6 +126,9 @@ mod tests {
             "lines": [{
                 "tenant": "acme/a", "meter": "reserved", "tier": "basic", "pool": "default", "model": "GPU, \"one\"",
                 "amount": 1, "quantity_micro": 1_000_000, "price_micro": 2_000_000, "cost_micro": 2_000_000
+            }, {
+                "tenant": "acme/a", "meter": "reserved", "tier": "basic", "pool": "default", "model": "H200", "gflops": 66_908,
+                "amount": 1, "per": "unit", "quantity_micro": 1_000_000, "price_micro": 100_000, "cost_micro": 100_000
             }],
             "corrections": [{
                 "id": 1, "tenant": "acme", "micro": -500_000, "at_ms": 5, "reason": "a fault, ours", "made_at_ms": 9,
@@ -131,7 +137,7 @@ mod tests {
         }))
         .unwrap();
         let rows = rows(&bill, Some(7));
-        assert!(rows.len() == 3 && rows.iter().all(|row| row.len() == COLUMNS.len()), "{rows:?}");
+        assert!(rows.len() == 4 && rows.iter().all(|row| row.len() == COLUMNS.len()), "{rows:?}");
         let cell =
             |row: usize, column: &str| rows[row][COLUMNS.iter().position(|c| *c == column).unwrap()].as_str();
         for (row, column, expect) in [
@@ -143,10 +149,13 @@ mod tests {
             (1, "ChargePeriodEnd", "1970-01-01T01:00:00Z"),
             (1, "InvoiceId", "7"),
             (1, "SkuId", "reserved/basic/default/GPU, \"one\""),
-            (2, "BilledCost", "-0.5"),
-            (2, "ChargeCategory", "Adjustment"),
-            (2, "ChargeClass", "Correction"),
-            (2, "ChargeDescription", "a fault, ours"),
+            (1, "PricingUnit", "GPU-hour"),
+            (2, "PricingUnit", "unit-hour"),
+            (2, "SkuPriceId", "reserved/basic/default/H200/unit/0.1"),
+            (3, "BilledCost", "-0.5"),
+            (3, "ChargeCategory", "Adjustment"),
+            (3, "ChargeClass", "Correction"),
+            (3, "ChargeDescription", "a fault, ours"),
         ] {
             assert_eq!(cell(row, column), expect, "{column}");
         }
