@@ -54,7 +54,10 @@ pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, tls: Op
             return;
         }
     };
-    let process = process_of(registry, &hello);
+    let Some(process) = process_of(registry, &hello) else {
+        eprintln!("sluice node: {peer} disconnected: its process has ended");
+        return;
+    };
     // The end of a Unix socket is its peer's end.
     let resumes = !stream.is_unix() && process.space != 0;
     if (resumes || matches!(hello.purpose, Purpose::Resume(_)))
@@ -77,12 +80,16 @@ pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, tls: Op
     }
 }
 
-/// The peer's process, watched from here if it can be seen.
-fn process_of(registry: &Registry, hello: &Hello) -> Process {
+/// The peer's process, watched from here if it can be seen. `None` if it has ended already: nobody is there to come back after a cut.
+fn process_of(registry: &Registry, hello: &Hello) -> Option<Process> {
     let is_here = hello.process_space != 0 && hello.process_space == registry.process_space;
-    // One that cannot be watched is waited for after a cut.
-    let watch = is_here.then(|| ProcessWatch::new(hello.process).ok().flatten()).flatten();
-    Process { number: hello.process, space: hello.process_space, watch: watch.map(Arc::new) }
+    let watch = match is_here.then(|| ProcessWatch::new(hello.process)) {
+        Some(Ok(None)) => return None,
+        Some(Ok(watch)) => watch,
+        // One that cannot be watched is waited for after a cut.
+        Some(Err(_)) | None => None,
+    };
+    Some(Process { number: hello.process, space: hello.process_space, watch: watch.map(Arc::new) })
 }
 
 /// Why a connection ends before its peer wants it to.

@@ -125,6 +125,7 @@ const TESTS: &[Test] = tests! {
     a_hostile_client_harms_nobody
     a_session_that_is_asked_for_again_is_one
     a_session_is_found_after_its_answer_was_lost
+    who_has_ended_before_it_is_heard_gets_no_lease
     a_session_that_cannot_be_resumed_is_made_anew
     a_lease_that_is_asked_for_again_is_one
     a_wrong_secret_resumes_nothing

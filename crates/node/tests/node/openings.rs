@@ -3,7 +3,7 @@
 use std::net::Shutdown;
 
 use sluice_wire::control::{Control, SessionOpen, SessionOpened, UsageRequest};
-use sluice_wire::handshake::{Once, Purpose};
+use sluice_wire::handshake::{Hello, Once, Purpose};
 
 use crate::raw::{Connection, ELSEWHERE, Lease, Session, hello, lease, once, request};
 use crate::{MIB, TestNode, synchronize};
@@ -66,6 +66,19 @@ pub(crate) fn a_session_that_is_asked_for_again_is_one(node: &TestNode) {
         drop(lease);
     }
     node.wait_until_idle();
+}
+
+/// A process that is killed right after its first words, before a busy node has read them, is not taken for one behind a cut link.
+pub(crate) fn who_has_ended_before_it_is_heard_gets_no_lease(node: &TestNode) {
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let process = child.id();
+    child.wait().unwrap();
+    let process_space = sluice_transport::process::space();
+    let mut words = Hello { purpose: Purpose::Control, process, process_space }.to_bytes();
+    Control::from(request(200_000, 64 * MIB)).frame(&mut words).unwrap();
+    let mut connection = Connection::say(&node.address, &words);
+    assert!(connection.next().is_none(), "somebody who has ended is answered");
+    assert!(node.status().gpus.iter().all(|gpu| gpu.share_leased_ppm == 0));
 }
 
 /// The answer is lost, once and again.
