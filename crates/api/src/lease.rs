@@ -54,6 +54,9 @@ pub struct NewLease {
     /// Millionths of each GPU's compute.
     #[serde(default = "whole")]
     pub share_ppm: u32,
+    /// Compute of each GPU in thousandths of a unit, instead of a share: whichever GPU it is, the share that gives so many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units_milli: Option<u64>,
     /// Bytes on each GPU; 0 for the same part of its memory as of its compute.
     #[serde(default)]
     pub memory: u64,
@@ -177,6 +180,21 @@ pub enum LeaseState {
 }
 
 impl NewLease {
+    /// The share of a GPU of so many GFLOPS, in millionths; above a whole one where the GPU has too few units.
+    pub fn share_of(&self, gflops: u64) -> u64 {
+        let Some(units_milli) = self.units_milli else { return u64::from(self.share_ppm) };
+        let units = u128::from(units_milli) * u128::from(GPU_PPM);
+        if gflops == 0 {
+            return u64::MAX;
+        }
+        u64::try_from(units.div_ceil(u128::from(gflops))).unwrap_or(u64::MAX)
+    }
+
+    /// The least share that it takes of any GPU, in millionths: units may be any part of one.
+    pub fn least_share_ppm(&self) -> u32 {
+        if self.units_milli.is_some() { 1 } else { self.share_ppm }
+    }
+
     /// The last moment at which it can start and end by its deadline.
     pub fn start_until_ms(&self) -> Option<u64> {
         Some(self.deadline_ms?.saturating_sub(self.duration_ms.unwrap_or(0)))
@@ -216,7 +234,11 @@ pub struct Lease {
     pub gpus: u32,
     /// How many run side by side; the fewest that it starts with while it waits.
     pub tasks: u32,
+    /// Of each GPU. Where units were asked for, 0 until a place is known, and then as its first task has it.
     pub share_ppm: u32,
+    /// As it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units_milli: Option<u64>,
     /// Bytes on each GPU, 0 until a place is known.
     pub memory: u64,
     pub priority: i32,

@@ -191,6 +191,7 @@ fn read_nodes(path: &Path, models: &mut Models) -> Vec<NodeSpec> {
             gpus: row[3].parse().unwrap(),
             model: models.id(&row[4]),
             gpu_memory_mib: 0,
+            gpu_units_milli: 0,
             labels: LabelSet::NONE,
             domains: Vec::new(),
         })

@@ -73,6 +73,9 @@ pub struct NodeSpec {
     pub model: ModelId,
     /// Device memory of each GPU.
     pub gpu_memory_mib: u32,
+    /// Compute of each GPU in thousandths of the units in which GPUs of all models are counted alike; 0 where nobody knows, or it does
+    /// not matter.
+    pub gpu_units_milli: u32,
     pub labels: LabelSet,
     /// Where it stands, the widest domain first (zone, block, rack). All nodes of a cluster have the same levels.
     pub domains: Vec<DomainId>,
@@ -243,6 +246,7 @@ impl Node {
 /// One request at its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
+    /// As it is on this node, see [`Request::on`].
     pub request: Request,
     pub node: NodeId,
     pub gpus: GpuSet,

@@ -104,6 +104,7 @@ impl std::error::Error for Unplaced {}
 /// Whether the request fits the node as it is now.
 pub fn fit(node: &Node, request: &Request) -> Result<(), Misfit> {
     let spec = node.spec();
+    let request = &request.on(spec);
     if node.is_removed() {
         return Err(Misfit::Removed);
     }

@@ -145,6 +145,7 @@ mod tests {
             gpus: 4,
             model: ModelId::new(model).unwrap(),
             gpu_memory_mib: 0,
+            gpu_units_milli: 0,
             labels: LabelSet::NONE,
             domains: Vec::new(),
         }

@@ -73,7 +73,7 @@ impl Placer {
         // The index keeps scores alone: which GPUs earn it is worked out again for the one node that won.
         let chosen = self.policy.score(cluster, cluster.node(node), request);
         let Choice { gpus, .. } = chosen.map_err(|_| Unplaced::explain(cluster, request))?;
-        Ok(Placement { request: *request, node, gpus })
+        Ok(Placement { request: request.on(cluster.node(node).spec()), node, gpus })
     }
 
     /// The same among these nodes only, each of which is looked at.
@@ -105,10 +105,11 @@ impl Placer {
             unplaced.nodes += 1;
         }
         let (node, Choice { mut gpus, .. }) = best.ok_or(unplaced)?;
+        let request = request.on(cluster.node(node).spec());
         if let Policy::Random { .. } = self.policy {
-            gpus = random_gpus(cluster.node(node), request, &mut self.random);
+            gpus = random_gpus(cluster.node(node), &request, &mut self.random);
         }
-        Ok(Placement { request: *request, node, gpus })
+        Ok(Placement { request, node, gpus })
     }
 
     fn forget_one(&mut self) {
@@ -131,6 +132,7 @@ impl Policy {
 
     fn score(&self, cluster: &Cluster, node: &Node, request: &Request) -> Result<Choice, Misfit> {
         fit(node, request)?;
+        let request = &request.on(node.spec());
         Ok(match self {
             Policy::Random { .. } => Choice { score: 0, gpus: crate::GpuSet::EMPTY },
             Policy::BestFit => {

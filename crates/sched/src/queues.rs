@@ -25,6 +25,7 @@
 //!     gpus: 8,
 //!     model: ModelId::new(0).unwrap(),
 //!     gpu_memory_mib: 80 * 1024,
+//!     gpu_units_milli: 0,
 //!     labels: LabelSet::NONE,
 //!     domains: vec![DomainId(0)],
 //! })?;

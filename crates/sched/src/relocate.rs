@@ -153,6 +153,7 @@ mod tests {
                 gpus: 2,
                 model: ModelId::new(model).unwrap(),
                 gpu_memory_mib: 0,
+                gpu_units_milli: 0,
                 labels: LabelSet::NONE,
                 domains: Vec::new(),
             };

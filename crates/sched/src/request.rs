@@ -1,6 +1,6 @@
 //! What is asked for.
 
-use crate::{GPUS_PER_NODE_MAX, WHOLE_GPU_MILLI};
+use crate::{GPUS_PER_NODE_MAX, NodeSpec, WHOLE_GPU_MILLI};
 
 /// A GPU model, as the caller numbers them: 0 to 63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,8 +75,13 @@ pub struct Request {
     pub memory_mib: u32,
     /// Different GPUs; 0 for work that needs none.
     pub gpus: u8,
-    /// Share of compute of each of them, 1 to 1000; 0 where `gpus` is 0.
+    /// Share of compute of each of them, 1 to 1000; 0 where `gpus` is 0. With `by_units` the most that this is of any GPU accepted.
     pub gpu_milli: u16,
+    /// The same in thousandths of the units in which GPUs of all models are counted alike ([`crate::NodeSpec::gpu_units_milli`]): with
+    /// `by_units` what is asked for, else the most that the share is of any GPU accepted, 0 where units do not matter.
+    pub gpu_units_milli: u32,
+    /// Of each GPU the share that gives so many units, whichever GPU that is.
+    pub by_units: bool,
     /// Device memory on each of them.
     pub gpu_memory_mib: u32,
     /// Any of these; not looked at where `gpus` is 0.
@@ -94,6 +99,8 @@ pub enum InvalidRequest {
     GpuMilli { gpu_milli: u16 },
     #[error("a share or memory of GPUs asked for, but no GPU; ask for at least one GPU")]
     ShareOfNoGpu,
+    #[error("0 units of each GPU asked for; ask for some")]
+    NoUnits,
     #[error("no accepted GPU model; name one, or accept all")]
     NoModel,
 }
@@ -106,6 +113,8 @@ impl Request {
             memory_mib,
             gpus: 0,
             gpu_milli: 0,
+            gpu_units_milli: 0,
+            by_units: false,
             gpu_memory_mib: 0,
             models: ModelSet::ALL,
             labels: LabelSet::NONE,
@@ -115,6 +124,22 @@ impl Request {
     /// The same with `gpu_milli` of each of `gpus` GPUs of any model.
     pub const fn with_gpus(self, gpus: u8, gpu_milli: u16) -> Request {
         Request { gpus, gpu_milli, ..self }
+    }
+
+    /// The same with the share that gives so many thousandths of a unit, at most `gpu_milli`, of each of `gpus` GPUs.
+    pub const fn with_gpu_units(self, gpus: u8, gpu_units_milli: u32, gpu_milli: u16) -> Request {
+        Request { gpus, gpu_milli, gpu_units_milli, by_units: true, ..self }
+    }
+
+    /// What it is on a node: units and share follow from each other. A share above 1000 is more than its GPUs have.
+    pub fn on(&self, spec: &NodeSpec) -> Request {
+        let (units, of) = (u64::from(self.gpu_units_milli), u64::from(spec.gpu_units_milli));
+        if self.by_units {
+            let milli = if of == 0 { u64::MAX } else { (units * u64::from(WHOLE_GPU_MILLI)).div_ceil(of) };
+            return Request { gpu_milli: u16::try_from(milli).unwrap_or(u16::MAX), ..*self };
+        }
+        let units = u64::from(self.gpu_milli) * of / u64::from(WHOLE_GPU_MILLI);
+        Request { gpu_units_milli: units as u32, ..*self }
     }
 
     pub const fn with_gpu_memory(self, gpu_memory_mib: u32) -> Request {
@@ -149,6 +174,9 @@ impl Request {
         if gpu_milli == 0 || gpu_milli > WHOLE_GPU_MILLI {
             return Err(InvalidRequest::GpuMilli { gpu_milli });
         }
+        if self.by_units && self.gpu_units_milli == 0 {
+            return Err(InvalidRequest::NoUnits);
+        }
         if self.models == ModelSet::NONE {
             return Err(InvalidRequest::NoModel);
         }
@@ -159,6 +187,39 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn units_are_a_share_of_each_card_and_a_share_is_units() {
+        let spec = |gpu_units_milli| NodeSpec {
+            cpu_milli: 0,
+            memory_mib: 0,
+            gpus: 1,
+            model: ModelId(0),
+            gpu_memory_mib: 0,
+            gpu_units_milli,
+            labels: LabelSet::NONE,
+            domains: Vec::new(),
+        };
+        let five = Request::cpu(0, 0).with_gpu_units(1, 5000, 500);
+        for (units, milli) in [
+            (10_000, 500),
+            (20_000, 250),
+            (19_491, 257),
+            (5000, 1000),
+            (4999, 1001),
+            (1, u16::MAX),
+            (0, u16::MAX),
+        ] {
+            let on = five.on(&spec(units));
+            assert_eq!((on.gpu_milli, on.gpu_units_milli), (milli, 5000), "{units}");
+            assert_eq!(on.on(&spec(10_000)).gpu_milli, 500, "it may move");
+        }
+        let quarter = Request::cpu(0, 0).with_gpus(1, 250);
+        for (units, expect) in [(20_000, 5000), (19_491, 4872), (0, 0)] {
+            let on = quarter.on(&spec(units));
+            assert_eq!((on.gpu_milli, on.gpu_units_milli), (250, expect), "{units}");
+        }
+    }
 
     #[test]
     fn impossible_requests_are_named() {
@@ -173,6 +234,8 @@ mod tests {
             (ok.with_gpus(1, 1001), Err(InvalidRequest::GpuMilli { gpu_milli: 1001 })),
             (ok.with_gpus(0, 500), Err(InvalidRequest::ShareOfNoGpu)),
             (ok.with_gpu_memory(1), Err(InvalidRequest::ShareOfNoGpu)),
+            (ok.with_gpu_units(1, 5000, 500), Ok(())),
+            (ok.with_gpu_units(1, 0, 500), Err(InvalidRequest::NoUnits)),
             (ok.with_gpus(1, 500).with_models(ModelSet::NONE), Err(InvalidRequest::NoModel)),
         ] {
             assert_eq!(request.check(), expect, "{request:?}");

@@ -14,6 +14,7 @@ fn world(nodes: usize) -> (Scheduler, Vec<NodeId>, impl Fn(&mut Scheduler, u8, u
         gpus: 2,
         model: ModelId::new(0).unwrap(),
         gpu_memory_mib: 1000,
+        gpu_units_milli: 0,
         labels: LabelSet::NONE,
         domains: vec![DomainId(0)],
     };

@@ -14,6 +14,7 @@ fn node(gpus: u8) -> NodeSpec {
         gpus,
         model: ModelId::new(0).unwrap(),
         gpu_memory_mib: 80 * 1024,
+        gpu_units_milli: 0,
         labels: LabelSet::NONE,
         domains: vec![DomainId(0)],
     }

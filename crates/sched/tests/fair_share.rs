@@ -167,7 +167,7 @@ proptest! {
         let mut scheduler = Scheduler::new(tree.clone(), Placer::new(Policy::BestFit), config);
         scheduler.add_node(NodeSpec {
             cpu_milli: 0, memory_mib: 0, gpus, model: ModelId::new(0).unwrap(), gpu_memory_mib: 0,
-            labels: LabelSet::NONE, domains: Vec::new(),
+            gpu_units_milli: 0, labels: LabelSet::NONE, domains: Vec::new(),
         }).unwrap();
         // Each leaf asks for what it requests in one job of many small tasks; there is no CPU for them, so that none of them starts.
         let requests: Vec<(String, u64)> = branches.iter().enumerate().flat_map(|(index, Branch { claim, children })| {

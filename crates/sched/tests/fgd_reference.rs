@@ -91,6 +91,7 @@ fn node() -> impl Strategy<Value = NodeSpec> {
         gpus,
         model: ModelId::new(model).unwrap(),
         gpu_memory_mib: 0,
+        gpu_units_milli: 0,
         labels: LabelSet::NONE,
         domains: Vec::new(),
     })

@@ -20,6 +20,7 @@ fn node_specs() -> impl Strategy<Value = Vec<NodeSpec>> {
         gpus,
         model: model(model_index),
         gpu_memory_mib: gpu_memory * 1024,
+        gpu_units_milli: 0,
         labels: LabelSet::NONE,
         domains: vec![DomainId(0)],
     });
@@ -224,6 +225,7 @@ fn a_thousand_requests_at_once_never_get_more_than_there_is() {
         gpus: 2,
         model: model(0),
         gpu_memory_mib: 46_068,
+        gpu_units_milli: 0,
         labels: LabelSet::NONE,
         domains: Vec::new(),
     };
@@ -255,6 +257,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         gpus: 1,
         model: model(0),
         gpu_memory_mib: 16_384,
+        gpu_units_milli: 0,
         labels: LabelSet::NONE,
         domains: Vec::new(),
     };

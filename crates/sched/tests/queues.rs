@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use sluice_sched::queues::{
-    Action, Amounts, Blocked, Config, Evicted, JobId, JobSpec, No, QueueId, QueueSpec, QueueTree, Resource,
-    Scheduler, Topology,
+    Action, Amounts, Blocked, Config, Evicted, Figures, JobId, JobSpec, No, QueueId, QueueSpec, QueueTree,
+    Resource, Scheduler, Topology,
 };
 use sluice_sched::{DomainId, LabelSet, ModelId, NodeId, NodeSpec, Placement, Placer, Policy, Request};
 
@@ -20,6 +20,10 @@ use watcher::Watcher;
 /// Cycles at one moment, after which a scheduler with constant demand must have come to rest.
 const CYCLES_MAX: usize = 300;
 
+/// Units of the GPUs of rack 1, and of the other ones.
+const SLOW_MILLI: u32 = 10_000;
+const FAST_MILLI: u32 = 25_000;
+
 fn node(gpus: u8, rack: u32) -> NodeSpec {
     NodeSpec {
         cpu_milli: 32_000,
@@ -27,6 +31,7 @@ fn node(gpus: u8, rack: u32) -> NodeSpec {
         gpus,
         model: ModelId::new(0).unwrap(),
         gpu_memory_mib: 80 * 1024,
+        gpu_units_milli: if rack == 1 { SLOW_MILLI } else { FAST_MILLI },
         labels: LabelSet::NONE,
         domains: vec![DomainId(rack)],
     }
@@ -70,15 +75,18 @@ struct World {
 
 /// A department with two teams, and two queues beside it.
 fn queues() -> impl Strategy<Value = Vec<QueueSpec>> {
-    let figures = (0..4u8, prop::option::of(1..8u8), 0..4i64, 0..2i32, 0..3u8);
+    let units = prop_oneof![2 => Just((0u8, None)), 1 => (0..40u8, prop::option::of(1..80u8))];
+    let figures = (0..4u8, prop::option::of(1..8u8), 0..4i64, 0..2i32, 0..3u8, units);
     prop::collection::vec(figures, 4).prop_map(|figures| {
         let mut queues = vec![QueueSpec::new("department")];
-        for (name, (deserved, limit, weight, priority, runtime)) in
+        for (name, (deserved, limit, weight, priority, runtime, (units, more_units))) in
             ["a", "b", "c", "d"].into_iter().zip(figures)
         {
             let mut queue = QueueSpec { weight, priority, ..QueueSpec::new(name) };
             queue = queue.deserving_gpus(f64::from(deserved));
             queue.limit.gpus = limit.map(|more| f64::from(deserved + more));
+            queue.deserved.gpu_units = (units > 0).then_some(f64::from(units));
+            queue.limit.gpu_units = more_units.map(|more| f64::from(units + more));
             queue.preempt_min_runtime_s = Some(f64::from(runtime) * 10.0);
             queue.reclaim_min_runtime_s = Some(f64::from(runtime) * 5.0);
             queues.push(if name < "c" { queue.below("department") } else { queue });
@@ -89,7 +97,7 @@ fn queues() -> impl Strategy<Value = Vec<QueueSpec>> {
 
 fn job() -> impl Strategy<Value = JobSpec> {
     let share = prop_oneof![2 => Just(1000u16), 1 => 1..1000u16];
-    let task = (0..4u8, share, 0..3u32, 1..9_000u32);
+    let task = (0..4u8, share, 0..3u32, 1..9_000u32, prop::bool::weighted(0.3));
     let topology = prop_oneof![
         6 => Just(Topology::ANY),
         2 => Just(Topology { required: Some(0), ..Topology::ANY }),
@@ -97,11 +105,17 @@ fn job() -> impl Strategy<Value = JobSpec> {
     ];
     let shape = (1..4u32, 0..3u32, -2..3i32, prop::bool::weighted(0.8), topology);
     (task, shape).prop_map(
-        |((gpus, milli, memory, cpu), (tasks_min, more, priority, preemptible, topology))| {
+        |((gpus, milli, memory, cpu, by_units), (tasks_min, more, priority, preemptible, topology))| {
             let request = Request::cpu(cpu, 1024);
             let request = match gpus {
                 0 => request,
                 _ => request.with_gpus(gpus, milli).with_gpu_memory(memory * 20 * 1024),
+            };
+            // The most that a share is in units, and the most that units are as a share.
+            let request = match (gpus, by_units) {
+                (0, _) => request,
+                (_, false) => Request { gpu_units_milli: u32::from(milli) * FAST_MILLI / 1000, ..request },
+                (_, true) => request.with_gpu_units(gpus, u32::from(milli) * SLOW_MILLI / 1000, milli),
             };
             let queue = QueueTree::new(&[QueueSpec::new("any")]).unwrap().find("any").unwrap();
             JobSpec {
@@ -297,8 +311,10 @@ proptest! {
     #[test]
     fn queues_end_at_their_shares(gpus in 1..5u8, nodes in 1..4u32, queues in queues(), demand in prop::collection::vec(0..12u32, 4),
                                   order in any::<u64>()) {
+        let gpus_alone = |deserved| Figures { gpu_units: None, ..deserved };
         let queues: Vec<QueueSpec> = queues.into_iter().map(|queue| QueueSpec {
-            preempt_min_runtime_s: None, reclaim_min_runtime_s: None, limit: Default::default(), ..queue
+            preempt_min_runtime_s: None, reclaim_min_runtime_s: None, limit: Default::default(),
+            deserved: gpus_alone(queue.deserved), ..queue
         }).collect();
         let nodes: Vec<(u8, u32)> = (0..nodes).map(|_| (gpus, 0)).collect();
         let (mut scheduler, leaves) = scheduler(&nodes, &queues, &Config::default());

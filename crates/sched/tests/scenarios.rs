@@ -274,6 +274,7 @@ fn build(scenario: &Scenario) -> Result<World, Failed> {
                 gpus: group.gpus,
                 model: ModelId::new(group.model).ok_or("model above 63")?,
                 gpu_memory_mib: group.gpu_memory_gib * 1024,
+                gpu_units_milli: 0,
                 labels: labels(&group.labels)?,
                 domains: group.domains.iter().copied().map(DomainId).collect(),
             })?;

@@ -230,7 +230,9 @@ fn policy(fleet: &Fleet) -> Policy {
     let asked = |lease: &LeaseRecord| bare_request(&lease.ask, 0);
     let usual = [(1, 1000), (1, 1000), (1, 500), (1, 250), (2, 1000), (4, 1000), (8, 1000)];
     let usual = usual.map(|(gpus, milli)| Request::cpu(0, 0).with_gpus(gpus, milli));
-    let recent: Vec<Request> = usual.into_iter().chain(fleet.leases().map(asked)).collect();
+    // The share of what is asked for in units depends on the GPU.
+    let asked = fleet.leases().map(asked).filter(|request| !request.by_units);
+    let recent: Vec<Request> = usual.into_iter().chain(asked).collect();
     Policy::Fgd(Fragmentation::from_requests(&recent))
 }
 

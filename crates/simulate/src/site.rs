@@ -49,6 +49,7 @@ impl Site {
                 gpus: node.gpus,
                 model: u8::try_from(model).ok().and_then(ModelId::new).ok_or(SiteError::TooManyModels)?,
                 gpu_memory_mib: node.gpu_memory_mib,
+                gpu_units_milli: 0,
                 labels: LabelSet::NONE,
                 domains: vec![zones.number(&node.zone), racks.number(&rack)],
             });

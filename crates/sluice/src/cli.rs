@@ -11,7 +11,7 @@ use sluice_api::lease::{Level, TASKS_MAX};
 use sluice_api::pool::Tier;
 use sluice_node::Peering;
 
-use crate::quantity::{Memory, Period, Share};
+use crate::quantity::{Memory, Period, Share, Units};
 use crate::simulate::SimulateArgs;
 
 pub(crate) use bench::*;
@@ -134,6 +134,10 @@ pub(crate) struct RunArgs {
     /// Share of each GPU's compute time: above 0, up to 1 (0.25 and 25% are the same)
     #[arg(short = 'p', long, value_name = "SHARE", default_value = "1")]
     pub(crate) share: Share,
+
+    /// With a server, instead of a share: so many units of each GPU's compute, on whichever GPU has them. A unit is a TFLOPS (32 bits)
+    #[arg(long, value_name = "UNITS", conflicts_with = "share")]
+    pub(crate) units: Option<Units>,
 
     /// Memory on each GPU, such as 8GiB or 512MiB [default: SHARE x the GPU's memory]
     #[arg(long, value_name = "SIZE")]

@@ -47,6 +47,29 @@ impl fmt::Display for Share {
     }
 }
 
+/// Units of compute, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Units(u64);
+
+impl Units {
+    pub(crate) fn milli(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Units {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Units, String> {
+        let milli = text.trim().parse::<f64>().map_or(0.0, |units| (units * 1000.0).round());
+        if (1.0..=1e9).contains(&milli) {
+            Ok(Units(milli as u64))
+        } else {
+            Err("a number of units (TFLOPS) is 0.001 or more, such as 5 or 2.5".into())
+        }
+    }
+}
+
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Memory(u64);
@@ -185,6 +208,16 @@ mod tests {
         assert_eq!(Share(250_000).to_string(), "25%");
         assert_eq!(Share(333_333).to_string(), "33.3333%");
         assert_eq!(Share(1_000_000).to_string(), "100%");
+    }
+
+    #[test]
+    fn units() {
+        for (text, milli) in [("5", 5000), ("2.5", 2500), ("0.001", 1), ("66.908", 66_908)] {
+            assert_eq!(text.parse::<Units>().map(Units::milli), Ok(milli), "{text}");
+        }
+        for text in ["0", "-1", "0.0001", "NaN", "inf", "1e9", "", "many"] {
+            assert!(text.parse::<Units>().expect_err(text).contains("0.001 or more"), "{text}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use sluice_wire::control::{Control, DeviceSnapshot, LeaseGranted, LeaseRequest, 
 use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
 use crate::cli::{Cap, GpuChoice, RunArgs};
 use crate::place::{self, Part, PrivateNode, Source};
-use crate::quantity::{Memory, Period, Share};
+use crate::quantity::{Memory, Period, Share, Units};
 use crate::server::lease::{Claimed, ServerLease};
 use crate::server::lists::now_ms;
 use crate::surroundings::{Libraries, NVIDIA_SMI, Scratch};
@@ -37,6 +37,11 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
         if arguments.tasks.is_some() {
             return Err(failed(
                 "--tasks needs a control plane, which places the tasks: --server, or `sluice up`",
+            ));
+        }
+        if arguments.units.is_some() {
+            return Err(failed(
+                "--units needs a control plane, which knows the GPUs: --server, or `sluice up`; or take a share: -p",
             ));
         }
         if arguments.nodes.is_some() {
@@ -143,6 +148,7 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
         duration_ms: arguments.duration.map(|duration| duration.duration().as_millis() as u64),
         hold_ms: arguments.hold.map(|hold| hold.duration().as_millis() as u64),
         share_ppm: arguments.share.ppm(),
+        units_milli: arguments.units.map(Units::milli),
         memory: arguments.memory.map_or(0, Memory::bytes),
         hard_cap: arguments.cap == Cap::Hard,
         priority: arguments.priority,

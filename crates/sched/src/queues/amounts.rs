@@ -1,4 +1,4 @@
-//! Amounts of the four resources that queues divide.
+//! Amounts of the resources that queues divide.
 
 use std::ops::{AddAssign, Index, IndexMut, SubAssign};
 
@@ -15,10 +15,13 @@ pub enum Resource {
     Cpu,
     /// Host memory, in MiB.
     Memory,
+    /// Compute of GPUs in units, which count all models alike, in thousandths.
+    GpuUnits,
 }
 
 impl Resource {
-    pub const ALL: [Resource; 4] = [Resource::Gpu, Resource::GpuMemory, Resource::Cpu, Resource::Memory];
+    pub const ALL: [Resource; RESOURCES] =
+        [Resource::Gpu, Resource::GpuMemory, Resource::Cpu, Resource::Memory, Resource::GpuUnits];
 
     /// An amount of it for people: `2.5 GPUs`, `16 GiB of device memory`.
     pub fn describe(self, amount: u64) -> String {
@@ -31,17 +34,20 @@ impl Resource {
             Resource::GpuMemory => format!("{} GiB of device memory", number(1024.0)),
             Resource::Cpu => format!("{} CPU{}", number(1000.0), if amount == 1000 { "" } else { "s" }),
             Resource::Memory => format!("{} GiB of memory", number(1024.0)),
+            Resource::GpuUnits => format!("{} unit{}", number(1000.0), if amount == 1000 { "" } else { "s" }),
         }
     }
 }
 
+pub(super) const RESOURCES: usize = 5;
+
 /// So much of each resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Amounts([u64; 4]);
+pub struct Amounts([u64; RESOURCES]);
 
 impl Amounts {
-    pub const ZERO: Amounts = Amounts([0; 4]);
-    pub const UNLIMITED: Amounts = Amounts([u64::MAX; 4]);
+    pub const ZERO: Amounts = Amounts([0; RESOURCES]);
+    pub const UNLIMITED: Amounts = Amounts([u64::MAX; RESOURCES]);
 
     /// What `tasks` tasks of this request take.
     pub fn of(request: &Request, tasks: u32) -> Amounts {
@@ -51,6 +57,7 @@ impl Amounts {
             gpus * u64::from(request.gpu_memory_mib),
             u64::from(request.cpu_milli),
             u64::from(request.memory_mib),
+            gpus * u64::from(request.gpu_units_milli),
         ])
         .times(tasks)
     }

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::amounts::{Amounts, Resource};
+use super::amounts::{Amounts, RESOURCES, Resource};
 use super::decay::{DecayedUse, Millis};
 use super::fair::{Claim, Division, divide};
 use super::tree::{QueueId, QueueTree};
@@ -16,7 +16,7 @@ pub(super) struct Account {
     /// Running and pending work that may be evicted, and that may not, submitted to this very queue.
     requested: Amounts,
     requested_fixed: Amounts,
-    used: [DecayedUse; 4],
+    used: [DecayedUse; RESOURCES],
     pub(super) share: Amounts,
 }
 

@@ -231,7 +231,7 @@ impl Scheduler {
 
     /// The price of room for one more task on the node; none if all candidates on it make none.
     pub(super) fn price(&self, taker: &Taker, node: NodeId, candidates: &Candidates) -> Option<Price> {
-        let request = &taker.class.request;
+        let request = &taker.class.request.on(self.cluster.node(node).spec());
         let room = Room::of(self.cluster.node(node));
         if !could_fit(self.cluster.node(node), request) {
             return None;
@@ -266,6 +266,7 @@ pub(super) fn weight(request: &Request) -> u64 {
 
 /// At least so much compute has to go from the node before it has room for so many tasks, more than it has now.
 pub(super) fn missing_milli(node: &Node, request: &Request, slots: u32) -> u64 {
+    let request = request.on(node.spec());
     let in_all = request.total_gpu_milli() * u64::from(slots);
     let in_all = in_all.saturating_sub(node.free_gpu_milli().into());
     // Each task needs as many GPUs with its share free: on those with the most free the least is missing.

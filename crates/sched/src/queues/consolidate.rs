@@ -84,7 +84,12 @@ impl Scheduler {
         let (usage, request) = (self.cluster.usage(), &taker.class.request);
         let gpu_milli = u64::from(usage.gpus) * u64::from(WHOLE_GPU_MILLI);
         let fit = [
-            (gpu_milli - usage.gpu_milli_used).checked_div(request.total_gpu_milli()),
+            // The share of what is asked for in units depends on the GPU.
+            (gpu_milli - usage.gpu_milli_used).checked_div(if request.by_units {
+                0
+            } else {
+                request.total_gpu_milli()
+            }),
             (usage.cpu_milli - usage.cpu_milli_used).checked_div(request.cpu_milli.into()),
             (usage.memory_mib - usage.memory_mib_used).checked_div(request.memory_mib.into()),
         ];
@@ -134,11 +139,12 @@ impl Scheduler {
         let mut nodes: Vec<(u64, NodeId)> = Vec::new();
         for &node in scope.iter().filter(|&&node| could_fit(self.cluster.node(node), &taker.class.request)) {
             let mut room = Room::of(self.cluster.node(node));
+            let request = taker.class.request.on(self.cluster.node(node).spec());
             let mut cost = 0;
             for (_, _, placement) in self.movable(taker, node) {
                 room.give_back(&placement);
                 cost += weight(&placement.request);
-                if room.slots(&taker.class.request, 1) == 1 {
+                if room.slots(&request, 1) == 1 {
                     nodes.push((cost, node));
                     break;
                 }

@@ -179,8 +179,16 @@ impl Job {
         })
     }
 
+    /// The most that so many tasks of it take, wherever they are.
     pub(super) fn amounts(&self, tasks: u32) -> Amounts {
         Amounts::of(&self.spec.request, tasks)
+    }
+
+    /// What its tasks take where they are.
+    pub(super) fn used(&self) -> Amounts {
+        let mut used = Amounts::ZERO;
+        self.tasks().for_each(|(_, placement)| used += Amounts::of(&placement.request, 1));
+        used
     }
 }
 

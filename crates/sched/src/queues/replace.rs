@@ -49,12 +49,11 @@ impl Scheduler {
             let Some(job) = self.jobs.get_mut(&id) else { continue };
             job.spec.queue = homes[&job.spec.queue];
             job.waiting = None;
-            let (spec, running) = (job.spec, job.running);
+            let (spec, running, used) = (job.spec, job.running, job.used());
             if spec.preemptible && running > 0 {
                 self.evictable[spec.queue.index()].insert(victim_order(job));
             }
             self.books.demand(spec.queue, Amounts::of(&spec.request, spec.tasks_max), spec.preemptible, true);
-            let used = Amounts::of(&spec.request, running);
             self.books.allocate(&self.tree, spec.queue, used, spec.preemptible);
             self.line_up(id);
         }

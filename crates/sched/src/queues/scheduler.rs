@@ -255,7 +255,9 @@ impl Scheduler {
         for &(task, placement) in tasks {
             let free =
                 job.tasks.get(task as usize).is_some_and(Option::is_none) && distinct.len() == tasks.len();
-            if !free || placement.request != job.spec.request {
+            let is_known = placement.node.index() < self.cluster.nodes().len();
+            let asked = |node| job.spec.request.on(self.cluster.node(node).spec());
+            if !free || is_known && placement.request != asked(placement.node) {
                 return Err(AdoptError::Task { job: id, task });
             }
         }
@@ -415,7 +417,8 @@ impl Scheduler {
         let placement = job.tasks.get_mut(number as usize)?.take()?;
         job.running -= 1;
         let (spec, order, gone) = (job.spec, victim_order(job), job.running == 0);
-        self.books.release(&self.tree, spec.queue, Amounts::of(&spec.request, 1), spec.preemptible);
+        let used = Amounts::of(&placement.request, 1);
+        self.books.release(&self.tree, spec.queue, used, spec.preemptible);
         if spec.preemptible && gone {
             self.evictable[spec.queue.index()].remove(&order);
         }
@@ -437,7 +440,8 @@ impl Scheduler {
         job.tasks[number as usize] = Some(placement);
         job.running += 1;
         let (spec, order) = (job.spec, victim_order(job));
-        self.books.allocate(&self.tree, spec.queue, Amounts::of(&spec.request, 1), spec.preemptible);
+        let used = Amounts::of(&placement.request, 1);
+        self.books.allocate(&self.tree, spec.queue, used, spec.preemptible);
         if spec.preemptible {
             self.evictable[spec.queue.index()].insert(order);
         }
@@ -452,6 +456,7 @@ impl Scheduler {
             let spec = node.spec();
             let gpus = node.usable_gpus() as u64;
             capacity[Resource::Gpu] += gpus * u64::from(WHOLE_GPU_MILLI);
+            capacity[Resource::GpuUnits] += gpus * u64::from(spec.gpu_units_milli);
             capacity[Resource::GpuMemory] += gpus * u64::from(spec.gpu_memory_mib);
             capacity[Resource::Cpu] += u64::from(spec.cpu_milli);
             capacity[Resource::Memory] += u64::from(spec.memory_mib);

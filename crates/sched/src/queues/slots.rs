@@ -66,5 +66,6 @@ impl Slots {
 /// How many tasks of the request the node has room for.
 pub(super) fn slots_on(cluster: &Cluster, request: &Request, node: NodeId) -> u32 {
     let node = cluster.node(node);
+    let request = &request.on(node.spec());
     if fit(node, request).is_ok() { Room::of(node).slots(request, u32::MAX >> 1) } else { 0 }
 }

@@ -31,6 +31,14 @@ struct Taken {
     tasks: Placed,
 }
 
+impl Taken {
+    fn amounts(&self) -> Amounts {
+        let mut amounts = Amounts::ZERO;
+        self.tasks.iter().for_each(|(_, placement)| amounts += Amounts::of(&placement.request, 1));
+        amounts
+    }
+}
+
 impl Scheduler {
     /// Makes room for the taker's job and puts it there, or changes nothing and says why not. Candidates found before serve any scope.
     pub(super) fn take(
@@ -232,7 +240,7 @@ impl Scheduler {
         for (&node, &fit) in scope.iter().zip(fit) {
             let node = self.cluster.node(node);
             if could_fit(node, &class.request) {
-                let most = Room::when_empty(node).slots(&class.request, class.needs);
+                let most = Room::when_empty(node).slots(&class.request.on(node.spec()), class.needs);
                 let mut before = 0;
                 for slots in fit + 1..=most {
                     let cost = missing_milli(node, &class.request, slots);
@@ -323,8 +331,10 @@ impl Scheduler {
             Some(number) => vec![number],
             None => job.tasks().map(|(number, _)| number).collect(),
         };
-        let (queue, amounts) = (job.spec.queue, job.amounts(numbers.len() as u32));
-        if !self.may_take(taker, queue, amounts) {
+        let mut amounts = Amounts::ZERO;
+        let placements = numbers.iter().filter_map(|&number| job.tasks.get(number as usize)?.as_ref());
+        placements.for_each(|placement| amounts += Amounts::of(&placement.request, 1));
+        if !self.may_take(taker, job.spec.queue, amounts) {
             return;
         }
         let off = |&number: &u32| Some((number, self.take_off(unit.job, number)?));
@@ -359,8 +369,7 @@ impl Scheduler {
     /// smaller work would be reclaimed as one, the smaller work would return within the share, and be taken again.
     fn is_no_larger(&self, taker: &Taker, taken: &[Taken]) -> bool {
         let needed = taker.class.amounts();
-        let amounts = |taken: &Taken| Some(self.jobs.get(&taken.job)?.amounts(taken.tasks.len() as u32));
-        taken.iter().filter_map(amounts).any(|gone| needed.exceeds(&gone).is_none())
+        taken.iter().any(|gone| needed.exceeds(&gone.amounts()).is_none())
     }
 
     /// Whether work that was taken is beyond what its queue may have, also after all else that was taken: if it could return within
@@ -368,13 +377,12 @@ impl Scheduler {
     fn is_due(&self, taker: &Taker, taken: &Taken) -> bool {
         let Some(job) = self.jobs.get(&taken.job) else { return true };
         let Some((_, theirs)) = self.tree.part_ways(taker.queue, job.spec.queue) else { return true };
-        let amounts = job.amounts(taken.tasks.len() as u32);
         let bound = match taker.right {
             Right::Priority => return true,
             Right::Share { .. } => self.fair_share(theirs),
             Right::Quota { .. } => self.tree.queue(theirs).deserved,
         };
-        self.books.above(&self.tree, theirs, amounts, &bound).is_some()
+        self.books.above(&self.tree, theirs, taken.amounts(), &bound).is_some()
     }
 
     /// Lets work stay that fits beside the job, the worthiest first.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::amounts::{Amounts, Resource};
+use super::amounts::{Amounts, RESOURCES, Resource};
 use super::decay::Millis;
 use super::fair::MAX_WEIGHT;
 
@@ -42,6 +42,8 @@ pub struct Figures {
     pub gpu_memory_gib: Option<f64>,
     pub cpus: Option<f64>,
     pub memory_gib: Option<f64>,
+    /// See [`crate::NodeSpec::gpu_units_milli`].
+    pub gpu_units: Option<f64>,
 }
 
 impl QueueSpec {
@@ -302,9 +304,15 @@ impl QueueTree {
     }
 }
 
-const DESERVED: [&str; 4] =
-    ["deserved.gpus", "deserved.gpu_memory_gib", "deserved.cpus", "deserved.memory_gib"];
-const LIMIT: [&str; 4] = ["limit.gpus", "limit.gpu_memory_gib", "limit.cpus", "limit.memory_gib"];
+const DESERVED: [&str; RESOURCES] = [
+    "deserved.gpus",
+    "deserved.gpu_memory_gib",
+    "deserved.cpus",
+    "deserved.memory_gib",
+    "deserved.gpu_units",
+];
+const LIMIT: [&str; RESOURCES] =
+    ["limit.gpus", "limit.gpu_memory_gib", "limit.cpus", "limit.memory_gib", "limit.gpu_units"];
 
 /// No cluster has so many GPUs, cores or GiB: more than this is a slip.
 const ABSURD: f64 = 1e9;
@@ -333,6 +341,7 @@ impl Figures {
             Resource::GpuMemory => self.gpu_memory_gib,
             Resource::Cpu => self.cpus,
             Resource::Memory => self.memory_gib,
+            Resource::GpuUnits => self.gpu_units,
         }
     }
 }
@@ -345,13 +354,13 @@ impl QueueSpec {
     fn amounts(
         &self,
         figures: &Figures,
-        fields: &[&'static str; 4],
+        fields: &[&'static str; RESOURCES],
         unstated: u64,
     ) -> Result<Amounts, QueueError> {
         let mut amounts = Amounts::ZERO;
         for resource in Resource::ALL {
             let steps = match resource {
-                Resource::Gpu | Resource::Cpu => 1000.0,
+                Resource::Gpu | Resource::Cpu | Resource::GpuUnits => 1000.0,
                 Resource::GpuMemory | Resource::Memory => 1024.0,
             };
             let field = fields[resource as usize];

@@ -74,7 +74,7 @@ impl Account {
             if lease.waits() {
                 count(&mut holding.queued, 1);
             } else if lease.holds() {
-                amount(&mut holding.ppm, lease.ppm(lease.held().count()));
+                amount(&mut holding.ppm, lease.ppm());
                 amount(&mut holding.memory, memory);
                 count(&mut holding.leases, 1);
             }
@@ -84,7 +84,7 @@ impl Account {
     fn gpus(&mut self, lease: &LeaseRecord, seat: &Seat, change: fn(&mut u64, u64)) {
         for &gpu in &seat.gpus {
             let taken = self.taken.entry((seat.node, gpu)).or_default();
-            change(&mut taken.ppm, u64::from(lease.ask.share_ppm));
+            change(&mut taken.ppm, u64::from(lease.share_ppm(seat)));
             change(&mut taken.memory, seat.memory);
             let mut leases = u64::from(taken.leases);
             change(&mut leases, 1);

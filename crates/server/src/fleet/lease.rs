@@ -13,6 +13,9 @@ pub(crate) struct Seat {
     pub(crate) gpus: Vec<u32>,
     /// Bytes on each of them.
     pub(crate) memory: u64,
+    /// Millionths of each of them, where units were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) share_ppm: Option<u32>,
     /// Its node has had it.
     #[serde(default)]
     pub(crate) claimed: bool,
@@ -32,7 +35,8 @@ const SEATS_MAX: usize = 4 * TASKS_MAX as usize;
 
 impl Seat {
     pub(crate) fn new(node: NodeId, gpus: Vec<u32>, memory: u64) -> Seat {
-        Seat { node, gpus, memory, claimed: false, over: false, leave_at_ms: None, granted_at_ms: None }
+        let (claimed, over) = (false, false);
+        Seat { node, gpus, memory, share_ppm: None, claimed, over, leave_at_ms: None, granted_at_ms: None }
     }
 
     /// Whether its task goes on, as far as is known.
@@ -68,9 +72,14 @@ pub(crate) struct LeaseRecord {
 pub(crate) type LinePlace = (std::cmp::Reverse<i32>, u64, LeaseId);
 
 impl LeaseRecord {
-    /// Compute of all its GPUs, in millionths of one, if it has so many tasks.
-    pub(crate) fn ppm(&self, tasks: usize) -> u64 {
-        u64::from(self.ask.share_ppm) * u64::from(self.ask.gpus) * tasks as u64
+    /// Of each GPU of a seat, in millionths.
+    pub(crate) fn share_ppm(&self, seat: &Seat) -> u32 {
+        seat.share_ppm.unwrap_or(self.ask.share_ppm)
+    }
+
+    /// Compute of all GPUs that it holds, in millionths of one.
+    pub(crate) fn ppm(&self) -> u64 {
+        self.held().map(|(_, seat)| u64::from(self.share_ppm(seat)) * seat.gpus.len() as u64).sum()
     }
 
     pub(crate) fn attempt_of(&self, task: usize) -> Attempt {

@@ -11,6 +11,7 @@ use sluice_api::lease::{
     HOLD_MS_MAX, HOLD_MS_MIN, Lease, LeaseId, LeaseState, NewLease, PRIORITY_MAX, Refused, TASKS_MAX,
 };
 use sluice_api::problem::{Kind, Problem};
+use sluice_api::usage::GFLOPS_MAX;
 use sluice_api::{GPU_PPM, Page};
 
 use super::answer::{Answer, Refusal};
@@ -97,6 +98,12 @@ fn check(ask: &mut NewLease, now_ms: u64) -> Result<(), Problem> {
     }
     if !(1..=GPU_PPM).contains(&ask.share_ppm) {
         return wrong("share_ppm", format!("1 to {GPU_PPM} (a whole GPU), not {}", ask.share_ppm));
+    }
+    if ask.units_milli.is_some_and(|units| !(1..=GFLOPS_MAX).contains(&units)) {
+        return wrong("units_milli", format!("1 to {GFLOPS_MAX} thousandths of a unit"));
+    }
+    if ask.units_milli.is_some() && ask.share_ppm != GPU_PPM {
+        return wrong("share_ppm", "the share follows from `units_milli`: leave one of them out".into());
     }
     if !(1..=TASKS_MAX).contains(&ask.tasks) {
         return wrong("tasks", format!("1 to {TASKS_MAX}, not {}", ask.tasks));

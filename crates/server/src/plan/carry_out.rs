@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sluice_api::GPU_PPM;
 use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_sched::queues::{Action, Evicted, JobId};
 use sluice_sched::{GpuSet, Placement, Request};
@@ -141,7 +142,12 @@ impl Plan {
         let seat = |(task, placement): (u32, &Placement)| {
             let site = self.sites.get(placement.node.index())?;
             let gpus = placement.gpus.iter().filter_map(|gpu| site.gpus.get(gpu).copied()).collect();
-            Some((task, Seat::new(site.node, gpus, work.memory)))
+            let units_milli = self.scheduler.cluster().node(placement.node).spec().gpu_units_milli;
+            let share_ppm = placement.request.by_units.then(|| {
+                let units = u64::from(placement.request.gpu_units_milli) * u64::from(GPU_PPM);
+                units.div_ceil(u64::from(units_milli.max(1))) as u32
+            });
+            Some((task, Seat { share_ppm, ..Seat::new(site.node, gpus, work.memory) }))
         };
         job.tasks().filter(|(task, _)| !work.seated.contains_key(task)).filter_map(seat).collect()
     }
@@ -152,6 +158,7 @@ impl Plan {
             let here = &self.sites.get(node.index())?.gpus;
             let at = |gpu: &u32| here.iter().position(|other| other == gpu);
             let gpus = seat.gpus.iter().map(at).collect::<Option<Vec<usize>>>()?;
+            let request = request.on(self.scheduler.cluster().node(node).spec());
             Some(Placement { request, node, gpus: gpus.into_iter().fold(GpuSet::EMPTY, GpuSet::with) })
         })
     }

@@ -23,7 +23,7 @@ impl Clearance {
         for (task, seat) in places {
             let sums = seat.gpus.iter().map(|&gpu| {
                 let (ppm, memory) = wanted.get(&(seat.node, gpu)).copied().unwrap_or_default();
-                (gpu, (ppm + u64::from(lease.ask.share_ppm), memory + seat.memory))
+                (gpu, (ppm + u64::from(lease.share_ppm(&seat)), memory + seat.memory))
             });
             let sums: Vec<(u32, (u64, u64))> = sums.collect();
             let other = sums.iter().find_map(|&(gpu, more)| in_the_way(fleet, seat.node, gpu, more));

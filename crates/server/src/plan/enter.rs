@@ -6,7 +6,7 @@ use sluice_api::GPU_PPM;
 use sluice_api::lease::{LeaseId, Level, NewLease};
 use sluice_api::tenant::TenantPath;
 use sluice_sched::queues::{JobId, JobSpec, Topology};
-use sluice_sched::{ModelSet, Request};
+use sluice_sched::{ModelSet, Request, WHOLE_GPU_MILLI};
 
 use super::{Plan, Work, queues};
 use crate::fleet::{Fleet, LeaseRecord};
@@ -104,18 +104,24 @@ impl Plan {
 
     pub(super) fn request_of(&self, ask: &NewLease, models: ModelSet) -> Result<Request, String> {
         let request = bare_request(ask, self.memory_of(ask, models));
+        // What it may be at most, until there is a place.
+        let (slowest, fastest) = self.atlas.gflops(models);
+        let request = if request.by_units {
+            Request { gpu_milli: milli(ask.share_of(slowest)), ..request }
+        } else {
+            let units = u64::from(request.gpu_milli) * fastest / 1000;
+            Request { gpu_units_milli: u32::try_from(units).unwrap_or(u32::MAX), ..request }
+        };
         Ok(request.with_models(models).with_labels(self.atlas.labels_of(ask)?))
     }
 
-    /// Unless said, the same part of the memory of the smallest GPU that it accepts as of its compute: so much is free wherever the
-    /// share is.
+    /// Unless said, the same part of the memory as of the compute of the GPU that it accepts where that is the least: so much is free
+    /// wherever the share is.
     fn memory_of(&self, ask: &NewLease, models: ModelSet) -> u64 {
         if ask.memory > 0 {
             return ask.memory;
         }
-        let smallest = u128::from(self.atlas.smallest_memory(models));
-        let part = smallest * u128::from(ask.share_ppm) / u128::from(GPU_PPM);
-        (part as u64) & !((1 << 20) - 1)
+        self.atlas.least_memory(ask, models) & !((1 << 20) - 1)
     }
 
     /// What keeps a lease from the scheduler, which knows no such limits.
@@ -148,10 +154,20 @@ impl Plan {
 
 /// Shares are rounded up to thousandths and memory to MiB: nothing is promised twice.
 pub(super) fn bare_request(ask: &NewLease, memory: u64) -> Request {
-    let milli = ask.share_ppm.div_ceil(GPU_PPM / 1000);
     let gpus = u8::try_from(ask.gpus).unwrap_or(u8::MAX);
     let memory_mib = u32::try_from(memory.div_ceil(1 << 20)).unwrap_or(u32::MAX);
-    Request::cpu(0, 0).with_gpus(gpus, milli as u16).with_gpu_memory(memory_mib)
+    let request = Request::cpu(0, 0).with_gpu_memory(memory_mib);
+    match ask.units_milli {
+        Some(units) => {
+            request.with_gpu_units(gpus, u32::try_from(units).unwrap_or(u32::MAX), WHOLE_GPU_MILLI)
+        }
+        None => request.with_gpus(gpus, milli(ask.share_ppm.into())),
+    }
+}
+
+/// Millionths of a GPU in thousandths.
+pub(super) fn milli(ppm: u64) -> u16 {
+    u16::try_from(ppm.div_ceil(u64::from(GPU_PPM / 1000))).unwrap_or(u16::MAX)
 }
 
 /// By its place in [`Level::ALL`], as the scheduler counts levels.

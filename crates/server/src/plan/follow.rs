@@ -5,7 +5,7 @@ use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::node::NodeId;
 use sluice_sched::queues::{Amounts, QueueTree};
 
-use super::enter::bare_request;
+use super::enter::{bare_request, milli};
 use super::sites::{Site, TooMany};
 use super::{Clock, Plan, keeps_its_place, queues};
 use crate::fleet::{Fleet, LeaseRecord, News, Seat};
@@ -39,7 +39,9 @@ impl Plan {
             let most = lease.ask.tasks_max.unwrap_or(lease.ask.tasks) as usize;
             let held = seats.take(most).filter_map(|seat| {
                 let from_ms = seat.granted_at_ms.or(lease.granted_at_ms)?;
-                Some((queue?, Amounts::of(&bare_request(&lease.ask, seat.memory), 1), (from_ms, until_ms)))
+                let request = bare_request(&lease.ask, seat.memory);
+                let request = request.with_gpus(request.gpus, milli(lease.share_ppm(seat).into()));
+                Some((queue?, Amounts::of(&request, 1), (from_ms, until_ms)))
             });
             held.collect::<Vec<_>>()
         };

@@ -95,6 +95,7 @@ fn slots(spec: &NodeSpec, request: &Request) -> u32 {
     {
         return 0;
     }
+    let request = &request.on(spec);
     let by_compute = u32::from(WHOLE_GPU_MILLI / request.gpu_milli.max(1));
     let by_memory = spec.gpu_memory_mib.checked_div(request.gpu_memory_mib).unwrap_or(by_compute);
     let per_gpu = by_compute.min(by_memory);
@@ -105,7 +106,13 @@ fn slots(spec: &NodeSpec, request: &Request) -> u32 {
 
 /// The first quota, from the tenant upwards, that the request alone would pass.
 pub(crate) fn over_quota(fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
-    let ppm = u64::from(ask.share_ppm) * u64::from(ask.gpus) * u64::from(ask.tasks);
+    // Of units the share on the fastest GPU that there is.
+    let gpus_here = || fleet.nodes().values().flat_map(|node| &node.gpus).map(|gpu| gpu.gflops);
+    let share = match ask.units_milli {
+        Some(_) => gpus_here().max().map_or(0, |gflops| ask.share_of(gflops).min(GPU_PPM.into())),
+        None => u64::from(ask.share_ppm),
+    };
+    let ppm = share * u64::from(ask.gpus) * u64::from(ask.tasks);
     let gpus = |ppm: u64| ppm as f64 / f64::from(GPU_PPM);
     tenant.lineage().find_map(|tenant| {
         let quota = fleet.tenants().get(&tenant)?;

@@ -35,7 +35,8 @@ impl Pools {
 
     /// Whether what is asked for may be in a pool.
     pub(super) fn serve(&self, fleet: &Fleet, pool: &str, tenant: &TenantPath, ask: &NewLease) -> bool {
-        let serves = |pool| self.terms(pool).serves(tenant, ask.tier, ask.share_ppm, Some(self.at_ms));
+        let serves =
+            |pool| self.terms(pool).serves(tenant, ask.tier, ask.least_share_ppm(), Some(self.at_ms));
         fleet.pools().get(pool).is_none_or(serves)
     }
 
@@ -101,7 +102,7 @@ impl Pools {
 
 /// Whether what is asked for may be in a pool at some moment.
 pub(super) fn ever_serves(fleet: &Fleet, pool: &str, tenant: &TenantPath, ask: &NewLease) -> bool {
-    let serves = |terms: Terms<'_>| terms.serves(tenant, ask.tier, ask.share_ppm, None);
+    let serves = |terms: Terms<'_>| terms.serves(tenant, ask.tier, ask.least_share_ppm(), None);
     fleet.pools().get(pool).is_none_or(|pool| pool.all_terms().any(serves))
 }
 
@@ -151,6 +152,10 @@ impl Plan {
         }
         let later = self.atlas.accepted(ask, |pool| ever_serves(fleet, pool, tenant, ask));
         if later == sluice_sched::ModelSet::NONE {
+            let serves = |pool: &str| ever_serves(fleet, pool, tenant, ask);
+            if let Some(few) = ask.units_milli.and_then(|units| self.atlas.too_few_units(units, serves)) {
+                return few;
+            }
             return "no GPU of the pools that it may use is of the model, speed and memory that it asks for"
                 .into();
         }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use sluice_api::lease::{Level, NewLease};
 use sluice_api::node::{Gpu, NodeId};
+use sluice_api::{GPU_PPM, UNIT_GFLOPS};
 use sluice_sched::{DomainId, GPUS_PER_NODE_MAX, LabelId, LabelSet, ModelId, ModelSet, NodeSpec};
 
 use crate::fleet::Node;
@@ -32,6 +33,7 @@ impl Kind {
             && serves(&self.pool)
             && (ask.models.is_empty() || ask.models.iter().any(|model| name.contains(&model.to_lowercase())))
             && ask.gflops_min.is_none_or(|min| self.gflops >= min)
+            && ask.units_milli.is_none_or(|units| self.gflops >= units)
             && ask.gpu_memory_min.is_none_or(|min| self.memory >= min)
     }
 }
@@ -74,7 +76,7 @@ impl Atlas {
         let domains: Vec<DomainId> = Level::ALL.into_iter().map(|level| self.domain(level, node)).collect();
         let mut sites = Vec::new();
         for (model, gpus) in by_kind {
-            let memory = self.kinds[model.index()].memory;
+            let Kind { memory, gflops, .. } = self.kinds[model.index()];
             for gpus in gpus.chunks(GPUS_PER_NODE_MAX) {
                 let spec = NodeSpec {
                     cpu_milli: 0,
@@ -82,6 +84,7 @@ impl Atlas {
                     gpus: gpus.len() as u8,
                     model,
                     gpu_memory_mib: u32::try_from(memory >> 20).unwrap_or(u32::MAX),
+                    gpu_units_milli: u32::try_from(gflops).unwrap_or(u32::MAX),
                     labels,
                     domains: domains.clone(),
                 };
@@ -123,10 +126,31 @@ impl Atlas {
         named.chain(place).collect()
     }
 
-    /// The memory of the smallest GPUs among these, in bytes; 0 if there are none.
-    pub(super) fn smallest_memory(&self, models: ModelSet) -> u64 {
-        let of = |model: ModelId| self.kinds.get(model.index()).filter(|_| models.contains(model));
-        ModelId::all().filter_map(of).map(|kind| kind.memory).min().unwrap_or(0)
+    /// The same part of a GPU's memory as of its compute, in bytes, where that is the least among these; 0 if there are none.
+    pub(super) fn least_memory(&self, ask: &NewLease, models: ModelSet) -> u64 {
+        let part =
+            |kind: &Kind| u128::from(kind.memory) * u128::from(ask.share_of(kind.gflops).min(GPU_PPM.into()));
+        self.of(models).map(part).min().map_or(0, |part| (part / u128::from(GPU_PPM)) as u64)
+    }
+
+    /// GFLOPS of the slowest and of the fastest GPUs among these.
+    pub(super) fn gflops(&self, models: ModelSet) -> (u64, u64) {
+        let gflops = || self.of(models).map(|kind| kind.gflops);
+        (gflops().min().unwrap_or(0), gflops().max().unwrap_or(0))
+    }
+
+    /// That no GPU of the pools that serve has so many units, if so.
+    pub(super) fn too_few_units(&self, milli: u64, serves: impl Fn(&str) -> bool) -> Option<String> {
+        let most = self.kinds.iter().filter(|kind| serves(&kind.pool)).map(|kind| kind.gflops).max()?;
+        let units = |milli: u64| milli as f64 / UNIT_GFLOPS as f64;
+        (most < milli).then(|| {
+            format!("{} units of a GPU: none that it may use has more than {}", units(milli), units(most))
+        })
+    }
+
+    fn of(&self, models: ModelSet) -> impl Iterator<Item = &Kind> {
+        let of = move |model: ModelId| self.kinds.get(model.index()).filter(|_| models.contains(model));
+        ModelId::all().filter_map(of)
     }
 
     fn label(&mut self, name: &str, value: Option<&str>) -> Result<LabelId, TooMany> {

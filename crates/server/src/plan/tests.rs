@@ -37,6 +37,10 @@ impl World {
     }
 
     fn join(&mut self, name: &str, gpus: usize, rack: &str) -> NodeId {
+        self.join_cards(name, gpus, rack, 20_000)
+    }
+
+    fn join_cards(&mut self, name: &str, gpus: usize, rack: &str, gflops: u64) -> NodeId {
         let gpu = Gpu {
             name: "GPU".into(),
             uuid: String::new(),
@@ -44,7 +48,7 @@ impl World {
             software: true,
             compute_capability: String::new(),
             driver_version: 0,
-            gflops: 20_000,
+            gflops,
             ..Gpu::default()
         };
         let (name, address) = (name.to_owned(), "h:1".to_owned());
@@ -562,6 +566,59 @@ fn gpus_are_chosen_by_model_and_nodes_by_label() {
     assert!(never(json!({ "labels": { "rack": "r9" } })).contains("rack=r9"));
 }
 
+/// The shares, in percent, that leases hold on each node.
+fn shares(world: &World, leases: &[LeaseId]) -> BTreeMap<NodeId, Vec<u32>> {
+    let mut shares: BTreeMap<NodeId, Vec<u32>> = BTreeMap::new();
+    for lease in leases.iter().filter_map(|&id| world.fleet.lease(id)) {
+        for (_, seat) in lease.held() {
+            shares.entry(seat.node).or_default().push(lease.share_ppm(seat) / 10_000);
+        }
+    }
+    shares
+}
+
+#[test]
+fn units_are_a_share_of_whichever_card_has_them() {
+    let mut world = World::new(&[], &[("acme", json!({}))]);
+    let (fast, slow) = (world.join_cards("fast", 1, "r0", 20_000), world.join_cards("slow", 1, "r0", 10_000));
+    world.join_cards("unknown", 1, "r0", 0);
+    world.report();
+    let leases = [(); 3].map(|()| world.ask("acme", json!({ "units_milli": 8000 })));
+    world.settle();
+    let expect = BTreeMap::from([(fast, vec![40, 40]), (slow, vec![80])]);
+    assert_eq!(shares(&world, &leases), expect);
+    let acme = "acme".parse().unwrap();
+    assert_eq!(world.fleet.holding(&acme).ppm, 1_600_000);
+    let fourth = world.ask("acme", json!({ "units_milli": 8000 }));
+    world.settle();
+    assert!(world.why(fourth).contains("too few GPUs free"), "{}", world.why(fourth));
+    world.check();
+
+    // Made anew, the plan finds everything where it is.
+    world.plan = Plan::new(&world.fleet, world.now_ms, None);
+    world.settle();
+    assert_eq!(shares(&world, &leases), expect);
+    world.fleet.end(leases[0], "", world.now_ms);
+    world.settle();
+    assert_eq!(world.state(fourth), RUNS);
+    world.check();
+
+    let gang = world.ask("acme", json!({ "units_milli": 2000, "tasks": 3 }));
+    let whole = world.ask("acme", json!({ "units_milli": 15_000 }));
+    world.settle();
+    assert_eq!(world.state(gang), RUNS);
+    assert_eq!(shares(&world, &[gang]), BTreeMap::from([(fast, vec![10, 10]), (slow, vec![20])]));
+    let never = |ask: Value| {
+        let ask = serde_json::from_value(ask).unwrap();
+        world.plan.over_capacity(&world.fleet, &acme, &ask)
+    };
+    assert!(world.why(whole).contains("1 have too few GPUs free"), "{}", world.why(whole));
+    assert_eq!(never(json!({ "units_milli": 20_000 })), None);
+    let reason = never(json!({ "units_milli": 20_500 })).unwrap();
+    assert!(reason.contains("20.5 units") && reason.contains("more than 20"), "{reason}");
+    assert!(never(json!({ "units_milli": 15_000, "tasks": 2 })).unwrap().contains("room for 1"));
+}
+
 #[test]
 fn pools_serve_their_tenants_in_their_windows() {
     let mut world = World::new(&[1, 1], &[("acme", json!({})), ("globex", json!({}))]);
@@ -722,17 +779,22 @@ fn no_gpu_is_ever_promised_twice() {
     proptest!(|(steps in proptest::collection::vec(step, 1..40))| {
         let quota = json!({ "guaranteed_milli": 1000 });
         let tenants = [("acme", quota.clone()), ("acme/a", json!({})), ("globex", quota)];
-        let mut world = World::new(&[2, 1], &tenants);
+        let mut world = World::new(&[2], &tenants);
+        world.join_cards("node1", 1, "r0", 10_000);
         for (tenant, share_ppm, priority, tasks, event) in steps {
             let most = tasks + share_ppm % 3;
-            let ask = json!({ "share_ppm": share_ppm, "priority": priority, "tasks": tasks, "tasks_max": most });
+            let mut ask = json!({ "priority": priority, "tasks": tasks, "tasks_max": most });
+            match share_ppm % 4 {
+                0 => ask["units_milli"] = (1 + share_ppm / 50).into(),
+                _ => ask["share_ppm"] = share_ppm.into(),
+            }
             let last = world.ask(tenants[tenant].0, ask);
             match event {
                 0 => world.fleet.end(last / 2 + 1, "over", world.now_ms),
                 1 => world.plan = Plan::new(&world.fleet, world.now_ms, None),
                 2 => world.report(),
                 3 => world.settle(),
-                4 => { world.join("node1", 1, "elsewhere"); }
+                4 => { world.join_cards("node1", 1, "elsewhere", 10_000); }
                 5 => world.report_without(&[(last / 2 + 1, 0), (last - 1, 1)]),
                 6 => {
                     world.now_ms += 61_000;

@@ -34,7 +34,7 @@ impl World {
             for (_, seat) in lease.held() {
                 for &gpu in &seat.gpus {
                     let taken = taken.entry((seat.node, gpu)).or_default();
-                    *taken += u64::from(lease.ask.share_ppm);
+                    *taken += u64::from(lease.share_ppm(seat));
                     if *taken > u64::from(GPU_PPM) {
                         return Err(format!(
                             "GPU {gpu} of node {} is granted twice, also to {lease:?}",

@@ -245,6 +245,8 @@ fn bad_input_gets_a_problem_that_names_the_field() {
     check(json!({ "gpus": 65 }), "gpus");
     check(json!({ "share_ppm": 0 }), "share_ppm");
     check(json!({ "share_ppm": 1_000_001 }), "share_ppm");
+    check(json!({ "units_milli": 0 }), "units_milli");
+    check(json!({ "units_milli": 5000, "share_ppm": 250_000 }), "share_ppm");
     check(json!({ "priority": 0 }), "priority");
     check(json!({ "memory": u64::MAX }), "memory");
     for body in [json!({ "gpu": 1 }), json!({ "gpus": -1 }), json!("x"), json!({ "tenant": "NO" })] {

@@ -62,6 +62,28 @@ fn session(lease: u64) -> SessionReport {
 }
 
 #[test]
+fn units_are_granted_as_the_share_that_gives_them() {
+    let (_folder, server) = Server::with_tenants();
+    let member = server.token("acme", Role::Member);
+    let units = |milli: u64| -> NewLease {
+        serde_json::from_value(serde_json::json!({ "units_milli": milli, "name": "a program" })).unwrap()
+    };
+    let lease = request(&member, &units(5000));
+    assert_eq!((lease.units_milli, lease.share_ppm), (Some(5000), 0), "no place is known yet");
+    let mut gpu = ScriptedNode::gpu();
+    gpu.gflops = 19_491;
+    let mut node = ScriptedNode::join_with(&server.admin, "one", vec![gpu]).unwrap();
+    let granted = wait_for_state(&member, lease.id, LeaseState::Granted);
+    assert_eq!((granted.units_milli, granted.share_ppm), (Some(5000), 256_529), "5 / 19.491");
+    node.claim(&granted);
+    wait_for_state(&member, lease.id, LeaseState::Running);
+    let gpus: Vec<GpuStatus> = member.list("/gpus").unwrap();
+    assert_eq!((gpus[0].share_leased_ppm, gpus[0].leases), (256_529, 1));
+    let never = problem(member.post::<Lease>("/leases", &units(19_492)));
+    assert!(never.is(Kind::NeverFits) && never.detail.contains("19.491"), "{never:?}");
+}
+
+#[test]
 fn a_limit_is_kept_and_named() {
     let (_folder, server) = Server::with_tenants();
     let _node = ScriptedNode::join(&server, "one", 4);

@@ -353,7 +353,12 @@ fn asks_for(lease: &Lease) -> String {
         0 => String::new(),
         bytes => format!(", {}", Memory::from_bytes(bytes)),
     };
-    format!("{count}{}{memory}", share_text(lease.share_ppm))
+    let compute = match (lease.units_milli, lease.share_ppm) {
+        (None, share_ppm) => share_text(share_ppm),
+        (Some(units), 0) => format!("{} units", thousandths(units)),
+        (Some(units), share_ppm) => format!("{} units ({})", thousandths(units), share_text(share_ppm)),
+    };
+    format!("{count}{compute}{memory}")
 }
 
 /// Milliseconds since 1970.
