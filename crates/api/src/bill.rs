@@ -87,8 +87,8 @@ pub struct Rate {
 
 /// A price; it holds from a moment until the next price for the same things, or until its own end.
 ///
-/// Of several that fit, the one that names the most of tier, pool and model counts; of these the latest. One per unit-hour is for GPUs
-/// that have units: for others the one before it goes on.
+/// Of several that fit, the one that names the most of tier, pool and model counts; of these the one per unit-hour, which is for GPUs
+/// that have units; and of these the latest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -128,10 +128,10 @@ pub struct Goods {
 }
 
 impl Price {
-    /// Whether another price is for the same things.
+    /// Whether another price is for the same things, per the same: it takes this one's place.
     pub fn is_for_the_same(&self, other: &Price) -> bool {
-        (self.meter, self.tier, &self.pool, &self.model)
-            == (other.meter, other.tier, &other.pool, &other.model)
+        (self.meter, self.tier, &self.pool, &self.model, self.per)
+            == (other.meter, other.tier, &other.pool, &other.model, other.per)
     }
 
     /// Whether it is for these goods at this moment.
@@ -153,7 +153,7 @@ impl Price {
                 + u32::from(price.model.is_some())
         };
         let holding = prices.iter().filter(|price| price.holds(meter, goods, at_ms));
-        let counts = holding.max_by_key(|price| (named(price), price.from_ms));
+        let counts = holding.max_by_key(|price| (named(price), price.per, price.from_ms));
         counts.map_or(Rate::default(), |price| Rate { micro: price.micro, per: price.per })
     }
 }
@@ -471,14 +471,18 @@ mod tests {
             price(serde_json::json!({ "meter": "reserved", "micro": 10 })),
             price(serde_json::json!({ "meter": "reserved", "micro": 3, "per": "unit", "from_ms": 100 })),
             price(serde_json::json!({ "meter": "reserved", "micro": 7, "tier": "basic", "from_ms": 50 })),
+            price(serde_json::json!({ "meter": "reserved", "micro": 20, "from_ms": 200 })),
         ];
+        assert!(!prices[0].is_for_the_same(&prices[1]) && prices[0].is_for_the_same(&prices[3]));
         let at = |tier, gflops, at_ms| {
             Price::at(&prices, Meter::Reserved, &Goods { tier, gflops, ..Goods::default() }, at_ms)
         };
         let per_unit = Rate { micro: 3, per: PricePer::Unit };
         assert_eq!(at(Tier::Standard, 20_000, 99), per_gpu(10));
         assert_eq!(at(Tier::Standard, 20_000, 100), per_unit);
-        assert_eq!(at(Tier::Standard, 0, 100), per_gpu(10), "the one before goes on");
+        assert_eq!(at(Tier::Standard, 0, 100), per_gpu(10), "the one per GPU-hour goes on");
+        assert_eq!(at(Tier::Standard, 20_000, 200), per_unit, "a new one per GPU-hour is for the others");
+        assert_eq!(at(Tier::Standard, 0, 200), per_gpu(20));
         assert_eq!(at(Tier::Basic, 20_000, 100), per_gpu(7), "it names more");
     }
 

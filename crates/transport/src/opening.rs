@@ -96,7 +96,7 @@ impl Attempts {
 
     fn failed_at(&mut self, error: &io::Error, now: Instant) -> Verdict {
         let is_node = self.heard || self.is_known;
-        let is_silence = self.is_known && error.kind() == io::ErrorKind::TimedOut;
+        let is_silence = self.is_known && is_silence(error);
         let listened = self.heard || self.deadline.is_some() || is_end(error) || is_silence;
         if !listened || (!is_node && self.once.attempt + 1 >= UNHEARD_MAX) {
             return Verdict::Final;
@@ -114,6 +114,12 @@ impl Attempts {
         }
         Verdict::Again(pause)
     }
+}
+
+/// Whether nothing has come from there, which a network that is away for a moment is a reason for.
+fn is_silence(error: &io::Error) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
+    matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable | NetworkDown)
 }
 
 /// Whether a connection that there was has ended.
@@ -190,7 +196,7 @@ mod tests {
         for kind in [ConnectionRefused, io::ErrorKind::NotFound, io::ErrorKind::InvalidData] {
             assert_eq!(known().failed(&kind.into()), Verdict::Final, "{kind}");
         }
-        for kind in [TimedOut, ConnectionReset, UnexpectedEof] {
+        for kind in [TimedOut, ConnectionReset, UnexpectedEof, io::ErrorKind::NetworkUnreachable] {
             let mut attempts = known();
             let said: Vec<Verdict> = (0..2 * UNHEARD_MAX).map(|_| attempts.failed(&kind.into())).collect();
             assert!(!said.contains(&Verdict::Final), "{kind}: {said:?}");

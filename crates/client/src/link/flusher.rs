@@ -70,6 +70,9 @@ impl Link {
         } else if outbox.flushed_at.elapsed() >= FLUSH_AFTER {
             // The session's error is for the program's own calls.
             let _ = self.send(outbox);
+        } else {
+            drop(outbox);
+            self.acknowledge();
         }
     }
 }

@@ -111,5 +111,7 @@ impl Link {
         if outbox.buffer.start() < end {
             outbox.buffer.abandon();
         }
+        drop(outbox);
+        self.acknowledge();
     }
 }

@@ -1,6 +1,7 @@
 //! What a node says of its GPUs when it joins: what the driver's snapshot has, and what NVML knows beyond it.
 
 use sluice_api::node::{Gpu, NvLinks, PcieLink};
+use sluice_api::usage::GFLOPS_MAX;
 use sluice_cuda::CUdevice_attribute;
 use sluice_wire::control::DeviceSnapshot;
 use sluice_worker::health::facts::Facts;
@@ -55,5 +56,6 @@ fn of_figures(snapshot: &DeviceSnapshot) -> Option<u64> {
     let of = |attribute| snapshot.attribute(attribute).and_then(|value| u64::try_from(value).ok());
     let multiprocessors = of(CUdevice_attribute::MULTIPROCESSOR_COUNT)?;
     let clock_khz = of(CUdevice_attribute::CLOCK_RATE)?;
-    Some(lanes * multiprocessors * clock_khz * 2 / 1_000_000)
+    let flops = [multiprocessors, clock_khz, 2].into_iter().try_fold(lanes, u64::checked_mul)?;
+    Some(flops / 1_000_000).filter(|gflops| *gflops <= GFLOPS_MAX)
 }

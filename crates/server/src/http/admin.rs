@@ -281,13 +281,12 @@ fn set_price(
 ) -> Option<String> {
     let from_ms = price.from_ms.unwrap_or(0).max(change.now_ms);
     let last = before.iter().rfind(|other| other.is_for_the_same(&price));
-    if last
-        .is_some_and(|last| (last.micro, last.per, last.until_ms) == (price.micro, price.per, price.until_ms))
-    {
+    if last.is_some_and(|last| (last.micro, last.until_ms) == (price.micro, price.until_ms)) {
         return None;
     }
-    // The first price of a meter also holds for what was used before it.
-    let from_ms = if last.is_none() && price.from_ms.is_none() { 0 } else { from_ms };
+    // The first price of a meter also holds for what was used before it, which no other did.
+    let is_first = before.iter().all(|other| other.meter != price.meter);
+    let from_ms = if is_first && price.from_ms.is_none() { 0 } else { from_ms };
     let price = Price { from_ms: Some(from_ms), ..price };
     change.audit(principal, "price.changed", price.meter.name(), serde_json::json!(price));
     let mut of = price.meter.name().to_owned();

@@ -70,8 +70,8 @@ pub(super) async fn write_price(transaction: &mut Tx<'_>, price: &Price) -> Resu
     let query = sqlx::query(
         "INSERT INTO price (meter, tier, pool, model, from_ms, until_ms, micro, per) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
-         ON CONFLICT (meter, tier, pool, model, from_ms) DO UPDATE SET micro = excluded.micro, \
-         until_ms = excluded.until_ms, per = excluded.per",
+         ON CONFLICT (meter, tier, pool, model, per, from_ms) DO UPDATE SET micro = excluded.micro, \
+         until_ms = excluded.until_ms",
     );
     query
         .bind(price.meter.name())
@@ -90,7 +90,7 @@ pub(super) async fn write_price(transaction: &mut Tx<'_>, price: &Price) -> Resu
 impl Store {
     /// All prices, the oldest first.
     pub(crate) async fn prices(&self) -> Result<Vec<Price>> {
-        let rows = sqlx::query("SELECT * FROM price ORDER BY from_ms, meter").fetch_all(&self.pool).await?;
+        let rows = sqlx::query("SELECT meter, tier, pool, model, per, from_ms, until_ms, micro FROM price ORDER BY from_ms, meter").fetch_all(&self.pool).await?;
         rows.iter().map(price).collect()
     }
 

@@ -151,7 +151,8 @@ fn prices_per_unit_hour_follow_the_card_and_touch_no_past() {
     let (_folder, server) = Server::with_tenants();
     let mut node = ScriptedNode::join(&server, "one", 1);
     let id = node.joined.node;
-    let per_unit = "prices: [{meter: reserved, per: unit, micro: 100000}]";
+    // Both stand: each is for the cards that it is for.
+    let per_unit = "prices: [{meter: reserved, micro: 2000000}, {meter: reserved, per: unit, micro: 100000}]";
     assert_eq!(server.apply(per_unit).unwrap().changes, ["price of reserved per unit-hour set"]);
     assert_eq!(server.apply(per_unit).unwrap().changes, [] as [String; 0]);
     let now = server_time(&server);
@@ -177,6 +178,11 @@ fn prices_per_unit_hour_follow_the_card_and_touch_no_past() {
     );
     let records: Vec<UsageRecord> = server.admin.list("/usage").unwrap();
     assert_eq!(records.iter().map(|record| record.gflops).sum::<u64>(), 20_000 * 2 + 66_908);
+    // The first price of a tier is not the first of its meter, and so holds from now on as well.
+    let past = format!("/bill?tenant=acme&until_ms={now}");
+    let before: Bill = server.admin.get(&past).unwrap();
+    server.apply("prices: [{meter: reserved, tier: standard, per: unit, micro: 900000}]").unwrap();
+    assert_eq!(server.admin.get::<Bill>(&past).unwrap(), before);
     let memory = problem(server.apply("prices: [{meter: memory, per: unit, micro: 1}]"));
     assert!(memory.status == 422 && memory.detail.contains("GiB-hour"), "{memory:?}");
 }

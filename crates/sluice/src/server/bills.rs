@@ -70,8 +70,10 @@ fn table(bill: &Bill) -> Result<()> {
 
 /// The header, and a row for each line and correction.
 fn rows(bill: &Bill) -> Vec<Vec<String>> {
-    let header =
-        ["tenant", "meter", "tier", "pool", "model", "amount", "quantity", "unit", "price", "cost", "reason"];
+    let header = [
+        "tenant", "meter", "tier", "pool", "model", "gflops", "amount", "quantity", "unit", "price", "cost",
+        "reason",
+    ];
     let line = |line: &Line| {
         vec![
             line.tenant.to_string(),
@@ -79,6 +81,8 @@ fn rows(bill: &Bill) -> Vec<Vec<String>> {
             line.goods.tier.name().into(),
             line.goods.pool.clone(),
             line.goods.model.clone(),
+            // Those of a line in unit-hours, by which its quantity follows from its amount.
+            if line.goods.gflops > 0 { line.goods.gflops.to_string() } else { String::new() },
             line.amount.to_string(),
             millionths(line.quantity_micro),
             line.unit_name().into(),
@@ -89,7 +93,9 @@ fn rows(bill: &Bill) -> Vec<Vec<String>> {
     };
     let correction = |Correction { tenant, micro, reason, .. }: &Correction| {
         let cost = signed(*micro);
-        [tenant.as_str(), "correction", "", "", "", "", "", "", "", &cost, reason].map(String::from).to_vec()
+        [tenant.as_str(), "correction", "", "", "", "", "", "", "", "", &cost, reason]
+            .map(String::from)
+            .to_vec()
     };
     let rows = bill.lines.iter().map(line).chain(bill.corrections.iter().map(correction));
     std::iter::once(header.map(String::from).to_vec()).chain(rows).collect()

@@ -317,7 +317,7 @@ fn authorities_of_clients_are_read_again_when_they_change() {
 
 #[test]
 fn plain_text_is_noticed_on_either_side() {
-    use std::io::{Read, Write};
+    use std::io::Write;
     use std::os::unix::net::UnixStream;
     let folder = Folder::new("plain");
     let (authority, _) = folder.authority("authority");
