@@ -10,11 +10,11 @@ import sys
 import tempfile
 import traceback
 
-from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint32, c_uint64, c_ushort, c_void_p
+from ctypes import byref, c_char, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint32, c_uint64, c_ushort, c_void_p
 
 from driver import HEADER, allocate, attach, call, code_of, free, library
 
-INVALID_VALUE, NOT_FOUND, NOT_READY, INVALID_HANDLE = 1, 500, 600, 400
+INVALID_VALUE, NOT_FOUND, NOT_READY, INVALID_HANDLE, INVALID_IMAGE = 1, 500, 600, 400, 200
 INVALID_DEVICE, FILE_NOT_FOUND, PEER_ACCESS_NOT_ENABLED = 101, 301, 705
 NOT_SUPPORTED, UNSUPPORTED_EXEC_AFFINITY = 801, 224
 LEGACY, PER_THREAD = c_void_p(1), c_void_p(2)
@@ -986,6 +986,34 @@ def older_names():
     call("cuLinkDestroy", link)
     check_table(*global_of("cuModuleGetGlobal_v2", c_void_p(linked)))
     call("cuModuleUnload", c_void_p(linked))
+
+
+def link_of(texts, code=0):
+    """Links PTX; returns a module, or with an error expected what the linker says."""
+    log, room = (c_char * 400)(), 400
+    options, values = (c_uint32 * 2)(5, 6), (c_void_p * 2)(ctypes.addressof(log), room)  # error log, and its size
+    link, image, length = c_void_p(), c_void_p(), c_size_t()
+    call("cuLinkCreate_v2", 2, options, values, byref(link))
+    for name, text in texts.items():
+        data = text.encode() + b"\0"
+        call("cuLinkAddData_v2", link, 1, data, size(len(data)), name.encode(), 0, None, None)
+    equal(code_of("cuLinkComplete", link, byref(image), byref(length)), code, "cuLinkComplete")
+    module = None if code else c_void_p(out(c_void_p, "cuModuleLoadData", image))
+    call("cuLinkDestroy", link)
+    return log.value.decode() if code else module
+
+
+@section
+def linking():
+    """Several PTX texts become one module: weak definitions give way, what is a text's own stays apart, two strong ones are refused."""
+    own = ".global .align 4 .u32 own[1] = {%d};\n"
+    weak = HEADER + own % 7 + ".weak .global .align 4 .u32 table[4] = {9, 9, 9, 9};\n"
+    module = link_of({"weak": weak, "add": ADD + own % 8})
+    check_table(*global_of("cuModuleGetGlobal_v2", module))
+    call("cuModuleUnload", module)
+    strong = HEADER + ".visible .global .align 4 .u32 table[4];\n"
+    said = link_of({"add": ADD, "other": strong}, INVALID_IMAGE)
+    assert all(word in said for word in ("`table`", "in add ", "in other")), said
 
 
 @section

@@ -156,13 +156,22 @@ impl Environment {
 
 /// Builds a CUDA C++ file with the compiler from PyPI: default options, so a static CUDA runtime.
 pub(crate) fn nvcc(source: &Path, program: &Path) -> Result<()> {
+    nvcc_with(&[], &[source.to_path_buf()], program)
+}
+
+/// Builds a program of several CUDA C++ files, whose device code is linked.
+pub(crate) fn nvcc_linked(sources: &[PathBuf], program: &Path) -> Result<()> {
+    nvcc_with(&["-rdc=true"], sources, program)
+}
+
+fn nvcc_with(options: &[&str], sources: &[PathBuf], program: &Path) -> Result<()> {
     let python = CUDA_13.ready()?;
     let packages = CUDA_13.site_packages()?;
     let toolkit = ["nvidia/cu13", "nvidia/cuda_nvcc"].map(|folder| packages.join(folder));
     let toolkit = toolkit.iter().find(|folder| folder.join("bin/nvcc").is_file());
     let toolkit = toolkit.with_context(|| format!("no nvcc beside {}", python.display()))?;
     let mut command = Command::new(toolkit.join("bin/nvcc"));
-    command.arg("-o").arg(program).arg(source).arg("-L").arg(toolkit.join("lib"));
+    command.args(options).arg("-o").arg(program).args(sources).arg("-L").arg(toolkit.join("lib"));
     process::run(&mut command)
 }
 

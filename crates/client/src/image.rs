@@ -34,27 +34,10 @@ pub(crate) fn for_device<'a>(
 ) -> Result<Cow<'a, [u8]>, CUresult> {
     let (major, minor) = device.compute_capability();
     let capability = ComputeCapability { major: major as u32, minor: minor as u32 };
-    let bytes = match located.parts[..] {
-        [only] if device.is_software => only,
-        [_, _, ..] if device.is_software => {
-            crate::say_once!(
-                "programs linked from several files of relocatable device code (nvcc -rdc=true) are not supported \
-                 on a software GPU yet; build without -rdc=true"
-            );
-            return Err(CUresult::NO_BINARY_FOR_GPU);
-        }
-        // A GPU that the program was linked for runs what the linker made.
-        _ => located.image,
-    };
-    let part = match Image::parse(bytes) {
-        Ok(Image::Ptx(text)) => Ok(Cow::Borrowed(text)),
-        Ok(Image::Elf(_)) if device.is_software => {
-            Err(ImageError::NoEligiblePtx { capability, available: "machine code only".to_string() })
-        }
-        Ok(Image::Elf(file)) => Ok(Cow::Borrowed(file)),
-        Ok(Image::FatBinary(fatbin)) if device.is_software => fatbin.subset(capability).map(Cow::Owned),
-        Ok(Image::FatBinary(fatbin)) => Ok(Cow::Borrowed(fatbin.bytes)),
-        Err(error) => Err(error),
+    let part = match located.parts[..] {
+        // A GPU that the program was linked for runs what the linker made; any other runs what it was linked from.
+        [_, ..] if device.is_software => linked_from(&located.parts, capability),
+        _ => of_image(located.image, capability, device.is_software),
     };
     part.map_err(|error| {
         log.write(error.to_string().as_bytes(), false);
@@ -63,6 +46,34 @@ pub(crate) fn for_device<'a>(
         }
         code(error)
     })
+}
+
+fn of_image(
+    bytes: &[u8],
+    capability: ComputeCapability,
+    is_software: bool,
+) -> Result<Cow<'_, [u8]>, ImageError> {
+    match Image::parse(bytes)? {
+        Image::Ptx(text) => Ok(Cow::Borrowed(text)),
+        Image::Elf(_) if is_software => {
+            Err(ImageError::NoEligiblePtx { capability, available: "machine code only".to_string() })
+        }
+        Image::Elf(file) => Ok(Cow::Borrowed(file)),
+        Image::FatBinary(fatbin) if is_software => fatbin.subset(capability).map(Cow::Owned),
+        Image::FatBinary(fatbin) => Ok(Cow::Borrowed(fatbin.bytes)),
+    }
+}
+
+/// The PTX of each part of a program built as relocatable device code, one container behind the other: the node links them.
+fn linked_from<'a>(parts: &[&[u8]], capability: ComputeCapability) -> Result<Cow<'a, [u8]>, ImageError> {
+    let mut all = Vec::new();
+    for part in parts {
+        match Image::parse(part)? {
+            Image::FatBinary(fatbin) => all.extend_from_slice(&fatbin.subset(capability)?),
+            _ => return Err(ImageError::Invalid("part: linked programs are made of fat binaries")),
+        }
+    }
+    Ok(Cow::Owned(all))
 }
 
 fn code(error: ImageError) -> CUresult {

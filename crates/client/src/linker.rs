@@ -1,21 +1,37 @@
-//! `cuLink*`: programs that compile PTX at run time join it here before they load it. The result of joining PTX is PTX:
-//! whatever device runs it compiles it when it is loaded.
+//! `cuLink*`: programs that compile PTX at run time join it here before they load it. The result of joining PTX is PTX, as
+//! [`sluice_ptx::link`] says: whatever device runs it compiles it when it is loaded.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_cuda::*;
 use sluice_image::Image;
+use sluice_ptx::link::{Input, LinkError, link};
 
 use crate::ids::{self, Kind, Table};
+use crate::image::JitLog;
 use crate::{out, session};
 
 /// A link in progress. The result lives as long as its state does.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Link {
-    inputs: Mutex<Vec<Vec<u8>>>,
+    inputs: Mutex<Vec<Named>>,
     output: Mutex<Option<Box<[u8]>>>,
+    log: Mutex<Log>,
 }
+
+/// A text, and what messages call it.
+#[derive(Debug)]
+struct Named {
+    name: String,
+    text: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Log(JitLog);
+
+// SAFETY: the log's buffers are the program's for as long as the link lives (`cuLinkCreate`), from any thread.
+unsafe impl Send for Log {}
 
 static LINKS: Table<Link> = Table::new();
 
@@ -24,11 +40,13 @@ fn find(state: CUlinkState) -> Result<Arc<Link>, CUresult> {
     LINKS.get(state.0 as u64).ok_or(CUresult::INVALID_HANDLE)
 }
 
-fn add(state: CUlinkState, bytes: &[u8]) -> Result<(), CUresult> {
+fn add(state: CUlinkState, name: Option<String>, bytes: &[u8]) -> Result<(), CUresult> {
     let link = find(state)?;
     match Image::parse(bytes) {
         Ok(Image::Ptx(text)) => {
-            link.inputs.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_vec());
+            let mut inputs = link.inputs.lock().unwrap_or_else(PoisonError::into_inner);
+            let name = name.unwrap_or_else(|| format!("input {}", inputs.len() + 1));
+            inputs.push(Named { name, text: text.to_vec() });
             Ok(())
         }
         Ok(_) => {
@@ -39,19 +57,40 @@ fn add(state: CUlinkState, bytes: &[u8]) -> Result<(), CUresult> {
     }
 }
 
+/// One text from all; what a single one says of itself stays.
+fn joined(inputs: &[Named], log: &mut JitLog) -> Result<Vec<u8>, CUresult> {
+    let text = match inputs {
+        [] => return Err(CUresult::INVALID_VALUE),
+        [only] => Ok(only.text.clone()),
+        several => {
+            let inputs = several.iter().map(|Named { name, text }| Input { name, text });
+            link(&inputs.collect::<Vec<_>>())
+        }
+    };
+    text.map_err(|error| {
+        log.write(error.to_string().as_bytes(), false);
+        match error {
+            LinkError::Parse { .. } => CUresult::INVALID_PTX,
+            _ => CUresult::INVALID_IMAGE,
+        }
+    })
+}
+
 // The entry points. CUDA Driver API, section "Module Management".
 
 pub(crate) unsafe fn cuLinkCreate_v2(
-    _: u32,
-    _: *mut CUjit_option,
-    _: *mut *mut c_void,
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
     stateOut: *mut CUlinkState,
 ) -> Result<(), CUresult> {
     session::get()?;
     let handle = ids::mint(Kind::LinkState);
     // SAFETY: the program passes a place for the state.
     unsafe { out::write(stateOut, CUlinkState(handle as usize))? };
-    LINKS.insert(handle, Link::default());
+    // SAFETY: the program passes its options, whose buffers it keeps until the link is destroyed.
+    let log = Log(unsafe { JitLog::from_options(numOptions, options, optionValues) });
+    LINKS.insert(handle, Link { inputs: Mutex::default(), output: Mutex::default(), log: Mutex::new(log) });
     Ok(())
 }
 
@@ -60,7 +99,7 @@ pub(crate) unsafe fn cuLinkAddData_v2(
     _: CUjitInputType,
     data: *mut c_void,
     size: usize,
-    _: *const c_char,
+    name: *const c_char,
     _: u32,
     _: *mut CUjit_option,
     _: *mut *mut c_void,
@@ -68,8 +107,10 @@ pub(crate) unsafe fn cuLinkAddData_v2(
     if data.is_null() || isize::try_from(size).is_err() {
         return Err(CUresult::INVALID_VALUE);
     }
+    // SAFETY: the program passes null or a string.
+    let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
     // SAFETY: the program passes `size` bytes.
-    add(state, unsafe { std::slice::from_raw_parts(data.cast(), size) })
+    add(state, name, unsafe { std::slice::from_raw_parts(data.cast(), size) })
 }
 
 pub(crate) unsafe fn cuLinkAddFile_v2(
@@ -85,7 +126,8 @@ pub(crate) unsafe fn cuLinkAddFile_v2(
     }
     // SAFETY: the program passes a string.
     let path = unsafe { CStr::from_ptr(path) }.to_string_lossy().into_owned();
-    add(state, &std::fs::read(path).map_err(|_| CUresult::FILE_NOT_FOUND)?)
+    let bytes = std::fs::read(&path).map_err(|_| CUresult::FILE_NOT_FOUND)?;
+    add(state, Some(path), &bytes)
 }
 
 pub(crate) unsafe fn cuLinkComplete(
@@ -95,15 +137,9 @@ pub(crate) unsafe fn cuLinkComplete(
 ) -> Result<(), CUresult> {
     let link = find(state)?;
     let inputs = std::mem::take(&mut *link.inputs.lock().unwrap_or_else(PoisonError::into_inner));
-    let [text] = <[Vec<u8>; 1]>::try_from(inputs).map_err(|inputs| {
-        if inputs.is_empty() {
-            return CUresult::INVALID_VALUE;
-        }
-        crate::say_once!("linking several PTX modules is not supported yet");
-        CUresult::NOT_SUPPORTED
-    })?;
+    let mut log = link.log.lock().unwrap_or_else(PoisonError::into_inner);
     // Loading finds the end of a text by its NUL, so the result has one.
-    let mut output = text;
+    let mut output = joined(&inputs, &mut log.0)?;
     output.push(0);
     let mut place = link.output.lock().unwrap_or_else(PoisonError::into_inner);
     let output = place.insert(output.into_boxed_slice());

@@ -13,6 +13,7 @@
 
 use std::fmt;
 
+use crate::pointer::LIST_ENTRIES_MAX;
 use crate::{ComputeCapability, ImageError};
 
 /// Begins a container.
@@ -167,6 +168,22 @@ impl<'a> FatBinary<'a> {
         bytes.extend_from_slice(&(entry.bytes.len() as u64).to_le_bytes());
         bytes.extend_from_slice(entry.bytes);
         Ok(bytes)
+    }
+
+    /// The containers that bytes begin with, one behind the other: what a program built as relocatable device code was linked
+    /// from travels like that, each part as [`FatBinary::subset`] makes it. Bytes that go on with anything else end there.
+    pub fn parse_all(bytes: &'a [u8]) -> Result<Vec<FatBinary<'a>>, ImageError> {
+        let mut containers = vec![FatBinary::parse(bytes)?];
+        let mut rest = &bytes[containers[0].bytes.len()..];
+        while rest.starts_with(&CONTAINER_MAGIC.to_le_bytes()) {
+            if containers.len() == LIST_ENTRIES_MAX {
+                return Err(ImageError::Invalid("number of fat binaries"));
+            }
+            let next = FatBinary::parse(rest)?;
+            rest = &rest[next.bytes.len()..];
+            containers.push(next);
+        }
+        Ok(containers)
     }
 
     /// What there is, for a message: `sm_75, sm_90a, compute_90`.

@@ -5,13 +5,14 @@ use std::slice;
 
 use crate::elf::{self, Tables};
 use crate::fatbin::{self, CONTAINER_HEADER_BYTES, CONTAINER_MAGIC};
-use crate::{ImageError, looks_like_ptx};
+use crate::{FatBinary, ImageError, looks_like_ptx};
 
 /// Begins the record (`__fatBinC_Wrapper_t` in what nvcc generates) that points to a container.
 pub const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 
 /// What the CUDA runtime passes for code compiled into a program.
 #[repr(C)]
+#[derive(Debug)]
 struct Wrapper {
     magic: u32,
     /// 1, or 2 where there is a list.
@@ -22,8 +23,31 @@ struct Wrapper {
     list: *const *const c_void,
 }
 
+/// A record for several containers, as the CUDA runtime passes one for a program built as relocatable device code. It holds
+/// addresses: what it was made from has to stay.
+#[derive(Debug)]
+pub struct Linked {
+    wrapper: Wrapper,
+    _list: Vec<*const c_void>,
+}
+
+impl Linked {
+    /// The parts stand for the linked machine code too, which nobody has.
+    pub fn new(parts: &[FatBinary<'_>]) -> Linked {
+        let addresses = parts.iter().map(|part| part.bytes.as_ptr().cast::<c_void>());
+        let list: Vec<*const c_void> = addresses.chain([std::ptr::null()]).collect();
+        let wrapper = Wrapper { magic: WRAPPER_MAGIC, version: 2, data: list[0], list: list.as_ptr() };
+        Linked { wrapper, _list: list }
+    }
+
+    /// What `cuModuleLoadData` takes.
+    pub fn image(&self) -> *const c_void {
+        (&raw const self.wrapper).cast()
+    }
+}
+
 /// Containers in a version 2 record; a limit on a list that nothing else ends.
-const LIST_ENTRIES_MAX: usize = 4096;
+pub(crate) const LIST_ENTRIES_MAX: usize = 4096;
 
 /// What a pointer leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]

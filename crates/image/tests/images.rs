@@ -5,7 +5,7 @@ use std::ptr;
 
 use proptest::prelude::*;
 use sluice_image::fatbin::CONTAINER_MAGIC;
-use sluice_image::pointer::{Located, WRAPPER_MAGIC, locate};
+use sluice_image::pointer::{Linked, Located, WRAPPER_MAGIC, locate};
 use sluice_image::{Compression, ComputeCapability, EntryKind, FatBinary, Image, ImageError};
 
 const DEVICE: ComputeCapability = ComputeCapability::SOFTWARE_GPU;
@@ -224,6 +224,22 @@ fn read(bytes: &[u8]) {
             fatbin.entries.iter().for_each(|entry| drop(entry.contents()));
         }
     }
+}
+
+#[test]
+fn containers_one_behind_the_other_are_the_parts_of_a_program() {
+    let [first, second] = [75, 80].map(|sm| container(&[plain(sm, 0)]));
+    let bytes = [&first[..], &second, b"\0"].concat();
+    let parts = FatBinary::parse_all(&bytes).expect("containers");
+    let parts_bytes: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
+    assert_eq!(parts_bytes, [&first[..], &second]);
+    let linked = Linked::new(&parts);
+    // SAFETY: the record and the containers that it names are whole, and outlive what is found.
+    let located = unsafe { locate(linked.image()) }.expect("an image");
+    assert_eq!(located, Located { image: &first, parts: vec![&first, &second] });
+    // A second one that is cut is an error, and no end.
+    let cut = bytes.len() - 9;
+    assert!(FatBinary::parse_all(&bytes[..cut]).is_err());
 }
 
 proptest! {

@@ -19,29 +19,29 @@ use crate::parse::{Depth, Parser};
 
 /// A module's text with the places of its declarations.
 pub struct ModuleIndex {
-    text: Arc<[u8]>,
+    pub(crate) text: Arc<[u8]>,
     version: (u32, u32),
     target: Vec<Name>,
     address_size: u32,
-    functions: Vec<Function>,
-    variables: Vec<Variable>,
-    aliases: Vec<Alias>,
+    pub(crate) functions: Vec<Function>,
+    pub(crate) variables: Vec<Variable>,
+    pub(crate) aliases: Vec<Alias>,
     /// In the order of the text.
-    declarations: Vec<Declaration>,
+    pub(crate) declarations: Vec<Declaration>,
     /// The declaration that a name means: its definition, where the text has one.
     by_name: HashMap<Name, usize>,
 }
 
 /// Where a declaration stands and what it declares.
-struct Declaration {
-    bytes: Range<usize>,
+pub(crate) struct Declaration {
+    pub(crate) bytes: Range<usize>,
     line: u32,
-    kind: Kind,
+    pub(crate) kind: Kind,
 }
 
 /// Indices into the tables of [`ModuleIndex`].
 #[derive(Clone, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Function(usize),
     /// One declaration may declare several.
     Variables(Range<usize>),

@@ -14,6 +14,7 @@ pub mod ast;
 mod error;
 mod index;
 mod lex;
+pub mod link;
 mod mnemonic;
 mod parse;
 

@@ -13,6 +13,7 @@ use sluice_ir::passes;
 use sluice_jit::CompiledKernel;
 use sluice_ptx::ModuleIndex;
 use sluice_ptx::ast::{self, Variable};
+use sluice_ptx::link::Input;
 
 use crate::conditional;
 use crate::execution;
@@ -46,7 +47,7 @@ impl Machine for Compiling {
             [one] => one,
             [] => return Err((Status::INVALID_IMAGE, "no image".to_owned())),
             several => {
-                linked = link::link(several.iter().copied());
+                linked = linked_text(several)?;
                 &linked[..]
             }
         };
@@ -71,6 +72,14 @@ impl Machine for Compiling {
         "a module has no PTX that a software GPU can run. Build it with PTX for compute capability 12.0 or lower, or \
          tell the program to hand PTX over (CuPy: CUPY_COMPILE_WITH_PTX=1)"
     }
+}
+
+/// One text from those of a program built as relocatable device code.
+fn linked_text(texts: &[&[u8]]) -> std::result::Result<Vec<u8>, (Status, String)> {
+    let names: Vec<String> = (1..=texts.len()).map(|number| format!("part {number}")).collect();
+    let inputs = names.iter().zip(texts).map(|(name, &text)| Input { name, text });
+    sluice_ptx::link::link(&inputs.collect::<Vec<_>>())
+        .map_err(|error| (link::status_of(&error), error.to_string()))
 }
 
 /// Whether a text declares `cudaGraphSetConditional` and has none itself.

@@ -19,7 +19,7 @@ use crate::status::{Result, Status};
 /// The device runtime's function, which modules declare and leave to the linker (CUDA C++ Programming Guide,
 /// Conditional Graph Nodes).
 pub(crate) const SET_CONDITIONAL: &[u8] = b"
-.visible .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value)
+.weak .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value)
 {
     .reg .b64 %rd<2>;
     .reg .b32 %r<2>;

@@ -219,6 +219,26 @@ fn ptx_from_several_sources_is_linked() {
 }
 
 #[test]
+fn what_two_sources_define_is_refused_by_name() {
+    let _context = Context::new(0);
+    let text = format!("{HEADER}.visible .global .align 4 .u32 table[4];\0");
+    let mut log = [0u8; 200];
+    let mut options = [CUjit_option::ERROR_LOG_BUFFER, CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut values = [log.as_mut_ptr().cast(), without_provenance_mut(log.len())];
+    let mut link = CUlinkState::NULL;
+    ok!(cuLinkCreate_v2(2, options.as_mut_ptr(), values.as_mut_ptr(), &mut link));
+    for name in [c"first", c"second"] {
+        let (data, kind) = (text.as_ptr().cast_mut().cast(), CUjitInputType::INPUT_PTX);
+        ok!(cuLinkAddData_v2(link, kind, data, text.len(), name.as_ptr(), 0, null_mut(), null_mut()));
+    }
+    let (mut image, mut size) = (null_mut(), 0);
+    assert_eq!(result!(cuLinkComplete(link, &mut image, &mut size)), CUresult::INVALID_IMAGE);
+    ok!(cuLinkDestroy(link));
+    let said = String::from_utf8_lossy(&log);
+    assert!(said.starts_with("`table` is defined in first and in second"), "{said}");
+}
+
+#[test]
 fn occupancy_is_what_runs_at_the_same_time() {
     let _context = Context::new(0);
     let f = function(module(ADD), "add");

@@ -5,7 +5,8 @@ use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use sluice_cuda::{CUfunction, CUfunction_attribute, CUmodule, CUresult, DriverTable};
-use sluice_image::Image;
+use sluice_image::pointer::Linked;
+use sluice_image::{FatBinary, Image};
 use sluice_wire::{FunctionId, FunctionInfo, ModuleId, NamedFunction, Parameter};
 
 use crate::checks::PARAMETER_BYTES_MAX;
@@ -56,13 +57,22 @@ impl Modules {
 }
 
 /// Loads an image; `image` ends with a NUL, as PTX has to. The driver gets no length: it believes what the image says of
-/// itself, and one form of image is nothing but addresses. So only what is known, and whole, gets there.
+/// itself, and one form of image is nothing but addresses. So only what is known, and whole, gets there, and that form is made
+/// here: several containers, one behind the other, are the parts of one program ([`FatBinary::parse_all`]).
 pub(crate) fn load(table: &DriverTable, image: &[u8]) -> Result<CUmodule, CUresult> {
     let load = table.cuModuleLoadData.ok_or(CUresult::NOT_SUPPORTED)?;
-    Image::parse(image).map_err(|_| CUresult::INVALID_IMAGE)?;
+    let linked = match Image::parse(image).map_err(|_| CUresult::INVALID_IMAGE)? {
+        Image::FatBinary(_) => {
+            let parts = FatBinary::parse_all(image).map_err(|_| CUresult::INVALID_IMAGE)?;
+            (parts.len() > 1).then(|| Linked::new(&parts))
+        }
+        _ => None,
+    };
+    let start = linked.as_ref().map_or(image.as_ptr().cast(), Linked::image);
     let mut module = CUmodule::NULL;
-    // SAFETY: the image is whole and ends with a NUL, and it outlives the call; the driver writes one handle.
-    unsafe { load(&mut module, image.as_ptr().cast()) }.ok()?;
+    // SAFETY: the image, or each of its parts, is whole and ends with a NUL, and it outlives the call, as does the record that names
+    // the parts; the driver writes one handle.
+    unsafe { load(&mut module, start) }.ok()?;
     Ok(module)
 }
 

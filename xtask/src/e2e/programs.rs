@@ -20,6 +20,8 @@ enum Program {
     Python(&'static Environment, &'static str, &'static [&'static str]),
     /// A CUDA C++ file of `tests/programs`, built by `nvcc` with default options.
     Cuda(&'static str),
+    /// The CUDA C++ files of a folder of `tests/programs`, built by `nvcc -rdc=true`.
+    Linked(&'static str),
     /// A C file of `tests/programs`.
     C(&'static str),
     /// A package of this workspace that is an ordinary user of a crate.
@@ -50,6 +52,7 @@ const CASES: &[Case] = &[
     case("tinygrad", Program::Python(&python::TINYGRAD, "tinygrad_train.py", &[])),
     case("nvcc", Program::Cuda("kernels.cu")),
     case("textures", Program::Cuda("textures.cu")),
+    case("nvcc linked", Program::Linked("linked")),
     case("nvcc conditional nodes", Program::Cuda("conditionals.cu")),
     case("cudarc", Program::Rust("cudarc-program")),
     case("cupy kernels", Program::Python(&python::CUDA_13, "cupy_kernels.py", &[])),
@@ -123,6 +126,18 @@ impl Program {
             Program::Cuda(file) => {
                 let program = crate::e2e::logs().join(file.trim_end_matches(".cu"));
                 python::nvcc(&program_file(file), &program)?;
+                Ok(vec![program])
+            }
+            Program::Linked(folder) => {
+                let program = crate::e2e::logs().join(folder);
+                let entries = std::fs::read_dir(program_file(folder))?;
+                let files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+                let mut sources: Vec<PathBuf> = files
+                    .into_iter()
+                    .filter(|file| file.extension().is_some_and(|end| end == "cu"))
+                    .collect();
+                sources.sort();
+                python::nvcc_linked(&sources, &program)?;
                 Ok(vec![program])
             }
             Program::C(file) => {

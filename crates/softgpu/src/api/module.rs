@@ -523,7 +523,7 @@ pub(crate) unsafe extern "C" fn cuLinkAddData_v2(
     kind: CUjitInputType,
     data: *mut c_void,
     size: usize,
-    _name: *const c_char,
+    name: *const c_char,
     _count: u32,
     _options: *mut CUjit_option,
     _values: *mut *mut c_void,
@@ -533,8 +533,10 @@ pub(crate) unsafe extern "C" fn cuLinkAddData_v2(
         let link = Link::get(state)?;
         require(data)?;
         check_input(kind)?;
+        // SAFETY: null or a C string by contract.
+        let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
         // SAFETY: `size` bytes by contract.
-        link.add(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) })
+        link.add(name, unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) })
     })
 }
 
@@ -553,7 +555,8 @@ pub(crate) unsafe extern "C" fn cuLinkAddFile_v2(
         check_input(kind)?;
         // SAFETY: a C string by contract.
         let path = Path::new(std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
-        link.add(&std::fs::read(path).map_err(|_| Status::FILE_NOT_FOUND)?)
+        let name = path.display().to_string();
+        link.add(Some(name), &std::fs::read(path).map_err(|_| Status::FILE_NOT_FOUND)?)
     })
 }
 
