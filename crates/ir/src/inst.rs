@@ -573,6 +573,8 @@ pub enum RuntimeFunction {
     SurfaceLoad,
     /// `(surface: I64, what: I32, coordinates: 3 x I32, low: I64, high: I64)`.
     SurfaceStore,
+    /// `(what: I32)`, an index into [`crate::Kernel::missing`]; does not return.
+    Missing,
 }
 
 impl RuntimeFunction {
@@ -584,6 +586,7 @@ impl RuntimeFunction {
             RuntimeFunction::Malloc | RuntimeFunction::Free => &[Type::I64],
             RuntimeFunction::Sample => &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32, Type::I32],
             RuntimeFunction::SurfaceLoad => &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32],
+            RuntimeFunction::Missing => &[Type::I32],
             RuntimeFunction::SurfaceStore => {
                 &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32, Type::I64, Type::I64]
             }
@@ -596,7 +599,10 @@ impl RuntimeFunction {
             RuntimeFunction::Malloc | RuntimeFunction::Sample | RuntimeFunction::SurfaceLoad => {
                 Some(Type::I64)
             }
-            RuntimeFunction::AssertFail | RuntimeFunction::Free | RuntimeFunction::SurfaceStore => None,
+            RuntimeFunction::AssertFail
+            | RuntimeFunction::Free
+            | RuntimeFunction::SurfaceStore
+            | RuntimeFunction::Missing => None,
         }
     }
 }

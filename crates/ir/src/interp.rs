@@ -48,6 +48,8 @@ pub enum InterpFault {
     Assert,
     #[error("no thread of the block can go on")]
     Deadlock,
+    #[error("an instruction that the compiler does not have")]
+    Missing,
     #[error("more than {0} instructions")]
     Endless(u64),
     #[error("the reference interpreter has no {0}")]

@@ -22,6 +22,8 @@ pub struct Kernel {
     pub required_threads: Option<[u32; 3]>,
     /// Names of the module variables that [`Inst::GlobalAddress`] refers to.
     pub globals: Vec<String>,
+    /// What cannot be done where [`crate::RuntimeFunction::Missing`] is called: a mnemonic, and its line in the PTX.
+    pub missing: Vec<String>,
     pub values: Vec<ValueData>,
     pub insts: Vec<InstData>,
     pub blocks: Vec<Block>,

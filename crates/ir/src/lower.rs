@@ -3,7 +3,8 @@
 //! Statement by statement: a PTX register is a [`Variable`](crate::ssa::Variable), a label starts a block, and a call
 //! lowers the callee's body in place (there are no calls in the IR). A predicated instruction computes for all lanes and
 //! keeps the old value where the guard is false; memory accesses carry the guard; what cannot be done for
-//! all lanes is branched around.
+//! all lanes is branched around. What the compiler cannot do ends the grid where it is reached ([`Kernel::missing`]): large
+//! libraries have kernels in which only some paths ask for it.
 //!
 //! Reading order: this file (functions, blocks, dispatch), [`layout`] (where variables live), [`operand`], then the files by kind
 //! of instruction.
@@ -30,7 +31,7 @@ pub use call::function_address;
 pub use layout::{Global, GlobalRelocation, module_globals};
 
 use crate::builder::Builder;
-use crate::inst::{BinaryOp, Inst, UnaryOp};
+use crate::inst::{BinaryOp, Inst, RuntimeFunction, UnaryOp};
 use crate::kernel::{Kernel, Target, Terminator};
 use crate::ssa::{Variable, Variables};
 use crate::types::{BlockId, GlobalId, InstId, Type, Value};
@@ -276,14 +277,34 @@ impl<'m> Lowering<'m> {
             Opcode::Brx | Opcode::Ret | Opcode::Exit | Opcode::Trap => {
                 self.branch_around(guard, |lowering| lowering.leave(i))
             }
-            _ if is_collective(i) => self.branch_around(guard, |lowering| lowering.operation(i)),
+            _ if is_collective(i) => self.branch_around(guard, |lowering| {
+                let done = lowering.operation(i);
+                lowering.unless_missing(done)
+            }),
             _ => {
                 self.guard = guard;
-                let result = self.operation(i);
+                let done = self.operation(i);
                 self.guard = None;
-                result
+                match done {
+                    Err(LowerErrorKind::Unsupported(_)) => {
+                        self.branch_around(guard, |lowering| lowering.unless_missing(done))
+                    }
+                    _ => done,
+                }
             }
         }
+    }
+
+    /// What is not supported becomes the end of the grid, here. Whatever was written of it before does no harm.
+    fn unless_missing(&mut self, done: Lowered) -> Lowered {
+        let Err(LowerErrorKind::Unsupported(what)) = done else { return done };
+        let number = self.kernel.missing.len() as u32;
+        self.kernel.missing.push(format!("{what} (PTX line {})", self.line));
+        let mut build = self.build();
+        let number = build.i32(number);
+        build.push(Inst::CallRuntime { function: RuntimeFunction::Missing, args: Box::new([number]) });
+        self.end_block(Terminator::Trap);
+        Ok(())
     }
 
     fn guard_value(&mut self, guard: Guard) -> Value {

@@ -50,6 +50,9 @@ impl Display for Kernel {
         for global in &self.globals {
             writeln!(f, "global {global}")?;
         }
+        for missing in &self.missing {
+            writeln!(f, "missing {missing}")?;
+        }
         for id in self.block_ids() {
             let block = self.block(id);
             write!(f, "\n{id}")?;

@@ -38,13 +38,15 @@ impl Compiler {
 
     /// Compiles a kernel on which the passes of [`sluice_ir`] have run.
     pub fn compile(&self, kernel: &Kernel) -> Result<CompiledKernel, CompileError> {
-        let compiled = CompiledKernel {
-            kernel: kernel.clone(),
-            machine: self.machine.clone(),
-            forms: Default::default(),
-        };
-        compiled.code([32, 1, 1])?;
+        let compiled = self.prepare(kernel.clone());
+        compiled.load([32, 1, 1])?;
         Ok(compiled)
+    }
+
+    /// The same without machine code, which is made when a launch needs it: libraries ask what each of their kernels takes, and
+    /// launch a few.
+    pub fn prepare(&self, kernel: Kernel) -> CompiledKernel {
+        CompiledKernel { kernel, machine: self.machine.clone(), forms: Default::default() }
     }
 }
 
@@ -71,6 +73,11 @@ impl CompiledKernel {
         &self.kernel.globals
     }
 
+    /// What a [`crate::FaultKind::Missing`] means: a mnemonic, and its line in the PTX.
+    pub fn missing(&self, what: u32) -> Option<&str> {
+        self.kernel.missing.get(what as usize).map(String::as_str)
+    }
+
     /// Bytes of local memory per thread.
     pub fn local_bytes(&self) -> u32 {
         self.kernel.local_bytes
@@ -79,6 +86,11 @@ impl CompiledKernel {
     /// Bytes of static shared memory per block.
     pub fn static_shared_bytes(&self) -> u32 {
         self.kernel.shared.static_bytes
+    }
+
+    /// Makes the machine code for blocks of this shape, unless it is there.
+    pub fn load(&self, block: [u32; 3]) -> Result<(), CompileError> {
+        self.code(block).map(drop)
     }
 
     /// Shared memory of a block with this much dynamic memory.

@@ -49,6 +49,8 @@ pub enum FaultKind {
     Assert,
     /// An instruction that no machine executes: `brx` out of range, a null function.
     IllegalInstruction,
+    /// What the compiler could not do was reached; [`crate::CompiledKernel::missing`] says what it is.
+    Missing { what: u32 },
     /// Every thread of the block waits and none can go on.
     Deadlock,
     /// [`crate::Control::cancel`] or [`crate::LaunchControl::cancel`].
@@ -66,6 +68,7 @@ impl fmt::Display for Fault {
             FaultKind::Trap => write!(f, "trap")?,
             FaultKind::Assert => write!(f, "device assertion failed")?,
             FaultKind::IllegalInstruction => write!(f, "illegal instruction")?,
+            FaultKind::Missing { .. } => write!(f, "an instruction that the software GPU does not have")?,
             FaultKind::Deadlock => write!(f, "every thread of the block waits")?,
             FaultKind::Cancelled => write!(f, "cancelled")?,
         }

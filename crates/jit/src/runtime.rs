@@ -17,7 +17,7 @@ pub(crate) use lanes::{matching, redux, shuffle, union, vote};
 pub(crate) use textures::*;
 
 use crate::block::BlockRun;
-use crate::context::WarpContext;
+use crate::context::{BARRIERS, LANES, WarpContext};
 use crate::control;
 use crate::fault::FaultKind;
 
@@ -61,6 +61,12 @@ pub(crate) unsafe extern "C" fn fault(warp: *mut WarpContext, code: u32, address
     unsafe { run(warp) }.leave(kind)
 }
 
+/// What the compiler could not do was reached: ends the grid.
+pub(crate) unsafe extern "C" fn missing(warp: *mut WarpContext, what: u32) {
+    // SAFETY: see `fault`.
+    unsafe { run(warp) }.leave(FaultKind::Missing { what })
+}
+
 /// Lanes have exited.
 pub(crate) unsafe extern "C" fn exited(warp: *mut WarpContext, lanes: u32) {
     // SAFETY: see `fault`.
@@ -79,6 +85,30 @@ pub(crate) unsafe extern "C" fn barrier(
     let node = (node != u32::MAX).then_some(node);
     // SAFETY: see `fault`.
     unsafe { run(warp).arrive(id, threads, number(warp), node, lanes, votes) }
+}
+
+/// What reducing barriers gave, by lane: their counts to `out` and, as bits, whether all or any of their threads voted.
+pub(crate) unsafe extern "C" fn barrier_results(
+    warp: *const WarpContext,
+    barriers: *const [u32; LANES],
+    active: u32,
+    is_all: u32,
+    is_any: u32,
+    out: *mut [u32; LANES],
+) -> u32 {
+    // SAFETY: see `fault`; the arrays are of the warp's memory.
+    let (warp, barriers, out) = unsafe { (&*warp, &*barriers, &mut *out) };
+    let mut bits = 0;
+    for lane in (0..LANES).filter(|lane| active >> lane & 1 != 0) {
+        let barrier = barriers[lane] as usize % BARRIERS;
+        let (votes, arrived) = (warp.barrier_votes[barrier], warp.barrier_arrived[barrier]);
+        let is_true = (is_all != 0 && votes == arrived) || (is_any != 0 && votes != 0);
+        bits |= u32::from(is_true) << lane;
+        if is_all == 0 && is_any == 0 {
+            out[lane] = votes;
+        }
+    }
+    bits
 }
 
 /// `lanes` are at a collective instruction of `members`. Returns 1 if they go on; else they have been left pending

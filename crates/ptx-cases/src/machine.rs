@@ -60,6 +60,8 @@ pub enum Fault {
     Trap,
     Assert,
     Deadlock,
+    /// What the compiler could not do was reached.
+    Missing,
     /// It did not end, or could not start; never expected.
     Other(String),
 }
@@ -73,6 +75,7 @@ impl fmt::Display for Fault {
             Fault::Trap => "trap",
             Fault::Assert => "assert",
             Fault::Deadlock => "deadlock",
+            Fault::Missing => "missing",
             Fault::Other(reason) => reason,
         })
     }
@@ -129,6 +132,7 @@ impl Program {
             InterpFault::Trap => Fault::Trap,
             InterpFault::Assert => Fault::Assert,
             InterpFault::Deadlock => Fault::Deadlock,
+            InterpFault::Missing => Fault::Missing,
             other => Fault::Other(other.to_string()),
         })?;
         let buffers = placed.buffers.iter().map(|(at, _)| memory.get(*at).unwrap_or_default().to_vec());
@@ -180,6 +184,7 @@ impl Program {
                 FaultKind::Trap => Fault::Trap,
                 FaultKind::Assert => Fault::Assert,
                 FaultKind::Deadlock => Fault::Deadlock,
+                FaultKind::Missing { .. } => Fault::Missing,
                 _ => Fault::Other(error.to_string()),
             },
             _ => Fault::Other(error.to_string()),

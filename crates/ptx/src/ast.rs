@@ -27,6 +27,8 @@ pub struct Module {
     pub functions: Vec<Function>,
     /// `.alias` directives.
     pub aliases: Vec<Alias>,
+    /// Functions that are not here because only a large table has their addresses ([`crate::ModuleIndex::closure`]).
+    pub left_out: usize,
 }
 
 impl Module {

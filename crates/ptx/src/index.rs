@@ -17,6 +17,9 @@ use crate::lex::Lexer;
 use crate::parse::module::Item;
 use crate::parse::{Depth, Parser};
 
+/// Functions that a variable may have the addresses of for all of them to be parsed with it. A class of C++ has fewer virtual ones.
+const TABLE_FOLLOWED_MAX: usize = 64;
+
 /// A module's text with the places of its declarations.
 pub struct ModuleIndex {
     pub(crate) text: Arc<[u8]>,
@@ -143,7 +146,9 @@ impl ModuleIndex {
         }
     }
 
-    /// Parses a function and everything it refers to, directly or not, as a module of its own.
+    /// Parses a function and everything it refers to, directly or not, as a module of its own. What only a table of more
+    /// than [`TABLE_FOLLOWED_MAX`] functions refers to is left out, and counted: libraries have a kernel from which all of their
+    /// functions can be reached.
     pub fn closure(&self, name: &str) -> Result<Module, ClosureError> {
         let root = self
             .by_name
@@ -154,10 +159,17 @@ impl ModuleIndex {
         let mut wanted = vec![root];
         let mut seen = BTreeSet::from([root]);
         let mut items = Vec::new();
+        let mut left_out = 0;
         while let Some(index) = wanted.pop() {
             let Some(item) = self.parse_declaration(&self.declarations[index])? else { continue };
+            let functions = self.functions_in(&item);
+            let is_followed = functions <= TABLE_FOLLOWED_MAX;
+            if !is_followed {
+                left_out += functions;
+            }
             for_each_reference(&item, &mut |name| {
                 if let Some(&index) = self.by_name.get(name)
+                    && (is_followed || !self.is_function(index))
                     && seen.insert(index)
                 {
                     wanted.push(index);
@@ -171,12 +183,28 @@ impl ModuleIndex {
             version: self.version,
             target: self.target.clone(),
             address_size: self.address_size,
+            left_out,
             ..Module::default()
         };
         for (_, item) in items {
             item.add_to(&mut module);
         }
         Ok(module)
+    }
+
+    fn is_function(&self, declaration: usize) -> bool {
+        matches!(self.declarations[declaration].kind, Kind::Function(_) | Kind::Alias(_))
+    }
+
+    /// How many functions' addresses a variable has; none for anything else.
+    fn functions_in(&self, item: &Item) -> usize {
+        let mut count = 0;
+        if let Item::Variables(_) = item {
+            for_each_reference(item, &mut |name| {
+                count += usize::from(self.by_name.get(name).is_some_and(|&index| self.is_function(index)));
+            });
+        }
+        count
     }
 
     fn add(&mut self, item: Item, bytes: Range<usize>, line: u32) {

@@ -108,7 +108,7 @@ type Slot = OnceLock<Result<Arc<Entry>>>;
 
 /// A compiled entry.
 pub(crate) struct Entry {
-    pub(crate) kernel: Arc<CompiledKernel>,
+    pub(crate) kernel: CompiledKernel,
     /// The module variables that it and its functions use, with their first contents.
     pub(crate) globals: Vec<Global>,
 }
@@ -142,11 +142,8 @@ impl PtxCode {
             Status::INVALID_PTX
         })?;
         passes::pipeline(&mut kernel);
-        let compiled = execution::compiler()?.compile(&kernel).map_err(|error| {
-            complain(&error);
-            Status::INVALID_PTX
-        })?;
-        Ok(Arc::new(Entry { kernel: Arc::new(compiled), globals: module_globals(&module) }))
+        let prepared = execution::compiler()?.prepare(kernel);
+        Ok(Arc::new(Entry { kernel: prepared, globals: module_globals(&module) }))
     }
 }
 

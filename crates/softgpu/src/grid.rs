@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_ir::lower::Global;
-use sluice_jit::{FaultKind, LaunchConfig, LaunchError, LaunchMemory};
+use sluice_jit::{CompiledKernel, FaultKind, LaunchConfig, LaunchError, LaunchMemory};
 
 use crate::address_space::{CHUNK, space};
 use crate::code::Entry;
@@ -37,6 +37,13 @@ impl Kernel for Entry {
         &self.globals
     }
 
+    fn load(&self, block: [u32; 3]) -> Result<()> {
+        self.kernel.load(block).map_err(|error| {
+            eprintln!("sluice: {error}");
+            Status::INVALID_PTX
+        })
+    }
+
     /// On the calling thread and the executor's.
     fn run(&self, grid: &Grid<'_>) -> Result<()> {
         static GRIDS: AtomicU64 = AtomicU64::new(1);
@@ -61,19 +68,29 @@ impl Kernel for Entry {
         let running = execution::Running::start(grid.context.device);
         let outcome = executor.launch(&self.kernel, &config, &memory, running.control());
         running.finish(outcome.as_ref().ok());
-        outcome.map(drop).map_err(|error| failure(grid.name, &error))
+        outcome.map(drop).map_err(|error| failure(grid.name, &self.kernel, &error))
     }
 }
 
 /// What the program sees of a failed launch; stderr says more, since CUDA has no place for it.
-fn failure(name: &str, error: &LaunchError) -> Status {
-    eprintln!("sluice: kernel {name}: {error}");
-    let LaunchError::Fault(fault) = error else { return Status::LAUNCH_FAILED };
+fn failure(name: &str, kernel: &CompiledKernel, error: &LaunchError) -> Status {
+    let LaunchError::Fault(fault) = error else {
+        eprintln!("sluice: kernel {name}: {error}");
+        return Status::LAUNCH_FAILED;
+    };
+    let missing = match fault.kind {
+        FaultKind::Missing { what } => kernel.missing(what),
+        _ => None,
+    };
+    match missing {
+        Some(missing) => eprintln!("sluice: kernel {name}: {error}: {missing}"),
+        None => eprintln!("sluice: kernel {name}: {error}"),
+    }
     match fault.kind {
         FaultKind::IllegalAddress { .. } | FaultKind::OutOfWindow { .. } => Status::ILLEGAL_ADDRESS,
         FaultKind::MisalignedAddress { .. } => Status::MISALIGNED_ADDRESS,
         FaultKind::Assert => Status::ASSERT,
-        FaultKind::IllegalInstruction => Status::ILLEGAL_INSTRUCTION,
+        FaultKind::IllegalInstruction | FaultKind::Missing { .. } => Status::ILLEGAL_INSTRUCTION,
         FaultKind::Cancelled => Status::LAUNCH_TIMEOUT,
         FaultKind::Trap | FaultKind::Deadlock => Status::LAUNCH_FAILED,
     }

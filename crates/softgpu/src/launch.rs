@@ -44,6 +44,7 @@ pub(crate) fn prepare(
     if shared > u64::from(allowed.min(limits.shared_opt_in)) {
         return Err(Status::INVALID_VALUE);
     }
+    ready.code.load(shape.block)?;
     if shape.cooperative {
         check_cooperative(function, shape, multiprocessors)?;
     }

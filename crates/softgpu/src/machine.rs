@@ -96,6 +96,10 @@ pub trait Kernel: Send + Sync {
     fn globals(&self) -> &[String];
     /// Those of [`Kernel::globals`] that [`Code::global`] does not know: variables of bodies.
     fn own_globals(&self) -> &[Global];
+    /// Makes what it takes to run blocks of this shape, so that a launch need not. Nothing is also an answer.
+    fn load(&self, _block: [u32; 3]) -> Result<(), CUresult> {
+        Ok(())
+    }
     /// Runs a grid to its end. An error is a failure of the context.
     fn run(&self, grid: &Grid<'_>) -> Result<(), CUresult>;
 }

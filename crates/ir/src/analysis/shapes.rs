@@ -197,9 +197,9 @@ impl Solver<'_> {
         let ty = self.kernel.ty(data.result(index));
         let shape = |value: Value| self.shapes[value.index()];
         match &data.inst {
-            Inst::Const { .. } | Inst::GlobalAddress { .. } | Inst::ActiveMask | Inst::Barrier { .. } => {
-                Some(Uniform)
-            }
+            Inst::Const { .. } | Inst::GlobalAddress { .. } | Inst::ActiveMask => Some(Uniform),
+            // Lanes that come from different barriers bring different results.
+            Inst::Barrier { id, .. } => Some(if shape(*id)? == Uniform { Uniform } else { Varying }),
             Inst::Special { register } => Some(special(*register, self.block_shape)),
             Inst::WindowBase { window } => Some(window_base(*window)),
             Inst::Unary { op, arg, .. } => Some(match (op, shape(*arg)?) {

@@ -125,6 +125,7 @@ impl RunningBlock {
             Inst::CallRuntime { function, .. } => {
                 return Err(match function {
                     RuntimeFunction::AssertFail => InterpFault::Assert,
+                    RuntimeFunction::Missing => InterpFault::Missing,
                     RuntimeFunction::Vprintf => InterpFault::Unsupported("vprintf"),
                     _ => InterpFault::Unsupported("device heap"),
                 });

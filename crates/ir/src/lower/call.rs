@@ -29,10 +29,12 @@ impl<'m> Lowering<'m> {
         })
     }
 
-    /// Calls the function at `pointer`; a pointer to none of them traps.
+    /// Calls the function at `pointer`; a pointer to none of them traps, or ends the grid with what is missing where there are
+    /// functions that were left out.
     fn call_one_of(&mut self, call: &'m Call, pointer: Value, targets: IndirectTargets) -> Lowered {
         let candidates = self.candidates(targets)?;
-        if candidates.is_empty() {
+        let left_out = self.module.left_out;
+        if candidates.is_empty() && left_out == 0 {
             return Err(LowerErrorKind::IndirectCall);
         }
         let join = self.kernel.add_block();
@@ -51,6 +53,10 @@ impl<'m> Lowering<'m> {
             self.inline(call, callee)?;
             self.end_block(Terminator::Jump(Target::new(join)));
             self.start_block(next);
+        }
+        if left_out > 0 {
+            let what = format!("a call through a table of {left_out} functions");
+            self.unless_missing(Err(LowerErrorKind::Unsupported(what)))?;
         }
         self.end_block(Terminator::Trap);
         self.start_block(join);

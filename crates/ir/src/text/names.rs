@@ -82,7 +82,7 @@ named! {
     }
     RuntimeFunction {
         "vprintf" Vprintf, "assertfail" AssertFail, "malloc" Malloc, "free" Free, "sample" Sample, "suld" SurfaceLoad,
-        "sust" SurfaceStore,
+        "sust" SurfaceStore, "missing" Missing,
     }
 }
 

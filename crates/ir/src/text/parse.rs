@@ -85,6 +85,7 @@ impl Reader {
                 self.kernel.required_threads = Some([number(x)?, number(y)?, number(z)?])
             }
             ("global", [name]) => self.kernel.globals.push((*name).to_owned()),
+            ("missing", words) => self.kernel.missing.push(words.join(" ")),
             _ => return Err(format!("`{line}` is no property of a kernel")),
         }
         Ok(())

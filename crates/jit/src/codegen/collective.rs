@@ -293,7 +293,7 @@ impl Emitter<'_> {
             return;
         }
         if self.plan.is_varying(barrier) {
-            return self.unsupported("a reducing barrier whose number is not constant".into());
+            return self.barrier_results(kind, barrier, data.result(0));
         }
         let barrier = self.uniform(barrier);
         let barrier = self.b.ins().band_imm_u(barrier, 15);
@@ -312,6 +312,21 @@ impl Emitter<'_> {
             _ => self.b.ins().icmp_imm_u(IntCC::NotEqual, votes, 0),
         };
         self.define_everywhere(data.result(0), value);
+    }
+
+    /// The same for lanes that may come from different barriers.
+    fn barrier_results(&mut self, kind: BarrierKind, barrier: Value, result: Value) {
+        let barriers = self.words(barrier, 0);
+        let out = self.result_words(result, 1);
+        let (and, or) = (kind == BarrierKind::ReduceAnd, kind == BarrierKind::ReduceOr);
+        let args =
+            [u32::from(and), u32::from(or)].map(|flag| self.b.ins().iconst(types::I32, i64::from(flag)));
+        let args = [self.ctx, barriers, self.mask, args[0], args[1], out];
+        let bits = self.call(runtime::barrier_results as *const (), &args, Some(types::I32));
+        match and || or {
+            true => self.define_bits(result, bits),
+            false => self.define_from_words(result, 1),
+        }
     }
 
     pub(super) fn for_active_lanes(&mut self, mut body: impl FnMut(&mut Self, &mut Lane)) {

@@ -488,6 +488,7 @@ impl Emitter<'_> {
             RuntimeFunction::Sample => runtime::sample as *const (),
             RuntimeFunction::SurfaceLoad => runtime::surface_load as *const (),
             RuntimeFunction::SurfaceStore => runtime::surface_store as *const (),
+            RuntimeFunction::Missing => runtime::missing as *const (),
         };
         let mut all = vec![self.ctx];
         all.extend_from_slice(args);

@@ -485,7 +485,7 @@ pub(crate) unsafe extern "C" fn cuFuncIsLoaded(
 pub(crate) unsafe extern "C" fn cuFuncLoad(handle: CUfunction) -> CUresult {
     call(|| {
         driver()?;
-        function(handle)?.compiled().map(drop)
+        function(handle)?.compiled()?.code.load([32, 1, 1])
     })
 }
 
