@@ -110,9 +110,19 @@ pub struct Quota {
     /// Thousandths of a GPU that are this tenant's whenever it asks for them.
     #[serde(default)]
     pub guaranteed_milli: u32,
+    /// Thousandths of units that are. Once any tenant is guaranteed units, whoever is guaranteed anything says how many: guaranteed is
+    /// what is within all that is said.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub guaranteed_units_milli: u64,
+    /// Device memory that is, in MiB over all GPUs; as with units.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub guaranteed_memory_mib: u64,
     /// The most it may hold, in thousandths of a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_milli: Option<u32>,
+    /// The most it may hold, in thousandths of a unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units_limit_milli: Option<u64>,
     /// Its part of what is left over, in proportion to its siblings' weights; 0 for none.
     #[serde(default = "weight_of_one")]
     pub over_quota_weight: u32,
@@ -132,7 +142,10 @@ impl Default for Quota {
     fn default() -> Quota {
         Quota {
             guaranteed_milli: 0,
+            guaranteed_units_milli: 0,
+            guaranteed_memory_mib: 0,
             limit_milli: None,
+            units_limit_milli: None,
             over_quota_weight: 1,
             memory_limit_mib: None,
             leases_limit: None,
@@ -159,6 +172,9 @@ pub struct TenantStatus {
     pub path: TenantPath,
     pub quota: Quota,
     pub held_milli: u64,
+    /// Of GPUs whose units are known.
+    #[serde(default)]
+    pub held_units_milli: u64,
     pub held_memory_mib: u64,
     pub leases: u32,
     pub queued: u32,

@@ -14,6 +14,7 @@ mod times;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sluice_api::GPU_PPM;
 use sluice_api::bill::Budget;
 use sluice_api::grant::Grant;
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Place};
@@ -622,6 +623,21 @@ impl Fleet {
     /// Waiting leases, line by line.
     pub(crate) fn queue(&self) -> impl Iterator<Item = &LeaseRecord> {
         self.account.lines().filter_map(|id| self.leases.get(&id))
+    }
+
+    /// Thousandths of units that each tenant and those below it hold.
+    pub(crate) fn held_units_milli(&self) -> BTreeMap<TenantPath, u64> {
+        let mut held: BTreeMap<TenantPath, u64> = BTreeMap::new();
+        for lease in self.leases().filter(|lease| lease.holds()) {
+            let of_seat = |seat: &Seat| {
+                let gpus = self.nodes.get(&seat.node).map_or(&[][..], |node| &node.gpus);
+                let gflops = seat.gpus.iter().filter_map(|&gpu| gpus.get(gpu as usize)).map(|gpu| gpu.gflops);
+                u64::from(lease.share_ppm(seat)) * gflops.sum::<u64>() / u64::from(GPU_PPM)
+            };
+            let units: u64 = lease.held().map(|(_, seat)| of_seat(seat)).sum();
+            lease.tenant.lineage().for_each(|tenant| *held.entry(tenant).or_default() += units);
+        }
+        held
     }
 
     /// The grants of the tasks that wait to be claimed.

@@ -42,7 +42,7 @@ use estimate::Estimates;
 use pools::{Pools, Turns};
 use sites::{Atlas, Site};
 
-pub(crate) use queues::tree;
+pub(crate) use queues::{incomplete, tree};
 
 /// Rounds of the scheduler in one decision; what is left comes with the next one.
 const ROUNDS_MAX: usize = 32;

@@ -32,18 +32,21 @@ pub(super) async fn tenants(
 ) -> Answer<Page<TenantStatus>> {
     let seen = |books: &Books, _| {
         let fleet = &books.fleet;
+        let units = fleet.held_units_milli();
         let visible = fleet.tenants().iter().filter(|(path, _)| principal.may(Action::See, path));
-        visible.map(|(path, quota)| tenant_status(fleet, path, quota)).collect()
+        let status = |(path, quota)| tenant_status(fleet, path, quota, units.get(path).copied());
+        visible.map(status).collect()
     };
     Ok(Json(Page { items: server.read(seen).await?, next: None }))
 }
 
-fn tenant_status(fleet: &Fleet, path: &TenantPath, quota: &Quota) -> TenantStatus {
+fn tenant_status(fleet: &Fleet, path: &TenantPath, quota: &Quota, units: Option<u64>) -> TenantStatus {
     let holding = fleet.holding(path);
     TenantStatus {
         path: path.clone(),
         quota: quota.clone(),
         held_milli: holding.ppm.div_ceil(1000),
+        held_units_milli: units.unwrap_or(0),
         held_memory_mib: holding.memory >> 20,
         leases: holding.leases,
         queued: holding.queued,
@@ -140,9 +143,24 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
         if quota.limit_milli.is_some_and(|limit| limit < quota.guaranteed_milli) {
             return wrong("tenants", format!("{}: limit_milli is below guaranteed_milli", tenant.path));
         }
+        let guaranteed = quota.guaranteed_units_milli;
+        if quota.units_limit_milli.is_some_and(|limit| limit < guaranteed) {
+            let detail = format!("{}: units_limit_milli is below guaranteed_units_milli", tenant.path);
+            return wrong("tenants", detail);
+        }
+        let most = [guaranteed, quota.guaranteed_memory_mib, quota.units_limit_milli.unwrap_or(0)];
+        if most.iter().any(|&amount| amount > QUOTA_MAX) {
+            return wrong("tenants", format!("{}: quotas are up to {QUOTA_MAX}", tenant.path));
+        }
     }
     let mut known = fleet.tenants().clone();
     known.extend(declaration.tenants.iter().map(|tenant| (tenant.path.clone(), tenant.quota.clone())));
+    if let Some((path, field)) = plan::incomplete(&known) {
+        let detail = format!(
+            "{path}: {field} is missing, which other guarantees have: a guarantee is within all that is guaranteed to anybody"
+        );
+        return wrong("tenants", detail);
+    }
     if let Err(error) = plan::tree(&known) {
         return wrong("tenants", error.to_string());
     }
@@ -228,6 +246,9 @@ fn check_access(access: &Access, known: &BTreeMap<TenantPath, Quota>) -> Result<
 
 const MEMORY_PER_UNIT: &str =
     "memory: units are of compute, and memory is priced per GiB-hour: leave `per` out";
+
+/// Thousandths, or MiB: more than anybody has.
+const QUOTA_MAX: u64 = 1_000_000_000_000;
 
 /// Of one personality.
 const PRICES_MAX: usize = 100;

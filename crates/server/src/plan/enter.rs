@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use sluice_api::GPU_PPM;
 use sluice_api::lease::{LeaseId, Level, NewLease};
-use sluice_api::tenant::TenantPath;
+use sluice_api::tenant::{Quota, TenantPath};
 use sluice_sched::queues::{JobId, JobSpec, Topology};
-use sluice_sched::{ModelSet, Request, WHOLE_GPU_MILLI};
+use sluice_sched::{ModelId, ModelSet, Request, WHOLE_GPU_MILLI};
 
 use super::{Plan, Work, queues};
 use crate::fleet::{Fleet, LeaseRecord};
@@ -99,7 +99,30 @@ impl Plan {
         if models == ModelSet::NONE {
             return Err(self.no_kind(fleet, tenant, ask));
         }
-        self.request_of(ask, models)
+        self.request_of(ask, self.within_limits(fleet, tenant, ask, models))
+    }
+
+    /// Those of these kinds on which it alone is within the limits of its tenants, if there are any: units are more of one card than of
+    /// another, and a share is more units of one than of another.
+    fn within_limits(
+        &self,
+        fleet: &Fleet,
+        tenant: &TenantPath,
+        ask: &NewLease,
+        models: ModelSet,
+    ) -> ModelSet {
+        let count = u64::from(ask.gpus) * u64::from(ask.tasks);
+        let is_within = |model: &ModelId| {
+            let (gpus, units) = self.atlas.compute(*model, ask);
+            let within = |quota: &Quota| {
+                quota.limit_milli.is_none_or(|limit| gpus * count <= u64::from(limit))
+                    && quota.units_limit_milli.is_none_or(|limit| units * count <= limit)
+            };
+            tenant.lineage().filter_map(|tenant| fleet.tenants().get(&tenant)).all(within)
+        };
+        let accepted = ModelId::all().filter(|&model| models.contains(model));
+        let within: ModelSet = accepted.filter(is_within).collect();
+        if within == ModelSet::NONE { models } else { within }
     }
 
     pub(super) fn request_of(&self, ask: &NewLease, models: ModelSet) -> Result<Request, String> {

@@ -12,6 +12,11 @@ use crate::fleet::{Fleet, LeaseRecord, News, Seat};
 
 impl Plan {
     pub(super) fn follow_quotas(&mut self, fleet: &Fleet) {
+        // Which cards are within a limit may be others now.
+        let of_units = fleet.tenants().values().any(|quota| quota.units_limit_milli.is_some());
+        if of_units || fleet.leases().any(|lease| lease.ask.units_milli.is_some()) {
+            return self.begin_anew(fleet);
+        }
         // Leases of a tenant that has got others below it go to the queue for what it asks for itself.
         let home = |tree: &QueueTree, queue: &str| queues::queue_of(tree, &queues::tenant_of(queue)?);
         let followed = queues::tree(fleet.tenants()).map(|tree| self.scheduler.set_queues(tree, home));

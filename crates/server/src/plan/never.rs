@@ -106,12 +106,16 @@ fn slots(spec: &NodeSpec, request: &Request) -> u32 {
 
 /// The first quota, from the tenant upwards, that the request alone would pass.
 pub(crate) fn over_quota(fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
-    // Of units the share on the fastest GPU that there is.
+    // Of units the share on the fastest GPU that there is, and of a share the units on the slowest.
     let gpus_here = || fleet.nodes().values().flat_map(|node| &node.gpus).map(|gpu| gpu.gflops);
     let share = match ask.units_milli {
         Some(_) => gpus_here().max().map_or(0, |gflops| ask.share_of(gflops).min(GPU_PPM.into())),
         None => u64::from(ask.share_ppm),
     };
+    let units = ask.units_milli.unwrap_or_else(|| {
+        gpus_here().min().map_or(0, |gflops| u64::from(ask.share_ppm) * gflops / u64::from(GPU_PPM))
+    });
+    let units_milli = units * u64::from(ask.gpus) * u64::from(ask.tasks);
     let ppm = share * u64::from(ask.gpus) * u64::from(ask.tasks);
     let gpus = |ppm: u64| ppm as f64 / f64::from(GPU_PPM);
     tenant.lineage().find_map(|tenant| {
@@ -120,6 +124,10 @@ pub(crate) fn over_quota(fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> 
         if let Some(limit) = quota.limit_milli.filter(|&limit| over(limit)) {
             let limit = gpus(u64::from(limit) * 1000);
             return Some(format!("it asks for {} GPUs, and {tenant} may hold {limit} at most", gpus(ppm)));
+        }
+        if let Some(limit) = quota.units_limit_milli.filter(|&limit| units_milli > limit) {
+            let [asked, limit] = [units_milli, limit].map(|milli| milli as f64 / 1000.0);
+            return Some(format!("it asks for {asked} units, and {tenant} may hold {limit} at most"));
         }
         let fixed = !ask.preemptible || ask.tier == Tier::Premium;
         if fixed && over(quota.guaranteed_milli) {

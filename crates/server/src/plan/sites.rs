@@ -11,6 +11,7 @@ use sluice_api::node::{Gpu, NodeId};
 use sluice_api::{GPU_PPM, UNIT_GFLOPS};
 use sluice_sched::{DomainId, GPUS_PER_NODE_MAX, LabelId, LabelSet, ModelId, ModelSet, NodeSpec};
 
+use super::enter::milli;
 use crate::fleet::Node;
 
 /// What is equal about the GPUs of a kind.
@@ -137,6 +138,13 @@ impl Atlas {
     pub(super) fn gflops(&self, models: ModelSet) -> (u64, u64) {
         let gflops = || self.of(models).map(|kind| kind.gflops);
         (gflops().min().unwrap_or(0), gflops().max().unwrap_or(0))
+    }
+
+    /// What is asked for of a GPU of a kind, in thousandths of it and of units.
+    pub(super) fn compute(&self, model: ModelId, ask: &NewLease) -> (u64, u64) {
+        let gflops = self.kinds.get(model.index()).map_or(0, |kind| kind.gflops);
+        let milli = u64::from(milli(ask.share_of(gflops)));
+        (milli, ask.units_milli.unwrap_or(milli * gflops / 1000))
     }
 
     /// That no GPU of the pools that serve has so many units, if so.

@@ -620,6 +620,35 @@ fn units_are_a_share_of_whichever_card_has_them() {
 }
 
 #[test]
+fn guaranteed_units_and_memory_are_reclaimed() {
+    let guaranteed = |units_milli: u64, memory_mib: u64| json!({ "guaranteed_milli": 1000, "guaranteed_units_milli": units_milli, "guaranteed_memory_mib": memory_mib });
+    let check = |acme: Value, globex: Value, ask: Value, returns: bool| {
+        let mut world = World::new(&[], &[("acme", acme.clone()), ("globex", globex)]);
+        world.join_cards("slow", 1, "r0", 10_000);
+        world.join_cards("fast", 1, "r0", 30_000);
+        world.report();
+        let taken = [(); 2].map(|()| world.ask("globex", json!({})));
+        world.settle();
+        assert_eq!(taken.map(|lease| world.state(lease)), [RUNS; 2]);
+        let mine = world.ask("acme", ask.clone());
+        world.settle();
+        assert_eq!(
+            world.state(mine) == RUNS,
+            returns,
+            "{acme} {ask}: {:?}",
+            world.plan.why(&world.fleet, mine)
+        );
+        world.check();
+    };
+    let within = json!({ "units_milli": 10_000, "preemptible": false });
+    let beyond = json!({ "units_milli": 12_000, "preemptible": false });
+    check(guaranteed(10_000, 0), guaranteed(30_000, 0), within.clone(), true);
+    check(guaranteed(10_000, 0), guaranteed(30_000, 0), beyond, false);
+    check(guaranteed(10_000, 16 << 10), guaranteed(30_000, 16 << 10), within.clone(), true);
+    check(guaranteed(10_000, 1), guaranteed(30_000, 16 << 10), within, false);
+}
+
+#[test]
 fn pools_serve_their_tenants_in_their_windows() {
     let mut world = World::new(&[1, 1], &[("acme", json!({})), ("globex", json!({}))]);
     let windows = json!([{ "from_ms": 1000, "until_ms": 2000 }]);

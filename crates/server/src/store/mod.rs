@@ -127,6 +127,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (6, "personalities", include_str!("../../migrations/0006_personalities.sql")),
     (7, "identity", include_str!("../../migrations/0007_identity.sql")),
     (8, "units", include_str!("../../migrations/0008_units.sql")),
+    (9, "unit quotas", include_str!("../../migrations/0009_unit_quotas.sql")),
 ];
 
 /// Where everything that is counted is kept.

@@ -1,15 +1,20 @@
 use sluice_api::tenant::{Quota, Tenant};
 
-use super::{Result, Store, Tx, from_json, parsed, signed, small, small_or_null, to_json, unsigned_or_null};
+use super::{
+    Result, Store, Tx, from_json, parsed, signed, small, small_or_null, to_json, unsigned, unsigned_or_null,
+};
 
 pub(super) async fn write(transaction: &mut Tx<'_>, tenant: &Tenant) -> Result<()> {
     let quota = &tenant.quota;
     sqlx::query(
         "INSERT INTO tenant (path, guaranteed_milli, limit_milli, over_quota_weight, memory_limit_mib, leases_limit, \
-         budget) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (path) DO UPDATE SET \
+         budget, guaranteed_units_milli, guaranteed_memory_mib, units_limit_milli) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (path) DO UPDATE SET \
          guaranteed_milli = excluded.guaranteed_milli, limit_milli = excluded.limit_milli, \
          over_quota_weight = excluded.over_quota_weight, memory_limit_mib = excluded.memory_limit_mib, \
-         leases_limit = excluded.leases_limit, budget = excluded.budget",
+         leases_limit = excluded.leases_limit, budget = excluded.budget, \
+         guaranteed_units_milli = excluded.guaranteed_units_milli, \
+         guaranteed_memory_mib = excluded.guaranteed_memory_mib, units_limit_milli = excluded.units_limit_milli",
     )
     .bind(tenant.path.to_string())
     .bind(i64::from(quota.guaranteed_milli))
@@ -18,6 +23,9 @@ pub(super) async fn write(transaction: &mut Tx<'_>, tenant: &Tenant) -> Result<(
     .bind(quota.memory_limit_mib.map(signed))
     .bind(quota.leases_limit.map(i64::from))
     .bind(to_json(&tenant.budget))
+    .bind(signed(quota.guaranteed_units_milli))
+    .bind(signed(quota.guaranteed_memory_mib))
+    .bind(quota.units_limit_milli.map(signed))
     .execute(&mut **transaction)
     .await?;
     Ok(())
@@ -29,7 +37,10 @@ impl Store {
         let tenant = |row| {
             let quota = Quota {
                 guaranteed_milli: small(row, "guaranteed_milli")?,
+                guaranteed_units_milli: unsigned(row, "guaranteed_units_milli")?,
+                guaranteed_memory_mib: unsigned(row, "guaranteed_memory_mib")?,
                 limit_milli: small_or_null(row, "limit_milli")?,
+                units_limit_milli: unsigned_or_null(row, "units_limit_milli")?,
                 over_quota_weight: small(row, "over_quota_weight")?,
                 memory_limit_mib: unsigned_or_null(row, "memory_limit_mib")?,
                 leases_limit: small_or_null(row, "leases_limit")?,

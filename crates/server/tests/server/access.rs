@@ -261,6 +261,18 @@ fn bad_input_gets_a_problem_that_names_the_field() {
     }
     let below = "tenants: [{path: acme, quota: {guaranteed_milli: 2, limit_milli: 1}}]";
     assert!(problem(server.apply(below)).detail.contains("limit_milli"));
+    for (quota, words) in [
+        (
+            "guaranteed_milli: 1, guaranteed_units_milli: 2, units_limit_milli: 1",
+            "units_limit_milli is below",
+        ),
+        ("units_limit_milli: 1000000000001", "up to"),
+        ("guaranteed_milli: 1000, guaranteed_units_milli: 5000", "globex: guaranteed_units_milli is missing"),
+        ("guaranteed_units_milli: 5000", "acme: guaranteed_milli is missing"),
+    ] {
+        let refused = problem(server.apply(&format!("tenants: [{{path: acme, quota: {{{quota}}}}}]")));
+        assert!(refused.status == 422 && refused.detail.contains(words), "{quota}: {refused:?}");
+    }
     assert_eq!(problem(member.get::<Value>("/nothing")).status, 404);
     assert_eq!(problem(member.delete::<Value>("/queue")).status, 405);
     assert_eq!(problem(member.get::<Value>("/leases/x")).status, 404);

@@ -84,6 +84,45 @@ fn units_are_granted_as_the_share_that_gives_them() {
 }
 
 #[test]
+fn a_limit_in_units_is_kept_and_named_on_whichever_card() {
+    let (folder, mut server) = Server::with_tenants();
+    let yaml = "tenants: [{path: acme/sales, quota: {units_limit_milli: 12000}}]";
+    assert_eq!(server.apply(yaml).unwrap().changes, ["tenant acme/sales changed"]);
+    assert_eq!(server.apply(yaml).unwrap().changes, [] as [String; 0]);
+    let card = |gflops| sluice_api::node::Gpu { gflops, ..ScriptedNode::gpu() };
+    let fast = ScriptedNode::join_with(&server.admin, "fast", vec![card(20_000)]).unwrap();
+    let member = server.token("acme/sales", Role::Member);
+    let whole = problem(member.post::<Lease>("/leases", &ask(1_000_000)));
+    assert!(whole.detail.contains("20 units") && whole.detail.contains("12 at most"), "{whole:?}");
+    let half = request(&member, &ask(500_000));
+    wait_for_state(&member, half.id, LeaseState::Granted);
+    let more = request(&member, &ask(200_000));
+    let waits = wait_for(&member, more.id, |lease| lease.reason.is_some());
+    let reason = waits.reason.unwrap();
+    assert!(reason.contains("acme/sales") && reason.contains("12 units"), "{reason}");
+    let _: Lease = member.delete(&format!("/leases/{}", half.id)).unwrap();
+    wait_for_state(&member, more.id, LeaseState::Granted);
+    let _: Lease = member.delete(&format!("/leases/{}", more.id)).unwrap();
+    // A whole GPU is within the limit where it is a slow one.
+    let slow = ScriptedNode::join_with(&server.admin, "slow", vec![card(10_000)]).unwrap();
+    let whole = request(&member, &ask(1_000_000));
+    let granted = wait_for_state(&member, whole.id, LeaseState::Granted);
+    assert_eq!(granted.places[0].node, "slow");
+    let tenants = |server: &Server| -> Vec<TenantStatus> { server.admin.list("/tenants").unwrap() };
+    let held = |tenants: Vec<TenantStatus>| -> Vec<(String, u64, Option<u64>)> {
+        let seen = |tenant: &TenantStatus| {
+            (tenant.path.to_string(), tenant.held_units_milli, tenant.quota.units_limit_milli)
+        };
+        tenants.iter().map(seen).filter(|(_, held, _)| *held > 0).collect()
+    };
+    let expect = [("acme".to_owned(), 10_000, None), ("acme/sales".to_owned(), 10_000, Some(12_000))];
+    assert_eq!(held(tenants(&server)), expect);
+    drop((fast, slow, server));
+    server = Server::start(folder.path());
+    assert_eq!(held(tenants(&server)), expect, "they are in the database");
+}
+
+#[test]
 fn a_limit_is_kept_and_named() {
     let (_folder, server) = Server::with_tenants();
     let _node = ScriptedNode::join(&server, "one", 4);

@@ -11,7 +11,7 @@ use sluice_api::health::FenceState;
 use sluice_api::lease::Lease;
 use sluice_api::node::{GpuStatus, NvLinks, SessionStatus};
 use sluice_api::pool::{Access, PoolStatus};
-use sluice_api::tenant::TenantStatus;
+use sluice_api::tenant::{Quota, TenantStatus};
 use sluice_api::token::Token;
 
 use super::client;
@@ -228,6 +228,7 @@ pub(crate) fn tenants(arguments: &ListArgs) -> Result<ExitCode> {
     let columns = &[
         ("TENANT", Left),
         ("GPUS HELD", Right),
+        ("UNITS HELD", Right),
         ("GUARANTEED", Right),
         ("LIMIT", Right),
         ("WEIGHT", Right),
@@ -245,8 +246,9 @@ pub(crate) fn tenants(arguments: &ListArgs) -> Result<ExitCode> {
         vec![
             tenant.path.to_string(),
             thousandths(tenant.held_milli),
-            thousandths(quota.guaranteed_milli.into()),
-            quota.limit_milli.map_or("-".into(), |limit| thousandths(limit.into())),
+            thousandths(tenant.held_units_milli),
+            guaranteed(quota),
+            limit(quota),
             quota.over_quota_weight.to_string(),
             Memory::from_bytes(tenant.held_memory_mib << 20).to_string(),
             tenant.leases.to_string(),
@@ -336,6 +338,26 @@ pub(super) fn starts(lease: &Lease) -> String {
 fn in_short(lease: &Lease) -> String {
     let reason = lease.reason.as_deref().unwrap_or_default();
     reason.split("; no ").next().unwrap_or_default().to_owned()
+}
+
+/// `2`; `2, 40 units, 64 GiB`
+fn guaranteed(quota: &Quota) -> String {
+    let mut text = thousandths(quota.guaranteed_milli.into());
+    if quota.guaranteed_units_milli > 0 {
+        text += &format!(", {} units", thousandths(quota.guaranteed_units_milli));
+    }
+    if quota.guaranteed_memory_mib > 0 {
+        text += &format!(", {}", Memory::from_bytes(quota.guaranteed_memory_mib << 20));
+    }
+    text
+}
+
+/// `4`; `4, 80 units`; `-`
+fn limit(quota: &Quota) -> String {
+    let gpus = quota.limit_milli.map(|limit| thousandths(limit.into()));
+    let units = quota.units_limit_milli.map(|limit| format!("{} units", thousandths(limit)));
+    let stated: Vec<String> = [gpus, units].into_iter().flatten().collect();
+    if stated.is_empty() { "-".into() } else { stated.join(", ") }
 }
 
 /// The nodes of its tasks, each once.
