@@ -224,10 +224,13 @@ impl Installation {
         Ok(Installation { folder, admin, red, blue, node, up, others: Vec::new() })
     }
 
-    /// A node that this command starts, with a GPU.
+    /// A node that this command starts, with a software GPU unless it says otherwise.
     fn join(&mut self, name: &str, command: &mut Command) -> Result<()> {
         let token = self.admin.make("/", "node")?.token;
-        command.args(["--gpus", "software:1,4GiB", "--name", name, "--journal"]);
+        if !command.get_args().any(|argument| argument == "--gpus") {
+            command.args(["--gpus", "software:1,4GiB"]);
+        }
+        command.args(["--name", name, "--journal"]);
         command.arg(self.folder.join(name)).env("SLUICE_TOKEN", token);
         let mut node = Process::start(&format!("node {name}"), command)?;
         node.listening()?;

@@ -16,7 +16,7 @@ prices:
 ";
 
 pub(super) fn prices_budgets_and_invoices() -> Result<()> {
-    let installation = Installation::start("books", TENANTS, &["two"], &[])?;
+    let mut installation = Installation::start("books", TENANTS, &["two"], &[])?;
     let (admin, red) = (&installation.admin, &installation.red);
     let mut first = red.program("red 1", &["-p", "0.5"])?;
     first.expect_line("ready")?;
@@ -83,7 +83,7 @@ pub(super) fn prices_budgets_and_invoices() -> Result<()> {
     let output = differs.output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.code() == Some(1) && expect.iter().all(|part| said.contains(part)), "{said}");
-    Ok(())
+    installation.units_have_their_price()
 }
 
 fn lines<'a>(bill: &'a Value, meter: &'a str) -> impl Iterator<Item = &'a Value> {
@@ -96,6 +96,50 @@ fn now_ms() -> String {
 }
 
 impl Installation {
+    /// What is asked for in units is a share of the card that has them, and priced by the unit-hour.
+    fn units_have_their_price(&mut self) -> Result<()> {
+        let mut command = Command::new(sluice());
+        let server = self.admin.server();
+        command.args(["node", "--listen", "127.0.0.1:0", "--join", server, "--gpus", "recording:h200"]);
+        self.join("three", &mut command)?;
+        self.wait_for_gpus(3)?;
+        let prices = self.folder.join("prices.yaml");
+        std::fs::write(&prices, "prices: [{meter: reserved, tier: standard, per: unit, micro: 1000000000}]")?;
+        self.admin.text(&["apply", "-f", &prices.display().to_string()])?;
+
+        let mut command = self.blue.command(&["run", "--units", "6.69", "--", "cat"]);
+        let mut program = Process::start("in units", &mut command)?;
+        program.tell("runs")?;
+        program.expect_line("runs")?;
+        let gpus = self.admin.json(&["gpus"])?;
+        let card = gpus.as_array().into_iter().flatten().find(|gpu| gpu["node"] == "three");
+        let gflops = card.and_then(|card| card["gflops"].as_u64()).context("the card's GFLOPS")?;
+        let lease = &self.blue.json(&["lease", "list"])?[0];
+        let share_ppm = (6690 * 1_000_000_u64).div_ceil(gflops);
+        ensure!(
+            lease["units_milli"] == 6690 && lease["share_ppm"] == share_ppm,
+            "{lease} on {gflops} GFLOPS"
+        );
+        program.end_its_input()?;
+
+        let per_unit = |bill: &Value| lines(bill, "reserved").any(|line| line["per"] == "unit");
+        let bill = self.blue.wait_for(&["bill"], per_unit)?;
+        let line = lines(&bill, "reserved").find(|line| line["per"] == "unit").context("a line")?;
+        let amount = line["amount"].as_u64().context("an amount")?;
+        // A GPU-hour is 3.6e12 of the meter's smallest units, and a unit a thousand GFLOPS.
+        let (product, of) = (u128::from(amount) * u128::from(gflops) * 1_000_000_000, 3_600_000_000_000_000);
+        let cost = (product + of / 2) / of;
+        ensure!(
+            line["gflops"] == gflops && line["cost_micro"].as_u64().map(u128::from) == Some(cost),
+            "{line}"
+        );
+        ensure!(cost > 0, "{line}");
+        let focus = self.blue.text(&["bill", "-o", "focus"])?;
+        ensure!(focus.contains(",unit-hour,"), "{focus}");
+        let direct = self.blue.command(&["run", "--gpus", "software", "--units", "1", "--", "true"]);
+        expect_failure(&mut { direct }, "units without a server", 125, &["--units needs a control plane"])
+    }
+
     /// Journals, ledger and invoices say the same.
     fn agree(&self, expect: &str) -> Result<()> {
         let journals = ["one", "two"].map(|node| self.folder.join(node).display().to_string());
