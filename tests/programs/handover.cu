@@ -48,6 +48,8 @@ static Mapped mapped(size_t words) {
     CHECK(cudaHostAlloc(&memory.host, words * sizeof(uint64_t), cudaHostAllocMapped));
     std::memset(memory.host, 0, words * sizeof(uint64_t));
     CHECK(cudaHostGetDevicePointer(reinterpret_cast<void**>(&memory.device), memory.host, 0));
+    // With unified addresses a kernel may be given the program's pointer.
+    expect(memory.device == memory.host, "mapped memory has two addresses", static_cast<long>(words));
     return memory;
 }
 

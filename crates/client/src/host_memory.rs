@@ -1,5 +1,7 @@
 //! Host memory that programs get from CUDA or register with it. It is ordinary memory of this process: nothing is pinned,
-//! and a device sees it through copies, or as a [`mirror`] once the program asks for a device's address of it.
+//! and a device sees it through copies, or as a [`mirror`] once the program asks for a device's address of it. What is allocated to
+//! be mapped has one from the start, the same on both sides: programs with unified addresses need not ask (CUDA Driver API,
+//! Unified Addressing), and NCCL does not.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -18,6 +20,8 @@ pub(crate) struct Block {
     pub(crate) context: CUcontext,
     /// From `cuMemHostRegister`: the program's own memory, not ours to free.
     registered: bool,
+    /// At the address at which its device has it. The pages go when the device's side does.
+    is_mirrored: bool,
 }
 
 static BLOCKS: Mutex<BTreeMap<u64, Block>> = Mutex::new(BTreeMap::new());
@@ -55,8 +59,23 @@ fn allocate(bytes: usize, flags: u32) -> Result<*mut c_void, CUresult> {
         return Err(CUresult::OUT_OF_MEMORY);
     }
     let range = start as u64..start as u64 + bytes as u64;
-    blocks().insert(range.start, Block { range, flags, context, registered: false });
+    let block = Block { range, flags, context, registered: false, is_mirrored: false };
+    blocks().insert(start as u64, block);
     Ok(start)
+}
+
+/// Memory that the current device sees at the same address; none where this side does not choose addresses.
+fn allocate_mapped(bytes: usize, flags: u32) -> Result<Option<*mut c_void>, CUresult> {
+    let session = session::enter()?;
+    let context = context::current()?;
+    if bytes == 0 || !session.device(context.device)?.mints_addresses {
+        return Ok(None);
+    }
+    let start = mirror::allocate(session, &context, bytes as u64, false)?;
+    let range = start..start + bytes as u64;
+    let block = Block { range, flags, context: context.owner, registered: false, is_mirrored: true };
+    blocks().insert(start, block);
+    Ok(Some(std::ptr::with_exposed_provenance_mut(start as usize)))
 }
 
 /// Takes the block that starts at `start` out of the table, if it is of the expected sort.
@@ -80,7 +99,9 @@ pub(crate) unsafe fn cuMemHostAlloc(
     if pp.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
-    let start = allocate(bytesize, Flags)?;
+    let mapped =
+        if Flags & CU_MEMHOSTALLOC_DEVICEMAP != 0 { allocate_mapped(bytesize, Flags)? } else { None };
+    let start = mapped.map_or_else(|| allocate(bytesize, Flags), Ok)?;
     // SAFETY: the program passes a place for the address.
     unsafe { out::write(pp, start) }
 }
@@ -92,10 +113,13 @@ pub(crate) unsafe fn cuMemFreeHost(p: *mut c_void) -> Result<(), CUresult> {
         return Err(CUresult::INVALID_VALUE);
     }
     copy::settle_pushed_copies()?;
-    unmap(p as u64)?;
+    // Its address may be another block's as soon as the device's side is gone.
     let block = take(p as u64, false).ok_or(CUresult::INVALID_VALUE)?;
-    // SAFETY: the mapping was made by `allocate`, and whoever takes the entry out of the table unmaps it alone.
-    unsafe { libc::munmap(p, (block.range.end - block.range.start) as usize) };
+    unmap(p as u64)?;
+    if !block.is_mirrored {
+        // SAFETY: the mapping was made by `allocate`, and whoever takes the entry out of the table unmaps it alone.
+        unsafe { libc::munmap(p, (block.range.end - block.range.start) as usize) };
+    }
     Ok(())
 }
 
@@ -115,7 +139,10 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
     if blocks.range(..end).next_back().is_some_and(|(_, before)| before.range.end > start) {
         return Err(CUresult::HOST_MEMORY_ALREADY_REGISTERED);
     }
-    blocks.insert(start, Block { range: start..end, flags: Flags, context, registered: true });
+    blocks.insert(
+        start,
+        Block { range: start..end, flags: Flags, context, registered: true, is_mirrored: false },
+    );
     Ok(())
 }
 

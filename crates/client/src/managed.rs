@@ -56,7 +56,7 @@ pub(crate) unsafe fn cuMemAllocManaged(
     if dptr.is_null() || bytesize == 0 || !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST) {
         return Err(CUresult::INVALID_VALUE);
     }
-    let address = mirror::allocate_managed(session, &context, bytesize as u64)?;
+    let address = mirror::allocate(session, &context, bytesize as u64, true)?;
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(dptr, address) }
 }

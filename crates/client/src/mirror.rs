@@ -117,11 +117,12 @@ pub(crate) fn map_host(
     Ok(device)
 }
 
-/// Memory at one address for both sides.
-pub(crate) fn allocate_managed(
+/// Memory at one address for both sides: managed, or the program's and mapped.
+pub(crate) fn allocate(
     session: &'static Session,
     context: &Context,
     bytes: u64,
+    is_managed: bool,
 ) -> Result<u64, CUresult> {
     if !session.device(context.device)?.mints_addresses {
         return Err(CUresult::NOT_SUPPORTED);
@@ -129,14 +130,13 @@ pub(crate) fn allocate_managed(
     let address = session.allocate(context, bytes, true)?;
     let made = set_pages(address, bytes, libc::PROT_READ | libc::PROT_WRITE).and_then(|()| {
         let ordinal = context.device;
-        let (is_managed, is_read_only) = (true, false);
         let mirror = Mirror {
             host: address,
             device: address,
             bytes,
             ordinal,
             is_managed,
-            is_read_only,
+            is_read_only: false,
             agreed: Vec::new(),
             number: None,
         };
@@ -185,7 +185,7 @@ pub(crate) fn forget(device: u64) {
     let Some(index) = mirrors.iter().position(|it| it.device == device) else { return };
     let gone = mirrors.swap_remove(index);
     COUNT.fetch_sub(1, Ordering::AcqRel);
-    if gone.is_managed {
+    if gone.host == gone.device {
         // A failure leaves pages that nobody uses.
         let _ = set_pages(gone.host, gone.bytes, libc::PROT_NONE);
     }
