@@ -123,6 +123,8 @@ pub(super) fn programs() -> impl Iterator<Item = &'static str> {
 const RANKS: &[Test] = &[
     ("sequence torch NCCL between two nodes", ranks_of_two_leases),
     ("sequence torch NCCL between two nodes of a lease", ranks_of_one_lease),
+    ("NCCL sums between two nodes", || sums([software_node()?, software_node()?])),
+    ("NCCL sums on one node", sums_on_one_node),
 ];
 
 /// The one program that runs under Node.
@@ -192,6 +194,40 @@ fn ranks_of_one_lease() -> Result<()> {
     command.args(["all", "2"]).arg(meeting_place("nccl-of-one-lease")?);
     expect_pass(&mut command, "sequence torch NCCL between two nodes of a lease", LIMIT)?;
     nodes.iter().try_for_each(Node::wait_until_free)
+}
+
+fn software_node() -> Result<Node> {
+    Node::start(&["--listen", "127.0.0.1:0", "--gpus", "software:2,4GiB"])
+}
+
+/// NCCL's own kernels, on software GPUs.
+fn sums(nodes: [Node; 2]) -> Result<()> {
+    let [first, second] = &nodes;
+    sum_up("NCCL sums between two nodes", [first, second])?;
+    nodes.iter().try_for_each(Node::wait_until_free)
+}
+
+fn sums_on_one_node() -> Result<()> {
+    let node = software_node()?;
+    sum_up("NCCL sums on one node", [&node, &node])?;
+    node.wait_until_free()
+}
+
+/// Two ranks, each with a lease of a GPU of its node.
+fn sum_up(name: &str, nodes: [&Node; 2]) -> Result<()> {
+    let (python, packages) = (python::TORCH.ready()?, python::TORCH.site_packages()?);
+    let place = meeting_place(&name.replace(' ', "-"))?;
+    let run = |rank: usize| {
+        let mut command = sluice_run(nodes[rank], &[]);
+        command.arg(&python).arg(program_file("sequences").join("nccl_sums.py")).arg(&packages);
+        command.args([&rank.to_string(), "2"]).arg(&place);
+        expect_pass(&mut command, &format!("{name}, rank {rank}"), LIMIT)
+    };
+    let ended = std::thread::scope(|scope| {
+        let other = scope.spawn(|| run(1));
+        [run(0), other.join().unwrap_or_else(|_| Err(anyhow!("the other rank's thread panicked")))]
+    });
+    ended.into_iter().try_for_each(|ended| ended.map(drop))
 }
 
 impl Sequence {
