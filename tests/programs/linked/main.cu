@@ -106,5 +106,6 @@ int main() {
               if (i % 3 == 0) return 2 * i * i + 4;
               return i % 3 == 1 ? 2 * (i * (i + 1) / 2) + 3 : 2 * -1000;
           }), 0);
+    printf("%s: %d failed\n", failures ? "FAIL" : "PASS", failures);
     return failures;
 }
