@@ -11,8 +11,9 @@ use std::ops::Range;
 
 /// Physical memory is committed in multiples of this, in bytes.
 pub(crate) const CHUNK: u64 = 2 << 20;
-/// Every allocation's alignment, in bytes, as `cuMemAlloc` promises.
-const ALIGNMENT: u64 = 256;
+/// Every allocation's alignment, in bytes: a texture can begin there (`cuTexRefSetAddress`), which asks for more than the 256
+/// that `cuMemAlloc` promises.
+const ALIGNMENT: u64 = 512;
 /// Allocations of at least this many bytes get chunks of their own.
 const LARGE: u64 = CHUNK / 2;
 
@@ -189,7 +190,7 @@ mod tests {
         let first = space.allocate(1, false).unwrap();
         let second = space.allocate(1000, false).unwrap();
         assert_eq!(first, Placement { address: BASE, commit: Some(BASE..BASE + CHUNK) });
-        assert_eq!(second, Placement { address: BASE + 256, commit: None });
+        assert_eq!(second, Placement { address: BASE + ALIGNMENT, commit: None });
         assert_eq!(space.free(first.address).unwrap().1, None);
         assert_eq!(space.free(second.address).unwrap().1, Some(BASE..BASE + CHUNK));
         assert!(space.free(second.address).is_none());

@@ -10,8 +10,8 @@ use crate::address_space::{CHUNK, space};
 use crate::ranges::FreeRanges;
 use crate::status::{Result, Status};
 
-/// Every address from the allocator is a multiple of this (CUDA C++ Programming Guide, Device Memory Accesses).
-pub(crate) const ALIGN: u64 = 256;
+/// Every address from the allocator is a multiple of this: a texture can begin there (`TEXTURE_ALIGNMENT`).
+pub(crate) const ALIGN: u64 = 512;
 /// Requests above this have chunks of their own.
 const SHARED_MAX: u64 = CHUNK / 2;
 
