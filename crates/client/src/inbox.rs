@@ -143,6 +143,8 @@ pub(crate) enum News {
     Failed(Sticky),
     /// The worker has so much of our stream.
     Received(Received),
+    /// The program's user should know this.
+    Notice(String),
 }
 
 impl Inbox {
@@ -245,6 +247,7 @@ impl Inbox {
             Kind::Sticky => return decode(frame.payload).map(|sticky| Some(News::Failed(sticky))),
             Kind::Received => return decode(frame.payload).map(|received| Some(News::Received(received))),
             Kind::Output => print(frame.payload),
+            Kind::Notice => return Ok(Some(News::Notice(one_line(frame.payload)))),
             kind @ (Kind::Command | Kind::Commands | Kind::Control | Kind::Packed) => {
                 return Err(WireError::FrameKind(kind as u8));
             }
@@ -282,6 +285,13 @@ unsafe extern "C" {
     static stdout: *mut libc::FILE;
 }
 
+/// Text from elsewhere, fit for a terminal.
+fn one_line(text: &[u8]) -> String {
+    const CHARACTERS_MAX: usize = 400;
+    let text = String::from_utf8_lossy(text);
+    text.chars().take(CHARACTERS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// Writes what device code printed to the program's standard output, as CUDA does when somebody synchronises: through
 /// the C library, so that it comes after what the program itself printed before.
 fn print(text: &[u8]) {
@@ -312,6 +322,12 @@ mod tests {
         let mut payload = Vec::new();
         HostWrite { ticket, offset, bytes }.encode(&mut payload);
         inbox.deliver(&frame(Kind::HostWrite, &payload)).map(drop)
+    }
+
+    #[test]
+    fn a_notice_is_one_line() {
+        assert_eq!(one_line(b"no\n\x1b[31mroom\xff"), "no  [31mroom\u{fffd}");
+        assert_eq!(one_line(&[b'x'; 1000]).len(), 400);
     }
 
     #[test]

@@ -411,6 +411,7 @@ impl Link {
                         return self.lose(&error);
                     }
                 }
+                Ok(Some(News::Notice(text))) => crate::errors::say(format_args!("{text}")),
                 Ok(Some(News::Failed(sticky))) => {
                     self.fail(CUresult(sticky.result));
                     match Op(sticky.op) {

@@ -29,6 +29,9 @@ pub struct NodeConfig {
     /// A driver hangs of which NVML says nothing for so long, or a call in a worker does nothing, or in which a worker that was killed
     /// stays for twice that.
     pub driver_patience: Duration,
+    /// Most bytes of this machine's memory that one session may make its worker keep, beside device memory: images and modules, what
+    /// the nodes of graphs hold, and the buffers of copies in graphs.
+    pub host_memory: u64,
     /// Most connections at a time, sessions and others.
     pub connections_max: usize,
     /// How long a lease and its sessions outlive a cut connection.
@@ -49,6 +52,8 @@ impl Default for NodeConfig {
             nvml: None,
             // It may take its time to start.
             driver_patience: Duration::from_secs(30),
+            // An image has 2 GiB at most, and what is loaded of it counts beside it.
+            host_memory: 8 << 30,
             connections_max: 1024,
             // A cut of a minute, and time to notice it and to try again.
             linger: Duration::from_secs(90),

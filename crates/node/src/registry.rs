@@ -108,6 +108,7 @@ pub(crate) struct Registry {
     clock: Arc<dyn Clock>,
     /// See [`crate::NodeConfig`].
     pub(crate) driver_patience: Duration,
+    host_memory: u64,
     peering: Arc<Peering>,
 }
 
@@ -217,6 +218,7 @@ impl Registry {
             membership,
             clock,
             driver_patience: config.driver_patience,
+            host_memory: config.host_memory,
             peering: Arc::new(config.peers.clone()),
         }
     }
@@ -417,6 +419,7 @@ impl Registry {
             cache: self.cache.clone(),
             resume,
             tls: None,
+            host_memory: self.host_memory,
             driver_patience_ms: u64::try_from(self.driver_patience.as_millis()).unwrap_or(u64::MAX),
         };
         let weight = Weight { share_ppm: entry.ask.share_ppm, hard_cap: entry.ask.hard_cap };

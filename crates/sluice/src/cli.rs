@@ -304,6 +304,11 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) driver_patience: Period,
 
+    /// Most memory of this machine that one session may make its worker keep beside device memory: code, what nodes of graphs hold,
+    /// buffers of copies in graphs. Calls that need more fail with CUDA_ERROR_OUT_OF_MEMORY
+    #[arg(long, value_name = "SIZE", default_value = "8GiB")]
+    pub(crate) host_memory: Memory,
+
     /// Which other nodes this one connects to, for copies between nodes that a program has leases on: any, none, or hosts and networks
     /// such as gpu2,10.0.0.0/8. Other copies between nodes go through the program's machine
     #[arg(long, value_name = "NODES", default_value = "any")]

@@ -14,7 +14,7 @@ use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::Endpoint;
 
 use crate::cli::{GpuChoice, NodeArgs, TlsArgs};
-use crate::quantity::Period;
+use crate::quantity::{Memory, Period};
 use crate::server::{self, process};
 
 /// The environment variable that names the node to use.
@@ -198,6 +198,7 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
         linger,
         nvml: arguments.nvml.clone(),
         driver_patience: driver_patience(arguments.driver_patience)?,
+        host_memory: host_memory(arguments.host_memory)?,
         peers: arguments.peers.clone(),
         ..NodeConfig::default()
     };
@@ -211,6 +212,14 @@ pub(crate) fn driver_patience(patience: Period) -> Result<Duration> {
     let patience = patience.duration();
     ensure!(patience >= LEAST, "--driver-patience: 3s or more; NVML is asked once a second");
     Ok(patience)
+}
+
+/// What `--host-memory` says, in bytes.
+pub(crate) fn host_memory(memory: Memory) -> Result<u64> {
+    /// Room for the code of small programs.
+    const LEAST: u64 = 64 << 20;
+    ensure!(memory.bytes() >= LEAST, "--host-memory: 64MiB or more; programs keep their code there");
+    Ok(memory.bytes())
 }
 
 /// Where a node listens, and what it shows there. Beyond loopback that is TLS, unless plain text is asked for. A certificate

@@ -164,6 +164,14 @@ impl Copy {
         }
     }
 
+    /// What it holds of memory that the program may have changed since.
+    pub(crate) fn staged_bytes(&self) -> usize {
+        match &self.from {
+            Source::Memory(_) => 0,
+            Source::Staged(bytes) => bytes.len(),
+        }
+    }
+
     /// Fails where memory is gone that was there when the copy was submitted, or put into a graph.
     pub(crate) fn run(&self) -> Result<()> {
         self.to.check_at_turn(self.extent)?;

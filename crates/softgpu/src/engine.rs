@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,10 @@ const LOOK: Duration = Duration::from_micros(30);
 
 struct Engine {
     state: Mutex<State>,
-    /// [`State::sequence`], for who does not hold the lock.
+    /// [`State::sequence`], for who does not hold the lock,
     sequence: AtomicU64,
+    /// and what the work in all queues holds, in bytes, which changes with the lock held.
+    queued_bytes: AtomicUsize,
     /// Something may have become ready.
     work: Condvar,
     /// Something was done.
@@ -83,6 +85,7 @@ static ENGINE: Engine = Engine {
         barriers: BTreeMap::new(),
     }),
     sequence: AtomicU64::new(0),
+    queued_bytes: AtomicUsize::new(0),
     work: Condvar::new(),
     done: Condvar::new(),
 };
@@ -101,6 +104,7 @@ pub(crate) fn submit(target: &Target, op: Op) {
         work: VecDeque::new(),
         running: false,
     });
+    ENGINE.queued_bytes.fetch_add(op.bytes(), Ordering::Relaxed);
     queue.work.push_back((sequence, op));
     start_thread(&mut state, stream.device);
     let wake = state.sleeping > 0;
@@ -161,6 +165,14 @@ static INLINE: RwLock<()> = RwLock::new(());
 pub(crate) fn run_if_idle(context: &Context, op: &Op) -> Option<Result<()>> {
     let _running = INLINE.read().unwrap_or_else(PoisonError::into_inner);
     is_idle(context).then(|| op.run(context))
+}
+
+/// Waits while the work in all queues holds more than so many bytes of the host's memory. Not for a thread that does queued work.
+pub fn wait_for_room(bytes_max: usize) {
+    let has_room = || ENGINE.queued_bytes.load(Ordering::Relaxed) <= bytes_max;
+    if !has_room() {
+        drop(ENGINE.wait(ENGINE.lock(), |_| has_room()));
+    }
 }
 
 /// Waits until `condition` holds; it is looked at after each piece of work.
@@ -333,7 +345,8 @@ impl State {
         taken.stream.completed.store(taken.sequence, Ordering::Relaxed);
         let mut next = None;
         if let Some(queue) = self.queues.get_mut(&taken.stream.id) {
-            queue.work.pop_front();
+            let done = queue.work.pop_front().map_or(0, |(_, op)| op.bytes());
+            ENGINE.queued_bytes.fetch_sub(done, Ordering::Relaxed);
             queue.running = false;
             next = queue.head();
             if next.is_none() {

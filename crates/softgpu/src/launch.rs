@@ -105,6 +105,10 @@ impl Launch {
         self.shape
     }
 
+    pub(crate) fn parameter_bytes(&self) -> usize {
+        self.params.len()
+    }
+
     /// Where each parameter's value lies; good for as long as the launch.
     pub(crate) fn values(&self) -> Vec<*const u8> {
         let offsets = self.function.signature.params.iter().map(|&(offset, _)| offset as usize);

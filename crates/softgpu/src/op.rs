@@ -97,6 +97,18 @@ impl Op {
         }
     }
 
+    /// Bytes of host memory that it holds while it is queued, about: its place in the queue, and what is kept for it alone.
+    pub(crate) fn bytes(&self) -> usize {
+        /// With the tickets, boxes and counts behind it.
+        const PLACE: usize = 256;
+        PLACE
+            + match self {
+                Op::Launch(launch) => launch.parameter_bytes(),
+                Op::Copy(copy) => copy.staged_bytes(),
+                _ => 0,
+            }
+    }
+
     /// Whether it becomes ready by a change of memory, perhaps of another process, which nobody announces.
     pub(crate) fn waits_for_memory(&self) -> bool {
         match self {

@@ -3,6 +3,8 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use sluice_cuda::*;
 
@@ -67,6 +69,34 @@ fn a_stream_waits_for_an_event_of_another() {
     ok!(cuStreamSynchronize(second));
     ok!(cuEventQuery(ready));
     assert_eq!(log.entries(), [0, 1]);
+}
+
+/// Copies of a program's own memory are kept until their turn comes.
+#[test]
+fn whoever_waits_for_room_waits_until_the_queues_hold_less() {
+    const BYTES: usize = 60_000;
+    const COUNT: usize = 32;
+    let _context = Context::new(0);
+    let (gate, s) = (Gate::new(), stream(CU_STREAM_NON_BLOCKING));
+    let (to, from) = (allocate(BYTES), vec![1_u8; BYTES]);
+    gate.hold(s);
+    for _ in 0..COUNT {
+        ok!(cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), BYTES, s));
+    }
+    // Above what other tests queue meanwhile.
+    sluice_softgpu::wait_for_room(1 << 30);
+    let (say, waited) = channel();
+    std::thread::spawn(move || {
+        sluice_softgpu::wait_for_room(BYTES * (COUNT - 1));
+        say.send(()).expect("the test goes on");
+    });
+    // Nobody lets the stream go on before this is over, however long it takes.
+    assert!(waited.recv_timeout(Duration::from_millis(100)).is_err(), "there was no room");
+    gate.open();
+    waited.recv().expect("there is room now");
+    ok!(cuStreamSynchronize(s));
+    // Everything that is done has been counted out again.
+    sluice_softgpu::wait_for_room(BYTES * (COUNT - 1));
 }
 
 #[test]

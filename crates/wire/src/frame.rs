@@ -43,6 +43,8 @@ pub enum Kind {
     Commands = 9,
     /// Both ways: a large command or push in fewer bytes; see `pack`.
     Packed = 10,
+    /// Worker to client: a line of text for the program's user, who should know why calls fail.
+    Notice = 11,
 }
 
 impl Kind {
@@ -58,6 +60,7 @@ impl Kind {
             Kind::Received,
             Kind::Commands,
             Kind::Packed,
+            Kind::Notice,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

@@ -156,7 +156,9 @@ pub fn came(frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<(), WireError> {
         Kind::HostCall | Kind::Sticky | Kind::Output => {
             header.frame(out, |out| out.extend_from_slice(frame.payload))
         }
-        Kind::Command | Kind::Commands | Kind::Control | Kind::Received | Kind::Packed => Ok(()),
+        Kind::Command | Kind::Commands | Kind::Control | Kind::Received | Kind::Packed | Kind::Notice => {
+            Ok(())
+        }
     }
 }
 
@@ -243,7 +245,9 @@ fn entry(frame: &Frame<'_>, is_first: bool) -> Result<Entry, WireError> {
             Ok(Entry::Sticky { result, op })
         }
         Kind::Output => Ok(Entry::Output(frame.payload.to_vec())),
-        Kind::Received | Kind::Commands | Kind::Packed => Err(WireError::FrameKind(header.kind as u8)),
+        Kind::Received | Kind::Commands | Kind::Packed | Kind::Notice => {
+            Err(WireError::FrameKind(header.kind as u8))
+        }
     }
 }
 

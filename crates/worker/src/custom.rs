@@ -47,12 +47,14 @@ impl Custom for Session {
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
         self.vacant(command.module)?;
-        let Some(image) = self.images.find(command.image) else {
+        let Some(image) = self.images.find(command.image)? else {
             commands::cuModuleLoadDataExReply { known: false, functions: Vec::new(), log: &[] }.encode(reply);
             return Ok(());
         };
-        let module = modules::load(&self.table, &image)?;
+        let held = self.images.take(image.bytes.len() as u64)?;
+        let module = modules::load(&self.table, &image.bytes)?;
         self.insert(command.module, module)?;
+        self.modules.keep(command.module, held);
         let functions = modules::told(&self.table, module);
         commands::cuModuleLoadDataExReply { known: true, functions, log: &[] }.encode(reply);
         Ok(())
@@ -66,7 +68,9 @@ impl Custom for Session {
         }
         self.memory.remove_globals(command.hmod.0);
         // SAFETY: the module was live until now, and nothing in our tables names it any more.
-        unsafe { unload(module) }.ok()
+        unsafe { unload(module) }.ok()?;
+        self.modules.unload(command.hmod);
+        Ok(())
     }
 
     fn cuModuleGetFunction(
@@ -822,7 +826,7 @@ impl Custom for Session {
     }
 
     fn ImageQuery(&self, command: commands::ImageQuery, reply: &mut Vec<u8>) -> Result<(), CUresult> {
-        let known = self.images.find(command.image).is_some();
+        let known = self.images.find(command.image)?.is_some();
         commands::ImageQueryReply { known }.encode(reply);
         Ok(())
     }
@@ -851,7 +855,7 @@ impl Session {
         self.vacant(id)?;
         let (function, info) = modules::function(&self.table, self.find(module)?, name)?;
         self.insert(id, function)?;
-        self.modules.add(module, id, &info);
+        self.modules.add(module, (id, function), &info);
         Ok(info)
     }
 

@@ -13,7 +13,7 @@ mod work;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 use sluice_wire::{GraphId, GraphNodeId, Id, NodePlace, NodeWork, StreamId, WORKER_NODES};
@@ -25,16 +25,16 @@ pub(crate) use structure::*;
 pub(crate) use work::{add, get, set, set_in_executable};
 
 use crate::execute::Execute;
+use crate::host_memory::HostMemory;
 use crate::session::Session;
 
 /// What the session knows of its graphs beyond the driver's handles.
-#[derive(Default)]
 pub(crate) struct Graphs {
     state: Mutex<State>,
     weights: Mutex<weights::Weights>,
     /// Whether a stream captures.
     is_capturing: AtomicBool,
-    pub(crate) data: std::sync::Arc<NodeData>,
+    pub(crate) data: Arc<NodeData>,
     pub(crate) references: References,
 }
 
@@ -68,6 +68,17 @@ struct Family {
 }
 
 impl Graphs {
+    /// What they hold is of this account.
+    pub(crate) fn new(memory: Arc<HostMemory>) -> Graphs {
+        Graphs {
+            state: Mutex::default(),
+            weights: Mutex::new(weights::Weights::new(Arc::clone(&memory))),
+            is_capturing: AtomicBool::new(false),
+            data: Arc::new(NodeData::new(memory)),
+            references: References::default(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

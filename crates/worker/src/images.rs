@@ -6,13 +6,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use sluice_cuda::CUresult;
 use sluice_wire::ImageHash;
+
+use crate::host_memory::{Held, HostMemory};
 
 /// The largest image, in bytes; the largest of CUDA's own libraries is a third of it.
 const IMAGE_MAX: u64 = 2 << 30;
@@ -24,41 +26,73 @@ const MEMORY_MAX: u64 = 256 << 20;
 const DISK_MAX: u64 = 4 << 30;
 
 /// The images of one session.
-#[derive(Debug)]
 pub(crate) struct Images {
     cache: Option<PathBuf>,
+    memory: Arc<HostMemory>,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+/// A whole image with a NUL after it.
+pub(crate) struct Image {
+    pub(crate) bytes: Vec<u8>,
+    #[expect(dead_code, reason = "held, not read")]
+    held: Held,
+}
+
+#[derive(Default)]
 struct State {
-    whole: HashMap<ImageHash, Arc<Vec<u8>>>,
+    whole: HashMap<ImageHash, Arc<Image>>,
     /// Of `whole`, oldest first.
     order: VecDeque<ImageHash>,
     bytes: u64,
     uploads: HashMap<ImageHash, Upload>,
+    /// Images for which there is no room, whose pieces are passed over; true until whoever asks for one is told.
+    refused: HashMap<ImageHash, bool>,
 }
 
-#[derive(Debug)]
 struct Upload {
     total: u64,
     data: Vec<u8>,
+    held: Held,
 }
 
 impl Images {
     /// With a folder for the cache, or none.
-    pub(crate) fn new(cache: Option<PathBuf>) -> Images {
-        Images { cache, state: Mutex::default() }
+    pub(crate) fn new(cache: Option<PathBuf>, memory: Arc<HostMemory>) -> Images {
+        Images { cache, memory, state: Mutex::default() }
     }
 
-    /// The image with a NUL after it, if it is here or in the cache.
-    pub(crate) fn find(&self, hash: ImageHash) -> Option<Arc<Vec<u8>>> {
-        if let Some(image) = self.lock().whole.get(&hash) {
-            return Some(Arc::clone(image));
+    /// The image, if it is here or in the cache. An error if there is no room for it, also where the client has just sent it.
+    pub(crate) fn find(&self, hash: ImageHash) -> Result<Option<Arc<Image>>, CUresult> {
+        let mut state = self.lock();
+        if let Some(image) = state.whole.get(&hash) {
+            return Ok(Some(Arc::clone(image)));
         }
-        let image = Arc::new(terminated(read_cached(&self.file(hash)?, hash)?));
+        if let Some(untold @ true) = state.refused.get_mut(&hash) {
+            *untold = false;
+            return Err(CUresult::OUT_OF_MEMORY);
+        }
+        drop(state);
+        let cached = self.file(hash).and_then(|file| Some((size_of_cached(&file)?, file)));
+        let Some((size, file)) = cached else { return Ok(None) };
+        let held = self.take(size)?;
+        let Some(bytes) = read_cached(&file, size, hash) else { return Ok(None) };
+        let image = Arc::new(Image { bytes: terminated(bytes), held });
         self.lock().keep(hash, &image);
-        Some(image)
+        Ok(Some(image))
+    }
+
+    /// Keeps so many bytes, if need be instead of images that are here only to be found again.
+    pub(crate) fn take(&self, bytes: u64) -> Result<Held, CUresult> {
+        self.take_instead(&mut self.lock(), bytes)
+    }
+
+    fn take_instead(&self, state: &mut State, bytes: u64) -> Result<Held, CUresult> {
+        if let Some(held) = self.memory.try_take(bytes) {
+            return Ok(held);
+        }
+        (state.bytes, state.order, state.whole) = Default::default();
+        self.memory.take(bytes)
     }
 
     /// Takes the next piece of an image; pieces come in order.
@@ -76,12 +110,19 @@ impl Images {
         if total > IMAGE_MAX || (offset == 0 && state.uploads.len() >= UPLOADS_MAX) {
             return Err(CUresult::OUT_OF_MEMORY);
         }
-        let new = || Upload { total, data: Vec::new() };
-        let upload = match offset {
-            0 => Some(state.uploads.entry(hash).or_insert_with(new)),
-            _ => state.uploads.get_mut(&hash),
-        };
-        let Some(upload) = upload else { return Err(CUresult::INVALID_IMAGE) };
+        if offset == 0 && !state.uploads.contains_key(&hash) {
+            // Nobody waits for a piece: whoever asks for the image will be told.
+            let Ok(held) = self.take_instead(&mut state, total) else {
+                state.refuse(hash);
+                return Ok(());
+            };
+            state.refused.remove(&hash);
+            state.uploads.insert(hash, Upload { total, data: Vec::new(), held });
+        } else if let Some(untold) = state.refused.get_mut(&hash) {
+            *untold = true;
+            return Ok(());
+        }
+        let Some(upload) = state.uploads.get_mut(&hash) else { return Err(CUresult::INVALID_IMAGE) };
         let have = upload.data.len() as u64;
         // Several threads of a client may be sending the same image: what is here already is passed over. What has arrived is
         // all that is ever allocated for: the stated total is a bound, not a size.
@@ -95,22 +136,22 @@ impl Images {
         if (upload.data.len() as u64) < total {
             return Ok(());
         }
-        let Some(Upload { data, .. }) = state.uploads.remove(&hash) else { return Ok(()) };
+        let Some(upload) = state.uploads.remove(&hash) else { return Ok(()) };
         drop(state);
-        self.complete(hash, data)
+        self.complete(hash, upload)
     }
 
-    fn complete(&self, hash: ImageHash, data: Vec<u8>) -> Result<(), CUresult> {
+    fn complete(&self, hash: ImageHash, Upload { data, held, .. }: Upload) -> Result<(), CUresult> {
         if hash_of(&data) != hash {
             return Err(CUresult::INVALID_IMAGE);
         }
-        let image = Arc::new(terminated(data));
+        let image = Arc::new(Image { bytes: terminated(data), held });
         self.lock().keep(hash, &image);
         if let Some(file) = self.file(hash) {
             // Off this thread: nobody waits for a disk. A cache that cannot be written costs time, nothing else.
             let _ = std::thread::Builder::new()
                 .name("image cache".into())
-                .spawn(move || write_cached(&file, &image[..image.len() - 1]));
+                .spawn(move || write_cached(&file, &image.bytes[..image.bytes.len() - 1]));
         }
         Ok(())
     }
@@ -126,16 +167,23 @@ impl Images {
 }
 
 impl State {
-    fn keep(&mut self, hash: ImageHash, image: &Arc<Vec<u8>>) {
+    fn keep(&mut self, hash: ImageHash, image: &Arc<Image>) {
         if self.whole.insert(hash, Arc::clone(image)).is_some() {
             return;
         }
         self.order.push_back(hash);
-        self.bytes += image.len() as u64;
+        self.bytes += image.bytes.len() as u64;
         while self.bytes > MEMORY_MAX && self.order.len() > 1 {
             let oldest = self.order.pop_front().and_then(|old| self.whole.remove(&old));
-            self.bytes -= oldest.map_or(0, |image| image.len() as u64);
+            self.bytes -= oldest.map_or(0, |image| image.bytes.len() as u64);
         }
+    }
+
+    fn refuse(&mut self, hash: ImageHash) {
+        if self.refused.len() >= UPLOADS_MAX {
+            self.refused.clear();
+        }
+        self.refused.insert(hash, true);
     }
 }
 
@@ -150,12 +198,15 @@ fn hash_of(image: &[u8]) -> ImageHash {
     ImageHash(*blake3::hash(image).as_bytes())
 }
 
-fn read_cached(file: &Path, hash: ImageHash) -> Option<Vec<u8>> {
+fn size_of_cached(file: &Path) -> Option<u64> {
     let size = fs::metadata(file).ok().filter(|file| file.is_file())?.len();
-    if size > IMAGE_MAX {
-        return None;
-    }
-    let data = fs::read(file).ok()?;
+    Some(size).filter(|size| *size <= IMAGE_MAX)
+}
+
+fn read_cached(file: &Path, size: u64, hash: ImageHash) -> Option<Vec<u8>> {
+    let mut data = Vec::new();
+    // Files are replaced, and do not grow.
+    fs::File::open(file).ok()?.take(size).read_to_end(&mut data).ok()?;
     if hash_of(&data) != hash {
         let _ = fs::remove_file(file);
         return None;
@@ -197,22 +248,62 @@ fn trim(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host_memory::tests::of;
+
+    fn uncached() -> Images {
+        Images::new(None, of(u64::MAX))
+    }
+
+    fn found(images: &Images, hash: ImageHash) -> Option<Vec<u8>> {
+        images.find(hash).unwrap().map(|image| image.bytes.clone())
+    }
+
+    #[test]
+    fn an_image_for_which_there_is_no_room_is_an_error_of_its_load_alone() {
+        let memory = of(100);
+        let images = Images::new(None, Arc::clone(&memory));
+        let (large, small) = ([3; 80], [4; 30]);
+        let send = |data: &[u8]| {
+            for (i, piece) in data.chunks(20).enumerate() {
+                images.receive(hash_of(data), i as u64 * 20, data.len() as u64, piece).unwrap();
+            }
+        };
+        // An image that is here only to be found again makes room,
+        send(&small);
+        send(&large);
+        assert!(found(&images, hash_of(&small)).is_none() && found(&images, hash_of(&large)).is_some());
+        // and what modules keep does not.
+        let kept = images.take(50).unwrap();
+        send(&large);
+        assert_eq!(images.find(hash_of(&large)).err(), Some(CUresult::OUT_OF_MEMORY));
+        assert!(found(&images, hash_of(&large)).is_none(), "it is asked for again");
+        // Another thread of the client is still sending it.
+        images.receive(hash_of(&large), 60, 80, &large[60..]).unwrap();
+        assert_eq!(images.find(hash_of(&large)).err(), Some(CUresult::OUT_OF_MEMORY));
+        send(&small);
+        assert!(found(&images, hash_of(&small)).is_some());
+        drop(kept);
+        send(&large);
+        assert!(found(&images, hash_of(&large)).is_some());
+        drop(images);
+        assert_eq!(memory.check_room(100), Ok(()));
+    }
 
     #[test]
     fn an_image_in_pieces_becomes_whole() {
-        let images = Images::new(None);
+        let images = uncached();
         let data: Vec<u8> = (0..10_000_u32).map(|i| i as u8).collect();
         let hash = hash_of(&data);
         for (i, piece) in data.chunks(3000).enumerate() {
-            assert!(images.find(hash).is_none());
+            assert!(found(&images, hash).is_none());
             images.receive(hash, i as u64 * 3000, 10_000, piece).unwrap();
         }
-        assert_eq!(images.find(hash).unwrap().strip_suffix(b"\0"), Some(&data[..]));
+        assert_eq!(found(&images, hash).unwrap().strip_suffix(b"\0"), Some(&data[..]));
     }
 
     #[test]
     fn pieces_that_do_not_fit_are_refused() {
-        let images = Images::new(None);
+        let images = uncached();
         let hash = hash_of(b"abc");
         assert_eq!(images.receive(hash, 1, 3, b"bc"), Err(CUresult::INVALID_IMAGE));
         images.receive(hash, 0, 3, b"a").unwrap();
@@ -221,22 +312,22 @@ mod tests {
         assert_eq!(images.receive(hash, 1, 3, b"bcd"), Err(CUresult::INVALID_IMAGE));
         assert_eq!(images.receive(hash, 0, u64::MAX, b"a"), Err(CUresult::OUT_OF_MEMORY));
         assert_eq!(images.receive(hash, 0, 3, b"xyz"), Err(CUresult::INVALID_IMAGE));
-        assert!(images.find(hash).is_none());
+        assert!(found(&images, hash).is_none());
     }
 
     #[test]
     fn two_may_send_the_same_image_at_a_time() {
-        let (images, data) = (Images::new(None), [7; 30]);
+        let (images, data) = (uncached(), [7; 30]);
         let hash = hash_of(&data);
         for (offset, end) in [(0, 10), (0, 10), (10, 20), (5, 15), (10, 25), (20, 30), (10, 20), (20, 30)] {
             images.receive(hash, offset, 30, &data[offset as usize..end]).unwrap();
         }
-        assert_eq!(images.find(hash).unwrap()[..30], data);
+        assert_eq!(found(&images, hash).unwrap()[..30], data);
     }
 
     #[test]
     fn uploads_are_bounded() {
-        let images = Images::new(None);
+        let images = uncached();
         for i in 0..UPLOADS_MAX as u8 {
             images.receive(hash_of(&[i]), 0, 2, b"x").unwrap();
         }
@@ -247,12 +338,13 @@ mod tests {
     fn the_disk_is_believed_only_as_far_as_the_hash() {
         let folder = std::env::temp_dir().join(format!("sluice-images-{}", std::process::id()));
         let hash = hash_of(b"kernel");
-        let images = Images::new(Some(folder.clone()));
+        let cached = |limit| Images::new(Some(folder.clone()), of(limit));
+        let images = cached(6);
         write_cached(&images.file(hash).unwrap(), b"kernel").unwrap();
-        assert_eq!(*images.find(hash).unwrap(), b"kernel\0");
-        let images = Images::new(Some(folder.clone()));
+        assert_eq!(found(&cached(6), hash).unwrap(), b"kernel\0");
+        assert_eq!(cached(5).find(hash).err(), Some(CUresult::OUT_OF_MEMORY));
         fs::write(images.file(hash).unwrap(), b"broken").unwrap();
-        assert!(images.find(hash).is_none());
+        assert!(found(&images, hash).is_none());
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -36,6 +36,9 @@ mod hang;
 pub mod health;
 mod host_calls;
 mod host_copies;
+mod host_memory;
+#[cfg(test)]
+mod host_memory_tests;
 mod images;
 mod launch_times;
 pub mod link;

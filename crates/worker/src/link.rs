@@ -33,6 +33,8 @@ pub struct Start {
     pub resume: Option<ResumeStart>,
     /// What protects the client's connection.
     pub tls: Option<Keys>,
+    /// Most bytes of host memory that the session may make its worker keep.
+    pub host_memory: u64,
     /// For how long a call of a loaded driver may do nothing, in milliseconds, before the driver is taken to hang.
     pub driver_patience_ms: u64,
 }

@@ -10,6 +10,7 @@ use sluice_image::{FatBinary, Image};
 use sluice_wire::{FunctionId, FunctionInfo, ModuleId, NamedFunction, Parameter};
 
 use crate::checks::PARAMETER_BYTES_MAX;
+use crate::host_memory::Held;
 
 /// Most parameters of a kernel; CUDA's limit is 32,764 bytes of them.
 const PARAMETERS_MAX: usize = 8192;
@@ -17,21 +18,48 @@ const PARAMETERS_MAX: usize = 8192;
 const ATTRIBUTES: std::ops::Range<u32> = 0..16;
 
 /// What belongs to which module.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Modules {
-    functions: Mutex<HashMap<ModuleId, Vec<FunctionId>>>,
-    /// Bytes of each function's parameters.
+    functions: Mutex<HashMap<ModuleId, Vec<(FunctionId, CUfunction)>>>,
+    /// What the driver keeps of each image.
+    kept: Mutex<HashMap<ModuleId, Held>>,
+    /// Bytes of each function's parameters,
     parameter_bytes: RwLock<HashMap<FunctionId, usize>>,
+    /// and the same by the driver's handle.
+    by_handle: RwLock<HashMap<usize, usize>>,
 }
 
 impl Modules {
     /// Notes a function of a module.
-    pub(crate) fn add(&self, module: ModuleId, function: FunctionId, info: &FunctionInfo) {
+    pub(crate) fn add(
+        &self,
+        module: ModuleId,
+        (function, handle): (FunctionId, CUfunction),
+        info: &FunctionInfo,
+    ) {
         let end = |p: &Parameter| p.offset as usize + p.size as usize;
         let bytes = info.parameters.iter().map(end).max().unwrap_or(0);
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        functions.entry(module).or_default().push(function);
+        functions.entry(module).or_default().push((function, handle));
         self.parameter_bytes.write().unwrap_or_else(PoisonError::into_inner).insert(function, bytes);
+        self.by_handle.write().unwrap_or_else(PoisonError::into_inner).insert(handle.0, bytes);
+    }
+
+    /// Bytes of the parameters that a function has. A node of a graph may name one that is gone, which no driver may be asked about:
+    /// then as many as any has.
+    pub(crate) fn parameter_bytes(&self, handle: CUfunction) -> usize {
+        let sizes = self.by_handle.read().unwrap_or_else(PoisonError::into_inner);
+        sizes.get(&handle.0).copied().unwrap_or(PARAMETER_BYTES_MAX)
+    }
+
+    /// A module was loaded, of which the driver keeps so much.
+    pub(crate) fn keep(&self, module: ModuleId, held: Held) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(module, held);
+    }
+
+    /// A module is gone from the driver.
+    pub(crate) fn unload(&self, module: ModuleId) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&module);
     }
 
     /// Forgets a module; its functions, which die with it, are returned.
@@ -39,10 +67,12 @@ impl Modules {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = functions.remove(&module).unwrap_or_default();
         let mut sizes = self.parameter_bytes.write().unwrap_or_else(PoisonError::into_inner);
-        for function in &gone {
+        let mut by_handle = self.by_handle.write().unwrap_or_else(PoisonError::into_inner);
+        for (function, handle) in &gone {
             sizes.remove(function);
+            by_handle.remove(&handle.0);
         }
-        gone
+        gone.into_iter().map(|(function, _)| function).collect()
     }
 
     /// Whether a launch brings all parameters that the function reads, and no more than any could.

@@ -70,6 +70,8 @@ pub(crate) enum Push {
     Call { ticket: u64 },
     /// Device code has printed this.
     Output(Vec<u8>),
+    /// The program's user should know this.
+    Notice(String),
 }
 
 /// A client that takes nothing for this long is as good as cut off.
@@ -85,7 +87,7 @@ impl Push {
     fn text_bytes(&self) -> usize {
         match self {
             Push::Output(text) => text.len(),
-            Push::Data { .. } | Push::Call { .. } => 0,
+            Push::Data { .. } | Push::Call { .. } | Push::Notice(_) => 0,
         }
     }
 }
@@ -421,6 +423,9 @@ impl Writer {
             Push::Call { ticket } => {
                 let message = HostCall { ticket };
                 self.frame(Header { kind: Kind::HostCall, ..PUSHED }, None, |out| message.encode(out))
+            }
+            Push::Notice(text) => {
+                self.frame(Header { kind: Kind::Notice, ..PUSHED }, None, |out| out.extend(text.bytes()))
             }
             // Nobody takes it.
             Push::Output(_) if self.buffer.is_full() => Ok(()),

@@ -41,6 +41,9 @@ pub(crate) struct Job {
 /// submitter may wait for. Any other client finds its socket full.
 const QUEUED_MAX: usize = 64 << 10;
 const QUEUED_BYTES_MAX: usize = 64 << 20;
+/// Most bytes of work that a driver of ours has queued when more is submitted to it: behind that the queue above fills. NVIDIA's takes
+/// about a thousand launches in a stream.
+const SUBMITTED_BYTES_MAX: usize = 128 << 20;
 /// What a window can add to that, and each thread's last command above it; only a client that does not respect it finds its
 /// socket full. Small commands have the least window only.
 const WINDOW_COMMANDS: usize = 2 * WINDOW as usize / HEADER_SIZE;
@@ -204,6 +207,8 @@ impl Pipeline {
             }
             while let Some(job) = batch.pop_front() {
                 if !may_block(Op(job.header.op)) {
+                    // Not inside the gate: without the turn there will be no room.
+                    sluice_softgpu::wait_for_room(SUBMITTED_BYTES_MAX);
                     self.execute(job);
                     continue;
                 }

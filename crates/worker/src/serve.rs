@@ -18,10 +18,11 @@ use crate::client::{Client, frame_of};
 use crate::counters::CounterPage;
 use crate::driver::{self, DriverError};
 use crate::gate::Gate;
+use crate::host_memory::HostMemory;
 use crate::images::Images;
 use crate::launch_times::LaunchTimes;
 use crate::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, Push};
 use crate::pipeline::Pipeline;
 use crate::reader::Reader;
 use crate::sandbox::{self, SandboxError};
@@ -115,12 +116,15 @@ fn open(
             expands,
         }),
     };
+    let told = Arc::clone(&outbox);
+    let host_memory = HostMemory::new(start.host_memory, move |text| told.push(Push::Notice(text)));
     let session = Arc::new(Session::new(SessionParts {
         table,
         devices: devices.into_iter().map(|(device, _)| device).collect(),
         reservation: reservation.unwrap_or(0..0),
         budget,
-        images: Images::new(start.cache.clone()),
+        images: Images::new(start.cache.clone(), Arc::clone(&host_memory)),
+        host_memory,
         outbox: Arc::clone(&outbox),
         counters,
         event_sharing: EventSharing::of(&start.driver),

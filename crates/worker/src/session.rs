@@ -21,6 +21,7 @@ use crate::graphs::Graphs;
 use crate::green::{self, Green};
 use crate::host_calls::HostCalls;
 use crate::host_copies::HostCopies;
+use crate::host_memory::HostMemory;
 use crate::images::Images;
 use crate::launch_times::LaunchTimes;
 use crate::live::Live;
@@ -105,7 +106,7 @@ impl Session {
             objects: Objects::default(),
             modules: Modules::default(),
             memory: Memory::new(parts.reservation),
-            graphs: Graphs::default(),
+            graphs: Graphs::new(parts.host_memory),
             green: Green::default(),
             arrays: Arrays::default(),
             budget: parts.budget,
@@ -252,6 +253,7 @@ pub(crate) struct SessionParts {
     pub(crate) devices: Vec<Device>,
     pub(crate) reservation: std::ops::Range<u64>,
     pub(crate) budget: Budget,
+    pub(crate) host_memory: Arc<HostMemory>,
     pub(crate) images: Images,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) counters: Arc<CounterPage>,

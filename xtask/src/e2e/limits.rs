@@ -1,16 +1,17 @@
 //! What a session may not do, and what it leaves behind: memory, time, addresses, killed clients.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::e2e::{Test, bare_program, expect_pass, start_node, tail};
-use crate::node::Node;
+use crate::e2e::{NODE_GPUS, Test, bare_program, expect_pass, start_node, tail};
+use crate::node::{self, Node};
 
 pub(crate) const TESTS: &[Test] = &[
     ("memory limit", memory_limit),
+    ("host memory limit", host_memory_limit),
     ("kernels run in the worker", kernels_run_in_the_worker),
     ("illegal address", illegal_address),
     ("kernel timeout", kernel_timeout),
@@ -31,6 +32,19 @@ fn memory_limit() -> Result<()> {
     // Without --memory: the share's part of the card, here a quarter of 4 GiB.
     let mut command = bare_program(&node, &["-p", "0.25"], "memory_limit.py");
     expect_pass(command.env("MEMORY", (1u64 << 30).to_string()), "memory of a share", LIMIT)?;
+    node.wait_until_free()
+}
+
+/// Of the node's own memory. The program's user is told which limit it is.
+fn host_memory_limit() -> Result<()> {
+    let mut node = Command::new(node::sluice());
+    node.args(["node", "--listen", "127.0.0.1:0", "--gpus", NODE_GPUS, "--host-memory", "64MiB"]);
+    // An image stays in memory while it is being written to a cache on disk, and there is none without these.
+    let node = Node::start_command(node.env("HOME", "").env("XDG_CACHE_HOME", ""))?;
+    let mut command = bare_program(&node, &["-p", "0.25"], "host_memory.py");
+    let ended = expect_pass(command.env("LIMIT", (64u64 << 20).to_string()), "host memory limit", LIMIT)?;
+    let said = ended.output.lines().filter(|line| line.contains("--host-memory")).count();
+    ensure!(said == 1, "the limit is said {said} times: {}", tail(&ended.output));
     node.wait_until_free()
 }
 

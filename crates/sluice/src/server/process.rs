@@ -144,6 +144,7 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
         tls,
         nvml: arguments.nvml.clone(),
         driver_patience: place::driver_patience(arguments.driver_patience)?,
+        host_memory: place::host_memory(arguments.host_memory)?,
         peers: arguments.peers.clone(),
         ..NodeConfig::default()
     };

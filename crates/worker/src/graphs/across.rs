@@ -22,11 +22,12 @@ use sluice_cuda::*;
 use sluice_wire::TICKET_RELEASED;
 
 use crate::host_calls::HostCalls;
+use crate::host_memory::{Held, HostMemory};
 use crate::outbox::{Outbox, Push};
 use crate::session::Session;
 
-/// Most bytes of one session in the buffers of its copies.
-const BYTES_MAX: u64 = 2 << 30;
+/// Bytes of what a callback needs, about.
+const CALL_BYTES: u64 = 256;
 /// The memory belongs to all contexts (`CU_MEMHOSTALLOC_PORTABLE`).
 const PORTABLE: u32 = 1;
 /// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which every object has to say.
@@ -35,15 +36,14 @@ const NO_SYNC: u32 = 1;
 const MOVE: u32 = 1;
 
 /// The buffers of copies, by ticket.
-#[derive(Default)]
 pub(crate) struct NodeData {
+    memory: Arc<HostMemory>,
     state: Mutex<Buffers>,
 }
 
 #[derive(Default)]
 struct Buffers {
     live: HashMap<u64, Buffer>,
-    bytes: u64,
     /// No longer used, and still to be freed: that cannot be done in a callback of the driver.
     retired: Vec<Buffer>,
 }
@@ -52,12 +52,18 @@ struct Buffers {
 struct Buffer {
     start: *mut u8,
     bytes: u64,
+    #[expect(dead_code, reason = "held, not read")]
+    held: Held,
 }
 
 // SAFETY: plain memory; who reads and writes it when is ordered by the graphs that use it.
 unsafe impl Send for Buffer {}
 
 impl NodeData {
+    pub(super) fn new(memory: Arc<HostMemory>) -> NodeData {
+        NodeData { memory, state: Mutex::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Buffers> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -71,23 +77,21 @@ impl NodeData {
             // SAFETY: the driver's memory, which no graph uses any more.
             unsafe { free(buffer.start.cast()) }.ok()?;
         }
-        if state.bytes.saturating_add(bytes) > BYTES_MAX || state.live.contains_key(&ticket) {
+        if state.live.contains_key(&ticket) {
             return Err(CUresult::OUT_OF_MEMORY);
         }
+        let held = self.memory.take(bytes)?;
         let mut start = std::ptr::null_mut();
         // SAFETY: the driver writes one pointer to a local.
         unsafe { allocate(&mut start, bytes.max(1) as usize, PORTABLE) }.ok()?;
-        state.bytes += bytes;
-        state.live.insert(ticket, Buffer { start: start.cast(), bytes });
+        state.live.insert(ticket, Buffer { start: start.cast(), bytes, held });
         Ok(start)
     }
 
     fn retire(&self, ticket: u64) {
         let mut state = self.lock();
-        if let Some(buffer) = state.live.remove(&ticket) {
-            state.bytes -= buffer.bytes;
-            state.retired.push(buffer);
-        }
+        let retired = state.live.remove(&ticket);
+        state.retired.extend(retired);
     }
 
     /// Has `use_it` work on part of a buffer.
@@ -127,6 +131,8 @@ struct NodeCall {
     outbox: Arc<Outbox>,
     host_calls: Arc<HostCalls>,
     data: Arc<NodeData>,
+    #[expect(dead_code, reason = "held, not read")]
+    held: Held,
 }
 
 /// Those that some graph has, by number.
@@ -154,6 +160,7 @@ impl Session {
             outbox: Arc::clone(&self.outbox),
             host_calls: Arc::clone(&self.host_calls),
             data: Arc::clone(&self.graphs.data),
+            held: self.graphs.data.memory.take(CALL_BYTES)?,
         };
         let data = call.enter();
         let node = CUDA_HOST_NODE_PARAMS { fn_: Some(run), userData: data };

@@ -4,7 +4,7 @@ use sluice_cuda::*;
 use sluice_wire::{Encode, GraphId, GraphNodeId, StreamId, commands};
 
 use super::edge_word;
-use super::weights::weigh;
+use super::weights::{Weight, weigh_node};
 use crate::checks;
 use crate::execute::Execute;
 use crate::session::Session;
@@ -236,12 +236,9 @@ pub(crate) fn destroy_node(session: &Session, node: GraphNodeId) -> Result<(), C
     let home = session.graphs.home(node).ok_or(CUresult::INVALID_VALUE)?;
     // Child nodes have one, conditional ones some; they go with the node.
     let mut inside = super::conditional::bodies_of(session, node);
-    let mut weight = 1 + inside.len() as u64;
-    weight += inside.iter().map(|body| session.graphs.weight(*body).nodes).sum::<u64>();
-    if let Ok(inner) = inner_graph(&session.table, node) {
-        weight += weigh(&session.table, inner)?.nodes;
-        inside.push(inner);
-    }
+    let bodies = inside.iter().map(|body| Weight::of(1, 0).around(session.graphs.weight(*body)));
+    let weight = bodies.fold(weigh_node(session, node)?, Weight::and);
+    inside.extend(inner_graph(&session.table, node).ok());
     // A stream that captures remembers which nodes come before what it records next, and a graph without a number is of a capture.
     let is_named = session.objects.number_of::<GraphId>(home).is_some() || session.graphs.is_inner(home);
     if !is_named || session.is_growing(home) || inside.iter().any(|inner| session.is_growing(*inner)) {
@@ -404,8 +401,9 @@ pub(crate) fn set_kernel_attribute(
 pub(crate) fn update(session: &Session, command: commands::cuGraphExecUpdate_v2) -> Result<(), CUresult> {
     let update = session.table.cuGraphExecUpdate_v2.ok_or(CUresult::NOT_SUPPORTED)?;
     let mut info = CUgraphExecUpdateResultInfo::default();
+    let (executable, graph) = (session.find(command.hGraphExec)?, session.find(command.hGraph)?);
     // SAFETY: both graphs are live, and the driver writes to a local.
-    unsafe { update(session.find(command.hGraphExec)?, session.find(command.hGraph)?, &mut info) }.ok()
+    session.graphs.replace_all(executable, graph, || unsafe { update(executable, graph, &mut info) }.ok())
 }
 
 pub(crate) fn instantiate(

@@ -1,66 +1,144 @@
-//! How many nodes a session's graphs have. A graph inside a graph is a copy, so that a client could double a graph with
-//! each command until the node is out of memory, or nest graphs until a stack is; CUDA knows no limit here.
+//! How many nodes a session's graphs have, and what these hold. A graph inside a graph is a copy, so that a client could double a
+//! graph with each command until the node is out of memory, or nest graphs until a stack is; CUDA knows no limit here.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
-use sluice_cuda::{CUgraph, CUgraphNodeType, CUresult, CUstream, DriverTable};
-use sluice_wire::{Command, Op, commands, decode};
+use sluice_cuda::{
+    CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphNode, CUgraphNodeType, CUresult, CUstream,
+    CUstreamBatchMemOpParams, Fn,
+};
+use sluice_wire::{Command, Op, Target, commands, decode};
 
 use super::Graphs;
 use super::structure::{driver_nodes, inner_graph};
+use super::work::OPERATIONS_MAX;
+use crate::checks::PARAMETER_BYTES_MAX;
 use crate::execute::Execute;
+use crate::host_memory::HostMemory;
 use crate::session::Session;
 
 /// Most nodes of all graphs and executable graphs of a session, those of graphs inside nodes among them.
 const NODES_MAX: u64 = 1 << 20;
 /// How deep graphs lie inside each other at most.
 const DEPTH_MAX: u32 = 64;
+/// Bytes of any node, here and in a driver, about.
+const NODE_BYTES: u64 = 512;
+/// Bytes of as many memory operations as a node may have.
+pub(super) const OPERATIONS_BYTES: u64 = (OPERATIONS_MAX * size_of::<CUstreamBatchMemOpParams>()) as u64;
 
-/// A number of nodes, and how many graphs lie inside each other there.
+/// A number of nodes, the bytes that they hold, and how many graphs lie inside each other there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Weight {
     pub(super) nodes: u64,
+    pub(super) bytes: u64,
     pub(super) depth: u32,
 }
 
-/// The account. An open capture is in no graph's weight before it ends.
-#[derive(Debug, Default)]
+impl Weight {
+    /// So many nodes that hold nothing but themselves.
+    pub(super) fn of(nodes: u64, depth: u32) -> Weight {
+        Weight { nodes, bytes: nodes.saturating_mul(NODE_BYTES), depth }
+    }
+
+    /// One node that also holds so many bytes.
+    pub(super) fn holding(bytes: u64) -> Weight {
+        Weight { nodes: 1, bytes: NODE_BYTES.saturating_add(bytes), depth: 0 }
+    }
+
+    /// The bytes alone.
+    pub(super) fn bytes(bytes: u64) -> Weight {
+        Weight { nodes: 0, bytes, depth: 0 }
+    }
+
+    /// With what lies beside it.
+    pub(super) fn and(self, other: Weight) -> Weight {
+        Weight {
+            nodes: self.nodes.saturating_add(other.nodes),
+            bytes: self.bytes.saturating_add(other.bytes),
+            depth: self.depth.max(other.depth),
+        }
+    }
+
+    /// With what lies inside it.
+    pub(super) fn around(self, inner: Weight) -> Weight {
+        self.and(Weight { depth: inner.depth.saturating_add(1), ..inner })
+    }
+}
+
+/// The account. An open capture is in no graph's weight before it ends. Bytes are the session's.
 pub(super) struct Weights {
+    memory: Arc<HostMemory>,
     /// By the driver's handle of a graph or executable graph. Of a graph inside a node: what came to it since.
     of: HashMap<usize, Weight>,
+    /// Nodes of `of`.
     sum: u64,
+    /// Bytes that nodes of executable graphs hold because they were changed there, by the driver's handles.
+    changed: HashMap<usize, HashMap<usize, u64>>,
     /// Streams in which captures have begun that have not ended.
     captures: HashSet<usize>,
     /// What commands may have added to graphs since there were none.
-    captured: u64,
+    captured: Weight,
 }
 
 impl Weights {
-    /// Whether so many nodes more are not too many.
-    fn has_room(&self, nodes: u64) -> Result<(), CUresult> {
-        let sum = self.sum.saturating_add(self.captured).saturating_add(nodes);
-        if sum <= NODES_MAX { Ok(()) } else { Err(CUresult::OUT_OF_MEMORY) }
+    pub(super) fn new(memory: Arc<HostMemory>) -> Weights {
+        Weights {
+            memory,
+            of: HashMap::new(),
+            sum: 0,
+            changed: HashMap::new(),
+            captures: HashSet::new(),
+            captured: Weight::default(),
+        }
+    }
+
+    /// Whether so much more is not too much.
+    fn has_room(&self, weight: Weight) -> Result<(), CUresult> {
+        let sum = self.sum.saturating_add(self.captured.nodes).saturating_add(weight.nodes);
+        if sum > NODES_MAX {
+            return Err(CUresult::OUT_OF_MEMORY);
+        }
+        self.memory.check_room(weight.bytes)
     }
 
     fn add(&mut self, home: usize, weight: Weight) {
         self.sum += weight.nodes;
+        self.memory.add(weight.bytes);
         let of = self.of.entry(home).or_default();
-        of.nodes += weight.nodes;
-        of.depth = of.depth.max(weight.depth);
+        *of = of.and(weight);
     }
 
-    fn take(&mut self, home: usize, nodes: u64) {
+    fn take(&mut self, home: usize, weight: Weight) {
         if let Some(of) = self.of.get_mut(&home) {
-            let nodes = nodes.min(of.nodes);
+            let (nodes, bytes) = (weight.nodes.min(of.nodes), weight.bytes.min(of.bytes));
             of.nodes -= nodes;
+            of.bytes -= bytes;
             self.sum -= nodes;
+            self.memory.give_back(bytes);
         }
     }
 
     fn forget(&mut self, home: usize) {
-        self.sum -= self.of.remove(&home).unwrap_or_default().nodes;
+        let gone = self.of.remove(&home).unwrap_or_default();
+        self.changed.remove(&home);
+        self.sum -= gone.nodes;
+        self.memory.give_back(gone.bytes);
+    }
+
+    /// What a node of an executable graph holds that was changed there comes to so many bytes: how many more that is.
+    fn growth(&self, executable: usize, node: usize, bytes: u64) -> u64 {
+        let known = self.changed.get(&executable).and_then(|nodes| nodes.get(&node));
+        // Of one that was not changed yet is not known what it had: it counts twice.
+        known.map_or(bytes.saturating_add(NODE_BYTES), |known| bytes.saturating_sub(*known))
+    }
+}
+
+impl Drop for Weights {
+    fn drop(&mut self) {
+        let sum: u64 = self.of.values().map(|weight| weight.bytes).sum();
+        self.memory.give_back(sum + self.captured.bytes);
     }
 }
 
@@ -75,7 +153,7 @@ impl Graphs {
         if level + weight.depth > DEPTH_MAX {
             return Err(CUresult::OUT_OF_MEMORY);
         }
-        self.weights().has_room(weight.nodes)
+        self.weights().has_room(weight)
     }
 
     /// A graph or executable graph has got these nodes.
@@ -83,8 +161,56 @@ impl Graphs {
         self.weights().add(home, weight);
     }
 
-    pub(super) fn take_weight(&self, home: usize, nodes: u64) {
-        self.weights().take(home, nodes);
+    pub(super) fn take_weight(&self, home: usize, weight: Weight) {
+        self.weights().take(home, weight);
+    }
+
+    /// A node of a graph holds so many bytes, and held others before; `change` makes it so.
+    pub(super) fn replace_bytes(
+        &self,
+        home: CUgraph,
+        (before, after): (u64, u64),
+        change: impl FnOnce() -> Result<(), CUresult>,
+    ) -> Result<(), CUresult> {
+        let more = Weight::bytes(after.saturating_sub(before));
+        self.check_room(None, more)?;
+        change()?;
+        self.add_weight(home.0, more);
+        self.take_weight(home.0, Weight::bytes(before.saturating_sub(after)));
+        Ok(())
+    }
+
+    /// The same of a node of an executable graph, of which the driver does not say what it held.
+    pub(super) fn change_bytes(
+        &self,
+        (executable, node): (CUgraphExec, CUgraphNode),
+        bytes: u64,
+        change: impl FnOnce() -> Result<(), CUresult>,
+    ) -> Result<(), CUresult> {
+        let growth = self.weights().growth(executable.0, node.0, bytes);
+        self.check_room(None, Weight::bytes(growth))?;
+        change()?;
+        let mut weights = self.weights();
+        weights.add(executable.0, Weight::bytes(growth));
+        let known = weights.changed.entry(executable.0).or_default().entry(node.0).or_default();
+        *known = bytes.max(*known);
+        Ok(())
+    }
+
+    /// An executable graph comes to be as this one by `change`.
+    pub(super) fn replace_all(
+        &self,
+        executable: CUgraphExec,
+        graph: CUgraph,
+        change: impl FnOnce() -> Result<(), CUresult>,
+    ) -> Result<(), CUresult> {
+        let after = self.weight(graph).bytes;
+        let before = self.weights().of.get(&executable.0).map_or(0, |weight| weight.bytes);
+        let more = Weight::bytes(after.saturating_sub(before));
+        self.check_room(None, more)?;
+        change()?;
+        self.add_weight(executable.0, more);
+        Ok(())
     }
 
     /// A graph or executable graph has gone.
@@ -106,10 +232,7 @@ impl Graphs {
             let family = state.families.get(&graph.0);
             family.map(|family| family.inner.iter().map(|(inner, _)| *inner).collect()).unwrap_or_default()
         };
-        inner.into_iter().map(|inner| self.weight(inner)).fold(own, |sum, inner| Weight {
-            nodes: sum.nodes.saturating_add(inner.nodes),
-            depth: sum.depth.max(inner.depth + 1),
-        })
+        inner.into_iter().map(|inner| self.weight(inner)).fold(own, Weight::around)
     }
 
     pub(crate) fn capture_begins(&self, stream: CUstream) {
@@ -125,7 +248,8 @@ impl Graphs {
         let mut weights = self.weights();
         weights.captures.remove(&stream.0);
         if weights.captures.is_empty() {
-            weights.captured = 0;
+            let captured = std::mem::take(&mut weights.captured);
+            weights.memory.give_back(captured.bytes);
             self.is_capturing.store(false, Relaxed);
         }
     }
@@ -133,8 +257,8 @@ impl Graphs {
     /// Notes the nodes of a graph that a capture has just filled.
     pub(super) fn weigh_captured(&self, session: &Session, graph: CUgraph) {
         // The nodes are there: one that cannot be weighed counts for all.
-        let full = Weight { nodes: NODES_MAX, depth: DEPTH_MAX };
-        let weight = weigh(&session.table, graph).unwrap_or(full);
+        let full = Weight::of(NODES_MAX, DEPTH_MAX);
+        let weight = weigh(session, graph).unwrap_or(full);
         let mut weights = self.weights();
         weights.forget(graph.0);
         weights.add(graph.0, weight);
@@ -151,48 +275,83 @@ impl Graphs {
             .flatten();
         let executable = launch.and_then(|launch| session.find(launch.hGraphExec).ok());
         let mut weights = self.weights();
-        let nodes = executable.and_then(|executable| weights.of.get(&executable.0)).map_or(1, |w| w.nodes);
-        weights.has_room(nodes)?;
-        weights.captured += nodes;
+        let launched = executable.and_then(|executable| weights.of.get(&executable.0)).copied();
+        let parameters = if is_launch(op) { payload.len() as u64 } else { 0 };
+        let weight = launched.unwrap_or(Weight::holding(parameters));
+        weights.has_room(weight)?;
+        weights.memory.add(weight.bytes);
+        weights.captured = weights.captured.and(weight);
         Ok(())
     }
 }
 
-/// The weight of a graph as the driver knows it, such as one that was captured.
-pub(super) fn weigh(table: &DriverTable, graph: CUgraph) -> Result<Weight, CUresult> {
-    weigh_within(table, graph, DEPTH_MAX)
+/// Whether a command's payload is parameters of a kernel, most of it.
+fn is_launch(op: Op) -> bool {
+    matches!(
+        op.target(),
+        Some(Target::Driver(Fn::cuLaunchKernel | Fn::cuLaunchKernelEx | Fn::cuLaunchCooperativeKernel))
+    )
 }
 
-fn weigh_within(table: &DriverTable, graph: CUgraph, depth_left: u32) -> Result<Weight, CUresult> {
+/// The weight of a graph as the driver knows it, such as one that was captured.
+fn weigh(session: &Session, graph: CUgraph) -> Result<Weight, CUresult> {
+    weigh_within(session, graph, DEPTH_MAX)
+}
+
+fn weigh_within(session: &Session, graph: CUgraph, depth_left: u32) -> Result<Weight, CUresult> {
+    let nodes = driver_nodes(&session.table, graph)?;
+    nodes
+        .into_iter()
+        .try_fold(Weight::default(), |sum, node| Ok(sum.and(weigh_node_within(session, node, depth_left)?)))
+}
+
+/// The weight of one node of a graph, with what is inside.
+pub(super) fn weigh_node(session: &Session, node: CUgraphNode) -> Result<Weight, CUresult> {
+    weigh_node_within(session, node, DEPTH_MAX)
+}
+
+fn weigh_node_within(session: &Session, node: CUgraphNode, depth_left: u32) -> Result<Weight, CUresult> {
+    let table = &session.table;
     let kind_of = table.cuGraphNodeGetType.ok_or(CUresult::NOT_SUPPORTED)?;
-    let nodes = driver_nodes(table, graph)?;
-    let mut weight = Weight { nodes: nodes.len() as u64, depth: 0 };
-    for node in nodes {
-        let mut kind = CUgraphNodeType::EMPTY;
-        // SAFETY: the node is live, and the driver writes to a local.
-        unsafe { kind_of(node, &mut kind) }.ok()?;
-        if kind == CUgraphNodeType::GRAPH {
+    let mut kind = CUgraphNodeType::EMPTY;
+    // SAFETY: the node is live, and the driver writes to a local.
+    unsafe { kind_of(node, &mut kind) }.ok()?;
+    Ok(match kind {
+        CUgraphNodeType::GRAPH => {
             let depth_left = depth_left.checked_sub(1).ok_or(CUresult::OUT_OF_MEMORY)?;
-            let inner = weigh_within(table, inner_graph(table, node)?, depth_left)?;
-            weight.nodes = weight.nodes.saturating_add(inner.nodes);
-            weight.depth = weight.depth.max(inner.depth + 1);
+            let inner = inner_graph(table, node)?;
+            Weight::of(1, 0).around(weigh_within(session, inner, depth_left)?)
         }
-    }
-    Ok(weight)
+        CUgraphNodeType::KERNEL => Weight::holding(parameters(session, node)),
+        CUgraphNodeType::BATCH_MEM_OP => Weight::holding(OPERATIONS_BYTES),
+        _ => Weight::of(1, 0),
+    })
+}
+
+/// Bytes of the parameters of a kernel in a graph. A driver that does not tell may have as many as there can be.
+fn parameters(session: &Session, node: CUgraphNode) -> u64 {
+    let mut of = std::mem::MaybeUninit::<CUDA_KERNEL_NODE_PARAMS>::zeroed();
+    // SAFETY: the node is live, and the driver fills a local, for which zeros are valid too.
+    let function = session
+        .table
+        .cuGraphKernelNodeGetParams_v2
+        .and_then(|get| unsafe { get(node, of.as_mut_ptr()).is_success().then(|| of.assume_init().func) });
+    function.map_or(PARAMETER_BYTES_MAX, |function| session.modules.parameter_bytes(function)) as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host_memory::tests::of;
 
     #[test]
     fn what_graphs_weigh_is_limited_together_and_given_back() {
-        let graphs = Graphs::default();
-        let nodes = |nodes| Weight { nodes, depth: 0 };
+        let graphs = Graphs::new(of(u64::MAX));
+        let nodes = |nodes| Weight::of(nodes, 0);
         graphs.add_weight(1, nodes(NODES_MAX / 2));
         graphs.add_weight(2, nodes(NODES_MAX / 2));
         assert_eq!(graphs.check_room(None, nodes(1)), Err(CUresult::OUT_OF_MEMORY));
-        graphs.take_weight(1, 1);
+        graphs.take_weight(1, nodes(1));
         assert_eq!(graphs.check_room(None, nodes(1)), Ok(()));
         graphs.forget_weight(2);
         assert_eq!(graphs.check_room(None, nodes(NODES_MAX / 2 + 1)), Ok(()));
@@ -201,14 +360,48 @@ mod tests {
 
     #[test]
     fn a_graph_weighs_with_what_is_inside_and_lies_only_so_deep() {
-        let graphs = Graphs::default();
+        let graphs = Graphs::new(of(u64::MAX));
         let (outer, inner) = (CUgraph(1), CUgraph(2));
-        graphs.add_weight(outer.0, Weight { nodes: 3, depth: 1 });
+        graphs.add_weight(outer.0, Weight::of(3, 1));
         graphs.note_inner(outer, inner);
-        graphs.add_weight(inner.0, Weight { nodes: 4, depth: 2 });
-        assert_eq!(graphs.weight(outer), Weight { nodes: 7, depth: 3 });
-        let deep = |depth| Weight { nodes: 1, depth };
+        graphs.add_weight(inner.0, Weight::of(4, 2));
+        assert_eq!(graphs.weight(outer), Weight::of(7, 3));
+        let deep = |depth| Weight::of(1, depth);
         assert_eq!(graphs.check_room(Some(inner), deep(DEPTH_MAX - 1)), Ok(()));
         assert_eq!(graphs.check_room(Some(inner), deep(DEPTH_MAX)), Err(CUresult::OUT_OF_MEMORY));
+    }
+
+    #[test]
+    fn what_nodes_hold_is_limited_with_all_else_and_given_back() {
+        let memory = of(100 * NODE_BYTES);
+        let graphs = Graphs::new(Arc::clone(&memory));
+        let (graph, executable, node) = (CUgraph(1), CUgraphExec(2), CUgraphNode(3));
+        let left = |bytes| memory.check_room(bytes) == Ok(()) && memory.check_room(bytes + 1).is_err();
+        let no = || Err(CUresult::INVALID_VALUE);
+        graphs.add_weight(graph.0, Weight::holding(9 * NODE_BYTES));
+        assert!(left(90 * NODE_BYTES));
+        // A node of a graph is known by what it held before,
+        graphs.replace_bytes(graph, (NODE_BYTES, 11 * NODE_BYTES), || Ok(())).unwrap();
+        assert!(left(80 * NODE_BYTES));
+        assert_eq!(graphs.replace_bytes(graph, (0, NODE_BYTES), no), no());
+        assert_eq!(
+            graphs.replace_bytes(graph, (0, 81 * NODE_BYTES), || unreachable!("there is no room")),
+            Err(CUresult::OUT_OF_MEMORY)
+        );
+        graphs.replace_bytes(graph, (11 * NODE_BYTES, NODE_BYTES), || Ok(())).unwrap();
+        assert!(left(90 * NODE_BYTES));
+        // and one of an executable graph by the most that it was given there.
+        for (bytes, rest) in [(9, 80), (9, 80), (4, 80), (19, 70), (1, 70)] {
+            graphs.change_bytes((executable, node), bytes * NODE_BYTES, || Ok(())).unwrap();
+            assert!(left(rest * NODE_BYTES), "{bytes}");
+        }
+        graphs.replace_all(executable, graph, || Ok(())).unwrap();
+        assert!(left(70 * NODE_BYTES), "it has room for what the graph holds");
+        graphs.add_weight(graph.0, Weight::bytes(50 * NODE_BYTES));
+        assert_eq!(graphs.replace_all(executable, graph, || Ok(())), Err(CUresult::OUT_OF_MEMORY));
+        graphs.forget_weight(executable.0);
+        assert!(left(40 * NODE_BYTES));
+        drop(graphs);
+        assert!(left(100 * NODE_BYTES));
     }
 }

@@ -8,7 +8,7 @@ use sluice_wire::{
     KernelNode, MemoryOp, MemoryOpsNode, NodeWork, Pitched, commands, product, rows,
 };
 
-use super::weights::Weight;
+use super::weights::{OPERATIONS_BYTES, Weight, weigh_node};
 use super::{Place, adopt, conditional, driver_nodes, inner_graph};
 use crate::checks::{self, aligned};
 use crate::custom::{described, packed};
@@ -20,7 +20,7 @@ const WAIT_FLAGS: u64 = 0x4000_0003;
 /// Whether a write goes without a barrier (`CUstreamWriteValue_flags`).
 const WRITE_FLAGS: u64 = 1;
 /// CUDA takes at most this many memory operations at a time.
-const OPERATIONS_MAX: usize = 256;
+pub(super) const OPERATIONS_MAX: usize = 256;
 
 /// Adds a node to a graph, or to what a stream captures.
 pub(crate) fn add(session: &Session, command: commands::cuGraphAddNode_v2) -> Result<(), CUresult> {
@@ -61,13 +61,15 @@ fn weight_of(session: &Session, work: &NodeWork) -> Result<Weight, CUresult> {
             if session.graphs.is_conditional(graph) {
                 return Err(CUresult::NOT_SUPPORTED);
             }
-            let inner = session.graphs.weight(graph);
-            Weight { nodes: inner.nodes.saturating_add(1), depth: inner.depth + 1 }
+            Weight::of(1, 0).around(session.graphs.weight(graph))
         }
-        NodeWork::Conditional(node) => Weight { nodes: 1 + node.bodies.len() as u64, depth: 1 },
+        NodeWork::Conditional(node) => Weight::of(1 + node.bodies.len() as u64, 1),
         // The pair that a copy to or from the client is made of, and the node around it.
-        NodeWork::Copy(copy) if copy.is_across() => Weight { nodes: 3, depth: 1 },
-        _ => Weight { nodes: 1, depth: 0 },
+        NodeWork::Copy(copy) if copy.is_across() => Weight::of(3, 1),
+        NodeWork::Kernel(kernel) => Weight::holding(kernel.params.len() as u64),
+        // As many as there may be: they may come to be more.
+        NodeWork::MemoryOps(_) => Weight::holding(OPERATIONS_BYTES),
+        _ => Weight::of(1, 0),
     })
 }
 
@@ -152,7 +154,15 @@ pub(crate) fn set(session: &Session, command: &commands::cuGraphNodeSetParams) -
     let node = session.find(command.hNode)?;
     let home = session.graphs.home(node).ok_or(CUresult::INVALID_VALUE)?;
     same_kind(session, node, &command.work)?;
-    change(session, Target::Graph(home), node, &command.work)?;
+    let set = || change(session, Target::Graph(home), node, &command.work);
+    match &command.work {
+        NodeWork::Kernel(_) => {
+            let before = weigh_node(session, node)?.bytes;
+            let after = weight_of(session, &command.work)?.bytes;
+            session.graphs.replace_bytes(home, (before, after), set)?;
+        }
+        _ => set()?,
+    }
     if let Some(work) = kept(&command.work) {
         session.graphs.lock().works.insert(node.0, work);
     }
@@ -166,7 +176,15 @@ pub(crate) fn set_in_executable(
 ) -> Result<(), CUresult> {
     let node = session.find(command.hNode)?;
     same_kind(session, node, &command.work)?;
-    change(session, Target::Executable(session.find::<GraphExecId>(command.hGraphExec)?), node, &command.work)
+    let executable = session.find::<GraphExecId>(command.hGraphExec)?;
+    let set = || change(session, Target::Executable(executable), node, &command.work);
+    match &command.work {
+        NodeWork::Kernel(_) | NodeWork::Child(_) => {
+            let bytes = weight_of(session, &command.work)?.bytes;
+            session.graphs.change_bytes((executable, node), bytes, set)
+        }
+        _ => set(),
+    }
 }
 
 fn same_kind(session: &Session, node: CUgraphNode, work: &NodeWork) -> Result<(), CUresult> {

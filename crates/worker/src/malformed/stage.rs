@@ -23,6 +23,7 @@ use crate::execute::Refusal;
 use crate::gate::Gate;
 use crate::generated::dispatch::dispatch;
 use crate::host_calls::HostCalls;
+use crate::host_memory::HostMemory;
 use crate::images::Images;
 use crate::link::{Driver, Export, Link, Packet};
 use crate::memory::Backing;
@@ -53,6 +54,11 @@ static CARD: Mutex<()> = Mutex::new(());
 impl Stage {
     /// A new session, of which there is one at a time.
     pub(crate) fn new() -> Stage {
+        Stage::with_host_memory(u64::MAX)
+    }
+
+    /// The same, of which so many bytes of host memory are kept at most.
+    pub(crate) fn with_host_memory(limit: u64) -> Stage {
         let alone = CARD.lock().unwrap_or_else(PoisonError::into_inner);
         let (link, daemon) = Link::pair().unwrap();
         let link = Arc::new(link);
@@ -87,12 +93,15 @@ impl Stage {
         };
         let reservation = driver::reserve(&table, &[(RESERVATION, RESERVED)]).unwrap();
         assert_eq!(reservation, RESERVATION..RESERVATION + RESERVED);
+        let told = Arc::clone(&outbox);
+        let host_memory = HostMemory::new(limit, move |text| told.push(Push::Notice(text)));
         let session = Session::new(SessionParts {
             table,
             devices: vec![device],
             reservation,
             budget,
-            images: Images::new(None),
+            images: Images::new(None, Arc::clone(&host_memory)),
+            host_memory,
             outbox,
             counters,
             event_sharing: EventSharing::of(&chosen),
