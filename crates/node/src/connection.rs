@@ -12,8 +12,8 @@ use sluice_transport::Stream;
 use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::{ServerIdentity, TlsError};
 use sluice_wire::control::{
-    Control, Devices, DevicesRequest, EchoReady, LeaseClaim, LeaseGranted, LeaseRefused, LeaseRequest,
-    LeaseResume, LeaseResumed, Refused, SessionRefused, SessionResumed,
+    Control, Devices, DevicesRequest, EchoReady, GpuFree, LeaseClaim, LeaseGranted, LeaseRefused,
+    LeaseRequest, LeaseResume, LeaseResumed, Refused, SessionRefused, SessionResumed,
 };
 use sluice_wire::handshake::{
     HELLO_SIZE_MAX, Hello, LeaseToken, Once, Peer, Purpose, Resume, Stripe, Welcome,
@@ -23,8 +23,9 @@ use sluice_wire::{FrameDecoder, Kind, WireError};
 
 use crate::echo;
 use crate::lease::Ask;
-use crate::registry::cuts::{Hold, Process};
-use crate::registry::{ClientOf, Granted, Registry, one_line};
+use crate::registry::cuts::{Hold, Holding, Process};
+use crate::registry::joined::NoLease;
+use crate::registry::{ClientOf, Granted, Registry, SessionRefusal, one_line};
 
 /// A peer has this long for its first words.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
@@ -223,6 +224,8 @@ fn session(
             registry.serve_session(session);
             Ok(())
         }
+        // The next attempt may find it done: a refusal would be the last word.
+        Err(SessionRefusal::Stuck) => Err(ConnectionError::Refused(SessionRefusal::Stuck.to_string())),
         Err(refusal) => {
             let reason = refusal.to_string();
             send(&stream, SessionRefused { reason: reason.clone() }.into())?;
@@ -424,38 +427,46 @@ impl HeldLease<'_> {
             ask,
             u64::from(request.kernel_timeout_ms),
             short_name(&request.name),
+            Some(self.holding()?),
         );
-        match granted {
-            Ok(granted) => self.hold(granted),
-            Err(refusal) => {
-                Ok(LeaseRefused { reason: refusal.to_string(), free: self.registry.free() }.into())
-            }
-        }
+        self.granted(granted, || self.registry.free())
     }
 
     fn claim(&mut self, claim: LeaseClaim) -> Result<Control, ConnectionError> {
-        let name = short_name(&claim.name);
-        match self.registry.claim(claim.once, &claim.grant, u64::from(claim.kernel_timeout_ms), name) {
-            Ok(granted) => self.hold(granted),
-            Err(refusal) => Ok(LeaseRefused { reason: refusal.to_string(), free: Vec::new() }.into()),
-        }
+        let (name, holding) = (short_name(&claim.name), Some(self.holding()?));
+        let kernel_timeout_ms = u64::from(claim.kernel_timeout_ms);
+        let granted = self.registry.claim(claim.once, &claim.grant, kernel_timeout_ms, name, holding);
+        self.granted(granted, Vec::new)
     }
 
-    fn hold(&mut self, granted: Granted) -> Result<Control, ConnectionError> {
-        let (lease, token, devices) = (granted.lease, granted.token, granted.devices);
-        let hold = self.registry.hold(lease, &self.line, self.process.space);
-        self.hold = Some(hold.inspect_err(|_| _ = self.registry.end_lease(lease))?);
+    fn holding(&self) -> io::Result<Holding> {
+        Holding::new(&self.line, self.process.space)
+    }
+
+    /// The answer to who asks for a lease; where there is none, `free` says what it could ask for.
+    fn granted(
+        &mut self,
+        granted: Result<(Granted, Option<Hold>), NoLease>,
+        free: impl FnOnce() -> Vec<GpuFree>,
+    ) -> Result<Control, ConnectionError> {
+        let (Granted { lease, token, devices }, hold) = match granted {
+            Ok(granted) => granted,
+            // Whoever finds the connection at its end asks again, and finds the lease gone.
+            Err(NoLease::Ending) => return Err(ConnectionError::Refused(NoLease::Ending.to_string())),
+            Err(refusal) => return Ok(LeaseRefused { reason: refusal.to_string(), free: free() }.into()),
+        };
+        self.hold = hold;
         let linger = if self.rights.resumes { self.registry.linger } else { Duration::ZERO };
         let linger_ms = u32::try_from(linger.as_millis()).unwrap_or(u32::MAX);
         Ok(LeaseGranted { lease, token, devices, linger_ms }.into())
     }
 
     fn resume(&mut self, token: &LeaseToken) -> Result<Control, ConnectionError> {
-        let Some(lease) = self.registry.lease_to_resume(token) else {
-            return Ok(refused("no lease has this token any more; has the node been started anew?"));
-        };
-        self.hold = Some(self.registry.hold(lease, &self.line, self.process.space)?);
-        Ok(LeaseResumed {}.into())
+        self.hold = self.registry.resume_lease(token, self.holding()?);
+        Ok(match self.hold {
+            Some(_) => LeaseResumed {}.into(),
+            None => refused("no lease has this token any more; has the node been started anew?"),
+        })
     }
 
     fn devices(&self, token: &LeaseToken) -> Control {

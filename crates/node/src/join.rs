@@ -51,6 +51,8 @@ pub struct JoinConfig {
 pub(crate) struct Membership {
     /// For messages.
     pub(crate) server: String,
+    node: NodeId,
+    verifier: Verifier,
     state: Mutex<State>,
     /// Something happened that the server should learn of at once.
     news: Condvar,
@@ -58,7 +60,6 @@ pub(crate) struct Membership {
 
 #[derive(Debug)]
 struct State {
-    node: NodeId,
     claims: Claims,
     journal: Journal,
     news: bool,
@@ -67,20 +68,24 @@ struct State {
 
 impl Membership {
     fn new(server: String, node: NodeId, verifier: Verifier, journal: Journal) -> Membership {
-        let state =
-            State { node, claims: Claims::new(verifier, node), journal, news: false, stopping: false };
-        Membership { server, state: Mutex::new(state), news: Condvar::new() }
+        let state = State { claims: Claims::default(), journal, news: false, stopping: false };
+        Membership { server, node, verifier, state: Mutex::new(state), news: Condvar::new() }
     }
 
     pub(crate) fn node(&self) -> NodeId {
-        self.lock().node
+        self.node
     }
 
-    /// The grant in `text`, if it is good and has not been claimed yet.
-    pub(crate) fn claim(&self, text: &str, now_ms: u64) -> Result<Grant, ClaimRefusal> {
+    /// The grant in `text`, if it is good. It takes its time, and no lock: anybody may bring one.
+    pub(crate) fn check(&self, text: &str, now_ms: u64) -> Result<Grant, ClaimRefusal> {
+        Ok(self.verifier.check(text, self.node, now_ms)?)
+    }
+
+    /// Takes a good grant, if it has not been claimed yet.
+    pub(crate) fn claim(&self, grant: &Grant, now_ms: u64) -> Result<(), ClaimRefusal> {
         let mut state = self.lock();
         state.journal.is_full().map_or(Ok(()), Err)?;
-        state.claims.claim(text, now_ms)
+        state.claims.claim(grant, now_ms)
     }
 
     /// Whether too much waits for the disk already.
@@ -168,12 +173,12 @@ mod tests {
             hard_cap: false,
             expires_at_ms: 100,
         };
-        let text = signer.sign(&grant);
+        assert_eq!(membership.check(&signer.sign(&grant), 10), Ok(grant.clone()));
         membership.fill_up();
-        let refusal = membership.claim(&text, 10).unwrap_err();
+        let refusal = membership.claim(&grant, 10).unwrap_err();
         assert!(matches!(refusal, ClaimRefusal::Journal(_)), "{refusal}");
         membership.make_room();
-        assert_eq!(membership.claim(&text, 10), Ok(grant), "it was not used up");
+        assert_eq!(membership.claim(&grant, 10), Ok(()), "it was not used up");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

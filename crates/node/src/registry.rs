@@ -4,7 +4,7 @@
 //! lease kills its workers and waits for their end, so that what is reported as free afterwards is free.
 
 pub(crate) mod cuts;
-mod joined;
+pub(crate) mod joined;
 mod openings;
 mod peers;
 mod shared;
@@ -35,7 +35,7 @@ use crate::inventory::Inventory;
 use crate::join::{Membership, Metered};
 use crate::lease::{Ask, Books, Card};
 use crate::peering::Peering;
-use crate::registry::cuts::{Ended, Holder, Process};
+use crate::registry::cuts::{Ended, Hold, Holder, Holding, Process};
 use crate::registry::joined::NoLease;
 use crate::registry::openings::{Opening, Openings};
 use crate::registry::peers::{Connecting, PeerTokens};
@@ -227,32 +227,41 @@ impl Registry {
         &self.inventory
     }
 
-    /// Enters a lease, unless it was entered for an earlier attempt. The caller ends it with [`Registry::end_lease`].
+    /// Enters a lease, unless it was entered for an earlier attempt, and has a connection hold it from its first moment on: which
+    /// attempt was the last and which connection holds it goes together.
     pub(crate) fn grant(
         &self,
         once: Once,
         ask: Ask,
         kernel_timeout_ms: u64,
         name: String,
-    ) -> Result<Granted, NoLease> {
+        holding: Option<Holding>,
+    ) -> Result<(Granted, Option<Hold>), NoLease> {
         let mut ledger = self.lock();
         if let Some(lease) = ledger.opened_lease(once)? {
-            return self.granted(&ledger, lease);
+            return self.granted(&mut ledger, lease, holding);
         }
         let lease = ledger.next_id();
         ledger.books.grant(lease, ask)?;
         let record = LeaseRecord::new(once, name, kernel_timeout_ms, self.clock.running(), None);
         ledger.leases.insert(lease, record);
-        self.granted(&ledger, lease)
+        self.granted(&mut ledger, lease, holding)
     }
 
-    /// What the owner of a lease learns of it.
-    fn granted(&self, ledger: &Ledger, lease: u64) -> Result<Granted, NoLease> {
+    /// What the owner of a lease learns of it, and its hold from now on.
+    fn granted(
+        &self,
+        ledger: &mut Ledger,
+        lease: u64,
+        holding: Option<Holding>,
+    ) -> Result<(Granted, Option<Hold>), NoLease> {
         let entered = ledger.leases.get(&lease).zip(ledger.books.lease(lease));
         let (record, entry) = entered.ok_or(NoLease::Over)?;
         let device =
             |&gpu: &usize| DeviceSnapshot { memory: entry.memory, ..self.inventory.snapshots[gpu].clone() };
-        Ok(Granted { lease, token: record.token, devices: entry.gpus.iter().map(device).collect() })
+        let granted =
+            Granted { lease, token: record.token, devices: entry.gpus.iter().map(device).collect() };
+        Ok((granted, holding.and_then(|holding| ledger.hold(lease, holding))))
     }
 
     /// Kills the lease's workers, waits until they are gone, and strikes it out.

@@ -144,8 +144,8 @@ impl Unplugged {
     /// A program brings a grant; the answer is the number of its lease here, or why it gets none.
     pub fn claim(&self, grant: &str) -> Result<u64, String> {
         let attempts = Attempts::new().map_err(|error| error.to_string())?;
-        let claimed = self.registry.claim(attempts.once(), grant, 0, String::new());
-        claimed.map(|granted| granted.lease).map_err(|refusal| refusal.to_string())
+        let claimed = self.registry.claim(attempts.once(), grant, 0, String::new(), None);
+        claimed.map(|(granted, _)| granted.lease).map_err(|refusal| refusal.to_string())
     }
 
     /// A program has kept its GPUs busy for so long.

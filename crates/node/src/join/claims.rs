@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use sluice_api::grant::{Grant, GrantError, Verifier};
+use sluice_api::grant::{Grant, GrantError};
 use sluice_api::lease::LeaseId;
-use sluice_api::node::NodeId;
 
 use super::journal::JournalFull;
 
@@ -20,40 +19,35 @@ pub(crate) enum ClaimRefusal {
 }
 
 /// The grants that have been claimed and could be claimed again.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Claims {
-    verifier: Verifier,
-    node: NodeId,
     /// Latest attempt of each task of each lease, and when its grant expires.
     claimed: BTreeMap<(LeaseId, u32), (u32, u64)>,
 }
 
 impl Claims {
-    pub(super) fn new(verifier: Verifier, node: NodeId) -> Claims {
-        Claims { verifier, node, claimed: BTreeMap::new() }
-    }
-
-    pub(super) fn claim(&mut self, text: &str, now_ms: u64) -> Result<Grant, ClaimRefusal> {
-        let grant = self.verifier.check(text, self.node, now_ms)?;
+    /// Takes a grant that was found to be good.
+    pub(super) fn claim(&mut self, grant: &Grant, now_ms: u64) -> Result<(), ClaimRefusal> {
+        // It may have expired since, and one that has expired is not remembered.
+        if let Some(late_ms) = now_ms.checked_sub(grant.expires_at_ms) {
+            return Err(GrantError::Expired(late_ms / 1000).into());
+        }
         self.claimed.retain(|_, (_, expires_at_ms)| *expires_at_ms >= now_ms);
         let task = (grant.lease, grant.task);
         if self.claimed.get(&task).is_some_and(|(attempt, _)| *attempt >= grant.attempt) {
             return Err(ClaimRefusal::Claimed(grant.lease));
         }
         self.claimed.insert(task, (grant.attempt, grant.expires_at_ms));
-        Ok(grant)
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use sluice_api::grant::Signer;
-
     use super::*;
 
     #[test]
     fn a_grant_is_good_for_one_claim() {
-        let signer = Signer::new([7; 32]);
         let grant = |lease, attempt, expires_at_ms| Grant {
             lease,
             attempt,
@@ -68,16 +62,16 @@ mod tests {
             hard_cap: false,
             expires_at_ms,
         };
-        let mut claims = Claims::new(signer.verifier(), 1);
-        let first = signer.sign(&grant(5, 1, 100));
-        assert_eq!(claims.claim(&first, 10), Ok(grant(5, 1, 100)));
+        let mut claims = Claims::default();
+        let first = grant(5, 1, 100);
+        assert_eq!(claims.claim(&first, 10), Ok(()));
         assert_eq!(claims.claim(&first, 10), Err(ClaimRefusal::Claimed(5)));
-        assert!(claims.claim(&signer.sign(&grant(5, 2, 100)), 10).is_ok());
+        assert!(claims.claim(&grant(5, 2, 100), 10).is_ok());
         assert_eq!(claims.claim(&first, 10), Err(ClaimRefusal::Claimed(5)));
-        let other_task = signer.sign(&Grant { task: 1, ..grant(5, 1, 100) });
+        let other_task = Grant { task: 1, ..grant(5, 1, 100) };
         assert!(claims.claim(&other_task, 10).is_ok(), "each task claims its own");
-        assert_eq!(claims.claim(&first, 200), Err(GrantError::Expired(0).into()));
-        assert!(claims.claim(&signer.sign(&grant(6, 1, 300)), 200).is_ok());
+        assert!(claims.claim(&grant(6, 1, 300), 200).is_ok());
         assert_eq!(claims.claimed.len(), 1, "what has expired is forgotten");
+        assert_eq!(claims.claim(&first, 200), Err(GrantError::Expired(0).into()), "and not taken again");
     }
 }

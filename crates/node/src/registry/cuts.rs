@@ -56,6 +56,21 @@ pub(crate) struct Holder {
     _superseded: PipeWriter,
 }
 
+/// A connection that is about to hold a lease. All that can fail of that has been done.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    holder: Holder,
+    superseded: PipeReader,
+}
+
+impl Holding {
+    pub(crate) fn new(line: &Arc<Line>, space: u64) -> io::Result<Holding> {
+        let (superseded, writer) = io::pipe()?;
+        let holder = Holder { line: Arc::clone(line), space, _superseded: writer };
+        Ok(Holding { holder, superseded })
+    }
+}
+
 /// Held by a control connection's thread for its lease.
 #[derive(Debug)]
 pub(crate) struct Hold {
@@ -160,34 +175,12 @@ impl Registry {
         }
     }
 
-    /// From now on this connection holds the lease.
-    pub(crate) fn hold(&self, lease: u64, line: &Arc<Line>, space: u64) -> io::Result<Hold> {
-        let (superseded, writer) = io::pipe()?;
-        let holder = Holder { line: Arc::clone(line), space, _superseded: writer };
+    /// A holder comes back for its lease on another connection, if there still is one.
+    pub(crate) fn resume_lease(&self, token: &LeaseToken, holding: Holding) -> Option<Hold> {
         let mut ledger = self.lock();
-        let record = ledger.leases.get_mut(&lease).ok_or(io::ErrorKind::NotFound)?;
-        let before = record.holder.replace(holder);
-        let parted = |record: &&super::SessionRecord| {
-            record.lease == lease && record.parted && record.client.process.watch.is_none()
-        };
-        let processes: Vec<Process> =
-            ledger.sessions.values().filter(parted).map(|record| record.client.process.clone()).collect();
-        for process in processes {
-            ask_holder(&ledger, lease, &process);
-        }
-        drop(ledger);
-        if let Some(before) = before {
-            // It may hang half-dead, and must not be heard any more.
-            before.line.shut_down();
-        }
-        Ok(Hold { lease, line: Arc::clone(line), superseded })
-    }
-
-    /// The lease that a holder comes back for.
-    pub(crate) fn lease_to_resume(&self, token: &LeaseToken) -> Option<u64> {
-        let ledger = self.lock();
         let lease = ledger.lease_of(token)?;
-        ledger.leases.get(&lease).filter(|record| !record.closing).map(|_| lease)
+        ledger.leases.get(&lease).filter(|record| !record.closing)?;
+        ledger.hold(lease, holding)
     }
 
     /// The holder's connection is gone without a word: waits until another has the lease, or the holder is dead or was away
@@ -209,6 +202,24 @@ impl Registry {
         record.closing = true;
         drop(ledger);
         self.end_lease(hold.lease);
+    }
+}
+
+impl Ledger {
+    /// From now on this connection holds the lease.
+    pub(super) fn hold(&mut self, lease: u64, holding: Holding) -> Option<Hold> {
+        let Holding { holder, superseded } = holding;
+        let line = Arc::clone(&holder.line);
+        let before = self.leases.get_mut(&lease)?.holder.replace(holder);
+        // It may hang half-dead, and must not be heard any more.
+        before.inspect(|before| before.line.shut_down());
+        let parted = |record: &&super::SessionRecord| {
+            record.lease == lease && record.parted && record.client.process.watch.is_none()
+        };
+        for record in self.sessions.values().filter(parted) {
+            ask_holder(self, lease, &record.client.process);
+        }
+        Some(Hold { lease, line, superseded })
     }
 }
 

@@ -5,6 +5,7 @@ use sluice_wire::control::{DeviceSnapshot, SessionStatus};
 use sluice_wire::handshake::Once;
 use sluice_worker::counters::Counts;
 
+use super::cuts::{Hold, Holding};
 use super::{Granted, LeaseRecord, Meter, Registry};
 use crate::join::{ClaimRefusal, Metered, Model, gflops};
 use crate::lease::{Ask, Refusal};
@@ -26,6 +27,9 @@ pub(crate) enum NoLease {
     Stale,
     #[error("the lease is over")]
     Over,
+    /// It may be asked for again once that is so: nothing is said.
+    #[error("the lease that an earlier attempt has got is ending")]
+    Ending,
 }
 
 impl Registry {
@@ -36,14 +40,19 @@ impl Registry {
         text: &str,
         kernel_timeout_ms: u64,
         name: String,
-    ) -> Result<Granted, NoLease> {
+        holding: Option<Holding>,
+    ) -> Result<(Granted, Option<Hold>), NoLease> {
         let membership = self.membership.as_ref().ok_or(NoLease::NotJoined)?;
+        // The grant of a lease that is there may have expired. What is there may also be gone, or come, while a grant is checked.
+        let is_there = self.lock().opened(once).is_some();
+        let grant = if is_there { None } else { Some(membership.check(text, self.clock.wall_ms())?) };
         let mut ledger = self.lock();
         if let Some(lease) = ledger.opened_lease(once)? {
-            return self.granted(&ledger, lease);
+            return self.granted(&mut ledger, lease, holding);
         }
+        let grant = grant.ok_or(NoLease::Ending)?;
         let now_ms = self.clock.wall_ms();
-        let grant = membership.claim(text, now_ms)?;
+        membership.claim(&grant, now_ms)?;
         let ask = Ask {
             gpus: grant.gpus.len() as u32,
             share_ppm: grant.share_ppm,
@@ -59,7 +68,7 @@ impl Registry {
         let metered = Metered::new(grant.node, grant, model, now_ms, recorded);
         let record = LeaseRecord::new(once, name, kernel_timeout_ms, self.clock.running(), Some(metered));
         ledger.leases.insert(lease, record);
-        let granted = self.granted(&ledger, lease)?;
+        let granted = self.granted(&mut ledger, lease, holding)?;
         drop(ledger);
         membership.tell();
         Ok(granted)

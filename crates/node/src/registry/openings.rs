@@ -16,7 +16,7 @@ use sluice_wire::handshake::{LeaseToken, Once, OpeningNonce};
 use sluice_worker::link::Packet;
 
 use super::joined::NoLease;
-use super::{ClientOf, Ledger, Registry, SessionRefusal, same};
+use super::{ClientOf, LeaseRecord, Ledger, Registry, SessionRefusal, same};
 
 /// A worker is started, or a dead one struck out, within this time.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -110,17 +110,58 @@ impl Ledger {
         Ok(is_alive)
     }
 
-    /// The lease that an earlier attempt has got.
+    /// The lease that an earlier attempt has got, whatever this one may do with it.
+    pub(super) fn opened(&mut self, once: Once) -> Option<(u64, &mut LeaseRecord)> {
+        let is_it = |record: &LeaseRecord| same(&record.once.nonce.0, &once.nonce.0);
+        self.leases.iter_mut().find(|(_, record)| is_it(record)).map(|(&lease, record)| (lease, record))
+    }
+
+    /// The lease that an earlier attempt has got and this one takes over.
     pub(super) fn opened_lease(&mut self, once: Once) -> Result<Option<u64>, NoLease> {
-        let is_it =
-            |record: &super::LeaseRecord| !record.closing && same(&record.once.nonce.0, &once.nonce.0);
-        match self.leases.iter_mut().find(|(_, record)| is_it(record)) {
+        match self.opened(once) {
             Some((_, record)) if record.once.attempt >= once.attempt => Err(NoLease::Stale),
-            Some((&lease, record)) => {
+            Some((_, record)) if record.closing => Err(NoLease::Ending),
+            Some((lease, record)) => {
                 record.once = once;
                 Ok(Some(lease))
             }
             None => Ok(None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::config::NodeConfig;
+    use crate::inventory::Inventory;
+    use crate::spawn::{Spawner, WorkerCommand};
+
+    #[test]
+    fn a_later_attempt_takes_a_lease_over_unless_that_ends() {
+        let inventory = Inventory {
+            driver: sluice_worker::link::Driver::Software { memory: Vec::new() },
+            cards: Vec::new(),
+            snapshots: Vec::new(),
+        };
+        let spawner = Spawner::start(WorkerCommand::default()).unwrap();
+        let clock = Arc::new(SystemClock::new());
+        let registry = Registry::new(&NodeConfig::default(), inventory, spawner, None, clock);
+        let once = |nonce, attempt| Once { nonce: OpeningNonce([nonce; 32]), attempt };
+        let record = LeaseRecord::new(once(1, 0), String::new(), 0, Duration::ZERO, None);
+        let mut ledger = registry.lock();
+        ledger.leases.insert(7, record);
+        assert!(matches!(ledger.opened_lease(once(1, 0)), Err(NoLease::Stale)));
+        assert!(matches!(ledger.opened_lease(once(2, 1)), Ok(None)));
+        assert!(matches!(ledger.opened_lease(once(1, 2)), Ok(Some(7))));
+        assert!(matches!(ledger.opened_lease(once(1, 1)), Err(NoLease::Stale)), "another was later");
+        ledger.leases.get_mut(&7).unwrap().closing = true;
+        // There may be no room for another before it has ended.
+        assert!(matches!(ledger.opened_lease(once(1, 3)), Err(NoLease::Ending)));
+        ledger.leases.clear();
+        assert!(matches!(ledger.opened_lease(once(1, 4)), Ok(None)));
     }
 }
