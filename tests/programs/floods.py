@@ -57,6 +57,9 @@ class Flood:
         attach()
         self.idle, self.prints = load(IDLE, "idle"), load(PRINTS, "prints")
         self.data = allocate(PIECE)
+        # A copy to any other memory is over when its call returns.
+        self.pinned = ctypes.c_void_p()
+        call("cuMemHostAlloc", ctypes.byref(self.pinned), ctypes.c_size_t(PIECE), 0)
         self.host = ctypes.create_string_buffer(b"\x05" * PIECE, PIECE)
         call("cuMemsetD8_v2", ctypes.c_uint64(self.data), ctypes.c_ubyte(7), ctypes.c_size_t(PIECE))
         self.many = (ctypes.c_char * PARAMETERS)()
@@ -75,15 +78,14 @@ class Flood:
         synchronize()
 
     def answers(self, volume):
-        back = ctypes.create_string_buffer(PIECE)
         size = ctypes.c_size_t(PIECE)
         call("cuMemsetD8_v2", ctypes.c_uint64(self.data), ctypes.c_ubyte(7), size)
         for _ in range(volume * MIB // PIECE):
-            call("cuMemcpyDtoHAsync_v2", back, ctypes.c_uint64(self.data), size, None)
+            call("cuMemcpyDtoHAsync_v2", self.pinned, ctypes.c_uint64(self.data), size, None)
             launch(self.prints, BLOCKS, 1024, ctypes.c_uint64(0))
         print("queued", flush=True)
         synchronize()
-        assert back.raw == b"\x07" * PIECE, "what came back is not what is there"
+        assert ctypes.string_at(self.pinned, PIECE) == b"\x07" * PIECE, "what came back is not what is there"
 
 
 def main():

@@ -29,8 +29,8 @@ const VOLUME_MIB: u64 = 256;
 const CLIENT_BYTES: u64 = (128 + 4 + 4 + 24) * MIB;
 
 /// 64 MiB of pieces in which data are staged (`PIECES_MAX`), 8 MiB of small frames that are kept (`WINDOW`), all the text that the
-/// program prints, which is 20 MiB; and 36 MiB for stacks and heaps of the threads that copy and print.
-const WORKER_BYTES: u64 = (64 + 8 + 20 + 36) * MIB;
+/// program prints, which is 20 MiB; and 96 MiB for stacks and heaps of the threads that copy and print, of which some 40 were seen.
+const WORKER_BYTES: u64 = (64 + 8 + 20 + 96) * MIB;
 
 /// A program that floods, its session on the node, and its worker.
 fn start(node: &Node, name: &str) -> Result<(Told, i32)> {
@@ -76,10 +76,14 @@ fn of_a_worker() -> Result<()> {
     let (mut told, worker) = start(&node, "a client that takes no answers")?;
     let client = told.pid();
     let before = begin_peak(worker)?;
+    // It answers nothing before the client is stopped, however late that is.
+    signal(worker, libc::SIGSTOP);
+    let answers = Stopped(worker);
     told.tell(&format!("answers {VOLUME_MIB}"))?;
     told.expect_behind_text("queued")?;
     signal(client, libc::SIGSTOP);
     let stopped = Stopped(client);
+    drop(answers);
     wait_until_at_rest(worker)?;
     let grown = peak(worker)?.saturating_sub(before);
     eprintln!("   the worker grows by {:.1} MiB", grown as f64 / MIB as f64);
