@@ -16,6 +16,21 @@ type Guarded = Result<ControlFlow<()>, CUresult>;
 
 const GO_ON: Guarded = Ok(ControlFlow::Continue(()));
 
+/// A texture that has to begin before its memory has an offset, which somebody has to take.
+pub(crate) fn cuTexRefSetAddress_v2(
+    offset: *mut usize,
+    _: CUtexref,
+    address: CUdeviceptr,
+    _: usize,
+) -> Guarded {
+    let device = session::device(context::current()?.device)?;
+    let align = u64::try_from(device.attribute(CUdevice_attribute::TEXTURE_ALIGNMENT)?).unwrap_or(0);
+    if offset.is_null() && !address.is_multiple_of(align.max(1)) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    GO_ON
+}
+
 pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Guarded {
     let capture = capture::of(stream);
     if capture.is_some() {

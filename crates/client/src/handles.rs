@@ -7,7 +7,7 @@ use crate::device::{Device, place_of};
 use crate::ids::{self, Kind, Table};
 use crate::issue::{About, Issue};
 use crate::session::Session;
-use crate::{across, arrays, capture, context, event, green, mirror, module, stream};
+use crate::{across, arrays, capture, context, event, green, mirror, module, stream, texture_reference};
 
 /// Graphs and their executable forms have nothing about them that the client must know.
 static GRAPHS: Table<()> = Table::new();
@@ -42,6 +42,8 @@ impl Issue for Session {
             HandleKind::MipmappedArray => arrays::mipmapped_exists(number),
             HandleKind::GreenCtx => green::exists(number),
             HandleKind::ResourceDesc => green::descriptor_exists(number),
+            HandleKind::TexRef => texture_reference::texture_exists(number),
+            HandleKind::SurfRef => texture_reference::surface_exists(number),
         };
         if !live || !self.owns(number) {
             return Err(CUresult::INVALID_HANDLE);
@@ -58,6 +60,7 @@ impl Issue for Session {
             HandleKind::GraphExec => (Kind::GraphExec, &GRAPH_EXECS),
             HandleKind::GraphNode => return Ok(H::Id::handle_from(ids::mint(Kind::GraphNode) as usize)),
             HandleKind::UserObject => return Ok(H::Id::handle_from(ids::mint(Kind::UserObject) as usize)),
+            HandleKind::TexRef => return Ok(H::Id::handle_from(texture_reference::mint()? as usize)),
             // The other kinds are minted by hand, together with what the client knows about them.
             _ => return Err(CUresult::NOT_SUPPORTED),
         };
@@ -70,6 +73,7 @@ impl Issue for Session {
         match H::Id::KIND {
             HandleKind::Graph => drop(GRAPHS.remove(number(handle))),
             HandleKind::GraphExec => drop(GRAPH_EXECS.remove(number(handle))),
+            HandleKind::TexRef => texture_reference::forget(number(handle)),
             _ => {}
         }
     }

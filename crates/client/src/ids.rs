@@ -49,6 +49,8 @@ pub(crate) enum Kind {
     MipmappedArray,
     GreenCtx,
     ResourceDesc,
+    TexRef,
+    SurfRef,
 }
 
 /// A new handle of an object on the calling thread's device.

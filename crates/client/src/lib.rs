@@ -81,6 +81,7 @@ mod staged_launch;
 mod stream;
 mod stream_attribute;
 mod texture;
+mod texture_reference;
 mod virtual_memory;
 mod visible;
 
@@ -130,5 +131,6 @@ mod api {
     pub(crate) use crate::stream::*;
     pub(crate) use crate::stream_attribute::*;
     pub(crate) use crate::texture::*;
+    pub(crate) use crate::texture_reference::*;
     pub(crate) use crate::virtual_memory::*;
 }

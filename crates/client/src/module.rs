@@ -22,7 +22,7 @@ use crate::issue::{Issue, wanted};
 use crate::parameters::Layout;
 use crate::session::{self, Session};
 use crate::staged_launch::Staged;
-use crate::{context, out};
+use crate::{context, out, texture_reference};
 
 /// Functions by name.
 type Told = HashMap<CString, FunctionInfo>;
@@ -98,6 +98,7 @@ pub(crate) fn function(handle: usize) -> Result<Arc<Function>, CUresult> {
 fn forget(module: u64) {
     MODULES.remove(module);
     FUNCTIONS.remove_where(|function| function.module == module);
+    texture_reference::module_unloaded(module);
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -463,7 +464,7 @@ unsafe fn load_data(
 ///
 /// # Safety
 /// `name` is null or a string.
-unsafe fn text<'a>(name: *const c_char) -> Result<&'a CStr, CUresult> {
+pub(crate) unsafe fn text<'a>(name: *const c_char) -> Result<&'a CStr, CUresult> {
     if name.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }

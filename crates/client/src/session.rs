@@ -28,7 +28,7 @@ use crate::device::{Device, place_of};
 use crate::link::Link;
 use crate::live::Live;
 use crate::virtual_memory::VirtualMemory;
-use crate::{arrays, attach, event, graph_memory, ids, module, stream, texture};
+use crate::{arrays, attach, event, graph_memory, ids, module, stream, texture, texture_reference};
 
 pub(crate) struct Session {
     /// Its place among the sessions of this process.
@@ -357,6 +357,7 @@ impl Session {
         for object in texture::of_context(self, handle) {
             object.destroy(self)?;
         }
+        texture_reference::destroy_made_in(self, handle)?;
         let (arrays, mipmapped) = arrays::of_context(handle);
         for hArray in arrays {
             self.queue_quietly(&commands::cuArrayDestroy { hArray: ArrayId(hArray) })?;
@@ -371,6 +372,7 @@ impl Session {
         event::context_ended(handle);
         arrays::context_ended(handle);
         texture::context_ended(handle);
+        texture_reference::context_ended(handle);
         module::context_ended(handle);
         Ok(())
     }

@@ -14,6 +14,10 @@ pub const CUDA_ARRAY3D_TEXTURE_GATHER: u32 = 8;
 
 /// Flags of a texture (CUDA Driver API, `cuTexObjectCreate`): integers are read as they are, not as numbers of [0, 1].
 pub const CU_TRSF_READ_AS_INTEGER: u32 = 1;
+/// The only flag with which an array is bound to a texture reference (`cuTexRefSetArray`): the texture has its format.
+pub const CU_TRSA_OVERRIDE_FORMAT: u32 = 1;
+/// The only texture unit of `cuParamSetTexRef`: whichever the reference has.
+pub const CU_PARAM_TR_DEFAULT: i32 = -1;
 /// Coordinates run from 0 to 1.
 pub const CU_TRSF_NORMALIZED_COORDINATES: u32 = 2;
 

@@ -28,7 +28,7 @@ use sluice_ptx::ast::{Body, Function, Guard, Instruction, Module, Operand, State
 use sluice_ptx::{Modifier, Opcode};
 
 pub use call::function_address;
-pub use layout::{Global, GlobalRelocation, module_globals};
+pub use layout::{Global, GlobalRelocation, Reference, module_globals};
 
 use crate::builder::Builder;
 use crate::inst::{BinaryOp, Inst, RuntimeFunction, UnaryOp};

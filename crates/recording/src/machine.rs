@@ -199,6 +199,7 @@ fn global(name: &str, variable: &Variable) -> Global {
         align: 256,
         is_managed: false,
         is_extern: false,
+        reference: None,
         init: variable.init.clone(),
         relocations: variable.addresses.iter().map(relocation).collect(),
     }

@@ -17,6 +17,7 @@ mod memory;
 mod module;
 mod occupancy;
 mod pool;
+mod reference;
 mod stream;
 mod texture;
 mod vmm;
@@ -32,7 +33,7 @@ pub(crate) const TABLE: DriverTable = {
     use self::{
         array::*, context::*, copy::*, device::*, event::*, graph::*, graph_node::*, green::*, launch::*,
     };
-    use self::{memory::*, occupancy::*, pool::*, stream::*, texture::*, vmm::*};
+    use self::{memory::*, occupancy::*, pool::*, reference::*, stream::*, texture::*, vmm::*};
     macro_rules! table {
         ($($name:ident $(= $older:ident)*,)*) => {
             DriverTable { $($name: Some($name), $($older: Some($name),)*)* ..DriverTable::EMPTY }
@@ -182,6 +183,38 @@ pub(crate) const TABLE: DriverTable = {
         cuSurfObjectCreate,
         cuSurfObjectDestroy,
         cuSurfObjectGetResourceDesc,
+        cuModuleGetTexRef,
+        cuModuleGetSurfRef,
+        cuParamSetTexRef,
+        cuSurfRefGetArray,
+        cuSurfRefSetArray,
+        cuTexRefCreate,
+        cuTexRefDestroy,
+        cuTexRefGetAddressMode,
+        cuTexRefGetAddress_v2,
+        cuTexRefGetArray,
+        cuTexRefGetBorderColor,
+        cuTexRefGetFilterMode,
+        cuTexRefGetFlags,
+        cuTexRefGetFormat,
+        cuTexRefGetMaxAnisotropy,
+        cuTexRefGetMipmapFilterMode,
+        cuTexRefGetMipmapLevelBias,
+        cuTexRefGetMipmapLevelClamp,
+        cuTexRefGetMipmappedArray,
+        cuTexRefSetAddress2D_v3 = cuTexRefSetAddress2D_v2,
+        cuTexRefSetAddressMode,
+        cuTexRefSetAddress_v2,
+        cuTexRefSetArray,
+        cuTexRefSetBorderColor,
+        cuTexRefSetFilterMode,
+        cuTexRefSetFlags,
+        cuTexRefSetFormat,
+        cuTexRefSetMaxAnisotropy,
+        cuTexRefSetMipmapFilterMode,
+        cuTexRefSetMipmapLevelBias,
+        cuTexRefSetMipmapLevelClamp,
+        cuTexRefSetMipmappedArray,
         cuMemcpyAtoA_v2,
         cuMemcpyAtoD_v2,
         cuMemcpyDtoA_v2,

@@ -20,6 +20,7 @@ use crate::heap;
 use crate::memory;
 use crate::module;
 use crate::pool;
+use crate::reference;
 use crate::status::{Result, Status};
 use crate::stream::{self, STREAMS, Stream};
 use crate::table::Table;
@@ -238,6 +239,7 @@ impl Context {
         self.end_green_contexts();
         graph::context_destroyed(self.handle);
         texture::context_destroyed(self.handle);
+        reference::context_destroyed(self.handle);
         array::context_destroyed(self.handle);
         module::context_destroyed(self.handle);
         STREAMS.remove_all(|stream| stream.context == self.handle);

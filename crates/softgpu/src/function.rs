@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use sluice_cuda::CUfunction_attribute;
 
 use crate::machine::{Kernel, Limits, Resources, Signature};
-use crate::module::Module;
+use crate::module::{Globals, Module};
 use crate::status::{Result, Status};
 use crate::table::Table;
 
@@ -49,8 +49,8 @@ impl Default for Settings {
 #[derive(Clone)]
 pub(crate) struct Compiled {
     pub(crate) code: Arc<dyn Kernel>,
-    /// Addresses of the module variables that the code asks for.
-    pub(crate) globals: Arc<[u64]>,
+    /// The module variables that the code asks for.
+    pub(crate) globals: Globals,
 }
 
 impl Function {
@@ -77,7 +77,7 @@ impl Function {
     pub(crate) fn compiled(&self) -> Result<&Compiled> {
         let compile = || {
             let code = self.module.code.kernel(&self.name)?;
-            let globals = self.module.addresses(code.globals(), code.own_globals())?;
+            let globals = self.module.globals(code.globals(), code.own_globals())?;
             Ok(Compiled { code, globals })
         };
         self.compiled.get_or_init(compile).as_ref().map_err(|&status| status)

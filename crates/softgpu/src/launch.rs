@@ -7,6 +7,7 @@ use crate::device::driver;
 use crate::function::Function;
 use crate::machine::{Grid, Kernel, Shape};
 use crate::op::Op;
+use crate::reference::Bound;
 use crate::status::{Result, Status};
 
 /// Blocks that a grid may have in x, and in y and z (compute capability 5.0 and higher).
@@ -22,6 +23,8 @@ pub(crate) struct Launch {
     /// Keeps the module's variables where they are.
     function: Arc<Function>,
     globals: Arc<[u64]>,
+    /// Images that were bound to its references.
+    _bound: Vec<Arc<Bound>>,
     shape: Shape,
     params: Box<[u8]>,
 }
@@ -48,10 +51,12 @@ pub(crate) fn prepare(
     if shape.cooperative {
         check_cooperative(function, shape, multiprocessors)?;
     }
+    let (globals, bound) = ready.globals.now();
     Ok(Op::Launch(Arc::new(Launch {
         code: Arc::clone(&ready.code),
         function: Arc::clone(function),
-        globals: Arc::clone(&ready.globals),
+        globals,
+        _bound: bound,
         shape,
         params,
     })))

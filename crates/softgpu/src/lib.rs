@@ -7,7 +7,8 @@
 //!   engine     the queues of all streams and the threads that empty them; op, copy, launch: what is queued
 //!   memory, heap, allocation, address_space
 //!              device memory: ordinary pages inside one reserved range of addresses
-//!   array, texture  images in device memory, and what reads them
+//!   array, texture, reference
+//!              images in device memory, and what reads them
 //!   machine    the seam to what runs code
 //!   code, grid PTX to machine code, entry by entry on first use, and running it (sluice-ptx, sluice-ir, sluice-jit)
 //! ```
@@ -55,6 +56,7 @@ mod pool;
 mod ranges;
 mod vmm;
 
+mod reference;
 mod texture;
 
 mod status;

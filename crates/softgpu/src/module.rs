@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{CUfunction, CUmodule};
-use sluice_ir::lower::{Global, GlobalRelocation, function_address};
+use sluice_ir::lower::{Global, GlobalRelocation, Reference as ReferenceKind, function_address};
 
 use crate::allocation::{self, Kind};
 use crate::context::Context;
@@ -13,6 +13,7 @@ use crate::function::{FUNCTIONS, Function, Settings};
 use crate::library;
 use crate::machine::Code;
 use crate::memory;
+use crate::reference::{Bound, Reference, SurfaceReference, TextureReference};
 use crate::status::{Result, Status};
 use crate::table::Table;
 
@@ -28,6 +29,8 @@ pub(crate) struct Module {
     variables: Mutex<BTreeMap<String, Placed>>,
     /// Handles of the functions asked for so far, by name.
     functions: Mutex<BTreeMap<String, usize>>,
+    /// What variables that are no memory have stood for so far, by name.
+    references: Mutex<BTreeMap<String, Reference>>,
 }
 
 /// A variable in device memory.
@@ -36,6 +39,32 @@ pub(crate) struct Placed {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
     allocation: u64,
+}
+
+/// What stands for the variables that a kernel mentions.
+#[derive(Clone)]
+pub(crate) struct Globals {
+    /// Where they lie; 0 for references.
+    addresses: Arc<[u64]>,
+    /// Those that are no memory, by their place among the addresses.
+    references: Arc<[(usize, Reference)]>,
+}
+
+impl Globals {
+    /// What a launch that is submitted now finds, and what has to be held until it has ended.
+    pub(crate) fn now(&self) -> (Arc<[u64]>, Vec<Arc<Bound>>) {
+        if self.references.is_empty() {
+            return (Arc::clone(&self.addresses), Vec::new());
+        }
+        let (mut values, mut held) = (self.addresses.to_vec(), Vec::new());
+        for (index, reference) in self.references.iter() {
+            if let Some(bound) = reference.bound() {
+                values[*index] = bound.0;
+                held.push(bound);
+            }
+        }
+        (values.into(), held)
+    }
 }
 
 impl Module {
@@ -47,6 +76,7 @@ impl Module {
             code,
             variables: Mutex::default(),
             functions: Mutex::default(),
+            references: Mutex::default(),
         })
     }
 
@@ -64,13 +94,42 @@ impl Module {
         if let Some(&known) = placed.get(name) {
             return Ok(known);
         }
-        self.place(&mut placed, self.code.global(name)?, &[])
+        let global = self.code.global(name)?;
+        if global.reference.is_some() { Err(Status::NOT_FOUND) } else { self.place(&mut placed, global, &[]) }
     }
 
-    /// Addresses of the variables in `names`, in their order; those that are not the module's own are in `known`.
-    pub(crate) fn addresses(&self, names: &[String], known: &[Global]) -> Result<Arc<[u64]>> {
+    /// The texture or surface reference of this name, always the same (`cuModuleGetTexRef`, `cuModuleGetSurfRef`).
+    pub(crate) fn reference(&self, name: &str) -> Result<Reference> {
+        let mut references = self.references.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = references.get(name) {
+            return Ok(known.clone());
+        }
+        let global = self.code.global(name)?;
+        let reference = match global.reference {
+            _ if global.is_extern => return Err(Status::NOT_FOUND),
+            Some(ReferenceKind::Texture) => {
+                Reference::Texture(TextureReference::create_in(self.context, self.device, self.handle))
+            }
+            Some(ReferenceKind::Surface) => Reference::Surface(SurfaceReference::create()),
+            Some(ReferenceKind::Sampler) | None => return Err(Status::NOT_FOUND),
+        };
+        references.insert(name.to_owned(), reference.clone());
+        Ok(reference)
+    }
+
+    /// What stands for the variables in `names`, in their order; those that are not the module's own are in `known`.
+    pub(crate) fn globals(&self, names: &[String], known: &[Global]) -> Result<Globals> {
         let mut placed = self.variables();
-        names.iter().map(|name| Ok(self.find_or_place(&mut placed, name, known)?.address)).collect()
+        let (mut addresses, mut references) = (Vec::new(), Vec::new());
+        for (index, name) in names.iter().enumerate() {
+            if known.iter().any(|global| global.name == *name && global.reference.is_some()) {
+                references.push((index, self.reference(name)?));
+                addresses.push(0);
+            } else {
+                addresses.push(self.find_or_place(&mut placed, name, known)?.address);
+            }
+        }
+        Ok(Globals { addresses: addresses.into(), references: references.into() })
     }
 
     fn find_or_place(
@@ -140,6 +199,7 @@ impl Module {
         for &handle in functions.values() {
             FUNCTIONS.remove(handle);
         }
+        self.references.lock().unwrap_or_else(PoisonError::into_inner).values().for_each(Reference::end);
     }
 }
 

@@ -82,13 +82,18 @@ pub(crate) fn create_surface(context: &Context, resource: CUDA_RESOURCE_DESC) ->
     if resource.resType != CUresourcetype::ARRAY {
         return Err(Status::INVALID_VALUE);
     }
-    let array = array::array(CUarray(resource.words[0] as usize))?;
+    let number = texture::add_surface(surface_image(CUarray(resource.words[0] as usize))?);
+    enter(number, context, resource, None);
+    Ok(number)
+}
+
+/// What a surface of an array reads and writes.
+pub(crate) fn surface_image(array: CUarray) -> Result<Image> {
+    let array = array::array(array)?;
     if array.desc.Flags & CUDA_ARRAY3D_SURFACE_LDST == 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let number = texture::add_surface(of_array(&array)?);
-    enter(number, context, resource, None);
-    Ok(number)
+    of_array(&array)
 }
 
 fn channel(format: CUarray_format) -> Result<Channel> {
@@ -120,7 +125,7 @@ fn of_array(array: &Array) -> Result<Image> {
 }
 
 /// The levels that a resource has. The words are those of the structures in the union of `CUDA_RESOURCE_DESC`.
-fn images(resource: &CUDA_RESOURCE_DESC) -> Result<Vec<Image>> {
+pub(crate) fn images(resource: &CUDA_RESOURCE_DESC) -> Result<Vec<Image>> {
     let [first, second, third, fourth, fifth, ..] = resource.words;
     let of_memory = |width: u64, rows: u64, pitch: u64| {
         let (channel, channels) = (channel(CUarray_format(second as u32))?, (second >> 32) as u32);
@@ -152,7 +157,7 @@ fn images(resource: &CUDA_RESOURCE_DESC) -> Result<Vec<Image>> {
     }
 }
 
-fn sampler(desc: &CUDA_TEXTURE_DESC) -> Result<Sampler> {
+pub(crate) fn sampler(desc: &CUDA_TEXTURE_DESC) -> Result<Sampler> {
     let mode = |mode| {
         Ok(match mode {
             CUaddress_mode::WRAP => AddressMode::Wrap,

@@ -93,6 +93,8 @@ ids! {
     MipmappedArray MipmappedArrayId CUmipmappedArray
     GreenCtx GreenCtxId CUgreenCtx
     ResourceDesc ResourceDescId CUdevResourceDesc
+    TexRef TexRefId CUtexref
+    SurfRef SurfRefId CUsurfref
 }
 
 macro_rules! enumerations {

@@ -25,6 +25,7 @@ use crate::peers;
 use crate::session::Session;
 use crate::sharing;
 use crate::staging::PIECE;
+use crate::texture_references;
 use crate::textures;
 use crate::virtual_memory;
 
@@ -66,6 +67,7 @@ impl Custom for Session {
         for function in self.modules.remove(command.hmod) {
             self.remove(function)?;
         }
+        texture_references::forget(self, command.hmod)?;
         self.memory.remove_globals(command.hmod.0);
         // SAFETY: the module was live until now, and nothing in our tables names it any more.
         unsafe { unload(module) }.ok()?;
@@ -280,6 +282,62 @@ impl Custom for Session {
 
     fn cuSurfObjectDestroy(&self, command: commands::cuSurfObjectDestroy) -> Result<(), CUresult> {
         textures::destroy_surface(self, command.object)
+    }
+
+    fn cuModuleGetTexRef(&self, command: commands::cuModuleGetTexRef<'_>) -> Result<(), CUresult> {
+        texture_references::texture_of(self, &command)
+    }
+
+    fn cuModuleGetSurfRef(&self, command: commands::cuModuleGetSurfRef<'_>) -> Result<(), CUresult> {
+        texture_references::surface_of(self, &command)
+    }
+
+    fn cuTexRefDestroy(&self, command: commands::cuTexRefDestroy) -> Result<(), CUresult> {
+        texture_references::destroy(self, command.hTexRef)
+    }
+
+    fn cuTexRefSetAddress2D_v3(&self, command: commands::cuTexRefSetAddress2D_v3) -> Result<(), CUresult> {
+        texture_references::bind_rows(self, &command)
+    }
+
+    fn cuTexRefGetArray(
+        &self,
+        command: commands::cuTexRefGetArray,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let array = texture_references::array(self, command.hTexRef)?;
+        commands::cuTexRefGetArrayReply { array }.encode(reply);
+        Ok(())
+    }
+
+    fn cuTexRefGetMipmappedArray(
+        &self,
+        command: commands::cuTexRefGetMipmappedArray,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let array = texture_references::mipmapped_array(self, command.hTexRef)?;
+        commands::cuTexRefGetMipmappedArrayReply { array }.encode(reply);
+        Ok(())
+    }
+
+    fn cuTexRefGetBorderColor(
+        &self,
+        command: commands::cuTexRefGetBorderColor,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let [red, green, blue, alpha] = texture_references::border_color(self, command.hTexRef)?;
+        commands::cuTexRefGetBorderColorReply { red, green, blue, alpha }.encode(reply);
+        Ok(())
+    }
+
+    fn cuSurfRefGetArray(
+        &self,
+        command: commands::cuSurfRefGetArray,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let array = texture_references::surface_array(self, command.hSurfRef)?;
+        commands::cuSurfRefGetArrayReply { array }.encode(reply);
+        Ok(())
     }
 
     fn cuStreamCreateWithPriority(

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use sluice_cuda::{CUfunction, CUfunction_attribute, CUmodule, CUresult, DriverTable};
 use sluice_image::pointer::Linked;
 use sluice_image::{FatBinary, Image};
-use sluice_wire::{FunctionId, FunctionInfo, ModuleId, NamedFunction, Parameter};
+use sluice_wire::{FunctionId, FunctionInfo, ModuleId, NamedFunction, Parameter, SurfRefId, TexRefId};
 
 use crate::checks::PARAMETER_BYTES_MAX;
 use crate::host_memory::Held;
@@ -27,6 +27,15 @@ pub(crate) struct Modules {
     parameter_bytes: RwLock<HashMap<FunctionId, usize>>,
     /// and the same by the driver's handle.
     by_handle: RwLock<HashMap<usize, usize>>,
+    /// What each module's texture and surface references are known by.
+    references: Mutex<HashMap<ModuleId, References>>,
+}
+
+/// The texture and surface references of a module.
+#[derive(Debug, Default)]
+pub(crate) struct References {
+    pub(crate) textures: Vec<TexRefId>,
+    pub(crate) surfaces: Vec<SurfRefId>,
 }
 
 impl Modules {
@@ -73,6 +82,25 @@ impl Modules {
             by_handle.remove(&handle.0);
         }
         gone.into_iter().map(|(function, _)| function).collect()
+    }
+
+    /// Notes a reference of a module.
+    pub(crate) fn add_reference(&self, module: ModuleId, note: impl FnOnce(&mut References)) {
+        note(self.references().entry(module).or_default());
+    }
+
+    /// Forgets the references of a module, which die with it.
+    pub(crate) fn remove_references(&self, module: ModuleId) -> References {
+        self.references().remove(&module).unwrap_or_default()
+    }
+
+    /// Whether a texture reference is some module's, and no program's own.
+    pub(crate) fn has_texture(&self, id: TexRefId) -> bool {
+        self.references().values().any(|references| references.textures.contains(&id))
+    }
+
+    fn references(&self) -> MutexGuard<'_, HashMap<ModuleId, References>> {
+        self.references.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a launch brings all parameters that the function reads, and no more than any could.

@@ -13,7 +13,7 @@ use sluice_wire::{HandleKind, Id};
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     /// One per kind, in the order of [`place`].
-    tables: [Table; 13],
+    tables: [Table; 15],
 }
 
 /// Most live streams.
@@ -33,6 +33,8 @@ const fn most(kind: HandleKind) -> usize {
         | HandleKind::Array
         | HandleKind::MipmappedArray
         | HandleKind::ResourceDesc
+        | HandleKind::TexRef
+        | HandleKind::SurfRef
         | HandleKind::UserObject => 1 << 16,
     }
 }
@@ -52,6 +54,8 @@ const fn place(kind: HandleKind) -> usize {
         HandleKind::MipmappedArray => 10,
         HandleKind::GreenCtx => 11,
         HandleKind::ResourceDesc => 12,
+        HandleKind::TexRef => 13,
+        HandleKind::SurfRef => 14,
     }
 }
 

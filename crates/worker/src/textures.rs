@@ -2,7 +2,7 @@
 //! kernels get them by value.
 
 use sluice_cuda::*;
-use sluice_wire::{TextureResource, commands};
+use sluice_wire::{PitchedTexels, TextureResource, commands};
 
 use crate::execute::Execute;
 use crate::session::Session;
@@ -32,19 +32,25 @@ fn described(session: &Session, resource: &TextureResource) -> Result<CUDA_RESOU
             (CUresourcetype::LINEAR, words)
         }
         TextureResource::Pitched(texels) => {
-            let channel = texels.format.channel_bytes().ok_or(CUresult::NOT_SUPPORTED)?;
-            let row = sluice_wire::product(&[texels.width, channel, texels.channels.into()]);
-            if row == 0 || texels.height == 0 {
-                return Err(CUresult::INVALID_VALUE);
-            }
             let mut words = [0; 16];
-            words[0] = session.range(texels.start, sluice_wire::rows(texels.height, row, texels.pitch))?;
+            words[0] = rows_of(session, texels)?;
             words[1] = format(texels.format, texels.channels);
             (words[2], words[3], words[4]) = (texels.width, texels.height, texels.pitch);
             (CUresourcetype::PITCH2D, words)
         }
     };
     Ok(CUDA_RESOURCE_DESC { resType: kind, words, flags: 0 })
+}
+
+/// The address of rows that are all the session's own.
+pub(crate) fn rows_of(session: &Session, texels: &PitchedTexels) -> Result<CUdeviceptr, CUresult> {
+    let channel = texels.format.channel_bytes().ok_or(CUresult::NOT_SUPPORTED)?;
+    let row = sluice_wire::product(&[texels.width, channel, texels.channels.into()]);
+    // Of nothing there is no address to check.
+    if row == 0 || texels.height == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    session.range(texels.start, sluice_wire::rows(texels.height, row, texels.pitch))
 }
 
 pub(crate) fn create_texture(

@@ -18,6 +18,7 @@ mod generated;
 mod graphs;
 mod memory;
 mod modules;
+mod references;
 mod textures;
 
 /// The driver behind it.

@@ -39,6 +39,7 @@ pub(crate) const FUNCTIONS: &[(&str, Call)] = &[
     ("cuEventSynchronize", cuEventSynchronize),
     ("cuEventElapsedTime", cuEventElapsedTime),
     ("cuEventElapsedTime_v2", cuEventElapsedTime_v2),
+    ("cuParamSetTexRef", cuParamSetTexRef),
     ("cuOccupancyMaxActiveBlocksPerMultiprocessor", cuOccupancyMaxActiveBlocksPerMultiprocessor),
     (
         "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
@@ -67,6 +68,27 @@ pub(crate) const FUNCTIONS: &[(&str, Call)] = &[
     ("cuTensorMapEncodeTiled", cuTensorMapEncodeTiled),
     ("cuTensorMapReplaceAddress", cuTensorMapReplaceAddress),
     ("cuTensorMapSetAllocationClass", cuTensorMapSetAllocationClass),
+    ("cuTexRefCreate", cuTexRefCreate),
+    ("cuTexRefDestroy", cuTexRefDestroy),
+    ("cuTexRefGetAddressMode", cuTexRefGetAddressMode),
+    ("cuTexRefGetAddress_v2", cuTexRefGetAddress_v2),
+    ("cuTexRefGetFilterMode", cuTexRefGetFilterMode),
+    ("cuTexRefGetFlags", cuTexRefGetFlags),
+    ("cuTexRefGetFormat", cuTexRefGetFormat),
+    ("cuTexRefGetMaxAnisotropy", cuTexRefGetMaxAnisotropy),
+    ("cuTexRefGetMipmapFilterMode", cuTexRefGetMipmapFilterMode),
+    ("cuTexRefGetMipmapLevelBias", cuTexRefGetMipmapLevelBias),
+    ("cuTexRefGetMipmapLevelClamp", cuTexRefGetMipmapLevelClamp),
+    ("cuTexRefSetAddressMode", cuTexRefSetAddressMode),
+    ("cuTexRefSetAddress_v2", cuTexRefSetAddress_v2),
+    ("cuTexRefSetBorderColor", cuTexRefSetBorderColor),
+    ("cuTexRefSetFilterMode", cuTexRefSetFilterMode),
+    ("cuTexRefSetFlags", cuTexRefSetFlags),
+    ("cuTexRefSetFormat", cuTexRefSetFormat),
+    ("cuTexRefSetMaxAnisotropy", cuTexRefSetMaxAnisotropy),
+    ("cuTexRefSetMipmapFilterMode", cuTexRefSetMipmapFilterMode),
+    ("cuTexRefSetMipmapLevelBias", cuTexRefSetMipmapLevelBias),
+    ("cuTexRefSetMipmapLevelClamp", cuTexRefSetMipmapLevelClamp),
 ];
 
 fn cuCtxSynchronize(p: &mut Program) {
@@ -392,6 +414,17 @@ fn cuEventElapsedTime_v2(p: &mut Program) {
     // SAFETY: arrays and places are as long as the list says.
     let result = unsafe { p.cuda.cuEventElapsedTime_v2.expect("exported")(&mut pMilliseconds, hStart, hEnd) };
     if p.check(sent, true, result, &[crate::program::bytes_of(&pMilliseconds)]) {}
+}
+
+fn cuParamSetTexRef(p: &mut Program) {
+    let mut sent = Sent::new("cuParamSetTexRef");
+    let texunit: i32 = p.value();
+    let hfunc = CUfunction(p.handle(&mut sent, "Function"));
+    sent.value(texunit);
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuParamSetTexRef.expect("exported")(hfunc, texunit, hTexRef) };
+    if p.check(sent, true, result, &[]) {}
 }
 
 fn cuOccupancyMaxActiveBlocksPerMultiprocessor(p: &mut Program) {
@@ -827,4 +860,239 @@ fn cuTensorMapSetAllocationClass(p: &mut Program) {
         result,
         &[crate::program::bytes_of(&tensorMap), crate::program::bytes_of(&outAllocClass)],
     ) {}
+}
+
+fn cuTexRefCreate(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefCreate");
+    let mut pTexRef = CUtexref::NULL;
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefCreate.expect("exported")(&mut pTexRef) };
+    if p.check(sent, false, result, &[]) {
+        p.minted("TexRef", pTexRef.0);
+    }
+}
+
+fn cuTexRefDestroy(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefDestroy");
+    let hTexRef = CUtexref(p.take(&mut sent, "TexRef"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefDestroy.expect("exported")(hTexRef) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuTexRefGetAddressMode(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefGetAddressMode");
+    let dim: i32 = p.within(0, 2) as i32;
+    let mut pam: CUaddress_mode = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    sent.value(dim);
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefGetAddressMode.expect("exported")(&mut pam, hTexRef, dim) };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&pam)]) {}
+}
+
+fn cuTexRefGetAddress_v2(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefGetAddress_v2");
+    let mut pdptr: u64 = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefGetAddress_v2.expect("exported")(&mut pdptr, hTexRef) };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&pdptr)]) {}
+}
+
+fn cuTexRefGetFilterMode(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefGetFilterMode");
+    let mut pfm: CUfilter_mode = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefGetFilterMode.expect("exported")(&mut pfm, hTexRef) };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&pfm)]) {}
+}
+
+fn cuTexRefGetFlags(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefGetFlags");
+    let mut pFlags: u32 = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefGetFlags.expect("exported")(&mut pFlags, hTexRef) };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&pFlags)]) {}
+}
+
+fn cuTexRefGetFormat(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefGetFormat");
+    let mut pFormat: CUarray_format = p.value();
+    let mut pNumChannels: i32 = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result =
+        unsafe { p.cuda.cuTexRefGetFormat.expect("exported")(&mut pFormat, &mut pNumChannels, hTexRef) };
+    if p.check(
+        sent,
+        true,
+        result,
+        &[crate::program::bytes_of(&pFormat), crate::program::bytes_of(&pNumChannels)],
+    ) {}
+}
+
+fn cuTexRefGetMaxAnisotropy(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefGetMaxAnisotropy");
+    let mut pmaxAniso: i32 = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefGetMaxAnisotropy.expect("exported")(&mut pmaxAniso, hTexRef) };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&pmaxAniso)]) {}
+}
+
+fn cuTexRefGetMipmapFilterMode(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefGetMipmapFilterMode");
+    let mut pfm: CUfilter_mode = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefGetMipmapFilterMode.expect("exported")(&mut pfm, hTexRef) };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&pfm)]) {}
+}
+
+fn cuTexRefGetMipmapLevelBias(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefGetMipmapLevelBias");
+    let mut pbias: f32 = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefGetMipmapLevelBias.expect("exported")(&mut pbias, hTexRef) };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&pbias)]) {}
+}
+
+fn cuTexRefGetMipmapLevelClamp(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefGetMipmapLevelClamp");
+    let mut pminMipmapLevelClamp: f32 = p.value();
+    let mut pmaxMipmapLevelClamp: f32 = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe {
+        p.cuda.cuTexRefGetMipmapLevelClamp.expect("exported")(
+            &mut pminMipmapLevelClamp,
+            &mut pmaxMipmapLevelClamp,
+            hTexRef,
+        )
+    };
+    if p.check(
+        sent,
+        true,
+        result,
+        &[crate::program::bytes_of(&pminMipmapLevelClamp), crate::program::bytes_of(&pmaxMipmapLevelClamp)],
+    ) {}
+}
+
+fn cuTexRefSetAddressMode(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefSetAddressMode");
+    let dim: i32 = p.within(0, 2) as i32;
+    let am: CUaddress_mode = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    sent.value(dim);
+    sent.value(am);
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefSetAddressMode.expect("exported")(hTexRef, dim, am) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuTexRefSetAddress_v2(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefSetAddress_v2");
+    let bytes: usize = p.small() as usize;
+    let mut ByteOffset: usize = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    let dptr = p.address(&mut sent, bytes as u64);
+    sent.value(bytes);
+    // SAFETY: arrays and places are as long as the list says.
+    let result =
+        unsafe { p.cuda.cuTexRefSetAddress_v2.expect("exported")(&mut ByteOffset, hTexRef, dptr, bytes) };
+    if p.check(sent, true, result, &[crate::program::bytes_of(&ByteOffset)]) {}
+}
+
+fn cuTexRefSetBorderColor(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefSetBorderColor");
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    let pBorderColor: Vec<f32> = (0..4).map(|_| p.value()).collect();
+    sent.values(&pBorderColor);
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefSetBorderColor.expect("exported")(hTexRef, pBorderColor.as_ptr()) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuTexRefSetFilterMode(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefSetFilterMode");
+    let fm: CUfilter_mode = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    sent.value(fm);
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefSetFilterMode.expect("exported")(hTexRef, fm) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuTexRefSetFlags(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefSetFlags");
+    let Flags: u32 = p.value::<u32>() & 0x33;
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    sent.value(Flags);
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefSetFlags.expect("exported")(hTexRef, Flags) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuTexRefSetFormat(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefSetFormat");
+    let fmt: CUarray_format = p.value();
+    let NumPackedComponents: i32 = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    sent.value(fmt);
+    sent.value(NumPackedComponents);
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefSetFormat.expect("exported")(hTexRef, fmt, NumPackedComponents) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuTexRefSetMaxAnisotropy(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefSetMaxAnisotropy");
+    let maxAniso: u32 = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    sent.value(maxAniso);
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefSetMaxAnisotropy.expect("exported")(hTexRef, maxAniso) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuTexRefSetMipmapFilterMode(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefSetMipmapFilterMode");
+    let fm: CUfilter_mode = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    sent.value(fm);
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefSetMipmapFilterMode.expect("exported")(hTexRef, fm) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuTexRefSetMipmapLevelBias(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefSetMipmapLevelBias");
+    let bias: f32 = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    sent.value(bias);
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe { p.cuda.cuTexRefSetMipmapLevelBias.expect("exported")(hTexRef, bias) };
+    if p.check(sent, true, result, &[]) {}
+}
+
+fn cuTexRefSetMipmapLevelClamp(p: &mut Program) {
+    let mut sent = Sent::new("cuTexRefSetMipmapLevelClamp");
+    let minMipmapLevelClamp: f32 = p.value();
+    let maxMipmapLevelClamp: f32 = p.value();
+    let hTexRef = CUtexref(p.handle(&mut sent, "TexRef"));
+    sent.value(minMipmapLevelClamp);
+    sent.value(maxMipmapLevelClamp);
+    // SAFETY: arrays and places are as long as the list says.
+    let result = unsafe {
+        p.cuda.cuTexRefSetMipmapLevelClamp.expect("exported")(
+            hTexRef,
+            minMipmapLevelClamp,
+            maxMipmapLevelClamp,
+        )
+    };
+    if p.check(sent, true, result, &[]) {}
 }

@@ -11,6 +11,7 @@
 //!   boxes      the same for boxes
 //!   arrays     made, filled, read and destroyed
 //!   textures   and surfaces, of arrays, mipmapped arrays and memory
+//!   references to textures and surfaces in modules
 //!   allocations    of all kinds: from pools, mapped in pieces
 //!   fills      of device memory
 //!   modules    and libraries from loading to unloading
@@ -40,6 +41,7 @@ mod memory;
 mod modules;
 mod nodes;
 mod program;
+mod references;
 mod streams;
 mod textures;
 

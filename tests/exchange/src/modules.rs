@@ -7,6 +7,7 @@ use sluice_cuda::*;
 
 use crate::answer::{Answer, digest};
 use crate::program::{Program, Sent, ok};
+use crate::references;
 
 pub(crate) const FUNCTIONS: crate::Calls = &[
     ("cuModuleLoad", |p| lives(p, By::File)),
@@ -15,6 +16,17 @@ pub(crate) const FUNCTIONS: crate::Calls = &[
     ("cuModuleUnload", |p| lives(p, By::Data)),
     ("cuModuleGetFunction", |p| lives(p, By::Data)),
     ("cuModuleGetGlobal_v2", |p| lives(p, By::Data)),
+    ("cuModuleGetTexRef", |p| lives(p, By::Data)),
+    ("cuModuleGetSurfRef", |p| lives(p, By::Data)),
+    ("cuTexRefSetArray", |p| lives(p, By::Data)),
+    ("cuTexRefGetArray", |p| lives(p, By::Data)),
+    ("cuTexRefSetMipmappedArray", |p| lives(p, By::Data)),
+    ("cuTexRefGetMipmappedArray", |p| lives(p, By::Data)),
+    ("cuTexRefSetAddress2D_v2", |p| lives(p, By::Data)),
+    ("cuTexRefSetAddress2D_v3", |p| lives(p, By::Data)),
+    ("cuTexRefGetBorderColor", |p| lives(p, By::Data)),
+    ("cuSurfRefSetArray", |p| lives(p, By::Data)),
+    ("cuSurfRefGetArray", |p| lives(p, By::Data)),
     ("cuLibraryLoadData", |p| lives(p, By::Library)),
     ("cuLibraryLoadFromFile", |p| lives(p, By::LibraryFile)),
     ("cuLibraryUnload", |p| lives(p, By::Library)),
@@ -57,7 +69,7 @@ fn lives(p: &mut Program, by: By) {
     let loaded = load(p, &text, by);
     p.check(sent, false, CUresult::SUCCESS, &[]);
     let number = p.count_of("Module");
-    p.module(match loaded {
+    let module = match loaded {
         Loaded::Module(module) => module,
         Loaded::Library(library) => {
             let mut module = CUmodule::NULL;
@@ -65,9 +77,11 @@ fn lives(p: &mut Program, by: By) {
             ok(unsafe { p.cuda.cuLibraryGetModule.expect("exported")(&mut module, library) });
             module
         }
-    });
+    };
+    p.module(module);
     function(p, loaded, number, &name);
     variable(p, loaded, number, &format!("variable_{name}"), bytes);
+    references::of_module(p, module, number, &CString::new(name).expect("no NUL in it"));
     let mut sent = Sent::new("cuModuleUnload");
     sent.number(number);
     // SAFETY: what is live.

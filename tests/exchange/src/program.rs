@@ -245,6 +245,10 @@ impl Program {
             _ if function.starts_with("cuGraphAdd") && !function.contains("Dependencies") => {
                 count("Graph") > 0 && count("GraphNode") < NODES_MAX
             }
+            "cuTexRefCreate" => count("TexRef") < HANDLES_MAX,
+            // Some stay for the others.
+            "cuTexRefDestroy" => count("TexRef") > 4,
+            _ if function.starts_with("cuTexRef") || function == "cuParamSetTexRef" => count("TexRef") > 0,
             _ if function.starts_with("cuGraph") => {
                 ["Graph", "GraphNode", "GraphExec"].into_iter().all(|kind| count(kind) > 0)
             }
@@ -296,6 +300,13 @@ impl Program {
         let (handle, number) = known[draw % known.len()];
         sent.value(number);
         if kind == "Stream" { self.called(CUstream(handle)).0 } else { handle }
+    }
+
+    /// The same of one that nobody uses again, whether the call succeeds or not.
+    pub(crate) fn take(&mut self, sent: &mut Sent, kind: &str) -> usize {
+        let handle = self.handle(sent, kind);
+        self.forget(kind, handle);
+        handle
     }
 
     /// Notes a handle that a call created.

@@ -22,15 +22,15 @@ enum Source {
     Memory,
 }
 
-struct Mipmapped {
-    handle: CUmipmappedArray,
-    number: u64,
+pub(crate) struct Mipmapped {
+    pub(crate) handle: CUmipmappedArray,
+    pub(crate) number: u64,
     desc: CUDA_ARRAY3D_DESCRIPTOR,
     levels: u32,
 }
 
 impl Mipmapped {
-    fn create(p: &mut Program) -> Mipmapped {
+    pub(crate) fn create(p: &mut Program) -> Mipmapped {
         let (format, channels, _) = format(p);
         let [width, height, depth] = [p.within(1, 200), p.within(1, 100), p.within(0, 9)].map(|n| n as usize);
         let desc = CUDA_ARRAY3D_DESCRIPTOR {
@@ -55,7 +55,7 @@ impl Mipmapped {
         Mipmapped { handle, number, desc, levels }
     }
 
-    fn destroy(self, p: &mut Program) {
+    pub(crate) fn destroy(self, p: &mut Program) {
         let mut sent = Sent::new("cuMipmappedArrayDestroy");
         sent.number(self.number);
         // SAFETY: a live array.

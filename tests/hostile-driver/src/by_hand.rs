@@ -6,7 +6,7 @@
 use std::ffi::{c_char, c_void};
 
 use sluice_cuda::*;
-use sluice_wire::product;
+use sluice_wire::{product, rows};
 
 use crate::call::{Call, Violation};
 use crate::generated::Check;
@@ -760,6 +760,62 @@ impl Check for ByHand {
     ) -> Result<(), Violation> {
         call.out(pSurfObject)?;
         call.resource(&call.read(pResDesc)?)
+    }
+
+    fn cuModuleGetSurfRef(
+        call: &Call,
+        pSurfRef: *mut CUsurfref,
+        hmod: CUmodule,
+        name: *const c_char,
+    ) -> Result<(), Violation> {
+        call.live(hmod)?;
+        call.out(pSurfRef)?;
+        call.text(name)
+    }
+
+    /// One of a module ends with the module only.
+    fn cuTexRefDestroy(call: &Call, hTexRef: CUtexref) -> Result<(), Violation> {
+        if objects::is_of_module(hTexRef) {
+            return Err(format!("{hTexRef:?} is a variable of a module"));
+        }
+        Ok(())
+    }
+
+    fn cuTexRefGetArray(call: &Call, phArray: *mut CUarray, hTexRef: CUtexref) -> Result<(), Violation> {
+        call.out(phArray)
+    }
+
+    fn cuTexRefGetMipmappedArray(
+        call: &Call,
+        phMipmappedArray: *mut CUmipmappedArray,
+        hTexRef: CUtexref,
+    ) -> Result<(), Violation> {
+        call.out(phMipmappedArray)
+    }
+
+    fn cuTexRefGetBorderColor(
+        call: &Call,
+        pBorderColor: *mut f32,
+        hTexRef: CUtexref,
+    ) -> Result<(), Violation> {
+        call.out_list(pBorderColor, 4)
+    }
+
+    fn cuTexRefSetAddress2D_v3(
+        call: &Call,
+        hTexRef: CUtexref,
+        desc: *const CUDA_ARRAY_DESCRIPTOR,
+        dptr: CUdeviceptr,
+        Pitch: usize,
+    ) -> Result<(), Violation> {
+        let it = call.read(desc)?;
+        let channel = it.Format.channel_bytes().ok_or_else(|| format!("format {:?}", it.Format))?;
+        let row = product(&[it.Width as u64, channel, it.NumChannels.into()]);
+        call.device(dptr, rows(it.Height as u64, row, Pitch as u64))
+    }
+
+    fn cuSurfRefGetArray(call: &Call, phArray: *mut CUarray, hSurfRef: CUsurfref) -> Result<(), Violation> {
+        call.out(phArray)
     }
 
     // Launches.

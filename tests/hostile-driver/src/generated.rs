@@ -427,6 +427,22 @@ pub(crate) trait Check {
     fn cuModuleGetFunctionCount(call: &Call, count: *mut u32, hmod: CUmodule) -> Result<(), Violation> {
         Ok(())
     }
+    fn cuModuleGetSurfRef(
+        call: &Call,
+        pSurfRef: *mut CUsurfref,
+        hmod: CUmodule,
+        name: *const c_char,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuModuleGetTexRef(
+        call: &Call,
+        pTexRef: *mut CUtexref,
+        hmod: CUmodule,
+        name: *const c_char,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
     fn cuLibraryLoadData(
         call: &Call,
         library: *mut CUlibrary,
@@ -1783,6 +1799,14 @@ pub(crate) trait Check {
     fn cuParamSetSize(call: &Call, hfunc: CUfunction, numbytes: u32) -> Result<(), Violation> {
         Ok(())
     }
+    fn cuParamSetTexRef(
+        call: &Call,
+        hfunc: CUfunction,
+        texunit: i32,
+        hTexRef: CUtexref,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
     fn cuParamSetf(call: &Call, hfunc: CUfunction, offset: i32, value: f32) -> Result<(), Violation> {
         Ok(())
     }
@@ -2646,6 +2670,17 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+    fn cuSurfRefGetArray(call: &Call, phArray: *mut CUarray, hSurfRef: CUsurfref) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuSurfRefSetArray(
+        call: &Call,
+        hSurfRef: CUsurfref,
+        hArray: CUarray,
+        Flags: u32,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
     fn cuTensorMapEncodeIm2col(
         call: &Call,
         tensorMap: *mut CUtensorMap,
@@ -2751,6 +2786,176 @@ pub(crate) trait Check {
         texObject: CUtexObject,
     ) -> Result<(), Violation> {
         call.undescribed()
+    }
+    fn cuTexRefCreate(call: &Call, pTexRef: *mut CUtexref) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefDestroy(call: &Call, hTexRef: CUtexref) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefGetAddressMode(
+        call: &Call,
+        pam: *mut CUaddress_mode,
+        hTexRef: CUtexref,
+        dim: i32,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefGetAddress_v2(call: &Call, pdptr: *mut u64, hTexRef: CUtexref) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefGetArray(call: &Call, phArray: *mut CUarray, hTexRef: CUtexref) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuTexRefGetBorderColor(
+        call: &Call,
+        pBorderColor: *mut f32,
+        hTexRef: CUtexref,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuTexRefGetFilterMode(
+        call: &Call,
+        pfm: *mut CUfilter_mode,
+        hTexRef: CUtexref,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefGetFlags(call: &Call, pFlags: *mut u32, hTexRef: CUtexref) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefGetFormat(
+        call: &Call,
+        pFormat: *mut CUarray_format,
+        pNumChannels: *mut i32,
+        hTexRef: CUtexref,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefGetMaxAnisotropy(
+        call: &Call,
+        pmaxAniso: *mut i32,
+        hTexRef: CUtexref,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefGetMipmapFilterMode(
+        call: &Call,
+        pfm: *mut CUfilter_mode,
+        hTexRef: CUtexref,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefGetMipmapLevelBias(call: &Call, pbias: *mut f32, hTexRef: CUtexref) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefGetMipmapLevelClamp(
+        call: &Call,
+        pminMipmapLevelClamp: *mut f32,
+        pmaxMipmapLevelClamp: *mut f32,
+        hTexRef: CUtexref,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefGetMipmappedArray(
+        call: &Call,
+        phMipmappedArray: *mut CUmipmappedArray,
+        hTexRef: CUtexref,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuTexRefSetAddress2D_v2(
+        call: &Call,
+        hTexRef: CUtexref,
+        desc: *const CUDA_ARRAY_DESCRIPTOR,
+        dptr: CUdeviceptr,
+        Pitch: usize,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuTexRefSetAddress2D_v3(
+        call: &Call,
+        hTexRef: CUtexref,
+        desc: *const CUDA_ARRAY_DESCRIPTOR,
+        dptr: CUdeviceptr,
+        Pitch: usize,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuTexRefSetAddressMode(
+        call: &Call,
+        hTexRef: CUtexref,
+        dim: i32,
+        am: CUaddress_mode,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefSetAddress_v2(
+        call: &Call,
+        ByteOffset: *mut usize,
+        hTexRef: CUtexref,
+        dptr: CUdeviceptr,
+        bytes: usize,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefSetArray(
+        call: &Call,
+        hTexRef: CUtexref,
+        hArray: CUarray,
+        Flags: u32,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefSetBorderColor(
+        call: &Call,
+        hTexRef: CUtexref,
+        pBorderColor: *const f32,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefSetFilterMode(call: &Call, hTexRef: CUtexref, fm: CUfilter_mode) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefSetFlags(call: &Call, hTexRef: CUtexref, Flags: u32) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefSetFormat(
+        call: &Call,
+        hTexRef: CUtexref,
+        fmt: CUarray_format,
+        NumPackedComponents: i32,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefSetMaxAnisotropy(call: &Call, hTexRef: CUtexref, maxAniso: u32) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefSetMipmapFilterMode(
+        call: &Call,
+        hTexRef: CUtexref,
+        fm: CUfilter_mode,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefSetMipmapLevelBias(call: &Call, hTexRef: CUtexref, bias: f32) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefSetMipmapLevelClamp(
+        call: &Call,
+        hTexRef: CUtexref,
+        minMipmapLevelClamp: f32,
+        maxMipmapLevelClamp: f32,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+    fn cuTexRefSetMipmappedArray(
+        call: &Call,
+        hTexRef: CUtexref,
+        hMipmappedArray: CUmipmappedArray,
+        Flags: u32,
+    ) -> Result<(), Violation> {
+        Ok(())
     }
     fn cuCtxFromGreenCtx(call: &Call, pContext: *mut CUcontext, hCtx: CUgreenCtx) -> Result<(), Violation> {
         call.undescribed()
@@ -3182,6 +3387,8 @@ pub(crate) fn table() -> DriverTable {
         cuModuleGetGlobal_v2: Some(cuModuleGetGlobal_v2),
         cuModuleEnumerateFunctions: Some(cuModuleEnumerateFunctions),
         cuModuleGetFunctionCount: Some(cuModuleGetFunctionCount),
+        cuModuleGetSurfRef: Some(cuModuleGetSurfRef),
+        cuModuleGetTexRef: Some(cuModuleGetTexRef),
         cuLibraryLoadData: if inner().cuLibraryLoadData.is_some() { Some(cuLibraryLoadData) } else { None },
         cuLibraryLoadFromFile: if inner().cuLibraryLoadFromFile.is_some() {
             Some(cuLibraryLoadFromFile)
@@ -3654,6 +3861,7 @@ pub(crate) fn table() -> DriverTable {
             None
         },
         cuParamSetSize: if inner().cuParamSetSize.is_some() { Some(cuParamSetSize) } else { None },
+        cuParamSetTexRef: Some(cuParamSetTexRef),
         cuParamSetf: if inner().cuParamSetf.is_some() { Some(cuParamSetf) } else { None },
         cuParamSeti: if inner().cuParamSeti.is_some() { Some(cuParamSeti) } else { None },
         cuParamSetv: if inner().cuParamSetv.is_some() { Some(cuParamSetv) } else { None },
@@ -3966,6 +4174,8 @@ pub(crate) fn table() -> DriverTable {
         } else {
             None
         },
+        cuSurfRefGetArray: Some(cuSurfRefGetArray),
+        cuSurfRefSetArray: Some(cuSurfRefSetArray),
         cuTensorMapEncodeIm2col: Some(cuTensorMapEncodeIm2col),
         cuTensorMapEncodeIm2colWide: Some(cuTensorMapEncodeIm2colWide),
         cuTensorMapEncodeTiled: Some(cuTensorMapEncodeTiled),
@@ -3988,6 +4198,38 @@ pub(crate) fn table() -> DriverTable {
         } else {
             None
         },
+        cuTexRefCreate: Some(cuTexRefCreate),
+        cuTexRefDestroy: Some(cuTexRefDestroy),
+        cuTexRefGetAddressMode: Some(cuTexRefGetAddressMode),
+        cuTexRefGetAddress_v2: Some(cuTexRefGetAddress_v2),
+        cuTexRefGetArray: Some(cuTexRefGetArray),
+        cuTexRefGetBorderColor: Some(cuTexRefGetBorderColor),
+        cuTexRefGetFilterMode: Some(cuTexRefGetFilterMode),
+        cuTexRefGetFlags: Some(cuTexRefGetFlags),
+        cuTexRefGetFormat: Some(cuTexRefGetFormat),
+        cuTexRefGetMaxAnisotropy: Some(cuTexRefGetMaxAnisotropy),
+        cuTexRefGetMipmapFilterMode: Some(cuTexRefGetMipmapFilterMode),
+        cuTexRefGetMipmapLevelBias: Some(cuTexRefGetMipmapLevelBias),
+        cuTexRefGetMipmapLevelClamp: Some(cuTexRefGetMipmapLevelClamp),
+        cuTexRefGetMipmappedArray: Some(cuTexRefGetMipmappedArray),
+        cuTexRefSetAddress2D_v2: if inner().cuTexRefSetAddress2D_v2.is_some() {
+            Some(cuTexRefSetAddress2D_v2)
+        } else {
+            None
+        },
+        cuTexRefSetAddress2D_v3: Some(cuTexRefSetAddress2D_v3),
+        cuTexRefSetAddressMode: Some(cuTexRefSetAddressMode),
+        cuTexRefSetAddress_v2: Some(cuTexRefSetAddress_v2),
+        cuTexRefSetArray: Some(cuTexRefSetArray),
+        cuTexRefSetBorderColor: Some(cuTexRefSetBorderColor),
+        cuTexRefSetFilterMode: Some(cuTexRefSetFilterMode),
+        cuTexRefSetFlags: Some(cuTexRefSetFlags),
+        cuTexRefSetFormat: Some(cuTexRefSetFormat),
+        cuTexRefSetMaxAnisotropy: Some(cuTexRefSetMaxAnisotropy),
+        cuTexRefSetMipmapFilterMode: Some(cuTexRefSetMipmapFilterMode),
+        cuTexRefSetMipmapLevelBias: Some(cuTexRefSetMipmapLevelBias),
+        cuTexRefSetMipmapLevelClamp: Some(cuTexRefSetMipmapLevelClamp),
+        cuTexRefSetMipmappedArray: Some(cuTexRefSetMipmappedArray),
         cuCtxFromGreenCtx: if inner().cuCtxFromGreenCtx.is_some() { Some(cuCtxFromGreenCtx) } else { None },
         cuCtxGetDevResource: if inner().cuCtxGetDevResource.is_some() {
             Some(cuCtxGetDevResource)
@@ -5094,6 +5336,40 @@ unsafe extern "C" fn cuModuleGetFunctionCount(count: *mut u32, hmod: CUmodule) -
         Some(unsafe { entry(count, hmod) })
     };
     checked("cuModuleGetFunctionCount", check, forward)
+}
+
+unsafe extern "C" fn cuModuleGetSurfRef(
+    pSurfRef: *mut CUsurfref,
+    hmod: CUmodule,
+    name: *const c_char,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hmod)?;
+        ByHand::cuModuleGetSurfRef(call, pSurfRef, hmod, name)
+    };
+    let forward = || {
+        let entry = inner().cuModuleGetSurfRef?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pSurfRef, hmod, name) })
+    };
+    checked("cuModuleGetSurfRef", check, forward)
+}
+
+unsafe extern "C" fn cuModuleGetTexRef(
+    pTexRef: *mut CUtexref,
+    hmod: CUmodule,
+    name: *const c_char,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hmod)?;
+        ByHand::cuModuleGetTexRef(call, pTexRef, hmod, name)
+    };
+    let forward = || {
+        let entry = inner().cuModuleGetTexRef?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pTexRef, hmod, name) })
+    };
+    checked("cuModuleGetTexRef", check, forward)
 }
 
 unsafe extern "C" fn cuLibraryLoadData(
@@ -8197,6 +8473,20 @@ unsafe extern "C" fn cuParamSetSize(hfunc: CUfunction, numbytes: u32) -> CUresul
     checked("cuParamSetSize", check, forward)
 }
 
+unsafe extern "C" fn cuParamSetTexRef(hfunc: CUfunction, texunit: i32, hTexRef: CUtexref) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hfunc)?;
+        call.live(hTexRef)?;
+        ByHand::cuParamSetTexRef(call, hfunc, texunit, hTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuParamSetTexRef?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hfunc, texunit, hTexRef) })
+    };
+    checked("cuParamSetTexRef", check, forward)
+}
+
 unsafe extern "C" fn cuParamSetf(hfunc: CUfunction, offset: i32, value: f32) -> CUresult {
     let check = |call: &Call| {
         call.live(hfunc)?;
@@ -10168,6 +10458,34 @@ unsafe extern "C" fn cuSurfObjectGetResourceDesc(
     checked("cuSurfObjectGetResourceDesc", check, forward)
 }
 
+unsafe extern "C" fn cuSurfRefGetArray(phArray: *mut CUarray, hSurfRef: CUsurfref) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hSurfRef)?;
+        ByHand::cuSurfRefGetArray(call, phArray, hSurfRef)
+    };
+    let forward = || {
+        let entry = inner().cuSurfRefGetArray?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(phArray, hSurfRef) })
+    };
+    checked("cuSurfRefGetArray", check, forward)
+}
+
+unsafe extern "C" fn cuSurfRefSetArray(hSurfRef: CUsurfref, hArray: CUarray, Flags: u32) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hSurfRef)?;
+        call.live(hArray)?;
+        call.bits(Flags as u64, 0x0)?;
+        ByHand::cuSurfRefSetArray(call, hSurfRef, hArray, Flags)
+    };
+    let forward = || {
+        let entry = inner().cuSurfRefSetArray?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hSurfRef, hArray, Flags) })
+    };
+    checked("cuSurfRefSetArray", check, forward)
+}
+
 unsafe extern "C" fn cuTensorMapEncodeIm2col(
     tensorMap: *mut CUtensorMap,
     tensorDataType: u32,
@@ -10485,6 +10803,433 @@ unsafe extern "C" fn cuTexObjectGetTextureDesc(
         Some(unsafe { entry(pTexDesc, texObject) })
     };
     checked("cuTexObjectGetTextureDesc", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefCreate(pTexRef: *mut CUtexref) -> CUresult {
+    let check = |call: &Call| {
+        call.out(pTexRef)?;
+        ByHand::cuTexRefCreate(call, pTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefCreate?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pTexRef) })
+    };
+    checked("cuTexRefCreate", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefDestroy(hTexRef: CUtexref) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        ByHand::cuTexRefDestroy(call, hTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefDestroy?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef) })
+    };
+    checked("cuTexRefDestroy", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefGetAddressMode(
+    pam: *mut CUaddress_mode,
+    hTexRef: CUtexref,
+    dim: i32,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.out(pam)?;
+        call.live(hTexRef)?;
+        call.within(dim as u64, 0..=2)?;
+        ByHand::cuTexRefGetAddressMode(call, pam, hTexRef, dim)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefGetAddressMode?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pam, hTexRef, dim) })
+    };
+    checked("cuTexRefGetAddressMode", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefGetAddress_v2(pdptr: *mut u64, hTexRef: CUtexref) -> CUresult {
+    let check = |call: &Call| {
+        call.out(pdptr)?;
+        call.live(hTexRef)?;
+        ByHand::cuTexRefGetAddress_v2(call, pdptr, hTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefGetAddress_v2?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pdptr, hTexRef) })
+    };
+    checked("cuTexRefGetAddress_v2", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefGetArray(phArray: *mut CUarray, hTexRef: CUtexref) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        ByHand::cuTexRefGetArray(call, phArray, hTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefGetArray?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(phArray, hTexRef) })
+    };
+    checked("cuTexRefGetArray", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefGetBorderColor(pBorderColor: *mut f32, hTexRef: CUtexref) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        ByHand::cuTexRefGetBorderColor(call, pBorderColor, hTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefGetBorderColor?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pBorderColor, hTexRef) })
+    };
+    checked("cuTexRefGetBorderColor", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefGetFilterMode(pfm: *mut CUfilter_mode, hTexRef: CUtexref) -> CUresult {
+    let check = |call: &Call| {
+        call.out(pfm)?;
+        call.live(hTexRef)?;
+        ByHand::cuTexRefGetFilterMode(call, pfm, hTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefGetFilterMode?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pfm, hTexRef) })
+    };
+    checked("cuTexRefGetFilterMode", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefGetFlags(pFlags: *mut u32, hTexRef: CUtexref) -> CUresult {
+    let check = |call: &Call| {
+        call.out(pFlags)?;
+        call.live(hTexRef)?;
+        ByHand::cuTexRefGetFlags(call, pFlags, hTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefGetFlags?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pFlags, hTexRef) })
+    };
+    checked("cuTexRefGetFlags", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefGetFormat(
+    pFormat: *mut CUarray_format,
+    pNumChannels: *mut i32,
+    hTexRef: CUtexref,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.room(pFormat, 1)?;
+        call.room(pNumChannels, 1)?;
+        call.live(hTexRef)?;
+        ByHand::cuTexRefGetFormat(call, pFormat, pNumChannels, hTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefGetFormat?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pFormat, pNumChannels, hTexRef) })
+    };
+    checked("cuTexRefGetFormat", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefGetMaxAnisotropy(pmaxAniso: *mut i32, hTexRef: CUtexref) -> CUresult {
+    let check = |call: &Call| {
+        call.out(pmaxAniso)?;
+        call.live(hTexRef)?;
+        ByHand::cuTexRefGetMaxAnisotropy(call, pmaxAniso, hTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefGetMaxAnisotropy?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pmaxAniso, hTexRef) })
+    };
+    checked("cuTexRefGetMaxAnisotropy", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefGetMipmapFilterMode(pfm: *mut CUfilter_mode, hTexRef: CUtexref) -> CUresult {
+    let check = |call: &Call| {
+        call.out(pfm)?;
+        call.live(hTexRef)?;
+        ByHand::cuTexRefGetMipmapFilterMode(call, pfm, hTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefGetMipmapFilterMode?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pfm, hTexRef) })
+    };
+    checked("cuTexRefGetMipmapFilterMode", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefGetMipmapLevelBias(pbias: *mut f32, hTexRef: CUtexref) -> CUresult {
+    let check = |call: &Call| {
+        call.out(pbias)?;
+        call.live(hTexRef)?;
+        ByHand::cuTexRefGetMipmapLevelBias(call, pbias, hTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefGetMipmapLevelBias?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pbias, hTexRef) })
+    };
+    checked("cuTexRefGetMipmapLevelBias", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefGetMipmapLevelClamp(
+    pminMipmapLevelClamp: *mut f32,
+    pmaxMipmapLevelClamp: *mut f32,
+    hTexRef: CUtexref,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.out(pminMipmapLevelClamp)?;
+        call.out(pmaxMipmapLevelClamp)?;
+        call.live(hTexRef)?;
+        ByHand::cuTexRefGetMipmapLevelClamp(call, pminMipmapLevelClamp, pmaxMipmapLevelClamp, hTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefGetMipmapLevelClamp?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pminMipmapLevelClamp, pmaxMipmapLevelClamp, hTexRef) })
+    };
+    checked("cuTexRefGetMipmapLevelClamp", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefGetMipmappedArray(
+    phMipmappedArray: *mut CUmipmappedArray,
+    hTexRef: CUtexref,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        ByHand::cuTexRefGetMipmappedArray(call, phMipmappedArray, hTexRef)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefGetMipmappedArray?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(phMipmappedArray, hTexRef) })
+    };
+    checked("cuTexRefGetMipmappedArray", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetAddress2D_v2(
+    hTexRef: CUtexref,
+    desc: *const CUDA_ARRAY_DESCRIPTOR,
+    dptr: CUdeviceptr,
+    Pitch: usize,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        ByHand::cuTexRefSetAddress2D_v2(call, hTexRef, desc, dptr, Pitch)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetAddress2D_v2?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef, desc, dptr, Pitch) })
+    };
+    checked("cuTexRefSetAddress2D_v2", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetAddress2D_v3(
+    hTexRef: CUtexref,
+    desc: *const CUDA_ARRAY_DESCRIPTOR,
+    dptr: CUdeviceptr,
+    Pitch: usize,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        ByHand::cuTexRefSetAddress2D_v3(call, hTexRef, desc, dptr, Pitch)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetAddress2D_v3?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef, desc, dptr, Pitch) })
+    };
+    checked("cuTexRefSetAddress2D_v3", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetAddressMode(hTexRef: CUtexref, dim: i32, am: CUaddress_mode) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        call.within(dim as u64, 0..=2)?;
+        ByHand::cuTexRefSetAddressMode(call, hTexRef, dim, am)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetAddressMode?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef, dim, am) })
+    };
+    checked("cuTexRefSetAddressMode", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetAddress_v2(
+    ByteOffset: *mut usize,
+    hTexRef: CUtexref,
+    dptr: CUdeviceptr,
+    bytes: usize,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.room(ByteOffset, 1)?;
+        call.live(hTexRef)?;
+        call.device(dptr, bytes as u64)?;
+        ByHand::cuTexRefSetAddress_v2(call, ByteOffset, hTexRef, dptr, bytes)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetAddress_v2?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(ByteOffset, hTexRef, dptr, bytes) })
+    };
+    checked("cuTexRefSetAddress_v2", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetArray(hTexRef: CUtexref, hArray: CUarray, Flags: u32) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        call.live(hArray)?;
+        call.within(Flags as u64, 1..=1)?;
+        ByHand::cuTexRefSetArray(call, hTexRef, hArray, Flags)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetArray?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef, hArray, Flags) })
+    };
+    checked("cuTexRefSetArray", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetBorderColor(hTexRef: CUtexref, pBorderColor: *const f32) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        call.list(pBorderColor, 4)?;
+        ByHand::cuTexRefSetBorderColor(call, hTexRef, pBorderColor)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetBorderColor?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef, pBorderColor) })
+    };
+    checked("cuTexRefSetBorderColor", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetFilterMode(hTexRef: CUtexref, fm: CUfilter_mode) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        ByHand::cuTexRefSetFilterMode(call, hTexRef, fm)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetFilterMode?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef, fm) })
+    };
+    checked("cuTexRefSetFilterMode", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetFlags(hTexRef: CUtexref, Flags: u32) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        call.bits(Flags as u64, 0x33)?;
+        ByHand::cuTexRefSetFlags(call, hTexRef, Flags)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetFlags?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef, Flags) })
+    };
+    checked("cuTexRefSetFlags", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetFormat(
+    hTexRef: CUtexref,
+    fmt: CUarray_format,
+    NumPackedComponents: i32,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        ByHand::cuTexRefSetFormat(call, hTexRef, fmt, NumPackedComponents)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetFormat?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef, fmt, NumPackedComponents) })
+    };
+    checked("cuTexRefSetFormat", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetMaxAnisotropy(hTexRef: CUtexref, maxAniso: u32) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        ByHand::cuTexRefSetMaxAnisotropy(call, hTexRef, maxAniso)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetMaxAnisotropy?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef, maxAniso) })
+    };
+    checked("cuTexRefSetMaxAnisotropy", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetMipmapFilterMode(hTexRef: CUtexref, fm: CUfilter_mode) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        ByHand::cuTexRefSetMipmapFilterMode(call, hTexRef, fm)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetMipmapFilterMode?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef, fm) })
+    };
+    checked("cuTexRefSetMipmapFilterMode", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetMipmapLevelBias(hTexRef: CUtexref, bias: f32) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        ByHand::cuTexRefSetMipmapLevelBias(call, hTexRef, bias)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetMipmapLevelBias?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef, bias) })
+    };
+    checked("cuTexRefSetMipmapLevelBias", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetMipmapLevelClamp(
+    hTexRef: CUtexref,
+    minMipmapLevelClamp: f32,
+    maxMipmapLevelClamp: f32,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        ByHand::cuTexRefSetMipmapLevelClamp(call, hTexRef, minMipmapLevelClamp, maxMipmapLevelClamp)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetMipmapLevelClamp?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef, minMipmapLevelClamp, maxMipmapLevelClamp) })
+    };
+    checked("cuTexRefSetMipmapLevelClamp", check, forward)
+}
+
+unsafe extern "C" fn cuTexRefSetMipmappedArray(
+    hTexRef: CUtexref,
+    hMipmappedArray: CUmipmappedArray,
+    Flags: u32,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hTexRef)?;
+        call.live(hMipmappedArray)?;
+        call.within(Flags as u64, 1..=1)?;
+        ByHand::cuTexRefSetMipmappedArray(call, hTexRef, hMipmappedArray, Flags)
+    };
+    let forward = || {
+        let entry = inner().cuTexRefSetMipmappedArray?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(hTexRef, hMipmappedArray, Flags) })
+    };
+    checked("cuTexRefSetMipmappedArray", check, forward)
 }
 
 unsafe extern "C" fn cuCtxFromGreenCtx(pContext: *mut CUcontext, hCtx: CUgreenCtx) -> CUresult {

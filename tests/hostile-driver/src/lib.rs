@@ -12,7 +12,7 @@
 //!   structures what the structures hold
 //!   live       whether a handle is live, as the driver behind answers
 //!   waits      waits for values in memory, which are not done
-//!   objects    who owns how many references of user objects
+//!   objects    who owns how many references of user objects, and which texture references are modules'
 //! ```
 //!
 //! Parameters of kernels are opaque bytes: what a kernel does with them is confined to its context.
@@ -36,6 +36,7 @@ pub use call::{calls, on_violation};
 pub fn table() -> DriverTable {
     DriverTable {
         cuUserObjectCreate: Some(objects::cuUserObjectCreate),
+        cuModuleGetTexRef: Some(objects::cuModuleGetTexRef),
         cuStreamWaitValue32: Some(waits::cuStreamWaitValue32),
         cuStreamWaitValue32_v2: Some(waits::cuStreamWaitValue32_v2),
         cuStreamWaitValue64: Some(waits::cuStreamWaitValue64),

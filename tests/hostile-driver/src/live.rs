@@ -32,6 +32,7 @@ live! {
     CUgraphNode: |self| cuGraphNodeGetType(self, &mut CUgraphNodeType::default()),
     CUgraphExec: |self| cuGraphExecGetFlags(self, &mut 0),
     CUarray: |self| cuArray3DGetDescriptor_v2(std::mem::MaybeUninit::uninit().as_mut_ptr(), self),
+    CUtexref: |self| cuTexRefGetFlags(&mut 0, self),
     CUcontext: |self| cuCtxGetApiVersion(self, &mut 0),
     CUgreenCtx: |self| cuGreenCtxGetId(self, &mut 0),
 }
@@ -50,6 +51,15 @@ impl Live for CUevent {
         // Every other answer tells something about an event that is there.
         // SAFETY: a handle.
         inner().cuEventQuery.is_some_and(|ask| unsafe { ask(self) } != CUresult::INVALID_HANDLE)
+    }
+}
+
+impl Live for CUsurfref {
+    fn is_live(self) -> bool {
+        // One to which nothing is bound says that.
+        let (ask, mut array) = (inner().cuSurfRefGetArray, CUarray::NULL);
+        // SAFETY: the place is a local.
+        ask.is_some_and(|ask| unsafe { ask(&mut array, self) } != CUresult::INVALID_HANDLE)
     }
 }
 

@@ -1,11 +1,12 @@
 //! References of user objects (CUDA Driver API, `cuUserObjectRelease`): to release one that the caller does not own is
-//! undefined, so who owns how many is kept here.
+//! undefined, so who owns how many is kept here. And which texture references are variables of modules: to destroy one is
+//! undefined, too.
 
-use std::collections::HashMap;
-use std::ffi::c_void;
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::{c_char, c_void};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use sluice_cuda::{CUgraph, CUhostFn, CUresult, CUuserObject};
+use sluice_cuda::{CUgraph, CUhostFn, CUmodule, CUresult, CUtexref, CUuserObject};
 
 use crate::call::{Call, Violation, checked};
 use crate::inner;
@@ -108,4 +109,37 @@ pub(crate) unsafe extern "C" fn cuUserObjectCreate(
         Some(result)
     };
     checked("cuUserObjectCreate", check, forward)
+}
+
+/// Handles are not used twice, so that none is ever taken out.
+fn textures_of_modules() -> MutexGuard<'static, BTreeSet<usize>> {
+    static TEXTURES: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+    TEXTURES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn is_of_module(texture: CUtexref) -> bool {
+    textures_of_modules().contains(&texture.0)
+}
+
+#[allow(non_snake_case)] // CUDA's names
+pub(crate) unsafe extern "C" fn cuModuleGetTexRef(
+    pTexRef: *mut CUtexref,
+    hmod: CUmodule,
+    name: *const c_char,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hmod)?;
+        call.out(pTexRef)?;
+        call.text(name)
+    };
+    let forward = || {
+        // SAFETY: the arguments are the caller's, and have been checked.
+        let result = unsafe { inner().cuModuleGetTexRef?(pTexRef, hmod, name) };
+        if result.is_success() {
+            // SAFETY: the driver has just written it.
+            textures_of_modules().insert(unsafe { pTexRef.read() }.0);
+        }
+        Some(result)
+    };
+    checked("cuModuleGetTexRef", check, forward)
 }

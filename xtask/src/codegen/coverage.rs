@@ -149,6 +149,8 @@ const BY_HAND: &[&str] = &[
     "cuMipmappedArrayGetLevel",
     "cuModuleGetFunction",
     "cuModuleGetGlobal_v2",
+    "cuModuleGetSurfRef",
+    "cuModuleGetTexRef",
     "cuModuleLoad",
     "cuModuleLoadData",
     "cuModuleLoadDataEx",
@@ -173,8 +175,17 @@ const BY_HAND: &[&str] = &[
     "cuStreamUpdateCaptureDependencies_v2",
     "cuSurfObjectCreate",
     "cuSurfObjectDestroy",
+    "cuSurfRefGetArray",
+    "cuSurfRefSetArray",
     "cuTexObjectCreate",
     "cuTexObjectDestroy",
+    "cuTexRefGetArray",
+    "cuTexRefGetBorderColor",
+    "cuTexRefGetMipmappedArray",
+    "cuTexRefSetAddress2D_v2",
+    "cuTexRefSetAddress2D_v3",
+    "cuTexRefSetArray",
+    "cuTexRefSetMipmappedArray",
 ];
 
 /// Functions answered in the client of which the byte exchange compares what they say: it follows from what others have sent.

@@ -142,6 +142,8 @@ pub(crate) const HANDLES: &[(&str, &str)] = &[
     ("UserObject", "CUuserObject"),
     ("GreenCtx", "CUgreenCtx"),
     ("ResourceDesc", "CUdevResourceDesc"),
+    ("TexRef", "CUtexref"),
+    ("SurfRef", "CUsurfref"),
 ];
 
 pub(crate) fn handle_type(name: &str) -> Option<&'static str> {

@@ -49,6 +49,7 @@ const CASES: &[Case] = &[
     case("sharing between processes", Program::Bare("sharing.py")),
     case("processes, threads and signals", Program::C("processes.c")),
     case("staged launches", Program::C("staged_launches.c")),
+    case("texture references", Program::C("texture_references.c")),
     case("tinygrad", Program::Python(&python::TINYGRAD, "tinygrad_train.py", &[])),
     case("nvcc", Program::Cuda("kernels.cu")),
     case("textures", Program::Cuda("textures.cu")),

@@ -446,6 +446,19 @@ pub(crate) unsafe fn cuEventElapsedTime_v2<S: Issue>(
     Ok(())
 }
 
+pub(crate) unsafe fn cuParamSetTexRef<S: Issue>(
+    session: &S,
+    hfunc: CUfunction,
+    texunit: i32,
+    hTexRef: CUtexref,
+) -> Result<(), CUresult> {
+    session.call(
+        &commands::cuParamSetTexRef { hfunc: session.find(hfunc)?, texunit, hTexRef: session.find(hTexRef)? },
+        |()| (),
+    )?;
+    Ok(())
+}
+
 pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessor<S: Issue>(
     session: &S,
     numBlocks: *mut i32,
@@ -860,6 +873,26 @@ pub(crate) unsafe fn cuUserObjectRetain<S: Issue>(
     Ok(())
 }
 
+pub(crate) unsafe fn cuSurfRefSetArray<S: Issue>(
+    session: &S,
+    hSurfRef: CUsurfref,
+    hArray: CUarray,
+    Flags: u32,
+) -> Result<(), CUresult> {
+    if Flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    session.call(
+        &commands::cuSurfRefSetArray {
+            hSurfRef: session.find(hSurfRef)?,
+            hArray: session.find(hArray)?,
+            Flags,
+        },
+        |()| (),
+    )?;
+    Ok(())
+}
+
 pub(crate) unsafe fn cuTensorMapEncodeIm2col<S: Issue>(
     session: &S,
     tensorMap: *mut CUtensorMap,
@@ -1117,6 +1150,320 @@ pub(crate) unsafe fn cuTensorMapSetAllocationClass<S: Issue>(
         // SAFETY: not null, and the caller's to be written.
         unsafe { outAllocClass.write_unaligned(answer.outAllocClass) };
     }
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefCreate<S: Issue>(session: &S, pTexRef: *mut CUtexref) -> Result<(), CUresult> {
+    wanted(pTexRef)?;
+    let minted = session.mint::<CUtexref>()?;
+    session
+        .call(&commands::cuTexRefCreate { pTexRef: session.find(minted)? }, |()| ())
+        .inspect_err(|_| session.forget(minted))?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { pTexRef.write_unaligned(minted) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefDestroy<S: Issue>(session: &S, hTexRef: CUtexref) -> Result<(), CUresult> {
+    session.call(&commands::cuTexRefDestroy { hTexRef: session.find(hTexRef)? }, |()| ())?;
+    session.forget(hTexRef);
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefGetAddressMode<S: Issue>(
+    session: &S,
+    pam: *mut CUaddress_mode,
+    hTexRef: CUtexref,
+    dim: i32,
+) -> Result<(), CUresult> {
+    if !(0..=2).contains(&dim) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    wanted(pam)?;
+    let answer = session
+        .call(&commands::cuTexRefGetAddressMode { hTexRef: session.find(hTexRef)?, dim }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { pam.write_unaligned(answer.pam) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefGetAddress_v2<S: Issue>(
+    session: &S,
+    pdptr: *mut u64,
+    hTexRef: CUtexref,
+) -> Result<(), CUresult> {
+    wanted(pdptr)?;
+    let answer = session
+        .call(&commands::cuTexRefGetAddress_v2 { hTexRef: session.find(hTexRef)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { pdptr.write_unaligned(answer.pdptr) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefGetFilterMode<S: Issue>(
+    session: &S,
+    pfm: *mut CUfilter_mode,
+    hTexRef: CUtexref,
+) -> Result<(), CUresult> {
+    wanted(pfm)?;
+    let answer = session
+        .call(&commands::cuTexRefGetFilterMode { hTexRef: session.find(hTexRef)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { pfm.write_unaligned(answer.pfm) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefGetFlags<S: Issue>(
+    session: &S,
+    pFlags: *mut u32,
+    hTexRef: CUtexref,
+) -> Result<(), CUresult> {
+    wanted(pFlags)?;
+    let answer =
+        session.call(&commands::cuTexRefGetFlags { hTexRef: session.find(hTexRef)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { pFlags.write_unaligned(answer.pFlags) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefGetFormat<S: Issue>(
+    session: &S,
+    pFormat: *mut CUarray_format,
+    pNumChannels: *mut i32,
+    hTexRef: CUtexref,
+) -> Result<(), CUresult> {
+    let answer =
+        session.call(&commands::cuTexRefGetFormat { hTexRef: session.find(hTexRef)? }, |answer| answer)?;
+    if !pFormat.is_null() {
+        // SAFETY: not null, and the caller's to be written.
+        unsafe { pFormat.write_unaligned(answer.pFormat) };
+    }
+    if !pNumChannels.is_null() {
+        // SAFETY: not null, and the caller's to be written.
+        unsafe { pNumChannels.write_unaligned(answer.pNumChannels) };
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefGetMaxAnisotropy<S: Issue>(
+    session: &S,
+    pmaxAniso: *mut i32,
+    hTexRef: CUtexref,
+) -> Result<(), CUresult> {
+    wanted(pmaxAniso)?;
+    let answer = session
+        .call(&commands::cuTexRefGetMaxAnisotropy { hTexRef: session.find(hTexRef)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { pmaxAniso.write_unaligned(answer.pmaxAniso) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefGetMipmapFilterMode<S: Issue>(
+    session: &S,
+    pfm: *mut CUfilter_mode,
+    hTexRef: CUtexref,
+) -> Result<(), CUresult> {
+    wanted(pfm)?;
+    let answer = session
+        .call(&commands::cuTexRefGetMipmapFilterMode { hTexRef: session.find(hTexRef)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { pfm.write_unaligned(answer.pfm) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefGetMipmapLevelBias<S: Issue>(
+    session: &S,
+    pbias: *mut f32,
+    hTexRef: CUtexref,
+) -> Result<(), CUresult> {
+    wanted(pbias)?;
+    let answer = session
+        .call(&commands::cuTexRefGetMipmapLevelBias { hTexRef: session.find(hTexRef)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { pbias.write_unaligned(answer.pbias) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefGetMipmapLevelClamp<S: Issue>(
+    session: &S,
+    pminMipmapLevelClamp: *mut f32,
+    pmaxMipmapLevelClamp: *mut f32,
+    hTexRef: CUtexref,
+) -> Result<(), CUresult> {
+    wanted(pminMipmapLevelClamp)?;
+    wanted(pmaxMipmapLevelClamp)?;
+    let answer = session
+        .call(&commands::cuTexRefGetMipmapLevelClamp { hTexRef: session.find(hTexRef)? }, |answer| answer)?;
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { pminMipmapLevelClamp.write_unaligned(answer.pminMipmapLevelClamp) };
+    // SAFETY: not null, and the caller's to be written.
+    unsafe { pmaxMipmapLevelClamp.write_unaligned(answer.pmaxMipmapLevelClamp) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefSetAddressMode<S: Issue>(
+    session: &S,
+    hTexRef: CUtexref,
+    dim: i32,
+    am: CUaddress_mode,
+) -> Result<(), CUresult> {
+    if !(0..=2).contains(&dim) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    session.call(&commands::cuTexRefSetAddressMode { hTexRef: session.find(hTexRef)?, dim, am }, |()| ())?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefSetAddress_v2<S: Issue>(
+    session: &S,
+    ByteOffset: *mut usize,
+    hTexRef: CUtexref,
+    dptr: CUdeviceptr,
+    bytes: usize,
+) -> Result<(), CUresult> {
+    if crate::guards::cuTexRefSetAddress_v2(ByteOffset, hTexRef, dptr, bytes)?.is_break() {
+        return Ok(());
+    }
+    let answer = session.call(
+        &commands::cuTexRefSetAddress_v2 {
+            hTexRef: session.find(hTexRef)?,
+            dptr: session.range(dptr, bytes as u64)?,
+            bytes: bytes as u64,
+        },
+        |answer| answer,
+    )?;
+    if !ByteOffset.is_null() {
+        // SAFETY: not null, and the caller's to be written.
+        unsafe { ByteOffset.write_unaligned(answer.ByteOffset as usize) };
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefSetArray<S: Issue>(
+    session: &S,
+    hTexRef: CUtexref,
+    hArray: CUarray,
+    Flags: u32,
+) -> Result<(), CUresult> {
+    if !(1..=1).contains(&Flags) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    session.call(
+        &commands::cuTexRefSetArray { hTexRef: session.find(hTexRef)?, hArray: session.find(hArray)?, Flags },
+        |()| (),
+    )?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefSetBorderColor<S: Issue>(
+    session: &S,
+    hTexRef: CUtexref,
+    pBorderColor: *const f32,
+) -> Result<(), CUresult> {
+    // SAFETY: null is refused, else it points to so many, as CUDA's documentation says.
+    let pBorderColor = unsafe { list(pBorderColor, 4) }?;
+    let pBorderColor = pBorderColor.to_vec();
+    session
+        .call(&commands::cuTexRefSetBorderColor { hTexRef: session.find(hTexRef)?, pBorderColor }, |()| ())?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefSetFilterMode<S: Issue>(
+    session: &S,
+    hTexRef: CUtexref,
+    fm: CUfilter_mode,
+) -> Result<(), CUresult> {
+    session.call(&commands::cuTexRefSetFilterMode { hTexRef: session.find(hTexRef)?, fm }, |()| ())?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefSetFlags<S: Issue>(
+    session: &S,
+    hTexRef: CUtexref,
+    Flags: u32,
+) -> Result<(), CUresult> {
+    if Flags & !0x33 != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    session.call(&commands::cuTexRefSetFlags { hTexRef: session.find(hTexRef)?, Flags }, |()| ())?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefSetFormat<S: Issue>(
+    session: &S,
+    hTexRef: CUtexref,
+    fmt: CUarray_format,
+    NumPackedComponents: i32,
+) -> Result<(), CUresult> {
+    session.call(
+        &commands::cuTexRefSetFormat { hTexRef: session.find(hTexRef)?, fmt, NumPackedComponents },
+        |()| (),
+    )?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefSetMaxAnisotropy<S: Issue>(
+    session: &S,
+    hTexRef: CUtexref,
+    maxAniso: u32,
+) -> Result<(), CUresult> {
+    session
+        .call(&commands::cuTexRefSetMaxAnisotropy { hTexRef: session.find(hTexRef)?, maxAniso }, |()| ())?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefSetMipmapFilterMode<S: Issue>(
+    session: &S,
+    hTexRef: CUtexref,
+    fm: CUfilter_mode,
+) -> Result<(), CUresult> {
+    session.call(&commands::cuTexRefSetMipmapFilterMode { hTexRef: session.find(hTexRef)?, fm }, |()| ())?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefSetMipmapLevelBias<S: Issue>(
+    session: &S,
+    hTexRef: CUtexref,
+    bias: f32,
+) -> Result<(), CUresult> {
+    session.call(&commands::cuTexRefSetMipmapLevelBias { hTexRef: session.find(hTexRef)?, bias }, |()| ())?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefSetMipmapLevelClamp<S: Issue>(
+    session: &S,
+    hTexRef: CUtexref,
+    minMipmapLevelClamp: f32,
+    maxMipmapLevelClamp: f32,
+) -> Result<(), CUresult> {
+    session.call(
+        &commands::cuTexRefSetMipmapLevelClamp {
+            hTexRef: session.find(hTexRef)?,
+            minMipmapLevelClamp,
+            maxMipmapLevelClamp,
+        },
+        |()| (),
+    )?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefSetMipmappedArray<S: Issue>(
+    session: &S,
+    hTexRef: CUtexref,
+    hMipmappedArray: CUmipmappedArray,
+    Flags: u32,
+) -> Result<(), CUresult> {
+    if !(1..=1).contains(&Flags) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    session.call(
+        &commands::cuTexRefSetMipmappedArray {
+            hTexRef: session.find(hTexRef)?,
+            hMipmappedArray: session.find(hMipmappedArray)?,
+            Flags,
+        },
+        |()| (),
+    )?;
     Ok(())
 }
 

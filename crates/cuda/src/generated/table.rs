@@ -445,7 +445,7 @@ driver_table! {
     cuTexRefCreate(pTexRef: *mut CUtexref);
     cuTexRefDestroy(hTexRef: CUtexref);
     cuTexRefGetAddressMode(pam: *mut CUaddress_mode, hTexRef: CUtexref, dim: i32);
-    cuTexRefGetAddress_v2(pdptr: *mut CUdeviceptr, hTexRef: CUtexref);
+    cuTexRefGetAddress_v2(pdptr: *mut u64, hTexRef: CUtexref);
     cuTexRefGetArray(phArray: *mut CUarray, hTexRef: CUtexref);
     cuTexRefGetBorderColor(pBorderColor: *mut f32, hTexRef: CUtexref);
     cuTexRefGetFilterMode(pfm: *mut CUfilter_mode, hTexRef: CUtexref);
@@ -456,11 +456,12 @@ driver_table! {
     cuTexRefGetMipmapLevelBias(pbias: *mut f32, hTexRef: CUtexref);
     cuTexRefGetMipmapLevelClamp(pminMipmapLevelClamp: *mut f32, pmaxMipmapLevelClamp: *mut f32, hTexRef: CUtexref);
     cuTexRefGetMipmappedArray(phMipmappedArray: *mut CUmipmappedArray, hTexRef: CUtexref);
+    cuTexRefSetAddress2D_v2(hTexRef: CUtexref, desc: *const CUDA_ARRAY_DESCRIPTOR, dptr: CUdeviceptr, Pitch: usize);
     cuTexRefSetAddress2D_v3(hTexRef: CUtexref, desc: *const CUDA_ARRAY_DESCRIPTOR, dptr: CUdeviceptr, Pitch: usize);
     cuTexRefSetAddressMode(hTexRef: CUtexref, dim: i32, am: CUaddress_mode);
     cuTexRefSetAddress_v2(ByteOffset: *mut usize, hTexRef: CUtexref, dptr: CUdeviceptr, bytes: usize);
     cuTexRefSetArray(hTexRef: CUtexref, hArray: CUarray, Flags: u32);
-    cuTexRefSetBorderColor(hTexRef: CUtexref, pBorderColor: *mut f32);
+    cuTexRefSetBorderColor(hTexRef: CUtexref, pBorderColor: *const f32);
     cuTexRefSetFilterMode(hTexRef: CUtexref, fm: CUfilter_mode);
     cuTexRefSetFlags(hTexRef: CUtexref, Flags: u32);
     cuTexRefSetFormat(hTexRef: CUtexref, fmt: CUarray_format, NumPackedComponents: i32);

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sluice_ptx::Space as PtxSpace;
 use sluice_ptx::ast::{
     AddressBase, Body, Callee, Function, Instruction, Linkage, Module, Operand, Statement, Symbol, Variable,
 };
+use sluice_ptx::{Space as PtxSpace, Type as PtxType};
 
 use super::{LowerErrorKind, Lowered, Lowering};
 use crate::inst::Space;
@@ -41,9 +41,33 @@ pub struct Global {
     pub is_managed: bool,
     /// Declared here, defined in another module.
     pub is_extern: bool,
+    /// What it refers to, if it is no memory.
+    pub reference: Option<Reference>,
     /// The first bytes; zeros follow.
     pub init: Vec<u8>,
     pub relocations: Vec<GlobalRelocation>,
+}
+
+/// A variable that names an image instead of memory (PTX ISA, "Texture, Sampler and Surface Types"). What stands for its
+/// address in a launch is the number of the image that is bound to it then ([`crate::texture`]), or 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// With the sampler, as long as the module has none of its own.
+    Texture,
+    Sampler,
+    Surface,
+}
+
+impl Reference {
+    pub(super) fn of(variable: &Variable) -> Option<Reference> {
+        match (variable.space, variable.ty) {
+            // `.tex .u32 name` is how PTX before 1.5 declares one.
+            (PtxSpace::Tex, _) | (_, PtxType::Texref) => Some(Reference::Texture),
+            (_, PtxType::Samplerref) => Some(Reference::Sampler),
+            (_, PtxType::Surfref) => Some(Reference::Surface),
+            _ => None,
+        }
+    }
 }
 
 /// An address to be stored into a variable.
@@ -73,7 +97,7 @@ pub fn module_globals(module: &Module) -> Vec<Global> {
 
 fn global(name: String, variable: &Variable) -> Option<Global> {
     let space = match variable.space {
-        PtxSpace::Global => Space::Global,
+        PtxSpace::Global | PtxSpace::Tex => Space::Global,
         PtxSpace::Const => Space::Const,
         _ => return None,
     };
@@ -96,6 +120,7 @@ fn global(name: String, variable: &Variable) -> Option<Global> {
         align: variable.align,
         is_managed: variable.is_managed,
         is_extern: variable.linkage == Linkage::Extern,
+        reference: Reference::of(variable),
         init: init.bytes,
         relocations,
     })

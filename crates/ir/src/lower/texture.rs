@@ -1,9 +1,11 @@
-//! Textures and surfaces (PTX ISA, "Texture Instructions" and "Surface Instructions"), for objects: an image is a number
-//! in a register. What elements come of coordinates is the runtime's to say ([`crate::texture`]).
+//! Textures and surfaces (PTX ISA, "Texture Instructions" and "Surface Instructions"): an image is a number in a register,
+//! or what is bound to a reference of the module, which is its number too. What elements come of coordinates is the
+//! runtime's to say ([`crate::texture`]).
 
-use sluice_ptx::ast::{Instruction, Operand};
+use sluice_ptx::ast::{Instruction, Operand, Symbol};
 use sluice_ptx::{Modifier, Opcode, Type as PtxType};
 
+use super::layout::Reference;
 use super::{Lowered, Lowering, choose, malformed, operand, unsupported};
 use crate::inst::{Inst, RuntimeFunction};
 use crate::texture::{Geometry, Outside, Sampling, SurfaceAccess};
@@ -17,6 +19,9 @@ const GEOMETRIES: &[(Modifier, Geometry)] = &[
     (Modifier::A2d, Geometry::A2),
     (Modifier::Cube, Geometry::Cube),
 ];
+
+/// A single reference, not an array of them.
+const REFERENCE_BYTES: u64 = 8;
 
 /// How many coordinates count; vectors of four repeat the last.
 fn coordinates(geometry: Geometry) -> usize {
@@ -74,7 +79,7 @@ impl Lowering<'_> {
             gathered: gathered.filter(|_| is_gather),
             is_second_half: false,
         };
-        let object = self.image(i, object)?;
+        let object = self.image(i, object, Reference::Texture)?;
         let place = self.coordinates(i, place, geometry)?;
         let level = if has_level { self.read(operand(i, 2)?, Type::F32)? } else { self.build().f32(0.0) };
         let level = self.build().bitcast(Type::I32, level);
@@ -103,7 +108,7 @@ impl Lowering<'_> {
         let results = parts(operand(i, 0)?);
         let access = surface_access(i, results.len())?;
         let [object, place] = &inside[..] else { return Err(malformed(i)) };
-        let object = self.image(i, object)?;
+        let object = self.image(i, object, Reference::Surface)?;
         let place = self.coordinates(i, place, access.geometry)?;
         let halves = if access.bytes == 16 { 2 } else { 1 };
         for (half, results) in results.chunks(results.len() / halves).enumerate() {
@@ -124,7 +129,7 @@ impl Lowering<'_> {
         let sources = parts(operand(i, 1)?);
         let access = surface_access(i, sources.len())?;
         let [object, place] = &inside[..] else { return Err(malformed(i)) };
-        let object = self.image(i, object)?;
+        let object = self.image(i, object, Reference::Surface)?;
         let place = self.coordinates(i, place, access.geometry)?;
         let halves = if access.bytes == 16 { 2 } else { 1 };
         let ty = Type::int_of_bits(access.bytes.min(8) * 8).ok_or_else(|| malformed(i))?;
@@ -140,11 +145,17 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The number of an image. A reference by name would be a variable of the module, which compilers since CUDA 12 do not
-    /// make.
-    fn image(&mut self, i: &Instruction, object: &Operand) -> Lowered<Value> {
+    /// The number of an image: of an object that the program was given, or of what is bound to a reference of this kind.
+    fn image(&mut self, i: &Instruction, object: &Operand, kind: Reference) -> Lowered<Value> {
         match object {
             Operand::Register(_) => self.read(object, Type::I64),
+            Operand::Symbol { symbol: Symbol::Module(name), offset: 0 } => {
+                let variable = self.module.variable(name).filter(|v| Reference::of(v) == Some(kind));
+                if variable.is_none_or(|variable| variable.is_unsized || variable.size > REFERENCE_BYTES) {
+                    return Err(unsupported(i));
+                }
+                self.read(object, Type::I64)
+            }
             _ => Err(unsupported(i)),
         }
     }

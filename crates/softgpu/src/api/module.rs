@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn cuModuleUnload(module: CUmodule) -> CUresult {
 
 /// # Safety
 /// `name` is null or a C string, which stays for `'a`.
-unsafe fn name_at<'a>(name: *const c_char) -> Result<&'a str> {
+pub(super) unsafe fn name_at<'a>(name: *const c_char) -> Result<&'a str> {
     require(name)?;
     // SAFETY: by this function's contract.
     let name = unsafe { CStr::from_ptr(name) };

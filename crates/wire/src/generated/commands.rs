@@ -138,6 +138,26 @@ impl Command for cuModuleGetFunctionCount {
 }
 
 message! {
+pub struct cuModuleGetSurfRef<'a> { pSurfRef: SurfRefId, hmod: ModuleId, name: &'a CStr }
+}
+
+impl Command for cuModuleGetSurfRef<'_> {
+    const OP: Op = Op::of(Fn::cuModuleGetSurfRef);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuModuleGetTexRef<'a> { pTexRef: TexRefId, hmod: ModuleId, name: &'a CStr }
+}
+
+impl Command for cuModuleGetTexRef<'_> {
+    const OP: Op = Op::of(Fn::cuModuleGetTexRef);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct cuFuncSetAttribute { hfunc: FunctionId, attrib: CUfunction_attribute, value: i32 }
 }
 
@@ -754,6 +774,16 @@ pub struct cuLaunchHostFunc { ticket: u64, hStream: StreamId }
 impl Command for cuLaunchHostFunc {
     const OP: Op = Op::of(Fn::cuLaunchHostFunc);
     const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuParamSetTexRef { hfunc: FunctionId, texunit: i32, hTexRef: TexRefId }
+}
+
+impl Command for cuParamSetTexRef {
+    const OP: Op = Op::of(Fn::cuParamSetTexRef);
+    const WAITS: bool = true;
     type Reply<'a> = ();
 }
 
@@ -1400,6 +1430,30 @@ impl Command for cuSurfObjectDestroy {
 }
 
 message! {
+pub struct cuSurfRefGetArray { hSurfRef: SurfRefId }
+}
+
+message! {
+pub struct cuSurfRefGetArrayReply { array: ArrayId }
+}
+
+impl Command for cuSurfRefGetArray {
+    const OP: Op = Op::of(Fn::cuSurfRefGetArray);
+    const WAITS: bool = true;
+    type Reply<'a> = cuSurfRefGetArrayReply;
+}
+
+message! {
+pub struct cuSurfRefSetArray { hSurfRef: SurfRefId, hArray: ArrayId, Flags: u32 }
+}
+
+impl Command for cuSurfRefSetArray {
+    const OP: Op = Op::of(Fn::cuSurfRefSetArray);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct cuTensorMapEncodeIm2col { tensorDataType: u32, tensorRank: u32, globalAddress: DevicePtr, globalDim: Vec<u64>, globalStrides: Vec<u64>, pixelBoxLowerCorner: Vec<i32>, pixelBoxUpperCorner: Vec<i32>, channelsPerPixel: u32, pixelsPerColumn: u32, elementStrides: Vec<u32>, interleave: u32, swizzle: u32, l2Promotion: u32, oobFill: u32 }
 }
 
@@ -1490,6 +1544,328 @@ pub struct cuTexObjectDestroy { object: u64 }
 impl Command for cuTexObjectDestroy {
     const OP: Op = Op::of(Fn::cuTexObjectDestroy);
     const WAITS: bool = false;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefCreate { pTexRef: TexRefId }
+}
+
+impl Command for cuTexRefCreate {
+    const OP: Op = Op::of(Fn::cuTexRefCreate);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefDestroy { hTexRef: TexRefId }
+}
+
+impl Command for cuTexRefDestroy {
+    const OP: Op = Op::of(Fn::cuTexRefDestroy);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefGetAddressMode { hTexRef: TexRefId, dim: i32 }
+}
+
+message! {
+pub struct cuTexRefGetAddressModeReply { pam: CUaddress_mode }
+}
+
+impl Command for cuTexRefGetAddressMode {
+    const OP: Op = Op::of(Fn::cuTexRefGetAddressMode);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexRefGetAddressModeReply;
+}
+
+message! {
+pub struct cuTexRefGetAddress_v2 { hTexRef: TexRefId }
+}
+
+message! {
+pub struct cuTexRefGetAddress_v2Reply { pdptr: u64 }
+}
+
+impl Command for cuTexRefGetAddress_v2 {
+    const OP: Op = Op::of(Fn::cuTexRefGetAddress_v2);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexRefGetAddress_v2Reply;
+}
+
+message! {
+pub struct cuTexRefGetArray { hTexRef: TexRefId }
+}
+
+message! {
+pub struct cuTexRefGetArrayReply { array: ArrayId }
+}
+
+impl Command for cuTexRefGetArray {
+    const OP: Op = Op::of(Fn::cuTexRefGetArray);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexRefGetArrayReply;
+}
+
+message! {
+pub struct cuTexRefGetBorderColor { hTexRef: TexRefId }
+}
+
+message! {
+pub struct cuTexRefGetBorderColorReply { red: f32, green: f32, blue: f32, alpha: f32 }
+}
+
+impl Command for cuTexRefGetBorderColor {
+    const OP: Op = Op::of(Fn::cuTexRefGetBorderColor);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexRefGetBorderColorReply;
+}
+
+message! {
+pub struct cuTexRefGetFilterMode { hTexRef: TexRefId }
+}
+
+message! {
+pub struct cuTexRefGetFilterModeReply { pfm: CUfilter_mode }
+}
+
+impl Command for cuTexRefGetFilterMode {
+    const OP: Op = Op::of(Fn::cuTexRefGetFilterMode);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexRefGetFilterModeReply;
+}
+
+message! {
+pub struct cuTexRefGetFlags { hTexRef: TexRefId }
+}
+
+message! {
+pub struct cuTexRefGetFlagsReply { pFlags: u32 }
+}
+
+impl Command for cuTexRefGetFlags {
+    const OP: Op = Op::of(Fn::cuTexRefGetFlags);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexRefGetFlagsReply;
+}
+
+message! {
+pub struct cuTexRefGetFormat { hTexRef: TexRefId }
+}
+
+message! {
+pub struct cuTexRefGetFormatReply { pFormat: CUarray_format, pNumChannels: i32 }
+}
+
+impl Command for cuTexRefGetFormat {
+    const OP: Op = Op::of(Fn::cuTexRefGetFormat);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexRefGetFormatReply;
+}
+
+message! {
+pub struct cuTexRefGetMaxAnisotropy { hTexRef: TexRefId }
+}
+
+message! {
+pub struct cuTexRefGetMaxAnisotropyReply { pmaxAniso: i32 }
+}
+
+impl Command for cuTexRefGetMaxAnisotropy {
+    const OP: Op = Op::of(Fn::cuTexRefGetMaxAnisotropy);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexRefGetMaxAnisotropyReply;
+}
+
+message! {
+pub struct cuTexRefGetMipmapFilterMode { hTexRef: TexRefId }
+}
+
+message! {
+pub struct cuTexRefGetMipmapFilterModeReply { pfm: CUfilter_mode }
+}
+
+impl Command for cuTexRefGetMipmapFilterMode {
+    const OP: Op = Op::of(Fn::cuTexRefGetMipmapFilterMode);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexRefGetMipmapFilterModeReply;
+}
+
+message! {
+pub struct cuTexRefGetMipmapLevelBias { hTexRef: TexRefId }
+}
+
+message! {
+pub struct cuTexRefGetMipmapLevelBiasReply { pbias: f32 }
+}
+
+impl Command for cuTexRefGetMipmapLevelBias {
+    const OP: Op = Op::of(Fn::cuTexRefGetMipmapLevelBias);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexRefGetMipmapLevelBiasReply;
+}
+
+message! {
+pub struct cuTexRefGetMipmapLevelClamp { hTexRef: TexRefId }
+}
+
+message! {
+pub struct cuTexRefGetMipmapLevelClampReply { pminMipmapLevelClamp: f32, pmaxMipmapLevelClamp: f32 }
+}
+
+impl Command for cuTexRefGetMipmapLevelClamp {
+    const OP: Op = Op::of(Fn::cuTexRefGetMipmapLevelClamp);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexRefGetMipmapLevelClampReply;
+}
+
+message! {
+pub struct cuTexRefGetMipmappedArray { hTexRef: TexRefId }
+}
+
+message! {
+pub struct cuTexRefGetMipmappedArrayReply { array: MipmappedArrayId }
+}
+
+impl Command for cuTexRefGetMipmappedArray {
+    const OP: Op = Op::of(Fn::cuTexRefGetMipmappedArray);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexRefGetMipmappedArrayReply;
+}
+
+message! {
+pub struct cuTexRefSetAddress2D_v3 { hTexRef: TexRefId, texels: PitchedTexels }
+}
+
+impl Command for cuTexRefSetAddress2D_v3 {
+    const OP: Op = Op::of(Fn::cuTexRefSetAddress2D_v3);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefSetAddressMode { hTexRef: TexRefId, dim: i32, am: CUaddress_mode }
+}
+
+impl Command for cuTexRefSetAddressMode {
+    const OP: Op = Op::of(Fn::cuTexRefSetAddressMode);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefSetAddress_v2 { hTexRef: TexRefId, dptr: DevicePtr, bytes: u64 }
+}
+
+message! {
+pub struct cuTexRefSetAddress_v2Reply { ByteOffset: u64 }
+}
+
+impl Command for cuTexRefSetAddress_v2 {
+    const OP: Op = Op::of(Fn::cuTexRefSetAddress_v2);
+    const WAITS: bool = true;
+    type Reply<'a> = cuTexRefSetAddress_v2Reply;
+}
+
+message! {
+pub struct cuTexRefSetArray { hTexRef: TexRefId, hArray: ArrayId, Flags: u32 }
+}
+
+impl Command for cuTexRefSetArray {
+    const OP: Op = Op::of(Fn::cuTexRefSetArray);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefSetBorderColor { hTexRef: TexRefId, pBorderColor: Vec<f32> }
+}
+
+impl Command for cuTexRefSetBorderColor {
+    const OP: Op = Op::of(Fn::cuTexRefSetBorderColor);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefSetFilterMode { hTexRef: TexRefId, fm: CUfilter_mode }
+}
+
+impl Command for cuTexRefSetFilterMode {
+    const OP: Op = Op::of(Fn::cuTexRefSetFilterMode);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefSetFlags { hTexRef: TexRefId, Flags: u32 }
+}
+
+impl Command for cuTexRefSetFlags {
+    const OP: Op = Op::of(Fn::cuTexRefSetFlags);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefSetFormat { hTexRef: TexRefId, fmt: CUarray_format, NumPackedComponents: i32 }
+}
+
+impl Command for cuTexRefSetFormat {
+    const OP: Op = Op::of(Fn::cuTexRefSetFormat);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefSetMaxAnisotropy { hTexRef: TexRefId, maxAniso: u32 }
+}
+
+impl Command for cuTexRefSetMaxAnisotropy {
+    const OP: Op = Op::of(Fn::cuTexRefSetMaxAnisotropy);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefSetMipmapFilterMode { hTexRef: TexRefId, fm: CUfilter_mode }
+}
+
+impl Command for cuTexRefSetMipmapFilterMode {
+    const OP: Op = Op::of(Fn::cuTexRefSetMipmapFilterMode);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefSetMipmapLevelBias { hTexRef: TexRefId, bias: f32 }
+}
+
+impl Command for cuTexRefSetMipmapLevelBias {
+    const OP: Op = Op::of(Fn::cuTexRefSetMipmapLevelBias);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefSetMipmapLevelClamp { hTexRef: TexRefId, minMipmapLevelClamp: f32, maxMipmapLevelClamp: f32 }
+}
+
+impl Command for cuTexRefSetMipmapLevelClamp {
+    const OP: Op = Op::of(Fn::cuTexRefSetMipmapLevelClamp);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
+pub struct cuTexRefSetMipmappedArray { hTexRef: TexRefId, hMipmappedArray: MipmappedArrayId, Flags: u32 }
+}
+
+impl Command for cuTexRefSetMipmappedArray {
+    const OP: Op = Op::of(Fn::cuTexRefSetMipmappedArray);
+    const WAITS: bool = true;
     type Reply<'a> = ();
 }
 
@@ -1872,5 +2248,5 @@ pub(crate) const OWN: &[&str] = &[
 /// Calls a macro with the name of every message.
 #[macro_export]
 macro_rules! for_each_command {
-($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuCtxRecordEvent cuCtxWaitEvent cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemcpyAtoA_v2 cuMemcpyAtoHAsync_v2 cuMemcpyHtoAAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemExportToShareableHandle cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamGetCaptureInfo_v3 cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamBeginCaptureToGraph cuStreamCopyAttributes cuStreamGetAttribute cuStreamSetAttribute cuStreamUpdateCaptureDependencies cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddDependencies cuGraphAddNode_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeFindInClone cuGraphNodeGetContainingGraph cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRetainUserObject cuGraphUpload cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuArray3DCreate_v2 cuArrayDestroy cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuSurfObjectCreate cuSurfObjectDestroy cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuTensorMapSetAllocationClass cuTexObjectCreate cuTexObjectDestroy cuDevResourceGenerateDesc cuDevSmResourceSplit cuDevSmResourceSplitByCount cuDeviceGetDevResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent MemoryCommit MemoryDecommit ImageQuery FunctionNamed ImageData NodeDataPut NodeDataGet HostCallDone MirrorPush MirrorFetch AllocationExport EventExport EventImport PeerOffer PeerConnect PeerCopy Submitted LiveMap LivePush LiveAwait } };
+($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuCtxRecordEvent cuCtxWaitEvent cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuModuleGetSurfRef cuModuleGetTexRef cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemcpyAtoA_v2 cuMemcpyAtoHAsync_v2 cuMemcpyHtoAAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemExportToShareableHandle cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamGetCaptureInfo_v3 cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamBeginCaptureToGraph cuStreamCopyAttributes cuStreamGetAttribute cuStreamSetAttribute cuStreamUpdateCaptureDependencies cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuParamSetTexRef cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddDependencies cuGraphAddNode_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeFindInClone cuGraphNodeGetContainingGraph cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRetainUserObject cuGraphUpload cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuArray3DCreate_v2 cuArrayDestroy cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuSurfObjectCreate cuSurfObjectDestroy cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuTensorMapSetAllocationClass cuTexObjectCreate cuTexObjectDestroy cuTexRefCreate cuTexRefDestroy cuTexRefGetAddressMode cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuDevResourceGenerateDesc cuDevSmResourceSplit cuDevSmResourceSplitByCount cuDeviceGetDevResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent MemoryCommit MemoryDecommit ImageQuery FunctionNamed ImageData NodeDataPut NodeDataGet HostCallDone MirrorPush MirrorFetch AllocationExport EventExport EventImport PeerOffer PeerConnect PeerCopy Submitted LiveMap LivePush LiveAwait } };
 }

@@ -60,6 +60,14 @@ pub trait Custom {
         let _ = (command, reply);
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuModuleGetSurfRef(&self, command: commands::cuModuleGetSurfRef<'_>) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuModuleGetTexRef(&self, command: commands::cuModuleGetTexRef<'_>) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuFuncSetAttribute(&self, command: commands::cuFuncSetAttribute) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
@@ -431,6 +439,14 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuSurfRefGetArray(
+        &self,
+        command: commands::cuSurfRefGetArray,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuTexObjectCreate(
         &self,
         command: commands::cuTexObjectCreate,
@@ -440,6 +456,38 @@ pub trait Custom {
         Err(CUresult::NOT_SUPPORTED)
     }
     fn cuTexObjectDestroy(&self, command: commands::cuTexObjectDestroy) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuTexRefDestroy(&self, command: commands::cuTexRefDestroy) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuTexRefGetArray(
+        &self,
+        command: commands::cuTexRefGetArray,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuTexRefGetBorderColor(
+        &self,
+        command: commands::cuTexRefGetBorderColor,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuTexRefGetMipmappedArray(
+        &self,
+        command: commands::cuTexRefGetMipmappedArray,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuTexRefSetAddress2D_v3(&self, command: commands::cuTexRefSetAddress2D_v3) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
@@ -654,6 +702,18 @@ pub fn dispatch<S: Execute + Custom>(
             finished(unsafe { function(&mut count, session.find(command.hmod)?) })?;
             commands::cuModuleGetFunctionCountReply { count }.encode(reply);
             Ok(())
+        }
+        Some(Target::Driver(Fn::cuModuleGetSurfRef)) => {
+            let command = commands::cuModuleGetSurfRef::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuModuleGetSurfRef(command)?)
+        }
+        Some(Target::Driver(Fn::cuModuleGetTexRef)) => {
+            let command = commands::cuModuleGetTexRef::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuModuleGetTexRef(command)?)
         }
         Some(Target::Driver(Fn::cuFuncSetAttribute)) => {
             let command = commands::cuFuncSetAttribute::decode(&mut reader)?;
@@ -1210,6 +1270,16 @@ pub fn dispatch<S: Execute + Custom>(
 
             Ok(session.cuLaunchHostFunc(command)?)
         }
+        Some(Target::Driver(Fn::cuParamSetTexRef)) => {
+            let command = commands::cuParamSetTexRef::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuParamSetTexRef.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(session.find(command.hfunc)?, command.texunit, session.find(command.hTexRef)?)
+            })?;
+            Ok(())
+        }
         Some(Target::Driver(Fn::cuOccupancyMaxActiveBlocksPerMultiprocessor)) => {
             let command = commands::cuOccupancyMaxActiveBlocksPerMultiprocessor::decode(&mut reader)?;
             reader.end()?;
@@ -1704,6 +1774,25 @@ pub fn dispatch<S: Execute + Custom>(
 
             Ok(session.cuSurfObjectDestroy(command)?)
         }
+        Some(Target::Driver(Fn::cuSurfRefGetArray)) => {
+            let command = commands::cuSurfRefGetArray::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuSurfRefGetArray(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuSurfRefSetArray)) => {
+            let command = commands::cuSurfRefSetArray::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuSurfRefSetArray.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.Flags != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(session.find(command.hSurfRef)?, session.find(command.hArray)?, command.Flags)
+            })?;
+            Ok(())
+        }
         Some(Target::Driver(Fn::cuTensorMapEncodeIm2col)) => {
             let command = commands::cuTensorMapEncodeIm2col::decode(&mut reader)?;
             reader.end()?;
@@ -1911,6 +2000,281 @@ pub fn dispatch<S: Execute + Custom>(
             reader.end()?;
 
             Ok(session.cuTexObjectDestroy(command)?)
+        }
+        Some(Target::Driver(Fn::cuTexRefCreate)) => {
+            let command = commands::cuTexRefCreate::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefCreate.ok_or(CUresult::NOT_SUPPORTED)?;
+            session.vacant(command.pTexRef)?;
+            let mut pTexRef = CUtexref::NULL;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut pTexRef) })?;
+            session.insert(command.pTexRef, pTexRef)?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefDestroy)) => {
+            let command = commands::cuTexRefDestroy::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuTexRefDestroy(command)?)
+        }
+        Some(Target::Driver(Fn::cuTexRefGetAddressMode)) => {
+            let command = commands::cuTexRefGetAddressMode::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefGetAddressMode.ok_or(CUresult::NOT_SUPPORTED)?;
+            if !(0..=2).contains(&command.dim) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            let mut pam: CUaddress_mode = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut pam, session.find(command.hTexRef)?, command.dim) })?;
+            commands::cuTexRefGetAddressModeReply { pam }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefGetAddress_v2)) => {
+            let command = commands::cuTexRefGetAddress_v2::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefGetAddress_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut pdptr: u64 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut pdptr, session.find(command.hTexRef)?) })?;
+            commands::cuTexRefGetAddress_v2Reply { pdptr }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefGetArray)) => {
+            let command = commands::cuTexRefGetArray::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuTexRefGetArray(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuTexRefGetBorderColor)) => {
+            let command = commands::cuTexRefGetBorderColor::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuTexRefGetBorderColor(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuTexRefGetFilterMode)) => {
+            let command = commands::cuTexRefGetFilterMode::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefGetFilterMode.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut pfm: CUfilter_mode = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut pfm, session.find(command.hTexRef)?) })?;
+            commands::cuTexRefGetFilterModeReply { pfm }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefGetFlags)) => {
+            let command = commands::cuTexRefGetFlags::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefGetFlags.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut pFlags: u32 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut pFlags, session.find(command.hTexRef)?) })?;
+            commands::cuTexRefGetFlagsReply { pFlags }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefGetFormat)) => {
+            let command = commands::cuTexRefGetFormat::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefGetFormat.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut pFormat: CUarray_format = Default::default();
+            let mut pNumChannels: i32 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut pFormat, &mut pNumChannels, session.find(command.hTexRef)?) })?;
+            commands::cuTexRefGetFormatReply { pFormat, pNumChannels }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefGetMaxAnisotropy)) => {
+            let command = commands::cuTexRefGetMaxAnisotropy::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefGetMaxAnisotropy.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut pmaxAniso: i32 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut pmaxAniso, session.find(command.hTexRef)?) })?;
+            commands::cuTexRefGetMaxAnisotropyReply { pmaxAniso }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefGetMipmapFilterMode)) => {
+            let command = commands::cuTexRefGetMipmapFilterMode::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefGetMipmapFilterMode.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut pfm: CUfilter_mode = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut pfm, session.find(command.hTexRef)?) })?;
+            commands::cuTexRefGetMipmapFilterModeReply { pfm }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefGetMipmapLevelBias)) => {
+            let command = commands::cuTexRefGetMipmapLevelBias::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefGetMipmapLevelBias.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut pbias: f32 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(&mut pbias, session.find(command.hTexRef)?) })?;
+            commands::cuTexRefGetMipmapLevelBiasReply { pbias }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefGetMipmapLevelClamp)) => {
+            let command = commands::cuTexRefGetMipmapLevelClamp::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefGetMipmapLevelClamp.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut pminMipmapLevelClamp: f32 = Default::default();
+            let mut pmaxMipmapLevelClamp: f32 = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(&mut pminMipmapLevelClamp, &mut pmaxMipmapLevelClamp, session.find(command.hTexRef)?)
+            })?;
+            commands::cuTexRefGetMipmapLevelClampReply { pminMipmapLevelClamp, pmaxMipmapLevelClamp }
+                .encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefGetMipmappedArray)) => {
+            let command = commands::cuTexRefGetMipmappedArray::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuTexRefGetMipmappedArray(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuTexRefSetAddress2D_v3)) => {
+            let command = commands::cuTexRefSetAddress2D_v3::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuTexRefSetAddress2D_v3(command)?)
+        }
+        Some(Target::Driver(Fn::cuTexRefSetAddressMode)) => {
+            let command = commands::cuTexRefSetAddressMode::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefSetAddressMode.ok_or(CUresult::NOT_SUPPORTED)?;
+            if !(0..=2).contains(&command.dim) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hTexRef)?, command.dim, command.am) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefSetAddress_v2)) => {
+            let command = commands::cuTexRefSetAddress_v2::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefSetAddress_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+            let mut ByteOffset: usize = Default::default();
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    &mut ByteOffset,
+                    session.find(command.hTexRef)?,
+                    session.range(command.dptr, command.bytes)?,
+                    command.bytes as usize,
+                )
+            })?;
+            commands::cuTexRefSetAddress_v2Reply { ByteOffset: ByteOffset as u64 }.encode(reply);
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefSetArray)) => {
+            let command = commands::cuTexRefSetArray::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefSetArray.ok_or(CUresult::NOT_SUPPORTED)?;
+            if !(1..=1).contains(&command.Flags) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(session.find(command.hTexRef)?, session.find(command.hArray)?, command.Flags)
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefSetBorderColor)) => {
+            let command = commands::cuTexRefSetBorderColor::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefSetBorderColor.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.pBorderColor.len() as u64 != (4) as u64 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hTexRef)?, command.pBorderColor.as_ptr()) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefSetFilterMode)) => {
+            let command = commands::cuTexRefSetFilterMode::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefSetFilterMode.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hTexRef)?, command.fm) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefSetFlags)) => {
+            let command = commands::cuTexRefSetFlags::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefSetFlags.ok_or(CUresult::NOT_SUPPORTED)?;
+            if command.Flags & !0x33 != 0 {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hTexRef)?, command.Flags) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefSetFormat)) => {
+            let command = commands::cuTexRefSetFormat::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefSetFormat.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(session.find(command.hTexRef)?, command.fmt, command.NumPackedComponents)
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefSetMaxAnisotropy)) => {
+            let command = commands::cuTexRefSetMaxAnisotropy::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefSetMaxAnisotropy.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hTexRef)?, command.maxAniso) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefSetMipmapFilterMode)) => {
+            let command = commands::cuTexRefSetMipmapFilterMode::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefSetMipmapFilterMode.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hTexRef)?, command.fm) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefSetMipmapLevelBias)) => {
+            let command = commands::cuTexRefSetMipmapLevelBias::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefSetMipmapLevelBias.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe { function(session.find(command.hTexRef)?, command.bias) })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefSetMipmapLevelClamp)) => {
+            let command = commands::cuTexRefSetMipmapLevelClamp::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefSetMipmapLevelClamp.ok_or(CUresult::NOT_SUPPORTED)?;
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.hTexRef)?,
+                    command.minMipmapLevelClamp,
+                    command.maxMipmapLevelClamp,
+                )
+            })?;
+            Ok(())
+        }
+        Some(Target::Driver(Fn::cuTexRefSetMipmappedArray)) => {
+            let command = commands::cuTexRefSetMipmappedArray::decode(&mut reader)?;
+            reader.end()?;
+            let function = session.table().cuTexRefSetMipmappedArray.ok_or(CUresult::NOT_SUPPORTED)?;
+            if !(1..=1).contains(&command.Flags) {
+                return Err(CUresult::INVALID_VALUE.into());
+            }
+            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+            finished(unsafe {
+                function(
+                    session.find(command.hTexRef)?,
+                    session.find(command.hMipmappedArray)?,
+                    command.Flags,
+                )
+            })?;
+            Ok(())
         }
         Some(Target::Driver(Fn::cuDevResourceGenerateDesc)) => {
             let command = commands::cuDevResourceGenerateDesc::decode(&mut reader)?;

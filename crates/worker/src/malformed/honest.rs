@@ -5,8 +5,8 @@ use sluice_wire::{
     ArrayId, ArrayPlace, ArrayShape, ChosenResource, Command, ConditionalNode, CopyNode, CopySide, DevicePtr,
     EventId, ExportToken, FillNode, FunctionId, GREEN_PLACES, GraphExecId, GraphId, GraphNodeId, GraphPlace,
     GreenCtxId, GroupParams, ImageHash, KernelNode, MipmappedArrayId, ModuleId, NodePlace, NodeWork, Op,
-    PeerToken, PhysicalId, PhysicalProp, Pitched, ResourceDescId, Sampling, StreamId, TextureResource,
-    UserObjectId, commands, decode,
+    PeerToken, PhysicalId, PhysicalProp, Pitched, PitchedTexels, ResourceDescId, Sampling, StreamId,
+    SurfRefId, TexRefId, TextureResource, UserObjectId, commands, decode,
 };
 
 use super::known::Known;
@@ -15,9 +15,10 @@ use crate::chunks::CHUNK;
 
 const KERNEL: &str = ".version 7.0\n.target sm_75\n.address_size 64\n\
     .visible .global .align 4 .b8 table[64];\n\
+    .visible .global .texref image;\n.visible .global .surfref surface;\n\
     .visible .entry entry(.param .u64 a, .param .u32 b) { ret; }\n";
 /// Numbers that one call of [`populate`] uses.
-const STEP: u64 = 32;
+const STEP: u64 = 40;
 /// Chunks of the reservation in which it works, and how many each time.
 const PLACES: u64 = 64;
 const CHUNKS: u64 = 8;
@@ -37,6 +38,7 @@ pub(crate) fn populate(stage: &Stage, known: &mut Known, seed: u64) -> Vec<Op> {
     graphs(&mut say, id, start);
     captures(&mut say, id, start);
     arrays(&mut say, id, start);
+    references(&mut say, id, start);
     green_contexts(&mut say, id);
     conditionals(&mut say, id);
     let refused = say.refused;
@@ -55,6 +57,8 @@ pub(crate) fn populate(stage: &Stage, known: &mut Known, seed: u64) -> Vec<Op> {
         live("MipmappedArrayId", &[19]),
         live("ResourceDescId", &[23]),
         live("GreenCtxId", &[24]),
+        live("TexRefId", &[32, 34]),
+        live("SurfRefId", &[33]),
     ];
     for (of, number) in ids.into_iter().flatten() {
         known.add_live(of, number);
@@ -377,4 +381,56 @@ fn arrays(say: &mut Honest<'_>, id: u64, start: u64) {
     let view = Vec::new();
     say.command(&commands::cuTexObjectCreate { resource: resource.clone(), sampling, view });
     say.command(&commands::cuSurfObjectCreate { resource });
+}
+
+fn references(say: &mut Honest<'_>, id: u64, start: u64) {
+    let (module, array, mipmapped) = (ModuleId(id + 4), ArrayId(id + 18), MipmappedArrayId(id + 19));
+    let (texture, surface, own) = (TexRefId(id + 32), SurfRefId(id + 33), TexRefId(id + 34));
+    say.command(&commands::cuModuleGetTexRef { pTexRef: texture, hmod: module, name: c"image" });
+    say.command(&commands::cuModuleGetSurfRef { pSurfRef: surface, hmod: module, name: c"surface" });
+    say.command(&commands::cuParamSetTexRef { hfunc: FunctionId(id + 5), texunit: -1, hTexRef: texture });
+    say.command(&commands::cuTexRefCreate { pTexRef: TexRefId(id + 35) });
+    say.command(&commands::cuTexRefDestroy { hTexRef: TexRefId(id + 35) });
+    say.command(&commands::cuTexRefCreate { pTexRef: own });
+    say.command(&commands::cuTexRefSetArray { hTexRef: texture, hArray: array, Flags: 1 });
+    say.command(&commands::cuTexRefGetArray { hTexRef: texture });
+    say.command(&commands::cuSurfRefSetArray { hSurfRef: surface, hArray: array, Flags: 0 });
+    say.command(&commands::cuSurfRefGetArray { hSurfRef: surface });
+    say.command(&commands::cuTexRefSetMipmappedArray { hTexRef: own, hMipmappedArray: mipmapped, Flags: 1 });
+    say.command(&commands::cuTexRefGetMipmappedArray { hTexRef: own });
+    say.command(&commands::cuTexRefSetFormat {
+        hTexRef: own,
+        fmt: CUarray_format::FLOAT,
+        NumPackedComponents: 1,
+    });
+    say.command(&commands::cuTexRefSetAddress_v2 { hTexRef: own, dptr: DevicePtr(start), bytes: 4096 });
+    say.command(&commands::cuTexRefGetAddress_v2 { hTexRef: own });
+    let (format, channels, width, height, pitch) = (CUarray_format::FLOAT, 1, 32, 4, 256);
+    let texels = PitchedTexels { start: DevicePtr(start), format, channels, width, height, pitch };
+    say.command(&commands::cuTexRefSetAddress2D_v3 { hTexRef: own, texels });
+    sampled(say, own);
+}
+
+fn sampled(say: &mut Honest<'_>, id: TexRefId) {
+    say.command(&commands::cuTexRefSetAddressMode { hTexRef: id, dim: 1, am: CUaddress_mode::CLAMP });
+    say.command(&commands::cuTexRefGetAddressMode { hTexRef: id, dim: 1 });
+    say.command(&commands::cuTexRefSetFilterMode { hTexRef: id, fm: CUfilter_mode::LINEAR });
+    say.command(&commands::cuTexRefGetFilterMode { hTexRef: id });
+    say.command(&commands::cuTexRefSetMipmapFilterMode { hTexRef: id, fm: CUfilter_mode::POINT });
+    say.command(&commands::cuTexRefGetMipmapFilterMode { hTexRef: id });
+    say.command(&commands::cuTexRefSetMipmapLevelBias { hTexRef: id, bias: 0.5 });
+    say.command(&commands::cuTexRefGetMipmapLevelBias { hTexRef: id });
+    say.command(&commands::cuTexRefSetMipmapLevelClamp {
+        hTexRef: id,
+        minMipmapLevelClamp: 0.0,
+        maxMipmapLevelClamp: 1.0,
+    });
+    say.command(&commands::cuTexRefGetMipmapLevelClamp { hTexRef: id });
+    say.command(&commands::cuTexRefSetMaxAnisotropy { hTexRef: id, maxAniso: 4 });
+    say.command(&commands::cuTexRefGetMaxAnisotropy { hTexRef: id });
+    say.command(&commands::cuTexRefSetBorderColor { hTexRef: id, pBorderColor: vec![1.0; 4] });
+    say.command(&commands::cuTexRefGetBorderColor { hTexRef: id });
+    say.command(&commands::cuTexRefSetFlags { hTexRef: id, Flags: 3 });
+    say.command(&commands::cuTexRefGetFlags { hTexRef: id });
+    say.command(&commands::cuTexRefGetFormat { hTexRef: id });
 }

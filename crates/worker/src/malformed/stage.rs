@@ -13,7 +13,7 @@ use sluice_wire::peer::{Answer, REQUEST_SIZE, Request};
 use sluice_wire::{
     ArrayId, DevicePtr, EventId, ExportToken, FrameDecoder, FunctionId, GraphExecId, GraphId, GraphNodeId,
     GreenCtxId, Header, HostCall, Kind, MipmappedArrayId, ModuleId, Op, PhysicalId, Received, ResourceDescId,
-    StreamId, UserObjectId, decode,
+    StreamId, SurfRefId, TexRefId, UserObjectId, decode,
 };
 
 use crate::budget::Budget;
@@ -162,6 +162,8 @@ impl Stage {
             "MipmappedArrayId" => objects.find(MipmappedArrayId(number)).is_ok(),
             "GreenCtxId" => objects.find(GreenCtxId(number)).is_ok(),
             "ResourceDescId" => objects.find(ResourceDescId(number)).is_ok(),
+            "TexRefId" => objects.find(TexRefId(number)).is_ok(),
+            "SurfRefId" => objects.find(SurfRefId(number)).is_ok(),
             "PhysicalId" => self.session.memory.lock().physical.contains_key(&number),
             "DevicePtr" => self.session.memory.covers(number, 1),
             _ => true,
