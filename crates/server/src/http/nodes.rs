@@ -13,7 +13,7 @@ use sluice_api::node::{
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_api::token::Role;
-use sluice_api::usage::UsageRecord;
+use sluice_api::usage::{GFLOPS_MAX, UsageRecord};
 
 use super::answer::Answer;
 use super::extract::{Body, Name};
@@ -96,6 +96,9 @@ fn check(join: &Join) -> Result<(), Problem> {
     }
     if join.gpus.iter().any(|gpu| gpu.name.len() > NAME_MAX || !(1..1 << 44).contains(&gpu.memory)) {
         return wrong("gpus", "no GPU has such a name or such a memory");
+    }
+    if join.gpus.iter().any(|gpu| gpu.gflops > GFLOPS_MAX) {
+        return wrong("gpus", "no GPU has so many GFLOPS");
     }
     let mut gpus = join.gpus.iter().enumerate();
     if let Some(detail) = gpus.find_map(|(index, gpu)| wrong_fact(index, gpu, join.gpus.len())) {

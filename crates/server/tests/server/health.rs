@@ -137,7 +137,8 @@ fn where_gpus_stand_is_shown_as_their_node_said_it_and_nonsense_is_refused() {
     let twice = Gpu { nvlinks: vec![NvLinks { gpu: 0, links: 1 }; 2], ..ScriptedNode::gpu() };
     let blank = Gpu { pci: Some(String::new()), ..ScriptedNode::gpu() };
     let long = Gpu { vendor: Some("v".repeat(65)), ..ScriptedNode::gpu() };
-    for wrong in [linked(9, 1), linked(0, 1), twice, blank, long] {
+    let fast = Gpu { gflops: 1_000_000_001, ..ScriptedNode::gpu() };
+    for wrong in [linked(9, 1), linked(0, 1), twice, blank, long, fast] {
         let refused = problem(ScriptedNode::join_with(&server.admin, "two", vec![wrong.clone()]).map(drop));
         assert!(refused.is(Kind::Invalid) && refused.field.as_deref() == Some("gpus"), "{wrong:?}");
     }
