@@ -1,5 +1,6 @@
 //! Moving work together so that a job fits: nothing is evicted that is not placed again at once.
 
+use super::amounts::Amounts;
 use super::candidates::{could_fit, weight};
 use super::decay::Millis;
 use super::gang::Placed;
@@ -214,7 +215,15 @@ impl Scheduler {
     }
 
     /// A place for a task that has to leave its own, in the same domain as others of its job or in another one if that is asked for.
+    ///
+    /// On another model a share may be more units, and units a larger share: what would take more of anything there stays, since its queue
+    /// has a limit of that.
     fn elsewhere(&mut self, id: JobId, from: &Placement) -> Option<Placement> {
+        let takes = |placement: &Placement| Amounts::of(&placement.request, 1);
+        self.other_place(id, from).filter(|to| takes(to).exceeds(&takes(from)).is_none())
+    }
+
+    fn other_place(&mut self, id: JobId, from: &Placement) -> Option<Placement> {
         let job = self.jobs.get(&id)?;
         let topology = job.spec.topology;
         if job.spec.tasks_max == 1 || topology.required.is_none() && topology.apart.is_none() {
