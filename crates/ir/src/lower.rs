@@ -37,6 +37,10 @@ use crate::ssa::{Variable, Variables};
 use crate::types::{BlockId, GlobalId, InstId, Type, Value};
 use layout::{Home, Layout};
 
+/// What a kernel lacks is named so often at most, and in so many characters: the program chooses both.
+const MISSING_MAX: usize = 256;
+const MISSING_CHARS_MAX: usize = 100;
+
 /// The most instructions (and blocks, and registers) that one kernel may have, inlined functions counted as often as they
 /// are called.
 pub const INSTRUCTIONS_MAX: usize = 4 << 20;
@@ -298,10 +302,21 @@ impl<'m> Lowering<'m> {
     /// What is not supported becomes the end of the grid, here. Whatever was written of it before does no harm.
     fn unless_missing(&mut self, done: Lowered) -> Lowered {
         let Err(LowerErrorKind::Unsupported(what)) = done else { return done };
-        let number = self.kernel.missing.len() as u32;
-        self.kernel.missing.push(format!("{what} (PTX line {})", self.line));
+        // An instruction may be long, and be in a function that is called often.
+        let what: String = what.chars().take(MISSING_CHARS_MAX).collect();
+        let what = format!("{what} (PTX line {})", self.line);
+        let missing = &mut self.kernel.missing;
+        let number = match missing.iter().position(|known| *known == what) {
+            Some(known) => known,
+            // One of those that are named.
+            None if missing.len() == MISSING_MAX => MISSING_MAX - 1,
+            None => {
+                missing.push(what);
+                missing.len() - 1
+            }
+        };
         let mut build = self.build();
-        let number = build.i32(number);
+        let number = build.i32(number as u32);
         build.push(Inst::CallRuntime { function: RuntimeFunction::Missing, args: Box::new([number]) });
         self.end_block(Terminator::Trap);
         Ok(())

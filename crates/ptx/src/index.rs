@@ -17,8 +17,8 @@ use crate::lex::Lexer;
 use crate::parse::module::Item;
 use crate::parse::{Depth, Parser};
 
-/// Functions that a variable may have the addresses of for all of them to be parsed with it. A class of C++ has fewer virtual ones.
-const TABLE_FOLLOWED_MAX: usize = 64;
+/// Functions that a variable may have the addresses of for all of them to be parsed with it.
+const TABLE_FOLLOWED_MAX: usize = 256;
 
 /// A module's text with the places of its declarations.
 pub struct ModuleIndex {
@@ -196,15 +196,15 @@ impl ModuleIndex {
         matches!(self.declarations[declaration].kind, Kind::Function(_) | Kind::Alias(_))
     }
 
-    /// How many functions' addresses a variable has; none for anything else.
+    /// How many functions a variable has addresses of; none for anything else.
     fn functions_in(&self, item: &Item) -> usize {
-        let mut count = 0;
+        let mut functions: BTreeSet<usize> = BTreeSet::new();
         if let Item::Variables(_) = item {
             for_each_reference(item, &mut |name| {
-                count += usize::from(self.by_name.get(name).is_some_and(|&index| self.is_function(index)));
+                functions.extend(self.by_name.get(name).filter(|&&index| self.is_function(index)));
             });
         }
-        count
+        functions.len()
     }
 
     fn add(&mut self, item: Item, bytes: Range<usize>, line: u32) {

@@ -68,6 +68,8 @@ pub(crate) struct Plan {
     fresh: Vec<LeaseId>,
     /// Leases of each tenant and those below it that the scheduler knows.
     counts: HashMap<TenantPath, u32>,
+    /// Some tenant's limit is one of units, by which it may be kept off some cards.
+    has_unit_limits: bool,
     /// Nothing is planned: the tenants' quotas contradict each other.
     broken: Option<QueueError>,
     estimates: Estimates,
@@ -128,6 +130,7 @@ impl Plan {
             held_back: BTreeMap::new(),
             fresh: Vec::new(),
             counts: HashMap::new(),
+            has_unit_limits: fleet.tenants().values().any(|quota| quota.units_limit_milli.is_some()),
             broken,
             estimates: Estimates::default(),
             now_ms,

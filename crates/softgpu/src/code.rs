@@ -24,8 +24,11 @@ use crate::machine::{Code, Kernel, Limits, Machine, Signature};
 use crate::status::{Result, Status};
 
 /// Texts up to this size are parsed whole on load, so that a mistake shows there, as with the hardware driver. In
-/// larger ones a mistake in a body shows when its entry is used.
+/// larger ones a mistake in a body shows when its entry is used. Those are libraries', which ask what each of their kernels takes and launch
+/// a few: only of smaller texts machine code is made before a launch, whose time on the GPU it is otherwise.
 const PARSED_WHOLE_MAX: usize = 256 << 10;
+/// Bytes of all texts of one program together.
+const TEXTS_MAX: usize = 512 << 20;
 
 /// Compiles PTX for the CPU.
 pub(crate) struct Compiling;
@@ -36,8 +39,17 @@ impl Machine for Compiling {
         images: &[&[u8]],
         device: &Limits,
     ) -> std::result::Result<Arc<dyn Code>, (Status, String)> {
-        let texts: Vec<_> =
-            images.iter().map(|image| ptx(image, device)).collect::<std::result::Result<_, _>>()?;
+        let mut texts = Vec::new();
+        let mut bytes = 0;
+        for image in images {
+            let text = ptx(image, device)?;
+            bytes += text.len();
+            if bytes > TEXTS_MAX {
+                let error = format!("the texts of a program have more than {TEXTS_MAX} bytes");
+                return Err((Status::INVALID_IMAGE, error));
+            }
+            texts.push(text);
+        }
         let mut texts: Vec<&[u8]> = texts.iter().map(AsRef::as_ref).collect();
         if texts.iter().any(|text| leaves_set_conditional_open(text)) {
             texts.push(conditional::SET_CONDITIONAL);
@@ -100,6 +112,7 @@ fn ptx<'a>(image: &'a [u8], device: &Limits) -> std::result::Result<Cow<'a, [u8]
 
 struct PtxCode {
     index: ModuleIndex,
+    is_small: bool,
     entries: Mutex<HashMap<String, Arc<Slot>>>,
 }
 
@@ -116,14 +129,15 @@ pub(crate) struct Entry {
 impl PtxCode {
     /// Indexes a PTX text. The error is a message for the JIT error log.
     fn new(text: &[u8]) -> std::result::Result<Self, String> {
-        if text.len() <= PARSED_WHOLE_MAX {
+        let is_small = text.len() <= PARSED_WHOLE_MAX;
+        if is_small {
             sluice_ptx::parse(text).map_err(|error| error.to_string())?;
         }
         let index = ModuleIndex::new(text).map_err(|error| error.to_string())?;
         if index.address_size() != 64 {
             return Err(format!("{}-bit addresses: only 64-bit PTX runs", index.address_size()));
         }
-        Ok(Self { index, entries: Mutex::default() })
+        Ok(Self { index, is_small, entries: Mutex::default() })
     }
 
     /// The entry as it is declared; device functions are not entries.
@@ -143,6 +157,12 @@ impl PtxCode {
         })?;
         passes::pipeline(&mut kernel);
         let prepared = execution::compiler()?.prepare(kernel);
+        if self.is_small {
+            prepared.load([32, 1, 1]).map_err(|error| {
+                complain(&error);
+                Status::INVALID_PTX
+            })?;
+        }
         Ok(Arc::new(Entry { kernel: prepared, globals: module_globals(&module) }))
     }
 }

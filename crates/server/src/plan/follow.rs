@@ -13,7 +13,8 @@ use crate::fleet::{Fleet, LeaseRecord, News, Seat};
 impl Plan {
     pub(super) fn follow_quotas(&mut self, fleet: &Fleet) {
         // Which cards are within a limit may be others now.
-        let of_units = fleet.tenants().values().any(|quota| quota.units_limit_milli.is_some());
+        let of_units =
+            self.has_unit_limits || fleet.tenants().values().any(|quota| quota.units_limit_milli.is_some());
         if of_units || fleet.leases().any(|lease| lease.ask.units_milli.is_some()) {
             return self.begin_anew(fleet);
         }
