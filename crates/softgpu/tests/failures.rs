@@ -11,6 +11,7 @@ const KERNELS: &str = "
 .visible .entry stray(.param .u64 x) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [x]; st.global.u32 [%rd1], 1; ret; }
 .visible .entry trap() { trap; ret; }
 .visible .entry endless() { LOOP: bra LOOP; }
+.visible .entry lacks() { .reg .b32 %r<2>; frobnicate.sync %r0, %r1; ret; }
 ";
 
 /// Launches a kernel that fails, in a context of its own, and returns the error that stays.
@@ -51,6 +52,7 @@ fn failures_stay_in_their_context() {
     );
     assert_eq!(host, 0);
     assert_eq!(error_of("trap", 0, nothing), CUresult::LAUNCH_FAILED);
+    assert_eq!(error_of("lacks", 0, nothing), CUresult::ILLEGAL_INSTRUCTION);
     let end_it = || {
         while sluice_softgpu::longest_running(0).is_none_or(|age| age < Duration::from_millis(1)) {
             std::thread::yield_now();
@@ -69,6 +71,57 @@ fn failures_stay_in_their_context() {
     );
     assert_eq!(read::<u32>(x, 1), [2]);
     assert!(sluice_softgpu::usage().launches >= 6);
+}
+
+/// An entry that calls one of so many functions, by their number, through a table.
+fn table_of(count: u32) -> String {
+    let function = |number: u32| {
+        format!(
+            ".func (.param .b32 r) f{number}() {{ .reg .b32 %r<2>; mov.u32 %r1, {number}; st.param.b32 [r], %r1; ret; }}\n"
+        )
+    };
+    let functions: String = (0..count).map(function).collect();
+    let names: Vec<String> = (0..count).map(|number| format!("f{number}")).collect();
+    format!(
+        "{functions}.global .align 8 .u64 table[{count}] = {{ {} }};
+.visible .entry pick(.param .u64 out, .param .u32 which) {{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<6>;
+    ld.param.u64 %rd1, [out];
+    ld.param.u32 %r1, [which];
+    mov.u64 %rd2, table;
+    mul.wide.u32 %rd3, %r1, 8;
+    add.u64 %rd4, %rd2, %rd3;
+    ld.global.u64 %rd5, [%rd4];
+    {{
+        .param .b32 got;
+        prototype: .callprototype (.param .b32 _) _ ();
+        call (got), %rd5, (), prototype;
+        ld.param.b32 %r2, [got];
+    }}
+    st.global.u32 [%rd1], %r2;
+    ret;
+}}",
+        names.join(", ")
+    )
+}
+
+#[test]
+fn functions_are_called_through_tables_and_not_through_those_of_libraries() {
+    for (count, result) in [(200, CUresult::SUCCESS), (300, CUresult::ILLEGAL_INSTRUCTION)] {
+        // Kernels of the other device are ended meanwhile.
+        let _context = Context::new(1);
+        let pick = function(module(&table_of(count)), "pick");
+        let (mut out, mut which) = (allocate(4), 150u32);
+        assert_eq!(
+            launch(pick, 1, 1, CUstream::NULL, &mut [arg(&mut out), arg(&mut which)]),
+            CUresult::SUCCESS
+        );
+        assert_eq!(result!(cuCtxSynchronize()), result, "{count}");
+        if result == CUresult::SUCCESS {
+            assert_eq!(read::<u32>(out, 1), [150]);
+        }
+    }
 }
 
 #[test]
