@@ -8,6 +8,7 @@ use sluice_api::tenant::{Quota, TenantPath};
 use sluice_sched::queues::{JobId, JobSpec, Topology};
 use sluice_sched::{ModelId, ModelSet, Request, WHOLE_GPU_MILLI};
 
+use super::never::is_fixed;
 use super::{Plan, Work, queues};
 use crate::fleet::{Fleet, LeaseRecord};
 
@@ -102,8 +103,8 @@ impl Plan {
         self.request_of(ask, self.within_limits(fleet, tenant, ask, models))
     }
 
-    /// Those of these kinds on which it alone is within the limits of its tenants, if there are any: units are more of one card than of
-    /// another, and a share is more units of one than of another.
+    /// Those of these kinds on which it alone is within the limits of its tenants, and what may not be preempted within their guarantees, if
+    /// there are any: units are more of one card than of another, and a share is more units of one than of another.
     fn within_limits(
         &self,
         fleet: &Fleet,
@@ -112,11 +113,15 @@ impl Plan {
         models: ModelSet,
     ) -> ModelSet {
         let count = u64::from(ask.gpus) * u64::from(ask.tasks);
+        let units_count = fleet.tenants().values().any(|quota| quota.guaranteed_units_milli > 0);
         let is_within = |model: &ModelId| {
             let (gpus, units) = self.atlas.compute(*model, ask);
             let within = |quota: &Quota| {
                 quota.limit_milli.is_none_or(|limit| gpus * count <= u64::from(limit))
                     && quota.units_limit_milli.is_none_or(|limit| units * count <= limit)
+                    && (!is_fixed(ask)
+                        || gpus * count <= u64::from(quota.guaranteed_milli)
+                            && (!units_count || units * count <= quota.guaranteed_units_milli))
             };
             tenant.lineage().filter_map(|tenant| fleet.tenants().get(&tenant)).all(within)
         };

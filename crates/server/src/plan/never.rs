@@ -104,6 +104,11 @@ fn slots(spec: &NodeSpec, request: &Request) -> u32 {
     if gpus < u32::from(request.gpus) { 0 } else { gpus * per_gpu / u32::from(request.gpus) }
 }
 
+/// Whether it may not be preempted, and so gets what is guaranteed only.
+pub(super) fn is_fixed(ask: &NewLease) -> bool {
+    !ask.preemptible || ask.tier == Tier::Premium
+}
+
 /// The first quota, from the tenant upwards, that the request alone would pass.
 pub(crate) fn over_quota(fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
     // Of units the share on the fastest GPU that there is, and of a share the units on the slowest.
@@ -117,6 +122,7 @@ pub(crate) fn over_quota(fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> 
     });
     let units_milli = units * u64::from(ask.gpus) * u64::from(ask.tasks);
     let ppm = share * u64::from(ask.gpus) * u64::from(ask.tasks);
+    let units_count = fleet.tenants().values().any(|quota| quota.guaranteed_units_milli > 0);
     let gpus = |ppm: u64| ppm as f64 / f64::from(GPU_PPM);
     tenant.lineage().find_map(|tenant| {
         let quota = fleet.tenants().get(&tenant)?;
@@ -129,13 +135,20 @@ pub(crate) fn over_quota(fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> 
             let [asked, limit] = [units_milli, limit].map(|milli| milli as f64 / 1000.0);
             return Some(format!("it asks for {asked} units, and {tenant} may hold {limit} at most"));
         }
-        let fixed = !ask.preemptible || ask.tier == Tier::Premium;
-        if fixed && over(quota.guaranteed_milli) {
+        if is_fixed(ask) && over(quota.guaranteed_milli) {
             let guaranteed = gpus(u64::from(quota.guaranteed_milli) * 1000);
             return Some(format!(
                 "what may not be preempted gets guaranteed GPUs only: it asks for {}, and {tenant} is guaranteed \
                  {guaranteed}",
                 gpus(ppm)
+            ));
+        }
+        if is_fixed(ask) && units_count && units_milli > quota.guaranteed_units_milli {
+            let [asked, guaranteed] =
+                [units_milli, quota.guaranteed_units_milli].map(|milli| milli as f64 / 1000.0);
+            return Some(format!(
+                "what may not be preempted gets guaranteed units only: it asks for {asked}, and {tenant} is guaranteed \
+                 {guaranteed}"
             ));
         }
         let mib = (ask.memory >> 20) * u64::from(ask.gpus) * u64::from(ask.tasks);

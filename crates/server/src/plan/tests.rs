@@ -620,6 +620,32 @@ fn units_are_a_share_of_whichever_card_has_them() {
 }
 
 #[test]
+fn fixed_work_goes_to_the_cards_on_which_it_is_guaranteed() {
+    let run = |acme: Value, ask: Value| {
+        let mut world = World::new(&[], &[("acme", acme)]);
+        let fast = world.join_cards("fast", 1, "r0", 20_000);
+        world.join_cards("slow", 1, "r0", 5000);
+        world.report();
+        let mine = world.ask("acme", ask);
+        world.settle();
+        assert_eq!(world.state(mine), RUNS, "{:?}", world.plan.why(&world.fleet, mine));
+        world.check();
+        shares(&world, &[mine]).contains_key(&fast)
+    };
+    // Five units are a quarter of one card, and all of the other.
+    assert!(run(json!({ "guaranteed_milli": 250 }), json!({ "units_milli": 5000, "preemptible": false })));
+    // A card is twenty units there, and five here.
+    let guaranteed = json!({ "guaranteed_milli": 1000, "guaranteed_units_milli": 5000 });
+    assert!(!run(guaranteed.clone(), json!({ "preemptible": false })));
+    let mut world = World::new(&[], &[("acme", guaranteed)]);
+    world.join_cards("slow", 1, "r0", 5000);
+    let acme = "acme".parse().unwrap();
+    let ask = serde_json::from_value(json!({ "units_milli": 5001, "preemptible": false })).unwrap();
+    let reason = never::over_quota(&world.fleet, &acme, &ask);
+    assert!(reason.is_some_and(|reason| reason.contains("guaranteed units only")));
+}
+
+#[test]
 fn guaranteed_units_and_memory_are_reclaimed() {
     let guaranteed = |units_milli: u64, memory_mib: u64| json!({ "guaranteed_milli": 1000, "guaranteed_units_milli": units_milli, "guaranteed_memory_mib": memory_mib });
     let check = |acme: Value, globex: Value, ask: Value, returns: bool| {
