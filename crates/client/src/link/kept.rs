@@ -2,15 +2,20 @@
 //!
 //! A far link has up to [`WINDOW_MAX`](sluice_wire::resume::WINDOW_MAX) of them under way. From the allocator that would be one
 //! page fault for each 4 KiB of each copy, and a heap that the program keeps. Regions have the size and the alignment of
-//! a huge page, and only a few of them stay for the next copy.
+//! a huge page, and stay for the next copy: a new one costs more, since the kernel clears it, than what is copied into it. While nothing
+//! is in them the system may take all but a few back (`MADV_FREE`).
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use sluice_wire::resume::WINDOW_MAX;
+
 /// Bytes of a region, and a multiple of what it begins at: a huge page of x86-64, and of AArch64 with pages of 4 KiB.
 const REGION_BYTES: usize = 2 << 20;
-/// Most regions that stay: the least window, and what the last piece leaves free.
-const REGIONS_MAX: usize = 5;
+/// Regions that are nobody's but this process's: the least window, and what the last piece leaves free.
+const REGIONS_OWN: usize = 5;
+/// Most regions that stay.
+const REGIONS_MAX: usize = WINDOW_MAX as usize / REGION_BYTES + 1;
 
 /// Where data are copied to. Always used under the lock of the outbox.
 #[derive(Debug, Default)]
@@ -29,7 +34,11 @@ pub(crate) struct Kept {
 }
 
 #[derive(Debug)]
-struct Region(NonNull<u8>);
+struct Region {
+    start: NonNull<u8>,
+    /// While it is free the system may take its memory back.
+    is_reclaimable: bool,
+}
 
 // SAFETY: plain memory. Each byte of it is written once between two uses of the region, before anybody has it as a `Kept`.
 unsafe impl Send for Region {}
@@ -50,7 +59,7 @@ impl Keeper {
         };
         // SAFETY: so many bytes of the region begin there, and nobody has them: it is filled from its beginning to its end, and
         // begun anew only when nobody else has any of it.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), region.0.as_ptr().add(start), data.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), region.start.as_ptr().add(start), data.len()) };
         self.current = Some((Arc::clone(&region), start + data.len()));
         Some(Kept { region, start, bytes: data.len() })
     }
@@ -62,7 +71,7 @@ impl Keeper {
         if free.is_some() {
             return free;
         }
-        let region = Arc::new(Region::new()?);
+        let region = Arc::new(Region::new(self.regions.len() >= REGIONS_OWN)?);
         if self.regions.len() < REGIONS_MAX {
             self.regions.push(Arc::clone(&region));
         }
@@ -73,12 +82,22 @@ impl Keeper {
 impl Kept {
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: these bytes of the region were written before this value was made, and are not written while it lives.
-        unsafe { std::slice::from_raw_parts(self.region.0.as_ptr().add(self.start), self.bytes) }
+        unsafe { std::slice::from_raw_parts(self.region.start.as_ptr().add(self.start), self.bytes) }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // At most one more has the region: to find it again, or to fill it further. Nobody has any of what was written.
+        if self.region.is_reclaimable && Arc::strong_count(&self.region) <= 2 {
+            // SAFETY: the mapping is the region's own, and none of it is read before it is written anew. A system that cannot do this keeps it.
+            unsafe { libc::madvise(self.region.start.as_ptr().cast(), REGION_BYTES, libc::MADV_FREE) };
+        }
     }
 }
 
 impl Region {
-    fn new() -> Option<Region> {
+    fn new(is_reclaimable: bool) -> Option<Region> {
         let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping at an address of the kernel's choice, in which an aligned region lies.
         let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 2 * REGION_BYTES, rights, flags, -1, 0) };
@@ -95,7 +114,7 @@ impl Region {
                 libc::munmap(region.add(REGION_BYTES).as_ptr().cast(), REGION_BYTES - before);
             }
             libc::madvise(region.as_ptr().cast(), REGION_BYTES, libc::MADV_HUGEPAGE);
-            Some(Region(region))
+            Some(Region { start: region, is_reclaimable })
         }
     }
 }
@@ -103,7 +122,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), REGION_BYTES) };
+        unsafe { libc::munmap(self.start.as_ptr().cast(), REGION_BYTES) };
     }
 }
 
@@ -115,21 +134,24 @@ mod tests {
     fn what_is_kept_stays_until_it_goes_and_its_memory_is_used_again() {
         let mut keeper = Keeper::default();
         let piece = |value: u8| vec![value; REGION_BYTES / 2 - 100];
-        for round in 0..3 {
+        let mut before = Vec::new();
+        for round in 0..3_u8 {
             let mut kept: Vec<Kept> = Vec::new();
-            for value in 0..50_u8 {
+            for value in 0..200_u8 {
                 kept.push(keeper.keep(&piece(value + round)).unwrap());
             }
             for (kept, value) in kept.iter().zip(round..) {
                 assert!(kept.bytes() == piece(value));
             }
             assert_eq!(keeper.regions.len(), REGIONS_MAX);
-            let addresses: Vec<_> = keeper.regions.iter().map(|region| region.0).collect();
+            let addresses: Vec<_> = keeper.regions.iter().map(|region| region.start).collect();
             assert!(addresses.iter().all(|address| address.as_ptr().align_offset(REGION_BYTES) == 0));
+            assert!(round == 0 || before == addresses, "no region was made anew");
+            before.clone_from(&addresses);
             kept.clear();
             keeper.current = None;
             let again = keeper.keep(&[1]).unwrap();
-            assert!(addresses.contains(&again.region.0), "what is free is used first");
+            assert!(addresses.contains(&again.region.start), "what is free is used first");
         }
     }
 
