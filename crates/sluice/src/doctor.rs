@@ -1,4 +1,5 @@
-//! `sluice doctor`: what this machine and a node are like, and what to do about what is not as it should be.
+//! `sluice doctor`: what this machine and the node or server that programs go to are like, and what to do about what is not as it should
+//! be.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -12,10 +13,12 @@ use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, StatusRequest};
 
 use crate::cli::{Output, QueryArgs};
-use crate::place;
+use crate::place::Source;
 use crate::quantity::Memory;
 use crate::run::share_text;
 use crate::surroundings::{Libraries, Scratch};
+
+mod server;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -56,13 +59,15 @@ pub(crate) fn run(arguments: &QueryArgs) -> Result<ExitCode> {
     findings.push(temporary_folder());
     findings.push(own_libcuda());
     findings.extend([address_space(), reservation(), overcommit(), open_files()]);
-    match place::named_node(arguments.node.as_deref())? {
-        Some(node) => findings.extend(node_findings(&node)),
-        None => findings.push(Finding::note(
-            "no node is named; `sluice run` uses this machine's GPU, or a software GPU",
-            "to check a node, say --node HOST:PORT or set SLUICE_NODE",
-        )),
-    }
+    findings.extend(match Source::choose(arguments.server.as_deref(), arguments.node.as_deref()) {
+        Ok(Source::Nodes(parts)) => parts.iter().flat_map(|part| node_findings(&part.node)).collect(),
+        Ok(Source::Server(client)) => server::findings(&client),
+        Ok(Source::Private) => vec![Finding::note(
+            "neither a node nor a server is named; `sluice run` uses this machine's GPU, or a software GPU",
+            "to check a node, say --node HOST:PORT or set SLUICE_NODE; for a server --server URL or SLUICE_SERVER",
+        )],
+        Err(error) => vec![Finding::problem(error.to_string(), "`sluice run` would end with the same")],
+    });
     match arguments.output {
         Output::Json => println!("{}", serde_json::to_string_pretty(&findings)?),
         Output::Table => print!("{}", text_of(&findings)),
