@@ -58,6 +58,7 @@ tenants:
 
 fn teams() -> Result<()> {
     let installation = Installation::start("teams", TENANTS, &["two"], &[])?;
+    installation.the_doctor_finds_nothing()?;
     installation.learn_why_one_waits()?;
     installation.preempt_and_run_again()?;
     installation.nobody_goes_around_the_server()?;
@@ -239,6 +240,21 @@ impl Installation {
     }
 
     /// At least so many.
+    /// The way to the server and its nodes is clear, and the token is what it should be.
+    fn the_doctor_finds_nothing(&self) -> Result<()> {
+        let findings = self.red.json(&["doctor"])?;
+        let texts: Vec<&str> = findings
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|finding| finding["text"].as_str())
+            .collect();
+        for words in ["role member for red", "GPUs that can be leased: 2 of 2", "node two can be reached"] {
+            ensure!(texts.iter().any(|text| text.contains(words)), "no {words:?}: {findings}");
+        }
+        Ok(())
+    }
+
     fn wait_for_gpus(&self, count: usize) -> Result<()> {
         let all = |gpus: &Value| {
             let gpus = gpus.as_array().into_iter().flatten();
