@@ -144,6 +144,21 @@ pub(crate) fn end(stream: &Stream) -> Result<Arc<Graph>> {
     Ok(Arc::clone(&ended.capture.graph))
 }
 
+/// A call waits for all of a context, of which captures can be no part: those that go on there are worth nothing any more. Whether
+/// there are any.
+pub(crate) fn interrupt(context: usize) -> bool {
+    let mut any = false;
+    for stream in crate::stream::STREAMS.all() {
+        if stream.context == context
+            && let Some(part) = stream.capture().as_ref()
+        {
+            part.capture.invalidate();
+            any = true;
+        }
+    }
+    any
+}
+
 /// The stream goes away: a capture that it takes part in is worth nothing any more.
 pub(crate) fn abandon(stream: &Stream) {
     if let Some(capture) = stream.capture().take()

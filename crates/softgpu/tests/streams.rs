@@ -223,6 +223,28 @@ fn a_capture_that_is_not_joined_is_refused() {
     );
 }
 
+/// As on a card: in every mode, from every thread.
+#[test]
+fn waiting_for_a_whole_context_ends_its_captures() {
+    let context = Context::new(0);
+    let (main, other) = (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING));
+    let mut graph = CUgraph::NULL;
+    ok!(cuStreamBeginCapture_v2(main, CUstreamCaptureMode::RELAXED));
+    ok!(cuStreamSynchronize(other));
+    ok!(cuStreamEndCapture(main, &mut graph));
+    ok!(cuStreamBeginCapture_v2(main, CUstreamCaptureMode::RELAXED));
+    let elsewhere = std::thread::scope(|scope| {
+        let wait = || {
+            ok!(cuCtxSetCurrent(context.0));
+            result!(cuCtxSynchronize())
+        };
+        scope.spawn(wait).join().unwrap()
+    });
+    assert_eq!(elsewhere, CUresult::STREAM_CAPTURE_UNSUPPORTED);
+    assert_eq!(result!(cuStreamEndCapture(main, &mut graph)), CUresult::STREAM_CAPTURE_INVALIDATED);
+    ok!(cuCtxSynchronize());
+}
+
 #[test]
 fn freed_memory_is_reused_in_its_stream_before_others() {
     let _context = Context::new(1);

@@ -30,6 +30,22 @@ use crate::textures;
 use crate::virtual_memory;
 
 impl Custom for Session {
+    fn cuCtxSynchronize(&self, _command: commands::cuCtxSynchronize) -> Result<(), CUresult> {
+        self.synchronize()
+    }
+
+    fn cuStreamWaitEvent(&self, command: commands::cuStreamWaitEvent) -> Result<(), CUresult> {
+        let wait = self.table.cuStreamWaitEvent.ok_or(CUresult::NOT_SUPPORTED)?;
+        let (stream, event) = (self.find(command.hStream)?, self.find(command.hEvent)?);
+        // SAFETY: stream and event are live.
+        let wait = || unsafe { wait(stream, event, command.Flags) };
+        match self.graphs.is_capturing() {
+            // It may join the capture.
+            true => self.device()?.1.streams.capture(wait).ok(),
+            false => wait().ok(),
+        }
+    }
+
     fn cuCtxSetLimit(&self, command: commands::cuCtxSetLimit) -> Result<(), CUresult> {
         let set = self.table.cuCtxSetLimit.ok_or(CUresult::NOT_SUPPORTED)?;
         let (_, device) = self.device()?;

@@ -13,6 +13,7 @@ mod work;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
@@ -90,6 +91,11 @@ impl Graphs {
 
     fn home(&self, node: CUgraphNode) -> Option<CUgraph> {
         self.lock().homes.get(&node.0).copied()
+    }
+
+    /// Whether any stream captures.
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.is_capturing.load(Relaxed)
     }
 
     /// The graph of the capture in this stream, even if that has failed.

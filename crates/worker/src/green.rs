@@ -314,7 +314,6 @@ pub(crate) fn create(session: &Session, command: &commands::cuGreenCtxCreate) ->
 /// Streams that were made in it end first: a driver need not know them afterwards.
 pub(crate) fn destroy(session: &Session, id: GreenCtxId) -> Result<(), CUresult> {
     let destroy = session.table.cuGreenCtxDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
-    let synchronize = session.table.cuCtxSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
     let green = session.remove(id)?;
     let mut contexts = session.green.contexts.write().unwrap_or_else(PoisonError::into_inner);
     let place = contexts.iter().find(|(_, context)| context.id == id).map(|(place, _)| *place);
@@ -331,8 +330,8 @@ pub(crate) fn destroy(session: &Session, id: GreenCtxId) -> Result<(), CUresult>
     });
     session.end_thread_streams(place)?;
     session::make_current(&session.table, context.context)?;
-    // SAFETY: the context is current. What its work failed with is the session's to find.
-    let _ = unsafe { synchronize() };
+    // What its work failed with is the session's to find.
+    let _ = session.synchronize();
     session::make_current(&session.table, device.context)?;
     let mut resources = session.green.resources();
     let asked: Vec<_> = resources.asked.keys().filter(|(of, _)| *of == Owner::Green(id)).copied().collect();

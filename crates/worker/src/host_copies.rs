@@ -43,7 +43,7 @@ impl Session {
         if busy.contains_key(&stream.0) {
             return Err(CUresult::STREAM_CAPTURE_UNSUPPORTED);
         }
-        begin().ok()?;
+        self.device()?.1.streams.capture(begin).ok()?;
         self.graphs.capture_begins(stream);
         Ok(())
     }

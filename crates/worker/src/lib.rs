@@ -65,6 +65,7 @@ mod sharing;
 mod snapshot;
 mod software;
 mod staging;
+mod streams;
 mod texture_references;
 mod textures;
 mod virtual_memory;

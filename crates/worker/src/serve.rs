@@ -28,6 +28,7 @@ use crate::reader::Reader;
 use crate::sandbox::{self, SandboxError};
 use crate::session::{Device, Session, SessionParts};
 use crate::sharing::{self, EventSharing};
+use crate::streams::Streams;
 use crate::{ending, hang, peers, snapshot, watchdog};
 
 /// Serves one session on the inherited descriptors; never returns.
@@ -151,13 +152,15 @@ fn start_driver(
         let context = driver::retain_context(&table, ordinal)?;
         let snapshot = snapshot::take(&table, ordinal, memory, is_software)
             .map_err(|result| DriverError::Call { function: "device query", result })?;
-        let brake = crate::brake::of(&start.driver, table, context, part.ordinal as usize)
+        let streams = Streams::new(table, context);
+        let brake = crate::brake::of(&start.driver, Arc::clone(&streams), part.ordinal as usize)
             .ok_or(DriverError::Call { function: "cuDeviceGet", result: CUresult::INVALID_DEVICE })?;
         let gate = Gate::new(place as u32, brake, Arc::clone(link), Arc::clone(counters));
         let needs_times = start.kernel_timeout_ms > 0 && !is_software;
         let launch_times = needs_times.then(|| LaunchTimes::new(table));
         let (gate, handle_types) = (Arc::new(gate), sharing::handle_types(&table, ordinal));
-        devices.push((Device { ordinal, context, memory, gate, launch_times, handle_types }, snapshot));
+        devices
+            .push((Device { ordinal, context, memory, gate, streams, launch_times, handle_types }, snapshot));
     }
     Ok((table, devices))
 }

@@ -32,6 +32,7 @@ use crate::outbox::Outbox;
 use crate::peers::Peers;
 use crate::sharing::EventSharing;
 use crate::staging::Staging;
+use crate::streams::Streams;
 
 /// Everything that executing a command needs.
 pub(crate) struct Session {
@@ -77,6 +78,7 @@ pub(crate) struct Device {
     /// Of the lease, in bytes.
     pub(crate) memory: u64,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) streams: Arc<Streams>,
     /// Where kernels have a limit that the driver does not keep.
     pub(crate) launch_times: Option<LaunchTimes>,
     /// How its memory can be shared with other processes.
@@ -228,12 +230,28 @@ impl Session {
 }
 
 impl Session {
+    /// A stream is about to be destroyed.
+    fn part_with(&self, stream: CUstream) {
+        self.devices.iter().for_each(|device| device.streams.leaves(stream));
+    }
+
+    /// Waits for all work of the context that this thread has made current, or of its device while something captures.
+    pub(crate) fn synchronize(&self) -> Result<(), CUresult> {
+        if self.graphs.is_capturing() {
+            return self.device()?.1.streams.synchronize();
+        }
+        let synchronize = self.table.cuCtxSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
+        // SAFETY: a context is current.
+        unsafe { synchronize() }.ok()
+    }
+
     /// Destroys the streams that stand for default ones in a green context.
     pub(crate) fn end_thread_streams(&self, place: u8) -> Result<(), CUresult> {
         let destroy = self.table.cuStreamDestroy_v2.ok_or(CUresult::NOT_SUPPORTED)?;
         let mut streams = self.thread_streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|&(_, of), stream| {
             if of == place {
+                self.part_with(*stream);
                 // SAFETY: made here, and forgotten now.
                 let _ = unsafe { destroy(*stream) };
                 self.graphs.capture_ends(*stream);
@@ -267,19 +285,25 @@ impl Execute for Session {
     }
 
     fn find<I: Id>(&self, id: I) -> Result<I::Handle, CUresult> {
-        if I::KIND == HandleKind::Stream && id.number() <= PER_THREAD_STREAM {
-            let stream = match id.number() {
-                NULL_STREAM => CUstream::NULL,
-                LEGACY_STREAM => CUstream::LEGACY,
-                _ => self.thread_stream()?,
-            };
-            return Ok(I::handle_from(stream.0));
+        if I::KIND != HandleKind::Stream {
+            return self.objects.find(id);
         }
-        self.objects.find(id)
+        let stream = match id.number() {
+            NULL_STREAM => CUstream::NULL,
+            LEGACY_STREAM => CUstream::LEGACY,
+            PER_THREAD_STREAM => self.thread_stream()?,
+            _ => CUstream(I::handle_number(self.objects.find(id)?)),
+        };
+        self.device()?.1.streams.used(stream);
+        Ok(I::handle_from(stream.0))
     }
 
     fn remove<I: Id>(&self, id: I) -> Result<I::Handle, CUresult> {
-        self.objects.remove(id)
+        let handle = self.objects.remove(id)?;
+        if I::KIND == HandleKind::Stream {
+            self.part_with(CUstream(I::handle_number(handle)));
+        }
+        Ok(handle)
     }
 
     fn vacant<I: Id>(&self, id: I) -> Result<(), CUresult> {

@@ -1,12 +1,13 @@
 //! The software GPU that is linked into the worker: its cards, its brake, its watchdog.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_cuda::{CUcontext, DriverTable};
+use sluice_cuda::DriverTable;
 use sluice_softgpu::{Config, Control, SoftDevice};
 
-use crate::brake::Drain;
 use crate::gate::Brake;
+use crate::streams::Streams;
 
 /// Its table, with a card of each of these sizes in bytes.
 pub(crate) fn table(memory: &[u64]) -> DriverTable {
@@ -17,17 +18,17 @@ pub(crate) fn table(memory: &[u64]) -> DriverTable {
 
 /// Stops device code of one card at its safepoints.
 pub(crate) struct SafepointBrake {
-    drain: Drain,
+    streams: Arc<Streams>,
     control: &'static Control,
     threads: u32,
 }
 
 impl SafepointBrake {
     /// `None` where there is no such card.
-    pub(crate) fn new(table: DriverTable, context: CUcontext, ordinal: usize) -> Option<SafepointBrake> {
+    pub(crate) fn new(streams: Arc<Streams>, ordinal: usize) -> Option<SafepointBrake> {
         let control = sluice_softgpu::control(ordinal)?;
         let threads = u32::try_from(sluice_softgpu::threads()?).ok()?;
-        Some(SafepointBrake { drain: Drain::new(table, context), control, threads: threads.max(1) })
+        Some(SafepointBrake { streams, control, threads: threads.max(1) })
     }
 }
 
@@ -49,6 +50,6 @@ impl Brake for SafepointBrake {
     }
 
     fn drain(&self) {
-        self.drain.drain();
+        self.streams.drain();
     }
 }

@@ -5,6 +5,7 @@ use sluice_cuda::{
     CUexecAffinityParam, CUfunc_cache, CUlimit, CUresult, CUsharedconfig,
 };
 
+use crate::capture;
 use crate::context::{self, Context, current, current_or_none, current_unchecked, named};
 use crate::device::{device, driver};
 use crate::engine;
@@ -262,6 +263,10 @@ pub(crate) unsafe extern "C" fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult 
 
 fn synchronize(context: &Context) -> Result<()> {
     context.check()?;
+    // In every mode, and from every thread (CUDA Programming Guide, "Prohibited and Unhandled Operations").
+    if capture::interrupt(context.handle) {
+        return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
+    }
     engine::wait_context(context.handle);
     pool::waited();
     context.check()

@@ -16,6 +16,10 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuCtxSynchronize(&self, command: commands::cuCtxSynchronize) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuCtxRecordEvent(&self, command: commands::cuCtxRecordEvent) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
@@ -172,6 +176,10 @@ pub trait Custom {
         Err(CUresult::NOT_SUPPORTED)
     }
     fn cuStreamDestroy_v2(&self, command: commands::cuStreamDestroy_v2) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuStreamWaitEvent(&self, command: commands::cuStreamWaitEvent) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
@@ -646,10 +654,8 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuCtxSynchronize)) => {
             let command = commands::cuCtxSynchronize::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuCtxSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe { function() })?;
-            Ok(())
+
+            Ok(session.cuCtxSynchronize(command)?)
         }
         Some(Target::Driver(Fn::cuCtxRecordEvent)) => {
             let command = commands::cuCtxRecordEvent::decode(&mut reader)?;
@@ -962,15 +968,11 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuStreamWaitEvent)) => {
             let command = commands::cuStreamWaitEvent::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuStreamWaitEvent.ok_or(CUresult::NOT_SUPPORTED)?;
             if command.Flags & !0x1 != 0 {
                 return Err(CUresult::INVALID_VALUE.into());
             }
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(session.find(command.hStream)?, session.find(command.hEvent)?, command.Flags)
-            })?;
-            Ok(())
+
+            Ok(session.cuStreamWaitEvent(command)?)
         }
         Some(Target::Driver(Fn::cuStreamSynchronize)) => {
             let command = commands::cuStreamSynchronize::decode(&mut reader)?;

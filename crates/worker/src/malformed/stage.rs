@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use sluice_cuda::CUresult;
+use sluice_cuda::{CUresult, DriverTable};
 use sluice_transport::Stream;
 use sluice_wire::peer::{Answer, REQUEST_SIZE, Request};
 use sluice_wire::{
@@ -31,6 +31,7 @@ use crate::outbox::{Outbox, Push};
 use crate::peers::taken_over;
 use crate::session::{Device, Session, SessionParts};
 use crate::sharing::{self, EventSharing};
+use crate::streams::Streams;
 use crate::{brake, driver, virtual_memory};
 
 /// What the daemon of the test lends, in bytes.
@@ -79,7 +80,8 @@ impl Stage {
         assert!(unsafe { table.cuInit.unwrap()(0) }.is_success());
         let chosen = Driver::Recording { model: "h200".into(), count: 1 };
         let context = driver::retain_context(&table, 0).unwrap();
-        let brake = brake::of(&chosen, table, context, 0).unwrap();
+        let streams = Streams::new(table, context);
+        let brake = brake::of(&chosen, Arc::clone(&streams), 0).unwrap();
         let gate = Arc::new(Gate::new(0, brake, Arc::clone(&link), Arc::clone(&counters)));
         // Nobody else wants it.
         gate.granted();
@@ -88,6 +90,7 @@ impl Stage {
             context,
             memory: MEMORY,
             gate,
+            streams,
             launch_times: None,
             handle_types: sharing::handle_types(&table, 0),
         };
@@ -121,6 +124,14 @@ impl Stage {
             }
         }));
         Stage { session, link, stream, threads, _alone: alone }
+    }
+
+    /// The driver itself, with its context current, and the streams that it was given work in.
+    #[cfg(test)]
+    pub(crate) fn driver(&self) -> (&DriverTable, &Streams) {
+        let header = Header { kind: Kind::Command, device: 0, op: 0, lane: 1, sequence: 0 };
+        self.session.enter(header).unwrap();
+        (&self.session.table, &self.session.devices[0].streams)
     }
 
     /// Has a command executed as a thread of the pipeline would.

@@ -1,0 +1,257 @@
+//! The streams of a GPU that were given work, and waiting for what they do.
+//!
+//! `cuCtxSynchronize` would wait for all of them. But while one of the context's streams captures, that is refused, in every mode and from
+//! every thread, and the capture is worth nothing any more (CUDA Programming Guide, "Prohibited and Unhandled Operations"). So an event is
+//! recorded in each stream that does not capture, and waited for. Nobody may begin a capture in between: the record would be part of
+//! it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluice_cuda::{
+    CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CUcontext, CUevent, CUresult, CUstream,
+    CUstreamCaptureStatus, DriverTable,
+};
+
+use crate::session::make_current;
+
+/// Those of one GPU of the lease.
+pub(crate) struct Streams {
+    table: DriverTable,
+    context: CUcontext,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By the driver's handle.
+    streams: HashMap<usize, Used>,
+    /// Reached when streams are done that capture now, or are gone.
+    parted: Vec<Arc<Event>>,
+}
+
+struct Used {
+    /// Of the stream's own context, which may be a green one.
+    event: Arc<Event>,
+    /// Work may have come that no event is behind.
+    has_work: bool,
+}
+
+/// An event that is ours; it is destroyed when nobody waits for it any more.
+struct Event {
+    table: DriverTable,
+    handle: CUevent,
+}
+
+impl Streams {
+    pub(crate) fn new(table: DriverTable, context: CUcontext) -> Arc<Streams> {
+        Arc::new(Streams { table, context, state: Mutex::default() })
+    }
+
+    /// A stream, whose context is current, is about to be given work.
+    pub(crate) fn used(&self, stream: CUstream) {
+        let mut state = self.lock();
+        match state.streams.get_mut(&stream.0) {
+            Some(used) => used.has_work = true,
+            // Without events a session fails at its next call.
+            None => {
+                if let Some(event) = Event::new(&self.table) {
+                    state.streams.insert(stream.0, Used { event: Arc::new(event), has_work: true });
+                }
+            }
+        }
+    }
+
+    /// A stream that nobody knows any more is about to be destroyed.
+    pub(crate) fn leaves(&self, stream: CUstream) {
+        let mut state = self.lock();
+        if let Some(mut used) = state.streams.remove(&stream.0)
+            && self.record(stream.0, &mut used)
+        {
+            state.parted.push(used.event);
+        }
+    }
+
+    /// Has `act` begin a capture, or have a stream join one. What streams have done before is waited for all the same.
+    pub(crate) fn capture<R>(&self, act: impl FnOnce() -> R) -> R {
+        let mut state = self.lock();
+        let reached = self.record_all(&mut state, |used| used.has_work);
+        state.parted.extend(reached);
+        act()
+    }
+
+    /// Returns when everything has finished that streams were given before, and nobody has waited for yet; after an error at once.
+    pub(crate) fn drain(&self) {
+        if make_current(&self.table, self.context).is_ok() {
+            // Errors are the session's to find, by its own calls.
+            let _ = self.wait(|used| used.has_work);
+        }
+    }
+
+    /// As `cuCtxSynchronize`, whatever captures.
+    pub(crate) fn synchronize(&self) -> Result<(), CUresult> {
+        self.wait(|_| true)
+    }
+
+    fn wait(&self, which: impl Fn(&Used) -> bool) -> Result<(), CUresult> {
+        let mut state = self.lock();
+        let mut events = self.record_all(&mut state, which);
+        events.append(&mut state.parted);
+        drop(state);
+        events.iter().try_for_each(|event| event.wait())
+    }
+
+    fn record_all(&self, state: &mut State, which: impl Fn(&Used) -> bool) -> Vec<Arc<Event>> {
+        let mut events = Vec::new();
+        for (&stream, used) in &mut state.streams {
+            if which(used) && self.record(stream, used) {
+                events.push(Arc::clone(&used.event));
+            }
+        }
+        events
+    }
+
+    /// False where nothing is to be waited for: what is captured does not run, and a context that has failed is waited for in vain.
+    fn record(&self, stream: usize, used: &mut Used) -> bool {
+        let stream = CUstream(stream);
+        used.has_work = false;
+        let (Some(captures), Some(record)) = (self.table.cuStreamIsCapturing, self.table.cuEventRecord)
+        else {
+            return false;
+        };
+        let mut status = CUstreamCaptureStatus::NONE;
+        // SAFETY: the stream is live, since one leaves before it is destroyed; the driver writes to a local. Asked of the legacy stream while
+        // another one captures that waits for it, it is an error that harms nothing.
+        let known = unsafe { captures(stream, &mut status) }.is_success();
+        // SAFETY: stream and event are live.
+        known
+            && status == CUstreamCaptureStatus::NONE
+            && unsafe { record(used.event.handle, stream) }.is_success()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Event {
+    fn new(table: &DriverTable) -> Option<Event> {
+        let mut handle = CUevent::NULL;
+        // SAFETY: the driver writes one handle to a local. Who waits for it sleeps.
+        unsafe { (table.cuEventCreate?)(&mut handle, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING) }
+            .ok()
+            .ok()?;
+        Some(Event { table: *table, handle })
+    }
+
+    fn wait(&self) -> Result<(), CUresult> {
+        let wait = self.table.cuEventSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
+        // SAFETY: the event is live.
+        unsafe { wait(self.handle) }.ok()
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.table.cuEventDestroy_v2 {
+            // SAFETY: it is ours, and nobody has it any more.
+            let _ = unsafe { destroy(self.handle) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::sync::mpsc::{Receiver, channel};
+
+    use sluice_cuda::{CU_STREAM_NON_BLOCKING, CUgraph, CUstreamCaptureMode};
+
+    use super::*;
+    use crate::malformed::stage::Stage;
+
+    /// Work that is done once somebody lets it go on.
+    struct Work {
+        go_on: Receiver<()>,
+        is_done: AtomicBool,
+    }
+
+    unsafe extern "C" fn work(data: *mut c_void) {
+        // SAFETY: the test keeps it until its stream is done.
+        let work = unsafe { &*data.cast::<Work>() };
+        let _ = work.go_on.recv();
+        work.is_done.store(true, SeqCst);
+    }
+
+    fn stream(table: &DriverTable) -> CUstream {
+        let mut stream = CUstream::NULL;
+        // SAFETY: the driver writes one handle to a local.
+        unsafe { table.cuStreamCreate.unwrap()(&mut stream, CU_STREAM_NON_BLOCKING) }.ok().unwrap();
+        stream
+    }
+
+    fn begin(table: &DriverTable, stream: CUstream) -> CUresult {
+        // SAFETY: the stream is live.
+        unsafe { table.cuStreamBeginCapture_v2.unwrap()(stream, CUstreamCaptureMode::RELAXED) }
+    }
+
+    fn end(table: &DriverTable, stream: CUstream) -> CUresult {
+        let mut graph = CUgraph::NULL;
+        // SAFETY: the stream is live, and the driver writes one handle to a local.
+        unsafe { table.cuStreamEndCapture.unwrap()(stream, &mut graph) }
+    }
+
+    #[test]
+    fn waiting_leaves_captures_as_they_are() {
+        let stage = Stage::new();
+        let (table, streams) = stage.driver();
+        let (captures, other) = (stream(table), stream(table));
+        streams.used(captures);
+        streams.used(other);
+        streams.capture(|| begin(table, captures)).ok().unwrap();
+        streams.used(captures);
+        streams.drain();
+        streams.synchronize().unwrap();
+        end(table, captures).ok().unwrap();
+        begin(table, captures).ok().unwrap();
+        // SAFETY: a context is current.
+        let refused = unsafe { table.cuCtxSynchronize.unwrap()() };
+        assert_eq!(refused, CUresult::STREAM_CAPTURE_UNSUPPORTED, "what it is for");
+        assert_eq!(end(table, captures), CUresult::STREAM_CAPTURE_INVALIDATED);
+    }
+
+    #[test]
+    fn what_was_given_before_a_capture_or_an_end_is_waited_for() {
+        let stage = Stage::new();
+        let (table, streams) = stage.driver();
+        for is_capture in [true, false] {
+            let stream = stream(table);
+            let (release, go_on) = channel();
+            let given = Work { go_on, is_done: AtomicBool::new(false) };
+            streams.used(stream);
+            // SAFETY: the stream is live, and the work outlives it.
+            unsafe {
+                table.cuLaunchHostFunc.unwrap()(stream, Some(work), (&raw const given).cast_mut().cast())
+            }
+            .ok()
+            .unwrap();
+            match is_capture {
+                true => streams.capture(|| begin(table, stream)).ok().unwrap(),
+                false => {
+                    streams.leaves(stream);
+                    // SAFETY: nobody uses it any more.
+                    unsafe { table.cuStreamDestroy_v2.unwrap()(stream) }.ok().unwrap();
+                }
+            }
+            std::thread::scope(|scope| {
+                scope.spawn(|| streams.drain());
+                release.send(()).unwrap();
+            });
+            assert!(given.is_done.load(SeqCst));
+            if is_capture {
+                end(table, stream).ok().unwrap();
+            }
+        }
+    }
+}
