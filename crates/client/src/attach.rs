@@ -39,8 +39,11 @@ use crate::reservation::Reservations;
 use crate::session::{Session, Sessions};
 use crate::visible;
 
-/// A node that has not opened its session by then is as good as none, or as one that is cut off.
+/// A node that has not said a word by then is as good as none, or as one that is cut off.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// How long one on this machine may take to open the session: a driver initialises GPUs, and makes a context on each, one after the
+/// other and one process after the other. Elsewhere another attempt finds the session that is being opened.
+const OPENING: Duration = Duration::from_secs(90);
 
 /// Why there is no session.
 #[derive(Debug)]
@@ -414,6 +417,9 @@ impl Greeting {
         let Some(rest) = said.get(received..) else { return Err(self.protocol(WireError::NotSluice)) };
         self.send(rest)?;
         self.sent += said.len() as u64;
+        if matches!(self.node, Endpoint::Unix(_)) {
+            self.deadline = Instant::now() + OPENING;
+        }
         match self.next_control()? {
             Control::SessionOpened(opened) => Ok((self, opened)),
             other => Err(self.refused(other)),

@@ -88,8 +88,23 @@ const NOT_FROM_AFAR: &[CUdevice_attribute] = &[
     CUdevice_attribute::HANDLE_TYPE_FABRIC_SUPPORTED,
     CUdevice_attribute::GPU_DIRECT_RDMA_SUPPORTED,
     CUdevice_attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+    CUdevice_attribute::GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
+    CUdevice_attribute::GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED,
     CUdevice_attribute::DMA_BUF_SUPPORTED,
+    CUdevice_attribute::HOST_ALLOC_DMA_BUF_SUPPORTED,
     CUdevice_attribute::MULTICAST_SUPPORTED,
+    CUdevice_attribute::TIMELINE_SEMAPHORE_INTEROP_SUPPORTED,
+    CUdevice_attribute::D3D12_CIG_SUPPORTED,
+    CUdevice_attribute::D3D12_CIG_STREAMS_SUPPORTED,
+    CUdevice_attribute::VULKAN_CIG_SUPPORTED,
+    // Memory of the node's host, which programs cannot reach.
+    CUdevice_attribute::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+    CUdevice_attribute::HOST_NUMA_MEMORY_POOLS_SUPPORTED,
+    CUdevice_attribute::HOST_NUMA_MULTINODE_IPC_SUPPORTED,
+    CUdevice_attribute::HOST_MEMORY_POOLS_SUPPORTED,
+    CUdevice_attribute::HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+    CUdevice_attribute::MEM_DECOMPRESS_ALGORITHM_MASK,
+    CUdevice_attribute::MEM_DECOMPRESS_MAXIMUM_LENGTH,
 ];
 
 impl Device {

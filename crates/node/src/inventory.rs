@@ -44,8 +44,9 @@ pub enum InventoryError {
 const SOFTWARE_MAX: u32 = 64;
 const SMALLEST: u64 = 64 << 20;
 
-/// How long a driver may take to say what it has; NVIDIA's can take seconds after a reboot.
-const PROBE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a driver may take to say what it has: NVIDIA's initialises each GPU of the machine if nothing keeps them so
+/// (`nvidia-persistenced`).
+const PROBE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Finds the GPUs that `selection` means.
 pub(crate) fn take_inventory(
@@ -60,7 +61,12 @@ pub(crate) fn take_inventory(
                 .map_err(|why| InventoryError::Driver { driver: "the recording driver".into(), why })
         }
         GpuSelection::Nvidia => nvidia(worker),
-        GpuSelection::Auto => nvidia(worker).or_else(|_| software(1, None, worker)),
+        GpuSelection::Auto => nvidia(worker).or_else(|why| {
+            if Path::new(NVIDIA_DEVICE).exists() {
+                eprintln!("sluice: this machine has NVIDIA's devices, but lends a software GPU: {why}");
+            }
+            software(1, None, worker)
+        }),
         GpuSelection::Library(path) => {
             let why = |why| InventoryError::Driver { driver: path.display().to_string(), why };
             ask(library(path).map_err(why)?, worker).map_err(why)
@@ -108,19 +114,29 @@ fn nvidia(worker: &WorkerCommand) -> Result<Inventory, InventoryError> {
     Err(InventoryError::Nvidia(reasons.join("; ")))
 }
 
-/// Where NVIDIA's driver installs its library. Absolute paths only: the search path of the environment may lead
-/// to Sluice's own library.
+/// What is there where NVIDIA's kernel module is loaded.
+const NVIDIA_DEVICE: &str = "/dev/nvidiactl";
+
+/// Where NVIDIA's driver installs its library, and where containers get it; then what programs here would find. Sluice's own library, to
+/// which the environment may lead, is known as such when it is loaded.
 fn libcuda_candidates() -> Vec<PathBuf> {
     let folders = [
         "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
         "/usr/lib64",
-        "/usr/local/cuda/compat",
+        "/usr/local/nvidia/lib64",
+        "/usr/local/nvidia/lib",
+        "/usr/lib/x86_64-linux-gnu/nvidia/current",
         "/usr/lib/wsl/lib",
         "/run/opengl-driver/lib",
     ];
-    let known = folders.iter().map(|folder| Path::new(folder).join("libcuda.so.1"));
+    let search_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let searched = std::env::split_paths(&search_path).filter(|folder| folder.is_absolute());
+    let folders = folders.iter().map(PathBuf::from).chain(searched);
+    let named = folders.map(|folder| folder.join("libcuda.so.1"));
+    let compatible = PathBuf::from("/usr/local/cuda/compat/libcuda.so.1");
     let mut paths: Vec<PathBuf> = Vec::new();
-    for path in known.chain(loader_cache()).filter(|path| path.exists()) {
+    for path in named.chain(loader_cache()).chain([compatible]).filter(|path| path.exists()) {
         let real = path.canonicalize().unwrap_or(path);
         if !paths.contains(&real) {
             paths.push(real);
@@ -128,6 +144,9 @@ fn libcuda_candidates() -> Vec<PathBuf> {
     }
     paths
 }
+
+/// How the loader's cache marks libraries of this machine's own kind.
+const LOADER_KIND: &str = if cfg!(target_arch = "aarch64") { "AArch64" } else { "x86-64" };
 
 /// What the dynamic loader's cache says; nothing where `ldconfig` cannot be run.
 fn loader_cache() -> Vec<PathBuf> {
@@ -137,7 +156,7 @@ fn loader_cache() -> Vec<PathBuf> {
     let Some(output) = output else { return Vec::new() };
     String::from_utf8_lossy(&output.stdout)
         .lines()
-        .filter(|line| line.trim_start().starts_with("libcuda.so.1 ") && line.contains("x86-64"))
+        .filter(|line| line.trim_start().starts_with("libcuda.so.1 ") && line.contains(LOADER_KIND))
         .filter_map(|line| line.split_once("=> "))
         .map(|(_, path)| PathBuf::from(path.trim()))
         .collect()

@@ -20,6 +20,11 @@ pub(crate) enum DriverError {
     Model(String),
     #[error("the driver has no {0}")]
     Missing(&'static str),
+    #[error(
+        "this driver is of CUDA {}.{}, and Sluice needs one of CUDA 12.4 or later (release 550): update NVIDIA's driver on this machine",
+        .0 / 1000, .0 % 1000 / 10
+    )]
+    TooOld(i32),
     #[error("cannot write the answer: {0}")]
     Output(String),
 }
@@ -37,7 +42,21 @@ pub(crate) fn start(driver: &Driver) -> Result<DriverTable, DriverError> {
     let init = table.cuInit.ok_or(DriverError::Missing("cuInit"))?;
     // SAFETY: the table is a CUDA driver's.
     check("cuInit", unsafe { init(0) })?;
+    // What a kernel's parameters are like is asked of the driver.
+    if table.cuFuncGetParamInfo.is_none() {
+        return Err(DriverError::TooOld(version(&table)));
+    }
     Ok(table)
+}
+
+/// As `cuDriverGetVersion` has it: 12040 is CUDA 12.4.
+fn version(table: &DriverTable) -> i32 {
+    let mut version = 0;
+    if let Some(get) = table.cuDriverGetVersion {
+        // SAFETY: the driver writes one number to a local.
+        let _ = unsafe { get(&mut version) };
+    }
+    version
 }
 
 /// The primary context of a device, current on the calling thread and retained until the process ends.

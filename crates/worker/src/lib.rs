@@ -22,6 +22,7 @@ mod copies;
 pub mod counters;
 mod custom;
 mod driver;
+mod driver_output;
 mod ending;
 mod execute;
 pub mod gate;

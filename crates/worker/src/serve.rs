@@ -17,6 +17,7 @@ use crate::budget::{Answers, Budget};
 use crate::client::{Client, frame_of};
 use crate::counters::CounterPage;
 use crate::driver::{self, DriverError};
+use crate::driver_output::DriverOutput;
 use crate::gate::Gate;
 use crate::host_memory::HostMemory;
 use crate::images::Images;
@@ -80,6 +81,8 @@ fn open(
     opened: &hang::Opened,
     counters: Arc<CounterPage>,
 ) -> Result<Arc<Session>, OpenError> {
+    let is_library = matches!(start.driver, Driver::Library { .. });
+    let driver_output = if is_library { DriverOutput::take_over().ok() } else { None };
     let started = start_driver(start, link, &counters);
     if matches!(start.driver, Driver::Software { .. }) {
         sandbox::enter(start.cache.as_deref())?;
@@ -127,6 +130,7 @@ fn open(
         images: Images::new(start.cache.clone(), Arc::clone(&host_memory)),
         host_memory,
         outbox: Arc::clone(&outbox),
+        driver_output,
         counters,
         event_sharing: EventSharing::of(&start.driver),
         is_direct: matches!(start.driver, Driver::Software { .. }),

@@ -15,6 +15,7 @@ use sluice_wire::{DevicePtr, EventId, ExportToken, GREEN_PLACES, GreenCtxId, Han
 use crate::arrays::Arrays;
 use crate::budget::Budget;
 use crate::counters::CounterPage;
+use crate::driver_output::DriverOutput;
 use crate::execute::Execute;
 use crate::gate::Gate;
 use crate::graphs::Graphs;
@@ -50,6 +51,8 @@ pub(crate) struct Session {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) host_calls: Arc<HostCalls>,
     pub(crate) host_copies: HostCopies,
+    /// Where the driver prints by itself.
+    driver_output: Option<DriverOutput>,
     pub(crate) counters: Arc<CounterPage>,
     pub(crate) event_sharing: EventSharing,
     pub(crate) peers: Arc<Peers>,
@@ -117,6 +120,7 @@ impl Session {
             outbox: parts.outbox,
             host_calls: Arc::default(),
             host_copies: HostCopies::default(),
+            driver_output: parts.driver_output,
             counters: parts.counters,
             event_sharing: parts.event_sharing,
             peers: Arc::default(),
@@ -169,6 +173,13 @@ impl Session {
         let place = DEVICE.get();
         let device = self.devices.get(usize::from(place)).ok_or(CUresult::INVALID_DEVICE)?;
         Ok((u32::from(place), device))
+    }
+
+    /// Passes on what the driver has printed so far, before the answer to whoever waited for that.
+    pub(crate) fn pass_output_on(&self) {
+        if let Some(output) = &self.driver_output {
+            output.pass_on(|text| self.outbox.print(text));
+        }
     }
 
     /// The first failure of a queued command: from then on nothing is executed.
@@ -274,6 +285,7 @@ pub(crate) struct SessionParts {
     pub(crate) host_memory: Arc<HostMemory>,
     pub(crate) images: Images,
     pub(crate) outbox: Arc<Outbox>,
+    pub(crate) driver_output: Option<DriverOutput>,
     pub(crate) counters: Arc<CounterPage>,
     pub(crate) event_sharing: EventSharing,
     pub(crate) is_direct: bool,

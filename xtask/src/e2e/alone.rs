@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::e2e::{Test, bare_program, expect_pass, program_file};
 use crate::node::Node;
@@ -44,6 +44,11 @@ fn driver_by_path() -> Result<()> {
     let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", &gpus])?;
     let mut command = bare_program(&node, &["-p", "0.5"], "driver_functions.py");
     expect_pass(&mut command, "a driver by its path", LIMIT)?;
+    // What it prints it prints in its own process.
+    let ended =
+        expect_pass(&mut bare_program(&node, &[], "prints.py"), "prints of a driver by its path", LIMIT)?;
+    let expected: String = (0..3).map(|turn| format!("from the device\nwaited {turn}\n")).collect();
+    ensure!(ended.output.contains(&expected), "{}", ended.output);
     // It cannot end a kernel alone, so the session ends.
     let mut command = bare_program(&node, &["--kernel-timeout", "500ms"], "endless.py");
     expect_pass(command.env("EXPECT", "timeout"), "kernel timeout of a driver by its path", LIMIT)?;

@@ -106,6 +106,7 @@ impl Stage {
             images: Images::new(None, Arc::clone(&host_memory)),
             host_memory,
             outbox,
+            driver_output: None,
             counters,
             event_sharing: EventSharing::of(&chosen),
             is_direct: false,
