@@ -23,6 +23,8 @@
 //! quantum. However much a lease is owed, those that wait for it run for a moment every `patience_ns`, or as often as
 //! their share asks for.
 //!
+//! Shares may add up to more than the GPU, where its pool is overcommitted: they are weights, so all get their proportion.
+//!
 //! A hard cap is a token bucket on top: GPU time flows in at the rate of the share, at most `credit_ns` is kept.
 
 use std::collections::BTreeMap;
@@ -407,12 +409,15 @@ impl Arbiter {
     }
 
     /// When a waiting session has waited long enough, whoever is owed more: not before the turn that it then gets is
-    /// its due, so that impatience earns it no more than its share.
+    /// its due, so that impatience earns it no more than its share, or than its part where all shares are more than the GPU.
     fn impatient_at(&self, waiting: &Session) -> u64 {
         let State::Waiting { since_ns, .. } = waiting.state else { return u64::MAX };
         let Pace { slice_min_ns, patience_ns, .. } = self.pace;
         let turn_ns = slice_min_ns + waiting.recall_ns;
-        let due_ns = self.leases[&waiting.lease].weight.virtual_ns(turn_ns).min(i128::from(u64::MAX / 4));
+        let whole_ns = self.leases[&waiting.lease].weight.virtual_ns(turn_ns);
+        let leased_ppm: u64 = self.leases.values().map(|lease| u64::from(lease.weight.share_ppm)).sum();
+        let due_ns = whole_ns * i128::from(leased_ppm.max(PPM)) / i128::from(PPM);
+        let due_ns = due_ns.min(i128::from(u64::MAX / 4));
         since_ns + patience_ns.max(due_ns as u64)
     }
 

@@ -347,6 +347,34 @@ fn random_mixes_keep_the_shares() {
     }
 }
 
+/// Of a GPU of which more is leased than there is, everybody gets the part that its share is of all shares.
+#[test]
+fn shares_of_an_overcommitted_gpu_are_a_proportion() {
+    let two = [Program::backlogged(750_000), Program { lease: 1, ..Program::backlogged(750_000) }];
+    check_split(&two, &[50.0, 50.0], 0.5);
+    check_split(&[Program::backlogged(900_000), Program::backlogged(600_000)], &[60.0, 40.0], 0.5);
+    for seed in 1..20_u64 {
+        let mut random = random(seed);
+        let mut shares: Vec<u64> = Vec::new();
+        let promised = PPM * (2 + random(9));
+        while promised - shares.iter().sum::<u64>() >= PPM {
+            shares.push(10_000 + random(PPM - 10_000));
+        }
+        let total: u64 = shares.iter().sum();
+        let of = |(i, &share): (usize, &u64)| Program {
+            lease: i as u64,
+            overrun_ns: 50_000,
+            ..Program::backlogged(share as u32)
+        };
+        let programs: Vec<Program> = shares.iter().enumerate().map(of).collect();
+        let (used, _) = simulate(&programs, 10 * SECOND);
+        for (i, share) in shares.iter().enumerate() {
+            let (got, want) = (percent(&used, i, 10 * SECOND), 100.0 * *share as f64 / total as f64);
+            assert!((got - want).abs() < 0.5, "seed {seed}, program {i}: {got:.2} % of {want:.2} %");
+        }
+    }
+}
+
 #[test]
 fn a_holder_that_never_reports_does_not_stop_the_others() {
     let mut arbiter = Arbiter::new(Pace::default());
