@@ -11,6 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use ed25519_compact::{KeyPair, PublicKey, Seed, Signature};
 use serde::{Deserialize, Serialize};
 
+use crate::GPU_PPM;
 use crate::lease::LeaseId;
 use crate::node::NodeId;
 use crate::pool::Tier;
@@ -32,11 +33,22 @@ pub struct Grant {
     /// Indices of the node's GPUs, in the order in which the program sees them.
     pub gpus: Vec<u32>,
     pub share_ppm: u32,
+    /// Millionths of each GPU that may be leased in all, this lease included: more than there are where its pool is overcommitted.
+    #[serde(default = "whole", skip_serializing_if = "is_whole")]
+    pub promised_ppm: u32,
     /// Bytes on each GPU.
     pub memory: u64,
     pub hard_cap: bool,
     /// The last moment to claim it.
     pub expires_at_ms: u64,
+}
+
+fn whole() -> u32 {
+    GPU_PPM
+}
+
+fn is_whole(ppm: &u32) -> bool {
+    *ppm == GPU_PPM
 }
 
 /// Why a node turns a grant away.
@@ -134,6 +146,7 @@ mod tests {
             pool: "default".into(),
             gpus: vec![0],
             share_ppm: 250_000,
+            promised_ppm: GPU_PPM,
             memory: 1 << 30,
             hard_cap: false,
             expires_at_ms: 1000,
@@ -149,6 +162,18 @@ mod tests {
         assert_eq!(verifier.check(&text, 4, 999), Err(GrantError::Node));
         assert_eq!(verifier.check(&text, 3, 61_000), Err(GrantError::Expired(60)));
         assert_eq!(Signer::new([2; 32]).verifier().check(&text, 3, 999), Err(GrantError::Signature));
+    }
+
+    #[test]
+    fn grants_of_other_releases_are_read() {
+        let mut json = serde_json::to_value(grant()).unwrap();
+        assert_eq!(json.get("promised_ppm"), None, "as earlier releases sign and read them");
+        assert_eq!(serde_json::from_value::<Grant>(json.clone()).unwrap(), grant());
+        json["promised_ppm"] = 1_500_000.into();
+        let overcommitted = Grant { promised_ppm: 1_500_000, ..grant() };
+        assert_eq!(serde_json::from_value::<Grant>(json).unwrap(), overcommitted);
+        let signer = Signer::new([1; 32]);
+        assert_eq!(signer.verifier().check(&signer.sign(&overcommitted), 3, 0), Ok(overcommitted));
     }
 
     #[test]

@@ -31,9 +31,34 @@ pub struct Pool {
     pub tiers: Vec<Tier>,
     #[serde(default, skip_serializing_if = "Sharing::is_usual")]
     pub sharing: Sharing,
+    /// How much of the compute of each GPU may be leased in parts, at all times: above 100, leases whose shares add up to more than the
+    /// GPU has share its time in proportion. A whole GPU is nobody else's, and memory is never leased twice.
+    #[serde(default = "no_overcommit", skip_serializing_if = "is_no_overcommit")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 1000))]
+    pub overcommit_percent: u32,
     /// What it is at other times: the first whose calendar holds is in force, and where none does the pool is as said above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub personalities: Vec<Personality>,
+}
+
+/// Of what a GPU has, ten times as much may be leased.
+pub const OVERCOMMIT_PERCENT_MAX: u32 = 1000;
+
+fn no_overcommit() -> u32 {
+    100
+}
+
+fn is_no_overcommit(percent: &u32) -> bool {
+    *percent == 100
+}
+
+/// What is wrong about a pool's overcommit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OvercommitError {
+    #[error("overcommit_percent: 100 (what each GPU has) to {OVERCOMMIT_PERCENT_MAX}, not {0}")]
+    Range(u32),
+    #[error("overcommit_percent: whole GPUs are never overcommitted, and it lends no parts of GPUs")]
+    Whole,
 }
 
 /// How the GPUs of a pool are lent.
@@ -212,6 +237,19 @@ impl Pool {
     pub fn claims(&self, node: &str, labels: &BTreeMap<String, String>) -> bool {
         let labelled = || self.labels.iter().all(|(name, value)| labels.get(name) == Some(value));
         self.nodes.iter().any(|name| name == node) || (!self.labels.is_empty() && labelled())
+    }
+
+    /// Millionths of each GPU that may be leased in parts.
+    pub fn promised_ppm(&self) -> u32 {
+        self.overcommit_percent.saturating_mul(GPU_PPM / 100)
+    }
+
+    pub fn check_overcommit(&self) -> Result<(), OvercommitError> {
+        if !(100..=OVERCOMMIT_PERCENT_MAX).contains(&self.overcommit_percent) {
+            return Err(OvercommitError::Range(self.overcommit_percent));
+        }
+        let lends_parts = self.all_terms().any(|terms| terms.sharing == Sharing::Fractions);
+        if self.overcommit_percent > 100 && !lends_parts { Err(OvercommitError::Whole) } else { Ok(()) }
     }
 
     /// Whether its personalities make sense.
@@ -465,6 +503,34 @@ mod tests {
         check(serde_json::json!([daily("a", "00:00", "01:00"), daily("a", "02:00", "03:00")]), "named \"a\"");
         check(serde_json::json!([daily("a", "00:00", "00:00")]), "personality \"a\"");
         check(serde_json::json!(vec![daily("a", "00:00", "01:00"); 17]), "up to 16");
+    }
+
+    #[test]
+    fn overcommit_is_of_parts_and_bounded() {
+        let pool = |json: serde_json::Value| serde_json::from_value::<Pool>(json).unwrap();
+        let usual = pool(serde_json::json!({ "name": "a" }));
+        assert_eq!((usual.overcommit_percent, usual.promised_ppm()), (100, GPU_PPM));
+        assert_eq!(serde_json::to_value(&usual).unwrap().get("overcommit_percent"), None);
+        for (percent, sharing, expect) in [
+            (100, "whole", Ok(())),
+            (150, "fractions", Ok(())),
+            (1000, "fractions", Ok(())),
+            (99, "fractions", Err(OvercommitError::Range(99))),
+            (1001, "fractions", Err(OvercommitError::Range(1001))),
+            (150, "whole", Err(OvercommitError::Whole)),
+        ] {
+            let json = serde_json::json!({ "name": "a", "overcommit_percent": percent, "sharing": sharing });
+            let pool = pool(json);
+            assert_eq!(pool.check_overcommit(), expect, "{percent} {sharing}");
+            let again: Pool = serde_json::from_value(serde_json::to_value(&pool).unwrap()).unwrap();
+            assert_eq!(again, pool);
+        }
+        let memory = serde_json::json!({ "name": "a", "memory_overcommit_percent": 150 });
+        assert!(serde_json::from_value::<Pool>(memory).unwrap_err().to_string().contains("unknown field"));
+        let mut by_day = daily("day", "08:00", "20:00");
+        by_day["sharing"] = serde_json::json!("fractions");
+        let json = serde_json::json!({ "name": "a", "overcommit_percent": 150, "sharing": "whole", "personalities": [by_day] });
+        assert_eq!(pool(json).check_overcommit(), Ok(()), "it lends parts by day");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::{ServerIdentity, TlsError};
 use sluice_wire::control::{
     Control, Devices, DevicesRequest, EchoReady, GpuFree, LeaseClaim, LeaseGranted, LeaseRefused,
-    LeaseRequest, LeaseResume, LeaseResumed, Refused, SessionRefused, SessionResumed,
+    LeaseRequest, LeaseResume, LeaseResumed, Refused, SHARE_WHOLE_PPM, SessionRefused, SessionResumed,
 };
 use sluice_wire::handshake::{
     HELLO_SIZE_MAX, Hello, LeaseToken, Once, Peer, Purpose, Resume, Stripe, Welcome,
@@ -421,6 +421,7 @@ impl HeldLease<'_> {
             share_ppm: request.share_ppm,
             memory: request.memory,
             hard_cap: request.hard_cap,
+            promised_ppm: SHARE_WHOLE_PPM,
         };
         let granted = self.registry.grant(
             request.once,

@@ -28,6 +28,8 @@ pub struct Ask {
     pub memory: u64,
     /// Never more compute than the share.
     pub hard_cap: bool,
+    /// Of each GPU, all leases together may have so much; more than a GPU where its pool is overcommitted.
+    pub promised_ppm: u32,
 }
 
 /// What was granted.
@@ -152,8 +154,16 @@ impl Books {
 
     fn fits(&self, gpu: usize, ask: &Ask) -> bool {
         let memory = self.memory_of(gpu, ask);
-        self.leased_ppm(gpu) + u64::from(ask.share_ppm) <= PPM
+        u64::from(ask.share_ppm) <= self.free_ppm(gpu, ask)
             && self.leased_memory(gpu).saturating_add(memory) <= self.cards[gpu].memory
+    }
+
+    /// What a lease that asks for this may have of a GPU. A whole GPU is nobody else's, however much is promised of its parts.
+    fn free_ppm(&self, gpu: usize, ask: &Ask) -> u64 {
+        let is_whole = |share_ppm: u32| u64::from(share_ppm) == PPM;
+        let one_alone = is_whole(ask.share_ppm) || self.on(gpu).any(|lease| is_whole(lease.ask.share_ppm));
+        let promised = if one_alone { PPM } else { u64::from(ask.promised_ppm) };
+        promised.saturating_sub(self.leased_ppm(gpu))
     }
 
     fn memory_of(&self, gpu: usize, ask: &Ask) -> u64 {
@@ -169,7 +179,7 @@ impl Books {
             .iter()
             .enumerate()
             .map(|(gpu, card)| {
-                let share = PPM.saturating_sub(self.leased_ppm(gpu));
+                let share = self.free_ppm(gpu, ask);
                 let memory = card.memory.saturating_sub(self.leased_memory(gpu));
                 format!("GPU {gpu} ({}) {} and {}", card.name, percent_text(share), bytes_text(memory))
             })
@@ -291,7 +301,7 @@ mod tests {
     }
 
     fn ask(share_ppm: u32, memory: u64) -> Ask {
-        Ask { gpus: 1, share_ppm, memory, hard_cap: false }
+        Ask { gpus: 1, share_ppm, memory, hard_cap: false, promised_ppm: PPM as u32 }
     }
 
     #[test]
@@ -312,6 +322,33 @@ mod tests {
         assert!(books.grant(4, ask(1, 1)).is_err());
         books.end(3);
         books.grant(4, ask(1, 1)).unwrap();
+    }
+
+    #[test]
+    fn parts_of_an_overcommitted_gpu_are_leased_up_to_what_the_grant_says() {
+        let mut books = node(1);
+        let of_150 = |share_ppm, memory| Ask { promised_ppm: 1_500_000, ..ask(share_ppm, memory) };
+        books.grant_on(1, of_150(750_000, GIB), &[0]).unwrap();
+        books.grant_on(2, of_150(750_000, GIB), &[0]).unwrap();
+        assert_eq!(books.leased_ppm(0), 1_500_000);
+        assert!(books.grant_on(3, of_150(1, GIB), &[0]).is_err());
+        books.end(2);
+        // The pool promises less than it did: what is there stays.
+        assert!(books.grant_on(3, ask(250_001, GIB), &[0]).is_err());
+        books.grant_on(3, ask(250_000, GIB), &[0]).unwrap();
+        let refusal = books.grant_on(4, of_150(500_000, 15 * GIB), &[0]).unwrap_err().to_string();
+        assert!(refusal.contains("50 % and 14.0 GiB"), "memory is leased once: {refusal}");
+    }
+
+    #[test]
+    fn a_whole_gpu_is_alone_however_much_is_promised() {
+        let mut books = node(1);
+        let of_1000 = |share_ppm| Ask { promised_ppm: 10_000_000, ..ask(share_ppm, GIB) };
+        books.grant_on(1, of_1000(1), &[0]).unwrap();
+        assert!(books.grant_on(2, of_1000(1_000_000), &[0]).is_err(), "a part is leased");
+        books.end(1);
+        books.grant_on(2, of_1000(1_000_000), &[0]).unwrap();
+        assert!(books.grant_on(3, of_1000(1), &[0]).is_err(), "the whole is leased");
     }
 
     #[test]

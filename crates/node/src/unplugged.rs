@@ -176,8 +176,10 @@ impl Unplugged {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    use sluice_api::GPU_PPM;
     use sluice_api::grant::{Grant, Signer};
     use sluice_api::usage::{UsageRecord, read_journal_line};
 
@@ -197,11 +199,17 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_leases_use_while_the_journal_is_full_can_be_billed() {
-        const HOUR_MS: u64 = 3_600_000;
-        let folder = std::env::temp_dir().join(format!("sluice-unplugged-full-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
+    struct Started {
+        node: Unplugged,
+        signer: Signer,
+        clock: Arc<Hand>,
+        folder: PathBuf,
+    }
+
+    /// With one GPU of 1 GiB.
+    fn start(name: &str) -> Started {
+        let folder = std::env::temp_dir().join(format!("sluice-unplugged-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder); // it may not be there yet
         let signer = Signer::new([7; 32]);
         let joined = Joined {
             node: 1,
@@ -212,8 +220,12 @@ mod tests {
         let machine = Machine { name: "n".into(), gpus: 1, memory: 1 << 30 };
         let clock = Arc::new(Hand::default());
         let node = Unplugged::start(&machine, &joined, &folder, clock.clone()).unwrap();
-        let grant = Grant {
-            lease: 5,
+        Started { node, signer, clock, folder }
+    }
+
+    fn grant(lease: u64, share_ppm: u32) -> Grant {
+        Grant {
+            lease,
             attempt: 1,
             task: 0,
             node: 1,
@@ -221,11 +233,37 @@ mod tests {
             tier: Default::default(),
             pool: "default".into(),
             gpus: vec![0],
-            share_ppm: 500_000,
+            share_ppm,
+            promised_ppm: GPU_PPM,
             memory: 1 << 20,
             hard_cap: false,
             expires_at_ms: 100,
-        };
+        }
+    }
+
+    #[test]
+    fn a_gpu_is_leased_as_often_as_the_grants_say() {
+        let Started { node, signer, folder, .. } = start("overcommit");
+        let claim = |grant: Grant| node.claim(&signer.sign(&grant));
+        let of_150 = |lease, share_ppm| Grant { promised_ppm: 1_500_000, ..grant(lease, share_ppm) };
+        claim(of_150(1, 750_000)).unwrap();
+        let refusal = claim(grant(2, 750_000)).unwrap_err();
+        assert!(refusal.contains("25 % and"), "its own pool promises a GPU once: {refusal}");
+        let second = claim(of_150(3, 750_000)).unwrap();
+        let refusal = claim(of_150(4, 1)).unwrap_err();
+        assert!(refusal.contains("0 % and"), "{refusal}");
+        let status = node.registry.status();
+        assert_eq!((status.gpus[0].share_leased_ppm, node.held().len()), (1_500_000, 2));
+        node.end(second);
+        claim(of_150(5, 750_000)).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_leases_use_while_the_journal_is_full_can_be_billed() {
+        const HOUR_MS: u64 = 3_600_000;
+        let Started { node, signer, clock, folder } = start("full");
+        let grant = grant(5, 500_000);
         let lease = node.claim(&signer.sign(&grant)).unwrap();
         node.reporter.membership.fill_up();
         let waiting = || node.undelivered();

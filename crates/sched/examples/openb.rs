@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use sluice_sched::{
     Cluster, Fragmentation, LabelSet, ModelId, ModelSet, NodeSpec, Placement, Placer, Policy, Random,
-    RelocationLimits, Request, Training, relocate,
+    RelocationLimits, Request, Training, WHOLE_GPU_MILLI, relocate,
 };
 
 const LISTS: [&str; 7] =
@@ -190,6 +190,7 @@ fn read_nodes(path: &Path, models: &mut Models) -> Vec<NodeSpec> {
             memory_mib: row[2].parse().unwrap(),
             gpus: row[3].parse().unwrap(),
             model: models.id(&row[4]),
+            gpu_milli: WHOLE_GPU_MILLI,
             gpu_memory_mib: 0,
             gpu_units_milli: 0,
             labels: LabelSet::NONE,

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use sluice_sched::queues::{Action, Config, JobSpec, QueueSpec, QueueTree, Scheduler};
-use sluice_sched::{DomainId, LabelSet, ModelId, NodeSpec, Placer, Policy, Request};
+use sluice_sched::{DomainId, LabelSet, ModelId, NodeSpec, Placer, Policy, Request, WHOLE_GPU_MILLI};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -54,6 +54,7 @@ fn cluster(nodes: u32) -> Result<Scheduler, AnyError> {
             memory_mib: 1 << 20,
             gpus: 8,
             model: ModelId::new(0).ok_or("no model 0")?,
+            gpu_milli: WHOLE_GPU_MILLI,
             gpu_memory_mib: 80 << 10,
             gpu_units_milli: 0,
             labels: LabelSet::NONE,

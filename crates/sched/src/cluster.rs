@@ -1,10 +1,11 @@
 //! Nodes, what is free on them, and what is allocated where.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{self, AtomicU64};
 
 use crate::recency::Recency;
-use crate::{GPUS_PER_NODE_MAX, LabelSet, MODELS_MAX, ModelId, Request, WHOLE_GPU_MILLI};
+use crate::{GPUS_PER_NODE_MAX, LabelSet, MODELS_MAX, ModelId, PROMISED_MILLI_MAX, Request, WHOLE_GPU_MILLI};
 
 /// A node by its place in the cluster; policies break ties by the smaller id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,8 +63,7 @@ impl GpuSet {
     }
 }
 
-/// What a node has. Capacities are what may be promised: a pool that overcommits device memory states more than the
-/// cards hold, and the cluster keeps to that.
+/// What a node has. Capacities are what may be promised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSpec {
     pub cpu_milli: u32,
@@ -71,6 +71,9 @@ pub struct NodeSpec {
     pub gpus: u8,
     /// The model of all its GPUs; not looked at where it has none.
     pub model: ModelId,
+    /// Compute of each GPU that may be promised, in thousandths of what it has: [`WHOLE_GPU_MILLI`], or up to [`PROMISED_MILLI_MAX`] where
+    /// it is overcommitted.
+    pub gpu_milli: u16,
     /// Device memory of each GPU.
     pub gpu_memory_mib: u32,
     /// Compute of each GPU in thousandths of the units in which GPUs of all models are counted alike; 0 where nobody knows, or it does
@@ -81,11 +84,59 @@ pub struct NodeSpec {
     pub domains: Vec<DomainId>,
 }
 
+impl NodeSpec {
+    /// What a share takes of what may be promised of a GPU. A whole GPU is all of it: it is nobody else's, whether it is overcommitted or
+    /// not. No GPU has more than that.
+    pub fn takes_milli(&self, gpu_milli: u16) -> u16 {
+        match gpu_milli.cmp(&WHOLE_GPU_MILLI) {
+            Ordering::Less => gpu_milli,
+            Ordering::Equal => self.gpu_milli,
+            Ordering::Greater => u16::MAX,
+        }
+    }
+
+    fn whole_gpu(&self) -> Gpu {
+        Gpu { milli: self.gpu_milli, memory_mib: self.gpu_memory_mib }
+    }
+}
+
 /// What is free of one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Gpu {
     pub milli: u16,
     pub memory_mib: u32,
+}
+
+/// What is promised of one GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Promised {
+    milli: u16,
+    memory_mib: u32,
+    /// As a whole, to one request.
+    whole: bool,
+}
+
+impl Promised {
+    fn with(self, request: &Request, limit: Gpu) -> Option<Promised> {
+        let whole = request.gpu_milli == WHOLE_GPU_MILLI;
+        let milli = self.milli.checked_add(request.gpu_milli).filter(|&milli| milli <= limit.milli)?;
+        let memory_mib = up_to(self.memory_mib, request.gpu_memory_mib, limit.memory_mib)?;
+        let in_the_way = if whole { self.milli > 0 } else { self.whole };
+        (!in_the_way).then_some(Promised { milli, memory_mib, whole })
+    }
+
+    pub(crate) fn without(self, request: &Request) -> Option<Promised> {
+        let whole = request.gpu_milli == WHOLE_GPU_MILLI;
+        let milli = self.milli.checked_sub(request.gpu_milli)?;
+        let memory_mib = self.memory_mib.checked_sub(request.gpu_memory_mib)?;
+        (whole == self.whole).then_some(Promised { milli, memory_mib, whole: false })
+    }
+
+    /// What may still be promised of a GPU of such a node.
+    pub(crate) fn free_of(self, spec: &NodeSpec) -> Gpu {
+        let milli = if self.whole { 0 } else { spec.gpu_milli.saturating_sub(self.milli) };
+        Gpu { milli, memory_mib: spec.gpu_memory_mib.saturating_sub(self.memory_mib) }
+    }
 }
 
 /// A node and what is free on it.
@@ -94,10 +145,11 @@ pub struct Node {
     spec: NodeSpec,
     free_cpu_milli: u32,
     free_memory_mib: u32,
+    /// What is free of those that are not fenced.
     gpus: [Gpu; GPUS_PER_NODE_MAX],
-    /// These keep what they have and get nothing new: what is free of them is in `withheld`, and 0 in `gpus`.
+    promised: [Promised; GPUS_PER_NODE_MAX],
+    /// These keep what they have and get nothing new.
     fenced: GpuSet,
-    withheld: [Gpu; GPUS_PER_NODE_MAX],
     state: NodeState,
 }
 
@@ -113,13 +165,13 @@ enum NodeState {
 impl Node {
     fn new(spec: NodeSpec) -> Node {
         let mut gpus = [Gpu::default(); GPUS_PER_NODE_MAX];
-        gpus[..usize::from(spec.gpus)].fill(Gpu { milli: WHOLE_GPU_MILLI, memory_mib: spec.gpu_memory_mib });
+        gpus[..usize::from(spec.gpus)].fill(spec.whole_gpu());
         Node {
             free_cpu_milli: spec.cpu_milli,
             free_memory_mib: spec.memory_mib,
             gpus,
+            promised: [Promised::default(); GPUS_PER_NODE_MAX],
             fenced: GpuSet::EMPTY,
-            withheld: [Gpu::default(); GPUS_PER_NODE_MAX],
             state: NodeState::Schedulable,
             spec,
         }
@@ -137,7 +189,7 @@ impl Node {
         self.free_memory_mib
     }
 
-    /// What is free of each GPU; nothing of one that is fenced.
+    /// What is free of each GPU; nothing of one that is fenced, or of which more is promised than may be.
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus[..usize::from(self.spec.gpus)]
     }
@@ -170,7 +222,7 @@ impl Node {
     pub fn is_empty(&self) -> bool {
         self.free_cpu_milli == self.spec.cpu_milli
             && self.free_memory_mib == self.spec.memory_mib
-            && (0..self.gpus().len()).all(|gpu| self.really_free(gpu) == self.whole_gpu())
+            && self.promised.iter().all(|&promised| promised == Promised::default())
     }
 
     /// The node as it would be without a placement that is on it.
@@ -179,67 +231,62 @@ impl Node {
         Some(self)
     }
 
-    fn really_free(&self, gpu: usize) -> Gpu {
-        if self.fenced.contains(gpu) { self.withheld[gpu] } else { self.gpus[gpu] }
+    pub(crate) fn promised(&self) -> &[Promised; GPUS_PER_NODE_MAX] {
+        &self.promised
     }
 
     fn set_fenced(&mut self, gpu: usize, fenced: bool) {
-        let free = self.really_free(gpu);
-        let (fenced_gpus, withheld, offered) = if fenced {
-            (self.fenced.with(gpu), free, Gpu::default())
-        } else {
-            (self.fenced.without(gpu), Gpu::default(), free)
-        };
-        (self.fenced, self.withheld[gpu], self.gpus[gpu]) = (fenced_gpus, withheld, offered);
+        self.fenced = if fenced { self.fenced.with(gpu) } else { self.fenced.without(gpu) };
+        self.offer(gpu);
     }
 
-    fn whole_gpu(&self) -> Gpu {
-        Gpu { milli: WHOLE_GPU_MILLI, memory_mib: self.spec.gpu_memory_mib }
+    /// Has what is free of a GPU follow from what is promised of it.
+    fn offer(&mut self, gpu: usize) {
+        let free = self.promised[gpu].free_of(&self.spec);
+        self.gpus[gpu] = if self.fenced.contains(gpu) { Gpu::default() } else { free };
     }
 
-    fn subtract(&mut self, placement: &Placement) -> Option<()> {
+    /// More than may be promised of its GPUs, in thousandths of one.
+    fn over_milli(&self) -> u64 {
+        self.promised
+            .iter()
+            .map(|promised| u64::from(promised.milli.saturating_sub(self.spec.gpu_milli)))
+            .sum()
+    }
+
+    /// Up to so much of each GPU.
+    fn subtract(&mut self, placement: &Placement, gpu_milli: u16) -> Option<()> {
         let request = &placement.request;
-        let mut after = self.clone_free();
-        after.cpu_milli = after.cpu_milli.checked_sub(request.cpu_milli)?;
-        after.memory_mib = after.memory_mib.checked_sub(request.memory_mib)?;
-        for gpu in placement.gpus.iter() {
-            let free = after.free_of(gpu);
-            free.milli = free.milli.checked_sub(request.gpu_milli)?;
-            free.memory_mib = free.memory_mib.checked_sub(request.gpu_memory_mib)?;
-        }
-        self.set_free(after);
+        let cpu_milli = self.free_cpu_milli.checked_sub(request.cpu_milli)?;
+        let memory_mib = self.free_memory_mib.checked_sub(request.memory_mib)?;
+        let limit = Gpu { milli: gpu_milli, ..self.spec.whole_gpu() };
+        self.promise(placement, |promised| promised.with(request, limit))?;
+        (self.free_cpu_milli, self.free_memory_mib) = (cpu_milli, memory_mib);
         Some(())
     }
 
     fn add(&mut self, placement: &Placement) -> Option<()> {
         let request = &placement.request;
-        let whole = self.whole_gpu();
-        let mut after = self.clone_free();
-        after.cpu_milli = up_to(after.cpu_milli, request.cpu_milli, self.spec.cpu_milli)?;
-        after.memory_mib = up_to(after.memory_mib, request.memory_mib, self.spec.memory_mib)?;
-        for gpu in placement.gpus.iter() {
-            let free = after.free_of(gpu);
-            free.milli = free.milli.checked_add(request.gpu_milli).filter(|&milli| milli <= whole.milli)?;
-            free.memory_mib = up_to(free.memory_mib, request.gpu_memory_mib, whole.memory_mib)?;
-        }
-        self.set_free(after);
+        let cpu_milli = up_to(self.free_cpu_milli, request.cpu_milli, self.spec.cpu_milli)?;
+        let memory_mib = up_to(self.free_memory_mib, request.memory_mib, self.spec.memory_mib)?;
+        self.promise(placement, |promised| promised.without(request))?;
+        (self.free_cpu_milli, self.free_memory_mib) = (cpu_milli, memory_mib);
         Some(())
     }
 
-    fn clone_free(&self) -> Free {
-        Free {
-            cpu_milli: self.free_cpu_milli,
-            memory_mib: self.free_memory_mib,
-            gpus: self.gpus,
-            fenced: self.fenced,
-            withheld: self.withheld,
+    /// Changes what is promised of all the placement's GPUs, or of none.
+    fn promise(
+        &mut self,
+        placement: &Placement,
+        change: impl Fn(Promised) -> Option<Promised>,
+    ) -> Option<()> {
+        let mut after = self.promised;
+        for gpu in placement.gpus.iter() {
+            after[gpu] = change(after[gpu])?;
         }
-    }
-
-    fn set_free(&mut self, free: Free) {
-        let Free { cpu_milli, memory_mib, gpus, withheld, .. } = free;
-        (self.free_cpu_milli, self.free_memory_mib, self.gpus, self.withheld) =
-            (cpu_milli, memory_mib, gpus, withheld);
+        self.promised = after;
+        placement.gpus.iter().for_each(|gpu| self.offer(gpu));
+        Some(())
     }
 }
 
@@ -261,6 +308,8 @@ pub struct Usage {
     pub cpu_milli_used: u64,
     pub memory_mib: u64,
     pub memory_mib_used: u64,
+    /// As much as may be promised of each, or is where that is more.
+    pub gpu_milli: u64,
     pub gpu_milli_used: u64,
     pub gpu_memory_mib_used: u64,
 }
@@ -282,6 +331,10 @@ pub enum ClusterError {
     InUse { node: NodeId },
     #[error("a node with {gpus} GPUs; at most {GPUS_PER_NODE_MAX} are supported")]
     TooManyGpus { gpus: u8 },
+    #[error(
+        "{gpu_milli} thousandths of each GPU to be promised; {WHOLE_GPU_MILLI} to {PROMISED_MILLI_MAX} may be"
+    )]
+    GpuMilli { gpu_milli: u16 },
 }
 
 /// All nodes. Allocation and release are exact inverses, and anything that would promise more than a node has is refused.
@@ -301,7 +354,7 @@ pub struct Cluster {
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(0);
 
 fn next_identity() -> u64 {
-    NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed)
+    NEXT_IDENTITY.fetch_add(1, atomic::Ordering::Relaxed)
 }
 
 impl Clone for Cluster {
@@ -342,6 +395,7 @@ impl Cluster {
         if usize::from(spec.gpus) > GPUS_PER_NODE_MAX {
             return Err(ClusterError::TooManyGpus { gpus: spec.gpus });
         }
+        check_gpu_milli(spec.gpu_milli)?;
         self.count_node(&spec, |sum, amount| sum + amount);
         let (cpu_milli, gpu_milli) = self.largest_node;
         self.largest_node = (cpu_milli.max(spec.cpu_milli), gpu_milli.max(gpu_milli_of(&spec)));
@@ -373,11 +427,7 @@ impl Cluster {
         let nothing = NodeSpec { cpu_milli: 0, memory_mib: 0, gpus: 0, ..spec };
         self.nodes[node.index()] = Node { state: NodeState::Removed, ..Node::new(nothing) };
         self.removed.insert(node);
-        let specs = || self.nodes.iter().map(Node::spec);
-        self.largest_node = (
-            specs().map(|spec| spec.cpu_milli).max().unwrap_or(0),
-            specs().map(gpu_milli_of).max().unwrap_or(0),
-        );
+        self.largest_node = self.find_largest_node();
         self.recency.touch(node);
         self.identity = next_identity();
         Ok(())
@@ -409,18 +459,30 @@ impl Cluster {
 
     /// Also onto a fenced GPU, as far as there is room: what runs there already is counted in this way.
     pub fn allocate(&mut self, placement: &Placement) -> Result<(), ClusterError> {
-        self.check(placement)?;
+        let gpu_milli = self.node_of(placement)?.spec.gpu_milli;
+        self.take(placement, gpu_milli)
+    }
+
+    /// The same for what was allocated before: it stays if less may be promised of its GPUs since. They get nothing new until there is room.
+    pub fn restore(&mut self, placement: &Placement) -> Result<(), ClusterError> {
+        self.node_of(placement)?;
+        self.take(placement, PROMISED_MILLI_MAX)
+    }
+
+    fn take(&mut self, placement: &Placement, gpu_milli: u16) -> Result<(), ClusterError> {
         let node = placement.node;
-        self.nodes[node.index()].subtract(placement).ok_or(ClusterError::OverCommit { node })?;
-        self.count(placement, |used, amount| used + amount);
+        let before = self.node(node).over_milli();
+        let taken = self.nodes[node.index()].subtract(placement, gpu_milli);
+        taken.ok_or(ClusterError::OverCommit { node })?;
+        self.count(placement, before, |used, amount| used + amount);
         Ok(())
     }
 
     pub fn release(&mut self, placement: &Placement) -> Result<(), ClusterError> {
-        self.check(placement)?;
+        let before = self.node_of(placement)?.over_milli();
         let node = placement.node;
         self.nodes[node.index()].add(placement).ok_or(ClusterError::OverRelease { node })?;
-        self.count(placement, |used, amount| used - amount);
+        self.count(placement, before, |used, amount| used - amount);
         Ok(())
     }
 
@@ -457,22 +519,28 @@ impl Cluster {
         self.identity
     }
 
+    fn find_largest_node(&self) -> (u32, u32) {
+        let specs = || self.nodes.iter().map(Node::spec);
+        (specs().map(|spec| spec.cpu_milli).max().unwrap_or(0), specs().map(gpu_milli_of).max().unwrap_or(0))
+    }
+
     fn check_node(&self, node: NodeId) -> Result<(), ClusterError> {
         let known = self.nodes.get(node.index()).is_some_and(|node| !node.is_removed());
         if known { Ok(()) } else { Err(ClusterError::NoNode { node, nodes: self.usage.nodes }) }
     }
 
-    fn check(&self, placement: &Placement) -> Result<(), ClusterError> {
+    /// The node of a placement that could be one.
+    fn node_of(&self, placement: &Placement) -> Result<&Node, ClusterError> {
         let Placement { request, node, gpus } = *placement;
         self.check_node(node)?;
         if gpus.len() != usize::from(request.gpus) {
             return Err(ClusterError::GpuCount { placed: gpus.len(), requested: request.gpus });
         }
-        let has = self.nodes[node.index()].spec.gpus;
+        let has = self.node(node).spec.gpus;
         if gpus.0.checked_shr(u32::from(has)).unwrap_or(0) != 0 {
             return Err(ClusterError::NoGpu { node, has });
         }
-        Ok(())
+        Ok(self.node(node))
     }
 
     fn count_node(&mut self, spec: &NodeSpec, change: impl Fn(u64, u64) -> u64) {
@@ -480,18 +548,22 @@ impl Cluster {
         for usage in [&mut self.usage, &mut self.by_model[spec.model.index()]] {
             usage.nodes = count(usage.nodes, 1);
             usage.gpus = count(usage.gpus, spec.gpus.into());
+            usage.gpu_milli = change(usage.gpu_milli, gpu_milli_of(spec).into());
             usage.cpu_milli = change(usage.cpu_milli, spec.cpu_milli.into());
             usage.memory_mib = change(usage.memory_mib, spec.memory_mib.into());
         }
     }
 
-    fn count(&mut self, placement: &Placement, change: impl Fn(u64, u64) -> u64) {
+    /// Counts what was allocated or released; more than may be promised of its node was so much before.
+    fn count(&mut self, placement: &Placement, over_before: u64, change: impl Fn(u64, u64) -> u64) {
         let Placement { request, node, .. } = placement;
+        let over = self.node(*node).over_milli();
         let model = self.nodes[node.index()].spec.model;
         let gpu_memory_mib = u64::from(request.gpus) * u64::from(request.gpu_memory_mib);
         for usage in [&mut self.usage, &mut self.by_model[model.index()]] {
             usage.cpu_milli_used = change(usage.cpu_milli_used, request.cpu_milli.into());
             usage.memory_mib_used = change(usage.memory_mib_used, request.memory_mib.into());
+            usage.gpu_milli = usage.gpu_milli + over - over_before;
             usage.gpu_milli_used = change(usage.gpu_milli_used, request.total_gpu_milli());
             usage.gpu_memory_mib_used = change(usage.gpu_memory_mib_used, gpu_memory_mib);
         }
@@ -500,23 +572,14 @@ impl Cluster {
 }
 
 fn gpu_milli_of(spec: &NodeSpec) -> u32 {
-    u32::from(spec.gpus) * u32::from(WHOLE_GPU_MILLI)
+    u32::from(spec.gpus) * u32::from(spec.gpu_milli)
 }
 
-struct Free {
-    cpu_milli: u32,
-    memory_mib: u32,
-    gpus: [Gpu; GPUS_PER_NODE_MAX],
-    fenced: GpuSet,
-    withheld: [Gpu; GPUS_PER_NODE_MAX],
+fn check_gpu_milli(gpu_milli: u16) -> Result<(), ClusterError> {
+    let may_be = (WHOLE_GPU_MILLI..=PROMISED_MILLI_MAX).contains(&gpu_milli);
+    if may_be { Ok(()) } else { Err(ClusterError::GpuMilli { gpu_milli }) }
 }
 
-impl Free {
-    fn free_of(&mut self, gpu: usize) -> &mut Gpu {
-        if self.fenced.contains(gpu) { &mut self.withheld[gpu] } else { &mut self.gpus[gpu] }
-    }
-}
-
-fn up_to(free: u32, amount: u32, limit: u32) -> Option<u32> {
-    free.checked_add(amount).filter(|&sum| sum <= limit)
+fn up_to(amount: u32, more: u32, limit: u32) -> Option<u32> {
+    amount.checked_add(more).filter(|&sum| sum <= limit)
 }

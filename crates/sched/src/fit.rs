@@ -124,8 +124,9 @@ pub fn fit(node: &Node, request: &Request) -> Result<(), Misfit> {
         return Err(Misfit::Memory);
     }
     let (mut with_compute, mut with_both) = (0, 0);
+    let takes_milli = spec.takes_milli(request.gpu_milli);
     for gpu in node.gpus() {
-        let compute = gpu.milli >= request.gpu_milli;
+        let compute = gpu.milli >= takes_milli;
         with_compute += u8::from(compute);
         with_both += u8::from(compute && gpu.memory_mib >= request.gpu_memory_mib);
     }

@@ -5,10 +5,7 @@
 //! learned, and learns from that. Rounds do not get better forever, they swing: the best one is kept.
 
 use crate::score::{Observations, States};
-use crate::{
-    Cluster, ClusterError, Fragmentation, Leftover, NodeSpec, Placer, Policy, Random, Request,
-    WHOLE_GPU_MILLI,
-};
+use crate::{Cluster, ClusterError, Fragmentation, Leftover, NodeSpec, Placer, Policy, Random, Request};
 
 /// Arrivals of one replay, where a history asks for so little that the cluster would never fill.
 const ARRIVALS_MAX: usize = 300_000;
@@ -114,7 +111,7 @@ fn replay(
     };
     (0..nodes.len()).for_each(|node| sight(node, &cluster));
     let mut placer = Placer::new(policy.clone());
-    let mut to_arrive = i64::from(cluster.usage().gpus) * i64::from(WHOLE_GPU_MILLI);
+    let mut to_arrive = cluster.usage().gpu_milli as i64;
     for _ in 0..ARRIVALS_MAX {
         let request = history[random.below(history.len())];
         to_arrive -= request.total_gpu_milli() as i64;
@@ -136,7 +133,7 @@ fn replay(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{LabelSet, ModelId, ModelSet};
+    use crate::{LabelSet, ModelId, ModelSet, WHOLE_GPU_MILLI};
 
     fn node(model: u8) -> NodeSpec {
         NodeSpec {
@@ -144,6 +141,7 @@ mod tests {
             memory_mib: 65_536,
             gpus: 4,
             model: ModelId::new(model).unwrap(),
+            gpu_milli: WHOLE_GPU_MILLI,
             gpu_memory_mib: 0,
             gpu_units_milli: 0,
             labels: LabelSet::NONE,

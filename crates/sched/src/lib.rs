@@ -44,3 +44,5 @@ pub const GPUS_PER_NODE_MAX: usize = 16;
 pub const MODELS_MAX: usize = 64;
 /// One whole GPU, in thousandths of its compute.
 pub const WHOLE_GPU_MILLI: u16 = 1000;
+/// The most of one GPU that may be promised, in thousandths: ten times what it has.
+pub const PROMISED_MILLI_MAX: u16 = 10 * WHOLE_GPU_MILLI;

@@ -14,7 +14,7 @@
 //!
 //! ```
 //! use sluice_sched::queues::{Action, Config, JobSpec, QueueSpec, QueueTree, Scheduler};
-//! use sluice_sched::{DomainId, LabelSet, ModelId, NodeSpec, Placer, Policy, Request};
+//! use sluice_sched::{DomainId, LabelSet, ModelId, NodeSpec, Placer, Policy, Request, WHOLE_GPU_MILLI};
 //!
 //! let tree = QueueTree::new(&[QueueSpec::new("vision").deserving_gpus(4.0), QueueSpec::new("speech")])?;
 //! let speech = tree.find("speech").unwrap();
@@ -24,6 +24,7 @@
 //!     memory_mib: 512 * 1024,
 //!     gpus: 8,
 //!     model: ModelId::new(0).unwrap(),
+//!     gpu_milli: WHOLE_GPU_MILLI,
 //!     gpu_memory_mib: 80 * 1024,
 //!     gpu_units_milli: 0,
 //!     labels: LabelSet::NONE,

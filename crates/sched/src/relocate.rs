@@ -140,7 +140,7 @@ fn size(placement: &Placement) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{LabelSet, ModelId, ModelSet, NodeSpec};
+    use crate::{LabelSet, ModelId, ModelSet, NodeSpec, WHOLE_GPU_MILLI};
 
     const SHARE: Request = Request::cpu(1_000, 1_024).with_gpus(1, 600);
 
@@ -152,6 +152,7 @@ mod tests {
                 memory_mib: 16_384,
                 gpus: 2,
                 model: ModelId::new(model).unwrap(),
+                gpu_milli: WHOLE_GPU_MILLI,
                 gpu_memory_mib: 0,
                 gpu_units_milli: 0,
                 labels: LabelSet::NONE,

@@ -195,6 +195,7 @@ mod tests {
             memory_mib: 0,
             gpus: 1,
             model: ModelId(0),
+            gpu_milli: WHOLE_GPU_MILLI,
             gpu_memory_mib: 0,
             gpu_units_milli,
             labels: LabelSet::NONE,

@@ -47,7 +47,7 @@ impl<'a> Trial<'a> {
             let Some(step) = self.steps.pop() else { return };
             let undone = match step {
                 Step::Allocated(placement) => self.cluster.release(&placement),
-                Step::Released(placement) => self.cluster.allocate(&placement),
+                Step::Released(placement) => self.cluster.restore(&placement),
             };
             debug_assert_eq!(undone, Ok(()), "the inverse of a step that succeeded");
         }

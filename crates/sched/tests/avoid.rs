@@ -1,7 +1,7 @@
 //! Nodes that would not take a job, for a while.
 
 use sluice_sched::queues::{Action, Config, JobId, JobSpec, QueueSpec, QueueTree, Scheduler, Topology};
-use sluice_sched::{DomainId, LabelSet, ModelId, NodeId, NodeSpec, Placer, Policy, Request};
+use sluice_sched::{DomainId, LabelSet, ModelId, NodeId, NodeSpec, Placer, Policy, Request, WHOLE_GPU_MILLI};
 
 /// Nodes of two GPUs in one domain, and jobs that ask for so many whole GPUs of a node for each task.
 fn world(nodes: usize) -> (Scheduler, Vec<NodeId>, impl Fn(&mut Scheduler, u8, u32) -> JobId) {
@@ -13,6 +13,7 @@ fn world(nodes: usize) -> (Scheduler, Vec<NodeId>, impl Fn(&mut Scheduler, u8, u
         memory_mib: 1000,
         gpus: 2,
         model: ModelId::new(0).unwrap(),
+        gpu_milli: WHOLE_GPU_MILLI,
         gpu_memory_mib: 1000,
         gpu_units_milli: 0,
         labels: LabelSet::NONE,

@@ -3,7 +3,7 @@
 use sluice_sched::queues::{
     Action, Config, Evicted, JobId, JobSpec, QueueSpec, QueueTree, Resource, Scheduler,
 };
-use sluice_sched::{DomainId, LabelSet, ModelId, NodeSpec, Placer, Policy, Request};
+use sluice_sched::{DomainId, LabelSet, ModelId, NodeSpec, Placer, Policy, Request, WHOLE_GPU_MILLI};
 
 const GPU: Request = Request::cpu(0, 0).with_gpus(1, 1000);
 
@@ -13,6 +13,7 @@ fn node(gpus: u8) -> NodeSpec {
         memory_mib: 128 * 1024,
         gpus,
         model: ModelId::new(0).unwrap(),
+        gpu_milli: WHOLE_GPU_MILLI,
         gpu_memory_mib: 80 * 1024,
         gpu_units_milli: 0,
         labels: LabelSet::NONE,
@@ -226,4 +227,74 @@ fn a_job_whose_tasks_have_ended_wants_no_others_in_their_place() {
     assert_eq!(scheduler.job(gang).unwrap().spec().tasks_max, 4, "an error changes nothing");
     scheduler.finish(gang);
     assert_eq!(gpus(&scheduler, "a"), 0);
+}
+
+#[test]
+fn parts_of_an_overcommitted_gpu_are_promised_up_to_what_may_be_and_a_whole_one_is_alone() {
+    let mut scheduler = scheduler(&[], &[("a", 0.0)]);
+    for _ in 0..2 {
+        scheduler.add_node(NodeSpec { gpu_milli: 1500, ..node(1) }).unwrap();
+    }
+    let queue = scheduler.queues().find("a").unwrap();
+    let submit = |scheduler: &mut Scheduler, milli| {
+        scheduler.submit(JobSpec::new(queue, Request::cpu(0, 0).with_gpus(1, milli))).unwrap()
+    };
+    let parts: Vec<JobId> = (0..2).map(|_| submit(&mut scheduler, 750)).collect();
+    assert_eq!(scheduler.cycle(0).len(), 2);
+    let on =
+        |scheduler: &Scheduler, job| scheduler.job(job).unwrap().tasks().next().map(|(_, place)| place.node);
+    assert_eq!(on(&scheduler, parts[0]), on(&scheduler, parts[1]), "both on one GPU");
+
+    let whole = submit(&mut scheduler, 1000);
+    assert_eq!(scheduler.cycle(1).len(), 1);
+    assert_ne!(on(&scheduler, whole), on(&scheduler, parts[0]));
+    let third = submit(&mut scheduler, 1);
+    assert_eq!(scheduler.cycle(2), [], "one GPU is full, the other one is not shared");
+    let why = scheduler.why(third).unwrap().to_string();
+    assert!(why.starts_with("room: 0 of 2 nodes fit, 2 have too few GPUs free"), "{why}");
+    assert_eq!(scheduler.allocated(queue)[Resource::Gpu], 2500, "a whole GPU counts as one");
+
+    scheduler.finish(parts[0]);
+    assert_eq!(scheduler.cycle(3).len(), 1);
+    let another = submit(&mut scheduler, 1000);
+    scheduler.finish(parts[1]);
+    assert_eq!(scheduler.cycle(4), [], "somebody has a thousandth of it");
+    scheduler.finish(third);
+    assert_eq!(scheduler.cycle(5).len(), 1);
+    assert!(on(&scheduler, another).is_some());
+}
+
+#[test]
+fn more_than_may_be_promised_goes_on_and_leaves_no_room() {
+    let queue = |scheduler: &Scheduler| scheduler.queues().find("a").unwrap();
+    let part = Request::cpu(0, 0).with_gpus(1, 750);
+    let mut before = scheduler(&[], &[("a", 0.0)]);
+    before.add_node(NodeSpec { gpu_milli: 1500, ..node(1) }).unwrap();
+    let placements: Vec<_> = (0..2)
+        .map(|now| {
+            let job = before.submit(JobSpec::new(queue(&before), part)).unwrap();
+            before.cycle(now);
+            before.job(job).unwrap().tasks().next().map(|(number, &placement)| (number, placement)).unwrap()
+        })
+        .collect();
+
+    let mut after = scheduler(&[1], &[("a", 0.0)]);
+    let adopted: Vec<JobId> = placements
+        .iter()
+        .map(|&placement| {
+            let job = after.submit(JobSpec::new(queue(&after), part)).unwrap();
+            after.adopt(2, job, &[placement], 0).unwrap();
+            job
+        })
+        .collect();
+    let waiting = after.submit(JobSpec::new(queue(&after), Request::cpu(0, 0).with_gpus(1, 250))).unwrap();
+    assert_eq!(after.cycle(2), []);
+    assert_eq!(after.cluster().node(placements[0].1.node).free_gpu_milli(), 0);
+    after.finish(adopted[0]);
+    let actions = after.cycle(3);
+    assert!(matches!(actions[..], [Action::Bind { job, .. }] if job == waiting), "{actions:?}");
+    after.finish(adopted[1]);
+    after.finish(waiting);
+    assert!(after.cluster().nodes().all(|(_, node)| node.is_empty()));
+    assert_eq!(after.cluster().usage().gpu_milli, 1000);
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use sluice_sched::{
     Cluster, Fragmentation, LabelSet, ModelId, ModelSet, Node, NodeId, NodeSpec, Placement, Placer, Policy,
-    Request, fit,
+    Request, WHOLE_GPU_MILLI, fit,
 };
 
 /// (CPU, GPUs, share of each, models) and how often it was asked for.
@@ -90,6 +90,7 @@ fn node() -> impl Strategy<Value = NodeSpec> {
         memory_mib: 262_144,
         gpus,
         model: ModelId::new(model).unwrap(),
+        gpu_milli: WHOLE_GPU_MILLI,
         gpu_memory_mib: 0,
         gpu_units_milli: 0,
         labels: LabelSet::NONE,

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use sluice_sched::{
     Cluster, DomainId, Fragmentation, LabelSet, Misfit, ModelId, ModelSet, NodeSpec, Placement, Placer,
-    Policy, Request, Training, Trial, Unplaced,
+    Policy, Request, Training, Trial, Unplaced, WHOLE_GPU_MILLI,
 };
 
 const MODELS: u8 = 3;
@@ -13,12 +13,15 @@ fn model(index: u8) -> ModelId {
 }
 
 fn node_specs() -> impl Strategy<Value = Vec<NodeSpec>> {
-    let node = (1..=16u32, 1..=64u32, 0..=8u8, 0..MODELS, 8..=80u32);
-    let node = node.prop_map(|(cpu, memory, gpus, model_index, gpu_memory)| NodeSpec {
+    let gpu_milli =
+        prop_oneof![3 => Just(WHOLE_GPU_MILLI), 1 => prop::sample::select(vec![1500, 2000, 10_000])];
+    let node = (1..=16u32, 1..=64u32, 0..=8u8, 0..MODELS, 8..=80u32, gpu_milli);
+    let node = node.prop_map(|(cpu, memory, gpus, model_index, gpu_memory, gpu_milli)| NodeSpec {
         cpu_milli: cpu * 8_000,
         memory_mib: memory * 8_192,
         gpus,
         model: model(model_index),
+        gpu_milli,
         gpu_memory_mib: gpu_memory * 1024,
         gpu_units_milli: 0,
         labels: LabelSet::NONE,
@@ -86,7 +89,11 @@ fn assert_accounted(cluster: &Cluster, running: &[Placement]) {
         );
         for (index, gpu) in node.gpus().iter().enumerate() {
             let on = || here().filter(|placement| placement.gpus.contains(index));
-            assert_eq!(on().map(|p| p.request.gpu_milli).sum::<u16>(), 1000 - gpu.milli);
+            // A whole GPU is alone, and takes all that may be promised of it.
+            let whole = on().any(|p| p.request.gpu_milli == 1000);
+            assert!(!whole || on().count() == 1, "a whole GPU is promised to others as well");
+            let takes = if whole { spec.gpu_milli } else { on().map(|p| p.request.gpu_milli).sum() };
+            assert_eq!(takes, spec.gpu_milli - gpu.milli);
             let memory: u32 = on().map(|p| p.request.gpu_memory_mib).sum();
             assert_eq!(memory, spec.gpu_memory_mib - gpu.memory_mib);
         }
@@ -224,6 +231,7 @@ fn a_thousand_requests_at_once_never_get_more_than_there_is() {
         memory_mib: 256 * 1024,
         gpus: 2,
         model: model(0),
+        gpu_milli: WHOLE_GPU_MILLI,
         gpu_memory_mib: 46_068,
         gpu_units_milli: 0,
         labels: LabelSet::NONE,
@@ -256,6 +264,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         memory_mib: 8_192,
         gpus: 1,
         model: model(0),
+        gpu_milli: WHOLE_GPU_MILLI,
         gpu_memory_mib: 16_384,
         gpu_units_milli: 0,
         labels: LabelSet::NONE,

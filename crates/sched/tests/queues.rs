@@ -13,7 +13,9 @@ use sluice_sched::queues::{
     Action, Amounts, Blocked, Config, Evicted, Figures, JobId, JobSpec, No, QueueId, QueueSpec, QueueTree,
     Resource, Scheduler, Topology,
 };
-use sluice_sched::{DomainId, LabelSet, ModelId, NodeId, NodeSpec, Placement, Placer, Policy, Request};
+use sluice_sched::{
+    DomainId, LabelSet, ModelId, NodeId, NodeSpec, Placement, Placer, Policy, Request, WHOLE_GPU_MILLI,
+};
 
 use watcher::Watcher;
 
@@ -24,12 +26,16 @@ const CYCLES_MAX: usize = 300;
 const SLOW_MILLI: u32 = 10_000;
 const FAST_MILLI: u32 = 25_000;
 
+/// How much of each GPU may be promised, by rack.
+const PROMISED_MILLI: [u16; 3] = [WHOLE_GPU_MILLI, 1500, 2000];
+
 fn node(gpus: u8, rack: u32) -> NodeSpec {
     NodeSpec {
         cpu_milli: 32_000,
         memory_mib: 128 * 1024,
         gpus,
         model: ModelId::new(0).unwrap(),
+        gpu_milli: PROMISED_MILLI[rack as usize],
         gpu_memory_mib: 80 * 1024,
         gpu_units_milli: if rack == 1 { SLOW_MILLI } else { FAST_MILLI },
         labels: LabelSet::NONE,
@@ -222,7 +228,8 @@ fn play(world: &World) -> Played {
             played.blocked.push(why.blocked.clone().expect("whoever waits waits for something"));
         }
     }
-    restart(&scheduler, &mut watcher, now, &world.config);
+    restart(&scheduler, &watcher, now, &world.config);
+    overcommit_less(&scheduler, &watcher, now, &world.config);
     played
 }
 
@@ -256,12 +263,43 @@ fn has_lost_again(scheduler: &Scheduler, id: JobId) -> bool {
 /// A scheduler that is built from what a caller knows, as after its restart, has the same books, and is at rest as the other was. Only
 /// consolidation may go on: the old one remembers where it looked in vain until something is released, the new one looks again. And
 /// who had given up has another chance, with which the new one comes to rest too.
-fn restart(old: &Scheduler, watcher: &mut Watcher, now: u64, config: &Config) {
+fn restart(old: &Scheduler, watcher: &Watcher, now: u64, config: &Config) {
     let config = Config { consolidate: false, ..config.clone() };
-    let mut new = Scheduler::new(old.queues().clone(), Placer::new(Policy::BestFit), config);
+    let (mut new, mut after) = built_from(old, watcher, now, &config, NodeSpec::clone);
+    let actions = settle(&mut new, &mut after, now);
+    if old.waiting().any(|id| has_lost_again(old, id)) {
+        return;
+    }
+    assert!(actions.is_empty(), "a restart changed what runs: {actions:#?}");
+    for queue in old.queues().top_down() {
+        assert_eq!(old.fair_share(queue), new.fair_share(queue));
+    }
+}
+
+/// Where less may be promised of GPUs than is, that stays and does not grow; and cycles come to rest, though room is asked for.
+fn overcommit_less(old: &Scheduler, watcher: &Watcher, now: u64, config: &Config) {
+    let less = |spec: &NodeSpec| NodeSpec { gpu_milli: WHOLE_GPU_MILLI, ..spec.clone() };
+    let (mut new, mut after) = built_from(old, watcher, now, config, less);
+    let half = Request { gpu_units_milli: FAST_MILLI / 2, ..Request::cpu(0, 0).with_gpus(1, 500) };
+    let is_leaf = |&queue: &QueueId| old.queues().queue(queue).children.is_empty();
+    for leaf in old.queues().top_down().filter(is_leaf) {
+        new.submit(JobSpec::new(leaf, half)).unwrap();
+        settle(&mut new, &mut after, now);
+    }
+}
+
+/// A scheduler with the same quotas, jobs and nodes, of which some figures may be others, and a watcher of it.
+fn built_from(
+    old: &Scheduler,
+    watcher: &Watcher,
+    now: u64,
+    config: &Config,
+    spec: impl Fn(&NodeSpec) -> NodeSpec,
+) -> (Scheduler, Watcher) {
+    let mut new = Scheduler::new(old.queues().clone(), Placer::new(Policy::BestFit), config.clone());
     // Places of removed nodes are left empty when all are there, so that the others get their ids.
     let nodes: Vec<_> = old.cluster().nodes().map(|(_, other)| other).collect();
-    let ids: Vec<NodeId> = nodes.iter().map(|other| new.add_node(other.spec().clone()).unwrap()).collect();
+    let ids: Vec<NodeId> = nodes.iter().map(|other| new.add_node(spec(other.spec())).unwrap()).collect();
     for (&id, node) in ids.iter().zip(nodes) {
         if node.is_removed() {
             new.remove_node(now, id).unwrap();
@@ -281,15 +319,9 @@ fn restart(old: &Scheduler, watcher: &mut Watcher, now: u64, config: &Config) {
         after.running.extend(tasks.iter().map(|&(task, placement)| ((copy, task), placement)));
         after.hurt.extend(watcher.hurt.contains(&id).then_some(copy));
     }
+    ids.iter().for_each(|&node| after.inherit_gpus(&new, node));
     after.check(&new);
-    let actions = settle(&mut new, &mut after, now);
-    if old.waiting().any(|id| has_lost_again(old, id)) {
-        return;
-    }
-    assert!(actions.is_empty(), "a restart changed what runs: {actions:#?}");
-    for queue in old.queues().top_down() {
-        assert_eq!(old.fair_share(queue), new.fair_share(queue));
-    }
+    (new, after)
 }
 
 proptest! {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use sluice_sched::queues::{Action, Config, JobId, JobSpec, QueueSpec, QueueTree, Scheduler, Topology};
 use sluice_sched::{
     DomainId, GpuSet, LabelId, LabelSet, ModelId, ModelSet, NodeId, NodeSpec, Placement, Placer, Policy,
-    Request,
+    Request, WHOLE_GPU_MILLI,
 };
 
 #[derive(Deserialize)]
@@ -273,6 +273,7 @@ fn build(scenario: &Scenario) -> Result<World, Failed> {
                 memory_mib: group.memory_gib * 1024,
                 gpus: group.gpus,
                 model: ModelId::new(group.model).ok_or("model above 63")?,
+                gpu_milli: WHOLE_GPU_MILLI,
                 gpu_memory_mib: group.gpu_memory_gib * 1024,
                 gpu_units_milli: 0,
                 labels: labels(&group.labels)?,

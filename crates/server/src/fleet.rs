@@ -273,8 +273,16 @@ impl Fleet {
 
     /// The name of a node's pool.
     pub(crate) fn pool_of(&self, node: &Node) -> &str {
-        let claims = |pool: &&Pool| pool.claims(&node.name, &node.labels);
-        self.pools.values().find(claims).map_or(DEFAULT_POOL, |pool| &pool.name)
+        self.declared_pool_of(node).map_or(DEFAULT_POOL, |pool| &pool.name)
+    }
+
+    fn declared_pool_of(&self, node: &Node) -> Option<&Pool> {
+        self.pools.values().find(|pool| pool.claims(&node.name, &node.labels))
+    }
+
+    /// Millionths of each of a node's GPUs that may be leased in parts.
+    pub(crate) fn promised_ppm(&self, node: &Node) -> u32 {
+        self.declared_pool_of(node).map_or(GPU_PPM, Pool::promised_ppm)
     }
 
     /// What a tenant and all below it hold.
@@ -640,6 +648,13 @@ impl Fleet {
         held
     }
 
+    /// Millionths that may be leased of the GPUs of a seat: what its pool says, and what is leased though that was said to be less since.
+    fn promised_of(&self, seat: &Seat) -> u32 {
+        let of_pool = self.nodes.get(&seat.node).map_or(GPU_PPM, |node| self.promised_ppm(node));
+        let leased = seat.gpus.iter().map(|&gpu| self.taken(seat.node, gpu).ppm).max().unwrap_or(0);
+        of_pool.max(u32::try_from(leased).unwrap_or(u32::MAX))
+    }
+
     /// The grants of the tasks that wait to be claimed.
     pub(crate) fn grants_of(&self, lease: &LeaseRecord) -> Vec<Grant> {
         let grant = |(task, seat): (u32, &Seat)| Grant {
@@ -652,6 +667,7 @@ impl Fleet {
             pool: self.nodes.get(&seat.node).map_or(DEFAULT_POOL, |node| self.pool_of(node)).into(),
             gpus: seat.gpus.clone(),
             share_ppm: lease.share_ppm(seat),
+            promised_ppm: self.promised_of(seat),
             memory: seat.memory,
             hard_cap: lease.ask.hard_cap,
             expires_at_ms: self.claim_until(lease, seat),

@@ -218,8 +218,10 @@ impl Plan {
         let fenced = if lacks_room { self.fenced(fleet, &lease.tenant, &lease.ask) } else { None };
         let domain =
             |level: u8| Level::ALL.get(usize::from(level)).map_or("place", |level| level.name()).into();
-        let why = why.describe(domain);
-        Some(fenced.map_or_else(|| why.clone(), |fenced| format!("{why}; {fenced}")))
+        let overcommitted =
+            if lacks_room { self.overcommitted(fleet, &lease.tenant, &lease.ask) } else { None };
+        let all = [Some(why.describe(domain)), overcommitted, fenced];
+        Some(all.into_iter().flatten().collect::<Vec<_>>().join("; "))
     }
 }
 

@@ -48,6 +48,7 @@ impl Site {
                 memory_mib: node.memory_mib,
                 gpus: node.gpus,
                 model: u8::try_from(model).ok().and_then(ModelId::new).ok_or(SiteError::TooManyModels)?,
+                gpu_milli: sluice_sched::WHOLE_GPU_MILLI,
                 gpu_memory_mib: node.gpu_memory_mib,
                 gpu_units_milli: 0,
                 labels: LabelSet::NONE,

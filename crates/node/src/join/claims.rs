@@ -58,6 +58,7 @@ mod tests {
             pool: "default".into(),
             gpus: vec![0],
             share_ppm: 1,
+            promised_ppm: sluice_api::GPU_PPM,
             memory: 1,
             hard_cap: false,
             expires_at_ms,

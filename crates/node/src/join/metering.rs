@@ -128,6 +128,7 @@ mod tests {
             pool: "default".into(),
             gpus: vec![0, 3],
             share_ppm: 250_000,
+            promised_ppm: sluice_api::GPU_PPM,
             memory: (1 << 20) + 1,
             hard_cap: false,
             expires_at_ms: 0,

@@ -58,6 +58,7 @@ impl Registry {
             share_ppm: grant.share_ppm,
             memory: grant.memory,
             hard_cap: grant.hard_cap,
+            promised_ppm: grant.promised_ppm,
         };
         let gpus: Vec<usize> = grant.gpus.iter().map(|&gpu| gpu as usize).collect();
         let lease = ledger.next_id();

@@ -13,7 +13,7 @@ use super::rights::{Right, Taker};
 use super::room::Room;
 use super::scheduler::Scheduler;
 use super::tree::QueueId;
-use crate::{GPUS_PER_NODE_MAX, Node, NodeId, Placement, Request};
+use crate::{GPUS_PER_NODE_MAX, Node, NodeId, Placement, Request, WHOLE_GPU_MILLI};
 
 /// Jobs whose tasks may go, the least worthy first, and what was seen on the way.
 #[derive(Debug, Default)]
@@ -269,6 +269,8 @@ pub(super) fn missing_milli(node: &Node, request: &Request, slots: u32) -> u64 {
     let request = request.on(node.spec());
     let in_all = request.total_gpu_milli() * u64::from(slots);
     let in_all = in_all.saturating_sub(node.free_gpu_milli().into());
+    // A whole GPU that goes leaves as much as may be promised of it.
+    let in_all = in_all * u64::from(WHOLE_GPU_MILLI) / u64::from(node.spec().gpu_milli.max(WHOLE_GPU_MILLI));
     // Each task needs as many GPUs with its share free: on those with the most free the least is missing.
     let mut missing = [0; GPUS_PER_NODE_MAX];
     let gpus = node.gpus().len();

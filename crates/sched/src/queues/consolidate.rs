@@ -11,7 +11,7 @@ use super::room::Room;
 use super::scheduler::Scheduler;
 use super::tree::QueueId;
 use super::why::{Action, Bound, No};
-use crate::{NodeId, Placement, WHOLE_GPU_MILLI, fit};
+use crate::{NodeId, Placement, fit};
 
 /// A task that left its place, and where it is now.
 struct Moved {
@@ -83,10 +83,9 @@ impl Scheduler {
     /// How many tasks would fit if all that is free were in one place, at most: moving work makes no more.
     fn fit_if_gathered(&self, taker: &Taker) -> u32 {
         let (usage, request) = (self.cluster.usage(), &taker.class.request);
-        let gpu_milli = u64::from(usage.gpus) * u64::from(WHOLE_GPU_MILLI);
         let fit = [
             // The share of what is asked for in units depends on the GPU.
-            (gpu_milli - usage.gpu_milli_used).checked_div(if request.by_units {
+            (usage.gpu_milli - usage.gpu_milli_used).checked_div(if request.by_units {
                 0
             } else {
                 request.total_gpu_milli()
@@ -208,7 +207,7 @@ impl Scheduler {
         }
         self.move_back(moved, start);
         for (job, task, from) in off {
-            let put = self.put_on(job, task, from);
+            let put = self.put_back_on(job, task, from);
             debug_assert_eq!(put, Ok(()), "what was taken off fits where it was");
         }
         false
@@ -249,7 +248,7 @@ impl Scheduler {
             }
         }
         for Moved { job, task, from, .. } in back {
-            let put = self.put_on(job, task, from);
+            let put = self.put_back_on(job, task, from);
             debug_assert_eq!(put, Ok(()), "what was moved fits where it was");
         }
     }

@@ -1,33 +1,38 @@
 //! How many tasks of one kind a node has room for.
 
-use crate::{GPUS_PER_NODE_MAX, Gpu, GpuSet, Node, Placement, Request, WHOLE_GPU_MILLI};
+use crate::cluster::Promised;
+use crate::{GPUS_PER_NODE_MAX, Gpu, GpuSet, Node, NodeSpec, Placement, Request};
 
 /// What is free on a node, to try things out on. Says nothing of labels and models.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct Room<'a> {
+    spec: &'a NodeSpec,
     cpu_milli: u32,
     memory_mib: u32,
     gpus: [Gpu; GPUS_PER_NODE_MAX],
+    promised: [Promised; GPUS_PER_NODE_MAX],
     /// Offer nothing, whatever leaves them.
     fenced: GpuSet,
 }
 
-impl Room {
-    pub(super) fn of(node: &Node) -> Room {
+impl Room<'_> {
+    pub(super) fn of(node: &Node) -> Room<'_> {
         let mut gpus = [Gpu::default(); GPUS_PER_NODE_MAX];
         gpus[..node.gpus().len()].copy_from_slice(node.gpus());
-        let fenced = node.fenced();
-        Room { cpu_milli: node.free_cpu_milli(), memory_mib: node.free_memory_mib(), gpus, fenced }
+        let (spec, promised, fenced) = (node.spec(), *node.promised(), node.fenced());
+        let (cpu_milli, memory_mib) = (node.free_cpu_milli(), node.free_memory_mib());
+        Room { spec, cpu_milli, memory_mib, gpus, promised, fenced }
     }
 
     /// As if nothing were on the node.
-    pub(super) fn when_empty(node: &Node) -> Room {
+    pub(super) fn when_empty(node: &Node) -> Room<'_> {
         let spec = node.spec();
         let mut gpus = [Gpu::default(); GPUS_PER_NODE_MAX];
-        let whole = Gpu { milli: WHOLE_GPU_MILLI, memory_mib: spec.gpu_memory_mib };
-        gpus[..usize::from(spec.gpus)].fill(whole);
+        let promised = [Promised::default(); GPUS_PER_NODE_MAX];
+        gpus[..usize::from(spec.gpus)].fill(promised[0].free_of(spec));
         node.fenced().iter().for_each(|gpu| gpus[gpu] = Gpu::default());
-        Room { cpu_milli: spec.cpu_milli, memory_mib: spec.memory_mib, gpus, fenced: node.fenced() }
+        let (cpu_milli, memory_mib, fenced) = (spec.cpu_milli, spec.memory_mib, node.fenced());
+        Room { spec, cpu_milli, memory_mib, gpus, promised, fenced }
     }
 
     /// As if the placement's task had gone.
@@ -36,8 +41,10 @@ impl Room {
         self.cpu_milli += request.cpu_milli;
         self.memory_mib += request.memory_mib;
         for gpu in placement.gpus.iter().filter(|&gpu| !self.fenced.contains(gpu)) {
-            self.gpus[gpu].milli += request.gpu_milli;
-            self.gpus[gpu].memory_mib += request.gpu_memory_mib;
+            if let Some(promised) = self.promised[gpu].without(request) {
+                self.promised[gpu] = promised;
+                self.gpus[gpu] = promised.free_of(self.spec);
+            }
         }
     }
 
@@ -49,12 +56,13 @@ impl Room {
         if request.gpus == 0 || host == 0 {
             return host;
         }
-        let holds = |gpu: &&Gpu| gpu.milli >= request.gpu_milli && gpu.memory_mib >= request.gpu_memory_mib;
+        let milli = self.spec.takes_milli(request.gpu_milli);
+        let holds = |gpu: &&Gpu| gpu.milli >= milli && gpu.memory_mib >= request.gpu_memory_mib;
         let for_one = self.gpus.iter().filter(holds).count() >= request.gpus.into();
         if !for_one || host == 1 {
             return u32::from(for_one);
         }
-        let parts = self.gpus.map(|gpu| gpu_parts(&gpu, request));
+        let parts = self.gpus.map(|gpu| gpu_parts(&gpu, milli, request.gpu_memory_mib));
         // t tasks fit if there are t times as many GPUs as one asks for, and no task sits twice on one GPU.
         let fit = |tasks: u32| {
             parts.iter().map(|&part| part.min(tasks)).sum::<u32>() >= tasks * u32::from(request.gpus)
@@ -64,8 +72,8 @@ impl Room {
     }
 }
 
-/// How many tasks of this request one GPU could take, looking at the GPU alone.
-fn gpu_parts(gpu: &Gpu, request: &Request) -> u32 {
-    let compute = u32::from(gpu.milli / request.gpu_milli.max(1));
-    gpu.memory_mib.checked_div(request.gpu_memory_mib).map_or(compute, |memory| compute.min(memory))
+/// How many tasks that take so much one GPU could take, looking at the GPU alone.
+fn gpu_parts(gpu: &Gpu, milli: u16, memory_mib: u32) -> u32 {
+    let compute = u32::from(gpu.milli / milli.max(1));
+    gpu.memory_mib.checked_div(memory_mib).map_or(compute, |memory| compute.min(memory))
 }

@@ -268,7 +268,7 @@ impl Scheduler {
         self.leave_line(id);
         let mut result = Ok(());
         for (done, &(task, placement)) in tasks.iter().enumerate() {
-            if let Err(error) = self.put_on(id, task, placement) {
+            if let Err(error) = self.put_back_on(id, task, placement) {
                 tasks[..done].iter().for_each(|&(task, _)| {
                     self.take_off(id, task);
                 });
@@ -410,7 +410,7 @@ impl Scheduler {
         self.changes += 1;
     }
 
-    /// Takes a task off its node and out of the books; [`Scheduler::put_on`] is the exact inverse. Searches try things out with
+    /// Takes a task off its node and out of the books; [`Scheduler::put_back_on`] is the exact inverse. Searches try things out with
     /// these two, so neither touches who waits.
     pub(super) fn take_off(&mut self, id: JobId, number: u32) -> Option<Placement> {
         let job = self.jobs.get_mut(&id)?;
@@ -435,8 +435,29 @@ impl Scheduler {
         number: u32,
         placement: Placement,
     ) -> Result<(), ClusterError> {
-        let Some(job) = self.jobs.get_mut(&id) else { return Ok(()) };
-        self.cluster.allocate(&placement)?;
+        if self.jobs.contains_key(&id) {
+            self.cluster.allocate(&placement)?;
+            self.enter(id, number, placement);
+        }
+        Ok(())
+    }
+
+    /// The same where it ran before, also if less may be promised there since.
+    pub(super) fn put_back_on(
+        &mut self,
+        id: JobId,
+        number: u32,
+        placement: Placement,
+    ) -> Result<(), ClusterError> {
+        if self.jobs.contains_key(&id) {
+            self.cluster.restore(&placement)?;
+            self.enter(id, number, placement);
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, id: JobId, number: u32, placement: Placement) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         job.tasks[number as usize] = Some(placement);
         job.running += 1;
         let (spec, order) = (job.spec, victim_order(job));
@@ -446,7 +467,6 @@ impl Scheduler {
             self.evictable[spec.queue.index()].insert(order);
         }
         self.on_node[placement.node.index()].push((id, number));
-        Ok(())
     }
 
     /// What there is to divide: all that nodes have which take work, but for fenced GPUs.
@@ -455,8 +475,10 @@ impl Scheduler {
         for (_, node) in self.cluster.nodes().filter(|(_, node)| node.is_schedulable()) {
             let spec = node.spec();
             let gpus = node.usable_gpus() as u64;
-            capacity[Resource::Gpu] += gpus * u64::from(WHOLE_GPU_MILLI);
-            capacity[Resource::GpuUnits] += gpus * u64::from(spec.gpu_units_milli);
+            let promised = gpus * u64::from(spec.gpu_milli);
+            capacity[Resource::Gpu] += promised;
+            capacity[Resource::GpuUnits] +=
+                promised * u64::from(spec.gpu_units_milli) / u64::from(WHOLE_GPU_MILLI);
             capacity[Resource::GpuMemory] += gpus * u64::from(spec.gpu_memory_mib);
             capacity[Resource::Cpu] += u64::from(spec.cpu_milli);
             capacity[Resource::Memory] += u64::from(spec.memory_mib);

@@ -346,7 +346,7 @@ impl Scheduler {
     fn put_back(&mut self, taken: &mut Vec<Taken>, keep: usize) {
         for Taken { job, tasks } in taken.drain(keep..).rev() {
             for (number, placement) in tasks {
-                let put = self.put_on(job, number, placement);
+                let put = self.put_back_on(job, number, placement);
                 debug_assert_eq!(put, Ok(()), "what was taken fits where it was");
             }
         }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::score::Choice;
 use crate::score::room::{Room, choose_gpus};
-use crate::{GPUS_PER_NODE_MAX, MODELS_MAX, ModelId, ModelSet, Node, Request, WHOLE_GPU_MILLI};
+use crate::{GPUS_PER_NODE_MAX, MODELS_MAX, ModelId, ModelSet, Node, NodeSpec, Request, WHOLE_GPU_MILLI};
 
 /// Of all requests, the share that the typical ones cover (section 4.2 of the paper).
 const TYPICAL_PERCENT: usize = 95;
@@ -76,8 +76,8 @@ impl Fragmentation {
         &self.fitting[self.row(model, cpu)..][..self.levels.len()]
     }
 
-    /// The fragmentation of a node whose GPUs have so much free, times the number of typical requests.
-    fn amount(&self, fitting: &[Fitting], free: &[u16]) -> i64 {
+    /// The fragmentation of such a node whose GPUs have so much free, times the number of typical requests.
+    fn amount(&self, fitting: &[Fitting], spec: &NodeSpec, free: &[u16]) -> i64 {
         let mut gpus = [0; GPUS_PER_NODE_MAX];
         let gpus = &mut gpus[..free.len()];
         gpus.copy_from_slice(free);
@@ -85,7 +85,7 @@ impl Fragmentation {
         // From the largest level down, more and more GPUs have room for it.
         let (mut with_room, mut milli_with_room, mut useful) = (0, 0, 0);
         for (level, fitting) in fitting.iter().enumerate().rev() {
-            while with_room < gpus.len() && gpus[with_room] >= self.levels[level] {
+            while with_room < gpus.len() && gpus[with_room] >= spec.takes_milli(self.levels[level]) {
                 milli_with_room += u64::from(gpus[with_room]);
                 with_room += 1;
             }
@@ -98,13 +98,13 @@ impl Fragmentation {
     /// The fragmentation of the node as it is, times the number of typical requests.
     pub(crate) fn of(&self, node: &Node) -> i64 {
         let room = Room::of(node);
-        self.amount(self.fitting(room.model, room.cpu_milli), room.gpus())
+        self.amount(self.fitting(room.model, room.cpu_milli), node.spec(), room.gpus())
     }
 
     pub(crate) fn choose(&self, node: &Node, request: &Request) -> Choice {
         let before = self.of(node);
         let fitting = self.fitting(node.spec().model, node.free_cpu_milli() - request.cpu_milli);
-        choose_gpus(node, request, |gpus| self.score(before, self.amount(fitting, gpus)))
+        choose_gpus(node, request, |gpus| self.score(before, self.amount(fitting, node.spec(), gpus)))
     }
 
     /// 0 to 100: the sigmoid of the fragmentation taken away, in GPUs.

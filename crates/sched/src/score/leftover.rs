@@ -6,6 +6,7 @@
 //! comes from replaying the workload's history ([`Training`](crate::Training)).
 
 use crate::score::Choice;
+use crate::score::fit::takes_milli;
 use crate::score::room::{Room, choose_gpus};
 use crate::{GPUS_PER_NODE_MAX, MODELS_MAX, ModelId, Node, NodeSpec, Request, WHOLE_GPU_MILLI};
 
@@ -18,7 +19,7 @@ const CPU_PER_GPU_BOUNDS: usize = 12;
 /// Scores are whole multiples of so much leftover, in thousandths of a GPU. Finer scores place worse: equal ones go to the
 /// first node in a fixed order, and that packs.
 const STEP_MILLI: i64 = 40;
-/// The score of a placement that changes nothing; nodes change by less than their GPUs.
+/// The score of a placement that changes nothing; nodes change by less than their GPUs, as far as these are not overcommitted.
 const NEUTRAL_SCORE: i64 = GPUS_PER_NODE_MAX as i64 * WHOLE_GPU_MILLI as i64 / STEP_MILLI + 1;
 
 /// Observations of a coarser state, in GPUs, that its mean counts for in the mean of a finer state.
@@ -73,9 +74,10 @@ impl States {
     pub(crate) fn of(&self, node: &Node, mut each: impl FnMut(usize, usize, u16)) {
         let room = Room::of(node);
         let row = self.row(room.model, room.cpu_milli, room.gpu_milli);
-        let whole = room.gpus().iter().filter(|&&milli| milli == WHOLE_GPU_MILLI).count();
+        let is_whole = |milli: u16| milli == room.whole_milli;
+        let whole = room.gpus().iter().filter(|&&milli| is_whole(milli)).count();
         for (gpu, &milli) in room.gpus().iter().enumerate().filter(|&(_, &milli)| milli > 0) {
-            let column = if milli == WHOLE_GPU_MILLI { self.whole(whole) } else { self.fraction(milli) };
+            let column = if is_whole(milli) { self.whole(whole) } else { self.fraction(milli) };
             each(gpu, row + column, milli);
         }
     }
@@ -95,7 +97,8 @@ impl States {
     }
 
     fn fraction(&self, milli: u16) -> usize {
-        self.room[usize::from(milli)].into()
+        // Of an overcommitted GPU more than one whole GPU may be free.
+        self.room[usize::from(milli.min(WHOLE_GPU_MILLI - 1))].into()
     }
 
     /// For a GPU that is free as a whole, one of `whole` on its node.
@@ -212,13 +215,14 @@ pub struct Leftover {
 
 impl Leftover {
     pub(crate) fn choose(&self, node: &Node, request: &Request) -> Choice {
-        let Room { model, cpu_milli, gpu_milli, .. } = Room::of(node);
+        let Room { model, cpu_milli, gpu_milli, whole_milli, .. } = Room::of(node);
         let before = self.of(node);
         // All ways to place the request leave the node with the same CPU and the same GPU compute in all.
-        let left_milli = gpu_milli - request.total_gpu_milli() as u32;
+        let left_milli = gpu_milli - takes_milli(node, request);
         let shares = self.shares(model, cpu_milli - request.cpu_milli, left_milli);
         choose_gpus(node, request, |gpus| {
-            let fall = (before - self.amount(shares, gpus)).div_euclid(STEP_MILLI * i64::from(u16::MAX));
+            let fall = (before - self.amount(shares, whole_milli, gpus))
+                .div_euclid(STEP_MILLI * i64::from(u16::MAX));
             (NEUTRAL_SCORE + fall).max(0) as u32
         })
     }
@@ -226,7 +230,8 @@ impl Leftover {
     /// The potential of the node as it is.
     pub(crate) fn of(&self, node: &Node) -> i64 {
         let room = Room::of(node);
-        self.amount(self.shares(room.model, room.cpu_milli, room.gpu_milli), room.gpus())
+        let shares = self.shares(room.model, room.cpu_milli, room.gpu_milli);
+        self.amount(shares, room.whole_milli, room.gpus())
     }
 
     /// The shares left over by the room on the GPU, for a node with this much free.
@@ -235,10 +240,10 @@ impl Leftover {
     }
 
     /// Compute that will be left over, in thousandths of a GPU times `u16::MAX`.
-    fn amount(&self, share: &[u16], gpus: &[u16]) -> i64 {
+    fn amount(&self, share: &[u16], whole_milli: u16, gpus: &[u16]) -> i64 {
         let (mut whole, mut amount) = (0, 0);
         for &milli in gpus {
-            if milli == WHOLE_GPU_MILLI {
+            if milli == whole_milli {
                 whole += 1;
             } else {
                 amount += i64::from(milli) * i64::from(share[self.states.fraction(milli)]);
@@ -246,7 +251,7 @@ impl Leftover {
         }
         if whole > 0 {
             let share = i64::from(share[self.states.whole(whole)]);
-            amount += whole as i64 * i64::from(WHOLE_GPU_MILLI) * share;
+            amount += whole as i64 * i64::from(whole_milli) * share;
         }
         amount
     }

@@ -11,6 +11,8 @@ pub(crate) struct Room {
     pub(crate) cpu_milli: u32,
     /// Of all GPUs together.
     pub(crate) gpu_milli: u32,
+    /// Of a GPU that is free as a whole.
+    pub(crate) whole_milli: u16,
     gpus: [u16; GPUS_PER_NODE_MAX],
     gpu_count: usize,
 }
@@ -25,6 +27,7 @@ impl Room {
             model: node.spec().model,
             cpu_milli: node.free_cpu_milli(),
             gpu_milli: gpus.iter().map(|&milli| u32::from(milli)).sum(),
+            whole_milli: node.spec().gpu_milli,
             gpus,
             gpu_count: node.gpus().len(),
         }
@@ -40,10 +43,11 @@ impl Room {
 /// share of one GPU tries each; several GPUs are the tightest ones that fit. The request fits the node.
 pub(crate) fn choose_gpus(node: &Node, request: &Request, score: impl Fn(&[u16]) -> u32) -> Choice {
     let mut room = Room::of(node);
+    let milli = node.spec().takes_milli(request.gpu_milli);
     let mut taking = |gpus: GpuSet| {
-        gpus.iter().for_each(|gpu| room.gpus[gpu] -= request.gpu_milli);
+        gpus.iter().for_each(|gpu| room.gpus[gpu] -= milli);
         let score = score(room.gpus());
-        gpus.iter().for_each(|gpu| room.gpus[gpu] += request.gpu_milli);
+        gpus.iter().for_each(|gpu| room.gpus[gpu] += milli);
         Choice { score, gpus }
     };
     match request.gpus {

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluice_sched::Placement;
 use sluice_sched::queues::{Action, Amounts, JobId, Resource, Scheduler};
+use sluice_sched::{NodeId, Placement};
 
 #[derive(Default)]
 pub(crate) struct Watcher {
@@ -12,6 +12,8 @@ pub(crate) struct Watcher {
     pub(crate) hurt: BTreeSet<JobId>,
     /// What queues had, by name, of all work and of fixed work, when their quotas were last changed: it stays, but must not grow.
     pub(crate) inherited: BTreeMap<String, (Amounts, Amounts)>,
+    /// What was promised of GPUs, of which less may be since: it stays, but must not grow.
+    pub(crate) inherited_milli: BTreeMap<(NodeId, usize), u64>,
 }
 
 impl Watcher {
@@ -47,6 +49,15 @@ impl Watcher {
         self.inherited = tree.top_down().map(|queue| (tree.queue(queue).name.clone(), had(queue))).collect();
     }
 
+    /// What runs on the node may be more than may be promised of its GPUs.
+    pub(crate) fn inherit_gpus(&mut self, scheduler: &Scheduler, node: NodeId) {
+        for gpu in 0..usize::from(scheduler.cluster().node(node).spec().gpus) {
+            let on_gpu = self.running.values().filter(|p| p.node == node && p.gpus.contains(gpu));
+            let milli = on_gpu.map(|p| u64::from(p.request.gpu_milli)).sum();
+            self.inherited_milli.insert((node, gpu), milli);
+        }
+    }
+
     pub(crate) fn check(&mut self, scheduler: &Scheduler) {
         self.check_nodes(scheduler);
         self.check_queues(scheduler);
@@ -77,7 +88,8 @@ impl Watcher {
         }
     }
 
-    fn check_nodes(&self, scheduler: &Scheduler) {
+    fn check_nodes(&mut self, scheduler: &Scheduler) {
+        let mut inherited = BTreeMap::new();
         for (id, node) in scheduler.cluster().nodes() {
             let here = || self.running.values().filter(move |placement| placement.node == id);
             assert!(!node.is_removed() || here().count() == 0, "work on a node that is gone");
@@ -87,11 +99,24 @@ impl Watcher {
                 let on_gpu = || here().filter(move |p| p.gpus.contains(gpu));
                 let milli: u64 = on_gpu().map(|p| u64::from(p.request.gpu_milli)).sum();
                 let memory: u64 = on_gpu().map(|p| u64::from(p.request.gpu_memory_mib)).sum();
-                assert!(milli <= 1000 && memory <= u64::from(node.spec().gpu_memory_mib));
-                let free = u64::from(node.gpus()[gpu].milli);
-                assert_eq!(free, 1000 - milli, "the books differ from the actions");
+                assert!(memory <= u64::from(node.spec().gpu_memory_mib));
+                let whole = on_gpu().any(|p| p.request.gpu_milli == 1000);
+                assert!(!whole || on_gpu().count() == 1, "a whole GPU is promised to others as well");
+                let (may_be, had) = (
+                    u64::from(node.spec().gpu_milli),
+                    self.inherited_milli.get(&(id, gpu)).copied().unwrap_or(0),
+                );
+                assert!(
+                    milli <= may_be.max(had),
+                    "{milli} thousandths of a GPU are promised, {may_be} may be"
+                );
+                // What has gone does not come back.
+                inherited.insert((id, gpu), had.min(milli));
+                let free = if whole { 0 } else { may_be.saturating_sub(milli) };
+                assert_eq!(u64::from(node.gpus()[gpu].milli), free, "the books differ from the actions");
             }
         }
+        self.inherited_milli = inherited;
     }
 
     fn check_queues(&mut self, scheduler: &Scheduler) {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use sluice_api::GPU_PPM;
 use sluice_api::lease::LeaseId;
 use sluice_api::node::NodeId;
 use sluice_api::tenant::TenantPath;
@@ -25,6 +26,8 @@ pub(crate) struct Taken {
     pub(crate) ppm: u64,
     pub(crate) memory: u64,
     pub(crate) leases: u32,
+    /// Of these, those that hold the whole of it: one at most.
+    pub(crate) whole: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +47,7 @@ impl Account {
         self.tenants(lease, |sum, by| *sum += by, |sum, by| *sum += by);
         for (_, seat) in lease.held().filter(|_| lease.holds()) {
             self.on_node.entry(seat.node).or_default().insert(lease.id);
-            self.gpus(lease, seat, |sum, by| *sum += by);
+            self.gpus(lease, seat, |sum, by| *sum += by, |sum, by| *sum += by);
         }
     }
 
@@ -63,7 +66,7 @@ impl Account {
             if let Some(leases) = self.on_node.get_mut(&seat.node) {
                 leases.remove(&lease.id);
             }
-            self.gpus(lease, seat, |sum, by| *sum -= by);
+            self.gpus(lease, seat, |sum, by| *sum -= by, |sum, by| *sum -= by);
         }
     }
 
@@ -81,14 +84,20 @@ impl Account {
         }
     }
 
-    fn gpus(&mut self, lease: &LeaseRecord, seat: &Seat, change: fn(&mut u64, u64)) {
+    fn gpus(
+        &mut self,
+        lease: &LeaseRecord,
+        seat: &Seat,
+        amount: fn(&mut u64, u64),
+        count: fn(&mut u32, u32),
+    ) {
+        let share_ppm = lease.share_ppm(seat);
         for &gpu in &seat.gpus {
             let taken = self.taken.entry((seat.node, gpu)).or_default();
-            change(&mut taken.ppm, u64::from(lease.share_ppm(seat)));
-            change(&mut taken.memory, seat.memory);
-            let mut leases = u64::from(taken.leases);
-            change(&mut leases, 1);
-            taken.leases = leases as u32;
+            amount(&mut taken.ppm, u64::from(share_ppm));
+            amount(&mut taken.memory, seat.memory);
+            count(&mut taken.leases, 1);
+            count(&mut taken.whole, u32::from(share_ppm == GPU_PPM));
         }
     }
 

@@ -177,6 +177,7 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
         let of_pool =
             |error: String| Problem::new(Kind::Invalid, format!("{}: {error}", pool.name)).at("pools");
         check_access(&pool.access, &known).map_err(of_pool)?;
+        pool.check_overcommit().map_err(|error| of_pool(error.to_string()))?;
         pool.check_personalities().map_err(|error| of_pool(error.to_string()))?;
         for personality in &pool.personalities {
             let name = &personality.name;

@@ -217,7 +217,7 @@ pub(super) fn gpu_status(books: &Books, now_ms: u64) -> Vec<GpuStatus> {
     let fleet = &books.fleet;
     let of_node = |node: &crate::fleet::Node| {
         let status = |(index, gpu): (u32, &Gpu)| {
-            let Taken { ppm, memory, leases } = fleet.taken(node.id, index);
+            let Taken { ppm, memory, leases, .. } = fleet.taken(node.id, index);
             let now = node.report.gpus.get(index as usize);
             GpuStatus {
                 node: node.name.clone(),

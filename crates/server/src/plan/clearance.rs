@@ -21,12 +21,14 @@ impl Clearance {
         let mut wanted: HashMap<(NodeId, u32), (u64, u64)> = HashMap::new();
         let mut clearance = Clearance { places: Vec::new(), in_the_way: None };
         for (task, seat) in places {
+            let share_ppm = lease.share_ppm(&seat);
             let sums = seat.gpus.iter().map(|&gpu| {
                 let (ppm, memory) = wanted.get(&(seat.node, gpu)).copied().unwrap_or_default();
-                (gpu, (ppm + u64::from(lease.share_ppm(&seat)), memory + seat.memory))
+                (gpu, (ppm + u64::from(share_ppm), memory + seat.memory))
             });
             let sums: Vec<(u32, (u64, u64))> = sums.collect();
-            let other = sums.iter().find_map(|&(gpu, more)| in_the_way(fleet, seat.node, gpu, more));
+            let other =
+                sums.iter().find_map(|&(gpu, more)| in_the_way(fleet, seat.node, gpu, (share_ppm, more)));
             if let Some(other) = other {
                 clearance.in_the_way.get_or_insert(other);
                 continue;
@@ -38,12 +40,19 @@ impl Clearance {
     }
 }
 
-/// Why so much compute and memory of a GPU cannot be taken yet, if so.
-fn in_the_way(fleet: &Fleet, id: NodeId, gpu: u32, (ppm, memory): (u64, u64)) -> Option<String> {
+/// Why so much compute and memory of a GPU cannot be taken yet in such shares, if so. A whole GPU is nobody else's.
+fn in_the_way(
+    fleet: &Fleet,
+    id: NodeId,
+    gpu: u32,
+    (share_ppm, (ppm, memory)): (u32, (u64, u64)),
+) -> Option<String> {
     let Some(node) = fleet.nodes().get(&id) else { return Some("its node is gone".into()) };
     let taken = fleet.taken(id, gpu);
     let has = node.gpus.get(gpu as usize).map_or(0, |gpu| gpu.memory);
-    if taken.ppm + ppm <= u64::from(GPU_PPM) && taken.memory + memory <= has {
+    let one_alone = share_ppm == GPU_PPM || taken.whole > 0;
+    let promised_ppm = if one_alone { GPU_PPM } else { fleet.promised_ppm(node) };
+    if taken.ppm + ppm <= u64::from(promised_ppm) && taken.memory + memory <= has {
         return None;
     }
     let is_noticed = |lease: &LeaseRecord| {

@@ -143,8 +143,8 @@ impl Plan {
         Ok(request.with_models(models).with_labels(self.atlas.labels_of(ask)?))
     }
 
-    /// Unless said, the same part of the memory as of the compute of the GPU that it accepts where that is the least: so much is free
-    /// wherever the share is.
+    /// Unless said, the same part of the memory as of what may be leased of the compute, of the GPU that it accepts where that is the least:
+    /// so much is free wherever the share is.
     fn memory_of(&self, ask: &NewLease, models: ModelSet) -> u64 {
         if ask.memory > 0 {
             return ask.memory;

@@ -78,13 +78,13 @@ impl Plan {
 
     pub(super) fn meets_new_kinds(&self, fleet: &Fleet, news: &News) -> bool {
         let mut nodes = news.nodes.iter().filter_map(|id| fleet.nodes().get(id));
-        nodes.any(|node| !self.atlas.knows(fleet.pool_of(node), node))
+        nodes.any(|node| !self.atlas.knows(fleet, node))
     }
 
     pub(super) fn follow_node(&mut self, fleet: &Fleet, id: NodeId) {
         let Some(node) = fleet.nodes().get(&id) else { return };
         if !self.on_node.contains_key(&id) {
-            match self.atlas.sites(fleet.pool_of(node), node) {
+            match self.atlas.sites(fleet, node) {
                 Ok(sites) => self.add_sites(id, sites),
                 Err(TooMany) => {
                     eprintln!(

@@ -6,7 +6,7 @@ use sluice_api::GPU_PPM;
 use sluice_api::lease::{Level, NewLease};
 use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
-use sluice_sched::{DomainId, ModelSet, NodeSpec, Request, WHOLE_GPU_MILLI};
+use sluice_sched::{DomainId, ModelSet, NodeSpec, Request};
 
 use super::enter::level;
 use super::{Plan, pools};
@@ -96,7 +96,7 @@ fn slots(spec: &NodeSpec, request: &Request) -> u32 {
         return 0;
     }
     let request = &request.on(spec);
-    let by_compute = u32::from(WHOLE_GPU_MILLI / request.gpu_milli.max(1));
+    let by_compute = u32::from(spec.gpu_milli / spec.takes_milli(request.gpu_milli).max(1));
     let by_memory = spec.gpu_memory_mib.checked_div(request.gpu_memory_mib).unwrap_or(by_compute);
     let per_gpu = by_compute.min(by_memory);
     // A task's GPUs are different ones.

@@ -144,6 +144,12 @@ impl Plan {
         None
     }
 
+    /// The pools in which it looks for room and that are overcommitted, in words.
+    pub(super) fn overcommitted(&self, fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
+        let models = self.request(fleet, tenant, ask).ok()?.models;
+        self.atlas.overcommitted(models)
+    }
+
     /// Why no kind of GPU will do.
     pub(super) fn no_kind(&self, fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> String {
         let refused = |pool: &String| self.pools.refusal(fleet, pool, tenant, ask);

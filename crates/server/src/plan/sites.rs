@@ -12,7 +12,7 @@ use sluice_api::{GPU_PPM, UNIT_GFLOPS};
 use sluice_sched::{DomainId, GPUS_PER_NODE_MAX, LabelId, LabelSet, ModelId, ModelSet, NodeSpec};
 
 use super::enter::milli;
-use crate::fleet::Node;
+use crate::fleet::{Fleet, Node};
 
 /// What is equal about the GPUs of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,11 +21,25 @@ pub(super) struct Kind {
     name: String,
     memory: u64,
     gflops: u64,
+    /// Millionths of each that may be leased in parts.
+    promised_ppm: u32,
 }
 
 impl Kind {
-    fn of(pool: &str, gpu: &Gpu) -> Kind {
-        Kind { pool: pool.into(), name: gpu.name.clone(), memory: gpu.memory, gflops: gpu.gflops }
+    fn of(fleet: &Fleet, node: &Node, gpu: &Gpu) -> Kind {
+        Kind {
+            pool: fleet.pool_of(node).into(),
+            name: gpu.name.clone(),
+            memory: gpu.memory,
+            gflops: gpu.gflops,
+            promised_ppm: fleet.promised_ppm(node),
+        }
+    }
+
+    /// The same part of the memory as a share is of what may be leased of the compute, in bytes.
+    fn memory_of(&self, share_ppm: u64) -> u64 {
+        let of_ppm = if share_ppm == u64::from(GPU_PPM) { GPU_PPM } else { self.promised_ppm };
+        (u128::from(self.memory) * u128::from(share_ppm) / u128::from(of_ppm)) as u64
     }
 
     fn is_asked_for(&self, ask: &NewLease, serves: impl Fn(&str) -> bool) -> bool {
@@ -62,10 +76,10 @@ pub(super) struct TooMany;
 
 impl Atlas {
     /// The sites of a node, with what the scheduler is told of each.
-    pub(super) fn sites(&mut self, pool: &str, node: &Node) -> Result<Vec<(Site, NodeSpec)>, TooMany> {
+    pub(super) fn sites(&mut self, fleet: &Fleet, node: &Node) -> Result<Vec<(Site, NodeSpec)>, TooMany> {
         let mut by_kind: BTreeMap<ModelId, Vec<u32>> = BTreeMap::new();
         for (index, gpu) in (0..).zip(&node.gpus) {
-            by_kind.entry(self.kind(Kind::of(pool, gpu))?).or_default().push(index);
+            by_kind.entry(self.kind(Kind::of(fleet, node, gpu))?).or_default().push(index);
         }
         let mut labels = LabelSet::NONE;
         for (name, value) in &node.labels {
@@ -77,13 +91,14 @@ impl Atlas {
         let domains: Vec<DomainId> = Level::ALL.into_iter().map(|level| self.domain(level, node)).collect();
         let mut sites = Vec::new();
         for (model, gpus) in by_kind {
-            let Kind { memory, gflops, .. } = self.kinds[model.index()];
+            let Kind { memory, gflops, promised_ppm, .. } = self.kinds[model.index()];
             for gpus in gpus.chunks(GPUS_PER_NODE_MAX) {
                 let spec = NodeSpec {
                     cpu_milli: 0,
                     memory_mib: 0,
                     gpus: gpus.len() as u8,
                     model,
+                    gpu_milli: milli(promised_ppm.into()),
                     gpu_memory_mib: u32::try_from(memory >> 20).unwrap_or(u32::MAX),
                     gpu_units_milli: u32::try_from(gflops).unwrap_or(u32::MAX),
                     labels,
@@ -96,11 +111,12 @@ impl Atlas {
     }
 
     /// Whether nothing about the node is new; what is makes waiting requests fit that did not before.
-    pub(super) fn knows(&self, pool: &str, node: &Node) -> bool {
+    pub(super) fn knows(&self, fleet: &Fleet, node: &Node) -> bool {
         let known = |(name, value): (&String, &String)| {
             self.labels.iter().any(|label| (&label.0, label.1.as_ref()) == (name, Some(value)))
         };
-        node.gpus.iter().all(|gpu| self.kinds.contains(&Kind::of(pool, gpu))) && node.labels.iter().all(known)
+        node.gpus.iter().all(|gpu| self.kinds.contains(&Kind::of(fleet, node, gpu)))
+            && node.labels.iter().all(known)
     }
 
     /// The kinds that a request accepts.
@@ -127,11 +143,11 @@ impl Atlas {
         named.chain(place).collect()
     }
 
-    /// The same part of a GPU's memory as of its compute, in bytes, where that is the least among these; 0 if there are none.
+    /// The same part of a GPU's memory as of what may be leased of its compute, in bytes, where that is the least among these; 0 if there
+    /// are none.
     pub(super) fn least_memory(&self, ask: &NewLease, models: ModelSet) -> u64 {
-        let part =
-            |kind: &Kind| u128::from(kind.memory) * u128::from(ask.share_of(kind.gflops).min(GPU_PPM.into()));
-        self.of(models).map(part).min().map_or(0, |part| (part / u128::from(GPU_PPM)) as u64)
+        let part = |kind: &Kind| kind.memory_of(ask.share_of(kind.gflops).min(GPU_PPM.into()));
+        self.of(models).map(part).min().unwrap_or(0)
     }
 
     /// GFLOPS of the slowest and of the fastest GPUs among these.
@@ -145,6 +161,17 @@ impl Atlas {
         let gflops = self.kinds.get(model.index()).map_or(0, |kind| kind.gflops);
         let milli = u64::from(milli(ask.share_of(gflops)));
         (milli, ask.units_milli.unwrap_or(milli * gflops / 1000))
+    }
+
+    /// The pools of these kinds that are overcommitted, in words.
+    pub(super) fn overcommitted(&self, models: ModelSet) -> Option<String> {
+        let overcommitted = self.of(models).filter(|kind| kind.promised_ppm > GPU_PPM);
+        let pools: BTreeMap<&str, u32> = overcommitted.map(|kind| (&*kind.pool, kind.promised_ppm)).collect();
+        let words = |(pool, ppm): (&&str, &u32)| {
+            format!("pool {pool} is overcommitted: {} % of each GPU may be leased", ppm / (GPU_PPM / 100))
+        };
+        let words: Vec<String> = pools.iter().map(words).collect();
+        (!words.is_empty()).then(|| words.join("; "))
     }
 
     /// That no GPU of the pools that serve has so many units, if so.

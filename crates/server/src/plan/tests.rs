@@ -16,6 +16,8 @@ struct World {
     fleet: Fleet,
     plan: Plan,
     now_ms: u64,
+    /// What leases held of GPUs when that was checked last.
+    taken_ppm: BTreeMap<(NodeId, u32), u64>,
 }
 
 impl World {
@@ -28,7 +30,8 @@ impl World {
             budget: None,
         });
         let fleet = Fleet::new(tenants.collect(), Vec::new(), Vec::new(), Vec::new(), 0, 0, 0);
-        let mut world = World { plan: Plan::new(&fleet, 0, None), fleet, now_ms: 0 };
+        let mut world =
+            World { plan: Plan::new(&fleet, 0, None), fleet, now_ms: 0, taken_ppm: BTreeMap::new() };
         for (at, &gpus) in nodes.iter().enumerate() {
             world.join(&format!("node{at}"), gpus, &format!("r{}", at / 2));
         }
@@ -125,12 +128,16 @@ impl World {
         self.fleet.lease(id).unwrap().held().map(|(task, _)| task).collect()
     }
 
-    /// No GPU holds more than it has, and what the scheduler has as running is what was granted.
-    fn check(&self) {
+    /// Of no GPU more is leased than may be, or than was when more might be; a whole one is nobody else's. And what the scheduler has as
+    /// running is what was granted.
+    fn check(&mut self) {
         for node in self.fleet.nodes().values() {
+            let promised_ppm = u64::from(self.fleet.promised_ppm(node));
             for gpu in 0..node.gpus.len() as u32 {
                 let taken = self.fleet.taken(node.id, gpu);
-                assert!(taken.ppm <= u64::from(GPU_PPM) && taken.memory <= 16 << 30, "{taken:?}");
+                let before_ppm = self.taken_ppm.insert((node.id, gpu), taken.ppm).unwrap_or(0);
+                assert!(taken.ppm <= promised_ppm.max(before_ppm) && taken.memory <= 16 << 30, "{taken:?}");
+                assert!(taken.whole == 0 || taken.leases == 1, "{taken:?}");
             }
         }
         for (id, work) in &self.plan.work {
@@ -830,7 +837,7 @@ fn a_request_that_never_fits_is_known_at_once() {
 #[test]
 fn no_gpu_is_ever_promised_twice() {
     use proptest::prelude::*;
-    let step = (0..3_usize, 1..1_000_001_u32, 1..4_i32, 1..3_u32, 0..8_u8);
+    let step = (0..3_usize, 1..1_000_001_u32, 1..4_i32, 1..3_u32, 0..10_u8);
     proptest!(|(steps in proptest::collection::vec(step, 1..40))| {
         let quota = json!({ "guaranteed_milli": 1000 });
         let tenants = [("acme", quota.clone()), ("acme/a", json!({})), ("globex", quota)];
@@ -856,6 +863,7 @@ fn no_gpu_is_ever_promised_twice() {
                     world.report_without(&[(last / 2 + 1, 2)]);
                     world.fleet.expire(world.now_ms);
                 }
+                7 => overcommit(&mut world, [100, 150, 200][share_ppm as usize % 3]),
                 _ => {}
             }
             world.decide();
@@ -864,6 +872,115 @@ fn no_gpu_is_ever_promised_twice() {
         world.settle();
         world.check();
     });
+}
+
+/// Declares that so much of the GPUs of both nodes may be leased.
+fn overcommit(world: &mut World, percent: u32) {
+    let pool = json!({ "name": "shared", "nodes": ["node0", "node1"], "overcommit_percent": percent });
+    world.fleet.set_pool(serde_json::from_value(pool).unwrap());
+}
+
+#[test]
+fn parts_of_an_overcommitted_gpu_are_leased_up_to_what_its_pool_says() {
+    let mut world = World::new(&[1], &[("acme", json!({}))]);
+    overcommit(&mut world, 150);
+    let parts: Vec<LeaseId> = (0..3).map(|_| world.ask("acme", share(750_000))).collect();
+    world.settle();
+    assert_eq!([0, 1, 2].map(|i| world.state(parts[i])), [RUNS, RUNS, WAITS]);
+    let why = world.why(parts[2]);
+    assert!(why.starts_with("room: 0 of 1 nodes fit, 1 have too few GPUs free"), "{why}");
+    assert!(why.ends_with("; pool shared is overcommitted: 150 % of each GPU may be leased"), "{why}");
+    let memory = world.fleet.taken(1, 0).memory;
+    assert_eq!(memory, 16 << 30, "each has the part of the memory that leaves room for the other");
+    let seats = |world: &World| world.fleet.lease(parts[0]).unwrap().seats.clone();
+    world.check();
+
+    // It promises less, and nobody has to go; what ends leaves no room until there is some.
+    let before = seats(&world);
+    overcommit(&mut world, 100);
+    let small = world.ask("acme", json!({ "share_ppm": 250_000, "memory": 1 << 20 }));
+    world.settle();
+    assert_eq!([0, 1, 2].map(|i| world.state(parts[i])), [RUNS, RUNS, WAITS]);
+    assert_eq!((seats(&world), world.state(small)), (before, WAITS));
+    assert!(!world.why(small).contains("overcommitted"), "{}", world.why(small));
+    world.check();
+    world.fleet.end(parts[1], "over", world.now_ms);
+    world.settle();
+    assert_eq!((world.state(parts[2]), world.state(small)), (WAITS, RUNS));
+    world.check();
+
+    // Somebody who claims late gets what was promised when the pool promised more.
+    overcommit(&mut world, 175);
+    let late = world.ask("acme", json!({ "share_ppm": 750_000, "memory": 1 << 20 }));
+    world.fleet.end(parts[2], "over", world.now_ms);
+    world.decide();
+    assert_eq!(world.state(late), LeaseState::Granted);
+    overcommit(&mut world, 100);
+    world.decide();
+    let [grant] = &world.fleet.grants_of(world.fleet.lease(late).unwrap())[..] else { panic!("one grant") };
+    assert_eq!((grant.share_ppm, grant.promised_ppm), (750_000, 1_750_000));
+}
+
+#[test]
+fn a_whole_gpu_of_an_overcommitted_pool_is_nobody_elses() {
+    let mut world = World::new(&[1], &[("acme", json!({ "limit_milli": 1000 })), ("globex", json!({}))]);
+    overcommit(&mut world, 1000);
+    let whole = world.ask("acme", share(1_000_000));
+    world.settle();
+    let part = world.ask("globex", json!({ "share_ppm": 1000, "memory": 1 }));
+    world.settle();
+    assert_eq!((world.state(whole), world.state(part)), (RUNS, WAITS), "the whole counts as one GPU");
+    assert_eq!(world.fleet.taken(1, 0).memory, 16 << 30, "with all of its memory");
+    world.fleet.end(whole, "over", world.now_ms);
+    world.settle();
+    let next = world.ask("acme", share(1_000_000));
+    world.settle();
+    assert_eq!((world.state(part), world.state(next)), (RUNS, WAITS));
+    world.fleet.end(part, "over", world.now_ms);
+    world.decide();
+    assert_eq!(world.state(next), LeaseState::Granted);
+    world.check();
+}
+
+/// Of two leases on a GPU one goes, and the place is granted when it is clear, though the sum of the shares was above the GPU before.
+#[test]
+fn what_is_guaranteed_is_reclaimed_on_an_overcommitted_gpu() {
+    let mut world = World::new(&[1], &[("acme", json!({ "guaranteed_milli": 750 })), ("globex", json!({}))]);
+    overcommit(&mut world, 150);
+    let greedy = [world.ask("globex", share(750_000)), world.ask("globex", share(750_000))];
+    world.settle();
+    let rightful = world.ask("acme", share(750_000));
+    world.decide();
+    let states = |world: &World| greedy.map(|lease| world.state(lease));
+    assert_eq!((states(&world), world.state(rightful)), ([RUNS, LeaseState::Preempting], WAITS));
+    assert!(world.why(rightful).contains("is being cleared"), "{}", world.why(rightful));
+    world.settle();
+    assert_eq!((states(&world), world.state(rightful)), ([RUNS, WAITS], RUNS));
+    let whole = world.ask("acme", json!({ "priority": 200 }));
+    world.settle();
+    assert_eq!((states(&world)[0], world.state(rightful), world.state(whole)), (RUNS, RUNS, WAITS));
+    world.check();
+}
+
+/// A plan that is made anew, by a server that comes to lead, knows what was leased when the pool promised more.
+#[test]
+fn a_plan_made_anew_counts_what_is_above_the_pool() {
+    let mut world = World::new(&[1, 1], &[("acme", json!({ "limit_milli": 2000 }))]);
+    overcommit(&mut world, 200);
+    let parts: Vec<LeaseId> = (0..4).map(|_| world.ask("acme", share(500_000))).collect();
+    world.settle();
+    assert_eq!(world.fleet.taken(1, 0).ppm, 2_000_000, "on one GPU");
+    world.check();
+    overcommit(&mut world, 100);
+    world.settle();
+    world.plan = Plan::new(&world.fleet, world.now_ms, None);
+    let fifth = world.ask("acme", share(500_000));
+    world.settle();
+    assert!(world.why(fifth).starts_with("limit:"), "all four count: {}", world.why(fifth));
+    world.fleet.end(parts[0], "over", world.now_ms);
+    world.settle();
+    assert_eq!((world.state(fifth), world.nodes_of(fifth)), (RUNS, vec![2]));
+    world.check();
 }
 
 fn fence(world: &mut World, node: NodeId, gpu: u32, sessions: Clearing) {

@@ -11,7 +11,7 @@ use sluice_api::usage::UsageRecord;
 use crate::billing::Period;
 
 use super::node::RECORD_EVERY_MS;
-use super::truth::Held;
+use super::truth::{Held, promised_ppm};
 use super::world::{Observer, World};
 
 /// A crash costs no more of what was used than since the last record.
@@ -20,10 +20,13 @@ const LOSS_MAX_MS: u64 = RECORD_EVERY_MS + 200;
 const ROWS_MAX: u32 = 10_000;
 
 impl World {
-    /// By the database, no GPU is lent beyond its whole, and each lease is in one state with what belongs to that.
+    /// By the database, no GPU is lent beyond what may be, and each lease is in one state with what belongs to that.
     pub(super) fn check_books(&self) -> Result<(), String> {
         let Observer { runtime, store } = &self.observer;
-        let mut taken: BTreeMap<(u64, u32), u64> = BTreeMap::new();
+        let nodes = runtime.block_on(store.nodes()).unwrap();
+        let promised: BTreeMap<u64, u32> =
+            nodes.iter().map(|node| (node.id, promised_ppm(&node.name))).collect();
+        let mut taken: BTreeMap<(u64, u32), Vec<u32>> = BTreeMap::new();
         for lease in runtime.block_on(store.open_leases()).unwrap() {
             let seated = !lease.seats.is_empty();
             if seated != lease.holds()
@@ -34,8 +37,9 @@ impl World {
             for (_, seat) in lease.held() {
                 for &gpu in &seat.gpus {
                     let taken = taken.entry((seat.node, gpu)).or_default();
-                    *taken += u64::from(lease.share_ppm(seat));
-                    if *taken > u64::from(GPU_PPM) {
+                    taken.push(lease.share_ppm(seat));
+                    let promised = if taken.contains(&GPU_PPM) { GPU_PPM } else { promised[&seat.node] };
+                    if taken.iter().sum::<u32>() > promised {
                         return Err(format!(
                             "GPU {gpu} of node {} is granted twice, also to {lease:?}",
                             seat.node

@@ -29,6 +29,11 @@ impl Held {
     }
 }
 
+/// Millionths of each GPU of a node that may be leased in parts: one node is of a pool that is overcommitted.
+pub(super) fn promised_ppm(node: &str) -> u32 {
+    if node == "n0" { GPU_PPM / 2 * 3 } else { GPU_PPM }
+}
+
 #[derive(Default)]
 pub(super) struct Truth {
     pub(super) all: Vec<Held>,
@@ -64,7 +69,9 @@ impl Truth {
     ) -> Result<(), String> {
         for &gpu in &gpus {
             let taken = self.taken(node, gpu);
-            if taken + u64::from(share_ppm) > u64::from(GPU_PPM) {
+            let one_alone = share_ppm == GPU_PPM || self.on(node, gpu).any(|held| held.share_ppm == GPU_PPM);
+            let promised = if one_alone { GPU_PPM } else { promised_ppm(&format!("n{node}")) };
+            if taken + u64::from(share_ppm) > u64::from(promised) {
                 return Err(format!(
                     "GPU {gpu} of n{node} is lent twice: {taken} are taken, and {attempt:?} gets in"
                 ));
@@ -95,8 +102,12 @@ impl Truth {
 
     /// Millionths of a GPU that are held in truth.
     pub(super) fn taken(&self, node: usize, gpu: u32) -> u64 {
-        let on = |held: &&Held| held.node == node && held.until_ms.is_none() && held.gpus.contains(&gpu);
-        self.all.iter().filter(on).map(|held| u64::from(held.share_ppm)).sum()
+        self.on(node, gpu).map(|held| u64::from(held.share_ppm)).sum()
+    }
+
+    fn on(&self, node: usize, gpu: u32) -> impl Iterator<Item = &Held> {
+        let on = move |held: &&Held| held.node == node && held.until_ms.is_none() && held.gpus.contains(&gpu);
+        self.all.iter().filter(on)
     }
 
     pub(super) fn is_open(&self, node: usize, local: u64) -> bool {

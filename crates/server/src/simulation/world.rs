@@ -39,6 +39,8 @@ tenants:
     quota: {guaranteed_milli: 2000}
   - path: globex
     quota: {guaranteed_milli: 2000}
+pools:
+  - {name: shared, nodes: [n0], overcommit_percent: 150}
 ";
 
 struct Machine {

@@ -1,11 +1,13 @@
 use sluice_api::Page;
+use sluice_api::grant::Verifier;
 use sluice_api::lease::{Lease, LeaseState, NewLease, Refused};
 use sluice_api::node::{Attempt, GpuStatus, SessionReport, SessionStatus};
+use sluice_api::pool::PoolStatus;
 use sluice_api::problem::Kind;
 use sluice_api::tenant::TenantStatus;
 use sluice_api::token::Role;
 
-use crate::{ScriptedNode, Server, ask, problem, request, wait_for, wait_for_state};
+use crate::{ScriptedNode, Server, ask, problem, request, settings, wait_for, wait_for_state};
 
 #[test]
 fn a_lease_is_granted_claimed_used_and_ended() {
@@ -340,4 +342,66 @@ fn lists_come_in_pages() {
     for path in ["/leases?limit=0", "/leases?limit=1001", "/leases?cursor=x", "/leases?limit=x"] {
         assert!(problem(member.get::<Page<Lease>>(path)).is(Kind::Invalid), "{path}");
     }
+}
+
+#[test]
+fn an_overcommitted_pool_leases_more_than_a_gpu_and_its_grants_say_so() {
+    let (folder, mut server) = Server::with_tenants();
+    let pool =
+        |percent: u32| format!("pools: [{{name: shared, nodes: [one], overcommit_percent: {percent}}}]");
+    for (yaml, words) in [
+        (pool(99), "shared: overcommit_percent: 100 (what each GPU has) to 1000, not 99"),
+        (pool(1001), "not 1001"),
+        (pool(150).replace("nodes", "sharing: whole, nodes"), "whole GPUs are never overcommitted"),
+        (pool(150).replace("over", "memory_over"), "unknown field `memory_overcommit_percent`"),
+    ] {
+        let refused = problem(server.apply(&yaml));
+        assert!(refused.detail.contains(words), "{yaml}: {refused:?}");
+    }
+    assert_eq!(server.apply(&pool(150)).unwrap().changes, ["pool shared created"]);
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let member = server.token("globex", Role::Member);
+    let leases = [request(&member, &ask(750_000)), request(&member, &ask(750_000))];
+    let verifier = Verifier::from_text(&node.joined.grant_key).unwrap();
+    for lease in &leases {
+        let granted = wait_for_state(&member, lease.id, LeaseState::Granted);
+        let grant = verifier.check(granted.places[0].grant.as_ref().unwrap(), node.joined.node, 0).unwrap();
+        assert_eq!((grant.share_ppm, grant.promised_ppm, grant.memory), (750_000, 1_500_000, 8 << 30));
+        node.claim(&granted);
+        wait_for_state(&member, lease.id, LeaseState::Running);
+    }
+    let waiting = request(&member, &ask(750_000));
+    let waits = wait_for(&member, waiting.id, |lease| lease.reason.is_some());
+    let reason = waits.reason.unwrap();
+    assert!(reason.contains("pool shared is overcommitted: 150 % of each GPU may be leased"), "{reason}");
+
+    // Others know it as well, and so does a server that starts on its database.
+    let declared = |server: &Server| -> Vec<u32> {
+        let pools: Vec<PoolStatus> = server.admin.list("/pools").unwrap();
+        pools.iter().map(|pool| pool.declared.overcommit_percent).collect()
+    };
+    assert_eq!(declared(&server), [150]);
+    drop(server);
+    server = Server::start(folder.path());
+    assert_eq!(declared(&server), [150]);
+    let admin = settings(folder.path()).client();
+    node.client = admin.with_token(&node.joined.token);
+    node.say();
+    let gpus: Vec<GpuStatus> = admin.list("/gpus").unwrap();
+    assert_eq!((gpus[0].share_leased_ppm, gpus[0].memory_leased, gpus[0].leases), (1_500_000, 16 << 30, 2));
+    let tenants: Vec<TenantStatus> = admin.list("/tenants").unwrap();
+    let held = tenants.iter().find(|tenant| tenant.path.as_str() == "globex").unwrap().held_milli;
+    assert_eq!(held, 1500, "quotas count what was asked for");
+
+    // It promises less: both go on, and the next one has to wait for both.
+    assert_eq!(server.apply(&pool(100)).unwrap().changes, ["pool shared changed"]);
+    let member = server.token("globex", Role::Member);
+    let end = |id| -> Lease { member.delete(&format!("/leases/{id}")).unwrap() };
+    end(leases[0].id);
+    node.report.leases.retain(|attempt| attempt.lease != leases[0].id);
+    node.say();
+    let state = |id| -> LeaseState { member.get::<Lease>(&format!("/leases/{id}")).unwrap().state };
+    let other = request(&member, &ask(250_000));
+    wait_for_state(&member, other.id, LeaseState::Granted);
+    assert_eq!([leases[1].id, waiting.id].map(state), [LeaseState::Running, LeaseState::Queued]);
 }

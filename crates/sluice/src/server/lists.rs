@@ -267,6 +267,7 @@ pub(crate) fn pools(arguments: &ListArgs) -> Result<ExitCode> {
         ("ACCESS", Left),
         ("TIERS", Left),
         ("SHARING", Left),
+        ("OVERCOMMIT", Right),
         ("PERSONALITY", Left),
         ("UNTIL", Left),
     ];
@@ -278,6 +279,7 @@ pub(crate) fn pools(arguments: &ListArgs) -> Result<ExitCode> {
             access(terms.access),
             if tiers.is_empty() { "all".into() } else { tiers.join(", ") },
             terms.sharing.name().into(),
+            format!("{} %", pool.declared.overcommit_percent),
             pool.personality.clone().unwrap_or_else(|| "-".into()),
             pool.until_ms.map_or_else(|| "-".into(), |ms| Moment::from_ms(ms).to_string()),
         ]
