@@ -6,6 +6,7 @@ mod disk;
 mod gangs;
 mod health;
 mod networks;
+mod overcommit;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -33,6 +34,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: a driver hangs", health::a_driver_hangs),
     ("teams: a driver call never returns", health::a_call_never_returns),
     ("teams: a node's disk is full", disk::a_nodes_disk_is_full),
+    ("teams: an overcommitted pool", overcommit::an_overcommitted_pool),
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
 ];
 
