@@ -43,6 +43,7 @@ def python(name, *arguments):
 STEPS = [
     Step("nvcc program", [HERE / "bin" / "kernels"]),
     Step("cudarc program", [HERE / "bin" / "cudarc-program"]),
+    Step("mapped memory while kernels run", [HERE / "bin" / "handover"]),
     Step("tinygrad", python("tinygrad_train.py"), {"PYTHONPATH": str(HERE / "packages")},
          results=("first_loss", "last_loss")),
     Step("compute", python("compute.py"), {"SECONDS": "2"}),
@@ -184,6 +185,7 @@ def check_limits(node, report):
         ("memory limit", ("-p", "0.1", "--memory", "1GiB"), python("memory_limit.py"), {"MEMORY": str(memory)}),
         ("illegal address", ("-p", "0.5",), python("illegal_address.py"), {}),
         ("kernel timeout", ("--kernel-timeout", "500ms"), python("endless.py"), {"EXPECT": "timeout"}),
+        ("timeout while memory is handed over", ("--kernel-timeout", "5s"), [HERE / "bin" / "handover", "unanswered"], {}),
     ]:
         if not report.wants(name):
             continue

@@ -2,6 +2,7 @@
 // whoever has written data sets a flag, and the other reads the data once it sees the flag.
 //
 //     handover [SCALE]         everything, on each device; so many times as many rounds
+//     handover unanswered      a kernel that is served for a while and then no more, until its time is up
 //
 // What is shown: nothing is seen before what was written before it, in either direction, however the data lie; a kernel that nobody
 // serves goes on when it is served; two ranks add up what they have through their kernels, two host threads and a pipe.
@@ -295,7 +296,32 @@ static void beside_clocks(uint64_t rounds) {
     std::printf("beside clocks of both sides: %lu rounds\n", static_cast<unsigned long>(rounds));
 }
 
+// ---- A kernel that is not served any more is ended.
+
+static void unanswered() {
+    constexpr uint64_t SERVED = 10;
+    Mapped flags = mapped(1024), there = mapped(1), back = mapped(1);
+    unsigned long long* wrong;
+    CHECK(cudaMalloc(&wrong, sizeof *wrong));
+    answer<<<1, 32>>>(there.device, back.device, flags.device, 0, 512, 1, 1, SERVED + 1, wrong);
+    CHECK(cudaGetLastError());
+    for (uint64_t round = 1; round <= SERVED; ++round) {
+        *there.host = datum(round, 0);
+        host_store(flags.host, round);
+        host_wait(flags.host + 512, round);
+    }
+    std::puts("served");
+    std::fflush(stdout);
+    cudaError_t ended = cudaDeviceSynchronize();
+    expect(ended == cudaErrorLaunchTimeout, cudaGetErrorString(ended), ended);
+    std::puts("PASS");
+}
+
 int main(int count, char** arguments) {
+    if (count > 1 && std::strcmp(arguments[1], "unanswered") == 0) {
+        unanswered();
+        return 0;
+    }
     uint64_t scale = count > 1 ? std::strtoull(arguments[1], nullptr, 10) : 1;
     int devices;
     CHECK(cudaGetDeviceCount(&devices));

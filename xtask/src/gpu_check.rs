@@ -55,6 +55,7 @@ pub(crate) fn bundle() -> Result<ExitCode> {
 
     let tests = crate::root().join("tests");
     python::nvcc(&tests.join("programs/kernels.cu"), &bundle.join("bin/kernels"))?;
+    python::nvcc(&tests.join("programs/handover.cu"), &bundle.join("bin/handover"))?;
     python::nvcc(&tests.join("bench/kernels.cu"), &bundle.join("bin/bench-kernels"))?;
     let mut gcc = Command::new("gcc");
     gcc.args(["-O2", "-std=gnu11"]).arg(tests.join("bench/calls.c")).arg("-o").arg(bundle.join("bin/calls"));

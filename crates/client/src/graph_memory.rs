@@ -14,6 +14,7 @@ use sluice_cuda::*;
 use sluice_wire::NodeWork;
 
 use crate::context::{self, Context};
+use crate::memory::Pages;
 use crate::session::{self, Session};
 use crate::{capture, out};
 
@@ -90,7 +91,7 @@ pub(crate) fn allocate(
         ticket: session.link.ticket(),
         device: owner.device,
         context: owner.owner,
-        address: session.allocate(owner, bytes, false)?,
+        address: session.allocate(owner, bytes, Pages::Shared)?,
         bytes,
         is_live: AtomicBool::new(false),
         is_freed_inside: AtomicBool::new(false),

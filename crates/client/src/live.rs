@@ -69,11 +69,15 @@ struct Told {
     brought: bool,
 }
 
+/// Whether a node is asked at all. A log could not be replayed: it would hold what the threads happened to see.
+pub(crate) fn is_possible(session: &Session) -> bool {
+    !session.link.is_recorded()
+}
+
 /// Has the node keep a copy of what both sides agree on, which is zeros; what the node knows it by, or `None` where it cannot.
 pub(crate) fn map(session: &Session, address: DevicePtr, bytes: u64) -> Result<Option<u32>, CUresult> {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
-    // A log could not be replayed: it would hold what the threads happened to see.
-    if session.link.is_recorded() {
+    if !is_possible(session) {
         return Ok(None);
     }
     let mirror = NEXT.fetch_add(1, SeqCst);

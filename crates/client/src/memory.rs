@@ -119,6 +119,17 @@ impl Memory {
     }
 }
 
+/// Where an allocation lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pages {
+    /// Beside others, if it is small.
+    Shared,
+    /// On pages of its own.
+    Own,
+    /// On pages of its own that the node can look at while device code runs: where its driver needs that, in the node's host memory.
+    OnHost,
+}
+
 impl Session {
     pub(crate) fn memory(&self, device: CUdevice) -> Result<MutexGuard<'_, Memory>, CUresult> {
         Ok(self.device(device)?.memory.lock().unwrap_or_else(PoisonError::into_inner))
@@ -141,11 +152,10 @@ impl Session {
     }
 
     /// Allocates `bytes` > 0. If the node refuses, memory that streams have freed is waited for, and it is asked again.
-    /// `apart`: on pages of its own.
-    pub(crate) fn allocate(&self, owner: &Context, bytes: u64, apart: bool) -> Result<u64, CUresult> {
+    pub(crate) fn allocate(&self, owner: &Context, bytes: u64, pages: Pages) -> Result<u64, CUresult> {
         let device = owner.device;
-        let address = match self.try_allocate(device, bytes, apart) {
-            Err(CUresult::OUT_OF_MEMORY) if self.reclaim(device)? => self.try_allocate(device, bytes, apart),
+        let address = match self.try_allocate(device, bytes, pages) {
+            Err(CUresult::OUT_OF_MEMORY) if self.reclaim(device)? => self.try_allocate(device, bytes, pages),
             other => other,
         }?;
         self.memory(device)?.owners.insert(address, owner.owner);
@@ -167,15 +177,16 @@ impl Session {
         held.into_iter().try_for_each(|address| self.release(&mut memory, address).map(drop))
     }
 
-    fn try_allocate(&self, device: CUdevice, bytes: u64, apart: bool) -> Result<u64, CUresult> {
+    fn try_allocate(&self, device: CUdevice, bytes: u64, pages: Pages) -> Result<u64, CUresult> {
         let mut memory = self.memory(device)?;
         match &mut memory.names {
             Names::Minted(space) => {
+                let apart = pages != Pages::Shared;
                 let placement = space.allocate(bytes, apart).ok_or(CUresult::OUT_OF_MEMORY)?;
                 // The lock is held while the node commits: nobody else may be given a piece of a chunk that is not
                 // there yet.
                 if let Some(chunks) = placement.commit
-                    && let Err(error) = self.call(&commit(&chunks), |()| ())
+                    && let Err(error) = self.call(&commit(&chunks, pages), |()| ())
                 {
                     space.forget(placement.address);
                     return Err(error);
@@ -236,8 +247,9 @@ impl Session {
     }
 }
 
-fn commit(chunks: &Range<u64>) -> commands::MemoryCommit {
-    commands::MemoryCommit { address: DevicePtr(chunks.start), bytes: chunks.end - chunks.start }
+fn commit(chunks: &Range<u64>, pages: Pages) -> commands::MemoryCommit {
+    let (address, bytes) = (DevicePtr(chunks.start), chunks.end - chunks.start);
+    commands::MemoryCommit { address, bytes, on_host: pages == Pages::OnHost }
 }
 
 // The entry points. CUDA Driver API, sections "Memory Management" and "Stream Ordered Memory Allocator".
@@ -249,7 +261,7 @@ pub(crate) unsafe fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> R
         return Err(CUresult::INVALID_VALUE);
     }
     capture::check_safe()?;
-    let address = session.allocate(&context, bytesize as u64, false)?;
+    let address = session.allocate(&context, bytesize as u64, Pages::Shared)?;
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(dptr, address) }
 }
@@ -332,7 +344,7 @@ pub(crate) unsafe fn cuMemAllocAsync(
     let freed = session.memory(device)?.take_freed(hStream, bytesize as u64);
     let address = match freed {
         Some(address) => address,
-        None => session.allocate(&context, bytesize as u64, false)?,
+        None => session.allocate(&context, bytesize as u64, Pages::Shared)?,
     };
     session.memory(device)?.count_pool(bytesize as u64);
     // SAFETY: not null, and the program's to be written.

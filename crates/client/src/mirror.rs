@@ -24,13 +24,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
-use sluice_wire::live::{LIVE_BYTES_MAX, Memory, Word, agree, capture, told};
+use sluice_wire::live::{LIVE_BYTES_MAX, Memory, WORD, Word, agree, capture, told};
 use sluice_wire::{
     BULK_SIZE_MAX, Command, DevicePtr, Encode, MIRROR_PAGE, StreamId, WireError, commands, decode, page_hash,
 };
 
 use crate::context::Context;
 use crate::live;
+use crate::memory::Pages;
 use crate::session::Session;
 
 /// One piece of memory on both sides.
@@ -98,7 +99,7 @@ pub(crate) fn map_host(
     is_read_only: bool,
 ) -> Result<u64, CUresult> {
     let bytes = host.end - host.start;
-    let device = session.allocate(context, bytes, true)?;
+    let device = session.allocate(context, bytes, pages(session, host.start, bytes))?;
     add(
         session,
         context,
@@ -117,6 +118,12 @@ pub(crate) fn map_host(
     Ok(device)
 }
 
+/// Where the device's side is to lie of host memory that starts here.
+fn pages(session: &Session, host: u64, bytes: u64) -> Pages {
+    let is_kept = live::is_possible(session) && bytes <= LIVE_BYTES_MAX && host.is_multiple_of(WORD as u64);
+    if is_kept { Pages::OnHost } else { Pages::Own }
+}
+
 /// Memory at one address for both sides: managed, or the program's and mapped.
 pub(crate) fn allocate(
     session: &'static Session,
@@ -127,7 +134,9 @@ pub(crate) fn allocate(
     if !session.device(context.device)?.mints_addresses {
         return Err(CUresult::NOT_SUPPORTED);
     }
-    let address = session.allocate(context, bytes, true)?;
+    // It begins a chunk.
+    let pages = if is_managed { Pages::Own } else { pages(session, 0, bytes) };
+    let address = session.allocate(context, bytes, pages)?;
     let made = set_pages(address, bytes, libc::PROT_READ | libc::PROT_WRITE).and_then(|()| {
         let ordinal = context.device;
         let mirror = Mirror {

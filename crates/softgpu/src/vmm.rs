@@ -21,7 +21,9 @@ use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sluice_cuda::{CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemLocationType};
+use sluice_cuda::{
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType,
+};
 
 use crate::address_space::{AddressSpace, CHUNK, space, space_around};
 use crate::allocation::{self, Kind};
@@ -37,10 +39,11 @@ pub(crate) const GRANULARITY: u64 = CHUNK;
 
 pub(crate) static PHYSICAL: Table<Physical> = Table::new(12);
 
-/// Physical memory of a device. It is freed when its handle is released and nothing maps it any more.
+/// Physical memory. It is freed when its handle is released and nothing maps it any more.
 pub(crate) struct Physical {
     pub(crate) size: u64,
-    pub(crate) device: &'static Device,
+    /// Whose it is; none's if it is host memory, which only differs in what it counts as.
+    pub(crate) device: Option<&'static Device>,
     backing: Mutex<Backing>,
     /// References that the program holds: `cuMemCreate` and each `cuMemRetainAllocationHandle`.
     held: Mutex<u32>,
@@ -63,8 +66,8 @@ impl Drop for Physical {
         if let (Backing::Parked(address), Ok(space)) = (&*self.backing(), space()) {
             space.give(*address, self.size);
         }
-        if self.is_own {
-            self.device.heap.refund(self.size);
+        if let Some(device) = self.device.filter(|_| self.is_own) {
+            device.heap.refund(self.size);
         }
     }
 }
@@ -238,23 +241,37 @@ pub(crate) fn unreserve(address: u64, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks what physical memory is asked for, and returns its device.
-pub(crate) fn check_properties(properties: &CUmemAllocationProp) -> Result<&'static Device> {
-    if properties.kind != CUmemAllocationType::PINNED || properties.location.kind != CUmemLocationType::DEVICE
-    {
+/// The one part of the host's memory that there is here.
+pub(crate) const HOST: CUmemLocation = CUmemLocation { kind: CUmemLocationType::HOST_NUMA, id: 0 };
+
+/// Checks what physical memory is asked for, and returns its device; none of host memory, which is not shared with other processes.
+pub(crate) fn check_properties(properties: &CUmemAllocationProp) -> Result<Option<&'static Device>> {
+    if properties.kind != CUmemAllocationType::PINNED {
         return Err(Status::INVALID_VALUE);
     }
-    let types = properties.requestedHandleTypes;
-    if types != CUmemAllocationHandleType::NONE && types != CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR {
-        return Err(Status::NOT_SUPPORTED);
+    let device = device_of(properties.location)?;
+    match properties.requestedHandleTypes {
+        CUmemAllocationHandleType::NONE => Ok(device),
+        CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR if device.is_some() => Ok(device),
+        _ => Err(Status::NOT_SUPPORTED),
     }
-    device(properties.location.id)
+}
+
+/// The device that a location names, if that is not the host.
+pub(crate) fn device_of(location: CUmemLocation) -> Result<Option<&'static Device>> {
+    match location.kind {
+        CUmemLocationType::DEVICE => device(location.id).map(Some),
+        _ if location == HOST => Ok(None),
+        _ => Err(Status::INVALID_VALUE),
+    }
 }
 
 /// Physical memory of `size` bytes; the handle that it is known by. `is_shareable`: with other processes.
-pub(crate) fn create(device: &'static Device, size: u64, is_shareable: bool) -> Result<usize> {
+pub(crate) fn create(device: Option<&'static Device>, size: u64, is_shareable: bool) -> Result<usize> {
     check_granular(size)?;
-    pool::make_room(device, || device.heap.charge(size))?;
+    if let Some(device) = device {
+        pool::make_room(device, || device.heap.charge(size))?;
+    }
     Ok(enter(Physical {
         size,
         device,
@@ -288,7 +305,7 @@ pub(crate) fn import(device: &'static Device, file: OwnedFd) -> Result<usize> {
     let file = File::from(file);
     Ok(enter(Physical {
         size,
-        device,
+        device: Some(device),
         backing: Mutex::new(Backing::File(file)),
         held: Mutex::new(1),
         is_shareable: true,
@@ -419,21 +436,33 @@ pub(crate) fn unmap(address: u64, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Sets the rights of whole mappings. All devices are one machine here: what one may do all may.
-pub(crate) fn set_access(address: u64, size: u64, readable: bool, writable: bool) -> Result<()> {
+/// Sets the rights of whole mappings. All devices are one machine here: what one may do all may, and the host, which has no
+/// access to devices' memory.
+pub(crate) fn set_access(
+    device: Option<&'static Device>,
+    address: u64,
+    size: u64,
+    readable: bool,
+    writable: bool,
+) -> Result<()> {
     if !writable {
         // What was submitted while it was allowed.
         wait_for_all_work();
     }
     let mut mapped = mapped();
-    for start in whole_mappings(&mapped, address, size)? {
+    let starts = whole_mappings(&mapped, address, size)?;
+    let is_device_memory = |start| mapped.get(start).is_some_and(|it| it.physical.device.is_some());
+    if device.is_none() && starts.iter().any(is_device_memory) {
+        return Err(Status::INVALID_VALUE);
+    }
+    for start in starts {
         let Some(mapping) = mapped.get_mut(&start) else { continue };
         (mapping.readable, mapping.writable) = (readable, writable);
         space()?.protect(start, mapping.size, mapping.rights())?;
         // Copies and queries know the memory from when it can be used.
         allocation::remove(start, |a| matches!(a.kind, Kind::Mapped(_)));
         if writable {
-            let ordinal = mapping.physical.device.ordinal;
+            let ordinal = mapping.physical.device.map_or(0, |device| device.ordinal);
             // No context's: a mapping outlives them all.
             allocation::insert(start, mapping.size, Kind::Mapped(mapping.handle), 0, ordinal);
         }

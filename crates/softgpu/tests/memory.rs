@@ -36,13 +36,15 @@ fn memory_is_limited_accounted_and_given_back() {
     ok!(cuMemFree_v2(0));
 
     mapped_twice_is_the_same_memory(before);
+    host_memory_is_mapped_for_both_and_not_the_cards(before);
     pools_count_what_is_used();
     assert_eq!(free_bytes(), before);
 }
 
-fn mapped_twice_is_the_same_memory(before: usize) {
-    let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: COUNTED };
-    let properties = CUmemAllocationProp {
+const ON_CARD: CUmemLocation = CUmemLocation { kind: CUmemLocationType::DEVICE, id: COUNTED };
+
+fn properties(location: CUmemLocation) -> CUmemAllocationProp {
+    CUmemAllocationProp {
         kind: CUmemAllocationType::PINNED,
         requestedHandleTypes: CUmemAllocationHandleType(0),
         location,
@@ -51,7 +53,54 @@ fn mapped_twice_is_the_same_memory(before: usize) {
         gpuDirectRDMACapable: 0,
         usage: 0,
         reserved: [0; 4],
-    };
+    }
+}
+
+fn host_memory_is_mapped_for_both_and_not_the_cards(before: usize) {
+    let on_host = CUmemLocation { kind: CUmemLocationType::HOST_NUMA, id: 0 };
+    let [both, cards] = [on_host, ON_CARD].map(properties);
+    let access = |location| CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE };
+    let shared = CUmemAllocationProp { requestedHandleTypes: CUmemAllocationHandleType(1), ..both };
+    let mut handle = CUmemGenericAllocationHandle::NULL;
+    assert_eq!(result!(cuMemCreate(&mut handle, CHUNK, &shared, 0)), CUresult::NOT_SUPPORTED);
+    let nowhere = properties(CUmemLocation { id: 1, ..on_host });
+    assert_eq!(result!(cuMemCreate(&mut handle, CHUNK, &nowhere, 0)), CUresult::INVALID_VALUE);
+
+    let mut range = 0;
+    ok!(cuMemAddressReserve(&mut range, 2 * CHUNK, 0, 0, 0));
+    ok!(cuMemCreate(&mut handle, CHUNK, &both, 0));
+    assert_eq!(free_bytes(), before);
+    ok!(cuMemMap(range, CHUNK, 0, handle, 0));
+    for user in [ON_CARD, on_host] {
+        ok!(cuMemSetAccess(range, CHUNK, &access(user), 1));
+    }
+    let mut found = cards;
+    ok!(cuMemGetAllocationPropertiesFromHandle(&mut found, handle));
+    assert_eq!(found.location, on_host);
+    ok!(cuMemsetD8_v2(range + 5, 9, 1));
+    ok!(cuCtxSynchronize());
+    let here = range as *mut u8;
+    // SAFETY: mapped for this process too, and nobody else uses it.
+    unsafe {
+        assert_eq!(here.add(5).read_volatile(), 9);
+        here.add(6).write_volatile(10);
+    }
+    assert_eq!(read::<u8>(range + 4, 4), [0, 9, 10, 0]);
+    ok!(cuMemUnmap(range, CHUNK));
+    ok!(cuMemRelease(handle));
+
+    ok!(cuMemCreate(&mut handle, CHUNK, &cards, 0));
+    ok!(cuMemMap(range, CHUNK, 0, handle, 0));
+    let refused = result!(cuMemSetAccess(range, CHUNK, &access(on_host), 1));
+    assert_eq!(refused, CUresult::INVALID_VALUE, "the card's own");
+    ok!(cuMemUnmap(range, CHUNK));
+    ok!(cuMemRelease(handle));
+    ok!(cuMemAddressFree(range, 2 * CHUNK));
+    assert_eq!(free_bytes(), before);
+}
+
+fn mapped_twice_is_the_same_memory(before: usize) {
+    let (location, properties) = (ON_CARD, properties(ON_CARD));
     let (mut range, mut physical) = (0, CUmemGenericAllocationHandle::NULL);
     ok!(cuMemAddressReserve(&mut range, 4 * CHUNK, 0, 0, 0));
     assert_eq!(result!(cuMemCreate(&mut physical, CHUNK + 1, &properties, 0)), CUresult::INVALID_VALUE);

@@ -21,9 +21,9 @@
 //! - *A stream of changes* must not keep a flag back for ever. After [`LOOKS_MAX`] looks only those changes have to stand still that are
 //!   few in their page, as flags are; what changes in many places of a page is taken for data, as the last look saw
 //!   it. So it is right unless a flag lies among data that keep changing.
-//! - *Data first.* Words of one capture are applied in this order: pages with many changes, then longer runs of words, then
-//!   words that stand alone. Whoever reads while they are being applied, and waits for nothing, is right if the flag stands alone
-//!   and the data do not.
+//! - *Data first.* Words of one capture are applied in this order: long runs, then what else has changed in pages with many changes, then the
+//!   rest, and of each kind first where more bytes have changed. Whoever reads while they are being applied, and cannot be held up, is
+//!   right if the flag is a counter or the like, of which few bytes change, and does not lie right before its data.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -256,18 +256,26 @@ impl Split {
 /// Orders changes as they are to be applied.
 pub fn data_first(mut words: Vec<Word>) -> Vec<Word> {
     words.sort_by_key(|word| (word.mirror, word.index));
-    let Split { mut data, flags } = Split::of(&words);
-    let follows = |a: &Word, b: &Word| a.mirror == b.mirror && b.index == a.index.wrapping_add(1);
-    let mut runs: Vec<&[Word]> = flags.chunk_by(follows).collect();
-    runs.sort_by_key(|run| std::cmp::Reverse(run.len()));
-    data.extend(runs.into_iter().flatten());
-    data
+    let (long, short): (Vec<&[Word]>, Vec<&[Word]>) =
+        words.chunk_by(follows).partition(|run| run.len() > FLAGS_MAX);
+    // Beside a long run a page's other words may well be flags.
+    let Split { data, flags } = Split::of(&short.concat());
+    let mut ordered = long.concat();
+    for words in [data, flags] {
+        let mut runs: Vec<&[Word]> = words.chunk_by(follows).collect();
+        runs.sort_by_key(|run| std::cmp::Reverse(run.iter().map(|word| word.mask.count_ones()).sum::<u32>()));
+        ordered.extend(runs.into_iter().flatten());
+    }
+    ordered
+}
+
+fn follows(a: &Word, b: &Word) -> bool {
+    a.mirror == b.mirror && b.index == a.index.wrapping_add(1)
 }
 
 /// Words as bytes, in parts that fit into a message each and are applied in this order.
 pub fn tell(words: &[Word]) -> Vec<Vec<u8>> {
     let mut parts: Vec<Vec<u8>> = Vec::new();
-    let follows = |a: &Word, b: &Word| a.mirror == b.mirror && b.index == a.index.wrapping_add(1);
     for run in words.chunk_by(follows).flat_map(|run| run.chunks(PAGE as usize)) {
         if parts.last().is_none_or(|part| part.len() > PART) {
             parts.push(Vec::new());

@@ -152,7 +152,11 @@ impl Custom for Session {
 
     fn MemoryCommit(&self, command: commands::MemoryCommit) -> Result<(), CUresult> {
         let (gpu, device) = self.device()?;
-        self.memory.commit(&self.table, &self.budget, (gpu, device), command.address.0, command.bytes)
+        let (address, bytes) = (command.address.0, command.bytes);
+        if command.on_host && self.live.commit(self, address, bytes)? {
+            return Ok(());
+        }
+        self.memory.commit(&self.table, &self.budget, (gpu, device), address, bytes)
     }
 
     fn MemoryDecommit(&self, command: commands::MemoryDecommit) -> Result<(), CUresult> {

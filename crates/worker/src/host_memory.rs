@@ -1,9 +1,10 @@
 //! Host memory that a program makes this process keep: images, loaded modules, what the nodes of its graphs hold, and the buffers
-//! of copies in graphs. There is one account for all of it, since programs differ in what they need much of.
+//! of copies in graphs, and memory that device code and the program use at the same time. There is one account for all of it, since programs differ in what they need much of.
 //!
 //! It counts bytes that the client has sent or named. What a driver makes of them, such as machine code, is some multiple that is
 //! not known here. What is only on its way is not counted: there the client waits for room (`pipeline`, `outbox`, `staging`).
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -20,9 +21,16 @@ pub(crate) struct HostMemory {
 }
 
 /// Bytes that are kept for as long as this is.
+#[derive(Debug)]
 pub(crate) struct Held {
     bytes: u64,
     of: Arc<HostMemory>,
+}
+
+impl fmt::Debug for HostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostMemory").field("used", &self.used).finish_non_exhaustive()
+    }
 }
 
 impl HostMemory {
@@ -61,7 +69,7 @@ impl HostMemory {
     fn refusal(&self) -> CUresult {
         if !self.told.swap(true, Relaxed) {
             (self.tell)(format!(
-                "CUDA_ERROR_OUT_OF_MEMORY: the program's modules, graphs and copies in graphs need more than {} MiB of the node's own \
+                "CUDA_ERROR_OUT_OF_MEMORY: the program's modules, graphs, copies in graphs and mapped memory need more than {} MiB of the node's own \
                  memory, the most that one session may keep there; `sluice node --host-memory` sets it",
                 self.limit >> 20
             ));

@@ -110,7 +110,8 @@ fn a_client_makes_its_worker_keep_what_it_may_and_no_more() {
     let create = |graph| say(&stage, &commands::cuGraphCreate { phGraph: graph, flags: 0 }).unwrap();
     let destroy = |graph| say(&stage, &commands::cuGraphDestroy { hGraph: graph }).unwrap();
     say(&stage, &commands::cuStreamCreateWithPriority { phStream: STREAM, flags: 1, priority: 0 }).unwrap();
-    say(&stage, &commands::MemoryCommit { address: DevicePtr(RESERVATION), bytes: CHUNK }).unwrap();
+    say(&stage, &commands::MemoryCommit { address: DevicePtr(RESERVATION), bytes: CHUNK, on_host: false })
+        .unwrap();
 
     // Modules: each counts while it is loaded, and one image beside them while it is being loaded.
     let most = (LIMIT / MIB) as u64;
@@ -153,6 +154,15 @@ fn a_client_makes_its_worker_keep_what_it_may_and_no_more() {
     assert_eq!(executables, 1);
     say(&stage, &commands::cuGraphExecDestroy { hGraphExec: GraphExecId(1) }).unwrap();
     destroy(graph(1));
+
+    // Memory that device code and the program use at the same time, beside the module and its image.
+    let place = |number: u64| DevicePtr(RESERVATION + number * CHUNK);
+    let on_host = |address| say(&stage, &commands::MemoryCommit { address, bytes: CHUNK, on_host: true });
+    let committed = count(|number| on_host(place(number + 1)).map(drop));
+    assert!((most / 2 - 2..most / 2).contains(&committed), "{committed} chunks");
+    for number in 0..committed {
+        say(&stage, &commands::MemoryDecommit { address: place(number + 1), bytes: CHUNK }).unwrap();
+    }
 
     // Buffers of copies in graphs, which go with their graph.
     for number in [1, 2] {

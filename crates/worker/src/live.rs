@@ -1,12 +1,15 @@
 //! Host memory that device code sees, while device code runs: the node's part ([`sluice_wire::live`] says how it works).
 //!
-//! The driver's memory is memory of this process, so it can be looked at beside a kernel that writes to it. That is so of the software GPU.
+//! It has to be memory of this process, so that it can be looked at beside a kernel that writes to it. All memory of the software GPU is.
+//! A driver that is loaded, such as NVIDIA's, is asked for host memory at the address that the client wants ([`Live::commit`]); device code
+//! of such a driver stops nowhere, so what it has written is captured as the program's changes are, and the client's changes are put in
+//! while it runs, causes first ([`Reach`]).
 //!
 //! ```text
 //!   client --LiveMap---> pipeline --> memory is one of these from now on, until it is decommitted
 //!   client --LivePush--> reader ----> applied at once
 //!   client --LiveAwait-> reader ----> this module's thread: looks until something has changed, and answers
-//!   device code at a fence of system scope ----> looks itself, and goes on when that is done
+//!   device code of the software GPU at a fence of system scope ----> looks itself, and goes on when that is done
 //! ```
 //!
 //! What hands data over waits for no queue of commands, and the lock here is held while nothing is waited for: the kernel before
@@ -23,6 +26,8 @@ use sluice_wire::live::{LIVE_BYTES_MAX, Memory, Word, agree, capture, data_first
 use sluice_wire::{Command, Encode, Header, Op, WireError, commands, decode};
 
 use crate::ending;
+use crate::link::Driver;
+use crate::outbox::Push;
 use crate::pipeline::Pipeline;
 use crate::session::Session;
 
@@ -47,11 +52,34 @@ const STOP_PATIENCE: Duration = Duration::from_millis(100);
 /// Bytes of a capture that are held until its last part is there.
 const HELD_MAX: usize = 64 << 20;
 
+/// What this process can do with the memory of a driver while device code runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Use all of it. Device code says when it comes to a fence, and can be stopped: the software GPU.
+    Everything,
+    /// Use host memory. Nothing stops device code: a driver that is loaded.
+    HostPages,
+    /// Nothing: a driver that records.
+    Nothing,
+}
+
+impl Reach {
+    pub(crate) fn of(driver: &Driver) -> Reach {
+        match driver {
+            Driver::Software { .. } => Reach::Everything,
+            Driver::Library { .. } => Reach::HostPages,
+            Driver::Recording { .. } => Reach::Nothing,
+        }
+    }
+}
+
 /// The memory of a session that its program uses, too.
 #[derive(Default)]
 pub(crate) struct Live {
     /// Whether there is any.
     exists: AtomicBool,
+    /// The program's user knows that the driver has none.
+    has_told: AtomicBool,
     /// Looks that have begun. Whoever sees more of them under the lock than before it knows of one that began meanwhile and is over.
     looks: AtomicU64,
     /// What the client has changed is being put in.
@@ -105,14 +133,32 @@ impl Live {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Backs memory such that this process can look at it, on a driver of which it cannot otherwise; false where it is to be backed as any.
+    pub(crate) fn commit(&self, session: &Session, address: u64, bytes: u64) -> Result<bool, CUresult> {
+        if session.reach != Reach::HostPages {
+            return Ok(false);
+        }
+        let held = session.host_memory.take(bytes)?;
+        let on_host =
+            session.memory.commit_on_host(&session.table, &session.devices, held, address, bytes)?;
+        if !on_host && !self.has_told.swap(true, Ordering::Relaxed) {
+            let text = "the node's driver has no host memory at an address of the program's choice, so mapped host memory is made equal \
+                        before and after work only: a kernel that waits for what the program writes meanwhile waits for ever";
+            session.outbox.push(Push::Notice(text.to_owned()));
+        }
+        Ok(on_host)
+    }
+
     /// Takes part in keeping memory equal that both sides have filled with zeros. What this node does not keep equal while device
     /// code runs is `CUDA_ERROR_NOT_SUPPORTED`.
     pub(crate) fn map(&self, session: &Session, command: &commands::LiveMap) -> Result<(), CUresult> {
-        if !session.is_direct || command.bytes > LIVE_BYTES_MAX {
+        if session.reach == Reach::Nothing || command.bytes > LIVE_BYTES_MAX {
             return Err(CUresult::NOT_SUPPORTED);
         }
-        let insert = || self.insert(command.mirror, command.address.0, command.bytes);
-        let inserted = session.memory.while_committed(command.address.0, command.bytes, insert);
+        let (address, bytes) = (command.address.0, command.bytes);
+        let insert = || self.insert(command.mirror, address, bytes);
+        let on_host = session.reach == Reach::HostPages;
+        let inserted = session.memory.while_committed((address, bytes), on_host, insert);
         inserted.unwrap_or(Err(CUresult::NOT_SUPPORTED))
     }
 
@@ -145,10 +191,11 @@ impl Live {
         self.exists.store(!state.mirrors.is_empty(), Ordering::Release);
     }
 
-    /// Puts in what the client has changed, once it is all there. Device code sees all of it or nothing: it stops meanwhile.
+    /// Puts in what the client has changed, once it is all there. Where device code can stop meanwhile, it sees all of it or nothing.
     pub(crate) fn push(&self, session: &Session, command: &commands::LivePush<'_>) -> Result<(), WireError> {
         // Before the lock, for which device code may be waiting.
-        let _stopped = (session.is_direct && !command.more).then(|| Stopped::all_of(session));
+        let can_stop = session.reach == Reach::Everything;
+        let _stopped = (can_stop && !command.more).then(|| Stopped::all_of(session));
         self.put_in(command)
     }
 

@@ -3,18 +3,23 @@
 //! Where the driver gave the session a reservation at addresses that the client has reserved too, the client mints
 //! addresses and this module backs them: `cuMemCreate`, `cuMemMap`, `cuMemSetAccess` (CUDA Driver API, Virtual
 //! Memory Management). Where it did not, the driver's own `cuMemAlloc` mints. Either way the lease is asked first.
+//!
+//! Memory that the program uses while device code runs ([`live`](crate::live)) is host memory on drivers that are loaded: that is made,
+//! and mapped at the client's address, in the same way, for devices and processors alike.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{
-    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemAllocationType,
-    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult, DriverTable,
+    CUdevice_attribute, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+    CUresult, DriverTable,
 };
 use sluice_wire::ExportToken;
 
 use crate::budget::Budget;
 use crate::chunks::{Chunks, Run};
+use crate::host_memory::Held;
 use crate::session::Device;
 use crate::virtual_memory::{Mapping, Physical};
 
@@ -48,6 +53,8 @@ pub(crate) enum Backing {
         /// If other processes of the lease may import it: then its bytes are the lease's, not the session's.
         export: Option<ExportToken>,
     },
+    /// The same, of this machine's memory, which this process can use at the same addresses.
+    OnHost { handle: CUmemGenericAllocationHandle, _held: Held },
     /// Memory that the program mapped there itself.
     Mapped(Mapping),
 }
@@ -61,9 +68,14 @@ struct Allocation {
 impl Backing {
     fn is_accessible(&self) -> bool {
         match self {
-            Backing::Committed { .. } => true,
+            Backing::Committed { .. } | Backing::OnHost { .. } => true,
             Backing::Mapped(mapping) => mapping.is_accessible,
         }
+    }
+
+    /// Whether the session's allocations lie there.
+    fn is_for_allocations(&self) -> bool {
+        matches!(self, Backing::Committed { .. } | Backing::OnHost { .. })
     }
 }
 
@@ -88,11 +100,19 @@ impl Memory {
     }
 
     /// What `act` says while all of it is memory that was committed for the session's allocations, and cannot be decommitted; `None`
-    /// if it is not.
-    pub(crate) fn while_committed<R>(&self, address: u64, bytes: u64, act: impl FnOnce() -> R) -> Option<R> {
-        let is_ours = |backing: &Backing| matches!(backing, Backing::Committed { .. });
+    /// if it is not. `on_host`: committed so.
+    pub(crate) fn while_committed<R>(
+        &self,
+        (address, bytes): (u64, u64),
+        on_host: bool,
+        act: impl FnOnce() -> R,
+    ) -> Option<R> {
+        let fits = |backing: &Backing| match backing {
+            Backing::OnHost { .. } => true,
+            _ => !on_host && backing.is_for_allocations(),
+        };
         let state = self.lock();
-        state.chunks.covers(address, bytes, is_ours).then(act)
+        state.chunks.covers(address, bytes, fits).then(act)
     }
 
     /// Backs whole chunks at an address of the client's choice, on the lease's `gpu`th GPU.
@@ -122,6 +142,25 @@ impl Memory {
         }
     }
 
+    /// The same by memory of this machine, which all devices of the lease can use; false where the driver has none that could be mapped
+    /// like that.
+    pub(crate) fn commit_on_host(
+        &self,
+        table: &DriverTable,
+        devices: &[Device],
+        held: Held,
+        address: u64,
+        bytes: u64,
+    ) -> Result<bool, CUresult> {
+        let mut state = self.lock();
+        if !state.chunks.is_vacant(address, bytes) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let Ok(handle) = back_on_host(table, devices, address, bytes) else { return Ok(false) };
+        state.chunks.insert(address, bytes, Backing::OnHost { handle, _held: held });
+        Ok(true)
+    }
+
     /// Takes the backing away again, once `leave` has made sure that this process looks at it no more. The caller has waited for work
     /// that may use it.
     pub(crate) fn decommit(
@@ -132,15 +171,18 @@ impl Memory {
         leave: impl FnOnce(),
     ) -> Result<(), CUresult> {
         let mut state = self.lock();
-        let is_ours = |backing: &Backing| matches!(backing, Backing::Committed { .. });
-        let runs = state.chunks.remove(address, bytes, is_ours).ok_or(CUresult::INVALID_VALUE)?;
+        let runs = state.chunks.remove(address, bytes, Backing::is_for_allocations);
+        let runs = runs.ok_or(CUresult::INVALID_VALUE)?;
         leave();
         for (start, Run { bytes, backing }) in runs {
-            let Backing::Committed { handle, gpu, export } = backing else { continue };
+            let (Backing::Committed { handle, .. } | Backing::OnHost { handle, .. }) = backing else {
+                continue;
+            };
             unback(table, start, bytes, handle)?;
-            match export {
-                Some(token) => budget.drop_export(token),
-                None => budget.give_back(gpu, bytes),
+            match backing {
+                Backing::Committed { export: Some(token), .. } => budget.drop_export(token),
+                Backing::Committed { gpu, .. } => budget.give_back(gpu, bytes),
+                Backing::OnHost { .. } | Backing::Mapped(_) => {}
             }
         }
         Ok(())
@@ -213,14 +255,48 @@ fn back(
     address: u64,
     bytes: u64,
 ) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    let location = on_device(device);
+    back_by(table, location, device.handle_types, &[location], address, bytes)
+}
+
+/// Memory of this machine there, which the processor and these devices can use.
+fn back_on_host(
+    table: &DriverTable,
+    devices: &[Device],
+    address: u64,
+    bytes: u64,
+) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    let ask = table.cuDeviceGetAttribute.ok_or(CUresult::NOT_SUPPORTED)?;
+    let first = devices.first().ok_or(CUresult::INVALID_DEVICE)?;
+    // Near that device; negative where the machine has one part only.
+    let mut id = 0;
+    // SAFETY: the driver writes one number to a local.
+    unsafe { ask(&mut id, CUdevice_attribute::HOST_NUMA_ID, first.ordinal) }.ok()?;
+    let location = CUmemLocation { kind: CUmemLocationType::HOST_NUMA, id: id.max(0) };
+    let users: Vec<_> = devices.iter().map(on_device).chain([location]).collect();
+    back_by(table, location, CUmemAllocationHandleType::NONE, &users, address, bytes)
+}
+
+fn on_device(device: &Device) -> CUmemLocation {
+    CUmemLocation { kind: CUmemLocationType::DEVICE, id: device.ordinal }
+}
+
+/// Physical memory of a location, mapped at `address` and accessible to `users`.
+fn back_by(
+    table: &DriverTable,
+    location: CUmemLocation,
+    handle_types: CUmemAllocationHandleType,
+    users: &[CUmemLocation],
+    address: u64,
+    bytes: u64,
+) -> Result<CUmemGenericAllocationHandle, CUresult> {
     let create = table.cuMemCreate.ok_or(CUresult::NOT_SUPPORTED)?;
     let map = table.cuMemMap.ok_or(CUresult::NOT_SUPPORTED)?;
     let set_access = table.cuMemSetAccess.ok_or(CUresult::NOT_SUPPORTED)?;
     let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
-    let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: device.ordinal };
     let wanted = CUmemAllocationProp {
         kind: CUmemAllocationType::PINNED,
-        requestedHandleTypes: device.handle_types,
+        requestedHandleTypes: handle_types,
         location,
         win32HandleMetaData: std::ptr::null_mut(),
         compressionType: 0,
@@ -233,9 +309,12 @@ fn back(
     unsafe { create(&mut handle, size, &wanted, 0) }.ok()?;
     // SAFETY: the range is vacant and inside the session's own reservation.
     let mapped = unsafe { map(address, size, 0, handle, 0) }.ok();
-    let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE };
-    // SAFETY: the range was mapped just now; the driver reads one description.
-    let accessible = mapped.and_then(|()| unsafe { set_access(address, size, &access, 1) }.ok());
+    let give_access = |&location: &CUmemLocation| {
+        let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE };
+        // SAFETY: the range was mapped just now; the driver reads one description.
+        unsafe { set_access(address, size, &access, 1) }.ok()
+    };
+    let accessible = mapped.and_then(|()| users.iter().try_for_each(give_access));
     if let Err(result) = accessible {
         // Not mapped is what `unback` answers when the map failed; the handle is released either way.
         let _ = unback(table, address, bytes, handle);

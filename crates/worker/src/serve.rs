@@ -23,6 +23,7 @@ use crate::host_memory::HostMemory;
 use crate::images::Images;
 use crate::launch_times::LaunchTimes;
 use crate::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
+use crate::live::Reach;
 use crate::outbox::{Outbox, Push};
 use crate::pipeline::Pipeline;
 use crate::reader::Reader;
@@ -133,7 +134,7 @@ fn open(
         driver_output,
         counters,
         event_sharing: EventSharing::of(&start.driver),
-        is_direct: matches!(start.driver, Driver::Software { .. }),
+        reach: Reach::of(&start.driver),
     }));
     let _ = opened.set(Arc::clone(&session));
     outbox.send(&frame_of(message)?)?;

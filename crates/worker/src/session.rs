@@ -25,7 +25,7 @@ use crate::host_copies::HostCopies;
 use crate::host_memory::HostMemory;
 use crate::images::Images;
 use crate::launch_times::LaunchTimes;
-use crate::live::Live;
+use crate::live::{Live, Reach};
 use crate::memory::Memory;
 use crate::modules::Modules;
 use crate::objects::Objects;
@@ -47,6 +47,7 @@ pub(crate) struct Session {
     pub(crate) arrays: Arrays,
     pub(crate) budget: Budget,
     pub(crate) images: Images,
+    pub(crate) host_memory: Arc<HostMemory>,
     pub(crate) staging: Arc<Staging>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) host_calls: Arc<HostCalls>,
@@ -56,8 +57,8 @@ pub(crate) struct Session {
     pub(crate) counters: Arc<CounterPage>,
     pub(crate) event_sharing: EventSharing,
     pub(crate) peers: Arc<Peers>,
-    /// Whether the driver's memory is memory of this process, at the same addresses.
-    pub(crate) is_direct: bool,
+    /// What of the driver's memory is memory of this process, at the same addresses.
+    pub(crate) reach: Reach,
     /// Memory that the program uses while device code runs.
     pub(crate) live: Live,
     /// Events that other processes of the lease may open.
@@ -111,11 +112,12 @@ impl Session {
             objects: Objects::default(),
             modules: Modules::default(),
             memory: Memory::new(parts.reservation),
-            graphs: Graphs::new(parts.host_memory),
+            graphs: Graphs::new(Arc::clone(&parts.host_memory)),
             green: Green::default(),
             arrays: Arrays::default(),
             budget: parts.budget,
             images: parts.images,
+            host_memory: parts.host_memory,
             staging: Staging::new(),
             outbox: parts.outbox,
             host_calls: Arc::default(),
@@ -124,7 +126,7 @@ impl Session {
             counters: parts.counters,
             event_sharing: parts.event_sharing,
             peers: Arc::default(),
-            is_direct: parts.is_direct,
+            reach: parts.reach,
             live: Live::default(),
             event_exports: Mutex::default(),
             imports_events: AtomicBool::new(false),
@@ -288,7 +290,7 @@ pub(crate) struct SessionParts {
     pub(crate) driver_output: Option<DriverOutput>,
     pub(crate) counters: Arc<CounterPage>,
     pub(crate) event_sharing: EventSharing,
-    pub(crate) is_direct: bool,
+    pub(crate) reach: Reach,
 }
 
 impl Execute for Session {

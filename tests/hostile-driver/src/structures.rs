@@ -96,7 +96,7 @@ impl Call {
     }
 
     fn location(&self, location: CUmemLocation) -> Result<(), Violation> {
-        self.one_of(location.kind, &[CUmemLocationType::DEVICE])?;
+        self.one_of(location.kind, &[CUmemLocationType::DEVICE, CUmemLocationType::HOST_NUMA])?;
         self.one_of(location.id, &[0])
     }
 

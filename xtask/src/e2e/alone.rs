@@ -38,10 +38,14 @@ pub(crate) fn driver_folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// What a node is told to lend it as a driver that it loads.
+pub(crate) fn by_path() -> String {
+    format!("library:{}", library().display())
+}
+
 /// A driver that the worker can only load, not pause: what holds for NVIDIA's.
 fn driver_by_path() -> Result<()> {
-    let gpus = format!("library:{}", library().display());
-    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", &gpus])?;
+    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", &by_path()])?;
     let mut command = bare_program(&node, &["-p", "0.5"], "driver_functions.py");
     expect_pass(&mut command, "a driver by its path", LIMIT)?;
     // What it prints it prints in its own process.

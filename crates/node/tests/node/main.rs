@@ -217,7 +217,9 @@ fn children() -> Vec<u32> {
 
 fn commit(session: &mut Session, offset: u64, bytes: u64) -> Result<u64, CUresult> {
     let address = session.base() + offset;
-    session.call(&commands::MemoryCommit { address: DevicePtr(address), bytes }).map(|_| address)
+    session
+        .call(&commands::MemoryCommit { address: DevicePtr(address), bytes, on_host: false })
+        .map(|_| address)
 }
 
 fn synchronize(session: &mut Session) -> Result<(), CUresult> {
@@ -446,7 +448,7 @@ fn an_endless_kernel_times_out(node: &TestNode) {
 /// What a client does before it dies: more with every step.
 fn live(session: &mut Session, steps: u64) {
     let place = session.base();
-    let commitment = commands::MemoryCommit { address: DevicePtr(place), bytes: 8 * MIB };
+    let commitment = commands::MemoryCommit { address: DevicePtr(place), bytes: 8 * MIB, on_host: false };
     if steps == 1 {
         session.queue(&commitment);
     }

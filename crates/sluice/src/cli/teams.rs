@@ -157,7 +157,7 @@ pub(crate) struct UpArgs {
     pub(crate) driver_patience: Period,
 
     /// Most memory of this machine that one session may make its worker keep beside device memory: code, what nodes of graphs hold,
-    /// buffers of copies in graphs. Calls that need more fail with CUDA_ERROR_OUT_OF_MEMORY
+    /// buffers of copies in graphs, memory that kernels share with the program. Calls that need more fail with CUDA_ERROR_OUT_OF_MEMORY
     #[arg(long, value_name = "SIZE", default_value = "8GiB")]
     pub(crate) host_memory: Memory,
 

@@ -10,7 +10,7 @@ use sluice_cuda::{
 };
 
 use crate::context::current;
-use crate::device::{device, driver};
+use crate::device::driver;
 use crate::status::{Result, Status, call, put, require};
 use crate::vmm;
 
@@ -166,7 +166,10 @@ pub(crate) unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
             } else {
                 CUmemAllocationHandleType::NONE
             },
-            location: CUmemLocation { kind: CUmemLocationType::DEVICE, id: physical.device.ordinal as i32 },
+            location: physical.device.map_or(vmm::HOST, |device| CUmemLocation {
+                kind: CUmemLocationType::DEVICE,
+                id: device.ordinal as i32,
+            }),
             win32HandleMetaData: std::ptr::null_mut(),
             compressionType: 0,
             gpuDirectRDMACapable: 0,
@@ -213,24 +216,17 @@ pub(crate) unsafe extern "C" fn cuMemSetAccess(
         for index in 0..count {
             // SAFETY: an array of `count` elements by contract.
             let description = unsafe { descriptions.add(index).read_unaligned() };
-            check_location(description.location)?;
+            let device = vmm::device_of(description.location)?;
             let (readable, writable) = match description.flags {
                 CUmemAccess_flags::NONE => (false, false),
                 CUmemAccess_flags::READ => (true, false),
                 CUmemAccess_flags::READWRITE => (true, true),
                 _ => return Err(Status::INVALID_VALUE),
             };
-            vmm::set_access(address, size as u64, readable, writable)?;
+            vmm::set_access(device, address, size as u64, readable, writable)?;
         }
         Ok(())
     })
-}
-
-fn check_location(location: CUmemLocation) -> Result<()> {
-    if location.kind != CUmemLocationType::DEVICE {
-        return Err(Status::INVALID_VALUE);
-    }
-    device(location.id).map(drop)
 }
 
 pub(crate) unsafe extern "C" fn cuMemGetAccess(
@@ -242,7 +238,7 @@ pub(crate) unsafe extern "C" fn cuMemGetAccess(
         driver()?;
         require(location)?;
         // SAFETY: an input structure by contract.
-        check_location(unsafe { location.read_unaligned() })?;
+        vmm::device_of(unsafe { location.read_unaligned() })?;
         let flags = match vmm::access(address)? {
             (_, true) => CUmemAccess_flags::READWRITE,
             (true, false) => CUmemAccess_flags::READ,

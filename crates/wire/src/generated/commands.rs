@@ -1986,7 +1986,7 @@ impl Command for cuGreenCtxWaitEvent {
 }
 
 message! {
-pub struct MemoryCommit { address: DevicePtr, bytes: u64 }
+pub struct MemoryCommit { address: DevicePtr, bytes: u64, on_host: bool }
 }
 
 impl Command for MemoryCommit {

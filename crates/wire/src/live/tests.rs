@@ -91,6 +91,24 @@ fn data_are_applied_before_flags() {
     assert!(ordered == [&data[..], &pair, &[flag, word(1, 9)]].concat());
 }
 
+/// What a kernel that nothing stops may see halfway.
+#[test]
+fn counters_are_applied_after_what_stands_as_alone_as_they() {
+    let counter = |mirror, index| Word { mask: 1, ..word(mirror, index) };
+    let half = Word { mask: 0b1111, ..word(9, 7) };
+    // A flag before the data of its page, data in pages of their own behind it, and a short run.
+    let run: Vec<Word> = (8..40).map(|index| word(0, index)).collect();
+    let apart: Vec<Word> = (1..9).map(|page| word(1, page * PAGE)).collect();
+    let pair = [word(2, 8), word(2, 9)];
+    let seen = [&[counter(0, 0)], &run[..], &apart, &pair, &[half]].concat();
+    let ordered = data_first(seen);
+    assert!(ordered == [&run[..], &pair, &apart, &[half, counter(0, 0)]].concat(), "{ordered:?}");
+    // Words here and there of one page come before those of others, and its flag is the last of them.
+    let scattered: Vec<Word> = (0..20).map(|index| word(3, index * 2 + 4)).collect();
+    let ordered = data_first([&[counter(3, 0), word(4, 0)], &scattered[..]].concat());
+    assert!(ordered == [&scattered[..], &[counter(3, 0), word(4, 0)]].concat(), "{ordered:?}");
+}
+
 /// Looks that find these numbers one after the other: each is a word's value, by its index.
 fn looks(scripts: &[&[(u32, u64)]]) -> (Vec<(u32, u64)>, usize) {
     let mut count = 0;

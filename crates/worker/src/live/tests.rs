@@ -1,4 +1,9 @@
+use sluice_wire::DevicePtr;
+
 use super::*;
+use crate::chunks::CHUNK;
+use crate::execute::Refusal;
+use crate::malformed::stage::{RESERVATION, Stage};
 
 /// Memory that is there for the whole test.
 fn live(words: &mut [u64]) -> Live {
@@ -130,4 +135,44 @@ fn a_question_that_waits_is_answered_once_there_is_something_or_nothing_runs() {
     memory.apply(&mut [0; 80], &word(3, 1));
     assert!(live.look_for(&mut state, false, true, true));
     assert!(!live.take(&mut state).1.is_empty());
+}
+
+/// A driver that is loaded: only what it has on the host can be looked at, and what the client has changed is put in there.
+#[test]
+fn memory_of_a_loaded_driver_is_looked_at_on_the_host() {
+    let stage = Stage::new();
+    let say = |op: Op, payload: &[u8]| stage.send(op, payload).map(drop);
+    let [on_card, on_host] = [RESERVATION, RESERVATION + CHUNK].map(DevicePtr);
+    for address in [on_card, on_host] {
+        let command = commands::MemoryCommit { address, bytes: CHUNK, on_host: address == on_host };
+        say(commands::MemoryCommit::OP, &encoded(&command)).unwrap();
+    }
+    let map =
+        |address| say(commands::LiveMap::OP, &encoded(&commands::LiveMap { mirror: 7, address, bytes: 100 }));
+    assert!(matches!(map(on_card), Err(Refusal::Failed(CUresult::NOT_SUPPORTED))));
+    map(on_host).unwrap();
+    let push = commands::LivePush { more: false, words: &tell(&[word(3, 77)])[0] };
+    say(commands::LivePush::OP, &encoded(&push)).unwrap();
+    // SAFETY: committed for this process to use.
+    assert_eq!(unsafe { (on_host.0 as *const u64).add(3).read_volatile() }, 77);
+}
+
+/// Then it is device memory, which is made equal before and after work, and the program's user is told.
+#[test]
+fn a_loaded_driver_may_have_no_host_memory() {
+    let mut stage = Stage::new();
+    stage.session().table.cuDeviceGetAttribute = None;
+    let address = DevicePtr(RESERVATION);
+    let commit = commands::MemoryCommit { address, bytes: CHUNK, on_host: true };
+    stage.send(commands::MemoryCommit::OP, &encoded(&commit)).unwrap();
+    let map = commands::LiveMap { mirror: 7, address, bytes: 100 };
+    let mapped = stage.send(commands::LiveMap::OP, &encoded(&map));
+    assert!(matches!(mapped, Err(Refusal::Failed(CUresult::NOT_SUPPORTED))));
+    assert!(stage.session().live.has_told.load(Ordering::Relaxed));
+}
+
+fn encoded(command: &impl Encode) -> Vec<u8> {
+    let mut payload = Vec::new();
+    command.encode(&mut payload);
+    payload
 }

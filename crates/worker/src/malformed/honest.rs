@@ -22,6 +22,8 @@ const STEP: u64 = 40;
 /// Chunks of the reservation in which it works, and how many each time.
 const PLACES: u64 = 64;
 const CHUNKS: u64 = 8;
+/// Where host memory is, from the first of these on.
+const ON_HOST: u64 = 4 * CHUNK;
 
 /// Makes one of everything, under new ids, and answers what was refused. In a session that has done nothing else nothing
 /// is; later, what spoilt commands have used up or broken may be missing.
@@ -128,7 +130,9 @@ fn memory(say: &mut Honest<'_>, id: u64, start: u64) {
         usage: 0,
     };
     let (handle, mapped) = (PhysicalId(id + 2), DevicePtr(start + 2 * CHUNK));
-    say.command(&commands::MemoryCommit { address: DevicePtr(start), bytes: CHUNK });
+    say.command(&commands::MemoryCommit { address: DevicePtr(start), bytes: CHUNK, on_host: false });
+    let address = DevicePtr(start + ON_HOST);
+    say.command(&commands::MemoryCommit { address, bytes: CHUNK, on_host: true });
     say.command(&commands::cuMemGetAllocationGranularity {
         prop: prop.clone(),
         option: CUmemAllocationGranularity_flags::MINIMUM,
@@ -151,7 +155,7 @@ fn memory(say: &mut Honest<'_>, id: u64, start: u64) {
 
 fn copies(say: &mut Honest<'_>, id: u64, start: u64) {
     let (stream, other) = (StreamId(id), DevicePtr(start + CHUNK / 2));
-    let start = DevicePtr(start);
+    let (start, on_host) = (DevicePtr(start), DevicePtr(start + ON_HOST));
     say.command(&commands::cuMemcpyHtoDAsync_v2 { dstDevice: start, hStream: stream, srcHost: &[7; 64] });
     say.command(&commands::cuMemcpyDtoH_v2 { ticket: 1, srcDevice: start, ByteCount: 64, hStream: stream });
     say.command(&commands::cuMemcpyDtoDAsync_v2 {
@@ -195,6 +199,7 @@ fn copies(say: &mut Honest<'_>, id: u64, start: u64) {
     say.command(&commands::MirrorPush { address: start, bytes: &[9; 100] });
     say.command(&commands::MirrorFetch { address: start, bytes: 100, hashes: vec![0] });
     say.refused_here(&commands::LiveMap { mirror: id as u32, address: start, bytes: 100 });
+    say.command(&commands::LiveMap { mirror: id as u32, address: on_host, bytes: 100 });
     let word = sluice_wire::live::Word { mirror: id as u32, index: 3, mask: 1, value: 7 };
     for more in [true, false] {
         say.command(&commands::LivePush { more, words: &sluice_wire::live::tell(&[word])[0] });

@@ -26,6 +26,7 @@ use crate::host_calls::HostCalls;
 use crate::host_memory::HostMemory;
 use crate::images::Images;
 use crate::link::{Driver, Export, Link, Packet};
+use crate::live::Reach;
 use crate::memory::Backing;
 use crate::outbox::{Outbox, Push};
 use crate::peers::taken_over;
@@ -109,7 +110,7 @@ impl Stage {
             driver_output: None,
             counters,
             event_sharing: EventSharing::of(&chosen),
-            is_direct: false,
+            reach: Reach::HostPages,
         });
         let host_calls = Arc::clone(&session.host_calls);
         threads.push(std::thread::spawn(move || play_client(client, &host_calls)));
@@ -133,6 +134,11 @@ impl Stage {
         let header = Header { kind: Kind::Command, device: 0, op: 0, lane: 1, sequence: 0 };
         self.session.enter(header).unwrap();
         (&self.session.table, &self.session.devices[0].streams)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn session(&mut self) -> &mut Session {
+        &mut self.session
     }
 
     /// Has a command executed as a thread of the pipeline would.
