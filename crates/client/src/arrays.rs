@@ -49,6 +49,34 @@ pub(crate) fn element_bytes(array: CUarray) -> Result<u64, CUresult> {
     find(array)?.desc.element_bytes().ok_or(CUresult::NOT_SUPPORTED)
 }
 
+/// How an array is mapped whose memory comes later: whole or tile by tile.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    pub(crate) device: CUdevice,
+    pub(crate) is_whole: bool,
+}
+
+impl Mapped {
+    fn new(device: CUdevice, desc: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<Mapped, CUresult> {
+        let is_mapped = desc.is_sparse() || desc.is_deferred();
+        is_mapped.then_some(Mapped { device, is_whole: desc.is_deferred() }).ok_or(CUresult::INVALID_VALUE)
+    }
+}
+
+/// How an array is mapped; one that has its memory, or is a level of another, is not.
+pub(crate) fn mapped_later(array: CUarray) -> Result<Mapped, CUresult> {
+    let array = find(array)?;
+    if array.level_of.is_some() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    Mapped::new(array.device, &array.desc)
+}
+
+pub(crate) fn mipmapped_later(array: CUmipmappedArray) -> Result<Mapped, CUresult> {
+    let array = MIPMAPPED.get(array.0 as u64).ok_or(CUresult::INVALID_HANDLE)?;
+    Mapped::new(array.device, &array.desc)
+}
+
 /// Refuses a box that is not inside its array.
 pub(crate) fn check(array: CUarray, corner: [u64; 3], size: [u64; 3]) -> Result<(), CUresult> {
     // A level's descriptor says the level's own size.

@@ -82,6 +82,7 @@ mod stream;
 mod stream_attribute;
 mod texture;
 mod texture_reference;
+mod tiles;
 mod virtual_memory;
 mod visible;
 
@@ -132,5 +133,6 @@ mod api {
     pub(crate) use crate::stream_attribute::*;
     pub(crate) use crate::texture::*;
     pub(crate) use crate::texture_reference::*;
+    pub(crate) use crate::tiles::*;
     pub(crate) use crate::virtual_memory::*;
 }

@@ -308,6 +308,29 @@ abi_enum! {
 }
 
 abi_enum! {
+    /// Which part of a sparse array is mapped.
+    pub struct CUarraySparseSubresourceType(u32) {
+        SPARSE_LEVEL = 0,
+        MIPTAIL = 1,
+    }
+}
+
+abi_enum! {
+    /// What is done to the memory of an array.
+    pub struct CUmemOperationType(u32) {
+        MAP = 1,
+        UNMAP = 2,
+    }
+}
+
+abi_enum! {
+    /// What memory is named by.
+    pub struct CUmemHandleType(u32) {
+        GENERIC = 0,
+    }
+}
+
+abi_enum! {
     /// What a texture does outside its range.
     pub struct CUaddress_mode(u32) {
         WRAP = 0,

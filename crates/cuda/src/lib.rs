@@ -35,6 +35,7 @@ mod generated {
 mod guard;
 mod handles;
 mod result;
+mod sparse;
 mod structs;
 
 pub use arrays::*;
@@ -48,4 +49,5 @@ pub use generated::table::DriverTable;
 pub use guard::{absent, guard};
 pub use handles::*;
 pub use result::CUresult;
+pub use sparse::*;
 pub use structs::*;

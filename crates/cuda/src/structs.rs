@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use crate::{attributes::*, enums::*, handles::*};
+use crate::{attributes::*, enums::*, handles::*, sparse::ArrayPart};
 
 /// Sixteen bytes that name a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -147,6 +147,80 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR {
     pub Format: CUarray_format,
     pub NumChannels: u32,
     pub Flags: u32,
+}
+
+/// How a sparse array is cut into tiles.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct CUDA_ARRAY_SPARSE_PROPERTIES {
+    /// Elements in each direction.
+    pub tileExtent: [u32; 3],
+    pub miptailFirstLevel: u32,
+    pub miptailSize: u64,
+    pub flags: u32,
+    pub reserved: [u32; 4],
+}
+
+/// What memory an array wants whose memory is mapped later.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct CUDA_ARRAY_MEMORY_REQUIREMENTS {
+    pub size: usize,
+    pub alignment: usize,
+    pub reserved: [u32; 4],
+}
+
+/// One mapping of memory to a part of an array. `subresource` holds a union; the accessors read it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CUarrayMapInfo {
+    pub resourceType: CUresourcetype,
+    /// A `CUarray` or a `CUmipmappedArray`.
+    pub resource: usize,
+    pub subresourceType: CUarraySparseSubresourceType,
+    pub subresource: [u64; 4],
+    pub memOperationType: CUmemOperationType,
+    pub memHandleType: CUmemHandleType,
+    pub memHandle: CUmemGenericAllocationHandle,
+    pub offset: u64,
+    pub deviceBitMask: u32,
+    pub flags: u32,
+    pub reserved: [u32; 2],
+}
+
+impl CUarrayMapInfo {
+    /// The part of the array that is named, if the type of it is one that CUDA defines.
+    pub fn part(&self) -> Option<ArrayPart> {
+        let words = self.subresource;
+        let half = |at: usize| (words[at / 2] >> (32 * (at % 2))) as u32;
+        Some(match self.subresourceType {
+            CUarraySparseSubresourceType::SPARSE_LEVEL => ArrayPart::Level {
+                level: half(0),
+                layer: half(1),
+                offset: [half(2), half(3), half(4)],
+                extent: [half(5), half(6), half(7)],
+            },
+            CUarraySparseSubresourceType::MIPTAIL => {
+                ArrayPart::Tail { layer: half(0), offset: words[1], bytes: words[2] }
+            }
+            _ => return None,
+        })
+    }
+
+    /// Names a part. Of an array that is mapped whole, what is named does not matter.
+    pub fn set_part(&mut self, part: &ArrayPart) {
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        (self.subresourceType, self.subresource) = match *part {
+            ArrayPart::Level { level, layer, offset: [x, y, z], extent: [width, height, depth] } => (
+                CUarraySparseSubresourceType::SPARSE_LEVEL,
+                [pair(level, layer), pair(x, y), pair(z, width), pair(height, depth)],
+            ),
+            ArrayPart::Tail { layer, offset, bytes } => {
+                (CUarraySparseSubresourceType::MIPTAIL, [layer.into(), offset, bytes, 0])
+            }
+            ArrayPart::Whole => (CUarraySparseSubresourceType::SPARSE_LEVEL, [0; 4]),
+        };
+    }
 }
 
 /// The value of one launch attribute. `words` holds any of them; the accessors read the usual ones.

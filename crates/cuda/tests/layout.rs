@@ -20,7 +20,7 @@ fn check<A, B>(name: &str) {
 fn structures_have_cudas_layout() {
     same_layout! {
         CUuuid, CUdevprop, CUctxCreateParams, CUexecAffinityParam, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER,
-        CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUlaunchAttributeValue, CUlaunchAttribute, CUlaunchConfig,
+        CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY_SPARSE_PROPERTIES, CUDA_ARRAY_MEMORY_REQUIREMENTS, CUarrayMapInfo, CUlaunchAttributeValue, CUlaunchAttribute, CUlaunchConfig,
         CUmemLocation, CUmemAccessDesc, CUmemAllocationProp, CUmemPoolProps, CUmemcpyAttributes, CUipcMemHandle,
         CUipcEventHandle, CUmemPoolPtrExportData, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
         CUDA_MEMSET_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_GRAPH_INSTANTIATE_PARAMS,
@@ -50,6 +50,10 @@ fn fields_are_where_cuda_has_them() {
     same_offsets!(CUlaunchAttribute: id value);
     same_offsets!(CUmemPoolProps: location maxSize usage);
     same_offsets!(CUmemAllocationProp: location win32HandleMetaData);
+    same_offsets!(CUDA_ARRAY_SPARSE_PROPERTIES: tileExtent miptailFirstLevel miptailSize flags reserved);
+    same_offsets!(CUDA_ARRAY_MEMORY_REQUIREMENTS: size alignment reserved);
+    same_offsets!(CUarrayMapInfo: resourceType resource subresourceType subresource memOperationType memHandleType);
+    same_offsets!(CUarrayMapInfo: memHandle offset deviceBitMask flags reserved);
     same_offsets!(CUDA_TEXTURE_DESC: filterMode borderColor);
     same_offsets!(CUDA_RESOURCE_DESC: resType flags);
 }
@@ -65,5 +69,50 @@ fn result_codes_have_cudas_numbers() {
     ] {
         assert_eq!(ours.0, theirs as i32);
         assert_eq!(ours.name().unwrap().to_str().unwrap(), format!("{theirs:?}"));
+    }
+}
+
+#[test]
+fn parts_of_arrays_are_where_cuda_has_them() {
+    use ours::ArrayPart;
+    use theirs::CUarraySparseSubresourceType as Type;
+    let mut info = theirs::CUarrayMapInfo {
+        resourceType: theirs::CUresourcetype::CU_RESOURCE_TYPE_ARRAY,
+        resource: theirs::CUarrayMapInfo_st__bindgen_ty_1 { array: std::ptr::null_mut() },
+        subresourceType: Type::CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL,
+        // SAFETY: numbers, for all of which zero is a value.
+        subresource: unsafe { std::mem::zeroed() },
+        memOperationType: theirs::CUmemOperationType::CU_MEM_OPERATION_TYPE_MAP,
+        memHandleType: theirs::CUmemHandleType::CU_MEM_HANDLE_TYPE_GENERIC,
+        memHandle: theirs::CUarrayMapInfo_st__bindgen_ty_3 { memHandle: 0 },
+        offset: 0,
+        deviceBitMask: 1,
+        flags: 0,
+        reserved: [0; 2],
+    };
+    // SAFETY: the structures have the same layout, as the tests above say.
+    let part =
+        |info: &theirs::CUarrayMapInfo| unsafe { std::mem::transmute_copy::<_, ours::CUarrayMapInfo>(info) };
+    info.subresource.sparseLevel = theirs::CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_1 {
+        level: 1,
+        layer: 2,
+        offsetX: 3,
+        offsetY: 4,
+        offsetZ: 5,
+        extentWidth: 6,
+        extentHeight: 7,
+        extentDepth: 8,
+    };
+    let level = ArrayPart::Level { level: 1, layer: 2, offset: [3, 4, 5], extent: [6, 7, 8] };
+    assert_eq!(part(&info).part(), Some(level));
+    info.subresourceType = Type::CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL;
+    info.subresource.miptail =
+        theirs::CUarrayMapInfo_st__bindgen_ty_2__bindgen_ty_2 { layer: 1, offset: 2, size: u64::MAX };
+    let tail = ArrayPart::Tail { layer: 1, offset: 2, bytes: u64::MAX };
+    assert_eq!(part(&info).part(), Some(tail));
+    let mut mine = part(&info);
+    for wanted in [level, tail] {
+        mine.set_part(&wanted);
+        assert_eq!(mine.part(), Some(wanted));
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// How a channel of an element is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,10 +21,18 @@ pub enum Channel {
     F32,
 }
 
+/// Where the memory of an image is that has it in pieces: addresses of the image are only names for its bytes.
+pub trait Pieces: Send + Sync + std::fmt::Debug {
+    /// Where the byte with this name is now; None where there is no memory.
+    fn find(&self, name: u64) -> Option<u64>;
+}
+
 /// One level of an image.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Image {
     pub base: u64,
+    /// None for one that lies at its addresses.
+    pub pieces: Option<Arc<dyn Pieces>>,
     /// From row to row, and from slice to slice or layer to layer, in bytes.
     pub pitch: u64,
     pub slice: u64,
@@ -207,7 +215,7 @@ pub trait Texels {
 }
 
 /// What one read of a texture needs, copied out of the table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Look {
     sampling: Sampling,
     sampler: Sampler,
@@ -224,7 +232,7 @@ pub fn look(object: u64, sampling: Sampling, level: f32) -> Option<Look> {
     let last = texture.levels.len().checked_sub(1)?;
     let asked = if sampling.has_level { level } else { 0.0 } + sampler.level_bias;
     let wanted = if last == 0 { 0.0 } else { asked.max(sampler.level_min).min(sampler.level_max).max(0.0) };
-    let of = |at: f32| texture.levels[(at as usize).min(last)];
+    let of = |at: f32| texture.levels[(at as usize).min(last)].clone();
     if !sampler.is_linear_between_levels {
         return Some(Look { sampling, sampler, image: of((wanted + 0.5).floor()), blended: None });
     }
@@ -236,7 +244,7 @@ pub fn look(object: u64, sampling: Sampling, level: f32) -> Option<Look> {
 
 /// The image of a surface.
 pub fn surface(object: u64) -> Option<Image> {
-    SURFACES.read().unwrap_or_else(PoisonError::into_inner).get(&object).copied()
+    SURFACES.read().unwrap_or_else(PoisonError::into_inner).get(&object).cloned()
 }
 
 /// Four channels: integers or the bits of floats, as the texture says.
@@ -375,7 +383,10 @@ impl Look {
         let address =
             image.base + slice as u64 * image.slice + at[1] as u64 * image.pitch + at[0] as u64 * bytes;
         let mut raw = [0_u8; 16];
-        texels.read(address, &mut raw[..bytes as usize])?;
+        // Without memory all channels are zero.
+        if let Some(address) = image.find(address) {
+            texels.read(address, &mut raw[..bytes as usize])?;
+        }
         let one = if self.is_float() { 1.0_f32.to_bits() } else { 1 };
         let mut element = [0, 0, 0, one];
         for (number, place) in element.iter_mut().enumerate().take(usize::from(image.channels)) {
@@ -483,6 +494,11 @@ impl Image {
         self.channel.bytes() * u64::from(self.channels)
     }
 
+    /// Where a byte of the image is, if it has memory.
+    fn find(&self, address: u64) -> Option<u64> {
+        self.pieces.as_ref().map_or(Some(address), |pieces| pieces.find(address))
+    }
+
     /// Where a surface instruction reads or writes: x in bytes. `Ok(None)` where it does nothing.
     pub fn surface_address(
         &self,
@@ -512,7 +528,7 @@ impl Image {
         };
         // An access is aligned to its size, as its results would be.
         let column = place[0] as u64 & !u64::from(access.bytes - 1);
-        Ok(Some(self.base + place[2] as u64 * self.slice + place[1] as u64 * self.pitch + column))
+        Ok(self.find(self.base + place[2] as u64 * self.slice + place[1] as u64 * self.pitch + column))
     }
 }
 
@@ -559,7 +575,8 @@ mod tests {
     /// Floats in rows of four.
     fn plane() -> (Vec<u8>, Image) {
         let bytes = (0..16_u8).flat_map(|i| f32::from(i).to_le_bytes()).collect();
-        (bytes, Image { base: 0, pitch: 16, slice: 64, size: [4, 4, 1], channel: Channel::F32, channels: 1 })
+        let (size, channel) = ([4, 4, 1], Channel::F32);
+        (bytes, Image { base: 0, pieces: None, pitch: 16, slice: 64, size, channel, channels: 1 })
     }
 
     fn read(image: Image, sampler: Sampler, sampling: Sampling, at: &[f32], memory: &mut Vec<u8>) -> f32 {
@@ -578,7 +595,7 @@ mod tests {
         let d2 = sampling(Geometry::D2);
         let linear = Sampler { is_linear: true, ..sampler() };
         let mut check = |sampler, at: [f32; 2], want: f32| {
-            assert_eq!(read(image, sampler, d2, &at, &mut memory), want, "{at:?}");
+            assert_eq!(read(image.clone(), sampler, d2, &at, &mut memory), want, "{at:?}");
         };
         check(sampler(), [1.0, 2.0], 9.0);
         check(sampler(), [1.99, 2.99], 9.0);
@@ -594,7 +611,8 @@ mod tests {
         let (mut memory, image) = plane();
         let mut check = |mode, is_normalized, x: f32, want: f32| {
             let sampler = Sampler { address_modes: [mode; 3], is_normalized, ..sampler() };
-            assert_eq!(read(image, sampler, sampling(Geometry::D1), &[x], &mut memory), want, "{mode:?} {x}");
+            let got = read(image.clone(), sampler, sampling(Geometry::D1), &[x], &mut memory);
+            assert_eq!(got, want, "{mode:?} {x}");
         };
         check(AddressMode::Wrap, true, 1.25, 1.0);
         check(AddressMode::Wrap, true, -0.25, 3.0);
@@ -634,6 +652,29 @@ mod tests {
         assert_eq!(access(Outside::Trap, [16, 1, 0]), Err(OutsideOfSurface));
         assert_eq!(access(Outside::Clamp, [16, u32::MAX, 0]), Ok(Some(12)));
         assert_eq!(access(Outside::Zero, [0, 4, 0]), Ok(None));
+    }
+
+    #[test]
+    fn what_has_no_memory_reads_as_zero() {
+        /// The second row is where the first seems to be, and nothing else is there.
+        #[derive(Debug)]
+        struct Moved;
+        impl Pieces for Moved {
+            fn find(&self, name: u64) -> Option<u64> {
+                (name < 16).then_some(name + 16)
+            }
+        }
+        let (mut memory, plane) = plane();
+        let image = Image { pieces: Some(Arc::new(Moved)), ..plane };
+        let d2 = sampling(Geometry::D2);
+        let linear = Sampler { is_linear: true, ..sampler() };
+        assert_eq!(read(image.clone(), sampler(), d2, &[1.0, 0.0], &mut memory), 5.0);
+        assert_eq!(read(image.clone(), sampler(), d2, &[1.0, 2.0], &mut memory), 0.0);
+        assert_eq!(read(image.clone(), linear, d2, &[1.5, 1.0], &mut memory), 2.5);
+        let access =
+            SurfaceAccess { geometry: Geometry::D2, outside: Outside::Trap, bytes: 4, is_second_half: false };
+        assert_eq!(image.surface_address(access, [8, 0, 0]), Ok(Some(24)));
+        assert_eq!(image.surface_address(access, [8, 1, 0]), Ok(None));
     }
 
     #[test]

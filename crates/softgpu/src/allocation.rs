@@ -29,6 +29,8 @@ pub(crate) enum Kind {
     Pool(usize),
     /// What is in an array, which has no address for programs.
     Array,
+    /// Names for the bytes of an array whose memory is mapped later ([`crate::tiles`]).
+    ArrayName,
     /// A module's variables; the module frees them.
     Global,
     /// Pinned host memory with the flags of `cuMemHostAlloc`.

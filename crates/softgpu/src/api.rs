@@ -20,6 +20,7 @@ mod pool;
 mod reference;
 mod stream;
 mod texture;
+mod tiles;
 mod vmm;
 
 pub(crate) use device::DRIVER_VERSION;
@@ -33,7 +34,7 @@ pub(crate) const TABLE: DriverTable = {
     use self::{
         array::*, context::*, copy::*, device::*, event::*, graph::*, graph_node::*, green::*, launch::*,
     };
-    use self::{memory::*, occupancy::*, pool::*, reference::*, stream::*, texture::*, vmm::*};
+    use self::{memory::*, occupancy::*, pool::*, reference::*, stream::*, texture::*, tiles::*, vmm::*};
     macro_rules! table {
         ($($name:ident $(= $older:ident)*,)*) => {
             DriverTable { $($name: Some($name), $($older: Some($name),)*)* ..DriverTable::EMPTY }
@@ -176,6 +177,11 @@ pub(crate) const TABLE: DriverTable = {
         cuMipmappedArrayCreate,
         cuMipmappedArrayDestroy,
         cuMipmappedArrayGetLevel,
+        cuArrayGetSparseProperties,
+        cuMipmappedArrayGetSparseProperties,
+        cuArrayGetMemoryRequirements,
+        cuMipmappedArrayGetMemoryRequirements,
+        cuMemMapArrayAsync,
         cuTexObjectCreate,
         cuTexObjectDestroy,
         cuTexObjectGetResourceDesc,

@@ -4,8 +4,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_cuda::{
-    ArrayExtent, CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_LAYERED,
-    CUDA_ARRAY3D_SURFACE_LDST, CUDA_ARRAY3D_TEXTURE_GATHER, CUarray, CUmipmappedArray,
+    ArrayExtent, CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_DEFERRED_MAPPING, CUDA_ARRAY3D_DESCRIPTOR,
+    CUDA_ARRAY3D_LAYERED, CUDA_ARRAY3D_SPARSE, CUDA_ARRAY3D_SURFACE_LDST, CUDA_ARRAY3D_TEXTURE_GATHER,
+    CUarray, CUmipmappedArray,
 };
 
 use crate::allocation::{self, Kind};
@@ -15,6 +16,7 @@ use crate::engine;
 use crate::memory;
 use crate::status::{Result, Status};
 use crate::table::Table;
+use crate::tiles::{self, TiledArray};
 
 pub(crate) static ARRAYS: Table<Array> = Table::new(20);
 pub(crate) static MIPMAPPED: Table<MipmappedArray> = Table::new(21);
@@ -25,8 +27,12 @@ const ROW_ALIGN: u64 = 64;
 const SIZE_MAX: usize = 1 << 17;
 /// More levels than a side of that many elements has make no sense.
 const LEVELS_MAX: u32 = 18;
-const FLAGS: u32 =
-    CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
+const MAPPED_LATER: u32 = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
+const FLAGS: u32 = CUDA_ARRAY3D_LAYERED
+    | CUDA_ARRAY3D_SURFACE_LDST
+    | CUDA_ARRAY3D_CUBEMAP
+    | CUDA_ARRAY3D_TEXTURE_GATHER
+    | MAPPED_LATER;
 
 /// An array, or a level of a mipmapped one.
 pub(crate) struct Array {
@@ -35,7 +41,9 @@ pub(crate) struct Array {
     pub(crate) desc: CUDA_ARRAY3D_DESCRIPTOR,
     pub(crate) extent: ArrayExtent,
     pub(crate) place: Place,
-    is_level: bool,
+    /// Where its memory is, if that is mapped later: then the place has none, and its addresses are names.
+    pub(crate) tiles: Option<Arc<TiledArray>>,
+    pub(crate) is_level: bool,
 }
 
 /// Levels that lie one behind the other.
@@ -43,6 +51,7 @@ pub(crate) struct MipmappedArray {
     handle: usize,
     pub(crate) context: usize,
     base: u64,
+    pub(crate) tiles: Option<Arc<TiledArray>>,
     pub(crate) levels: Vec<Arc<Array>>,
     /// The levels' handles are known once somebody asked for them.
     named: Mutex<Vec<u32>>,
@@ -70,7 +79,26 @@ fn check(desc: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<()> {
     if is_cube && (!is_square || (!is_layered && desc.Depth != 6)) {
         return Err(Status::INVALID_VALUE);
     }
+    if desc.Flags & MAPPED_LATER != 0 && !desc.can_be_mapped_later() {
+        return Err(Status::INVALID_VALUE);
+    }
     Ok(())
+}
+
+/// Memory for levels of so many bytes, or only addresses where it is mapped later.
+fn allocate(
+    context: &Context,
+    desc: &CUDA_ARRAY3D_DESCRIPTOR,
+    levels: &[(ArrayExtent, u64)],
+    is_mipmapped: bool,
+) -> Result<(u64, Option<Arc<TiledArray>>)> {
+    if desc.Flags & MAPPED_LATER != 0 {
+        let tiles = tiles::create(context, desc, levels, is_mipmapped)?;
+        return Ok((tiles.base(), Some(tiles)));
+    }
+    let total = levels.iter().try_fold(0_u64, |sum, (_, bytes)| sum.checked_add(*bytes));
+    let base = memory::allocate_as(context, total.ok_or(Status::INVALID_VALUE)?, Kind::Array)?;
+    Ok((base, None))
 }
 
 fn place_at(base: u64, extent: &ArrayExtent) -> Place {
@@ -81,10 +109,11 @@ fn place_at(base: u64, extent: &ArrayExtent) -> Place {
 /// `cuArray3DCreate`.
 pub(crate) fn create(context: &Context, desc: CUDA_ARRAY3D_DESCRIPTOR) -> Result<Arc<Array>> {
     check(&desc)?;
-    let (extent, bytes) = level_of(&desc, 0)?;
-    let base = memory::allocate_as(context, bytes, Kind::Array)?;
+    let level = level_of(&desc, 0)?;
+    let (base, tiles) = allocate(context, &desc, &[level], false)?;
+    let extent = level.0;
     let (context, place) = (context.owner(), place_at(base, &extent));
-    Ok(ARRAYS.insert(|handle| Array { handle, context, desc, extent, place, is_level: false }))
+    Ok(ARRAYS.insert(|handle| Array { handle, context, desc, extent, place, tiles, is_level: false }))
 }
 
 /// Waits for the work of the context that may still use the array.
@@ -99,8 +128,12 @@ pub(crate) fn destroy(handle: CUarray) -> Result<()> {
     Ok(())
 }
 
+fn is_array(kind: Kind) -> bool {
+    matches!(kind, Kind::Array | Kind::ArrayName)
+}
+
 fn release(base: u64) {
-    if let Some(freed) = allocation::remove(base, |allocation| allocation.kind == Kind::Array) {
+    if let Some(freed) = allocation::remove(base, |allocation| is_array(allocation.kind)) {
         memory::release(&freed);
     }
 }
@@ -118,8 +151,7 @@ pub(crate) fn create_mipmapped(
     let longest = desc.Width.max(desc.Height).max(desc.Depth);
     let levels = levels.min(longest.ilog2() + 1);
     let sizes = (0..levels).map(|level| level_of(&desc, level)).collect::<Result<Vec<_>>>()?;
-    let total = sizes.iter().try_fold(0_u64, |sum, (_, bytes)| sum.checked_add(*bytes));
-    let base = memory::allocate_as(context, total.ok_or(Status::INVALID_VALUE)?, Kind::Array)?;
+    let (base, tiles) = allocate(context, &desc, &sizes, true)?;
     let mut next = base;
     let mut made = Vec::new();
     for (level, (extent, bytes)) in sizes.into_iter().enumerate() {
@@ -132,11 +164,12 @@ pub(crate) fn create_mipmapped(
             Depth: if is_layered { desc.Depth } else { halved(desc.Depth) },
             ..desc
         };
-        made.push(Arc::new(Array { handle, context, desc, extent, place, is_level: true }));
+        let tiles = tiles.clone();
+        made.push(Arc::new(Array { handle, context, desc, extent, place, tiles, is_level: true }));
         next += bytes;
     }
     let (context, named) = (context.owner(), Mutex::default());
-    let make = |handle| MipmappedArray { handle, context, base, levels: made, named };
+    let make = |handle| MipmappedArray { handle, context, base, tiles, levels: made, named };
     Ok(MIPMAPPED.insert(make).handle)
 }
 
@@ -183,7 +216,7 @@ pub(crate) fn place(handle: CUarray, corner: [u64; 3], size: Extent) -> Result<P
 
 /// The array that an address lies in, and the place in it as bytes, rows and slices.
 pub(crate) fn at(address: u64) -> Option<(CUarray, [u64; 3])> {
-    allocation::find(address).filter(|allocation| allocation.kind == Kind::Array)?;
+    allocation::find(address).filter(|allocation| is_array(allocation.kind))?;
     ARRAYS.all().into_iter().find_map(|array| {
         let Place { address: base, pitch, slice } = array.place;
         let offset = address.checked_sub(base).filter(|offset| *offset < slice * array.extent.slices)?;

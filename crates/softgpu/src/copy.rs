@@ -11,6 +11,7 @@ use crate::allocation;
 use crate::op::Op;
 use crate::status::{Result, Status};
 use crate::stream::Target;
+use crate::tiles::{self, TiledArray};
 
 /// Copies of pageable memory up to this size are staged, so that the caller may go on at once; CUDA's own limit
 /// (CUDA Driver API, API synchronization behavior).
@@ -180,24 +181,46 @@ impl Copy {
                 from.check_at_turn(self.extent)?;
                 copy_box(self.to, *from, self.extent);
             }
-            // SAFETY: the destination was checked just now, and memory is not freed while submitted work may use it.
-            Source::Staged(bytes) => unsafe {
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.to.address as *mut u8, bytes.len());
-            },
+            Source::Staged(bytes) => {
+                let from = Place::line(bytes.as_ptr() as u64);
+                copy_box(self.to, from, Extent::line(bytes.len() as u64));
+            }
         }
         Ok(())
     }
 }
 
 fn copy_box(to: Place, from: Place, extent: Extent) {
+    let [to_tiles, from_tiles] = [to, from].map(|place| tiles::find(place.address));
     for z in 0..extent.depth {
         for y in 0..extent.height {
             let to = to.address + z * to.slice + y * to.pitch;
             let from = from.address + z * from.slice + y * from.pitch;
-            // SAFETY: both boxes were checked just now, and memory is not freed while submitted work may use it. The ends
-            // may overlap.
-            unsafe { std::ptr::copy(from as *const u8, to as *mut u8, extent.width as usize) };
+            copy_row((to, to_tiles.as_deref()), (from, from_tiles.as_deref()), extent.width);
         }
+    }
+}
+
+/// Copies a row whose ends may be in arrays without memory here and there: that reads as zero, and takes nothing up.
+fn copy_row(to: (u64, Option<&TiledArray>), from: (u64, Option<&TiledArray>), width: u64) {
+    let run = |(start, tiles): (u64, Option<&TiledArray>), done: u64| match tiles {
+        Some(tiles) => tiles.run(start + done),
+        None => (Some(start + done), u64::MAX),
+    };
+    let mut done = 0;
+    while done < width {
+        let ((target, room), (source, length)) = (run(to, done), run(from, done));
+        let bytes = room.min(length).min(width - done);
+        // SAFETY: both boxes were checked just now, and memory is not freed while submitted work may use it. What is mapped to an
+        // array stays until the stream has come to its end. The ends may overlap.
+        unsafe {
+            match (target, source) {
+                (Some(to), Some(from)) => std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize),
+                (Some(to), None) => std::ptr::write_bytes(to as *mut u8, 0, bytes as usize),
+                (None, _) => {}
+            }
+        }
+        done += bytes;
     }
 }
 

@@ -164,7 +164,8 @@ impl Node {
             Op::Free(_) => CUgraphNodeType::MEM_FREE,
             Op::WriteValue(_) | Op::AwaitValue(..) => CUgraphNodeType::BATCH_MEM_OP,
             Op::Branch(_) => CUgraphNodeType::CONDITIONAL,
-            Op::Empty | Op::Assign(_) => CUgraphNodeType::EMPTY,
+            // No capture takes the last.
+            Op::Empty | Op::Assign(_) | Op::MapTiles(_) => CUgraphNodeType::EMPTY,
         };
         Self::with(kind, Work::One(op), dependencies)
     }

@@ -54,6 +54,7 @@ mod heap;
 mod memory;
 mod pool;
 mod ranges;
+mod tiles;
 mod vmm;
 
 mod reference;

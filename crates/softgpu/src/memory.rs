@@ -15,6 +15,7 @@ use crate::op::Op;
 use crate::pool::{self, POOLS, Pool};
 use crate::status::{Result, Status};
 use crate::stream::Target;
+use crate::tiles;
 
 /// `cuMemAlloc`: `size` bytes of the context's device.
 pub(crate) fn allocate(context: &Context, size: u64) -> Result<u64> {
@@ -138,6 +139,7 @@ pub(crate) fn release(freed: &Allocation) {
                 space.give(freed.base, freed.size.next_multiple_of(CHUNK));
             }
         }
+        Kind::ArrayName => tiles::forget(freed.base, freed.size),
         // The mapping holds its memory by itself; it goes with `cuMemUnmap`.
         Kind::Mapped(_) => {}
     }

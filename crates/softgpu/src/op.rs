@@ -14,6 +14,7 @@ use crate::event::{Event, Ticket};
 use crate::launch::Launch;
 use crate::memory;
 use crate::status::{Result, Status};
+use crate::tiles::Change;
 
 /// One piece of work. Clones are the same work: a graph keeps one and submits it with each launch.
 #[derive(Clone)]
@@ -41,6 +42,8 @@ pub(crate) enum Op {
     /// A conditional node.
     Branch(Arc<Branches>),
     AwaitValue(Value, Comparison),
+    /// Maps memory to arrays, or takes it away.
+    MapTiles(Arc<Vec<Change>>),
 }
 
 /// A host function (`cuLaunchHostFunc`).
@@ -105,6 +108,7 @@ impl Op {
             + match self {
                 Op::Launch(launch) => launch.parameter_bytes(),
                 Op::Copy(copy) => copy.staged_bytes(),
+                Op::MapTiles(changes) => changes.len() * size_of::<Change>(),
                 _ => 0,
             }
     }
@@ -143,6 +147,7 @@ impl Op {
             Op::WriteValue(value) => return value.write(),
             Op::Assign(variable) => variable.assign(),
             Op::Branch(branches) => return branches.run(context),
+            Op::MapTiles(changes) => changes.iter().for_each(Change::make),
         }
         Ok(())
     }

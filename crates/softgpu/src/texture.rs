@@ -2,7 +2,7 @@
 //! number of an object is what kernels get.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{
     CU_TRSF_NORMALIZED_COORDINATES, CU_TRSF_READ_AS_INTEGER, CUDA_ARRAY3D_SURFACE_LDST, CUDA_RESOURCE_DESC,
@@ -114,8 +114,10 @@ fn of_array(array: &Array) -> Result<Image> {
     let Place { address, pitch, slice } = array.place;
     let element = array.desc.element_bytes().ok_or(Status::INVALID_VALUE)?;
     let size = [array.extent.row_bytes / element, array.extent.rows, array.extent.slices];
+    let pieces = array.tiles.clone().map(|tiles| tiles as Arc<dyn texture::Pieces>);
     Ok(Image {
         base: address,
+        pieces,
         pitch,
         slice,
         size: size.map(|size| u32::try_from(size).unwrap_or(u32::MAX)),
@@ -140,7 +142,8 @@ pub(crate) fn images(resource: &CUDA_RESOURCE_DESC) -> Result<Vec<Image>> {
         require_device(first)?;
         Place { address: first, pitch, slice: 0 }.check(Extent { width: row, height: rows, depth: 1 })?;
         let size = [width as u32, rows as u32, 1];
-        Ok(vec![Image { base: first, pitch, slice: 0, size, channel, channels: channels as u8 }])
+        let channels = channels as u8;
+        Ok(vec![Image { base: first, pieces: None, pitch, slice: 0, size, channel, channels }])
     };
     match resource.resType {
         CUresourcetype::ARRAY => Ok(vec![of_array(&*array::array(CUarray(first as usize))?)?]),

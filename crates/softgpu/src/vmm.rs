@@ -49,8 +49,12 @@ pub(crate) struct Physical {
     held: Mutex<u32>,
     /// Whether other processes may be given it.
     pub(crate) is_shareable: bool,
+    /// What it was made for (`CU_MEM_CREATE_USAGE_TILE_POOL` and others).
+    pub(crate) usage: u16,
     /// Whether this process made it, so that it came off the device's memory here.
     is_own: bool,
+    /// Where arrays have it, whole, once one has. No program has an address of it.
+    view: Mutex<Option<u64>>,
 }
 
 /// Where the memory is; see the module's documentation.
@@ -66,6 +70,9 @@ impl Drop for Physical {
         if let (Backing::Parked(address), Ok(space)) = (&*self.backing(), space()) {
             space.give(*address, self.size);
         }
+        if let (Some(view), Ok(space)) = (*self.view(), space()) {
+            space.give(view, self.size);
+        }
         if let Some(device) = self.device.filter(|_| self.is_own) {
             device.heap.refund(self.size);
         }
@@ -75,6 +82,10 @@ impl Drop for Physical {
 impl Physical {
     fn backing(&self) -> MutexGuard<'_, Backing> {
         self.backing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn view(&self) -> MutexGuard<'_, Option<u64>> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts `size` bytes from `offset` on at reserved addresses, without rights. `rights` are those of the one
@@ -267,7 +278,12 @@ pub(crate) fn device_of(location: CUmemLocation) -> Result<Option<&'static Devic
 }
 
 /// Physical memory of `size` bytes; the handle that it is known by. `is_shareable`: with other processes.
-pub(crate) fn create(device: Option<&'static Device>, size: u64, is_shareable: bool) -> Result<usize> {
+pub(crate) fn create(
+    device: Option<&'static Device>,
+    size: u64,
+    is_shareable: bool,
+    usage: u16,
+) -> Result<usize> {
     check_granular(size)?;
     if let Some(device) = device {
         pool::make_room(device, || device.heap.charge(size))?;
@@ -278,7 +294,9 @@ pub(crate) fn create(device: Option<&'static Device>, size: u64, is_shareable: b
         backing: Mutex::new(Backing::Untouched),
         held: Mutex::new(1),
         is_shareable,
+        usage,
         is_own: true,
+        view: Mutex::default(),
     }))
 }
 
@@ -293,9 +311,34 @@ pub(crate) fn export(handle: usize) -> Result<OwnedFd> {
     let physical = physical(handle)?;
     // Nobody maps or unmaps meanwhile.
     let mapped = mapped();
-    let rights =
-        mapped.values().find(|other| Arc::ptr_eq(&other.physical, &physical)).map_or(0, Mapping::rights);
-    physical.share(rights)
+    physical.share(rights_of(&mapped, &physical))
+}
+
+/// The rights of the mapping that the memory has, if it has one.
+fn rights_of(mapped: &BTreeMap<u64, Mapping>, physical: &Arc<Physical>) -> i32 {
+    mapped.values().find(|other| Arc::ptr_eq(&other.physical, physical)).map_or(0, Mapping::rights)
+}
+
+/// Where arrays have this memory: at one place, for as long as it is.
+pub(crate) fn view(physical: &Arc<Physical>) -> Result<u64> {
+    let mapped = mapped();
+    let mut view = physical.view();
+    if let Some(address) = *view {
+        return Ok(address);
+    }
+    let mut backing = physical.backing();
+    if !matches!(*backing, Backing::File(_)) {
+        physical.make_file(&mut backing, rights_of(&mapped, physical))?;
+    }
+    let Backing::File(file) = &*backing else { return Err(Status::UNKNOWN) };
+    let space = space()?;
+    let address = space.take_hidden(physical.size)?;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    space
+        .map_file(address, physical.size, file.as_raw_fd(), 0)
+        .and_then(|()| space.protect(address, physical.size, rights))
+        .inspect_err(|_| space.give(address, physical.size))?;
+    Ok(*view.insert(address))
 }
 
 /// Memory of a device that another process has exported; the handle that it is known by here.
@@ -309,7 +352,9 @@ pub(crate) fn import(device: &'static Device, file: OwnedFd) -> Result<usize> {
         backing: Mutex::new(Backing::File(file)),
         held: Mutex::new(1),
         is_shareable: true,
+        usage: 0,
         is_own: false,
+        view: Mutex::default(),
     }))
 }
 
@@ -397,8 +442,7 @@ pub(crate) fn map(address: u64, size: u64, offset: u64, handle: usize) -> Result
     if mapped.range(..end).next_back().is_some_and(|(&start, before)| start + before.size > address) {
         return Err(Status::INVALID_VALUE);
     }
-    let rights =
-        mapped.values().find(|other| Arc::ptr_eq(&other.physical, &physical)).map_or(0, Mapping::rights);
+    let rights = rights_of(&mapped, &physical);
     physical.map(address, size, offset, rights)?;
     mapped.insert(address, Mapping { size, handle, physical, readable: false, writable: false });
     Ok(())

@@ -77,6 +77,70 @@ message! {
     }
 }
 
+choice! {
+    /// An array whose memory is mapped later.
+    pub enum LaterArray {
+        Array(ArrayId) = 0,
+        Mipmapped(MipmappedArrayId) = 1,
+    }
+}
+
+message! {
+    /// A box of tiles, in elements.
+    pub struct LevelPart { level: u32, layer: u32, offset: [u32; 3], extent: [u32; 3] }
+}
+
+message! {
+    /// Bytes of the tail.
+    pub struct TailPart { layer: u32, offset: u64, bytes: u64 }
+}
+
+choice! {
+    /// The part of it that is meant.
+    pub enum MappedPart {
+        Level(LevelPart) = 0,
+        Tail(TailPart) = 1,
+        Whole(()) = 2,
+    }
+}
+
+message! {
+    /// Physical memory from a byte on.
+    pub struct PhysicalPart { handle: PhysicalId, offset: u64 }
+}
+
+message! {
+    /// A part of an array and the memory that it gets, or that it has none any more: `CUarrayMapInfo`.
+    pub struct ArrayMap { array: LaterArray, part: MappedPart, memory: Option<PhysicalPart> }
+}
+
+message! {
+    /// How a sparse array is cut into tiles: `CUDA_ARRAY_SPARSE_PROPERTIES`.
+    pub struct SparseProperties { tile: [u32; 3], tail_level: u32, tail_bytes: u64, flags: u32 }
+}
+
+impl MappedPart {
+    pub fn new(part: &ArrayPart) -> MappedPart {
+        match *part {
+            ArrayPart::Level { level, layer, offset, extent } => {
+                MappedPart::Level(LevelPart { level, layer, offset, extent })
+            }
+            ArrayPart::Tail { layer, offset, bytes } => MappedPart::Tail(TailPart { layer, offset, bytes }),
+            ArrayPart::Whole => MappedPart::Whole(()),
+        }
+    }
+
+    pub fn part(&self) -> ArrayPart {
+        match *self {
+            MappedPart::Level(LevelPart { level, layer, offset, extent }) => {
+                ArrayPart::Level { level, layer, offset, extent }
+            }
+            MappedPart::Tail(TailPart { layer, offset, bytes }) => ArrayPart::Tail { layer, offset, bytes },
+            MappedPart::Whole(()) => ArrayPart::Whole,
+        }
+    }
+}
+
 impl ArrayShape {
     pub fn new(desc: &CUDA_ARRAY3D_DESCRIPTOR) -> ArrayShape {
         ArrayShape {

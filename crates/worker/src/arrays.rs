@@ -1,5 +1,6 @@
 //! Arrays: opaque memory of the driver's, which copies, textures and surfaces read and write. The lease is charged for the
-//! bytes of their elements; what a driver adds to lay them out is not known.
+//! bytes of their elements; what a driver adds to lay them out is not known. For those whose memory is mapped later (`tiles`) it
+//! is charged what they are mapped to, when that is made.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,12 +12,17 @@ use sluice_wire::{
 
 use crate::execute::Execute;
 use crate::session::Session;
+use crate::tiles::{self, Handle, Key};
 
 /// The lease is charged in steps of so many bytes.
 const STEP: u64 = 512;
-/// Flags that arrays may have: others have their memory mapped later, or are for graphics.
-const FLAGS: u32 =
-    CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
+const MAPPED_LATER: u32 = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
+/// Flags that arrays may have: others are for graphics.
+const FLAGS: u32 = CUDA_ARRAY3D_LAYERED
+    | CUDA_ARRAY3D_SURFACE_LDST
+    | CUDA_ARRAY3D_CUBEMAP
+    | CUDA_ARRAY3D_TEXTURE_GATHER
+    | MAPPED_LATER;
 
 /// The arrays of a session, and the objects through which device code reads them.
 #[derive(Debug, Default)]
@@ -78,9 +84,13 @@ fn checked(shape: &ArrayShape, levels: u32) -> Result<(CUDA_ARRAY3D_DESCRIPTOR, 
     if !(1..=u64::BITS).contains(&levels) {
         return Err(CUresult::INVALID_VALUE);
     }
+    if desc.Flags & MAPPED_LATER != 0 && !desc.can_be_mapped_later() {
+        return Err(CUresult::INVALID_VALUE);
+    }
     let level = |level| desc.extent(level)?.bytes()?.checked_next_multiple_of(STEP);
     let bytes = (0..levels).try_fold(0_u64, |sum, at| sum.checked_add(level(at)?));
-    Ok((desc, bytes.ok_or(CUresult::INVALID_VALUE)?))
+    let bytes = bytes.ok_or(CUresult::INVALID_VALUE)?;
+    Ok((desc, if desc.Flags & MAPPED_LATER == 0 { bytes } else { 0 }))
 }
 
 /// Makes something that costs the lease so many bytes.
@@ -102,7 +112,11 @@ pub(crate) fn create(session: &Session, command: &commands::cuArray3DCreate_v2) 
     let (array, charge) = charged(session, bytes, || {
         let mut array = CUarray::NULL;
         // SAFETY: the driver reads a description and writes one handle, both locals.
-        unsafe { create(&mut array, &desc) }.ok().map(|()| array)
+        unsafe { create(&mut array, &desc) }.ok()?;
+        if desc.Flags & MAPPED_LATER != 0 {
+            tiles::enter(session, Key::Array(command.pHandle), &desc, 1, Handle::Array(array))?;
+        }
+        Ok(array)
     })?;
     session.insert(command.pHandle, array)?;
     let extent = desc.extent(0).ok_or(CUresult::INVALID_VALUE)?;
@@ -120,6 +134,7 @@ pub(crate) fn destroy(session: &Session, id: ArrayId) -> Result<(), CUresult> {
     };
     // SAFETY: the array was live until now, and our tables name it no more.
     unsafe { destroy(session.remove(id)?) }.ok()?;
+    tiles::leave(session, Key::Array(id));
     session.budget.give_back(known.charge.gpu, known.charge.bytes);
     Ok(())
 }
@@ -135,7 +150,11 @@ pub(crate) fn create_mipmapped(
     let (array, charge) = charged(session, bytes, || {
         let mut array = CUmipmappedArray::NULL;
         // SAFETY: as for an array.
-        unsafe { create(&mut array, &shape, levels) }.ok().map(|()| array)
+        unsafe { create(&mut array, &shape, levels) }.ok()?;
+        if shape.Flags & MAPPED_LATER != 0 {
+            tiles::enter(session, Key::Mipmapped(command.pHandle), &shape, levels, Handle::Mipmapped(array))?;
+        }
+        Ok(array)
     })?;
     session.insert(command.pHandle, array)?;
     session.arrays.lock().mipmapped.insert(command.pHandle, Mipmapped { shape, levels, charge });
@@ -158,6 +177,7 @@ pub(crate) fn destroy_mipmapped(session: &Session, id: MipmappedArrayId) -> Resu
     }
     // SAFETY: as for an array.
     unsafe { destroy(session.remove(id)?) }.ok()?;
+    tiles::leave(session, Key::Mipmapped(id));
     session.budget.give_back(gone.charge.gpu, gone.charge.bytes);
     Ok(())
 }

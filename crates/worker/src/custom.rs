@@ -27,6 +27,7 @@ use crate::sharing;
 use crate::staging::PIECE;
 use crate::texture_references;
 use crate::textures;
+use crate::tiles;
 use crate::virtual_memory;
 
 impl Custom for Session {
@@ -151,6 +152,7 @@ impl Custom for Session {
     }
 
     fn MemoryCommit(&self, command: commands::MemoryCommit) -> Result<(), CUresult> {
+        tiles::reap(self);
         let (gpu, device) = self.device()?;
         let (address, bytes) = (command.address.0, command.bytes);
         if command.on_host && self.live.commit(self, address, bytes)? {
@@ -242,6 +244,52 @@ impl Custom for Session {
 
     fn cuMipmappedArrayGetLevel(&self, command: commands::cuMipmappedArrayGetLevel) -> Result<(), CUresult> {
         arrays::level(self, &command)
+    }
+
+    fn cuMemMapArrayAsync(&self, command: commands::cuMemMapArrayAsync) -> Result<(), CUresult> {
+        tiles::map(self, &command)
+    }
+
+    fn cuArrayGetSparseProperties(
+        &self,
+        command: commands::cuArrayGetSparseProperties,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let properties = tiles::properties(self, tiles::Handle::Array(self.find(command.array)?))?;
+        commands::cuArrayGetSparsePropertiesReply { properties }.encode(reply);
+        Ok(())
+    }
+
+    fn cuMipmappedArrayGetSparseProperties(
+        &self,
+        command: commands::cuMipmappedArrayGetSparseProperties,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let properties = tiles::properties(self, tiles::Handle::Mipmapped(self.find(command.mipmap)?))?;
+        commands::cuMipmappedArrayGetSparsePropertiesReply { properties }.encode(reply);
+        Ok(())
+    }
+
+    fn cuArrayGetMemoryRequirements(
+        &self,
+        command: commands::cuArrayGetMemoryRequirements,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let array = tiles::Handle::Array(self.find(command.array)?);
+        let (size, alignment) = tiles::requirements(self, array, command.device)?;
+        commands::cuArrayGetMemoryRequirementsReply { size, alignment }.encode(reply);
+        Ok(())
+    }
+
+    fn cuMipmappedArrayGetMemoryRequirements(
+        &self,
+        command: commands::cuMipmappedArrayGetMemoryRequirements,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let array = tiles::Handle::Mipmapped(self.find(command.mipmap)?);
+        let (size, alignment) = tiles::requirements(self, array, command.device)?;
+        commands::cuMipmappedArrayGetMemoryRequirementsReply { size, alignment }.encode(reply);
+        Ok(())
     }
 
     fn cuMemcpyAtoA_v2(&self, command: commands::cuMemcpyAtoA_v2) -> Result<(), CUresult> {

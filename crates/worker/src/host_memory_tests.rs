@@ -22,7 +22,7 @@ const FUNCTION: FunctionId = FunctionId(1);
 const STREAM: StreamId = StreamId(1 << 20);
 
 /// Sends a command; what it is refused with is an error of CUDA's.
-fn say<C: Command + Encode>(stage: &Stage, command: &C) -> Result<Vec<u8>, CUresult> {
+pub(crate) fn say<C: Command + Encode>(stage: &Stage, command: &C) -> Result<Vec<u8>, CUresult> {
     let mut payload = Vec::new();
     command.encode(&mut payload);
     stage.send(C::OP, &payload).map_err(|refusal| match refusal {

@@ -69,6 +69,9 @@ mod staging;
 mod streams;
 mod texture_references;
 mod textures;
+mod tiles;
+#[cfg(test)]
+mod tiles_tests;
 mod virtual_memory;
 mod watchdog;
 

@@ -419,8 +419,15 @@ static GIVES_WORK: [bool; 1 << 16] = {
 };
 
 const fn is_work(name: &str) -> bool {
-    let families =
-        ["cuMemcpy", "cuMemset", "cuLaunchKernel", "cuLaunchCooperative", "cuGraphLaunch", "Mirror"];
+    let families = [
+        "cuMemcpy",
+        "cuMemset",
+        "cuMemMapArray",
+        "cuLaunchKernel",
+        "cuLaunchCooperative",
+        "cuGraphLaunch",
+        "Mirror",
+    ];
     let mut i = 0;
     while i < families.len() {
         if starts_with(name.as_bytes(), families[i].as_bytes()) {

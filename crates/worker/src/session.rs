@@ -34,6 +34,7 @@ use crate::peers::Peers;
 use crate::sharing::EventSharing;
 use crate::staging::Staging;
 use crate::streams::Streams;
+use crate::tiles::TiledArrays;
 
 /// Everything that executing a command needs.
 pub(crate) struct Session {
@@ -45,6 +46,7 @@ pub(crate) struct Session {
     pub(crate) graphs: Graphs,
     pub(crate) green: Green,
     pub(crate) arrays: Arrays,
+    pub(crate) tiles: TiledArrays,
     pub(crate) budget: Budget,
     pub(crate) images: Images,
     pub(crate) host_memory: Arc<HostMemory>,
@@ -112,6 +114,7 @@ impl Session {
             objects: Objects::default(),
             modules: Modules::default(),
             memory: Memory::new(parts.reservation),
+            tiles: TiledArrays::new(Arc::clone(&parts.host_memory)),
             graphs: Graphs::new(Arc::clone(&parts.host_memory)),
             green: Green::default(),
             arrays: Arrays::default(),

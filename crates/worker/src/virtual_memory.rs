@@ -7,9 +7,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_cuda::{
-    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
-    CUresult,
+    CU_MEM_CREATE_USAGE_TILE_POOL, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle,
+    CUmemLocation, CUmemLocationType, CUresult,
 };
 use sluice_wire::{DevicePtr, ExportToken, PhysicalId, PhysicalProp, commands};
 
@@ -17,6 +17,7 @@ use crate::checks;
 use crate::chunks::CHUNK;
 use crate::memory::{Backing, State};
 use crate::session::Session;
+use crate::tiles;
 
 const NO_ACCESS: CUmemAccess_flags = CUmemAccess_flags::NONE;
 /// Most pieces of physical memory that a session holds.
@@ -26,13 +27,15 @@ const USAGES: u64 = 3;
 /// Most devices that one command gives access to.
 const ACCESS_MAX: usize = 64;
 
-/// Physical memory that a program made. Its bytes go back to the lease with the last reference: the program's handle, or
-/// a mapping.
+/// Physical memory that a program made. Its bytes go back to the lease with the last reference: the program's handle, a
+/// mapping, or a tile of an array.
 #[derive(Debug)]
 pub(crate) struct Physical {
     pub(crate) handle: CUmemGenericAllocationHandle,
     pub(crate) gpu: u32,
     pub(crate) bytes: u64,
+    /// Whether arrays may be mapped to it.
+    pub(crate) is_tile_pool: bool,
     /// Set for what other processes of the lease have, too: then the bytes are the lease's, not the session's.
     export: Mutex<Option<ExportToken>>,
 }
@@ -51,7 +54,7 @@ impl Physical {
         bytes: u64,
         token: ExportToken,
     ) -> Physical {
-        Physical { handle, gpu, bytes, export: Mutex::new(Some(token)) }
+        Physical { handle, gpu, bytes, is_tile_pool: false, export: Mutex::new(Some(token)) }
     }
 
     /// Its number for other processes, given by `export` at the first question.
@@ -102,6 +105,7 @@ pub(crate) fn create(session: &Session, command: commands::cuMemCreate) -> Resul
         return Err(CUresult::INVALID_VALUE);
     }
     let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
+    tiles::reap(session);
     let mut memory = session.memory.lock();
     memory.check_vacant(id)?;
     session.budget.take(gpu, bytes)?;
@@ -111,13 +115,15 @@ pub(crate) fn create(session: &Session, command: commands::cuMemCreate) -> Resul
         session.budget.give_back(gpu, bytes);
         return Err(result);
     }
+    let is_tile_pool = command.prop.usage & CU_MEM_CREATE_USAGE_TILE_POOL != 0;
     let export = Mutex::default();
-    memory.physical.insert(id, Arc::new(Physical { handle, gpu, bytes, export }));
+    memory.physical.insert(id, Arc::new(Physical { handle, gpu, bytes, is_tile_pool, export }));
     Ok(())
 }
 
 pub(crate) fn release(session: &Session, id: PhysicalId) -> Result<(), CUresult> {
     let release = session.table.cuMemRelease.ok_or(CUresult::NOT_SUPPORTED)?;
+    tiles::reap(session);
     let physical = session.memory.lock().physical.remove(&id.0).ok_or(CUresult::INVALID_HANDLE)?;
     // SAFETY: the handle is live until this, its only release; mappings keep the memory.
     unsafe { release(physical.handle) }.ok()?;
@@ -126,7 +132,7 @@ pub(crate) fn release(session: &Session, id: PhysicalId) -> Result<(), CUresult>
 }
 
 /// Gives the bytes back to the lease, if this was the last reference.
-fn give_up(session: &Session, physical: Arc<Physical>) {
+pub(crate) fn give_up(session: &Session, physical: Arc<Physical>) {
     if let Some(gone) = Arc::into_inner(physical) {
         match gone.export.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(token) => session.budget.drop_export(token),

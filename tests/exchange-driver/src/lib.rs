@@ -20,6 +20,7 @@ mod memory;
 mod modules;
 mod references;
 mod textures;
+mod tiles;
 
 /// The driver behind it.
 fn table() -> &'static DriverTable {

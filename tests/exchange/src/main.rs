@@ -12,6 +12,7 @@
 //!   arrays     made, filled, read and destroyed
 //!   textures   and surfaces, of arrays, mipmapped arrays and memory
 //!   references to textures and surfaces in modules
+//!   tiles      of arrays, and the memory that is mapped to them
 //!   allocations    of all kinds: from pools, mapped in pieces
 //!   fills      of device memory
 //!   modules    and libraries from loading to unloading
@@ -44,6 +45,7 @@ mod program;
 mod references;
 mod streams;
 mod textures;
+mod tiles;
 
 /// Functions by name, and what calls each.
 type Calls = &'static [(&'static str, fn(&mut program::Program))];
@@ -55,6 +57,7 @@ const FUNCTIONS: &[Calls] = &[
     fills::FUNCTIONS,
     arrays::FUNCTIONS,
     textures::FUNCTIONS,
+    tiles::FUNCTIONS,
     allocations::FUNCTIONS,
     modules::FUNCTIONS,
     launches::FUNCTIONS,

@@ -740,6 +740,52 @@ impl Check for ByHand {
         call.within(level.into(), 0..=63)
     }
 
+    fn cuArrayGetSparseProperties(
+        call: &Call,
+        sparseProperties: *mut CUDA_ARRAY_SPARSE_PROPERTIES,
+        array: CUarray,
+    ) -> Result<(), Violation> {
+        call.out(sparseProperties)
+    }
+
+    fn cuMipmappedArrayGetSparseProperties(
+        call: &Call,
+        sparseProperties: *mut CUDA_ARRAY_SPARSE_PROPERTIES,
+        mipmap: CUmipmappedArray,
+    ) -> Result<(), Violation> {
+        call.out(sparseProperties)
+    }
+
+    fn cuArrayGetMemoryRequirements(
+        call: &Call,
+        memoryRequirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
+        array: CUarray,
+        device: CUdevice,
+    ) -> Result<(), Violation> {
+        call.out(memoryRequirements)?;
+        call.one_of(device, &[0])
+    }
+
+    fn cuMipmappedArrayGetMemoryRequirements(
+        call: &Call,
+        memoryRequirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
+        mipmap: CUmipmappedArray,
+        device: CUdevice,
+    ) -> Result<(), Violation> {
+        call.out(memoryRequirements)?;
+        call.one_of(device, &[0])
+    }
+
+    fn cuMemMapArrayAsync(
+        call: &Call,
+        mapInfoList: *mut CUarrayMapInfo,
+        count: u32,
+        hStream: CUstream,
+    ) -> Result<(), Violation> {
+        let list = call.list(mapInfoList.cast_const(), count.into())?;
+        list.iter().try_for_each(|info| call.array_map(info))
+    }
+
     fn cuTexObjectCreate(
         call: &Call,
         pTexObject: *mut CUtexObject,

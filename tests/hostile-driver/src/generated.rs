@@ -1290,6 +1290,14 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+    fn cuMemMapArrayAsync(
+        call: &Call,
+        mapInfoList: *mut CUarrayMapInfo,
+        count: u32,
+        hStream: CUstream,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
     fn cuMemRelease(call: &Call, handle: CUmemGenericAllocationHandle) -> Result<(), Violation> {
         Ok(())
     }
@@ -2634,6 +2642,21 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+    fn cuArrayGetMemoryRequirements(
+        call: &Call,
+        memoryRequirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
+        array: CUarray,
+        device: CUdevice,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuArrayGetSparseProperties(
+        call: &Call,
+        sparseProperties: *mut CUDA_ARRAY_SPARSE_PROPERTIES,
+        array: CUarray,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
     fn cuMipmappedArrayCreate(
         call: &Call,
         pHandle: *mut CUmipmappedArray,
@@ -2650,6 +2673,21 @@ pub(crate) trait Check {
         pLevelArray: *mut CUarray,
         hMipmappedArray: CUmipmappedArray,
         level: u32,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuMipmappedArrayGetMemoryRequirements(
+        call: &Call,
+        memoryRequirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
+        mipmap: CUmipmappedArray,
+        device: CUdevice,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuMipmappedArrayGetSparseProperties(
+        call: &Call,
+        sparseProperties: *mut CUDA_ARRAY_SPARSE_PROPERTIES,
+        mipmap: CUmipmappedArray,
     ) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -3702,6 +3740,7 @@ pub(crate) fn table() -> DriverTable {
         },
         cuMemImportFromShareableHandle: Some(cuMemImportFromShareableHandle),
         cuMemMap: Some(cuMemMap),
+        cuMemMapArrayAsync: Some(cuMemMapArrayAsync),
         cuMemRelease: Some(cuMemRelease),
         cuMemRetainAllocationHandle: if inner().cuMemRetainAllocationHandle.is_some() {
             Some(cuMemRetainAllocationHandle)
@@ -4164,9 +4203,13 @@ pub(crate) fn table() -> DriverTable {
         } else {
             None
         },
+        cuArrayGetMemoryRequirements: Some(cuArrayGetMemoryRequirements),
+        cuArrayGetSparseProperties: Some(cuArrayGetSparseProperties),
         cuMipmappedArrayCreate: Some(cuMipmappedArrayCreate),
         cuMipmappedArrayDestroy: Some(cuMipmappedArrayDestroy),
         cuMipmappedArrayGetLevel: Some(cuMipmappedArrayGetLevel),
+        cuMipmappedArrayGetMemoryRequirements: Some(cuMipmappedArrayGetMemoryRequirements),
+        cuMipmappedArrayGetSparseProperties: Some(cuMipmappedArrayGetSparseProperties),
         cuSurfObjectCreate: Some(cuSurfObjectCreate),
         cuSurfObjectDestroy: Some(cuSurfObjectDestroy),
         cuSurfObjectGetResourceDesc: if inner().cuSurfObjectGetResourceDesc.is_some() {
@@ -7203,6 +7246,23 @@ unsafe extern "C" fn cuMemMap(
         Some(unsafe { entry(ptr, size, offset, handle, flags) })
     };
     checked("cuMemMap", check, forward)
+}
+
+unsafe extern "C" fn cuMemMapArrayAsync(
+    mapInfoList: *mut CUarrayMapInfo,
+    count: u32,
+    hStream: CUstream,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hStream)?;
+        ByHand::cuMemMapArrayAsync(call, mapInfoList, count, hStream)
+    };
+    let forward = || {
+        let entry = inner().cuMemMapArrayAsync?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(mapInfoList, count, hStream) })
+    };
+    checked("cuMemMapArrayAsync", check, forward)
 }
 
 unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
@@ -10377,6 +10437,39 @@ unsafe extern "C" fn cuArrayGetDescriptor_v2(
     checked("cuArrayGetDescriptor_v2", check, forward)
 }
 
+unsafe extern "C" fn cuArrayGetMemoryRequirements(
+    memoryRequirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
+    array: CUarray,
+    device: CUdevice,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(array)?;
+        ByHand::cuArrayGetMemoryRequirements(call, memoryRequirements, array, device)
+    };
+    let forward = || {
+        let entry = inner().cuArrayGetMemoryRequirements?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(memoryRequirements, array, device) })
+    };
+    checked("cuArrayGetMemoryRequirements", check, forward)
+}
+
+unsafe extern "C" fn cuArrayGetSparseProperties(
+    sparseProperties: *mut CUDA_ARRAY_SPARSE_PROPERTIES,
+    array: CUarray,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(array)?;
+        ByHand::cuArrayGetSparseProperties(call, sparseProperties, array)
+    };
+    let forward = || {
+        let entry = inner().cuArrayGetSparseProperties?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(sparseProperties, array) })
+    };
+    checked("cuArrayGetSparseProperties", check, forward)
+}
+
 unsafe extern "C" fn cuMipmappedArrayCreate(
     pHandle: *mut CUmipmappedArray,
     pMipmappedArrayDesc: *const CUDA_ARRAY3D_DESCRIPTOR,
@@ -10420,6 +10513,39 @@ unsafe extern "C" fn cuMipmappedArrayGetLevel(
         Some(unsafe { entry(pLevelArray, hMipmappedArray, level) })
     };
     checked("cuMipmappedArrayGetLevel", check, forward)
+}
+
+unsafe extern "C" fn cuMipmappedArrayGetMemoryRequirements(
+    memoryRequirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS,
+    mipmap: CUmipmappedArray,
+    device: CUdevice,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(mipmap)?;
+        ByHand::cuMipmappedArrayGetMemoryRequirements(call, memoryRequirements, mipmap, device)
+    };
+    let forward = || {
+        let entry = inner().cuMipmappedArrayGetMemoryRequirements?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(memoryRequirements, mipmap, device) })
+    };
+    checked("cuMipmappedArrayGetMemoryRequirements", check, forward)
+}
+
+unsafe extern "C" fn cuMipmappedArrayGetSparseProperties(
+    sparseProperties: *mut CUDA_ARRAY_SPARSE_PROPERTIES,
+    mipmap: CUmipmappedArray,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(mipmap)?;
+        ByHand::cuMipmappedArrayGetSparseProperties(call, sparseProperties, mipmap)
+    };
+    let forward = || {
+        let entry = inner().cuMipmappedArrayGetSparseProperties?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(sparseProperties, mipmap) })
+    };
+    checked("cuMipmappedArrayGetSparseProperties", check, forward)
 }
 
 unsafe extern "C" fn cuSurfObjectCreate(

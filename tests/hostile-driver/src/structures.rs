@@ -280,6 +280,60 @@ impl Call {
         }
     }
 
+    /// Tiles of an array, all of which it has, and memory from where one may begin.
+    pub(crate) fn array_map(&self, info: &CUarrayMapInfo) -> Result<(), Violation> {
+        self.one_of((info.flags, info.reserved, info.deviceBitMask), &[(0, [0; 2], 1)])?;
+        self.one_of(info.memHandleType, &[CUmemHandleType::GENERIC])?;
+        match info.memOperationType {
+            CUmemOperationType::MAP => self.live(info.memHandle)?,
+            CUmemOperationType::UNMAP if info.memHandle.is_null() && info.offset == 0 => {}
+            other => return Err(format!("operation {other:?} with {:?}", info.memHandle)),
+        }
+        self.aligned(info.offset, TILE_BYTES)?;
+        let part = info.part().ok_or("a part of no type")?;
+        match info.resourceType {
+            CUresourcetype::ARRAY => self.part_of(CUarray(info.resource), &part),
+            CUresourcetype::MIPMAPPED_ARRAY => self.live(CUmipmappedArray(info.resource)),
+            other => Err(format!("resource type {other:?}")),
+        }
+    }
+
+    /// A part of an array of one level, as the driver says that it is cut.
+    fn part_of(&self, array: CUarray, part: &ArrayPart) -> Result<(), Violation> {
+        let (mut desc, mut cut) = Default::default();
+        let (shape, tiles) = (inner().cuArray3DGetDescriptor_v2, inner().cuArrayGetSparseProperties);
+        // SAFETY: places for what is asked, which looks the handle up.
+        let known = unsafe { shape.is_some_and(|ask| ask(&mut desc, array).is_success()) };
+        if !known {
+            return Err(format!("{array:?} is not live"));
+        }
+        // SAFETY: as above. A deferred array has no tiles, and of it no part is meant.
+        if !unsafe { tiles.is_some_and(|ask| ask(&mut cut, array).is_success()) } {
+            return if desc.is_deferred() { Ok(()) } else { Err(format!("{array:?} has its memory")) };
+        }
+        let layers = if desc.Flags & CUDA_ARRAY3D_LAYERED == 0 { 1 } else { desc.Depth };
+        match *part {
+            ArrayPart::Level { level, layer, offset, extent } => {
+                self.one_of(level, &[0])?;
+                self.within(layer.into(), 0..=layers as u64 - 1)?;
+                let depth = if layers == 1 { desc.Depth.max(1) } else { 1 };
+                for (axis, size) in [desc.Width, desc.Height, depth].into_iter().enumerate() {
+                    let [start, length, tile] =
+                        [offset[axis], extent[axis], cut.tileExtent[axis]].map(u64::from);
+                    self.aligned(start, tile)?;
+                    self.within(length, 1..=(size as u64).next_multiple_of(tile).saturating_sub(start))?;
+                }
+                Ok(())
+            }
+            ArrayPart::Tail { layer, offset, bytes } => {
+                self.one_of(layer, &[0])?;
+                self.aligned(offset, TILE_BYTES)?;
+                self.within(bytes, 1..=cut.miptailSize.saturating_sub(offset))
+            }
+            ArrayPart::Whole => Err("the whole of an array in tiles".into()),
+        }
+    }
+
     pub(crate) fn memory_ops(&self, params: *const c_void) -> Result<(), Violation> {
         let params = self.read(params.cast::<BatchParams>())?;
         self.live(params.context)?;

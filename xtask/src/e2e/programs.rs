@@ -43,6 +43,7 @@ const CASES: &[Case] = &[
     case("driver functions", Program::Bare("driver_functions.py")),
     case("driver attributes", Program::Bare("driver_attributes.py")),
     case("arrays", Program::Bare("arrays.py")),
+    case("sparse arrays", Program::Bare("sparse_arrays.py")),
     case("graphs", Program::Bare("graphs.py")),
     case("conditional nodes", Program::Bare("conditionals.py")),
     case("green contexts", Program::Bare("green_contexts.py")),

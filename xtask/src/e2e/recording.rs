@@ -14,6 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("sharing between processes, recorded", || on_h200("sharing between processes, recorded", "sharing.py")),
     ("driver attributes, recorded", || on_h200("driver attributes, recorded", "driver_attributes.py")),
     ("arrays, recorded", || on_h200("arrays, recorded", "arrays.py")),
+    ("sparse arrays, recorded", || on_h200("sparse arrays, recorded", "sparse_arrays.py")),
 ];
 
 const LIMIT: Duration = Duration::from_secs(60);

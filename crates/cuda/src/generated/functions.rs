@@ -258,7 +258,7 @@ functions! {
     cuMemGetAllocationPropertiesFromHandle "cuMemGetAllocationPropertiesFromHandle" (Some(10020)) () Class::Local;
     cuMemImportFromShareableHandle "cuMemImportFromShareableHandle" (Some(10020)) () Class::Waiting;
     cuMemMap "cuMemMap" (Some(10020)) () Class::Queued;
-    cuMemMapArrayAsync "cuMemMapArrayAsync" (Some(11010)) ("cuMemMapArrayAsync_ptsz" (Some(11010))) Class::Absent("arrays whose memory is mapped later: sparse and deferred ones");
+    cuMemMapArrayAsync "cuMemMapArrayAsync" (Some(11010)) ("cuMemMapArrayAsync_ptsz" (Some(11010))) Class::Waiting;
     cuMemRelease "cuMemRelease" (Some(10020)) () Class::Queued;
     cuMemRetainAllocationHandle "cuMemRetainAllocationHandle" (Some(11000)) () Class::Local;
     cuMemSetAccess "cuMemSetAccess" (Some(10020)) () Class::Queued;
@@ -461,14 +461,14 @@ functions! {
     cuArrayDestroy "cuArrayDestroy" (Some(2000)) () Class::Queued;
     cuArrayGetDescriptor "cuArrayGetDescriptor" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
     cuArrayGetDescriptor_v2 "cuArrayGetDescriptor" (Some(3020)) () Class::Local;
-    cuArrayGetMemoryRequirements "cuArrayGetMemoryRequirements" (Some(11060)) () Class::Absent("arrays whose memory is mapped later: sparse and deferred ones");
+    cuArrayGetMemoryRequirements "cuArrayGetMemoryRequirements" (Some(11060)) () Class::Waiting;
     cuArrayGetPlane "cuArrayGetPlane" (Some(11020)) () Class::Absent("arrays of several planes, which video decoders fill");
-    cuArrayGetSparseProperties "cuArrayGetSparseProperties" (Some(11010)) () Class::Absent("arrays whose memory is mapped later: sparse and deferred ones");
+    cuArrayGetSparseProperties "cuArrayGetSparseProperties" (Some(11010)) () Class::Waiting;
     cuMipmappedArrayCreate "cuMipmappedArrayCreate" (Some(5000)) () Class::Waiting;
     cuMipmappedArrayDestroy "cuMipmappedArrayDestroy" (Some(5000)) () Class::Queued;
     cuMipmappedArrayGetLevel "cuMipmappedArrayGetLevel" (Some(5000)) () Class::Waiting;
-    cuMipmappedArrayGetMemoryRequirements "cuMipmappedArrayGetMemoryRequirements" (Some(11060)) () Class::Absent("arrays whose memory is mapped later: sparse and deferred ones");
-    cuMipmappedArrayGetSparseProperties "cuMipmappedArrayGetSparseProperties" (Some(11010)) () Class::Absent("arrays whose memory is mapped later: sparse and deferred ones");
+    cuMipmappedArrayGetMemoryRequirements "cuMipmappedArrayGetMemoryRequirements" (Some(11060)) () Class::Waiting;
+    cuMipmappedArrayGetSparseProperties "cuMipmappedArrayGetSparseProperties" (Some(11010)) () Class::Waiting;
     cuSurfObjectCreate "cuSurfObjectCreate" (Some(5000)) () Class::Waiting;
     cuSurfObjectDestroy "cuSurfObjectDestroy" (Some(5000)) () Class::Queued;
     cuSurfObjectGetResourceDesc "cuSurfObjectGetResourceDesc" (Some(5000)) () Class::Local;

@@ -74,15 +74,15 @@ pub(crate) unsafe extern "C" fn cuMemCreate(
         driver()?;
         require(place)?;
         // SAFETY: passed on.
-        let device = vmm::check_properties(&unsafe { properties(prop) }?)?;
+        let properties = unsafe { properties(prop) }?;
+        let device = vmm::check_properties(&properties)?;
         if flags != 0 {
             return Err(Status::INVALID_VALUE);
         }
-        // SAFETY: passed on.
-        let is_shareable =
-            unsafe { properties(prop) }?.requestedHandleTypes != CUmemAllocationHandleType::NONE;
+        let is_shareable = properties.requestedHandleTypes != CUmemAllocationHandleType::NONE;
+        let handle = vmm::create(device, size as u64, is_shareable, properties.usage)?;
         // SAFETY: an output argument by contract.
-        unsafe { put(place, CUmemGenericAllocationHandle(vmm::create(device, size as u64, is_shareable)?)) }
+        unsafe { put(place, CUmemGenericAllocationHandle(handle)) }
     })
 }
 
@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
             win32HandleMetaData: std::ptr::null_mut(),
             compressionType: 0,
             gpuDirectRDMACapable: 0,
-            usage: 0,
+            usage: physical.usage,
             reserved: [0; 4],
         };
         // SAFETY: an output argument by contract.

@@ -67,6 +67,8 @@ pub(super) fn attributes(ordinal: usize, threads: usize, same_process: bool) -> 
         (A::IPC_EVENT_SUPPORTED, i32::from(!same_process)),
         (A::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED, 1),
         (A::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1),
+        (A::SPARSE_CUDA_ARRAY_SUPPORTED, 1),
+        (A::DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED, 1),
         (A::COOPERATIVE_LAUNCH, 1),
         (A::CAN_USE_64_BIT_STREAM_MEM_OPS, 1),
         (A::CAN_USE_STREAM_WAIT_VALUE_NOR, 1),

@@ -156,6 +156,10 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuMemMapArrayAsync(&self, command: commands::cuMemMapArrayAsync) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuMemRelease(&self, command: commands::cuMemRelease) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
@@ -423,6 +427,22 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuArrayGetMemoryRequirements(
+        &self,
+        command: commands::cuArrayGetMemoryRequirements,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuArrayGetSparseProperties(
+        &self,
+        command: commands::cuArrayGetSparseProperties,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuMipmappedArrayCreate(&self, command: commands::cuMipmappedArrayCreate) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
@@ -433,6 +453,22 @@ pub trait Custom {
     }
     fn cuMipmappedArrayGetLevel(&self, command: commands::cuMipmappedArrayGetLevel) -> Result<(), CUresult> {
         let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuMipmappedArrayGetMemoryRequirements(
+        &self,
+        command: commands::cuMipmappedArrayGetMemoryRequirements,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
+        Err(CUresult::NOT_SUPPORTED)
+    }
+    fn cuMipmappedArrayGetSparseProperties(
+        &self,
+        command: commands::cuMipmappedArrayGetSparseProperties,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let _ = (command, reply);
         Err(CUresult::NOT_SUPPORTED)
     }
     fn cuSurfObjectCreate(
@@ -934,6 +970,12 @@ pub fn dispatch<S: Execute + Custom>(
             reader.end()?;
 
             Ok(session.cuMemMap(command)?)
+        }
+        Some(Target::Driver(Fn::cuMemMapArrayAsync)) => {
+            let command = commands::cuMemMapArrayAsync::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuMemMapArrayAsync(command)?)
         }
         Some(Target::Driver(Fn::cuMemRelease)) => {
             let command = commands::cuMemRelease::decode(&mut reader)?;
@@ -1746,6 +1788,18 @@ pub fn dispatch<S: Execute + Custom>(
 
             Ok(session.cuArrayDestroy(command)?)
         }
+        Some(Target::Driver(Fn::cuArrayGetMemoryRequirements)) => {
+            let command = commands::cuArrayGetMemoryRequirements::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuArrayGetMemoryRequirements(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuArrayGetSparseProperties)) => {
+            let command = commands::cuArrayGetSparseProperties::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuArrayGetSparseProperties(command, reply)?)
+        }
         Some(Target::Driver(Fn::cuMipmappedArrayCreate)) => {
             let command = commands::cuMipmappedArrayCreate::decode(&mut reader)?;
             reader.end()?;
@@ -1763,6 +1817,18 @@ pub fn dispatch<S: Execute + Custom>(
             reader.end()?;
 
             Ok(session.cuMipmappedArrayGetLevel(command)?)
+        }
+        Some(Target::Driver(Fn::cuMipmappedArrayGetMemoryRequirements)) => {
+            let command = commands::cuMipmappedArrayGetMemoryRequirements::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuMipmappedArrayGetMemoryRequirements(command, reply)?)
+        }
+        Some(Target::Driver(Fn::cuMipmappedArrayGetSparseProperties)) => {
+            let command = commands::cuMipmappedArrayGetSparseProperties::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.cuMipmappedArrayGetSparseProperties(command, reply)?)
         }
         Some(Target::Driver(Fn::cuSurfObjectCreate)) => {
             let command = commands::cuSurfObjectCreate::decode(&mut reader)?;

@@ -2,11 +2,12 @@
 
 use sluice_cuda::*;
 use sluice_wire::{
-    ArrayId, ArrayPlace, ArrayShape, ChosenResource, Command, ConditionalNode, CopyNode, CopySide, DevicePtr,
-    EventId, ExportToken, FillNode, FunctionId, GREEN_PLACES, GraphExecId, GraphId, GraphNodeId, GraphPlace,
-    GreenCtxId, GroupParams, ImageHash, KernelNode, MipmappedArrayId, ModuleId, NodePlace, NodeWork, Op,
-    PeerToken, PhysicalId, PhysicalProp, Pitched, PitchedTexels, ResourceDescId, Sampling, StreamId,
-    SurfRefId, TexRefId, TextureResource, UserObjectId, commands, decode,
+    ArrayId, ArrayMap, ArrayPlace, ArrayShape, ChosenResource, Command, ConditionalNode, CopyNode, CopySide,
+    DevicePtr, EventId, ExportToken, FillNode, FunctionId, GREEN_PLACES, GraphExecId, GraphId, GraphNodeId,
+    GraphPlace, GreenCtxId, GroupParams, ImageHash, KernelNode, LaterArray, LevelPart, MappedPart,
+    MipmappedArrayId, ModuleId, NodePlace, NodeWork, Op, PeerToken, PhysicalId, PhysicalPart, PhysicalProp,
+    Pitched, PitchedTexels, ResourceDescId, Sampling, StreamId, SurfRefId, TailPart, TexRefId,
+    TextureResource, UserObjectId, commands, decode,
 };
 
 use super::known::Known;
@@ -18,7 +19,7 @@ const KERNEL: &str = ".version 7.0\n.target sm_75\n.address_size 64\n\
     .visible .global .texref image;\n.visible .global .surfref surface;\n\
     .visible .entry entry(.param .u64 a, .param .u32 b) { ret; }\n";
 /// Numbers that one call of [`populate`] uses.
-const STEP: u64 = 40;
+const STEP: u64 = 41;
 /// Chunks of the reservation in which it works, and how many each time.
 const PLACES: u64 = 64;
 const CHUNKS: u64 = 8;
@@ -40,6 +41,7 @@ pub(crate) fn populate(stage: &Stage, known: &mut Known, seed: u64) -> Vec<Op> {
     graphs(&mut say, id, start);
     captures(&mut say, id, start);
     arrays(&mut say, id, start);
+    tiles(&mut say, id);
     references(&mut say, id, start);
     green_contexts(&mut say, id);
     conditionals(&mut say, id);
@@ -48,15 +50,15 @@ pub(crate) fn populate(stage: &Stage, known: &mut Known, seed: u64) -> Vec<Op> {
     let ids = [
         live("StreamId", &[0, 11, 25]),
         live("EventId", &[1, 14]),
-        live("PhysicalId", &[2]),
+        live("PhysicalId", &[2, 37]),
         live("GraphId", &[3, 12, 27, 29]),
         live("ModuleId", &[4]),
         live("FunctionId", &[5]),
         live("GraphNodeId", &[6, 7, 15, 16, 17, 28]),
         live("GraphExecId", &[9]),
         live("UserObjectId", &[10]),
-        live("ArrayId", &[18, 20]),
-        live("MipmappedArrayId", &[19]),
+        live("ArrayId", &[18, 20, 35, 38]),
+        live("MipmappedArrayId", &[19, 36]),
         live("ResourceDescId", &[23]),
         live("GreenCtxId", &[24]),
         live("TexRefId", &[32, 34]),
@@ -386,6 +388,74 @@ fn arrays(say: &mut Honest<'_>, id: u64, start: u64) {
     let view = Vec::new();
     say.command(&commands::cuTexObjectCreate { resource: resource.clone(), sampling, view });
     say.command(&commands::cuSurfObjectCreate { resource });
+}
+
+/// Arrays whose memory is mapped later.
+fn tiles(say: &mut Honest<'_>, id: u64) {
+    let (sparse, mipmapped, deferred) = (ArrayId(id + 35), MipmappedArrayId(id + 36), ArrayId(id + 38));
+    let (handle, stream) = (PhysicalId(id + 37), StreamId(id));
+    let shape = |flags| ArrayShape {
+        width: 256,
+        height: 200,
+        depth: 2,
+        format: CUarray_format::FLOAT,
+        channels: 1,
+        flags: flags | CUDA_ARRAY3D_LAYERED,
+    };
+    let prop = PhysicalProp {
+        kind: CUmemAllocationType::PINNED,
+        handle_types: CUmemAllocationHandleType::NONE,
+        location: CUmemLocation { kind: CUmemLocationType::DEVICE, id: 0 },
+        compression_type: 0,
+        gpu_direct_rdma: 0,
+        usage: CU_MEM_CREATE_USAGE_TILE_POOL,
+    };
+    say.command(&commands::cuMemCreate { handle, size: CHUNK, prop, flags: 0 });
+    say.command(&commands::cuArray3DCreate_v2 { pHandle: sparse, shape: shape(CUDA_ARRAY3D_SPARSE) });
+    say.command(&commands::cuArray3DCreate_v2 {
+        pHandle: deferred,
+        shape: shape(CUDA_ARRAY3D_DEFERRED_MAPPING),
+    });
+    let of_levels = |flags| commands::cuMipmappedArrayCreate {
+        pHandle: if flags == CUDA_ARRAY3D_SPARSE { mipmapped } else { MipmappedArrayId(id + 39) },
+        shape: shape(flags),
+        levels: 3,
+    };
+    say.command(&of_levels(CUDA_ARRAY3D_SPARSE));
+    say.command(&commands::cuArrayGetSparseProperties { array: sparse });
+    say.command(&commands::cuMipmappedArrayGetSparseProperties { mipmap: mipmapped });
+    say.command(&commands::cuArrayGetMemoryRequirements { array: deferred, device: 0 });
+    say.command(&of_levels(CUDA_ARRAY3D_DEFERRED_MAPPING));
+    say.command(&commands::cuMipmappedArrayGetMemoryRequirements {
+        mipmap: MipmappedArrayId(id + 39),
+        device: 0,
+    });
+    say.command(&commands::cuMipmappedArrayDestroy { hMipmappedArray: MipmappedArrayId(id + 39) });
+    let memory = |offset| Some(PhysicalPart { handle, offset });
+    let level = |level, layer| {
+        MappedPart::Level(LevelPart { level, layer, offset: [128, 0, 0], extent: [128, 128, 1] })
+    };
+    let of = |array, part, memory| ArrayMap { array, part, memory };
+    let tail = MappedPart::Tail(TailPart { layer: 1, offset: 0, bytes: TILE_BYTES });
+    let maps = vec![
+        of(LaterArray::Array(sparse), level(0, 1), memory(TILE_BYTES)),
+        of(LaterArray::Mipmapped(mipmapped), level(0, 0), memory(0)),
+        of(LaterArray::Mipmapped(mipmapped), tail, memory(0)),
+        of(LaterArray::Array(deferred), MappedPart::Whole(()), memory(0)),
+        of(LaterArray::Mipmapped(mipmapped), level(0, 0), None),
+    ];
+    say.command(&commands::cuMemMapArrayAsync { maps, hStream: stream });
+    let place = ArrayPlace { array: sparse, x: 512, y: 0, z: 1 };
+    let (width, height, depth) = (32, 2, 1);
+    let copy = commands::cuMemcpyHtoAAsync_v2 {
+        dst: place,
+        width,
+        height,
+        depth,
+        srcHost: &[7; 64],
+        hStream: stream,
+    };
+    say.command(&copy);
 }
 
 fn references(say: &mut Honest<'_>, id: u64, start: u64) {
