@@ -6,6 +6,7 @@ use sluice_cuda::*;
 use sluice_wire::{ArrayId, ArrayShape, Id, MipmappedArrayId, commands};
 
 use crate::context::{self, Context};
+use crate::device::Device;
 use crate::ids::{self, Kind, Table};
 use crate::issue::{Issue, wanted};
 use crate::session::{self, Session};
@@ -99,11 +100,44 @@ pub(crate) fn context_ended(context: CUcontext) {
 fn create(session: &Session, owner: &Context, desc: CUDA_ARRAY3D_DESCRIPTOR) -> Result<CUarray, CUresult> {
     capture::check_safe()?;
     let number = ids::mint(Kind::Array);
-    let command = commands::cuArray3DCreate_v2 { pHandle: ArrayId(number), shape: ArrayShape::new(&desc) };
-    session.call(&command, |()| ())?;
+    let (pHandle, shape) = (ArrayId(number), ArrayShape::new(&desc));
+    let asked = commands::cuArray3DCreate_v2 { pHandle, shape: shape.clone() };
+    {
+        let _memory = session.memory(owner.device)?;
+        let device = session.device(owner.device)?;
+        match desc.charge(0).filter(|_| is_usual(device, &desc)) {
+            Some(bytes) => {
+                let allowed = commands::ArrayCreateAllowed { pHandle, shape };
+                session.use_memory((session.place_in_lease(), bytes), &allowed, &asked)?;
+            }
+            None => session.call(&asked, |()| ())?,
+        }
+    }
     let array = Array { context: owner.owner, device: owner.device, desc, level_of: None };
     ARRAYS.insert(number, array);
     Ok(ArrayId::handle_from(number as usize))
+}
+
+/// Whether the device makes any array of this shape: elements of a known format, and sizes within the limits that its attributes name (CUDA
+/// Driver API, `cuArray3DCreate`). Layers, cubes and gathered textures have rules of their own, which the driver knows.
+fn is_usual(device: &Device, desc: &CUDA_ARRAY3D_DESCRIPTOR) -> bool {
+    use CUdevice_attribute as A;
+    let limits: &[A] = match (desc.Flags, desc.Height, desc.Depth) {
+        (0, 0, 0) => &[A::MAXIMUM_TEXTURE1D_WIDTH],
+        (0, _, 0) => &[A::MAXIMUM_TEXTURE2D_WIDTH, A::MAXIMUM_TEXTURE2D_HEIGHT],
+        (0, _, _) => &[A::MAXIMUM_TEXTURE3D_WIDTH, A::MAXIMUM_TEXTURE3D_HEIGHT, A::MAXIMUM_TEXTURE3D_DEPTH],
+        (CUDA_ARRAY3D_SURFACE_LDST, 0, 0) => &[A::MAXIMUM_SURFACE1D_WIDTH],
+        (CUDA_ARRAY3D_SURFACE_LDST, _, 0) => &[A::MAXIMUM_SURFACE2D_WIDTH, A::MAXIMUM_SURFACE2D_HEIGHT],
+        (CUDA_ARRAY3D_SURFACE_LDST, _, _) => {
+            &[A::MAXIMUM_SURFACE3D_WIDTH, A::MAXIMUM_SURFACE3D_HEIGHT, A::MAXIMUM_SURFACE3D_DEPTH]
+        }
+        _ => return false,
+    };
+    let fits = |(&limit, size): (&A, usize)| {
+        let most = device.attribute(limit).ok().and_then(|most| usize::try_from(most).ok());
+        most.is_some_and(|most| (1..=most).contains(&size))
+    };
+    desc.element_bytes().is_some() && limits.iter().zip([desc.Width, desc.Height, desc.Depth]).all(fits)
 }
 
 // The entry points. CUDA Driver API, section "Memory Management".
@@ -199,7 +233,11 @@ pub(crate) unsafe fn cuMipmappedArrayCreate(
         shape: ArrayShape::new(&desc),
         levels: numMipmapLevels,
     };
-    session.call(&command, |()| ())?;
+    {
+        // It may use up what is allowed unasked.
+        let _memory = session.memory(owner.device)?;
+        session.call(&command, |()| ())?;
+    }
     let (context, device, levels) = (owner.owner, owner.device, Mutex::default());
     MIPMAPPED.insert(number, MipmappedArray { context, device, desc, levels });
     // SAFETY: not null, and the program's to be written.

@@ -188,6 +188,7 @@ impl Opened {
             terms.map(|terms| Resumption::new(node.clone(), opened.session, terms, once.attempt, stripes));
         let recorder = Recorder::begin(&opened);
         let mut link = Link::new(stream, decoder, (sent, received), resumption, recorder);
+        link.allow(opened.allowances);
         if packs {
             link.pack();
         }

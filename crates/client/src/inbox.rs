@@ -7,8 +7,8 @@ use std::sync::Arc;
 use sluice_cuda::CUresult;
 use sluice_transport::Stream;
 use sluice_wire::{
-    Decode, Frame, FrameDecoder, HostCall, HostWrite, Kind, Reader, Received, ReplyHead, Sticky, WireError,
-    decode,
+    Allowance, Decode, Frame, FrameDecoder, HostCall, HostWrite, Kind, Reader, Received, ReplyHead, Sticky,
+    WireError, decode,
 };
 
 use crate::link::Place;
@@ -145,6 +145,8 @@ pub(crate) enum News {
     Received(Received),
     /// The program's user should know this.
     Notice(String),
+    /// What may be used unasked has changed.
+    Allowance(Allowance),
 }
 
 impl Inbox {
@@ -247,6 +249,9 @@ impl Inbox {
             Kind::Sticky => return decode(frame.payload).map(|sticky| Some(News::Failed(sticky))),
             Kind::Received => return decode(frame.payload).map(|received| Some(News::Received(received))),
             Kind::Output => print(frame.payload),
+            Kind::Allowance => {
+                return decode(frame.payload).map(|allowance| Some(News::Allowance(allowance)));
+            }
             Kind::Notice => return Ok(Some(News::Notice(one_line(frame.payload)))),
             kind @ (Kind::Command | Kind::Commands | Kind::Control | Kind::Packed) => {
                 return Err(WireError::FrameKind(kind as u8));

@@ -24,10 +24,12 @@
 
 mod across;
 mod addresses;
+mod allowance;
 mod answers;
 mod array_copy;
 mod arrays;
 mod attach;
+mod awaited;
 mod batch;
 mod box_batch;
 mod boxes;

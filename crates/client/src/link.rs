@@ -37,6 +37,7 @@ use sluice_wire::pack::unpack;
 use sluice_wire::spin::{Spin, Wait};
 use sluice_wire::{Frame, FrameDecoder, Header, Kind, Op};
 
+use crate::allowance::Allowances;
 use crate::inbox::{Answer, Inbox, News, Receiver, SCRAP_BYTES, Sink};
 use crate::outbox::Outbox;
 use crate::record::Recorder;
@@ -75,6 +76,7 @@ pub(crate) struct Link {
     cut: AtomicBool,
     resumption: Option<Resumption>,
     recorder: Option<Recorder>,
+    pub(crate) allowances: Allowances,
     /// Bytes of the worker's stream that have come, and how many of them it knows of.
     received: AtomicU64,
     confirmed: AtomicU64,
@@ -142,6 +144,7 @@ impl Link {
             cut: AtomicBool::new(false),
             resumption,
             recorder,
+            allowances: Allowances::default(),
             received: AtomicU64::new(received),
             confirmed: AtomicU64::new(received),
             unpacked: AtomicU64::new(0),
@@ -153,6 +156,11 @@ impl Link {
     /// One of several says which it is.
     pub(crate) fn name(&mut self, name: String) {
         self.name = name;
+    }
+
+    /// So much of each device's memory may be used unasked.
+    pub(crate) fn allow(&mut self, bytes: Vec<u64>) {
+        self.allowances = Allowances::new(bytes);
     }
 
     /// Large data are packed where the link turns out to be slow.
@@ -178,8 +186,33 @@ impl Link {
         payload: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), CUresult> {
         self.check()?;
+        self.leave(command(device, op, next_place()), payload)
+    }
+
+    /// Appends a command whose answer is [taken](Link::take) later.
+    pub(crate) fn ask(
+        &self,
+        device: u8,
+        op: Op,
+        payload: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Place, CUresult> {
+        self.check()?;
+        let place = next_place();
+        self.inbox().await_answer(place);
+        let asked = self.leave(command(device, op, place), payload);
+        asked.map(|()| place).inspect_err(|_| self.inbox().give_up(place))
+    }
+
+    /// Waits for the answer to what was [asked](Link::ask).
+    pub(crate) fn take(&self, place: Place) -> Result<Answer, CUresult> {
+        let answer = self.flush_now().and_then(|()| self.wait_until(|inbox| inbox.take_answer(place)));
+        answer.inspect_err(|_| self.inbox().give_up(place))
+    }
+
+    /// Appends a command, which goes out with others.
+    fn leave(&self, header: Header, payload: impl FnOnce(&mut Vec<u8>)) -> Result<(), CUresult> {
         let mut outbox = self.outbox();
-        self.append(&mut outbox, command(device, op, next_place()), 0, payload)?;
+        self.append(&mut outbox, header, 0, payload)?;
         if outbox.is_due() {
             return self.send(outbox);
         }
@@ -289,6 +322,17 @@ impl Link {
                 None => self.sleep(inbox),
             };
         }
+    }
+
+    /// Takes what has come, if nobody else does; whether it could.
+    pub(crate) fn look(&self) -> bool {
+        let mut inbox = self.inbox();
+        if self.is_cut() || self.is_lost() {
+            return false;
+        }
+        let Some(receiver) = inbox.receiver.take() else { return false };
+        drop(self.lead(inbox, receiver, Wait::No));
+        true
     }
 
     /// Sleeps until something changes.
@@ -411,6 +455,7 @@ impl Link {
                         return self.lose(&error);
                     }
                 }
+                Ok(Some(News::Allowance(allowance))) => self.allowances.change(allowance),
                 Ok(Some(News::Notice(text))) => crate::errors::say(format_args!("{text}")),
                 Ok(Some(News::Failed(sticky))) => {
                     self.fail(CUresult(sticky.result));

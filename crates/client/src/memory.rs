@@ -1,7 +1,7 @@
 //! Device memory: allocations, frees, and the memory that streams give back in their own time.
 //!
-//! Usually the client mints addresses (see [`addresses`](crate::addresses)) and only asks the node for physical memory,
-//! 2 MiB at a time. Where the node could not reserve a range that is free here too, it names the addresses, and every
+//! Usually the client mints addresses (see [`addresses`](crate::addresses)) and only needs physical memory of the node,
+//! 2 MiB at a time, for most of which it does not wait (see [`allowance`](crate::allowance)). Where the node could not reserve a range that is free here too, it names the addresses, and every
 //! allocation waits.
 //!
 //! `cuMemFree` waits for the device, as CUDA's own does, but only if work was sent since the last time anybody waited:
@@ -186,7 +186,7 @@ impl Session {
                 // The lock is held while the node commits: nobody else may be given a piece of a chunk that is not
                 // there yet.
                 if let Some(chunks) = placement.commit
-                    && let Err(error) = self.call(&commit(&chunks, pages), |()| ())
+                    && let Err(error) = self.commit(&chunks, pages)
                 {
                     space.forget(placement.address);
                     return Err(error);
@@ -200,6 +200,17 @@ impl Session {
                 Ok(address)
             }
         }
+    }
+
+    /// Has chunks of the calling thread's device backed.
+    fn commit(&self, chunks: &Range<u64>, pages: Pages) -> Result<(), CUresult> {
+        let (address, bytes) = (DevicePtr(chunks.start), chunks.end - chunks.start);
+        let asked = commands::MemoryCommit { address, bytes, on_host: pages == Pages::OnHost };
+        if asked.on_host {
+            return self.call(&asked, |()| ());
+        }
+        let allowed = commands::MemoryCommitAllowed { address, bytes };
+        self.use_memory((self.place_in_lease(), bytes), &allowed, &asked)
     }
 
     /// Frees what starts at `address`, which nothing uses any more.
@@ -245,11 +256,6 @@ impl Session {
         }
         Ok(true)
     }
-}
-
-fn commit(chunks: &Range<u64>, pages: Pages) -> commands::MemoryCommit {
-    let (address, bytes) = (DevicePtr(chunks.start), chunks.end - chunks.start);
-    commands::MemoryCommit { address, bytes, on_host: pages == Pages::OnHost }
 }
 
 // The entry points. CUDA Driver API, sections "Memory Management" and "Stream Ordered Memory Allocator".

@@ -1,11 +1,12 @@
 //! Modules and libraries, and the functions and kernels in them.
 //!
 //! An image is named by its content hash, and travels only if the node has not seen it before: its load is one round trip
-//! then. With the answer come the functions of a small module, which are had without asking. A library is its
+//! then. With the answer comes the function of a module that has one, or the names of a few: these are had without waiting
+//! ([`awaited`]). A library is its
 //! module, loaded at once, and a kernel is its function: each pair shares one handle.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,15 +23,20 @@ use crate::issue::{Issue, wanted};
 use crate::parameters::Layout;
 use crate::session::{self, Session};
 use crate::staged_launch::Staged;
-use crate::{context, out, texture_reference};
+use crate::{awaited, context, out, texture_reference};
 
-/// Functions by name.
-type Told = HashMap<CString, FunctionInfo>;
+/// What came with a module.
+#[derive(Debug, Default)]
+struct Told {
+    /// Functions that nobody has asked for yet, by name.
+    functions: HashMap<CString, FunctionInfo>,
+    /// Names of others.
+    names: HashSet<CString>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Module {
     context: CUcontext,
-    /// The functions that came with the module and nobody has asked for yet, by name.
     told: Mutex<Told>,
     /// The functions that programs asked for, by name.
     functions: Mutex<HashMap<CString, u64>>,
@@ -90,9 +96,29 @@ pub(crate) fn of_context(context: CUcontext) -> Vec<u64> {
     MODULES.find(|module| module.context == context)
 }
 
-/// The function or kernel of a handle.
+/// The function or kernel of a handle, described by the node.
 pub(crate) fn function(handle: usize) -> Result<Arc<Function>, CUresult> {
-    FUNCTIONS.get(handle as u64).ok_or(CUresult::INVALID_HANDLE)
+    let handle = handle as u64;
+    if let Some(function) = FUNCTIONS.get(handle) {
+        return Ok(function);
+    }
+    awaited::settle(handle)?;
+    FUNCTIONS.get(handle).ok_or(CUresult::INVALID_HANDLE)
+}
+
+/// Enters a function as the node has described it.
+pub(crate) fn enter(
+    handle: u64,
+    module: u64,
+    name: CString,
+    home: Option<CUdevice>,
+    info: FunctionInfo,
+) -> Result<(), CUresult> {
+    let places = info.parameters.iter().map(|parameter| (parameter.offset, parameter.size)).collect();
+    let layout = Layout::new(places).ok_or(CUresult::INVALID_IMAGE)?;
+    let attributes = info.attributes.into_iter().collect();
+    FUNCTIONS.insert(handle, Function::new(FunctionId(handle), module, name, layout, attributes, home));
+    Ok(())
 }
 
 fn forget(module: u64) {
@@ -159,12 +185,12 @@ impl Function {
     fn on(&self, device: CUdevice) -> Result<Arc<Function>, CUresult> {
         let mut elsewhere = locked(&self.elsewhere);
         if let Some(&known) = elsewhere.get(&device) {
-            return FUNCTIONS.get(known).ok_or(CUresult::INVALID_HANDLE);
+            return function(known as usize);
         }
         let session = session::get()?;
         let module = session.library_on(self.module, device)?;
         let handle = session.get_function(module, &self.name)?;
-        let function = FUNCTIONS.get(handle).ok_or(CUresult::INVALID_HANDLE)?;
+        let function = function(handle as usize)?;
         for (&attribute, &value) in locked(&self.changed).iter() {
             function.set_attribute(session, attribute, value)?;
         }
@@ -352,35 +378,39 @@ impl Session {
         log.write(said, true);
         let reply = reply.map_err(|_| CUresult::UNKNOWN)?;
         let named = |function: NamedFunction| Some((CString::new(function.name).ok()?, function.info));
-        Ok(reply.known.then(|| reply.functions.into_iter().filter_map(named).collect()))
+        Ok(reply.known.then(|| Told {
+            functions: reply.functions.into_iter().filter_map(named).collect(),
+            names: reply.names.into_iter().filter_map(|name| CString::new(name).ok()).collect(),
+        }))
     }
 
-    /// The handle of a module's function, asking the node the first time.
+    /// The handle of a module's function, asking the node the first time. Whether there is such a function is known when this returns.
     pub(crate) fn get_function(&self, module: u64, name: &CStr) -> Result<u64, CUresult> {
         let object = MODULES.get(module).ok_or(CUresult::INVALID_HANDLE)?;
         if let Some(&known) = locked(&object.functions).get(name) {
             return Ok(known);
         }
-        let hfunc = FunctionId(ids::mint_on(ids::device(module).unwrap_or_default(), Kind::Function));
-        let (hmod, session) = (ModuleId(module), self.of_object(module));
-        let told = locked(&object.told).remove(name);
-        let info = match told {
+        let handle = ids::mint_on(ids::device(module).unwrap_or_default(), Kind::Function);
+        let (hfunc, hmod, session) = (FunctionId(handle), ModuleId(module), self.of_object(module));
+        let home = object.library.as_ref().map(|library| library.home);
+        let (known, is_named) = {
+            let mut told = locked(&object.told);
+            (told.functions.remove(name), told.names.contains(name))
+        };
+        match known {
             Some(info) => {
                 session.queue_quietly(&commands::FunctionNamed { hfunc, hmod, name })?;
-                info
+                enter(handle, module, name.to_owned(), home, info)?;
             }
+            None if is_named => session.ask_for_function((handle, module), name.to_owned(), home)?,
             None => {
-                session.call(&commands::cuModuleGetFunction { hfunc, hmod, name }, |answer| answer.info)?
+                let command = commands::cuModuleGetFunction { hfunc, hmod, name };
+                let info = session.call(&command, |answer| answer.info)?;
+                enter(handle, module, name.to_owned(), home, info)?;
             }
-        };
-        let places = info.parameters.iter().map(|parameter| (parameter.offset, parameter.size)).collect();
-        let layout = Layout::new(places).ok_or(CUresult::INVALID_IMAGE)?;
-        let name = name.to_owned();
-        locked(&object.functions).insert(name.clone(), hfunc.0);
-        let attributes = info.attributes.into_iter().collect();
-        let home = object.library.as_ref().map(|library| library.home);
-        FUNCTIONS.insert(hfunc.0, Function::new(hfunc, module, name, layout, attributes, home));
-        Ok(hfunc.0)
+        }
+        locked(&object.functions).insert(name.to_owned(), handle);
+        Ok(handle)
     }
 
     fn get_global(&self, module: u64, name: &CStr) -> Result<(u64, u64), CUresult> {
@@ -402,6 +432,7 @@ impl Session {
                 self.unload(other)?;
             }
         }
+        awaited::settle_all(module);
         forget(module);
         let session = self.of_object(module);
         session.forget_globals(module);
@@ -773,7 +804,7 @@ mod tests {
 
     fn loaded() -> CUfunction {
         let (module, handle) = (ids::mint(Kind::Module), ids::mint(Kind::Function));
-        MODULES.insert(module, Module::new(CUcontext::NULL, Told::new(), None));
+        MODULES.insert(module, Module::new(CUcontext::NULL, Told::default(), None));
         let layout = Layout::new(Vec::new()).unwrap();
         let (id, name) = (FunctionId(handle), c"kernel".to_owned());
         FUNCTIONS.insert(handle, Function::new(id, module, name, layout, HashMap::new(), None));

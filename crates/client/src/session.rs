@@ -28,7 +28,7 @@ use crate::device::{Device, place_of};
 use crate::link::Link;
 use crate::live::Live;
 use crate::virtual_memory::VirtualMemory;
-use crate::{arrays, attach, event, graph_memory, ids, module, stream, texture, texture_reference};
+use crate::{arrays, attach, awaited, event, graph_memory, ids, module, stream, texture, texture_reference};
 
 pub(crate) struct Session {
     /// Its place among the sessions of this process.
@@ -351,6 +351,7 @@ impl Session {
             self.queue_quietly(&commands::cuEventDestroy_v2 { hEvent: EventId(hEvent) })?;
         }
         for hmod in module::of_context(handle) {
+            awaited::settle_all(hmod);
             self.forget_globals(hmod);
             self.queue_quietly(&commands::cuModuleUnload { hmod: ModuleId(hmod) })?;
         }

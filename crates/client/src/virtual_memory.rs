@@ -2,7 +2,7 @@
 //! (CUDA Driver API, section "Virtual Memory Management").
 //!
 //! Addresses come out of the session's reservation, so reserving them and every question about them is answered here.
-//! Physical memory is the node's: making it waits, since there may be none left. Mapping travels without waiting; what
+//! Physical memory is the node's: making it waits, unless that much is allowed anyway. Mapping travels without waiting; what
 //! CUDA refuses at once is refused here, before it is sent.
 
 use std::collections::{BTreeMap, HashMap};
@@ -14,6 +14,7 @@ use sluice_cuda::*;
 use sluice_wire::{DevicePtr, PhysicalId, PhysicalProp, commands};
 
 use crate::addresses::CHUNK;
+use crate::device::Device;
 use crate::ids::{self, Kind};
 use crate::issue::{About, Issue};
 use crate::memory::Names;
@@ -193,6 +194,19 @@ fn within(start: u64, size: u64, address: u64, bytes: u64) -> bool {
     address.checked_sub(start).is_some_and(|offset| offset < size && bytes <= size - offset)
 }
 
+/// Whether every driver with memory of this kind makes it of any whole chunks: nothing is asked for that a card may not have.
+fn is_usual(device: &Device, prop: &CUmemAllocationProp) -> bool {
+    use CUmemAllocationHandleType as Types;
+    let shareable = CUdevice_attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+    let types = match prop.requestedHandleTypes {
+        Types::NONE => true,
+        Types::POSIX_FILE_DESCRIPTOR => device.attribute(shareable) == Ok(1),
+        _ => false,
+    };
+    let plain = prop.compressionType == 0 && prop.gpuDirectRDMACapable == 0 && prop.usage == 0;
+    device.mints_addresses && types && plain && prop.kind == CUmemAllocationType::PINNED
+}
+
 fn check_granular(value: u64) -> Result<(), CUresult> {
     if value != 0 && value.is_multiple_of(CHUNK) { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
 }
@@ -204,6 +218,24 @@ impl Session {
 
     fn release_physical(&self, handle: u64) -> Result<(), CUresult> {
         self.queue_quietly(&commands::cuMemRelease { handle: PhysicalId(handle) })
+    }
+
+    fn make_physical(
+        &self,
+        handle: u64,
+        bytes: u64,
+        prop: &CUmemAllocationProp,
+        flags: u64,
+    ) -> Result<(), CUresult> {
+        let (handle, device) = (PhysicalId(handle), self.device(prop.location.id)?);
+        let on_node = self.as_the_node_has_them(prop)?;
+        let asked = commands::cuMemCreate { handle, size: bytes, prop: on_node.clone(), flags };
+        let _memory = self.memory(device.ordinal)?;
+        if flags != 0 || !is_usual(device, prop) {
+            return self.call(&asked, |()| ());
+        }
+        let allowed = commands::PhysicalCreateAllowed { handle, size: bytes, prop: on_node };
+        self.use_memory((device.place, bytes), &allowed, &asked)
     }
 
     /// Gives up one hold on physical memory.
@@ -343,15 +375,9 @@ pub(crate) unsafe fn cuMemCreate(
         return Err(CUresult::INVALID_VALUE);
     }
     let minted = ids::mint_on(prop.location.id, Kind::Physical);
-    let command = commands::cuMemCreate {
-        handle: PhysicalId(minted),
-        size: bytes,
-        prop: session.as_the_node_has_them(&prop)?,
-        flags,
-    };
-    match session.call(&command, |()| ()) {
+    match session.make_physical(minted, bytes, &prop, flags) {
         Err(CUresult::OUT_OF_MEMORY) if session.reclaim(prop.location.id)? => {
-            session.call(&command, |()| ())?
+            session.make_physical(minted, bytes, &prop, flags)?
         }
         other => other?,
     }

@@ -58,6 +58,14 @@ impl CUDA_ARRAY3D_DESCRIPTOR {
     }
 }
 
+impl CUDA_ARRAY3D_DESCRIPTOR {
+    /// Bytes of device memory that a level counts as. What a driver adds to lay it out is not known.
+    pub fn charge(&self, level: u32) -> Option<u64> {
+        const STEP: u64 = 512;
+        self.extent(level)?.bytes()?.checked_next_multiple_of(STEP)
+    }
+}
+
 impl ArrayExtent {
     /// All bytes, if they can be counted.
     pub fn bytes(&self) -> Option<u64> {

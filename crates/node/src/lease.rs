@@ -40,13 +40,25 @@ pub struct Lease {
     pub gpus: Vec<usize>,
     /// Bytes on each GPU.
     pub memory: u64,
-    sessions: BTreeMap<u64, Account>,
+    sessions: BTreeMap<u64, Vec<Account>>,
     /// Bytes on each GPU that sessions share: on no session's account.
-    shared: Account,
+    shared: Vec<u64>,
 }
 
-/// Bytes that one session has taken on each GPU of its lease.
-type Account = Vec<u64>;
+/// Bytes of one session on one GPU of its lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Account {
+    /// What it uses.
+    taken: u64,
+    /// What is kept for it, so that its client may use it unasked. Nobody else gets it, and nobody is shown it as used.
+    reserve: u64,
+}
+
+/// Most bytes that are kept for a session on a GPU, and the part of its lease that they are at most.
+const RESERVE_MAX: u64 = 256 << 20;
+const RESERVE_PART: u64 = 64;
+/// Reserves grow in steps of what sessions commit at least.
+const RESERVE_STEP: u64 = 2 << 20;
 
 /// Why a lease is refused; the text is what the user reads.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -201,8 +213,8 @@ impl Books {
     /// Opens an account for a session of a lease; false when the lease is no more.
     pub fn open_session(&mut self, lease: u64, session: u64) -> bool {
         let Some(lease) = self.leases.get_mut(&lease) else { return false };
-        let account = vec![0; lease.gpus.len()];
-        lease.sessions.entry(session).or_insert(account);
+        let accounts = vec![Account::default(); lease.gpus.len()];
+        lease.sessions.entry(session).or_insert(accounts);
         true
     }
 
@@ -213,24 +225,50 @@ impl Books {
         }
     }
 
-    /// Takes `bytes` on the lease's `gpu`th GPU for a session if its lease has them left.
-    pub fn take(&mut self, lease: u64, session: u64, gpu: usize, bytes: u64) -> bool {
-        let Some(lease) = self.leases.get_mut(&lease) else { return false };
-        let left = lease.memory.saturating_sub(lease.used(gpu));
-        match lease.sessions.get_mut(&session).and_then(|a| a.get_mut(gpu)) {
-            Some(taken) if bytes <= left => {
-                *taken += bytes;
-                true
-            }
-            _ => false,
+    /// Takes `bytes` on the lease's `gpu`th GPU for a session, if its lease has them left; of the session's own reserve `reserve` bytes
+    /// at most. The answer is what is left of these.
+    pub fn take(&mut self, lease: u64, session: u64, gpu: usize, bytes: u64, reserve: u64) -> Option<u64> {
+        let lease = self.leases.get_mut(&lease)?;
+        let left = lease.left(gpu);
+        let account = lease.account_mut(session, gpu)?;
+        let spent = bytes.saturating_sub(left);
+        if spent > reserve.min(account.reserve) {
+            return None;
         }
+        account.reserve -= spent;
+        account.taken += bytes;
+        Some(reserve - spent)
+    }
+
+    /// The session uses bytes of its reserve.
+    pub fn spend(&mut self, lease: u64, session: u64, gpu: usize, bytes: u64) {
+        let account = self.leases.get_mut(&lease).and_then(|lease| lease.account_mut(session, gpu));
+        if let Some(account) = account {
+            account.reserve = account.reserve.saturating_sub(bytes);
+            account.taken = account.taken.saturating_add(bytes);
+        }
+    }
+
+    /// Keeps more for a session, as far as there is more. One session has a small part of the lease, all have twice that at most: each
+    /// gets no more than half of what the others leave of it. The answer is how much more.
+    pub fn fill_reserve(&mut self, lease: u64, session: u64, gpu: usize) -> u64 {
+        let Some(lease) = self.leases.get_mut(&lease) else { return 0 };
+        let (left, all) = (lease.left(gpu), lease.reserves(gpu));
+        let most = (lease.memory / RESERVE_PART).min(RESERVE_MAX) / RESERVE_STEP * RESERVE_STEP;
+        let Some(account) = lease.account_mut(session, gpu) else { return 0 };
+        let others = all - account.reserve;
+        let half = (2 * most).saturating_sub(others) / 2;
+        let wanted = most.min(half.next_multiple_of(RESERVE_STEP));
+        let more = wanted.saturating_sub(account.reserve).min(left) / RESERVE_STEP * RESERVE_STEP;
+        account.reserve += more;
+        more
     }
 
     /// Gives bytes back; never more than the session had.
     pub fn give_back(&mut self, lease: u64, session: u64, gpu: usize, bytes: u64) {
-        let account = self.leases.get_mut(&lease).and_then(|l| l.sessions.get_mut(&session));
-        if let Some(taken) = account.and_then(|a| a.get_mut(gpu)) {
-            *taken = taken.saturating_sub(bytes);
+        let account = self.leases.get_mut(&lease).and_then(|lease| lease.account_mut(session, gpu));
+        if let Some(account) = account {
+            account.taken = account.taken.saturating_sub(bytes);
         }
     }
 
@@ -238,8 +276,8 @@ impl Books {
     pub fn share(&mut self, lease: u64, session: u64, gpu: usize, bytes: u64) -> bool {
         let Some(Lease { sessions, shared, .. }) = self.leases.get_mut(&lease) else { return false };
         match (sessions.get_mut(&session).and_then(|a| a.get_mut(gpu)), shared.get_mut(gpu)) {
-            (Some(taken), Some(shared)) if bytes <= *taken => {
-                *taken -= bytes;
+            (Some(account), Some(shared)) if bytes <= account.taken => {
+                account.taken -= bytes;
                 *shared += bytes;
                 true
             }
@@ -258,13 +296,36 @@ impl Books {
 impl Lease {
     /// Bytes that all sessions together have taken on the lease's `gpu`th GPU.
     pub fn used(&self, gpu: usize) -> u64 {
-        let taken: u64 = self.sessions.values().filter_map(|a| a.get(gpu)).sum();
+        let taken: u64 = self.accounts(gpu).map(|(_, account)| account.taken).sum();
         taken + self.shared.get(gpu).copied().unwrap_or(0)
+    }
+
+    /// Bytes that a session cannot have on the lease's `gpu`th GPU: those taken, and those kept for others.
+    pub fn used_for(&self, session: u64, gpu: usize) -> u64 {
+        let others = self.accounts(gpu).filter(|(of, _)| *of != session);
+        self.used(gpu) + others.map(|(_, account)| account.reserve).sum::<u64>()
     }
 
     /// Bytes that one session has taken on all its GPUs.
     pub fn used_by(&self, session: u64) -> u64 {
-        self.sessions.get(&session).map_or(0, |a| a.iter().sum())
+        self.sessions.get(&session).map_or(0, |accounts| accounts.iter().map(|account| account.taken).sum())
+    }
+
+    /// Bytes that are nobody's.
+    fn left(&self, gpu: usize) -> u64 {
+        self.memory.saturating_sub(self.used(gpu) + self.reserves(gpu))
+    }
+
+    fn reserves(&self, gpu: usize) -> u64 {
+        self.accounts(gpu).map(|(_, account)| account.reserve).sum()
+    }
+
+    fn accounts(&self, gpu: usize) -> impl Iterator<Item = (u64, Account)> {
+        self.sessions.iter().filter_map(move |(&session, accounts)| Some((session, *accounts.get(gpu)?)))
+    }
+
+    fn account_mut(&mut self, session: u64, gpu: usize) -> Option<&mut Account> {
+        self.sessions.get_mut(&session)?.get_mut(gpu)
     }
 }
 
@@ -388,13 +449,13 @@ mod tests {
         let mut books = node(1);
         books.grant(1, ask(500_000, 4 * GIB)).unwrap();
         assert!(books.open_session(1, 10) && books.open_session(1, 11));
-        assert!(books.take(1, 10, 0, 3 * GIB));
-        assert!(!books.take(1, 11, 0, 2 * GIB));
-        assert!(books.take(1, 11, 0, GIB));
-        assert!(!books.take(1, 11, 0, 1) && !books.take(1, 10, 0, u64::MAX));
+        assert!(books.take(1, 10, 0, 3 * GIB, 0).is_some());
+        assert!(books.take(1, 11, 0, 2 * GIB, 0).is_none());
+        assert!(books.take(1, 11, 0, GIB, 0).is_some());
+        assert!(books.take(1, 11, 0, 1, 0).is_none() && books.take(1, 10, 0, u64::MAX, 0).is_none());
         books.close_session(1, 10);
         assert_eq!(books.lease(1).unwrap().used(0), GIB);
-        assert!(books.take(1, 11, 0, 3 * GIB));
+        assert!(books.take(1, 11, 0, 3 * GIB, 0).is_some());
         books.give_back(1, 11, 0, u64::MAX);
         assert_eq!(books.lease(1).unwrap().used(0), 0);
     }
@@ -405,24 +466,73 @@ mod tests {
         books.grant(1, ask(500_000, 4 * GIB)).unwrap();
         books.open_session(1, 10);
         books.open_session(1, 11);
-        assert!(books.take(1, 10, 0, 3 * GIB));
+        assert!(books.take(1, 10, 0, 3 * GIB, 0).is_some());
         assert!(!books.share(1, 11, 0, 1) && !books.share(1, 10, 0, 4 * GIB));
         assert!(books.share(1, 10, 0, 2 * GIB));
         assert_eq!(books.lease(1).unwrap().used(0), 3 * GIB);
         books.close_session(1, 10);
         assert_eq!(books.lease(1).unwrap().used(0), 2 * GIB);
-        assert!(!books.take(1, 11, 0, 3 * GIB));
+        assert!(books.take(1, 11, 0, 3 * GIB, 0).is_none());
         books.unshare(1, 0, 2 * GIB);
-        assert!(books.take(1, 11, 0, 4 * GIB));
+        assert!(books.take(1, 11, 0, 4 * GIB, 0).is_some());
+    }
+
+    #[test]
+    fn a_reserve_is_a_small_part_of_the_lease_and_nobody_elses() {
+        const MIB: u64 = 1 << 20;
+        let mut books = Books::new(vec![Card { name: "GPU".into(), memory: 100 * GIB }]);
+        for (lease, memory, kept) in
+            [(1, 64 * GIB, 256 * MIB), (2, GIB, 16 * MIB), (3, 255 * MIB, 2 * MIB), (4, 127 * MIB, 0)]
+        {
+            books.grant(lease, ask(1000, memory)).unwrap();
+            books.open_session(lease, 10);
+            assert_eq!(books.fill_reserve(lease, 10, 0), kept, "{memory}");
+            assert_eq!(books.fill_reserve(lease, 10, 0), 0, "it is full");
+            let lease = books.lease(lease).unwrap();
+            assert_eq!((lease.used(0), lease.used_by(10)), (0, 0), "a reserve is not used");
+            assert_eq!((lease.used_for(10, 0), lease.used_for(11, 0)), (0, kept));
+        }
+        // Of all of a lease its sessions together keep a thirty-second.
+        for session in 11..100 {
+            books.open_session(2, session);
+            books.fill_reserve(2, session, 0);
+        }
+        assert_eq!(books.lease(2).unwrap().reserves(0), 32 * MIB);
+        books.close_session(2, 10);
+        assert_eq!(books.lease(2).unwrap().reserves(0), 16 * MIB);
+    }
+
+    #[test]
+    fn a_session_gets_all_of_its_lease_with_its_reserve_and_no_more() {
+        const MIB: u64 = 1 << 20;
+        let mut books = node(1);
+        books.grant(1, ask(500_000, 256 * MIB)).unwrap();
+        books.open_session(1, 10);
+        books.open_session(1, 11);
+        assert_eq!((books.fill_reserve(1, 10, 0), books.fill_reserve(1, 11, 0)), (4 * MIB, 2 * MIB));
+        books.spend(1, 10, 0, 2 * MIB);
+        assert_eq!((books.lease(1).unwrap().used(0), books.fill_reserve(1, 10, 0)), (2 * MIB, 2 * MIB));
+        assert_eq!(books.take(1, 10, 0, 100 * MIB, 4 * MIB), Some(4 * MIB), "what is left goes first");
+        // 148 MiB are left, and 2 MiB are kept for the other.
+        assert_eq!(books.take(1, 10, 0, 154 * MIB, 4 * MIB), None);
+        assert_eq!(books.take(1, 10, 0, 150 * MIB, 0), None, "the reserve is in use");
+        assert_eq!(books.take(1, 10, 0, 150 * MIB, 4 * MIB), Some(2 * MIB));
+        assert_eq!(books.fill_reserve(1, 10, 0), 0, "nothing is left");
+        assert_eq!(books.take(1, 11, 0, 2 * MIB, 2 * MIB), Some(0));
+        assert_eq!(books.take(1, 10, 0, 2 * MIB, 2 * MIB), Some(0));
+        assert_eq!(books.lease(1).unwrap().used(0), 256 * MIB);
+        assert_eq!(books.take(1, 10, 0, 1, 0), None);
+        books.close_session(1, 10);
+        assert_eq!(books.lease(1).unwrap().used(0), 2 * MIB);
     }
 
     #[test]
     fn unknown_leases_sessions_and_gpus_get_nothing() {
         let mut books = node(1);
-        assert!(!books.open_session(7, 1) && !books.take(7, 1, 0, 1));
+        assert!(!books.open_session(7, 1) && books.take(7, 1, 0, 1, 0).is_none());
         books.grant(7, ask(1000, GIB)).unwrap();
-        assert!(!books.take(7, 1, 0, 1));
+        assert!(books.take(7, 1, 0, 1, 0).is_none());
         books.open_session(7, 1);
-        assert!(!books.take(7, 1, 1, 1));
+        assert!(books.take(7, 1, 1, 1, 0).is_none());
     }
 }

@@ -410,20 +410,24 @@ impl Registry {
         let record = ledger.leases.get_mut(&lease)?;
         record.sessions_total += 1;
         let kernel_timeout_ms = record.kernel_timeout_ms;
-        let record = ledger.sessions.get(&session)?;
         let linger_ms = u32::try_from(self.linger.as_millis()).unwrap_or(u32::MAX);
-        let (secret, attempt) = (record.secret.0, record.once.attempt);
-        let resume = record.resumes.then_some(ResumeStart { secret, linger_ms, attempt });
+        let count = ledger.books.lease(lease)?.gpus.len();
+        let reserves: Vec<u64> =
+            (0..count).map(|gpu| ledger.books.fill_reserve(lease, session, gpu)).collect();
+        let record = ledger.sessions.get(&session)?;
         let entry = ledger.books.lease(lease)?;
-        let part = |&gpu: &usize| GpuPart {
+        let part = |(&gpu, reserve): (&usize, u64)| GpuPart {
             ordinal: gpu as u32,
             share_ppm: entry.ask.share_ppm,
             memory: entry.memory,
+            reserve,
         };
+        let (secret, attempt) = (record.secret.0, record.once.attempt);
+        let resume = record.resumes.then_some(ResumeStart { secret, linger_ms, attempt });
         let start = Start {
             session,
             driver: self.inventory.driver.clone(),
-            gpus: entry.gpus.iter().map(part).collect(),
+            gpus: entry.gpus.iter().zip(reserves).map(part).collect(),
             kernel_timeout_ms,
             cache: self.cache.clone(),
             resume,
@@ -466,14 +470,23 @@ impl Registry {
                     self.turns.done(session, gpu, used_ns, more);
                     Ok(())
                 }
-                Packet::Take { gpu, bytes } => {
-                    link.send_now(&Packet::Taken(self.take(lease, session, gpu, bytes)))
+                Packet::Take { gpu, bytes, reserve } => {
+                    let taken =
+                        self.account(lease, |books| books.take(lease, session, gpu as usize, bytes, reserve));
+                    // Before the answer, so that the client hears of it first.
+                    let filled =
+                        if taken.is_some() { self.fill_reserve(lease, session, gpu, link) } else { Ok(()) };
+                    filled.and_then(|()| link.send_now(&Packet::Taken(taken)))
+                }
+                Packet::Spend { gpu, bytes } => {
+                    self.account(lease, |books| books.spend(lease, session, gpu as usize, bytes));
+                    self.fill_reserve(lease, session, gpu, link)
                 }
                 Packet::GiveBack { gpu, bytes } => {
                     self.lock().books.give_back(lease, session, gpu as usize, bytes);
                     Ok(())
                 }
-                Packet::QueryUsed { gpu } => link.send_now(&Packet::Used(self.used(lease, gpu))),
+                Packet::QueryUsed { gpu } => link.send_now(&Packet::Used(self.used_for(lease, session, gpu))),
                 Packet::Export(export) => {
                     link.send_now(&Packet::Exported(self.export(lease, session, export, file)))
                 }
@@ -512,6 +525,7 @@ impl Registry {
                 }
                 Packet::Ready
                 | Packet::Taken(_)
+                | Packet::Reserved { .. }
                 | Packet::Used(_)
                 | Packet::Exported(_)
                 | Packet::Imported(_)
@@ -530,18 +544,25 @@ impl Registry {
         }
     }
 
-    fn take(&self, lease: u64, session: u64, gpu: u32, bytes: u64) -> bool {
+    /// Changes the books, after which more of a lease's memory may be used.
+    fn account<R>(&self, lease: u64, change: impl FnOnce(&mut Books) -> R) -> R {
         let mut ledger = self.lock();
-        let taken = ledger.books.take(lease, session, gpu as usize, bytes);
+        let changed = change(&mut ledger.books);
         let used = ledger.memory_used(lease);
         if let Some(record) = ledger.leases.get_mut(&lease) {
             record.memory_peak = record.memory_peak.max(used);
         }
-        taken
+        changed
     }
 
-    fn used(&self, lease: u64, gpu: u32) -> u64 {
-        self.lock().books.lease(lease).map_or(0, |l| l.used(gpu as usize))
+    /// Keeps more for a session, if there is more, and tells its worker.
+    fn fill_reserve(&self, lease: u64, session: u64, gpu: u32, link: &Link) -> io::Result<()> {
+        let bytes = self.lock().books.fill_reserve(lease, session, gpu as usize);
+        if bytes == 0 { Ok(()) } else { link.send_now(&Packet::Reserved { gpu, bytes }) }
+    }
+
+    fn used_for(&self, lease: u64, session: u64, gpu: u32) -> u64 {
+        self.lock().books.lease(lease).map_or(0, |l| l.used_for(session, gpu as usize))
     }
 
     /// Makes sure that the worker is gone and frees what it had.

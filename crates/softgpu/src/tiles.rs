@@ -275,7 +275,9 @@ fn memory(info: &CUarrayMapInfo, array: &TiledArray, bytes: u64) -> Result<(u64,
     if !is_inside || !is_pool || !info.offset.is_multiple_of(array.tiling.alignment) {
         return Err(Status::INVALID_VALUE);
     }
-    if info.memHandleType != CUmemHandleType::GENERIC || physical.device.ordinal != array.device {
+    if info.memHandleType != CUmemHandleType::GENERIC
+        || physical.device.is_none_or(|device| device.ordinal != array.device)
+    {
         return Err(Status::INVALID_VALUE);
     }
     Ok((vmm::view(&physical)? + info.offset, physical))

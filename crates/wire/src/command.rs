@@ -97,6 +97,17 @@ message! {
 }
 
 message! {
+    /// The payload of an `Allowance` frame. What the client may use unasked at first comes with `SessionOpened`; what it uses it counts
+    /// itself.
+    pub struct Allowance {
+        /// By its place in the lease.
+        device: u32,
+        /// Bytes. Less than none only while the client waits for memory of that device.
+        change: i64,
+    }
+}
+
+message! {
     /// The payload of a `Received` frame: how much of the opposite stream has arrived; see `resume`.
     pub struct Received {
         /// Bytes since the session began.

@@ -192,6 +192,8 @@ message! {
         devices: Vec<DeviceSnapshot>,
         /// How to go on after a cut, where that is possible.
         resume: Option<ResumeTerms>,
+        /// Bytes of each device's memory that the client may use unasked; see `Allowance`.
+        allowances: Vec<u64>,
     }
 }
 

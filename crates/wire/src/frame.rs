@@ -45,6 +45,8 @@ pub enum Kind {
     Packed = 10,
     /// Worker to client: a line of text for the program's user, who should know why calls fail.
     Notice = 11,
+    /// Worker to client: how much more of a device's memory it may use unasked, or less. Payload: `Allowance`.
+    Allowance = 12,
 }
 
 impl Kind {
@@ -61,6 +63,7 @@ impl Kind {
             Kind::Commands,
             Kind::Packed,
             Kind::Notice,
+            Kind::Allowance,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

@@ -50,7 +50,7 @@ mod types;
 
 pub use array::*;
 pub use codec::{Decode, Encode, Reader, decode};
-pub use command::{Command, HostCall, HostWrite, Op, Received, ReplyHead, Sticky, Target};
+pub use command::{Allowance, Command, HostCall, HostWrite, Op, Received, ReplyHead, Sticky, Target};
 pub use error::WireError;
 pub use extent::{product, rows};
 pub use frame::{BULK_SIZE_MAX, Begun, FRAME_SIZE_MAX, Frame, FrameDecoder, Header, Kind};

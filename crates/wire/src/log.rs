@@ -129,12 +129,12 @@ pub enum Entry {
     Output(Vec<u8>),
 }
 
-/// The beginning of a log. What lets somebody go on with the session stays out of it.
+/// The beginning of a log. What lets somebody go on with the session stays out of it, and so does what the session alone may use.
 pub fn begin(opened: &SessionOpened, out: &mut Vec<u8>) -> Result<(), WireError> {
     out.extend_from_slice(&MAGIC);
     VERSION.encode(out);
     PROTOCOL.encode(out);
-    Control::from(SessionOpened { resume: None, ..opened.clone() }).frame(out)
+    Control::from(SessionOpened { resume: None, allowances: Vec::new(), ..opened.clone() }).frame(out)
 }
 
 /// Appends what has come, if it belongs into a log. The client's own frames are appended as they are.
@@ -156,9 +156,13 @@ pub fn came(frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<(), WireError> {
         Kind::HostCall | Kind::Sticky | Kind::Output => {
             header.frame(out, |out| out.extend_from_slice(frame.payload))
         }
-        Kind::Command | Kind::Commands | Kind::Control | Kind::Received | Kind::Packed | Kind::Notice => {
-            Ok(())
-        }
+        Kind::Command
+        | Kind::Commands
+        | Kind::Control
+        | Kind::Received
+        | Kind::Packed
+        | Kind::Notice
+        | Kind::Allowance => Ok(()),
     }
 }
 
@@ -245,7 +249,7 @@ fn entry(frame: &Frame<'_>, is_first: bool) -> Result<Entry, WireError> {
             Ok(Entry::Sticky { result, op })
         }
         Kind::Output => Ok(Entry::Output(frame.payload.to_vec())),
-        Kind::Received | Kind::Commands | Kind::Packed | Kind::Notice => {
+        Kind::Received | Kind::Commands | Kind::Packed | Kind::Notice | Kind::Allowance => {
             Err(WireError::FrameKind(header.kind as u8))
         }
     }
@@ -266,7 +270,13 @@ mod tests {
     fn opened() -> SessionOpened {
         let resume =
             Some(crate::control::ResumeTerms { secret: SessionSecret([7; 32]), linger_ms: 1, expands: true });
-        SessionOpened { session: 4, range: Some((1 << 40, 1 << 30)), devices: Vec::new(), resume }
+        SessionOpened {
+            session: 4,
+            range: Some((1 << 40, 1 << 30)),
+            devices: Vec::new(),
+            resume,
+            allowances: vec![1 << 21],
+        }
     }
 
     /// A log with one of each, and where its frames end.
@@ -315,7 +325,7 @@ mod tests {
     fn a_log_is_read_as_it_was_written() {
         let (log, _) = log();
         let expect = [
-            Entry::Opened(SessionOpened { resume: None, ..opened() }),
+            Entry::Opened(SessionOpened { resume: None, allowances: Vec::new(), ..opened() }),
             Entry::Command { header: PLACE, payload: Vec::new() },
             Entry::Reply {
                 header: Header { kind: Kind::Reply, ..PLACE },

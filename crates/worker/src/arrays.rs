@@ -10,12 +10,11 @@ use sluice_wire::{
     ArrayId, ArrayPlace, ArrayShape, CopyNode, CopySide, MipmappedArrayId, StreamId, commands,
 };
 
+use crate::budget::Claim;
 use crate::execute::Execute;
 use crate::session::Session;
 use crate::tiles::{self, Handle, Key};
 
-/// The lease is charged in steps of so many bytes.
-const STEP: u64 = 512;
 const MAPPED_LATER: u32 = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
 /// Flags that arrays may have: others are for graphics.
 const FLAGS: u32 = CUDA_ARRAY3D_LAYERED
@@ -87,7 +86,7 @@ fn checked(shape: &ArrayShape, levels: u32) -> Result<(CUDA_ARRAY3D_DESCRIPTOR, 
     if desc.Flags & MAPPED_LATER != 0 && !desc.can_be_mapped_later() {
         return Err(CUresult::INVALID_VALUE);
     }
-    let level = |level| desc.extent(level)?.bytes()?.checked_next_multiple_of(STEP);
+    let level = |level| desc.charge(level);
     let bytes = (0..levels).try_fold(0_u64, |sum, at| sum.checked_add(level(at)?));
     let bytes = bytes.ok_or(CUresult::INVALID_VALUE)?;
     Ok((desc, if desc.Flags & MAPPED_LATER == 0 { bytes } else { 0 }))
@@ -96,31 +95,35 @@ fn checked(shape: &ArrayShape, levels: u32) -> Result<(CUDA_ARRAY3D_DESCRIPTOR, 
 /// Makes something that costs the lease so many bytes.
 fn charged<T>(
     session: &Session,
-    bytes: u64,
-    make: impl FnOnce() -> Result<T, CUresult>,
+    (bytes, claim): (u64, Claim),
+    make: impl FnMut() -> Result<T, CUresult>,
 ) -> Result<(T, Charge), CUresult> {
     let (gpu, _) = session.device()?;
-    session.budget.take(gpu, bytes)?;
-    let made = make().inspect_err(|_| session.budget.give_back(gpu, bytes))?;
+    let made = session.budget.charge(claim, (gpu, bytes), make)?;
     Ok((made, Charge { gpu, bytes }))
 }
 
-pub(crate) fn create(session: &Session, command: &commands::cuArray3DCreate_v2) -> Result<(), CUresult> {
+pub(crate) fn create(
+    session: &Session,
+    id: ArrayId,
+    shape: &ArrayShape,
+    claim: Claim,
+) -> Result<(), CUresult> {
     let create = session.table.cuArray3DCreate_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-    session.vacant(command.pHandle)?;
-    let (desc, bytes) = checked(&command.shape, 1)?;
-    let (array, charge) = charged(session, bytes, || {
+    session.vacant(id)?;
+    let (desc, bytes) = checked(shape, 1)?;
+    let (array, charge) = charged(session, (bytes, claim), || {
         let mut array = CUarray::NULL;
         // SAFETY: the driver reads a description and writes one handle, both locals.
         unsafe { create(&mut array, &desc) }.ok()?;
         if desc.Flags & MAPPED_LATER != 0 {
-            tiles::enter(session, Key::Array(command.pHandle), &desc, 1, Handle::Array(array))?;
+            tiles::enter(session, Key::Array(id), &desc, 1, Handle::Array(array))?;
         }
         Ok(array)
     })?;
-    session.insert(command.pHandle, array)?;
+    session.insert(id, array)?;
     let extent = desc.extent(0).ok_or(CUresult::INVALID_VALUE)?;
-    session.arrays.lock().arrays.insert(command.pHandle, Known { extent, charge, level_of: None });
+    session.arrays.lock().arrays.insert(id, Known { extent, charge, level_of: None });
     Ok(())
 }
 
@@ -147,7 +150,7 @@ pub(crate) fn create_mipmapped(
     session.vacant(command.pHandle)?;
     let (shape, bytes) = checked(&command.shape, command.levels)?;
     let levels = command.levels;
-    let (array, charge) = charged(session, bytes, || {
+    let (array, charge) = charged(session, (bytes, Claim::Asked), || {
         let mut array = CUmipmappedArray::NULL;
         // SAFETY: as for an array.
         unsafe { create(&mut array, &shape, levels) }.ok()?;

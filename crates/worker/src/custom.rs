@@ -12,6 +12,7 @@ use sluice_wire::{
 
 use crate::arrays;
 use crate::attributes;
+use crate::budget::Claim;
 use crate::checks::{self, bits, plain, span};
 use crate::copies;
 use crate::execute::Execute;
@@ -66,15 +67,21 @@ impl Custom for Session {
     ) -> Result<(), CUresult> {
         self.vacant(command.module)?;
         let Some(image) = self.images.find(command.image)? else {
-            commands::cuModuleLoadDataExReply { known: false, functions: Vec::new(), log: &[] }.encode(reply);
+            commands::cuModuleLoadDataExReply {
+                known: false,
+                functions: Vec::new(),
+                names: Vec::new(),
+                log: &[],
+            }
+            .encode(reply);
             return Ok(());
         };
         let held = self.images.take(image.bytes.len() as u64)?;
         let module = modules::load(&self.table, &image.bytes)?;
         self.insert(command.module, module)?;
         self.modules.keep(command.module, held);
-        let functions = modules::told(&self.table, module);
-        commands::cuModuleLoadDataExReply { known: true, functions, log: &[] }.encode(reply);
+        let (functions, names) = modules::told(&self.table, module);
+        commands::cuModuleLoadDataExReply { known: true, functions, names, log: &[] }.encode(reply);
         Ok(())
     }
 
@@ -153,12 +160,15 @@ impl Custom for Session {
 
     fn MemoryCommit(&self, command: commands::MemoryCommit) -> Result<(), CUresult> {
         tiles::reap(self);
-        let (gpu, device) = self.device()?;
         let (address, bytes) = (command.address.0, command.bytes);
         if command.on_host && self.live.commit(self, address, bytes)? {
             return Ok(());
         }
-        self.memory.commit(&self.table, &self.budget, (gpu, device), address, bytes)
+        self.commit((address, bytes), Claim::Asked)
+    }
+
+    fn MemoryCommitAllowed(&self, command: commands::MemoryCommitAllowed) -> Result<(), CUresult> {
+        self.commit((command.address.0, command.bytes), Claim::Allowed)
     }
 
     fn MemoryDecommit(&self, command: commands::MemoryDecommit) -> Result<(), CUresult> {
@@ -178,7 +188,13 @@ impl Custom for Session {
     }
 
     fn cuMemCreate(&self, command: commands::cuMemCreate) -> Result<(), CUresult> {
-        virtual_memory::create(self, command)
+        virtual_memory::create(self, command, Claim::Asked)
+    }
+
+    fn PhysicalCreateAllowed(&self, command: commands::PhysicalCreateAllowed) -> Result<(), CUresult> {
+        let commands::PhysicalCreateAllowed { handle, size, prop } = command;
+        let command = commands::cuMemCreate { handle, size, prop, flags: 0 };
+        virtual_memory::create(self, command, Claim::Allowed)
     }
 
     fn cuMemRelease(&self, command: commands::cuMemRelease) -> Result<(), CUresult> {
@@ -227,7 +243,11 @@ impl Custom for Session {
     }
 
     fn cuArray3DCreate_v2(&self, command: commands::cuArray3DCreate_v2) -> Result<(), CUresult> {
-        arrays::create(self, &command)
+        arrays::create(self, command.pHandle, &command.shape, Claim::Asked)
+    }
+
+    fn ArrayCreateAllowed(&self, command: commands::ArrayCreateAllowed) -> Result<(), CUresult> {
+        arrays::create(self, command.pHandle, &command.shape, Claim::Allowed)
     }
 
     fn cuArrayDestroy(&self, command: commands::cuArrayDestroy) -> Result<(), CUresult> {
@@ -977,6 +997,11 @@ struct Callback {
 
 impl Session {
     /// Enters a function under the id that the client has given it.
+    /// Backs addresses of the current device.
+    fn commit(&self, range: (u64, u64), claim: Claim) -> Result<(), CUresult> {
+        self.memory.commit(&self.table, &self.budget, self.device()?, range, claim)
+    }
+
     fn take_function(&self, id: FunctionId, module: ModuleId, name: &CStr) -> Result<FunctionInfo, CUresult> {
         self.vacant(id)?;
         let (function, info) = modules::function(&self.table, self.find(module)?, name)?;

@@ -11,6 +11,7 @@ use std::os::fd::RawFd;
 mod arrays;
 mod attributes;
 mod backlog;
+mod ballast;
 mod brake;
 mod budget;
 mod bulk;

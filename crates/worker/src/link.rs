@@ -71,6 +71,8 @@ pub struct GpuPart {
     pub share_ppm: u32,
     /// Bytes.
     pub memory: u64,
+    /// Bytes of these that are kept for the session from its start.
+    pub reserve: u64,
 }
 
 /// What a session gives to others of its lease.
@@ -96,8 +98,11 @@ pub enum Packet {
     Want { gpu: u32 },
     /// The turn comes back after this much GPU time; `more` if work is left.
     Done { gpu: u32, used_ns: u64, more: bool },
-    /// Asks for device memory of the lease; answered by `Taken`, in order.
-    Take { gpu: u32, bytes: u64 },
+    /// Asks for device memory of the lease, of which so much may come out of what is kept for the session; answered by `Taken`, in
+    /// order.
+    Take { gpu: u32, bytes: u64, reserve: u64 },
+    /// Uses so much of what is kept for the session.
+    Spend { gpu: u32, bytes: u64 },
     /// Gives device memory back.
     GiveBack { gpu: u32, bytes: u64 },
     /// Asks what all sessions of the lease have taken on this GPU; answered by `Used`.
@@ -118,8 +123,10 @@ pub enum Packet {
     PeerConnect { number: u64, node: String, session: u64, token: [u8; 32] },
 
     // From the daemon.
-    /// The answer to `Take`.
-    Taken(bool),
+    /// The answer to `Take`: what is left of the reserve that it named, if the memory is taken.
+    Taken(Option<u64>),
+    /// So much more is kept for the session.
+    Reserved { gpu: u32, bytes: u64 },
     /// The answer to `QueryUsed`, bytes.
     Used(u64),
     /// The answer to `Export`: its number from now on.

@@ -17,7 +17,7 @@ use sluice_cuda::{
 };
 use sluice_wire::ExportToken;
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Claim};
 use crate::chunks::{Chunks, Run};
 use crate::host_memory::Held;
 use crate::session::Device;
@@ -121,25 +121,17 @@ impl Memory {
         table: &DriverTable,
         budget: &Budget,
         (gpu, device): (u32, &Device),
-        address: u64,
-        bytes: u64,
+        (address, bytes): (u64, u64),
+        claim: Claim,
     ) -> Result<(), CUresult> {
         // The lock is held over the driver calls: two commits of one address must not both succeed.
         let mut state = self.lock();
         if !state.chunks.is_vacant(address, bytes) {
             return Err(CUresult::INVALID_VALUE);
         }
-        budget.take(gpu, bytes)?;
-        match back(table, device, address, bytes) {
-            Ok(handle) => {
-                state.chunks.insert(address, bytes, Backing::Committed { handle, gpu, export: None });
-                Ok(())
-            }
-            Err(result) => {
-                budget.give_back(gpu, bytes);
-                Err(result)
-            }
-        }
+        let handle = budget.charge(claim, (gpu, bytes), || back(table, device, address, bytes))?;
+        state.chunks.insert(address, bytes, Backing::Committed { handle, gpu, export: None });
+        Ok(())
     }
 
     /// The same by memory of this machine, which all devices of the lease can use; false where the driver has none that could be mapped
@@ -202,13 +194,9 @@ impl Memory {
         if state.allocations.len() >= RANGES_MAX {
             return Err(CUresult::OUT_OF_MEMORY);
         }
-        budget.take(gpu, bytes)?;
         let mut address = 0;
         // SAFETY: the driver writes one address to a local.
-        if let Err(result) = unsafe { allocate(&mut address, size) }.ok() {
-            budget.give_back(gpu, bytes);
-            return Err(result);
-        }
+        budget.charge(Claim::Asked, (gpu, bytes), || unsafe { allocate(&mut address, size) }.ok())?;
         state.allocations.insert(address, Allocation { bytes, gpu });
         Ok(address)
     }
@@ -248,6 +236,43 @@ fn covers<T>(ranges: &BTreeMap<u64, T>, address: u64, bytes: u64, size: impl Fn(
     })
 }
 
+/// Physical memory on a device.
+pub(crate) fn physical(
+    table: &DriverTable,
+    (ordinal, handle_types): (i32, CUmemAllocationHandleType),
+    bytes: u64,
+) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    physical_at(table, on_device(ordinal), handle_types, bytes)
+}
+
+fn on_device(ordinal: i32) -> CUmemLocation {
+    CUmemLocation { kind: CUmemLocationType::DEVICE, id: ordinal }
+}
+
+fn physical_at(
+    table: &DriverTable,
+    location: CUmemLocation,
+    handle_types: CUmemAllocationHandleType,
+    bytes: u64,
+) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    let create = table.cuMemCreate.ok_or(CUresult::NOT_SUPPORTED)?;
+    let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
+    let wanted = CUmemAllocationProp {
+        kind: CUmemAllocationType::PINNED,
+        requestedHandleTypes: handle_types,
+        location,
+        win32HandleMetaData: std::ptr::null_mut(),
+        compressionType: 0,
+        gpuDirectRDMACapable: 0,
+        usage: 0,
+        reserved: [0; 4],
+    };
+    let mut handle = CUmemGenericAllocationHandle::default();
+    // SAFETY: the driver writes one handle to a local and reads the properties.
+    unsafe { create(&mut handle, size, &wanted, 0) }.ok()?;
+    Ok(handle)
+}
+
 /// Physical memory on a device, mapped and accessible at `address`.
 fn back(
     table: &DriverTable,
@@ -255,8 +280,8 @@ fn back(
     address: u64,
     bytes: u64,
 ) -> Result<CUmemGenericAllocationHandle, CUresult> {
-    let location = on_device(device);
-    back_by(table, location, device.handle_types, &[location], address, bytes)
+    let handle = physical(table, (device.ordinal, device.handle_types), bytes)?;
+    map(table, handle, &[on_device(device.ordinal)], (address, bytes))
 }
 
 /// Memory of this machine there, which the processor and these devices can use.
@@ -273,40 +298,21 @@ fn back_on_host(
     // SAFETY: the driver writes one number to a local.
     unsafe { ask(&mut id, CUdevice_attribute::HOST_NUMA_ID, first.ordinal) }.ok()?;
     let location = CUmemLocation { kind: CUmemLocationType::HOST_NUMA, id: id.max(0) };
-    let users: Vec<_> = devices.iter().map(on_device).chain([location]).collect();
-    back_by(table, location, CUmemAllocationHandleType::NONE, &users, address, bytes)
+    let users: Vec<_> = devices.iter().map(|device| on_device(device.ordinal)).chain([location]).collect();
+    let handle = physical_at(table, location, CUmemAllocationHandleType::NONE, bytes)?;
+    map(table, handle, &users, (address, bytes))
 }
 
-fn on_device(device: &Device) -> CUmemLocation {
-    CUmemLocation { kind: CUmemLocationType::DEVICE, id: device.ordinal }
-}
-
-/// Physical memory of a location, mapped at `address` and accessible to `users`.
-fn back_by(
+/// Maps physical memory, and makes it accessible to `users`; if that fails it is given back.
+fn map(
     table: &DriverTable,
-    location: CUmemLocation,
-    handle_types: CUmemAllocationHandleType,
+    handle: CUmemGenericAllocationHandle,
     users: &[CUmemLocation],
-    address: u64,
-    bytes: u64,
+    (address, bytes): (u64, u64),
 ) -> Result<CUmemGenericAllocationHandle, CUresult> {
-    let create = table.cuMemCreate.ok_or(CUresult::NOT_SUPPORTED)?;
     let map = table.cuMemMap.ok_or(CUresult::NOT_SUPPORTED)?;
     let set_access = table.cuMemSetAccess.ok_or(CUresult::NOT_SUPPORTED)?;
     let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
-    let wanted = CUmemAllocationProp {
-        kind: CUmemAllocationType::PINNED,
-        requestedHandleTypes: handle_types,
-        location,
-        win32HandleMetaData: std::ptr::null_mut(),
-        compressionType: 0,
-        gpuDirectRDMACapable: 0,
-        usage: 0,
-        reserved: [0; 4],
-    };
-    let mut handle = CUmemGenericAllocationHandle::default();
-    // SAFETY: the driver writes one handle to a local and reads the properties.
-    unsafe { create(&mut handle, size, &wanted, 0) }.ok()?;
     // SAFETY: the range is vacant and inside the session's own reservation.
     let mapped = unsafe { map(address, size, 0, handle, 0) }.ok();
     let give_access = |&location: &CUmemLocation| {

@@ -151,9 +151,9 @@ pub(crate) fn function(
 
 /// Most functions of a module whose names are said.
 const NAMES_MAX: u32 = 1 << 16;
-/// Most functions of a module that are told of when it is loaded. A driver loads, and the software GPU compiles, a function when it is asked about
-/// it: the only one of a module will be used.
-const TOLD_MAX: u32 = 1;
+/// Most functions of a module whose names are told when it is loaded, and most bytes of these.
+const TOLD_MAX: u32 = 64;
+const TOLD_BYTES_MAX: usize = 16 << 10;
 
 /// The names of a module's functions, in the driver's order.
 pub(crate) fn names(table: &DriverTable, module: CUmodule) -> Result<Vec<String>, CUresult> {
@@ -161,20 +161,29 @@ pub(crate) fn names(table: &DriverTable, module: CUmodule) -> Result<Vec<String>
     handles(table, module, count)?.into_iter().map(|function| name(table, function)).collect()
 }
 
-/// The functions of a small module. What a driver does not say here it is asked for by name.
-pub(crate) fn told(table: &DriverTable, module: CUmodule) -> Vec<NamedFunction> {
-    let told = |function| {
+/// What is told of a module when it is loaded: its function, if it has no other, or the names of some. A driver loads, and the software
+/// GPU compiles, a function when it is asked about it: the only one of a module will be used. What is not told here is asked for by
+/// name.
+pub(crate) fn told(table: &DriverTable, module: CUmodule) -> (Vec<NamedFunction>, Vec<String>) {
+    let only = |function| {
         let info = FunctionInfo {
             parameters: parameters(table, function)?,
             attributes: attributes(table, function),
         };
         Ok(NamedFunction { name: name(table, function)?, info })
     };
-    let all = || match count(table, module)? {
-        count @ 1..=TOLD_MAX => handles(table, module, count)?.into_iter().map(told).collect(),
-        _ => Ok(Vec::new()),
+    let told = || match count(table, module)? {
+        count @ 1 => {
+            let functions: Result<Vec<_>, CUresult> =
+                handles(table, module, count)?.into_iter().map(only).collect();
+            Ok((functions?, Vec::new()))
+        }
+        2..=TOLD_MAX => Ok((Vec::new(), names(table, module)?)),
+        _ => Ok((Vec::new(), Vec::new())),
     };
-    all().unwrap_or_else(|_: CUresult| Vec::new())
+    let (functions, names) = told().unwrap_or_else(|_: CUresult| (Vec::new(), Vec::new()));
+    let bytes: usize = names.iter().map(String::len).sum();
+    (functions, if bytes <= TOLD_BYTES_MAX { names } else { Vec::new() })
 }
 
 fn count(table: &DriverTable, module: CUmodule) -> Result<u32, CUresult> {

@@ -24,7 +24,7 @@ use sluice_wire::frame::HEADER_SIZE;
 use sluice_wire::pack::Packer;
 use sluice_wire::resume::{ACKNOWLEDGE_EVERY, LARGE, SendBuffer};
 use sluice_wire::spin::Wait;
-use sluice_wire::{BULK_SIZE_MAX, Encode, Header, HostCall, Kind, Received, ReplyHead, Sticky};
+use sluice_wire::{Allowance, BULK_SIZE_MAX, Encode, Header, HostCall, Kind, Received, ReplyHead, Sticky};
 
 use crate::client;
 use crate::counters::CounterPage;
@@ -72,6 +72,8 @@ pub(crate) enum Push {
     Output(Vec<u8>),
     /// The program's user should know this.
     Notice(String),
+    /// The client may use so much more of a device's memory unasked, or less.
+    Allowance { device: u32, change: i64 },
 }
 
 /// A client that takes nothing for this long is as good as cut off.
@@ -87,7 +89,7 @@ impl Push {
     fn text_bytes(&self) -> usize {
         match self {
             Push::Output(text) => text.len(),
-            Push::Data { .. } | Push::Call { .. } | Push::Notice(_) => 0,
+            Push::Data { .. } | Push::Call { .. } | Push::Notice(_) | Push::Allowance { .. } => 0,
         }
     }
 }
@@ -249,6 +251,11 @@ impl Outbox {
     pub(crate) fn push(&self, push: Push) {
         self.lock_pushes().queue.push_back(push);
         self.pushed.notify_one();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn take_pushes(&self) -> Vec<Push> {
+        self.lock_pushes().queue.drain(..).collect()
     }
 
     /// Sends pushes that no reply takes along; returns when the client is gone.
@@ -426,6 +433,10 @@ impl Writer {
             }
             Push::Notice(text) => {
                 self.frame(Header { kind: Kind::Notice, ..PUSHED }, None, |out| out.extend(text.bytes()))
+            }
+            Push::Allowance { device, change } => {
+                let message = Allowance { device, change };
+                self.frame(Header { kind: Kind::Allowance, ..PUSHED }, None, |out| message.encode(out))
             }
             // Nobody takes it.
             Push::Output(_) if self.buffer.is_full() => Ok(()),

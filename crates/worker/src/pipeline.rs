@@ -272,6 +272,9 @@ fn is_of_capture(result: CUresult) -> bool {
 fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> Result<(), Refusal> {
     let op = Op(job.header.op);
     let backlog = device.gate.backlog();
+    if is_bookkeeping(op) {
+        return dispatch(session, op, &job.payload, reply);
+    }
     if !waits(op) {
         session.graphs.note_captured(op, &job.payload, session)?;
         if is_done_with(op, &job.payload) {
@@ -394,6 +397,12 @@ fn may_hold(op: Op) -> bool {
                 | Fn::cuStreamWaitValue64_v2
         ))
     )
+}
+
+/// Whether a queued command gives the device nothing to do.
+fn is_bookkeeping(op: Op) -> bool {
+    [commands::MemoryCommitAllowed::OP, commands::PhysicalCreateAllowed::OP, commands::ArrayCreateAllowed::OP]
+        .contains(&op)
 }
 
 /// Whether a queued command leaves nothing behind: a large copy to the device, which waits for its end.

@@ -13,6 +13,7 @@ use sluice_wire::control::{ResumeTerms, SessionOpen, SessionOpened, SessionRefus
 use sluice_wire::handshake::SessionSecret;
 
 use crate::INHERITED_FDS;
+use crate::ballast::Source;
 use crate::budget::{Answers, Budget};
 use crate::client::{Client, frame_of};
 use crate::counters::CounterPage;
@@ -88,11 +89,11 @@ fn open(
     if matches!(start.driver, Driver::Software { .. }) {
         sandbox::enter(start.cache.as_deref())?;
     }
-    let (budget, answers) = Budget::new(Arc::clone(link));
+    let outbox = Arc::clone(reader.client().outbox());
+    let (budget, answers) = Budget::new(Arc::clone(link), start.gpus.len(), Arc::clone(&outbox));
     let (listening, heard, client) = (Arc::clone(link), Arc::clone(opened), Arc::clone(reader.client()));
     // From here on the client may come back on another connection, also before it has its session.
     ending::spawn("daemon", move || listen(&heard, &answers, &listening, &client));
-    let outbox = Arc::clone(reader.client().outbox());
     // Nothing of the client's is parsed before.
     let SessionOpen { ranges: offers, recognises, unpacks } = reader.session_open()?;
     let expands = recognises && start.resume.is_some();
@@ -111,6 +112,13 @@ fn open(
         }
     };
     let reservation = driver::reserve(&table, &offers);
+    let allow = |(gpu, (part, (device, _))): (u32, (&GpuPart, &(Device, _)))| {
+        let (ordinal, handle_types) = (device.ordinal, device.handle_types);
+        // Where the driver names addresses, every allocation waits for its own.
+        let source = reservation.is_some().then_some(Source { table, ordinal, handle_types });
+        budget.begin(gpu, part.reserve, source)
+    };
+    let allowances = (0..).zip(start.gpus.iter().zip(&devices)).map(allow).collect();
     let message = SessionOpened {
         session: start.session,
         range: reservation.as_ref().map(|range| (range.start, range.end - range.start)),
@@ -120,6 +128,7 @@ fn open(
             linger_ms,
             expands,
         }),
+        allowances,
     };
     let told = Arc::clone(&outbox);
     let host_memory = HostMemory::new(start.host_memory, move |text| told.push(Push::Notice(text)));
@@ -242,6 +251,7 @@ fn listen(opened: &hang::Opened, answers: &Answers, link: &Link, client: &Client
             | Packet::Exported(_)
             | Packet::Imported(_)
             | Packet::PeerOffered { .. }) => answers.pass_on((answer, fd)),
+            Packet::Reserved { gpu, bytes } => answers.reserved(gpu, bytes),
             Packet::PeerConnected { number, tls, refused } => {
                 let taken_over = peers::taken_over(fd, tls, refused);
                 if let Some(session) = session {

@@ -13,6 +13,7 @@ use sluice_cuda::{
 };
 use sluice_wire::{DevicePtr, ExportToken, PhysicalId, PhysicalProp, commands};
 
+use crate::budget::Claim;
 use crate::checks;
 use crate::chunks::CHUNK;
 use crate::memory::{Backing, State};
@@ -96,7 +97,11 @@ pub(crate) fn granularity(
     Ok((granularity as u64).max(CHUNK))
 }
 
-pub(crate) fn create(session: &Session, command: commands::cuMemCreate) -> Result<(), CUresult> {
+pub(crate) fn create(
+    session: &Session,
+    command: commands::cuMemCreate,
+    claim: Claim,
+) -> Result<(), CUresult> {
     let create = session.table.cuMemCreate.ok_or(CUresult::NOT_SUPPORTED)?;
     let (gpu, prop) = on_node(session, &command.prop)?;
     let (id, bytes) = (command.handle.0, command.size);
@@ -108,13 +113,10 @@ pub(crate) fn create(session: &Session, command: commands::cuMemCreate) -> Resul
     tiles::reap(session);
     let mut memory = session.memory.lock();
     memory.check_vacant(id)?;
-    session.budget.take(gpu, bytes)?;
     let mut handle = CUmemGenericAllocationHandle::NULL;
     // SAFETY: the driver reads the properties and writes one handle to a local.
-    if let Err(result) = unsafe { create(&mut handle, size, &prop, command.flags) }.ok() {
-        session.budget.give_back(gpu, bytes);
-        return Err(result);
-    }
+    let make = || unsafe { create(&mut handle, size, &prop, command.flags) }.ok();
+    session.budget.charge(claim, (gpu, bytes), make)?;
     let is_tile_pool = command.prop.usage & CU_MEM_CREATE_USAGE_TILE_POOL != 0;
     let export = Mutex::default();
     memory.physical.insert(id, Arc::new(Physical { handle, gpu, bytes, is_tile_pool, export }));

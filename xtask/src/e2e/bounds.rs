@@ -49,8 +49,7 @@ fn of_a_client() -> Result<()> {
         let node = start_node()?;
         let (mut told, worker) = start(&node, &format!("a client that floods with {word}"))?;
         let client = told.pid();
-        signal(worker, libc::SIGSTOP);
-        let stopped = Stopped(worker);
+        let stopped = Stopped::stop(worker);
         let before = begin_peak(client)?;
         told.tell(&format!("{word} {VOLUME_MIB}"))?;
         wait_until_at_rest(client)?;
@@ -77,12 +76,10 @@ fn of_a_worker() -> Result<()> {
     let client = told.pid();
     let before = begin_peak(worker)?;
     // It answers nothing before the client is stopped, however late that is.
-    signal(worker, libc::SIGSTOP);
-    let answers = Stopped(worker);
+    let answers = Stopped::stop(worker);
     told.tell(&format!("answers {VOLUME_MIB}"))?;
     told.expect_behind_text("queued")?;
-    signal(client, libc::SIGSTOP);
-    let stopped = Stopped(client);
+    let stopped = Stopped::stop(client);
     drop(answers);
     wait_until_at_rest(worker)?;
     let grown = peak(worker)?.saturating_sub(before);
@@ -96,8 +93,15 @@ fn of_a_worker() -> Result<()> {
     node.wait_until_free()
 }
 
-/// Goes on when this is dropped.
-struct Stopped(i32);
+/// A process that is stopped, and goes on when this is dropped.
+pub(super) struct Stopped(i32);
+
+impl Stopped {
+    pub(super) fn stop(process: i32) -> Stopped {
+        signal(process, libc::SIGSTOP);
+        Stopped(process)
+    }
+}
 
 impl Drop for Stopped {
     fn drop(&mut self) {

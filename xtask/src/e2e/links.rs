@@ -1,14 +1,17 @@
 //! What carries a session: over a Unix socket, shared memory; over TCP, the socket.
 
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 
+use crate::e2e::bounds::Stopped;
 use crate::e2e::cuts::run_through;
 use crate::e2e::limits::start_endless;
 use crate::e2e::namespaces::Separation;
+use crate::e2e::silence::Told;
 use crate::e2e::{NODE_GPUS, Test, bare_program, expect_pass, program_file, start_node};
-use crate::node::Node;
+use crate::node::{self, Node};
 use crate::packets::Shape;
 use crate::relay::{Fate, Relay};
 use crate::test::Skipped;
@@ -18,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("no shared memory over TCP", tcp),
     ("a far and lossy link", far_and_lossy),
     ("what is known costs no message", known),
+    ("what is allowed costs no round trip", unasked),
 ];
 
 /// The memory file that a worker shares with its client, as `/proc/PID/maps` shows it.
@@ -52,6 +56,29 @@ fn known() -> Result<()> {
     expect_pass(command.env("COUNT", COUNT.to_string()), "what is known", LIMIT)?;
     // The program asks nine times so many questions.
     ensure!(relay.to_node() < 10 * COUNT, "{} bytes went to the node", relay.to_node());
+    node.wait_until_free()
+}
+
+/// A worker that is stopped answers nothing, and the program goes on: it makes all that it may make unasked.
+fn unasked() -> Result<()> {
+    /// A sixty-fourth of the lease's memory.
+    const ALLOWED: u64 = 16 << 20;
+    let node = start_node()?;
+    let mut command = Command::new(node::sluice());
+    command.args(["run", "-p", "0.5", "--memory", "1GiB", "--node", &node.address, "--"]);
+    command.env("ALLOWED", ALLOWED.to_string());
+    let mut told = Told::start_program(&mut command, "unasked.py", "what is allowed costs no round trip")?;
+    let workers = node.workers();
+    let [worker] = workers[..] else { bail!("one session has the workers {workers:?}") };
+    // Also after the program has had all of its lease, what was kept for it included.
+    for word in ["check", "fill", "check"] {
+        if word == "check" {
+            let _stopped = Stopped::stop(worker as i32);
+            told.does("use")?;
+        }
+        told.does(word)?;
+    }
+    told.ends_well()?;
     node.wait_until_free()
 }
 

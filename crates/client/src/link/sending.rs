@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use sluice_cuda::CUresult;
 use sluice_wire::resume::ACKNOWLEDGE_EVERY;
-use sluice_wire::spin::Wait;
 use sluice_wire::{Encode, Header, Kind, Received};
 
 use super::{Link, SILENCE, SILENT_MAX};
@@ -60,10 +59,7 @@ impl Link {
         let somebody_leads = self.inbox().receiver.is_none();
         let _ = outbox.stream.wait_writable(!somebody_leads, LOOK_AGAIN);
         if !somebody_leads {
-            let mut inbox = self.inbox();
-            if let Some(receiver) = inbox.receiver.take() {
-                drop(self.lead(inbox, receiver, Wait::No));
-            }
+            self.look();
         }
     }
 

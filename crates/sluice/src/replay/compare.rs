@@ -135,7 +135,7 @@ impl State {
             Kind::HostCall => _ = self.host_calls.insert(decode::<HostCall>(payload)?.ticket),
             Kind::Sticky => self.sticky = Some(decode::<Sticky>(payload)?.result),
             Kind::Output => self.output.extend_from_slice(payload),
-            Kind::Received | Kind::Notice => {}
+            Kind::Received | Kind::Notice | Kind::Allowance => {}
             Kind::Command | Kind::Commands | Kind::Control | Kind::Packed => {
                 bail!("the node sent a frame of kind {kind:?}")
             }

@@ -19,7 +19,7 @@ const KERNEL: &str = ".version 7.0\n.target sm_75\n.address_size 64\n\
     .visible .global .texref image;\n.visible .global .surfref surface;\n\
     .visible .entry entry(.param .u64 a, .param .u32 b) { ret; }\n";
 /// Numbers that one call of [`populate`] uses.
-const STEP: u64 = 41;
+const STEP: u64 = 43;
 /// Chunks of the reservation in which it works, and how many each time.
 const PLACES: u64 = 64;
 const CHUNKS: u64 = 8;
@@ -50,14 +50,14 @@ pub(crate) fn populate(stage: &Stage, known: &mut Known, seed: u64) -> Vec<Op> {
     let ids = [
         live("StreamId", &[0, 11, 25]),
         live("EventId", &[1, 14]),
-        live("PhysicalId", &[2, 37]),
+        live("PhysicalId", &[2, 37, 41]),
         live("GraphId", &[3, 12, 27, 29]),
         live("ModuleId", &[4]),
         live("FunctionId", &[5]),
         live("GraphNodeId", &[6, 7, 15, 16, 17, 28]),
         live("GraphExecId", &[9]),
         live("UserObjectId", &[10]),
-        live("ArrayId", &[18, 20, 35, 38]),
+        live("ArrayId", &[18, 20, 35, 38, 42]),
         live("MipmappedArrayId", &[19, 36]),
         live("ResourceDescId", &[23]),
         live("GreenCtxId", &[24]),
@@ -139,7 +139,10 @@ fn memory(say: &mut Honest<'_>, id: u64, start: u64) {
         prop: prop.clone(),
         option: CUmemAllocationGranularity_flags::MINIMUM,
     });
-    say.command(&commands::cuMemCreate { handle, size: CHUNK, prop, flags: 0 });
+    say.command(&commands::cuMemCreate { handle, size: CHUNK, prop: prop.clone(), flags: 0 });
+    let address = DevicePtr(start + 5 * CHUNK);
+    say.command(&commands::MemoryCommitAllowed { address, bytes: CHUNK });
+    say.command(&commands::PhysicalCreateAllowed { handle: PhysicalId(id + 41), size: CHUNK, prop });
     say.command(&commands::cuMemMap { ptr: mapped, size: CHUNK, offset: 0, handle, flags: 0 });
     let desc = vec![CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE }];
     say.command(&commands::cuMemSetAccess { ptr: mapped, size: CHUNK, desc });
@@ -347,6 +350,7 @@ fn arrays(say: &mut Honest<'_>, id: u64, start: u64) {
     };
     let (array, mipmapped, stream) = (ArrayId(id + 18), MipmappedArrayId(id + 19), StreamId(id));
     say.command(&commands::cuArray3DCreate_v2 { pHandle: array, shape: shape.clone() });
+    say.command(&commands::ArrayCreateAllowed { pHandle: ArrayId(id + 42), shape: shape.clone() });
     say.command(&commands::cuMipmappedArrayCreate { pHandle: mipmapped, shape, levels: 3 });
     say.command(&commands::cuMipmappedArrayGetLevel {
         pLevelArray: ArrayId(id + 20),

@@ -16,6 +16,7 @@ use sluice_wire::{
     StreamId, SurfRefId, TexRefId, UserObjectId, decode,
 };
 
+use crate::ballast::Source;
 use crate::budget::Budget;
 use crate::chunks::CHUNK;
 use crate::counters::CounterPage;
@@ -37,6 +38,8 @@ use crate::{brake, driver, virtual_memory};
 
 /// What the daemon of the test lends, in bytes.
 const MEMORY: u64 = 512 << 20;
+/// Of it the client may use so much unasked.
+const ALLOWANCE: u64 = 16 << 20;
 /// Addresses of a session.
 pub(crate) const RESERVATION: u64 = 0x2000_0000_0000;
 const RESERVED: u64 = 1 << 36;
@@ -69,7 +72,7 @@ impl Stage {
         let stream = Arc::new(Stream::from(ours));
         let outbox = Arc::new(Outbox::new(Arc::clone(&stream), false, Arc::clone(&counters)));
         let pushing = Arc::clone(&outbox);
-        let (budget, answers) = Budget::new(Arc::clone(&link));
+        let (budget, answers) = Budget::new(Arc::clone(&link), 1, Arc::clone(&outbox));
         let heard = Arc::clone(&link);
         let mut threads = vec![
             std::thread::spawn(move || play_daemon(&daemon)),
@@ -95,6 +98,8 @@ impl Stage {
             launch_times: None,
             handle_types: sharing::handle_types(&table, 0),
         };
+        let source = Source { table, ordinal: 0, handle_types: device.handle_types };
+        assert_eq!(budget.begin(0, ALLOWANCE, Some(source)), ALLOWANCE);
         let reservation = driver::reserve(&table, &[(RESERVATION, RESERVED)]).unwrap();
         assert_eq!(reservation, RESERVATION..RESERVATION + RESERVED);
         let told = Arc::clone(&outbox);
@@ -121,6 +126,7 @@ impl Stage {
                     (Packet::PeerConnected { number, .. }, socket) => {
                         peers.connected(number, taken_over(socket, None, None));
                     }
+                    (Packet::Reserved { gpu, bytes }, _) => answers.reserved(gpu, bytes),
                     answer => answers.pass_on(answer),
                 }
             }
@@ -258,13 +264,22 @@ fn play_client(mut socket: UnixStream, host_calls: &HostCalls) {
 
 /// Lends so much memory and no more, and keeps what is exported.
 fn play_daemon(link: &Link) {
-    let (mut used, mut exports, mut count) = (0_u64, BTreeMap::new(), 0_u8);
+    let (mut used, mut kept, mut exports, mut count) = (0_u64, ALLOWANCE, BTreeMap::new(), 0_u8);
     while let Ok(Some((packet, file))) = link.receive_fd::<Packet>() {
         let sent = match packet {
-            Packet::Take { bytes, .. } => {
-                let fits = used.checked_add(bytes).is_some_and(|sum| sum <= MEMORY);
+            Packet::Take { bytes, reserve, .. } => {
+                let spent = bytes.saturating_sub(MEMORY - used - kept);
+                let fits = spent <= reserve;
                 used += if fits { bytes } else { 0 };
-                link.send(&Packet::Taken(fits))
+                kept -= if fits { spent } else { 0 };
+                link.send(&Packet::Taken(fits.then(|| reserve - spent)))
+            }
+            Packet::Spend { gpu, bytes } => {
+                used += bytes;
+                kept = kept.checked_sub(bytes).expect("no more is used than is kept");
+                let more = (ALLOWANCE - kept).min(MEMORY - used - kept);
+                kept += more;
+                link.send(&Packet::Reserved { gpu, bytes: more })
             }
             Packet::GiveBack { bytes, .. } => {
                 used = used.checked_sub(bytes).expect("more is given back than was taken");
