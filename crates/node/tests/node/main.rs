@@ -473,7 +473,7 @@ fn nobody_uses_more_than_is_allowed(node: &TestNode) {
     let mut session = Session::open(&node.address, lease.granted.token);
     for chunk in 0..300 {
         let address = DevicePtr(session.base() + GIB + chunk * 2 * MIB);
-        session.queue(&commands::MemoryCommit { address, bytes: 2 * MIB });
+        session.queue(&commands::MemoryCommit { address, bytes: 2 * MIB, on_host: false });
         commit_unasked(&mut session, chunk * 2 * MIB, 2 * MIB);
     }
     assert_eq!(synchronize(&mut session), Err(CUresult::OUT_OF_MEMORY));
