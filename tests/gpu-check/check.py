@@ -1,271 +1,382 @@
 #!/usr/bin/env python3
-"""Checks and measures Sluice on a machine with an NVIDIA GPU. Needs its driver, Python 3, and PyTorch for two steps.
+"""Checks and measures Sluice on a machine with an NVIDIA GPU. Needs its driver and Python 3; PyTorch, JAX, CuPy and nvcc are used where they are.
 
 Lies in the folder that `cargo xtask gpu-check --bundle` builds, and uses only what is in it:
 
-    python3 check.py [--quick] [--only PART_OF_A_STEPS_NAME] [--report FILE]
+    python3 check.py [--minutes 9] [--only PART_OF_A_STEPS_NAME]... [--skip PART]... [--report FOLDER] [--list]
 
 Every program runs natively first, then under a lease on a node of this machine, over TCP, with the same seed. A step passes if
-the leased program passes and says of its results what the native one said, up to rounding. If the native one does not pass there is
-nothing to compare with: the step is "unmatched". The report (JSON) holds each step's outcome and figures as far as they are known; the
-last line counts them.
+the leased program passes, launched its kernels through Sluice, and says of its results what the native one said, up to rounding. If the
+native one does not pass there is nothing to compare with: the step is "unmatched". What the time does not suffice for is "not reached":
+`--only` and `--skip`, as often as wanted, choose what another run does. Goals of speed are "met" or "missed".
+
+The folder (default: $OUT, else this one) gets report.json (outcomes and figures as far as they are known), output.log (all programs),
+node.log, machine.txt, table.txt and evidence.txt (driver functions that succeeded under a lease). The last lines printed are a summary.
 """
 
 import argparse
-import json
-import math
 import os
-import re
-import subprocess
+import shutil
+import signal
 import sys
+import tempfile
 import time
+import traceback
 from pathlib import Path
+
+import goals
+import machine
+import plan
+import shares
+from compare import closing_of, compared, figures_of, took_along, unended
+from node import Node, NodeFailed
+from report import Report, repeat
+from running import Program, python, run
 
 HERE = Path(__file__).resolve().parent
 SLUICE = HERE / "bin" / "sluice"
-PROGRAMS = HERE / "programs"
-LIMIT_S = 300
+# Left for the end: the node's, and the files.
+RESERVE_S = 30
+STEP_MIN_S = 12
+NODES_MAX, CANNOT_ATTACH, CANNOT_ATTACH_MAX, WITHOUT_MAX, RECORDINGS_MAX = 6, 125, 3, 5, 2
+RECORDING_MAX = 15 << 20
+KEEPER = f"import sys; sys.path.insert(0, {str(plan.PROGRAMS)!r}); import driver; driver.attach(); print('ready', flush=True); sys.stdin.read()"
+PROBE = KEEPER.replace("print('ready'", "print('first pointer of a lease', hex(driver.allocate(1 << 20))")
+NEEDS = "try:\n import {0}\nexcept ModuleNotFoundError as e:\n if e.name.split('.')[0] != '{0}'.split('.')[0]: raise\n raise SystemExit(77)"
 
 
-class Step:
-    """`figures`: whether the program measures itself. `results`: those of its figures that it computes."""
+class Check:
+    def __init__(self, options, report):
+        self.options, self.report, self.sluice = options, report, SLUICE
+        self.deadline = time.monotonic() + options.minutes * 60 - RESERVE_S
+        self.node, self.nodes_started, self.no_node, self.refused = None, 0, "none was started", 0
+        self.known, self.recordings, self.log_seen = {}, 0, len(machine.kernel_log())
+        self.driver = None
+        self.evidence_folder = Path(tempfile.mkdtemp(prefix="gpu-check-evidence-"))
 
-    def __init__(self, name, command, environment=None, needs=None, figures=False, results=()):
-        self.name, self.command = name, [str(word) for word in command]
-        self.environment = {"SEED": "1", **(environment or {})}
-        self.needs, self.figures, self.results = needs, figures, results
+    def rest(self):
+        return self.deadline - time.monotonic()
 
+    def limit(self, seconds):
+        return max(1, min(seconds, self.rest()))
 
-def python(name, *arguments):
-    return [sys.executable, PROGRAMS / name, *arguments]
+    def once(self, name, make):
+        if name not in self.known:
+            self.known[name] = make()
+        return self.known[name]
 
+    def evidence(self):
+        return {"SLUICE_EVIDENCE": str(self.evidence_folder)}
 
-STEPS = [
-    Step("nvcc program", [HERE / "bin" / "kernels"]),
-    Step("cudarc program", [HERE / "bin" / "cudarc-program"]),
-    Step("mapped memory while kernels run", [HERE / "bin" / "handover"]),
-    Step("tinygrad", python("tinygrad_train.py"), {"PYTHONPATH": str(HERE / "packages")},
-         results=("first_loss", "last_loss")),
-    Step("compute", python("compute.py"), {"SECONDS": "2"}),
-    Step("PyTorch arithmetic", python("torch_check.py"), needs="torch"),
-    Step("PyTorch training", python("torch_train.py"), needs="torch", figures=True, results=("first_loss", "last_loss")),
-    Step("PyTorch: graph, compile, generation, loader, DDP", python("torch_more.py"), needs="torch", figures=True),
-    Step("PyTorch calls", python("sequences/torch_steps.py"), needs="torch"),
-    Step("JAX calls", python("sequences/jax_steps.py"), needs="jax"),
-    Step("CuPy kernels", python("cupy_kernels.py"), needs="cupy"),
-    Step("CuPy arrays", python("cupy_arrays.py"), needs="cupy"),
-    Step("driver functions", python("driver_functions.py")),
-    Step("graphs", python("graphs.py")),
-    Step("calls and copies", [HERE / "bin" / "calls"], figures=True),
-    Step("bench kernels", [HERE / "bin" / "bench-kernels"], figures=True),
-]
+    def attempt(self, name, function, *arguments, leased=True):
+        """Does one step, if it is wanted and there is time; whatever goes wrong in it, the next one follows."""
+        if not self.report.wants(name):
+            return
+        if self.rest() < STEP_MIN_S:
+            self.report.add({"step": name, "outcome": "not reached"})
+            return
+        try:
+            if leased:
+                self.free_node()
+            if leased == "only" and self.node is None:
+                self.report.add({"step": name, "outcome": "not reached", "why": f"no node: {self.no_node}"})
+            else:
+                function(*arguments)
+        except Exception:
+            trace = traceback.format_exc(limit=6)
+            self.report.add({"step": name, "outcome": "broken", "why": trace.strip().splitlines()[-1], "trace": trace})
+            print(trace, flush=True)
 
+    def start_node(self):
+        """`--gpus nvidia`, as users have it; where that finds nothing, the library that programs find here."""
+        wanted, reasons = [self.options.gpus], []
+        if self.options.gpus == "nvidia" and self.driver:
+            wanted.append(f"library:{self.driver}")
+        for gpus in wanted:
+            try:
+                self.nodes_started += 1
+                self.node = Node(SLUICE, gpus, self.report.file("node.log"))
+                print(f"node: --gpus {gpus}, {self.node.address}", flush=True)
+                break
+            except NodeFailed as why:
+                reasons.append(str(why))
+                print(f"node: {why}", flush=True)
+        if reasons:
+            why = machine.why_no_driver()
+            with open(self.report.file("machine.txt"), "a") as file:
+                file.write(f"=== node\n{chr(10).join(reasons)}\n{why}\n")
+            outcome = "failed"
+            self.report.add({"step": "node", "outcome": outcome, "why": "; ".join(reasons), "diagnosis": why})
+            if self.node is None:
+                self.no_node = "it did not start"
+                print(why, flush=True)
 
-def run(command, environment=None, limit_s=LIMIT_S):
-    begin = time.monotonic()
-    try:
-        done = subprocess.run(command, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=limit_s)
-        code, output = done.returncode, done.stdout
-    except subprocess.TimeoutExpired as late:
-        code, output = "timeout", late.stdout.decode(errors="replace") if late.stdout else ""
-    except OSError as error:
-        code, output = "not started", str(error)
-    return {"code": code, "seconds": round(time.monotonic() - begin, 3), "output": output}
+    def drop_node(self, why):
+        tail = self.node.said_since(self.node.begin)[-3000:]
+        self.report.add({"step": "node", "outcome": "failed", "why": why, "node": tail, "kernel log": self.new_in_kernel_log()})
+        print(tail, flush=True)
+        self.node.close()
+        self.node = None
 
+    def free_node(self):
+        """Before each lease: the node runs, and what was leased before has ended."""
+        if self.node is not None and self.node.how_it_ended() is not None:
+            self.drop_node(f"it has ended with {self.node.how_it_ended()}")
+        elif self.node is not None and not self.node.is_free():
+            print(self.node.stacks(), flush=True)
+            self.drop_node("what was leased before did not end")
+        elif self.node is not None or self.no_node == "refuses":
+            return
+        if 0 < self.nodes_started < NODES_MAX and self.no_node != "it did not start":
+            self.start_node()
 
-def figures_of(output):
-    found = {}
-    for line in output.splitlines():
-        match = re.fullmatch(r"([a-z0-9_]+) ([-+0-9.eE]+)", line)
-        if match:
-            found[match[1]] = float(match[2])
-    return found
+    def new_in_kernel_log(self):
+        lines = machine.kernel_log()
+        new, self.log_seen = lines[self.log_seen:], len(lines)
+        return new[-20:]
 
+    def failed(self, entry, mark=None):
+        """Reports a failure, with all that may say why."""
+        about = {"kernel log": self.new_in_kernel_log()}
+        if self.node is not None:
+            about |= {"sessions": self.node.ask("sessions"), "node": self.node.said_since(mark)[-2000:] if mark is not None else ""}
+        self.report.add({**entry, "diagnosis": about})
+        for side in ("native", "leased", "beside"):
+            one = entry.get(side)
+            if isinstance(one, dict) and "command" in one and (one["code"] != 0 or side == "leased"):
+                print(f"  --- {side}, {one['code']} after {one['seconds']} s; again: {repeat(one)}\n{one['output'][-2000:]}", flush=True)
+        for title, text in about.items():
+            if text:
+                print(f"  --- {title}: {text}", flush=True)
 
-# Steps that say something of the card, of which a lease is a part, or of this moment.
-OF_THE_CARD = {"props", "mem_get_info", "memory_summary", "nvml util", "ipc", "pmap-free memory_stats"}
-NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\b(?:nan|inf)\b")
-# Sums of floats depend on the order in which blocks end.
-TOLERANCE = 1e-2
+    def can(self, name, needs):
+        """Whether a package is here; one that is here and cannot be imported is a failure."""
+        if needs is None:
+            return True
+        done = self.once(f"import {needs}", lambda: run(python("-c", NEEDS.format(needs)), {}, self.limit(120)))
+        if done["code"] == 77:
+            self.report.add({"step": name, "outcome": "skipped", "why": f"no {needs} here"})
+        elif done["code"] != 0:
+            self.report.add({"step": name, "outcome": "failed", "why": f"import {needs} ended with {done['code']}", "native": done})
+        return done["code"] == 0
 
+    def lease(self, step, command, environment, limit_s):
+        """One leased run; refusals in a row end all leases."""
+        run_of = lambda words, own: run(words + command, {**environment, **own}, self.limit(limit_s), self.node.stacks)
+        done = run_of(self.node.lease(*step.options), self.evidence())
+        self.refused = self.refused + 1 if done["code"] == CANNOT_ATTACH else 0
+        return done
 
-def results_of(step, output):
-    """What a program says of its results, by name: its steps' words, and those of its figures that it computes."""
-    steps = re.findall(r"^OK\t([^\t\n]*)\t(.*)$", output, re.MULTILINE)
-    found = {name: "" if name in OF_THE_CARD else words for name, words in steps}
-    found.update((name, str(value)) for name, value in figures_of(output).items() if name in step.results)
-    return found
+    def stop_leasing(self):
+        print(machine.why_no_driver(), self.node.stacks(), flush=True)
+        self.drop_node(f"{self.refused} leases in a row were refused or failed to start")
+        self.no_node = "refuses"
 
+    def parts(self, step, go):
+        """Runs a program again without the part that took the others along."""
+        done = go({})
+        last, without = done, []
+        while step.parts and last["code"] != 0 and len(without) < WITHOUT_MAX and self.rest() > STEP_MIN_S:
+            culprit = unended(last["output"]) or took_along(last["output"])
+            if culprit is None or culprit in without:
+                break
+            without.append(culprit)
+            last = go({"WITHOUT": " ".join(without)})
+            done["output"] += f"\n--- again without {', '.join(without)}: {last['code']}\n{last['output']}"
+        return done
 
-def alike(left, right):
-    """Whether two texts are the same but for the last digits of their numbers."""
-    if left is None or right is None or NUMBER.sub("#", left) != NUMBER.sub("#", right):
-        return False
-    pairs = zip(map(float, NUMBER.findall(left)), map(float, NUMBER.findall(right)))
-    return all(math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (a != a and b != b) for a, b in pairs)
-
-
-def differences(native, leased):
-    """One line for each result that is not the same, or that only one of the two has."""
-    names = [*native, *(name for name in leased if name not in native)]
-    return [f"{name}: {native.get(name)!r} natively, {leased.get(name)!r} leased" for name in names
-            if not alike(native.get(name), leased.get(name))]
-
-
-def compared(step, native, leased):
-    """The outcome of a step, and why."""
-    if leased["code"] != 0:
-        return {"outcome": "failed", "why": f"ended with {leased['code']}, natively with {native['code']}"}
-    if native["code"] != 0:
-        return {"outcome": "unmatched", "why": f"the native run ended with {native['code']}"}
-    results = [results_of(step, run["output"]) for run in (native, leased)]
-    missing = [name for name in step.results if name not in results[0]]
-    wrong = [f"{name}: no such figure" for name in missing] + differences(*results)
-    return {"outcome": "failed" if wrong else "passed", "results": len(results[0]), "differences": wrong}
-
-
-def shortened(run):
-    return {**run, "output": run["output"][-4000:]}
-
-
-class Report(list):
-    """What came out so far; each step is printed, and the file written, once it is known."""
-
-    def __init__(self, file, only):
-        super().__init__()
-        self.file, self.only = Path(file), only
-
-    def wants(self, step):
-        return self.only in step
-
-    def append(self, entry):
-        super().append(entry)
-        print(f"{entry['outcome']:9} {entry['step']}{': ' + entry['why'] if 'why' in entry else ''}", flush=True)
-        for difference in entry.get("differences", []):
-            print(f"          {difference}", flush=True)
-        self.file.write_text(json.dumps(self, indent=1))
-
-
-class Node:
-    def __init__(self, *options):
-        self.process = subprocess.Popen([SLUICE, "node", "--listen", "127.0.0.1:0", *options],
-                                        stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        if not line.startswith("listening on "):
-            raise RuntimeError(f"the node said {line!r} and ended with {self.process.wait()}")
-        self.address = line.split()[-1]
-
-    def lease(self, *options):
-        return [SLUICE, "run", "--node", self.address, *options, "--"]
-
-    def close(self):
-        self.process.terminate()
-        self.process.wait(timeout=20)
-
-
-def check_programs(node, report):
-    for step in STEPS:
-        if not report.wants(step.name):
-            continue
-        if step.needs and run([sys.executable, "-c", f"import {step.needs}"])["code"] != 0:
-            report.append({"step": step.name, "outcome": "skipped", "why": f"no {step.needs} here"})
-            continue
-        native = run(step.command, step.environment)
-        leased = run(node.lease("-p", "1", "--memory", "8GiB") + step.command, step.environment)
-        entry = {"step": step.name, "native": shortened(native), "leased": shortened(leased), **compared(step, native, leased)}
+    def program(self, step):
+        if not self.can(step.name, step.needs):
+            return
+        built = Path(tempfile.mkdtemp(prefix="gpu-check-built-"))
+        place = lambda words: [word.replace("{out}", str(built)) for word in words]
+        if step.build:
+            build = run(place(step.build), {}, self.limit(90))
+            if build["code"] != 0:
+                self.report.add({"step": step.name, "outcome": "failed", "why": "the machine's own compiler failed", "native": build})
+                return
+        command = place(step.command)
+        native = self.parts(step, lambda own: run(command, {**step.environment, **own}, self.limit(step.native_s)))
+        if self.node is None:
+            why = f"no node: {self.no_node}; natively it ended with {native['code']}"
+            self.report.add({"step": step.name, "outcome": "unmatched", "why": why, "native": native})
+            return
+        mark = self.node.mark()
+        limit_s = max(45, 5 * native["seconds"])
+        leased = self.parts(step, lambda own: self.lease(step, command, {**step.environment, **own}, limit_s))
+        entry = {"step": step.name, "native": native, "leased": leased, **compared(step, native, leased)}
+        outputs = [leased["output"]]
+        for _ in range(step.repeats - 1):
+            if leased["code"] == 0 and self.rest() > STEP_MIN_S:
+                self.node.is_free()
+                outputs.append(self.lease(step, command, step.environment, limit_s)["output"])
         if step.figures:
-            entry["figures"] = {"native": figures_of(native["output"]), "leased": figures_of(leased["output"])}
-        report.append(entry)
-
-
-def check_limits(node, report):
-    memory = 1 << 30
-    for name, options, command, environment in [
-        ("memory limit", ("-p", "0.1", "--memory", "1GiB"), python("memory_limit.py"), {"MEMORY": str(memory)}),
-        ("illegal address", ("-p", "0.5",), python("illegal_address.py"), {}),
-        ("kernel timeout", ("--kernel-timeout", "500ms"), python("endless.py"), {"EXPECT": "timeout"}),
-        ("timeout while memory is handed over", ("--kernel-timeout", "5s"), [HERE / "bin" / "handover", "unanswered"], {}),
-    ]:
-        if not report.wants(name):
-            continue
-        got = run(node.lease(*options) + [str(word) for word in command], environment)
-        report.append({"step": name, "leased": shortened(got), "outcome": "passed" if got["code"] == 0 else "failed"})
-
-
-def units(output):
-    match = re.search(r"finished (\d+) units", output)
-    return int(match[1]) if match else None
-
-
-def check_shares(node, report, seconds):
-    def compute(share):
-        environment = {**os.environ, "KIND": "even", "SECONDS": str(seconds), "TAIL": "4", "START": "input"}
-        command = node.lease("-q", "-p", share, "--memory", "256MiB") + [str(w) for w in python("compute.py")]
-        return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True)
-
-    for left, right in [("0.75", "0.25"), ("0.9", "0.1")]:
-        if not report.wants(f"shares {left}/{right}"):
-            continue
-        programs = [compute(left), compute(right)]
-        ready = [program.stdout.readline() for program in programs]  # however long it takes, they begin together
-        start = f"{time.time() + 0.5}\n"
-        outputs = [line + program.communicate(start, timeout=LIMIT_S)[0] for line, program in zip(ready, programs)]
-        done = [units(output) for output in outputs]
-        entry = {"step": f"shares {left}/{right}", "units": done}
-        if None in done or sum(done) == 0:
-            entry.update(outcome="failed", output=[output[-2000:] for output in outputs])
+            entry["figures"] = {"native": figures_of(native["output"]), "leased": goals.medians(outputs)}
+        if entry["outcome"] in ("failed", "unmatched"):
+            self.failed(entry, mark)
+            if native["code"] == 0:
+                self.record(step, command)
         else:
-            part = done[0] / sum(done)
-            entry.update(part=round(part, 4), outcome="passed" if abs(part - float(left)) <= 0.05 else "failed")
-        report.append(entry)
+            self.report.add(entry)
+        if step.name in goals.OF_STEPS and leased["code"] == 0:
+            for one in goals.OF_STEPS[step.name](entry["figures"]["leased"]):
+                self.report.add(one)
+        shutil.rmtree(built, ignore_errors=True)
+        if self.refused >= CANNOT_ATTACH_MAX:
+            self.stop_leasing()
+
+    def record(self, step, command):
+        """Once more, with all that was asked and answered in a file that can be replayed elsewhere."""
+        if not self.options.record or self.recordings >= RECORDINGS_MAX or self.rest() < 60 or not self.node.is_free():
+            return
+        self.recordings += 1
+        file = self.report.file(f"recording-{self.recordings}.sluice")
+        words = [SLUICE, "record", "--output", file, "--node", self.node.address, *step.options, "--"]
+        run([str(word) for word in words] + command, step.environment, self.limit(60))
+        if file.exists() and file.stat().st_size > RECORDING_MAX:
+            file.unlink()
+
+    def alone(self, step):
+        """A program that makes sense under a lease only."""
+        if not self.can(step.name, step.needs):
+            return
+        mark = self.node.mark()
+        done = self.lease(step, step.command, step.environment, 60)
+        entry = {"step": step.name, "leased": done, "closing": None}
+        closing = closing_of(done["output"])
+        if done["code"] != 0:
+            return self.failed({**entry, "outcome": "failed", "why": f"ended with {done['code']}"}, mark)
+        if step.kernels and not (closing and closing["kernels"]):
+            return self.failed({**entry, "outcome": "failed", "why": "it launched nothing through Sluice"}, mark)
+        self.report.add({**entry, "outcome": "passed"})
+
+    def facts(self, name):
+        """What the driver does, natively: printed, and nothing of it judged."""
+        done = run(plan.program("driver_facts.py", *name.split()), {}, self.limit(100))
+        facts = "\n".join(line for line in done["output"].splitlines() if line.startswith("fact "))
+        print(facts, flush=True)
+        self.report.add({"step": f"driver facts: {name}", "outcome": "passed" if done["code"] == 0 else "failed", "facts": facts,
+                         "native": done, **({"why": f"ended with {done['code']}"} if done["code"] != 0 else {})})
+
+    def machine(self):
+        """Which card the node lends, and whether that is the one that programs find natively."""
+        gpus, doctor = self.node.ask("gpus") or [], run([str(SLUICE), "doctor", "--node", self.node.address], {}, self.limit(30))
+        probe = Program(self.node.lease("-p", "0.1", "--memory", "1GiB") + python("-c", PROBE), self.evidence(), input=True)
+        probe.line("first pointer", self.limit(60))
+        libraries = machine.libcuda_of(self.node.workers())
+        probe.end_input()
+        probe = probe.wait(self.limit(20), self.node.stacks)
+        cards = ", ".join(f"{gpu['name']}, CC {gpu['compute_capability']}, driver {gpu['driver_version']}" for gpu in gpus)
+        print(f"lent: {cards}\nnatively: {self.driver}; of the node: {', '.join(libraries)}\n{probe['output'].strip()}\n{doctor['output']}", flush=True)
+        entry = {"step": "machine", "outcome": "passed", "gpus": gpus, "doctor": doctor, "first lease": probe, "libraries": libraries}
+        wrong = [f"the node lends {gpu['name']}" for gpu in gpus if gpu["software"] or "NVIDIA" not in gpu["name"]] or ([] if gpus else ["no GPU"])
+        if self.options.gpus != "nvidia":
+            wrong = []  # somebody asked for it
+        wrong += [f"doctor ended with {doctor['code']}"] if doctor["code"] != 0 else []
+        wrong += [f"a first lease ended with {probe['code']}"] if probe["code"] != 0 else []
+        if wrong:
+            return self.failed({**entry, "outcome": "failed", "why": "; ".join(wrong)}, self.node.begin)
+        self.report.add(entry)
 
 
-def print_table(report):
-    """Each step's figures beside each other: seconds of the whole program, and what it measured itself."""
-    print(f"{'step':52} {'figure':24} {'native':>12} {'leased':>12} {'ratio':>7}")
-    for entry in report:
-        if "native" not in entry or "leased" not in entry:
-            continue
-        rows = [("seconds", entry["native"]["seconds"], entry["leased"]["seconds"])]
-        figures = entry.get("figures", {"native": {}, "leased": {}})
-        rows += [(name, value, figures["leased"].get(name)) for name, value in figures["native"].items()]
-        for name, native, leased in rows:
-            ratio = f"{leased / native:7.3f}" if leased is not None and native else "      -"
-            shown = f"{leased:12.4g}" if leased is not None else "           -"
-            print(f"{entry['step']:52} {name:24} {native:12.4g} {shown} {ratio}")
-    print()
+
+def everything(check):
+    """In the order of worth, so that what is not reached is what matters least."""
+    check.attempt("driver facts: init", check.facts, "init", leased=False)
+    keeper = Program(python("-c", KEEPER), input=True)  # the GPU stays initialised, and at its clocks
+    try:
+        keeper.line("ready", 60)
+        check.start_node()
+        check.attempt("machine", check.machine, leased="only")
+        steps = {step.name: step for step in plan.worthy()}
+        programs = lambda steps: [check.attempt(step.name, check.program, step) for step in steps]
+        programs(steps.values())
+        for what, limit in goals.TRAINING:
+            check.attempt(f"by turns: {what}", lambda: by_turns(check, what, limit), leased="only")
+        for left, right, seconds in shares.SHARES:
+            check.attempt(f"shares {left}/{right}", shares.check_shares, check, left, right, seconds, check.options.quick, leased="only")
+        check.attempt("driver facts: all", check.facts, "all", leased=False)
+        for step in plan.ALONE:
+            check.attempt(step.name, check.alone, step, leased="only")
+        check.attempt("bench remoting", goals.remoting, check, leased="only")
+        programs(plan.more())
+        programs(plan.risky())
+        for step in plan.LAST_ALONE:
+            check.attempt(step.name, check.alone, step, leased="only")
+    finally:
+        keeper.kill()
+    check.attempt("driver facts: kill", check.facts, "kill", leased=False)
+
+
+def by_turns(check, what, limit):
+    if what == "launches" or check.can(f"by turns: {what}", "torch"):
+        goals.by_turns(check, what, limit)
+
+
+def names():
+    steps = [*plan.worthy(), *plan.ALONE, *plan.more(), *plan.risky(), *plan.LAST_ALONE]
+    return ["machine", *(step.name for step in steps), *(f"by turns: {what}" for what, _ in goals.TRAINING),
+            *(f"shares {left}/{right}" for left, right, _ in shares.SHARES), "bench remoting",
+            *(f"driver facts: {name}" for name in ("init", "all", "kill"))]
+
+
+def prepare():
+    """A copy of a folder may have lost who may execute what."""
+    for file in (HERE / "bin").iterdir():
+        try:
+            file.chmod(0o755)
+        except OSError:
+            pass
+    os.environ["SLUICE_LIB_DIR"] = str(HERE / "lib")
+    for name in ("SLUICE_NODE", "SLUICE_SERVER", "SLUICE_EVIDENCE"):
+        os.environ.pop(name, None)
+    # Ended from outside, the check still says what it knows.
+    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+
+
+def finish(check):
+    report = check.report
+    found = sorted({line for file in check.evidence_folder.iterdir() for line in file.read_text(errors="replace").splitlines()})
+    report.file("evidence.txt").write_text("".join(f"{name}\n" for name in found))
+    table = report.table()
+    report.file("table.txt").write_text(f"{table}\n\n{report.summary()}\n")
+    print(f"\n{table}\n\n{report.summary()}\n{len(found)} driver functions succeeded under a lease; files in {report.folder}", flush=True)
+    if check.node is not None and not check.node.close():
+        print("the node did not end", flush=True)
+    shutil.rmtree(check.evidence_folder, ignore_errors=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="shares for 3 s instead of 10 s")
-    parser.add_argument("--only", default="", help="the steps whose names contain this")
-    parser.add_argument("--report", default="report.json")
+    parser.add_argument("--minutes", type=float, default=9, help="for all; what does not fit is not reached")
+    parser.add_argument("--quick", action="store_true", help="shares for 5 s")
+    parser.add_argument("--only", action="append", default=[], metavar="PART", help="the steps whose names contain this (again for more)")
+    parser.add_argument("--skip", action="append", default=[], metavar="PART", help="not those whose names contain this")
+    parser.add_argument("--report", default=os.environ.get("OUT", "."), metavar="FOLDER")
+    parser.add_argument("--record", action="store_true", help="run what fails under a lease only once more with `sluice record`")
     parser.add_argument("--gpus", default="nvidia", help="what the node lends, as for `sluice node --gpus`")
+    parser.add_argument("--list", action="store_true", help="print the steps' names")
     options = parser.parse_args()
-    os.environ["SLUICE_LIB_DIR"] = str(HERE / "lib")
-    os.environ.pop("SLUICE_NODE", None)
+    if options.list:
+        print("\n".join(names()))
+        return 0
+    prepare()
+    Path(options.report).mkdir(parents=True, exist_ok=True)
 
-    report = Report(options.report, options.only)
-    report.append({"step": "machine", "outcome": "passed", "nvidia-smi": run(["nvidia-smi"]),
-                   "doctor": run([SLUICE, "doctor"]), "gpus": run([SLUICE, "gpus"])})
+    def wants(name):
+        return (not options.only or any(part in name for part in options.only)) and not any(part in name for part in options.skip)
+
+    check = Check(options, Report(options.report, wants))
     try:
-        node = Node("--gpus", options.gpus)
-    except RuntimeError as error:
-        report.append({"step": "node", "outcome": "failed", "why": str(error)})
-    else:
-        try:
-            check_programs(node, report)
-            check_limits(node, report)
-            check_shares(node, report, 3 if options.quick else 10)
-        finally:
-            node.close()
-    print_table(report)
-    outcomes = [entry["outcome"] for entry in report]
-    print(", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in ("passed", "failed", "unmatched", "skipped")))
-    return 1 if {"failed", "unmatched"} & set(outcomes) else 0
+        check.driver, said = machine.native_driver()
+        print(f"{machine.in_short()}\ndriver, natively: {said}", flush=True)
+        check.report.file("machine.txt").write_text(machine.in_full(said), errors="replace")
+        everything(check)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    finally:
+        finish(check)
+    return check.report.code()
 
 
 if __name__ == "__main__":

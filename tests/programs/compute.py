@@ -5,6 +5,8 @@ One unit of work is one round of one block. KIND says how it is cut into launche
 milliseconds, `tiny` in very many small ones, `long` in few long ones. The next batch is always queued before the one
 before it is waited for, so the GPU never waits for this program. It goes on for TAIL seconds after the end, so that a
 program beside it meets the same competition to its own end, and counts the batch that runs at the end in part.
+
+ROUNDS makes kernels longer or shorter than their kind; with KIND=measure it says how long a round takes here, and no more.
 """
 
 import ctypes
@@ -36,8 +38,22 @@ def finished_at(moment, completions):
     raise RuntimeError(f"the last batch was done {moment - before[0]:.1f} s before the end: TAIL is too short")
 
 
+def measure(spin, counter):
+    """Prints the time of one round of an `even` kernel, from kernels long enough for their launch not to count."""
+    rounds, took = KINDS["even"][1], 0
+    while took < 0.05 and rounds < 1 << 30:
+        rounds *= 4
+        begin = time.perf_counter()
+        launch(spin, KINDS["even"][0], 64, ctypes.c_uint64(counter), ctypes.c_uint32(rounds))
+        synchronize()
+        took = time.perf_counter() - begin
+    print(f"round_ns {took / rounds * 1e9:.4f}")
+
+
 def main():
-    blocks, rounds, batch = KINDS[os.environ.get("KIND", "even")]
+    kind = os.environ.get("KIND", "even")
+    blocks, rounds, batch = KINDS.get(kind, KINDS["even"])
+    rounds = int(os.environ.get("ROUNDS", rounds))
     seconds, tail = float(os.environ.get("SECONDS", "2")), float(os.environ.get("TAIL", "0"))
     attach()
     spin, counter = load(SPIN, "spin"), allocate(4)
@@ -45,6 +61,8 @@ def main():
     launch(spin, 1, 32, ctypes.c_uint64(counter), ctypes.c_uint32(1))  # compiled before the clock starts
     synchronize()
     clear(counter, 4)
+    if kind == "measure":
+        return measure(spin, counter)
 
     print("ready", flush=True)
     start = float(sys.stdin.readline()) if os.environ.get("START") == "input" else 0
@@ -66,6 +84,8 @@ def main():
     synchronize()
     assert read_u32(counter) == launched * blocks, f"{read_u32(counter)} of {launched * blocks} blocks counted themselves"
     finished = finished_at(end, completions)
+    until = [finished_at(start + second, completions) for second in range(int(seconds) + 1)]
+    print("each second", *(f"{(after - before) * blocks * rounds:.0f}" for before, after in zip(until, until[1:])))
     print(f"finished {finished * blocks * rounds:.0f} units in {seconds} s ({launched} launches)")
     print("PASS")
 

@@ -5,7 +5,7 @@ The kernels below are PTX written by hand for the tests.
 
 import ctypes
 
-OUT_OF_MEMORY, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, NO_BINARY_FOR_GPU = 2, 700, 702, 209
+OUT_OF_MEMORY, LAUNCH_TIMEOUT, NO_BINARY_FOR_GPU = 2, 702, 209
 
 HEADER = ".version 7.0\n.target sm_75\n.address_size 64\n"
 

@@ -1047,6 +1047,7 @@ def run_sections(sections):
         if run.__name__ in without:
             print(f"skipped {run.__name__}", flush=True)
             continue
+        print(f"begin {run.__name__}", flush=True)  # who reads only this knows where the process ended
         try:
             run()
             print(f"ok   {run.__name__}", flush=True)

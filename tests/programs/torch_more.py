@@ -3,7 +3,9 @@ with workers, and DistributedDataParallel with one rank. Prints the time of each
 the same computation without the feature. Needs machine code: no software GPU.
 """
 
+import os
 import sys
+import tempfile
 import time
 
 import torch
@@ -75,8 +77,9 @@ def loader():
 def distributed():
     import torch.distributed as dist
 
-    dist.init_process_group("nccl", init_method="tcp://127.0.0.1:0", rank=0, world_size=1,
-                            device_id=torch.device("cuda:0"))
+    # Which ports `tcp://` takes differs between releases of PyTorch; a file does in all.
+    store = os.path.join(tempfile.mkdtemp(), "store")
+    dist.init_process_group("nccl", init_method=f"file://{store}", rank=0, world_size=1, device_id=torch.device("cuda:0"))
     plain = nn.Linear(64, 64).cuda()
     model = nn.parallel.DistributedDataParallel(plain, device_ids=[0])
     x = torch.randn(16, 64, device="cuda")
@@ -90,6 +93,7 @@ def distributed():
 def main():
     failed = []
     for step in (graph, compiled, generation, loader, distributed):
+        print(f"begin {step.__name__}", flush=True)
         try:
             step()
             print(f"ok {step.__name__}", flush=True)

@@ -24,6 +24,7 @@ class Steps:
     def run(self):
         failed = []
         for name, function in self.steps:
+            print(f"begin {name}", flush=True)
             try:
                 print(f"OK\t{name}\t{one_line(function())}", flush=True)
             except Exception as error:  # noqa: BLE001: the point is to go on

@@ -53,12 +53,14 @@ elif MODE == "two-devices":
         return torch.cuda.can_device_access_peer(0, 1)
 
 elif MODE == "nccl":
+    import tempfile
+
     import torch.distributed as dist
 
     @step("init")
     def _():
-        dist.init_process_group("nccl", init_method="tcp://127.0.0.1:0", rank=0, world_size=1,
-                                device_id=torch.device("cuda:0"))
+        store = os.path.join(tempfile.mkdtemp(), "store")
+        dist.init_process_group("nccl", init_method=f"file://{store}", rank=0, world_size=1, device_id=torch.device("cuda:0"))
 
     @step("allreduce")
     def _():
