@@ -141,10 +141,11 @@ class Check:
         if self.node is not None:
             about |= {"sessions": self.node.ask("sessions"), "node": self.node.said_since(mark)[-2000:] if mark is not None else ""}
         self.report.add({**entry, "diagnosis": about})
-        for side in ("native", "leased", "beside"):
-            one = entry.get(side)
-            if isinstance(one, dict) and "command" in one and (one["code"] != 0 or side == "leased"):
-                print(f"  --- {side}, {one['code']} after {one['seconds']} s; again: {repeat(one)}\n{one['output'][-2000:]}", flush=True)
+        runs = {side: one for side in ("native", "leased", "beside") if isinstance(one := entry.get(side), dict) and "command" in one}
+        for side, one in runs.items():
+            print(f"  --- {side}, {one['code']} after {one['seconds']} s; again: {repeat(one)}", flush=True)
+            if one["code"] != 0:
+                print(one["output"][-2000:], one.get("stacks", "")[-1500:], sep="\n", flush=True)
         for title, text in about.items():
             if text:
                 print(f"  --- {title}: {text}", flush=True)
@@ -341,6 +342,7 @@ def finish(check):
     table = report.table()
     report.file("table.txt").write_text(f"{table}\n\n{report.summary()}\n")
     print(f"\n{table}\n\n{report.summary()}\n{len(found)} driver functions succeeded under a lease; files in {report.folder}", flush=True)
+    report.close()
     if check.node is not None and not check.node.close():
         print("the node did not end", flush=True)
     shutil.rmtree(check.evidence_folder, ignore_errors=True)

@@ -105,8 +105,7 @@ def compared(step, native, leased):
              "parts": len(names), "differences": wrong, "closing": closing, **{key: value for key, value in told.items() if value}}
 
     if told["native only"]:
-        why = f"{len(told['native only'])} of {len(names)} parts pass natively only: {', '.join(told['native only'][:8])}"
-        outcome = "failed"
+        outcome, why = "failed", f"{len(told['native only'])} of {len(names)} parts pass natively only"
     elif leased["code"] != 0 and native["code"] == 0:
         outcome, why = "failed", f"ended with {leased['code']}, natively with 0"
     elif native["code"] == 0 and wrong:
@@ -115,8 +114,8 @@ def compared(step, native, leased):
         outcome, why = "failed", "it launched nothing through Sluice: it has found another driver"
     elif native["code"] != 0:
         outcome, why = "unmatched", f"the native run ended with {native['code']}, the leased one with {leased['code']}"
-        for key in ("leased only", "neither"):
-            why += f"; {key}: {', '.join(told[key][:8])}" if told[key] else ""
+        ways = {"leased only": "pass leased only", "neither": "pass in neither"}
+        why += "".join(f"; {len(told[key])} parts {words}" for key, words in ways.items() if told[key])
         if wrong:
             outcome, why = "failed", f"{len(wrong)} results differ; {why}"
     else:

@@ -99,7 +99,7 @@ def by_turns(check, what, limit):
     """Two processes, one natively and one leased, take turns of about a second, in the same minute on the same clocks."""
     name = f"by turns: {what}"
     sides = {"native": Program(program("turns.py"), {"WHAT": what}, input=True),
-             "leased": Program(check.node.lease("-p", "1", "--memory", "16GiB") + program("turns.py"),
+             "leased": Program(check.node.lease("-p", "1", "--memory", "8GiB") + program("turns.py"),
                                {"WHAT": what, **check.evidence()}, input=True)}
     pairs, lasts, why = [], {}, None
     try:
@@ -135,4 +135,4 @@ def by_turns(check, what, limit):
     entry["why"] = f"{ratio:.4f} times native, 95 % in [{low:.4f}, {high:.4f}], {len(pairs)} pairs"
     check.report.add(entry)
     if limit is not None:
-        check.report.add({**goal(f"training by turns, {what}", high, limit, "times native, upper end of 95 %")})
+        check.report.add(goal(f"training by turns, {what}", high, limit, "times native, upper end of 95 %"))

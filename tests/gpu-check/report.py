@@ -31,6 +31,9 @@ class Report(list):
     def add(self, entry):
         self.append({name: kept(value) for name, value in entry.items()})
         print(f"{entry['outcome']:11} {entry['step']}{': ' + entry['why'][:600] if entry.get('why') else ''}", flush=True)
+        for key in ("native only", "leased only", "neither"):
+            if entry.get(key):
+                print(f"            {key}: {', '.join(entry[key])[:1500]}", flush=True)
         for difference in entry.get("differences", [])[:20]:
             print(f"            {difference[:300]}", flush=True)
         self.file("report.json").write_text(json.dumps(self, indent=1, default=str))
@@ -75,4 +78,8 @@ class Report(list):
         return "\n".join([*lines, ", ".join(counts)])
 
     def code(self):
-        return 1 if not self or BAD & {entry["outcome"] for entry in self} else 0
+        outcomes = {entry["outcome"] for entry in self}
+        return 1 if BAD & outcomes or not {"passed", "met"} & outcomes else 0
+
+    def close(self):
+        self.log.close()

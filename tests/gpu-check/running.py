@@ -146,7 +146,6 @@ class Program:
         run = {"code": code, "seconds": round(seconds, 3), "command": self.command, "environment": self.own, "output": self.output()}
         if stacks:
             run["stacks"] = stacks
-        self.end_input()
         shutil.rmtree(self.folder, ignore_errors=True)
         return run
 
@@ -156,6 +155,7 @@ class Program:
             return
         send(members(self.process.pid), signal.SIGKILL)
         self.ends_within(END_S)
+        self.end_input()
 
 
 def run(command, environment=None, limit_s=60, others=None):

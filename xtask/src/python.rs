@@ -164,7 +164,8 @@ pub(crate) fn nvcc_linked(sources: &[PathBuf], program: &Path) -> Result<()> {
     nvcc_with(&["-rdc=true"], sources, program)
 }
 
-fn nvcc_with(options: &[&str], sources: &[PathBuf], program: &Path) -> Result<()> {
+/// With other options.
+pub(crate) fn nvcc_with(options: &[&str], sources: &[PathBuf], program: &Path) -> Result<()> {
     let python = CUDA_13.ready()?;
     let packages = CUDA_13.site_packages()?;
     let toolkit = ["nvidia/cu13", "nvidia/cuda_nvcc"].map(|folder| packages.join(folder));

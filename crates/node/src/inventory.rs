@@ -129,6 +129,9 @@ fn libcuda_candidates() -> Vec<PathBuf> {
         "/usr/lib/x86_64-linux-gnu/nvidia/current",
         "/usr/lib/wsl/lib",
         "/run/opengl-driver/lib",
+        // Where it is mounted into containers and virtual machines, on GKE among others.
+        "/usr/local/nvidia/lib64",
+        "/usr/local/nvidia/lib",
     ];
     let search_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let searched = std::env::split_paths(&search_path).filter(|folder| folder.is_absolute());
