@@ -156,6 +156,7 @@ static void measure_bulk(int plain, char *bulk, uint64_t memory) {
 }
 
 int main(void) {
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what was measured is told also if the rest hangs */
     char *bulk = malloc(BULK_BYTES);
     uint64_t state = 88172645463325252u;
     for (size_t i = 0; i < BULK_BYTES / 8; i++) {

@@ -111,7 +111,8 @@ def compared(step, native, leased):
     elif native["code"] == 0 and wrong:
         outcome, why = "failed", f"{len(wrong)} results differ"
     elif leased["code"] == 0 and step.kernels and not (closing and closing["kernels"]):
-        outcome, why = "failed", "it launched nothing through Sluice: it has found another driver"
+        outcome = "failed"
+        why = "it launched nothing through Sluice: it has found another driver" if closing else "`sluice run` did not say what it used"
     elif native["code"] != 0:
         outcome, why = "unmatched", f"the native run ended with {native['code']}, the leased one with {leased['code']}"
         ways = {"leased only": "pass leased only", "neither": "pass in neither"}

@@ -133,7 +133,7 @@ def stacks_of(pids, debugged=()):
             lines += [f"      {line}" for line in read(thread / "stack").splitlines()[:6]]
     tool = shutil.which("gdb") or shutil.which("cuda-gdb")
     for pid in debugged if tool else ():
-        lines.append(said([tool, "-p", str(pid), "-batch", "-ex", "thread apply all bt 12"], 20)[-8000:])
+        lines.append(said([tool, "-p", str(pid), "-batch", "-ex", "thread apply all bt 12"], 20)[-30_000:])
     return "\n".join(lines)
 
 

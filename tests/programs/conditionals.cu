@@ -196,6 +196,7 @@ static void captured() {
 }
 
 int main() {
+    setvbuf(stdout, nullptr, _IOLBF, 0);  // what has passed is told also if the rest crashes
     CUDA(cudaMalloc(&numbers, sizeof *numbers));
     CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     loop();

@@ -291,6 +291,7 @@ static void streams_and_errors() {
 }
 
 int main() {
+    setvbuf(stdout, nullptr, _IOLBF, 0);  // what has passed is told also if the rest crashes
     unsigned seed = getenv("SEED") ? strtoul(getenv("SEED"), nullptr, 10) : unsigned(time(nullptr));
     srand(seed);
     printf("seed %u (repeat with SEED=%u)\n", seed, seed);

@@ -288,6 +288,7 @@ static void surfaces() {
 }
 
 int main() {
+    setvbuf(stdout, nullptr, _IOLBF, 0);  // what has passed is told also if the rest crashes
     turned_picture();
     memory_as_it_lies();
     solids_layers_levels();

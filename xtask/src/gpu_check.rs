@@ -50,7 +50,15 @@ const C: &[(&str, &str)] = &[
 
 /// `check.py` and what it is made of.
 const CHECK: &[&str] = &[
-    "check.py", "compare.py", "goals.py", "machine.py", "node.py", "plan.py", "report.py", "running.py", "shares.py",
+    "check.py",
+    "compare.py",
+    "goals.py",
+    "machine.py",
+    "node.py",
+    "plan.py",
+    "report.py",
+    "running.py",
+    "shares.py",
 ];
 
 const LIBRARIES: &[&str] =
@@ -120,7 +128,10 @@ pub(crate) fn bundle() -> Result<ExitCode> {
     fs::copy(tests.join("programs/kernels.cu"), bundle.join("sources/kernels.cu"))?;
     for (program, source) in C {
         let mut gcc = Command::new("gcc");
-        gcc.args(["-O2", "-std=gnu11"]).arg(tests.join(source)).arg("-o").arg(bundle.join("bin").join(program));
+        gcc.args(["-O2", "-std=gnu11"])
+            .arg(tests.join(source))
+            .arg("-o")
+            .arg(bundle.join("bin").join(program));
         process::run(gcc.args(["-ldl", "-lpthread"]))?;
     }
     for program in PROGRAMS {
@@ -176,7 +187,9 @@ mod tests {
     #[test]
     fn the_check_compares_results_and_survives_its_programs() {
         let mut tests = Command::new("python3");
-        tests.args(["-B", "-m", "unittest", "test_check", "test_running"]).current_dir(crate::root().join("tests/gpu-check"));
+        tests
+            .args(["-B", "-m", "unittest", "test_check", "test_running"])
+            .current_dir(crate::root().join("tests/gpu-check"));
         crate::process::run(&mut tests).unwrap();
     }
 }

@@ -12,6 +12,7 @@ mod shared;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -580,6 +581,12 @@ impl Registry {
         let mut ledger = self.lock();
         if let Some(record) = ledger.sessions.get_mut(&session) {
             let status = record.worker.wait();
+            // Its client hears of a crash only if it comes back, and whoever runs the node would not at all.
+            if let Ok(status) = &status
+                && status.signal().is_some_and(|signal| signal != libc::SIGKILL)
+            {
+                eprintln!("sluice node: the worker of session {session} has ended ({status})");
+            }
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             let why = why.unwrap_or_else(|| format!("its worker has ended ({status})"));
             let secret = record.secret;

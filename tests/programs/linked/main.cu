@@ -61,6 +61,7 @@ static int host_operation(int which, int a, int b) {
 }
 
 int main() {
+    setvbuf(stdout, nullptr, _IOLBF, 0);  // what has passed is told also if the rest crashes
     constexpr int N = 96;
     static int got[N];
     int* out;
