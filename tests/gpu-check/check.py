@@ -38,6 +38,7 @@ SLUICE = HERE / "bin" / "sluice"
 # Left for the end: the node's, and the files.
 RESERVE_S = 30
 STEP_MIN_S = 12
+REPEATS_S = 40
 NODES_MAX, CANNOT_ATTACH, CANNOT_ATTACH_MAX, WITHOUT_MAX, RECORDINGS_MAX = 6, 125, 3, 5, 2
 RECORDING_MAX = 15 << 20
 KEEPER = f"import sys; sys.path.insert(0, {str(plan.PROGRAMS)!r}); import driver; driver.attach(); print('ready', flush=True); sys.stdin.read()"
@@ -51,7 +52,7 @@ class Check:
         self.deadline = time.monotonic() + options.minutes * 60 - RESERVE_S
         self.node, self.nodes_started, self.no_node, self.refused = None, 0, "none was started", 0
         self.known, self.recordings, self.log_seen = {}, 0, len(machine.kernel_log())
-        self.driver = None
+        self.driver, self.built = None, []
         self.evidence_folder = Path(tempfile.mkdtemp(prefix="gpu-check-evidence-"))
 
     def rest(self):
@@ -190,6 +191,7 @@ class Check:
         if not self.can(step.name, step.needs):
             return
         built = Path(tempfile.mkdtemp(prefix="gpu-check-built-"))
+        self.built.append(built)
         place = lambda words: [word.replace("{out}", str(built)) for word in words]
         if step.build:
             build = run(place(step.build), {}, self.limit(90))
@@ -206,9 +208,9 @@ class Check:
         limit_s = max(45, 5 * native["seconds"])
         leased = self.parts(step, lambda own: self.lease(step, command, {**step.environment, **own}, limit_s))
         entry = {"step": step.name, "native": native, "leased": leased, **compared(step, native, leased)}
-        outputs = [leased["output"]]
+        outputs, begin = [leased["output"]], time.monotonic()
         for _ in range(step.repeats - 1):
-            if leased["code"] == 0 and self.rest() > STEP_MIN_S:
+            if leased["code"] == 0 and self.rest() > STEP_MIN_S and time.monotonic() - begin < REPEATS_S:
                 self.node.is_free()
                 outputs.append(self.lease(step, command, step.environment, limit_s)["output"])
         if step.figures:
@@ -222,7 +224,6 @@ class Check:
         if step.name in goals.OF_STEPS and leased["code"] == 0:
             for one in goals.OF_STEPS[step.name](entry["figures"]["leased"]):
                 self.report.add(one)
-        shutil.rmtree(built, ignore_errors=True)
         if self.refused >= CANNOT_ATTACH_MAX:
             self.stop_leasing()
 
@@ -305,7 +306,7 @@ def everything(check):
         for step in plan.LAST_ALONE:
             check.attempt(step.name, check.alone, step, leased="only")
     finally:
-        keeper.kill()
+        keeper.ended("no longer needed")
     check.attempt("driver facts: kill", check.facts, "kill", leased=False)
 
 
@@ -345,7 +346,8 @@ def finish(check):
     report.close()
     if check.node is not None and not check.node.close():
         print("the node did not end", flush=True)
-    shutil.rmtree(check.evidence_folder, ignore_errors=True)
+    for folder in [check.evidence_folder, *check.built]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main():

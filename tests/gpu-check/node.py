@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -23,7 +24,7 @@ class NodeFailed(Exception):
 class Node:
     def __init__(self, sluice, gpus, log):
         self.sluice, self.gpus, self.log = str(sluice), gpus, Path(log)
-        folder = tempfile.mkdtemp(prefix="gpu-check-node-")
+        folder = self.folder = tempfile.mkdtemp(prefix="gpu-check-node-")
         output = Path(folder) / "output"
         environment = {**os.environ, "RUST_BACKTRACE": "1", "XDG_CACHE_HOME": folder, "CUDA_CACHE_PATH": f"{folder}/cuda",
                        "XDG_DATA_HOME": folder}
@@ -94,6 +95,7 @@ class Node:
         for number in (signal.SIGKILL, None):
             try:
                 self.process.wait(STOP_S)
+                shutil.rmtree(self.folder, ignore_errors=True)
                 return True
             except subprocess.TimeoutExpired:
                 if number is not None:
