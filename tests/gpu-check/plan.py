@@ -81,6 +81,7 @@ def more():
 def risky():
     """What was written after documentation alone, or ends badly on purpose."""
     return [
+        Step("mapped memory while kernels run", [BIN / "handover"]),
         Step("driver functions", program("driver_functions.py"), parts=True),
         Step("graphs", program("graphs.py"), parts=True),
         Step("driver attributes", program("driver_attributes.py"), parts=True),
@@ -98,4 +99,5 @@ ALONE = [
 ]
 LAST_ALONE = [
     Step("kernel timeout", program("endless.py"), {"EXPECT": "timeout"}, options=("--kernel-timeout", "500ms")),
+    Step("timeout while memory is handed over", [BIN / "handover", "unanswered"], options=("--kernel-timeout", "5s")),
 ]

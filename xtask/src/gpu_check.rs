@@ -33,6 +33,7 @@ const CUDA: &[(&str, &[&str], &[&str])] = &[
     ("kernels", &["programs/kernels.cu"], &[]),
     ("bench-kernels", &["bench/kernels.cu"], &[]),
     ("textures", &["programs/textures.cu"], &[]),
+    ("handover", &["programs/handover.cu"], &[]),
     ("conditionals", &["programs/conditionals.cu"], &[]),
     (
         "linked",
