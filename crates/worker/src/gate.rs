@@ -63,6 +63,8 @@ struct State {
     /// Submissions in progress, submissions made, and how many of these are known to have finished.
     inside: u32,
     submitted: u64,
+    /// Of those inside, the ones that sleep in [`Gate::enter`] and have given the driver nothing yet.
+    at_gate: u32,
     drained: u64,
     /// Since when time is charged, and [`Brake::late`] then.
     charged_since: Option<(Instant, Duration)>,
@@ -104,6 +106,7 @@ impl Gate {
             pressed: false,
             inside: 0,
             submitted: 0,
+            at_gate: 0,
             drained: 0,
             charged_since: None,
             used_ns: 0,
@@ -135,7 +138,9 @@ impl Gate {
         }
         if !self.brake.can_pause() {
             while state.turn != Turn::Held || state.recalled {
+                state.at_gate += 1;
                 state = self.wait(state);
+                state.at_gate -= 1;
             }
         }
         if state.turn == Turn::Held {
@@ -216,6 +221,9 @@ impl Gate {
             self.give_up(&mut state, false);
         } else if self.brake.can_pause() {
             self.brake.pause();
+            self.give_up(&mut state, true);
+        } else if state.inside == state.at_gate && state.submitted == state.drained {
+            // The turn is over before those who waited for it have woken up: nothing will drain.
             self.give_up(&mut state, true);
         } else {
             state.recalled = true;

@@ -144,6 +144,26 @@ fn a_driver_that_cannot_pause_gets_no_work_between_turns() {
     assert_eq!(b.driver.state.lock().unwrap().pending, 1);
 }
 
+/// On a busy machine a turn can be over before whoever waited for it is awake.
+#[test]
+fn a_turn_that_nobody_was_awake_for_is_given_back() {
+    let b = Arc::new(bench(false));
+    let other = Arc::clone(&b);
+    let submitter = std::thread::spawn(move || other.submit());
+    assert_eq!(b.next(), Packet::Want { gpu: 0 });
+    while b.gate.lock().at_gate == 0 {
+        std::thread::yield_now();
+    }
+    // Both words of the daemon come while the submitter sleeps.
+    let mut state = b.gate.lock();
+    (state.turn, state.recalled) = (Turn::Held, false);
+    drop(state);
+    b.gate.recalled();
+    assert!(matches!(b.next(), Packet::Done { more: true, .. }));
+    b.gate.granted();
+    submitter.join().unwrap();
+}
+
 #[test]
 fn a_recall_of_an_idle_holder_is_answered_at_once() {
     let b = bench(false);
