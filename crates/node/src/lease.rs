@@ -294,16 +294,11 @@ impl Books {
 }
 
 impl Lease {
-    /// Bytes that all sessions together have taken on the lease's `gpu`th GPU.
+    /// Bytes that all sessions together have taken on the lease's `gpu`th GPU. What is kept for one of them is not taken, and changes at any
+    /// time.
     pub fn used(&self, gpu: usize) -> u64 {
         let taken: u64 = self.accounts(gpu).map(|(_, account)| account.taken).sum();
         taken + self.shared.get(gpu).copied().unwrap_or(0)
-    }
-
-    /// Bytes that a session cannot have on the lease's `gpu`th GPU: those taken, and those kept for others.
-    pub fn used_for(&self, session: u64, gpu: usize) -> u64 {
-        let others = self.accounts(gpu).filter(|(of, _)| *of != session);
-        self.used(gpu) + others.map(|(_, account)| account.reserve).sum::<u64>()
     }
 
     /// Bytes that one session has taken on all its GPUs.
@@ -490,7 +485,6 @@ mod tests {
             assert_eq!(books.fill_reserve(lease, 10, 0), 0, "it is full");
             let lease = books.lease(lease).unwrap();
             assert_eq!((lease.used(0), lease.used_by(10)), (0, 0), "a reserve is not used");
-            assert_eq!((lease.used_for(10, 0), lease.used_for(11, 0)), (0, kept));
         }
         // Of all of a lease its sessions together keep a thirty-second.
         for session in 11..100 {

@@ -487,7 +487,7 @@ impl Registry {
                     self.lock().books.give_back(lease, session, gpu as usize, bytes);
                     Ok(())
                 }
-                Packet::QueryUsed { gpu } => link.send_now(&Packet::Used(self.used_for(lease, session, gpu))),
+                Packet::QueryUsed { gpu } => link.send_now(&Packet::Used(self.used(lease, gpu))),
                 Packet::Export(export) => {
                     link.send_now(&Packet::Exported(self.export(lease, session, export, file)))
                 }
@@ -562,8 +562,8 @@ impl Registry {
         if bytes == 0 { Ok(()) } else { link.send_now(&Packet::Reserved { gpu, bytes }) }
     }
 
-    fn used_for(&self, lease: u64, session: u64, gpu: u32) -> u64 {
-        self.lock().books.lease(lease).map_or(0, |l| l.used_for(session, gpu as usize))
+    fn used(&self, lease: u64, gpu: u32) -> u64 {
+        self.lock().books.lease(lease).map_or(0, |l| l.used(gpu as usize))
     }
 
     /// Makes sure that the worker is gone and frees what it had.

@@ -27,6 +27,10 @@ impl Brake for Drain {
 
     fn resume(&self) {}
 
+    fn submitted(&self) {
+        self.0.submitted();
+    }
+
     fn drain(&self) {
         self.0.drain();
     }

@@ -183,7 +183,7 @@ impl Budget {
         let _ = self.link.send(&Packet::GiveBack { gpu, bytes });
     }
 
-    /// Bytes of a GPU that this session cannot have: all sessions of the lease have taken them, or they are kept for others.
+    /// Bytes of a GPU that all sessions of the lease have taken.
     pub(crate) fn used(&self, gpu: u32) -> Result<u64, CUresult> {
         match self.ask(&Packet::QueryUsed { gpu }, None)? {
             (Packet::Used(bytes), _) => Ok(bytes),

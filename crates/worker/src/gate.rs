@@ -34,6 +34,8 @@ pub trait Brake: Send + Sync {
     fn late(&self) -> Duration {
         Duration::ZERO
     }
+    /// The calling thread has given the driver work.
+    fn submitted(&self) {}
     /// Returns when everything submitted before the call has finished; after an error at once.
     fn drain(&self);
 }
@@ -343,6 +345,9 @@ impl Submission<'_> {
 impl Drop for Submission<'_> {
     fn drop(&mut self) {
         let gate = self.gate;
+        if !self.finished {
+            gate.brake.submitted();
+        }
         let mut state = gate.lock();
         state.inside -= 1;
         state.submitted += 1;

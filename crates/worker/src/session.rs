@@ -33,7 +33,7 @@ use crate::outbox::Outbox;
 use crate::peers::Peers;
 use crate::sharing::EventSharing;
 use crate::staging::Staging;
-use crate::streams::Streams;
+use crate::streams::{self, Streams};
 use crate::tiles::TiledArrays;
 
 /// Everything that executing a command needs.
@@ -142,6 +142,7 @@ impl Session {
     /// Makes the calling thread execute for a command's lane and place.
     pub(crate) fn enter(&self, header: Header) -> Result<(), CUresult> {
         CURRENT.set((header.lane, header.device));
+        streams::forget_named();
         let green = self.green_at(header.device)?;
         let device = green.map_or(header.device, |green| green.device);
         DEVICE.set(device);
@@ -311,7 +312,7 @@ impl Execute for Session {
             PER_THREAD_STREAM => self.thread_stream()?,
             _ => CUstream(I::handle_number(self.objects.find(id)?)),
         };
-        self.device()?.1.streams.used(stream);
+        self.device()?.1.streams.named(stream);
         Ok(I::handle_from(stream.0))
     }
 

@@ -49,6 +49,10 @@ impl Brake for SafepointBrake {
         self.control.late() / self.threads
     }
 
+    fn submitted(&self) {
+        self.streams.submitted();
+    }
+
     fn drain(&self) {
         self.streams.drain();
     }

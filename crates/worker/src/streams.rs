@@ -5,7 +5,9 @@
 //! recorded in each stream that does not capture, and waited for. Nobody may begin a capture in between: the record would be part of
 //! it.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{
@@ -37,6 +39,16 @@ struct Used {
     has_work: bool,
 }
 
+thread_local! {
+    /// The streams that the command names which this thread executes.
+    static NAMED: RefCell<Vec<CUstream>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The calling thread begins with another command.
+pub(crate) fn forget_named() {
+    NAMED.with_borrow_mut(Vec::clear);
+}
+
 /// An event that is ours; it is destroyed when nobody waits for it any more.
 struct Event {
     table: DriverTable,
@@ -48,18 +60,27 @@ impl Streams {
         Arc::new(Streams { table, context, state: Mutex::default() })
     }
 
-    /// A stream, whose context is current, is about to be given work.
-    pub(crate) fn used(&self, stream: CUstream) {
+    /// A command names a stream, whose context is current.
+    pub(crate) fn named(&self, stream: CUstream) {
+        NAMED.with_borrow_mut(|named| named.push(stream));
+        // Without events a session fails at its next call.
+        if let Entry::Vacant(entry) = self.lock().streams.entry(stream.0)
+            && let Some(event) = Event::new(&self.table)
+        {
+            entry.insert(Used { event: Arc::new(event), has_work: false });
+        }
+    }
+
+    /// The streams that the calling thread's command has named were given work.
+    pub(crate) fn submitted(&self) {
         let mut state = self.lock();
-        match state.streams.get_mut(&stream.0) {
-            Some(used) => used.has_work = true,
-            // Without events a session fails at its next call.
-            None => {
-                if let Some(event) = Event::new(&self.table) {
-                    state.streams.insert(stream.0, Used { event: Arc::new(event), has_work: true });
+        NAMED.with_borrow(|named| {
+            for stream in named {
+                if let Some(used) = state.streams.get_mut(&stream.0) {
+                    used.has_work = true;
                 }
             }
-        }
+        });
     }
 
     /// A stream that nobody knows any more is about to be destroyed.
@@ -191,6 +212,13 @@ mod tests {
         stream
     }
 
+    /// As after a command that names the stream and gives it work.
+    fn given(streams: &Streams, stream: CUstream) {
+        forget_named();
+        streams.named(stream);
+        streams.submitted();
+    }
+
     fn begin(table: &DriverTable, stream: CUstream) -> CUresult {
         // SAFETY: the stream is live.
         unsafe { table.cuStreamBeginCapture_v2.unwrap()(stream, CUstreamCaptureMode::RELAXED) }
@@ -207,10 +235,10 @@ mod tests {
         let stage = Stage::new();
         let (table, streams) = stage.driver();
         let (captures, other) = (stream(table), stream(table));
-        streams.used(captures);
-        streams.used(other);
+        given(streams, captures);
+        given(streams, other);
         streams.capture(|| begin(table, captures)).ok().unwrap();
-        streams.used(captures);
+        given(streams, captures);
         streams.drain();
         streams.synchronize().unwrap();
         end(table, captures).ok().unwrap();
@@ -228,14 +256,14 @@ mod tests {
         for is_capture in [true, false] {
             let stream = stream(table);
             let (release, go_on) = channel();
-            let given = Work { go_on, is_done: AtomicBool::new(false) };
-            streams.used(stream);
+            let task = Work { go_on, is_done: AtomicBool::new(false) };
             // SAFETY: the stream is live, and the work outlives it.
             unsafe {
-                table.cuLaunchHostFunc.unwrap()(stream, Some(work), (&raw const given).cast_mut().cast())
+                table.cuLaunchHostFunc.unwrap()(stream, Some(work), (&raw const task).cast_mut().cast())
             }
             .ok()
             .unwrap();
+            given(streams, stream);
             match is_capture {
                 true => streams.capture(|| begin(table, stream)).ok().unwrap(),
                 false => {
@@ -248,7 +276,7 @@ mod tests {
                 scope.spawn(|| streams.drain());
                 release.send(()).unwrap();
             });
-            assert!(given.is_done.load(SeqCst));
+            assert!(task.is_done.load(SeqCst));
             if is_capture {
                 end(table, stream).ok().unwrap();
             }

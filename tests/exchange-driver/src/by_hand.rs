@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use sluice_cuda::*;
 
-use crate::call::{Call, forget, note};
+use crate::call::{Call, forget, note, number_of};
 use crate::memory::{DOWN, UP, copied};
 use crate::table;
 
@@ -247,11 +247,41 @@ unsafe extern "C" fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> CUresul
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventDestroy_v2(hEvent: CUevent) -> CUresult {
+    if is_workers(hEvent) {
+        return forward!(cuEventDestroy_v2(hEvent));
+    }
     let mut call = Call::new("cuEventDestroy_v2");
     call.handle("Event", hEvent.0);
     call.answer(false);
     forget("Event", hEvent.0);
     forward!(cuEventDestroy_v2(hEvent))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventRecord(hEvent: CUevent, hStream: CUstream) -> CUresult {
+    if is_workers(hEvent) {
+        return forward!(cuEventRecord(hEvent, hStream));
+    }
+    let mut call = Call::new("cuEventRecord");
+    call.handle("Event", hEvent.0);
+    call.handle("Stream", hStream.0);
+    call.answer(false).result()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventSynchronize(hEvent: CUevent) -> CUresult {
+    if is_workers(hEvent) {
+        return forward!(cuEventSynchronize(hEvent));
+    }
+    let mut call = Call::new("cuEventSynchronize");
+    call.handle("Event", hEvent.0);
+    call.answer(true).result()
+}
+
+/// Whether the worker has made an event for itself, by which it knows when streams are done: it is live, and the program has not said
+/// what it calls it.
+fn is_workers(event: CUevent) -> bool {
+    number_of("Event", event.0).is_none() && forward!(cuEventQuery(event)) != CUresult::INVALID_HANDLE
 }
 
 #[unsafe(no_mangle)]

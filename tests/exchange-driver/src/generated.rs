@@ -2890,15 +2890,6 @@ pub(crate) unsafe extern "C" fn cuEventDestroy(hEvent: CUevent) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuEventRecord(hEvent: CUevent, hStream: CUstream) -> CUresult {
-    let mut call = Call::new("cuEventRecord");
-    call.handle("Event", hEvent.0);
-    call.handle("Stream", hStream.0);
-    let answer = call.answer(false);
-    answer.result()
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuEventRecordWithFlags(
     hEvent: CUevent,
     hStream: CUstream,
@@ -2915,14 +2906,6 @@ pub(crate) unsafe extern "C" fn cuEventRecordWithFlags(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuEventQuery(hEvent: CUevent) -> CUresult {
     let mut call = Call::new("cuEventQuery");
-    call.handle("Event", hEvent.0);
-    let answer = call.answer(true);
-    answer.result()
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuEventSynchronize(hEvent: CUevent) -> CUresult {
-    let mut call = Call::new("cuEventSynchronize");
     call.handle("Event", hEvent.0);
     let answer = call.answer(true);
     answer.result()

@@ -45,6 +45,8 @@ const BY_HAND: &[&str] = &[
     "cuCtxWaitEvent",
     "cuEventCreate",
     "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventSynchronize",
     "cuFuncGetAttribute",
     "cuFuncSetAttribute",
     "cuGraphAddBatchMemOpNode",
