@@ -38,8 +38,9 @@ static void call(const char *name) {
 
 MAY_HANG(cuInit, (unsigned flags), (flags))
 MAY_HANG(cuCtxSynchronize, (void), ())
-MAY_HANG(cuMemCreate, (void *handle, size_t size, const void *properties, unsigned long long flags),
-         (handle, size, properties, flags))
+MAY_HANG(cuMemMap,
+         (unsigned long long address, size_t size, size_t offset, unsigned long long handle, unsigned long long flags),
+         (address, size, offset, handle, flags))
 MAY_HANG(cuLaunchKernel,
          (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
           void *stream, void **parameters, void **extra),
