@@ -44,6 +44,12 @@ pub trait Brake: Send + Sync {
 /// that launches, waits and launches again would otherwise lose its turn after every kernel.
 const LINGER: Duration = Duration::from_micros(300);
 
+/// While work keeps coming, the driver is left alone between two drains for this part of the time that the GPU has been busy, and for no
+/// longer than [`LINGER`]: a drain wakes threads up, and behind every few calls it would cost more than they do.
+const REST_SHARE: u32 = 64;
+/// A shorter rest would not be one: timers are late by as much.
+const REST_MIN: Duration = Duration::from_micros(50);
+
 /// The gate to one GPU of the lease.
 pub struct Gate {
     gpu: u32,
@@ -53,6 +59,8 @@ pub struct Gate {
     backlog: Backlog,
     state: Mutex<State>,
     changed: Condvar,
+    /// The rest between two drains is over early.
+    rested: Condvar,
 }
 
 #[derive(Debug)]
@@ -74,6 +82,8 @@ struct State {
     used_ns: u64,
     /// Somebody sleeps in [`Gate::wait_for_work`].
     awaited: bool,
+    /// The thread that watches leaves the driver alone, though it has work.
+    rests: bool,
     /// Threads that wait for a change. Waking nobody takes a system call as well, and most work is submitted while the
     /// thread that watches waits for the driver.
     sleeping: u32,
@@ -113,10 +123,19 @@ impl Gate {
             charged_since: None,
             used_ns: 0,
             awaited: false,
+            rests: false,
             sleeping: 0,
         };
-        let (backlog, changed) = (Backlog::default(), Condvar::new());
-        Gate { gpu, brake, link, counters, backlog, state: Mutex::new(state), changed }
+        Gate {
+            gpu,
+            brake,
+            link,
+            counters,
+            backlog: Backlog::default(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            rested: Condvar::new(),
+        }
     }
 
     /// What the device has not finished; the gate looks whenever it drains.
@@ -229,15 +248,25 @@ impl Gate {
             self.give_up(&mut state, true);
         } else {
             state.recalled = true;
+            self.end_rest(&mut state);
         }
+    }
+
+    /// The client has waited for something: the GPU may have nothing to do now.
+    pub(crate) fn waited(&self) {
+        self.end_rest(&mut self.lock());
     }
 
     /// Notices when the GPU has finished everything; never returns.
     pub fn watch(&self) -> ! {
+        let mut busy_since = Instant::now();
         loop {
             let mut state = self.lock();
-            while state.submitted == state.drained {
-                state = self.wait(state);
+            if state.submitted == state.drained {
+                while state.submitted == state.drained {
+                    state = self.wait(state);
+                }
+                busy_since = Instant::now();
             }
             let target = state.submitted;
             drop(state);
@@ -249,6 +278,7 @@ impl Gate {
             // Submissions that wait for the next turn are inside, and are not work of this one.
             let waiting_at_gate = state.recalled && state.submitted == state.drained;
             if !state.idle() && !waiting_at_gate {
+                self.rest(state, busy_since.elapsed() / REST_SHARE);
                 continue;
             }
             if state.pressed && !state.recalled && state.turn == Turn::Held {
@@ -283,6 +313,25 @@ impl Gate {
             state = self.wait_for(state, left);
         }
         state
+    }
+
+    fn rest(&self, mut state: MutexGuard<'_, State>, limit: Duration) {
+        let until = Instant::now() + limit.min(LINGER);
+        state.rests = limit >= REST_MIN && !state.recalled;
+        while state.rests {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.rests = false;
+                break;
+            }
+            state = self.rested.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn end_rest(&self, state: &mut State) {
+        if std::mem::take(&mut state.rests) {
+            self.rested.notify_one();
+        }
     }
 
     fn give_up(&self, state: &mut State, more: bool) {

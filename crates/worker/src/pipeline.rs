@@ -299,6 +299,7 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
     let submission = (gives_work(op) && !enters_itself(op)).then(|| device.gate.enter());
     let mark = backlog.mark();
     let done = dispatch(session, op, &job.payload, reply);
+    device.gate.waited();
     session.pass_output_on();
     done?;
     // A green context's wait is over before that of the rest of the device would be.
