@@ -96,6 +96,9 @@ pub(crate) fn submit(target: &Target, op: Op) {
     state.sequence += 1;
     let sequence = state.sequence;
     ENGINE.sequence.store(sequence, Ordering::Relaxed);
+    if let Op::Record(ticket) = &op {
+        ticket.work.get_or_init(|| sequence);
+    }
     let (stream, context) = (&target.stream, &target.context);
     stream.submitted.store(sequence, Ordering::Relaxed);
     let queue = state.queues.entry(stream.id).or_insert_with(|| Queue {
@@ -140,6 +143,16 @@ pub(crate) fn wait_stream(stream: &Stream) {
     let state = ENGINE.lock();
     let goal = stream.submitted.load(Ordering::Relaxed);
     ENGINE.wait_up_to(goal, state, |_| stream.completed.load(Ordering::Relaxed) >= goal);
+}
+
+/// Waits until the ticket is done.
+pub(crate) fn wait_ticket(ticket: &Ticket) {
+    let state = ENGINE.lock();
+    match ticket.work.get() {
+        Some(&goal) => ENGINE.wait_up_to(goal, state, |_| ticket.is_done()),
+        // Its event is about to be recorded.
+        None => drop(ENGINE.wait(state, |_| ticket.is_done())),
+    }
 }
 
 /// Waits until everything submitted in the context so far is done.

@@ -43,6 +43,8 @@ pub(crate) enum Recorded {
 #[derive(Default)]
 pub(crate) struct Ticket {
     done_at: OnceLock<Instant>,
+    /// The number of the work that completes it, from its submission on.
+    pub(crate) work: OnceLock<u64>,
     /// The record's number where other processes wait for it, or one of them makes it.
     shared: Option<(Arc<SharedEvent>, u64)>,
 }
@@ -96,7 +98,7 @@ impl Event {
             // The latest record may be another process's.
             (Some(shared), _) => shared.latest().map_or(Recorded::Never, |number| {
                 let shared = Some((Arc::clone(shared), number));
-                Recorded::Ticket(Arc::new(Ticket { done_at: OnceLock::new(), shared }))
+                Recorded::Ticket(Arc::new(Ticket { shared, ..Ticket::default() }))
             }),
             (None, recorded) => recorded,
         }
@@ -109,7 +111,7 @@ impl Event {
     /// A new ticket, which the event stands for from now on.
     pub(crate) fn issue_ticket(&self) -> Arc<Ticket> {
         let shared = self.shared.as_ref().map(|shared| (Arc::clone(shared), shared.issue()));
-        let ticket = Arc::new(Ticket { done_at: OnceLock::new(), shared });
+        let ticket = Arc::new(Ticket { shared, ..Ticket::default() });
         self.set_recorded(Recorded::Ticket(Arc::clone(&ticket)));
         ticket
     }
@@ -132,7 +134,7 @@ impl Event {
                     std::thread::sleep(SHARED_POLL);
                 }
             }
-            Recorded::Ticket(ticket) => engine::wait_until(|| ticket.is_done()),
+            Recorded::Ticket(ticket) => engine::wait_ticket(&ticket),
             Recorded::Captured(..) => return Err(Status::CAPTURED_EVENT),
         }
         Ok(())
