@@ -95,7 +95,7 @@ impl Node {
         let agent = join
             .map(|(join, listener)| {
                 let facts = facts::of(&inventory, library.as_deref(), &config.worker);
-                let gpus = gpus(&inventory.snapshots, &facts);
+                let gpus = gpus(&inventory.snapshots, &facts, join.gflops);
                 Agent::join(join, gpus, &listener.endpoint(), listener.identity())
             })
             .transpose()?;

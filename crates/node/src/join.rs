@@ -21,7 +21,7 @@ use sluice_api::usage::UsageRecord;
 
 pub(crate) use agent::Agent;
 pub use agent::JoinError;
-pub(crate) use cards::{gflops, gpus};
+pub(crate) use cards::gpus;
 pub(crate) use claims::ClaimRefusal;
 pub(crate) use journal::Journal;
 pub(crate) use metering::{Metered, Model};
@@ -40,6 +40,8 @@ pub struct JoinConfig {
     pub name: String,
     /// `HOST:PORT` where programs reach it; the address that it listens on unless said.
     pub address: Option<String>,
+    /// What the operator says that each GPU computes, in GFLOPS of 32-bit arithmetic; `None`: what the driver's figures say.
+    pub gflops: Option<u64>,
     /// What requests select nodes by.
     pub labels: BTreeMap<String, String>,
     /// Where the usage journal lies.
@@ -53,6 +55,8 @@ pub(crate) struct Membership {
     pub(crate) server: String,
     node: NodeId,
     verifier: Verifier,
+    /// Of the GPUs, as the server was told.
+    models: Vec<Model>,
     state: Mutex<State>,
     /// Something happened that the server should learn of at once.
     news: Condvar,
@@ -67,9 +71,20 @@ struct State {
 }
 
 impl Membership {
-    fn new(server: String, node: NodeId, verifier: Verifier, journal: Journal) -> Membership {
+    fn new(
+        server: String,
+        node: NodeId,
+        verifier: Verifier,
+        models: Vec<Model>,
+        journal: Journal,
+    ) -> Membership {
         let state = State { claims: Claims::default(), journal, news: false, stopping: false };
-        Membership { server, node, verifier, state: Mutex::new(state), news: Condvar::new() }
+        Membership { server, node, verifier, models, state: Mutex::new(state), news: Condvar::new() }
+    }
+
+    /// What usage of this GPU is recorded with.
+    pub(crate) fn model(&self, gpu: usize) -> Model {
+        self.models.get(gpu).cloned().unwrap_or_default()
     }
 
     pub(crate) fn node(&self) -> NodeId {
@@ -158,7 +173,7 @@ mod tests {
         let _ = std::fs::remove_dir_all(&folder);
         let signer = Signer::new([7; 32]);
         let journal = Journal::open(&folder).unwrap();
-        let membership = Membership::new("a server".into(), 1, signer.verifier(), journal);
+        let membership = Membership::new("a server".into(), 1, signer.verifier(), Vec::new(), journal);
         let grant = Grant {
             lease: 5,
             attempt: 1,

@@ -6,14 +6,18 @@ use sluice_cuda::CUdevice_attribute;
 use sluice_wire::control::DeviceSnapshot;
 use sluice_worker::health::facts::Facts;
 
-/// In the order of the snapshots, as are the facts, if there are any.
-pub(crate) fn gpus(snapshots: &[DeviceSnapshot], facts: &[Facts]) -> Vec<Gpu> {
+/// In the order of the snapshots, as are the facts, if there are any. A rate that the node's operator states counts before all figures.
+pub(crate) fn gpus(snapshots: &[DeviceSnapshot], facts: &[Facts], stated_gflops: Option<u64>) -> Vec<Gpu> {
     let none = Facts::default();
     let facts = facts.iter().chain(std::iter::repeat(&none));
-    snapshots.iter().zip(facts).map(|(snapshot, facts)| gpu(snapshot, facts)).collect()
+    let gpu = |(snapshot, facts)| {
+        let gflops = stated_gflops.unwrap_or_else(|| gflops(snapshot));
+        gpu(snapshot, facts, gflops)
+    };
+    snapshots.iter().zip(facts).map(gpu).collect()
 }
 
-fn gpu(snapshot: &DeviceSnapshot, facts: &Facts) -> Gpu {
+fn gpu(snapshot: &DeviceSnapshot, facts: &Facts, gflops: u64) -> Gpu {
     let (major, minor) = snapshot.compute_capability();
     Gpu {
         name: snapshot.name.clone(),
@@ -22,7 +26,7 @@ fn gpu(snapshot: &DeviceSnapshot, facts: &Facts) -> Gpu {
         software: snapshot.is_software,
         compute_capability: format!("{major}.{minor}"),
         driver_version: snapshot.driver_version,
-        gflops: gflops(snapshot),
+        gflops,
         vendor: if snapshot.is_software { Some("sluice".into()) } else { facts.vendor_id.map(vendor) },
         pci: facts.pci.clone(),
         numa_node: facts.numa_node,
@@ -43,7 +47,7 @@ fn vendor(id: u16) -> String {
 
 /// Peak of 32-bit arithmetic: lanes of a multiprocessor (CUDA C++ Programming Guide, "Arithmetic Instructions") x multiprocessors x
 /// clock x 2 for a multiply-add; 0 where the figures do not say. Nothing is known of a software GPU.
-pub(crate) fn gflops(snapshot: &DeviceSnapshot) -> u64 {
+fn gflops(snapshot: &DeviceSnapshot) -> u64 {
     if snapshot.is_software { 0 } else { of_figures(snapshot).unwrap_or(0) }
 }
 
@@ -58,4 +62,40 @@ fn of_figures(snapshot: &DeviceSnapshot) -> Option<u64> {
     let clock_khz = of(CUdevice_attribute::CLOCK_RATE)?;
     let flops = [multiprocessors, clock_khz, 2].into_iter().try_fold(lanes, u64::checked_mul)?;
     Some(flops / 1_000_000).filter(|gflops| *gflops <= GFLOPS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_cuda::Presence;
+
+    use super::*;
+
+    fn card(is_software: bool) -> DeviceSnapshot {
+        let attributes = [
+            (CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR, 9),
+            (CUdevice_attribute::MULTIPROCESSOR_COUNT, 132),
+            (CUdevice_attribute::CLOCK_RATE, 1_980_000),
+        ];
+        DeviceSnapshot {
+            name: "a card".into(),
+            uuid: [1; 16],
+            memory: 1 << 30,
+            driver_version: 13_000,
+            attributes: attributes.to_vec(),
+            limits: Vec::new(),
+            stream_priorities: (0, 0),
+            is_software,
+            functions: Presence::default(),
+            chunk: 2 << 20,
+        }
+    }
+
+    #[test]
+    fn what_an_operator_states_counts_before_figures() {
+        let cards = [card(false), card(true)];
+        let rates = |stated| gpus(&cards, &[], stated).into_iter().map(|gpu| gpu.gflops).collect::<Vec<_>>();
+        // NVIDIA's data sheet of the H100 SXM says 67 TFLOPS.
+        assert_eq!(rates(None), [66_908, 0]);
+        assert_eq!(rates(Some(2_500)), [2_500, 2_500]);
+    }
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_api::grant::Verifier;
-use sluice_api::node::{Join, Joined, Report, ReportAnswer};
+use sluice_api::node::{Gpu, Join, Joined, Report, ReportAnswer};
 use sluice_api::problem::{Kind, Problem};
 
 use super::journal::Journal;
-use super::{JoinError, Membership};
+use super::{JoinError, Membership, Model};
 use crate::registry::{Registry, one_line};
 
 /// Usage records of one report.
@@ -47,9 +47,12 @@ impl Reporter {
     ) -> Result<Reporter, JoinError> {
         let verifier =
             Verifier::from_text(&joined.grant_key).ok_or_else(|| JoinError::Key(server.to_owned()))?;
+        let model = |gpu: &Gpu| Model { name: gpu.name.clone(), gflops: gpu.gflops };
+        let models = join.gpus.iter().map(model).collect();
+        let membership = Membership::new(server.to_owned(), joined.node, verifier, models, journal);
         Ok(Reporter {
             join,
-            membership: Arc::new(Membership::new(server.to_owned(), joined.node, verifier, journal)),
+            membership: Arc::new(membership),
             sequence: 0,
             leadership: 0,
             boot,

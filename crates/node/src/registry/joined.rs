@@ -1,13 +1,13 @@
 //! Leases that a server has granted: claimed, recorded, reported, ended at the server's word.
 
 use sluice_api::node::{Attempt, GpuReport, Report, SessionReport};
-use sluice_wire::control::{DeviceSnapshot, SessionStatus};
+use sluice_wire::control::SessionStatus;
 use sluice_wire::handshake::Once;
 use sluice_worker::counters::Counts;
 
 use super::cuts::{Hold, Holding};
 use super::{Granted, LeaseRecord, Meter, Registry};
-use crate::join::{ClaimRefusal, Metered, Model, gflops};
+use crate::join::{ClaimRefusal, Metered};
 use crate::lease::{Ask, Refusal};
 
 /// While too much waits for the disk, records of leases that go on wait until they are so long: a longer one says the same, but is
@@ -63,8 +63,7 @@ impl Registry {
         let gpus: Vec<usize> = grant.gpus.iter().map(|&gpu| gpu as usize).collect();
         let lease = ledger.next_id();
         ledger.books.grant_on(lease, ask, &gpus)?;
-        let of = |gpu: &DeviceSnapshot| Model { name: gpu.name.clone(), gflops: gflops(gpu) };
-        let model = self.inventory.snapshots.get(gpus[0]).map_or_else(Model::default, of);
+        let model = membership.model(gpus[0]);
         let recorded = membership.recorded(&grant);
         let metered = Metered::new(grant.node, grant, model, now_ms, recorded);
         let record = LeaseRecord::new(once, name, kernel_timeout_ms, self.clock.running(), Some(metered));

@@ -10,7 +10,7 @@ use sluice_node::Peering;
 
 use super::{GpuChoice, Output, TlsArgs};
 use crate::moment::Moment;
-use crate::quantity::{Memory, Period};
+use crate::quantity::{Memory, Period, Units};
 
 /// Which server.
 #[derive(Debug, Args)]
@@ -183,6 +183,11 @@ pub(crate) struct MembershipArgs {
     /// Where programs reach this node [default: the address that it listens on]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
+
+    /// What each GPU of this node computes: so many TFLOPS (32 bits), which are its units. Software GPUs have none unless this says so
+    /// [default: from the driver's figures]
+    #[arg(long, value_name = "TFLOPS")]
+    pub(crate) tflops: Option<Units>,
 
     /// What requests select nodes by; labels named zone and rack also say which nodes are near each other. May be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]

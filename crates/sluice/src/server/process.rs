@@ -14,6 +14,7 @@ use crate::cli::{
     UpArgs,
 };
 use crate::place;
+use crate::quantity::Units;
 
 const PROGRAM: &str = "sluice-server";
 
@@ -179,6 +180,7 @@ fn membership(arguments: &MembershipArgs, server: &str, token: String, folder: &
         token,
         name,
         address: arguments.advertise.clone(),
+        gflops: arguments.tflops.map(Units::milli),
         labels: arguments.labels.iter().cloned().collect(),
         folder: journal,
     })
