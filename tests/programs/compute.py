@@ -2,9 +2,10 @@
 (Unix time) from its input once it is ready.
 
 One unit of work is one round of one block. KIND says how it is cut into launches: `even` in kernels of some
-milliseconds, `tiny` in very many small ones, `long` in few long ones. The next batch is always queued before the one
-before it is waited for, so the GPU never waits for this program. It goes on for TAIL seconds after the end, so that a
-program beside it meets the same competition to its own end, and counts the batch that runs at the end in part.
+milliseconds, `deep` likewise but with many more queued, `tiny` in very many small ones, `long` in few long ones. The
+next batch is always queued before the one before it is waited for, so the GPU never waits for this program. It goes on
+for TAIL seconds after the end, so that a program beside it meets the same competition to its own end, and counts the
+batch that runs at the end in part.
 
 ROUNDS makes kernels longer or shorter than their kind; with KIND=measure it says how long a round takes here, and no more.
 """
@@ -17,7 +18,7 @@ import time
 from driver import SPIN, allocate, attach, call, clear, launch, load, read_u32, synchronize
 
 # Blocks of a kernel, rounds of a block, kernels of a batch.
-KINDS = {"tiny": (4, 2_000, 300), "even": (32, 20_000, 2), "long": (64, 200_000, 1)}
+KINDS = {"tiny": (4, 2_000, 300), "even": (32, 20_000, 2), "long": (64, 200_000, 1), "deep": (32, 20_000, 60)}
 BATCHES_QUEUED = 3
 
 

@@ -12,12 +12,14 @@
 //!
 //! A driver that can stop device code in the middle (the software GPU, at its safepoints) takes work at any
 //! time and is paused between turns. Any other driver gets no work between turns, and a recall waits until what
-//! it has is finished.
+//! it has is finished. So that this is soon, such a driver is given little ahead of what the GPU does (`ahead.rs`) while
+//! others want the GPU, too.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::ahead::Ahead;
 use crate::backlog::Backlog;
 use crate::counters::CounterPage;
 use crate::link::{Link, Packet};
@@ -76,6 +78,7 @@ struct State {
     /// Of those inside, the ones that sleep in [`Gate::enter`] and have given the driver nothing yet.
     at_gate: u32,
     drained: u64,
+    ahead: Ahead,
     /// Since when time is charged, and [`Brake::late`] then.
     charged_since: Option<(Instant, Duration)>,
     /// GPU time of this turn so far.
@@ -97,6 +100,14 @@ enum Turn {
 }
 
 impl State {
+    /// For how long at most nothing may be submitted, unless something changes before; `None` where it may be now.
+    fn keeps_out(&self, now: Instant) -> Option<Duration> {
+        if self.turn != Turn::Held || self.recalled {
+            return Some(Duration::MAX);
+        }
+        self.ahead.keeps_out(self.submitted - self.drained, now)
+    }
+
     fn idle(&self) -> bool {
         self.inside == 0 && self.submitted == self.drained
     }
@@ -120,6 +131,7 @@ impl Gate {
             submitted: 0,
             at_gate: 0,
             drained: 0,
+            ahead: Ahead::default(),
             charged_since: None,
             used_ns: 0,
             awaited: false,
@@ -158,9 +170,9 @@ impl Gate {
             self.send(Packet::Want { gpu: self.gpu });
         }
         if !self.brake.can_pause() {
-            while state.turn != Turn::Held || state.recalled {
+            while let Some(limit) = state.keeps_out(Instant::now()) {
                 state.at_gate += 1;
-                state = self.wait(state);
+                state = self.wait_for(state, limit);
                 state.at_gate -= 1;
             }
         }
@@ -226,6 +238,7 @@ impl Gate {
         let mut state = self.lock();
         if state.turn == Turn::Held {
             state.pressed = true;
+            state.ahead.pressed(Instant::now());
             if state.idle() {
                 self.give_up(&mut state, false);
             }
@@ -267,6 +280,7 @@ impl Gate {
                     state = self.wait(state);
                 }
                 busy_since = Instant::now();
+                state.ahead.begins(busy_since);
             }
             let target = state.submitted;
             drop(state);
@@ -274,7 +288,10 @@ impl Gate {
             self.brake.drain();
             self.backlog.finished(mark);
             let mut state = self.lock();
+            let done = target - state.drained;
             state.drained = target;
+            state.ahead.finished(done, Instant::now());
+            self.wake(&state);
             // Submissions that wait for the next turn are inside, and are not work of this one.
             let waiting_at_gate = state.recalled && state.submitted == state.drained;
             if !state.idle() && !waiting_at_gate {

@@ -164,6 +164,30 @@ fn a_turn_that_nobody_was_awake_for_is_given_back() {
     submitter.join().unwrap();
 }
 
+/// What was submitted runs to its end before anybody else has the turn.
+#[test]
+fn with_neighbours_a_driver_that_cannot_pause_is_given_little_ahead() {
+    let b = Arc::new(bench(false));
+    b.gate.granted();
+    b.gate.lock().ahead = Ahead::of_pieces(Duration::from_secs(100));
+    // However slow this machine is, it is a moment ago.
+    b.gate.lock().ahead.pressed(Instant::now() + Duration::from_secs(3600));
+    b.submit();
+    b.submit();
+    let other = Arc::clone(&b);
+    let submitter = std::thread::spawn(move || other.submit());
+    while b.gate.lock().at_gate == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(b.driver.state.lock().unwrap().pending, 2);
+    b.gate.recalled();
+    b.driver.finish_all();
+    assert!(matches!(b.next(), Packet::Done { more: true, .. }));
+    b.gate.granted();
+    submitter.join().unwrap();
+    assert_eq!(b.driver.state.lock().unwrap().pending, 1);
+}
+
 #[test]
 fn a_recall_of_an_idle_holder_is_answered_at_once() {
     let b = bench(false);

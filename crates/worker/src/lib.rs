@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::os::fd::RawFd;
 
+mod ahead;
 mod arrays;
 mod attributes;
 mod backlog;

@@ -16,13 +16,18 @@ use crate::test::Skipped;
 
 pub(crate) const TESTS: &[Test] = &[
     ("shares 75/25", || pair(("0.75", "even"), ("0.25", "even"))),
+    ("shares 75/25, on a driver that cannot be stopped", || {
+        let node = loaded_gpu()?;
+        attempts(|| pair_once(&node, ("0.75", "deep", &[]), ("0.25", "deep", &[]), 75.0))
+    }),
     ("shares 90/10", || pair(("0.9", "even"), ("0.1", "even"))),
     ("shares 75/25, long against tiny", || pair(("0.75", "long"), ("0.25", "tiny"))),
     ("shares 25/75, long against tiny", || pair(("0.25", "long"), ("0.75", "tiny"))),
     ("shares 90/10, tiny against long", || pair(("0.9", "tiny"), ("0.1", "long"))),
     ("hard cap", || attempts(hard_cap)),
     ("hard cap beside another", || {
-        attempts(|| pair_once(("0.25", "even", &["--cap", "hard"]), ("0.25", "even", &[]), 25.0))
+        let node = one_gpu()?;
+        attempts(|| pair_once(&node, ("0.25", "even", &["--cap", "hard"]), ("0.25", "even", &[]), 25.0))
     }),
 ];
 
@@ -43,7 +48,8 @@ type Competitor<'a> = (&'a str, &'a str, &'a [&'a str]);
 
 fn pair(left: (&str, &str), right: (&str, &str)) -> Result<()> {
     let expected = 100.0 * left.0.parse::<f64>()?;
-    attempts(|| pair_once((left.0, left.1, &[]), (right.0, right.1, &[]), expected))
+    let node = one_gpu()?;
+    attempts(|| pair_once(&node, (left.0, left.1, &[]), (right.0, right.1, &[]), expected))
 }
 
 /// The first success; otherwise the last failure of a machine that was ours, or why there was none.
@@ -64,12 +70,11 @@ fn attempts(once: impl Fn() -> Result<()>) -> Result<()> {
 }
 
 /// The left one gets `expected` per cent of what both get.
-fn pair_once(left: Competitor<'_>, right: Competitor<'_>, expected: f64) -> Result<()> {
-    let node = one_gpu()?;
-    let alone = rates_alone(&node, [left.1, right.1])?;
+fn pair_once(node: &Node, left: Competitor<'_>, right: Competitor<'_>, expected: f64) -> Result<()> {
+    let alone = rates_alone(node, [left.1, right.1])?;
     let start = |(share, kind, more): Competitor<'_>| {
         let options = [&["-q", "-p", share, "--memory", "64MiB"], more].concat();
-        Program::start(&node, &options, kind, SECONDS, TAIL_SECONDS)
+        Program::start(node, &options, kind, SECONDS, TAIL_SECONDS)
     };
     let mut programs = [start(left)?, start(right)?];
     // Both are ready: however long that took, they begin together.
@@ -111,6 +116,11 @@ fn hard_cap() -> Result<()> {
 
 fn one_gpu() -> Result<Node> {
     Node::start(&["--listen", "127.0.0.1:0", "--gpus", "software:1,1GiB"])
+}
+
+/// What holds for NVIDIA's driver: what it was given runs to its end.
+fn loaded_gpu() -> Result<Node> {
+    Node::start(&["--listen", "127.0.0.1:0", "--gpus", &crate::e2e::alone::by_path()])
 }
 
 /// The rates of two programs that have the GPU to themselves: the best of three each, since other work on the machine
