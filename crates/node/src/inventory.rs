@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use sluice_cuda::CUdevice_attribute;
 use sluice_wire::control::DeviceSnapshot;
 use sluice_worker::link::Driver;
 use sluice_worker::probe;
@@ -124,14 +125,12 @@ fn libcuda_candidates() -> Vec<PathBuf> {
         "/usr/lib/x86_64-linux-gnu",
         "/usr/lib/aarch64-linux-gnu",
         "/usr/lib64",
+        // Where it is mounted into containers and virtual machines, on GKE among others.
         "/usr/local/nvidia/lib64",
         "/usr/local/nvidia/lib",
         "/usr/lib/x86_64-linux-gnu/nvidia/current",
         "/usr/lib/wsl/lib",
         "/run/opengl-driver/lib",
-        // Where it is mounted into containers and virtual machines, on GKE among others.
-        "/usr/local/nvidia/lib64",
-        "/usr/local/nvidia/lib",
     ];
     let search_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let searched = std::env::split_paths(&search_path).filter(|folder| folder.is_absolute());
@@ -179,8 +178,32 @@ fn ask(driver: Driver, worker: &WorkerCommand) -> Result<Inventory, String> {
     if snapshots.is_empty() {
         return Err("it has no devices".into());
     }
+    oddities(&snapshots).for_each(|oddity| eprintln!("sluice: {oddity}"));
     let cards = snapshots.iter().map(|s| Card { name: s.name.clone(), memory: s.memory }).collect();
     Ok(Inventory { driver, cards, snapshots })
+}
+
+/// `CU_COMPUTEMODE_EXCLUSIVE_PROCESS` (CUDA Driver API, `CUcomputemode`).
+const EXCLUSIVE_PROCESS: i32 = 3;
+
+/// What whoever lends these GPUs should know of them.
+fn oddities(snapshots: &[DeviceSnapshot]) -> impl Iterator<Item = String> {
+    snapshots.iter().enumerate().filter_map(|(gpu, snapshot)| {
+        let name = &snapshot.name;
+        if snapshot.attribute(CUdevice_attribute::COMPUTE_MODE) == Some(EXCLUSIVE_PROCESS) {
+            return Some(format!(
+                "GPU {gpu} ({name}) is in exclusive compute mode, in which it takes one session at a time: \
+                 `nvidia-smi -i {gpu} -c DEFAULT` ends that"
+            ));
+        }
+        // As its driver names an instance (NVIDIA Multi-Instance GPU User Guide).
+        name.contains(" MIG ").then(|| {
+            format!(
+                "GPU {gpu} ({name}) is an instance of a partitioned GPU, and its driver shows one of them to each process: \
+                 for the others start a node each, with CUDA_VISIBLE_DEVICES=MIG-... as `nvidia-smi -L` names them"
+            )
+        })
+    })
 }
 
 /// What a worker that is started with this argument says of something, before it ends.
@@ -202,7 +225,10 @@ pub(crate) fn ask_worker(worker: &WorkerCommand, argument: &str, of: &str) -> io
             None => {
                 child.kill()?;
                 child.wait()?;
-                return Err(io::Error::other("it did not answer within 30 s"));
+                let patience = PROBE_PATIENCE.as_secs();
+                return Err(io::Error::other(format!(
+                    "it did not answer within {patience} s; `nvidia-persistenced` keeps NVIDIA's GPUs ready"
+                )));
             }
         }
     };
@@ -230,8 +256,36 @@ fn read_aside(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
 const PROBE_SIZE_MAX: u64 = 1 << 20;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use sluice_cuda::Presence;
+
     use super::*;
+
+    pub(crate) fn card(name: &str, attributes: &[(CUdevice_attribute, i32)]) -> DeviceSnapshot {
+        DeviceSnapshot {
+            name: name.into(),
+            uuid: [1; 16],
+            memory: 1 << 30,
+            driver_version: 13_000,
+            attributes: attributes.to_vec(),
+            limits: Vec::new(),
+            stream_priorities: (0, 0),
+            is_software: false,
+            functions: Presence::default(),
+            chunk: 2 << 20,
+        }
+    }
+
+    #[test]
+    fn what_keeps_a_card_from_being_lent_freely_is_said() {
+        let said = |name, mode| {
+            let cards = [card("a card", &[]), card(name, &[(CUdevice_attribute::COMPUTE_MODE, mode)])];
+            oddities(&cards).collect::<Vec<_>>()
+        };
+        assert!(said("NVIDIA H100 80GB HBM3", 0).is_empty());
+        assert!(said("NVIDIA H100 80GB HBM3", EXCLUSIVE_PROCESS)[0].contains("`nvidia-smi -i 1 -c DEFAULT`"));
+        assert!(said("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 0)[0].contains("CUDA_VISIBLE_DEVICES=MIG-"));
+    }
 
     #[test]
     fn software_cards_split_the_machine_and_are_bounded() {

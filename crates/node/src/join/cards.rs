@@ -66,33 +66,18 @@ fn of_figures(snapshot: &DeviceSnapshot) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use sluice_cuda::Presence;
-
     use super::*;
+    use crate::inventory::tests::card;
 
-    fn card(is_software: bool) -> DeviceSnapshot {
+    #[test]
+    fn what_an_operator_states_counts_before_figures() {
         let attributes = [
             (CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR, 9),
             (CUdevice_attribute::MULTIPROCESSOR_COUNT, 132),
             (CUdevice_attribute::CLOCK_RATE, 1_980_000),
         ];
-        DeviceSnapshot {
-            name: "a card".into(),
-            uuid: [1; 16],
-            memory: 1 << 30,
-            driver_version: 13_000,
-            attributes: attributes.to_vec(),
-            limits: Vec::new(),
-            stream_priorities: (0, 0),
-            is_software,
-            functions: Presence::default(),
-            chunk: 2 << 20,
-        }
-    }
-
-    #[test]
-    fn what_an_operator_states_counts_before_figures() {
-        let cards = [card(false), card(true)];
+        let known = card("H100", &attributes);
+        let cards = [known.clone(), DeviceSnapshot { is_software: true, ..known }];
         let rates = |stated| gpus(&cards, &[], stated).into_iter().map(|gpu| gpu.gflops).collect::<Vec<_>>();
         // NVIDIA's data sheet of the H100 SXM says 67 TFLOPS.
         assert_eq!(rates(None), [66_908, 0]);
