@@ -3,11 +3,13 @@
 use std::ops::Range;
 use std::path::Path;
 
-use sluice_cuda::{CUcontext, CUresult, DriverTable, LoadError};
+use sluice_cuda::{CUcontext, CUmemAllocationHandleType, CUresult, DriverTable, LoadError};
 use sluice_recording::Model;
 
 use crate::chunks::CHUNK;
 use crate::link::Driver;
+use crate::memory;
+use crate::session::Device;
 
 /// Why a driver does not run.
 #[derive(Debug, thiserror::Error)]
@@ -73,9 +75,29 @@ pub(crate) fn retain_context(table: &DriverTable, ordinal: i32) -> Result<CUcont
 /// The smallest range that is worth having: less, and the driver mints.
 const RANGE_MIN: u64 = 1 << 30;
 
-/// Reserves addresses in one of the ranges that the client offers; `None` where no offer fits, or where the driver
-/// cannot map memory at addresses of our choice.
-pub(crate) fn reserve(table: &DriverTable, offers: &[(u64, u64)]) -> Option<Range<u64>> {
+/// Reserves addresses in one of the ranges that the client offers; `None` where no offer fits, or where memory of a device cannot be mapped
+/// there. Cards that say that they make memory which can be shared refuse to where their surroundings are without (containers): such a one
+/// makes memory that cannot be shared.
+pub(crate) fn reserve<'a>(
+    table: &DriverTable,
+    offers: &[(u64, u64)],
+    mut devices: impl Iterator<Item = &'a mut Device>,
+) -> Option<Range<u64>> {
+    let reserved = reserve_any(table, offers)?;
+    let serves = |device: &mut Device| {
+        memory::can_be_mapped(table, device, reserved.start) || {
+            device.handle_types = CUmemAllocationHandleType::NONE;
+            memory::can_be_mapped(table, device, reserved.start)
+        }
+    };
+    if !devices.all(serves) {
+        give_back(table, reserved.start, reserved.end - reserved.start);
+        return None;
+    }
+    Some(reserved)
+}
+
+fn reserve_any(table: &DriverTable, offers: &[(u64, u64)]) -> Option<Range<u64>> {
     table.cuMemCreate.and(table.cuMemMap).and(table.cuMemSetAccess)?;
     offers.iter().find_map(|&(start, bytes)| {
         let end = start.checked_add(bytes)? / CHUNK * CHUNK;
@@ -93,21 +115,78 @@ pub(crate) fn reserve(table: &DriverTable, offers: &[(u64, u64)]) -> Option<Rang
 
 /// CUDA takes the address as a hint, so the result is compared and a reservation elsewhere given back.
 fn reserve_at(table: &DriverTable, start: u64, bytes: u64) -> bool {
-    let (Some(reserve), Some(free)) = (table.cuMemAddressReserve, table.cuMemAddressFree) else {
-        return false;
-    };
+    let Some(reserve) = table.cuMemAddressReserve else { return false };
     let mut got = 0;
     // SAFETY: reserving addresses touches no memory; the driver writes one address to a local.
     if !unsafe { reserve(&mut got, bytes as usize, CHUNK as usize, start, 0) }.is_success() {
         return false;
     }
     if got != start {
-        // SAFETY: the reservation was made just now, and nothing is mapped in it. A failure leaves addresses taken.
-        let _ = unsafe { free(got, bytes as usize) };
+        give_back(table, got, bytes);
     }
     got == start
 }
 
+/// A failure leaves addresses taken.
+fn give_back(table: &DriverTable, start: u64, bytes: u64) {
+    if let Some(free) = table.cuMemAddressFree {
+        // SAFETY: the reservation was made just now, and nothing is mapped in it.
+        let _ = unsafe { free(start, bytes as usize) };
+    }
+}
+
 fn check(function: &'static str, result: CUresult) -> Result<(), DriverError> {
     result.ok().map_err(|result| DriverError::Call { function, result })
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_cuda::{CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle};
+
+    use super::*;
+    use crate::malformed::stage::{RESERVATION, Stage};
+
+    unsafe extern "C" fn refuse_handles(
+        handle: *mut CUmemGenericAllocationHandle,
+        size: usize,
+        wanted: *const CUmemAllocationProp,
+        flags: u64,
+    ) -> CUresult {
+        // SAFETY: as whoever calls a driver promises.
+        unsafe {
+            if (*wanted).requestedHandleTypes != CUmemAllocationHandleType::NONE {
+                return CUresult::NOT_PERMITTED;
+            }
+            hostile_driver::table().cuMemCreate.unwrap()(handle, size, wanted, flags)
+        }
+    }
+
+    unsafe extern "C" fn refuse_access(
+        _: CUdeviceptr,
+        _: usize,
+        _: *const CUmemAccessDesc,
+        _: usize,
+    ) -> CUresult {
+        CUresult::NOT_SUPPORTED
+    }
+
+    /// Cards say more than their surroundings let them do.
+    #[test]
+    fn what_a_session_relies_on_is_tried_out() {
+        let mut stage = Stage::new();
+        let table = &stage.driver().0.clone();
+        let offer = [(RESERVATION + (1 << 37), 1 << 32)];
+        let range = Some(offer[0].0..offer[0].0 + offer[0].1);
+        let mut tried = |table: &DriverTable| {
+            let device = &mut stage.session().devices[0];
+            let got = reserve(table, &offer, std::iter::once(&mut *device));
+            if let Some(range) = &got {
+                give_back(table, range.start, range.end - range.start);
+            }
+            (got, device.handle_types != CUmemAllocationHandleType::NONE)
+        };
+        assert_eq!(tried(table), (range.clone(), true));
+        assert_eq!(tried(&DriverTable { cuMemCreate: Some(refuse_handles), ..*table }), (range, false));
+        assert_eq!(tried(&DriverTable { cuMemSetAccess: Some(refuse_access), ..*table }), (None, false));
+    }
 }

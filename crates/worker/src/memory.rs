@@ -18,7 +18,7 @@ use sluice_cuda::{
 use sluice_wire::ExportToken;
 
 use crate::budget::{Budget, Claim};
-use crate::chunks::{Chunks, Run};
+use crate::chunks::{CHUNK, Chunks, Run};
 use crate::host_memory::Held;
 use crate::session::Device;
 use crate::virtual_memory::{Mapping, Physical};
@@ -243,6 +243,14 @@ pub(crate) fn physical(
     bytes: u64,
 ) -> Result<CUmemGenericAllocationHandle, CUresult> {
     physical_at(table, on_device(ordinal), handle_types, bytes)
+}
+
+/// Whether a device's memory can be mapped at this address of a reservation; yes where only the room is missing.
+pub(crate) fn can_be_mapped(table: &DriverTable, device: &Device, address: u64) -> bool {
+    match back(table, device, address, CHUNK) {
+        Ok(handle) => unback(table, address, CHUNK, handle).is_ok(),
+        Err(result) => result == CUresult::OUT_OF_MEMORY,
+    }
 }
 
 fn on_device(ordinal: i32) -> CUmemLocation {

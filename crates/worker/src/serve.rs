@@ -103,7 +103,7 @@ fn open(
     if unpacks {
         outbox.pack();
     }
-    let (table, devices) = match started {
+    let (table, mut devices) = match started {
         Ok(started) => started,
         Err(error) => {
             let reason = format!("the node's driver does not start: {error}");
@@ -111,7 +111,7 @@ fn open(
             return Err(error.into());
         }
     };
-    let reservation = driver::reserve(&table, &offers);
+    let reservation = driver::reserve(&table, &offers, devices.iter_mut().map(|(device, _)| device));
     let allow = |(gpu, (part, (device, _))): (u32, (&GpuPart, &(Device, _)))| {
         let (ordinal, handle_types) = (device.ordinal, device.handle_types);
         // Where the driver names addresses, every allocation waits for its own.

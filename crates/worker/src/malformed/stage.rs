@@ -89,7 +89,7 @@ impl Stage {
         let gate = Arc::new(Gate::new(0, brake, Arc::clone(&link), Arc::clone(&counters)));
         // Nobody else wants it.
         gate.granted();
-        let device = Device {
+        let mut device = Device {
             ordinal: 0,
             context,
             memory: MEMORY,
@@ -100,7 +100,8 @@ impl Stage {
         };
         let source = Source { table, ordinal: 0, handle_types: device.handle_types };
         assert_eq!(budget.begin(0, ALLOWANCE, Some(source)), ALLOWANCE);
-        let reservation = driver::reserve(&table, &[(RESERVATION, RESERVED)]).unwrap();
+        let reservation =
+            driver::reserve(&table, &[(RESERVATION, RESERVED)], [&mut device].into_iter()).unwrap();
         assert_eq!(reservation, RESERVATION..RESERVATION + RESERVED);
         let told = Arc::clone(&outbox);
         let host_memory = HostMemory::new(limit, move |text| told.push(Push::Notice(text)));
