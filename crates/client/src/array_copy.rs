@@ -11,7 +11,7 @@ use crate::copy::{Landing, landing};
 use crate::inbox::Sink;
 use crate::issue::Issue;
 use crate::session::{self, Session};
-use crate::{arrays, capture};
+use crate::{arrays, capture, in_order};
 
 /// Pieces on their way to this machine at a time; the node has memory for a few more.
 const PIECES_AT_A_TIME: usize = 32;
@@ -100,6 +100,8 @@ impl ArrayCopy {
         unsafe {
             match (&self.dst, &self.src) {
                 (End::Array(dst), End::Memory(src)) if !src.on_device => {
+                    // Graphs have no such copy.
+                    in_order::settle(session, (src.start, self.check_host(src)?), stream)?;
                     self.bring(session, dst, src, stream)
                 }
                 (End::Memory(dst), End::Array(src)) if !dst.on_device => {

@@ -10,7 +10,7 @@ use crate::array_copy::{ArrayCopy, End};
 use crate::copy::{Landing, from_device, landing, on_host, to_device};
 use crate::issue::Issue;
 use crate::session::{self, Session};
-use crate::{across, arrays, capture, context, host_memory};
+use crate::{across, arrays, capture, context, host_memory, in_order};
 
 /// One side of a copy.
 #[derive(Clone, Copy, Debug)]
@@ -158,6 +158,14 @@ impl BoxCopy {
             } else if side.start.checked_add(bytes).is_none() {
                 return Err(CUresult::INVALID_VALUE);
             }
+        }
+        if !self.src.on_device
+            && self.dst.on_device
+            && in_order::read_later(session, (self.src.start, src_bytes), stream, asynchronous, || {
+                self.for_graph(session)
+            })?
+        {
+            return Ok(());
         }
         let landing = landing(self.dst.start, dst_bytes as usize, asynchronous);
         // SAFETY: every row lies in the host side, which the caller vouches for.

@@ -18,7 +18,7 @@ use crate::inbox::Sink;
 use crate::issue::Issue;
 use crate::link::Loan;
 use crate::session::Session;
-use crate::{across, capture, context, host_memory, mirror, session, stream};
+use crate::{across, capture, context, host_memory, in_order, mirror, session, stream};
 
 /// Answers up to this size come with the call's own reply.
 const INLINE: usize = 32 << 10;
@@ -214,6 +214,29 @@ pub(crate) fn on_device(
     })
 }
 
+/// A copy to the device as programs ask for one.
+///
+/// # Safety
+/// `src` is valid for reading `bytes` bytes, until the copy is done where it is memory that came from CUDA.
+unsafe fn from_here(
+    session: &'static Session,
+    dst: CUdeviceptr,
+    src: *const c_void,
+    bytes: usize,
+    stream: CUstream,
+    asynchronous: bool,
+) -> Result<(), CUresult> {
+    let line = || BoxCopy::line((true, dst), (false, src as u64), bytes).for_graph(session);
+    if capture::of(stream).is_none()
+        && in_order::read_later(session, (src as u64, bytes as u64), stream, asynchronous, line)?
+    {
+        return Ok(());
+    }
+    // SAFETY: the same contract.
+    unsafe { to_device(session, dst, src, bytes, stream)? };
+    if asynchronous { Ok(()) } else { session.arrive(stream) }
+}
+
 /// A copy whose directions follow from the addresses.
 ///
 /// # Safety
@@ -236,11 +259,8 @@ pub(crate) unsafe fn unified(
             on_device(session, dst, src, bytes, stream)?;
             if asynchronous { Ok(()) } else { session.settle(&[dst, src], stream) }
         }
-        (true, false) => {
-            // SAFETY: the program's addresses, by its contract with CUDA.
-            unsafe { to_device(session, dst, host_src, bytes, stream)? };
-            if asynchronous { Ok(()) } else { session.arrive(stream) }
-        }
+        // SAFETY: the program's addresses, by its contract with CUDA.
+        (true, false) => unsafe { from_here(session, dst, host_src, bytes, stream, asynchronous) },
         // SAFETY: as above.
         (false, true) => unsafe {
             to_host(session, host_dst, src, bytes, stream, landing(dst, bytes, asynchronous))
@@ -343,10 +363,8 @@ pub(crate) unsafe fn cuMemcpyHtoD_v2(
         // SAFETY: the same contract.
         return unsafe { unified(dstDevice, srcHost as u64, ByteCount, stream, false) };
     }
-    let session = session::enter()?;
     // SAFETY: the same contract.
-    unsafe { to_device(session, dstDevice, srcHost, ByteCount, stream)? };
-    session.arrive(stream)
+    unsafe { from_here(session::enter()?, dstDevice, srcHost, ByteCount, stream, false) }
 }
 
 pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(
@@ -360,7 +378,7 @@ pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(
         return unsafe { unified(dstDevice, srcHost as u64, ByteCount, hStream, true) };
     }
     // SAFETY: the same contract.
-    unsafe { to_device(session::enter()?, dstDevice, srcHost, ByteCount, hStream) }
+    unsafe { from_here(session::enter()?, dstDevice, srcHost, ByteCount, hStream, true) }
 }
 
 pub(crate) unsafe fn cuMemcpyDtoH_v2(

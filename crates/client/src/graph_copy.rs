@@ -1,6 +1,7 @@
 //! Copies of graphs between this process and the device: how they travel, and what happens when their turn comes.
 
 use std::ffi::c_void;
+use std::ops::Range;
 
 use sluice_cuda::*;
 use sluice_wire::{
@@ -111,6 +112,12 @@ impl BoxCopy {
             Height: self.rows as usize,
             Depth: self.slices as usize,
         }
+    }
+
+    /// Whether it writes to this memory of this process.
+    pub(crate) fn writes_here(&self, range: &Range<u64>) -> bool {
+        let end = self.dst.extent(self).map_or(u64::MAX, |bytes| self.dst.start.saturating_add(bytes));
+        !self.dst.on_device && self.dst.start < range.end && range.start < end
     }
 
     fn places(&self) -> impl Iterator<Item = (u64, u64)> + use<> {

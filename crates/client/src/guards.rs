@@ -9,7 +9,7 @@ use sluice_cuda::*;
 use sluice_wire::commands;
 
 use crate::issue::Issue;
-use crate::{across, capture, context, event, graph_memory, green, host_memory, session, stream};
+use crate::{across, capture, context, event, graph_memory, green, host_memory, in_order, session, stream};
 
 /// Whether there is anything left to do.
 type Guarded = Result<ControlFlow<()>, CUresult>;
@@ -29,6 +29,19 @@ pub(crate) fn cuTexRefSetAddress_v2(
         return Err(CUresult::INVALID_VALUE);
     }
     GO_ON
+}
+
+/// The program writes the value when it likes, and before it what copies behind the wait are to read.
+macro_rules! wait_for_values {
+    ($($name:ident: $value:ty),*) => {$(
+        pub(crate) fn $name(_: CUstream, _: CUdeviceptr, _: $value, _: u32) -> Guarded {
+            in_order::awaits_the_program();
+            GO_ON
+        }
+    )*};
+}
+wait_for_values! {
+    cuStreamWaitValue32: u32, cuStreamWaitValue32_v2: u32, cuStreamWaitValue64: u64, cuStreamWaitValue64_v2: u64
 }
 
 pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Guarded {

@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -38,6 +39,8 @@ enum Function {
     /// With the stream as the program named it.
     Stream(unsafe extern "C" fn(CUstream, CUresult, *mut c_void), CUstream),
     Copy(BoxCopy),
+    /// Of a user object of graphs.
+    Destructor(unsafe extern "C" fn(*mut c_void)),
 }
 
 impl Pending {
@@ -54,7 +57,7 @@ impl Pending {
     pub(crate) fn copy(&self) -> Option<BoxCopy> {
         match &self.function {
             Function::Copy(copy) => Some(*copy),
-            Function::Host(_) | Function::Stream(..) => None,
+            Function::Host(_) | Function::Stream(..) | Function::Destructor(_) => None,
         }
     }
 
@@ -64,7 +67,16 @@ impl Pending {
             Function::Host(function) => {
                 Some(CUDA_HOST_NODE_PARAMS { fn_: Some(function), userData: self.user_data })
             }
-            Function::Stream(..) | Function::Copy(_) => None,
+            Function::Stream(..) | Function::Copy(_) | Function::Destructor(_) => None,
+        }
+    }
+
+    /// Whether it may write to this memory: of a function only the program knows.
+    fn may_write(&self, range: &Range<u64>) -> bool {
+        match &self.function {
+            Function::Host(_) | Function::Stream(..) => true,
+            Function::Copy(copy) => copy.writes_here(range),
+            Function::Destructor(_) => false,
         }
     }
 
@@ -73,7 +85,7 @@ impl Pending {
     unsafe fn run(self, session: &Session, ticket: u64) -> Result<(), CUresult> {
         match self.function {
             // SAFETY: the caller's.
-            Function::Host(function) => unsafe { function(self.user_data) },
+            Function::Host(function) | Function::Destructor(function) => unsafe { function(self.user_data) },
             // SAFETY: the caller's. A stream that failed never gets here: the session is lost, and so are its calls.
             Function::Stream(function, stream) => unsafe {
                 function(stream, CUresult::SUCCESS, self.user_data)
@@ -91,9 +103,11 @@ unsafe impl Send for Pending {}
 /// By ticket; those of all sessions are different.
 struct Queue {
     pending: Option<HashMap<u64, Pending>>,
+    /// Those whose turn it is.
+    running: Vec<(u64, Pending)>,
 }
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue { pending: None });
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { pending: None, running: Vec::new() });
 
 fn queue() -> MutexGuard<'static, Queue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -130,11 +144,22 @@ pub(crate) fn forget(ticket: u64) {
     }
 }
 
-/// What a ticket stands for; what is called once is forgotten.
+/// What a ticket stands for, which runs now; what is called once is forgotten.
 fn take(ticket: u64) -> Option<Pending> {
     let mut queue = queue();
     let pending = queue.pending.as_mut()?;
-    if pending.get(&ticket)?.repeats { pending.get(&ticket).cloned() } else { pending.remove(&ticket) }
+    let taken =
+        if pending.get(&ticket)?.repeats { pending.get(&ticket).cloned() } else { pending.remove(&ticket) };
+    queue.running.extend(taken.clone().map(|pending| (ticket, pending)));
+    taken
+}
+
+/// Whether something that streams or graphs will call here, or that runs now, may write to this memory.
+pub(crate) fn may_write(range: &Range<u64>) -> bool {
+    let queue = queue();
+    let pending = queue.pending.iter().flat_map(HashMap::values);
+    let running = queue.running.iter().map(|(_, pending)| pending);
+    pending.chain(running).any(|pending| pending.may_write(range))
 }
 
 /// CUDA Driver API, section "Execution Control".
@@ -207,7 +232,8 @@ pub(crate) unsafe fn cuUserObjectCreate(
     let handle = session.mint::<CUuserObject>()?;
     let object = session.find(handle)?;
     let ticket = object.number();
-    enter(session, ticket, Pending::host(destroy, ptr))?;
+    let function = Function::Destructor(destroy);
+    enter(session, ticket, Pending { function, user_data: ptr, repeats: false })?;
     let command = commands::cuUserObjectCreate { object, initialRefcount };
     session.call(&command, |()| ()).inspect_err(|_| forget(ticket))?;
     // SAFETY: not null, and the program's to be written.
@@ -237,6 +263,7 @@ fn run(session: &Session) {
             if let Some(pending) = take(ticket) {
                 // SAFETY: the program passed this to be run when its turn comes.
                 let ran = unsafe { pending.run(session, ticket) };
+                queue().running.retain(|(running, _)| *running != ticket);
                 if ran.is_err() {
                     return;
                 }

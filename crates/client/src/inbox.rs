@@ -1,6 +1,7 @@
 //! What came from the worker and what is still owed. Always used under the lock of its [`Link`](crate::link::Link).
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -42,6 +43,11 @@ impl Sink {
     /// Bytes that it waits for in all.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    fn overlaps(&self, range: &Range<u64>) -> bool {
+        let start = self.start as u64;
+        start < range.end && range.start < start + self.bytes
     }
 
     /// Where `length` bytes for `offset` go, if the buffer has so many there and waits for so many.
@@ -225,6 +231,11 @@ impl Inbox {
         let Some(arrival) = receiver.arrival.take_if(|arrival| arrival.left == 0) else { return };
         self.arriving = None;
         self.landed(arrival.ticket, arrival.bytes);
+    }
+
+    /// Whether data are still to land in this memory.
+    pub(crate) fn will_write(&self, range: &Range<u64>) -> bool {
+        self.sinks.values().any(|sink| sink.overlaps(range))
     }
 
     pub(crate) fn owes_data(&self) -> bool {

@@ -56,6 +56,7 @@ mod host_function;
 mod host_memory;
 mod ids;
 mod image;
+mod in_order;
 mod inbox;
 mod issue;
 mod launch;

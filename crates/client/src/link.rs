@@ -27,6 +27,7 @@ mod width;
 
 use std::cell::Cell;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -291,6 +292,11 @@ impl Link {
             inbox = self.sleep(inbox);
         }
         inbox.forget(ticket)
+    }
+
+    /// Whether data are still to land in this memory.
+    pub(crate) fn will_write(&self, range: &Range<u64>) -> bool {
+        self.inbox().will_write(range)
     }
 
     /// Whether pushed data are still to land.

@@ -124,6 +124,17 @@ impl Drop for UserObject {
     }
 }
 
+/// What a launch keeps alive, though the executable graph may be destroyed meanwhile.
+pub(crate) struct Kept(Mutex<Vec<Arc<UserObject>>>);
+
+impl Kept {
+    /// A destructor may be called.
+    pub(crate) fn let_go(&self) {
+        let kept = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(kept);
+    }
+}
+
 /// An executable graph: its nodes' work in an order in which they can be submitted.
 pub(crate) struct Exec {
     pub(crate) handle: usize,
@@ -165,7 +176,7 @@ impl Node {
             Op::WriteValue(_) | Op::AwaitValue(..) => CUgraphNodeType::BATCH_MEM_OP,
             Op::Branch(_) => CUgraphNodeType::CONDITIONAL,
             // No capture takes the last.
-            Op::Empty | Op::Assign(_) | Op::MapTiles(_) => CUgraphNodeType::EMPTY,
+            Op::Empty | Op::Assign(_) | Op::MapTiles(_) | Op::LetGo(_) => CUgraphNodeType::EMPTY,
         };
         Self::with(kind, Work::One(op), dependencies)
     }
@@ -466,6 +477,9 @@ impl Exec {
         }
         for op in steps.enabled() {
             target.submit(if is_captured { op.clone() } else { at_launch(op)? })?;
+        }
+        if !is_captured && !steps.objects.is_empty() {
+            target.submit(Op::LetGo(Arc::new(Kept(Mutex::new(steps.objects.clone())))))?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use crate::conditional::{Branches, Variable};
 use crate::context::Context;
 use crate::copy::{Copy, Fill};
 use crate::event::{Event, Ticket};
+use crate::graph::Kept;
 use crate::launch::Launch;
 use crate::memory;
 use crate::status::{Result, Status};
@@ -44,6 +45,8 @@ pub(crate) enum Op {
     AwaitValue(Value, Comparison),
     /// Maps memory to arrays, or takes it away.
     MapTiles(Arc<Vec<Change>>),
+    /// A launch of a graph is over: what it has kept alive may go.
+    LetGo(Arc<Kept>),
 }
 
 /// A host function (`cuLaunchHostFunc`).
@@ -148,6 +151,7 @@ impl Op {
             Op::Assign(variable) => variable.assign(),
             Op::Branch(branches) => return branches.run(context),
             Op::MapTiles(changes) => changes.iter().for_each(Change::make),
+            Op::LetGo(kept) => kept.let_go(),
         }
         Ok(())
     }
@@ -158,6 +162,7 @@ impl Op {
             Op::Record(ticket) => ticket.complete(),
             Op::Callback(callback) => callback.run(Status::LAUNCH_FAILED),
             Op::Free(address) => memory::free_from_pool(*address),
+            Op::LetGo(kept) => kept.let_go(),
             _ => {}
         }
     }

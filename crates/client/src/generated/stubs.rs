@@ -226,6 +226,9 @@ pub(crate) unsafe fn cuStreamWaitValue32<S: Issue>(
     if flags & !0x40000003 != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
+    if crate::guards::cuStreamWaitValue32(stream, addr, value, flags)?.is_break() {
+        return Ok(());
+    }
     session.queue(&commands::cuStreamWaitValue32 {
         stream: session.find(stream)?,
         addr: session.range(addr, 4)?,
@@ -244,6 +247,9 @@ pub(crate) unsafe fn cuStreamWaitValue32_v2<S: Issue>(
 ) -> Result<(), CUresult> {
     if flags & !0x40000003 != 0 {
         return Err(CUresult::INVALID_VALUE);
+    }
+    if crate::guards::cuStreamWaitValue32_v2(stream, addr, value, flags)?.is_break() {
+        return Ok(());
     }
     session.queue(&commands::cuStreamWaitValue32_v2 {
         stream: session.find(stream)?,
@@ -264,6 +270,9 @@ pub(crate) unsafe fn cuStreamWaitValue64<S: Issue>(
     if flags & !0x40000003 != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
+    if crate::guards::cuStreamWaitValue64(stream, addr, value, flags)?.is_break() {
+        return Ok(());
+    }
     session.queue(&commands::cuStreamWaitValue64 {
         stream: session.find(stream)?,
         addr: session.range(addr, 8)?,
@@ -282,6 +291,9 @@ pub(crate) unsafe fn cuStreamWaitValue64_v2<S: Issue>(
 ) -> Result<(), CUresult> {
     if flags & !0x40000003 != 0 {
         return Err(CUresult::INVALID_VALUE);
+    }
+    if crate::guards::cuStreamWaitValue64_v2(stream, addr, value, flags)?.is_break() {
+        return Ok(());
     }
     session.queue(&commands::cuStreamWaitValue64_v2 {
         stream: session.find(stream)?,

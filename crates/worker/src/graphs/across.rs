@@ -44,8 +44,32 @@ pub(crate) struct NodeData {
 #[derive(Default)]
 struct Buffers {
     live: HashMap<u64, Buffer>,
-    /// No longer used, and still to be freed: that cannot be done in a callback of the driver.
-    retired: Vec<Buffer>,
+    /// No longer used, oldest first. To free one may take until the device has nothing to do.
+    spares: Vec<Buffer>,
+}
+
+/// Bytes of buffers that are kept to be used again.
+const SPARES_MAX: u64 = 64 << 20;
+
+impl Buffers {
+    /// A buffer of so many bytes, or not many more, if one is spare; and those that should be freed.
+    fn spare(&mut self, bytes: u64) -> (Option<Buffer>, Vec<Buffer>) {
+        let fits = |buffer: &Buffer| bytes <= buffer.bytes && buffer.bytes / 2 <= bytes.max(1 << 12);
+        let found = self.spares.iter().position(fits).map(|at| self.spares.remove(at));
+        let mut kept = 0;
+        let newest_kept = self.spares.iter().rev().take_while(|buffer| {
+            kept += buffer.bytes;
+            kept <= SPARES_MAX
+        });
+        let first = self.spares.len() - newest_kept.count();
+        (found, self.spares.drain(..first).collect())
+    }
+}
+
+fn free(table: &DriverTable, buffer: &Buffer) -> Result<(), CUresult> {
+    let free = table.cuMemFreeHost.ok_or(CUresult::NOT_SUPPORTED)?;
+    // SAFETY: the driver's memory, which no graph uses any more; whoever took it out of the spare ones frees it alone.
+    unsafe { free(buffer.start.cast()) }.ok()
 }
 
 /// Pinned memory of the driver.
@@ -68,30 +92,46 @@ impl NodeData {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a buffer for a ticket, and frees those that have become free since.
+    /// Makes a buffer for a ticket. The lock is not held over calls of the driver that may wait for the device: what the device waits for may be
+    /// data that the client puts into another buffer.
     fn make(&self, table: &DriverTable, ticket: u64, bytes: u64) -> Result<*mut c_void, CUresult> {
-        let allocate = table.cuMemHostAlloc.ok_or(CUresult::NOT_SUPPORTED)?;
-        let free = table.cuMemFreeHost.ok_or(CUresult::NOT_SUPPORTED)?;
-        let mut state = self.lock();
-        for buffer in std::mem::take(&mut state.retired) {
-            // SAFETY: the driver's memory, which no graph uses any more.
-            unsafe { free(buffer.start.cast()) }.ok()?;
+        let (spare, excess) = self.lock().spare(bytes);
+        for buffer in excess {
+            free(table, &buffer)?;
         }
+        let buffer = match spare {
+            Some(buffer) => buffer,
+            None => self.allocate(table, bytes)?,
+        };
+        let start = buffer.start.cast();
+        let mut state = self.lock();
         if state.live.contains_key(&ticket) {
+            state.spares.push(buffer);
             return Err(CUresult::OUT_OF_MEMORY);
         }
-        let held = self.memory.take(bytes)?;
-        let mut start = std::ptr::null_mut();
-        // SAFETY: the driver writes one pointer to a local.
-        unsafe { allocate(&mut start, bytes.max(1) as usize, PORTABLE) }.ok()?;
-        state.live.insert(ticket, Buffer { start: start.cast(), bytes, held });
+        state.live.insert(ticket, buffer);
         Ok(start)
     }
 
+    fn allocate(&self, table: &DriverTable, bytes: u64) -> Result<Buffer, CUresult> {
+        let allocate = table.cuMemHostAlloc.ok_or(CUresult::NOT_SUPPORTED)?;
+        let held = self.memory.take(bytes).or_else(|_| {
+            let spares = std::mem::take(&mut self.lock().spares);
+            spares.iter().try_for_each(|buffer| free(table, buffer))?;
+            drop(spares);
+            self.memory.take(bytes)
+        })?;
+        let mut start = std::ptr::null_mut();
+        // SAFETY: the driver writes one pointer to a local.
+        unsafe { allocate(&mut start, bytes.max(1) as usize, PORTABLE) }.ok()?;
+        Ok(Buffer { start: start.cast(), bytes, held })
+    }
+
+    /// No graph uses it any more. It cannot be freed in a callback of the driver.
     fn retire(&self, ticket: u64) {
         let mut state = self.lock();
         let retired = state.live.remove(&ticket);
-        state.retired.extend(retired);
+        state.spares.extend(retired);
     }
 
     /// Has `use_it` work on part of a buffer.

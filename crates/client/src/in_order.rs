@@ -1,0 +1,96 @@
+//! Copies that read this process's memory when their stream gets there.
+//!
+//! CUDA reads page-locked memory when the copy runs. Here its bytes are sent when the copy is queued, as long as nothing is due to change
+//! them until then: no data of a copy from the device that are still to land there, no function of the program that a stream will
+//! call, and no stream that waits for the program's word. Otherwise the copy is a graph of one node, for which the bytes are
+//! asked when its turn comes (`graph_copy.rs`). Other memory is read at the call, as CUDA does (CUDA Driver API, "API synchronization
+//! behavior").
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sluice_cuda::*;
+use sluice_wire::{GraphPlace, NodePlace, NodeWork, commands};
+
+use crate::generated::stubs;
+use crate::graph::{cuGraphDestroy, cuGraphExecDestroy, cuGraphInstantiateWithFlags};
+use crate::issue::Issue;
+use crate::session::{self, Session};
+use crate::{host_function, host_memory};
+
+/// A stream was told to wait for a value. When the program writes it, and what else it writes before, nobody sees.
+static AWAITS_THE_PROGRAM: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn awaits_the_program() {
+    AWAITS_THE_PROGRAM.store(true, Ordering::Relaxed);
+}
+
+/// Sees to it that a copy from `bytes` bytes at `start` reads what is there when its stream gets to it. True where the copy is queued, as
+/// `work` says; otherwise what is there now will do.
+pub(crate) fn read_later(
+    session: &'static Session,
+    (start, bytes): (u64, u64),
+    stream: CUstream,
+    asynchronous: bool,
+    work: impl FnOnce() -> Result<NodeWork, CUresult>,
+) -> Result<bool, CUresult> {
+    if asynchronous && may_change(start, bytes)? {
+        return launch(session, work()?, stream).map(|()| true);
+    }
+    // The call waits for the copy in any case.
+    settle(session, (start, bytes), stream).map(|()| false)
+}
+
+/// Waits until what a copy will read is there.
+pub(crate) fn settle(
+    session: &Session,
+    (start, bytes): (u64, u64),
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    if !may_change(start, bytes)? {
+        return Ok(());
+    }
+    session.call(&commands::cuStreamSynchronize { hStream: session.find(stream)? }, |()| ())
+}
+
+fn may_change(start: u64, bytes: u64) -> Result<bool, CUresult> {
+    if bytes == 0 || !host_memory::is_pinned(start, bytes) {
+        return Ok(false);
+    }
+    let range = start..start + bytes;
+    Ok(AWAITS_THE_PROGRAM.load(Ordering::Relaxed)
+        || host_function::may_write(&range)
+        || session::all()?.list.iter().any(|session| session.link.will_write(&range)))
+}
+
+fn launch(session: &'static Session, work: NodeWork, stream: CUstream) -> Result<(), CUresult> {
+    let ticket = if let NodeWork::Copy(copy) = &work { copy.ticket } else { 0 };
+    let mut graph = CUgraph::NULL;
+    // SAFETY: the handle is written to a local.
+    unsafe { stubs::cuGraphCreate(session, &mut graph, 0) }.inspect_err(|_| host_function::forget(ticket))?;
+    let launched = launch_alone(session, graph, work, stream, ticket);
+    // SAFETY: nobody else knows it. What was launched stays until it is done.
+    unsafe { cuGraphDestroy(graph)? };
+    launched
+}
+
+fn launch_alone(
+    session: &'static Session,
+    graph: CUgraph,
+    work: NodeWork,
+    stream: CUstream,
+    ticket: u64,
+) -> Result<(), CUresult> {
+    let place = NodePlace::Graph(GraphPlace { graph: session.find(graph)?, dependencies: Vec::new() });
+    let node = session.mint::<CUgraphNode>()?;
+    let command = commands::cuGraphAddNode_v2 { phGraphNode: session.find(node)?, place, work };
+    // From here on the graph has the ticket, and the worker says when nobody has it any more.
+    session.call(&command, |()| ()).inspect_err(|_| host_function::forget(ticket))?;
+    let mut executable = CUgraphExec::NULL;
+    // SAFETY: the handles are this function's own, and written to locals.
+    unsafe {
+        cuGraphInstantiateWithFlags(&mut executable, graph, 0)?;
+        let launched = stubs::cuGraphLaunch(session, executable, stream);
+        cuGraphExecDestroy(executable)?;
+        launched
+    }
+}
