@@ -1,6 +1,7 @@
 """Does what it is told, one word a line, and says `done` after each, so that whoever tells it can keep its node from answering meanwhile:
 
-use      makes what needs no answer: memory of each kind, an array, handles of functions
+use      makes what needs no answer: memory of each kind, an array, handles of functions; copies to the device, beside a stream that does not wait
+         for the default stream
 check    looks whether all of it is there, and gives it back
 fill     allocates until there is no more, by the very call that is refused, and gives all back
 
@@ -10,6 +11,7 @@ ALLOWED is how much of the lease may be used unasked, in bytes. At the end of it
 import ctypes
 import os
 import sys
+import time
 from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
 from driver import HEADER, OUT_OF_MEMORY, CudaError, allocate, attach, call, free, launch, memory_info, read_u32, synchronize
@@ -22,6 +24,8 @@ KERNELS = "".join(
     f".visible .entry k{i}(.param .u64 p) {{ .reg .b64 %a; .reg .b32 %v; ld.param.u64 %a, [p]; mov.u32 %v, {i}; "
     "st.global.u32 [%a], %v; ret; }\n"
     for i in range(COUNT))
+HostFunction = ctypes.CFUNCTYPE(None, c_void_p)
+NON_BLOCKING = 1
 U32, PINNED, DEVICE, READ_WRITE = 3, 1, 1, 3
 
 
@@ -47,6 +51,9 @@ class Session:
         attach()
         self.module = c_void_p()
         call("cuModuleLoadData", byref(self.module), (HEADER + KERNELS).encode() + b"\0")
+        self.free_stream = c_void_p()
+        # Of the highest priority there is.
+        call("cuStreamCreateWithPriority", byref(self.free_stream), NON_BLOCKING, -100)
         self.free_bytes, self.total = memory_info()
         assert self.free_bytes == self.total, "what is kept for this session counts as free"
 
@@ -60,11 +67,32 @@ class Session:
         call("cuMemSetAccess", self.mapped, c_size_t(CHUNK), byref(Access(location, READ_WRITE)), c_size_t(1))
         call("cuArray3DCreate_v2", byref(self.array), byref(Shape(256, 64, 0, U32, 1, 0)))
         self.used = 4 * CHUNK + 256 * 64 * 4
+        for i in range(100):
+            call("cuMemcpyHtoD_v2", c_uint64(self.blocks[2] + CHUNK + 4 * i), byref(c_uint32(i)), c_size_t(4))
         self.functions = []
         for i in range(COUNT):
             function = c_void_p()
             call("cuModuleGetFunction", byref(function), self.module, f"k{i}".encode())
             self.functions.append(function)
+
+    def check_order(self, copied):
+        assert [read_u32(copied + 4 * i) for i in range(100)] == list(range(100))
+        # The default stream has something to do first; the other one sees what was copied behind it all the same.
+        slow = HostFunction(lambda _: time.sleep(0.05))
+        call("cuLaunchHostFunc", None, slow, None)
+        call("cuMemcpyHtoD_v2", c_uint64(copied), byref(c_uint32(12345)), c_size_t(4))
+        call("cuMemcpyDtoDAsync_v2", c_uint64(copied + 4), c_uint64(copied), c_size_t(4), self.free_stream)
+        call("cuStreamSynchronize", self.free_stream)
+        assert read_u32(copied + 4) == 12345, "a stream has overtaken a copy"
+        # So does one that is made after it.
+        call("cuLaunchHostFunc", None, slow, None)
+        call("cuMemcpyHtoD_v2", c_uint64(copied), byref(c_uint32(54321)), c_size_t(4))
+        late = c_void_p()
+        call("cuStreamCreateWithPriority", byref(late), NON_BLOCKING, -100)
+        call("cuMemcpyDtoDAsync_v2", c_uint64(copied + 8), c_uint64(copied), c_size_t(4), late)
+        call("cuStreamSynchronize", late)
+        assert read_u32(copied + 8) == 54321, "a new stream has overtaken a copy"
+        call("cuStreamDestroy_v2", late)
 
     def check(self):
         left, _ = memory_info()
@@ -74,6 +102,7 @@ class Session:
             for i, function in enumerate(self.functions):
                 launch(function, 1, 1, c_uint64(at))
                 assert read_u32(at) == i
+        self.check_order(self.blocks[2] + CHUNK)
         call("cuMemcpyDtoA_v2", self.array, c_size_t(0), c_uint64(self.blocks[0]), c_size_t(256))
         synchronize()
         call("cuArrayDestroy", self.array)

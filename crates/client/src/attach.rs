@@ -328,6 +328,7 @@ fn devices(
                 launch_limits: Limits::of(|attribute| snapshot.attribute(attribute)),
                 snapshot,
                 work: Work::default(),
+                barrier: Mutex::default(),
                 primary: Primary::new(ordinal),
                 mints_addresses: matches!(names, Names::Minted(_)),
                 memory: Mutex::new(Memory::new(names)),

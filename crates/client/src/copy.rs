@@ -1,7 +1,7 @@
 //! Copies. The client's tables say which side is the device's; the node never sees an address of this machine.
 //!
-//! - To the device: queued. The data leave the caller's memory before the call returns. The synchronous call also waits
-//!   where streams exist that do not wait for the default stream, since what it copied must be there for them, too.
+//! - To the device: queued. The data leave the caller's memory before the call returns. After the synchronous call streams that
+//!   do not wait for the default stream are made to, since what it copied must be there for them, too; where that would not do, it waits.
 //! - From the device: the worker pushes the data in pieces once the stream gets there, and whichever thread reads
 //!   the stream reads them straight into the caller's memory. The call waits for its stream, except for an asynchronous copy into memory
 //!   that came from CUDA: those data land at the latest when a call that synchronises with the stream returns,
@@ -9,19 +9,24 @@
 //! - On the device: queued.
 
 use std::ffi::c_void;
+use std::sync::PoisonError;
 
 use sluice_cuda::*;
-use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, StreamId, commands};
+use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, EventId, StreamId, commands};
 
 use crate::boxes::BoxCopy;
+use crate::ids::{self, Kind};
 use crate::inbox::Sink;
 use crate::issue::Issue;
 use crate::link::Loan;
 use crate::session::Session;
-use crate::{across, capture, context, host_memory, in_order, mirror, session, stream};
+use crate::{across, capture, context, green, host_memory, in_order, mirror, session, sharing, stream};
 
 /// Answers up to this size come with the call's own reply.
 const INLINE: usize = 32 << 10;
+
+/// More streams than this are not told of each synchronous copy: the call waits.
+const HELD_BACK_MAX: usize = 16;
 
 /// Whether a copy from the device must have landed when the call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -295,12 +300,42 @@ impl Session {
         })
     }
 
-    /// After a synchronous copy to the device: waits if anything could overtake it.
+    /// After a synchronous copy to the device: sees to it that nothing overtakes it.
     pub(crate) fn arrive(&self, stream: CUstream) -> Result<(), CUresult> {
-        if stream == CUstream::LEGACY && !stream::some_run_freely() && !mirror::exist() {
-            return Ok(());
+        // Others than the streams of this device might see that it has not been made yet.
+        if stream == CUstream::LEGACY && !mirror::exist() && !sharing::some() && !green::ever() {
+            let device = context::device();
+            let overtaking =
+                if stream::some_run_freely() { stream::running_freely_on(device) } else { Vec::new() };
+            if overtaking.len() <= HELD_BACK_MAX && (overtaking.is_empty() || !capture::some()) {
+                return self.hold_back(device, &overtaking);
+            }
         }
         self.call(&commands::cuStreamSynchronize { hStream: self.find(stream)? }, |()| ())
+    }
+
+    /// Has streams that do not wait for the default stream of their device wait for what that was given so far.
+    pub(crate) fn hold_back(&self, device: CUdevice, streams: &[u64]) -> Result<(), CUresult> {
+        if streams.is_empty() {
+            return Ok(());
+        }
+        // One at a time, so that nobody waits for another's record.
+        let mut barrier = self.device(device)?.barrier.lock().unwrap_or_else(PoisonError::into_inner);
+        let hEvent = match *barrier {
+            Some(event) => event,
+            None => {
+                let event = EventId(ids::mint(Kind::Event));
+                self.queue_quietly(&commands::cuEventCreate {
+                    phEvent: event,
+                    Flags: CU_EVENT_DISABLE_TIMING,
+                })?;
+                *barrier.insert(event)
+            }
+        };
+        self.queue_quietly(&commands::cuEventRecord { hEvent, hStream: self.find(CUstream::LEGACY)? })?;
+        streams.iter().try_for_each(|&stream| {
+            self.queue_quietly(&commands::cuStreamWaitEvent { hStream: StreamId(stream), hEvent, Flags: 0 })
+        })
     }
 
     /// After a synchronous copy or memset on the device: waits if the program can see the result without asking, or has

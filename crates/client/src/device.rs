@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_cuda::*;
-use sluice_wire::Op;
 use sluice_wire::control::DeviceSnapshot;
+use sluice_wire::{EventId, Op};
 
 use crate::context::Primary;
 use crate::launch::Limits;
@@ -33,6 +33,8 @@ pub(crate) struct Device {
     /// Whether this side names the addresses of its memory.
     pub(crate) mints_addresses: bool,
     pub(crate) work: Work,
+    /// What streams that do not wait for the default stream wait for where they have to; made with the first.
+    pub(crate) barrier: Mutex<Option<EventId>>,
     /// The handle of the pool that `cuMemAllocAsync` takes from.
     pub(crate) default_pool: CUmemoryPool,
 }

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{FromRawFd, IntoRawFd, RawFd};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluice_cuda::*;
 use sluice_wire::{DevicePtr, EventId, ExportToken, PhysicalId, commands};
@@ -120,9 +121,25 @@ fn check_here(session: &Session, index: u64) -> Result<(), CUresult> {
     Err(CUresult::INVALID_CONTEXT)
 }
 
+/// Whether other processes may have memory of this one, or this one theirs.
+static SOME: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn some() -> bool {
+    SOME.load(Ordering::Acquire)
+}
+
+/// Called before memory is shared. What calls have been answered for is done by then, as others may see it; from now on each waits.
+fn begins(session: &Session) -> Result<(), CUresult> {
+    if SOME.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    session.devices.iter().try_for_each(|device| device.synchronize(session))
+}
+
 impl Session {
     /// What others of the lease need to import the allocation that starts at `address`.
     fn export_allocation(&self, address: u64, bytes: u64) -> Result<Name, CUresult> {
+        begins(self)?;
         let command = commands::AllocationExport { address: DevicePtr(address) };
         let (token, start) = self.call(&command, |answer| (answer.token, answer.start.0))?;
         Ok(Name { token, words: [address - start, bytes, self.index.into()] })
@@ -130,6 +147,7 @@ impl Session {
 
     /// Physical memory that somebody has exported, held once; whether that was this session.
     fn import_physical(&self, token: ExportToken) -> Result<(u64, bool), CUresult> {
+        begins(self)?;
         let minted = ids::mint(Kind::Physical);
         let command = commands::cuMemImportFromShareableHandle { handle: PhysicalId(minted), token };
         let reply = self.call(&command, |reply| reply)?;
@@ -307,6 +325,7 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
     if !session.virtual_memory().is_shareable(handle.0 as u64)? {
         return Err(CUresult::INVALID_VALUE);
     }
+    begins(session)?;
     let command = commands::cuMemExportToShareableHandle { handle: PhysicalId(handle.0 as u64) };
     let token = session.call(&command, |answer| answer.token)?;
     let file = Name { token, words: [0, 0, session.index.into()] }.to_file(PHYSICAL)?;

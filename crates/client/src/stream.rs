@@ -81,6 +81,11 @@ pub(crate) fn some_run_freely() -> bool {
     FREE_STREAMS.load(Ordering::Acquire) != 0
 }
 
+/// The handles of those on a device.
+pub(crate) fn running_freely_on(device: CUdevice) -> Vec<u64> {
+    STREAMS.find(|stream| stream.device == device && stream.flags & CU_STREAM_NON_BLOCKING != 0)
+}
+
 /// Forgets the streams of a context that has ended.
 pub(crate) fn context_ended(context: CUcontext) {
     STREAMS.remove_where(|stream| stream.context == context);
@@ -118,6 +123,10 @@ pub(crate) fn create(
         FREE_STREAMS.fetch_add(1, Ordering::AcqRel);
     }
     send(session, StreamId(handle), priority).inspect_err(|_| drop(STREAMS.remove(handle)))?;
+    if flags & CU_STREAM_NON_BLOCKING != 0 && !capture::some() && !green::ever() {
+        // Synchronous copies were answered that the node may not have made yet.
+        session.hold_back(context.device, &[handle])?;
+    }
     Ok(CUstream(handle as usize))
 }
 
