@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::event::Ticket;
+use crate::pool::POOLS;
 use crate::status::{Result, Status};
+use crate::vmm;
 
 /// One piece of memory that a program knows by address.
 #[derive(Clone, Debug)]
@@ -67,6 +69,25 @@ pub(crate) fn check(mut address: u64, size: u64) -> Result<()> {
     let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
     while address < end {
         let allocation = find(address).ok_or(Status::INVALID_VALUE)?;
+        address = allocation.base + allocation.size;
+    }
+    Ok(())
+}
+
+/// Refuses memory that a device may not use. What is mapped or of a pool is its own device's alone, unless the program has given
+/// others access; all other memory can be copied and filled by any device.
+pub(crate) fn check_reach(mut address: u64, size: u64, device: usize) -> Result<()> {
+    let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
+    while address < end {
+        let allocation = find(address).ok_or(Status::INVALID_VALUE)?;
+        let is_reached = match allocation.kind {
+            Kind::Mapped(_) => vmm::reaches(device, allocation.base),
+            Kind::Pool(pool) => POOLS.get(pool).is_none_or(|pool| pool.is_reached_by(device)),
+            _ => true,
+        };
+        if !is_reached {
+            return Err(Status::INVALID_VALUE);
+        }
         address = allocation.base + allocation.size;
     }
     Ok(())

@@ -8,6 +8,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::address_space;
 use crate::allocation;
+use crate::context;
+use crate::device::driver;
 use crate::op::Op;
 use crate::status::{Result, Status};
 use crate::stream::Target;
@@ -102,6 +104,15 @@ impl Place {
         if address_space::contains(end - 1) { Err(Status::INVALID_VALUE) } else { Ok(()) }
     }
 
+    /// Refuses memory that one of these devices may not use.
+    fn check_reach(self, extent: Extent, devices: &[usize]) -> Result<()> {
+        if driver()?.devices.len() == 1 || !address_space::contains(self.address) {
+            return Ok(());
+        }
+        let span = self.span(extent).ok_or(Status::INVALID_VALUE)?;
+        devices.iter().try_for_each(|&device| allocation::check_reach(self.address, span, device))
+    }
+
     /// Whether the driver may use the memory after the call that names it has returned.
     fn is_pinned(self, extent: Extent) -> bool {
         address_space::contains(self.address)
@@ -114,7 +125,13 @@ pub(crate) fn require_device(address: u64) -> Result<()> {
     if address_space::contains(address) { Ok(()) } else { Err(Status::INVALID_VALUE) }
 }
 
-/// Copies a box in stream order. The call waits where `synchronous`, or where memory of the program is neither
+/// The devices that have to reach what a copy or a fill in a stream uses: as NVIDIA's driver has it, also the one whose context is
+/// current.
+fn doers(target: &Target) -> Result<[usize; 2]> {
+    Ok([target.stream.device, context::current_unchecked()?.device.ordinal])
+}
+
+/// Copies a box in stream order between places that the stream's device reaches. The call waits where `synchronous`, or where memory of the program is neither
 /// pinned nor small enough to stage.
 pub(crate) fn submit(
     target: &Target,
@@ -126,8 +143,31 @@ pub(crate) fn submit(
     if extent.is_empty() {
         return Ok(());
     }
-    to.check(extent)?;
-    from.check(extent)?;
+    for place in [to, from] {
+        place.check(extent)?;
+        place.check_reach(extent, &doers(target)?)?;
+    }
+    queue(target, to, from, extent, synchronous)
+}
+
+/// Copies a box in stream order between places of two devices.
+pub(crate) fn submit_peer(
+    target: &Target,
+    (to, to_device): (Place, usize),
+    (from, from_device): (Place, usize),
+    extent: Extent,
+) -> Result<()> {
+    if extent.is_empty() {
+        return Ok(());
+    }
+    for (place, device) in [(to, to_device), (from, from_device)] {
+        place.check(extent)?;
+        place.check_reach(extent, &[device])?;
+    }
+    queue(target, to, from, extent, false)
+}
+
+fn queue(target: &Target, to: Place, from: Place, extent: Extent, synchronous: bool) -> Result<()> {
     let memory = || Op::Copy(Arc::new(Copy { from: Source::Memory(from), to, extent }));
     if target.stream.capture().is_some() && !synchronous {
         return target.submit(memory());
@@ -146,13 +186,15 @@ pub(crate) fn submit(
     target.run(memory())
 }
 
-/// A copy that a graph keeps; both ends are read and written when the graph runs.
-pub(crate) fn for_graph(to: Place, from: Place, extent: Extent) -> Result<Op> {
+/// A copy that a graph keeps, by a device if that is known; both ends are read and written when the graph runs.
+pub(crate) fn for_graph(to: Place, from: Place, extent: Extent, device: Option<usize>) -> Result<Op> {
     if extent.is_empty() {
         return Err(Status::INVALID_VALUE);
     }
-    to.check(extent)?;
-    from.check(extent)?;
+    for place in [to, from] {
+        place.check(extent)?;
+        place.check_reach(extent, device.as_slice())?;
+    }
     Ok(Op::Copy(Arc::new(Copy { from: Source::Memory(from), to, extent })))
 }
 
@@ -241,6 +283,14 @@ impl Fill {
         place.check(extent)
     }
 
+    /// Refuses memory that one of these devices may not use.
+    pub(crate) fn check_reach(&self, devices: &[usize]) -> Result<()> {
+        match self.place().filter(|_| !self.is_empty()) {
+            Some((place, extent)) => place.check_reach(extent, devices),
+            None => Ok(()),
+        }
+    }
+
     fn place(&self) -> Option<(Place, Extent)> {
         let width = self.width.checked_mul(self.element.into())?;
         let place = Place { address: self.address, pitch: self.pitch, slice: 0 };
@@ -275,6 +325,7 @@ impl Fill {
 /// Fills memory in stream order.
 pub(crate) fn submit_fill(target: &Target, fill: Fill) -> Result<()> {
     fill.check()?;
+    fill.check_reach(&doers(target)?)?;
     if fill.is_empty() {
         return Ok(());
     }

@@ -5,7 +5,7 @@
 //! threshold is given back when the program next waits for a stream, an event or the context. An allocation
 //! that finds no memory takes everything that pools keep first. The attributes about reuse change nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,6 +23,8 @@ pub(crate) static POOLS: Table<Pool> = Table::new(4);
 pub(crate) struct Pool {
     pub(crate) handle: usize,
     device: usize,
+    /// The other devices that may use its memory.
+    peers: Mutex<BTreeSet<usize>>,
     /// Whether it is a device's own pool, which cannot be destroyed.
     pub(crate) is_default: bool,
     pub(crate) used: AtomicU64,
@@ -58,6 +60,7 @@ impl Pool {
         POOLS.insert(|handle| Self {
             handle,
             device: device.ordinal,
+            peers: Mutex::default(),
             is_default,
             used: AtomicU64::new(0),
             used_max: AtomicU64::new(0),
@@ -92,6 +95,22 @@ impl Pool {
 
     pub(crate) fn device(&self) -> Result<&'static Device> {
         driver()?.devices.get(self.device).ok_or(Status::INVALID_DEVICE)
+    }
+
+    /// Whether a device may use its memory.
+    pub(crate) fn is_reached_by(&self, device: usize) -> bool {
+        device == self.device || self.peers.lock().unwrap_or_else(PoisonError::into_inner).contains(&device)
+    }
+
+    /// Lets another device use its memory, or no longer. Its own one always can.
+    pub(crate) fn set_access(&self, device: usize, may: bool) -> Result<()> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        match may {
+            true => _ = peers.insert(device),
+            false if device == self.device => return Err(Status::INVALID_VALUE),
+            false => _ = peers.remove(&device),
+        }
+        Ok(())
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {

@@ -197,18 +197,14 @@ struct Mapping {
     handle: usize,
     /// Keeps the memory while it is mapped.
     physical: Arc<Physical>,
-    readable: bool,
-    writable: bool,
+    /// What devices may do there, by their ordinals, and the host (`None`), as the system knows rights.
+    rights: BTreeMap<Option<usize>, i32>,
 }
 
 impl Mapping {
-    /// The rights as the system knows them.
+    /// What anybody may do: the pages are the same for all.
     fn rights(&self) -> i32 {
-        match (self.readable, self.writable) {
-            (_, true) => libc::PROT_READ | libc::PROT_WRITE,
-            (true, false) => libc::PROT_READ,
-            (false, false) => libc::PROT_NONE,
-        }
+        self.rights.values().fold(libc::PROT_NONE, |all, rights| all | rights)
     }
 }
 
@@ -444,7 +440,7 @@ pub(crate) fn map(address: u64, size: u64, offset: u64, handle: usize) -> Result
     }
     let rights = rights_of(&mapped, &physical);
     physical.map(address, size, offset, rights)?;
-    mapped.insert(address, Mapping { size, handle, physical, readable: false, writable: false });
+    mapped.insert(address, Mapping { size, handle, physical, rights: BTreeMap::new() });
     Ok(())
 }
 
@@ -480,16 +476,15 @@ pub(crate) fn unmap(address: u64, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Sets the rights of whole mappings. All devices are one machine here: what one may do all may, and the host, which has no
-/// access to devices' memory.
+/// Sets the rights that a device has to whole mappings, or the host, which has none to devices' memory. Kernels of all devices can do
+/// what one of them may; copies and fills are checked ([`reaches`]).
 pub(crate) fn set_access(
     device: Option<&'static Device>,
     address: u64,
     size: u64,
-    readable: bool,
-    writable: bool,
+    rights: i32,
 ) -> Result<()> {
-    if !writable {
+    if rights & libc::PROT_WRITE == 0 {
         // What was submitted while it was allowed.
         wait_for_all_work();
     }
@@ -501,11 +496,11 @@ pub(crate) fn set_access(
     }
     for start in starts {
         let Some(mapping) = mapped.get_mut(&start) else { continue };
-        (mapping.readable, mapping.writable) = (readable, writable);
+        mapping.rights.insert(device.map(|device| device.ordinal), rights);
         space()?.protect(start, mapping.size, mapping.rights())?;
         // Copies and queries know the memory from when it can be used.
         allocation::remove(start, |a| matches!(a.kind, Kind::Mapped(_)));
-        if writable {
+        if mapping.rights() & libc::PROT_WRITE != 0 {
             let ordinal = mapping.physical.device.map_or(0, |device| device.ordinal);
             // No context's: a mapping outlives them all.
             allocation::insert(start, mapping.size, Kind::Mapped(mapping.handle), 0, ordinal);
@@ -514,10 +509,19 @@ pub(crate) fn set_access(
     Ok(())
 }
 
-/// Whether the memory at `address` can be read, and written.
-pub(crate) fn access(address: u64) -> Result<(bool, bool)> {
+/// What a device, or the host, may do with the memory at `address`.
+pub(crate) fn access(device: Option<&'static Device>, address: u64) -> Result<i32> {
     let mapped = mapped();
     let (&start, mapping) = mapped.range(..=address).next_back().ok_or(Status::INVALID_VALUE)?;
-    let inside = address - start < mapping.size;
-    if inside { Ok((mapping.readable, mapping.writable)) } else { Err(Status::INVALID_VALUE) }
+    if address - start >= mapping.size {
+        return Err(Status::INVALID_VALUE);
+    }
+    let device = device.map(|device| device.ordinal);
+    Ok(mapping.rights.get(&device).copied().unwrap_or(libc::PROT_NONE))
+}
+
+/// Whether a device may use what is mapped at this start.
+pub(crate) fn reaches(device: usize, start: u64) -> bool {
+    let rights = |mapping: &Mapping| mapping.rights.get(&Some(device)).copied();
+    mapped().get(&start).and_then(rights).is_some_and(|rights| rights != libc::PROT_NONE)
 }

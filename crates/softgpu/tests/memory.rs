@@ -263,3 +263,87 @@ fn memory_of_another_device_can_be_copied() {
     ok!(cuMemcpyPeer(to, second.0, from, first.0, 64));
     assert_eq!(read::<u8>(to, 64), [7; 64]);
 }
+
+/// Memory of a device by `cuMemCreate`, mapped, with access for these devices.
+fn mapped(device: CUdevice, users: &[CUdevice]) -> u64 {
+    let at = |id| CUmemLocation { kind: CUmemLocationType::DEVICE, id };
+    let prop = CUmemAllocationProp {
+        kind: CUmemAllocationType::PINNED,
+        requestedHandleTypes: CUmemAllocationHandleType::NONE,
+        location: at(device),
+        win32HandleMetaData: null_mut(),
+        compressionType: 0,
+        gpuDirectRDMACapable: 0,
+        usage: 0,
+        reserved: [0; 4],
+    };
+    let (mut address, mut handle) = (0, CUmemGenericAllocationHandle::default());
+    ok!(cuMemAddressReserve(&mut address, CHUNK, 0, 0, 0));
+    ok!(cuMemCreate(&mut handle, CHUNK, &prop, 0));
+    ok!(cuMemMap(address, CHUNK, 0, handle, 0));
+    ok!(cuMemRelease(handle));
+    give_access(address, users, CUmemAccess_flags::READWRITE);
+    address
+}
+
+fn give_access(address: u64, users: &[CUdevice], flags: CUmemAccess_flags) {
+    let location = |id| CUmemLocation { kind: CUmemLocationType::DEVICE, id };
+    let access: Vec<_> = users.iter().map(|&id| CUmemAccessDesc { location: location(id), flags }).collect();
+    ok!(cuMemSetAccess(address, CHUNK, access.as_ptr(), access.len()));
+}
+
+/// What NVIDIA's driver refuses where nobody gave access: memory that `cuMemAlloc` did not make is its own device's.
+#[test]
+fn mapped_memory_is_copied_and_filled_by_devices_that_have_access() {
+    let context = [Context::new(1), Context::new(0)];
+    let [there, here] = [mapped(1, &[1]), mapped(0, &[0])];
+    let mut word = 7_u32;
+    let host = arg(&mut word);
+    ok!(cuMemcpyHtoD_v2(here, host, 4));
+    for refused in [
+        result!(cuMemcpyDtoD_v2(there, here, 4)),
+        result!(cuMemcpyDtoDAsync_v2(here, there, 4, CUstream::NULL)),
+        result!(cuMemcpyAsync(there, here, 4, CUstream::NULL)),
+        result!(cuMemcpyHtoD_v2(there, host, 4)),
+        result!(cuMemcpyDtoH_v2(host, there, 4)),
+        result!(cuMemsetD32_v2(there, 1, 1)),
+        result!(cuMemcpyPeer(there, context[1].0, here, context[1].0, 4)),
+    ] {
+        assert_eq!(refused, CUresult::INVALID_VALUE);
+    }
+    ok!(cuMemcpyPeer(there, context[0].0, here, context[1].0, 4));
+    give_access(there, &[0], CUmemAccess_flags::READWRITE);
+    assert_eq!(read::<u32>(there, 1), [7]);
+    ok!(cuMemsetD32_v2(there, 8, 1));
+    ok!(cuMemcpyDtoD_v2(here, there, 4));
+    assert_eq!(read::<u32>(here, 1), [8]);
+    give_access(there, &[0], CUmemAccess_flags::NONE);
+    assert_eq!(result!(cuMemcpyDtoD_v2(here, there, 4)), CUresult::INVALID_VALUE);
+    let mut flags = 9;
+    let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: 1 };
+    ok!(cuMemGetAccess(&mut flags, &location, there));
+    assert_eq!(flags, u64::from(CUmemAccess_flags::READWRITE.0), "the other one keeps what it had");
+    for address in [here, there] {
+        ok!(cuMemUnmap(address, CHUNK));
+        ok!(cuMemAddressFree(address, CHUNK));
+    }
+}
+
+#[test]
+fn a_pool_s_memory_is_its_device_s_until_others_are_let_in() {
+    let _other = Context::new(1);
+    let mut pool = CUmemoryPool::NULL;
+    ok!(cuDeviceGetDefaultMemPool(&mut pool, 1));
+    let mut there = 0;
+    ok!(cuMemAllocAsync(&mut there, 64, CUstream::NULL));
+    ok!(cuStreamSynchronize(CUstream::NULL));
+    let _context = Context::new(0);
+    assert_eq!(result!(cuMemsetD8_v2(there, 3, 64)), CUresult::INVALID_VALUE);
+    let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: 0 };
+    let access = |flags| CUmemAccessDesc { location, flags };
+    ok!(cuMemPoolSetAccess(pool, &access(CUmemAccess_flags::READWRITE), 1));
+    ok!(cuMemsetD8_v2(there, 3, 64));
+    ok!(cuMemPoolSetAccess(pool, &access(CUmemAccess_flags::NONE), 1));
+    assert_eq!(result!(cuMemsetD8_v2(there, 3, 64)), CUresult::INVALID_VALUE);
+    ok!(cuMemFreeAsync(there, CUstream::NULL));
+}

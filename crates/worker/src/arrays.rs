@@ -12,6 +12,7 @@ use sluice_wire::{
 
 use crate::budget::Claim;
 use crate::execute::Execute;
+use crate::graphs;
 use crate::session::Session;
 use crate::tiles::{self, Handle, Key};
 
@@ -209,7 +210,12 @@ pub(crate) fn copy(session: &Session, copy: &CopyNode, stream: StreamId) -> Resu
     }
     let described = session.describe_copy(copy, std::ptr::null_mut())?;
     // SAFETY: both boxes lie in the session's memory and arrays, and the driver reads one description.
-    unsafe { submit(&described, session.find(stream)?) }.ok()
+    let copied = |stream| unsafe { submit(&described, stream) }.ok();
+    let stream = session.find(stream)?;
+    match graphs::copy_ranges(copy)?.as_slice() {
+        [memory] => session.near(*memory, stream, copied),
+        _ => copied(stream),
+    }
 }
 
 /// A copy of packed rows into an array.

@@ -35,9 +35,11 @@ pub(crate) fn to_device(
         return unsafe { to_device_now(session, to, from.as_ptr(), from.len(), stream) };
     }
     let _copy = session.host_copy(stream)?;
-    // SAFETY: the range is the session's. The source is pageable memory, which outside captures the driver has read when the
-    // call returns (CUDA Driver API, API synchronization behavior).
-    unsafe { copy(to, from.as_ptr().cast(), from.len(), stream) }.ok()
+    session.near((to, from.len() as u64), stream, |stream| {
+        // SAFETY: the range is the session's. The source is pageable memory, which outside captures the driver has read when
+        // the call returns (CUDA Driver API, API synchronization behavior).
+        unsafe { copy(to, from.as_ptr().cast(), from.len(), stream) }.ok()
+    })
 }
 
 /// Copies to the device, and returns when that is done.
@@ -53,14 +55,16 @@ pub(crate) unsafe fn to_device_now(
 ) -> Result<(), CUresult> {
     let synchronize = session.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
     let _copy = session.host_copy(stream)?;
-    let copied = match (session.table.cuMemcpyHtoD_v2, session.table.cuMemcpyHtoDAsync_v2) {
-        // SAFETY: the caller vouches for both sides.
-        (Some(copy), _) if is_default(stream) => unsafe { copy(to, from.cast(), count) },
-        // SAFETY: as above; the synchronisation waits for the copy.
-        (_, Some(copy)) => unsafe { copy(to, from.cast(), count, stream) },
-        _ => CUresult::NOT_SUPPORTED,
-    };
-    copied.ok()?;
+    session.near((to, count as u64), stream, |stream| {
+        match (session.table.cuMemcpyHtoD_v2, session.table.cuMemcpyHtoDAsync_v2) {
+            // SAFETY: the caller vouches for both sides.
+            (Some(copy), _) if is_default(stream) => unsafe { copy(to, from.cast(), count) },
+            // SAFETY: as above; the synchronisation waits for the copy.
+            (_, Some(copy)) => unsafe { copy(to, from.cast(), count, stream) },
+            _ => CUresult::NOT_SUPPORTED,
+        }
+        .ok()
+    })?;
     // A synchronous copy of pageable memory may return before its last bytes are on the device (CUDA Driver API, API
     // synchronization behavior).
     // SAFETY: the stream is live.
@@ -96,9 +100,11 @@ pub(crate) fn to_host(session: &Session, command: &commands::cuMemcpyDtoHAsync_v
         let length = (command.ByteCount - done).min(PIECE as u64);
         session.outbox.wait_room_for_small(length as usize);
         let mut bytes = session.staging.take(&session.table, length as usize)?;
-        // SAFETY: the range is the session's; the piece stays taken until its push has been sent, which the
-        // stream triggers after the copy.
-        unsafe { copy(bytes.address(), from + done, length as usize, stream) }.ok()?;
+        session.near((from + done, length), stream, |stream| {
+            // SAFETY: the range is the session's; the piece stays taken until its push has been sent, which the
+            // stream triggers after the copy.
+            unsafe { copy(bytes.address(), from + done, length as usize, stream) }.ok()
+        })?;
         let offset = command.offset.saturating_add(done);
         let push = Push::Data { ticket: command.ticket, offset, bytes };
         session.call_in_order(stream, Call::Push(push))?;
@@ -234,17 +240,18 @@ unsafe fn copy(
     let synchronize = session.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
     let from = session.range(from, count as u64)?;
     let _copy = session.host_copy(stream)?;
+    let memory = (from, count as u64);
     if let Some(copy) = session.table.cuMemcpyDtoH_v2
         && is_default(stream)
+        && session.is_near(&[memory], stream)?
     {
         // SAFETY: the range is the session's, the caller vouches for the buffer, and the call waits for the copy.
         return unsafe { copy(to.cast(), from, count) }.ok();
     }
     // SAFETY: as above; the synchronisation waits for the copy.
-    unsafe {
-        copy(to.cast(), from, count, stream).ok()?;
-        synchronize(stream).ok()
-    }
+    session.near(memory, stream, |stream| unsafe { copy(to.cast(), from, count, stream) }.ok())?;
+    // SAFETY: the stream is live.
+    unsafe { synchronize(stream) }.ok()
 }
 
 #[cfg(test)]

@@ -229,17 +229,26 @@ impl Custom for Session {
         copies::to_host(self, &command)
     }
 
+    fn cuMemcpyDtoDAsync_v2(&self, command: commands::cuMemcpyDtoDAsync_v2) -> Result<(), CUresult> {
+        let bytes = command.ByteCount;
+        let (to, from) = (self.range(command.dstDevice, bytes)?, self.range(command.srcDevice, bytes)?);
+        // SAFETY: both were looked up.
+        unsafe { self.copy_on_device(to, from, bytes, self.find(command.hStream)?) }
+    }
+
     fn cuMemcpy3DAsync_v2(&self, command: commands::cuMemcpy3DAsync_v2) -> Result<(), CUresult> {
-        let copy = self.table.cuMemcpy3DAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
         let extent = [command.width, command.height, command.depth];
         if extent.contains(&0) {
             return Ok(());
         }
         let (from, to) = (&command.src, &command.dst);
-        self.range(from.start, span(from, extent)?)?;
-        self.range(to.start, span(to, extent)?)?;
-        // SAFETY: both boxes lie in the session's memory, and the driver reads one description.
-        unsafe { copy(&described(to, from, extent), self.find(command.hStream)?) }.ok()
+        let range = |side: &Pitched| {
+            let bytes = span(side, extent)?;
+            Ok::<_, CUresult>((self.range(side.start, bytes)?, bytes))
+        };
+        let (copy, stream) = (described(to, from, extent), self.find(command.hStream)?);
+        // SAFETY: both boxes lie in the session's memory.
+        unsafe { self.copy_box_on_device(&copy, range(to)?, range(from)?, stream) }
     }
 
     fn cuArray3DCreate_v2(&self, command: commands::cuArray3DCreate_v2) -> Result<(), CUresult> {

@@ -1,7 +1,9 @@
 //! What the generated dispatch needs of a session, and why a command is not executed.
 
-use sluice_cuda::{CUdeviceptr, CUresult, DriverTable};
+use sluice_cuda::{CUdeviceptr, CUresult, CUstream, DriverTable};
 use sluice_wire::{DevicePtr, Id, Op, WireError};
+
+use crate::elsewhere::Range;
 
 /// The session as the generated dispatch sees it: every handle and address argument goes through here, so that no
 /// number from the wire reaches the driver unchecked.
@@ -21,6 +23,15 @@ pub(crate) trait Execute {
 
     /// The address, if all `bytes` from it on are the session's own.
     fn range(&self, address: DevicePtr, bytes: u64) -> Result<CUdeviceptr, CUresult>;
+
+    /// Has `act` give a stream work on memory of the session: this stream, or one that has its place, of the GPU that the memory is
+    /// for.
+    fn near(
+        &self,
+        memory: Range,
+        stream: CUstream,
+        act: impl FnOnce(CUstream) -> Result<(), CUresult>,
+    ) -> Result<(), CUresult>;
 }
 
 /// Why a command was not executed.

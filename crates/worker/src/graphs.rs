@@ -23,7 +23,7 @@ pub(crate) use across::{NodeData, user_object};
 pub(crate) use conditional::create_handle;
 pub(crate) use references::{References, check_count, graph_release, graph_retain, release, retain};
 pub(crate) use structure::*;
-pub(crate) use work::{add, get, set, set_in_executable};
+pub(crate) use work::{add, copy_ranges, get, set, set_in_executable};
 
 use crate::execute::Execute;
 use crate::host_memory::HostMemory;

@@ -25,7 +25,9 @@ pub mod counters;
 mod custom;
 mod driver;
 mod driver_output;
+mod elsewhere;
 mod ending;
+mod event;
 mod execute;
 pub mod gate;
 mod generated {

@@ -69,7 +69,25 @@ impl Backing {
     fn is_accessible(&self) -> bool {
         match self {
             Backing::Committed { .. } | Backing::OnHost { .. } => true,
-            Backing::Mapped(mapping) => mapping.is_accessible,
+            Backing::Mapped(mapping) => !mapping.users.is_empty(),
+        }
+    }
+
+    /// Whether a GPU of the lease can use it.
+    fn is_reached_by(&self, gpu: u32) -> bool {
+        match self {
+            Backing::Committed { gpu: home, .. } => *home == gpu,
+            Backing::OnHost { .. } => true,
+            Backing::Mapped(mapping) => mapping.users.contains(&gpu),
+        }
+    }
+
+    /// A GPU that can use it, if not all can: its own one rather than another.
+    fn home(&self) -> Option<u32> {
+        match self {
+            Backing::Committed { gpu, .. } => Some(*gpu),
+            Backing::OnHost { .. } => None,
+            Backing::Mapped(mapping) => mapping.home(),
         }
     }
 
@@ -97,6 +115,19 @@ impl Memory {
         state.chunks.covers(address, bytes, Backing::is_accessible)
             || covers(&state.allocations, address, bytes, |a| a.bytes)
             || covers(&state.globals, address, bytes, |g| g.0)
+    }
+
+    /// Whether a GPU of the lease can use all of a range that is the session's. What the driver minted all can copy and fill.
+    pub(crate) fn is_reached(&self, (address, bytes): (u64, u64), gpu: u32) -> bool {
+        let state = self.lock();
+        state.chunks.covers(address, bytes, |backing| backing.is_reached_by(gpu))
+            || covers(&state.allocations, address, bytes, |a| a.bytes)
+            || covers(&state.globals, address, bytes, |g| g.0)
+    }
+
+    /// A GPU that can use what begins at an address, if not all can.
+    pub(crate) fn home(&self, address: u64) -> Option<u32> {
+        self.lock().chunks.run_of(address).and_then(|(_, _, backing)| backing.home())
     }
 
     /// What `act` says while all of it is memory that was committed for the session's allocations, and cannot be decommitted; `None`

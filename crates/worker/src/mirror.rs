@@ -15,8 +15,10 @@ pub(crate) fn push(session: &Session, address: DevicePtr, bytes: &[u8]) -> Resul
     let copy = session.table.cuMemcpyHtoDAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
     let to = session.range(address, bytes.len() as u64)?;
     let stream = session.mirror_stream()?;
-    // SAFETY: the range is the session's; the bytes outlive the copy, which the synchronisation waits for.
-    unsafe { copy(to, bytes.as_ptr().cast(), bytes.len(), stream) }.ok()?;
+    session.near((to, bytes.len() as u64), stream, |stream| {
+        // SAFETY: the range is the session's; the bytes outlive the copy, which the synchronisation waits for.
+        unsafe { copy(to, bytes.as_ptr().cast(), bytes.len(), stream) }.ok()
+    })?;
     synchronize(session)
 }
 
@@ -47,9 +49,11 @@ pub(crate) fn fetch(
 fn read(session: &Session, from: CUdeviceptr, count: usize) -> Result<Vec<u8>, CUresult> {
     let copy = session.table.cuMemcpyDtoHAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
     let mut bytes = vec![0; count];
-    // SAFETY: the caller has looked the range up; the buffer has as many bytes, and it outlives the copy, which the
-    // synchronisation waits for.
-    unsafe { copy(bytes.as_mut_ptr().cast(), from, count, session.mirror_stream()?) }.ok()?;
+    session.near((from, count as u64), session.mirror_stream()?, |stream| {
+        // SAFETY: the caller has looked the range up; the buffer has as many bytes, and it outlives the copy, which the
+        // synchronisation waits for.
+        unsafe { copy(bytes.as_mut_ptr().cast(), from, count, stream) }.ok()
+    })?;
     synchronize(session)?;
     Ok(bytes)
 }

@@ -16,6 +16,7 @@ use crate::arrays::Arrays;
 use crate::budget::Budget;
 use crate::counters::CounterPage;
 use crate::driver_output::DriverOutput;
+use crate::elsewhere::Range;
 use crate::execute::Execute;
 use crate::gate::Gate;
 use crate::graphs::Graphs;
@@ -337,6 +338,18 @@ impl Execute for Session {
 
     fn range(&self, address: DevicePtr, bytes: u64) -> Result<CUdeviceptr, CUresult> {
         if self.memory.covers(address.0, bytes) { Ok(address.0) } else { Err(CUresult::INVALID_VALUE) }
+    }
+
+    fn near(
+        &self,
+        memory: Range,
+        stream: CUstream,
+        act: impl FnOnce(CUstream) -> Result<(), CUresult>,
+    ) -> Result<(), CUresult> {
+        match self.is_near(&[memory], stream)? {
+            true => act(stream),
+            false => self.elsewhere(memory, stream, act),
+        }
     }
 }
 

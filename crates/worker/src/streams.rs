@@ -10,11 +10,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sluice_cuda::{
-    CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CUcontext, CUevent, CUresult, CUstream,
-    CUstreamCaptureStatus, DriverTable,
-};
+use sluice_cuda::{CUcontext, CUresult, CUstream, CUstreamCaptureStatus, DriverTable};
 
+use crate::event::Event;
 use crate::session::make_current;
 
 /// Those of one GPU of the lease.
@@ -49,12 +47,6 @@ pub(crate) fn forget_named() {
     NAMED.with_borrow_mut(Vec::clear);
 }
 
-/// An event that is ours; it is destroyed when nobody waits for it any more.
-struct Event {
-    table: DriverTable,
-    handle: CUevent,
-}
-
 impl Streams {
     pub(crate) fn new(table: DriverTable, context: CUcontext) -> Arc<Streams> {
         Arc::new(Streams { table, context, state: Mutex::default() })
@@ -65,7 +57,7 @@ impl Streams {
         NAMED.with_borrow_mut(|named| named.push(stream));
         // Without events a session fails at its next call.
         if let Entry::Vacant(entry) = self.lock().streams.entry(stream.0)
-            && let Some(event) = Event::new(&self.table)
+            && let Ok(event) = Event::new(&self.table)
         {
             entry.insert(Used { event: Arc::new(event), has_work: false });
         }
@@ -136,48 +128,16 @@ impl Streams {
     fn record(&self, stream: usize, used: &mut Used) -> bool {
         let stream = CUstream(stream);
         used.has_work = false;
-        let (Some(captures), Some(record)) = (self.table.cuStreamIsCapturing, self.table.cuEventRecord)
-        else {
-            return false;
-        };
+        let Some(captures) = self.table.cuStreamIsCapturing else { return false };
         let mut status = CUstreamCaptureStatus::NONE;
         // SAFETY: the stream is live, since one leaves before it is destroyed; the driver writes to a local. Asked of the legacy stream while
         // another one captures that waits for it, it is an error that harms nothing.
         let known = unsafe { captures(stream, &mut status) }.is_success();
-        // SAFETY: stream and event are live.
-        known
-            && status == CUstreamCaptureStatus::NONE
-            && unsafe { record(used.event.handle, stream) }.is_success()
+        known && status == CUstreamCaptureStatus::NONE && used.event.record(stream).is_ok()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Event {
-    fn new(table: &DriverTable) -> Option<Event> {
-        let mut handle = CUevent::NULL;
-        // SAFETY: the driver writes one handle to a local. Who waits for it sleeps.
-        unsafe { (table.cuEventCreate?)(&mut handle, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING) }
-            .ok()
-            .ok()?;
-        Some(Event { table: *table, handle })
-    }
-
-    fn wait(&self) -> Result<(), CUresult> {
-        let wait = self.table.cuEventSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
-        // SAFETY: the event is live.
-        unsafe { wait(self.handle) }.ok()
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.table.cuEventDestroy_v2 {
-            // SAFETY: it is ours, and nobody has it any more.
-            let _ = unsafe { destroy(self.handle) };
-        }
     }
 }
 

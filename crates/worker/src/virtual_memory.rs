@@ -4,6 +4,7 @@
 //! is mapped. Every mapping is entered in the session's map of chunks, like the session's own memory, and so can neither
 //! replace that nor leave the reservation.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_cuda::{
@@ -45,7 +46,15 @@ pub(crate) struct Physical {
 #[derive(Debug)]
 pub(crate) struct Mapping {
     physical: Arc<Physical>,
-    pub(crate) is_accessible: bool,
+    /// The GPUs of the lease that have access.
+    pub(crate) users: BTreeSet<u32>,
+}
+
+impl Mapping {
+    /// A GPU that has access, if one has: its own one rather than another.
+    pub(crate) fn home(&self) -> Option<u32> {
+        self.users.get(&self.physical.gpu).or(self.users.first()).copied()
+    }
 }
 
 impl Physical {
@@ -155,7 +164,7 @@ pub(crate) fn map(session: &Session, command: commands::cuMemMap) -> Result<(), 
     }
     // SAFETY: the range is vacant and inside the session's own reservation; the handle is live.
     unsafe { map(address, bytes as usize, command.offset as usize, physical.handle, command.flags) }.ok()?;
-    memory.chunks.insert(address, bytes, Backing::Mapped(Mapping { physical, is_accessible: false }));
+    memory.chunks.insert(address, bytes, Backing::Mapped(Mapping { physical, users: BTreeSet::new() }));
     Ok(())
 }
 
@@ -184,21 +193,23 @@ pub(crate) fn set_access(session: &Session, command: commands::cuMemSetAccess) -
         return Err(CUresult::INVALID_VALUE);
     }
     let desc = command.desc.iter().map(|desc| {
-        let (_, location) = place(session, desc.location)?;
+        let (gpu, location) = place(session, desc.location)?;
         checks::one_of(desc.flags, &[NO_ACCESS, CUmemAccess_flags::READ, CUmemAccess_flags::READWRITE])?;
-        Ok(CUmemAccessDesc { location, flags: desc.flags })
+        Ok((gpu, CUmemAccessDesc { location, flags: desc.flags }))
     });
-    let desc = desc.collect::<Result<Vec<_>, CUresult>>()?;
+    let (gpus, desc): (Vec<_>, Vec<_>) = desc.collect::<Result<Vec<_>, CUresult>>()?.into_iter().unzip();
     let mut memory = session.memory.lock();
     let (start, bytes) = (command.ptr.0, command.size);
     let mappings = memory.chunks.runs(start, bytes, is_mapped).ok_or(CUresult::INVALID_VALUE)?;
     // SAFETY: the range consists of the session's own mappings; the driver reads as many descriptions as it is told.
     unsafe { set(start, bytes as usize, desc.as_ptr(), desc.len()) }.ok()?;
-    let is_accessible = desc.iter().any(|desc| desc.flags != NO_ACCESS);
     for start in mappings {
-        if let Some((_, _, Backing::Mapped(mapping))) = memory.chunks.run_of(start) {
-            // What one device loses others may keep.
-            mapping.is_accessible = is_accessible || (mapping.is_accessible && session.devices.len() > 1);
+        let Some((_, _, Backing::Mapped(mapping))) = memory.chunks.run_of(start) else { continue };
+        for (gpu, desc) in gpus.iter().zip(&desc) {
+            match desc.flags {
+                NO_ACCESS => mapping.users.remove(gpu),
+                _ => mapping.users.insert(*gpu),
+            };
         }
     }
     Ok(())

@@ -95,12 +95,15 @@ fn call(out: &mut String, function: &Function) {
     let mut arguments = Vec::new();
     let mut after = Vec::new();
     *out += &limits(function);
+    // Fills go where the memory is.
+    let is_fill = name.starts_with("cuMemset");
     for parameter in &parameters {
         let field = format!("command.{}", parameter.name);
         let local = &parameter.name;
         arguments.push(match &parameter.kind {
             Kind::Value(of) if of == "usize" => format!("{field} as usize"),
             Kind::Value(_) => field,
+            Kind::Use(_) if is_fill => local.clone(),
             Kind::Use(_) => format!("session.find({field})?"),
             Kind::Del(_) => format!("session.remove({field})?"),
             Kind::New(handle) => {
@@ -111,9 +114,15 @@ fn call(out: &mut String, function: &Function) {
             }
             Kind::Address(length) => {
                 let bytes = extent(length, |name| format!("command.{name}"));
-                match word_bytes(length) {
-                    1 => format!("session.range({field}, {bytes})?"),
-                    word => format!("session.range(aligned({field}, {word})?, {bytes})?"),
+                let address = match word_bytes(length) {
+                    1 => field,
+                    word => format!("aligned({field}, {word})?"),
+                };
+                if is_fill {
+                    let _ = writeln!(out, "let bytes = {bytes};\nlet {local} = session.range({address}, bytes)?;");
+                    local.clone()
+                } else {
+                    format!("session.range({address}, {bytes})?")
                 }
             }
             Kind::InArray(of, length) => {
@@ -144,11 +153,17 @@ fn call(out: &mut String, function: &Function) {
             other => unreachable!("{name}: {other:?} is executed by hand"),
         });
     }
-    let _ = writeln!(
-        out,
-        "// SAFETY: handles and addresses were checked against the session, pointers are to locals.\nfinished(unsafe {{ function({}) }})?;",
+    let call = format!(
+        "// SAFETY: handles and addresses were checked against the session, pointers are to locals.\nfinished(unsafe {{ function({}) }})",
         arguments.join(", ")
     );
+    let _ = match is_fill {
+        true => writeln!(
+            out,
+            "session.near((dstDevice, bytes), session.find(command.hStream)?, |hStream| {{\n{call}\n}})?;"
+        ),
+        false => writeln!(out, "{call}?;"),
+    };
     for line in after {
         let _ = writeln!(out, "{line}");
     }

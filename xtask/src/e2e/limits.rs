@@ -65,6 +65,8 @@ fn two_devices() -> Result<()> {
     let node = start_node()?;
     let options = ["-n", "2", "-p", "0.25"];
     expect_pass(&mut bare_program(&node, &options, "driver_functions.py"), "two devices", LIMIT)?;
+    node.wait_until_free()?;
+    expect_pass(&mut bare_program(&node, &options, "two_gpus.py"), "two devices", LIMIT)?;
     node.wait_until_free()
 }
 

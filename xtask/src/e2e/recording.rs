@@ -14,6 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("sharing between processes, recorded", || on_h200("sharing between processes, recorded", "sharing.py")),
     ("driver attributes, recorded", || on_h200("driver attributes, recorded", "driver_attributes.py")),
     ("arrays, recorded", || on_h200("arrays, recorded", "arrays.py")),
+    ("two devices, recorded", two_devices),
     ("sparse arrays, recorded", || on_h200("sparse arrays, recorded", "sparse_arrays.py")),
 ];
 
@@ -35,6 +36,14 @@ fn every_model() -> Result<()> {
 fn on_h200(name: &str, file: &str) -> Result<()> {
     let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "recording:h200"])?;
     expect_pass(&mut bare_program(&node, &["-p", "0.5", "--memory", "2GiB"], file), name, LIMIT)?;
+    node.wait_until_free()
+}
+
+/// Neither can reach the other's memory, as on NVIDIA's driver.
+fn two_devices() -> Result<()> {
+    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "recording:h200,2"])?;
+    let mut command = bare_program(&node, &["-n", "2", "-p", "0.5", "--memory", "2GiB"], "two_gpus.py");
+    expect_pass(&mut command, "two devices, recorded", LIMIT)?;
     node.wait_until_free()
 }
 

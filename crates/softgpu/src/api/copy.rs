@@ -9,6 +9,7 @@ use sluice_cuda::{
 
 use crate::address_space;
 use crate::array;
+use crate::context;
 use crate::copy::{self, Extent, Fill, Place, require_device};
 use crate::status::{Result, Status, call, require};
 use crate::stream;
@@ -105,25 +106,36 @@ pub(crate) unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
 
 pub(crate) unsafe extern "C" fn cuMemcpyPeer(
     to: CUdeviceptr,
-    _to_context: CUcontext,
+    to_context: CUcontext,
     from: CUdeviceptr,
-    _from_context: CUcontext,
+    from_context: CUcontext,
     size: usize,
 ) -> CUresult {
     // SAFETY: passed on.
-    unsafe { cuMemcpyDtoDAsync_v2(to, from, size, CUstream::LEGACY) }
+    unsafe { cuMemcpyPeerAsync(to, to_context, from, from_context, size, CUstream::LEGACY) }
 }
 
 pub(crate) unsafe extern "C" fn cuMemcpyPeerAsync(
     to: CUdeviceptr,
-    _to_context: CUcontext,
+    to_context: CUcontext,
     from: CUdeviceptr,
-    _from_context: CUcontext,
+    from_context: CUcontext,
     size: usize,
     s: CUstream,
 ) -> CUresult {
-    // SAFETY: passed on.
-    unsafe { cuMemcpyDtoDAsync_v2(to, from, size, s) }
+    call(|| {
+        let target = stream::target(s)?;
+        device_side(to, size)?;
+        device_side(from, size)?;
+        let to = (Place::line(to), ordinal(to_context)?);
+        let from = (Place::line(from), ordinal(from_context)?);
+        copy::submit_peer(&target, to, from, Extent::line(size as u64))
+    })
+}
+
+/// The device of a context; null means the current one.
+fn ordinal(ctx: CUcontext) -> Result<usize> {
+    Ok(context::named(ctx)?.device.ordinal)
 }
 
 /// One side of a strided copy as the structures describe it.
@@ -268,17 +280,19 @@ pub(crate) unsafe extern "C" fn cuMemcpy3DAsync_v2(copy: *const CUDA_MEMCPY3D, s
     call(|| unsafe { submit_3d(copy, s, false) })
 }
 
-/// The same copy without its contexts, which an address does not need here.
-///
 /// # Safety
 /// `copy` is null or an input structure.
 unsafe fn submit_peer(copy: *const CUDA_MEMCPY3D_PEER, s: CUstream) -> Result<()> {
     require(copy)?;
     // SAFETY: by this function's contract; the two structures differ only in that the contexts stand where the other
     // has reserved pointers, which nobody reads.
-    let copy = unsafe { copy.cast::<CUDA_MEMCPY3D>().read_unaligned() };
+    let (copy, contexts) = unsafe { (copy.cast::<CUDA_MEMCPY3D>().read_unaligned(), copy.read_unaligned()) };
     let (to, from, extent) = places_3d(&copy)?;
-    copy::submit(&stream::target(s)?, to, from, extent, false)
+    // An array knows whose it is, and host memory is nobody's.
+    let device = |kind, ctx| if kind == CUmemorytype::ARRAY { Ok(0) } else { ordinal(ctx) };
+    let to = (to, device(contexts.dstMemoryType, contexts.dstContext)?);
+    let from = (from, device(contexts.srcMemoryType, contexts.srcContext)?);
+    copy::submit_peer(&stream::target(s)?, to, from, extent)
 }
 
 pub(crate) unsafe extern "C" fn cuMemcpy3DPeer(copy: *const CUDA_MEMCPY3D_PEER) -> CUresult {

@@ -244,16 +244,21 @@ unsafe fn kernel_v1(params: *const CUDA_KERNEL_NODE_PARAMS_v1) -> Result<Op> {
 
 /// # Safety
 /// `params` is null or an input structure.
-pub(super) unsafe fn copy(params: *const CUDA_MEMCPY3D) -> Result<Op> {
+pub(super) unsafe fn copy(params: *const CUDA_MEMCPY3D, device: Option<usize>) -> Result<Op> {
     require(params)?;
     // SAFETY: by this function's contract.
     let (to, from, extent) = places_3d(&unsafe { params.read_unaligned() })?;
-    for_graph(to, from, extent)
+    for_graph(to, from, extent, device)
+}
+
+/// The device that does what a node with this context says.
+fn device_of(ctx: CUcontext) -> Result<Option<usize>> {
+    Ok(Some(named(ctx)?.device.ordinal))
 }
 
 /// # Safety
 /// `params` is null or an input structure.
-pub(super) unsafe fn fill(params: *const CUDA_MEMSET_NODE_PARAMS) -> Result<Op> {
+pub(super) unsafe fn fill(params: *const CUDA_MEMSET_NODE_PARAMS, device: Option<usize>) -> Result<Op> {
     require(params)?;
     // SAFETY: by this function's contract.
     let params = unsafe { params.read_unaligned() };
@@ -266,6 +271,7 @@ pub(super) unsafe fn fill(params: *const CUDA_MEMSET_NODE_PARAMS) -> Result<Op> 
         height: params.height as u64,
     };
     fill.check()?;
+    fill.check_reach(device.as_slice())?;
     Ok(Op::Fill(fill))
 }
 
@@ -323,10 +329,13 @@ pub(crate) unsafe extern "C" fn cuGraphAddMemcpyNode(
     dependencies: *const CUgraphNode,
     count: usize,
     params: *const CUDA_MEMCPY3D,
-    _ctx: CUcontext,
+    ctx: CUcontext,
 ) -> CUresult {
     // SAFETY: passed on.
-    call(|| unsafe { add(place, graph, dependencies, count, |before| Ok(Node::new(copy(params)?, before))) })
+    call(|| unsafe {
+        let device = device_of(ctx)?;
+        add(place, graph, dependencies, count, |before| Ok(Node::new(copy(params, device)?, before)))
+    })
 }
 
 pub(crate) unsafe extern "C" fn cuGraphAddMemsetNode(
@@ -335,10 +344,13 @@ pub(crate) unsafe extern "C" fn cuGraphAddMemsetNode(
     dependencies: *const CUgraphNode,
     count: usize,
     params: *const CUDA_MEMSET_NODE_PARAMS,
-    _ctx: CUcontext,
+    ctx: CUcontext,
 ) -> CUresult {
     // SAFETY: passed on.
-    call(|| unsafe { add(place, graph, dependencies, count, |before| Ok(Node::new(fill(params)?, before))) })
+    call(|| unsafe {
+        let device = device_of(ctx)?;
+        add(place, graph, dependencies, count, |before| Ok(Node::new(fill(params, device)?, before)))
+    })
 }
 
 pub(crate) unsafe extern "C" fn cuGraphAddHostNode(
@@ -595,20 +607,20 @@ pub(crate) unsafe extern "C" fn cuGraphExecMemcpyNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
     params: *const CUDA_MEMCPY3D,
-    _ctx: CUcontext,
+    ctx: CUcontext,
 ) -> CUresult {
     // SAFETY: an input structure by contract.
-    call(|| replace(exec, node, unsafe { copy(params) }?))
+    call(|| replace(exec, node, unsafe { copy(params, device_of(ctx)?) }?))
 }
 
 pub(crate) unsafe extern "C" fn cuGraphExecMemsetNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
     params: *const CUDA_MEMSET_NODE_PARAMS,
-    _ctx: CUcontext,
+    ctx: CUcontext,
 ) -> CUresult {
     // SAFETY: an input structure by contract.
-    call(|| replace(exec, node, unsafe { fill(params) }?))
+    call(|| replace(exec, node, unsafe { fill(params, device_of(ctx)?) }?))
 }
 
 pub(crate) unsafe extern "C" fn cuGraphExecHostNodeSetParams(

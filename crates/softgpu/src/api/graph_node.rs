@@ -413,7 +413,7 @@ pub(crate) unsafe extern "C" fn cuGraphMemcpyNodeSetParams(
     params: *const CUDA_MEMCPY3D,
 ) -> CUresult {
     // SAFETY: an input structure by contract.
-    call(|| set_op(node, unsafe { copy(params) }?))
+    call(|| set_op(node, unsafe { copy(params, None) }?))
 }
 
 pub(crate) unsafe extern "C" fn cuGraphMemsetNodeGetParams(
@@ -440,7 +440,7 @@ pub(crate) unsafe extern "C" fn cuGraphMemsetNodeSetParams(
     params: *const CUDA_MEMSET_NODE_PARAMS,
 ) -> CUresult {
     // SAFETY: an input structure by contract.
-    call(|| set_op(node, unsafe { fill(params) }?))
+    call(|| set_op(node, unsafe { fill(params, None) }?))
 }
 
 // ---- Host functions and events ----

@@ -158,13 +158,12 @@ pub(crate) unsafe extern "C" fn cuMemPoolSetAccess(
             if access.location.kind != CUmemLocationType::DEVICE {
                 return Err(Status::INVALID_VALUE);
             }
-            // All devices reach all memory. What cannot be done is to take the right away.
-            let own = device(access.location.id)?.ordinal == pool.device()?.ordinal;
-            match access.flags {
-                CUmemAccess_flags::READWRITE => {}
-                CUmemAccess_flags::NONE if !own => return Err(Status::NOT_SUPPORTED),
+            let may = match access.flags {
+                CUmemAccess_flags::READWRITE => true,
+                CUmemAccess_flags::NONE => false,
                 _ => return Err(Status::INVALID_VALUE),
-            }
+            };
+            pool.set_access(device(access.location.id)?.ordinal, may)?;
         }
         Ok(())
     })
@@ -177,16 +176,19 @@ pub(crate) unsafe extern "C" fn cuMemPoolGetAccess(
 ) -> CUresult {
     call(|| {
         driver()?;
-        Pool::get(pool)?;
+        let pool = Pool::get(pool)?;
         require(location)?;
         // SAFETY: an input structure by contract.
         let location = unsafe { location.read_unaligned() };
         if location.kind != CUmemLocationType::DEVICE {
             return Err(Status::INVALID_VALUE);
         }
-        device(location.id)?;
+        let flags = match pool.is_reached_by(device(location.id)?.ordinal) {
+            true => CUmemAccess_flags::READWRITE,
+            false => CUmemAccess_flags::NONE,
+        };
         // SAFETY: an output argument by contract.
-        unsafe { put(place, CUmemAccess_flags::READWRITE) }
+        unsafe { put(place, flags) }
     })
 }
 

@@ -217,13 +217,13 @@ pub(crate) unsafe extern "C" fn cuMemSetAccess(
             // SAFETY: an array of `count` elements by contract.
             let description = unsafe { descriptions.add(index).read_unaligned() };
             let device = vmm::device_of(description.location)?;
-            let (readable, writable) = match description.flags {
-                CUmemAccess_flags::NONE => (false, false),
-                CUmemAccess_flags::READ => (true, false),
-                CUmemAccess_flags::READWRITE => (true, true),
+            let rights = match description.flags {
+                CUmemAccess_flags::NONE => libc::PROT_NONE,
+                CUmemAccess_flags::READ => libc::PROT_READ,
+                CUmemAccess_flags::READWRITE => libc::PROT_READ | libc::PROT_WRITE,
                 _ => return Err(Status::INVALID_VALUE),
             };
-            vmm::set_access(device, address, size as u64, readable, writable)?;
+            vmm::set_access(device, address, size as u64, rights)?;
         }
         Ok(())
     })
@@ -238,11 +238,11 @@ pub(crate) unsafe extern "C" fn cuMemGetAccess(
         driver()?;
         require(location)?;
         // SAFETY: an input structure by contract.
-        vmm::device_of(unsafe { location.read_unaligned() })?;
-        let flags = match vmm::access(address)? {
-            (_, true) => CUmemAccess_flags::READWRITE,
-            (true, false) => CUmemAccess_flags::READ,
-            (false, false) => CUmemAccess_flags::NONE,
+        let device = vmm::device_of(unsafe { location.read_unaligned() })?;
+        let flags = match vmm::access(device, address)? {
+            libc::PROT_NONE => CUmemAccess_flags::NONE,
+            libc::PROT_READ => CUmemAccess_flags::READ,
+            _ => CUmemAccess_flags::READWRITE,
         };
         // SAFETY: an output argument by contract.
         unsafe { put(place, u64::from(flags.0)) }

@@ -108,6 +108,10 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn cuMemcpyDtoDAsync_v2(&self, command: commands::cuMemcpyDtoDAsync_v2) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn cuMemcpy3DAsync_v2(&self, command: commands::cuMemcpy3DAsync_v2) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
@@ -814,17 +818,8 @@ pub fn dispatch<S: Execute + Custom>(
         Some(Target::Driver(Fn::cuMemcpyDtoDAsync_v2)) => {
             let command = commands::cuMemcpyDtoDAsync_v2::decode(&mut reader)?;
             reader.end()?;
-            let function = session.table().cuMemcpyDtoDAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(
-                    session.range(command.dstDevice, command.ByteCount)?,
-                    session.range(command.srcDevice, command.ByteCount)?,
-                    command.ByteCount as usize,
-                    session.find(command.hStream)?,
-                )
-            })?;
-            Ok(())
+
+            Ok(session.cuMemcpyDtoDAsync_v2(command)?)
         }
         Some(Target::Driver(Fn::cuMemcpy3DAsync_v2)) => {
             let command = commands::cuMemcpy3DAsync_v2::decode(&mut reader)?;
@@ -854,14 +849,11 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuMemsetD8Async::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuMemsetD8Async.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(
-                    session.range(command.dstDevice, command.N)?,
-                    command.uc,
-                    command.N as usize,
-                    session.find(command.hStream)?,
-                )
+            let bytes = command.N;
+            let dstDevice = session.range(command.dstDevice, bytes)?;
+            session.near((dstDevice, bytes), session.find(command.hStream)?, |hStream| {
+                // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+                finished(unsafe { function(dstDevice, command.uc, command.N as usize, hStream) })
             })?;
             Ok(())
         }
@@ -869,14 +861,11 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuMemsetD16Async::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuMemsetD16Async.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(
-                    session.range(aligned(command.dstDevice, 2)?, product(&[command.N, 2]))?,
-                    command.us,
-                    command.N as usize,
-                    session.find(command.hStream)?,
-                )
+            let bytes = product(&[command.N, 2]);
+            let dstDevice = session.range(aligned(command.dstDevice, 2)?, bytes)?;
+            session.near((dstDevice, bytes), session.find(command.hStream)?, |hStream| {
+                // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+                finished(unsafe { function(dstDevice, command.us, command.N as usize, hStream) })
             })?;
             Ok(())
         }
@@ -884,14 +873,11 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuMemsetD32Async::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuMemsetD32Async.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(
-                    session.range(aligned(command.dstDevice, 4)?, product(&[command.N, 4]))?,
-                    command.ui,
-                    command.N as usize,
-                    session.find(command.hStream)?,
-                )
+            let bytes = product(&[command.N, 4]);
+            let dstDevice = session.range(aligned(command.dstDevice, 4)?, bytes)?;
+            session.near((dstDevice, bytes), session.find(command.hStream)?, |hStream| {
+                // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+                finished(unsafe { function(dstDevice, command.ui, command.N as usize, hStream) })
             })?;
             Ok(())
         }
@@ -899,19 +885,20 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuMemsetD2D16Async::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuMemsetD2D16Async.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(
-                    session.range(
-                        aligned(command.dstDevice, 2)?,
-                        rows(command.Height, product(&[command.Width, 2]), command.dstPitch),
-                    )?,
-                    command.dstPitch as usize,
-                    command.us,
-                    command.Width as usize,
-                    command.Height as usize,
-                    session.find(command.hStream)?,
-                )
+            let bytes = rows(command.Height, product(&[command.Width, 2]), command.dstPitch);
+            let dstDevice = session.range(aligned(command.dstDevice, 2)?, bytes)?;
+            session.near((dstDevice, bytes), session.find(command.hStream)?, |hStream| {
+                // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+                finished(unsafe {
+                    function(
+                        dstDevice,
+                        command.dstPitch as usize,
+                        command.us,
+                        command.Width as usize,
+                        command.Height as usize,
+                        hStream,
+                    )
+                })
             })?;
             Ok(())
         }
@@ -919,19 +906,20 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuMemsetD2D32Async::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuMemsetD2D32Async.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(
-                    session.range(
-                        aligned(command.dstDevice, 4)?,
-                        rows(command.Height, product(&[command.Width, 4]), command.dstPitch),
-                    )?,
-                    command.dstPitch as usize,
-                    command.ui,
-                    command.Width as usize,
-                    command.Height as usize,
-                    session.find(command.hStream)?,
-                )
+            let bytes = rows(command.Height, product(&[command.Width, 4]), command.dstPitch);
+            let dstDevice = session.range(aligned(command.dstDevice, 4)?, bytes)?;
+            session.near((dstDevice, bytes), session.find(command.hStream)?, |hStream| {
+                // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+                finished(unsafe {
+                    function(
+                        dstDevice,
+                        command.dstPitch as usize,
+                        command.ui,
+                        command.Width as usize,
+                        command.Height as usize,
+                        hStream,
+                    )
+                })
             })?;
             Ok(())
         }
@@ -939,17 +927,20 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuMemsetD2D8Async::decode(&mut reader)?;
             reader.end()?;
             let function = session.table().cuMemsetD2D8Async.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: handles and addresses were checked against the session, pointers are to locals.
-            finished(unsafe {
-                function(
-                    session
-                        .range(command.dstDevice, rows(command.Height, command.Width, command.dstPitch))?,
-                    command.dstPitch as usize,
-                    command.uc,
-                    command.Width as usize,
-                    command.Height as usize,
-                    session.find(command.hStream)?,
-                )
+            let bytes = rows(command.Height, command.Width, command.dstPitch);
+            let dstDevice = session.range(command.dstDevice, bytes)?;
+            session.near((dstDevice, bytes), session.find(command.hStream)?, |hStream| {
+                // SAFETY: handles and addresses were checked against the session, pointers are to locals.
+                finished(unsafe {
+                    function(
+                        dstDevice,
+                        command.dstPitch as usize,
+                        command.uc,
+                        command.Width as usize,
+                        command.Height as usize,
+                        hStream,
+                    )
+                })
             })?;
             Ok(())
         }

@@ -242,9 +242,8 @@ impl Session {
     pub(super) fn copy_across(
         &self,
         graph: Option<CUgraph>,
-        ticket: u64,
-        bytes: u64,
-        to_device: bool,
+        (ticket, bytes): (u64, u64),
+        (to_device, context): (bool, CUcontext),
         describe: impl FnOnce(*mut c_void) -> Result<CUDA_MEMCPY3D, CUresult>,
     ) -> Result<CUgraph, CUresult> {
         let create = self.table.cuGraphCreate.ok_or(CUresult::NOT_SUPPORTED)?;
@@ -254,7 +253,7 @@ impl Session {
         let mut pair = CUgraph::NULL;
         // SAFETY: the driver writes one handle to a local.
         unsafe { create(&mut pair, 0) }.ok()?;
-        let filled = self.fill_pair(pair, &host, &copy, to_device);
+        let filled = self.fill_pair(pair, &host, &copy, (to_device, context));
         if filled.is_err() {
             // SAFETY: made just now, and known to nobody.
             unsafe { destroy(pair) }.ok()?;
@@ -267,11 +266,10 @@ impl Session {
         pair: CUgraph,
         host: &CUDA_HOST_NODE_PARAMS,
         copy: &CUDA_MEMCPY3D,
-        to_device: bool,
+        (to_device, context): (bool, CUcontext),
     ) -> Result<(), CUresult> {
         let add_host = self.table.cuGraphAddHostNode.ok_or(CUresult::NOT_SUPPORTED)?;
         let add_copy = self.table.cuGraphAddMemcpyNode.ok_or(CUresult::NOT_SUPPORTED)?;
-        let context = self.current_context()?;
         let (mut first, mut second) = (CUgraphNode::NULL, CUgraphNode::NULL);
         // SAFETY: the graph is live and the nodes are locals; the copy's sides are the session's memory and the
         // buffer, which stays as long as the callback's box.

@@ -12,6 +12,7 @@ use super::weights::{OPERATIONS_BYTES, Weight, weigh_node};
 use super::{Place, adopt, conditional, driver_nodes, inner_graph};
 use crate::checks::{self, aligned};
 use crate::custom::{described, packed};
+use crate::elsewhere::Range;
 use crate::execute::Execute;
 use crate::session::Session;
 
@@ -111,7 +112,8 @@ fn make(session: &Session, place: &Place, work: &NodeWork) -> Result<CUgraphNode
         }
         NodeWork::Fill(fill) => {
             let add = with!(cuGraphAddMemsetNode);
-            let (fill, context) = (session.fill(fill)?, session.current_context()?);
+            let memory = fill_range(fill);
+            let (fill, context) = (session.fill(fill)?, session.context_for(&[memory])?);
             // SAFETY: as above.
             unsafe { add(to, graph, before, count, &fill, context) }.ok()?;
         }
@@ -230,7 +232,8 @@ fn change(session: &Session, target: Target, node: CUgraphNode, work: &NodeWork)
             set().map_or_else(|error| error, |()| CUresult::SUCCESS)
         }),
         NodeWork::Fill(fill) => {
-            let (fill, context) = (session.fill(fill)?, session.current_context()?);
+            let memory = fill_range(fill);
+            let (fill, context) = (session.fill(fill)?, session.context_for(&[memory])?);
             match target {
                 Target::Graph(_) => {
                     let set = table.cuGraphMemsetNodeSetParams.ok_or(CUresult::NOT_SUPPORTED)?;
@@ -331,6 +334,22 @@ pub(crate) fn get(session: &Session, node: GraphNodeId) -> Result<NodeWork, CUre
     }
 }
 
+/// The memory that a node fills.
+fn fill_range(fill: &FillNode) -> Range {
+    let row = product(&[fill.width, fill.element_bytes.into()]);
+    (fill.dst.0, rows(fill.height, row, fill.pitch))
+}
+
+/// The device memory on the sides of a copy.
+pub(crate) fn copy_ranges(copy: &CopyNode) -> Result<Vec<Range>, CUresult> {
+    let extent = [copy.width, copy.height, copy.depth];
+    let range = |side: &CopySide| match side {
+        CopySide::Device(place) => Some(checks::span(place, extent).map(|bytes| (place.start.0, bytes))),
+        CopySide::Host(()) | CopySide::Array(_) => None,
+    };
+    [&copy.dst, &copy.src].into_iter().filter_map(range).collect()
+}
+
 /// The parameters of a node of memory operations (CUDA Driver API, `CUDA_BATCH_MEM_OP_NODE_PARAMS`).
 #[repr(C)]
 struct BatchParams {
@@ -345,7 +364,7 @@ fn batch(ctx: CUcontext, ops: &mut [CUstreamBatchMemOpParams], flags: u32) -> Ba
 }
 
 impl Session {
-    pub(super) fn current_context(&self) -> Result<CUcontext, CUresult> {
+    pub(crate) fn current_context(&self) -> Result<CUcontext, CUresult> {
         let current = self.table.cuCtxGetCurrent.ok_or(CUresult::NOT_SUPPORTED)?;
         let mut context = CUcontext::NULL;
         // SAFETY: the driver writes one handle to a local.
@@ -421,7 +440,7 @@ impl Session {
         let row = product(&[fill.width, fill.element_bytes.into()]);
         let dst = aligned(fill.dst, fill.element_bytes.into())?;
         Ok(CUDA_MEMSET_NODE_PARAMS {
-            dst: self.range(dst, rows(fill.height, row, fill.pitch))?,
+            dst: self.range(dst, fill_range(fill).1)?,
             pitch: fill.pitch.max(row) as usize,
             value: fill.value,
             elementSize: fill.element_bytes,
@@ -487,7 +506,8 @@ impl Session {
             return added.map(|()| node);
         }
         let add = self.table.cuGraphAddMemcpyNode.ok_or(CUresult::NOT_SUPPORTED)?;
-        let (copy, context) = (self.describe_copy(copy, std::ptr::null_mut())?, self.current_context()?);
+        let context = self.context_for(&copy_ranges(copy)?)?;
+        let copy = self.describe_copy(copy, std::ptr::null_mut())?;
         // SAFETY: as above; both sides are the session's memory.
         unsafe { add(&mut node, place.graph, before, count, &copy, context) }.ok()?;
         Ok(node)
@@ -500,7 +520,7 @@ impl Session {
         if was_across != copy.is_across() {
             return Err(CUresult::NOT_SUPPORTED);
         }
-        let context = self.current_context()?;
+        let context = self.context_for(&copy_ranges(copy)?)?;
         match target {
             Target::Graph(_) if !was_across => {
                 let set = self.table.cuGraphMemcpyNodeSetParams.ok_or(CUresult::NOT_SUPPORTED)?;
@@ -568,7 +588,10 @@ impl Session {
         let to_device = matches!(copy.src, CopySide::Host(()));
         // Checked before anything is made.
         self.describe_copy(copy, std::ptr::null_mut())?;
-        self.copy_across(graph, copy.ticket, bytes, to_device, |buffer| self.describe_copy(copy, buffer))
+        let context = self.context_for(&copy_ranges(copy)?)?;
+        self.copy_across(graph, (copy.ticket, bytes), (to_device, context), |buffer| {
+            self.describe_copy(copy, buffer)
+        })
     }
 
     fn destroy_pair(&self, pair: CUgraph) -> Result<(), CUresult> {
