@@ -7,7 +7,9 @@ use crate::bulk::BULK_MIN;
 use crate::custom::Call;
 use crate::ending;
 use crate::execute::Execute;
+use crate::live::Reach;
 use crate::outbox::Push;
+use crate::pipeline;
 use crate::session::Session;
 use crate::staging::PIECE;
 
@@ -20,8 +22,8 @@ fn is_default(stream: CUstream) -> bool {
     stream == CUstream::NULL || stream == CUstream::LEGACY
 }
 
-/// To the device, of data that came with the command. Large ones are done when this returns; most of those never get
-/// here (`bulk`).
+/// To the device, of data that came with the command, in stream order. Large ones enter the gate themselves; many never get here
+/// (`bulk`).
 pub(crate) fn to_device(
     session: &Session,
     command: &commands::cuMemcpyHtoDAsync_v2<'_>,
@@ -31,8 +33,8 @@ pub(crate) fn to_device(
     let to = session.range(command.dstDevice, from.len() as u64)?;
     let stream = session.find(command.hStream)?;
     if from.len() >= BULK_MIN {
-        // SAFETY: the range is the session's, and pointer and length are of a slice.
-        return unsafe { to_device_now(session, to, from.as_ptr(), from.len(), stream) };
+        // SAFETY: the range is the session's.
+        return unsafe { many_to_device(session, to, from, stream) };
     }
     let _copy = session.host_copy(stream)?;
     session.near((to, from.len() as u64), stream, |stream| {
@@ -40,6 +42,46 @@ pub(crate) fn to_device(
         // the call returns (CUDA Driver API, API synchronization behavior).
         unsafe { copy(to, from.as_ptr().cast(), from.len(), stream) }.ok()
     })
+}
+
+/// Many bytes, in the session's turn, without waiting for what stands before them in their stream: that may itself wait for what comes
+/// behind them. So they are copied to pinned memory first, which a driver reads when it gets there; of other memory it would wait.
+///
+/// # Safety
+/// The range is the session's.
+unsafe fn many_to_device(
+    session: &Session,
+    to: CUdeviceptr,
+    from: &[u8],
+    stream: CUstream,
+) -> Result<(), CUresult> {
+    // Nothing stands before them, and the device's memory is this process's.
+    if session.reach == Reach::Everything && pipeline::is_idle(session) {
+        // SAFETY: the caller vouches for the range.
+        return unsafe { write_now(session, to, from, stream) };
+    }
+    let copy = session.table.cuMemcpyHtoDAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+    let synchronize = session.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
+    let (_, device) = session.device()?;
+    let mut to = to;
+    for part in from.chunks(PIECE) {
+        // Who waits for a piece holds no turn.
+        let mut piece = session.staging.take_for_device(&session.table, stream, part)?;
+        let _submission = device.gate.enter();
+        let _call = device.gate.backlog().call();
+        let _copy = session.host_copy(stream)?;
+        session.near((to, part.len() as u64), stream, |stream| {
+            // SAFETY: the caller vouches for the range; the piece stays taken until the copy is done.
+            unsafe { copy(to, piece.address(), part.len(), stream) }.ok()
+        })?;
+        match session.event_behind(stream) {
+            Ok(behind) => piece.give_back_behind(stream, behind),
+            // SAFETY: the stream is live.
+            Err(_) => unsafe { synchronize(stream) }.ok()?,
+        }
+        to += part.len() as u64;
+    }
+    Ok(())
 }
 
 /// Copies to the device, and returns when that is done.
@@ -256,8 +298,61 @@ unsafe fn copy(
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_void;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
+
     use super::*;
-    use sluice_wire::StreamId;
+    use crate::chunks::CHUNK;
+    use crate::malformed::honest::populate;
+    use crate::malformed::known::Known;
+    use crate::malformed::stage::{RESERVATION, Stage};
+    use sluice_wire::{Command, StreamId, decode};
+
+    /// What a stream waits for.
+    unsafe extern "C" fn wait(go_on: *mut c_void) {
+        // SAFETY: the test keeps it until the stream is done.
+        let _ = unsafe { &*go_on.cast::<Receiver<()>>() }.recv();
+    }
+
+    #[test]
+    fn a_large_copy_does_not_wait_for_what_stands_before_it() {
+        let (mut stage, mut known) = (Stage::new(), Known::default());
+        assert_eq!(populate(&stage, &mut known, 1), []);
+        let (stream, start) = (StreamId(known.minted), DevicePtr(RESERVATION + 8 * CHUNK));
+        let bytes: Vec<u8> = (0..BULK_SIZE_MAX).map(|at| (at % 251) as u8).collect();
+        let (release, go_on) = channel::<()>();
+        let table = stage.session().table;
+        let _ = stage.driver();
+        let handle = stage.session().find(stream).unwrap();
+        let data = (&raw const go_on).cast_mut().cast();
+        // SAFETY: the stream is live, and what it waits for outlives it.
+        unsafe { table.cuLaunchHostFunc.unwrap()(handle, Some(wait), data) }.ok().unwrap();
+        let (done, heard) = channel();
+        let in_time = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut payload = Vec::new();
+                let copy =
+                    commands::cuMemcpyHtoDAsync_v2 { dstDevice: start, hStream: stream, srcHost: &bytes };
+                copy.encode(&mut payload);
+                done.send(stage.send(commands::cuMemcpyHtoDAsync_v2::OP, &payload)).unwrap();
+            });
+            let in_time = heard.recv_timeout(Duration::from_secs(20));
+            release.send(()).unwrap();
+            in_time
+        });
+        assert_eq!(in_time, Ok(Ok(Vec::new())));
+        let mut payload = Vec::new();
+        let back = commands::cuMemcpyDtoH_v2 {
+            ticket: 0,
+            srcDevice: start,
+            ByteCount: bytes.len() as u64,
+            hStream: stream,
+        };
+        back.encode(&mut payload);
+        let reply = stage.send(commands::cuMemcpyDtoH_v2::OP, &payload).unwrap();
+        assert!(decode::<commands::cuMemcpyDtoH_v2Reply<'_>>(&reply).unwrap().dstHost == bytes);
+    }
 
     #[test]
     fn a_copy_with_a_ticket_is_pushed() {

@@ -59,13 +59,9 @@ impl Session {
     ) -> Result<(), CUresult> {
         let create = self.table.cuStreamCreate.ok_or(CUresult::NOT_SUPPORTED)?;
         let destroy = self.table.cuStreamDestroy_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-        let (before, after);
-        // An event is recorded in streams of its own context alone.
-        make_current(&self.table, self.context_of(stream)?)?;
-        before = Event::new(&self.table)?;
-        before.record(stream)?;
+        let before = self.event_behind(stream)?;
         make_current(&self.table, there)?;
-        after = Event::new(&self.table)?;
+        let after = Event::new(&self.table)?;
         let mut beside = CUstream::NULL;
         // SAFETY: the driver writes one handle to a local.
         unsafe { create(&mut beside, CU_STREAM_NON_BLOCKING) }.ok()?;
@@ -76,6 +72,24 @@ impl Session {
         make_current(&self.table, here)?;
         recorded.and_then(|()| after.hold(stream))?;
         done
+    }
+
+    /// An event behind what a live stream was given, which does not capture.
+    pub(crate) fn event_behind(&self, stream: CUstream) -> Result<Event, CUresult> {
+        let record = || {
+            let event = Event::new(&self.table)?;
+            event.record(stream)?;
+            Ok(event)
+        };
+        if self.devices.len() == 1 {
+            return record();
+        }
+        // Streams take events of their own context alone.
+        let here = self.current_context()?;
+        make_current(&self.table, self.context_of(stream)?)?;
+        let event = record();
+        make_current(&self.table, here)?;
+        event
     }
 
     /// Copies on the GPU, or between two.

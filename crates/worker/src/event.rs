@@ -19,6 +19,11 @@ impl Event {
         Ok(Event { table: *table, handle })
     }
 
+    #[cfg(test)]
+    pub(crate) fn number(&self) -> usize {
+        self.handle.0
+    }
+
     /// In a live stream of the event's context, which does not capture.
     pub(crate) fn record(&self, stream: CUstream) -> Result<(), CUresult> {
         let record = self.table.cuEventRecord.ok_or(CUresult::NOT_SUPPORTED)?;
@@ -31,6 +36,12 @@ impl Event {
         let wait = self.table.cuStreamWaitEvent.ok_or(CUresult::NOT_SUPPORTED)?;
         // SAFETY: the event is live, and the caller vouches for the stream.
         unsafe { wait(stream, self.handle, 0) }.ok()
+    }
+
+    /// Whether the stream has come to the last record, or never will.
+    pub(crate) fn is_reached(&self) -> bool {
+        // SAFETY: the event is live.
+        self.table.cuEventQuery.is_some_and(|ask| unsafe { ask(self.handle) } != CUresult::NOT_READY)
     }
 
     pub(crate) fn wait(&self) -> Result<(), CUresult> {

@@ -14,6 +14,7 @@ use std::time::Instant;
 use sluice_cuda::{CUresult, CUstreamCaptureMode};
 use sluice_wire::{ArrayId, ArrayPlace, Command, DevicePtr, Encode, GraphId, Op, StreamId, commands, sample};
 
+use crate::bulk::BULK_MIN;
 use crate::chunks::CHUNK;
 use crate::execute::Refusal;
 use crate::malformed::honest::populate;
@@ -275,8 +276,10 @@ fn a_capture_takes_no_copy_of_memory_that_goes_with_its_command() {
     };
     let from_array =
         commands::cuMemcpyAtoHAsync_v2 { ticket: 1, src: place, width, height, depth, hStream: stream };
-    let copies: [(Op, &dyn Encode); 5] = [
+    let many = commands::cuMemcpyHtoDAsync_v2 { dstDevice: start, hStream: stream, srcHost: &[7; BULK_MIN] };
+    let copies: [(Op, &dyn Encode); 6] = [
         (commands::cuMemcpyHtoDAsync_v2::OP, &to_device),
+        (commands::cuMemcpyHtoDAsync_v2::OP, &many),
         (commands::cuMemcpyDtoH_v2::OP, &to_host),
         (commands::cuMemcpyDtoHAsync_v2::OP, &later),
         (commands::cuMemcpyHtoAAsync_v2::OP, &to_array),

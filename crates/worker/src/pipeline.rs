@@ -277,11 +277,9 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
     }
     if !waits(op) {
         session.graphs.note_captured(op, &job.payload, session)?;
-        if is_done_with(op, &job.payload) {
-            let submission = device.gate.enter();
-            dispatch(session, op, &job.payload, reply)?;
-            submission.finished();
-            return Ok(());
+        if is_large_copy(op, &job.payload) {
+            // It enters the gate itself, piece by piece.
+            return dispatch(session, op, &job.payload, reply);
         }
         // The gate drains once the submission ends; the call has ended by then.
         let _submission = gives_work(op).then(|| device.gate.enter());
@@ -338,7 +336,7 @@ fn returns_at_once(session: &Session, job: &Job) -> bool {
 }
 
 /// Whether the devices have finished everything; an event may be another device's than the command's.
-fn is_idle(session: &Session) -> bool {
+pub(crate) fn is_idle(session: &Session) -> bool {
     session.devices.iter().all(|device| device.gate.backlog().is_empty())
 }
 
@@ -406,8 +404,8 @@ fn is_bookkeeping(op: Op) -> bool {
         .contains(&op)
 }
 
-/// Whether a queued command leaves nothing behind: a large copy to the device, which waits for its end.
-fn is_done_with(op: Op, payload: &[u8]) -> bool {
+/// Whether a queued command is a large copy to the device.
+fn is_large_copy(op: Op, payload: &[u8]) -> bool {
     op == commands::cuMemcpyHtoDAsync_v2::OP && payload.len() >= COPY_FIELDS + BULK_MIN
 }
 

@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a worker is confined", worker_is_confined),
     ("machine code only", machine_code_only),
     ("two devices", two_devices),
+    ("copies hold nobody up", copies_hold_nobody_up),
     ("100 kills", hundred_kills),
 ];
 
@@ -67,6 +68,13 @@ fn two_devices() -> Result<()> {
     expect_pass(&mut bare_program(&node, &options, "driver_functions.py"), "two devices", LIMIT)?;
     node.wait_until_free()?;
     expect_pass(&mut bare_program(&node, &options, "two_gpus.py"), "two devices", LIMIT)?;
+    node.wait_until_free()
+}
+
+fn copies_hold_nobody_up() -> Result<()> {
+    let node = start_node()?;
+    let mut command = bare_program(&node, &["-p", "0.25"], "held_copies.py");
+    expect_pass(&mut command, "copies hold nobody up", LIMIT)?;
     node.wait_until_free()
 }
 

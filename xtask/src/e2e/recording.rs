@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("driver attributes, recorded", || on_h200("driver attributes, recorded", "driver_attributes.py")),
     ("arrays, recorded", || on_h200("arrays, recorded", "arrays.py")),
     ("two devices, recorded", two_devices),
+    ("copies hold nobody up, recorded", || on_h200("copies hold nobody up, recorded", "held_copies.py")),
     ("sparse arrays, recorded", || on_h200("sparse arrays, recorded", "sparse_arrays.py")),
 ];
 
