@@ -88,6 +88,7 @@ def risky():
         Step("green contexts", program("green_contexts.py")),
         Step("conditional nodes", program("conditionals.py")),
         Step("processes", [BIN / "processes"]),
+        Step("refused calls", program("refused.py"), {"COMPUTES": "1"}),
         Step("illegal address", program("illegal_address.py"), {"CODES": "717 719"}, options=("-p", "0.5", "--memory", "2GiB")),
     ]
 

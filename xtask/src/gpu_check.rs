@@ -86,6 +86,7 @@ const PROGRAMS: &[&str] = &[
     "memory_limit.py",
     "numba_kernels.py",
     "nvml_lease.py",
+    "refused.py",
     "sequences/cupy_steps.py",
     "sequences/jax_steps.py",
     "sequences/steps.py",

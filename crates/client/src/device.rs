@@ -411,10 +411,9 @@ pub(crate) unsafe fn cuCtxGetLimit(pvalue: *mut usize, limit: CUlimit) -> Result
 }
 
 pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Result<(), CUresult> {
-    use crate::issue::Issue;
     let session = session::enter()?;
     session.device(context::current()?.device)?.limit(limit)?;
-    session.queue(&sluice_wire::commands::cuCtxSetLimit { limit, value: value as u64 })?;
+    session.try_out(&sluice_wire::commands::cuCtxSetLimit { limit, value: value as u64 })?;
     session.remember_limit(limit, value as u64);
     Ok(())
 }

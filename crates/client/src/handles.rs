@@ -160,6 +160,11 @@ impl Session {
         Ok(())
     }
 
+    /// As `queue`, and waits for what the driver says to it: for what programs try out, and only the driver can judge.
+    pub(crate) fn try_out<C: Command>(&self, command: &C) -> Result<(), CUresult> {
+        self.queue_by::<C>(|device, op| self.link.try_out(device, op, |out| command.encode(out)))
+    }
+
     /// Sends a command and waits for its answer, which is returned as it came.
     pub(crate) fn answer_to<C: Command>(&self, command: &C) -> Result<Vec<u8>, CUresult> {
         self.require(C::OP)?;
@@ -198,7 +203,7 @@ impl Session {
         self.link.queue(self.place(), C::OP, |out| command.encode(out))
     }
 
-    /// Refuses what the node's driver does not have: once queued, its failure would be the session's.
+    /// Refuses what the node's driver does not have: once queued, its failure would be another call's, or the session's.
     fn require(&self, op: Op) -> Result<(), CUresult> {
         match op.target() {
             Some(Target::Driver(function)) if !self.functions.contains(function) => {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use sluice_cuda::CUresult;
 use sluice_transport::Stream;
 use sluice_wire::{
-    Allowance, Decode, Frame, FrameDecoder, HostCall, HostWrite, Kind, Reader, Received, ReplyHead, Sticky,
-    WireError, decode,
+    Allowance, CommandRefused, Decode, Frame, FrameDecoder, HostCall, HostWrite, Kind, Op, Reader, Received,
+    ReplyHead, Sticky, WireError, decode,
 };
 
 use crate::link::Place;
@@ -147,6 +147,8 @@ impl Receiver {
 pub(crate) enum News {
     /// The session has this error from now on.
     Failed(Sticky),
+    /// A queued command was refused.
+    Refused(Place, Op, CommandRefused),
     /// The worker has so much of our stream.
     Received(Received),
     /// The program's user should know this.
@@ -258,6 +260,12 @@ impl Inbox {
             Kind::HostWrite => self.land(&decode(frame.payload)?)?,
             Kind::HostCall => self.host_calls.push(decode::<HostCall>(frame.payload)?.ticket),
             Kind::Sticky => return decode(frame.payload).map(|sticky| Some(News::Failed(sticky))),
+            Kind::CommandRefused => {
+                let (header, refused) = (frame.header, decode::<CommandRefused>(frame.payload)?);
+                // It would come for ever.
+                self.sinks.remove(&refused.ticket);
+                return Ok(Some(News::Refused((header.lane, header.sequence), Op(header.op), refused)));
+            }
             Kind::Received => return decode(frame.payload).map(|received| Some(News::Received(received))),
             Kind::Output => print(frame.payload),
             Kind::Allowance => {

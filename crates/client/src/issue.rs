@@ -8,7 +8,7 @@ pub(crate) use crate::answers::About;
 /// A session as the generated stubs see it.
 ///
 /// A command whose function the node's driver lacks is refused here, by `DeviceSnapshot::functions`: once queued, its
-/// failure would be the session's.
+/// failure would be another call's, or the session's.
 pub(crate) trait Issue {
     /// Sends a command and does not wait. The error of an earlier one may come back.
     fn queue<C: Command>(&self, command: &C) -> Result<(), CUresult>;

@@ -10,6 +10,7 @@ use sluice_wire::{Dim, FunctionId, StreamId, commands};
 use crate::context;
 use crate::device::Device;
 use crate::issue::Issue;
+use crate::launch_trials;
 use crate::module::{self, Function};
 use crate::session::{self, Session};
 
@@ -192,7 +193,8 @@ impl Launch {
     }
 
     fn with_attributes(&self, geometry: &Geometry, attrs: Vec<CUlaunchAttribute>) -> Result<(), CUresult> {
-        self.session.queue(&commands::cuLaunchKernelEx {
+        let trial = launch_trials::of(geometry, &attrs);
+        let command = commands::cuLaunchKernelEx {
             f: self.function.id,
             grid: geometry.grid,
             block: geometry.block,
@@ -200,7 +202,15 @@ impl Launch {
             hStream: self.stream,
             attrs,
             params: &self.params,
-        })
+        };
+        match trial {
+            Some(trial) => self.function.trials.make(
+                trial,
+                || self.session.try_out(&command),
+                || self.session.queue(&command),
+            ),
+            None => self.session.queue(&command),
+        }
     }
 }
 

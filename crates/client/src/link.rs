@@ -36,12 +36,13 @@ use sluice_cuda::CUresult;
 use sluice_transport::Stream;
 use sluice_wire::pack::unpack;
 use sluice_wire::spin::{Spin, Wait};
-use sluice_wire::{Frame, FrameDecoder, Header, Kind, Op};
+use sluice_wire::{Command, Frame, FrameDecoder, Header, Kind, Op, commands};
 
 use crate::allowance::Allowances;
 use crate::inbox::{Answer, Inbox, News, Receiver, SCRAP_BYTES, Sink};
 use crate::outbox::Outbox;
 use crate::record::Recorder;
+use crate::refusals::{self, Tried};
 
 pub(crate) use self::flusher::spawn;
 pub(crate) use self::loan::Loan;
@@ -188,6 +189,21 @@ impl Link {
     ) -> Result<(), CUresult> {
         self.check()?;
         self.leave(command(device, op, next_place()), payload)
+    }
+
+    /// Appends a command that is not answered, and waits for what the driver says to it.
+    pub(crate) fn try_out(
+        &self,
+        device: u8,
+        op: Op,
+        payload: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), CUresult> {
+        self.check()?;
+        let place = next_place();
+        let tried = Tried::at(place);
+        self.leave(command(device, op, place), payload)?;
+        self.call(device, commands::Submitted::OP, |_| ())?.result.ok()?;
+        tried.result()
     }
 
     /// Appends a command whose answer is [taken](Link::take) later.
@@ -463,6 +479,10 @@ impl Link {
                 }
                 Ok(Some(News::Allowance(allowance))) => self.allowances.change(allowance),
                 Ok(Some(News::Notice(text))) => crate::errors::say(format_args!("{text}")),
+                Ok(Some(News::Refused(place, op, refused))) => {
+                    crate::host_function::forget(refused.ticket);
+                    refusals::note(place, op, CUresult(refused.result), refused.captured);
+                }
                 Ok(Some(News::Failed(sticky))) => {
                     self.fail(CUresult(sticky.result));
                     match Op(sticky.op) {

@@ -20,6 +20,7 @@ use crate::device::Device;
 use crate::ids::{self, Kind, Table};
 use crate::image::{self, JitLog};
 use crate::issue::{Issue, wanted};
+use crate::launch_trials::Trials;
 use crate::parameters::Layout;
 use crate::session::{self, Session};
 use crate::staged_launch::Staged;
@@ -71,6 +72,8 @@ pub(crate) struct Function {
     elsewhere: Mutex<HashMap<CUdevice, u64>>,
     /// What the node has said about the function as it is.
     pub(crate) answers: Answers,
+    /// Launches of the function as it is that only the driver could judge.
+    pub(crate) trials: Trials,
     /// Attributes that the program has set.
     changed: Mutex<HashMap<CUfunction_attribute, i32>>,
     /// What it was given for launches as CUDA 3 has them.
@@ -168,6 +171,7 @@ impl Function {
             home,
             elsewhere: Mutex::new(HashMap::new()),
             answers: Answers::default(),
+            trials: Trials::default(),
             changed: Mutex::new(HashMap::new()),
             staged: Staged::default(),
         }
@@ -227,16 +231,26 @@ impl Function {
         if locked(&self.changed).get(&attribute) == Some(&value) {
             return session.link.check();
         }
-        if attribute == A::MAX_DYNAMIC_SHARED_SIZE_BYTES {
-            let device = session::device(context::device())?;
-            let most = device.attribute(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-            if value < 0 || value > most - self.attribute(A::SHARED_SIZE_BYTES).unwrap_or(0) {
-                return Err(CUresult::INVALID_VALUE);
-            }
-        }
         let session = session.of_object(self.id.0);
-        session.queue_quietly(&commands::cuFuncSetAttribute { hfunc: self.id, attrib: attribute, value })?;
+        let command = commands::cuFuncSetAttribute { hfunc: self.id, attrib: attribute, value };
+        match attribute {
+            A::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
+                let device = session::device(context::device())?;
+                let most = device.attribute(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+                if value < 0 || value > most - self.attribute(A::SHARED_SIZE_BYTES).unwrap_or(0) {
+                    return Err(CUresult::INVALID_VALUE);
+                }
+                session.queue_quietly(&command)?;
+            }
+            // In per cent, or the default.
+            A::PREFERRED_SHARED_MEMORY_CARVEOUT if (-1..=100).contains(&value) => {
+                session.queue_quietly(&command)?
+            }
+            // Of these, and of what they mean together, only the driver knows.
+            _ => session.try_out(&command)?,
+        }
         self.answers.change();
+        self.trials.forget();
         locked(&self.attributes).insert(attribute, value);
         locked(&self.changed).insert(attribute, value);
         for other in locked(&self.elsewhere).values().filter_map(|&handle| FUNCTIONS.get(handle)) {

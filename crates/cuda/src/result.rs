@@ -30,7 +30,7 @@ impl CUresult {
         CODES.iter().find(|code| code.0 == self).map(|code| code.2)
     }
 
-    /// Whether the context is lost: every later call in it answers the same code.
+    /// Whether the context is lost, or the whole process: every later call in it answers the same code (CUDA Driver API, `CUresult`).
     pub fn is_sticky(self) -> bool {
         matches!(
             self,
@@ -43,8 +43,13 @@ impl CUresult {
                 | Self::INVALID_ADDRESS_SPACE
                 | Self::INVALID_PC
                 | Self::LAUNCH_FAILED
+                | Self::TENSOR_MEMORY_LEAK
                 | Self::ECC_UNCORRECTABLE
+                | Self::NVLINK_UNCORRECTABLE
                 | Self::CONTAINED
+                | Self::EXTERNAL_DEVICE
+                | Self::MPS_CLIENT_TERMINATED
+                | Self::UNKNOWN
         )
     }
 }
@@ -220,6 +225,10 @@ mod tests {
     #[test]
     fn only_lost_contexts_are_sticky() {
         assert!(CUresult::LAUNCH_FAILED.is_sticky());
-        assert!(!CUresult::OUT_OF_MEMORY.is_sticky());
+        for (code, _, _) in CODES.iter().filter(|(code, ..)| (700..720).contains(&code.0)) {
+            let is_usable = [701, 703, 704, 705, 708, 709, 711, 712, 713].contains(&code.0);
+            assert_eq!(code.is_sticky(), !is_usable, "{code:?}");
+        }
+        assert!(!CUresult::OUT_OF_MEMORY.is_sticky() && !CUresult::COOPERATIVE_LAUNCH_TOO_LARGE.is_sticky());
     }
 }

@@ -153,7 +153,14 @@ impl Replay {
                     self.send()?;
                     let name = format!("the session's error, of {}", Op(op).name());
                     let got = self.answers.sticky().with_context(|| name.clone())?;
-                    self.compared.sticky(&name, result, got);
+                    self.compared.result(&name, result, got);
+                }
+                Entry::Refused { header, result } => {
+                    let place = (header.lane, header.sequence);
+                    let call =
+                        self.calls.remove(&place).context("a refusal is in the recording, and no command")?;
+                    let name = format!("call {call}, {}", Op(header.op).name());
+                    self.compared.expect_refused(place, name, result);
                 }
                 Entry::Output(text) => self.compared.expect_output(&text),
                 Entry::Opened(_) => bail!("a second session begins in the recording"),

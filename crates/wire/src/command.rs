@@ -60,7 +60,8 @@ pub trait Command: Encode {
 }
 
 message! {
-    /// The payload of a `Reply` frame: a result, and on success the fields of the command's `Reply`.
+    /// The payload of a `Reply` frame: a result, and on success the fields of the command's `Reply`. A load of a module that is refused
+    /// has them too, for its log.
     pub struct ReplyHead {
         /// A `CUresult`.
         result: i32,
@@ -93,6 +94,18 @@ message! {
         op: u16,
         /// More for people; may be empty.
         text: String,
+    }
+}
+
+message! {
+    /// The payload of a `CommandRefused` frame.
+    pub struct CommandRefused {
+        /// A `CUresult`.
+        result: i32,
+        /// What the client expected to come for it: data, or the turn of a host function; 0 for neither.
+        ticket: u64,
+        /// The command was for a capture, whose end fails with the same result.
+        captured: bool,
     }
 }
 

@@ -30,7 +30,7 @@ pub enum Kind {
     HostWrite = 3,
     /// Worker to client: run the host function of a ticket, then say so. Payload: `HostCall`.
     HostCall = 4,
-    /// Worker to client: a queued command failed; the session is lost. Payload: `Sticky`.
+    /// Worker to client: a queued command failed, or the device did; the session is lost. Payload: `Sticky`.
     Sticky = 5,
     /// Both ways, outside sessions: a message of the module `control`, whose number is `op`.
     Control = 6,
@@ -47,6 +47,9 @@ pub enum Kind {
     Notice = 11,
     /// Worker to client: how much more of a device's memory it may use unasked, or less. Payload: `Allowance`.
     Allowance = 12,
+    /// Worker to client: the queued command whose device, operation, lane and sequence these are was refused; the session goes on.
+    /// Payload: `CommandRefused`.
+    CommandRefused = 13,
 }
 
 impl Kind {
@@ -64,6 +67,7 @@ impl Kind {
             Kind::Packed,
             Kind::Notice,
             Kind::Allowance,
+            Kind::CommandRefused,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

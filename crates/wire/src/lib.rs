@@ -10,8 +10,9 @@
 //! 3. The worker's [`FrameDecoder`] gives the frame out as soon as its last byte is there, the payload still in the
 //!    receive buffer. The generated dispatch decodes it by its [`Op`], looks up the ids in the session's own tables, and
 //!    calls the [driver table](sluice_cuda::DriverTable).
-//! 4. Nothing comes back. Should the launch fail, a [`Sticky`] frame ends the session with the driver's code; the
-//!    client returns that from the next calls that CUDA allows to fail for it. A command that waits (`Command::WAITS`)
+//! 4. Nothing comes back. Should the driver refuse the launch, a [`CommandRefused`] frame says so, and the client returns its
+//!    code once, from the next call that CUDA allows to fail for it; should the kernel fail, a [`Sticky`] frame ends the session
+//!    with the driver's code. A command that waits (`Command::WAITS`)
 //!    is answered by a `Reply` frame of its lane and sequence: a [`ReplyHead`], then the command's own fields.
 //!
 //! # Bytes from a peer
@@ -50,7 +51,9 @@ mod types;
 
 pub use array::*;
 pub use codec::{Decode, Encode, Reader, decode};
-pub use command::{Allowance, Command, HostCall, HostWrite, Op, Received, ReplyHead, Sticky, Target};
+pub use command::{
+    Allowance, Command, CommandRefused, HostCall, HostWrite, Op, Received, ReplyHead, Sticky, Target,
+};
 pub use error::WireError;
 pub use extent::{product, rows};
 pub use frame::{BULK_SIZE_MAX, Begun, FRAME_SIZE_MAX, Frame, FrameDecoder, Header, Kind};

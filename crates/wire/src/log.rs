@@ -13,7 +13,7 @@
 use std::fmt;
 
 use crate::codec::{Decode, Encode, Reader, decode, message};
-use crate::command::{HostCall, HostWrite, Op, ReplyHead, Sticky};
+use crate::command::{CommandRefused, HostCall, HostWrite, Op, ReplyHead, Sticky};
 use crate::control::{Control, SessionOpened};
 use crate::error::WireError;
 use crate::frame::{Frame, FrameDecoder, Header, Kind};
@@ -123,8 +123,10 @@ pub enum Entry {
     Data { ticket: u64, offset: u64, blocks: Vec<u64> },
     /// A host function's turn.
     HostCall { ticket: u64 },
-    /// A queued command failed.
+    /// A queued command failed, and the session with it.
     Sticky { result: i32, op: u16 },
+    /// A queued command was refused.
+    Refused { header: Header, result: i32 },
     /// Device code printed this.
     Output(Vec<u8>),
 }
@@ -153,7 +155,7 @@ pub fn came(frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<(), WireError> {
             let HostWrite { ticket, offset, bytes } = decode(frame.payload)?;
             header.frame(out, |out| Piece { ticket, offset, blocks: block_hashes(bytes) }.encode(out))
         }
-        Kind::HostCall | Kind::Sticky | Kind::Output => {
+        Kind::HostCall | Kind::Sticky | Kind::CommandRefused | Kind::Output => {
             header.frame(out, |out| out.extend_from_slice(frame.payload))
         }
         Kind::Command
@@ -248,6 +250,9 @@ fn entry(frame: &Frame<'_>, is_first: bool) -> Result<Entry, WireError> {
             let Sticky { result, op, .. } = decode(frame.payload)?;
             Ok(Entry::Sticky { result, op })
         }
+        Kind::CommandRefused => {
+            Ok(Entry::Refused { header, result: decode::<CommandRefused>(frame.payload)?.result })
+        }
         Kind::Output => Ok(Entry::Output(frame.payload.to_vec())),
         Kind::Received | Kind::Commands | Kind::Packed | Kind::Notice | Kind::Allowance => {
             Err(WireError::FrameKind(header.kind as u8))
@@ -306,6 +311,8 @@ mod tests {
         );
         frame(Kind::HostCall, &encoded(&|out| HostCall { ticket: 6 }.encode(out)));
         frame(Kind::Sticky, &encoded(&|out| Sticky { result: 700, op: 3, text: "x".into() }.encode(out)));
+        let refused = CommandRefused { result: 720, ticket: 0, captured: false };
+        frame(Kind::CommandRefused, &encoded(&|out| refused.encode(out)));
         frame(Kind::Output, b"printed");
         (log, ends)
     }
@@ -335,6 +342,7 @@ mod tests {
             Entry::Data { ticket: 5, offset: 4096, blocks: block_hashes(&[3; 10_000]) },
             Entry::HostCall { ticket: 6 },
             Entry::Sticky { result: 700, op: 3 },
+            Entry::Refused { header: Header { kind: Kind::CommandRefused, ..PLACE }, result: 720 },
             Entry::Output(b"printed".to_vec()),
         ];
         for piece in [1, 7, log.len()] {

@@ -60,7 +60,7 @@ proptest! {
 
     #[test]
     fn every_answer_round_trips(bytes in vec(any::<u8>(), 0..400)) {
-        round_trips!(&bytes, ReplyHead, HostWrite, HostCall, Sticky, Received);
+        round_trips!(&bytes, ReplyHead, HostWrite, HostCall, Sticky, CommandRefused, Received);
         round_trips!(
             &bytes,
             commands::cuModuleGetFunctionReply, commands::cuModuleGetGlobal_v2Reply, commands::cuMemcpyDtoH_v2Reply,

@@ -813,7 +813,8 @@ impl Custom for Session {
         if !self.host_calls.expect(command.ticket) {
             return Err(CUresult::INVALID_VALUE);
         }
-        self.call_in_order(stream, Call::Client { ticket: command.ticket })
+        let ticket = command.ticket;
+        self.call_in_order(stream, Call::Client { ticket }).inspect_err(|_| self.host_calls.forget(ticket))
     }
 
     fn cuDeviceGetDevResource(

@@ -28,6 +28,7 @@ pub(crate) use work::{add, copy_ranges, get, set, set_in_executable};
 use crate::execute::Execute;
 use crate::host_memory::HostMemory;
 use crate::session::Session;
+use crate::streams;
 
 /// What the session knows of its graphs beyond the driver's handles.
 pub(crate) struct Graphs {
@@ -57,6 +58,8 @@ struct State {
     /// The driver's graphs of captures in which nodes have been named, by the stream's handle: of one that has failed the driver
     /// says no more.
     captures: HashMap<usize, CUgraph>,
+    /// Why captures whose graphs these are lack a command that was refused.
+    refused: HashMap<usize, CUresult>,
     conditions: conditional::Conditions,
     named: u64,
 }
@@ -91,6 +94,11 @@ impl Graphs {
 
     fn home(&self, node: CUgraphNode) -> Option<CUgraph> {
         self.lock().homes.get(&node.0).copied()
+    }
+
+    /// Why the capture that had this graph, and has ended, is worth nothing though the driver does not say so.
+    fn take_refused(&self, graph: CUgraph) -> Result<(), CUresult> {
+        self.lock().refused.remove(&graph.0).map_or(Ok(()), Err)
     }
 
     /// Whether any stream captures.
@@ -230,9 +238,28 @@ impl Session {
         }
     }
 
+    /// The calling thread's command was refused: true if it was for a capture, which it spoils. One that was refused before its stream
+    /// was looked up may have been for any.
+    pub(crate) fn refuse_captured(&self, result: CUresult) -> bool {
+        if !self.graphs.is_capturing() {
+            return false;
+        }
+        let named = streams::named_now();
+        let streams = if named.is_empty() { self.graphs.capturing() } else { named.clone() };
+        let captured = |stream| self.captured_by(stream).ok().flatten();
+        let graphs: Vec<CUgraph> =
+            streams.into_iter().filter_map(captured).map(|(graph, ..)| graph).collect();
+        let mut state = self.graphs.lock();
+        graphs.iter().for_each(|graph| _ = state.refused.entry(graph.0).or_insert(result));
+        !named.is_empty() && !graphs.is_empty()
+    }
+
     /// Graph, last nodes and their edges of the capture that a stream is in.
     fn captured(&self, stream: StreamId) -> Result<Option<Captured>, CUresult> {
-        let stream = self.find(stream)?;
+        self.captured_by(self.find(stream)?)
+    }
+
+    fn captured_by(&self, stream: CUstream) -> Result<Option<Captured>, CUresult> {
         let (mut status, mut id, mut graph) = (CUstreamCaptureStatus::NONE, 0, CUgraph::NULL);
         let (mut nodes, mut edges, mut count) = (std::ptr::null(), std::ptr::null(), 0);
         // SAFETY: the stream is live, and the driver writes to locals.

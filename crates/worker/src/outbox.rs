@@ -24,7 +24,9 @@ use sluice_wire::frame::HEADER_SIZE;
 use sluice_wire::pack::Packer;
 use sluice_wire::resume::{ACKNOWLEDGE_EVERY, LARGE, SendBuffer};
 use sluice_wire::spin::Wait;
-use sluice_wire::{Allowance, BULK_SIZE_MAX, Encode, Header, HostCall, Kind, Received, ReplyHead, Sticky};
+use sluice_wire::{
+    Allowance, BULK_SIZE_MAX, CommandRefused, Encode, Header, HostCall, Kind, Received, ReplyHead, Sticky,
+};
 
 use crate::client;
 use crate::counters::CounterPage;
@@ -169,6 +171,17 @@ impl Outbox {
     }
 
     /// Says that a queued command failed and the session is lost.
+    pub(crate) fn refused(
+        &self,
+        command: Header,
+        result: i32,
+        ticket: u64,
+        captured: bool,
+    ) -> io::Result<()> {
+        let header = Header { kind: Kind::CommandRefused, ..command };
+        self.send_frame(header, |out| CommandRefused { result, ticket, captured }.encode(out))
+    }
+
     pub(crate) fn sticky(&self, command: Header, result: i32, text: &str) -> io::Result<()> {
         let header = Header { kind: Kind::Sticky, ..command };
         let message = Sticky { result, op: command.op, text: text.to_owned() };

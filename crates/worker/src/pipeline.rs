@@ -246,7 +246,7 @@ fn execute(session: &Session, job: &Job) {
         Ok(()) if waits(op) => session.outbox.reply(header, CUresult::SUCCESS.0, &fields),
         Ok(()) => Ok(()),
         Err(Refusal::Failed(result)) if waits(op) => session.outbox.reply(header, result.0, &[]),
-        Err(Refusal::Failed(result)) => refused(session, header, result),
+        Err(Refusal::Failed(result)) => refused_with(session, header, &job.payload, result),
         Err(refusal) => ending::failed(&format!("the client sent nonsense: {}: {refusal}", op.name())),
     };
     if sent.is_err() {
@@ -254,18 +254,92 @@ fn execute(session: &Session, job: &Job) {
     }
 }
 
-/// Says so where a queued command's failure is the session's first.
+/// Says so where a queued command has failed for which nothing is to come.
 pub(crate) fn refused(session: &Session, header: Header, result: CUresult) -> io::Result<()> {
+    refused_with(session, header, &[], result)
+}
+
+/// Says so where a queued command has failed. If nothing builds on it, and the context lives, the session goes on.
+fn refused_with(session: &Session, header: Header, payload: &[u8], result: CUresult) -> io::Result<()> {
     // The driver has given up the capture, and will say so at its end.
-    if is_of_capture(result) || !session.fail(result) {
+    if is_of_capture(result) {
         return Ok(());
     }
-    session.outbox.sticky(header, result.0, "")
+    let op = Op(header.op);
+    if !result.is_sticky() && leaves_nothing(op) && session.failure().is_ok() {
+        let captured = session.refuse_captured(result);
+        return session.outbox.refused(header, result.0, ticket_of(op, payload), captured);
+    }
+    if session.fail(result) { session.outbox.sticky(header, result.0, "") } else { Ok(()) }
 }
 
 /// Whether a failure is that of a stream capture alone (`CUDA_ERROR_STREAM_CAPTURE_...`).
 fn is_of_capture(result: CUresult) -> bool {
     (CUresult::STREAM_CAPTURE_UNSUPPORTED.0..=CUresult::STREAM_CAPTURE_WRONG_THREAD.0).contains(&result.0)
+}
+
+/// Whether a queued command that was refused is as good as never sent: no later one of an honest client takes for granted what it would
+/// have made or changed.
+fn leaves_nothing(op: Op) -> bool {
+    LEAVES_NOTHING[op.0 as usize]
+}
+
+static LEAVES_NOTHING: [bool; 1 << 16] = {
+    let mut leaves_nothing = [false; 1 << 16];
+    macro_rules! note {
+        ($($name:ident)*) => {
+            $(leaves_nothing[<commands::$name as Command>::OP.0 as usize] =
+                !<commands::$name as Command>::WAITS && is_passing(stringify!($name));)*
+        };
+    }
+    for_each_command!(note);
+    leaves_nothing
+};
+
+/// Work, its order, settings, and ends of what nobody names any more. Not among them: what is made or mapped under an id or address of
+/// the client's, its end where the client uses the address again, the begin of a capture, and data of the session's own.
+const fn is_passing(name: &str) -> bool {
+    is_of(
+        name,
+        &[
+            "cuMemcpy",
+            "cuMemset",
+            "cuLaunch",
+            "cuGraphLaunch",
+            "cuGraphUpload",
+            "cuEventRecord",
+            "cuCtxRecordEvent",
+            "cuGreenCtxRecordEvent",
+            "cuStreamWait",
+            "cuCtxWaitEvent",
+            "cuGreenCtxWaitEvent",
+            "cuStreamWriteValue",
+            "cuStreamCopyAttributes",
+            "cuCtxSetLimit",
+            "cuFuncSetAttribute",
+            "cuMemFree",
+            "cuModuleUnload",
+            "cuStreamDestroy",
+            "cuEventDestroy",
+            "cuGraphExecDestroy",
+            "cuArrayDestroy",
+            "cuMipmappedArrayDestroy",
+            "cuTexObjectDestroy",
+            "cuSurfObjectDestroy",
+        ],
+    )
+}
+
+/// What the client expects to come for a queued command.
+fn ticket_of(op: Op, payload: &[u8]) -> u64 {
+    let tickets = [
+        commands::cuMemcpyDtoHAsync_v2::OP,
+        commands::cuMemcpyAtoHAsync_v2::OP,
+        commands::cuLaunchHostFunc::OP,
+    ];
+    // It is the first field of each.
+    let ticket = payload.first_chunk().filter(|_| tickets.contains(&op));
+    ticket.map_or(0, |ticket| u64::from_le_bytes(*ticket))
 }
 
 /// Makes the driver call, and tells gate and backlog of the device what it means for them.
@@ -427,15 +501,21 @@ static GIVES_WORK: [bool; 1 << 16] = {
 };
 
 const fn is_work(name: &str) -> bool {
-    let families = [
-        "cuMemcpy",
-        "cuMemset",
-        "cuMemMapArray",
-        "cuLaunchKernel",
-        "cuLaunchCooperative",
-        "cuGraphLaunch",
-        "Mirror",
-    ];
+    is_of(
+        name,
+        &[
+            "cuMemcpy",
+            "cuMemset",
+            "cuMemMapArray",
+            "cuLaunchKernel",
+            "cuLaunchCooperative",
+            "cuGraphLaunch",
+            "Mirror",
+        ],
+    )
+}
+
+const fn is_of(name: &str, families: &[&str]) -> bool {
     let mut i = 0;
     while i < families.len() {
         if starts_with(name.as_bytes(), families[i].as_bytes()) {
@@ -470,5 +550,36 @@ mod tests {
         assert!(!gives_work(Op::of(Fn::cuLaunchHostFunc)) && !gives_work(Op::of(Fn::cuEventRecord)));
         assert!(frees_a_stream(commands::HostCallDone::OP) && !frees_a_stream(Op::of(Fn::cuLaunchHostFunc)));
         assert!(!waits(Op(u16::MAX)));
+        for (leaves, ops) in [
+            (
+                true,
+                [
+                    Op::of(Fn::cuLaunchKernelEx),
+                    commands::cuMemcpyDtoHAsync_v2::OP,
+                    Op::of(Fn::cuStreamWaitEvent),
+                ],
+            ),
+            (false, [Op::of(Fn::cuStreamCreateWithPriority), commands::MirrorPush::OP, Op::of(Fn::cuMemMap)]),
+            (
+                false,
+                [
+                    commands::MemoryDecommit::OP,
+                    Op::of(Fn::cuStreamBeginCapture_v2),
+                    Op::of(Fn::cuMemcpyDtoH_v2),
+                ],
+            ),
+        ] {
+            ops.into_iter().for_each(|op| assert_eq!(leaves_nothing(op), leaves, "{}", op.name()));
+        }
+    }
+
+    #[test]
+    fn the_ticket_of_a_command_is_its_first_field() {
+        use sluice_wire::{Encode, StreamId};
+        let mut payload = Vec::new();
+        commands::cuLaunchHostFunc { ticket: 0x0123_4567_89ab, hStream: StreamId(16) }.encode(&mut payload);
+        assert_eq!(ticket_of(commands::cuLaunchHostFunc::OP, &payload), 0x0123_4567_89ab);
+        assert_eq!(ticket_of(commands::cuLaunchKernel::OP, &payload), 0);
+        assert_eq!(ticket_of(commands::cuLaunchHostFunc::OP, &[]), 0);
     }
 }

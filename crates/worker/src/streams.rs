@@ -47,6 +47,11 @@ pub(crate) fn forget_named() {
     NAMED.with_borrow_mut(Vec::clear);
 }
 
+/// The streams that the calling thread's command has named so far.
+pub(crate) fn named_now() -> Vec<CUstream> {
+    NAMED.with_borrow(Vec::clone)
+}
+
 impl Streams {
     pub(crate) fn new(table: DriverTable, context: CUcontext) -> Arc<Streams> {
         Arc::new(Streams { table, context, state: Mutex::default() })

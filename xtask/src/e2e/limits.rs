@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::e2e::{NODE_GPUS, Test, bare_program, expect_pass, start_node, tail};
+use crate::e2e::{NODE_GPUS, Test, alone, bare_program, expect_pass, start_node, tail};
 use crate::node::{self, Node};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -14,6 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("host memory limit", host_memory_limit),
     ("kernels run in the worker", kernels_run_in_the_worker),
     ("illegal address", illegal_address),
+    ("refused calls", refused_calls),
     ("kernel timeout", kernel_timeout),
     ("endless kernel dies with its client", endless_kernel_dies_with_its_client),
     ("a worker is confined", worker_is_confined),
@@ -82,6 +83,23 @@ fn illegal_address() -> Result<()> {
     let node = start_node()?;
     expect_pass(&mut bare_program(&node, &["-p", "0.5"], "illegal_address.py"), "illegal address", LIMIT)?;
     node.wait_until_free()
+}
+
+/// On a driver that computes, on one that is loaded, and on one that does not compute.
+fn refused_calls() -> Result<()> {
+    for (name, gpus, computes) in [
+        ("refused calls", NODE_GPUS, "1"),
+        ("refused calls of a driver by its path", &alone::by_path(), "1"),
+        ("refused calls on recording", "recording:h200", ""),
+    ] {
+        let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", gpus])?;
+        let mut command = bare_program(&node, &[], "refused.py");
+        let ended = expect_pass(command.env("COMPUTES", computes), name, LIMIT).context(name)?;
+        let said = "cuLaunchKernel was refused after it had returned, and a later call returns why: CUDA_ERROR_INVALID_VALUE";
+        ensure!(ended.output.matches(said).count() == 1, "{}", tail(&ended.output));
+        node.wait_until_free()?;
+    }
+    Ok(())
 }
 
 fn kernel_timeout() -> Result<()> {

@@ -15,6 +15,7 @@ use crate::python;
 pub(crate) const TESTS: &[Test] = &[
     ("record and replay tinygrad", tinygrad),
     ("record and replay nvcc", nvcc),
+    ("record and replay refused calls", refused),
     ("a changed recording is noticed", changed),
     ("recordings that are none", bad_files),
 ];
@@ -70,6 +71,12 @@ fn nvcc() -> Result<()> {
     python::nvcc(&program_file("kernels.cu"), &program)?;
     let file = record("nvcc", &[program])?;
     expect_same(&file, "nvcc")
+}
+
+/// A replay has the same calls refused.
+fn refused() -> Result<()> {
+    let file = record("refused", &["python3".into(), program_file("refused.py")])?;
+    expect_same(&file, "refused")
 }
 
 /// One byte of the data that a program copied in is another: so are those that it reads back, and nothing else.

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use sluice_wire::resume::ACKNOWLEDGE_EVERY;
 use sluice_wire::sequences::Expander;
-use sluice_wire::{Encode, Frame, HostWrite, Received};
+use sluice_wire::{CommandRefused, Encode, Frame, HostWrite, Received};
 
 use super::loan::LEND_MIN;
 use super::*;
@@ -180,6 +180,34 @@ fn a_sticky_error_is_the_answer_to_later_calls() {
     });
     assert_eq!(link.queue(0, OP, |_| ()), Err(CUresult::ILLEGAL_ADDRESS));
     assert_eq!(link.call(0, OP, |_| ()).unwrap_err(), CUresult::ILLEGAL_ADDRESS);
+}
+
+/// The session goes on, and nothing is to come any more for the command.
+#[test]
+fn a_refused_command_is_over() {
+    let (link, mut peer) = pair();
+    let mut buffer = [0_u8; 4];
+    let ticket = link.ticket();
+    // SAFETY: the buffer outlives the test, in which nothing is pushed.
+    link.expect(ticket, unsafe { Sink::new(buffer.as_mut_ptr(), 4) });
+    let copy = Op::of(sluice_cuda::Fn::cuMemcpyDtoHAsync_v2);
+    std::thread::scope(|scope| {
+        let tried = scope.spawn(|| link.try_out(0, copy, |_| ()));
+        let (refused, _) = peer.next().unwrap();
+        let why = CommandRefused { result: CUresult::OUT_OF_MEMORY.0, ticket, captured: false };
+        peer.send(Header { kind: Kind::CommandRefused, ..refused }, |out| why.encode(out));
+        let submitted = peer.next().unwrap();
+        assert_eq!(Op(submitted.0.op), commands::Submitted::OP);
+        peer.echo((submitted.0, Vec::new()));
+        assert_eq!(tried.join().unwrap(), Err(CUresult::OUT_OF_MEMORY));
+        let tried = scope.spawn(|| link.try_out(0, copy, |_| ()));
+        peer.next().unwrap();
+        let submitted = peer.next().unwrap();
+        peer.echo((submitted.0, Vec::new()));
+        assert_eq!(tried.join().unwrap(), Ok(()));
+    });
+    assert!(!link.owes_data());
+    assert_eq!(link.check(), Ok(()));
 }
 
 #[test]

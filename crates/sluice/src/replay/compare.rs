@@ -10,7 +10,9 @@ use sluice_cuda::{CUresult, Fn};
 use sluice_transport::Stream;
 use sluice_wire::log::{BLOCK, Digest, block_hashes};
 use sluice_wire::spin::Wait;
-use sluice_wire::{Command, FrameDecoder, HostCall, HostWrite, Kind, Op, Sticky, Target, commands, decode};
+use sluice_wire::{
+    Command, CommandRefused, FrameDecoder, HostCall, HostWrite, Kind, Op, Sticky, Target, commands, decode,
+};
 
 /// What was answered in the recording is answered within this time.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -35,6 +37,8 @@ struct State {
     data: HashMap<(u64, u64), u64>,
     host_calls: HashSet<u64>,
     sticky: Option<i32>,
+    /// Operations and results of queued commands that were refused.
+    refused: HashMap<Place, (u16, i32)>,
     output: Vec<u8>,
     /// Why nothing more will come.
     ended: Option<String>,
@@ -134,6 +138,10 @@ impl State {
             }
             Kind::HostCall => _ = self.host_calls.insert(decode::<HostCall>(payload)?.ticket),
             Kind::Sticky => self.sticky = Some(decode::<Sticky>(payload)?.result),
+            Kind::CommandRefused => {
+                let refused = decode::<CommandRefused>(payload)?;
+                self.refused.insert((header.lane, header.sequence), (header.op, refused.result));
+            }
             Kind::Output => self.output.extend_from_slice(payload),
             Kind::Received | Kind::Notice | Kind::Allowance => {}
             Kind::Command | Kind::Commands | Kind::Control | Kind::Packed => {
@@ -195,6 +203,8 @@ pub(super) struct Compared {
     elsewhere: u64,
     /// Data of the recording that have not been compared.
     expected: Vec<Piece>,
+    /// Names and results of queued commands that were refused in the recording.
+    refused: HashMap<Place, (String, i32)>,
     output: Vec<u8>,
 }
 
@@ -222,10 +232,14 @@ impl Compared {
         }
     }
 
-    pub(super) fn sticky(&mut self, name: &str, was: i32, is: i32) {
+    pub(super) fn result(&mut self, name: &str, was: i32, is: i32) {
         if was != is {
             self.differs(Tells::Other, format!("{name}: {}, recorded was {}", result(is), result(was)));
         }
+    }
+
+    pub(super) fn expect_refused(&mut self, place: Place, name: String, result: i32) {
+        self.refused.insert(place, (name, result));
     }
 
     pub(super) fn expect_data(&mut self, ticket: u64, offset: u64, blocks: Vec<u64>) {
@@ -273,6 +287,14 @@ impl Compared {
         for (_, offset, blocks) in std::mem::take(&mut self.expected) {
             let what = format!("{} blocks of data, from byte {offset} on, did not all come", blocks.len());
             self.differs(Tells::Data, what);
+        }
+        let mut refused = std::mem::take(&mut answers.lock().refused);
+        for (place, (name, was)) in std::mem::take(&mut self.refused) {
+            let is = refused.remove(&place).map_or(0, |(_, result)| result);
+            self.result(&name, was, is);
+        }
+        for (op, is) in refused.into_values() {
+            self.result(Op(op).name(), 0, is);
         }
         let is = std::mem::take(&mut answers.lock().output);
         if let Some(how) = Digest::of(&self.output).difference(&Digest::of(&is)) {

@@ -346,6 +346,19 @@ pub(crate) fn end_capture(session: &Session, command: &commands::cuStreamEndCapt
     let captured = captured.or_else(|| session.graphs.capture_of(stream));
     // SAFETY: the stream is live, and the driver writes one handle to a local.
     let ended = unsafe { end(stream, &mut graph) }.ok();
+    let complete = captured.map_or(Ok(()), |captured| session.graphs.take_refused(captured));
+    let ended = match (ended, complete) {
+        // Without the refused command it is not what the program has captured.
+        (Ok(()), Err(refused)) => {
+            if existing.is_none() {
+                let destroy = session.table.cuGraphDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
+                // SAFETY: the driver's own, made for the capture, and known to nobody.
+                unsafe { destroy(graph) }.ok()?;
+            }
+            Err(refused)
+        }
+        (ended, _) => ended,
+    };
     let has_ended = session.captured(command.hStream).ok().flatten().is_none();
     let grown = if has_ended { session.graphs.lock().growing.remove(&stream.0) } else { None };
     let filled = ended.map(|()| graph).ok().or_else(|| session.find(grown?).ok());

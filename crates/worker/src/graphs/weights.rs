@@ -251,7 +251,14 @@ impl Graphs {
             let captured = std::mem::take(&mut weights.captured);
             weights.memory.give_back(captured.bytes);
             self.is_capturing.store(false, Relaxed);
+            drop(weights);
+            self.lock().refused.clear();
         }
+    }
+
+    /// The streams in which captures began that have not ended.
+    pub(super) fn capturing(&self) -> Vec<CUstream> {
+        self.weights().captures.iter().map(|&stream| CUstream(stream)).collect()
     }
 
     /// Notes the nodes of a graph that a capture has just filled.
