@@ -1,8 +1,10 @@
 /* A CUDA driver of which one call never returns: the one that the file $HANG_FILE names, if there is one. All others are
- * those of the driver that it is linked with. `NAME deep` sleeps in the kernel, where no signal wakes it but SIGKILL. */
+ * those of the driver that it is linked with. `NAME deep` sleeps in the kernel, where no signal wakes it but SIGKILL.
+ * `cuEventQuery callbacks` waits while a host function runs; that it does is told by the file $HANG_FILE.waits. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +19,17 @@ static void sleep_deep(void) {
     }
 }
 
+/* Host functions that run. */
+static atomic_int running;
+
+static void wait_for_callbacks(const char *path) {
+    char waits[4096];
+    if (running == 0 || snprintf(waits, sizeof waits, "%s.waits", path) >= (int)sizeof waits) return;
+    FILE *file = fopen(waits, "w");
+    if (file) fclose(file);
+    while (running > 0) usleep(1000);
+}
+
 static void call(const char *name) {
     const char *path = getenv("HANG_FILE");
     FILE *file = path ? fopen(path, "r") : NULL;
@@ -25,6 +38,7 @@ static void call(const char *name) {
     int words = fscanf(file, "%63s %15s", named, how);
     fclose(file);
     if (words < 1 || strcmp(name, named) != 0) return;
+    if (strcmp(how, "callbacks") == 0) return wait_for_callbacks(path);
     if (strcmp(how, "deep") == 0) sleep_deep();
     for (;;) pause();
 }
@@ -36,8 +50,34 @@ static void call(const char *name) {
         return real arguments;                                             \
     }
 
+typedef void (*host_function)(void *);
+
+struct callback {
+    host_function function;
+    void *data;
+};
+
+static void run(void *data) {
+    struct callback callback = *(struct callback *)data;
+    free(data);
+    running++;
+    callback.function(callback.data);
+    running--;
+}
+
+int cuLaunchHostFunc(void *stream, host_function function, void *data) {
+    int (*real)(void *, host_function, void *) = (int (*)(void *, host_function, void *))dlsym(RTLD_NEXT, "cuLaunchHostFunc");
+    struct callback *callback = malloc(sizeof *callback);
+    if (!callback) return 2;
+    *callback = (struct callback){function, data};
+    int result = real(stream, run, callback);
+    if (result != 0) free(callback);
+    return result;
+}
+
 MAY_HANG(cuInit, (unsigned flags), (flags))
 MAY_HANG(cuCtxSynchronize, (void), ())
+MAY_HANG(cuEventQuery, (void *event), (event))
 MAY_HANG(cuMemMap,
          (unsigned long long address, size_t size, size_t offset, unsigned long long handle, unsigned long long flags),
          (address, size, offset, handle, flags))

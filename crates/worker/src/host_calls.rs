@@ -60,6 +60,16 @@ impl HostCalls {
         is_new
     }
 
+    /// Some graph calls this function whenever it runs.
+    pub(crate) fn keep(&self, ticket: u64) {
+        self.lock().enter(ticket);
+    }
+
+    /// Whether no function is expected, running, or in a graph.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().calls.is_empty()
+    }
+
     /// A stream has come to it; answers for which return it waits.
     pub(crate) fn begin(&self, ticket: u64) -> Turn {
         let mut state = self.lock();

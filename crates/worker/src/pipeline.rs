@@ -238,7 +238,11 @@ fn execute(session: &Session, job: &Job) {
     let op = Op(header.op);
     let mut fields = Vec::new();
     let result = session.failure().map_err(Refusal::from).and_then(|()| {
-        session.enter(header)?;
+        if frees_a_stream(op) {
+            session.enter_alone(header)?;
+        } else {
+            session.enter(header)?;
+        }
         let (_, device) = session.device()?;
         call(session, device, job, &mut fields)
     });
@@ -393,7 +397,9 @@ fn frees_a_stream(op: Op) -> bool {
 fn returns_at_once(session: &Session, job: &Job) -> bool {
     let op = Op(job.header.op);
     if is_quick(op) {
-        return true;
+        // A loaded driver may let a question wait until its callbacks have returned, and only this thread hears that one may.
+        let may_wait = session.is_loaded && !session.host_calls.is_empty();
+        return op == commands::Submitted::OP || !may_wait;
     }
     match op.target() {
         Some(Target::Driver(Fn::cuCtxSynchronize | Fn::cuStreamSynchronize | Fn::cuEventSynchronize)) => {
@@ -540,6 +546,7 @@ const fn starts_with(text: &[u8], start: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::malformed::stage::Stage;
 
     #[test]
     fn every_command_is_classified_as_declared() {
@@ -571,6 +578,27 @@ mod tests {
         ] {
             ops.into_iter().for_each(|op| assert_eq!(leaves_nothing(op), leaves, "{}", op.name()));
         }
+    }
+
+    #[test]
+    fn questions_to_a_loaded_driver_are_for_others_while_host_functions_may_run() {
+        let mut stage = Stage::new();
+        let session = stage.session();
+        let at_once = |session: &Session, op: Op| {
+            let header =
+                Header { kind: sluice_wire::Kind::Command, device: 0, op: op.0, lane: 1, sequence: 0 };
+            returns_at_once(session, &Job { header, payload: Vec::new() })
+        };
+        let (query, submitted) = (Op::of(Fn::cuEventQuery), commands::Submitted::OP);
+        for is_loaded in [false, true] {
+            session.is_loaded = is_loaded;
+            assert!(at_once(session, query) && at_once(session, submitted));
+            assert!(session.host_calls.expect(7));
+            assert_eq!(at_once(session, query), !is_loaded);
+            assert!(at_once(session, submitted), "it makes no call");
+            session.host_calls.forget(7);
+        }
+        assert!(at_once(session, query));
     }
 
     #[test]

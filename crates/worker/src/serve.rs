@@ -144,6 +144,7 @@ fn open(
         counters,
         event_sharing: EventSharing::of(&start.driver),
         reach: Reach::of(&start.driver),
+        is_loaded: is_library,
     }));
     let _ = opened.set(Arc::clone(&session));
     outbox.send(&frame_of(message)?)?;

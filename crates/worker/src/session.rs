@@ -72,8 +72,10 @@ pub(crate) struct Session {
     pub(crate) thread_streams: Mutex<HashMap<(u32, u8), CUstream>>,
     /// For copies that wait for nothing, by device.
     mirror_streams: Mutex<HashMap<u8, CUstream>>,
-    /// The `CUresult` of the first queued command that failed, or 0.
+    /// The `CUresult` of the first queued command whose failure ends the session, or 0.
     failed: AtomicI32,
+    /// Whether the driver is none of ours.
+    pub(crate) is_loaded: bool,
 }
 
 /// One GPU of the lease.
@@ -137,16 +139,23 @@ impl Session {
             thread_streams: Mutex::default(),
             mirror_streams: Mutex::default(),
             failed: AtomicI32::new(0),
+            is_loaded: parts.is_loaded,
         }
+    }
+
+    /// As [`Session::enter`], for a command that makes no call of the driver.
+    pub(crate) fn enter_alone(&self, header: Header) -> Result<(), CUresult> {
+        CURRENT.set((header.lane, header.device));
+        streams::forget_named();
+        let green = self.green_at(header.device)?;
+        DEVICE.set(green.map_or(header.device, |green| green.device));
+        Ok(())
     }
 
     /// Makes the calling thread execute for a command's lane and place.
     pub(crate) fn enter(&self, header: Header) -> Result<(), CUresult> {
-        CURRENT.set((header.lane, header.device));
-        streams::forget_named();
-        let green = self.green_at(header.device)?;
-        let device = green.map_or(header.device, |green| green.device);
-        DEVICE.set(device);
+        self.enter_alone(header)?;
+        let (green, device) = (self.green()?, DEVICE.get());
         let place = Some((header.device, green.map(|green| green.id)));
         if ENTERED.get() == place {
             return Ok(());
@@ -296,6 +305,7 @@ pub(crate) struct SessionParts {
     pub(crate) counters: Arc<CounterPage>,
     pub(crate) event_sharing: EventSharing,
     pub(crate) reach: Reach,
+    pub(crate) is_loaded: bool,
 }
 
 impl Execute for Session {

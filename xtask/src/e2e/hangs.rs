@@ -12,7 +12,10 @@ use crate::e2e::{Test, alone, bare_program, expect_pass};
 use crate::node::{self, Node};
 use crate::process;
 
-pub(crate) const TESTS: &[Test] = &[("a driver call never returns", a_call_never_returns)];
+pub(crate) const TESTS: &[Test] = &[
+    ("a driver call never returns", a_call_never_returns),
+    ("a driver call waits for a host function", a_call_waits_for_a_host_function),
+];
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -46,6 +49,18 @@ fn a_call_never_returns() -> Result<()> {
     endless.wait()?;
     node.wait_until_free()?;
     other.wait_until_free()
+}
+
+/// The worker hears from the program that its function has returned, whoever of it waits in the driver.
+fn a_call_waits_for_a_host_function() -> Result<()> {
+    let driver = HangingDriver::build("callbacks")?;
+    let node = driver.node()?;
+    let waits = driver.file.with_extension("waits");
+    let _ = std::fs::remove_file(&waits); // of an earlier run
+    driver.hang("cuEventQuery callbacks")?;
+    let mut command = bare_program(&node, &[], "host_function_waits.py");
+    expect_pass(command.env("WAITS", &waits), "a driver call waits for a host function", LIMIT)?;
+    node.wait_until_free()
 }
 
 /// The software GPU as a library, with a call that hangs once a file says which.

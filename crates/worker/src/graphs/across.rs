@@ -204,6 +204,7 @@ impl Session {
         };
         let data = call.enter();
         let node = CUDA_HOST_NODE_PARAMS { fn_: Some(run), userData: data };
+        self.host_calls.keep(ticket);
         // Without a graph to tie it to, or a driver that counts, it stays until the end of the session.
         let Some(graph) = graph else { return Ok(node) };
         let (Some(create), Some(retain), Some(release)) = (
@@ -217,6 +218,7 @@ impl Session {
         // SAFETY: the driver writes one handle to a local; `released` is called with the number.
         if let Err(error) = unsafe { create(&mut object, data, Some(released), 1, NO_SYNC) }.ok() {
             node_calls().remove(&data.addr());
+            self.host_calls.forget(ticket);
             return Err(error);
         }
         // SAFETY: the graph is live, and the object's one reference is ours to give.

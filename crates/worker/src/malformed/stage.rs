@@ -117,6 +117,7 @@ impl Stage {
             counters,
             event_sharing: EventSharing::of(&chosen),
             reach: Reach::HostPages,
+            is_loaded: false,
         });
         let host_calls = Arc::clone(&session.host_calls);
         threads.push(std::thread::spawn(move || play_client(client, &host_calls)));
