@@ -191,6 +191,11 @@ impl Budget {
         }
     }
 
+    /// Bytes of a GPU that are taken from its card, and that this session still has to use.
+    pub(crate) fn held(&self, gpu: u32) -> u64 {
+        self.allowances.lock().get(gpu as usize).map_or(0, Allowed::behind)
+    }
+
     /// Lets others of the lease import something.
     pub(crate) fn export(&self, export: Export, file: Option<OwnedFd>) -> Result<ExportToken, CUresult> {
         match self.ask(&Packet::Export(export), file)? {

@@ -142,7 +142,11 @@ impl Custom for Session {
     ) -> Result<(), CUresult> {
         let (gpu, device) = self.device()?;
         let used = self.budget.used(gpu)?;
-        let free = device.memory.saturating_sub(used);
+        let mut free = device.memory.saturating_sub(used);
+        if self.is_loaded {
+            // Contexts and other users of the card take what no lease knows of.
+            free = free.min(self.card_free()?.saturating_add(self.budget.held(gpu)));
+        }
         commands::cuMemGetInfo_v2Reply { free, total: device.memory }.encode(reply);
         Ok(())
     }
@@ -1006,12 +1010,21 @@ struct Callback {
 }
 
 impl Session {
-    /// Enters a function under the id that the client has given it.
     /// Backs addresses of the current device.
     fn commit(&self, range: (u64, u64), claim: Claim) -> Result<(), CUresult> {
         self.memory.commit(&self.table, &self.budget, self.device()?, range, claim)
     }
 
+    /// Bytes of the current device that nobody has.
+    fn card_free(&self) -> Result<u64, CUresult> {
+        let get = self.table.cuMemGetInfo_v2.ok_or(CUresult::NOT_SUPPORTED)?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: a context is current, and the driver writes two sizes to locals.
+        unsafe { get(&mut free, &mut total) }.ok()?;
+        Ok(free as u64)
+    }
+
+    /// Enters a function under the id that the client has given it.
     fn take_function(&self, id: FunctionId, module: ModuleId, name: &CStr) -> Result<FunctionInfo, CUresult> {
         self.vacant(id)?;
         let (function, info) = modules::function(&self.table, self.find(module)?, name)?;

@@ -48,6 +48,8 @@ mod images;
 mod launch_times;
 pub mod link;
 mod live;
+#[cfg(test)]
+mod loaded_driver_tests;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod malformed;
 #[cfg(test)]
