@@ -2,6 +2,8 @@
 
 #![allow(non_snake_case)] // CUDA's names
 
+use std::ffi::c_void;
+
 use sluice_cuda::*;
 use sluice_wire::{
     ArrayPlace, CopyNode, CopySide, DevicePtr, FillNode, FunctionId, GraphExecId, GraphId, GraphNodeId,
@@ -350,6 +352,42 @@ pub(crate) fn copy_ranges(copy: &CopyNode) -> Result<Vec<Range>, CUresult> {
     [&copy.dst, &copy.src].into_iter().filter_map(range).collect()
 }
 
+/// Copies the parameters that an `extra` argument names, of which there may be more than the function reads, or fewer.
+///
+/// # Safety
+/// `extra` is a list of names and values that ends with `CU_LAUNCH_PARAM_END`, as `cuLaunchKernel` takes it.
+unsafe fn unpack(extra: *mut *mut c_void, params: &mut [u8]) -> Result<(), CUresult> {
+    /// CUDA has two names: a list that goes on has no end.
+    const ENTRIES_MAX: usize = 8;
+    let (mut start, mut bytes) = (std::ptr::null::<u8>(), None);
+    for i in 0..ENTRIES_MAX {
+        // SAFETY: the list has not ended yet.
+        let name = unsafe { extra.add(2 * i).read_unaligned() } as usize;
+        if name == CU_LAUNCH_PARAM_END {
+            break;
+        }
+        // SAFETY: each name but the last has a value behind it.
+        let value = unsafe { extra.add(2 * i + 1).read_unaligned() };
+        match name {
+            CU_LAUNCH_PARAM_BUFFER_POINTER => start = value.cast(),
+            CU_LAUNCH_PARAM_BUFFER_SIZE if !value.is_null() => {
+                // SAFETY: the value of this name is the address of a size.
+                bytes = Some(unsafe { value.cast::<usize>().read_unaligned() });
+            }
+            _ => return Err(CUresult::NOT_SUPPORTED),
+        }
+    }
+    let given = bytes.ok_or(CUresult::NOT_SUPPORTED)?.min(params.len());
+    if start.is_null() && given > 0 {
+        return Err(CUresult::NOT_SUPPORTED);
+    }
+    if given > 0 {
+        // SAFETY: the driver's buffer has that many bytes, and so have the parameters.
+        unsafe { std::ptr::copy_nonoverlapping(start, params.as_mut_ptr(), given) };
+    }
+    Ok(())
+}
+
 /// The parameters of a node of memory operations (CUDA Driver API, `CUDA_BATCH_MEM_OP_NODE_PARAMS`).
 #[repr(C)]
 struct BatchParams {
@@ -409,13 +447,17 @@ impl Session {
             of.assume_init()
         };
         let f: FunctionId = self.objects.number_of(of.func).ok_or(CUresult::NOT_SUPPORTED)?;
-        if of.kernelParams.is_null() {
-            return Err(CUresult::NOT_SUPPORTED);
-        }
         let layout = crate::modules::parameters(&self.table, of.func)?;
         let bytes = layout.iter().map(|p| p.offset.saturating_add(p.size) as usize).max().unwrap_or(0);
         let mut params = vec![0; bytes];
-        for (index, parameter) in layout.iter().enumerate() {
+        if of.kernelParams.is_null() && !of.extra.is_null() {
+            // SAFETY: the driver's own list, which the node keeps.
+            unsafe { unpack(of.extra, &mut params)? };
+        } else if of.kernelParams.is_null() && !layout.is_empty() {
+            return Err(CUresult::NOT_SUPPORTED);
+        }
+        let values = if of.kernelParams.is_null() { &[][..] } else { &layout };
+        for (index, parameter) in values.iter().enumerate() {
             let place = &mut params[parameter.offset as usize..][..parameter.size as usize];
             // SAFETY: the driver points to as many values as the function has, each of its parameter's size.
             unsafe {
