@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use sluice_wire::control::Control;
 use sluice_wire::handshake::{Hello, Welcome};
 use sluice_wire::peer::{Answer, Request};
-use sluice_wire::{Decode, Encode, HostCall, HostWrite, Received, ReplyHead, Sticky, decode};
+use sluice_wire::{CommandRefused, Decode, Encode, HostCall, HostWrite, Received, ReplyHead, Sticky, decode};
 
 /// A message has one form, so nothing that is read is lost.
 fn same<'a, T: Decode<'a> + Encode>(payload: &'a [u8]) {
@@ -53,6 +53,7 @@ fuzz_target!(|bytes: &[u8]| match env!("CARGO_BIN_NAME") {
     "reply" => same::<ReplyHead>(bytes),
     "host-write" => same::<HostWrite<'_>>(bytes),
     "host-call" => same::<HostCall>(bytes),
+    "command-refused" => same::<CommandRefused>(bytes),
     "sticky" => same::<Sticky>(bytes),
     "received" => same::<Received>(bytes),
     other => unreachable!("no kind of message is called {other}"),

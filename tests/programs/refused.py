@@ -8,7 +8,7 @@ import threading
 
 from driver import HEADER, allocate, attach, call, code_of, load
 
-INVALID_VALUE, COOPERATIVE_LAUNCH_TOO_LARGE, CAPTURE_INVALIDATED = 1, 720, 901
+INVALID_VALUE, COOPERATIVE_LAUNCH_TOO_LARGE, CAPTURE_INVALIDATED, INVALID_PTX = 1, 720, 901, 218
 REFUSALS = {INVALID_VALUE, 701}
 
 # Its blocks have 64 threads, as the compiler was told; each adds `value` to the word of its number.
@@ -113,8 +113,22 @@ def captured(function, out):
     call("cuStreamSynchronize", stream)
 
 
+def compiler_log():
+    """Text that is no PTX is refused with a reason, whose place is in the text."""
+    ERROR_LOG, ERROR_LOG_BYTES, MAX_REGISTERS = 5, 6, 0
+    text, module = (HEADER + "\n.visible .entry broken(.param .u64 out\n{ ret; }\n").encode(), ctypes.c_void_p()
+    log = ctypes.create_string_buffer(1000)
+    names = (ctypes.c_uint * 3)(MAX_REGISTERS, ERROR_LOG_BYTES, ERROR_LOG)
+    values = (ctypes.c_void_p * 3)(64, len(log), ctypes.addressof(log))
+    code = code_of("cuModuleLoadDataEx", ctypes.byref(module), text, 3, names, values)
+    assert code == INVALID_PTX, code
+    print("the compiler said:", log.value.decode().strip())
+    assert "line" in log.value.decode() and "refuses the image" not in log.value.decode(), log.value
+
+
 def main():
     attach()
+    compiler_log()
     out = allocate(4 * BLOCK)
     call("cuMemsetD32_v2", ctypes.c_uint64(out), 0, ctypes.c_size_t(BLOCK))
     function = load(ADD, "add")

@@ -6,6 +6,7 @@ use std::ffi::{CStr, c_char, c_void};
 use sluice_cuda::*;
 use sluice_image::pointer::Located;
 use sluice_image::{ComputeCapability, Image, ImageError};
+use sluice_wire::JitOption;
 use sluice_wire::control::DeviceSnapshot;
 
 /// What a program that brings machine code only can do about it.
@@ -30,7 +31,7 @@ pub(crate) fn read_file(path: &CStr) -> Result<Vec<u8>, CUresult> {
 pub(crate) fn for_device<'a>(
     located: &Located<'a>,
     device: &DeviceSnapshot,
-    log: &mut JitLog,
+    jit: &mut Jit,
 ) -> Result<Cow<'a, [u8]>, CUresult> {
     let (major, minor) = device.compute_capability();
     let capability = ComputeCapability { major: major as u32, minor: minor as u32 };
@@ -40,7 +41,7 @@ pub(crate) fn for_device<'a>(
         _ => of_image(located.image, capability, device.is_software),
     };
     part.map_err(|error| {
-        log.write(error.to_string().as_bytes(), false);
+        jit.write(error.to_string().as_bytes(), false);
         if matches!(error, ImageError::NoEligiblePtx { .. }) {
             crate::say_once!("{error}: {NO_PTX}");
         }
@@ -84,12 +85,27 @@ fn code(error: ImageError) -> CUresult {
     }
 }
 
-/// Where a program wants to read what the compiler says: its JIT options name two buffers.
+/// What a program's JIT options say: how to compile, and where it wants to read what the compiler says.
 #[derive(Debug)]
-pub(crate) struct JitLog {
+pub(crate) struct Jit {
+    pub(crate) numbers: Vec<JitOption>,
     info: Buffer,
     error: Buffer,
 }
+
+/// The options that the node's driver is given. The others say where something is or goes on this machine, what target or fallback there
+/// is to be, or nothing that a driver still heeds.
+const NUMBERS: [CUjit_option; 9] = [
+    CUjit_option::MAX_REGISTERS,
+    CUjit_option::OPTIMIZATION_LEVEL,
+    CUjit_option::GENERATE_DEBUG_INFO,
+    CUjit_option::LOG_VERBOSE,
+    CUjit_option::GENERATE_LINE_INFO,
+    CUjit_option::CACHE_MODE,
+    CUjit_option::MIN_CTA_PER_SM,
+    CUjit_option::MAX_THREADS_PER_BLOCK,
+    CUjit_option::OVERRIDE_DIRECTIVE_VALUES,
+];
 
 #[derive(Debug)]
 struct Buffer {
@@ -119,24 +135,24 @@ impl Buffer {
     }
 }
 
-impl JitLog {
-    pub(crate) fn none() -> JitLog {
-        JitLog { info: Buffer::NONE, error: Buffer::NONE }
+impl Jit {
+    pub(crate) fn none() -> Jit {
+        Jit { numbers: Vec::new(), info: Buffer::NONE, error: Buffer::NONE }
     }
 
-    /// Finds the buffers among JIT options; the other options are hints to a compiler that is not here.
+    /// Reads JIT options.
     ///
     /// # Safety
     /// `options` and `values` are null or arrays of `count`, as `cuModuleLoadDataEx` takes them, and stay so while
-    /// the log is used.
+    /// its buffers are used.
     pub(crate) unsafe fn from_options(
         count: u32,
         options: *const CUjit_option,
         values: *mut *mut c_void,
-    ) -> JitLog {
-        let mut log = JitLog::none();
+    ) -> Jit {
+        let mut jit = Jit::none();
         if options.is_null() || values.is_null() {
-            return log;
+            return jit;
         }
         for i in 0..count as usize {
             // SAFETY: the arrays have `count` entries.
@@ -146,16 +162,20 @@ impl JitLog {
             // Sizes are 32-bit numbers in the place of a pointer; programs leave the upper half unset.
             let size = value as usize as u32 as usize;
             match option {
-                CUjit_option::INFO_LOG_BUFFER => log.info.start = value.cast(),
-                CUjit_option::ERROR_LOG_BUFFER => log.error.start = value.cast(),
-                CUjit_option::INFO_LOG_BUFFER_SIZE_BYTES => (log.info.bytes, log.info.count) = (size, place),
+                CUjit_option::INFO_LOG_BUFFER => jit.info.start = value.cast(),
+                CUjit_option::ERROR_LOG_BUFFER => jit.error.start = value.cast(),
+                CUjit_option::INFO_LOG_BUFFER_SIZE_BYTES => (jit.info.bytes, jit.info.count) = (size, place),
                 CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES => {
-                    (log.error.bytes, log.error.count) = (size, place)
+                    (jit.error.bytes, jit.error.count) = (size, place)
+                }
+                // Of two the first counts.
+                option if NUMBERS.contains(&option) && !jit.numbers.iter().any(|of| of.option == option) => {
+                    jit.numbers.push(JitOption { option, value: size as u32 });
                 }
                 _ => {}
             }
         }
-        log
+        jit
     }
 
     /// Hands the program what the compiler said.
@@ -174,11 +194,24 @@ mod tests {
         let mut options = [CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES, CUjit_option::ERROR_LOG_BUFFER];
         let mut values: [*mut c_void; 2] = [std::ptr::without_provenance_mut(8), buffer.as_mut_ptr().cast()];
         // SAFETY: two options with their values, and a buffer of the size that they name.
-        let mut log = unsafe { JitLog::from_options(2, options.as_mut_ptr(), values.as_mut_ptr()) };
-        log.write(b"nothing to tell", true);
-        log.write(b"line 1: wrong", false);
+        let mut jit = unsafe { Jit::from_options(2, options.as_mut_ptr(), values.as_mut_ptr()) };
+        jit.write(b"nothing to tell", true);
+        jit.write(b"line 1: wrong", false);
         assert_eq!(&buffer, b"line 1:\0");
         assert_eq!(values[0] as usize, 8);
+    }
+
+    #[test]
+    fn numbers_are_read_for_the_node() {
+        use CUjit_option as O;
+        let options =
+            [O::MAX_REGISTERS, O::WALL_TIME, O::OPTIMIZATION_LEVEL, O::MAX_REGISTERS, O::GLOBAL_SYMBOL_NAMES];
+        // Programs leave the upper half of a number unset.
+        let mut values = [0xffff_0000_0000_0020, 1, 3, 64, 5].map(std::ptr::without_provenance_mut::<c_void>);
+        // SAFETY: five options with their values; no buffer is among them.
+        let jit = unsafe { Jit::from_options(5, options.as_ptr(), values.as_mut_ptr()) };
+        let number = |option, value| JitOption { option, value };
+        assert_eq!(jit.numbers, [number(O::MAX_REGISTERS, 32), number(O::OPTIMIZATION_LEVEL, 3)]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use sluice_image::Image;
 use sluice_ptx::link::{Input, LinkError, link};
 
 use crate::ids::{self, Kind, Table};
-use crate::image::JitLog;
+use crate::image::Jit;
 use crate::{out, session};
 
 /// A link in progress. The result lives as long as its state does.
@@ -28,7 +28,7 @@ struct Named {
 }
 
 #[derive(Debug)]
-struct Log(JitLog);
+struct Log(Jit);
 
 // SAFETY: the log's buffers are the program's for as long as the link lives (`cuLinkCreate`), from any thread.
 unsafe impl Send for Log {}
@@ -58,7 +58,7 @@ fn add(state: CUlinkState, name: Option<String>, bytes: &[u8]) -> Result<(), CUr
 }
 
 /// One text from all; what a single one says of itself stays.
-fn joined(inputs: &[Named], log: &mut JitLog) -> Result<Vec<u8>, CUresult> {
+fn joined(inputs: &[Named], jit: &mut Jit) -> Result<Vec<u8>, CUresult> {
     let text = match inputs {
         [] => return Err(CUresult::INVALID_VALUE),
         [only] => Ok(only.text.clone()),
@@ -68,7 +68,7 @@ fn joined(inputs: &[Named], log: &mut JitLog) -> Result<Vec<u8>, CUresult> {
         }
     };
     text.map_err(|error| {
-        log.write(error.to_string().as_bytes(), false);
+        jit.write(error.to_string().as_bytes(), false);
         match error {
             LinkError::Parse { .. } => CUresult::INVALID_PTX,
             _ => CUresult::INVALID_IMAGE,
@@ -89,7 +89,7 @@ pub(crate) unsafe fn cuLinkCreate_v2(
     // SAFETY: the program passes a place for the state.
     unsafe { out::write(stateOut, CUlinkState(handle as usize))? };
     // SAFETY: the program passes its options, whose buffers it keeps until the link is destroyed.
-    let log = Log(unsafe { JitLog::from_options(numOptions, options, optionValues) });
+    let log = Log(unsafe { Jit::from_options(numOptions, options, optionValues) });
     LINKS.insert(handle, Link { inputs: Mutex::default(), output: Mutex::default(), log: Mutex::new(log) });
     Ok(())
 }

@@ -13,12 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 use sluice_image::pointer::Located;
-use sluice_wire::{BULK_SIZE_MAX, FunctionId, FunctionInfo, ImageHash, ModuleId, NamedFunction, commands};
+use sluice_wire::{
+    BULK_SIZE_MAX, FunctionId, FunctionInfo, ImageHash, JitOption, ModuleId, NamedFunction, commands,
+};
 
 use crate::answers::Answers;
 use crate::device::Device;
 use crate::ids::{self, Kind, Table};
-use crate::image::{self, JitLog};
+use crate::image::{self, Jit};
 use crate::issue::{Issue, wanted};
 use crate::launch_trials::Trials;
 use crate::parameters::Layout;
@@ -53,6 +55,7 @@ struct Library {
     home: CUdevice,
     /// For the devices of each session, by its index; nothing where the library has no code for them.
     images: Vec<Option<ImageHash>>,
+    options: Vec<JitOption>,
     elsewhere: Mutex<HashMap<CUdevice, u64>>,
 }
 
@@ -279,7 +282,7 @@ impl Function {
 
 impl Session {
     /// Loads an image and gives it a handle.
-    fn load(&self, owner: Owner, image: &Located<'_>, log: &mut JitLog) -> Result<u64, CUresult> {
+    fn load(&self, owner: Owner, image: &Located<'_>, jit: &mut Jit) -> Result<u64, CUresult> {
         let (context, device) = match owner {
             Owner::Context => {
                 let context = context::current()?;
@@ -287,12 +290,13 @@ impl Session {
             }
             Owner::Process => (CUcontext::NULL, context::device()),
         };
-        let (hash, code) = image_for(self.device(device)?, image, log)?;
+        let (hash, code) = image_for(self.device(device)?, image, jit)?;
         let handle = ids::mint(Kind::Module);
-        let told = self.load_known(handle, hash, Some(&code), log)?;
+        let told = self.load_known(handle, hash, Some(&code), jit)?;
         let library = context.is_null().then(|| Library {
             home: device,
             images: self.provide_everywhere(hash, image),
+            options: jit.numbers.clone(),
             elsewhere: Mutex::new(HashMap::new()),
         });
         MODULES.insert(handle, Module::new(context, told, library));
@@ -312,10 +316,13 @@ impl Session {
         let image = library.images.get(usize::from(self.index)).copied().flatten();
         let handle = ids::mint(Kind::Module);
         let image = image.ok_or(CUresult::NO_BINARY_FOR_GPU)?;
-        let told = self.load_known(handle, image, None, &mut JitLog::none())?;
+        let mut jit = Jit::none();
+        jit.numbers.clone_from(&library.options);
+        let told = self.load_known(handle, image, None, &mut jit)?;
         // What is loaded here belongs to the library, and goes with it.
         let images = library.images.clone();
-        let library = Library { home: device, images, elsewhere: Mutex::new(HashMap::new()) };
+        let library =
+            Library { home: device, images, options: jit.numbers, elsewhere: Mutex::new(HashMap::new()) };
         MODULES.insert(handle, Module::new(CUcontext::NULL, told, Some(library)));
         elsewhere.insert(device, handle);
         Ok(handle)
@@ -327,7 +334,7 @@ impl Session {
             if session.index == self.index {
                 return Some(here);
             }
-            let (hash, code) = image_for(session.devices.first()?, image, &mut JitLog::none()).ok()?;
+            let (hash, code) = image_for(session.devices.first()?, image, &mut Jit::none()).ok()?;
             session.provide(hash, &code).ok().map(|()| hash)
         };
         session::all().map_or(Vec::new(), |all| all.list.iter().map(of).collect())
@@ -361,15 +368,15 @@ impl Session {
         handle: u64,
         image: ImageHash,
         bytes: Option<&[u8]>,
-        log: &mut JitLog,
+        jit: &mut Jit,
     ) -> Result<Told, CUresult> {
         // A log holds the image, for nodes that have not seen it.
         let sent = bytes.filter(|_| self.link.is_recorded());
         sent.map_or(Ok(()), |bytes| self.send_image(image, bytes))?;
-        let told = match (self.try_load(handle, image, log)?, bytes) {
+        let told = match (self.try_load(handle, image, jit)?, bytes) {
             (None, Some(bytes)) => {
                 self.send_image(image, bytes)?;
-                self.try_load(handle, image, log)?
+                self.try_load(handle, image, jit)?
             }
             (told, _) => told,
         };
@@ -378,18 +385,19 @@ impl Session {
 
     /// Nothing if the node does not have the image. A refused load has a log too: it is the compiler's, and what the
     /// program wants to read.
-    fn try_load(&self, handle: u64, image: ImageHash, log: &mut JitLog) -> Result<Option<Told>, CUresult> {
+    fn try_load(&self, handle: u64, image: ImageHash, jit: &mut Jit) -> Result<Option<Told>, CUresult> {
         use sluice_wire::{Command, Encode, decode};
-        let command = commands::cuModuleLoadDataEx { module: ModuleId(handle), image };
+        let options = jit.numbers.clone();
+        let command = commands::cuModuleLoadDataEx { module: ModuleId(handle), image, options };
         let op = commands::cuModuleLoadDataEx::OP;
         let answer = self.link.call(self.place(), op, |out| command.encode(out))?;
         let reply = decode::<commands::cuModuleLoadDataExReply<'_>>(&answer.payload);
         let said = reply.as_ref().map_or(&[][..], |reply| reply.log);
         answer.result.ok().inspect_err(|error| {
             let refusal = format!("the node's driver refuses the image: {error}");
-            log.write(if said.is_empty() { refusal.as_bytes() } else { said }, false);
+            jit.write(if said.is_empty() { refusal.as_bytes() } else { said }, false);
         })?;
-        log.write(said, true);
+        jit.write(said, true);
         let reply = reply.map_err(|_| CUresult::UNKNOWN)?;
         let named = |function: NamedFunction| Some((CString::new(function.name).ok()?, function.info));
         Ok(reply.known.then(|| Told {
@@ -458,9 +466,9 @@ impl Session {
 fn image_for<'a>(
     device: &Device,
     image: &Located<'a>,
-    log: &mut JitLog,
+    jit: &mut Jit,
 ) -> Result<(ImageHash, Cow<'a, [u8]>), CUresult> {
-    let code = image::for_device(image, &device.snapshot, log)?;
+    let code = image::for_device(image, &device.snapshot, jit)?;
     Ok((ImageHash(sluice_image::ImageHash::of(&code).0), code))
 }
 
@@ -480,7 +488,7 @@ unsafe fn load_file(owner: Owner, module: *mut CUmodule, fname: *const c_char) -
     wanted(module)?;
     // SAFETY: the caller passes a string.
     let image = image::read_file(unsafe { text(fname)? })?;
-    let handle = session.load(owner, &Located { image: &image, parts: Vec::new() }, &mut JitLog::none())?;
+    let handle = session.load(owner, &Located { image: &image, parts: Vec::new() }, &mut Jit::none())?;
     // SAFETY: not null, and the caller's to be written.
     unsafe { out::write(module, CUmodule(handle as usize)) }
 }
@@ -498,8 +506,8 @@ unsafe fn load_data(
     let (count, names, values) = options;
     // SAFETY: the caller passes an image, and arrays of `count` options.
     let handle = unsafe {
-        let mut log = JitLog::from_options(count, names, values);
-        session.load(owner, &image::at(image)?, &mut log)?
+        let mut jit = Jit::from_options(count, names, values);
+        session.load(owner, &image::at(image)?, &mut jit)?
     };
     // SAFETY: not null, and the caller's to be written.
     unsafe { out::write(module, CUmodule(handle as usize)) }

@@ -151,7 +151,7 @@ wrapped! {
     CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID PhysicalId
     CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
     CUmemAccess_flags CUgraphNodeType CUdevResourceType CUstreamBatchMemOpType UserObjectId
-    MipmappedArrayId GreenCtxId ResourceDescId TexRefId SurfRefId CUarray_format CUaddress_mode CUfilter_mode
+    MipmappedArrayId GreenCtxId ResourceDescId TexRefId SurfRefId CUarray_format CUaddress_mode CUfilter_mode CUjit_option
 }
 
 impl Sample<'_> for CUlaunchAttribute {

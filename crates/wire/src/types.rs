@@ -118,7 +118,7 @@ enumerations! {
     CUlimit CUfunction_attribute CUdevice_attribute CUstreamCaptureMode CUlaunchAttributeID
     CUmemAllocationType CUmemAllocationHandleType CUmemAllocationGranularity_flags CUmemLocationType
     CUmemAccess_flags CUgraphNodeType CUdevResourceType CUstreamBatchMemOpType CUarray_format CUaddress_mode
-    CUfilter_mode
+    CUfilter_mode CUjit_option
 }
 
 /// An address in device memory.
@@ -224,6 +224,11 @@ message! {
         /// Each attribute that the driver gave, with its value.
         attributes: Vec<(CUfunction_attribute, i32)>,
     }
+}
+
+message! {
+    /// How the driver is to compile a module: one of the options that are numbers.
+    pub struct JitOption { option: CUjit_option, value: u32 }
 }
 
 message! {

@@ -2,9 +2,10 @@
 //! gets `CUDA_ERROR_INVALID_VALUE`, which is what a driver answers where it checks.
 
 use sluice_cuda::{
-    CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlimit, CUresult,
+    CUfunction_attribute, CUjit_option, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlimit, CUresult,
 };
-use sluice_wire::{DevicePtr, Dim, Pitched};
+use sluice_wire::{DevicePtr, Dim, JitOption, Pitched};
 
 use crate::attributes::is_plain;
 
@@ -55,6 +56,25 @@ pub(crate) fn settable(attribute: CUfunction_attribute) -> Result<(), CUresult> 
         A::CLUSTER_SCHEDULING_POLICY_PREFERENCE,
     ];
     one_of(attribute, &settable)
+}
+
+/// Options of a compiler that are plain numbers; the others are addresses, or say where the driver writes.
+pub(crate) fn jit_options(options: &[JitOption]) -> Result<(), CUresult> {
+    use CUjit_option as O;
+    let known = [
+        O::MAX_REGISTERS,
+        O::OPTIMIZATION_LEVEL,
+        O::GENERATE_DEBUG_INFO,
+        O::LOG_VERBOSE,
+        O::GENERATE_LINE_INFO,
+        O::CACHE_MODE,
+        O::MIN_CTA_PER_SM,
+        O::MAX_THREADS_PER_BLOCK,
+        O::OVERRIDE_DIRECTIVE_VALUES,
+    ];
+    let is_first = |i: usize| !options[..i].iter().any(|other| other.option == options[i].option);
+    let is_known = |i: usize| known.contains(&options[i].option) && is_first(i);
+    defined((0..options.len()).all(is_known))
 }
 
 /// A grid and a block that some device has room for.
@@ -132,6 +152,19 @@ mod tests {
         assert_eq!(span(&operand(0, 0), [10, 1, 1]), Ok(10));
         assert_eq!(span(&operand(9, 0), [10, 2, 1]), Err(CUresult::INVALID_VALUE));
         assert_eq!(span(&operand(10, 1), [10, 2, 2]), Err(CUresult::INVALID_VALUE));
+    }
+
+    #[test]
+    fn compilers_get_each_number_once() {
+        let option = |option, value| JitOption { option, value };
+        let (registers, level) =
+            (option(CUjit_option::MAX_REGISTERS, 32), option(CUjit_option::OPTIMIZATION_LEVEL, u32::MAX));
+        assert_eq!(jit_options(&[]), Ok(()));
+        assert_eq!(jit_options(&[registers.clone(), level.clone()]), Ok(()));
+        for wrong in [CUjit_option::INFO_LOG_BUFFER, CUjit_option::WALL_TIME, CUjit_option(1 << 31)] {
+            assert_eq!(jit_options(&[registers.clone(), option(wrong, 8)]), Err(CUresult::INVALID_VALUE));
+        }
+        assert_eq!(jit_options(&[level.clone(), registers, level]), Err(CUresult::INVALID_VALUE));
     }
 
     #[test]

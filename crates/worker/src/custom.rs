@@ -77,11 +77,16 @@ impl Custom for Session {
             return Ok(());
         };
         let held = self.images.take(image.bytes.len() as u64)?;
-        let module = modules::load(&self.table, &image.bytes)?;
+        let (loaded, log) = modules::load(&self.table, &image.bytes, &command.options);
+        let Ok(module) = loaded else {
+            let (functions, names) = (Vec::new(), Vec::new());
+            commands::cuModuleLoadDataExReply { known: true, functions, names, log: &log }.encode(reply);
+            return loaded.map(drop);
+        };
         self.insert(command.module, module)?;
         self.modules.keep(command.module, held);
         let (functions, names) = modules::told(&self.table, module);
-        commands::cuModuleLoadDataExReply { known: true, functions, names, log: &[] }.encode(reply);
+        commands::cuModuleLoadDataExReply { known: true, functions, names, log: &log }.encode(reply);
         Ok(())
     }
 

@@ -52,7 +52,7 @@ fn load(stage: &Stage, number: u64) -> Result<(), CUresult> {
     let image = ImageHash(*blake3::hash(&text).as_bytes());
     say(stage, &commands::ImageData { image, offset: 0, total: MIB as u64, bytes: &text })?;
     let module = ModuleId(MODULE.0 + number);
-    let reply = say(stage, &commands::cuModuleLoadDataEx { module, image })?;
+    let reply = say(stage, &commands::cuModuleLoadDataEx { module, image, options: Vec::new() })?;
     assert!(decode::<commands::cuModuleLoadDataExReply<'_>>(&reply).unwrap().known);
     Ok(())
 }

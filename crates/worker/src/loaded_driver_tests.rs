@@ -47,7 +47,7 @@ fn parameters_of_a_node_are_read_in_either_form() {
     let image = ImageHash(*blake3::hash(KERNEL.as_bytes()).as_bytes());
     let total = KERNEL.len() as u64;
     say(&stage, &commands::ImageData { image, offset: 0, total, bytes: KERNEL.as_bytes() }).unwrap();
-    say(&stage, &commands::cuModuleLoadDataEx { module: MODULE, image }).unwrap();
+    say(&stage, &commands::cuModuleLoadDataEx { module: MODULE, image, options: Vec::new() }).unwrap();
     say(&stage, &commands::cuModuleGetFunction { hfunc: FUNCTION, hmod: MODULE, name: c"entry" }).unwrap();
     let (graph, node) = (GraphId(1 << 24), GraphNodeId(1 << 25));
     say(&stage, &commands::cuGraphCreate { phGraph: graph, flags: 0 }).unwrap();

@@ -1,15 +1,17 @@
 //! Modules and their functions: loading images, and what clients need to know to launch.
 
 use std::collections::HashMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use sluice_cuda::{CUfunction, CUfunction_attribute, CUmodule, CUresult, DriverTable};
+use sluice_cuda::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult, DriverTable};
 use sluice_image::pointer::Linked;
 use sluice_image::{FatBinary, Image};
-use sluice_wire::{FunctionId, FunctionInfo, ModuleId, NamedFunction, Parameter, SurfRefId, TexRefId};
+use sluice_wire::{
+    FunctionId, FunctionInfo, JitOption, ModuleId, NamedFunction, Parameter, SurfRefId, TexRefId,
+};
 
-use crate::checks::PARAMETER_BYTES_MAX;
+use crate::checks::{self, PARAMETER_BYTES_MAX};
 use crate::host_memory::Held;
 
 /// Most parameters of a kernel; CUDA's limit is 32,764 bytes of them.
@@ -114,11 +116,38 @@ impl Modules {
     }
 }
 
-/// Loads an image; `image` ends with a NUL, as PTX has to. The driver gets no length: it believes what the image says of
+/// Bytes of what a driver says while it compiles, at most.
+const LOG_BYTES: usize = 16 << 10;
+
+/// Loads an image, and says what its compiler said; `image` ends with a NUL, as PTX has to. The driver gets no length: it believes what the image says of
 /// itself, and one form of image is nothing but addresses. So only what is known, and whole, gets there, and that form is made
 /// here: several containers, one behind the other, are the parts of one program ([`FatBinary::parse_all`]).
-pub(crate) fn load(table: &DriverTable, image: &[u8]) -> Result<CUmodule, CUresult> {
-    let load = table.cuModuleLoadData.ok_or(CUresult::NOT_SUPPORTED)?;
+pub(crate) fn load(
+    table: &DriverTable,
+    image: &[u8],
+    options: &[JitOption],
+) -> (Result<CUmodule, CUresult>, Vec<u8>) {
+    let mut logs = Logs { info: vec![0; LOG_BYTES], error: vec![0; LOG_BYTES] };
+    let loaded = load_logged(table, image, options, &mut logs);
+    let log = if loaded.is_ok() { logs.info } else { logs.error };
+    (loaded, log.into_iter().take_while(|byte| *byte != 0).collect())
+}
+
+/// What a compiler writes to, each with a NUL behind it.
+struct Logs {
+    info: Vec<u8>,
+    error: Vec<u8>,
+}
+
+fn load_logged(
+    table: &DriverTable,
+    image: &[u8],
+    options: &[JitOption],
+    logs: &mut Logs,
+) -> Result<CUmodule, CUresult> {
+    use CUjit_option as O;
+    let load = table.cuModuleLoadDataEx.ok_or(CUresult::NOT_SUPPORTED)?;
+    checks::jit_options(options)?;
     let linked = match Image::parse(image).map_err(|_| CUresult::INVALID_IMAGE)? {
         Image::FatBinary(_) => {
             let parts = FatBinary::parse_all(image).map_err(|_| CUresult::INVALID_IMAGE)?;
@@ -127,10 +156,20 @@ pub(crate) fn load(table: &DriverTable, image: &[u8]) -> Result<CUmodule, CUresu
         _ => None,
     };
     let start = linked.as_ref().map_or(image.as_ptr().cast(), Linked::image);
+    let number = std::ptr::without_provenance_mut::<c_void>;
+    let (mut names, mut values): (Vec<_>, Vec<_>) = [
+        (O::INFO_LOG_BUFFER, logs.info.as_mut_ptr().cast()),
+        (O::INFO_LOG_BUFFER_SIZE_BYTES, number(LOG_BYTES)),
+        (O::ERROR_LOG_BUFFER, logs.error.as_mut_ptr().cast()),
+        (O::ERROR_LOG_BUFFER_SIZE_BYTES, number(LOG_BYTES)),
+    ]
+    .into_iter()
+    .chain(options.iter().map(|option| (option.option, number(option.value as usize))))
+    .unzip();
     let mut module = CUmodule::NULL;
     // SAFETY: the image, or each of its parts, is whole and ends with a NUL, and it outlives the call, as does the record that names
-    // the parts; the driver writes one handle.
-    unsafe { load(&mut module, start) }.ok()?;
+    // the parts; there are as many values as options, which are numbers and two buffers of that size; the driver writes one handle.
+    unsafe { load(&mut module, start, names.len() as u32, names.as_mut_ptr(), values.as_mut_ptr()) }.ok()?;
     Ok(module)
 }
 

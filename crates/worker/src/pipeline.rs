@@ -249,6 +249,10 @@ fn execute(session: &Session, job: &Job) {
     let sent = match result {
         Ok(()) if waits(op) => session.outbox.reply(header, CUresult::SUCCESS.0, &fields),
         Ok(()) => Ok(()),
+        // What the compiler said belongs to a load that failed.
+        Err(Refusal::Failed(result)) if op == commands::cuModuleLoadDataEx::OP => {
+            session.outbox.reply(header, result.0, &fields)
+        }
         Err(Refusal::Failed(result)) if waits(op) => session.outbox.reply(header, result.0, &[]),
         Err(Refusal::Failed(result)) => refused_with(session, header, &job.payload, result),
         Err(refusal) => ending::failed(&format!("the client sent nonsense: {}: {refusal}", op.name())),

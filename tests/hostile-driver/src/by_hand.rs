@@ -181,6 +181,21 @@ impl Check for ByHand {
         call.image(image)
     }
 
+    fn cuModuleLoadDataEx(
+        call: &Call,
+        module: *mut CUmodule,
+        image: *const c_void,
+        numOptions: u32,
+        options: *mut CUjit_option,
+        optionValues: *mut *mut c_void,
+    ) -> Result<(), Violation> {
+        call.out(module)?;
+        call.image(image)?;
+        let names = call.list(options, numOptions.into())?;
+        let values = call.list(optionValues, numOptions.into())?;
+        call.jit_options(&names, &values)
+    }
+
     fn cuModuleGetFunction(
         call: &Call,
         hfunc: *mut CUfunction,

@@ -69,6 +69,27 @@ impl Call {
         }
     }
 
+    /// Options of a compiler: plain numbers, and buffers of which each has a size.
+    pub(crate) fn jit_options(
+        &self,
+        names: &[CUjit_option],
+        values: &[*mut c_void],
+    ) -> Result<(), Violation> {
+        use CUjit_option as O;
+        let value = |name| Some(values[names.iter().position(|other| *other == name)?]);
+        for (buffer, size) in [
+            (O::INFO_LOG_BUFFER, O::INFO_LOG_BUFFER_SIZE_BYTES),
+            (O::ERROR_LOG_BUFFER, O::ERROR_LOG_BUFFER_SIZE_BYTES),
+        ] {
+            if let Some(start) = value(buffer) {
+                self.host(start, value(size).map_or(0, |bytes| bytes.addr() as u64))?;
+            }
+        }
+        // Names of symbols and of what a program uses are addresses of lists.
+        const NUMBERS: &[u32] = &[0, 3, 4, 5, 6, 7, 11, 12, 13, 14, 31, 32, 33];
+        names.iter().try_for_each(|name| self.one_of(name.0, NUMBERS))
+    }
+
     /// Host memory that the device writes.
     pub(crate) fn host(&self, start: *mut c_void, bytes: u64) -> Result<(), Violation> {
         if bytes == 0 {

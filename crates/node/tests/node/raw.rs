@@ -10,8 +10,8 @@ use sluice_transport::opening::Attempts;
 use sluice_wire::control::{Control, LeaseGranted, LeaseRequest, SessionOpen, SessionOpened};
 use sluice_wire::handshake::{Hello, LeaseToken, Once, Purpose, Resume, SessionSecret, Stripe, Welcome};
 use sluice_wire::{
-    Command, Decode, FrameDecoder, FunctionId, Header, ImageHash, Kind, ModuleId, Op, ReplyHead, Sticky,
-    commands, decode,
+    Command, CommandRefused, Decode, FrameDecoder, FunctionId, Header, ImageHash, Kind, ModuleId, Op,
+    ReplyHead, Sticky, commands, decode,
 };
 
 /// Nothing in these tests takes longer, unless it hangs.
@@ -231,6 +231,9 @@ impl Session {
                     let head: ReplyHead = decode(head).unwrap();
                     return CUresult(head.result).ok().map(|()| fields.to_vec());
                 }
+                Kind::CommandRefused => {
+                    return Err(CUresult(decode::<CommandRefused>(&payload).unwrap().result));
+                }
                 Kind::Sticky => return Err(CUresult(decode::<Sticky>(&payload).unwrap().result)),
                 _ => {}
             }
@@ -246,7 +249,7 @@ impl Session {
         let (total, bytes) = (ptx.len() as u64, ptx.as_bytes());
         self.queue(&commands::ImageData { image, offset: 0, total, bytes });
         let module = ModuleId(self.id());
-        self.call(&commands::cuModuleLoadDataEx { module, image }).unwrap();
+        self.call(&commands::cuModuleLoadDataEx { module, image, options: Vec::new() }).unwrap();
         module
     }
 

@@ -58,7 +58,7 @@ impl Command for cuCtxWaitEvent {
 }
 
 message! {
-pub struct cuModuleLoadDataEx { module: ModuleId, image: ImageHash }
+pub struct cuModuleLoadDataEx { module: ModuleId, image: ImageHash, options: Vec<JitOption> }
 }
 
 message! {

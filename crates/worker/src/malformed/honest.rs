@@ -4,7 +4,7 @@ use sluice_cuda::*;
 use sluice_wire::{
     ArrayId, ArrayMap, ArrayPlace, ArrayShape, ChosenResource, Command, ConditionalNode, CopyNode, CopySide,
     DevicePtr, EventId, ExportToken, FillNode, FunctionId, GREEN_PLACES, GraphExecId, GraphId, GraphNodeId,
-    GraphPlace, GreenCtxId, GroupParams, ImageHash, KernelNode, LaterArray, LevelPart, MappedPart,
+    GraphPlace, GreenCtxId, GroupParams, ImageHash, JitOption, KernelNode, LaterArray, LevelPart, MappedPart,
     MipmappedArrayId, ModuleId, NodePlace, NodeWork, Op, PeerToken, PhysicalId, PhysicalPart, PhysicalProp,
     Pitched, PitchedTexels, ResourceDescId, Sampling, StreamId, SurfRefId, TailPart, TexRefId,
     TextureResource, UserObjectId, commands, decode,
@@ -217,7 +217,8 @@ fn kernels(say: &mut Honest<'_>, id: u64) {
     let image = ImageHash(*blake3::hash(text).as_bytes());
     let (module, function, stream) = (ModuleId(id + 4), FunctionId(id + 5), StreamId(id));
     say.command(&commands::ImageData { image, offset: 0, total: text.len() as u64, bytes: text });
-    say.command(&commands::cuModuleLoadDataEx { module, image });
+    let options = vec![JitOption { option: CUjit_option::MAX_REGISTERS, value: 32 }];
+    say.command(&commands::cuModuleLoadDataEx { module, image, options });
     say.command(&commands::cuModuleGetFunction { hfunc: function, hmod: module, name: c"entry" });
     say.command(&commands::FunctionNamed { hfunc: FunctionId(id + 6), hmod: module, name: c"entry" });
     say.command(&commands::cuModuleGetGlobal_v2 { hmod: module, name: c"table" });
