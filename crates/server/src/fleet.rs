@@ -456,9 +456,10 @@ impl Fleet {
         }
     }
 
-    /// Says why a queued lease waits.
+    /// Says why a queued lease waits. What is known already is no change, which would have the plan look at it again.
     pub(crate) fn wait_because(&mut self, id: LeaseId, reason: String) {
-        if self.leases.get(&id).is_some_and(LeaseRecord::waits) {
+        let waits = |lease: &LeaseRecord| lease.waits() && lease.reason.as_ref() != Some(&reason);
+        if self.leases.get(&id).is_some_and(waits) {
             self.change(id, |lease| lease.reason = Some(reason));
         }
     }

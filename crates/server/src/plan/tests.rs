@@ -15,6 +15,7 @@ mod cards;
 mod faults;
 mod gangs;
 mod pools;
+mod rest;
 
 /// A fleet, its plan, and nodes that have whatever was granted to them.
 struct World {
