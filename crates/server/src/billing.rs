@@ -79,14 +79,61 @@ impl<'a> Rates<'a> {
 
 /// The bill of a tenant and all below it from the ledger as it is now.
 pub(crate) async fn bill_of(store: &Store, tenant: TenantPath, period: Period) -> Result<Bill, StoreError> {
-    let (prices, declared) = (store.prices().await?, store.pool_declarations().await?);
-    let last_ms = store.last_usage_ms().await?;
-    let until_ms = period.until_ms.min(last_ms.saturating_add(1));
-    let rates = Rates::new(&prices, &declared, Period { until_ms, ..period });
-    let parts = rates.parts(period);
-    let sums = store.usage_sums(&parts).await?;
-    let parts: Vec<(Period, Vec<Sum>)> = parts.into_iter().zip(sums).collect();
-    Ok(bill(tenant, period, &rates, &parts, &store.corrections().await?))
+    Ledger::new(store).await?.bill(tenant, period).await
+}
+
+/// One bill for each, in their order. The records are read once for each period, however many bills are of it.
+pub(crate) async fn bills_of(
+    store: &Store,
+    wanted: Vec<(TenantPath, Period)>,
+) -> Result<Vec<Bill>, StoreError> {
+    let mut ledger = Ledger::new(store).await?;
+    let mut bills = Vec::with_capacity(wanted.len());
+    for (tenant, period) in wanted {
+        bills.push(ledger.bill(tenant, period).await?);
+    }
+    Ok(bills)
+}
+
+/// What bills are made of, as far as it has been read.
+struct Ledger<'a> {
+    store: &'a Store,
+    prices: Vec<Price>,
+    declared: Vec<Declared>,
+    corrections: Vec<Correction>,
+    /// When the last record begins.
+    last_ms: u64,
+    /// Of the periods that were asked for, cut at every change of a price.
+    sums: Vec<(Period, Vec<(Period, Vec<Sum>)>)>,
+}
+
+impl<'a> Ledger<'a> {
+    async fn new(store: &'a Store) -> Result<Ledger<'a>, StoreError> {
+        Ok(Ledger {
+            store,
+            prices: store.prices().await?,
+            declared: store.pool_declarations().await?,
+            corrections: store.corrections().await?,
+            last_ms: store.last_usage_ms().await?,
+            sums: Vec::new(),
+        })
+    }
+
+    async fn bill(&mut self, tenant: TenantPath, period: Period) -> Result<Bill, StoreError> {
+        let until_ms = period.until_ms.min(self.last_ms.saturating_add(1));
+        let rates = Rates::new(&self.prices, &self.declared, Period { until_ms, ..period });
+        let known = self.sums.iter().position(|(of, _)| *of == period);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let parts = rates.parts(period);
+                let sums = self.store.usage_sums(&parts).await?;
+                self.sums.push((period, parts.into_iter().zip(sums).collect()));
+                self.sums.len() - 1
+            }
+        };
+        Ok(bill(tenant, period, &rates, &self.sums[at].1, &self.corrections))
+    }
 }
 
 /// One line for each tenant, meter, sort of goods and price; lines of nothing are left out.
@@ -138,6 +185,7 @@ mod tests {
     use sluice_api::usage::GPU_HOUR_PPM_MS;
 
     use super::*;
+    use crate::store::Write;
 
     fn price(micro: u64, from_ms: u64) -> Price {
         let (tier, pool, model, until_ms) = (None, None, None, None);
@@ -223,6 +271,37 @@ mod tests {
             (bill.corrections.len(), bill.total_micro, bill.lines[0].cost_micro),
             (1, -200_000, 500_000)
         );
+    }
+
+    #[tokio::test]
+    async fn records_are_read_once_for_all_bills_of_a_period() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&crate::Database::Sqlite(folder.path().join("database"))).await.unwrap();
+        let record = |sequence: u32, tenant: &str, from_ms: u64| {
+            let attempt = sluice_api::node::Attempt { lease: 1, attempt: 1, task: 0 };
+            let record = serde_json::json!({
+                "id": sluice_api::usage::UsageRecord::id_of(1, attempt, sequence), "node": 1, "lease": 1, "attempt": 1,
+                "sequence": sequence, "tenant": tenant, "from_ms": from_ms, "until_ms": from_ms + 10, "share_ppm": 1_000_000,
+                "gpus": 1, "memory_mib": 1, "used_ppm_ms": 1, "kernels": 1, "bytes_in": 1, "bytes_out": 1,
+                "memory_peak": 1, "last": false,
+            });
+            Write::Usage { record: serde_json::from_value(record).unwrap(), received_at_ms: 0 }
+        };
+        let fence = store.lead("a test", "", true).await.unwrap().unwrap();
+        let records = vec![record(1, "acme", 5), record(2, "acme/a", 15), record(3, "globex", 15)];
+        store.commit(fence, records).await.unwrap();
+        let mut ledger = Ledger::new(&store).await.unwrap();
+        let periods = [(0, 100), (10, 100)].map(|(from_ms, until_ms)| Period { from_ms, until_ms });
+        let mut all = Vec::new();
+        for tenant in ["acme", "acme/a", "globex", "/"] {
+            for period in periods {
+                all.push(ledger.bill(tenant.parse().unwrap(), period).await.unwrap());
+            }
+        }
+        assert_eq!(all.iter().map(|bill| bill.records).collect::<Vec<_>>(), [2, 1, 1, 1, 1, 1, 3, 2]);
+        assert_eq!(ledger.sums.len(), periods.len());
+        let wanted = all.iter().map(|bill| (bill.tenant.clone(), periods[usize::from(bill.from_ms > 0)]));
+        assert_eq!(bills_of(&store, wanted.collect()).await.unwrap(), all);
     }
 
     #[test]

@@ -162,10 +162,11 @@ pub(crate) async fn work(
     url: String,
 ) -> Result<Vec<JoinHandle<()>>, ServeError> {
     let of = || Arc::clone(server);
-    let (writer, scheduler) = (of(), of());
+    let (writer, scheduler, treasurer) = (of(), of(), of());
     let mut tasks = vec![
         tokio::spawn(async move { writer.write_down().await }),
         tokio::spawn(async move { scheduler.schedule().await }),
+        tokio::spawn(async move { treasurer.follow_budgets().await }),
     ];
     match server.follow(&candidate).await {
         // It leads when there is room; what is there can be read.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sluice_api::audit::{Entry, Head};
-use sluice_api::bill::Budget;
+use sluice_api::bill::{Bill, Budget};
 use sluice_api::grant::Signer;
 use sluice_api::identity::Identity;
 use sluice_api::lease::{Lease, NewLease};
@@ -113,6 +113,8 @@ const DEAF_MS: u64 = 5_000;
 const BLIND: Duration = Duration::from_secs(60);
 /// What is spent of budgets is added up this often.
 const BUDGETS_EVERY: Duration = Duration::from_secs(5);
+/// Or less often: after a pause of so many times what it took.
+const BUDGETS_PAUSE: u32 = 10;
 /// The latest leases that are learned from at the start.
 const HISTORY: u32 = 1000;
 /// Who reads looks so often: transactions that fail one after the other are a reason to say so.
@@ -369,21 +371,22 @@ impl Server {
     /// Says of every budget what is spent of it, from the ledger. All servers look, since all answer questions about it and any
     /// may lead next; the one that leads says in the audit log which marks were passed.
     async fn look_at_budgets(&self) -> Result<(), Problem> {
-        let budgets = |books: &Books, now_ms: u64| -> Vec<(TenantPath, u64)> {
-            let began =
-                |(tenant, budget): (&TenantPath, &Budget)| (tenant.clone(), budget.per.began_ms(now_ms));
-            books.fleet.budgets().iter().map(began).collect()
+        // One moment is the end of all periods, so that budgets of one kind are of one period.
+        let budgets = |books: &Books, now_ms: u64| -> Vec<(TenantPath, Period)> {
+            let period =
+                |budget: &Budget| Period { from_ms: budget.per.began_ms(now_ms), until_ms: now_ms + 1 };
+            books.fleet.budgets().iter().map(|(tenant, budget)| (tenant.clone(), period(budget))).collect()
         };
-        let mut spent = Vec::new();
-        for (tenant, period_from_ms) in self.read(budgets).await? {
-            let period = Period { from_ms: period_from_ms, until_ms: self.now_ms() + 1 };
-            let bill = billing::bill_of(&self.store, tenant.clone(), period).await.map_err(unwell)?;
-            let micro = u64::try_from(bill.total_micro).unwrap_or(0);
-            spent.push((tenant, Spent { period_from_ms, micro }));
-        }
-        if spent.is_empty() {
+        let budgets = self.read(budgets).await?;
+        if budgets.is_empty() {
             return Ok(());
         }
+        let spent = |bill: Bill| {
+            let micro = u64::try_from(bill.total_micro).unwrap_or(0);
+            (bill.tenant, Spent { period_from_ms: bill.from_ms, micro })
+        };
+        let bills = billing::bills_of(&self.store, budgets).await.map_err(unwell)?;
+        let spent: Vec<(TenantPath, Spent)> = bills.into_iter().map(spent).collect();
         if self.fence().is_none() {
             return self.hear(|books, _| drop(books.fleet.set_spent(spent.clone()))).await;
         }
@@ -403,15 +406,34 @@ impl Server {
         change.commit().await
     }
 
+    /// Keeps up with what is spent of budgets, beside the scheduler: to add it up may take long. Never returns.
+    pub(crate) async fn follow_budgets(&self) {
+        let mut pause = BUDGETS_EVERY;
+        loop {
+            tokio::time::sleep(pause).await;
+            let begun = tokio::time::Instant::now();
+            if !self.disk.is_full() {
+                self.say_what_is_spent().await;
+            }
+            // The database has other things to do.
+            pause = BUDGETS_EVERY.max(begun.elapsed() * BUDGETS_PAUSE);
+        }
+    }
+
+    async fn say_what_is_spent(&self) {
+        if let Err(problem) = self.look_at_budgets().await {
+            eprintln!("sluice-server: budgets: {problem}");
+        }
+    }
+
     /// Serves the queue while this server leads; never returns.
     pub(crate) async fn schedule(&self) {
-        let mut budgets_at: Option<tokio::time::Instant> = None;
+        let mut knows_budgets = false;
         loop {
-            if !self.disk.is_full() && budgets_at.is_none_or(|at| at.elapsed() >= BUDGETS_EVERY) {
-                budgets_at = Some(tokio::time::Instant::now());
-                if let Err(problem) = self.look_at_budgets().await {
-                    eprintln!("sluice-server: budgets: {problem}");
-                }
+            // Once before anything is granted: a server that starts does not know which budgets are spent.
+            if !knows_budgets && !self.disk.is_full() {
+                knows_budgets = true;
+                self.say_what_is_spent().await;
             }
             let _ = tokio::time::timeout(LOOK_EVERY, self.wake.notified()).await;
             // Who decides what cannot be written decides it again and again.
@@ -733,6 +755,37 @@ mod tests {
             assert!(change.hand_over().is_ok());
             assert_eq!(server.wake.notified().now_or_never().is_some(), looks);
         }
+    }
+
+    #[tokio::test]
+    async fn the_queue_is_looked_at_while_budgets_are_added_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let faults = std::sync::Arc::new(crate::store::faults::Faults::default());
+        let store = Store::simulated(&folder.path().join("database"), faults.clone()).await.unwrap();
+        store.set_clock(1_000_000).await.unwrap();
+        let fence = store.lead("a test", "", true).await.unwrap().unwrap();
+        let budget = serde_json::json!({ "micro": 1, "per": "ever", "then": "hold" });
+        let tenant = serde_json::json!({ "path": "acme", "budget": budget });
+        let tenant = serde_json::from_value(tenant).unwrap();
+        store.commit(fence, vec![Write::Tenant(tenant)]).await.unwrap();
+        let patience = Patience { grace_ms: 0, quiet_ms: 0 };
+        let server = Server::open(store, Signer::new([7; 32]), patience, Surroundings::default());
+        let server = std::sync::Arc::new(server.await.unwrap());
+        let mut sums = faults.sums_begun.subscribe();
+        let (mut cycles, other) = (server.cycles.subscribe(), server.clone());
+        tokio::spawn(async move { other.schedule().await });
+        let waits = Duration::from_secs(60);
+        // Before the first look at the queue it is known what is spent.
+        tokio::time::timeout(waits, sums.changed()).await.unwrap().unwrap();
+        let endless = faults.sums.lock().await;
+        let other = server.clone();
+        tokio::spawn(async move { other.follow_budgets().await });
+        tokio::time::timeout(waits, sums.changed()).await.unwrap().unwrap();
+        server.become_role(Role::Leader(fence));
+        cycles.mark_unchanged();
+        let looked = tokio::time::timeout(waits, cycles.changed()).await;
+        assert!(looked.is_ok(), "nobody looks at the queue");
+        drop(endless);
     }
 
     /// A process that is stopped finds the clock that is never set far ahead, as one does whose database did not answer.

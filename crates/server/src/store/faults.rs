@@ -31,6 +31,9 @@ pub(crate) struct Faults {
     pub(crate) cut: AtomicBool,
     /// Nothing can be written, and everything read.
     pub(crate) full: AtomicBool,
+    /// Counts how often sums of the ledger were asked for. They take as long as somebody holds the other.
+    pub(crate) sums_begun: tokio::sync::watch::Sender<u64>,
+    pub(crate) sums: tokio::sync::Mutex<()>,
 }
 
 impl Faults {
@@ -61,6 +64,11 @@ impl Faults {
         } else {
             Ok(())
         }
+    }
+
+    pub(super) async fn before_sums(&self) {
+        self.sums_begun.send_modify(|count| *count += 1);
+        drop(self.sums.lock().await);
     }
 
     /// What is to become of the transaction that begins.

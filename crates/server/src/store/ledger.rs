@@ -96,6 +96,8 @@ impl Store {
 
     /// For each part, sums per tenant and sort of goods over the records that begin in it.
     pub(crate) async fn usage_sums(&self, parts: &[Period]) -> Result<Vec<Vec<Sum>>> {
+        #[cfg(test)]
+        self.faults.before_sums().await;
         let mut sums = vec![Vec::new(); parts.len()];
         for (first, parts) in (0..).step_by(PARTS_MAX).zip(parts.chunks(PARTS_MAX)) {
             let part = |(at, part): (usize, &Period)| {
