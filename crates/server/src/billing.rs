@@ -95,6 +95,9 @@ pub(crate) async fn bills_of(
     Ok(bills)
 }
 
+/// What was used in the parts of a period.
+type Parts = Vec<(Period, Vec<Sum>)>;
+
 /// What bills are made of, as far as it has been read.
 struct Ledger<'a> {
     store: &'a Store,
@@ -104,7 +107,7 @@ struct Ledger<'a> {
     /// When the last record begins.
     last_ms: u64,
     /// Of the periods that were asked for, cut at every change of a price.
-    sums: Vec<(Period, Vec<(Period, Vec<Sum>)>)>,
+    sums: Vec<(Period, Parts)>,
 }
 
 impl<'a> Ledger<'a> {
