@@ -18,7 +18,7 @@ use sluice_wire::address::{Endpoint, SessionAddress};
 use sluice_wire::control::{Control, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM};
 
 use crate::cli::{Baseline, GpuChoice, Output, RemotingArgs};
-use crate::place::{self, PrivateNode};
+use crate::place::{Place, PrivateNode};
 use crate::run::say_cut;
 use crate::surroundings::{Libraries, Scratch, Surroundings};
 use crate::table::{self, Align};
@@ -31,7 +31,7 @@ pub(crate) fn remoting(arguments: &RemotingArgs) -> Result<ExitCode> {
     let libraries = Libraries::find().map_err(anyhow::Error::msg)?;
     let named = match arguments.gpus {
         Some(_) => None,
-        None => place::named_node(arguments.node.as_deref())?,
+        None => Place::without_server("sluice bench remoting", arguments.node.as_deref())?,
     };
     let report = match named {
         Some(node) => {

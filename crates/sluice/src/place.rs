@@ -20,15 +20,6 @@ use crate::server::{self, process};
 /// The environment variable that names the node to use.
 const NODE_VARIABLE: &str = "SLUICE_NODE";
 
-/// The node that the command line or the environment names, if any.
-pub(crate) fn named_node(option: Option<&str>) -> Result<Option<Endpoint>> {
-    let named = match option {
-        Some(text) => Some(text.to_string()),
-        None => std::env::var(NODE_VARIABLE).ok().filter(|text| !text.is_empty()),
-    };
-    named.map(|text| text.parse().map_err(anyhow::Error::from)).transpose()
-}
-
 /// A node of several, with how many GPUs it gives, if that is said: `NODE` or `NODE=GPUS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
@@ -126,6 +117,19 @@ impl Place {
         }
         Ok(server::named(server)?.map_or(Place::Private, Place::Server))
     }
+
+    /// As [`Place::choose`] for a command that takes no lease from a server; `None` is this machine.
+    pub(crate) fn without_server(command: &str, node: Option<&str>) -> Result<Option<Endpoint>> {
+        match Place::choose(None, node)? {
+            Place::Node(node) => Ok(Some(node)),
+            Place::Private => Ok(None),
+            Place::Server(client) => bail!(
+                "`{command}` takes no lease from a control plane, such as {}: say --node HOST:PORT of a node that lends by itself, or \
+                 --gpus for this machine alone",
+                client.server()
+            ),
+        }
+    }
 }
 
 /// A node that lives as long as this value.
@@ -202,6 +206,16 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
         peers: arguments.peers.clone(),
         ..NodeConfig::default()
     };
+    if arguments.join.is_none()
+        && arguments.tls.tls_client_ca.is_none()
+        && is_beyond_loopback(&arguments.listen)?
+    {
+        eprintln!(
+            "sluice: whoever reaches {} may take this node's GPUs: --tls-client-ca lends to holders of certificates only, --join through a \
+             server",
+            arguments.listen
+        );
+    }
     serve_node(&arguments.gpus, process::joining(arguments)?, config, signals)
 }
 
@@ -245,6 +259,10 @@ pub(crate) fn listening(
     Ok((Listen::Tls(address), Some(identity)))
 }
 
+fn is_beyond_loopback(listen: &str) -> Result<bool> {
+    Ok(matches!(listen.parse().map_err(anyhow::Error::from)?, Endpoint::Tls { .. }))
+}
+
 fn asks_for_tls(tls: &TlsArgs) -> bool {
     tls.tls || tls.tls_cert.is_some() || tls.tls_client_ca.is_some()
 }
@@ -255,8 +273,7 @@ pub(crate) fn certificate(
     tls: &TlsArgs,
     data: Option<&Path>,
 ) -> Result<Option<(PathBuf, PathBuf)>> {
-    let beyond = matches!(text.parse().map_err(anyhow::Error::from)?, Endpoint::Tls { .. });
-    if tls.plain_text || !(beyond || asks_for_tls(tls)) {
+    if tls.plain_text || !(is_beyond_loopback(text)? || asks_for_tls(tls)) {
         return Ok(None);
     }
     if let (Some(certificate), Some(key)) = (&tls.tls_cert, &tls.tls_key) {

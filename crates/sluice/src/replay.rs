@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &ReplayArgs) -> Result<ExitCode> {
     let Some(Entry::Opened(recorded)) = log.next()? else { bail!("{}: nothing is in it", log.name) };
     let named = match arguments.gpus {
         Some(_) => None,
-        None => place::named_node(arguments.node.as_deref())?,
+        None => place::Place::without_server("sluice replay", arguments.node.as_deref())?,
     };
     let compared = match named {
         Some(node) => replay(&node, &recorded, &mut log)?,

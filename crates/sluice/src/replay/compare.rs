@@ -177,7 +177,11 @@ impl Tells {
         match op.target() {
             _ if op == commands::ImageQuery::OP => Tells::Moment,
             Some(Target::Driver(
-                Fn::cuEventElapsedTime | Fn::cuEventElapsedTime_v2 | Fn::cuMemGetInfo_v2,
+                Fn::cuEventElapsedTime
+                | Fn::cuEventElapsedTime_v2
+                | Fn::cuEventQuery
+                | Fn::cuStreamQuery
+                | Fn::cuMemGetInfo_v2,
             )) => Tells::Moment,
             Some(Target::Driver(Fn::cuMemcpyDtoH_v2)) => Tells::Data,
             Some(Target::Driver(
