@@ -117,7 +117,7 @@ impl Store {
             });
         let pool = options.connect(&format!("sqlite://{}?mode=rwc", file.display())).await?;
         let store = Store { faults, ..Store::new(pool, "(SELECT ms FROM simulated_clock)") };
-        store.migrate().await?;
+        store.migrate(false).await?;
         sqlx::query("CREATE TABLE IF NOT EXISTS simulated_clock (ms BIGINT NOT NULL)")
             .execute(&store.pool)
             .await?;

@@ -100,24 +100,8 @@ impl Store {
         self.faults.before_sums().await;
         let mut sums = vec![Vec::new(); parts.len()];
         for (first, parts) in (0..).step_by(PARTS_MAX).zip(parts.chunks(PARTS_MAX)) {
-            let part = |(at, part): (usize, &Period)| {
-                format!("({at}, {}, {})", signed(part.from_ms), signed(part.until_ms))
-            };
-            let values: Vec<String> = parts.iter().enumerate().map(part).collect();
-            // SUM of BIGINT is NUMERIC in PostgreSQL, hence the casts. SQLite reads the tables of a CROSS JOIN in their order, so that
-            // it looks the records of a part up by their time.
-            let sql = format!(
-                "WITH part (at, from_ms, until_ms) AS (VALUES {}) SELECT CAST(part.at AS BIGINT) AS at, tenant, tier, pool, model, gflops, \
-                 COUNT(*) AS records, CAST(SUM(reserved_ppm_ms) AS BIGINT) AS reserved, \
-                 CAST(SUM(used_ppm_ms) AS BIGINT) AS used, CAST(SUM(memory_mib_ms) AS BIGINT) AS memory \
-                 FROM part CROSS JOIN usage_record \
-                 WHERE usage_record.from_ms >= part.from_ms AND usage_record.from_ms < part.until_ms \
-                 GROUP BY part.at, tenant, tier, pool, model, gflops \
-                 ORDER BY part.at, tenant, tier, pool, model, gflops",
-                values.join(", ")
-            );
             // It consists of numbers besides.
-            for row in sqlx::query(AssertSqlSafe(sql)).fetch_all(&self.pool).await? {
+            for row in sqlx::query(AssertSqlSafe(sums_sql(parts))).fetch_all(&self.pool).await? {
                 let amounts =
                     [unsigned(&row, "reserved")?, unsigned(&row, "used")?, unsigned(&row, "memory")?];
                 let (tenant, records) = (parsed(&row, "tenant")?, unsigned(&row, "records")?);
@@ -172,6 +156,55 @@ impl Store {
     }
 }
 
+/// What usage is summed up by beforehand: `usage_hour.hour` counts these.
+const HOUR_MS: i64 = 3_600_000;
+
+/// One statement, so that all of it is of one moment. Whole hours are taken as they have been summed up, and so is the last hour of a part if
+/// nothing in it begins after the part; only what is left at its ends is added up here.
+fn sums_sql(parts: &[Period]) -> String {
+    // Rows that nothing is in, since there is no VALUES without rows.
+    let (mut hours, mut ends) = (vec!["(0, 0, 0, 0, 0)".to_owned()], vec!["(0, 0, 0, 0)".to_owned()]);
+    for (at, part) in parts.iter().enumerate() {
+        let (from, until) = (signed(part.from_ms), signed(part.until_ms));
+        // The first whole hour, and the one that the part ends in.
+        let (first, last) = (from / HOUR_MS + i64::from(from % HOUR_MS > 0), until / HOUR_MS);
+        if first > last {
+            ends.push(format!("({at}, {from}, {until}, 0)"));
+            continue;
+        }
+        hours.push(format!("({at}, {first}, {last}, 0, 0)"));
+        ends.push(format!("({at}, {from}, {}, 0)", first.saturating_mul(HOUR_MS).min(until)));
+        let (begins, over) = (last * HOUR_MS, (last + 1).saturating_mul(HOUR_MS));
+        hours.push(format!("({at}, {last}, {}, {until}, {over})", last + 1));
+        ends.push(format!("({at}, {begins}, {until}, {over})"));
+    }
+    // SUM of BIGINT is NUMERIC in PostgreSQL, hence the casts. SQLite reads the tables of a CROSS JOIN in their order, so that it looks up
+    // what a part has by its time.
+    let goods = "tenant, tier, pool, model, gflops";
+    let later = |from: &str, until: &str| {
+        format!(
+            "EXISTS (SELECT 1 FROM usage_record AS later WHERE later.from_ms >= {from} AND later.from_ms < {until})"
+        )
+    };
+    format!(
+        "WITH hours (at, first, until, after_ms, over_ms) AS (VALUES {hours}), \
+         ends (at, begins_ms, until_ms, over_ms) AS (VALUES {ends}) \
+         SELECT CAST(at AS BIGINT) AS at, {goods}, CAST(SUM(records) AS BIGINT) AS records, \
+         CAST(SUM(reserved_ppm_ms) AS BIGINT) AS reserved, CAST(SUM(used_ppm_ms) AS BIGINT) AS used, \
+         CAST(SUM(memory_mib_ms) AS BIGINT) AS memory FROM ( \
+         SELECT at, {goods}, records, reserved_ppm_ms, used_ppm_ms, memory_mib_ms FROM hours CROSS JOIN usage_hour \
+         WHERE hour >= hours.first AND hour < hours.until AND NOT {after_hours} \
+         UNION ALL \
+         SELECT at, {goods}, 1, reserved_ppm_ms, used_ppm_ms, memory_mib_ms FROM ends CROSS JOIN usage_record \
+         WHERE from_ms >= ends.begins_ms AND from_ms < ends.until_ms AND (ends.over_ms = 0 OR {after_ends}) \
+         ) AS each_of GROUP BY at, {goods} ORDER BY at, {goods}",
+        hours = hours.join(", "),
+        ends = ends.join(", "),
+        after_hours = later("hours.after_ms", "hours.over_ms"),
+        after_ends = later("ends.until_ms", "ends.over_ms"),
+    )
+}
+
 fn goods(row: &AnyRow) -> Result<Goods> {
     Ok(Goods {
         tier: parsed(row, "tier")?,
@@ -199,4 +232,93 @@ fn price(row: &AnyRow) -> Result<Price> {
         from_ms: Some(unsigned(row, "from_ms")?),
         until_ms: unsigned_or_null(row, "until_ms")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use sluice_api::node::Attempt;
+
+    use super::*;
+    use crate::store::{Database, Write};
+
+    const HOUR: u64 = HOUR_MS as u64;
+
+    fn record(lease: u64, sequence: u32, (tenant, model, from_ms): (usize, usize, u64)) -> UsageRecord {
+        let attempt = Attempt { lease, attempt: 1, task: 0 };
+        let (tenant, gflops) = (["acme", "acme/a", "globex"][tenant], model * 1000);
+        let model = ["A", "B"][model];
+        let record = serde_json::json!({
+            "id": UsageRecord::id_of(1, attempt, sequence), "node": 1, "lease": lease, "attempt": 1, "sequence": sequence,
+            "tenant": tenant, "model": model, "gflops": gflops,
+            "from_ms": from_ms, "until_ms": from_ms + 10_000 + u64::from(sequence), "share_ppm": 250_000, "gpus": 1,
+            "memory_mib": lease, "used_ppm_ms": from_ms % 1000, "kernels": 1, "bytes_in": 1, "bytes_out": 1, "memory_peak": 1,
+            "last": false,
+        });
+        serde_json::from_value(record).unwrap()
+    }
+
+    /// What is said of records one by one.
+    fn added_up(records: &BTreeMap<String, UsageRecord>, part: &Period) -> Vec<Sum> {
+        let mut sums: BTreeMap<(String, Goods), (u64, [u64; 3])> = BTreeMap::new();
+        for record in records.values().filter(|r| (part.from_ms..part.until_ms).contains(&r.from_ms)) {
+            let UsageRecord { tier, pool, model, gflops, .. } = record.clone();
+            let goods = Goods { tier, pool, model, gflops };
+            let (count, amounts) = sums.entry((record.tenant.to_string(), goods)).or_default();
+            *count += 1;
+            let of = [record.reserved_ppm_ms(), record.used_ppm_ms, record.memory_mib_ms()];
+            amounts.iter_mut().zip(of).for_each(|(sum, amount)| *sum += amount);
+        }
+        let sum = |((tenant, goods), (records, amounts)): ((String, Goods), _)| Sum {
+            tenant: tenant.parse().unwrap(),
+            goods,
+            records,
+            amounts,
+        };
+        sums.into_iter().map(sum).collect()
+    }
+
+    /// Moments that are often the beginning of an hour, or near it.
+    fn moment() -> impl Strategy<Value = u64> {
+        (0..50_u64, prop_oneof![Just(0), Just(1), Just(HOUR - 1), 0..HOUR])
+            .prop_map(|(hour, ms)| hour * HOUR + ms)
+    }
+
+    #[test]
+    fn hours_that_are_summed_up_and_records_say_the_same() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let record_of = (1..4_u64, 1..9_u32, (0..3_usize, 0..2_usize, moment()));
+        let batches = proptest::collection::vec(proptest::collection::vec(record_of, 1..20), 1..5);
+        let part = (moment(), moment(), 0..20).prop_filter_map("no time", |(from_ms, until_ms, open)| {
+            let until_ms = if open == 0 { i64::MAX as u64 } else { until_ms };
+            (from_ms < until_ms).then_some(Period { from_ms, until_ms })
+        });
+        let parts = proptest::collection::vec(part, 1..8);
+        proptest!(ProptestConfig::with_cases(24), |(batches in batches, parts in parts)| {
+            runtime.block_on(async {
+                let folder = tempfile::tempdir().unwrap();
+                let store = Store::open(&Database::Sqlite(folder.path().join("database"))).await.unwrap();
+                let fence = store.lead("a test", "", true).await.unwrap().unwrap();
+                let mut records = BTreeMap::new();
+                for batch in batches {
+                    // Some come twice, in one batch or in a later one, and say something else: the first counts. Some come late.
+                    let batch = batch.into_iter().map(|(lease, sequence, what)| record(lease, sequence, what));
+                    let write = |record: UsageRecord| {
+                        records.entry(record.id.clone()).or_insert_with(|| record.clone());
+                        Write::Usage { record, received_at_ms: 0 }
+                    };
+                    store.commit(fence, batch.map(write).collect()).await.unwrap();
+                    let sums = store.usage_sums(&parts).await.unwrap();
+                    for (part, mut sums) in parts.iter().zip(sums) {
+                        let mut expect = added_up(&records, part);
+                        let key = |sum: &Sum| (sum.tenant.clone(), sum.goods.clone());
+                        (sums.sort_by_key(key), expect.sort_by_key(key));
+                        assert_eq!(sums, expect, "{part:?}");
+                    }
+                }
+            });
+        });
+    }
 }

@@ -1,4 +1,4 @@
-//! The database: SQLite or PostgreSQL, in SQL that both understand.
+//! The database: SQLite or PostgreSQL, in SQL that both understand; but for what keeps the sums of usage records, in `migrations`.
 //!
 //! [`Store::commit`] writes everything that one change consists of in one transaction: what is answered to a client is
 //! durable. Numbers are stored as 64-bit signed ones; the types of `sluice-api` are checked to fit before they get here.
@@ -117,17 +117,25 @@ pub(crate) enum Write {
     },
 }
 
-/// In the order of their versions; a file that has been released never changes.
-const MIGRATIONS: &[(i64, &str, &str)] = &[
-    (1, "begin", include_str!("../../migrations/0001_begin.sql")),
-    (2, "replicas", include_str!("../../migrations/0002_replicas.sql")),
-    (3, "tasks", include_str!("../../migrations/0003_tasks.sql")),
-    (4, "pools", include_str!("../../migrations/0004_pools.sql")),
-    (5, "health", include_str!("../../migrations/0005_health.sql")),
-    (6, "personalities", include_str!("../../migrations/0006_personalities.sql")),
-    (7, "identity", include_str!("../../migrations/0007_identity.sql")),
-    (8, "units", include_str!("../../migrations/0008_units.sql")),
-    (9, "unit quotas", include_str!("../../migrations/0009_unit_quotas.sql")),
+/// In the order of their versions; a file that has been released never changes. For SQLite and for PostgreSQL, where they differ.
+const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
+    (1, "begin", [include_str!("../../migrations/0001_begin.sql"); 2]),
+    (2, "replicas", [include_str!("../../migrations/0002_replicas.sql"); 2]),
+    (3, "tasks", [include_str!("../../migrations/0003_tasks.sql"); 2]),
+    (4, "pools", [include_str!("../../migrations/0004_pools.sql"); 2]),
+    (5, "health", [include_str!("../../migrations/0005_health.sql"); 2]),
+    (6, "personalities", [include_str!("../../migrations/0006_personalities.sql"); 2]),
+    (7, "identity", [include_str!("../../migrations/0007_identity.sql"); 2]),
+    (8, "units", [include_str!("../../migrations/0008_units.sql"); 2]),
+    (9, "unit quotas", [include_str!("../../migrations/0009_unit_quotas.sql"); 2]),
+    (
+        10,
+        "usage hours",
+        [
+            include_str!("../../migrations/0010_usage_hours.sqlite.sql"),
+            include_str!("../../migrations/0010_usage_hours.postgres.sql"),
+        ],
+    ),
 ];
 
 /// Where everything that is counted is kept.
@@ -175,7 +183,7 @@ impl Store {
     /// Opens the database and brings its schema up to this release.
     pub(crate) async fn open(database: &Database) -> Result<Store> {
         let store = Store::new(connect(database).await?, clock(database));
-        store.migrate().await?;
+        store.migrate(matches!(database, Database::Postgres(_))).await?;
         Ok(store)
     }
 
@@ -188,8 +196,9 @@ impl Store {
         }
     }
 
-    async fn migrate(&self) -> Result<()> {
+    async fn migrate(&self, postgres: bool) -> Result<()> {
         let migrations = MIGRATIONS.iter().map(|&(version, name, sql)| {
+            let sql = sql[usize::from(postgres)];
             Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
         });
         Migrator::with_migrations(migrations.collect()).run(&self.pool).await?;
