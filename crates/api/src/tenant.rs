@@ -153,16 +153,48 @@ impl Default for Quota {
     }
 }
 
-/// A tenant as an administrator declares it.
+/// A tenant as an administrator has declared it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Tenant {
     pub path: TenantPath,
     #[serde(default)]
     pub quota: Quota,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+}
+
+/// What is declared of a tenant; what is left out stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DeclaredTenant {
+    pub path: TenantPath,
+    /// As a whole: what it does not mention is as it is by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
+    /// As a whole; null for none.
+    #[serde(default, deserialize_with = "even_null", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Budget>))]
+    pub budget: Option<Option<Budget>>,
+}
+
+/// Tells null from what is left out.
+fn even_null<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+impl DeclaredTenant {
+    /// What it is from now on, where that is what it was before.
+    pub fn after(self, quota: Option<&Quota>, budget: Option<&Budget>) -> Tenant {
+        Tenant {
+            path: self.path,
+            quota: self.quota.or_else(|| quota.cloned()).unwrap_or_default(),
+            budget: self.budget.unwrap_or_else(|| budget.cloned()),
+        }
+    }
 }
 
 /// A tenant with what it holds now, all tenants below it included.
@@ -189,7 +221,7 @@ pub struct TenantStatus {
 pub struct Declaration {
     /// Created or changed; parents before their children or not.
     #[serde(default)]
-    pub tenants: Vec<Tenant>,
+    pub tenants: Vec<DeclaredTenant>,
     /// Each as a whole: what a pool's declaration does not mention is as it is by default.
     #[serde(default)]
     pub pools: Vec<Pool>,
@@ -234,6 +266,27 @@ mod tests {
         let names: Vec<String> = path("a/b/c").lineage().map(String::from).collect();
         assert_eq!(names, ["a/b/c", "a/b", "a"]);
         assert_eq!(TenantPath::root().lineage().count(), 0);
+    }
+
+    #[test]
+    fn what_a_declaration_leaves_out_stays() {
+        let quota = Quota { limit_milli: Some(1000), ..Quota::default() };
+        let budget: Budget =
+            serde_json::from_value(serde_json::json!({ "micro": 5, "per": "ever", "then": "warn" })).unwrap();
+        let other = serde_json::json!({ "micro": 6, "per": "day", "then": "hold" });
+        let check = |declared: serde_json::Value, expect: (Option<u32>, Option<u64>)| {
+            let mut whole = serde_json::json!({ "path": "acme" });
+            whole.as_object_mut().unwrap().extend(declared.as_object().unwrap().clone());
+            let declared: DeclaredTenant = serde_json::from_value(whole).unwrap();
+            let written = serde_json::from_value(serde_json::to_value(&declared).unwrap()).unwrap();
+            assert_eq!(declared, written);
+            let after = declared.after(Some(&quota), Some(&budget));
+            assert_eq!((after.quota.limit_milli, after.budget.map(|budget| budget.micro)), expect);
+        };
+        check(serde_json::json!({}), (Some(1000), Some(5)));
+        check(serde_json::json!({ "budget": other }), (Some(1000), Some(6)));
+        check(serde_json::json!({ "budget": null }), (Some(1000), None));
+        check(serde_json::json!({ "quota": { "guaranteed_milli": 1 } }), (None, Some(5)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use sluice_api::bill::{Meter, Price, PricePer};
 use sluice_api::identity::Rule;
 use sluice_api::pool::{Access, DEFAULT_POOL, Pool, PoolPrice, PoolStatus};
 use sluice_api::problem::{Kind, Problem};
-use sluice_api::tenant::{Applied, Declaration, Quota, Tenant, TenantPath, TenantStatus};
+use sluice_api::tenant::{Applied, Declaration, DeclaredTenant, Quota, TenantPath, TenantStatus};
 use sluice_api::token::{MadeToken, NewToken, Role, Token};
 
 use super::answer::Answer;
@@ -139,7 +139,7 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
                 format!("{} needs its parent {parent}; declare that as well", tenant.path),
             );
         }
-        let quota = &tenant.quota;
+        let Some(quota) = &tenant.quota else { continue };
         if quota.limit_milli.is_some_and(|limit| limit < quota.guaranteed_milli) {
             return wrong("tenants", format!("{}: limit_milli is below guaranteed_milli", tenant.path));
         }
@@ -154,7 +154,10 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
         }
     }
     let mut known = fleet.tenants().clone();
-    known.extend(declaration.tenants.iter().map(|tenant| (tenant.path.clone(), tenant.quota.clone())));
+    for tenant in &declaration.tenants {
+        let quota = known.entry(tenant.path.clone()).or_default();
+        *quota = tenant.quota.clone().unwrap_or_else(|| quota.clone());
+    }
     if let Some((path, field)) = plan::incomplete(&known) {
         let detail = format!(
             "{path}: {field} is missing, which other guarantees have: a guarantee is within all that is guaranteed to anybody"
@@ -260,13 +263,14 @@ const MICRO_MAX: u64 = 1_000_000_000_000;
 const NAME_MAX: usize = 255;
 const WINDOWS_MAX: usize = 1000;
 
-fn set_tenant(change: &mut Change<'_>, principal: &Principal, tenant: Tenant) -> Option<String> {
-    let known = change.fleet().tenants().get(&tenant.path).cloned();
-    let budget = change.fleet().budgets().status(&tenant.path).map(|status| status.budget);
-    if known.as_ref() == Some(&tenant.quota) && budget == tenant.budget {
+fn set_tenant(change: &mut Change<'_>, principal: &Principal, declared: DeclaredTenant) -> Option<String> {
+    let before = change.fleet().tenants().get(&declared.path).cloned();
+    let budget = change.fleet().budgets().status(&declared.path).map(|status| status.budget);
+    let tenant = declared.after(before.as_ref(), budget.as_ref());
+    if before.as_ref() == Some(&tenant.quota) && budget == tenant.budget {
         return None;
     }
-    let before = change.fleet().set_quota(tenant.path.clone(), tenant.quota.clone());
+    change.fleet().set_quota(tenant.path.clone(), tenant.quota.clone());
     if budget != tenant.budget {
         change.fleet().set_budget(tenant.path.clone(), tenant.budget.clone());
     }

@@ -329,3 +329,28 @@ fn a_budget_that_is_spent_holds_back_what_is_new() {
         .unwrap();
     wait_for_state(&member, lease.id, LeaseState::Granted);
 }
+
+#[test]
+fn a_declaration_of_a_tenant_changes_what_it_mentions() {
+    let (folder, server) = Server::with_tenants();
+    let check = |server: &Server, limit, spent_of| {
+        let tenants: Vec<TenantStatus> = server.admin.list("/tenants").unwrap();
+        let acme = tenants.iter().find(|tenant| tenant.path.as_str() == "acme").unwrap();
+        let budget = acme.budget.as_ref().map(|status| status.budget.micro);
+        assert_eq!((acme.quota.limit_milli, budget), (limit, spent_of));
+    };
+    for (declared, limit, budget) in [
+        ("quota: {limit_milli: 2000}", Some(2000), None),
+        ("budget: {micro: 500000, per: ever}", Some(2000), Some(500_000)),
+        ("quota: {limit_milli: 3000}", Some(3000), Some(500_000)),
+        ("budget: null", Some(3000), None),
+        ("budget: {micro: 7, per: day}", Some(3000), Some(7)),
+    ] {
+        let changes = server.apply(&format!("tenants: [{{path: acme, {declared}}}]")).unwrap().changes;
+        assert_eq!(changes, ["tenant acme changed"], "{declared}");
+        check(&server, limit, budget);
+    }
+    assert_eq!(server.apply("tenants: [{path: acme}]").unwrap().changes, [] as [String; 0]);
+    drop(server);
+    check(&Server::start(folder.path()), Some(3000), Some(7));
+}
