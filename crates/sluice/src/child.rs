@@ -4,6 +4,8 @@
 //! included, so those are only kept from ending us before the child. A signal that some process sent to us alone
 //! (`kill PID`, a supervisor's SIGTERM) is passed on. The kernel says which is which in `si_code`.
 
+mod early;
+
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,6 +16,8 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use sluice_api::lease::TASKS_MAX;
+
+pub(crate) use early::EarlyEnd;
 
 /// Sluice itself failed; `env` and `docker run` use the same codes.
 pub(crate) const EXIT_SLUICE_FAILED: i32 = 125;
@@ -365,6 +369,7 @@ mod tests {
         assert!(children.start(&script, &[], CHILDREN_MAX).is_err());
         children.stop();
         a_terminals_signals_are_heard_of_but_not_passed_on();
+        who_asks_for_the_end_before_there_is_a_program_is_heard();
     }
 
     fn a_terminals_signals_are_heard_of_but_not_passed_on() {
@@ -384,6 +389,26 @@ mod tests {
         children.stop();
         Children::install().stop();
         assert!(!asked_to_end(), "what comes later is asked anew");
+    }
+
+    fn who_asks_for_the_end_before_there_is_a_program_is_heard() {
+        for number in [libc::SIGINT, libc::SIGTERM] {
+            let (says, said) = std::sync::mpsc::channel();
+            let early = EarlyEnd::heed(move |number| says.send(number).unwrap()).unwrap();
+            // SAFETY: touches no memory.
+            unsafe { libc::kill(std::process::id() as i32, number) };
+            assert_eq!(said.recv(), Ok(number));
+            drop(early);
+        }
+        // Whoever comes after it has its signals.
+        let early = EarlyEnd::heed(|_| panic!("none came")).unwrap();
+        let children = Children::install();
+        drop(early);
+        let ask_parent = ["sh", "-c", "trap 'exit 7' TERM; kill -TERM $PPID; while :; do sleep 0.01; done"];
+        let started = children.start(&ask_parent.map(OsString::from), &[], 0).unwrap();
+        children.all_started();
+        assert_eq!(exit_code(started.wait().unwrap()), 7);
+        children.stop();
     }
 
     #[test]

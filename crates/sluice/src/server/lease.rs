@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,6 +13,7 @@ use sluice_control::{Connection, open_lease};
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, LeaseClaim, LeaseGranted};
 
+use crate::child::EarlyEnd;
 use crate::quantity::Period;
 use crate::run::say_cut;
 use crate::server::lists;
@@ -33,6 +35,8 @@ pub(crate) struct ServerLease {
     /// As it was seen last.
     seen: Lease,
     quiet: bool,
+    /// While there is no program that signals are passed on to.
+    early_end: Option<EarlyEnd>,
 }
 
 /// A task of a lease that its node has, on the connection that holds it.
@@ -50,6 +54,10 @@ impl ServerLease {
     /// Asks for it; it is in the queue when this returns.
     pub(crate) fn ask(client: Client, ask: &NewLease, quiet: bool) -> Result<ServerLease> {
         let key = random_key()?;
+        let known = Arc::new(Mutex::new(None));
+        let early_end = end_early(&client, &known)?;
+        // Who asks for the end meanwhile has to know first whether there is a lease.
+        let mut id = known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tries = 1;
         let lease: Lease = loop {
             match client.post_once("/leases", ask, &key) {
@@ -61,7 +69,9 @@ impl ServerLease {
                 Err(failure) => return Err(failure.into()),
             }
         };
-        Ok(ServerLease { client, id: lease.id, seen: lease, quiet })
+        *id = Some(lease.id);
+        drop(id);
+        Ok(ServerLease { client, id: lease.id, seen: lease, quiet, early_end: Some(early_end) })
     }
 
     pub(crate) fn describe(&self) -> String {
@@ -75,7 +85,11 @@ impl ServerLease {
             self.wait_for_place()?;
             let claims = self.seen.places.iter().map(|place| claim_on_node(place, kernel_timeout_ms, name));
             let refusal = match claims.collect::<Result<Vec<Claimed>>>() {
-                Ok(claimed) => return Ok(claimed),
+                Ok(claimed) => {
+                    // From here on its node knows when this process ends.
+                    self.early_end = None;
+                    return Ok(claimed);
+                }
                 Err(error) => format!("{error:#}"),
             };
             refusals += 1;
@@ -142,6 +156,7 @@ impl ServerLease {
 
     /// Waits until the server has the lease back in its queue: its node has said that the earlier attempt is over.
     pub(crate) fn wait_requeued(&mut self) -> Result<()> {
+        self.early_end = Some(end_early(&self.client, &Arc::new(Mutex::new(Some(self.id))))?);
         let attempt = self.seen.attempt;
         while self.seen.attempt == attempt && self.seen.state != LeaseState::Ended {
             match self.next() {
@@ -152,6 +167,23 @@ impl ServerLease {
         }
         Ok(())
     }
+}
+
+/// Ends the lease, if there is one, and this process, when that is asked to end.
+fn end_early(client: &Client, lease: &Arc<Mutex<Option<LeaseId>>>) -> Result<EarlyEnd> {
+    let (client, lease) = (client.clone(), Arc::clone(lease));
+    let heed = EarlyEnd::heed(move |signal| {
+        let lease = *lease.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(id) = lease {
+            // If the server cannot be told, it takes a program that does not ask any more for gone.
+            let _ = client.delete::<Lease>(&format!("/leases/{id}"));
+        }
+        if std::io::stderr().is_terminal() {
+            eprintln!();
+        }
+        std::process::exit(128 + signal)
+    });
+    heed.context("signals")
 }
 
 impl Drop for ServerLease {
@@ -310,16 +342,111 @@ fn random_key() -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Read};
+    use std::net::{TcpListener, TcpStream};
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc::channel;
+
     use super::*;
 
-    #[test]
-    fn waiting_is_explained() {
-        let json = serde_json::json!({
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn lease(more: serde_json::Value) -> serde_json::Value {
+        let mut lease = serde_json::json!({
             "id": 1, "tenant": "acme", "name": "", "gpus": 1, "tasks": 1, "share_ppm": 1, "memory": 0, "priority": 100, "tier": "standard",
             "preemptible": true, "state": "queued", "attempt": 1, "created_at_ms": 0, "revision": 1,
             "position": 2, "reason": "acme holds 1 of the 1 GPUs that are its limit"
         });
-        let lease: Lease = serde_json::from_value(json).unwrap();
+        lease.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        lease
+    }
+
+    /// A server that answers each request, known by its method and path and by its token, as it is told to.
+    fn serve(answer: impl Fn(&str, &str) -> (u16, String) + Send + Sync + 'static) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let answer = Arc::new(answer);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let answer = Arc::clone(&answer);
+                std::thread::spawn(move || serve_one(stream.unwrap(), &*answer));
+            }
+        });
+        url
+    }
+
+    fn serve_one(stream: TcpStream, answer: &dyn Fn(&str, &str) -> (u16, String)) {
+        let mut reader = BufReader::new(&stream);
+        let mut head = Vec::new();
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) < 3 {
+                break;
+            }
+            head.push(line.to_lowercase());
+        }
+        let field = |name: &str| head.iter().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let mut body = vec![0; field("content-length:").map_or(0, |length| length.parse().unwrap())];
+        reader.read_exact(&mut body).unwrap();
+        let Some(request) = head.first() else { return };
+        let token = field("authorization: bearer").unwrap_or_default();
+        let (status, text) = answer(request.trim_end_matches(" http/1.1\r\n"), token);
+        let _ = write!(
+            &stream,
+            "HTTP/1.1 {status} x\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
+            text.len()
+        );
+    }
+
+    /// In a process that a test starts of itself: the server that it asks.
+    const SERVER_VARIABLE: &str = "SLUICE_TEST_WAITS_AT";
+
+    /// In a process of its own, which is asked to end.
+    #[test]
+    fn who_is_asked_to_end_while_it_waits_gives_its_lease_up() {
+        if let Ok(url) = std::env::var(SERVER_VARIABLE) {
+            let ask = serde_json::from_str("{}").unwrap();
+            let mut waits = ServerLease::ask(Client::new(&url, "token"), &ask, true).unwrap();
+            panic!("{:?}", waits.claim(0, "").map(|_| ()));
+        }
+        for signal in [libc::SIGINT, libc::SIGTERM] {
+            let (heard, requests) = channel();
+            // An answer to a waiting program comes when something has changed: not before the lease is ended.
+            let ended = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
+            let url = serve(move |request, _| {
+                heard.send(request.to_owned()).unwrap();
+                let (is_over, changed) = &*ended;
+                match request.split(' ').next() {
+                    Some("get") => drop(changed.wait_while(is_over.lock().unwrap(), |over| !*over).unwrap()),
+                    Some("delete") => {
+                        *is_over.lock().unwrap() = true;
+                        changed.notify_all();
+                    }
+                    _ => {}
+                }
+                (200, lease(serde_json::json!({})).to_string())
+            });
+            let name = "server::lease::tests::who_is_asked_to_end_while_it_waits_gives_its_lease_up";
+            let mut process = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name])
+                .env(SERVER_VARIABLE, &url)
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
+            assert_eq!(requests.recv_timeout(PATIENCE).as_deref(), Ok("post /api/v1/leases"));
+            let asks = requests.recv_timeout(PATIENCE).unwrap();
+            assert!(asks.starts_with("get /api/v1/leases/1?"), "{asks}");
+            // SAFETY: touches no memory, and the process has not been waited for.
+            unsafe { libc::kill(process.id() as i32, signal) };
+            assert_eq!(process.wait().unwrap().code(), Some(128 + signal));
+            let ends = requests.recv_timeout(PATIENCE);
+            assert_eq!(ends.as_deref(), Ok("delete /api/v1/leases/1"));
+        }
+    }
+
+    #[test]
+    fn waiting_is_explained() {
+        let lease: Lease = serde_json::from_value(lease(serde_json::json!({}))).unwrap();
         assert_eq!(
             waiting_line(&lease, Some("in 3 min")),
             "waiting, place 2 in the queue, starts in 3 min: acme holds 1 of the 1 GPUs that are its limit"
