@@ -23,6 +23,8 @@ use crate::tasks::Event;
 const WAIT_MS: u64 = 5_000;
 /// A server that is away is asked again after this.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// One that does not say what it is asked for is.
+const RETRY_BLIND_EVERY: Duration = Duration::from_secs(5);
 /// A request is tried this often before its failure is the user's.
 const TRIES: u32 = 5;
 /// A lease that this many nodes have refused is given up.
@@ -226,6 +228,7 @@ struct Watcher {
 
 impl Watcher {
     fn run(self, mut revision: u64) {
+        let mut blind = false;
         loop {
             let lease = match watch(&self.client, self.id, revision) {
                 Ok(lease) => lease,
@@ -234,8 +237,17 @@ impl Watcher {
                     sleep(RETRY_EVERY);
                     continue;
                 }
-                Err(_) => return,
+                Err(failure) => {
+                    if !std::mem::replace(&mut blind, true) {
+                        eprintln!("sluice: {}", blind_line(self.id, &failure));
+                    }
+                    sleep(RETRY_BLIND_EVERY);
+                    continue;
+                }
             };
+            if std::mem::take(&mut blind) {
+                eprintln!("sluice: the server tells of lease {} again", self.id);
+            }
             let gone = lease.state == LeaseState::Ended || lease.attempt != self.attempt;
             let is_news = std::mem::replace(&mut revision, lease.revision) != lease.revision;
             // Where nobody listens any more all tasks have ended.
@@ -244,6 +256,18 @@ impl Watcher {
             }
         }
     }
+}
+
+/// What the user of a program has to know whose lease can no longer be asked for.
+fn blind_line(lease: LeaseId, failure: &Failure) -> String {
+    let way_out = match failure {
+        Failure::Refused(problem) if problem.status == 401 => {
+            "; `sluice login` signs in again, for what runs as well, and `sluice token create --lifetime TIME` makes tokens that \
+             last longer"
+        }
+        _ => "",
+    };
+    format!("{failure}: the program goes on, but is not told when lease {lease} has to make room{way_out}")
 }
 
 /// Claims further tasks of a lease for its program.
@@ -347,7 +371,11 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::sync::mpsc::channel;
 
+    use sluice_api::client::Settings;
+    use sluice_api::problem::{Kind, Problem};
+
     use super::*;
+    use crate::server::login;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -442,6 +470,65 @@ mod tests {
             let ends = requests.recv_timeout(PATIENCE);
             assert_eq!(ends.as_deref(), Ok("delete /api/v1/leases/1"));
         }
+    }
+
+    #[test]
+    fn a_program_whose_token_holds_no_more_is_watched_again_when_it_does() {
+        let tries = std::sync::atomic::AtomicU32::new(0);
+        let url = serve(move |_, _| match tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+            0 => {
+                let refused = Problem::new(Kind::Unauthenticated, "the token has expired");
+                (401, serde_json::to_string(&refused).unwrap())
+            }
+            _ => (200, lease(serde_json::json!({ "state": "preempting", "revision": 7 })).to_string()),
+        });
+        let (events, heard) = channel();
+        let watcher = Watcher { client: Client::new(&url, "token"), id: 1, attempt: 1, events };
+        std::thread::spawn(move || watcher.run(1));
+        match heard.recv_timeout(PATIENCE) {
+            Ok(Event::Lease(lease)) => assert_eq!(lease.revision, 7),
+            _ => panic!("nothing is heard of the lease"),
+        }
+    }
+
+    /// In a process whose settings are its own.
+    #[test]
+    fn what_login_keeps_is_taken_by_what_runs_already() {
+        let settings =
+            |url: &str, token: &str| Settings { server: url.into(), token: token.into(), login: None };
+        if let Ok(url) = std::env::var(SERVER_VARIABLE) {
+            let client = login::client(settings(&url, "old"));
+            let ask = || client.get::<Lease>("/leases/1");
+            settings(&url, "old").keep().unwrap();
+            assert!(matches!(ask(), Err(Failure::Refused(problem)) if problem.status == 401));
+            settings(&url, "new").keep().unwrap();
+            assert_eq!(ask().unwrap().id, 1);
+            return;
+        }
+        let url = serve(|_, token| match token {
+            "new" => (200, lease(serde_json::json!({})).to_string()),
+            _ => (401, serde_json::to_string(&Problem::new(Kind::Unauthenticated, "expired")).unwrap()),
+        });
+        let folder = std::env::temp_dir().join(format!("sluice-login-{}", std::process::id()));
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "server::lease::tests::what_login_keeps_is_taken_by_what_runs_already"])
+            .envs([("XDG_CONFIG_HOME", &folder), ("XDG_DATA_HOME", &folder)])
+            .env(SERVER_VARIABLE, &url)
+            .env_remove("SLUICE_TOKEN")
+            .stdout(Stdio::null())
+            .status();
+        assert!(status.unwrap().success());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn who_cannot_be_watched_any_more_is_told_the_way_out() {
+        let refused = |kind, detail| blind_line(9, &Failure::Refused(Problem::new(kind, detail)));
+        let line = refused(Kind::Unauthenticated, "the token has expired");
+        for words in ["the token has expired", "lease 9", "`sluice login`", "--lifetime"] {
+            assert!(line.contains(words), "{line}");
+        }
+        assert!(!refused(Kind::Forbidden, "not yours").contains("login"));
     }
 
     #[test]

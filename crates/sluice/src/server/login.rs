@@ -215,11 +215,11 @@ fn brought(mut socket: TcpStream, state: &str) -> Option<Result<String>> {
     result
 }
 
-/// A client with the kept token, which is renewed when it has expired.
+/// A client with the kept token, which is renewed when it has expired, or replaced by what `sluice login` has kept since.
 pub(super) fn client(settings: Settings) -> Client {
     let client = settings.client();
     if settings.login.as_ref().is_none_or(|kept| kept.refresh_token.is_none()) {
-        return client;
+        return client.renewing(move || Some(Settings::find(Some(&settings.server)).ok()??.token));
     }
     client.renewing(move || match renewed(&settings) {
         Ok(token) => token,
