@@ -14,6 +14,7 @@ use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, LeaseClaim, LeaseGranted};
 
 use crate::child::EarlyEnd;
+use crate::moment::Moment;
 use crate::quantity::Period;
 use crate::run::say_cut;
 use crate::server::lists;
@@ -309,18 +310,34 @@ struct Progress {
     terminal: bool,
     begun: Instant,
     shown: String,
+    /// When it was said to start, where lines are kept.
+    start_ms: Option<u64>,
 }
 
 impl Progress {
     fn new(quiet: bool) -> Progress {
         let terminal = std::io::stderr().is_terminal();
-        Progress { quiet, terminal, begun: Instant::now(), shown: String::new() }
+        Progress { quiet, terminal, begun: Instant::now(), shown: String::new(), start_ms: None }
     }
 
     fn show(&mut self, lease: &Lease) {
-        // Where lines are kept, the time until it starts would make a new one of each.
-        let starts = self.terminal.then(|| lists::starts(lease)).filter(|_| lease.start.is_some());
-        self.say(&waiting_line(lease, starts.as_deref()));
+        let line = self.line(lease);
+        self.say(&line);
+    }
+
+    fn line(&mut self, lease: &Lease) -> String {
+        let starts = lease.start.as_ref().map(|start| match start.at_ms {
+            Some(at_ms) if !self.terminal => self.about(at_ms, lists::now_ms()),
+            _ => lists::starts(lease),
+        });
+        waiting_line(lease, starts.as_deref())
+    }
+
+    /// Where lines are kept, the time until it starts would make a new one of each: one that has hardly moved is as it was said.
+    fn about(&mut self, at_ms: u64, now_ms: u64) -> String {
+        let said_ms = self.start_ms.filter(|&said_ms| !has_moved(said_ms, at_ms, now_ms)).unwrap_or(at_ms);
+        self.start_ms = Some(said_ms);
+        if at_ms <= now_ms { "any moment".into() } else { format!("about {}", Moment::from_ms(said_ms)) }
     }
 
     fn say(&mut self, line: &str) {
@@ -344,6 +361,11 @@ impl Drop for Progress {
             eprint!("\r\x1b[K");
         }
     }
+}
+
+/// Whether a start that was said is off by more than a fifth of the time that is left.
+fn has_moved(said_ms: u64, at_ms: u64, now_ms: u64) -> bool {
+    said_ms.abs_diff(at_ms) > at_ms.saturating_sub(now_ms) / 5
 }
 
 /// Nothing while there is nothing to say.
@@ -539,5 +561,20 @@ mod tests {
             "waiting, place 2 in the queue, starts in 3 min: acme holds 1 of the 1 GPUs that are its limit"
         );
         assert_eq!(waiting_line(&Lease { reason: None, ..lease }, None), "");
+    }
+
+    #[test]
+    fn where_lines_are_kept_the_start_is_said_and_again_when_it_moves() {
+        let mut progress = Progress::new(true);
+        progress.terminal = false;
+        let mut about = |at_s: u64, now_s: u64| progress.about(at_s * 1000, now_s * 1000);
+        assert_eq!(about(1000, 0), "about 1970-01-01T00:16:40Z");
+        assert_eq!(about(1150, 10), "about 1970-01-01T00:16:40Z", "it has hardly moved");
+        assert_eq!(about(1500, 10), "about 1970-01-01T00:25:00Z");
+        assert_eq!([about(1500, 1500), about(1501, 1502)], ["any moment", "any moment"]);
+        let start = serde_json::json!({ "start": { "at_ms": 4_000_000_000_000_u64, "because": "" } });
+        let lease: Lease = serde_json::from_value(lease(start)).unwrap();
+        let line = progress.line(&lease);
+        assert!(line.contains("queue, starts about 2096-10-02T07:06:40Z: acme holds"), "{line}");
     }
 }
