@@ -158,6 +158,9 @@ impl Plan {
         }
         let later = self.atlas.accepted(ask, |pool| ever_serves(fleet, pool, tenant, ask));
         if later == sluice_sched::ModelSet::NONE {
+            if let Some(nobody) = self.nobody_serves(fleet, tenant, ask) {
+                return nobody;
+            }
             let serves = |pool: &str| ever_serves(fleet, pool, tenant, ask);
             if let Some(few) = ask.units_milli.and_then(|units| self.atlas.too_few_units(units, serves)) {
                 return few;
@@ -168,6 +171,24 @@ impl Plan {
         let mut closed = fleet.pools().keys().filter(|pool| ever_serves(fleet, pool, tenant, ask));
         let first = closed.find_map(refused).map_or_else(String::new, |refusal| format!(": {refusal}"));
         format!("the pools with such GPUs do not serve it now{first}")
+    }
+
+    /// That no pool with nodes ever serves it, whatever its GPUs are, if so.
+    fn nobody_serves(&self, fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
+        let some_pool = |serves: &dyn Fn(&Terms<'_>) -> bool| {
+            self.atlas.pools().any(|pool| {
+                fleet.pools().get(pool).is_none_or(|pool| pool.all_terms().any(|terms| serves(&terms)))
+            })
+        };
+        let lets_in = |terms: &Terms<'_>| terms.access.lets_in(tenant, None);
+        if !some_pool(&lets_in) {
+            return Some(format!("no pool that has GPUs serves {tenant}"));
+        }
+        if !some_pool(&|terms| lets_in(terms) && terms.serves_tier(ask.tier)) {
+            return Some(format!("no pool that has GPUs serves the tier {} of {tenant}", ask.tier.name()));
+        }
+        let serves = |terms: &Terms<'_>| terms.serves(tenant, ask.tier, ask.least_share_ppm(), None);
+        (!some_pool(&serves)).then(|| format!("the pools that serve {tenant} lend whole GPUs only"))
     }
 }
 

@@ -119,6 +119,11 @@ impl Atlas {
             && node.labels.iter().all(known)
     }
 
+    /// The pools that its GPUs are in, some several times.
+    pub(super) fn pools(&self) -> impl Iterator<Item = &str> {
+        self.kinds.iter().map(|kind| &*kind.pool)
+    }
+
     /// The kinds that a request accepts.
     pub(super) fn accepted(&self, ask: &NewLease, serves: impl Fn(&str) -> bool) -> ModelSet {
         let accepted = (0..).zip(&self.kinds).filter(|(_, kind)| kind.is_asked_for(ask, &serves));

@@ -253,3 +253,35 @@ fn a_plan_made_anew_counts_what_is_above_the_pool() {
     assert_eq!((world.state(fifth), world.nodes_of(fifth)), (RUNS, vec![2]));
     world.check();
 }
+
+#[test]
+fn who_no_pool_serves_is_told_so_and_not_that_no_gpu_is_good_enough() {
+    let mut world = World::new(&[1, 1], &[("acme", json!({})), ("globex", json!({}))]);
+    let mut declare = |pool: Value| {
+        world.fleet.set_pool(serde_json::from_value(pool).unwrap());
+        world.settle();
+    };
+    let private = json!({ "private": { "tenants": ["globex"] } });
+    declare(json!({ "name": "a", "nodes": ["node0"], "access": private }));
+    declare(json!({ "name": "b", "nodes": ["node1"], "tiers": ["basic"], "sharing": "whole" }));
+    let never = |tenant: &str, ask: Value| {
+        let (tenant, ask) = (tenant.parse().unwrap(), serde_json::from_value(ask).unwrap());
+        world.plan.over_capacity(&world.fleet, &tenant, &ask).unwrap_or_default()
+    };
+    assert_eq!(never("acme", json!({})), "no pool that has GPUs serves the tier standard of acme");
+    let part = json!({ "tier": "basic", "share_ppm": 250_000 });
+    assert_eq!(never("acme", part.clone()), "the pools that serve acme lend whole GPUs only");
+    assert_eq!(never("globex", part), "");
+    let fast = never("acme", json!({ "tier": "basic", "gflops_min": 1_000_000 }));
+    assert!(fast.starts_with("no GPU of the pools that it may use"), "{fast}");
+    world.fleet.set_pool(
+        serde_json::from_value(json!({
+            "name": "b", "nodes": ["node1"], "access": { "private": { "tenants": ["globex"] } },
+        }))
+        .unwrap(),
+    );
+    world.settle();
+    let ask = serde_json::from_value(json!({})).unwrap();
+    let nobody = world.plan.over_capacity(&world.fleet, &"acme".parse().unwrap(), &ask);
+    assert_eq!(nobody.as_deref(), Some("no pool that has GPUs serves acme"));
+}

@@ -39,7 +39,7 @@ fn what_is_held_back_is_told_why_once() {
         ("acme has 1 leases", held_back(json!({ "leases_limit": 1 }), None, share(100_000), one_runs)),
         ("acme has spent", held_back(json!({}), None, json!({}), spent)),
         (
-            "pools that it may use",
+            "no pool that has GPUs serves acme",
             held_back(json!({}), Some(json!({ "access": globex() })), json!({}), plain),
         ),
         (
