@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sluice_api::audit::{Entry, Head};
-use sluice_api::bill::{Bill, Budget};
+use sluice_api::bill::{Bill, Budget, BudgetStatus};
 use sluice_api::grant::Signer;
 use sluice_api::identity::Identity;
 use sluice_api::lease::{Lease, NewLease};
@@ -396,10 +396,8 @@ impl Server {
             change.leave();
             return Ok(());
         }
-        for Passed { tenant, mark_percent, status } in passed.iter().filter(|passed| passed.mark_percent > 0)
-        {
-            let of = format!("{} of {}", status.spent_micro, status.budget.micro);
-            eprintln!("sluice-server: {tenant} has spent {mark_percent} % of its budget ({of} millionths)");
+        for Passed { tenant, status, .. } in passed.iter().filter(|passed| passed.mark_percent > 0) {
+            eprintln!("sluice-server: {}", spent_line(tenant, status));
             change.audit(&Principal::server(), "budget.passed", tenant.as_str(), serde_json::json!(status));
         }
         change.wake();
@@ -459,6 +457,17 @@ impl Server {
         self.cycles.send_modify(|count| *count += 1);
         change.hand_over().map(drop).map_err(not_written)
     }
+}
+
+/// `acme has spent 104 % of its budget (10.4 of 10)`
+fn spent_line(tenant: &TenantPath, status: &BudgetStatus) -> String {
+    // In the currency's units, without digits that say nothing.
+    let money = |micro: u64| {
+        let text = format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000);
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    };
+    let (spent, of) = (money(status.spent_micro), money(status.budget.micro));
+    format!("{tenant} has spent {} % of its budget ({spent} of {of})", status.spent_percent)
 }
 
 impl Books {
@@ -786,6 +795,15 @@ mod tests {
         let looked = tokio::time::timeout(waits, cycles.changed()).await;
         assert!(looked.is_ok(), "nobody looks at the queue");
         drop(endless);
+    }
+
+    #[test]
+    fn what_is_spent_is_said_in_money() {
+        let status = serde_json::json!({
+            "micro": 10_000_000, "per": "month", "then": "hold", "spent_micro": 1_208_945_446, "spent_percent": 12089,
+        });
+        let line = spent_line(&"acme".parse().unwrap(), &serde_json::from_value(status).unwrap());
+        assert_eq!(line, "acme has spent 12089 % of its budget (1208.945446 of 10)");
     }
 
     /// A process that is stopped finds the clock that is never set far ahead, as one does whose database did not answer.
