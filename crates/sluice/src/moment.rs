@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
 
 /// A point in time, in milliseconds since 1970: `2026-11-01` (its midnight), `2026-11-01T08:30:00Z`, or the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,27 @@ impl FromStr for Moment {
     }
 }
 
+/// A month, such as `2026-11`: from its beginning until that of the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Month {
+    pub(crate) from: Moment,
+    pub(crate) until: Moment,
+}
+
+impl FromStr for Month {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Month, String> {
+        let first = Date::strptime("%Y-%m-%d", format!("{text}-01")).ok();
+        let begins = |date: Date| date.to_string().parse::<Moment>().ok();
+        let month = first.and_then(|first| {
+            let next = first.checked_add(1.month()).ok()?;
+            Some(Month { from: begins(first)?, until: begins(next)? })
+        });
+        month.ok_or_else(|| format!("{text:?} is no month such as 2026-11"))
+    }
+}
+
 /// ISO 8601, to the second.
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -49,6 +70,21 @@ impl fmt::Display for Moment {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn months_have_their_own_lengths() {
+        for (text, from, until) in [
+            ("2026-11", "2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z"),
+            ("2028-02", "2028-02-01T00:00:00Z", "2028-03-01T00:00:00Z"),
+            ("2026-12", "2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z"),
+        ] {
+            let month: Month = text.parse().unwrap();
+            assert_eq!((month.from.to_string(), month.until.to_string()), (from.into(), until.into()));
+        }
+        for text in ["", "2026", "2026-13", "2026-11-01", "11-2026", "1969-12"] {
+            assert!(text.parse::<Month>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn moments_are_dates_or_times() {

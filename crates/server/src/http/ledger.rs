@@ -17,7 +17,7 @@ use super::extract::{Body, Options, PageOptions, page};
 use crate::auth::Principal;
 use crate::billing::{self, Period};
 use crate::policy::Action;
-use crate::server::Server;
+use crate::server::{Books, Server};
 use crate::store::Write;
 
 /// All prices, the oldest first
@@ -72,6 +72,11 @@ pub(super) async fn bill(
 ) -> Answer<Bill> {
     let tenant = options.tenant.unwrap_or_else(|| principal.token.tenant.clone());
     principal.need(Action::See, &tenant)?;
+    let is_known = |books: &Books, _| tenant.is_root() || books.fleet.tenants().contains_key(&tenant);
+    if !server.read(is_known).await? {
+        let detail = format!("there is no tenant {tenant}");
+        return Err(Problem::new(Kind::Invalid, detail).at("tenant").into());
+    }
     let period = Period {
         from_ms: options.from_ms.unwrap_or(0),
         until_ms: options.until_ms.unwrap_or(server.now_ms() + 1),

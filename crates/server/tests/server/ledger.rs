@@ -354,3 +354,12 @@ fn a_declaration_of_a_tenant_changes_what_it_mentions() {
     drop(server);
     check(&Server::start(folder.path()), Some(3000), Some(7));
 }
+
+#[test]
+fn who_asks_for_the_bill_of_nobody_is_told_so() {
+    let (_folder, server) = Server::with_tenants();
+    let unknown = problem(server.admin.get::<Bill>("/bill?tenant=nosuch"));
+    assert_eq!((unknown.status, unknown.field.as_deref()), (422, Some("tenant")), "{unknown}");
+    assert_eq!(problem(server.token("acme", Role::Viewer).get::<Bill>("/bill?tenant=nosuch")).status, 403);
+    server.admin.get::<Bill>("/bill?tenant=/").unwrap();
+}

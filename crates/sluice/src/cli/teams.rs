@@ -9,7 +9,7 @@ use sluice_api::token::Role;
 use sluice_node::Peering;
 
 use super::{GpuChoice, Output, TlsArgs};
-use crate::moment::Moment;
+use crate::moment::{Moment, Month};
 use crate::quantity::{Memory, Period, Units};
 
 /// Which server.
@@ -263,6 +263,18 @@ pub(crate) struct BillArgs {
     /// Only what began within this time, such as 24h
     #[arg(long, value_name = "TIME")]
     pub(crate) last: Option<Period>,
+
+    /// Only what began in this month, such as 2026-11
+    #[arg(long, value_name = "MONTH", conflicts_with = "last")]
+    pub(crate) month: Option<Month>,
+
+    /// Only what began then or later: a day such as 2026-11-01, or a time such as 2026-11-01T08:30:00Z
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["last", "month"])]
+    pub(crate) from: Option<Moment>,
+
+    /// Only what began before [default: now]
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["last", "month"])]
+    pub(crate) until: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

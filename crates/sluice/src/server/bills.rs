@@ -12,16 +12,23 @@ use crate::moment::Moment;
 use crate::table::Align::{Left, Right};
 
 pub(crate) fn bill(arguments: &BillArgs) -> Result<ExitCode> {
-    let mut path = "/bill?".to_owned();
-    if let Some(tenant) = &arguments.tenant {
-        path += &format!("tenant={tenant}&");
-    }
-    if let Some(last) = arguments.last {
-        path += &format!("from_ms={}", now_ms().saturating_sub(last.duration().as_millis() as u64));
-    }
+    let path = bill_path(arguments, now_ms());
     let bill: Bill = client(&arguments.at)?.get(&path)?;
     print(&bill, None, arguments.output)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn bill_path(arguments: &BillArgs, now_ms: u64) -> String {
+    let BillArgs { tenant, last, month, from, until, .. } = arguments;
+    let last_ms = last.map(|last| now_ms.saturating_sub(last.duration().as_millis() as u64));
+    let from_ms = from.or(month.map(|month| month.from)).map(Moment::ms).or(last_ms);
+    let until_ms = until.or(month.map(|month| month.until)).map(Moment::ms);
+    let options = [
+        tenant.as_ref().map(|tenant| format!("tenant={tenant}")),
+        from_ms.map(|ms| format!("from_ms={ms}")),
+        until_ms.map(|ms| format!("until_ms={ms}")),
+    ];
+    format!("/bill?{}", options.into_iter().flatten().collect::<Vec<_>>().join("&"))
 }
 
 /// With the number of its invoice, if it is one's.
@@ -158,4 +165,34 @@ pub(crate) fn invoice(command: &InvoiceCommand) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: BillArgs,
+    }
+
+    #[test]
+    fn a_bill_is_of_the_period_that_is_asked_for() {
+        for (words, path) in [
+            ("", "/bill?"),
+            ("--tenant acme --last 10s", "/bill?tenant=acme&from_ms=90000"),
+            ("--month 2026-11", "/bill?from_ms=1793491200000&until_ms=1796083200000"),
+            ("--from 2026-11-01", "/bill?from_ms=1793491200000"),
+            ("--from 2026-11-01 --until 2026-11-02", "/bill?from_ms=1793491200000&until_ms=1793577600000"),
+        ] {
+            let words = std::iter::once("bill").chain(words.split_whitespace());
+            let line = Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(bill_path(&line.arguments, 100_000), path);
+        }
+        assert!(Line::try_parse_from(["bill", "--month", "2026-11", "--last", "1h"]).is_err());
+        assert!(Line::try_parse_from(["bill", "--month", "2026-11", "--until", "2026-12-01"]).is_err());
+    }
 }
