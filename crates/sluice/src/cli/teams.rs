@@ -476,6 +476,9 @@ pub(crate) enum AuditCommand {
         /// A file kept elsewhere that says where the log stood; it is checked, and then brought up to date
         #[arg(long, value_name = "FILE")]
         anchor: Option<PathBuf>,
+        /// Make such a file, which is not there yet
+        #[arg(long, value_name = "FILE", conflicts_with = "anchor")]
+        new_anchor: Option<PathBuf>,
     },
 }
 

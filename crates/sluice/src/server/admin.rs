@@ -171,21 +171,29 @@ pub(crate) fn audit(command: &AuditCommand) -> Result<ExitCode> {
                 return Err(error.into());
             }
         }
-        AuditCommand::Verify { at, anchor } => verify(at, anchor.as_deref())?,
+        AuditCommand::Verify { at, anchor, new_anchor } => {
+            let known = anchor.as_deref().map(read_anchor).transpose()?;
+            if let Some(path) = new_anchor.as_deref().filter(|path| path.exists()) {
+                bail!("{} is there already; --anchor checks it", path.display());
+            }
+            verify(at, known, anchor.as_deref().or(new_anchor.as_deref()))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The check is this program's own: the server is not asked whether it is right.
-fn verify(at: &AtServer, anchor: Option<&Path>) -> Result<()> {
-    let anchored = match anchor.filter(|path| path.exists()) {
-        Some(path) => {
-            let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-            Some(serde_json::from_str::<Head>(&text).with_context(|| path.display().to_string())?)
-        }
-        None => None,
-    };
-    let mut verification = Verification::new(anchored.clone());
+/// Where the log stood. Without the file nothing says so: to take that for a beginning would hide a log that was rewritten.
+fn read_anchor(path: &Path) -> Result<Head> {
+    let text = std::fs::read_to_string(path).with_context(|| {
+        let new = if path.exists() { "" } else { " (if there never was such a file, --new-anchor makes it)" };
+        format!("{}{new}", path.display())
+    })?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
+}
+
+/// The check is this program's own: the server is not asked whether it is right. What is found goes into the file `anchor`.
+fn verify(at: &AtServer, known: Option<Head>, anchor: Option<&Path>) -> Result<()> {
+    let mut verification = Verification::new(known);
     let mut broken = None;
     client(at)?.each("/audit?limit=1000", |entry: Entry| {
         if broken.is_none() {
@@ -206,4 +214,29 @@ fn verify(at: &AtServer, anchor: Option<&Path>) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_anchor_that_is_not_there_is_an_error_that_says_how_to_make_one() {
+        let folder = std::env::temp_dir().join(format!("sluice-anchor-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("anchor.json");
+        let at = || AtServer { server: Some("http://127.0.0.1:1".into()) };
+        let verify = |anchor: Option<&Path>, new_anchor: Option<&Path>| {
+            let [anchor, new_anchor] = [anchor, new_anchor].map(|path| path.map(Path::to_owned));
+            let result = audit(&AuditCommand::Verify { at: at(), anchor, new_anchor });
+            format!("{:#}", result.unwrap_err())
+        };
+        let missing = verify(Some(&path), None);
+        assert!(missing.contains("--new-anchor") && !path.exists(), "{missing}");
+        std::fs::write(&path, r#"{"sequence":1,"hash":"00"}"#).unwrap();
+        assert_eq!(read_anchor(&path).unwrap().sequence, 1);
+        let there = verify(None, Some(&path));
+        assert!(there.contains("--anchor checks it"), "{there}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }
