@@ -314,7 +314,8 @@ mod tests {
                     for (part, mut sums) in parts.iter().zip(sums) {
                         let mut expect = added_up(&records, part);
                         let key = |sum: &Sum| (sum.tenant.clone(), sum.goods.clone());
-                        (sums.sort_by_key(key), expect.sort_by_key(key));
+                        sums.sort_by_key(key);
+                        expect.sort_by_key(key);
                         assert_eq!(sums, expect, "{part:?}");
                     }
                 }
