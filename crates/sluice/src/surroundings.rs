@@ -135,7 +135,8 @@ impl Surroundings {
         this.prepend("LD_LIBRARY_PATH", &lib);
         this.prepend("PATH", &bin);
         if let Some(device_files) = &libraries.device_files {
-            this.prepend("LD_PRELOAD", device_files);
+            // Behind those of the user: a sanitizer's has to be the first.
+            this.append("LD_PRELOAD", device_files);
         }
         this.set(SESSION_VARIABLE, session);
         this.tell_nccl_apart();
@@ -187,6 +188,16 @@ impl Surroundings {
             value.push(":");
             value.push(others);
         }
+        self.set(name, value);
+    }
+
+    fn append(&mut self, name: &str, path: &Path) {
+        let mut value = OsString::new();
+        if let Some(others) = non_empty(name) {
+            value.push(others);
+            value.push(":");
+        }
+        value.push(path);
         self.set(name, value);
     }
 }
