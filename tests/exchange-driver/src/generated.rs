@@ -796,16 +796,10 @@ pub(crate) unsafe extern "C" fn cuModuleLoad(module: *mut CUmodule, fname: *cons
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuModuleLoadDataEx(
-    module: *mut CUmodule,
-    image: *const c_void,
-    numOptions: u32,
-    options: *mut CUjit_option,
-    optionValues: *mut *mut c_void,
-) -> CUresult {
-    match table().cuModuleLoadDataEx {
+pub(crate) unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
+    match table().cuModuleLoadData {
         // SAFETY: the arguments are the caller's.
-        Some(entry) => unsafe { entry(module, image, numOptions, options, optionValues) },
+        Some(entry) => unsafe { entry(module, image) },
         None => CUresult::NOT_SUPPORTED,
     }
 }

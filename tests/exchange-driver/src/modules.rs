@@ -10,15 +10,37 @@ use crate::by_hand::forward;
 use crate::call::{Call, forget, log, note};
 use crate::table;
 
+const LOGS: [CUjit_option; 4] = [
+    CUjit_option::INFO_LOG_BUFFER,
+    CUjit_option::INFO_LOG_BUFFER_SIZE_BYTES,
+    CUjit_option::ERROR_LOG_BUFFER,
+    CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES,
+];
+
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
+unsafe extern "C" fn cuModuleLoadDataEx(
+    module: *mut CUmodule,
+    image: *const c_void,
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
+) -> CUresult {
     // SAFETY: an image of the exchange is text.
     let text = unsafe { CStr::from_ptr(image.cast()) }.to_bytes();
-    let mut call = Call::new("cuModuleLoadData");
+    let mut call = Call::new("cuModuleLoadDataEx");
     call.value(text.len());
     call.value(digest(text));
+    for i in 0..numOptions as usize {
+        // SAFETY: both arrays have that many.
+        let (option, value) = unsafe { (options.add(i).read(), optionValues.add(i).read()) };
+        // The buffers for logs are the worker's own.
+        if !LOGS.contains(&option) {
+            call.value(option);
+            call.value(value.addr() as u32);
+        }
+    }
     call.answer(false);
-    let result = forward!(cuModuleLoadData(module, image));
+    let result = forward!(cuModuleLoadDataEx(module, image, numOptions, options, optionValues));
     if result.is_success() {
         // SAFETY: written just now.
         note("Module", unsafe { module.read() }.0);

@@ -63,10 +63,15 @@ fn lives(p: &mut Program, by: By) {
         ".version 7.0\n.target sm_75\n.address_size 64\n// {filler}\n\
          .visible .global .align 8 .b8 variable_{name}[{bytes}];\n.visible .entry {name}() {{ ret; }}\n"
     );
-    let mut sent = Sent::new("cuModuleLoadData");
+    let mut sent = Sent::new("cuModuleLoadDataEx");
     sent.value(text.len());
     sent.value(digest(text.as_bytes()));
-    let loaded = load(p, &text, by);
+    let registers = p.within(16, 255) as u32;
+    if matches!(by, By::DataWithOptions) {
+        sent.value(CUjit_option::MAX_REGISTERS);
+        sent.value(registers);
+    }
+    let loaded = load(p, &text, by, registers);
     p.check(sent, false, CUresult::SUCCESS, &[]);
     let number = p.count_of("Module");
     let module = match loaded {
@@ -95,7 +100,7 @@ fn lives(p: &mut Program, by: By) {
     p.forget_number("Module", number);
 }
 
-fn load(p: &Program, text: &str, by: By) -> Loaded {
+fn load(p: &Program, text: &str, by: By, registers: u32) -> Loaded {
     let image = CString::new(text).expect("no NUL in it");
     let start: *const c_void = image.as_ptr().cast();
     let file = p.file.with_extension("ptx");
@@ -111,7 +116,11 @@ fn load(p: &Program, text: &str, by: By) -> Loaded {
             By::File => p.cuda.cuModuleLoad.expect("exported")(&mut module, path.as_ptr()),
             By::Data => p.cuda.cuModuleLoadData.expect("exported")(&mut module, start),
             By::DataWithOptions => {
-                p.cuda.cuModuleLoadDataEx.expect("exported")(&mut module, start, 0, none, no_values)
+                // The time is the client's own to say, or not.
+                let mut options = [CUjit_option::WALL_TIME, CUjit_option::MAX_REGISTERS];
+                let mut values = [0, registers as usize].map(std::ptr::without_provenance_mut::<c_void>);
+                let call = p.cuda.cuModuleLoadDataEx.expect("exported");
+                call(&mut module, start, 2, options.as_mut_ptr(), values.as_mut_ptr())
             }
             By::Library => {
                 let call = p.cuda.cuLibraryLoadData.expect("exported");

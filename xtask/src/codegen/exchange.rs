@@ -105,7 +105,7 @@ const BY_HAND: &[&str] = &[
     "cuModuleGetGlobal_v2",
     "cuModuleGetSurfRef",
     "cuModuleGetTexRef",
-    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
     "cuModuleUnload",
     "cuOccupancyMaxActiveClusters",
     "cuOccupancyMaxPotentialClusterSize",
