@@ -5,6 +5,7 @@
 //! when it is in the database. The lock is free meanwhile: others see the change before it is durable, and wait for it too
 //! before they speak. If a transaction fails, or a change is given up half way, the fleet is read from the database again.
 
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -371,26 +372,35 @@ impl Server {
     /// Says of every budget what is spent of it, from the ledger. All servers look, since all answer questions about it and any
     /// may lead next; the one that leads says in the audit log which marks were passed.
     async fn look_at_budgets(&self) -> Result<(), Problem> {
-        // One moment is the end of all periods, so that budgets of one kind are of one period.
-        let budgets = |books: &Books, now_ms: u64| -> Vec<(TenantPath, Period)> {
-            let period =
-                |budget: &Budget| Period { from_ms: budget.per.began_ms(now_ms), until_ms: now_ms + 1 };
-            books.fleet.budgets().iter().map(|(tenant, budget)| (tenant.clone(), period(budget))).collect()
+        let budgets = |books: &Books, now_ms: u64| -> (u64, BTreeMap<TenantPath, Budget>) {
+            let budgets = books.fleet.budgets().iter();
+            (now_ms, budgets.map(|(tenant, budget)| (tenant.clone(), budget.clone())).collect())
         };
-        let budgets = self.read(budgets).await?;
+        let (now_ms, budgets) = self.read(budgets).await?;
         if budgets.is_empty() {
             return Ok(());
         }
+        // One moment is the end of all periods, so that budgets of one kind are of one period.
+        let period = |budget: &Budget| Period { from_ms: budget.per.began_ms(now_ms), until_ms: now_ms + 1 };
+        let wanted = budgets.iter().map(|(tenant, budget)| (tenant.clone(), period(budget))).collect();
         let spent = |bill: Bill| {
             let micro = u64::try_from(bill.total_micro).unwrap_or(0);
             (bill.tenant, Spent { period_from_ms: bill.from_ms, micro })
         };
-        let bills = billing::bills_of(&self.store, budgets).await.map_err(unwell)?;
+        let bills = billing::bills_of(&self.store, wanted).await.map_err(unwell)?;
         let spent: Vec<(TenantPath, Spent)> = bills.into_iter().map(spent).collect();
+        // What is spent of a budget that was declared anew meanwhile may be of another period.
+        let of_same = |fleet: &Fleet| -> Vec<(TenantPath, Spent)> {
+            let same =
+                |(tenant, _): &&(TenantPath, Spent)| fleet.budgets().get(tenant) == budgets.get(tenant);
+            spent.iter().filter(same).cloned().collect()
+        };
         if self.fence().is_none() {
-            return self.hear(|books, _| drop(books.fleet.set_spent(spent.clone()))).await;
+            let take = |books: &mut Books, _| drop(books.fleet.set_spent(of_same(&books.fleet)));
+            return self.hear(take).await;
         }
         let mut change = self.change().await?;
+        let spent = of_same(change.fleet());
         let passed = change.fleet().set_spent(spent);
         if passed.is_empty() {
             change.leave();
@@ -795,6 +805,49 @@ mod tests {
         let looked = tokio::time::timeout(waits, cycles.changed()).await;
         assert!(looked.is_ok(), "nobody looks at the queue");
         drop(endless);
+    }
+
+    #[tokio::test]
+    async fn what_is_spent_is_not_taken_for_that_of_a_budget_that_was_declared_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let faults = std::sync::Arc::new(crate::store::faults::Faults::default());
+        let store = Store::simulated(&folder.path().join("database"), faults.clone()).await.unwrap();
+        store.set_clock(1_000_000).await.unwrap();
+        let fence = store.lead("a test", "", true).await.unwrap().unwrap();
+        let budget = |per: &str| -> Budget {
+            let budget = serde_json::json!({ "micro": 1, "per": per, "then": "preempt" });
+            serde_json::from_value(budget).unwrap()
+        };
+        let acme: TenantPath = "acme".parse().unwrap();
+        let tenant = serde_json::json!({ "path": "acme", "budget": budget("ever") });
+        let correction = serde_json::json!({
+            "id": 1, "tenant": "acme", "micro": 500, "at_ms": 5, "reason": "long ago", "made_at_ms": 5, "made_by": "a test",
+        });
+        let [tenant, correction] = [
+            Write::Tenant(serde_json::from_value(tenant).unwrap()),
+            Write::Correction(serde_json::from_value(correction).unwrap()),
+        ];
+        store.commit(fence, vec![tenant, correction]).await.unwrap();
+        let patience = Patience { grace_ms: 0, quiet_ms: 0 };
+        let server = Server::open(store, Signer::new([7; 32]), patience, Surroundings::default());
+        let server = server.await.unwrap();
+        let spent = async |server: &Server| {
+            server.look_at_budgets().await.unwrap();
+            let status = |books: &Books, _| books.fleet.budgets().status(&acme).unwrap().spent_micro;
+            server.read(status).await.unwrap()
+        };
+        assert_eq!(spent(&server).await, 500);
+        let mut sums = faults.sums_begun.subscribe();
+        let slow = faults.sums.lock().await;
+        let declares = async {
+            sums.changed().await.unwrap();
+            let declare =
+                |books: &mut Books, _| _ = books.fleet.set_budget(acme.clone(), Some(budget("day")));
+            server.hear(declare).await.unwrap();
+            drop(slow);
+        };
+        assert_eq!(tokio::join!(spent(&server), declares).0, 0);
+        assert_eq!(spent(&server).await, 0, "nothing is of this day");
     }
 
     #[test]

@@ -104,6 +104,10 @@ impl Budgets {
         self.entries.iter().map(|(tenant, entry)| (tenant, &entry.budget))
     }
 
+    pub(crate) fn get(&self, tenant: &TenantPath) -> Option<&Budget> {
+        self.entries.get(tenant).map(|entry| &entry.budget)
+    }
+
     pub(crate) fn status(&self, tenant: &TenantPath) -> Option<BudgetStatus> {
         self.entries.get(tenant).map(Entry::status)
     }
