@@ -129,7 +129,6 @@ def main():
     call("cuMemcpyAtoD_v2", c_uint64(second), array, c_size_t(0), c_size_t(1024))
     check("an array, after a copy from the device", second, 77)
 
-    # From here on every such copy is asked for when its turn comes.
     for size in (4096, LARGE):
         words(memory)[0], words(flag)[0] = 1, 0
         call("cuStreamWaitValue32_v2", on, device_flag, c_uint32(size), c_uint32(1))

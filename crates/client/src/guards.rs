@@ -34,9 +34,16 @@ pub(crate) fn cuTexRefSetAddress_v2(
 /// The program writes the value when it likes, and before it what copies behind the wait are to read.
 macro_rules! wait_for_values {
     ($($name:ident: $value:ty),*) => {$(
-        pub(crate) fn $name(_: CUstream, _: CUdeviceptr, _: $value, _: u32) -> Guarded {
-            in_order::awaits_the_program();
-            GO_ON
+        pub(crate) fn $name(stream: CUstream, addr: CUdeviceptr, value: $value, flags: u32) -> Guarded {
+            let session = session::enter()?;
+            session.queue(&commands::$name {
+                stream: session.find(stream)?,
+                addr: session.range(addr, size_of::<$value>() as u64)?,
+                value,
+                flags,
+            })?;
+            in_order::awaits_the_program(stream)?;
+            Ok(ControlFlow::Break(()))
         }
     )*};
 }

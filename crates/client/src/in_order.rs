@@ -6,22 +6,51 @@
 //! asked when its turn comes (`graph_copy.rs`). Other memory is read at the call, as CUDA does (CUDA Driver API, "API synchronization
 //! behavior").
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use sluice_cuda::*;
 use sluice_wire::{GraphPlace, NodePlace, NodeWork, commands};
 
+use crate::device::Device;
 use crate::generated::stubs;
 use crate::graph::{cuGraphDestroy, cuGraphExecDestroy, cuGraphInstantiateWithFlags};
 use crate::issue::Issue;
 use crate::session::{self, Session};
-use crate::{host_function, host_memory};
+use crate::{host_function, host_memory, stream};
 
-/// A stream was told to wait for a value. When the program writes it, and what else it writes before, nobody sees.
-static AWAITS_THE_PROGRAM: AtomicBool = AtomicBool::new(false);
+/// A stream was told to wait for a value, as one of so many commands of its device. When the program writes it, and what else it writes
+/// before, nobody sees.
+struct Wait {
+    device: CUdevice,
+    stream: CUstream,
+    sent: u64,
+}
 
-pub(crate) fn awaits_the_program() {
-    AWAITS_THE_PROGRAM.store(true, Ordering::Relaxed);
+static WAITS: Mutex<Vec<Wait>> = Mutex::new(Vec::new());
+
+/// A stream has been told to.
+pub(crate) fn awaits_the_program(stream: CUstream) -> Result<(), CUresult> {
+    let device = stream::device_of(stream)?;
+    let sent = session::device(device)?.work.so_far();
+    let mut waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
+    waits.retain(|wait| !wait.is_over());
+    waits.push(Wait { device, stream, sent });
+    Ok(())
+}
+
+impl Wait {
+    /// Whether somebody has waited for the stream since.
+    fn is_over(&self) -> bool {
+        let covers = |device: &Device| {
+            device.work.covers(self.sent) || stream::has_waited(self.device, self.stream, self.sent)
+        };
+        session::device(self.device).is_ok_and(covers)
+    }
+}
+
+fn some_await_the_program() -> bool {
+    let waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
+    waits.iter().any(|wait| !wait.is_over())
 }
 
 /// Sees to it that a copy from `bytes` bytes at `start` reads what is there when its stream gets to it. True where the copy is queued, as
@@ -56,10 +85,15 @@ fn may_change(start: u64, bytes: u64) -> Result<bool, CUresult> {
     if bytes == 0 || !host_memory::is_pinned(start, bytes) {
         return Ok(false);
     }
+    let sessions = &session::all()?.list;
+    // What somebody has waited for changes nothing any more.
+    if !sessions.iter().flat_map(|session| &session.devices).any(|device| device.work.is_pending()) {
+        return Ok(false);
+    }
     let range = start..start + bytes;
-    Ok(AWAITS_THE_PROGRAM.load(Ordering::Relaxed)
+    Ok(some_await_the_program()
         || host_function::may_write(&range)
-        || session::all()?.list.iter().any(|session| session.link.will_write(&range)))
+        || sessions.iter().any(|session| session.link.will_write(&range)))
 }
 
 fn launch(session: &'static Session, work: NodeWork, stream: CUstream) -> Result<(), CUresult> {

@@ -278,8 +278,20 @@ unsafe extern "C" fn cuEventSynchronize(hEvent: CUevent) -> CUresult {
     call.answer(true).result()
 }
 
-/// Whether the worker has made an event for itself, by which it knows when streams are done: it is live, and the program has not said
-/// what it calls it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamWaitEvent(hStream: CUstream, hEvent: CUevent, Flags: u32) -> CUresult {
+    if is_workers(hEvent) {
+        return forward!(cuStreamWaitEvent(hStream, hEvent, Flags));
+    }
+    let mut call = Call::new("cuStreamWaitEvent");
+    call.handle("Stream", hStream.0);
+    call.handle("Event", hEvent.0);
+    call.value(Flags);
+    call.answer(false).result()
+}
+
+/// Whether worker or client have made an event for themselves, by which they know when streams are done, or hold them back: it is live, and
+/// the program has not said what it calls it.
 fn is_workers(event: CUevent) -> bool {
     number_of("Event", event.0).is_none() && forward!(cuEventQuery(event)) != CUresult::INVALID_HANDLE
 }

@@ -2558,20 +2558,6 @@ pub(crate) unsafe extern "C" fn cuStreamGetGreenCtx(hStream: CUstream, phCtx: *m
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuStreamWaitEvent(
-    hStream: CUstream,
-    hEvent: CUevent,
-    Flags: u32,
-) -> CUresult {
-    let mut call = Call::new("cuStreamWaitEvent");
-    call.handle("Stream", hStream.0);
-    call.handle("Event", hEvent.0);
-    call.value(Flags);
-    let answer = call.answer(false);
-    answer.result()
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuStreamSynchronize(hStream: CUstream) -> CUresult {
     match table().cuStreamSynchronize {
         // SAFETY: the arguments are the caller's.

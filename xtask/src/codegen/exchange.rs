@@ -46,6 +46,7 @@ const BY_HAND: &[&str] = &[
     "cuEventCreate",
     "cuEventDestroy_v2",
     "cuEventRecord",
+    "cuStreamWaitEvent",
     "cuEventSynchronize",
     "cuFuncGetAttribute",
     "cuFuncSetAttribute",

@@ -390,6 +390,7 @@ fn random_key() -> Result<String> {
 mod tests {
     use std::io::{BufRead, BufReader, Read};
     use std::net::{TcpListener, TcpStream};
+    use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
     use std::sync::mpsc::channel;
 
@@ -477,12 +478,16 @@ mod tests {
                 (200, lease(serde_json::json!({})).to_string())
             });
             let name = "server::lease::tests::who_is_asked_to_end_while_it_waits_gives_its_lease_up";
-            let mut process = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", name])
-                .env(SERVER_VARIABLE, &url)
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap();
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", name]).env(SERVER_VARIABLE, &url).stdout(Stdio::null());
+            // SAFETY: signal is async-signal-safe. A shell that starts something in the background has it ignore SIGINT.
+            unsafe {
+                command.pre_exec(move || {
+                    libc::signal(signal, libc::SIG_DFL);
+                    Ok(())
+                })
+            };
+            let mut process = command.spawn().unwrap();
             assert_eq!(requests.recv_timeout(PATIENCE).as_deref(), Ok("post /api/v1/leases"));
             let asks = requests.recv_timeout(PATIENCE).unwrap();
             assert!(asks.starts_with("get /api/v1/leases/1?"), "{asks}");
