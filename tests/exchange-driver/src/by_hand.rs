@@ -269,6 +269,16 @@ unsafe extern "C" fn cuEventRecord(hEvent: CUevent, hStream: CUstream) -> CUresu
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventQuery(hEvent: CUevent) -> CUresult {
+    if is_workers(hEvent) {
+        return forward!(cuEventQuery(hEvent));
+    }
+    let mut call = Call::new("cuEventQuery");
+    call.handle("Event", hEvent.0);
+    call.answer(true).result()
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventSynchronize(hEvent: CUevent) -> CUresult {
     if is_workers(hEvent) {
         return forward!(cuEventSynchronize(hEvent));

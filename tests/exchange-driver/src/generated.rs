@@ -2884,14 +2884,6 @@ pub(crate) unsafe extern "C" fn cuEventRecordWithFlags(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuEventQuery(hEvent: CUevent) -> CUresult {
-    let mut call = Call::new("cuEventQuery");
-    call.handle("Event", hEvent.0);
-    let answer = call.answer(true);
-    answer.result()
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuEventElapsedTime(
     pMilliseconds: *mut f32,
     hStart: CUevent,

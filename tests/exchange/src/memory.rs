@@ -180,6 +180,8 @@ impl Program {
             2 => synchronize(self, index),
             _ => {}
         }
+        // While work is under way that may write to pinned memory, copies from there go another way.
+        self.synchronize();
     }
 
     fn any_range(&mut self) -> (usize, usize) {

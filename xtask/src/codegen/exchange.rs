@@ -45,6 +45,7 @@ const BY_HAND: &[&str] = &[
     "cuCtxWaitEvent",
     "cuEventCreate",
     "cuEventDestroy_v2",
+    "cuEventQuery",
     "cuEventRecord",
     "cuStreamWaitEvent",
     "cuEventSynchronize",
