@@ -303,7 +303,8 @@ impl Session {
     /// After a synchronous copy to the device: sees to it that nothing overtakes it.
     pub(crate) fn arrive(&self, stream: CUstream) -> Result<(), CUresult> {
         // Others than the streams of this device might see that it has not been made yet.
-        if stream == CUstream::LEGACY && !mirror::exist() && !sharing::some() && !green::ever() {
+        let is_alone = self.devices.len() == 1 && !mirror::exist() && !sharing::some() && !green::ever();
+        if stream == CUstream::LEGACY && is_alone {
             let device = context::device();
             let overtaking =
                 if stream::some_run_freely() { stream::running_freely_on(device) } else { Vec::new() };

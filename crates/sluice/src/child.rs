@@ -393,6 +393,8 @@ mod tests {
 
     fn who_asks_for_the_end_before_there_is_a_program_is_heard() {
         for number in [libc::SIGINT, libc::SIGTERM] {
+            // SAFETY: touches no memory. A shell that starts something in the background has it ignore SIGINT.
+            unsafe { libc::signal(number, libc::SIG_DFL) };
             let (says, said) = std::sync::mpsc::channel();
             let early = EarlyEnd::heed(move |number| says.send(number).unwrap()).unwrap();
             // SAFETY: touches no memory.

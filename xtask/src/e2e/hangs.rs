@@ -27,7 +27,7 @@ fn a_call_never_returns() -> Result<()> {
     let other = driver.node()?;
     let mut endless = start_endless(&other)?;
     for (fact, function, patience_s) in [
-        ("cuMemMap", "cuMemMap", 3),
+        ("cuMemMap", "cuMemMap", 6),
         ("cuLaunchKernel", "cuLaunchKernel", 3),
         // While the GPU has work: only that it is stuck in the kernel tells it from a long one.
         ("cuCtxSynchronize deep", "cuCtxSynchronize", 3),

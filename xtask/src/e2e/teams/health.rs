@@ -154,12 +154,12 @@ pub(super) fn a_call_never_returns() -> Result<()> {
         &[("HANG_FILE", &driver.file.display().to_string())],
     )?;
     let (admin, red) = (&installation.admin, &installation.red);
-    driver.hang("cuMemMap")?;
+    driver.hang("cuLaunchKernel")?;
     let mut command = red.command(&["run", "--", "python3"]);
     command.arg(program_file("hang.py")).env("HANGS", "1").env("STAYS", "1");
     let mut program = Process::start("hanging call", &mut command)?;
-    program.expect_line("cuModuleLoadData: 46 CUDA_ERROR_DEVICE_UNAVAILABLE")?;
-    let hangs = "the node's driver hangs: cuMemMap did not return for 3 s";
+    program.expect_line("cuCtxSynchronize: 46 CUDA_ERROR_DEVICE_UNAVAILABLE")?;
+    let hangs = "the node's driver hangs: cuLaunchKernel did not return for 3 s";
     program.expect_message(&format!("{hangs}, so the session has ended"))?;
     program.expect_message(&format!("preempted: its GPU one/0 is fenced: {hangs}"))?;
 
