@@ -101,7 +101,7 @@ impl ArrayCopy {
             match (&self.dst, &self.src) {
                 (End::Array(dst), End::Memory(src)) if !src.on_device => {
                     // Graphs have no such copy.
-                    in_order::settle(session, (src.start, self.check_host(src)?), stream)?;
+                    in_order::settle(session, (src.start, self.check_host(src)?), stream, asynchronous)?;
                     self.bring(session, dst, src, stream)
                 }
                 (End::Memory(dst), End::Array(src)) if !dst.on_device => {

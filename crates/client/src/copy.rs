@@ -9,12 +9,12 @@
 //! - On the device: queued.
 
 use std::ffi::c_void;
-use std::sync::PoisonError;
 
 use sluice_cuda::*;
 use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, EventId, StreamId, commands};
 
 use crate::boxes::BoxCopy;
+use crate::device::Barrier;
 use crate::ids::{self, Kind};
 use crate::inbox::Sink;
 use crate::issue::Issue;
@@ -304,25 +304,29 @@ impl Session {
     pub(crate) fn arrive(&self, stream: CUstream) -> Result<(), CUresult> {
         // Others than the streams of this device might see that it has not been made yet.
         let is_alone = self.devices.len() == 1 && !mirror::exist() && !sharing::some() && !green::ever();
-        if stream == CUstream::LEGACY && is_alone {
-            let device = context::device();
-            let overtaking =
-                if stream::some_run_freely() { stream::running_freely_on(device) } else { Vec::new() };
-            if overtaking.len() <= HELD_BACK_MAX && (overtaking.is_empty() || !capture::some()) {
-                return self.hold_back(device, &overtaking);
+        if stream == CUstream::LEGACY && is_alone && !capture::some() {
+            let device = self.device(context::device())?;
+            // Nobody destroys one of them meanwhile, or makes another.
+            let mut barrier = device.barrier();
+            let overtaking = match stream::some_run_freely() {
+                true => stream::running_freely_on(device.ordinal),
+                false => Vec::new(),
+            };
+            if overtaking.len() <= HELD_BACK_MAX {
+                let hEvent = self.record_barrier(&mut barrier)?;
+                barrier.sent = device.work.so_far();
+                return overtaking.into_iter().try_for_each(|stream| {
+                    let hStream = StreamId(stream);
+                    self.queue_quietly(&commands::cuStreamWaitEvent { hStream, hEvent, Flags: 0 })
+                });
             }
         }
         self.call(&commands::cuStreamSynchronize { hStream: self.find(stream)? }, |()| ())
     }
 
-    /// Has streams that do not wait for the default stream of their device wait for what that was given so far.
-    pub(crate) fn hold_back(&self, device: CUdevice, streams: &[u64]) -> Result<(), CUresult> {
-        if streams.is_empty() {
-            return Ok(());
-        }
-        // One at a time, so that nobody waits for another's record.
-        let mut barrier = self.device(device)?.barrier.lock().unwrap_or_else(PoisonError::into_inner);
-        let hEvent = match *barrier {
+    /// Records that the default stream has got so far.
+    fn record_barrier(&self, barrier: &mut Barrier) -> Result<EventId, CUresult> {
+        let hEvent = match barrier.event {
             Some(event) => event,
             None => {
                 let event = EventId(ids::mint(Kind::Event));
@@ -330,13 +334,11 @@ impl Session {
                     phEvent: event,
                     Flags: CU_EVENT_DISABLE_TIMING,
                 })?;
-                *barrier.insert(event)
+                *barrier.event.insert(event)
             }
         };
         self.queue_quietly(&commands::cuEventRecord { hEvent, hStream: self.find(CUstream::LEGACY)? })?;
-        streams.iter().try_for_each(|&stream| {
-            self.queue_quietly(&commands::cuStreamWaitEvent { hStream: StreamId(stream), hEvent, Flags: 0 })
-        })
+        Ok(hEvent)
     }
 
     /// After a synchronous copy or memset on the device: waits if the program can see the result without asking, or has

@@ -2,8 +2,8 @@
 
 use std::ffi::{CStr, c_char};
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 use sluice_wire::control::DeviceSnapshot;
@@ -33,10 +33,19 @@ pub(crate) struct Device {
     /// Whether this side names the addresses of its memory.
     pub(crate) mints_addresses: bool,
     pub(crate) work: Work,
-    /// What streams that do not wait for the default stream wait for where they have to; made with the first.
-    pub(crate) barrier: Mutex<Option<EventId>>,
+    pub(crate) barrier: Mutex<Barrier>,
     /// The handle of the pool that `cuMemAllocAsync` takes from.
     pub(crate) default_pool: CUmemoryPool,
+}
+
+/// The latest synchronous copy that was not waited for, though its call has returned: what streams that do not wait for the default
+/// stream have to wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Barrier {
+    /// Recorded behind it.
+    pub(crate) event: Option<EventId>,
+    /// How much had been sent to the device by then.
+    pub(crate) sent: u64,
 }
 
 /// How much was sent to a device, and how much of it somebody has waited for.
@@ -141,6 +150,10 @@ impl Device {
     /// Waits until the device has done everything sent so far; no round trip if somebody has waited for it already.
     pub(crate) fn wait(&self, session: &Session) -> Result<(), CUresult> {
         if self.work.is_pending() { self.synchronize(session) } else { Ok(()) }
+    }
+
+    pub(crate) fn barrier(&self) -> MutexGuard<'_, Barrier> {
+        self.barrier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `cuCtxSynchronize` for this device, whichever is the calling thread's.

@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
@@ -252,26 +253,44 @@ fn enqueue(stream: CUstream, pending: Pending) -> Result<(), CUresult> {
         .inspect_err(|_| forget(ticket))
 }
 
-/// Runs functions as their turn comes, until the session is lost.
-fn run(session: &Session) {
+/// Runs functions as their turn comes, until the session is lost. Copies have a thread of their own: a function may wait for what is behind
+/// a copy in another stream.
+fn run(session: &'static Session) {
+    let (copies, due) = channel();
+    let device = session.devices.first().map_or(0, |device| device.ordinal);
+    let thread = std::thread::Builder::new().name("sluice-copies".to_string());
+    let copier = thread.spawn(move || {
+        context::at(device, || while due.recv().is_ok_and(|ticket| run_one(session, ticket).is_ok()) {});
+    });
     while let Ok(tickets) = session.link.wait_for_host_calls() {
         for ticket in tickets {
             if ticket & TICKET_RELEASED != 0 {
                 forget(ticket & !TICKET_RELEASED);
                 continue;
             }
-            if let Some(pending) = take(ticket) {
-                // SAFETY: the program passed this to be run when its turn comes.
-                let ran = unsafe { pending.run(session, ticket) };
-                queue().running.retain(|(running, _)| *running != ticket);
-                if ran.is_err() {
-                    return;
-                }
-            }
-            let done = session.queue_quietly(&commands::HostCallDone { ticket });
-            if done.and_then(|()| session.link.flush_now()).is_err() {
+            let is_copy = kept(ticket).is_some_and(|pending| pending.copy().is_some());
+            let ran = match &copier {
+                Ok(_) if is_copy => copies.send(ticket).map_err(|_| CUresult::UNKNOWN),
+                _ => run_one(session, ticket),
+            };
+            if ran.is_err() {
                 return;
             }
         }
     }
+}
+
+fn run_one(session: &Session, ticket: u64) -> Result<(), CUresult> {
+    if let Some(pending) = take(ticket) {
+        // SAFETY: the program passed this to be run when its turn comes.
+        let ran = unsafe { pending.run(session, ticket) };
+        let mut queue = queue();
+        if let Some(at) = queue.running.iter().position(|(running, _)| *running == ticket) {
+            queue.running.swap_remove(at);
+        }
+        drop(queue);
+        ran?;
+    }
+    session.queue_quietly(&commands::HostCallDone { ticket })?;
+    session.link.flush_now()
 }

@@ -33,7 +33,7 @@ pub(crate) fn awaits_the_program(stream: CUstream) -> Result<(), CUresult> {
     let device = stream::device_of(stream)?;
     let sent = session::device(device)?.work.so_far();
     let mut waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
-    waits.retain(|wait| !wait.is_over());
+    waits.retain(|wait| !(wait.is_over() || (wait.device, wait.stream) == (device, stream)));
     waits.push(Wait { device, stream, sent });
     Ok(())
 }
@@ -63,19 +63,24 @@ pub(crate) fn read_later(
     work: impl FnOnce() -> Result<NodeWork, CUresult>,
 ) -> Result<bool, CUresult> {
     if asynchronous && may_change(start, bytes)? {
-        return launch(session, work()?, stream).map(|()| true);
+        match launch(session, work()?, stream) {
+            // The node keeps no more of its own memory for it.
+            Err(CUresult::OUT_OF_MEMORY) => {}
+            launched => return launched.map(|()| true),
+        }
     }
-    // The call waits for the copy in any case.
-    settle(session, (start, bytes), stream).map(|()| false)
+    settle(session, (start, bytes), stream, asynchronous).map(|()| false)
 }
 
-/// Waits until what a copy will read is there.
+/// Waits until what a copy will read is there. An asynchronous one does not wait for the program's word, which may come after it has
+/// returned.
 pub(crate) fn settle(
     session: &Session,
     (start, bytes): (u64, u64),
     stream: CUstream,
+    asynchronous: bool,
 ) -> Result<(), CUresult> {
-    if !may_change(start, bytes)? {
+    if !may_change(start, bytes)? || (asynchronous && some_await_the_program()) {
         return Ok(());
     }
     session.call(&commands::cuStreamSynchronize { hStream: session.find(stream)? }, |()| ())

@@ -7,6 +7,7 @@ use sluice_cuda::*;
 use sluice_wire::{StreamId, commands};
 
 use crate::context::Context;
+use crate::device::Device;
 use crate::ids::{self, Kind, Table};
 use crate::issue::{Issue, wanted};
 use crate::session::{self, Session};
@@ -118,14 +119,20 @@ pub(crate) fn create(
         waited: AtomicU64::new(0),
         is_detached: AtomicBool::new(false),
     };
+    let home = session.device(context.device)?;
+    let barrier = home.barrier();
     STREAMS.insert(handle, stream);
     if flags & CU_STREAM_NON_BLOCKING != 0 {
         FREE_STREAMS.fetch_add(1, Ordering::AcqRel);
     }
     send(session, StreamId(handle), priority).inspect_err(|_| drop(STREAMS.remove(handle)))?;
-    if flags & CU_STREAM_NON_BLOCKING != 0 && !capture::some() && !green::ever() {
-        // Synchronous copies were answered that the node may not have made yet.
-        session.hold_back(context.device, &[handle])?;
+    if flags & CU_STREAM_NON_BLOCKING != 0
+        && let Some(hEvent) = barrier.event
+        && !home.work.covers(barrier.sent)
+    {
+        // A synchronous copy has returned that the node may not have made yet.
+        let hStream = StreamId(handle);
+        session.queue_quietly(&commands::cuStreamWaitEvent { hStream, hEvent, Flags: 0 })?;
     }
     Ok(CUstream(handle as usize))
 }
@@ -231,6 +238,8 @@ pub(crate) unsafe fn cuStreamDestroy_v2(hStream: CUstream) -> Result<(), CUresul
     if stream.capture.is_taken() {
         return Err(CUresult::STREAM_CAPTURE_UNMATCHED);
     }
+    let home = session.device(stream.device).ok();
+    let _barrier = home.map(Device::barrier);
     session.queue_quietly(&commands::cuStreamDestroy_v2 { hStream: StreamId(hStream.0 as u64) })?;
     STREAMS.remove(hStream.0 as u64);
     Ok(())

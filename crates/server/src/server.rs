@@ -420,18 +420,19 @@ impl Server {
         loop {
             tokio::time::sleep(pause).await;
             let begun = tokio::time::Instant::now();
-            if !self.disk.is_full() {
-                self.say_what_is_spent().await;
-            }
+            let is_known = !self.disk.is_full() && self.say_what_is_spent().await;
             // The database has other things to do.
-            pause = BUDGETS_EVERY.max(begun.elapsed() * BUDGETS_PAUSE);
+            pause = if is_known { BUDGETS_EVERY.max(begun.elapsed() * BUDGETS_PAUSE) } else { BUDGETS_EVERY };
         }
     }
 
-    async fn say_what_is_spent(&self) {
-        if let Err(problem) = self.look_at_budgets().await {
+    /// Whether it could be added up.
+    async fn say_what_is_spent(&self) -> bool {
+        let looked = self.look_at_budgets().await;
+        if let Err(problem) = &looked {
             eprintln!("sluice-server: budgets: {problem}");
         }
+        looked.is_ok()
     }
 
     /// Serves the queue while this server leads; never returns.
@@ -440,8 +441,7 @@ impl Server {
         loop {
             // Once before anything is granted: a server that starts does not know which budgets are spent.
             if !knows_budgets && !self.disk.is_full() {
-                knows_budgets = true;
-                self.say_what_is_spent().await;
+                knows_budgets = self.say_what_is_spent().await;
             }
             let _ = tokio::time::timeout(LOOK_EVERY, self.wake.notified()).await;
             // Who decides what cannot be written decides it again and again.
