@@ -87,15 +87,16 @@ impl Answers {
 }
 
 impl Session {
-    /// As `Issue::call`, where `answers` are about what the question is about.
+    /// As `Issue::call`, where `answers` are about what the question is about, and `ask` brings one that is not among them.
     pub(crate) fn call_once<C: Command, R>(
         &self,
         answers: &Answers,
         command: &C,
+        ask: impl FnOnce() -> Result<Vec<u8>, CUresult>,
         read: impl for<'a> FnOnce(C::Reply<'a>) -> R,
     ) -> Result<R, CUresult> {
         self.link.check()?;
-        let answer = answers.to(command, || self.answer_to(command))?;
+        let answer = answers.to(command, ask)?;
         self.read_answer::<C, R>(&answer, read)
     }
 }

@@ -8,7 +8,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ use sluice_wire::{FrameDecoder, Kind, WireError};
 use crate::addresses::Space;
 use crate::context::Primary;
 use crate::device::{Device, Work};
+use crate::facts::Facts;
 use crate::ids::DEVICES_MAX;
 use crate::launch::Limits;
 use crate::link::{self, Link, Resumption};
@@ -147,11 +148,16 @@ pub(crate) fn attach() -> Result<Sessions, AttachError> {
     let sessions = opened.into_iter().zip(0..).map(|(opened, index)| {
         let (count, node) = (opened.devices.len(), opened.node);
         let (minted, range) = (opened.minted.clone(), opened.minted);
-        let devices = devices(opened.devices, range, first, &visible);
+        let devices = devices(opened.devices, range, first, (&visible, keeps_facts(&node)));
         first += count;
         Session::new((index, node), opened.link, devices, minted.unwrap_or(0..0))
     });
     Ok(Sessions::new(sessions.collect()))
+}
+
+/// Whether processes tell each other what a node has said: where asking takes time, and unless a log is to hold the answers.
+fn keeps_facts(node: &Endpoint) -> bool {
+    !matches!(node, Endpoint::Unix(_)) && !record::is_wanted()
 }
 
 /// A session with its node, before anybody has counted its devices.
@@ -302,7 +308,7 @@ fn devices(
     snapshots: Vec<DeviceSnapshot>,
     minted: Option<Range<u64>>,
     first: usize,
-    visible: &[usize],
+    (visible, keeps_facts): (&[usize], bool),
 ) -> Vec<Device> {
     let count = snapshots.len() as u64;
     let part = |place: u64, range: &Range<u64>| {
@@ -326,6 +332,7 @@ fn devices(
                 index: index as u8,
                 minted: minted.unwrap_or(0..0),
                 launch_limits: Limits::of(|attribute| snapshot.attribute(attribute)),
+                facts: Arc::new(Facts::new(&snapshot, keeps_facts)),
                 snapshot,
                 work: Work::default(),
                 barrier: Mutex::default(),

@@ -62,6 +62,7 @@ pub(crate) fn settle(handle: u64) -> Result<(), CUresult> {
         return if let Answer::Refused(error) = *answer { Err(error) } else { Ok(()) };
     };
     let described = describe(handle, place)
+        .inspect(|info| module::learn(awaited.module, &awaited.name, info))
         .and_then(|info| module::enter(handle, awaited.module, awaited.name.clone(), awaited.home, info));
     *answer = described.map_or_else(Answer::Refused, |()| Answer::Come);
     if described.is_ok() {

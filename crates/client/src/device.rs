@@ -3,13 +3,14 @@
 use std::ffi::{CStr, c_char};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 use sluice_wire::control::DeviceSnapshot;
 use sluice_wire::{EventId, Op};
 
 use crate::context::Primary;
+use crate::facts::Facts;
 use crate::launch::Limits;
 use crate::memory::Memory;
 use crate::session::{self, Session};
@@ -34,6 +35,8 @@ pub(crate) struct Device {
     pub(crate) mints_addresses: bool,
     pub(crate) work: Work,
     pub(crate) barrier: Mutex<Barrier>,
+    /// What is known of the images that it runs.
+    pub(crate) facts: Arc<Facts>,
     /// The handle of the pool that `cuMemAllocAsync` takes from.
     pub(crate) default_pool: CUmemoryPool,
 }

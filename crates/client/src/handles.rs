@@ -108,9 +108,14 @@ impl Issue for Session {
         match about {
             About::Function(handle) => {
                 let function = module::function(handle.0)?.here()?;
-                self.call_once(&function.answers, command, read)
+                self.call_once(
+                    &function.answers,
+                    command,
+                    || function.answer(command, || self.answer_to(command)),
+                    read,
+                )
             }
-            About::Nothing => self.call_once(&self.answers, command, read),
+            About::Nothing => self.call_once(&self.answers, command, || self.answer_to(command), read),
         }
     }
 }

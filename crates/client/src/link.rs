@@ -226,6 +226,11 @@ impl Link {
         answer.inspect_err(|_| self.inbox().give_up(place))
     }
 
+    /// Nobody is to take the answer to what was [asked](Link::ask).
+    pub(crate) fn forgo(&self, place: Place) {
+        self.inbox().give_up(place);
+    }
+
     /// Appends a command, which goes out with others.
     fn leave(&self, header: Header, payload: impl FnOnce(&mut Vec<u8>)) -> Result<(), CUresult> {
         let mut outbox = self.outbox();

@@ -1,12 +1,8 @@
 //! Modules and libraries, and the functions and kernels in them.
 //!
-//! An image is named by its content hash, and travels only if the node has not seen it before: its load is one round trip
-//! then. With the answer comes the function of a module that has one, or the names of a few: these are had without waiting
-//! ([`awaited`]). A library is its
-//! module, loaded at once, and a kernel is its function: each pair shares one handle.
+//! A library is its module, loaded at once ([`load`](crate::load)), and a kernel is its function: each pair shares one handle.
 
-use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,49 +10,46 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluice_cuda::*;
 use sluice_image::pointer::Located;
 use sluice_wire::{
-    BULK_SIZE_MAX, FunctionId, FunctionInfo, ImageHash, JitOption, ModuleId, NamedFunction, commands,
+    Command, Encode, FunctionId, FunctionInfo, ImageFacts, ImageHash, JitOption, ModuleId, NamedFunction,
+    commands,
 };
 
 use crate::answers::Answers;
-use crate::device::Device;
+use crate::facts::{Facts, Subject};
 use crate::ids::{self, Kind, Table};
 use crate::image::{self, Jit};
 use crate::issue::{Issue, wanted};
 use crate::launch_trials::Trials;
+use crate::link::Place;
+use crate::load::Owner;
 use crate::parameters::Layout;
 use crate::session::{self, Session};
 use crate::staged_launch::Staged;
-use crate::{awaited, context, out, texture_reference};
-
-/// What came with a module.
-#[derive(Debug, Default)]
-struct Told {
-    /// Functions that nobody has asked for yet, by name.
-    functions: HashMap<CString, FunctionInfo>,
-    /// Names of others.
-    names: HashSet<CString>,
-}
+use crate::{awaited, context, facts, out, texture_reference};
 
 #[derive(Debug)]
 pub(crate) struct Module {
     context: CUcontext,
-    told: Mutex<Told>,
+    /// What is known of its image.
+    facts: (Arc<Facts>, Subject),
+    /// Where the answer to its load comes, if nobody has waited for it.
+    due: Mutex<Option<Place>>,
     /// The functions that programs asked for, by name.
     functions: Mutex<HashMap<CString, u64>>,
     /// Addresses and sizes of the globals that they asked for, by name.
     globals: Mutex<HashMap<CString, (u64, u64)>>,
     /// Of a library: what it takes to have it on other devices, too.
-    library: Option<Library>,
+    pub(crate) library: Option<Library>,
 }
 
 /// A library is loaded on the device of its first use, and on others when they first use it.
 #[derive(Debug)]
-struct Library {
-    home: CUdevice,
+pub(crate) struct Library {
+    pub(crate) home: CUdevice,
     /// For the devices of each session, by its index; nothing where the library has no code for them.
-    images: Vec<Option<ImageHash>>,
-    options: Vec<JitOption>,
-    elsewhere: Mutex<HashMap<CUdevice, u64>>,
+    pub(crate) images: Vec<Option<ImageHash>>,
+    pub(crate) options: Vec<JitOption>,
+    pub(crate) elsewhere: Mutex<HashMap<CUdevice, u64>>,
 }
 
 #[derive(Debug)]
@@ -133,19 +126,58 @@ fn forget(module: u64) {
     texture_reference::module_unloaded(module);
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Enters a module that is being loaded.
+pub(crate) fn insert(handle: u64, module: Module) {
+    MODULES.insert(handle, module);
+}
+
+pub(crate) fn get(handle: u64) -> Result<Arc<Module>, CUresult> {
+    MODULES.get(handle).ok_or(CUresult::INVALID_HANDLE)
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Module {
-    fn new(context: CUcontext, told: Told, library: Option<Library>) -> Module {
+    pub(crate) fn new(
+        context: CUcontext,
+        facts: (Arc<Facts>, Subject),
+        due: Option<Place>,
+        library: Option<Library>,
+    ) -> Module {
         Module {
             context,
-            told: Mutex::new(told),
+            facts,
+            due: Mutex::new(due),
             functions: Mutex::new(HashMap::new()),
             globals: Mutex::new(HashMap::new()),
             library,
         }
+    }
+
+    /// What is known of its image.
+    pub(crate) fn facts(&self) -> (&Facts, &Subject) {
+        (&self.facts.0, &self.facts.1)
+    }
+
+    /// What is known of a function, if need be by the answer to the load.
+    fn describe(&self, session: &Session, name: &CStr) -> Result<Option<facts::Function>, CUresult> {
+        let (facts, of) = self.facts();
+        let known = facts.function(of, name);
+        let due = if known.is_none() { locked(&self.due).take() } else { None };
+        let Some(place) = due else { return Ok(known) };
+        session.settle_load(self, place)?;
+        Ok(facts.function(of, name))
+    }
+}
+
+/// The node has described a function.
+pub(crate) fn learn(module: u64, name: &CStr, info: &FunctionInfo) {
+    if let (Some(module), Ok(name)) = (MODULES.get(module), name.to_str()) {
+        let (facts, of) = module.facts();
+        let described = NamedFunction { name: name.to_owned(), info: info.clone() };
+        facts.learn(ImageFacts { functions: vec![described], ..of.facts() });
     }
 }
 
@@ -265,6 +297,45 @@ impl Function {
         Ok(())
     }
 
+    /// The answer to a question about the function as it is: as it is known from another process, or as `ask` brings it.
+    pub(crate) fn answer<C: Command>(
+        &self,
+        command: &C,
+        ask: impl FnOnce() -> Result<Vec<u8>, CUresult>,
+    ) -> Result<Vec<u8>, CUresult> {
+        let (Some(module), Some(question)) = (MODULES.get(self.module), self.question(command)) else {
+            return ask();
+        };
+        let (facts, of) = module.facts();
+        if let Some(answer) = facts.answer(of, &self.name, &question) {
+            return Ok(answer);
+        }
+        let answer = ask()?;
+        // Another thread may have changed the function meanwhile.
+        if let Ok(name) = self.name.to_str()
+            && self.question(command).as_ref() == Some(&question)
+        {
+            let answers = vec![(name.to_owned(), (question, answer.clone()))];
+            facts.learn(ImageFacts { answers, ..of.facts() });
+        }
+        Ok(answer)
+    }
+
+    /// A question about the function without its handle, and with what the program has changed of it; none where the answer depends on more.
+    fn question<C: Command>(&self, command: &C) -> Option<Vec<u8>> {
+        if context::green_place(context::device()).is_some() {
+            return None;
+        }
+        let mut text = Vec::new();
+        command.encode(&mut text);
+        let mut question = text.strip_prefix(&self.id.0.to_le_bytes())?.to_vec();
+        question.extend(C::OP.0.to_le_bytes());
+        let mut changed: Vec<_> = locked(&self.changed).iter().map(|(set, value)| (set.0, *value)).collect();
+        changed.sort_unstable();
+        changed.encode(&mut question);
+        Some(question)
+    }
+
     pub(crate) fn dynamic_shared_max(&self) -> u32 {
         self.dynamic_shared_max.load(Ordering::Acquire)
     }
@@ -281,153 +352,33 @@ impl Function {
 }
 
 impl Session {
-    /// Loads an image and gives it a handle.
-    fn load(&self, owner: Owner, image: &Located<'_>, jit: &mut Jit) -> Result<u64, CUresult> {
-        let (context, device) = match owner {
-            Owner::Context => {
-                let context = context::current()?;
-                (context.owner, context.device)
-            }
-            Owner::Process => (CUcontext::NULL, context::device()),
-        };
-        let (hash, code) = image_for(self.device(device)?, image, jit)?;
-        let handle = ids::mint(Kind::Module);
-        let told = self.load_known(handle, hash, Some(&code), jit)?;
-        let library = context.is_null().then(|| Library {
-            home: device,
-            images: self.provide_everywhere(hash, image),
-            options: jit.numbers.clone(),
-            elsewhere: Mutex::new(HashMap::new()),
-        });
-        MODULES.insert(handle, Module::new(context, told, library));
-        Ok(handle)
-    }
-
-    /// A library's module on the calling thread's device, which is `device`. Any other module is where it is.
-    fn library_on(&self, module: u64, device: CUdevice) -> Result<u64, CUresult> {
-        let object = MODULES.get(module).ok_or(CUresult::INVALID_HANDLE)?;
-        let Some(library) = object.library.as_ref().filter(|library| library.home != device) else {
-            return Ok(module);
-        };
-        let mut elsewhere = locked(&library.elsewhere);
-        if let Some(&known) = elsewhere.get(&device) {
-            return Ok(known);
-        }
-        let image = library.images.get(usize::from(self.index)).copied().flatten();
-        let handle = ids::mint(Kind::Module);
-        let image = image.ok_or(CUresult::NO_BINARY_FOR_GPU)?;
-        let mut jit = Jit::none();
-        jit.numbers.clone_from(&library.options);
-        let told = self.load_known(handle, image, None, &mut jit)?;
-        // What is loaded here belongs to the library, and goes with it.
-        let images = library.images.clone();
-        let library =
-            Library { home: device, images, options: jit.numbers, elsewhere: Mutex::new(HashMap::new()) };
-        MODULES.insert(handle, Module::new(CUcontext::NULL, told, Some(library)));
-        elsewhere.insert(device, handle);
-        Ok(handle)
-    }
-
-    /// What each session's devices have of a library. Later its image is the program's again, so every node gets it now.
-    fn provide_everywhere(&self, here: ImageHash, image: &Located<'_>) -> Vec<Option<ImageHash>> {
-        let of = |session: &Session| {
-            if session.index == self.index {
-                return Some(here);
-            }
-            let (hash, code) = image_for(session.devices.first()?, image, &mut Jit::none()).ok()?;
-            session.provide(hash, &code).ok().map(|()| hash)
-        };
-        session::all().map_or(Vec::new(), |all| all.list.iter().map(of).collect())
-    }
-
     /// The session of a module or function; what a library has loaded is not always in that of the calling thread.
     fn of_object(&self, handle: u64) -> &Session {
         let home = || ids::device(handle).and_then(|device| session::of(device).ok());
         if self.owns(handle) { self } else { home().unwrap_or(self) }
     }
 
-    /// Makes sure that the node has an image.
-    fn provide(&self, image: ImageHash, bytes: &[u8]) -> Result<(), CUresult> {
-        let known = self.call(&commands::ImageQuery { image }, |answer| answer.known)?;
-        // A log holds the image, for nodes that have not seen it.
-        if known && !self.link.is_recorded() { Ok(()) } else { self.send_image(image, bytes) }
-    }
-
-    fn send_image(&self, image: ImageHash, bytes: &[u8]) -> Result<(), CUresult> {
-        let total = bytes.len() as u64;
-        for (i, piece) in bytes.chunks(BULK_SIZE_MAX).enumerate() {
-            let offset = (i * BULK_SIZE_MAX) as u64;
-            self.queue_quietly(&commands::ImageData { image, offset, total, bytes: piece })?;
-        }
-        Ok(())
-    }
-
-    /// Loads an image, which is sent if the node does not have it. Without its bytes the node was given it before.
-    fn load_known(
-        &self,
-        handle: u64,
-        image: ImageHash,
-        bytes: Option<&[u8]>,
-        jit: &mut Jit,
-    ) -> Result<Told, CUresult> {
-        // A log holds the image, for nodes that have not seen it.
-        let sent = bytes.filter(|_| self.link.is_recorded());
-        sent.map_or(Ok(()), |bytes| self.send_image(image, bytes))?;
-        let told = match (self.try_load(handle, image, jit)?, bytes) {
-            (None, Some(bytes)) => {
-                self.send_image(image, bytes)?;
-                self.try_load(handle, image, jit)?
-            }
-            (told, _) => told,
-        };
-        told.ok_or(CUresult::INVALID_IMAGE)
-    }
-
-    /// Nothing if the node does not have the image. A refused load has a log too: it is the compiler's, and what the
-    /// program wants to read.
-    fn try_load(&self, handle: u64, image: ImageHash, jit: &mut Jit) -> Result<Option<Told>, CUresult> {
-        use sluice_wire::{Command, Encode, decode};
-        let options = jit.numbers.clone();
-        let command = commands::cuModuleLoadDataEx { module: ModuleId(handle), image, options };
-        let op = commands::cuModuleLoadDataEx::OP;
-        let answer = self.link.call(self.place(), op, |out| command.encode(out))?;
-        let reply = decode::<commands::cuModuleLoadDataExReply<'_>>(&answer.payload);
-        let said = reply.as_ref().map_or(&[][..], |reply| reply.log);
-        answer.result.ok().inspect_err(|error| {
-            let refusal = format!("the node's driver refuses the image: {error}");
-            jit.write(if said.is_empty() { refusal.as_bytes() } else { said }, false);
-        })?;
-        jit.write(said, true);
-        let reply = reply.map_err(|_| CUresult::UNKNOWN)?;
-        let named = |function: NamedFunction| Some((CString::new(function.name).ok()?, function.info));
-        Ok(reply.known.then(|| Told {
-            functions: reply.functions.into_iter().filter_map(named).collect(),
-            names: reply.names.into_iter().filter_map(|name| CString::new(name).ok()).collect(),
-        }))
-    }
-
     /// The handle of a module's function, asking the node the first time. Whether there is such a function is known when this returns.
     pub(crate) fn get_function(&self, module: u64, name: &CStr) -> Result<u64, CUresult> {
-        let object = MODULES.get(module).ok_or(CUresult::INVALID_HANDLE)?;
+        let object = get(module)?;
         if let Some(&known) = locked(&object.functions).get(name) {
             return Ok(known);
         }
         let handle = ids::mint_on(ids::device(module).unwrap_or_default(), Kind::Function);
         let (hfunc, hmod, session) = (FunctionId(handle), ModuleId(module), self.of_object(module));
         let home = object.library.as_ref().map(|library| library.home);
-        let (known, is_named) = {
-            let mut told = locked(&object.told);
-            (told.functions.remove(name), told.names.contains(name))
-        };
-        match known {
-            Some(info) => {
+        match object.describe(session, name)? {
+            Some(facts::Function::Described(info)) => {
                 session.queue_quietly(&commands::FunctionNamed { hfunc, hmod, name })?;
                 enter(handle, module, name.to_owned(), home, info)?;
             }
-            None if is_named => session.ask_for_function((handle, module), name.to_owned(), home)?,
+            Some(facts::Function::Named) => {
+                session.ask_for_function((handle, module), name.to_owned(), home)?
+            }
             None => {
                 let command = commands::cuModuleGetFunction { hfunc, hmod, name };
                 let info = session.call(&command, |answer| answer.info)?;
+                learn(module, name, &info);
                 enter(handle, module, name.to_owned(), home, info)?;
             }
         }
@@ -436,7 +387,7 @@ impl Session {
     }
 
     fn get_global(&self, module: u64, name: &CStr) -> Result<(u64, u64), CUresult> {
-        let object = MODULES.get(module).ok_or(CUresult::INVALID_HANDLE)?;
+        let object = get(module)?;
         if let Some(&known) = locked(&object.globals).get(name) {
             return Ok(known);
         }
@@ -448,7 +399,7 @@ impl Session {
     }
 
     fn unload(&self, module: u64) -> Result<(), CUresult> {
-        let object = MODULES.get(module).ok_or(CUresult::INVALID_HANDLE)?;
+        let object = get(module)?;
         if let Some(library) = &object.library {
             for (_, other) in std::mem::take(&mut *locked(&library.elsewhere)) {
                 self.unload(other)?;
@@ -457,28 +408,12 @@ impl Session {
         awaited::settle_all(module);
         forget(module);
         let session = self.of_object(module);
+        if let Some(place) = locked(&object.due).take() {
+            session.link.forgo(place);
+        }
         session.forget_globals(module);
         session.queue(&commands::cuModuleUnload { hmod: ModuleId(module) })
     }
-}
-
-/// What of an image a device runs, and its hash.
-fn image_for<'a>(
-    device: &Device,
-    image: &Located<'a>,
-    jit: &mut Jit,
-) -> Result<(ImageHash, Cow<'a, [u8]>), CUresult> {
-    let code = image::for_device(image, &device.snapshot, jit)?;
-    Ok((ImageHash(sluice_image::ImageHash::of(&code).0), code))
-}
-
-/// To whom a module belongs.
-#[derive(Clone, Copy)]
-enum Owner {
-    /// To the calling thread's context: a module proper.
-    Context,
-    /// To no context: a library, which programs load before they have one.
-    Process,
 }
 
 /// # Safety
@@ -826,7 +761,9 @@ mod tests {
 
     fn loaded() -> CUfunction {
         let (module, handle) = (ids::mint(Kind::Module), ids::mint(Kind::Function));
-        MODULES.insert(module, Module::new(CUcontext::NULL, Told::default(), None));
+        let facts = Arc::new(facts::tests::none());
+        let of = Subject::new(ImageHash([0; 32]), &[]);
+        insert(module, Module::new(CUcontext::NULL, (facts, of), None, None));
         let layout = Layout::new(Vec::new()).unwrap();
         let (id, name) = (FunctionId(handle), c"kernel".to_owned());
         FUNCTIONS.insert(handle, Function::new(id, module, name, layout, HashMap::new(), None));

@@ -273,6 +273,7 @@ pub(crate) mod tests {
             is_software: false,
             functions: Presence::default(),
             chunk: 2 << 20,
+            build: 0,
         }
     }
 

@@ -83,6 +83,7 @@ impl Machine {
             is_software: true,
             functions: Presence::default(),
             chunk: 2 << 20,
+            build: 0,
         };
         (0..self.gpus).map(snapshot).collect()
     }

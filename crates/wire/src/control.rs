@@ -108,6 +108,9 @@ message! {
         functions: Presence,
         /// Granularity of memory, in bytes; what a session commits and takes back is a multiple of it.
         chunk: u64,
+        /// Which builds of Sluice and of its driver the node runs: where that is the same, so are all answers that follow from the device
+        /// alone. 0 where that is not known.
+        build: u64,
     }
 }
 

@@ -64,7 +64,7 @@ proptest! {
         round_trips!(
             &bytes,
             commands::cuModuleGetFunctionReply, commands::cuModuleGetGlobal_v2Reply, commands::cuMemcpyDtoH_v2Reply,
-            commands::cuEventElapsedTimeReply, commands::cuMemGetInfo_v2Reply, commands::ImageQueryReply
+            commands::cuEventElapsedTimeReply, commands::cuMemGetInfo_v2Reply, commands::ImagesQueryReply
         );
     }
 

@@ -236,6 +236,22 @@ message! {
     pub struct NamedFunction { name: String, info: FunctionInfo }
 }
 
+message! {
+    /// What a client has learned of an image on a device, and keeps for other processes.
+    pub struct ImageFacts {
+        image: ImageHash,
+        /// How it was compiled.
+        options: Vec<JitOption>,
+        /// What the compiler said.
+        log: Vec<u8>,
+        functions: Vec<NamedFunction>,
+        /// Names of functions that the node has not described, where it has named them.
+        names: Vec<String>,
+        /// Of functions, by name: a question, without the function's handle, and its answer.
+        answers: Vec<(String, (Vec<u8>, Vec<u8>))>,
+    }
+}
+
 impl Encode for CUlaunchAttribute {
     fn encode(&self, out: &mut Vec<u8>) {
         self.id.encode(out);

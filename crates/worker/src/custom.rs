@@ -90,6 +90,16 @@ impl Custom for Session {
         Ok(())
     }
 
+    /// As the client reads the answer of either.
+    fn ModuleLoadAhead(
+        &self,
+        command: commands::ModuleLoadAhead,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), CUresult> {
+        let commands::ModuleLoadAhead { module, image, options } = command;
+        self.cuModuleLoadDataEx(commands::cuModuleLoadDataEx { module, image, options }, reply)
+    }
+
     fn cuModuleUnload(&self, command: commands::cuModuleUnload) -> Result<(), CUresult> {
         let unload = self.table.cuModuleUnload.ok_or(CUresult::NOT_SUPPORTED)?;
         let module = self.remove(command.hmod)?;
@@ -990,9 +1000,13 @@ impl Custom for Session {
         Ok(())
     }
 
-    fn ImageQuery(&self, command: commands::ImageQuery, reply: &mut Vec<u8>) -> Result<(), CUresult> {
-        let known = self.images.find(command.image)?.is_some();
-        commands::ImageQueryReply { known }.encode(reply);
+    fn ImagesQuery(&self, command: commands::ImagesQuery, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+        // More than any honest client asks about at a time.
+        if command.images.len() > 1024 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let known = command.images.iter().map(|&image| self.images.has(image)).collect();
+        commands::ImagesQueryReply { known }.encode(reply);
         Ok(())
     }
 

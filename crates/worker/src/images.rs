@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -22,6 +22,8 @@ const IMAGE_MAX: u64 = 2 << 30;
 const UPLOADS_MAX: usize = 16;
 /// Whole images kept in memory, in bytes; the newest stays whatever its size.
 const MEMORY_MAX: u64 = 256 << 20;
+/// Images on disk that a session may count on.
+const PROMISED_MAX: usize = 1024;
 /// Whole images kept on disk, in bytes.
 const DISK_MAX: u64 = 4 << 30;
 
@@ -46,6 +48,8 @@ struct State {
     order: VecDeque<ImageHash>,
     bytes: u64,
     uploads: HashMap<ImageHash, Upload>,
+    /// Images that the client was told are in the cache, open so that nobody can take them away.
+    promised: HashMap<ImageHash, fs::File>,
     /// Images for which there is no room, whose pieces are passed over; true until whoever asks for one is told.
     refused: HashMap<ImageHash, bool>,
 }
@@ -72,14 +76,33 @@ impl Images {
             *untold = false;
             return Err(CUresult::OUT_OF_MEMORY);
         }
+        let promised = state.promised.get(&hash).and_then(|file| file.try_clone().ok());
         drop(state);
-        let cached = self.file(hash).and_then(|file| Some((size_of_cached(&file)?, file)));
-        let Some((size, file)) = cached else { return Ok(None) };
+        let path = self.file(hash);
+        let file = path.as_ref().and_then(|path| fs::File::open(path).ok()).or(promised);
+        let Some((file, size)) = file.and_then(|file| size_of_cached(&file).map(|size| (file, size))) else {
+            return Ok(None);
+        };
         let held = self.take(size)?;
-        let Some(bytes) = read_cached(&file, size, hash) else { return Ok(None) };
+        let Some(bytes) = read_cached(file, size, hash) else {
+            let _ = path.map(fs::remove_file);
+            return Ok(None);
+        };
         let image = Arc::new(Image { bytes: terminated(bytes), held });
         self.lock().keep(hash, &image);
         Ok(Some(image))
+    }
+
+    /// Whether the image is here or in the cache; if so, it stays to be found.
+    pub(crate) fn has(&self, hash: ImageHash) -> bool {
+        let mut state = self.lock();
+        if state.whole.contains_key(&hash) || state.promised.contains_key(&hash) {
+            return true;
+        }
+        let file = self.file(hash).and_then(|file| fs::File::open(file).ok());
+        let Some(file) = file.filter(|_| state.promised.len() < PROMISED_MAX) else { return false };
+        state.promised.insert(hash, file);
+        true
     }
 
     /// Keeps so many bytes, if need be instead of images that are here only to be found again.
@@ -198,20 +221,17 @@ fn hash_of(image: &[u8]) -> ImageHash {
     ImageHash(*blake3::hash(image).as_bytes())
 }
 
-fn size_of_cached(file: &Path) -> Option<u64> {
-    let size = fs::metadata(file).ok().filter(|file| file.is_file())?.len();
+fn size_of_cached(file: &fs::File) -> Option<u64> {
+    let size = file.metadata().ok().filter(|file| file.is_file())?.len();
     Some(size).filter(|size| *size <= IMAGE_MAX)
 }
 
-fn read_cached(file: &Path, size: u64, hash: ImageHash) -> Option<Vec<u8>> {
+fn read_cached(mut file: fs::File, size: u64, hash: ImageHash) -> Option<Vec<u8>> {
     let mut data = Vec::new();
+    file.rewind().ok()?;
     // Files are replaced, and do not grow.
-    fs::File::open(file).ok()?.take(size).read_to_end(&mut data).ok()?;
-    if hash_of(&data) != hash {
-        let _ = fs::remove_file(file);
-        return None;
-    }
-    Some(data)
+    file.take(size).read_to_end(&mut data).ok()?;
+    Some(data).filter(|data| hash_of(data) == hash)
 }
 
 /// Whole files only: written beside the final name and renamed.
@@ -343,6 +363,11 @@ mod tests {
         write_cached(&images.file(hash).unwrap(), b"kernel").unwrap();
         assert_eq!(found(&cached(6), hash).unwrap(), b"kernel\0");
         assert_eq!(cached(5).find(hash).err(), Some(CUresult::OUT_OF_MEMORY));
+        let promised = cached(6);
+        assert!(promised.has(hash) && !promised.has(hash_of(b"another")));
+        fs::remove_file(images.file(hash).unwrap()).unwrap();
+        assert!(!cached(6).has(hash));
+        assert_eq!(found(&promised, hash).unwrap(), b"kernel\0", "it was promised");
         fs::write(images.file(hash).unwrap(), b"broken").unwrap();
         assert!(found(&images, hash).is_none());
         fs::remove_dir_all(folder).unwrap();

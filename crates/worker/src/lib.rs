@@ -15,6 +15,7 @@ mod backlog;
 mod ballast;
 mod brake;
 mod budget;
+mod builds;
 mod bulk;
 mod calls;
 mod checks;

@@ -250,7 +250,9 @@ fn execute(session: &Session, job: &Job) {
         Ok(()) if waits(op) => session.outbox.reply(header, CUresult::SUCCESS.0, &fields),
         Ok(()) => Ok(()),
         // What the compiler said belongs to a load that failed.
-        Err(Refusal::Failed(result)) if op == commands::cuModuleLoadDataEx::OP => {
+        Err(Refusal::Failed(result))
+            if [commands::cuModuleLoadDataEx::OP, commands::ModuleLoadAhead::OP].contains(&op) =>
+        {
             session.outbox.reply(header, result.0, &fields)
         }
         Err(Refusal::Failed(result)) if waits(op) => session.outbox.reply(header, result.0, &[]),
@@ -327,6 +329,7 @@ const fn is_passing(name: &str) -> bool {
             "cuFuncSetAttribute",
             "cuMemFree",
             "cuModuleUnload",
+            "FunctionNamed",
             "cuStreamDestroy",
             "cuEventDestroy",
             "cuGraphExecDestroy",
@@ -369,6 +372,11 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
         if may_hold(op) {
             backlog.holds();
         }
+        if !gives_work(op) {
+            let done = dispatch(session, op, &job.payload, reply);
+            device.streams.changed();
+            return done;
+        }
         if let Some(times) = &device.launch_times
             && let Some(stream) = launch_times::stream_of(op, &job.payload)?
         {
@@ -377,15 +385,23 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
         return dispatch(session, op, &job.payload, reply);
     }
     let submission = (gives_work(op) && !enters_itself(op)).then(|| device.gate.enter());
-    let mark = backlog.mark();
-    let done = dispatch(session, op, &job.payload, reply);
+    let (mark, given) = (backlog.mark(), device.streams.mark());
+    let mut done = dispatch(session, op, &job.payload, reply);
+    if op == commands::cuStreamQuery::OP
+        && done == Err(Refusal::Failed(CUresult::NOT_READY))
+        && device.streams.is_done()
+    {
+        done = Ok(());
+    } else if op == commands::cuStreamSynchronize::OP && done.is_ok() {
+        device.streams.waited(given);
+    // A green context's wait is over before that of the rest of the device would be.
+    } else if op == commands::cuCtxSynchronize::OP && done.is_ok() && session.green()?.is_none() {
+        backlog.finished(mark);
+        device.streams.waited_for_all(given);
+    }
     device.gate.waited();
     session.pass_output_on();
     done?;
-    // A green context's wait is over before that of the rest of the device would be.
-    if op == Op::of(Fn::cuCtxSynchronize) && session.green()?.is_none() {
-        backlog.finished(mark);
-    }
     if let Some(submission) = submission {
         submission.finished();
     }
@@ -440,9 +456,9 @@ static WAITS: [bool; 1 << 16] = {
     waits
 };
 
-/// Whether a waiting command can take longer than a look at a table.
+/// Whether a waiting command can take longer than a look at a table, and nothing that comes after it builds on it.
 fn may_block(op: Op) -> bool {
-    waits(op) && !is_quick(op)
+    waits(op) && !is_quick(op) && op != commands::ModuleLoadAhead::OP
 }
 
 /// Whether a waiting command is a question that every driver answers at once.

@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use sluice_cuda::{CUdevice_attribute, CUlimit, CUresult, CUuuid, DriverTable};
 use sluice_wire::control::DeviceSnapshot;
 
+use crate::builds;
 use crate::chunks::CHUNK;
 
 /// Device attributes that are asked for: all that CUDA 13 names and some more (CUDA Driver API,
@@ -32,6 +33,7 @@ pub(crate) fn take(
         is_software,
         functions: table.present(),
         chunk: CHUNK,
+        build: builds::number(),
     })
 }
 

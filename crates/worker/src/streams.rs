@@ -28,6 +28,10 @@ struct State {
     streams: HashMap<usize, Used>,
     /// Reached when streams are done that capture now, or are gone.
     parted: Vec<Arc<Event>>,
+    /// Commands so far that gave a stream something.
+    given: u64,
+    /// Of these, the ones before which the program has waited for the whole GPU.
+    waited: u64,
 }
 
 struct Used {
@@ -35,7 +39,20 @@ struct Used {
     event: Arc<Event>,
     /// Work may have come that no event is behind.
     has_work: bool,
+    /// The number of the last command that gave it something.
+    last: u64,
+    /// The program has waited for what the commands up to this one gave it.
+    waited: u64,
 }
+
+impl Used {
+    fn new(event: Event) -> Used {
+        Used { event: Arc::new(event), has_work: false, last: 0, waited: 0 }
+    }
+}
+
+/// What had been given to streams when a wait began.
+pub(crate) struct Mark(u64);
 
 thread_local! {
     /// The streams that the command names which this thread executes.
@@ -64,20 +81,71 @@ impl Streams {
         if let Entry::Vacant(entry) = self.lock().streams.entry(stream.0)
             && let Ok(event) = Event::new(&self.table)
         {
-            entry.insert(Used { event: Arc::new(event), has_work: false });
+            entry.insert(Used::new(event));
         }
     }
 
     /// The streams that the calling thread's command has named were given work.
     pub(crate) fn submitted(&self) {
+        self.given(true);
+    }
+
+    /// They were given what is no work, but may keep them from being done: an event to wait for, say.
+    pub(crate) fn changed(&self) {
+        self.given(false);
+    }
+
+    fn given(&self, is_work: bool) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        state.given += 1;
+        NAMED.with_borrow(|named| {
+            for stream in named {
+                if let Some(used) = state.streams.get_mut(&stream.0) {
+                    used.has_work |= is_work;
+                    used.last = state.given;
+                }
+            }
+        });
+    }
+
+    /// The program is about to wait.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.lock().given)
+    }
+
+    /// The program has waited for the streams that the calling thread's command has named.
+    pub(crate) fn waited(&self, mark: Mark) {
         let mut state = self.lock();
         NAMED.with_borrow(|named| {
             for stream in named {
                 if let Some(used) = state.streams.get_mut(&stream.0) {
-                    used.has_work = true;
+                    used.waited = used.waited.max(mark.0);
                 }
             }
         });
+    }
+
+    /// The program has waited for all streams.
+    pub(crate) fn waited_for_all(&self, mark: Mark) {
+        let mut state = self.lock();
+        state.waited = state.waited.max(mark.0);
+    }
+
+    /// Whether the program has waited for the streams that the calling thread's command has named, and they were given nothing since: what
+    /// they may still have to do is to come to an event of [`Streams::drain`], which no program shall see.
+    pub(crate) fn is_done(&self) -> bool {
+        let state = self.lock();
+        NAMED.with_borrow(|named| {
+            named.iter().all(|stream| {
+                state.streams.get(&stream.0).is_some_and(|used| {
+                    // The legacy stream waits for others.
+                    let is_legacy = [CUstream::NULL, CUstream::LEGACY].contains(stream);
+                    let last = if is_legacy { state.given } else { used.last };
+                    last > 0 && last <= used.waited.max(state.waited)
+                })
+            })
+        })
     }
 
     /// A stream that nobody knows any more is about to be destroyed.
@@ -212,6 +280,35 @@ mod tests {
         let refused = unsafe { table.cuCtxSynchronize.unwrap()() };
         assert_eq!(refused, CUresult::STREAM_CAPTURE_UNSUPPORTED, "what it is for");
         assert_eq!(end(table, captures), CUresult::STREAM_CAPTURE_INVALIDATED);
+    }
+
+    #[test]
+    fn a_stream_that_was_waited_for_is_done_until_it_is_given_more() {
+        let stage = Stage::new();
+        let (table, streams) = stage.driver();
+        let (one, other) = (stream(table), stream(table));
+        let named = |stream| {
+            forget_named();
+            streams.named(stream);
+        };
+        let is_done = |stream| {
+            named(stream);
+            streams.is_done()
+        };
+        given(streams, one);
+        assert!(!is_done(one), "nobody has waited");
+        let early = streams.mark();
+        given(streams, one);
+        streams.waited(early);
+        assert!(!is_done(one), "more came while it was waited for");
+        streams.waited(streams.mark());
+        given(streams, other);
+        assert!(is_done(one) && !is_done(other));
+        streams.waited_for_all(streams.mark());
+        assert!(is_done(one) && is_done(other));
+        named(one);
+        streams.changed();
+        assert!(!is_done(one) && is_done(other), "it may wait for an event");
     }
 
     #[test]

@@ -10,10 +10,11 @@ use crate::e2e::cuts::run_through;
 use crate::e2e::limits::start_endless;
 use crate::e2e::namespaces::Separation;
 use crate::e2e::silence::Told;
-use crate::e2e::{NODE_GPUS, Test, bare_program, expect_pass, program_file, start_node};
+use crate::e2e::{NODE_GPUS, Test, bare_program, expect_pass, program_file, sluice_run, start_node};
 use crate::node::{self, Node};
 use crate::packets::Shape;
 use crate::relay::{Fate, Relay};
+use crate::target_folder;
 use crate::test::Skipped;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -22,6 +23,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a far and lossy link", far_and_lossy),
     ("what is known costs no message", known),
     ("what is allowed costs no round trip", unasked),
+    ("what is known of images costs no round trip", images),
 ];
 
 /// The memory file that a worker shares with its client, as `/proc/PID/maps` shows it.
@@ -80,6 +82,33 @@ fn unasked() -> Result<()> {
     }
     told.ends_well()?;
     node.wait_until_free()
+}
+
+/// What one process was told of images the next one knows, whether the node still has the images or not.
+fn images() -> Result<()> {
+    let caches = target_folder().join("facts");
+    let _ = std::fs::remove_dir_all(&caches);
+    for (node_has, is_known) in [("some", false), ("some", true), ("none", true)] {
+        let mut command = Command::new(node::sluice());
+        command.args(["node", "--listen", "127.0.0.1:0", "--gpus", NODE_GPUS]);
+        let node = Node::start_command(command.env("XDG_CACHE_HOME", caches.join(node_has)))?;
+        let mut command = sluice_run(&node, &["-p", "0.5"]);
+        command.env("XDG_CACHE_HOME", caches.join("client"));
+        let mut told =
+            Told::start_program(&mut command, "images.py", "what is known of images costs no round trip")?;
+        let workers = node.workers();
+        let [worker] = workers[..] else { bail!("one session has the workers {workers:?}") };
+        // The node is asked once which images it has.
+        told.does("begin")?;
+        {
+            let _stopped = is_known.then(|| Stopped::stop(worker as i32));
+            told.does("use")?;
+        }
+        told.does("check")?;
+        told.ends_well()?;
+        node.wait_until_free()?;
+    }
+    Ok(())
 }
 
 /// What the worker of a session in progress has mapped. The client is killed then.

@@ -175,7 +175,7 @@ enum Tells {
 impl Tells {
     fn of(op: Op) -> Tells {
         match op.target() {
-            _ if op == commands::ImageQuery::OP => Tells::Moment,
+            _ if op == commands::ImagesQuery::OP => Tells::Moment,
             Some(Target::Driver(
                 Fn::cuEventElapsedTime
                 | Fn::cuEventElapsedTime_v2
