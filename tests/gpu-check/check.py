@@ -364,6 +364,8 @@ def main():
     if options.list:
         print("\n".join(names()))
         return 0
+    # What is compared is what a program on another machine gets.
+    os.environ["SLUICE_SHARED_MEMORY"] = "off"
     prepare()
     Path(options.report).mkdir(parents=True, exist_ok=True)
 

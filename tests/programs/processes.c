@@ -219,6 +219,17 @@ static void *without_end(void *nothing) {
     return NULL;
 }
 
+static void *work_until_cancelled(void *nothing) {
+    (void)nothing;
+    attach();
+    for (unsigned i = 0;; i++) {
+        work(i);
+        atomic_fetch_add(&started, 1);
+        pthread_testcancel();
+    }
+    return NULL;
+}
+
 /* The process ends while other threads are in the middle of calls. */
 static void exit_amid_calls(void) {
     pthread_t thread;
@@ -226,6 +237,39 @@ static void exit_amid_calls(void) {
     for (int i = 0; i < 4; i++) CHECK(!pthread_create(&thread, NULL, without_end, NULL));
     while (atomic_load(&started) < 100) work(1);
     exit(0);
+}
+
+static void end_in_handler(int number) {
+    (void)number;
+    exit(0);
+}
+
+static void at_the_end(void);
+
+/* The usual handler of Ctrl-C, in whatever call it comes. */
+static void exit_in_a_handler(void) {
+    struct itimerval once = {.it_value = {.tv_usec = 30000}};
+    CHECK(!atexit(at_the_end));
+    attach();
+    CHECK(signal(SIGALRM, end_in_handler) != SIG_ERR);
+    CHECK(!setitimer(ITIMER_REAL, &once, NULL));
+    for (unsigned i = 0;; i++) work(i);
+}
+
+/* As where only what waits is a place to end at: a thread that is cancelled ends between calls. */
+static void a_thread_is_cancelled(void) {
+    pthread_t thread;
+    void *result;
+    attach();
+    for (int i = 0; i < 20; i++) {
+        int before = atomic_load(&started);
+        CHECK(!pthread_create(&thread, NULL, work_until_cancelled, NULL));
+        while (atomic_load(&started) < before + 20) work(1);
+        CHECK(!pthread_cancel(thread));
+        CHECK(!pthread_join(thread, &result));
+        CHECK(result == PTHREAD_CANCELED);
+    }
+    work(2);
 }
 
 static void exit_with_work_queued(void) {
@@ -293,6 +337,8 @@ static const struct {
     {"first thread ends", first_thread_ends},
     {"signals", signals},
     {"exit amid calls", exit_amid_calls},
+    {"exit in a handler", exit_in_a_handler},
+    {"a thread is cancelled", a_thread_is_cancelled},
     {"exit with work queued", exit_with_work_queued},
     {"calls at exit", calls_at_exit},
     {"before and after main", before_and_after_main},

@@ -33,7 +33,13 @@ cargo xtask fuzz [--minutes N] [NAME]
                                   what parses, and a worker before a driver that trusts nobody, against any bytes
 cargo xtask gpu-check --bundle    build the folder that checks everything on a machine with an NVIDIA GPU";
 
+/// Whether sessions of a node on the same machine that listens on TCP go through shared memory all the same.
+pub(crate) const SHARED_MEMORY_VARIABLE: &str = "SLUICE_SHARED_MEMORY";
+
 fn main() -> ExitCode {
+    // What is tested and measured over the network is to stay there on one machine, too; what is about shared memory says so.
+    // SAFETY: no other thread runs yet.
+    unsafe { std::env::set_var(SHARED_MEMORY_VARIABLE, "off") };
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {

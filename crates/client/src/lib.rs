@@ -39,6 +39,7 @@ mod context;
 mod copy;
 mod coredump;
 mod device;
+mod entry;
 mod enumeration;
 mod errors;
 mod event;

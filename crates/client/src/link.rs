@@ -39,6 +39,7 @@ use sluice_wire::spin::{Spin, Wait};
 use sluice_wire::{Command, Frame, FrameDecoder, Header, Kind, Op, commands};
 
 use crate::allowance::Allowances;
+use crate::entry::uncancelled;
 use crate::inbox::{Answer, Inbox, News, Receiver, SCRAP_BYTES, Sink};
 use crate::outbox::Outbox;
 use crate::record::Recorder;
@@ -380,7 +381,7 @@ impl Link {
         drop(inbox);
         // What was delivered last may have been many bytes in few.
         self.acknowledge();
-        let read = self.read(&mut receiver, wait);
+        let read = uncancelled(|| self.read(&mut receiver, wait));
         if let Ok(count) = read {
             receiver.silent = 0;
             self.received.fetch_add(count as u64, Ordering::SeqCst);

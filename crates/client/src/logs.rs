@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 
+use crate::entry::outside;
 use crate::out;
 
 /// Most messages that are kept, as CUDA keeps a hundred.
@@ -67,7 +68,7 @@ pub(crate) fn message(text: &str) {
         let mut bytes = text.clone().into_bytes_with_nul();
         let length = bytes.len() - 1;
         // SAFETY: the program registered this function with this argument; the text is its own to write to.
-        unsafe { function(user_data, CUlogLevel::WARNING, bytes.as_mut_ptr().cast(), length) };
+        outside(|| unsafe { function(user_data, CUlogLevel::WARNING, bytes.as_mut_ptr().cast(), length) });
     }
 }
 

@@ -3,6 +3,7 @@
 use sluice_cuda::*;
 use sluice_wire::commands;
 
+use crate::entry::outside;
 use crate::generated::stubs;
 use crate::issue::{About, Issue, wanted};
 use crate::launch::Geometry;
@@ -56,7 +57,7 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     for size in sizes {
         let shared = match blockSizeToDynamicSMemSize {
             // SAFETY: the program passed this function to be asked for block sizes.
-            Some(of_size) => unsafe { of_size(size) },
+            Some(of_size) => outside(|| unsafe { of_size(size) }),
             None => dynamicSMemSize,
         };
         let mut blocks = 0;

@@ -40,16 +40,30 @@ const TLS_HANDSHAKE: [u8; 2] = [22, 3];
 /// The answer to whoever shows no certificate where one is needed.
 const NO_CERTIFICATE: &str = "this node lends to holders of a certificate only; name yours, from an authority that the node \
      knows, in SLUICE_TLS_CERT and SLUICE_TLS_KEY";
+/// The answer where an address is for sessions only.
+const NO_LEASES_HERE: &str =
+    "this address is for sessions of leases that the node has granted; ask for one where it listens";
 /// The answer to a token that is none.
 const NO_SUCH_LEASE: &str = "no lease has this token";
 
+/// What an address is for.
+#[derive(Clone, Debug)]
+pub(crate) enum Door {
+    Plain,
+    Tls(ServerIdentity),
+    /// Sessions of leases that were granted elsewhere.
+    Sessions,
+}
+
 /// Serves a connection to its end.
-pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, tls: Option<&ServerIdentity>) {
+pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, door: &Door) {
     let deadline = Instant::now() + HELLO_PATIENCE;
-    let greeted = protect(&mut stream, tls, deadline)
+    let greeted = protect(&mut stream, door, deadline)
         .and_then(|may_ask| greet(&stream, deadline).map(|hello| (hello, may_ask)));
     let (hello, may_ask) = match greeted {
         Ok(greeted) => greeted,
+        // Somebody looked whether anybody is here.
+        Err(ConnectionError::Nothing) => return,
         Err(error) => {
             eprintln!("sluice node: {peer} turned away: {error}");
             return;
@@ -98,6 +112,8 @@ fn process_of(registry: &Registry, hello: &Hello) -> Option<Process> {
 enum ConnectionError {
     #[error("it said nothing within {} s", HELLO_PATIENCE.as_secs())]
     Silent,
+    #[error("it said nothing")]
+    Nothing,
     #[error("it speaks TLS, and this address takes plain text only")]
     Tls,
     #[error(transparent)]
@@ -109,12 +125,12 @@ enum ConnectionError {
 }
 
 /// Shakes hands, if the address is one for TLS; whether the peer may ask for leases then.
-fn protect(
-    stream: &mut Stream,
-    tls: Option<&ServerIdentity>,
-    deadline: Instant,
-) -> Result<bool, ConnectionError> {
-    let Some(identity) = tls else { return Ok(true) };
+fn protect(stream: &mut Stream, door: &Door, deadline: Instant) -> Result<bool, ConnectionError> {
+    let identity = match door {
+        Door::Plain => return Ok(true),
+        Door::Sessions => return Ok(false),
+        Door::Tls(identity) => identity,
+    };
     stream.accept_tls(identity, deadline).map_err(|error| {
         if let Some(TlsError::PlainText) = TlsError::of(&error) {
             refuse_plain_text(stream, deadline);
@@ -157,7 +173,9 @@ fn greet(mut stream: &Stream, deadline: Instant) -> Result<Hello, ConnectionErro
     stream.set_write_limit(WRITE_PATIENCE)?;
     let hello = read_hello(stream, deadline);
     match hello {
-        Err(ConnectionError::Wire(WireError::NotSluice) | ConnectionError::Io(_)) => {}
+        Err(
+            ConnectionError::Wire(WireError::NotSluice) | ConnectionError::Io(_) | ConnectionError::Nothing,
+        ) => {}
         // Who gets this in a handshake knows that it was not cut.
         Err(ConnectionError::Tls) => say_last(stream, &Welcome::to_bytes(), deadline),
         _ => stream.write_all(&Welcome::to_bytes())?,
@@ -185,6 +203,7 @@ fn read_hello(stream: &Stream, deadline: Instant) -> Result<Hello, ConnectionErr
         limit_read(stream, deadline)?;
         let Some(space) = bytes.get_mut(have..want) else { return Err(WireError::NotSluice.into()) };
         match stream.read(space, Wait::Asleep) {
+            Ok(0) if have == 0 => return Err(ConnectionError::Nothing),
             Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             Ok(got) => have += got,
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
@@ -371,7 +390,7 @@ impl HeldLease<'_> {
             Control::LeaseRequest(_) | Control::LeaseClaim(_) | Control::StatusRequest(_)
                 if !self.rights.may_ask =>
             {
-                refused(NO_CERTIFICATE)
+                refused(if self.line.stream.is_unix() { NO_LEASES_HERE } else { NO_CERTIFICATE })
             }
             Control::LeaseRequest(_) | Control::LeaseClaim(_) | Control::LeaseResume(_)
                 if self.hold.is_some() =>
@@ -459,7 +478,9 @@ impl HeldLease<'_> {
         self.hold = hold;
         let linger = if self.rights.resumes { self.registry.linger } else { Duration::ZERO };
         let linger_ms = u32::try_from(linger.as_millis()).unwrap_or(u32::MAX);
-        Ok(LeaseGranted { lease, token, devices, linger_ms }.into())
+        let is_here = self.process.space != 0 && self.process.space == self.registry.process_space;
+        let nearby = self.registry.nearby.clone().filter(|_| is_here && !self.line.stream.is_unix());
+        Ok(LeaseGranted { lease, token, devices, linger_ms, nearby }.into())
     }
 
     fn resume(&mut self, token: &LeaseToken) -> Result<Control, ConnectionError> {

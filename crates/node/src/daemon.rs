@@ -22,12 +22,12 @@ use sluice_wire::control::Status;
 
 use crate::clock::SystemClock;
 use crate::config::{Listen, NodeConfig, WorkerCommand};
-use crate::connection;
+use crate::connection::{self, Door};
 use crate::facts;
 use crate::health;
 use crate::inventory::{Inventory, InventoryError, take_inventory};
 use crate::join::{Agent, JoinError, gpus};
-use crate::registry::Registry;
+use crate::registry::{self, Registry};
 use crate::spawn::Spawner;
 
 /// A node that is bound to its addresses.
@@ -78,7 +78,7 @@ impl Node {
     pub fn bind(config: &NodeConfig) -> Result<Node, NodeError> {
         // Each session has several descriptors, and what sessions share has one each.
         sluice_worker::sandbox::raise_descriptor_limit();
-        let listeners = config
+        let mut listeners = config
             .listen
             .iter()
             .map(|listen| Listener::bind(listen, config.tls.as_ref()))
@@ -91,24 +91,28 @@ impl Node {
         if stop < 0 {
             return Err(io::Error::last_os_error().into());
         }
-        let join = config.join.as_ref().zip(listeners.first());
-        let agent = join
-            .map(|(join, listener)| {
+        let first = listeners.first().and_then(|listener| Some((listener, listener.endpoint()?)));
+        let agent = config
+            .join
+            .as_ref()
+            .zip(first)
+            .map(|(join, (listener, endpoint))| {
                 let facts = facts::of(&inventory, library.as_deref(), &config.worker);
                 let gpus = gpus(&inventory.snapshots, &facts, join.gflops);
-                Agent::join(join, gpus, &listener.endpoint(), listener.identity())
+                Agent::join(join, gpus, &endpoint, listener.identity())
             })
             .transpose()?;
         let membership = agent.as_ref().map(|agent| Arc::clone(agent.membership()));
+        let clock = Arc::new(SystemClock::new());
+        let mut registry = Registry::new(config, inventory, spawner, membership, clock);
+        if listeners.iter().any(|listener| matches!(listener, Listener::Tcp { .. })) {
+            let (listener, name) = bind_nearby()?;
+            registry.nearby = Some(name);
+            listeners.push(listener);
+        }
         Ok(Node {
             listeners,
-            registry: Arc::new(Registry::new(
-                config,
-                inventory,
-                spawner,
-                membership,
-                Arc::new(SystemClock::new()),
-            )),
+            registry: Arc::new(registry),
             connections: Arc::default(),
             connections_max: config.connections_max,
             // SAFETY: the descriptor is new and nobody else owns it.
@@ -120,7 +124,7 @@ impl Node {
 
     /// Where clients reach the node, with the real port: texts of [`Endpoint`].
     pub fn addresses(&self) -> Vec<String> {
-        self.listeners.iter().map(|listener| listener.endpoint().to_string()).collect()
+        self.listeners.iter().filter_map(Listener::endpoint).map(|endpoint| endpoint.to_string()).collect()
     }
 
     pub fn inventory(&self) -> &Inventory {
@@ -206,10 +210,10 @@ impl Node {
             return;
         };
         let registry = Arc::clone(&self.registry);
-        let identity = listener.identity().cloned();
+        let door = listener.door();
         let serve = move || {
             let _place = place;
-            connection::serve(&registry, stream, &peer, identity.as_ref());
+            connection::serve(&registry, stream, &peer, &door);
         };
         if let Err(error) = std::thread::Builder::new().name("connection".into()).spawn(serve) {
             eprintln!("sluice node: cannot start a thread for a connection: {error}");
@@ -238,8 +242,16 @@ impl Drop for Place {
 
 #[derive(Debug)]
 enum Listener {
-    Tcp { listener: TcpListener, tls: Option<ServerIdentity> },
-    Unix { listener: UnixListener, path: PathBuf },
+    Tcp {
+        listener: TcpListener,
+        tls: Option<ServerIdentity>,
+    },
+    Unix {
+        listener: UnixListener,
+        path: PathBuf,
+    },
+    /// For programs of this machine that have a lease.
+    Nearby(UnixListener),
 }
 
 impl Listener {
@@ -258,8 +270,9 @@ impl Listener {
         }
     }
 
-    fn endpoint(&self) -> Endpoint {
-        match self {
+    /// What clients are told, if they are.
+    fn endpoint(&self) -> Option<Endpoint> {
+        Some(match self {
             Listener::Tcp { listener, tls } => {
                 let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
                 match tls {
@@ -268,21 +281,30 @@ impl Listener {
                 }
             }
             Listener::Unix { path, .. } => Endpoint::Unix(path.clone()),
-        }
+            Listener::Nearby(_) => return None,
+        })
     }
 
     /// What it shows those who connect.
     fn identity(&self) -> Option<&ServerIdentity> {
         match self {
             Listener::Tcp { tls, .. } => tls.as_ref(),
-            Listener::Unix { .. } => None,
+            Listener::Unix { .. } | Listener::Nearby(_) => None,
+        }
+    }
+
+    fn door(&self) -> Door {
+        match self {
+            Listener::Tcp { tls: Some(identity), .. } => Door::Tls(identity.clone()),
+            Listener::Tcp { tls: None, .. } | Listener::Unix { .. } => Door::Plain,
+            Listener::Nearby(_) => Door::Sessions,
         }
     }
 
     fn fd(&self) -> i32 {
         match self {
             Listener::Tcp { listener, .. } => listener.as_fd().as_raw_fd(),
-            Listener::Unix { listener, .. } => listener.as_fd().as_raw_fd(),
+            Listener::Unix { listener, .. } | Listener::Nearby(listener) => listener.as_fd().as_raw_fd(),
         }
     }
 
@@ -295,7 +317,7 @@ impl Listener {
                 sluice_transport::notice_dead_peer(stream.as_fd())?;
                 Ok((OwnedFd::from(stream).into(), peer.to_string()))
             }
-            Listener::Unix { listener, .. } => {
+            Listener::Unix { listener, .. } | Listener::Nearby(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 let peer = local_peer(&stream);
@@ -329,9 +351,20 @@ fn bind_unix(path: &Path) -> Result<Listener, NodeError> {
         }
         fs::remove_file(path).map_err(failed)?;
     }
-    let listener = UnixListener::bind(path).map_err(failed)?;
+    let listener = sluice_transport::unix_address(path)
+        .and_then(|address| UnixListener::bind_addr(&address))
+        .map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     Ok(Listener::Unix { listener, path: path.to_owned() })
+}
+
+/// Binds a name that no other node has and no file system: who may come in has the token of a lease. With it comes where that is.
+fn bind_nearby() -> io::Result<(Listener, String)> {
+    let name: String = registry::random().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("@sluice-node-{name}");
+    let listener = UnixListener::bind_addr(&sluice_transport::unix_address(Path::new(&name))?)?;
+    listener.set_nonblocking(true)?;
+    Ok((Listener::Nearby(listener), name))
 }
 
 /// `pid 1234`, as the kernel vouches for it.

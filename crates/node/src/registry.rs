@@ -104,6 +104,8 @@ pub(crate) struct Registry {
     pub(crate) linger: Duration,
     /// Where this node's process numbers mean what they say.
     pub(crate) process_space: u64,
+    /// Where sessions of this machine's programs may begin without the network, as `unix:` has it.
+    pub(crate) nearby: Option<String>,
     /// Of the server that this node lends through.
     membership: Option<Arc<Membership>>,
     clock: Arc<dyn Clock>,
@@ -216,6 +218,7 @@ impl Registry {
             faults: Faults::default(),
             linger: config.linger,
             process_space: sluice_transport::process::space(),
+            nearby: None,
             membership,
             clock,
             driver_patience: config.driver_patience,
@@ -840,7 +843,7 @@ fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
 }
 
 /// A secret nobody can guess.
-fn random() -> [u8; 32] {
+pub(crate) fn random() -> [u8; 32] {
     let mut secret = [0_u8; 32];
     loop {
         // SAFETY: the pointer and length describe `secret`.

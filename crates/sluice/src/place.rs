@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use sluice_api::client::{Client, SERVER_VARIABLE, data_folder};
 use sluice_node::{GpuSelection, JoinConfig, Listen, Node, NodeConfig, Stopper};
+use sluice_transport::Stream;
 use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::Endpoint;
 
@@ -361,6 +362,17 @@ impl EndSignals {
         unsafe { libc::sigwait(&self.0, &mut signal) };
     }
 }
+
+/// The socket of a node on this machine, if it is one that a node names so, and can be reached from here.
+pub(crate) fn nearby(name: &str) -> Option<Endpoint> {
+    let is_wanted = std::env::var_os(SHARED_MEMORY_VARIABLE).is_none_or(|value| value != "off");
+    let path = Path::new(name);
+    let is_there = || name.starts_with("@sluice-node-") && Stream::connect_unix(path).is_ok();
+    (is_wanted && is_there()).then(|| Endpoint::Unix(path.to_owned()))
+}
+
+/// Keeps a program on a node's own machine to the network.
+const SHARED_MEMORY_VARIABLE: &str = "SLUICE_SHARED_MEMORY";
 
 #[cfg(test)]
 mod tests {

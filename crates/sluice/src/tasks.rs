@@ -26,6 +26,7 @@ use sluice_wire::address::{RECORD_VARIABLE, SessionAddress};
 
 use crate::child::{CHILDREN_MAX, Children, NotStarted, asked_to_end, signal, signal_one};
 use crate::cli::RunArgs;
+use crate::place;
 use crate::run::{Held, failed, give_back, granted_line, scratch, task_environment};
 use crate::server::lease::{Claim, Claimed, grace_left};
 use crate::surroundings::{Libraries, Scratch, Surroundings};
@@ -152,13 +153,17 @@ impl<'a> Tasks<'a> {
         let known = held.iter().filter_map(|held| held.task).max();
         self.next_number = self.next_number.max(known.map_or(0, |number| number + 1));
         let (mut sessions, mut software, mut keepers) = (Vec::new(), false, Vec::new());
+        // Nodes copy to each other over the network.
+        let is_alone = held.len() == 1;
         for Held { address, connection, lease, place, .. } in held {
             if !self.arguments.quiet {
                 eprintln!("sluice: {}", granted_line(&lease, self.arguments, &place));
             }
             keepers.push(Keeper::start(connection, &lease).map_err(failed)?);
             software |= lease.devices.iter().any(|device| device.is_software);
-            sessions.push(SessionAddress { node: address, token: lease.token }.to_string());
+            let nearby = lease.nearby.as_deref().filter(|_| is_alone).and_then(place::nearby);
+            let node = nearby.unwrap_or(address);
+            sessions.push(SessionAddress { node, token: lease.token }.to_string());
         }
         let surroundings = Surroundings::prepare(&folder, self.libraries, &sessions.join(","), software)
             .map_err(failed_there)?;

@@ -23,7 +23,9 @@ pub mod tls;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -40,6 +42,14 @@ use crate::tls::{ClientIdentity, Keys, Records, ServerIdentity, Trust};
 pub use crate::rings::{Rings, Side};
 pub use crate::socket::{limit_unacknowledged, notice_dead_peer};
 pub use crate::stripes::STRIPES_MAX;
+
+/// Where a Unix socket is: a file, or behind an `@` a name that no file system has (unix(7), "abstract").
+pub fn unix_address(path: &Path) -> io::Result<SocketAddr> {
+    match path.as_os_str().as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(path),
+    }
+}
 
 /// One connected end. Any thread may read, write, wait and shut down at any time.
 #[derive(Debug)]
@@ -118,7 +128,7 @@ impl Stream {
     }
 
     pub fn connect_unix(path: &Path) -> io::Result<Stream> {
-        UnixStream::connect(path).map(Stream::from)
+        UnixStream::connect_addr(&unix_address(path)?).map(Stream::from)
     }
 
     /// Reads what is there, or waits for it as `wait` says. `Ok(0)` is the end of the stream.

@@ -50,6 +50,9 @@ message! {
         devices: Vec<DeviceSnapshot>,
         /// How long lease and sessions outlive a cut, in milliseconds; 0 if they do not.
         linger_ms: u32,
+        /// Where sessions of the lease may begin as well, without the network: for a holder on the node's machine, a socket as `unix:` has
+        /// it.
+        nearby: Option<String>,
     }
 }
 

@@ -11,7 +11,7 @@ use super::{declaration::*, source};
 pub(crate) fn client(api: &Declarations) -> String {
     let mut out = source::header("The symbols of the client's `libcuda.so.1`.");
     out += "#![allow(non_snake_case, non_upper_case_globals)] // CUDA's names\n\n";
-    out += "use std::{ffi::{c_char, c_void}, sync::Once};\n\nuse sluice_cuda::*;\n\nuse crate::{api, evidence, generated::stubs, refusals::told};\nuse crate::session::{enter, of_address, of_handle, routed};\n\n";
+    out += "use std::{ffi::{c_char, c_void}, sync::Once};\n\nuse sluice_cuda::*;\n\nuse crate::{api, entry::entered, evidence, generated::stubs, refusals::told};\nuse crate::session::{enter, of_address, of_handle, routed};\n\n";
     out += CLIENT_ROWS;
     out += DEFAULT_STREAMS;
     out += MARKER;
@@ -135,7 +135,7 @@ macro_rules! rows {
         pub(crate) unsafe extern \"C\" fn $export($($parameter: $of),*) -> CUresult {
             // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
             let call = || unsafe { api::$function($($argument),*) };
-            evidence::note(Fn::$function, guard(|| told(Fn::$function, || routed(|| $home, call)).into()))
+            evidence::note(Fn::$function, entered(|| told(Fn::$function, || routed(|| $home, call)).into()))
         }
     };
     (@travels $export:ident $function:ident ($($parameter:ident: $of:ty),*) ($home:expr) ($($argument:expr),*)) => {
@@ -143,7 +143,7 @@ macro_rules! rows {
         pub(crate) unsafe extern \"C\" fn $export($($parameter: $of),*) -> CUresult {
             // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
             let call = || enter().and_then(|session| unsafe { stubs::$function(session $(, $argument)*) });
-            evidence::note(Fn::$function, guard(|| told(Fn::$function, || routed(|| $home, call)).into()))
+            evidence::note(Fn::$function, entered(|| told(Fn::$function, || routed(|| $home, call)).into()))
         }
     };
     (@absent $export:ident $function:ident ($($parameter:ident: $of:ty),*) $home:tt $reason:literal) => {

@@ -151,8 +151,12 @@ fn confined(worker: u32) -> Result<()> {
 
 /// A client whose kernel runs without end.
 pub(crate) fn start_endless(node: &Node) -> Result<Child> {
-    let mut client =
-        bare_program(node, &[], "endless.py").stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    launched(bare_program(node, &[], "endless.py"))
+}
+
+/// The same by a command of one's own.
+pub(crate) fn launched(mut command: Command) -> Result<Child> {
+    let mut client = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let mut line = String::new();
     BufReader::new(client.stdout.take().context("piped above")?).read_line(&mut line)?;
     ensure!(line.trim() == "launched", "the program said {line:?}");

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 
+use crate::SHARED_MEMORY_VARIABLE;
 use crate::e2e::bounds::Stopped;
 use crate::e2e::cuts::run_through;
-use crate::e2e::limits::start_endless;
+use crate::e2e::limits::launched;
 use crate::e2e::namespaces::Separation;
 use crate::e2e::silence::Told;
 use crate::e2e::{NODE_GPUS, Test, bare_program, expect_pass, program_file, sluice_run, start_node};
@@ -19,7 +20,7 @@ use crate::test::Skipped;
 
 pub(crate) const TESTS: &[Test] = &[
     ("shared memory on the same host", shared_memory),
-    ("no shared memory over TCP", tcp),
+    ("shared memory of a node on the network", nearby),
     ("a far and lossy link", far_and_lossy),
     ("what is known costs no message", known),
     ("what is allowed costs no round trip", unasked),
@@ -43,10 +44,40 @@ fn shared_memory() -> Result<()> {
     node.wait_until_free()
 }
 
-fn tcp() -> Result<()> {
+/// A node that listens on TCP has a socket for programs of its machine. Who is in another network, or wants it so, goes over TCP.
+fn nearby() -> Result<()> {
     let node = start_node()?;
     ensure!(!worker_maps(&node)?.contains(RINGS), "a session over TCP shares memory");
-    node.wait_until_free()
+    node.wait_until_free()?;
+    let run = |options: &[&str], program| {
+        let mut command = bare_program(&node, options, program);
+        command.env_remove(SHARED_MEMORY_VARIABLE);
+        command
+    };
+    ensure!(
+        worker_maps_of(&node, run(&[], "endless.py"))?.contains(RINGS),
+        "a session on the same machine shares no memory"
+    );
+    node.wait_until_free()?;
+    expect_pass(&mut run(&["-p", "0.5"], "counts.py"), "shared memory of a node on the network", LIMIT)?;
+    node.wait_until_free()?;
+    // Its address alone is nobody's way to a GPU.
+    let sockets = std::fs::read_to_string("/proc/net/unix")?;
+    let named = sockets.lines().filter_map(|line| line.split_whitespace().last());
+    let names: Vec<&str> = named.filter(|name| name.starts_with("@sluice-node-")).collect();
+    // Other tests' nodes come and go.
+    let refuses = |name: &&str| -> Result<bool> {
+        let socket = format!("unix:{name}");
+        let asked = Command::new(node::sluice()).args(["run", "--node", &socket, "--", "true"]).output()?;
+        let said = String::from_utf8_lossy(&asked.stderr);
+        Ok(!asked.status.success() && said.contains("for sessions of leases"))
+    };
+    for name in &names {
+        if refuses(name)? {
+            return Ok(());
+        }
+    }
+    bail!("none of the sockets {names:?} refused to lend")
 }
 
 /// Many questions about what is done leave the program as few bytes: one that travels takes more than ten.
@@ -113,7 +144,11 @@ fn images() -> Result<()> {
 
 /// What the worker of a session in progress has mapped. The client is killed then.
 fn worker_maps(node: &Node) -> Result<String> {
-    let mut client = start_endless(node)?;
+    worker_maps_of(node, bare_program(node, &[], "endless.py"))
+}
+
+fn worker_maps_of(node: &Node, command: Command) -> Result<String> {
+    let mut client = launched(command)?;
     let maps = match node.workers()[..] {
         [worker] => std::fs::read_to_string(format!("/proc/{worker}/maps")),
         ref workers => bail!("one session has the workers {workers:?}"),

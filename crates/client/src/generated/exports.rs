@@ -12,7 +12,7 @@ use std::{
 use sluice_cuda::*;
 
 use crate::session::{enter, of_address, of_handle, routed};
-use crate::{api, evidence, generated::stubs, refusals::told};
+use crate::{api, entry::entered, evidence, generated::stubs, refusals::told};
 
 macro_rules! rows {
     ($($how:ident $export:ident $function:ident ($($parameter:ident: $of:ty),*) $home:tt $last:tt;)*) => {
@@ -23,7 +23,7 @@ macro_rules! rows {
         pub(crate) unsafe extern "C" fn $export($($parameter: $of),*) -> CUresult {
             // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
             let call = || unsafe { api::$function($($argument),*) };
-            evidence::note(Fn::$function, guard(|| told(Fn::$function, || routed(|| $home, call)).into()))
+            evidence::note(Fn::$function, entered(|| told(Fn::$function, || routed(|| $home, call)).into()))
         }
     };
     (@travels $export:ident $function:ident ($($parameter:ident: $of:ty),*) ($home:expr) ($($argument:expr),*)) => {
@@ -31,7 +31,7 @@ macro_rules! rows {
         pub(crate) unsafe extern "C" fn $export($($parameter: $of),*) -> CUresult {
             // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
             let call = || enter().and_then(|session| unsafe { stubs::$function(session $(, $argument)*) });
-            evidence::note(Fn::$function, guard(|| told(Fn::$function, || routed(|| $home, call)).into()))
+            evidence::note(Fn::$function, entered(|| told(Fn::$function, || routed(|| $home, call)).into()))
         }
     };
     (@absent $export:ident $function:ident ($($parameter:ident: $of:ty),*) $home:tt $reason:literal) => {

@@ -10,6 +10,7 @@ use sluice_wire::resume::ACKNOWLEDGE_EVERY;
 use sluice_wire::{Encode, Header, Kind, Received};
 
 use super::{Link, SILENCE, SILENT_MAX};
+use crate::entry::uncancelled;
 use crate::outbox::Outbox;
 
 impl Link {
@@ -34,7 +35,7 @@ impl Link {
         }
         let mut progress = (Instant::now(), self.received.load(Ordering::Acquire));
         while outbox.buffer.unsent() > 0 && !self.is_cut() && !self.is_lost() {
-            match outbox.write() {
+            match uncancelled(|| outbox.write()) {
                 Ok(()) => progress.0 = Instant::now(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.read_while_full(outbox);
@@ -57,7 +58,7 @@ impl Link {
         /// How long until this thread looks again whether it should read.
         const LOOK_AGAIN: Duration = Duration::from_millis(20);
         let somebody_leads = self.inbox().receiver.is_none();
-        let _ = outbox.stream.wait_writable(!somebody_leads, LOOK_AGAIN);
+        let _ = uncancelled(|| outbox.stream.wait_writable(!somebody_leads, LOOK_AGAIN));
         if !somebody_leads {
             self.look();
         }
@@ -106,7 +107,7 @@ impl Link {
 
     pub(super) fn flush_what_fits(&self, outbox: &mut Outbox) {
         while outbox.buffer.unsent() > 0 && !self.is_cut() && !self.is_lost() {
-            match outbox.write() {
+            match uncancelled(|| outbox.write()) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => self.part(&outbox.stream, &error),
