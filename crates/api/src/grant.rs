@@ -77,6 +77,11 @@ impl Signer {
         Signer(KeyPair::from_seed(Seed::new(seed)))
     }
 
+    /// Bytes for another purpose, which only who has the key file can derive.
+    pub fn derive(&self, purpose: &str) -> [u8; 32] {
+        blake3::derive_key(purpose, &*self.0.sk.seed())
+    }
+
     /// What nodes check with.
     pub fn verifier(&self) -> Verifier {
         Verifier(self.0.pk)

@@ -272,6 +272,10 @@ pub struct Lease {
     pub ended_at_ms: Option<u64>,
     /// Grows with every change; a watcher names the one it has seen.
     pub revision: u64,
+    /// Opens this lease and nothing else until it has ended, whatever becomes of the token that it was asked for with; only in the
+    /// answer to who asked for it. It goes where a token goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// When a waiting lease is expected to start, if those that run take as long as they said or as their like took before.

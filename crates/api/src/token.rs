@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::lease::LeaseId;
 use crate::tenant::TenantPath;
 
 /// What the holder of a token is, for the token's tenant and all below it.
@@ -87,6 +88,17 @@ pub struct Token {
     pub created_at_ms: u64,
     pub expires_at_ms: u64,
     pub revoked: bool,
+}
+
+/// A token that has been revoked, and the leases that were asked for with it and had not ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RevokedToken {
+    #[serde(flatten)]
+    pub token: Token,
+    pub leases: Vec<LeaseId>,
+    /// Whether they have been ended with it. Else they go on, and who has the key of one can watch and end it.
+    pub ended: bool,
 }
 
 /// The identity provider whose tokens the server takes, for `sluice login`.

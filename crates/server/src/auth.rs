@@ -11,13 +11,16 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use sluice_api::lease::LeaseId;
 use sluice_api::node::NodeId;
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_api::token::{Role, Token};
 use tokio::time::Instant;
 
+use crate::fleet::LeaseRecord;
 use crate::identity::Provider;
+use crate::lease_key;
 use crate::policy::{self, Action};
 use crate::server::Server;
 use crate::store::StoredToken;
@@ -136,6 +139,9 @@ impl Recognised {
 /// Whose token it is, if it is one that holds now.
 pub(crate) async fn recognise(server: &Server, text: &str, now_ms: u64) -> Result<Principal, Problem> {
     let refused = |detail: &str| Err(Problem::new(Kind::Unauthenticated, detail));
+    if lease_key::lease_of(text).is_some() {
+        return refused("this is the key of a lease, which opens that lease and nothing else");
+    }
     if Provider::may_know(text)
         && let Some(provider) = server.identity.get()
     {
@@ -166,6 +172,28 @@ pub(crate) async fn recognise(server: &Server, text: &str, now_ms: u64) -> Resul
         server.recognised.keep(stored.clone());
     }
     Ok(Principal { token: stored.token, node: stored.node })
+}
+
+/// Who asks about one lease: whose token it is, or, with the key of that lease, who asked for it.
+pub(crate) async fn recognise_for(
+    server: &Server,
+    text: &str,
+    lease: LeaseId,
+    now_ms: u64,
+) -> Result<Principal, Problem> {
+    if lease_key::lease_of(text) != Some(lease) {
+        return recognise(server, text, now_ms).await;
+    }
+    let record =
+        server.lease(lease).await?.filter(|record| lease_key::opens(&server.signer, record, text, now_ms));
+    let Some(LeaseRecord { tenant, token: id, created_at_ms, .. }) = record else {
+        let detail = format!("this is no key of lease {lease}, or it has ended");
+        return Err(Problem::new(Kind::Unauthenticated, detail));
+    };
+    let name = format!("lease {lease}");
+    let (role, expires_at_ms, revoked) = (Role::Member, u64::MAX, false);
+    let token = Token { id, tenant, role, name, created_at_ms, expires_at_ms, revoked };
+    Ok(Principal { token, node: None })
 }
 
 fn hash(text: &str) -> blake3::Hash {

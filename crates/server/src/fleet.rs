@@ -405,6 +405,13 @@ impl Fleet {
         self.leases.get(&id)
     }
 
+    /// Those that a token has asked for, and that have not ended.
+    pub(crate) fn leases_of_token(&self, token: &str) -> Vec<(LeaseId, TenantPath)> {
+        let of =
+            self.leases.values().filter(|lease| lease.token == token && lease.state != LeaseState::Ended);
+        of.map(|lease| (lease.id, lease.tenant.clone())).collect()
+    }
+
     /// In the order of their ids.
     pub(crate) fn leases(&self) -> impl Iterator<Item = &LeaseRecord> {
         self.leases.values()
@@ -729,6 +736,7 @@ impl Fleet {
             claim_until_ms,
             ended_at_ms: lease.ended_at_ms,
             revision: lease.revision,
+            key: None,
         }
     }
 }

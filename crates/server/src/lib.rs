@@ -13,6 +13,7 @@ pub mod config;
 
 mod http;
 mod leader;
+mod lease_key;
 mod server;
 
 mod auth;

@@ -14,7 +14,7 @@ use sluice_api::audit::{Entry, Head};
 use sluice_api::bill::{Bill, Budget, BudgetStatus};
 use sluice_api::grant::Signer;
 use sluice_api::identity::Identity;
-use sluice_api::lease::{Lease, NewLease};
+use sluice_api::lease::{Lease, LeaseId, NewLease};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
@@ -189,6 +189,14 @@ impl Server {
                 Err(problem) if looks == LOOKS_MAX => return Err(problem),
                 Err(_) => looks += 1,
             }
+        }
+    }
+
+    /// A lease, also one that has ended.
+    pub(crate) async fn lease(&self, id: LeaseId) -> Result<Option<LeaseRecord>, Problem> {
+        match self.read(|books, _| books.fleet.lease(id).cloned()).await? {
+            Some(lease) => Ok(Some(lease)),
+            None => self.store.lease(id).await.map_err(unwell),
         }
     }
 

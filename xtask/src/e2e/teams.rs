@@ -7,6 +7,7 @@ mod gangs;
 mod health;
 mod networks;
 mod overcommit;
+mod tokens;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -35,6 +36,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: a driver call never returns", health::a_call_never_returns),
     ("teams: a node's disk is full", disk::a_nodes_disk_is_full),
     ("teams: an overcommitted pool", overcommit::an_overcommitted_pool),
+    ("teams: a lease outlives its token", tokens::a_lease_outlives_its_token),
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
 ];
 

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use serde::Deserialize;
 use sluice_api::Page;
 use sluice_api::bill::{Meter, Price, PricePer};
 use sluice_api::identity::Rule;
+use sluice_api::lease::LeaseId;
 use sluice_api::pool::{Access, DEFAULT_POOL, Pool, PoolPrice, PoolStatus};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Applied, Declaration, DeclaredTenant, Quota, TenantPath, TenantStatus};
-use sluice_api::token::{MadeToken, NewToken, Role, Token};
+use sluice_api::token::{MadeToken, NewToken, RevokedToken, Role, Token};
 
 use super::answer::Answer;
 use super::extract::{Body, Name, Options, PageOptions, Yaml, page};
@@ -386,22 +388,48 @@ pub(super) async fn make_token(
 
 const LIFETIME_S_MAX: u64 = 10 * 366 * 24 * 3600;
 
+/// What becomes of the leases of a token that is revoked.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Revocation {
+    /// End them, and their programs. Else they go on: a lease has a key of its own.
+    #[serde(default)]
+    end_leases: bool,
+}
+
 /// Revoke a token
-#[utoipa::path(delete, path = "/tokens/{id}", tag = "tokens", params(("id" = String, Path)),
-    responses((status = 200, body = Token)))]
+///
+/// The answer says which leases were asked for with it and have not ended.
+#[utoipa::path(delete, path = "/tokens/{id}", tag = "tokens", params(("id" = String, Path), Revocation),
+    responses((status = 200, body = RevokedToken)))]
 pub(super) async fn revoke_token(
     State(server): State<Arc<Server>>,
     principal: Principal,
     Name(id): Name<String>,
-) -> Answer<Token> {
+    Options(Revocation { end_leases: ended }): Options<Revocation>,
+) -> Answer<RevokedToken> {
     let found = server.store.token(&id).await?.map(|stored| stored.token);
     let Some(token) = found.filter(|token| principal.may(Action::SeeTokens, &token.tenant)) else {
         return Err(Problem::new(Kind::NotFound, format!("there is no token {id}")).into());
     };
     principal.need(Action::Token(token.role), &token.tenant)?;
     let mut change = server.change().await?;
-    change.audit(&principal, "token.revoked", &id, serde_json::json!({}));
+    let of_token = change.fleet().leases_of_token(&id);
+    if ended
+        && let Err(problem) =
+            of_token.iter().try_for_each(|(_, tenant)| principal.need(Action::Lease, tenant))
+    {
+        change.leave();
+        return Err(problem.into());
+    }
+    let (leases, now_ms): (Vec<LeaseId>, u64) =
+        (of_token.iter().map(|(lease, _)| *lease).collect(), change.now_ms);
+    change.audit(&principal, "token.revoked", &id, serde_json::json!({ "leases": leases, "ended": ended }));
+    for lease in leases.iter().filter(|_| ended) {
+        change.fleet().end(*lease, "its token was revoked, and its leases with it", now_ms);
+        change.audit(&principal, "lease.ended", &lease.to_string(), serde_json::json!({}));
+    }
     change.write(Write::Revoke(id));
     change.commit().await?;
-    Ok(Json(Token { revoked: true, ..token }))
+    Ok(Json(RevokedToken { token: Token { revoked: true, ..token }, leases, ended }))
 }

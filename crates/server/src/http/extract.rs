@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sluice_api::Page;
+use sluice_api::lease::LeaseId;
 use sluice_api::problem::{Kind, Problem};
 
 use super::answer::Refusal;
@@ -19,12 +21,34 @@ impl FromRequestParts<Arc<Server>> for Principal {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Principal, Refusal> {
-        let header = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let Some(token) = header.and_then(|value| value.strip_prefix("Bearer ")) else {
-            let detail = "the header Authorization: Bearer TOKEN is missing";
-            return Err(Problem::new(Kind::Unauthenticated, detail).into());
-        };
-        Ok(auth::recognise(server, token.trim(), server.now_ms()).await?)
+        let token = bearer(&parts.headers)?;
+        Ok(auth::recognise(server, token, server.now_ms()).await?)
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
+    let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token = header.and_then(|value| value.strip_prefix("Bearer ")).map(str::trim);
+    let missing = "the header Authorization: Bearer TOKEN is missing";
+    token.ok_or_else(|| Problem::new(Kind::Unauthenticated, missing))
+}
+
+/// The lease that the path names, and who asks about it: with a token, or with the key of that lease.
+pub(super) struct ForLease(pub(super) Principal, pub(super) LeaseId);
+
+impl FromRequestParts<Arc<Server>> for ForLease {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<ForLease, Refusal> {
+        let lease = Name::<LeaseId>::from_request_parts(parts, server).await;
+        let (token, now_ms) = (bearer(&parts.headers)?, server.now_ms());
+        match lease {
+            Ok(Name(id)) => Ok(ForLease(auth::recognise_for(server, token, id, now_ms).await?, id)),
+            // Who is nobody is told so first.
+            Err(absent) => {
+                auth::recognise(server, token, now_ms).await.map_or_else(|no| Err(no.into()), |_| Err(absent))
+            }
+        }
     }
 }
 

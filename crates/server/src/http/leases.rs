@@ -15,10 +15,11 @@ use sluice_api::usage::GFLOPS_MAX;
 use sluice_api::{GPU_PPM, Page};
 
 use super::answer::{Answer, Refusal};
-use super::extract::{Body, Name, Options, PageOptions, page, wait};
+use super::extract::{Body, ForLease, Name, Options, PageOptions, page, wait};
 use super::tags;
 use crate::auth::Principal;
 use crate::fleet::LeaseRecord;
+use crate::lease_key;
 use crate::policy::Action;
 use crate::server::{Books, Change, Server};
 use crate::store::{KeyUse, Write};
@@ -40,7 +41,8 @@ const WAIT_MS: u64 = 20_000;
 /// Ask for a lease
 ///
 /// If there is room the answer is a lease that is granted already. Else it waits in the queue; watch it with `GET /leases/{id}`. A lease that nobody watches for 20 s
-/// leaves the queue. The same request under the same `Idempotency-Key` is answered with the lease that it led to the
+/// leaves the queue. The answer has the lease's key, which can be used in place of the token for this lease: to see and watch it, to end it, and
+/// to say that a node refused it. It holds until the lease has ended, also when the token has expired or was revoked. The same request under the same `Idempotency-Key` is answered with the lease that it led to the
 /// first time.
 #[utoipa::path(post, path = "/leases", tag = "leases", request_body = NewLease,
     params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, description = "Visible characters")),
@@ -87,8 +89,10 @@ pub(super) async fn create(
         change.write(Write::Key(KeyUse { token, name, request, lease: id, at_ms: now_ms }));
     }
     change.audit(&principal, "lease.requested", &id.to_string(), serde_json::json!({ "tenant": tenant }));
+    let key = change.fleet().lease(id).map(|lease| lease_key::of(&server.signer, lease));
     change.commit_and_look().await?;
-    view(&server, &principal, id).await
+    let Json(lease) = view(&server, &principal, id).await?;
+    Ok(Json(Lease { key, ..lease }))
 }
 
 fn check(ask: &mut NewLease, now_ms: u64) -> Result<(), Problem> {
@@ -167,20 +171,21 @@ async fn repeated(
         let detail = "another lease was asked for under this key; take a new key for a new lease";
         return Err(Problem::new(Kind::KeyReused, detail).at("Idempotency-Key").into());
     }
-    view(server, principal, lease).await
+    let key = server.lease(lease).await?.map(|lease| lease_key::of(&server.signer, &lease));
+    let Json(lease) = view(server, principal, lease).await?;
+    Ok(Json(Lease { key, ..lease }))
 }
 
 /// A lease
 ///
 /// With `revision`, the answer waits until the lease has changed since that revision, or until the time is up. Whoever asked for the
-/// lease gets the grants of its tasks while they wait to be claimed. The answer's ETag is the revision; requests that change
+/// lease, or has its key, gets the grants of its tasks while they wait to be claimed. The answer's ETag is the revision; requests that change
 /// the lease take it in If-Match.
 #[utoipa::path(get, path = "/leases/{id}", tag = "leases",
     params(("id" = u64, Path), Watch), responses((status = 200, body = Lease)))]
 pub(super) async fn get(
     State(server): State<Arc<Server>>,
-    principal: Principal,
-    Name(id): Name<LeaseId>,
+    ForLease(principal, id): ForLease,
     Options(watch): Options<Watch>,
 ) -> Result<([(HeaderName, HeaderValue); 1], Json<Lease>), Refusal> {
     let Json(lease) = watched(&server, &principal, id, &watch).await?;
@@ -300,8 +305,7 @@ pub(super) async fn queue(State(server): State<Arc<Server>>, principal: Principa
     responses((status = 200, body = Lease)))]
 pub(super) async fn end(
     State(server): State<Arc<Server>>,
-    principal: Principal,
-    Name(id): Name<LeaseId>,
+    ForLease(principal, id): ForLease,
     headers: HeaderMap,
 ) -> Answer<Lease> {
     let Json(lease) = view(&server, &principal, id).await?;
@@ -328,8 +332,7 @@ pub(super) async fn end(
     request_body = Refused, responses((status = 200, body = Lease)))]
 pub(super) async fn refused(
     State(server): State<Arc<Server>>,
-    principal: Principal,
-    Name(id): Name<LeaseId>,
+    ForLease(principal, id): ForLease,
     Body(refused): Body<Refused>,
 ) -> Answer<Lease> {
     let Json(lease) = view(&server, &principal, id).await?;

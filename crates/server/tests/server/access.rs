@@ -426,6 +426,8 @@ fn secrets_are_in_no_log() {
     let granted = wait_for_state(&member, lease.id, LeaseState::Granted);
     node.claim(&granted);
     let grant = granted.places[0].grant.clone().unwrap();
+    let key = lease.key.clone().unwrap();
+    let _: Lease = server.admin.with_token(&key).get(&format!("/leases/{}", lease.id)).unwrap();
     let _: Lease = member.delete(&format!("/leases/{}", lease.id)).unwrap();
 
     // And wherever a secret may stand by mistake.
@@ -444,7 +446,7 @@ fn secrets_are_in_no_log() {
     drop(server);
     let text = std::fs::read_to_string(&log).unwrap();
     assert!(!text.is_empty(), "it says that it leads");
-    for token in [&admin.token, &made.secret, &node.joined.token] {
+    for token in [&admin.token, &made.secret, &node.joined.token, &key] {
         // `slc_ID_SECRET`; the secret itself may hold the sign that parts them.
         let secret = token.splitn(3, '_').nth(2).unwrap();
         assert!(secret.len() > 40 && !text.contains(secret), "{text}");

@@ -5,7 +5,7 @@ use sluice_api::node::{Attempt, GpuStatus, SessionReport, SessionStatus};
 use sluice_api::pool::PoolStatus;
 use sluice_api::problem::Kind;
 use sluice_api::tenant::TenantStatus;
-use sluice_api::token::Role;
+use sluice_api::token::{MadeToken, RevokedToken, Role};
 
 use crate::{ScriptedNode, Server, ask, problem, request, settings, wait_for, wait_for_state};
 
@@ -306,6 +306,90 @@ fn how_long_a_grant_is_held_has_bounds_and_is_said() {
     assert_eq!(held.claim_until_ms, held.granted_at_ms.map(|at_ms| at_ms + 3_600_000));
     node.claim(&held);
     assert_eq!(wait_for_state(&member, held.id, LeaseState::Running).claim_until_ms, None);
+}
+
+#[test]
+fn a_lease_outlives_its_token() {
+    let (folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let new = serde_json::json!({ "tenant": "acme", "role": "member", "lifetime_s": 600 });
+    let made: MadeToken = server.admin.post("/tokens", &new).unwrap();
+    let member = server.admin.with_token(&made.secret);
+    let asked: Lease = member.post_once("/leases", &ask(1_000_000), "a key").unwrap();
+    let again: Lease = member.post_once("/leases", &ask(1_000_000), "a key").unwrap();
+    let other = request(&member, &ask(1000));
+    let key = asked.key.clone().expect("who asks for a lease gets its key");
+    assert_eq!((again.id, again.key.as_ref()), (asked.id, Some(&key)));
+    assert!(other.key.is_some_and(|other| other != key));
+    let path = format!("/leases/{}", asked.id);
+    assert_eq!(member.get::<Lease>(&path).unwrap().key, None);
+    let revoked: RevokedToken = server.admin.delete(&format!("/tokens/{}", made.token.id)).unwrap();
+    assert_eq!((revoked.leases, revoked.ended), (vec![asked.id, other.id], false));
+    assert!(problem(member.get::<Lease>(&path)).is(Kind::Unauthenticated));
+
+    let _: Lease = server.admin.delete(&format!("/leases/{}", other.id)).unwrap();
+
+    // Its grant is for who has the key, who is told what becomes of it, also by a server that has just started.
+    let holder = server.admin.with_token(&key);
+    node.claim(&wait_for_state(&holder, asked.id, LeaseState::Granted));
+    wait_for_state(&holder, asked.id, LeaseState::Running);
+    drop(server);
+    let server = Server::start(folder.path());
+    node.client = server.admin.with_token(&node.joined.token);
+    let holder = server.admin.with_token(&key);
+    node.say();
+    let _: Lease = server.admin.post(&format!("{path}/preemptions"), &serde_json::json!({})).unwrap();
+    wait_for_state(&holder, asked.id, LeaseState::Preempting);
+    node.report.leases.clear();
+    node.say();
+    let granted =
+        wait_for(&holder, asked.id, |lease| lease.attempt == 2 && lease.state == LeaseState::Granted);
+    assert!(granted.places[0].grant.is_some());
+    let refused = Refused { attempt: 2, task: None, reason: "no".into() };
+    let _: Lease = holder.post(&format!("{path}/refusals"), &refused).unwrap();
+
+    // It is good for nothing else.
+    let nothing = serde_json::json!({});
+    for refused in [
+        holder.get::<serde_json::Value>(&format!("/leases/{}", other.id)),
+        holder.delete(&format!("/leases/{}", other.id)),
+        holder.post(&format!("{path}/preemptions"), &nothing),
+        holder.get("/leases"),
+        holder.get("/whoami"),
+        holder.post("/leases", &ask(1000)),
+        server.admin.with_token(&format!("{key}A")).get(&path),
+        server.admin.with_token(&key.replacen("slk_1_", "slk_2_", 1)).get("/leases/2"),
+    ] {
+        assert!(problem(refused).is(Kind::Unauthenticated));
+    }
+    let ended: Lease = holder.delete(&path).unwrap();
+    assert_eq!(ended.state, LeaseState::Ended);
+    assert_eq!(holder.get::<Lease>(&path).unwrap().reason.as_deref(), Some("ended by its owner"));
+}
+
+#[test]
+fn who_revokes_a_token_may_end_its_leases() {
+    let (_folder, server) = Server::with_tenants();
+    ScriptedNode::join(&server, "one", 1);
+    let make = |role: &str| -> MadeToken {
+        let new = serde_json::json!({ "tenant": "acme", "role": role, "lifetime_s": 600 });
+        server.admin.post("/tokens", &new).unwrap()
+    };
+    let (leaver, stays) = (make("member"), make("member"));
+    let asked = |made: &MadeToken| request(&server.admin.with_token(&made.secret), &ask(1000)).id;
+    let (left, stay) = ([asked(&leaver), asked(&leaver)], asked(&stays));
+    let path = format!("/tokens/{}?end_leases=true", leaver.token.id);
+    let administrator = server.admin.with_token(&make("tenant_admin").secret);
+    let revoked: RevokedToken = administrator.delete(&path).unwrap();
+    assert_eq!((revoked.leases, revoked.ended), (left.to_vec(), true));
+    let lease = |id: u64| server.admin.get::<Lease>(&format!("/leases/{id}")).unwrap();
+    for id in left {
+        let reason = "its token was revoked, and its leases with it";
+        assert_eq!((lease(id).state, lease(id).reason.as_deref()), (LeaseState::Ended, Some(reason)));
+    }
+    assert_ne!(lease(stay).state, LeaseState::Ended);
+    let again: RevokedToken = administrator.delete(&path).unwrap();
+    assert_eq!(again.leases, [] as [u64; 0]);
 }
 
 #[test]

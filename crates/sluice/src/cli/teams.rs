@@ -387,12 +387,15 @@ pub(crate) enum TokenCommand {
     },
     /// List tokens, without their secrets
     List(ListArgs),
-    /// Revoke a token by its id
+    /// Revoke a token by its id, and say which leases were asked for with it: they go on, with keys of their own
     Revoke {
         #[command(flatten)]
         at: AtServer,
         /// As `sluice token list` shows it
         id: String,
+        /// End these leases and their programs as well
+        #[arg(long)]
+        end_leases: bool,
     },
 }
 

@@ -13,7 +13,7 @@ use sluice_api::identity::Identity;
 use sluice_api::lease::Lease;
 use sluice_api::node::GpuStatus;
 use sluice_api::tenant::Applied;
-use sluice_api::token::{MadeToken, NewToken, Token};
+use sluice_api::token::{MadeToken, NewToken, RevokedToken, Token};
 
 use super::{client, lists, login};
 use crate::cli::{
@@ -102,12 +102,28 @@ pub(crate) fn token(command: &TokenCommand) -> Result<ExitCode> {
             println!("{}", made.secret);
         }
         TokenCommand::List(list) => lists::tokens(list)?,
-        TokenCommand::Revoke { at, id } => {
-            let token: Token = client(at)?.delete(&format!("/tokens/{id}"))?;
-            eprintln!("sluice: token {} ({}) holds no more", token.id, token.name);
+        TokenCommand::Revoke { at, id, end_leases } => {
+            let path = format!("/tokens/{id}?end_leases={end_leases}");
+            let revoked: RevokedToken = client(at)?.delete(&path)?;
+            eprintln!("sluice: token {} ({}) holds no more", revoked.token.id, revoked.token.name);
+            if let Some(line) = leases_left(&revoked) {
+                eprintln!("sluice: {line}");
+            }
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What became of the leases of a token that was revoked, if it had any.
+fn leases_left(revoked: &RevokedToken) -> Option<String> {
+    let ids: Vec<String> = revoked.leases.iter().map(|id| id.to_string()).collect();
+    match (ids.is_empty(), revoked.ended) {
+        (true, _) => None,
+        (false, true) => Some(format!("ended with it: leases {}", ids.join(", "))),
+        (false, false) => {
+            Some(format!("these leases of it go on: {} (`sluice lease end ID` ends one)", ids.join(", ")))
+        }
+    }
 }
 
 pub(crate) fn lease(command: &LeaseCommand) -> Result<ExitCode> {

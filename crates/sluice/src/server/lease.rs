@@ -33,6 +33,7 @@ const REFUSALS_MAX: u32 = 5;
 
 /// A lease that the server keeps for this process; dropped, it ends.
 pub(crate) struct ServerLease {
+    /// With the key of the lease.
     client: Client,
     id: LeaseId,
     /// As it was seen last.
@@ -58,11 +59,11 @@ impl ServerLease {
     pub(crate) fn ask(client: Client, ask: &NewLease, quiet: bool) -> Result<ServerLease> {
         let key = random_key()?;
         let known = Arc::new(Mutex::new(None));
-        let early_end = end_early(&client, &known)?;
+        let early_end = end_early(&known)?;
         // Who asks for the end meanwhile has to know first whether there is a lease.
-        let mut id = known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tries = 1;
-        let lease: Lease = loop {
+        let mut lease: Lease = loop {
             match client.post_once("/leases", ask, &key) {
                 Ok(lease) => break lease,
                 Err(failure) if failure.is_temporary() && tries < TRIES => {
@@ -72,8 +73,10 @@ impl ServerLease {
                 Err(failure) => return Err(failure.into()),
             }
         };
-        *id = Some(lease.id);
-        drop(id);
+        // The token may end before the lease does.
+        let client = lease.key.take().map_or(client.clone(), |key| client.with_token(&key));
+        *asked = Some((client.clone(), lease.id));
+        drop(asked);
         Ok(ServerLease { client, id: lease.id, seen: lease, quiet, early_end: Some(early_end) })
     }
 
@@ -159,7 +162,7 @@ impl ServerLease {
 
     /// Waits until the server has the lease back in its queue: its node has said that the earlier attempt is over.
     pub(crate) fn wait_requeued(&mut self) -> Result<()> {
-        self.early_end = Some(end_early(&self.client, &Arc::new(Mutex::new(Some(self.id))))?);
+        self.early_end = Some(end_early(&Arc::new(Mutex::new(Some((self.client.clone(), self.id)))))?);
         let attempt = self.seen.attempt;
         while self.seen.attempt == attempt && self.seen.state != LeaseState::Ended {
             match self.next() {
@@ -173,11 +176,10 @@ impl ServerLease {
 }
 
 /// Ends the lease, if there is one, and this process, when that is asked to end.
-fn end_early(client: &Client, lease: &Arc<Mutex<Option<LeaseId>>>) -> Result<EarlyEnd> {
-    let (client, lease) = (client.clone(), Arc::clone(lease));
+fn end_early(lease: &Arc<Mutex<Option<(Client, LeaseId)>>>) -> Result<EarlyEnd> {
+    let lease = Arc::clone(lease);
     let heed = EarlyEnd::heed(move |signal| {
-        let lease = *lease.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(id) = lease {
+        if let Some((client, id)) = &*lease.lock().unwrap_or_else(PoisonError::into_inner) {
             // If the server cannot be told, it takes a program that does not ask any more for gone.
             let _ = client.delete::<Lease>(&format!("/leases/{id}"));
         }
@@ -261,14 +263,7 @@ impl Watcher {
 
 /// What the user of a program has to know whose lease can no longer be asked for.
 fn blind_line(lease: LeaseId, failure: &Failure) -> String {
-    let way_out = match failure {
-        Failure::Refused(problem) if problem.status == 401 => {
-            "; `sluice login` signs in again, for what runs as well, and `sluice token create --lifetime TIME` makes tokens that \
-             last longer"
-        }
-        _ => "",
-    };
-    format!("{failure}: the program goes on, but is not told when lease {lease} has to make room{way_out}")
+    format!("{failure}: the program goes on, but is not told when lease {lease} has to make room")
 }
 
 /// Claims further tasks of a lease for its program.
@@ -548,14 +543,32 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
+    /// The token holds no more once there is a lease.
     #[test]
-    fn who_cannot_be_watched_any_more_is_told_the_way_out() {
-        let refused = |kind, detail| blind_line(9, &Failure::Refused(Problem::new(kind, detail)));
-        let line = refused(Kind::Unauthenticated, "the token has expired");
-        for words in ["the token has expired", "lease 9", "`sluice login`", "--lifetime"] {
-            assert!(line.contains(words), "{line}");
-        }
-        assert!(!refused(Kind::Forbidden, "not yours").contains("login"));
+    fn a_lease_is_asked_for_with_its_key() {
+        let (heard, requests) = channel();
+        let url = serve(move |request, token| {
+            heard.send(format!("{request} {token}")).unwrap();
+            match token {
+                "token" => {
+                    (200, lease(serde_json::json!({ "key": "slk_1_x", "state": "granted" })).to_string())
+                }
+                _ => (200, lease(serde_json::json!({ "state": "ended", "revision": 7 })).to_string()),
+            }
+        });
+        let ask = serde_json::from_str("{}").unwrap();
+        let mut held = ServerLease::ask(Client::new(&url, "token"), &ask, true).unwrap();
+        assert_eq!(held.seen.key, None, "it is shown to nobody");
+        held.wait_requeued().unwrap();
+        let (events, event) = channel();
+        held.watch(events);
+        assert!(event.recv_timeout(PATIENCE).is_ok());
+        drop(held);
+        let asked: Vec<String> = requests.try_iter().collect();
+        let [first, then @ ..] = &asked[..] else { panic!("nobody asked") };
+        assert_eq!(first, "post /api/v1/leases token");
+        assert!(then.iter().all(|request| request.ends_with(" slk_1_x")), "{then:?}");
+        assert_eq!(then.last().map(String::as_str), Some("delete /api/v1/leases/1 slk_1_x"));
     }
 
     #[test]
