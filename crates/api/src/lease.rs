@@ -206,6 +206,60 @@ impl NewLease {
     }
 }
 
+/// Which leases are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum StateFilter {
+    /// In any state but ended.
+    Open,
+    Queued,
+    Granted,
+    Running,
+    Preempting,
+    Ended,
+}
+
+impl StateFilter {
+    pub const ALL: [StateFilter; 6] = [
+        StateFilter::Open,
+        StateFilter::Queued,
+        StateFilter::Granted,
+        StateFilter::Running,
+        StateFilter::Preempting,
+        StateFilter::Ended,
+    ];
+
+    pub fn states(self) -> &'static [LeaseState] {
+        use LeaseState::{Ended, Granted, Preempting, Queued, Running};
+        match self {
+            StateFilter::Open => &[Queued, Granted, Running, Preempting],
+            StateFilter::Queued => &[Queued],
+            StateFilter::Granted => &[Granted],
+            StateFilter::Running => &[Running],
+            StateFilter::Preempting => &[Preempting],
+            StateFilter::Ended => &[Ended],
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self.states() {
+            [state] => state.name(),
+            _ => "open",
+        }
+    }
+}
+
+impl std::str::FromStr for StateFilter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<StateFilter, String> {
+        let names = StateFilter::ALL.map(StateFilter::name).join(", ");
+        let found = StateFilter::ALL.into_iter().find(|filter| filter.name() == text);
+        found.ok_or_else(|| format!("{text:?} is none of {names}"))
+    }
+}
+
 impl LeaseState {
     pub fn name(self) -> &'static str {
         match self {
@@ -276,6 +330,51 @@ pub struct Lease {
     /// answer to who asked for it. It goes where a token goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+}
+
+/// What was asked for, what has been used of it, and what became of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LeaseHistory {
+    pub asked: NewLease,
+    pub used: LeaseUse,
+    /// The oldest first.
+    pub items: Vec<LeaseEvent>,
+    /// The cursor of the page after this one, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// What the usage records of a lease add up to, as far as its nodes have sent them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LeaseUse {
+    pub records: u64,
+    /// Shares times the time that they were held.
+    pub reserved_ppm_ms: u64,
+    /// Device time.
+    pub used_ppm_ms: u64,
+    pub memory_mib_ms: u64,
+    pub kernels: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    /// The most device memory of one record, in bytes.
+    pub memory_peak: u64,
+}
+
+/// Something that became of a lease: an entry of the audit log.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LeaseEvent {
+    /// Of the entry.
+    pub sequence: u64,
+    pub at_ms: u64,
+    /// The token that it was done with, and its name; `server (itself)` for what the scheduler, a node or time did.
+    pub actor: String,
+    /// `lease.requested`, `lease.granted`, `lease.grown`, `lease.preempted`, `lease.refused`, `lease.requeued` or `lease.ended`.
+    pub action: String,
+    /// With the attempt, and as it applies a reason, places, tasks, and `for`: the lease that gets the room.
+    pub detail: serde_json::Value,
 }
 
 /// When a waiting lease is expected to start, if those that run take as long as they said or as their like took before.

@@ -60,6 +60,16 @@ impl Principal {
         policy::allows(self.token.role, &self.token.tenant, action, tenant)
     }
 
+    /// Of what somebody asks to see, of a tenant and all below it, what they may: of nobody if nothing.
+    pub(crate) fn sees(&self, action: Action, asked: Option<&TenantPath>) -> Option<TenantPath> {
+        let scope = Some(&self.token.tenant).filter(|scope| self.may(action, scope))?;
+        match asked {
+            Some(asked) if scope.contains(asked) => Some(asked.clone()),
+            Some(asked) if !asked.contains(scope) => None,
+            _ => Some(scope.clone()),
+        }
+    }
+
     /// The same as a refusal that says what the token is.
     pub(crate) fn need(&self, action: Action, tenant: &TenantPath) -> Result<(), Problem> {
         if self.may(action, tenant) {

@@ -6,6 +6,7 @@
 
 mod account;
 mod budgets;
+mod events;
 mod health;
 mod lease;
 mod refusals;
@@ -14,6 +15,7 @@ mod times;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::json;
 use sluice_api::GPU_PPM;
 use sluice_api::bill::Budget;
 use sluice_api::grant::Grant;
@@ -25,6 +27,7 @@ use sluice_api::usage::UsageRecord;
 
 pub(crate) use account::{Holding, Taken};
 pub(crate) use budgets::{Passed, Spent};
+pub(crate) use events::Event;
 pub(crate) use health::{CardId, CardRecord, Patience, WHY_MAX, printable};
 pub(crate) use lease::{LeaseRecord, Seat};
 pub(crate) use silence::Incident;
@@ -58,6 +61,8 @@ pub(crate) struct Fleet {
     /// Not in the database yet.
     changed: BTreeSet<LeaseId>,
     news: News,
+    /// Not in the audit log yet.
+    events: Vec<Event>,
 }
 
 /// What the plan has not heard of yet.
@@ -150,6 +155,7 @@ impl Fleet {
             revision,
             changed: BTreeSet::new(),
             news: News { all: true, ..News::default() },
+            events: Vec::new(),
         }
     }
 
@@ -472,6 +478,7 @@ impl Fleet {
     }
 
     pub(crate) fn grant(&mut self, id: LeaseId, seats: Vec<Seat>, now_ms: u64) {
+        self.tell(id, "lease.granted", json!({ "places": self.places(0, &seats) }));
         self.change(id, |lease| {
             lease.state = LeaseState::Granted;
             lease.seats = seats;
@@ -482,6 +489,12 @@ impl Fleet {
 
     /// Gives it notice: it ends at that moment, or before.
     pub(crate) fn preempt(&mut self, id: LeaseId, reason: String, at_ms: u64) {
+        self.preempt_for(None, id, reason, at_ms);
+    }
+
+    /// The same for the sake of another lease.
+    pub(crate) fn preempt_for(&mut self, taker: Option<LeaseId>, id: LeaseId, reason: String, at_ms: u64) {
+        self.tell(id, "lease.preempted", events::notice(&reason, at_ms, taker));
         self.change(id, |lease| {
             lease.state = LeaseState::Preempting;
             lease.reason = Some(reason);
@@ -491,12 +504,29 @@ impl Fleet {
 
     /// Gives it further tasks, while it runs.
     pub(crate) fn grow(&mut self, id: LeaseId, seats: Vec<Seat>, now_ms: u64) {
+        let first = self.leases.get(&id).map_or(0, |lease| lease.seats.len());
+        self.tell(id, "lease.grown", json!({ "places": self.places(first, &seats) }));
         let granted = seats.into_iter().map(|seat| Seat { granted_at_ms: Some(now_ms), ..seat });
         self.change(id, |lease| lease.seats.extend(granted));
     }
 
     /// Gives some of its tasks notice, while the others go on: they end at that moment, or before.
     pub(crate) fn ask_back(&mut self, id: LeaseId, tasks: &[u32], reason: String, at_ms: u64) {
+        self.ask_back_for(None, id, tasks, reason, at_ms);
+    }
+
+    /// The same for the sake of another lease.
+    pub(crate) fn ask_back_for(
+        &mut self,
+        taker: Option<LeaseId>,
+        id: LeaseId,
+        tasks: &[u32],
+        reason: String,
+        at_ms: u64,
+    ) {
+        let mut detail = events::notice(&reason, at_ms, taker);
+        detail["tasks"] = tasks.into();
+        self.tell(id, "lease.preempted", detail);
         self.change(id, |lease| {
             lease.reason = Some(reason);
             for &task in tasks {
@@ -530,6 +560,8 @@ impl Fleet {
             lease.granted_at_ms = None;
             lease.heard_at_ms = now_ms;
         });
+        let reason = self.leases.get(&id).and_then(|lease| lease.reason.clone());
+        self.tell(id, "lease.requeued", json!({ "reason": reason }));
     }
 
     /// Gives up its place in line for one at the end.
@@ -538,6 +570,7 @@ impl Fleet {
     }
 
     pub(crate) fn end(&mut self, id: LeaseId, reason: &str, now_ms: u64) {
+        self.tell(id, "lease.ended", json!({ "reason": reason }));
         self.change(id, |lease| {
             lease.state = LeaseState::Ended;
             lease.reason = Some(reason.into());

@@ -23,7 +23,7 @@ use crate::auth::{Principal, Recognised};
 use crate::billing::{self, Period};
 use crate::commits::{Batch, Commits, Epoch, Lost, Ticket};
 use crate::disk::{self, Disk};
-use crate::fleet::{Fleet, Incident, LeaseRecord, Passed, Patience, Spent};
+use crate::fleet::{Event, Fleet, Incident, LeaseRecord, Passed, Patience, Spent};
 use crate::history::History;
 use crate::http::{Link, Network};
 use crate::identity;
@@ -622,6 +622,13 @@ impl Change<'_> {
         self.writes.push(Write::Audit(entry));
     }
 
+    /// Says in the audit log what became of leases just now, and whose doing it was.
+    pub(crate) fn audit_leases(&mut self, actor: &Principal) {
+        for Event { lease, action, detail } in self.fleet().take_events() {
+            self.audit(actor, action, &lease.to_string(), detail);
+        }
+    }
+
     /// Says in the log and in the audit log what the fleet has noticed.
     pub(crate) fn report_incidents(&mut self) {
         for incident in self.fleet().take_incidents() {
@@ -705,6 +712,8 @@ impl Change<'_> {
 
     /// Lets it be written; the fleet is free again. not if what it was built on has failed.
     fn hand_over(mut self) -> Result<Ticket, Lost> {
+        // What nobody asked for.
+        self.audit_leases(&Principal::server());
         let mut writes = std::mem::take(&mut self.writes);
         let changed = self.books.fleet.take_changed();
         changed.iter().for_each(|lease| self.books.history.follow(lease));

@@ -8,6 +8,7 @@ pub(crate) mod process;
 pub(crate) mod reconcile;
 
 mod focus;
+mod leases;
 mod login;
 
 use anyhow::{Result, bail};

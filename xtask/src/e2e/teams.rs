@@ -316,6 +316,12 @@ impl Installation {
         program.expect_line("ready").context("the program did not run again")?;
         let leases = blue.json(&["lease", "list"])?;
         ensure!(leases[0]["attempt"] == 2, "{leases}");
+        let shown = blue.json(&["lease", "show", &id])?;
+        let events = shown["history"]["items"].as_array().context("a history")?;
+        let preempted =
+            events.iter().find(|event| event["action"] == "lease.preempted").context("its notice")?;
+        let by = self.blue.token.split('_').nth(1).context("a token has an id")?;
+        ensure!(preempted["actor"].as_str().is_some_and(|actor| actor.starts_with(by)), "{shown}");
         program.go_on_to_its_end()
     }
 

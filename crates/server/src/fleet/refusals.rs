@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::json;
 use sluice_api::lease::LeaseId;
 use sluice_api::node::NodeId;
 
@@ -17,6 +18,7 @@ impl Fleet {
         for node in lease.seats.iter().map(|seat| seat.node) {
             self.refusals.entry(node).or_default().insert(id);
         }
+        self.tell(id, "lease.refused", json!({ "reason": reason }));
         self.requeue(id, now_ms);
         self.wait_because(id, format!("its node refused it: {reason}"));
     }

@@ -427,8 +427,8 @@ pub(super) async fn revoke_token(
     change.audit(&principal, "token.revoked", &id, serde_json::json!({ "leases": leases, "ended": ended }));
     for lease in leases.iter().filter(|_| ended) {
         change.fleet().end(*lease, "its token was revoked, and its leases with it", now_ms);
-        change.audit(&principal, "lease.ended", &lease.to_string(), serde_json::json!({}));
     }
+    change.audit_leases(&principal);
     change.write(Write::Revoke(id));
     change.commit().await?;
     Ok(Json(RevokedToken { token: Token { revoked: true, ..token }, leases, ended }))

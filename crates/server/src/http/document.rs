@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
+use sluice_api::lease::StateFilter;
 use sluice_api::problem::Problem;
 
 /// What the handlers' declarations are added to.
@@ -14,7 +15,7 @@ use sluice_api::problem::Problem;
         description = "Shares of pooled GPUs: tenants, quotas, leases, usage and bills. Every refusal is a problem as of RFC 9457.",
         license(name = "Apache-2.0")
     ),
-    components(schemas(Problem)),
+    components(schemas(Problem, StateFilter)),
     modifiers(&Bearer),
     security(("token" = []))
 )]

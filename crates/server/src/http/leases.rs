@@ -7,10 +7,13 @@ use axum::extract::State;
 use axum::http::header::ETAG;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
+use sluice_api::audit::Entry;
 use sluice_api::lease::{
-    HOLD_MS_MAX, HOLD_MS_MIN, Lease, LeaseId, LeaseState, NewLease, PRIORITY_MAX, Refused, TASKS_MAX,
+    HOLD_MS_MAX, HOLD_MS_MIN, Lease, LeaseEvent, LeaseHistory, LeaseId, LeaseState, NewLease, PRIORITY_MAX,
+    Refused, StateFilter, TASKS_MAX,
 };
 use sluice_api::problem::{Kind, Problem};
+use sluice_api::tenant::TenantPath;
 use sluice_api::usage::GFLOPS_MAX;
 use sluice_api::{GPU_PPM, Page};
 
@@ -88,8 +91,10 @@ pub(super) async fn create(
         let name = key.to_owned();
         change.write(Write::Key(KeyUse { token, name, request, lease: id, at_ms: now_ms }));
     }
-    change.audit(&principal, "lease.requested", &id.to_string(), serde_json::json!({ "tenant": tenant }));
-    let key = change.fleet().lease(id).map(|lease| lease_key::of(&server.signer, lease));
+    let lease = change.fleet().lease(id);
+    let key = lease.map(|lease| lease_key::of(&server.signer, lease));
+    let detail = serde_json::json!({ "tenant": tenant, "asked": lease.map(|lease| &lease.ask) });
+    change.audit(&principal, "lease.requested", &id.to_string(), detail);
     change.commit_and_look().await?;
     let Json(lease) = view(&server, &principal, id).await?;
     Ok(Json(Lease { key, ..lease }))
@@ -268,21 +273,62 @@ fn no_lease(id: LeaseId) -> Refusal {
     Problem::new(Kind::NotFound, format!("there is no lease {id}")).into()
 }
 
+/// Which leases.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Which {
+    /// In this state; in any unless said.
+    #[serde(default)]
+    state: Option<StateFilter>,
+    /// Of this tenant and all below it.
+    #[serde(default)]
+    #[param(value_type = Option<TenantPath>)]
+    tenant: Option<TenantPath>,
+}
+
 /// All leases that the token may see, the latest first
-#[utoipa::path(get, path = "/leases", tag = "leases", params(PageOptions),
+#[utoipa::path(get, path = "/leases", tag = "leases", params(Which, PageOptions),
     responses((status = 200, body = Page<Lease>)))]
 pub(super) async fn list(
     State(server): State<Arc<Server>>,
     principal: Principal,
+    Options(which): Options<Which>,
     Options(options): Options<PageOptions>,
 ) -> Answer<Page<Lease>> {
     let limit = options.limit()?;
     let before = options.cursor(|text| text.parse().ok())?.unwrap_or(i64::MAX as u64);
-    let records = server.store.leases(before, limit).await?;
+    let Some(tenant) = principal.sees(Action::See, which.tenant.as_ref()) else {
+        return Ok(Json(Page { items: Vec::new(), next: None }));
+    };
+    let states = which.state.map_or(&[][..], StateFilter::states);
+    let records = server.store.leases_of(&tenant, states, before, limit).await?;
     let records = page(records, limit, |lease| lease.id.to_string());
-    let seen = |lease: &&LeaseRecord| principal.may(Action::See, &lease.tenant);
-    let view = |books: &Books, _| records.items.iter().filter(seen).map(|lease| books.view(lease)).collect();
+    let view = |books: &Books, _| records.items.iter().map(|lease| books.view(lease)).collect();
     Ok(Json(Page { items: server.read(view).await?, next: records.next }))
+}
+
+/// What became of a lease
+///
+/// With what was asked for and what it has used, as far as its nodes have sent that. The entries are those of the audit log about it.
+#[utoipa::path(get, path = "/leases/{id}/history", tag = "leases", params(("id" = u64, Path), PageOptions),
+    responses((status = 200, body = LeaseHistory)))]
+pub(super) async fn history(
+    State(server): State<Arc<Server>>,
+    ForLease(principal, id): ForLease,
+    Options(options): Options<PageOptions>,
+) -> Answer<LeaseHistory> {
+    let limit = options.limit()?;
+    let after = options.cursor(|text| text.parse().ok())?.unwrap_or(0);
+    let seen = |lease: &LeaseRecord| principal.may(Action::See, &lease.tenant);
+    let lease = server.lease(id).await?.filter(seen).ok_or_else(|| no_lease(id))?;
+    let used = server.store.use_of(id).await?;
+    let Page { items, next } =
+        page(server.store.audit_of(id, after, limit).await?, limit, |entry| entry.sequence.to_string());
+    let event = |Entry { sequence, at_ms, actor, action, detail, .. }| {
+        let detail = serde_json::from_str(&detail).unwrap_or(serde_json::Value::String(detail));
+        LeaseEvent { sequence, at_ms, actor, action, detail }
+    };
+    Ok(Json(LeaseHistory { asked: lease.ask, used, items: items.into_iter().map(event).collect(), next }))
 }
 
 /// The queue, tenant by tenant, each in the order of its line
@@ -318,7 +364,7 @@ pub(super) async fn end(
     }
     if change.fleet().lease(id).is_some() {
         change.fleet().end(id, "ended by its owner", now_ms);
-        change.audit(&principal, "lease.ended", &id.to_string(), serde_json::json!({}));
+        change.audit_leases(&principal);
     }
     change.commit().await?;
     view(&server, &principal, id).await
@@ -356,6 +402,7 @@ pub(super) async fn refused(
         let reason: String = refused.reason.chars().filter(|c| !c.is_control()).take(400).collect();
         change.fleet().refuse(id, &reason, now_ms);
     }
+    change.audit_leases(&principal);
     change.commit().await?;
     view(&server, &principal, id).await
 }
@@ -397,23 +444,21 @@ pub(super) async fn preempt(
         return Err(Problem::new(Kind::Conflict, detail).into());
     }
     let (reason, at_ms) = ("an administrator wants its place for others", now_ms + server.grace_ms);
-    let detail = match part.task {
+    match part.task {
         Some(task) => {
             if let Err(detail) = goes_on_without(change.fleet().lease(id), task) {
                 change.leave();
                 return Err(Problem::new(Kind::Conflict, detail).into());
             }
             change.fleet().ask_back(id, &[task], reason.into(), at_ms);
-            serde_json::json!({ "task": task })
         }
         None => {
             change.fleet().preempt(id, reason.into(), at_ms);
             // Others go first now.
             change.fleet().go_last(id, now_ms);
-            serde_json::json!({})
         }
-    };
-    change.audit(&principal, "lease.preempted", &id.to_string(), detail);
+    }
+    change.audit_leases(&principal);
     change.commit().await?;
     view(&server, &principal, id).await
 }

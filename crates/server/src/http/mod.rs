@@ -43,6 +43,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
     let api = OpenApiRouter::new()
         .routes(routes!(leases::list, leases::create))
         .routes(routes!(leases::get, leases::end))
+        .routes(routes!(leases::history))
         .routes(routes!(leases::refused))
         .routes(routes!(leases::preempt))
         .routes(routes!(leases::queue))

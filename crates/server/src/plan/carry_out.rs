@@ -11,32 +11,54 @@ use super::clearance::Clearance;
 use super::{Clock, Plan, keeps_its_place};
 use crate::fleet::{Fleet, Seat};
 
+/// What of a lease has to make room.
+struct Leaving {
+    /// By the lease's numbers.
+    tasks: Vec<u32>,
+    reason: String,
+    /// Who gets it.
+    taker: Option<LeaseId>,
+}
+
+/// For whose sake.
+fn taker(because: Evicted) -> Option<JobId> {
+    match because {
+        Evicted::Reclaimed { by, .. } | Evicted::Preempted { by } => Some(by),
+        Evicted::Drained | Evicted::Stale { .. } => None,
+    }
+}
+
 impl Plan {
     pub(super) fn carry_out(&mut self, fleet: &mut Fleet, actions: Vec<Action>, clock: Clock) {
         let lease_of = |plan: &Plan, job| plan.leases.get(&job).copied();
-        // The tasks of each lease that have to leave, by the lease's numbers, and why. One notice says all of it.
-        let mut leaving: BTreeMap<LeaseId, (Vec<u32>, String)> = BTreeMap::new();
+        // One notice says all of it.
+        let mut leaving: BTreeMap<LeaseId, Leaving> = BTreeMap::new();
         for action in actions {
-            let (job, task, reason) = match action {
+            let (job, task, reason, taker) = match action {
                 Action::Bind { job, .. } => {
                     self.bound.extend(lease_of(self, job));
                     continue;
                 }
-                Action::Evict { job, task, because, .. } => (job, task, self.notice(fleet, because)),
+                Action::Evict { job, task, because, .. } => {
+                    let taker = taker(because).and_then(|job| lease_of(self, job));
+                    (job, task, self.notice(fleet, because), taker)
+                }
                 Action::Move { job, task, for_job, .. } => {
                     self.bound.extend(lease_of(self, job));
                     let other = lease_of(self, for_job).unwrap_or(0);
-                    (job, task, format!("it goes on elsewhere, so that lease {other} fits in its place"))
+                    let reason = format!("it goes on elsewhere, so that lease {other} fits in its place");
+                    (job, task, reason, lease_of(self, for_job))
                 }
             };
             let Some(lease) = lease_of(self, job) else { continue };
             // One that was bound and not granted yet just goes on waiting.
             if let Some(seat) = self.work.get_mut(&lease).and_then(|work| work.seated.remove(&task)) {
-                leaving.entry(lease).or_insert_with(|| (Vec::new(), reason)).0.push(seat);
+                let tasks = Vec::new();
+                leaving.entry(lease).or_insert(Leaving { tasks, reason, taker }).tasks.push(seat);
             }
         }
-        for (lease, (tasks, reason)) in leaving {
-            self.give_notice(fleet, lease, &tasks, reason, clock);
+        for (lease, leaving) in leaving {
+            self.give_notice(fleet, lease, leaving, clock);
         }
         // What has no place any more is not granted one.
         let has_place = |plan: &Plan, id| !plan.unseated(id).is_empty();
@@ -45,17 +67,18 @@ impl Plan {
     }
 
     /// Tells a lease that holds its place to make room: these tasks of it, if the others are enough to go on.
-    fn give_notice(&mut self, fleet: &mut Fleet, id: LeaseId, tasks: &[u32], reason: String, clock: Clock) {
+    fn give_notice(&mut self, fleet: &mut Fleet, id: LeaseId, leaving: Leaving, clock: Clock) {
+        let Leaving { tasks, reason, taker } = leaving;
         let (Some(work), Some(lease)) = (self.work.get_mut(&id), fleet.lease(id)) else { return };
         let at_ms = clock.now_ms + clock.grace_ms;
         if lease.state == LeaseState::Running && work.seated.len() as u32 >= lease.tasks().0 {
-            return fleet.ask_back(id, tasks, reason, at_ms);
+            return fleet.ask_back_for(taker, id, &tasks, reason, at_ms);
         }
         work.granted = None;
         work.seated.clear();
         if keeps_its_place(lease) {
             // Its program may have claimed it though nothing has been heard of that: its nodes' next reports say so.
-            fleet.preempt(id, reason, at_ms);
+            fleet.preempt_for(taker, id, reason, at_ms);
         }
         // It starts anew, with all of its tasks; those that the scheduler left where they were have their places already.
         if let Some(lease) = fleet.lease(id) {

@@ -1,4 +1,6 @@
 use sluice_api::audit::{Entry, Head};
+use sluice_api::lease::LeaseId;
+use sqlx::any::AnyRow;
 
 use super::rows::{Insert, Statement};
 use super::{Result, Store, Tx, signed, text, unsigned};
@@ -27,19 +29,16 @@ impl Store {
     pub(crate) async fn audit(&self, after: u64, limit: u32) -> Result<Vec<Entry>> {
         let query = sqlx::query("SELECT * FROM audit WHERE sequence > $1 ORDER BY sequence LIMIT $2");
         let rows = query.bind(signed(after)).bind(i64::from(limit)).fetch_all(&self.pool).await?;
-        let entry = |row| {
-            Ok(Entry {
-                sequence: unsigned(row, "sequence")?,
-                at_ms: unsigned(row, "at_ms")?,
-                actor: text(row, "actor")?,
-                action: text(row, "action")?,
-                subject: text(row, "subject")?,
-                detail: text(row, "detail")?,
-                previous: text(row, "previous")?,
-                hash: text(row, "hash")?,
-            })
-        };
         rows.iter().map(entry).collect()
+    }
+
+    /// The same of one lease.
+    pub(crate) async fn audit_of(&self, lease: LeaseId, after: u64, limit: u32) -> Result<Vec<Entry>> {
+        let query = sqlx::query(
+            "SELECT * FROM audit WHERE subject = $1 AND sequence > $2 AND action LIKE 'lease.%' ORDER BY sequence LIMIT $3",
+        );
+        let query = query.bind(lease.to_string()).bind(signed(after)).bind(i64::from(limit));
+        query.fetch_all(&self.pool).await?.iter().map(entry).collect()
     }
 
     pub(crate) async fn audit_head(&self) -> Result<Head> {
@@ -49,4 +48,17 @@ impl Store {
             Some(row) => Ok(Head { sequence: unsigned(&row, "sequence")?, hash: text(&row, "hash")? }),
         }
     }
+}
+
+fn entry(row: &AnyRow) -> Result<Entry> {
+    Ok(Entry {
+        sequence: unsigned(row, "sequence")?,
+        at_ms: unsigned(row, "at_ms")?,
+        actor: text(row, "actor")?,
+        action: text(row, "action")?,
+        subject: text(row, "subject")?,
+        detail: text(row, "detail")?,
+        previous: text(row, "previous")?,
+        hash: text(row, "hash")?,
+    })
 }

@@ -1,10 +1,12 @@
 use sluice_api::lease::{LeaseId, LeaseState};
+use sluice_api::tenant::TenantPath;
+use sqlx::AssertSqlSafe;
 use sqlx::any::AnyRow;
 
 use super::rows::{Insert, Statement};
 use super::{
     Result, Store, StoreError, Tx, from_json, parsed, signed, small, text, to_json, unsigned,
-    unsigned_or_null,
+    unsigned_or_null, within,
 };
 use crate::fleet::LeaseRecord;
 
@@ -94,6 +96,27 @@ impl Store {
     pub(crate) async fn leases(&self, before: LeaseId, limit: u32) -> Result<Vec<LeaseRecord>> {
         let query = sqlx::query("SELECT * FROM lease WHERE id < $1 ORDER BY id DESC LIMIT $2");
         let rows = query.bind(signed(before)).bind(i64::from(limit)).fetch_all(&self.pool).await?;
+        rows.iter().map(lease_record).collect()
+    }
+
+    /// The same of a tenant and those below it, in these states; in any if none is named.
+    pub(crate) async fn leases_of(
+        &self,
+        tenant: &TenantPath,
+        states: &[LeaseState],
+        before: LeaseId,
+        limit: u32,
+    ) -> Result<Vec<LeaseRecord>> {
+        // They are our own words.
+        let states: Vec<String> = states.iter().map(|state| format!("'{}'", state.name())).collect();
+        let among =
+            if states.is_empty() { String::new() } else { format!("AND state IN ({})", states.join(", ")) };
+        let sql = format!(
+            "SELECT * FROM lease WHERE id < $1 AND (tenant = $2 OR tenant LIKE $3) {among} ORDER BY id DESC LIMIT $4"
+        );
+        let (tenant, below) = within(tenant);
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(signed(before)).bind(tenant).bind(below);
+        let rows = query.bind(i64::from(limit)).fetch_all(&self.pool).await?;
         rows.iter().map(lease_record).collect()
     }
 

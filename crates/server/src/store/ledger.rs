@@ -1,4 +1,5 @@
 use sluice_api::bill::{Goods, Meter, Price, PricePer};
+use sluice_api::lease::{LeaseId, LeaseUse};
 use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
@@ -117,6 +118,28 @@ impl Store {
     /// When the last record begins; 0 if there is none.
     pub(crate) async fn last_usage_ms(&self) -> Result<u64> {
         largest(&self.pool, "SELECT MAX(from_ms) AS largest FROM usage_record").await
+    }
+
+    /// What the records of a lease add up to.
+    pub(crate) async fn use_of(&self, lease: LeaseId) -> Result<LeaseUse> {
+        let query = sqlx::query(
+            "SELECT COUNT(*) AS records, CAST(COALESCE(SUM(reserved_ppm_ms), 0) AS BIGINT) AS reserved, \
+             CAST(COALESCE(SUM(used_ppm_ms), 0) AS BIGINT) AS used, CAST(COALESCE(SUM(memory_mib_ms), 0) AS BIGINT) AS memory, \
+             CAST(COALESCE(SUM(kernels), 0) AS BIGINT) AS kernels, CAST(COALESCE(SUM(bytes_in), 0) AS BIGINT) AS bytes_in, \
+             CAST(COALESCE(SUM(bytes_out), 0) AS BIGINT) AS bytes_out, COALESCE(MAX(memory_peak), 0) AS memory_peak \
+             FROM usage_record WHERE lease = $1",
+        );
+        let row = query.bind(signed(lease)).fetch_one(&self.pool).await?;
+        Ok(LeaseUse {
+            records: unsigned(&row, "records")?,
+            reserved_ppm_ms: unsigned(&row, "reserved")?,
+            used_ppm_ms: unsigned(&row, "used")?,
+            memory_mib_ms: unsigned(&row, "memory")?,
+            kernels: unsigned(&row, "kernels")?,
+            bytes_in: unsigned(&row, "bytes_in")?,
+            bytes_out: unsigned(&row, "bytes_out")?,
+            memory_peak: unsigned(&row, "memory_peak")?,
+        })
     }
 
     /// Records after the cursor (`from_ms` and id of the last one seen), in the order of their beginning.

@@ -28,7 +28,7 @@ use sluice_api::bill::{Correction, Invoice, Price};
 use sluice_api::identity::Identity;
 use sluice_api::lease::LeaseId;
 use sluice_api::pool::Pool;
-use sluice_api::tenant::Tenant;
+use sluice_api::tenant::{Tenant, TenantPath};
 use sluice_api::usage::UsageRecord;
 use sqlx::any::{AnyPoolOptions, AnyRow};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
@@ -134,6 +134,14 @@ const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
         [
             include_str!("../../migrations/0010_usage_hours.sqlite.sql"),
             include_str!("../../migrations/0010_usage_hours.postgres.sql"),
+        ],
+    ),
+    (
+        12,
+        "histories",
+        [
+            include_str!("../../migrations/0012_histories.sqlite.sql"),
+            include_str!("../../migrations/0012_histories.postgres.sql"),
         ],
     ),
 ];
@@ -379,6 +387,12 @@ fn from_json<T: serde::de::DeserializeOwned>(row: &AnyRow, column: &'static str)
 fn to_json(value: &impl serde::Serialize) -> String {
     // Lists and structs of numbers and strings always have a JSON form.
     serde_json::to_string(value).unwrap_or_default()
+}
+
+/// For `tenant = A OR tenant LIKE B`: it and all below it. Paths hold no sign that means something to LIKE.
+fn within(tenant: &TenantPath) -> (String, String) {
+    let below = if tenant.is_root() { "%".to_owned() } else { format!("{tenant}/%") };
+    (tenant.to_string(), below)
 }
 
 /// The largest id of a table, 0 for none.

@@ -24,6 +24,7 @@ type Call = fn(&Client, &Target) -> Result<Value, Failure>;
 /// A name, the operation in the OpenAPI document, and a request about tenant `acme`.
 const CALLS: &[(&str, &str, Call)] = &[
     ("get lease", "get", |c, t| c.get(&format!("/leases/{}", t.lease))),
+    ("lease history", "history", |c, t| c.get(&format!("/leases/{}/history", t.lease))),
     ("lease", "create", |c, _| c.post("/leases", &json!({ "tenant": "acme", "share_ppm": 1000 }))),
     ("end lease", "end", |c, t| c.delete(&format!("/leases/{}", t.lease))),
     ("refuse", "refused", |c, t| {
@@ -158,19 +159,19 @@ fn every_endpoint_for_every_role() {
             client.get::<Value>(path).unwrap_or_else(|failure| panic!("{role:?} of {tenant}: {failure}"));
         }
     };
-    let leases = ["get lease", "lease", "end lease", "refuse"];
+    let leases = ["get lease", "lease history", "lease", "end lease", "refuse"];
     let tokens = ["pools", "token", "revoke", "tokens", "gpus", "drift"];
     check(Role::TenantAdmin, "acme", &[&leases[..], &["preempt", "bill", "quota"], &tokens].concat());
     check(Role::Member, "acme", &[&leases[..], &["bill", "pools", "gpus", "drift"]].concat());
-    check(Role::Viewer, "acme", &["get lease", "bill", "pools", "gpus", "drift"]);
+    check(Role::Viewer, "acme", &["get lease", "lease history", "bill", "pools", "gpus", "drift"]);
     check(
         Role::Auditor,
         "/",
-        &["get lease", "bill", "pools", "tokens", "audit", "gpus", "drift", "identity"],
+        &["get lease", "lease history", "bill", "pools", "tokens", "audit", "gpus", "drift", "identity"],
     );
     let bills =
         ["price", "pool", "correct", "invoice", "pools", "tokens", "gpus", "drift", "fence", "unfence"];
-    check(Role::Provider, "/", &[&["get lease", "bill"], &bills[..]].concat());
+    check(Role::Provider, "/", &[&["get lease", "lease history", "bill"], &bills[..]].concat());
     check(Role::Node, "/", &["join"]);
     check(Role::TenantAdmin, "globex", &["pools", "tokens", "gpus", "drift"]);
     for role in [Role::Member, Role::Viewer] {

@@ -1,12 +1,16 @@
 use sluice_api::Page;
+use sluice_api::audit::{Entry, Verification};
+use sluice_api::client::Client;
 use sluice_api::grant::Verifier;
-use sluice_api::lease::{Lease, LeaseState, NewLease, Refused};
+use sluice_api::lease::{Lease, LeaseHistory, LeaseState, LeaseUse, NewLease, Refused};
 use sluice_api::node::{Attempt, GpuStatus, SessionReport, SessionStatus};
 use sluice_api::pool::PoolStatus;
 use sluice_api::problem::Kind;
 use sluice_api::tenant::TenantStatus;
 use sluice_api::token::{MadeToken, RevokedToken, Role};
+use sluice_api::usage::UsageRecord;
 
+use crate::ledger::record;
 use crate::{ScriptedNode, Server, ask, problem, request, settings, wait_for, wait_for_state};
 
 #[test]
@@ -410,6 +414,115 @@ fn leases_outlive_the_server() {
     assert_eq!(lease.state, LeaseState::Queued);
     let third = request(&member, &ask(1000));
     assert!(third.id > second.id);
+}
+
+#[test]
+fn what_became_of_a_lease_is_in_its_history_and_in_the_audit_log() {
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let member = server.token("acme/research", Role::Member);
+    let first = request(&member, &ask(1_000_000)).id;
+    node.claim(&wait_for_state(&member, first, LeaseState::Granted));
+    let taker = request(&member, &NewLease { priority: 200, ..ask(1_000_000) }).id;
+    // The grace time of this server is nothing.
+    wait_for_state(&member, first, LeaseState::Preempting);
+    node.report.leases.clear();
+    node.say();
+    node.claim(&wait_for_state(&member, taker, LeaseState::Granted));
+    wait_for_state(&member, taker, LeaseState::Running);
+    let record = UsageRecord {
+        kernels: 7,
+        memory_peak: 5,
+        ..record(node.joined.node, taker, 1, "acme/research", (0, 40_000))
+    };
+    node.report.usage.push(record);
+    node.report.leases.clear();
+    node.say();
+    node.report.usage.clear();
+    wait_for_state(&member, taker, LeaseState::Ended);
+    wait_for_state(&member, first, LeaseState::Granted);
+    let _: Lease = member.delete(&format!("/leases/{first}")).unwrap();
+
+    let history = |id: u64| member.get::<LeaseHistory>(&format!("/leases/{id}/history")).unwrap();
+    let actions =
+        |id: u64| -> Vec<String> { history(id).items.into_iter().map(|event| event.action).collect() };
+    let expect = ["requested", "granted", "preempted", "requeued", "granted", "ended"];
+    assert_eq!(actions(first), expect.map(|action| format!("lease.{action}")));
+    assert_eq!(actions(taker), ["lease.requested", "lease.granted", "lease.ended"]);
+    let of_first = history(first).items;
+    let detail = |at: usize| of_first[at].detail.clone();
+    assert_eq!(
+        (&detail(0)["asked"]["share_ppm"], &detail(0)["tenant"]),
+        (&1_000_000.into(), &"acme/research".into())
+    );
+    assert_eq!(detail(1)["places"], serde_json::json!([{ "task": 0, "node": "one", "gpus": [0] }]));
+    let told = detail(2)["reason"].as_str().unwrap().to_owned();
+    assert!(told.contains("higher priority") && detail(2)["for"] == taker, "{told}");
+    assert_eq!((&detail(3)["attempt"], &detail(4)["attempt"]), (&2.into(), &2.into()));
+    assert!(
+        of_first[1].actor.starts_with("server ") && of_first[5].actor.contains("(a test)"),
+        "{of_first:?}"
+    );
+    let of_taker = history(taker);
+    assert_eq!(of_taker.items[2].detail["reason"], "its program ended");
+    assert!(of_taker.items[2].actor.starts_with("server "));
+    assert_eq!(of_taker.asked.priority, 200);
+    let LeaseUse { records, reserved_ppm_ms, kernels, memory_peak, .. } = of_taker.used;
+    assert_eq!((records, reserved_ppm_ms, kernels, memory_peak), (1, 250_000 * 40_000, 7, 5));
+
+    // Page by page, and for nobody else.
+    let page: LeaseHistory = member.get(&format!("/leases/{first}/history?limit=4")).unwrap();
+    let path = format!("/leases/{first}/history?limit=4&cursor={}", page.next.unwrap());
+    let rest: LeaseHistory = member.get(&path).unwrap();
+    assert_eq!((page.items.len(), rest.items.len(), rest.next), (4, 2, None));
+    let foreign =
+        server.token("globex", Role::Member).get::<LeaseHistory>(&format!("/leases/{first}/history"));
+    assert!(problem(foreign).is(Kind::NotFound));
+
+    // The chain has them all.
+    let mut verification = Verification::new(None);
+    let mut of_leases = 0;
+    server
+        .admin
+        .each("/audit", |entry: Entry| {
+            verification.follow(&entry).unwrap();
+            of_leases += usize::from(entry.action.starts_with("lease."));
+        })
+        .unwrap();
+    assert_eq!(of_leases, 9);
+}
+
+#[test]
+fn lists_of_leases_are_cut_once_they_are_what_was_asked_for() {
+    let (_folder, server) = Server::with_tenants();
+    let (own, foreign) = (server.token("acme/research", Role::Member), server.token("globex", Role::Member));
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        asked.push(request(&own, &ask(1000)).id);
+        request(&foreign, &ask(1000));
+    }
+    let _: Lease = own.delete(&format!("/leases/{}", asked[0])).unwrap();
+    let acme = server.token("acme", Role::Viewer);
+    let ids = |client: &Client, options: &str| -> Vec<u64> {
+        let leases: Vec<Lease> = client.list(&format!("/leases?limit=2{options}")).unwrap();
+        leases.iter().map(|lease| lease.id).collect()
+    };
+    let page: Page<Lease> = acme.get("/leases?limit=2").unwrap();
+    assert_eq!(page.items.len(), 2, "others' leases take no room");
+    let newest_first = [asked[2], asked[1], asked[0]];
+    for tenant in ["", "&tenant=acme", "&tenant=acme/research", "&tenant=/"] {
+        assert_eq!(ids(&acme, tenant), newest_first, "{tenant}");
+    }
+    assert_eq!(ids(&acme, "&tenant=globex"), [0; 0]);
+    assert_eq!(ids(&acme, "&state=open"), newest_first[..2]);
+    assert_eq!(ids(&acme, "&state=queued"), newest_first[..2]);
+    assert_eq!(ids(&acme, "&state=ended"), newest_first[2..]);
+    assert_eq!(ids(&acme, "&state=running"), [0; 0]);
+    assert_eq!(ids(&server.admin, "").len(), 6);
+    assert_eq!(ids(&server.admin, "&tenant=acme&state=open"), newest_first[..2]);
+    for wrong in ["/leases?state=gone", "/leases?tenant=A"] {
+        assert!(problem(acme.get::<Page<Lease>>(wrong)).is(Kind::Invalid), "{wrong}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use sluice_api::health::{Clearing, GpuName};
+use sluice_api::lease::StateFilter;
 use sluice_api::tenant::TenantPath;
 use sluice_api::token::Role;
 use sluice_node::Peering;
@@ -415,8 +416,17 @@ pub(crate) enum IdentityCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LeaseCommand {
-    /// List leases, the latest first
-    List(ListArgs),
+    /// List leases, the latest first: those that have not ended, unless said
+    List(LeaseListArgs),
+    /// Print what a lease asked for, where it is, why it waits, what it has used, and what became of it
+    Show {
+        #[command(flatten)]
+        at: AtServer,
+        id: u64,
+        /// How to print
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+    },
     /// End a lease, and its program if it runs
     End {
         #[command(flatten)]
@@ -432,6 +442,24 @@ pub(crate) enum LeaseCommand {
         #[arg(long, value_name = "K")]
         task: Option<u32>,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LeaseListArgs {
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+
+    /// Those that have ended as well
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Only those in this state: open (all but ended), queued, granted, running, preempting or ended
+    #[arg(long, value_name = "STATE", default_value = "open", conflicts_with = "all")]
+    pub(crate) state: StateFilter,
+
+    /// Only those of this tenant and all below it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tenant: Option<TenantPath>,
 }
 
 #[derive(Debug, Subcommand)]

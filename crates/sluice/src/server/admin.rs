@@ -15,7 +15,7 @@ use sluice_api::node::GpuStatus;
 use sluice_api::tenant::Applied;
 use sluice_api::token::{MadeToken, NewToken, RevokedToken, Token};
 
-use super::{client, lists, login};
+use super::{client, leases, lists, login};
 use crate::cli::{
     ApplyArgs, AtServer, AuditCommand, GpuCommand, IdentityCommand, LeaseCommand, LoginArgs, TokenCommand,
 };
@@ -129,6 +129,7 @@ fn leases_left(revoked: &RevokedToken) -> Option<String> {
 pub(crate) fn lease(command: &LeaseCommand) -> Result<ExitCode> {
     match command {
         LeaseCommand::List(list) => lists::leases(list)?,
+        LeaseCommand::Show { at, id, output } => leases::show(&client(at)?, *id, *output)?,
         LeaseCommand::End { at, id } => {
             let lease: Lease = client(at)?.delete(&format!("/leases/{id}"))?;
             eprintln!("sluice: lease {id} is {}", lease.state.name());

@@ -15,7 +15,7 @@ use sluice_api::tenant::{Quota, TenantStatus};
 use sluice_api::token::Token;
 
 use super::client;
-use crate::cli::{ListArgs, Output};
+use crate::cli::{LeaseListArgs, ListArgs, Output};
 use crate::moment::Moment;
 use crate::quantity::{Memory, Period};
 use crate::run::share_text;
@@ -196,8 +196,11 @@ pub(crate) fn queue(arguments: &ListArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn leases(arguments: &ListArgs) -> Result<()> {
-    let leases: Vec<Lease> = client(&arguments.at)?.list("/leases")?;
+pub(super) fn leases(arguments: &LeaseListArgs) -> Result<()> {
+    let LeaseListArgs { list: ListArgs { at, output }, all, state, tenant } = arguments;
+    let state = if *all { String::new() } else { format!("&state={}", state.name()) };
+    let tenant = tenant.as_ref().map_or_else(String::new, |tenant| format!("&tenant={tenant}"));
+    let leases: Vec<Lease> = client(at)?.list(&format!("/leases?limit=1000{state}{tenant}"))?;
     let columns = &[
         ("LEASE", Right),
         ("TENANT", Left),
@@ -220,7 +223,8 @@ pub(super) fn leases(arguments: &ListArgs) -> Result<()> {
             in_short(lease),
         ]
     };
-    show(&leases, arguments.output, "nobody has asked for a lease yet", columns, cells)
+    let none = "there is no such lease; `sluice lease list --all` lists those that have ended as well";
+    show(&leases, *output, none, columns, cells)
 }
 
 pub(crate) fn tenants(arguments: &ListArgs) -> Result<ExitCode> {
@@ -370,7 +374,7 @@ fn nodes_of(lease: &Lease) -> String {
 }
 
 /// `2 x 25%, 8 GiB`; `3 tasks of 2 x 25%`
-fn asks_for(lease: &Lease) -> String {
+pub(super) fn asks_for(lease: &Lease) -> String {
     let count = if lease.gpus == 1 { String::new() } else { format!("{} x ", lease.gpus) };
     let count = if lease.tasks == 1 { count } else { format!("{} tasks of {count}", lease.tasks) };
     let memory = match lease.memory {
@@ -391,11 +395,11 @@ pub(crate) fn now_ms() -> u64 {
     now.map_or(0, |now| now.as_millis() as u64)
 }
 
-fn since(at_ms: u64) -> String {
+pub(super) fn since(at_ms: u64) -> String {
     Period::from_duration(Duration::from_millis(now_ms().saturating_sub(at_ms))).to_string()
 }
 
-fn thousandths(number: u64) -> String {
+pub(super) fn thousandths(number: u64) -> String {
     decimal(number, 1000, 3)
 }
 

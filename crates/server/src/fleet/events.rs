@@ -1,0 +1,51 @@
+//! What becomes of leases, for the audit log.
+
+use serde_json::{Value, json};
+use sluice_api::lease::LeaseId;
+
+use super::{Fleet, Seat};
+
+/// Something that became of a lease.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) lease: LeaseId,
+    /// As the audit log names it.
+    pub(crate) action: &'static str,
+    pub(crate) detail: Value,
+}
+
+impl Fleet {
+    /// What became of leases since this was asked last, in its order.
+    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// `detail` is an object, to which the attempt is added.
+    pub(super) fn tell(&mut self, lease: LeaseId, action: &'static str, mut detail: Value) {
+        let Some(record) = self.leases.get(&lease) else { return };
+        detail["attempt"] = record.attempt.into();
+        self.events.push(Event { lease, action, detail });
+    }
+
+    /// Where these seats are, of which the first is that of task `first`.
+    pub(super) fn places(&self, first: usize, seats: &[Seat]) -> Vec<Value> {
+        let place = |(task, seat): (usize, &Seat)| {
+            let name = self.nodes.get(&seat.node).map_or("", |node| &node.name);
+            let mut place = json!({ "task": task, "node": name, "gpus": seat.gpus });
+            if let Some(share_ppm) = seat.share_ppm {
+                place["share_ppm"] = share_ppm.into();
+            }
+            place
+        };
+        (first..).zip(seats).map(place).collect()
+    }
+}
+
+/// Why a lease or some of its tasks have to make room, until when, and for whom.
+pub(super) fn notice(reason: &str, at_ms: u64, taker: Option<LeaseId>) -> Value {
+    let mut detail = json!({ "reason": reason, "until_ms": at_ms });
+    if let Some(taker) = taker {
+        detail["for"] = taker.into();
+    }
+    detail
+}

@@ -1,0 +1,190 @@
+//! One lease: what it asked for, where it is, what it has used, and what became of it.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::Value;
+use sluice_api::client::Client;
+use sluice_api::lease::{Lease, LeaseEvent, LeaseHistory, LeaseState, LeaseUse, NewLease, Place};
+
+use super::lists::{asks_for, millionths, now_ms, since, starts};
+use crate::cli::Output;
+use crate::moment::Moment;
+use crate::quantity::{Memory, Period};
+use crate::table::{self, Align};
+
+/// Of one answer; a lease has fewer.
+const EVENTS_MAX: usize = 1000;
+
+pub(super) fn show(client: &Client, id: u64, output: Output) -> Result<()> {
+    let lease: Lease = client.get(&format!("/leases/{id}"))?;
+    let mut history: LeaseHistory = client.get(&format!("/leases/{id}/history?limit={EVENTS_MAX}"))?;
+    while let Some(cursor) = history.next.take() {
+        let more: LeaseHistory =
+            client.get(&format!("/leases/{id}/history?limit={EVENTS_MAX}&cursor={cursor}"))?;
+        history.items.extend(more.items);
+        history.next = more.next;
+    }
+    match output {
+        Output::Json => {
+            let all = serde_json::json!({ "lease": lease, "history": history });
+            println!("{}", serde_json::to_string_pretty(&all)?);
+        }
+        Output::Table => {
+            for (name, text) in facts(&lease, &history) {
+                println!("{name:<10} {text}");
+            }
+            println!();
+            let columns =
+                &[("TIME", Align::Left), ("WHAT", Align::Left), ("BY", Align::Left), ("HOW", Align::Left)];
+            let row = |event: &LeaseEvent| {
+                let what = event.action.strip_prefix("lease.").unwrap_or(&event.action);
+                vec![
+                    Moment::from_ms(event.at_ms).to_string(),
+                    what.to_owned(),
+                    event.actor.clone(),
+                    how(event),
+                ]
+            };
+            print!("{}", table::render(columns, &history.items.iter().map(row).collect::<Vec<_>>()));
+        }
+    }
+    Ok(())
+}
+
+/// What is known of it, line by line.
+fn facts(lease: &Lease, history: &LeaseHistory) -> Vec<(&'static str, String)> {
+    let mut facts = vec![
+        ("lease", format!("{} of {}", lease.id, lease.tenant)),
+        ("program", if lease.name.is_empty() { "-".into() } else { lease.name.clone() }),
+        ("state", format!("{}, attempt {}", lease.state.name(), lease.attempt)),
+        ("asked for", wanted(lease, &history.asked)),
+        ("asked", format!("{} ago", since(lease.created_at_ms))),
+    ];
+    if let Some(position) = lease.position {
+        facts.push(("place", format!("{position} in the line of {}", lease.tenant)));
+        facts.push(("starts", starts(lease)));
+    }
+    if let Some(reason) = &lease.reason {
+        facts.push((if lease.state == LeaseState::Queued { "waits" } else { "reason" }, reason.clone()));
+    }
+    facts.extend(lease.places.iter().map(|place| ("place", place_text(place))));
+    if let Some(at_ms) = lease.granted_at_ms {
+        let until_ms = lease.ended_at_ms.unwrap_or_else(now_ms);
+        let held = Period::from_duration(Duration::from_millis(until_ms.saturating_sub(at_ms)));
+        facts.push(("held", format!("{held}, since {}", Moment::from_ms(at_ms))));
+    }
+    if let Some(at_ms) = lease.preempt_at_ms {
+        facts.push(("notice", format!("until {}", Moment::from_ms(at_ms))));
+    }
+    facts.push(("used", used(&history.used)));
+    facts
+}
+
+/// What it asked for, without what everybody gets who does not say.
+fn wanted(lease: &Lease, asked: &NewLease) -> String {
+    let mut words = vec![asks_for(lease)];
+    words.push(format!("tier {}", asked.tier.name()));
+    words.push(format!("priority {}", asked.priority));
+    words.extend(asked.tasks_max.map(|most| format!("up to {most} tasks")));
+    words.extend(asked.same.map(|level| format!("same {}", level.name())));
+    words.extend(asked.near.map(|level| format!("near {}", level.name())));
+    words.extend(asked.spread.map(|level| format!("spread over {}s", level.name())));
+    words.extend(asked.pool.as_ref().map(|pool| format!("pool {pool}")));
+    words.extend((!asked.models.is_empty()).then(|| format!("model {}", asked.models.join(" or "))));
+    words.extend(asked.gflops_min.map(|gflops| format!("at least {} TFLOPS", millionths(gflops * 1000))));
+    words.extend(asked.gpu_memory_min.map(|bytes| format!("GPUs of at least {}", Memory::from_bytes(bytes))));
+    words.extend(asked.labels.iter().map(|(name, value)| format!("{name}={value}")));
+    words.extend(asked.deadline_ms.map(|at_ms| format!("done by {}", Moment::from_ms(at_ms))));
+    let period = |ms| Period::from_duration(Duration::from_millis(ms));
+    words.extend(asked.duration_ms.map(|ms| format!("for {}", period(ms))));
+    words.extend(asked.hold_ms.map(|ms| format!("held for {} until claimed", period(ms))));
+    words.extend(asked.hard_cap.then(|| "never more than its share".to_owned()));
+    words.extend((!lease.preemptible).then(|| "never preempted".to_owned()));
+    words.join(", ")
+}
+
+fn place_text(place: &Place) -> String {
+    let gpus: Vec<String> = place.gpus.iter().map(|gpu| format!("{}/{gpu}", place.node)).collect();
+    let leaves = place.leave_at_ms.map(|at_ms| format!(", has to leave by {}", Moment::from_ms(at_ms)));
+    format!("task {} on {}{}", place.task, gpus.join(", "), leaves.unwrap_or_default())
+}
+
+fn used(used: &LeaseUse) -> String {
+    if used.records == 0 {
+        return "nothing that its nodes have sent yet".into();
+    }
+    // Millionths of a GPU times milliseconds: an hour of a GPU is 3.6e12 of them.
+    let gpu_hours = millionths(used.reserved_ppm_ms / 3_600_000);
+    let gpu_time = Period::from_duration(Duration::from_millis(used.used_ppm_ms / 1_000_000));
+    let [bytes_in, bytes_out, peak] =
+        [used.bytes_in, used.bytes_out, used.memory_peak].map(|bytes| Memory::from_bytes(bytes).to_string());
+    format!(
+        "{gpu_hours} GPU-hours reserved, {gpu_time} of GPU time, {} kernels, {bytes_in} in, {bytes_out} out, {peak} of memory at most",
+        used.kernels
+    )
+}
+
+/// `attempt 2: on one/0`; `attempt 1: lease 8 of red has a higher priority; for lease 8`
+fn how(event: &LeaseEvent) -> String {
+    let detail = &event.detail;
+    let mut words = Vec::new();
+    let places = detail["places"].as_array().into_iter().flatten();
+    let on: Vec<String> = places
+        .flat_map(|place| {
+            let node = place["node"].as_str().unwrap_or_default();
+            place["gpus"].as_array().into_iter().flatten().map(move |gpu| format!("{node}/{gpu}"))
+        })
+        .collect();
+    words.extend((!on.is_empty()).then(|| format!("on {}", on.join(", "))));
+    words.extend(detail["reason"].as_str().map(str::to_owned));
+    let tasks: Vec<String> = detail["tasks"].as_array().into_iter().flatten().map(Value::to_string).collect();
+    words.extend((!tasks.is_empty()).then(|| format!("tasks {}", tasks.join(", "))));
+    words.extend(detail["for"].as_u64().map(|lease| format!("for lease {lease}")));
+    match detail["attempt"].as_u64() {
+        Some(attempt) if words.is_empty() => format!("attempt {attempt}"),
+        Some(attempt) => format!("attempt {attempt}: {}", words.join("; ")),
+        None => words.join("; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(action: &str, detail: Value) -> LeaseEvent {
+        LeaseEvent { sequence: 1, at_ms: 0, actor: "a".into(), action: action.into(), detail }
+    }
+
+    #[test]
+    fn what_became_of_a_lease_is_said_in_a_line() {
+        let check = |detail: Value, expect: &str| assert_eq!(how(&event("lease.x", detail)), expect);
+        check(json!({ "tenant": "acme", "asked": {} }), "");
+        check(
+            json!({ "attempt": 2, "places": [{ "task": 0, "node": "one", "gpus": [0, 1] }] }),
+            "attempt 2: on one/0, one/1",
+        );
+        check(
+            json!({ "attempt": 1, "reason": "because", "for": 8, "tasks": [1] }),
+            "attempt 1: because; tasks 1; for lease 8",
+        );
+        check(json!({ "attempt": 2, "reason": null }), "attempt 2");
+        check(json!("of a later release"), "");
+    }
+
+    #[test]
+    fn what_was_used_is_in_units_that_people_read() {
+        let quarter_of_an_hour = LeaseUse {
+            records: 1,
+            reserved_ppm_ms: 250_000 * 3_600_000,
+            used_ppm_ms: 1_000_000 * 1500,
+            kernels: 7,
+            ..LeaseUse::default()
+        };
+        let text = used(&quarter_of_an_hour);
+        assert!(text.starts_with("0.25 GPU-hours reserved, 1.5 s of GPU time, 7 kernels"), "{text}");
+        assert!(used(&LeaseUse::default()).starts_with("nothing"));
+    }
+}
