@@ -234,6 +234,15 @@ impl Client {
     }
 }
 
+/// A name as one part of a path, whatever signs it has.
+pub fn segment(name: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    name.bytes().map(encode).collect()
+}
+
 fn bearer(token: &str, renew: Option<Renew>) -> Arc<Bearer> {
     Arc::new(Bearer { text: Mutex::new(token.to_owned()), renew })
 }

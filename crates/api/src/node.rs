@@ -231,6 +231,49 @@ pub struct GpuStatus {
     pub fence: Option<GpuFence>,
 }
 
+/// That an operator wants a node empty: nothing new is placed there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Drain {
+    pub since_ms: u64,
+    /// The token that it was done with, and its name.
+    pub by: String,
+    /// For whoever finds it drained.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+}
+
+/// A node is to be drained.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NewDrain {
+    /// What is there has so many milliseconds to end, and then waits in the queue again; it goes on to its own end unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
+    #[serde(default)]
+    pub why: String,
+}
+
+/// A node as `sluice node list` shows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeStatus {
+    pub name: String,
+    pub address: String,
+    /// Whether it reports.
+    pub online: bool,
+    /// It takes no new leases, since it cannot write down what they use.
+    pub closed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
+    pub pool: String,
+    pub labels: BTreeMap<String, String>,
+    pub gpus: u32,
+    /// Leases that hold parts of its GPUs.
+    pub leases: u32,
+}
+
 /// A session as `sluice sessions` lists it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -6,6 +6,7 @@
 
 mod account;
 mod budgets;
+mod drains;
 mod events;
 mod health;
 mod lease;
@@ -20,7 +21,7 @@ use sluice_api::GPU_PPM;
 use sluice_api::bill::Budget;
 use sluice_api::grant::Grant;
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Place};
-use sluice_api::node::{Attempt, Gpu, Join, NodeId, Report};
+use sluice_api::node::{Attempt, Drain, Gpu, Join, NodeId, Report};
 use sluice_api::pool::{DEFAULT_POOL, Pool};
 use sluice_api::tenant::{Quota, Tenant, TenantPath};
 use sluice_api::usage::UsageRecord;
@@ -46,6 +47,8 @@ pub(crate) struct Fleet {
     budgets: Budgets,
     pools: BTreeMap<String, Pool>,
     nodes: BTreeMap<NodeId, Node>,
+    /// The names of nodes that are gone for good.
+    forgotten: BTreeMap<NodeId, String>,
     leases: BTreeMap<LeaseId, LeaseRecord>,
     /// Leases that a node has refused, as their programs say, and that are not placed there before it reports again; not stored.
     refusals: BTreeMap<NodeId, BTreeSet<LeaseId>>,
@@ -88,6 +91,8 @@ pub(crate) struct Node {
     pub(crate) gpus: Vec<Gpu>,
     /// `zone=a`, `rack=7`, ...: what requests select nodes by.
     pub(crate) labels: BTreeMap<String, String>,
+    /// An operator wants it empty.
+    pub(crate) drain: Option<Drain>,
     /// When it joined this process; not stored.
     joined_at_ms: u64,
     /// `None` until it has reported to this process.
@@ -107,6 +112,7 @@ impl Node {
             address,
             gpus,
             labels: BTreeMap::new(),
+            drain: None,
             joined_at_ms: 0,
             heard_at_ms: None,
             report: Report::default(),
@@ -117,7 +123,7 @@ impl Node {
 
     /// Whether new leases may be placed here.
     pub(crate) fn takes_work(&self) -> bool {
-        self.online && !self.report.closed
+        self.online && !self.report.closed && self.drain.is_none()
     }
 
     /// Whether it is there and takes none.
@@ -145,6 +151,7 @@ impl Fleet {
             pools: pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect(),
             last_node: nodes.iter().map(|node| node.id).max().unwrap_or(0),
             nodes: nodes.into_iter().map(|node| (node.id, node)).collect(),
+            forgotten: BTreeMap::new(),
             leases: leases.into_iter().map(heard).collect(),
             refusals: BTreeMap::new(),
             account,
@@ -248,6 +255,13 @@ impl Fleet {
         self.tenants.insert(tenant, quota)
     }
 
+    /// It has no leases, and none are below it.
+    pub(crate) fn remove_tenant(&mut self, tenant: &TenantPath) {
+        self.news.quotas = true;
+        self.set_budget(tenant.clone(), None);
+        self.tenants.remove(tenant);
+    }
+
     pub(crate) fn budgets(&self) -> &Budgets {
         &self.budgets
     }
@@ -277,6 +291,11 @@ impl Fleet {
         self.pools.insert(pool.name.clone(), pool)
     }
 
+    /// Its nodes are in other pools from now on, or in that of all others.
+    pub(crate) fn remove_pool(&mut self, name: &str) {
+        self.news.all |= self.pools.remove(name).is_some();
+    }
+
     /// The name of a node's pool.
     pub(crate) fn pool_of(&self, node: &Node) -> &str {
         self.declared_pool_of(node).map_or(DEFAULT_POOL, |pool| &pool.name)
@@ -304,14 +323,17 @@ impl Fleet {
 
     /// A node joins, or comes back: a name is a node.
     pub(crate) fn join(&mut self, join: Join, now_ms: u64) -> Node {
-        let known = self.nodes.values().find(|node| node.name == join.name).map(|node| node.id);
-        let id = known.unwrap_or_else(|| {
+        let known = self.node_named(&join.name).map(|node| node.id);
+        let forgotten = self.forgotten.iter().find(|(_, name)| **name == join.name).map(|(id, _)| *id);
+        let id = known.or(forgotten).unwrap_or_else(|| {
             self.last_node += 1;
             self.last_node
         });
         let mut node = Node::new(id, join.name, join.address, join.gpus);
         node.labels = join.labels;
         node.joined_at_ms = now_ms;
+        node.drain = self.nodes.get(&id).and_then(|before| before.drain.clone());
+        self.forgotten.remove(&id);
         let before = self.nodes.insert(id, node.clone());
         let other = |before: &Node| before.gpus != node.gpus || before.labels != node.labels;
         self.news.all |= before.as_ref().is_some_and(other);
@@ -728,7 +750,7 @@ impl Fleet {
             let node = self.nodes.get(&seat.node);
             Place {
                 task,
-                node: node.map_or_else(String::new, |node| node.name.clone()),
+                node: self.name_of(seat.node).to_owned(),
                 address: node.map_or_else(String::new, |node| node.address.clone()),
                 gpus: seat.gpus.clone(),
                 grant: None,

@@ -206,11 +206,14 @@ impl Plan {
             return Some(other);
         }
         if !fleet.nodes().values().any(|node| node.takes_work()) {
-            let closed = fleet.nodes().values().find(|node| node.is_closed());
-            return Some(closed.map_or_else(
-                || "no node is there; `sluice node --join` lends one".into(),
-                |node| format!("node {} takes no new leases: make room on its disk", node.name),
-            ));
+            let mut nodes = fleet.nodes().values();
+            let closed = nodes.find(|node| node.is_closed());
+            let drained = fleet.nodes().values().find(|node| node.drain.is_some());
+            return Some(match (closed, drained) {
+                (Some(node), _) => format!("node {} takes no new leases: make room on its disk", node.name),
+                (None, Some(node)) => format!("node {} is drained, and no other takes new leases", node.name),
+                (None, None) => "no node is there; `sluice node --join` lends one".into(),
+            });
         }
         let work = self.work.get(&id)?;
         let why = self.scheduler.why(work.job)?;

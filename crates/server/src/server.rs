@@ -499,6 +499,7 @@ impl Books {
         let nodes = store.nodes().await?;
         let mut fleet = Fleet::new(tenants, pools, nodes, leases, last_lease, revision, now_ms);
         fleet.recall_cards(store.cards().await?);
+        fleet.recall_forgotten(store.forgotten_nodes().await?);
         let identity = store.identity().await?;
         let audit = store.audit_head().await?;
         let mut history = History::default();

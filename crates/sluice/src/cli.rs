@@ -64,8 +64,14 @@ pub(crate) enum Command {
     Queue(ListArgs),
     /// List tenants with their quotas and what they hold
     Tenants(ListArgs),
+    /// Take a tenant away
+    #[command(subcommand)]
+    Tenant(TenantCommand),
     /// List pools: whom each serves now, and until when
     Pools(ListArgs),
+    /// Take a pool away
+    #[command(subcommand)]
+    Pool(PoolCommand),
     /// The identity provider whose people may sign in
     #[command(subcommand)]
     Identity(IdentityCommand),
@@ -270,7 +276,11 @@ impl std::str::FromStr for Tasks {
 }
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct NodeArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<NodeCommand>,
+
     /// Where to listen: HOST:PORT (port 0 takes a free one) or unix:PATH. Beyond loopback the node speaks TLS; whoever
     /// reaches it may ask for leases unless --join or --tls-client-ca is given
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN)]

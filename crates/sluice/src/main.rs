@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use crate::cli::{BenchCommand, Cli, Command};
+use crate::cli::{BenchCommand, Cli, Command, NodeArgs};
 
 fn main() -> ExitCode {
     let called_as = std::env::args_os().next().unwrap_or_default();
@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => end(run::run(&arguments)),
         Command::Record(arguments) => end(record::run(arguments)),
         Command::Replay(arguments) => answer(replay::run(&arguments)),
+        Command::Node(NodeArgs { command: Some(command), .. }) => answer(server::nodes::command(&command)),
         Command::Node(arguments) => answer(place::serve(&arguments)),
         Command::Worker { arguments } => place::worker(&arguments),
         Command::Gpus(arguments) => answer(query::gpus(&arguments)),
@@ -51,6 +52,8 @@ fn main() -> ExitCode {
         Command::Queue(arguments) => answer(server::lists::queue(&arguments)),
         Command::Tenants(arguments) => answer(server::lists::tenants(&arguments)),
         Command::Identity(command) => answer(server::admin::identity(&command)),
+        Command::Tenant(command) => answer(server::admin::tenant(&command)),
+        Command::Pool(command) => answer(server::admin::pool(&command)),
         Command::Pools(arguments) => answer(server::lists::pools(&arguments)),
         Command::Apply(arguments) => answer(server::admin::apply(&arguments)),
         Command::Bill(arguments) => answer(server::bills::bill(&arguments)),

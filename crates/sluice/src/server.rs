@@ -4,6 +4,7 @@ pub(crate) mod admin;
 pub(crate) mod bills;
 pub(crate) mod lease;
 pub(crate) mod lists;
+pub(crate) mod nodes;
 pub(crate) mod process;
 pub(crate) mod reconcile;
 

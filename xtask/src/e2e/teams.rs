@@ -8,6 +8,7 @@ mod health;
 mod networks;
 mod overcommit;
 mod tokens;
+mod upkeep;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -37,6 +38,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: a node's disk is full", disk::a_nodes_disk_is_full),
     ("teams: an overcommitted pool", overcommit::an_overcommitted_pool),
     ("teams: a lease outlives its token", tokens::a_lease_outlives_its_token),
+    ("teams: a node is drained and forgotten", upkeep::a_node_is_drained_and_forgotten),
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
 ];
 

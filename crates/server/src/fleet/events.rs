@@ -30,8 +30,7 @@ impl Fleet {
     /// Where these seats are, of which the first is that of task `first`.
     pub(super) fn places(&self, first: usize, seats: &[Seat]) -> Vec<Value> {
         let place = |(task, seat): (usize, &Seat)| {
-            let name = self.nodes.get(&seat.node).map_or("", |node| &node.name);
-            let mut place = json!({ "task": task, "node": name, "gpus": seat.gpus });
+            let mut place = json!({ "task": task, "node": self.name_of(seat.node), "gpus": seat.gpus });
             if let Some(share_ppm) = seat.share_ppm {
                 place["share_ppm"] = share_ppm.into();
             }

@@ -64,6 +64,14 @@ pub(super) struct Health {
     changed: BTreeSet<CardId>,
 }
 
+impl Health {
+    /// The node is gone for good, in the database as well.
+    pub(super) fn forget(&mut self, node: NodeId) {
+        self.cards.retain(|(of, _), _| *of != node);
+        self.changed.retain(|(of, _)| *of != node);
+    }
+}
+
 impl Fleet {
     /// Takes over what is in the database.
     pub(crate) fn recall_cards(&mut self, cards: Vec<(CardId, CardRecord)>) {

@@ -118,7 +118,7 @@ impl Fleet {
         every_ms.clamp(REPORT_EVERY_MS_MIN, REPORT_EVERY_MS_MAX)
     }
 
-    fn silent_after_ms(&self) -> u64 {
+    pub(super) fn silent_after_ms(&self) -> u64 {
         SILENT_AFTER_MS.max(3 * self.report_every_ms())
     }
 

@@ -67,17 +67,21 @@ pub(super) async fn pools(
     // Whom a pool is for is for those to see who see these tenants.
     let all = principal.may(Action::See, &TenantPath::root());
     let seen = |books: &Books, now_ms| {
-        let mine = |pool: &&Pool| {
-            all || pool.all_terms().any(|terms| terms.access.lets_in(&principal.token.tenant, Some(now_ms)))
-        };
-        let pools = books.fleet.pools().values().filter(mine).map(|pool| hide(pool, all));
+        let pools = books.fleet.pools().values().filter(|pool| is_shown_to(&principal, pool, now_ms));
+        let pools = pools.map(|pool| hide(pool, all));
         pools.map(|pool| PoolStatus::at(pool, now_ms)).collect()
     };
     Ok(Json(Page { items: server.read(seen).await?, next: None }))
 }
 
-/// Without the names of tenants.
-fn hide(pool: &Pool, all: bool) -> Pool {
+/// Whether somebody of whom nothing else is hidden, or whom it may serve, asks.
+pub(super) fn is_shown_to(principal: &Principal, pool: &Pool, now_ms: u64) -> bool {
+    let lets_in = |access: &Access| access.lets_in(&principal.token.tenant, Some(now_ms));
+    principal.may(Action::See, &TenantPath::root()) || pool.all_terms().any(|terms| lets_in(terms.access))
+}
+
+/// Without the names of tenants, unless all may be seen.
+pub(super) fn hide(pool: &Pool, all: bool) -> Pool {
     let mut pool = pool.clone();
     let personalities = pool.personalities.iter_mut().filter_map(|personality| personality.access.as_mut());
     for access in std::iter::once(&mut pool.access).chain(personalities).filter(|_| !all) {

@@ -65,7 +65,8 @@ pub(super) async fn to_the_leader(
 fn only_leader_knows(path: &str) -> bool {
     let path = path.strip_prefix("/api/v1").unwrap_or_default();
     let one_lease = path.strip_prefix("/leases/").is_some_and(|id| id.parse::<u64>().is_ok());
-    one_lease || ["/gpus", "/sessions"].contains(&path)
+    let one_node = path.strip_prefix("/nodes/").is_some_and(|name| !name.is_empty());
+    one_lease || one_node || ["/gpus", "/nodes", "/sessions"].contains(&path)
 }
 
 async fn forward(server: &Arc<Server>, leader: &str, request: Request) -> Result<Response, Refusal> {

@@ -73,7 +73,7 @@ pub(super) async fn bill(
     let tenant = options.tenant.unwrap_or_else(|| principal.token.tenant.clone());
     principal.need(Action::See, &tenant)?;
     let is_known = |books: &Books, _| tenant.is_root() || books.fleet.tenants().contains_key(&tenant);
-    if !server.read(is_known).await? {
+    if !server.read(is_known).await? && !server.store.has_used(&tenant).await? {
         let detail = format!("there is no tenant {tenant}");
         return Err(Problem::new(Kind::Invalid, detail).at("tenant").into());
     }
@@ -156,7 +156,9 @@ pub(super) async fn issue(
         _ if new.from_ms >= new.until_ms || new.until_ms > now_ms => {
             Some(Problem::new(Kind::Invalid, "the period must have begun and be over").at("until_ms"))
         }
-        _ if !change.fleet().tenants().contains_key(&new.tenant) => {
+        _ if !change.fleet().tenants().contains_key(&new.tenant)
+            && !server.store.has_used(&new.tenant).await? =>
+        {
             Some(Problem::new(Kind::Invalid, "there is no such tenant").at("tenant"))
         }
         Some(other) => {

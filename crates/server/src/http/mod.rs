@@ -11,11 +11,13 @@ mod tags;
 
 mod admin;
 mod changes;
+mod declared;
 mod health;
 mod identity;
 mod leases;
 mod ledger;
 mod nodes;
+mod upkeep;
 
 use std::sync::Arc;
 
@@ -48,7 +50,9 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(leases::preempt))
         .routes(routes!(leases::queue))
         .routes(routes!(changes::changes))
-        .routes(routes!(nodes::join))
+        .routes(routes!(upkeep::nodes, nodes::join))
+        .routes(routes!(upkeep::node, upkeep::forget))
+        .routes(routes!(upkeep::drain, upkeep::undrain))
         .routes(routes!(nodes::report))
         .routes(routes!(nodes::gpus))
         .routes(routes!(health::fence))
@@ -57,7 +61,9 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(nodes::drift))
         .routes(routes!(admin::tenants))
         .routes(routes!(admin::apply))
+        .routes(routes!(declared::tenant, declared::remove_tenant))
         .routes(routes!(admin::pools))
+        .routes(routes!(declared::pool, declared::remove_pool))
         .routes(routes!(identity::login))
         .routes(routes!(identity::identity, identity::forget_identity))
         .routes(routes!(admin::whoami))
@@ -100,6 +106,13 @@ pub(crate) fn router(server: Arc<Server>, limits: Limits) -> Router {
         .layer(middleware::from_fn_with_state(Arc::new(limits), limits::limit))
         .layer(middleware::from_fn(to_its_end))
         .with_state(server)
+}
+
+/// Things that stand in the way, by their names; of many the first.
+fn named(names: &[String]) -> String {
+    const NAMED_MAX: usize = 10;
+    let first = names[..names.len().min(NAMED_MAX)].join(", ");
+    if names.len() > NAMED_MAX { format!("{first} and {} more", names.len() - NAMED_MAX) } else { first }
 }
 
 /// A request whose client goes away is carried out all the same, and one that panics is answered: nothing leaves a change half made.

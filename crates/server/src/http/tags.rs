@@ -5,6 +5,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use sluice_api::problem::{Kind, Problem};
 
 use super::answer::Refusal;
@@ -60,6 +61,17 @@ pub(super) fn check(headers: &HeaderMap, revision: u64) -> Result<(), Problem> {
         }
         _ => Ok(()),
     }
+}
+
+/// The same where the tag is that of the content, as a GET at the same path shows it.
+pub(super) fn check_read(headers: &HeaderMap, content: &impl Serialize) -> Result<(), Problem> {
+    let Some(list) = headers.get(header::IF_MATCH) else { return Ok(()) };
+    // As `Json` writes it; what has no JSON form has not been read.
+    let tag = of_content(&serde_json::to_vec(content).unwrap_or_default());
+    if lists(list, &tag) {
+        return Ok(());
+    }
+    Err(Problem::new(Kind::HasChanged, "it has changed; read it again").at("If-Match"))
 }
 
 #[cfg(test)]

@@ -4,16 +4,20 @@ use sluice_api::lease::NewLease;
 use sluice_api::tenant::TenantPath;
 
 use super::Plan;
-use crate::fleet::{Fleet, Seat};
+use crate::fleet::{Fleet, Node, Seat};
 
 /// GPUs that a reason names; the others are counted.
 const NAMED_MAX: usize = 3;
 
 impl Plan {
-    /// Has what was bound to a GPU that is fenced now look for another place.
+    /// Has what was bound to a GPU that is fenced now, or to a node that is drained, look for another place.
     pub(super) fn leave_fenced(&mut self, fleet: &Fleet) {
         for id in self.bound.iter().copied().collect::<Vec<_>>() {
-            let is_fenced = |seat: &Seat| seat.gpus.iter().any(|&gpu| fleet.is_fenced(seat.node, gpu));
+            let is_drained = |node: &Node| node.drain.is_some();
+            let is_fenced = |seat: &Seat| {
+                fleet.nodes().get(&seat.node).is_some_and(is_drained)
+                    || seat.gpus.iter().any(|&gpu| fleet.is_fenced(seat.node, gpu))
+            };
             if self.unseated(id).iter().any(|(_, seat)| is_fenced(seat)) {
                 self.bound.remove(&id);
                 self.lose_unseated(id);
@@ -21,7 +25,7 @@ impl Plan {
         }
     }
 
-    /// The fenced GPUs that the request would otherwise accept, in words.
+    /// The fenced GPUs, and the drained nodes, that the request would otherwise accept, in words.
     pub(super) fn fenced(&self, fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
         let models = self.request(fleet, tenant, ask).ok()?.models;
         let mut fenced = Vec::new();
@@ -31,6 +35,10 @@ impl Plan {
             let accepted = |site: &&sluice_sched::NodeId| {
                 models.contains(self.scheduler.cluster().node(**site).spec().model)
             };
+            if node.drain.is_some() && sites.iter().any(|site| accepted(&site)) {
+                fenced.push(format!("{} (drained)", node.name));
+                continue;
+            }
             let gpus = sites.iter().filter(accepted).flat_map(|site| &self.sites[site.index()].gpus);
             for &gpu in gpus.filter(|&&gpu| fleet.is_fenced(node.id, gpu)) {
                 let why = fleet.fence_of(node.id, gpu).map_or("", |fence| &fence.why);

@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 
 use super::rows::{Insert, Statement};
 use super::{
-    Result, Store, StoreError, Tx, largest, parsed, signed, small, text, unsigned, unsigned_or_null,
+    Result, Store, StoreError, Tx, largest, parsed, signed, small, text, unsigned, unsigned_or_null, within,
 };
 use crate::billing::Period;
 
@@ -118,6 +118,13 @@ impl Store {
     /// When the last record begins; 0 if there is none.
     pub(crate) async fn last_usage_ms(&self) -> Result<u64> {
         largest(&self.pool, "SELECT MAX(from_ms) AS largest FROM usage_record").await
+    }
+
+    /// Whether something has been used by a tenant or one below it.
+    pub(crate) async fn has_used(&self, tenant: &TenantPath) -> Result<bool> {
+        let query = sqlx::query("SELECT 1 FROM usage_hour WHERE tenant = $1 OR tenant LIKE $2 LIMIT 1");
+        let (tenant, below) = within(tenant);
+        Ok(query.bind(tenant).bind(below).fetch_optional(&self.pool).await?.is_some())
     }
 
     /// What the records of a lease add up to.

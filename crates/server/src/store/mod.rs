@@ -27,6 +27,7 @@ use sluice_api::audit::Entry;
 use sluice_api::bill::{Correction, Invoice, Price};
 use sluice_api::identity::Identity;
 use sluice_api::lease::LeaseId;
+use sluice_api::node::NodeId;
 use sluice_api::pool::Pool;
 use sluice_api::tenant::{Tenant, TenantPath};
 use sluice_api::usage::UsageRecord;
@@ -92,6 +93,11 @@ pub(crate) enum Write {
         node: Node,
         joined_at_ms: u64,
     },
+    Drain(Node),
+    ForgetNode(NodeId),
+    RemoveTenant(TenantPath),
+    /// Its declarations stay: what was used by them is priced by them.
+    RemovePool(String),
     Lease(Box<LeaseRecord>),
     Card {
         id: CardId,
@@ -144,6 +150,7 @@ const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
             include_str!("../../migrations/0012_histories.postgres.sql"),
         ],
     ),
+    (13, "drains", [include_str!("../../migrations/0013_drains.sql"); 2]),
 ];
 
 /// Where everything that is counted is kept.
@@ -251,6 +258,22 @@ impl Store {
                 Write::Node { node, joined_at_ms } => {
                     rows.settings = true;
                     nodes::write(tx, &node, joined_at_ms).await?;
+                }
+                Write::Drain(node) => {
+                    rows.settings = true;
+                    nodes::write_drain(tx, &node).await?;
+                }
+                Write::ForgetNode(node) => {
+                    rows.settings = true;
+                    nodes::forget(tx, node).await?;
+                }
+                Write::RemoveTenant(tenant) => {
+                    rows.settings = true;
+                    tenants::remove(tx, &tenant).await?;
+                }
+                Write::RemovePool(name) => {
+                    rows.settings = true;
+                    pools::remove(tx, &name).await?;
                 }
             }
         }

@@ -25,6 +25,12 @@ pub(super) async fn write(transaction: &mut Tx<'_>, pool: &Pool, from_ms: u64) -
     Ok(())
 }
 
+pub(super) async fn remove(transaction: &mut Tx<'_>, name: &str) -> Result<()> {
+    let query = sqlx::query("DELETE FROM pool WHERE name = $1");
+    query.bind(name.to_owned()).execute(&mut **transaction).await?;
+    Ok(())
+}
+
 impl Store {
     pub(crate) async fn pools(&self) -> Result<Vec<Pool>> {
         let rows = sqlx::query("SELECT declared FROM pool ORDER BY name").fetch_all(&self.pool).await?;

@@ -1,4 +1,4 @@
-use sluice_api::tenant::{Quota, Tenant};
+use sluice_api::tenant::{Quota, Tenant, TenantPath};
 
 use super::{
     Result, Store, Tx, from_json, parsed, signed, small, small_or_null, to_json, unsigned, unsigned_or_null,
@@ -28,6 +28,12 @@ pub(super) async fn write(transaction: &mut Tx<'_>, tenant: &Tenant) -> Result<(
     .bind(quota.units_limit_milli.map(signed))
     .execute(&mut **transaction)
     .await?;
+    Ok(())
+}
+
+pub(super) async fn remove(transaction: &mut Tx<'_>, tenant: &TenantPath) -> Result<()> {
+    let query = sqlx::query("DELETE FROM tenant WHERE path = $1");
+    query.bind(tenant.to_string()).execute(&mut **transaction).await?;
     Ok(())
 }
 

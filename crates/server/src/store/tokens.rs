@@ -1,4 +1,5 @@
 use sluice_api::node::NodeId;
+use sluice_api::tenant::TenantPath;
 use sluice_api::token::Token;
 use sqlx::any::AnyRow;
 
@@ -52,6 +53,13 @@ impl Store {
         let query = sqlx::query("SELECT * FROM token WHERE id > $1 ORDER BY id LIMIT $2");
         let rows = query.bind(after.to_owned()).bind(i64::from(limit)).fetch_all(&self.pool).await?;
         rows.iter().map(stored_token).collect()
+    }
+
+    /// Ids of the tokens for this tenant that have not been revoked.
+    pub(crate) async fn tokens_for(&self, tenant: &TenantPath) -> Result<Vec<String>> {
+        let query = sqlx::query("SELECT id FROM token WHERE tenant = $1 AND revoked = 0 ORDER BY id");
+        let rows = query.bind(tenant.to_string()).fetch_all(&self.pool).await?;
+        rows.iter().map(|row| text(row, "id")).collect()
     }
 
     /// Ids of the tokens that a node has been given and that still hold.

@@ -42,6 +42,15 @@ const CALLS: &[(&str, &str, Call)] = &[
         c.post("/invoices", &json!({ "tenant": "acme", "from_ms": 0, "until_ms": 1 }))
     }),
     ("pools", "pools", |c, _| c.get("/pools")),
+    ("get tenant", "tenant", |c, _| c.get("/tenants/acme")),
+    ("remove tenant", "remove_tenant", |c, _| c.delete("/tenants/acme%2Fkept")),
+    ("get pool", "pool", |c, _| c.get("/pools/kept")),
+    ("remove pool", "remove_pool", |c, _| c.delete("/pools/kept")),
+    ("nodes", "nodes", |c, _| c.get("/nodes")),
+    ("node", "node", |c, _| c.get("/nodes/kept")),
+    ("drain", "drain", |c, _| c.post("/nodes/kept/drain", &json!({}))),
+    ("undrain", "undrain", |c, _| c.delete("/nodes/kept/drain")),
+    ("forget node", "forget", |c, _| c.delete("/nodes/kept")),
     ("token", "make_token", |c, _| {
         c.post("/tokens", &json!({ "tenant": "acme", "role": "member", "lifetime_s": 60 }))
     }),
@@ -137,6 +146,11 @@ fn allowed(server: &Server, client: &Client) -> Vec<&'static str> {
     };
     let mut names = Vec::new();
     for (name, _, call) in CALLS {
+        // What calls before may have taken away.
+        server.apply("{tenants: [{path: acme/kept}], pools: [{name: kept, nodes: [kept]}]}").unwrap();
+        if server.admin.get::<Value>("/nodes/kept").is_err() {
+            ScriptedNode::join(server, "kept", 1);
+        }
         let lease = request(&server.token("acme", Role::Member), &ask(1000)).id;
         let new = json!({ "tenant": "acme", "role": "viewer", "lifetime_s": 60 });
         let token = server.admin.post::<MadeToken>("/tokens", &new).unwrap().token.id;
@@ -160,24 +174,28 @@ fn every_endpoint_for_every_role() {
         }
     };
     let leases = ["get lease", "lease history", "lease", "end lease", "refuse"];
-    let tokens = ["pools", "token", "revoke", "tokens", "gpus", "drift"];
-    check(Role::TenantAdmin, "acme", &[&leases[..], &["preempt", "bill", "quota"], &tokens].concat());
-    check(Role::Member, "acme", &[&leases[..], &["bill", "pools", "gpus", "drift"]].concat());
-    check(Role::Viewer, "acme", &["get lease", "lease history", "bill", "pools", "gpus", "drift"]);
-    check(
-        Role::Auditor,
-        "/",
-        &["get lease", "lease history", "bill", "pools", "tokens", "audit", "gpus", "drift", "identity"],
-    );
+    let fleet = ["get pool", "nodes", "node"];
+    let tokens = ["token", "revoke", "tokens", "gpus", "drift"];
+    let tenants = ["pools", "get tenant", "remove tenant"];
+    let administrator = [&leases[..], &["preempt", "bill", "quota"], &tenants, &fleet, &tokens].concat();
+    check(Role::TenantAdmin, "acme", &administrator);
+    let seen = [&["bill", "pools", "get tenant"], &fleet[..]].concat();
+    check(Role::Member, "acme", &[&leases[..], &seen, &["gpus", "drift"]].concat());
+    check(Role::Viewer, "acme", &[&leases[..2], &seen, &["gpus", "drift"]].concat());
+    let audits = ["tokens", "audit", "gpus", "drift", "identity"];
+    check(Role::Auditor, "/", &[&leases[..2], &seen, &audits].concat());
     let bills =
-        ["price", "pool", "correct", "invoice", "pools", "tokens", "gpus", "drift", "fence", "unfence"];
-    check(Role::Provider, "/", &[&["get lease", "lease history", "bill"], &bills[..]].concat());
+        ["bill", "price", "pool", "correct", "invoice", "pools", "get tenant", "get pool", "remove pool"];
+    let nodes =
+        ["nodes", "node", "drain", "undrain", "forget node", "tokens", "gpus", "drift", "fence", "unfence"];
+    check(Role::Provider, "/", &[&leases[..2], &bills, &nodes].concat());
     check(Role::Node, "/", &["join"]);
-    check(Role::TenantAdmin, "globex", &["pools", "tokens", "gpus", "drift"]);
+    let foreign = |more: &[&'static str]| [&["pools"], &fleet[..], more, &["gpus", "drift"]].concat();
+    check(Role::TenantAdmin, "globex", &foreign(&["tokens"]));
     for role in [Role::Member, Role::Viewer] {
-        check(role, "globex", &["pools", "gpus", "drift"]);
+        check(role, "globex", &foreign(&[]));
     }
-    check(Role::Member, "acme/research", &["pools", "gpus", "drift"]);
+    check(Role::Member, "acme/research", &foreign(&[]));
     for nobody in ["", "slc_x_y"] {
         let nobody = server.admin.with_token(nobody);
         assert_eq!(allowed(&server, &nobody), [] as [&str; 0]);

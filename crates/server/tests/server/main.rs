@@ -11,6 +11,7 @@ mod postgres;
 #[path = "../support/postgres.rs"]
 #[expect(dead_code, reason = "measurements use more of it")]
 mod private_postgres;
+mod removal;
 mod replicas;
 mod small_disk;
 

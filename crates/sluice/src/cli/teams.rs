@@ -463,6 +463,56 @@ pub(crate) struct LeaseListArgs {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum TenantCommand {
+    /// Take a tenant away that has no tenants below it and no leases; its bill stays, its tokens hold no more
+    Delete {
+        #[command(flatten)]
+        at: AtServer,
+        path: TenantPath,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PoolCommand {
+    /// Take a pool away that no lease asks for; its nodes serve everybody then, unless another pool has them
+    Delete {
+        #[command(flatten)]
+        at: AtServer,
+        name: String,
+    },
+}
+
+/// What is done to the nodes of a server.
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// List a server's nodes: whether they report, whether they are drained, what is on them
+    List(ListArgs),
+    /// Place nothing new on a node; what runs there goes on
+    Drain {
+        #[command(flatten)]
+        at: AtServer,
+        /// As `sluice node list` shows it
+        name: String,
+        /// What runs there has so long to end, such as 30s or 10min, and then waits in the queue again
+        #[arg(long, value_name = "TIME")]
+        grace: Option<Period>,
+        /// For whoever finds it drained
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        why: String,
+        /// Use it again
+        #[arg(long, conflicts_with_all = ["grace", "why"])]
+        undo: bool,
+    },
+    /// Forget a node that is silent and gone for good
+    Forget {
+        #[command(flatten)]
+        at: AtServer,
+        /// As `sluice node list` shows it
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum GpuCommand {
     /// List where GPUs stand and what they can do: vendor, speed, PCI address, NUMA node, PCIe and NVLink, health
     Facts(ListArgs),

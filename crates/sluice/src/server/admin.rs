@@ -7,17 +7,19 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use sluice_api::Page;
 use sluice_api::audit::{Entry, Head, Verification};
-use sluice_api::client::{Settings, canonical};
+use sluice_api::client::{Settings, canonical, segment};
 use sluice_api::health::{NewFence, Unfence};
 use sluice_api::identity::Identity;
 use sluice_api::lease::Lease;
 use sluice_api::node::GpuStatus;
-use sluice_api::tenant::Applied;
+use sluice_api::pool::Pool;
+use sluice_api::tenant::{Applied, DeclaredTenant};
 use sluice_api::token::{MadeToken, NewToken, RevokedToken, Token};
 
 use super::{client, leases, lists, login};
 use crate::cli::{
-    ApplyArgs, AtServer, AuditCommand, GpuCommand, IdentityCommand, LeaseCommand, LoginArgs, TokenCommand,
+    ApplyArgs, AtServer, AuditCommand, GpuCommand, IdentityCommand, LeaseCommand, LoginArgs, PoolCommand,
+    TenantCommand, TokenCommand,
 };
 
 /// Keeps a server and a token for it, once the server has taken the token.
@@ -70,6 +72,20 @@ pub(crate) fn apply(arguments: &ApplyArgs) -> Result<ExitCode> {
     if applied.changes.is_empty() {
         eprintln!("sluice: everything is as declared already");
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn tenant(command: &TenantCommand) -> Result<ExitCode> {
+    let TenantCommand::Delete { at, path } = command;
+    let removed: DeclaredTenant = client(at)?.delete(&format!("/tenants/{}", segment(path.as_str())))?;
+    eprintln!("sluice: tenant {} is gone; what it has used stays on the bills", removed.path);
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn pool(command: &PoolCommand) -> Result<ExitCode> {
+    let PoolCommand::Delete { at, name } = command;
+    let removed: Pool = client(at)?.delete(&format!("/pools/{}", segment(name)))?;
+    eprintln!("sluice: pool {} is gone", removed.name);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,0 +1,169 @@
+//! A tenant or a pool by itself: as it is declared, and taken away.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use sluice_api::pool::{Access, Pool};
+use sluice_api::problem::{Kind, Problem};
+use sluice_api::tenant::{DeclaredTenant, TenantPath};
+
+use super::admin::{hide, is_shown_to};
+use super::answer::Answer;
+use super::extract::Name;
+use super::{named, tags};
+use crate::auth::Principal;
+use crate::fleet::Fleet;
+use crate::policy::Action;
+use crate::server::{Books, Server};
+use crate::store::Write;
+
+/// A tenant as it is declared
+#[utoipa::path(get, path = "/tenants/{path}", tag = "tenants",
+    params(("path" = String, Path, description = "With %2F between its parts")),
+    responses((status = 200, body = DeclaredTenant)))]
+pub(super) async fn tenant(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Name(name): Name<String>,
+) -> Answer<DeclaredTenant> {
+    let seen = |books: &Books, _| declared(&books.fleet, &principal, &name);
+    Ok(Json(server.read(seen).await??))
+}
+
+/// One of a foreign tenant does not exist for them.
+fn declared(fleet: &Fleet, principal: &Principal, name: &str) -> Result<DeclaredTenant, Problem> {
+    let absent = || Problem::new(Kind::NotFound, format!("there is no tenant {name}"));
+    let path: TenantPath = name.parse().map_err(|_| absent())?;
+    let quota =
+        fleet.tenants().get(&path).filter(|_| principal.may(Action::See, &path)).ok_or_else(absent)?;
+    let budget = fleet.budgets().get(&path).map(|budget| Some(budget.clone()));
+    Ok(DeclaredTenant { path, quota: Some(quota.clone()), budget })
+}
+
+/// Take a tenant away
+///
+/// It has no tenants below it and no leases that have not ended, and no pool or rule of the identity provider names it. Its tokens hold no more.
+/// What it has used stays on the bills, under its name.
+#[utoipa::path(delete, path = "/tenants/{path}", tag = "tenants",
+    params(("path" = String, Path, description = "With %2F between its parts")),
+    responses((status = 200, body = DeclaredTenant)))]
+pub(super) async fn remove_tenant(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Name(name): Name<String>,
+    headers: HeaderMap,
+) -> Answer<DeclaredTenant> {
+    let mut change = server.change().await?;
+    let seen = declared(change.fleet(), &principal, &name);
+    let free = seen.and_then(|tenant| {
+        principal.need(Action::SetQuota, &tenant.path)?;
+        tags::check_read(&headers, &tenant)?;
+        needs_tenant(change.books(), &tenant.path)?;
+        Ok(tenant)
+    });
+    let tenant = match free {
+        Ok(tenant) => tenant,
+        Err(problem) => {
+            change.leave();
+            return Err(problem.into());
+        }
+    };
+    change.see_all_written().await?;
+    let tokens = server.store.tokens_for(&tenant.path).await?;
+    change.fleet().remove_tenant(&tenant.path);
+    let detail = serde_json::json!({ "before": tenant, "tokens": tokens });
+    change.audit(&principal, "tenant.removed", tenant.path.as_str(), detail);
+    tokens.into_iter().for_each(|token| change.write(Write::Revoke(token)));
+    change.write(Write::RemoveTenant(tenant.path.clone()));
+    change.commit().await?;
+    Ok(Json(tenant))
+}
+
+/// What a tenant cannot be taken away for.
+fn needs_tenant(books: &Books, path: &TenantPath) -> Result<(), Problem> {
+    let fleet = &books.fleet;
+    let conflict = |what: &str, names: Vec<String>, way_out: &str| {
+        let detail = format!("{path} {what} {}: {way_out}", named(&names));
+        if names.is_empty() { Ok(()) } else { Err(Problem::new(Kind::Conflict, detail)) }
+    };
+    let below = fleet.tenants().keys().filter(|other| path.contains(other) && *other != path);
+    conflict("has tenants below it,", below.map(TenantPath::to_string).collect(), "take those away first")?;
+    let leases = fleet.leases().filter(|lease| lease.tenant == *path).map(|lease| lease.id.to_string());
+    conflict("has leases,", leases.collect(), "`sluice lease end` ends them")?;
+    let names = |pool: &&Pool| pool.all_terms().any(|terms| tenants_of(terms.access).contains(path));
+    let pools = fleet.pools().values().filter(names).map(|pool| pool.name.clone());
+    conflict("is named by pools,", pools.collect(), "declare those without it first")?;
+    let rules = books.identity.iter().flat_map(|identity| &identity.rules);
+    let rules = rules.filter(|rule| path.contains(&rule.tenant)).map(|rule| rule.claim.clone());
+    conflict(
+        "is named by rules of the identity provider, for",
+        rules.collect(),
+        "declare it without them first",
+    )
+}
+
+fn tenants_of(access: &Access) -> &[TenantPath] {
+    match access {
+        Access::Public => &[],
+        Access::Private { tenants } | Access::Reserved { tenants, .. } => tenants,
+    }
+}
+
+/// A pool as it is declared
+#[utoipa::path(get, path = "/pools/{name}", tag = "nodes", params(("name" = String, Path)),
+    responses((status = 200, body = Pool)))]
+pub(super) async fn pool(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Name(name): Name<String>,
+) -> Answer<Pool> {
+    let seen = |books: &Books, now_ms| declared_pool(&books.fleet, &principal, &name, now_ms);
+    Ok(Json(server.read(seen).await??))
+}
+
+fn declared_pool(fleet: &Fleet, principal: &Principal, name: &str, now_ms: u64) -> Result<Pool, Problem> {
+    principal.need(Action::SeeFleet, &TenantPath::root())?;
+    let pool = fleet.pools().get(name).filter(|pool| is_shown_to(principal, pool, now_ms));
+    let all = principal.may(Action::See, &TenantPath::root());
+    let absent = || Problem::new(Kind::NotFound, format!("there is no pool {name} that was declared"));
+    pool.map(|pool| hide(pool, all)).ok_or_else(absent)
+}
+
+/// Take a pool away
+///
+/// No lease that has not ended asks for it by name. Its nodes are in other pools from then on, or in the pool default, which serves everybody. What was
+/// used in it keeps its price.
+#[utoipa::path(delete, path = "/pools/{name}", tag = "nodes", params(("name" = String, Path)),
+    responses((status = 200, body = Pool)))]
+pub(super) async fn remove_pool(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Name(name): Name<String>,
+    headers: HeaderMap,
+) -> Answer<Pool> {
+    principal.need(Action::SetPool, &TenantPath::root())?;
+    let mut change = server.change().await?;
+    let now_ms = change.now_ms;
+    let free = declared_pool(change.fleet(), &principal, &name, now_ms).and_then(|pool| {
+        tags::check_read(&headers, &pool)?;
+        let asks = change.fleet().leases().filter(|lease| lease.ask.pool.as_ref() == Some(&name));
+        let asks: Vec<String> = asks.map(|lease| lease.id.to_string()).collect();
+        let detail = format!("leases ask for pool {name}: {}; `sluice lease end` ends them", named(&asks));
+        if asks.is_empty() { Ok(pool) } else { Err(Problem::new(Kind::Conflict, detail)) }
+    });
+    let pool = match free {
+        Ok(pool) => pool,
+        Err(problem) => {
+            change.leave();
+            return Err(problem.into());
+        }
+    };
+    change.fleet().remove_pool(&name);
+    change.audit(&principal, "pool.removed", &name, serde_json::json!({ "before": pool }));
+    change.write(Write::RemovePool(name));
+    change.wake();
+    change.commit().await?;
+    Ok(Json(pool))
+}
