@@ -1,9 +1,28 @@
 //! Idempotency keys of requests that are being answered: a repetition waits for the first.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+
+use crate::store::KeyUse;
+
+tokio::task_local! {
+    /// The key of the request that is being carried out, until something is written for it.
+    static IN_HAND: Cell<Option<KeyUse>>;
+}
+
+/// Carries out a request that came under a key, and gives the key back if nothing was written with it.
+pub(crate) async fn carry<T>(key: KeyUse, request: impl Future<Output = T>) -> (T, Option<KeyUse>) {
+    let carried = async move { (request.await, take()) };
+    IN_HAND.scope(Cell::new(Some(key)), carried).await
+}
+
+/// The key of the request that is being carried out: it belongs to what is written for it, which takes it.
+pub(crate) fn take() -> Option<KeyUse> {
+    IN_HAND.try_with(Cell::take).ok().flatten()
+}
 
 /// The id of a token, and the key that came under it.
 type Key = (String, String);

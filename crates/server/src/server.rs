@@ -27,7 +27,7 @@ use crate::fleet::{Event, Fleet, Incident, LeaseRecord, Passed, Patience, Spent}
 use crate::history::History;
 use crate::http::{Link, Network};
 use crate::identity;
-use crate::keys::KeysInUse;
+use crate::keys::{self, KeysInUse};
 use crate::leader::{Role, Seen};
 use crate::plan::{Clock, Plan, never};
 use crate::store::{Fence, Store, StoreError, Write};
@@ -721,6 +721,9 @@ impl Change<'_> {
         writes.extend(changed.into_iter().map(|lease| Write::Lease(Box::new(lease))));
         let cards = self.books.fleet.take_changed_cards();
         writes.extend(cards.into_iter().map(|(id, record)| Write::Card { id, record }));
+        if !writes.is_empty() {
+            writes.extend(keys::take().map(Write::Key));
+        }
         // What was used is nothing that a look at the queue depends on: budgets are added up in their own rhythm.
         let wakes = self.wakes || !writes.iter().all(|write| matches!(write, Write::Usage { .. }));
         let ticket = self.server.commits.add(self.books.epoch, writes);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use serde::Deserialize;
 use sluice_api::Page;
 use sluice_api::bill::{Meter, Price, PricePer};
@@ -15,8 +16,9 @@ use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Applied, Declaration, DeclaredTenant, Quota, TenantPath, TenantStatus};
 use sluice_api::token::{MadeToken, NewToken, RevokedToken, Role, Token};
 
-use super::answer::Answer;
+use super::answer::{Answer, Refusal};
 use super::extract::{Body, Name, Options, PageOptions, Yaml, page};
+use super::tags;
 use crate::auth::{self, Principal};
 use crate::fleet::Fleet;
 use crate::identity;
@@ -392,6 +394,24 @@ pub(super) async fn make_token(
 
 const LIFETIME_S_MAX: u64 = 10 * 366 * 24 * 3600;
 
+/// A token, without its secret
+#[utoipa::path(get, path = "/tokens/{id}", tag = "tokens", params(("id" = String, Path)),
+    responses((status = 200, body = Token)))]
+pub(super) async fn token(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Name(id): Name<String>,
+) -> Answer<Token> {
+    Ok(Json(token_seen(&server, &principal, &id).await?))
+}
+
+/// One of a foreign tenant does not exist for them.
+async fn token_seen(server: &Server, principal: &Principal, id: &str) -> Result<Token, Refusal> {
+    let found = server.store.token(id).await?.map(|stored| stored.token);
+    let seen = found.filter(|token| principal.may(Action::SeeTokens, &token.tenant));
+    seen.ok_or_else(|| Problem::new(Kind::NotFound, format!("there is no token {id}")).into())
+}
+
 /// What becomes of the leases of a token that is revoked.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -411,12 +431,11 @@ pub(super) async fn revoke_token(
     principal: Principal,
     Name(id): Name<String>,
     Options(Revocation { end_leases: ended }): Options<Revocation>,
+    headers: HeaderMap,
 ) -> Answer<RevokedToken> {
-    let found = server.store.token(&id).await?.map(|stored| stored.token);
-    let Some(token) = found.filter(|token| principal.may(Action::SeeTokens, &token.tenant)) else {
-        return Err(Problem::new(Kind::NotFound, format!("there is no token {id}")).into());
-    };
+    let token = token_seen(&server, &principal, &id).await?;
     principal.need(Action::Token(token.role), &token.tenant)?;
+    tags::check_read(&headers, &token)?;
     let mut change = server.change().await?;
     let of_token = change.fleet().leases_of_token(&id);
     if ended

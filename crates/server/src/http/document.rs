@@ -39,6 +39,16 @@ pub(super) fn complete(declared: &utoipa::openapi::OpenApi) -> Value {
     document["components"]["responses"] = json!({ "Refusal": refusal() });
     let paths = document["paths"].as_object_mut();
     for (method, operation) in paths.into_iter().flat_map(Map::values_mut).flat_map(operations) {
+        if method == "post" && operation["operationId"] != "report" {
+            let key = "The same request under the same key is done once, and answered as it was the first time; another one under it is refused. \
+                       Visible characters; kept for a week";
+            let schema = json!({ "type": "string", "minLength": 1, "maxLength": 255 });
+            add_header(operation, "Idempotency-Key", schema, key);
+        }
+        if method == "delete" {
+            let tag = "Only if it is as it was when a GET at this path gave this tag";
+            add_header(operation, "If-Match", json!({ "type": "string" }), tag);
+        }
         let responses = &mut operation["responses"];
         for range in ["4XX", "5XX"] {
             responses[range] = json!({ "$ref": "#/components/responses/Refusal" });
@@ -58,6 +68,15 @@ pub(super) fn complete(declared: &utoipa::openapi::OpenApi) -> Value {
 
 fn operations(path: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
     path.as_object_mut().into_iter().flatten().filter(|(_, operation)| operation.get("responses").is_some())
+}
+
+fn add_header(operation: &mut Value, name: &str, schema: Value, about: &str) {
+    let header =
+        json!({ "name": name, "in": "header", "required": false, "schema": schema, "description": about });
+    match operation["parameters"].as_array_mut() {
+        Some(parameters) => parameters.push(header),
+        None => operation["parameters"] = json!([header]),
+    }
 }
 
 /// Any refusal, by this server or on the way to its leader.

@@ -26,7 +26,7 @@ impl FromRequestParts<Arc<Server>> for Principal {
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
+pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = header.and_then(|value| value.strip_prefix("Bearer ")).map(str::trim);
     let missing = "the header Authorization: Bearer TOKEN is missing";

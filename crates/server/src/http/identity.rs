@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use sluice_api::identity::Identity;
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_api::token::Login;
 
 use super::answer::Answer;
+use super::tags;
 use crate::auth::Principal;
 use crate::policy::Action;
 use crate::server::{Books, Change, Server, unwell};
@@ -40,12 +42,17 @@ pub(super) async fn identity(State(server): State<Arc<Server>>, principal: Princ
 pub(super) async fn forget_identity(
     State(server): State<Arc<Server>>,
     principal: Principal,
+    headers: HeaderMap,
 ) -> Answer<Identity> {
     principal.need(Action::SetIdentity, &TenantPath::root())?;
     let mut change = server.change().await?;
-    let Some(before) = change.books().identity.clone() else {
-        change.leave();
-        return Err(nobody().into());
+    let known = change.books().identity.clone().ok_or_else(nobody);
+    let before = match known.and_then(|known| tags::check_read(&headers, &known).map(|()| known)) {
+        Ok(before) => before,
+        Err(problem) => {
+            change.leave();
+            return Err(problem.into());
+        }
     };
     change.set_identity(None);
     change.audit(&principal, "identity.removed", &before.issuer, serde_json::json!({ "before": before }));

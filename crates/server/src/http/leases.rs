@@ -19,7 +19,7 @@ use sluice_api::{GPU_PPM, Page};
 
 use super::answer::{Answer, Refusal};
 use super::extract::{Body, ForLease, Name, Options, PageOptions, page, wait};
-use super::tags;
+use super::{once, tags};
 use crate::auth::Principal;
 use crate::fleet::LeaseRecord;
 use crate::lease_key;
@@ -27,8 +27,6 @@ use crate::policy::Action;
 use crate::server::{Books, Change, Server};
 use crate::store::{KeyUse, Write};
 
-/// Bytes of an idempotency key.
-const KEY_MAX: usize = 255;
 /// Most GPUs of one task: more than any node has.
 const GPUS_MAX: u32 = 64;
 /// Bytes that a lease can ask of a GPU: more than any has.
@@ -48,7 +46,6 @@ const WAIT_MS: u64 = 20_000;
 /// to say that a node refused it. It holds until the lease has ended, also when the token has expired or was revoked. The same request under the same `Idempotency-Key` is answered with the lease that it led to the
 /// first time.
 #[utoipa::path(post, path = "/leases", tag = "leases", request_body = NewLease,
-    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, description = "Visible characters")),
     responses((status = 200, body = Lease)))]
 pub(super) async fn create(
     State(server): State<Arc<Server>>,
@@ -60,16 +57,16 @@ pub(super) async fn create(
     let tenant = ask.tenant.take().unwrap_or_else(|| principal.token.tenant.clone());
     principal.need(Action::Lease, &tenant)?;
     check(&mut ask, server.now_ms())?;
-    let key = idempotency_key(&headers)?;
+    let key = once::key_of(&headers)?;
 
     let _held = match key {
         Some(key) => Some(server.keys.hold(&principal.token.id, key).await),
         None => None,
     };
     if let Some(key) = key
-        && let Some((before, lease)) = server.store.idempotent(&principal.token.id, key).await?
+        && let Some(before) = server.store.idempotent(&principal.token.id, key).await?
     {
-        return repeated(&server, &principal, &request, &before, lease).await;
+        return repeated(&server, &principal, &request, &before).await;
     }
     let mut change = server.change().await?;
     if tenant.is_root() || !change.fleet().tenants().contains_key(&tenant) {
@@ -89,7 +86,14 @@ pub(super) async fn create(
     let id = change.fleet().request(tenant.clone(), ask, token.clone(), now_ms);
     if let Some(key) = key {
         let name = key.to_owned();
-        change.write(Write::Key(KeyUse { token, name, request, lease: id, at_ms: now_ms }));
+        change.write(Write::Key(KeyUse {
+            token,
+            name,
+            request,
+            lease: id,
+            at_ms: now_ms,
+            answer: String::new(),
+        }));
     }
     let lease = change.fleet().lease(id);
     let key = lease.map(|lease| lease_key::of(&server.signer, lease));
@@ -154,30 +158,12 @@ fn check(ask: &mut NewLease, now_ms: u64) -> Result<(), Problem> {
     Ok(())
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
-    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    match value.to_str() {
-        Ok(key) if (1..=KEY_MAX).contains(&key.len()) => Ok(Some(key)),
-        _ => {
-            Err(Problem::new(Kind::Invalid, format!("1 to {KEY_MAX} visible characters"))
-                .at("Idempotency-Key"))
-        }
+async fn repeated(server: &Server, principal: &Principal, request: &str, before: &KeyUse) -> Answer<Lease> {
+    if request != before.request {
+        return Err(once::reused().into());
     }
-}
-
-async fn repeated(
-    server: &Server,
-    principal: &Principal,
-    request: &str,
-    before: &str,
-    lease: LeaseId,
-) -> Answer<Lease> {
-    if request != before {
-        let detail = "another lease was asked for under this key; take a new key for a new lease";
-        return Err(Problem::new(Kind::KeyReused, detail).at("Idempotency-Key").into());
-    }
-    let key = server.lease(lease).await?.map(|lease| lease_key::of(&server.signer, &lease));
-    let Json(lease) = view(server, principal, lease).await?;
+    let key = server.lease(before.lease).await?.map(|lease| lease_key::of(&server.signer, &lease));
+    let Json(lease) = view(server, principal, before.lease).await?;
     Ok(Json(Lease { key, ..lease }))
 }
 

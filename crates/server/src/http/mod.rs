@@ -6,6 +6,7 @@ mod extract;
 mod forward;
 mod limits;
 mod listen;
+mod once;
 mod page;
 mod tags;
 
@@ -68,7 +69,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(identity::identity, identity::forget_identity))
         .routes(routes!(admin::whoami))
         .routes(routes!(admin::tokens, admin::make_token))
-        .routes(routes!(admin::revoke_token))
+        .routes(routes!(admin::token, admin::revoke_token))
         .routes(routes!(ledger::prices))
         .routes(routes!(ledger::usage))
         .routes(routes!(ledger::bill))
@@ -101,6 +102,7 @@ pub(crate) fn router(server: Arc<Server>, limits: Limits) -> Router {
             Refusal(Problem::new(Kind::MethodNotAllowed, detail))
         })
         .layer(DefaultBodyLimit::max(BODY_SIZE_MAX))
+        .layer(middleware::from_fn_with_state(Arc::clone(&server), once::once))
         .layer(middleware::from_fn_with_state(Arc::clone(&server), forward::to_the_leader))
         .layer(middleware::from_fn(tags::tag))
         .layer(middleware::from_fn_with_state(Arc::new(limits), limits::limit))

@@ -50,8 +50,11 @@ pub(crate) struct KeyUse {
     pub(crate) token: String,
     pub(crate) name: String,
     pub(crate) request: String,
+    /// 0 for none.
     pub(crate) lease: LeaseId,
     pub(crate) at_ms: u64,
+    /// Sealed; empty while it is not known.
+    pub(crate) answer: String,
 }
 
 pub(super) async fn write_keys(transaction: &mut Tx<'_>, keys: &[KeyUse]) -> Result<()> {
@@ -65,6 +68,18 @@ fn bind_key<'q>(statement: Statement<'q>, key: &KeyUse) -> Statement<'q> {
         .bind(key.request.clone())
         .bind(signed(key.lease))
         .bind(signed(key.at_ms))
+}
+
+pub(super) async fn write_answer(
+    transaction: &mut Tx<'_>,
+    token: &str,
+    name: &str,
+    answer: &str,
+) -> Result<()> {
+    let query = sqlx::query("UPDATE idempotency SET answer = $1 WHERE token = $2 AND name = $3");
+    let query = query.bind(answer.to_owned()).bind(token.to_owned()).bind(name.to_owned());
+    query.execute(&mut **transaction).await?;
+    Ok(())
 }
 
 pub(super) async fn forget_keys(transaction: &mut Tx<'_>, before_ms: u64) -> Result<()> {
@@ -120,11 +135,21 @@ impl Store {
         rows.iter().map(lease_record).collect()
     }
 
-    /// What was asked for under an idempotency key, and the lease that came of it.
-    pub(crate) async fn idempotent(&self, token: &str, name: &str) -> Result<Option<(String, LeaseId)>> {
-        let query = sqlx::query("SELECT request, lease FROM idempotency WHERE token = $1 AND name = $2");
+    /// What was asked for under an idempotency key, and what came of it.
+    pub(crate) async fn idempotent(&self, token: &str, name: &str) -> Result<Option<KeyUse>> {
+        let query = sqlx::query("SELECT * FROM idempotency WHERE token = $1 AND name = $2");
         let row = query.bind(token.to_owned()).bind(name.to_owned()).fetch_optional(&self.pool).await?;
-        row.map(|row| Ok((text(&row, "request")?, unsigned(&row, "lease")?))).transpose()
+        let key_use = |row: AnyRow| {
+            Ok(KeyUse {
+                token: text(&row, "token")?,
+                name: text(&row, "name")?,
+                request: text(&row, "request")?,
+                lease: unsigned(&row, "lease")?,
+                at_ms: unsigned(&row, "at_ms")?,
+                answer: text(&row, "answer")?,
+            })
+        };
+        row.map(key_use).transpose()
     }
 }
 

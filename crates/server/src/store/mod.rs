@@ -117,6 +117,12 @@ pub(crate) enum Write {
     Invoice(Box<Invoice>),
     Audit(Entry),
     Key(KeyUse),
+    /// What a request under a key was answered with, sealed.
+    Answer {
+        token: String,
+        name: String,
+        answer: String,
+    },
     /// Idempotency keys from before this moment are forgotten.
     ForgetKeys {
         before_ms: u64,
@@ -151,6 +157,7 @@ const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
         ],
     ),
     (13, "drains", [include_str!("../../migrations/0013_drains.sql"); 2]),
+    (14, "answers", [include_str!("../../migrations/0014_answers.sql"); 2]),
 ];
 
 /// Where everything that is counted is kept.
@@ -232,6 +239,7 @@ impl Store {
                 Write::Lease(lease) => drop(rows.leases.insert(lease.id, *lease)),
                 Write::Audit(entry) => rows.entries.push(entry),
                 Write::Key(key) => rows.keys.push(key),
+                Write::Answer { token, name, answer } => rows.answers.push((token, name, answer)),
                 Write::Usage { record, received_at_ms } => rows.usage.push((record, received_at_ms)),
                 Write::Revoke(id) => tokens::revoke(tx, &id).await?,
                 Write::ForgetKeys { before_ms } => leases::forget_keys(tx, before_ms).await?,
@@ -294,6 +302,8 @@ struct Rows {
     leases: BTreeMap<LeaseId, LeaseRecord>,
     entries: Vec<Entry>,
     keys: Vec<KeyUse>,
+    /// To keys.
+    answers: Vec<(String, String, String)>,
     usage: Vec<(UsageRecord, u64)>,
     /// Something else changed that servers keep in memory.
     settings: bool,
@@ -305,6 +315,9 @@ impl Rows {
         leases::write(transaction, &leases).await?;
         audit::write(transaction, &self.entries).await?;
         leases::write_keys(transaction, &self.keys).await?;
+        for (token, name, answer) in &self.answers {
+            leases::write_answer(transaction, token, name, answer).await?;
+        }
         ledger::write_usage(transaction, &self.usage).await
     }
 
@@ -441,7 +454,14 @@ mod tests {
 
     fn key(name: &str, length: usize) -> Vec<Write> {
         let request = "x".repeat(length);
-        vec![Write::Key(KeyUse { token: "t".into(), name: name.into(), request, lease: 1, at_ms: 1 })]
+        vec![Write::Key(KeyUse {
+            token: "t".into(),
+            name: name.into(),
+            request,
+            lease: 1,
+            at_ms: 1,
+            answer: String::new(),
+        })]
     }
 
     /// SQLite may find out only at its end that what a statement writes cannot be written: here since a row refers to one that is not
@@ -493,7 +513,7 @@ mod tests {
 
         assert!(other.idempotent("t", "short").await.unwrap().is_some(), "it was reported as written");
         for name in ["long", "fenced"] {
-            assert_eq!(other.idempotent("t", name).await.unwrap(), None, "{name}");
+            assert!(other.idempotent("t", name).await.unwrap().is_none(), "{name}");
         }
     }
 }

@@ -59,6 +59,7 @@ const CALLS: &[(&str, &str, Call)] = &[
     }),
     ("revoke", "revoke_token", |c, t| c.delete(&format!("/tokens/{}", t.token))),
     ("tokens", "tokens", |c, _| c.get("/tokens")),
+    ("get token", "token", |c, t| c.get(&format!("/tokens/{}", t.token))),
     ("audit", "audit", |c, _| c.get("/audit")),
     ("join", "join", |c, _| {
         c.post("/nodes", &json!({ "name": "n", "address": "h:1", "gpus": [], "release": "0" }))
@@ -175,19 +176,30 @@ fn every_endpoint_for_every_role() {
     };
     let leases = ["get lease", "lease history", "lease", "end lease", "refuse"];
     let fleet = ["get pool", "nodes", "node"];
-    let tokens = ["token", "revoke", "tokens", "gpus", "drift"];
+    let tokens = ["token", "revoke", "tokens", "get token", "gpus", "drift"];
     let tenants = ["pools", "get tenant", "remove tenant"];
     let administrator = [&leases[..], &["preempt", "bill", "quota"], &tenants, &fleet, &tokens].concat();
     check(Role::TenantAdmin, "acme", &administrator);
     let seen = [&["bill", "pools", "get tenant"], &fleet[..]].concat();
     check(Role::Member, "acme", &[&leases[..], &seen, &["gpus", "drift"]].concat());
     check(Role::Viewer, "acme", &[&leases[..2], &seen, &["gpus", "drift"]].concat());
-    let audits = ["tokens", "audit", "gpus", "drift", "identity"];
+    let audits = ["tokens", "get token", "audit", "gpus", "drift", "identity"];
     check(Role::Auditor, "/", &[&leases[..2], &seen, &audits].concat());
     let bills =
         ["bill", "price", "pool", "correct", "invoice", "pools", "get tenant", "get pool", "remove pool"];
-    let nodes =
-        ["nodes", "node", "drain", "undrain", "forget node", "tokens", "gpus", "drift", "fence", "unfence"];
+    let nodes = [
+        "nodes",
+        "node",
+        "drain",
+        "undrain",
+        "forget node",
+        "tokens",
+        "get token",
+        "gpus",
+        "drift",
+        "fence",
+        "unfence",
+    ];
     check(Role::Provider, "/", &[&leases[..2], &bills, &nodes].concat());
     check(Role::Node, "/", &["join"]);
     let foreign = |more: &[&'static str]| [&["pools"], &fleet[..], more, &["gpus", "drift"]].concat();
@@ -363,6 +375,102 @@ fn tags_save_reading_again_and_guard_changes() {
     let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
     let (status, head, _) = raw(&server, &format!("DELETE {path} {own}If-Match: {tag}\r\n\r\n"));
     assert_eq!(status, 200, "{head}");
+}
+
+#[test]
+fn what_is_taken_away_is_what_was_read() {
+    let (folder, server) = Server::with_tenants();
+    let _: Applied = server.admin.post("/apply", &identity("https://id.example", "viewer")).unwrap();
+    server.apply("{tenants: [{path: spare}], pools: [{name: spare}]}").unwrap();
+    ScriptedNode::join(&server, "one", 1);
+    let _: Value = server.admin.post("/nodes/one/drain", &json!({})).unwrap();
+    let new = json!({ "tenant": "acme", "role": "viewer", "lifetime_s": 60 });
+    let made: MadeToken = server.admin.post("/tokens", &new).unwrap();
+    let token = settings(folder.path()).token;
+    let own = format!("HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n");
+    let revoked = format!("tokens/{}", made.token.id);
+    let check = |path: &str, read: &str, change: &dyn Fn()| {
+        let tag = || {
+            let (status, head, body) = raw(&server, &format!("GET /api/v1/{read} {own}\r\n"));
+            assert_eq!(status, 200, "{path}: {body}");
+            head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap().to_owned()
+        };
+        let remove =
+            |tag: &str| raw(&server, &format!("DELETE /api/v1/{path} {own}If-Match: {tag}\r\n\r\n")).0;
+        assert_eq!(remove("\"another\""), 412, "{path}");
+        let before = tag();
+        change();
+        assert_eq!(remove(&before), 412, "{path} has changed");
+        assert_eq!(remove(&tag()), 200, "{path}");
+    };
+    check("identity", "identity", &|| {
+        let _: Applied = server.admin.post("/apply", &identity("https://id.example", "member")).unwrap();
+    });
+    check("tenants/spare", "tenants/spare", &|| {
+        server.apply("tenants: [{path: spare, quota: {limit_milli: 1}}]").unwrap();
+    });
+    check("pools/spare", "pools/spare", &|| {
+        server.apply("pools: [{name: spare, sharing: whole}]").unwrap();
+    });
+    check(&revoked, &revoked, &|| {
+        let _: Value = server.admin.delete(&format!("/{revoked}")).unwrap();
+    });
+    // A node's drain is a part of what it is.
+    check("nodes/one/drain", "nodes/one", &|| {
+        let _: Value = server.admin.post("/nodes/one/drain", &json!({ "why": "fans" })).unwrap();
+    });
+    let (status, ..) = raw(&server, &format!("DELETE /api/v1/nodes/one {own}If-Match: \"another\"\r\n\r\n"));
+    assert_eq!(status, 412);
+}
+
+#[test]
+fn what_is_asked_for_again_under_its_key_is_done_once() {
+    let (folder, server) = Server::with_tenants();
+    let correction = json!({ "tenant": "acme", "micro": 5, "reason": "a gift" });
+    let once = |path: &str, body: &Value, key: &str| server.admin.post_once::<Value>(path, body, key);
+    let first = once("/corrections", &correction, "one").unwrap();
+    assert_eq!(once("/corrections", &correction, "one").unwrap(), first, "the same answer");
+    assert_ne!(once("/corrections", &correction, "two").unwrap()["id"], first["id"]);
+    let other = json!({ "tenant": "acme", "micro": 6, "reason": "a gift" });
+    for refused in [
+        once("/corrections", &other, "one"),
+        once("/invoices", &correction, "one"),
+        once("/leases", &json!({ "tenant": "acme" }), "one"),
+    ] {
+        let refused = problem(refused);
+        assert!(refused.is(Kind::KeyReused) && refused.status == 422, "{refused:?}");
+    }
+    // A token's secret is in the answer, and in no other place.
+    let new = json!({ "tenant": "acme", "role": "member", "lifetime_s": 600 });
+    let made = once("/tokens", &new, "token").unwrap();
+    assert_eq!(once("/tokens", &new, "token").unwrap(), made);
+    let secret = made["secret"].as_str().unwrap();
+    for file in std::fs::read_dir(folder.path().join("data")).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()));
+    }
+    let tokens: Vec<Token> = server.admin.list("/tokens").unwrap();
+    assert_eq!(tokens.iter().filter(|token| token.tenant.as_str() == "acme").count(), 1);
+    // What is refused may be asked for again, and what changes nothing is as it was the first time.
+    let invoice = json!({ "tenant": "nobody", "from_ms": 0, "until_ms": 1 });
+    assert!(problem(once("/invoices", &invoice, "refused")).is(Kind::Invalid));
+    assert!(problem(once("/invoices", &invoice, "refused")).is(Kind::Invalid));
+    let nothing = json!({ "tenants": [{ "path": "acme" }] });
+    assert_eq!(once("/apply", &nothing, "nothing").unwrap()["changes"], json!([]));
+    assert_eq!(once("/apply", &nothing, "nothing").unwrap()["changes"], json!([]));
+    assert!(
+        problem(once("/apply", &json!({ "tenants": [{ "path": "new" }] }), "nothing")).is(Kind::KeyReused)
+    );
+    // Keys are each token's own, and known to a server that starts again.
+    drop(server);
+    let server = Server::start(folder.path());
+    assert_eq!(server.admin.post_once::<Value>("/corrections", &correction, "one").unwrap(), first);
+    let provider = server.token("/", Role::Provider);
+    assert_ne!(provider.post_once::<Value>("/corrections", &correction, "one").unwrap()["id"], first["id"]);
+    let log = server.admin.list::<Value>("/audit").unwrap();
+    assert_eq!(log.iter().filter(|entry| entry["action"] == "bill.corrected").count(), 3);
+    let long = "x".repeat(256);
+    assert!(problem(server.admin.post_once::<Value>("/corrections", &correction, &long)).is(Kind::Invalid));
 }
 
 #[test]
