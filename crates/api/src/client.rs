@@ -25,6 +25,8 @@ const PREFIX: &str = "/api/v1";
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// An answer that waits for nothing.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+/// Items of a page of a list that is read whole: the most.
+const PAGE_LENGTH: u32 = 1000;
 /// Bytes of an answer.
 const ANSWER_SIZE_MAX: u64 = 64 << 20;
 
@@ -174,11 +176,15 @@ impl Client {
     /// Hands every item of a list to `take`, page by page.
     pub fn each<T: DeserializeOwned>(&self, path: &str, mut take: impl FnMut(T)) -> Result<(), Failure> {
         let separator = if path.contains('?') { '&' } else { '?' };
-        let mut page: Page<T> = self.get(path)?;
+        let path = match path.contains("limit=") {
+            true => path.to_owned(),
+            false => format!("{path}{separator}limit={PAGE_LENGTH}"),
+        };
+        let mut page: Page<T> = self.get(&path)?;
         loop {
             page.items.into_iter().for_each(&mut take);
             let Some(next) = page.next else { return Ok(()) };
-            page = self.get(&format!("{path}{separator}cursor={next}"))?;
+            page = self.get(&format!("{path}&cursor={}", segment(&next)))?;
         }
     }
 

@@ -30,7 +30,7 @@ pub(crate) use account::{Holding, Taken};
 pub(crate) use budgets::{Passed, Spent};
 pub(crate) use events::Event;
 pub(crate) use health::{CardId, CardRecord, Patience, WHY_MAX, printable};
-pub(crate) use lease::{LeaseRecord, Seat};
+pub(crate) use lease::{LeaseRecord, LinePlace, Seat};
 pub(crate) use silence::Incident;
 
 use account::Account;

@@ -17,7 +17,7 @@ use sluice_api::tenant::{Applied, Declaration, DeclaredTenant, Quota, TenantPath
 use sluice_api::token::{MadeToken, NewToken, RevokedToken, Role, Token};
 
 use super::answer::{Answer, Refusal};
-use super::extract::{Body, Name, Options, PageOptions, Yaml, page};
+use super::extract::{Body, Name, OfTenant, Options, PageOptions, Yaml, cut, page};
 use super::tags;
 use crate::auth::{self, Principal};
 use crate::fleet::Fleet;
@@ -28,20 +28,28 @@ use crate::server::{Books, Change, Server};
 use crate::store::Write;
 
 /// Tenants with their quotas and what they hold
-#[utoipa::path(get, path = "/tenants", tag = "tenants",
+#[utoipa::path(get, path = "/tenants", tag = "tenants", params(OfTenant, PageOptions),
     responses((status = 200, body = Page<TenantStatus>)))]
 pub(super) async fn tenants(
     State(server): State<Arc<Server>>,
     principal: Principal,
+    Options(of): Options<OfTenant>,
+    Options(options): Options<PageOptions>,
 ) -> Answer<Page<TenantStatus>> {
+    let (limit, after) = (options.limit()?, options.cursor(|text| text.parse::<TenantPath>().ok())?);
+    let Some(scope) = principal.sees(Action::See, of.tenant.as_ref()) else {
+        return Ok(Json(Page { items: Vec::new(), next: None }));
+    };
     let seen = |books: &Books, _| {
         let fleet = &books.fleet;
         let units = fleet.held_units_milli();
-        let visible = fleet.tenants().iter().filter(|(path, _)| principal.may(Action::See, path));
+        let visible = fleet.tenants().iter().filter(|(path, _)| scope.contains(path));
+        let visible = visible.map(|(path, quota)| (path.clone(), (path, quota)));
+        let Page { items, next } = cut(visible, after.as_ref(), limit, TenantPath::to_string);
         let status = |(path, quota)| tenant_status(fleet, path, quota, units.get(path).copied());
-        visible.map(status).collect()
+        Page { items: items.into_iter().map(status).collect(), next }
     };
-    Ok(Json(Page { items: server.read(seen).await?, next: None }))
+    Ok(Json(server.read(seen).await?))
 }
 
 fn tenant_status(fleet: &Fleet, path: &TenantPath, quota: &Quota, units: Option<u64>) -> TenantStatus {
@@ -59,21 +67,25 @@ fn tenant_status(fleet: &Fleet, path: &TenantPath, quota: &Quota, units: Option<
 }
 
 /// Pools with the nodes and tenants that they name, and the personality that is in force
-#[utoipa::path(get, path = "/pools", tag = "nodes",
+#[utoipa::path(get, path = "/pools", tag = "nodes", params(PageOptions),
     responses((status = 200, body = Page<PoolStatus>)))]
 pub(super) async fn pools(
     State(server): State<Arc<Server>>,
     principal: Principal,
+    Options(options): Options<PageOptions>,
 ) -> Answer<Page<PoolStatus>> {
+    let (limit, after) = (options.limit()?, options.cursor(|text| Some(text.to_owned()))?);
     principal.need(Action::SeeFleet, &TenantPath::root())?;
     // Whom a pool is for is for those to see who see these tenants.
     let all = principal.may(Action::See, &TenantPath::root());
     let seen = |books: &Books, now_ms| {
         let pools = books.fleet.pools().values().filter(|pool| is_shown_to(&principal, pool, now_ms));
-        let pools = pools.map(|pool| hide(pool, all));
-        pools.map(|pool| PoolStatus::at(pool, now_ms)).collect()
+        let pools = pools.map(|pool| (pool.name.clone(), pool));
+        let Page { items, next } = cut(pools, after.as_ref(), limit, String::clone);
+        let status = |pool: &Pool| PoolStatus::at(hide(pool, all), now_ms);
+        Page { items: items.into_iter().map(status).collect(), next }
     };
-    Ok(Json(Page { items: server.read(seen).await?, next: None }))
+    Ok(Json(server.read(seen).await?))
 }
 
 /// Whether somebody of whom nothing else is hidden, or whom it may serve, asks.
@@ -350,10 +362,9 @@ pub(super) async fn tokens(
     principal.need(Action::SeeTokens, &scope)?;
     let limit = options.limit()?;
     let after = options.cursor(|text| Some(text.to_owned()))?.unwrap_or_default();
-    let stored = page(server.store.tokens(&after, limit).await?, limit, |stored| stored.token.id.clone());
-    let visible = stored.items.into_iter().map(|stored| stored.token);
-    let items = visible.filter(|token| principal.may(Action::SeeTokens, &token.tenant)).collect();
-    Ok(Json(Page { items, next: stored.next }))
+    let stored = server.store.tokens(&scope, &after, limit).await?;
+    let stored = page(stored, limit, |stored| stored.token.id.clone());
+    Ok(Json(Page { items: stored.items.into_iter().map(|stored| stored.token).collect(), next: stored.next }))
 }
 
 /// Make a token

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use sluice_api::Page;
 use sluice_api::lease::LeaseId;
 use sluice_api::problem::{Kind, Problem};
+use sluice_api::tenant::TenantPath;
 
 use super::answer::Refusal;
 use crate::auth::{self, Principal};
@@ -166,4 +167,67 @@ impl PageOptions {
 pub(super) fn page<T>(items: Vec<T>, limit: u32, cursor: impl Fn(&T) -> String) -> Page<T> {
     let next = items.last().filter(|_| items.len() == limit as usize).map(cursor);
     Page { items, next }
+}
+
+/// A page of a list that is in memory, in the order of its keys, of which a cursor is the last one that was seen.
+pub(super) fn cut<K: Ord, T>(
+    items: impl Iterator<Item = (K, T)>,
+    after: Option<&K>,
+    limit: u32,
+    cursor: impl Fn(&K) -> String,
+) -> Page<T> {
+    let mut rest = items.filter(|(key, _)| after.is_none_or(|after| key > after));
+    let taken: Vec<(K, T)> = rest.by_ref().take(limit as usize).collect();
+    let next = taken.last().filter(|_| rest.next().is_some()).map(|(key, _)| cursor(key));
+    Page { items: taken.into_iter().map(|(_, item)| item).collect(), next }
+}
+
+/// Two numbers with a point between.
+pub(super) fn two_numbers(text: &str) -> Option<(u64, u64)> {
+    let (first, second) = text.split_once('.')?;
+    Some((first.parse().ok()?, second.parse().ok()?))
+}
+
+/// Whose.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OfTenant {
+    /// Of this tenant and all below it; of all that the token may see unless said.
+    #[serde(default)]
+    #[param(value_type = Option<TenantPath>)]
+    pub(super) tenant: Option<TenantPath>,
+}
+
+/// Where.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OnNode {
+    /// On the node of this name; on any unless said.
+    #[serde(default)]
+    pub(super) node: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_follow_each_other_without_gaps_and_the_last_says_so() {
+        for limit in 1..8 {
+            let (mut seen, mut after) = (Vec::new(), None);
+            loop {
+                let items = (0..6_u64).map(|key| (key, key));
+                let page = cut(items, after.as_ref(), limit, u64::to_string);
+                assert!(page.items.len() <= limit as usize);
+                seen.extend(page.items);
+                match page.next {
+                    Some(next) => after = next.parse().ok(),
+                    None => break,
+                }
+            }
+            assert_eq!(seen, [0, 1, 2, 3, 4, 5], "{limit}");
+        }
+        let none: Page<u64> = cut(std::iter::empty(), Some(&3), 2, u64::to_string);
+        assert!(none.items.is_empty() && none.next.is_none());
+    }
 }

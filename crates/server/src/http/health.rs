@@ -16,7 +16,7 @@ use super::nodes::gpu_status;
 use crate::auth::Principal;
 use crate::fleet::{Fleet, WHY_MAX, printable};
 use crate::policy::Action;
-use crate::server::Server;
+use crate::server::{Books, Server};
 
 /// Of one request.
 const GPUS_MAX: usize = 1000;
@@ -106,7 +106,10 @@ fn find(fleet: &Fleet, names: &[GpuName]) -> Result<Vec<(NodeId, u32)>, Problem>
 }
 
 async fn status_of(server: &Server, names: &[GpuName]) -> Answer<Page<GpuStatus>> {
-    let mut items = server.read(gpu_status).await?;
-    items.retain(|gpu| names.iter().any(|name| (&name.node, name.gpu) == (&gpu.node, gpu.index)));
-    Ok(Json(Page { items, next: None }))
+    let named = |books: &Books, now_ms| {
+        let fleet = &books.fleet;
+        let status = |name: &GpuName| gpu_status(fleet, fleet.node_named(&name.node)?, name.gpu, now_ms);
+        names.iter().filter_map(status).collect()
+    };
+    Ok(Json(Page { items: server.read(named).await?, next: None }))
 }

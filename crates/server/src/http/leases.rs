@@ -1,5 +1,6 @@
 //! Leases: asked for, waited for, ended.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use axum::Json;
@@ -18,10 +19,10 @@ use sluice_api::usage::GFLOPS_MAX;
 use sluice_api::{GPU_PPM, Page};
 
 use super::answer::{Answer, Refusal};
-use super::extract::{Body, ForLease, Name, Options, PageOptions, page, wait};
+use super::extract::{Body, ForLease, Name, OfTenant, Options, PageOptions, cut, page, wait};
 use super::{once, tags};
 use crate::auth::Principal;
-use crate::fleet::LeaseRecord;
+use crate::fleet::{LeaseRecord, LinePlace};
 use crate::lease_key;
 use crate::policy::Action;
 use crate::server::{Books, Change, Server};
@@ -266,24 +267,21 @@ pub(super) struct Which {
     /// In this state; in any unless said.
     #[serde(default)]
     state: Option<StateFilter>,
-    /// Of this tenant and all below it.
-    #[serde(default)]
-    #[param(value_type = Option<TenantPath>)]
-    tenant: Option<TenantPath>,
 }
 
 /// All leases that the token may see, the latest first
-#[utoipa::path(get, path = "/leases", tag = "leases", params(Which, PageOptions),
+#[utoipa::path(get, path = "/leases", tag = "leases", params(Which, OfTenant, PageOptions),
     responses((status = 200, body = Page<Lease>)))]
 pub(super) async fn list(
     State(server): State<Arc<Server>>,
     principal: Principal,
     Options(which): Options<Which>,
+    Options(of): Options<OfTenant>,
     Options(options): Options<PageOptions>,
 ) -> Answer<Page<Lease>> {
     let limit = options.limit()?;
     let before = options.cursor(|text| text.parse().ok())?.unwrap_or(i64::MAX as u64);
-    let Some(tenant) = principal.sees(Action::See, which.tenant.as_ref()) else {
+    let Some(tenant) = principal.sees(Action::See, of.tenant.as_ref()) else {
         return Ok(Json(Page { items: Vec::new(), next: None }));
     };
     let states = which.state.map_or(&[][..], StateFilter::states);
@@ -320,14 +318,37 @@ pub(super) async fn history(
 /// The queue, tenant by tenant, each in the order of its line
 ///
 /// Only the leases that the token may see are listed.
-#[utoipa::path(get, path = "/queue", tag = "leases",
+#[utoipa::path(get, path = "/queue", tag = "leases", params(OfTenant, PageOptions),
     responses((status = 200, body = Page<Lease>)))]
-pub(super) async fn queue(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Page<Lease>> {
-    let view = |books: &Books, _| {
-        let seen = books.fleet.queue().filter(|lease| principal.may(Action::See, &lease.tenant));
-        seen.map(|lease| books.view(lease)).collect()
+pub(super) async fn queue(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Options(of): Options<OfTenant>,
+    Options(options): Options<PageOptions>,
+) -> Answer<Page<Lease>> {
+    let (limit, after) = (options.limit()?, options.cursor(place_in_queue)?);
+    let Some(scope) = principal.sees(Action::See, of.tenant.as_ref()) else {
+        return Ok(Json(Page { items: Vec::new(), next: None }));
     };
-    Ok(Json(Page { items: server.read(view).await?, next: None }))
+    let view = |books: &Books, _| {
+        let seen = books.fleet.queue().filter(|lease| scope.contains(&lease.tenant));
+        let seen = seen.map(|lease| ((lease.tenant.clone(), lease.line_place()), lease));
+        let cursor = |(tenant, (Reverse(priority), queued_at_ms, id)): &(TenantPath, LinePlace)| {
+            format!("{tenant},{priority},{queued_at_ms},{id}")
+        };
+        let Page { items, next } = cut(seen, after.as_ref(), limit, cursor);
+        Page { items: items.into_iter().map(|lease| books.view(lease)).collect(), next }
+    };
+    Ok(Json(server.read(view).await?))
+}
+
+/// A cursor of the queue: who has moved meanwhile may be listed twice or not at all.
+fn place_in_queue(text: &str) -> Option<(TenantPath, LinePlace)> {
+    let mut parts = text.split(',');
+    let tenant = parts.next()?.parse().ok()?;
+    let place =
+        (Reverse(parts.next()?.parse().ok()?), parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    parts.next().is_none().then_some((tenant, place))
 }
 
 /// End a lease

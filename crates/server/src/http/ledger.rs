@@ -13,7 +13,7 @@ use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
 
 use super::answer::Answer;
-use super::extract::{Body, Options, PageOptions, page};
+use super::extract::{Body, OfTenant, Options, PageOptions, cut, page};
 use crate::auth::Principal;
 use crate::billing::{self, Period};
 use crate::policy::Action;
@@ -28,11 +28,12 @@ pub(super) async fn prices(State(server): State<Arc<Server>>, _: Principal) -> A
 }
 
 /// Usage records of the tenants that the token may see, in the order of their beginning
-#[utoipa::path(get, path = "/usage", tag = "ledger", params(PageOptions),
+#[utoipa::path(get, path = "/usage", tag = "ledger", params(OfTenant, PageOptions),
     responses((status = 200, body = Page<UsageRecord>)))]
 pub(super) async fn usage(
     State(server): State<Arc<Server>>,
     principal: Principal,
+    Options(of): Options<OfTenant>,
     Options(options): Options<PageOptions>,
 ) -> Answer<Page<UsageRecord>> {
     let limit = options.limit()?;
@@ -41,10 +42,11 @@ pub(super) async fn usage(
         Some((from_ms.parse::<u64>().ok()?, id.to_owned()))
     };
     let (from_ms, id) = options.cursor(parse)?.unwrap_or_default();
-    let records = server.store.usage((from_ms, &id), limit).await?;
-    let Page { mut items, next } = page(records, limit, |record| format!("{}.{}", record.from_ms, record.id));
-    items.retain(|record| principal.may(Action::See, &record.tenant));
-    Ok(Json(Page { items, next }))
+    let Some(scope) = principal.sees(Action::See, of.tenant.as_ref()) else {
+        return Ok(Json(Page { items: Vec::new(), next: None }));
+    };
+    let records = server.store.usage(&scope, (from_ms, &id), limit).await?;
+    Ok(Json(page(records, limit, |record| format!("{}.{}", record.from_ms, record.id))))
 }
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -184,15 +186,21 @@ pub(super) async fn issue(
 }
 
 /// Invoices of the tenants that the token may see, in the order of their numbers
-#[utoipa::path(get, path = "/invoices", tag = "ledger",
+#[utoipa::path(get, path = "/invoices", tag = "ledger", params(OfTenant, PageOptions),
     responses((status = 200, body = Page<Invoice>)))]
 pub(super) async fn invoices(
     State(server): State<Arc<Server>>,
     principal: Principal,
+    Options(of): Options<OfTenant>,
+    Options(options): Options<PageOptions>,
 ) -> Answer<Page<Invoice>> {
-    let mut items = server.store.invoices().await?;
-    items.retain(|invoice| principal.may(Action::See, &invoice.bill.tenant));
-    Ok(Json(Page { items, next: None }))
+    let (limit, after) = (options.limit()?, options.cursor(|text| text.parse::<u64>().ok())?);
+    let Some(scope) = principal.sees(Action::See, of.tenant.as_ref()) else {
+        return Ok(Json(Page { items: Vec::new(), next: None }));
+    };
+    let invoices = server.store.invoices().await?.into_iter();
+    let seen = invoices.filter(|invoice| scope.contains(&invoice.bill.tenant));
+    Ok(Json(cut(seen.map(|invoice| (invoice.number, invoice)), after.as_ref(), limit, u64::to_string)))
 }
 
 /// The audit log, from its beginning

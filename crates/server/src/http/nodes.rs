@@ -16,10 +16,10 @@ use sluice_api::token::Role;
 use sluice_api::usage::{GFLOPS_MAX, UsageRecord};
 
 use super::answer::Answer;
-use super::extract::{Body, Name};
+use super::extract::{Body, Name, OfTenant, OnNode, Options, PageOptions, cut, two_numbers};
 use crate::auth::{self, Principal};
 use crate::disk;
-use crate::fleet::{Fleet, Patience, Taken};
+use crate::fleet::{Fleet, Node, Patience, Taken};
 use crate::policy::Action;
 use crate::server::{Books, Server};
 use crate::store::Write;
@@ -205,37 +205,47 @@ fn check_usage(record: &UsageRecord, node: NodeId, fleet: &Fleet) -> Result<(), 
 }
 
 /// All GPUs, and what is free of them
-#[utoipa::path(get, path = "/gpus", tag = "nodes",
+#[utoipa::path(get, path = "/gpus", tag = "nodes", params(OnNode, PageOptions),
     responses((status = 200, body = Page<GpuStatus>)))]
-pub(super) async fn gpus(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Page<GpuStatus>> {
+pub(super) async fn gpus(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Options(on): Options<OnNode>,
+    Options(options): Options<PageOptions>,
+) -> Answer<Page<GpuStatus>> {
     principal.need(Action::SeeFleet, &TenantPath::root())?;
-    let items = server.read(gpu_status).await?;
-    Ok(Json(Page { items, next: None }))
+    let (limit, after) = (options.limit()?, options.cursor(two_numbers)?);
+    let seen = |books: &Books, now_ms: u64| {
+        let nodes = books.fleet.nodes().values().filter(|node| is_named(node, &on));
+        let gpus = nodes.flat_map(|node| (0..node.gpus.len() as u64).map(move |gpu| ((node.id, gpu), node)));
+        let gpus = gpus.map(|(key, node)| (key, (key.1 as u32, node)));
+        let Page { items, next } = cut(gpus, after.as_ref(), limit, |(node, gpu)| format!("{node}.{gpu}"));
+        let status = |(gpu, node)| gpu_status(&books.fleet, node, gpu, now_ms);
+        Page { items: items.into_iter().filter_map(status).collect(), next }
+    };
+    Ok(Json(server.read(seen).await?))
 }
 
-pub(super) fn gpu_status(books: &Books, now_ms: u64) -> Vec<GpuStatus> {
-    let fleet = &books.fleet;
-    let of_node = |node: &crate::fleet::Node| {
-        let status = |(index, gpu): (u32, &Gpu)| {
-            let Taken { ppm, memory, leases, .. } = fleet.taken(node.id, index);
-            let now = node.report.gpus.get(index as usize);
-            GpuStatus {
-                node: node.name.clone(),
-                address: node.address.clone(),
-                online: fleet.is_online(node, now_ms),
-                index,
-                gpu: gpu.clone(),
-                share_leased_ppm: ppm as u32,
-                memory_leased: memory,
-                memory_used: now.map_or(0, |now| now.memory_used),
-                busy_ppm: now.map_or(0, |now| now.busy_ppm),
-                leases,
-                fence: fleet.fence_of(node.id, index).cloned(),
-            }
-        };
-        (0..).zip(&node.gpus).map(status).collect::<Vec<_>>()
-    };
-    fleet.nodes().values().flat_map(of_node).collect()
+fn is_named(node: &Node, on: &OnNode) -> bool {
+    on.node.as_ref().is_none_or(|name| *name == node.name)
+}
+
+pub(super) fn gpu_status(fleet: &Fleet, node: &Node, index: u32, now_ms: u64) -> Option<GpuStatus> {
+    let Taken { ppm, memory, leases, .. } = fleet.taken(node.id, index);
+    let now = node.report.gpus.get(index as usize);
+    Some(GpuStatus {
+        node: node.name.clone(),
+        address: node.address.clone(),
+        online: fleet.is_online(node, now_ms),
+        index,
+        gpu: node.gpus.get(index as usize)?.clone(),
+        share_leased_ppm: ppm as u32,
+        memory_leased: memory,
+        memory_used: now.map_or(0, |now| now.memory_used),
+        busy_ppm: now.map_or(0, |now| now.busy_ppm),
+        leases,
+        fence: fleet.fence_of(node.id, index).cloned(),
+    })
 }
 
 /// What nodes had that differed from the books and was put right, since this server leads
@@ -247,27 +257,40 @@ pub(super) async fn drift(State(server): State<Arc<Server>>, principal: Principa
 }
 
 /// The programs that use GPUs now, of the tenants that the token may see
-#[utoipa::path(get, path = "/sessions", tag = "nodes",
+#[utoipa::path(get, path = "/sessions", tag = "nodes", params(OfTenant, OnNode, PageOptions),
     responses((status = 200, body = Page<SessionStatus>)))]
 pub(super) async fn sessions(
     State(server): State<Arc<Server>>,
     principal: Principal,
+    Options(of): Options<OfTenant>,
+    Options(on): Options<OnNode>,
+    Options(options): Options<PageOptions>,
 ) -> Answer<Page<SessionStatus>> {
+    let (limit, after) = (options.limit()?, options.cursor(two_numbers)?);
+    let Some(scope) = principal.sees(Action::See, of.tenant.as_ref()) else {
+        return Ok(Json(Page { items: Vec::new(), next: None }));
+    };
     let seen = |books: &Books, now_ms: u64| {
         let fleet = &books.fleet;
         let mut items = Vec::new();
-        for node in fleet.nodes().values().filter(|node| fleet.is_online(node, now_ms)) {
-            let of = |session: &SessionReport| fleet.lease(session.lease).map(|lease| lease.tenant.clone());
-            let sessions = node.report.sessions.iter().filter_map(|session| Some((session, of(session)?)));
-            let visible = sessions.filter(|(_, tenant)| principal.may(Action::See, tenant));
-            items.extend(visible.map(|(session, tenant)| SessionStatus {
-                node: node.name.clone(),
-                tenant,
-                session: session.clone(),
-            }));
+        for node in fleet.nodes().values().filter(|node| fleet.is_online(node, now_ms) && is_named(node, &on))
+        {
+            for session in &node.report.sessions {
+                if let Some(lease) = fleet.lease(session.lease).filter(|lease| scope.contains(&lease.tenant))
+                {
+                    items.push(((node.id, session.session), (node, session, &lease.tenant)));
+                }
+            }
         }
-        items
+        items.sort_unstable_by_key(|(key, _)| *key);
+        let cursor = |(node, session): &(u64, u64)| format!("{node}.{session}");
+        let Page { items, next } = cut(items.into_iter(), after.as_ref(), limit, cursor);
+        let status = |(node, session, tenant): (&Node, &SessionReport, &TenantPath)| SessionStatus {
+            node: node.name.clone(),
+            tenant: tenant.clone(),
+            session: session.clone(),
+        };
+        Page { items: items.into_iter().map(status).collect(), next }
     };
-    let items = server.read(seen).await?;
-    Ok(Json(Page { items, next: None }))
+    Ok(Json(server.read(seen).await?))
 }

@@ -6,12 +6,12 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use sluice_api::Page;
-use sluice_api::node::{Drain, NewDrain, NodeStatus};
+use sluice_api::node::{Drain, NewDrain, NodeId, NodeStatus};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 
 use super::answer::Answer;
-use super::extract::{Body, Name};
+use super::extract::{Body, Name, Options, PageOptions, cut};
 use super::{named, tags};
 use crate::auth::Principal;
 use crate::fleet::{Fleet, Node, WHY_MAX, printable};
@@ -23,16 +23,21 @@ use crate::store::Write;
 const GRACE_MS_MAX: u64 = 24 * 3_600_000;
 
 /// All nodes
-#[utoipa::path(get, path = "/nodes", tag = "nodes", responses((status = 200, body = Page<NodeStatus>)))]
+#[utoipa::path(get, path = "/nodes", tag = "nodes", params(PageOptions),
+    responses((status = 200, body = Page<NodeStatus>)))]
 pub(super) async fn nodes(
     State(server): State<Arc<Server>>,
     principal: Principal,
+    Options(options): Options<PageOptions>,
 ) -> Answer<Page<NodeStatus>> {
     principal.need(Action::SeeFleet, &TenantPath::root())?;
-    let all = |books: &Books, now_ms: u64| {
-        books.fleet.nodes().values().map(|node| status(&books.fleet, node, now_ms)).collect()
+    let (limit, after) = (options.limit()?, options.cursor(|text| text.parse::<NodeId>().ok())?);
+    let seen = |books: &Books, now_ms: u64| {
+        let nodes = books.fleet.nodes().iter().map(|(id, node)| (*id, node));
+        let Page { items, next } = cut(nodes, after.as_ref(), limit, NodeId::to_string);
+        Page { items: items.into_iter().map(|node| status(&books.fleet, node, now_ms)).collect(), next }
     };
-    Ok(Json(Page { items: server.read(all).await?, next: None }))
+    Ok(Json(server.read(seen).await?))
 }
 
 /// A node
@@ -156,7 +161,7 @@ fn may_be_forgotten(
     name: &str,
     headers: &HeaderMap,
     now_ms: u64,
-) -> Result<(sluice_api::node::NodeId, NodeStatus), Problem> {
+) -> Result<(NodeId, NodeStatus), Problem> {
     let node = fleet.node_named(name).ok_or_else(|| no_node(name))?;
     let seen = status(fleet, node, now_ms);
     tags::check_read(headers, &seen)?;
@@ -175,7 +180,7 @@ fn may_be_forgotten(
     Ok((node.id, seen))
 }
 
-fn store_drain(change: &mut crate::server::Change<'_>, id: sluice_api::node::NodeId) {
+fn store_drain(change: &mut crate::server::Change<'_>, id: NodeId) {
     if let Some(node) = change.fleet().nodes().get(&id).cloned() {
         change.write(Write::Drain(node));
     }

@@ -6,6 +6,7 @@ use sluice_api::GPU_PPM;
 use sluice_api::audit::Verification;
 use sluice_api::lease::LeaseState;
 use sluice_api::node::Attempt;
+use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
 
 use crate::billing::Period;
@@ -57,7 +58,8 @@ impl World {
         for record in records {
             // The first after everything that comes before it.
             let before = &record.id[..record.id.len() - 1];
-            let stored = runtime.block_on(store.usage((record.from_ms, before), 1)).unwrap();
+            let stored =
+                runtime.block_on(store.usage(&TenantPath::root(), (record.from_ms, before), 1)).unwrap();
             if stored.first() != Some(record) {
                 return Err(format!("{record:?} was acknowledged, and the ledger has {stored:?}"));
             }
@@ -69,7 +71,8 @@ impl World {
         let Observer { runtime, store } = &self.observer;
         let (mut ledger, mut after) = (BTreeMap::new(), (0, String::new()));
         loop {
-            let records = runtime.block_on(store.usage((after.0, &after.1), ROWS_MAX)).unwrap();
+            let records =
+                runtime.block_on(store.usage(&TenantPath::root(), (after.0, &after.1), ROWS_MAX)).unwrap();
             let Some(last) = records.last() else { return ledger };
             after = (last.from_ms, last.id.clone());
             ledger.extend(records.into_iter().map(|record| (record.id.clone(), record)));

@@ -149,13 +149,20 @@ impl Store {
         })
     }
 
-    /// Records after the cursor (`from_ms` and id of the last one seen), in the order of their beginning.
-    pub(crate) async fn usage(&self, after: (u64, &str), limit: u32) -> Result<Vec<UsageRecord>> {
+    /// Records of a tenant and those below it after the cursor (`from_ms` and id of the last one seen), in the order of their beginning.
+    pub(crate) async fn usage(
+        &self,
+        tenant: &TenantPath,
+        after: (u64, &str),
+        limit: u32,
+    ) -> Result<Vec<UsageRecord>> {
         let query = sqlx::query(
-            "SELECT * FROM usage_record WHERE from_ms > $1 OR (from_ms = $1 AND id > $2) \
-             ORDER BY from_ms, id LIMIT $3",
+            "SELECT * FROM usage_record WHERE (from_ms > $1 OR (from_ms = $1 AND id > $2)) \
+             AND (tenant = $3 OR tenant LIKE $4) ORDER BY from_ms, id LIMIT $5",
         );
-        let query = query.bind(signed(after.0)).bind(after.1.to_owned()).bind(i64::from(limit));
+        let (tenant, below) = within(tenant);
+        let query = query.bind(signed(after.0)).bind(after.1.to_owned()).bind(tenant).bind(below);
+        let query = query.bind(i64::from(limit));
         let record = |row| {
             Ok(UsageRecord {
                 id: text(row, "id")?,

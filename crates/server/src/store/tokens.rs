@@ -3,7 +3,7 @@ use sluice_api::tenant::TenantPath;
 use sluice_api::token::Token;
 use sqlx::any::AnyRow;
 
-use super::{Result, Store, Tx, parsed, signed, small, text, unsigned, unsigned_or_null};
+use super::{Result, Store, Tx, parsed, signed, small, text, unsigned, unsigned_or_null, within};
 
 /// A token as it is kept: with the hash of its secret.
 #[derive(Clone, Debug)]
@@ -48,10 +48,19 @@ impl Store {
         query.fetch_optional(&self.pool).await?.as_ref().map(stored_token).transpose()
     }
 
-    /// Tokens whose id comes after `after`, in their order.
-    pub(crate) async fn tokens(&self, after: &str, limit: u32) -> Result<Vec<StoredToken>> {
-        let query = sqlx::query("SELECT * FROM token WHERE id > $1 ORDER BY id LIMIT $2");
-        let rows = query.bind(after.to_owned()).bind(i64::from(limit)).fetch_all(&self.pool).await?;
+    /// Tokens for a tenant and those below it whose id comes after `after`, in their order.
+    pub(crate) async fn tokens(
+        &self,
+        tenant: &TenantPath,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<StoredToken>> {
+        let query = sqlx::query(
+            "SELECT * FROM token WHERE id > $1 AND (tenant = $2 OR tenant LIKE $3) ORDER BY id LIMIT $4",
+        );
+        let (tenant, below) = within(tenant);
+        let query = query.bind(after.to_owned()).bind(tenant).bind(below);
+        let rows = query.bind(i64::from(limit)).fetch_all(&self.pool).await?;
         rows.iter().map(stored_token).collect()
     }
 

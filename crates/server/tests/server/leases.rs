@@ -526,6 +526,79 @@ fn lists_of_leases_are_cut_once_they_are_what_was_asked_for() {
 }
 
 #[test]
+fn every_list_comes_in_pages_of_what_was_asked_for() {
+    let (_folder, server) = Server::with_tenants();
+    server.apply("pools: [{name: a, nodes: [x]}, {name: b, nodes: [y]}]").unwrap();
+    let (own, foreign) = (server.token("acme/research", Role::Member), server.token("globex", Role::Member));
+    let mut nodes = [ScriptedNode::join(&server, "one", 2), ScriptedNode::join(&server, "two", 1)];
+    // What is small is on node one, which has no room for what is large then.
+    let _: serde_json::Value = server.admin.post("/nodes/two/drain", &serde_json::json!({})).unwrap();
+    let id = nodes[0].joined.node;
+    for (at, client) in (0..).zip([&own, &foreign, &own, &foreign]) {
+        let lease = wait_for_state(client, request(client, &ask(1000)).id, LeaseState::Granted);
+        nodes[0].claim(&lease);
+        let session = serde_json::json!({
+            "session": 10 - at, "lease": lease.id, "name": "", "process": 1, "peer": "", "gpu": 0, "share_ppm": 1000, "hard_cap": false,
+            "memory": 1, "memory_used": 1, "kernels": 1, "bytes_in": 1, "bytes_out": 1, "busy_us": 1, "age_ms": 1,
+        });
+        nodes[0].report.sessions.push(serde_json::from_value::<SessionReport>(session).unwrap());
+        nodes[0].report.usage = vec![record(id, lease.id, 1, lease.tenant.as_str(), (at, at + 10))];
+        nodes[0].say();
+        nodes[0].report.usage.clear();
+        request(client, &NewLease { gpus: 2, ..ask(1_000_000) });
+        let invoice =
+            serde_json::json!({ "tenant": lease.tenant, "from_ms": 10 * at, "until_ms": 10 * at + 1 });
+        let _: serde_json::Value = server.admin.post("/invoices", &invoice).unwrap();
+    }
+    for (path, count, of_own) in [
+        ("/gpus", 3, None),
+        ("/gpus?node=one", 2, None),
+        ("/nodes", 2, None),
+        ("/sessions", 4, Some(2)),
+        ("/sessions?node=two", 0, Some(0)),
+        ("/sessions?tenant=globex", 2, Some(0)),
+        ("/queue", 4, Some(2)),
+        ("/queue?tenant=acme", 2, Some(2)),
+        ("/tenants", 4, Some(1)),
+        ("/tenants?tenant=acme", 3, Some(1)),
+        ("/pools", 2, None),
+        ("/invoices", 4, Some(2)),
+        ("/invoices?tenant=globex", 2, Some(0)),
+        ("/usage", 4, Some(2)),
+        ("/usage?tenant=acme/research", 2, Some(2)),
+        ("/leases", 8, Some(4)),
+        ("/leases?tenant=globex&state=queued", 2, Some(0)),
+        ("/tokens", 8, None),
+    ] {
+        let sign = if path.contains('?') { '&' } else { '?' };
+        let whole = |client: &Client| -> Vec<serde_json::Value> {
+            let page: Page<serde_json::Value> = client.get(&format!("{path}{sign}limit=1000")).unwrap();
+            assert_eq!(page.next, None, "{path}");
+            let ones: Vec<serde_json::Value> = client.list(&format!("{path}{sign}limit=1")).unwrap();
+            assert_eq!(ones.len(), page.items.len(), "{path}: one by one");
+            ones
+        };
+        assert_eq!(whole(&server.admin).len(), count, "{path}");
+        if let Some(of_own) = of_own {
+            assert_eq!(whole(&own).len(), of_own, "{path} of one tenant");
+        }
+        for wrong in ["limit=0", "limit=1001"] {
+            let refused = server.admin.get::<serde_json::Value>(&format!("{path}{sign}{wrong}"));
+            assert!(problem(refused).is(Kind::Invalid), "{path} {wrong}");
+        }
+    }
+    for wrong in [
+        "/gpus?cursor=1",
+        "/queue?cursor=acme,1,2",
+        "/tenants?cursor=A",
+        "/invoices?cursor=x",
+        "/nodes?cursor=x",
+    ] {
+        assert!(problem(server.admin.get::<serde_json::Value>(wrong)).is(Kind::Invalid), "{wrong}");
+    }
+}
+
+#[test]
 fn lists_come_in_pages() {
     let (_folder, server) = Server::with_tenants();
     let member = server.token("acme", Role::Member);

@@ -283,4 +283,8 @@ fn the_openapi_document_is_current() {
     );
     let document: serde_json::Value = serde_json::from_str(&current).unwrap();
     assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+    // What is referred to is there.
+    for reference in current.split("\"$ref\": \"#").skip(1).filter_map(|rest| rest.split('"').next()) {
+        assert!(document.pointer(reference).is_some(), "{reference}");
+    }
 }
