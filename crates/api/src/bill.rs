@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::pool::Tier;
 use crate::tenant::TenantPath;
 use crate::usage::{GIB_HOUR_MIB_MS, GPU_HOUR_PPM_MS};
+use crate::written::{WrittenBudget, WrittenPrice};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -90,7 +91,7 @@ pub struct Rate {
 /// Of several that fit, the one that names the most of tier, pool and model counts; of these the one per unit-hour, which is for GPUs
 /// that have units; and of these the latest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "WrittenPrice")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Price {
     pub meter: Meter,
@@ -277,14 +278,13 @@ pub struct NewInvoice {
 
 /// What a tenant and all below it may spend in a period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "WrittenBudget")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Budget {
     /// Millionths of the currency's unit.
     pub micro: u64,
     pub per: BudgetPeriod,
     /// What happens once it is spent.
-    #[serde(default)]
     pub then: BudgetEnd,
 }
 

@@ -8,6 +8,7 @@ use crate::GPU_PPM;
 use crate::bill::{Goods, Meter, PricePer, Rate};
 use crate::calendar::{Calendar, CalendarError};
 use crate::tenant::TenantPath;
+use crate::written::{WrittenPoolPrice, WrittenWindow};
 
 /// The pool of nodes that no declared pool claims; everybody may use it.
 pub const DEFAULT_POOL: &str = "default";
@@ -103,13 +104,14 @@ pub struct Personality {
     pub sharing: Option<Sharing>,
     /// Count before all other prices for what is used meanwhile.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<WrittenPoolPrice>))]
     pub prices: Vec<PoolPrice>,
 }
 
 /// A price in a pool while a personality is in force. Of several that fit, the one that names the most of tier and model
 /// counts, and of these the one per unit-hour, which is for GPUs that have units.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "WrittenPoolPrice")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PoolPrice {
     pub meter: Meter,
@@ -214,12 +216,16 @@ pub enum Access {
     Private { tenants: Vec<TenantPath> },
     /// During the windows these tenants and those below them, at other times everybody. Whoever else is there when a window
     /// begins has to make room.
-    Reserved { tenants: Vec<TenantPath>, windows: Vec<Window> },
+    Reserved {
+        tenants: Vec<TenantPath>,
+        #[cfg_attr(feature = "openapi", schema(value_type = Vec<WrittenWindow>))]
+        windows: Vec<Window>,
+    },
 }
 
 /// From a moment until before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "WrittenWindow")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Window {
     pub from_ms: u64,

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::bill::{Budget, BudgetStatus, Price};
 use crate::identity::Identity;
 use crate::pool::Pool;
+use crate::written::WrittenQuota;
+#[cfg(feature = "openapi")]
+use crate::written::{WrittenBudget, WrittenPrice};
 
 /// A place in the tree, such as `acme/research/vision`; `/` is its root, which is no tenant itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -104,11 +107,10 @@ impl fmt::Display for TenantPath {
 
 /// What a tenant may hold, all tenants below it included.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "WrittenQuota")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Quota {
     /// Thousandths of a GPU that are this tenant's whenever it asks for them.
-    #[serde(default)]
     pub guaranteed_milli: u32,
     /// Thousandths of units that are. Once any tenant is guaranteed units, whoever is guaranteed anything says how many: guaranteed is
     /// what is within all that is said.
@@ -124,7 +126,6 @@ pub struct Quota {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units_limit_milli: Option<u64>,
     /// Its part of what is left over, in proportion to its siblings' weights; 0 for none.
-    #[serde(default = "weight_of_one")]
     pub over_quota_weight: u32,
     /// The most device memory it may hold, in MiB over all GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,10 +133,6 @@ pub struct Quota {
     /// The most leases it may hold at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases_limit: Option<u32>,
-}
-
-fn weight_of_one() -> u32 {
-    1
 }
 
 impl Default for Quota {
@@ -172,10 +169,11 @@ pub struct DeclaredTenant {
     pub path: TenantPath,
     /// As a whole: what it does not mention is as it is by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<WrittenQuota>))]
     pub quota: Option<Quota>,
     /// As a whole; null for none.
     #[serde(default, deserialize_with = "even_null", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Budget>))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<WrittenBudget>))]
     pub budget: Option<Option<Budget>>,
 }
 
@@ -226,6 +224,7 @@ pub struct Declaration {
     #[serde(default)]
     pub pools: Vec<Pool>,
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<WrittenPrice>))]
     pub prices: Vec<Price>,
     /// In place of the provider that was there, with all its rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -237,6 +236,9 @@ pub struct Declaration {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Applied {
     pub changes: Vec<String>,
+    /// What is allowed, and may not be meant.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 #[cfg(test)]

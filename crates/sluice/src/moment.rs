@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use jiff::civil::Date;
-use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
+use sluice_api::written;
 
 /// A point in time, in milliseconds since 1970: `2026-11-01` (its midnight), `2026-11-01T08:30:00Z`, or the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,13 +28,8 @@ impl FromStr for Moment {
         if let Ok(ms) = text.parse() {
             return Ok(Moment(ms));
         }
-        let midnight = |date: Date| date.to_zoned(TimeZone::UTC).map(|midnight| midnight.timestamp());
-        // Not `parse`, which would read a date from a time as well, and ignore the rest.
-        let parsed =
-            text.parse::<Timestamp>().or_else(|_| Date::strptime("%Y-%m-%d", text).and_then(midnight));
-        let ms = parsed.ok().and_then(|at| u64::try_from(at.as_millisecond()).ok());
-        ms.map(Moment)
-            .ok_or_else(|| format!("{text:?} is no moment such as 2026-11-01 or 2026-11-01T08:30:00Z"))
+        let wrong = |_| format!("{text:?} is no moment such as 2026-11-01 or 2026-11-01T08:30:00Z");
+        written::moment_ms(text).map(Moment).map_err(wrong)
     }
 }
 

@@ -48,18 +48,18 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const TENANTS: &str = "
 tenants:
   - path: red
-    quota: {limit_milli: 1000}
+    quota: {limit: 1}
   - path: blue
-    quota: {limit_milli: 1000}
+    quota: {limit: 1}
 prices:
-  - {meter: reserved, micro: 3600000000}
+  - {meter: reserved, price: 3600}
 ";
 
 const GANG_TENANTS: &str = "
 tenants:
   - path: red
   - path: blue
-    quota: {guaranteed_milli: 2000}
+    quota: {guaranteed: 2.0}
 ";
 
 fn teams() -> Result<()> {

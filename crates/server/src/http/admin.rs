@@ -137,11 +137,23 @@ pub(super) async fn apply(
     let identity = declaration.identity.filter(|identity| known.as_ref() != Some(identity));
     let other_people = identity.is_some();
     changes.extend(identity.map(|identity| super::identity::set(&mut change, &principal, identity)));
+    let warnings = Vec::from_iter(guaranteed_in_vain(change.fleet()));
     change.commit().await?;
     if other_people {
         super::identity::follow(&server).await?;
     }
-    Ok(Json(Applied { changes }))
+    Ok(Json(Applied { changes, warnings }))
+}
+
+/// That tenants are guaranteed more GPUs than there are. Nodes may be yet to come, so it is no mistake.
+fn guaranteed_in_vain(fleet: &Fleet) -> Option<String> {
+    let gpus: u64 = fleet.nodes().values().map(|node| node.gpus.len() as u64).sum();
+    let top = fleet.tenants().iter().filter(|(path, _)| path.parent().is_some_and(|above| above.is_root()));
+    let milli: u64 = top.map(|(_, quota)| u64::from(quota.guaranteed_milli)).sum();
+    (milli > gpus * 1000).then(|| {
+        let guaranteed = milli as f64 / 1000.0;
+        format!("tenants are guaranteed {guaranteed} GPUs in all, and there are {gpus}: each will get its part of them")
+    })
 }
 
 fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Result<(), Problem> {
@@ -161,11 +173,17 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
         }
         let Some(quota) = &tenant.quota else { continue };
         if quota.limit_milli.is_some_and(|limit| limit < quota.guaranteed_milli) {
-            return wrong("tenants", format!("{}: limit_milli is below guaranteed_milli", tenant.path));
+            return wrong(
+                "tenants",
+                format!("{}: limit (limit_milli) is below guaranteed (guaranteed_milli)", tenant.path),
+            );
         }
         let guaranteed = quota.guaranteed_units_milli;
         if quota.units_limit_milli.is_some_and(|limit| limit < guaranteed) {
-            let detail = format!("{}: units_limit_milli is below guaranteed_units_milli", tenant.path);
+            let detail = format!(
+                "{}: units_limit (units_limit_milli) is below guaranteed_units (guaranteed_units_milli)",
+                tenant.path
+            );
             return wrong("tenants", detail);
         }
         let most = [guaranteed, quota.guaranteed_memory_mib, quota.units_limit_milli.unwrap_or(0)];

@@ -295,7 +295,7 @@ fn bad_input_gets_a_problem_that_names_the_field() {
     for (quota, words) in [
         (
             "guaranteed_milli: 1, guaranteed_units_milli: 2, units_limit_milli: 1",
-            "units_limit_milli is below",
+            "units_limit (units_limit_milli) is below",
         ),
         ("units_limit_milli: 1000000000001", "up to"),
         ("guaranteed_milli: 1000, guaranteed_units_milli: 5000", "globex: guaranteed_units_milli is missing"),

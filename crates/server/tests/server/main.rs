@@ -2,6 +2,7 @@
 
 mod access;
 mod backup;
+mod declarations;
 mod disk;
 mod health;
 mod leases;

@@ -319,13 +319,8 @@ impl std::str::FromStr for Micro {
     fn from_str(text: &str) -> Result<Micro, String> {
         let wrong = || format!("{text:?} is no amount such as -12.50");
         let (sign, digits) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
-        let (whole, part) = digits.split_once('.').unwrap_or((digits, "0"));
-        let numeric = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
-        if !numeric(whole) || !numeric(part) || part.len() > 6 {
-            return Err(wrong());
-        }
-        let micro = format!("{whole}{part:0<6}").parse::<i64>().map_err(|_| wrong())?;
-        Ok(Micro(sign * micro))
+        let micro = sluice_api::written::decimal(digits, 6).map_err(|_| wrong())?;
+        i64::try_from(micro).map(|micro| Micro(sign * micro)).map_err(|_| wrong())
     }
 }
 

@@ -69,6 +69,9 @@ pub(crate) fn apply(arguments: &ApplyArgs) -> Result<ExitCode> {
     for change in &applied.changes {
         println!("{change}");
     }
+    for warning in &applied.warnings {
+        eprintln!("sluice: {warning}");
+    }
     if applied.changes.is_empty() {
         eprintln!("sluice: everything is as declared already");
     }

@@ -6,12 +6,12 @@ use super::*;
 const TENANTS: &str = "
 tenants:
   - path: red
-    budget: {micro: 10000, per: ever}
+    budget: {amount: 0.01, per: ever}
   - path: blue
 pools:
   - {name: dear, nodes: [two], tiers: [basic]}
 prices:
-  - {meter: reserved, micro: 1000000000}
+  - {meter: reserved, price: 1000.00}
   - {meter: reserved, pool: dear, tier: basic, micro: 4000000000}
 ";
 

@@ -1,0 +1,97 @@
+//! What people write in files for `sluice apply`.
+
+use serde_json::{Value, json};
+use sluice_api::tenant::Applied;
+
+use crate::{ScriptedNode, Server, problem};
+
+const WRITTEN: &str = "
+tenants:
+  - path: acme
+    quota: {guaranteed: 0.5, limit: 1.5, units_limit: 80, memory_limit: 64GiB}
+    budget: {amount: 5000.50, per: month}
+pools:
+  - name: night
+    nodes: [one]
+    access: {reserved: {tenants: [acme], windows: [{from: 2096-12-01, until: 2096-12-01T08:30:00+01:00}]}}
+    personalities:
+      - name: late
+        calendar: {zone: UTC, times: [{from: '20:00', until: '07:00'}]}
+        prices: [{meter: reserved, price: 1.20}]
+prices:
+  - {meter: reserved, price: 2.00}
+  - {meter: used, price: 0.000001, from: 2096-12-01, until: 2096-12-02}
+";
+
+const EXACT: &str = "
+tenants:
+  - path: acme
+    quota: {guaranteed_milli: 500, limit_milli: 1500, units_limit_milli: 80000, memory_limit_mib: 65536}
+    budget: {micro: 5000500000, per: month, then: hold}
+pools:
+  - name: night
+    nodes: [one]
+    access: {reserved: {tenants: [acme], windows: [{from_ms: 4005158400000, until_ms: 4005185400000}]}}
+    personalities:
+      - name: late
+        calendar: {zone: UTC, times: [{from: '20:00', until: '07:00'}]}
+        prices: [{meter: reserved, micro: 1200000}]
+prices:
+  - {meter: reserved, micro: 2000000}
+  - {meter: used, micro: 1, from_ms: 4005158400000, until_ms: 4005244800000}
+";
+
+#[test]
+fn what_people_write_is_what_the_api_says_in_integers() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path());
+    ScriptedNode::join(&server, "one", 1);
+    let applied = server.apply(WRITTEN).unwrap();
+    assert_eq!((applied.changes.len(), applied.warnings.len()), (4, 0), "{applied:?}");
+    let answer = |path: &str| server.admin.get::<Value>(path).unwrap()["items"].clone();
+    let tenant = answer("/tenants")[0].clone();
+    assert_eq!(
+        (&tenant["quota"]["limit_milli"], &tenant["budget"]["micro"]),
+        (&json!(1500), &json!(5_000_500_000_u64))
+    );
+    let prices = answer("/prices");
+    assert_eq!(
+        (&prices[0]["micro"], &prices[1]["from_ms"]),
+        (&json!(2_000_000), &json!(4_005_158_400_000_u64))
+    );
+    let pool = answer("/pools")[0]["declared"].clone();
+    assert_eq!(pool["personalities"][0]["prices"][0]["micro"], json!(1_200_000));
+    assert_eq!(server.apply(EXACT).unwrap().changes, Vec::<String>::new());
+    drop(server);
+    let server = Server::start(folder.path());
+    assert_eq!(server.apply(WRITTEN).unwrap().changes, Vec::<String>::new(), "it is kept as it was written");
+}
+
+#[test]
+fn what_is_written_wrongly_is_named_and_nothing_is_done() {
+    let (_folder, server) = Server::with_tenants();
+    let before: Value = server.admin.get("/tenants").unwrap();
+    for (declaration, words) in [
+        (
+            "tenants: [{path: acme, quota: {limit: 1, limit_milli: 1000}}]",
+            "limit and limit_milli are both there",
+        ),
+        ("tenants: [{path: acme, quota: {guaranteed: 0.0005}}]", "guaranteed: \"0.0005\""),
+        ("tenants: [{path: acme, budget: {per: day}}]", "neither amount nor micro"),
+        ("prices: [{meter: used, price: 2.0000001}]", "price: \"2.0000001\""),
+        ("prices: [{meter: used, price: 1, from: tomorrow}]", "from: \"tomorrow\""),
+    ] {
+        let refused = problem(server.apply(&format!("{declaration}\n")));
+        assert!(refused.detail.contains(words), "{declaration}: {refused:?}");
+    }
+    assert_eq!(server.admin.get::<Value>("/tenants").unwrap(), before);
+}
+
+#[test]
+fn more_is_guaranteed_than_there_is_and_it_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path());
+    ScriptedNode::join(&server, "one", 2);
+    let Applied { warnings, .. } = server.apply("tenants: [{path: big, quota: {guaranteed: 99.5}}]").unwrap();
+    assert!(warnings.len() == 1 && warnings[0].contains("99.5 GPUs in all, and there are 2"), "{warnings:?}");
+}
