@@ -1,5 +1,7 @@
 //! Prices and bills: integers all the way, one rounding per line.
 
+use std::fmt;
+
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
@@ -8,6 +10,47 @@ use crate::pool::Tier;
 use crate::tenant::TenantPath;
 use crate::usage::{GIB_HOUR_MIB_MS, GPU_HOUR_PPM_MS};
 use crate::written::{WrittenBudget, WrittenPrice};
+
+/// In what all amounts of an installation are, and who bills them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seller {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<Currency>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuer: Option<String>,
+}
+
+/// A currency by its code of ISO 4217, such as `EUR`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(value_type = String, pattern = "^[A-Z]{3}$", examples("EUR")))]
+pub struct Currency(String);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no currency as ISO 4217 names it, such as EUR")]
+pub struct CurrencyError(String);
+
+impl TryFrom<String> for Currency {
+    type Error = CurrencyError;
+
+    fn try_from(text: String) -> Result<Currency, CurrencyError> {
+        let is_code = text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_uppercase());
+        if is_code { Ok(Currency(text)) } else { Err(CurrencyError(text.chars().take(16).collect())) }
+    }
+}
+
+impl From<Currency> for String {
+    fn from(currency: Currency) -> String {
+        currency.0
+    }
+}
+
+impl fmt::Display for Currency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -216,6 +259,12 @@ fn scaled(amount: u64, factor: u128, unit: u64) -> u64 {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Bill {
     pub tenant: TenantPath,
+    /// Of all its amounts, where one is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<Currency>,
+    /// Who bills, where that is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuer: Option<String>,
     pub from_ms: u64,
     pub until_ms: u64,
     pub lines: Vec<Line>,
@@ -322,6 +371,8 @@ pub struct BudgetStatus {
     /// Of the period that runs.
     pub spent_micro: u64,
     pub spent_percent: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<Currency>,
 }
 
 impl BudgetPeriod {

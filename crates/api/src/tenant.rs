@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bill::{Budget, BudgetStatus, Price};
+use crate::bill::{Budget, BudgetStatus, Currency, Price};
 use crate::identity::Identity;
 use crate::pool::Pool;
 use crate::written::WrittenQuota;
@@ -226,6 +226,13 @@ pub struct Declaration {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<WrittenPrice>))]
     pub prices: Vec<Price>,
+    /// Of all prices, budgets, bills and invoices. Once an invoice has been issued it cannot become another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<Currency>,
+    /// Who bills: a name for invoices and exports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200, examples("Acme Compute GmbH")))]
+    pub issuer: Option<String>,
     /// In place of the provider that was there, with all its rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,

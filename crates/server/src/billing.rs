@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluice_api::bill::{Bill, Correction, Goods, Line, Meter, Price, PricePer, Rate};
+use sluice_api::bill::{Bill, Correction, Goods, Line, Meter, Price, PricePer, Rate, Seller};
 use sluice_api::pool::{Personality, PoolPrice};
 use sluice_api::tenant::TenantPath;
 
@@ -101,6 +101,7 @@ type Parts = Vec<(Period, Vec<Sum>)>;
 /// What bills are made of, as far as it has been read.
 struct Ledger<'a> {
     store: &'a Store,
+    seller: Seller,
     prices: Vec<Price>,
     declared: Vec<Declared>,
     corrections: Vec<Correction>,
@@ -114,6 +115,7 @@ impl<'a> Ledger<'a> {
     async fn new(store: &'a Store) -> Result<Ledger<'a>, StoreError> {
         Ok(Ledger {
             store,
+            seller: store.seller().await?,
             prices: store.prices().await?,
             declared: store.pool_declarations().await?,
             corrections: store.corrections().await?,
@@ -135,7 +137,9 @@ impl<'a> Ledger<'a> {
                 self.sums.len() - 1
             }
         };
-        Ok(bill(tenant, period, &rates, &self.sums[at].1, &self.corrections))
+        let Seller { currency, issuer } = self.seller.clone();
+        let bill = bill(tenant, period, &rates, &self.sums[at].1, &self.corrections);
+        Ok(Bill { currency, issuer, ..bill })
     }
 }
 
@@ -174,6 +178,8 @@ fn bill(
     let total_micro = i64::try_from(used + corrected).unwrap_or(i64::MAX);
     Bill {
         tenant,
+        currency: None,
+        issuer: None,
         from_ms: period.from_ms,
         until_ms: period.until_ms,
         lines,

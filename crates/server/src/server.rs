@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sluice_api::audit::{Entry, Head};
-use sluice_api::bill::{Bill, Budget, BudgetStatus};
+use sluice_api::bill::{Bill, Budget, BudgetStatus, Currency, Seller};
 use sluice_api::grant::Signer;
 use sluice_api::identity::Identity;
 use sluice_api::lease::{Lease, LeaseId, NewLease};
@@ -73,6 +73,7 @@ pub(crate) struct Books {
     /// The latest leases, until there is a plan.
     past: Vec<LeaseRecord>,
     pub(crate) identity: Option<Identity>,
+    pub(crate) seller: Seller,
     /// When it was last looked what time alone has ended.
     expired_at_ms: u64,
     audit: Head,
@@ -414,8 +415,9 @@ impl Server {
             change.leave();
             return Ok(());
         }
+        let currency = change.books().seller.currency.clone();
         for Passed { tenant, status, .. } in passed.iter().filter(|passed| passed.mark_percent > 0) {
-            eprintln!("sluice-server: {}", spent_line(tenant, status));
+            eprintln!("sluice-server: {}", spent_line(tenant, status, currency.as_ref()));
             change.audit(&Principal::server(), "budget.passed", tenant.as_str(), serde_json::json!(status));
         }
         change.wake();
@@ -477,15 +479,16 @@ impl Server {
     }
 }
 
-/// `acme has spent 104 % of its budget (10.4 of 10)`
-fn spent_line(tenant: &TenantPath, status: &BudgetStatus) -> String {
+/// `acme has spent 104 % of its budget (10.4 of 10 EUR)`
+fn spent_line(tenant: &TenantPath, status: &BudgetStatus, currency: Option<&Currency>) -> String {
     // In the currency's units, without digits that say nothing.
     let money = |micro: u64| {
         let text = format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000);
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
     };
     let (spent, of) = (money(status.spent_micro), money(status.budget.micro));
-    format!("{tenant} has spent {} % of its budget ({spent} of {of})", status.spent_percent)
+    let currency = currency.map_or_else(String::new, |currency| format!(" {currency}"));
+    format!("{tenant} has spent {} % of its budget ({spent} of {of}{currency})", status.spent_percent)
 }
 
 impl Books {
@@ -500,7 +503,7 @@ impl Books {
         let mut fleet = Fleet::new(tenants, pools, nodes, leases, last_lease, revision, now_ms);
         fleet.recall_cards(store.cards().await?);
         fleet.recall_forgotten(store.forgotten_nodes().await?);
-        let identity = store.identity().await?;
+        let (identity, seller) = (store.identity().await?, store.seller().await?);
         let audit = store.audit_head().await?;
         let mut history = History::default();
         let mut recent = store.leases(i64::MAX as u64, HISTORY).await?;
@@ -512,6 +515,7 @@ impl Books {
             history,
             past: recent,
             identity,
+            seller,
             expired_at_ms: 0,
             audit,
             epoch,
@@ -603,6 +607,12 @@ impl Change<'_> {
     pub(crate) fn set_identity(&mut self, identity: Option<Identity>) -> Option<Identity> {
         self.writes.push(Write::Identity(identity.clone().map(Box::new)));
         std::mem::replace(&mut self.books.identity, identity)
+    }
+
+    /// What was declared before.
+    pub(crate) fn set_seller(&mut self, seller: Seller) -> Seller {
+        self.writes.push(Write::Seller(seller.clone()));
+        std::mem::replace(&mut self.books.seller, seller)
     }
 
     pub(crate) fn write(&mut self, write: Write) {
@@ -876,8 +886,11 @@ mod tests {
         let status = serde_json::json!({
             "micro": 10_000_000, "per": "month", "then": "hold", "spent_micro": 1_208_945_446, "spent_percent": 12089,
         });
-        let line = spent_line(&"acme".parse().unwrap(), &serde_json::from_value(status).unwrap());
+        let (acme, status) = ("acme".parse().unwrap(), serde_json::from_value(status).unwrap());
+        let line = spent_line(&acme, &status, None);
         assert_eq!(line, "acme has spent 12089 % of its budget (1208.945446 of 10)");
+        let euro = Currency::try_from("EUR".to_owned()).unwrap();
+        assert!(spent_line(&acme, &status, Some(&euro)).ends_with("of 10 EUR)"));
     }
 
     /// A process that is stopped finds the clock that is never set far ahead, as one does whose database did not answer.

@@ -53,7 +53,7 @@ impl Entry {
 
     fn status(&self) -> BudgetStatus {
         let (spent_micro, spent_percent) = (self.spent.micro, self.percent());
-        BudgetStatus { budget: self.budget.clone(), spent_micro, spent_percent }
+        BudgetStatus { budget: self.budget.clone(), spent_micro, spent_percent, currency: None }
     }
 }
 

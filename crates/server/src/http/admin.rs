@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use serde::Deserialize;
 use sluice_api::Page;
-use sluice_api::bill::{Meter, Price, PricePer};
+use sluice_api::bill::{BudgetStatus, Meter, Price, PricePer, Seller};
 use sluice_api::identity::Rule;
 use sluice_api::lease::LeaseId;
 use sluice_api::pool::{Access, DEFAULT_POOL, Pool, PoolPrice, PoolStatus};
@@ -46,14 +46,16 @@ pub(super) async fn tenants(
         let visible = fleet.tenants().iter().filter(|(path, _)| scope.contains(path));
         let visible = visible.map(|(path, quota)| (path.clone(), (path, quota)));
         let Page { items, next } = cut(visible, after.as_ref(), limit, TenantPath::to_string);
-        let status = |(path, quota)| tenant_status(fleet, path, quota, units.get(path).copied());
+        let status = |(path, quota)| tenant_status(books, path, quota, units.get(path).copied());
         Page { items: items.into_iter().map(status).collect(), next }
     };
     Ok(Json(server.read(seen).await?))
 }
 
-fn tenant_status(fleet: &Fleet, path: &TenantPath, quota: &Quota, units: Option<u64>) -> TenantStatus {
-    let holding = fleet.holding(path);
+fn tenant_status(books: &Books, path: &TenantPath, quota: &Quota, units: Option<u64>) -> TenantStatus {
+    let holding = books.fleet.holding(path);
+    let budget = books.fleet.budgets().status(path);
+    let currency = &books.seller.currency;
     TenantStatus {
         path: path.clone(),
         quota: quota.clone(),
@@ -62,7 +64,7 @@ fn tenant_status(fleet: &Fleet, path: &TenantPath, quota: &Quota, units: Option<
         held_memory_mib: holding.memory >> 20,
         leases: holding.leases,
         queued: holding.queued,
-        budget: fleet.budgets().status(path),
+        budget: budget.map(|status| BudgetStatus { currency: currency.clone(), ..status }),
     }
 }
 
@@ -123,6 +125,20 @@ pub(super) async fn apply(
         change.leave();
         return Err(problem.into());
     }
+    let known = change.books().seller.clone();
+    let seller = Seller {
+        currency: declaration.currency.or(known.currency.clone()),
+        issuer: declaration.issuer.or(known.issuer),
+    };
+    if let Some(before) = known.currency.filter(|before| Some(before) != seller.currency.as_ref()) {
+        // What was issued stays what it is.
+        change.see_all_written().await?;
+        if server.store.has_invoices().await? {
+            change.leave();
+            let detail = format!("invoices have been issued in {before}, so that is what prices are in");
+            return Err(Problem::new(Kind::Conflict, detail).at("currency").into());
+        }
+    }
     let mut changes = Vec::new();
     for tenant in declaration.tenants {
         changes.extend(set_tenant(&mut change, &principal, tenant));
@@ -133,6 +149,7 @@ pub(super) async fn apply(
     for price in declaration.prices {
         changes.extend(set_price(&mut change, &principal, price, &prices));
     }
+    changes.extend(set_seller(&mut change, &principal, seller));
     let known = change.books().identity.clone();
     let identity = declaration.identity.filter(|identity| known.as_ref() != Some(identity));
     let other_people = identity.is_some();
@@ -258,6 +275,16 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
             return wrong("prices", format!("{}: more than {MICRO_MAX} micro-units", price.meter.name()));
         }
     }
+    if declaration.currency.is_some() || declaration.issuer.is_some() {
+        principal.need(Action::SetPrice, &TenantPath::root())?;
+    }
+    let is_name = |name: &&String| {
+        let said = !name.trim().is_empty() && !name.chars().any(char::is_control);
+        said && name.chars().count() <= ISSUER_MAX
+    };
+    if declaration.issuer.as_ref().is_some_and(|name| !is_name(&name)) {
+        return wrong("issuer", format!("issuer: a name of up to {ISSUER_MAX} characters"));
+    }
     if let Some(identity) = &declaration.identity {
         principal.need(Action::SetIdentity, &TenantPath::root())?;
         if let Err(error) = identity::check(identity) {
@@ -299,6 +326,7 @@ const PRICES_MAX: usize = 100;
 const MICRO_MAX: u64 = 1_000_000_000_000;
 
 const NAME_MAX: usize = 255;
+const ISSUER_MAX: usize = 200;
 const WINDOWS_MAX: usize = 1000;
 
 fn set_tenant(change: &mut Change<'_>, principal: &Principal, declared: DeclaredTenant) -> Option<String> {
@@ -334,6 +362,18 @@ fn set_pool(change: &mut Change<'_>, principal: &Principal, pool: Pool) -> Optio
     let from_ms = change.now_ms;
     change.write(Write::Pool { pool, from_ms });
     Some(line)
+}
+
+fn set_seller(change: &mut Change<'_>, principal: &Principal, seller: Seller) -> Option<String> {
+    if change.books().seller == seller {
+        return None;
+    }
+    let before = change.set_seller(seller.clone());
+    let detail = serde_json::json!({ "before": before, "after": seller });
+    change.audit(principal, "seller.changed", "/", detail);
+    let currency = seller.currency.map(|currency| format!("amounts are in {currency}"));
+    let issuer = seller.issuer.map(|issuer| format!("{issuer} bills"));
+    Some(currency.into_iter().chain(issuer).collect::<Vec<_>>().join(", "))
 }
 
 /// A price begins now, or later; the past keeps its prices.

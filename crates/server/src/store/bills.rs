@@ -45,6 +45,11 @@ impl Store {
         rows.iter().map(correction).collect()
     }
 
+    pub(crate) async fn has_invoices(&self) -> Result<bool> {
+        let row = sqlx::query("SELECT number FROM invoice LIMIT 1").fetch_optional(&self.pool).await?;
+        Ok(row.is_some())
+    }
+
     /// All of them, the first one first.
     pub(crate) async fn invoices(&self) -> Result<Vec<Invoice>> {
         let rows = sqlx::query("SELECT * FROM invoice ORDER BY number").fetch_all(&self.pool).await?;

@@ -8,7 +8,7 @@ use super::{Database, MIGRATIONS, Result, Store, StoreError, Tx, clock, unsigned
 
 /// All that the migrations make, but `usage_hour`: that follows from `usage_record`, and the database that is copied into keeps it by
 /// itself. No table refers to another one.
-const TABLES: [&str; 15] = [
+const TABLES: [&str; 17] = [
     "tenant",
     "token",
     "node",
@@ -16,6 +16,8 @@ const TABLES: [&str; 15] = [
     "pool",
     "pool_declaration",
     "identity",
+    "seller",
+    "estimate_error",
     "lease",
     "usage_record",
     "price",

@@ -16,6 +16,7 @@ mod ledger;
 mod nodes;
 mod pools;
 mod rows;
+mod seller;
 mod tenants;
 mod tokens;
 
@@ -24,7 +25,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_api::audit::Entry;
-use sluice_api::bill::{Correction, Invoice, Price};
+use sluice_api::bill::{Correction, Invoice, Price, Seller};
 use sluice_api::identity::Identity;
 use sluice_api::lease::LeaseId;
 use sluice_api::node::NodeId;
@@ -113,6 +114,7 @@ pub(crate) enum Write {
         from_ms: u64,
     },
     Identity(Option<Box<Identity>>),
+    Seller(Seller),
     Correction(Correction),
     Invoice(Box<Invoice>),
     Audit(Entry),
@@ -148,6 +150,7 @@ const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
             include_str!("../../migrations/0010_usage_hours.postgres.sql"),
         ],
     ),
+    (11, "money", [include_str!("../../migrations/0011_money.sql"); 2]),
     (
         12,
         "histories",
@@ -251,6 +254,10 @@ impl Store {
                 Write::Identity(identity) => {
                     rows.settings = true;
                     identity::write(tx, identity.as_deref()).await?;
+                }
+                Write::Seller(seller) => {
+                    rows.settings = true;
+                    seller::write(tx, &seller).await?;
                 }
                 Write::Correction(correction) => bills::write_correction(tx, &correction).await?,
                 Write::Invoice(invoice) => bills::write_invoice(tx, &invoice).await?,

@@ -34,6 +34,7 @@ const CALLS: &[(&str, &str, Call)] = &[
     ("bill", "bill", |c, _| c.get("/bill?tenant=acme")),
     ("quota", "apply", |c, _| c.post("/apply", &json!({ "tenants": [{ "path": "acme/new" }] }))),
     ("price", "apply", |c, _| c.post("/apply", &json!({ "prices": [{ "meter": "used", "micro": 1 }] }))),
+    ("currency", "apply", |c, _| c.post("/apply", &json!({ "currency": "EUR" }))),
     ("pool", "apply", |c, _| c.post("/apply", &json!({ "pools": [{ "name": "p" }] }))),
     ("correct", "correct", |c, _| {
         c.post("/corrections", &json!({ "tenant": "acme", "micro": 1, "reason": "x" }))
@@ -186,7 +187,7 @@ fn every_endpoint_for_every_role() {
     let audits = ["tokens", "get token", "audit", "gpus", "drift", "identity"];
     check(Role::Auditor, "/", &[&leases[..2], &seen, &audits].concat());
     let bills =
-        ["bill", "price", "pool", "correct", "invoice", "pools", "get tenant", "get pool", "remove pool"];
+        ["bill", "price", "currency", "pool", "correct", "invoice", "pools", "get tenant", "get pool", "remove pool"];
     let nodes = [
         "nodes",
         "node",

@@ -1,8 +1,10 @@
 //! What people write in files for `sluice apply`.
 
 use serde_json::{Value, json};
-use sluice_api::tenant::Applied;
+use sluice_api::bill::{Bill, Currency, Invoice};
+use sluice_api::tenant::{Applied, TenantStatus};
 
+use crate::ledger::record;
 use crate::{ScriptedNode, Server, problem};
 
 const WRITTEN: &str = "
@@ -94,4 +96,52 @@ fn more_is_guaranteed_than_there_is_and_it_is_said() {
     ScriptedNode::join(&server, "one", 2);
     let Applied { warnings, .. } = server.apply("tenants: [{path: big, quota: {guaranteed: 99.5}}]").unwrap();
     assert!(warnings.len() == 1 && warnings[0].contains("99.5 GPUs in all, and there are 2"), "{warnings:?}");
+}
+
+#[test]
+fn amounts_are_in_the_currency_that_is_declared() {
+    let (folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    node.report.usage = vec![record(node.joined.node, 101, 1, "acme/research", (0, 3_600_000))];
+    node.say();
+    let currency = |bill: &Bill| bill.currency.as_ref().map(Currency::to_string);
+    let bill = |server: &Server| server.admin.get::<Bill>("/bill?tenant=acme").unwrap();
+    assert_eq!(currency(&bill(&server)), None, "nobody has said so");
+    let declared =
+        "currency: EUR\nissuer: Acme Compute GmbH\ntenants: [{path: acme, budget: {amount: 10, per: ever}}]";
+    assert_eq!(server.apply(declared).unwrap().changes.len(), 2);
+    assert_eq!(server.apply("currency: EUR").unwrap().changes, Vec::<String>::new());
+    assert_eq!(
+        server.apply("currency: GBP").unwrap().changes,
+        ["amounts are in GBP, Acme Compute GmbH bills"]
+    );
+    assert_eq!(currency(&bill(&server)), Some("GBP".into()), "a mistake can be mended");
+    server.apply("currency: EUR").unwrap();
+    let until_ms = 7_200_000;
+    let new = json!({ "tenant": "acme", "from_ms": 0, "until_ms": until_ms });
+    let invoice: Invoice = server.admin.post("/invoices", &new).unwrap();
+    assert_eq!(
+        (currency(&invoice.bill), invoice.bill.issuer.as_deref()),
+        (Some("EUR".into()), Some("Acme Compute GmbH"))
+    );
+    let refused = problem(server.apply("currency: USD\nissuer: Others"));
+    assert_eq!((refused.status, refused.field.as_deref()), (409, Some("currency")), "{refused:?}");
+    assert_eq!(server.apply("issuer: Others").unwrap().changes, ["amounts are in EUR, Others bills"]);
+    for (wrong, field) in
+        [("currency: eur", "currency"), ("currency: EURO", "currency"), ("issuer: ''", "issuer")]
+    {
+        let refused = problem(server.apply(wrong));
+        assert!(refused.status == 422 && refused.detail.contains(field), "{wrong}: {refused:?}");
+    }
+    drop(server);
+    let server = Server::start(folder.path());
+    let tenants: Vec<TenantStatus> = server.admin.list("/tenants").unwrap();
+    let budget = tenants.into_iter().find_map(|tenant| tenant.budget).unwrap();
+    assert_eq!(budget.currency.map(String::from), Some("EUR".into()));
+    let issued: Vec<Invoice> = server.admin.list("/invoices").unwrap();
+    assert_eq!(
+        (issued[0].clone(), bill(&server).issuer.as_deref()),
+        (invoice, Some("Others")),
+        "what was issued stays"
+    );
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use sluice_api::bill::{Bill, Correction, Invoice, Line, NewCorrection, NewInvoice};
+use sluice_api::bill::{Bill, Correction, Currency, Invoice, Line, NewCorrection, NewInvoice};
 
 use super::lists::{millionths, now_ms, show};
 use super::{client, focus};
@@ -71,7 +71,7 @@ fn table(bill: &Bill) -> Result<()> {
     for Correction { tenant, micro, reason, .. } in &bill.corrections {
         println!("correction for {tenant}: {} ({reason})", signed(*micro));
     }
-    println!("total {} from {} usage records", signed(bill.total_micro), bill.records);
+    println!("total {} from {} usage records", total(bill), bill.records);
     Ok(())
 }
 
@@ -79,8 +79,9 @@ fn table(bill: &Bill) -> Result<()> {
 fn rows(bill: &Bill) -> Vec<Vec<String>> {
     let header = [
         "tenant", "meter", "tier", "pool", "model", "gflops", "amount", "quantity", "unit", "price", "cost",
-        "reason",
+        "reason", "currency",
     ];
+    let currency = bill.currency.as_ref().map_or_else(String::new, Currency::to_string);
     let line = |line: &Line| {
         vec![
             line.tenant.to_string(),
@@ -96,11 +97,12 @@ fn rows(bill: &Bill) -> Vec<Vec<String>> {
             millionths(line.price_micro),
             millionths(line.cost_micro),
             String::new(),
+            currency.clone(),
         ]
     };
     let correction = |Correction { tenant, micro, reason, .. }: &Correction| {
         let cost = signed(*micro);
-        [tenant.as_str(), "correction", "", "", "", "", "", "", "", "", &cost, reason]
+        [tenant.as_str(), "correction", "", "", "", "", "", "", "", "", &cost, reason, &currency]
             .map(String::from)
             .to_vec()
     };
@@ -114,6 +116,12 @@ fn print_csv(rows: Vec<Vec<String>>) -> Result<()> {
         writer.write_record(row)?;
     }
     writer.flush().map_err(Into::into)
+}
+
+/// `12.5 EUR`
+fn total(bill: &Bill) -> String {
+    let currency = bill.currency.as_ref().map_or_else(String::new, |currency| format!(" {currency}"));
+    format!("{}{currency}", signed(bill.total_micro))
 }
 
 /// Millionths as a decimal number.
@@ -139,7 +147,7 @@ pub(crate) fn invoice(command: &InvoiceCommand) -> Result<ExitCode> {
         InvoiceCommand::Issue { at, tenant, from, until } => {
             let new = NewInvoice { tenant: tenant.clone(), from_ms: from.ms(), until_ms: until.ms() };
             let invoice: Invoice = client(at)?.post("/invoices", &new)?;
-            eprintln!("sluice: invoice {}, {} in all", invoice.number, signed(invoice.bill.total_micro));
+            eprintln!("sluice: invoice {}, {} in all", invoice.number, total(&invoice.bill));
         }
         InvoiceCommand::List(list) => {
             let invoices: Vec<Invoice> = client(&list.at)?.list("/invoices")?;
@@ -152,7 +160,7 @@ pub(crate) fn invoice(command: &InvoiceCommand) -> Result<ExitCode> {
                     bill.tenant.to_string(),
                     Moment::from_ms(bill.from_ms).to_string(),
                     Moment::from_ms(bill.until_ms).to_string(),
-                    signed(bill.total_micro),
+                    total(bill),
                 ]
             };
             show(&invoices, list.output, "no invoice has been issued", columns, cells)?;

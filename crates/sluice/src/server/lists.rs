@@ -244,7 +244,9 @@ pub(crate) fn tenants(arguments: &ListArgs) -> Result<ExitCode> {
     let cells = |tenant: &TenantStatus| {
         let spent = |status: &BudgetStatus| {
             let (spent, all) = (millionths(status.spent_micro), millionths(status.budget.micro));
-            format!("{} % ({spent} of {all})", status.spent_percent)
+            let currency =
+                status.currency.as_ref().map_or_else(String::new, |currency| format!(" {currency}"));
+            format!("{} % ({spent} of {all}{currency})", status.spent_percent)
         };
         let quota = &tenant.quota;
         vec![

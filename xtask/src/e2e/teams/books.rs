@@ -4,6 +4,8 @@ use super::*;
 
 /// Red may spend less than its first program costs: a thousand of the currency's units per hour are 0.28 in a second.
 const TENANTS: &str = "
+currency: EUR
+issuer: Acme Compute
 tenants:
   - path: red
     budget: {amount: 0.01, per: ever}
@@ -12,7 +14,7 @@ pools:
   - {name: dear, nodes: [two], tiers: [basic]}
 prices:
   - {meter: reserved, price: 1000.00}
-  - {meter: reserved, pool: dear, tier: basic, micro: 4000000000}
+  - {meter: reserved, pool: dear, tier: basic, price: 4000}
 ";
 
 pub(super) fn prices_budgets_and_invoices() -> Result<()> {
@@ -54,6 +56,9 @@ pub(super) fn prices_budgets_and_invoices() -> Result<()> {
         })
         .collect();
     ensure!(prices == [("default", 1_000_000_000), ("dear", 4_000_000_000)], "{bill}");
+
+    let table = red.text(&["bill"])?;
+    ensure!(table.contains(" EUR from "), "{table}");
 
     installation.agree("0 invoices: they agree")?;
     let refused =
@@ -105,7 +110,7 @@ impl Installation {
         self.join("three", &mut command)?;
         self.wait_for_gpus(3)?;
         let prices = self.folder.join("prices.yaml");
-        std::fs::write(&prices, "prices: [{meter: reserved, tier: standard, per: unit, micro: 1000000000}]")?;
+        std::fs::write(&prices, "prices: [{meter: reserved, tier: standard, per: unit, price: 1000}]")?;
         self.admin.text(&["apply", "-f", &prices.display().to_string()])?;
 
         let mut command = self.blue.command(&["run", "--units", "6.69", "--", "cat"]);
