@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
+use crate::lease::LeaseId;
 use crate::pool::Tier;
 use crate::tenant::TenantPath;
 use crate::usage::{GIB_HOUR_MIB_MS, GPU_HOUR_PPM_MS};
@@ -95,7 +96,7 @@ impl Meter {
 }
 
 /// What a price of GPUs is per. Memory is priced per GiB-hour.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum PricePer {
@@ -123,7 +124,7 @@ impl PricePer {
 }
 
 /// What some use costs; nothing unless said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate {
     pub micro: u64,
     pub per: PricePer,
@@ -160,7 +161,7 @@ pub struct Price {
 }
 
 /// What use is told apart by when it is priced.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Goods {
     pub tier: Tier,
@@ -273,6 +274,21 @@ pub struct Bill {
     pub total_micro: i64,
     /// How many usage records it was made from.
     pub records: u64,
+}
+
+/// What one lease used on one node in one day of UTC, at one price. Charges of a period add up to the lines of its bill that have a
+/// price, in amounts; costs are rounded for each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Charge {
+    /// The day, as far as it was asked for.
+    pub from_ms: u64,
+    pub until_ms: u64,
+    pub lease: LeaseId,
+    /// The name of the node.
+    pub node: String,
+    #[serde(flatten)]
+    pub line: Line,
 }
 
 /// What somebody adds to a bill, or takes off it. Nothing that was counted is ever changed: a correction stands beside it.

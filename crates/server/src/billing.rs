@@ -1,5 +1,7 @@
 //! Bills from sums of usage records and prices. Pure; all amounts are integers.
 
+mod charges;
+
 use std::collections::BTreeMap;
 
 use sluice_api::bill::{Bill, Correction, Goods, Line, Meter, Price, PricePer, Rate, Seller};
@@ -7,6 +9,8 @@ use sluice_api::pool::{Personality, PoolPrice};
 use sluice_api::tenant::TenantPath;
 
 use crate::store::{Declared, Store, StoreError, Sum};
+
+pub(crate) use charges::{Day, day_of};
 
 /// From a moment until before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! What was used, what it costs, and who changed what.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -7,15 +8,16 @@ use axum::extract::State;
 use serde::Deserialize;
 use sluice_api::Page;
 use sluice_api::audit::Entry;
-use sluice_api::bill::{Bill, Correction, Invoice, NewCorrection, NewInvoice, Price};
+use sluice_api::bill::{Bill, Charge, Correction, Invoice, NewCorrection, NewInvoice, Price};
+use sluice_api::node::NodeId;
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
 
 use super::answer::Answer;
-use super::extract::{Body, OfTenant, Options, PageOptions, cut, page};
+use super::extract::{Body, Name, OfTenant, Options, PageOptions, cut, page};
 use crate::auth::Principal;
-use crate::billing::{self, Period};
+use crate::billing::{self, Day, Period};
 use crate::policy::Action;
 use crate::server::{Books, Server};
 use crate::store::Write;
@@ -72,21 +74,60 @@ pub(super) async fn bill(
     principal: Principal,
     Options(options): Options<BillOptions>,
 ) -> Answer<Bill> {
-    let tenant = options.tenant.unwrap_or_else(|| principal.token.tenant.clone());
-    principal.need(Action::See, &tenant)?;
-    let is_known = |books: &Books, _| tenant.is_root() || books.fleet.tenants().contains_key(&tenant);
-    if !server.read(is_known).await? && !server.store.has_used(&tenant).await? {
-        let detail = format!("there is no tenant {tenant}");
-        return Err(Problem::new(Kind::Invalid, detail).at("tenant").into());
-    }
-    let period = Period {
-        from_ms: options.from_ms.unwrap_or(0),
-        until_ms: options.until_ms.unwrap_or(server.now_ms() + 1),
-    };
-    if period.from_ms >= period.until_ms {
-        return Err(Problem::new(Kind::Invalid, "the period ends before it begins").at("until_ms").into());
-    }
+    let (tenant, period) = options.read(&server, &principal).await?;
     Ok(Json(billing::bill_of(&server.store, tenant, period).await?))
+}
+
+impl BillOptions {
+    /// Whose bill of which period is asked for.
+    async fn read(self, server: &Server, principal: &Principal) -> Result<(TenantPath, Period), Problem> {
+        let tenant = self.tenant.unwrap_or_else(|| principal.token.tenant.clone());
+        principal.need(Action::See, &tenant)?;
+        let is_known = |books: &Books, _| tenant.is_root() || books.fleet.tenants().contains_key(&tenant);
+        if !server.read(is_known).await? && !server.store.has_used(&tenant).await? {
+            let detail = format!("there is no tenant {tenant}");
+            return Err(Problem::new(Kind::Invalid, detail).at("tenant"));
+        }
+        let period = Period {
+            from_ms: self.from_ms.unwrap_or(0),
+            until_ms: self.until_ms.unwrap_or(server.now_ms() + 1),
+        };
+        if period.from_ms >= period.until_ms {
+            return Err(Problem::new(Kind::Invalid, "the period ends before it begins").at("until_ms"));
+        }
+        Ok((tenant, period))
+    }
+}
+
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DayOptions {
+    /// `next` of the page before.
+    #[serde(default)]
+    cursor: Option<u64>,
+}
+
+/// What each lease cost on each node and day
+///
+/// Each page is a day of UTC on which something was used. What has no price is left out.
+#[utoipa::path(get, path = "/charges", tag = "ledger", params(BillOptions, DayOptions),
+    responses((status = 200, body = Page<Charge>)))]
+pub(super) async fn charges(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Options(options): Options<BillOptions>,
+    Options(DayOptions { cursor }): Options<DayOptions>,
+) -> Answer<Page<Charge>> {
+    let (tenant, period) = options.read(&server, &principal).await?;
+    let from_ms = cursor.map_or(period.from_ms, |cursor| cursor.clamp(period.from_ms, period.until_ms));
+    let names = |books: &Books, _| -> HashMap<NodeId, String> {
+        books.fleet.nodes().values().map(|node| (node.id, node.name.clone())).collect()
+    };
+    let names = server.read(names).await?;
+    let name = |node| names.get(&node).cloned().unwrap_or_else(|| node.to_string());
+    let period = Period { from_ms, ..period };
+    let Day { charges, next_ms } = billing::day_of(&server.store, &tenant, period, name).await?;
+    Ok(Json(Page { items: charges, next: next_ms.map(|ms| ms.to_string()) }))
 }
 
 /// Correct a bill
@@ -201,6 +242,21 @@ pub(super) async fn invoices(
     let invoices = server.store.invoices().await?.into_iter();
     let seen = invoices.filter(|invoice| scope.contains(&invoice.bill.tenant));
     Ok(Json(cut(seen.map(|invoice| (invoice.number, invoice)), after.as_ref(), limit, u64::to_string)))
+}
+
+/// An invoice by its number
+#[utoipa::path(get, path = "/invoices/{number}", tag = "ledger", params(("number" = u64, Path)),
+    responses((status = 200, body = Invoice)))]
+pub(super) async fn invoice(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Name(number): Name<u64>,
+) -> Answer<Invoice> {
+    let found = server.store.invoice(number).await?;
+    // Others' invoices are none that anybody hears of.
+    let mine = found.filter(|invoice| principal.may(Action::See, &invoice.bill.tenant));
+    let none = || Problem::new(Kind::NotFound, format!("there is no invoice {number} for this token"));
+    Ok(Json(mine.ok_or_else(none)?))
 }
 
 /// The audit log, from its beginning

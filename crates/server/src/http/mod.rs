@@ -74,7 +74,9 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(ledger::usage))
         .routes(routes!(ledger::bill))
         .routes(routes!(ledger::correct))
+        .routes(routes!(ledger::charges))
         .routes(routes!(ledger::invoices, ledger::issue))
+        .routes(routes!(ledger::invoice))
         .routes(routes!(ledger::audit));
     OpenApiRouter::with_openapi(Declared::openapi()).nest("/api/v1", api)
 }

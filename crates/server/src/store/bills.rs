@@ -50,6 +50,11 @@ impl Store {
         Ok(row.is_some())
     }
 
+    pub(crate) async fn invoice(&self, number: u64) -> Result<Option<Invoice>> {
+        let query = sqlx::query("SELECT * FROM invoice WHERE number = $1").bind(signed(number));
+        query.fetch_optional(&self.pool).await?.as_ref().map(invoice).transpose()
+    }
+
     /// All of them, the first one first.
     pub(crate) async fn invoices(&self) -> Result<Vec<Invoice>> {
         let rows = sqlx::query("SELECT * FROM invoice ORDER BY number").fetch_all(&self.pool).await?;

@@ -1,5 +1,6 @@
 use sluice_api::bill::{Goods, Meter, Price, PricePer};
 use sluice_api::lease::{LeaseId, LeaseUse};
+use sluice_api::node::NodeId;
 use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
@@ -103,16 +104,43 @@ impl Store {
         for (first, parts) in (0..).step_by(PARTS_MAX).zip(parts.chunks(PARTS_MAX)) {
             // It consists of numbers besides.
             for row in sqlx::query(AssertSqlSafe(sums_sql(parts))).fetch_all(&self.pool).await? {
-                let amounts =
-                    [unsigned(&row, "reserved")?, unsigned(&row, "used")?, unsigned(&row, "memory")?];
-                let (tenant, records) = (parsed(&row, "tenant")?, unsigned(&row, "records")?);
-                let sum = Sum { tenant, goods: goods(&row)?, records, amounts };
+                let sum = sum(&row)?;
                 if let Some(sums) = sums.get_mut(first + unsigned(&row, "at")? as usize) {
                     sums.push(sum);
                 }
             }
         }
         Ok(sums)
+    }
+
+    /// Sums per lease, node, tenant and sort of goods over the records of a tenant and all below it that begin in a period. All of these
+    /// records are read: the hours that are summed up do not tell leases apart.
+    pub(crate) async fn usage_by_lease(
+        &self,
+        tenant: &TenantPath,
+        period: Period,
+    ) -> Result<Vec<(LeaseId, NodeId, Sum)>> {
+        let query = sqlx::query(
+            "SELECT lease, node, tenant, tier, pool, model, gflops, CAST(COUNT(*) AS BIGINT) AS records, \
+             CAST(SUM(reserved_ppm_ms) AS BIGINT) AS reserved, CAST(SUM(used_ppm_ms) AS BIGINT) AS used, \
+             CAST(SUM(memory_mib_ms) AS BIGINT) AS memory FROM usage_record \
+             WHERE from_ms >= $1 AND from_ms < $2 AND (tenant = $3 OR tenant LIKE $4) \
+             GROUP BY lease, node, tenant, tier, pool, model, gflops",
+        );
+        // Names of tenants have no characters that LIKE reads in another way.
+        let below = if tenant.is_root() { "%".to_owned() } else { format!("{tenant}/%") };
+        let query = query.bind(signed(period.from_ms)).bind(signed(period.until_ms));
+        let rows = query.bind(tenant.to_string()).bind(below).fetch_all(&self.pool).await?;
+        rows.iter().map(|row| Ok((unsigned(row, "lease")?, unsigned(row, "node")?, sum(row)?))).collect()
+    }
+
+    /// When the first record of a period begins.
+    pub(crate) async fn first_usage_ms(&self, period: Period) -> Result<Option<u64>> {
+        let query = sqlx::query(
+            "SELECT from_ms FROM usage_record WHERE from_ms >= $1 AND from_ms < $2 ORDER BY from_ms LIMIT 1",
+        );
+        let query = query.bind(signed(period.from_ms)).bind(signed(period.until_ms));
+        query.fetch_optional(&self.pool).await?.map(|row| unsigned(&row, "from_ms")).transpose()
     }
 
     /// When the last record begins; 0 if there is none.
@@ -240,6 +268,12 @@ fn sums_sql(parts: &[Period]) -> String {
         after_hours = later("hours.after_ms", "hours.over_ms"),
         after_ends = later("ends.until_ms", "ends.over_ms"),
     )
+}
+
+fn sum(row: &AnyRow) -> Result<Sum> {
+    let amounts = [unsigned(row, "reserved")?, unsigned(row, "used")?, unsigned(row, "memory")?];
+    let (tenant, records) = (parsed(row, "tenant")?, unsigned(row, "records")?);
+    Ok(Sum { tenant, goods: goods(row)?, records, amounts })
 }
 
 fn goods(row: &AnyRow) -> Result<Goods> {

@@ -32,6 +32,8 @@ const CALLS: &[(&str, &str, Call)] = &[
     }),
     ("preempt", "preempt", |c, t| c.post(&format!("/leases/{}/preemptions", t.lease), &json!({}))),
     ("bill", "bill", |c, _| c.get("/bill?tenant=acme")),
+    ("charges", "charges", |c, _| c.get("/charges?tenant=acme")),
+    ("get invoice", "invoice", |c, _| c.get("/invoices/1")),
     ("quota", "apply", |c, _| c.post("/apply", &json!({ "tenants": [{ "path": "acme/new" }] }))),
     ("price", "apply", |c, _| c.post("/apply", &json!({ "prices": [{ "meter": "used", "micro": 1 }] }))),
     ("currency", "apply", |c, _| c.post("/apply", &json!({ "currency": "EUR" }))),
@@ -168,6 +170,8 @@ fn allowed(server: &Server, client: &Client) -> Vec<&'static str> {
 fn every_endpoint_for_every_role() {
     let (_folder, server) = Server::with_tenants();
     let _: Applied = server.admin.post("/apply", &identity("https://id.example", "viewer")).unwrap();
+    let invoice = json!({ "tenant": "acme", "from_ms": 2, "until_ms": 3 });
+    let _: Value = server.admin.post("/invoices", &invoice).unwrap();
     let check = |role, tenant: &str, expect: &[&str]| {
         let client = server.token(tenant, role);
         assert_eq!(allowed(&server, &client), expect, "{role:?} of {tenant}");
@@ -179,15 +183,15 @@ fn every_endpoint_for_every_role() {
     let fleet = ["get pool", "nodes", "node"];
     let tokens = ["token", "revoke", "tokens", "get token", "gpus", "drift"];
     let tenants = ["pools", "get tenant", "remove tenant"];
-    let administrator = [&leases[..], &["preempt", "bill", "quota"], &tenants, &fleet, &tokens].concat();
+    let money = ["bill", "charges", "get invoice"];
+    let administrator = [&leases[..], &["preempt", "quota"], &money, &tenants, &fleet, &tokens].concat();
     check(Role::TenantAdmin, "acme", &administrator);
-    let seen = [&["bill", "pools", "get tenant"], &fleet[..]].concat();
+    let seen = [&["pools", "get tenant"], &money[..], &fleet].concat();
     check(Role::Member, "acme", &[&leases[..], &seen, &["gpus", "drift"]].concat());
     check(Role::Viewer, "acme", &[&leases[..2], &seen, &["gpus", "drift"]].concat());
     let audits = ["tokens", "get token", "audit", "gpus", "drift", "identity"];
     check(Role::Auditor, "/", &[&leases[..2], &seen, &audits].concat());
-    let bills =
-        ["bill", "price", "currency", "pool", "correct", "invoice", "pools", "get tenant", "get pool", "remove pool"];
+    let sold = ["price", "currency", "pool", "correct", "invoice", "pools", "get tenant", "get pool", "remove pool"];
     let nodes = [
         "nodes",
         "node",
@@ -201,7 +205,7 @@ fn every_endpoint_for_every_role() {
         "fence",
         "unfence",
     ];
-    check(Role::Provider, "/", &[&leases[..2], &bills, &nodes].concat());
+    check(Role::Provider, "/", &[&leases[..2], &money, &sold, &nodes].concat());
     check(Role::Node, "/", &["join"]);
     let foreign = |more: &[&'static str]| [&["pools"], &fleet[..], more, &["gpus", "drift"]].concat();
     check(Role::TenantAdmin, "globex", &foreign(&["tokens"]));

@@ -1,6 +1,6 @@
 use serde_json::json;
 use sluice_api::audit::{Entry, Head, Verification};
-use sluice_api::bill::{Bill, Correction, Invoice, Line, Meter};
+use sluice_api::bill::{Bill, Charge, Correction, Invoice, Line, Meter};
 use sluice_api::lease::LeaseState;
 use sluice_api::node::Attempt;
 use sluice_api::pool::{PoolStatus, Tier};
@@ -271,6 +271,53 @@ fn a_personality_that_makes_no_sense_is_refused_by_name() {
 fn server_time(server: &Server) -> u64 {
     let entries: Vec<Entry> = server.admin.list("/audit").unwrap();
     entries.last().unwrap().at_ms + 1
+}
+
+#[test]
+fn charges_tell_leases_nodes_and_days_apart_and_add_up_to_the_bill() {
+    const DAY_MS: u64 = 24 * HOUR_MS;
+    let (_folder, server) = Server::with_tenants();
+    let [mut one, mut two] = ["one", "two"].map(|name| ScriptedNode::join(&server, name, 1));
+    let [first, second] = [&one, &two].map(|node| node.joined.node);
+    // A lease over midnight, a second one beside it on another node, one of somebody else, a day without anything, and one more.
+    one.report.usage = vec![
+        record(first, 101, 1, "acme/research", (DAY_MS - HOUR_MS, DAY_MS)),
+        record(first, 101, 2, "acme/research", (DAY_MS, DAY_MS + HOUR_MS / 3)),
+        record(first, 101, 3, "acme/research", (DAY_MS + HOUR_MS / 3, DAY_MS + HOUR_MS)),
+        record(first, 103, 1, "globex", (DAY_MS, DAY_MS + HOUR_MS)),
+    ];
+    two.report.usage = vec![
+        record(second, 102, 1, "acme/sales", (DAY_MS, DAY_MS + HOUR_MS)),
+        record(second, 104, 1, "acme", (3 * DAY_MS, 3 * DAY_MS + HOUR_MS)),
+    ];
+    one.say();
+    two.say();
+    let charges = |path: &str| server.admin.list::<Charge>(path).unwrap();
+    let all = charges("/charges?tenant=acme");
+    let reserved = all.iter().filter(|charge| charge.line.meter == Meter::Reserved);
+    let seen =
+        |charge: &Charge| (charge.from_ms / DAY_MS, charge.lease, charge.node.clone(), charge.line.amount);
+    let quarter = GPU_HOUR_PPM_MS / 4;
+    let of = |day, lease, node: &str| (day, lease, node.to_owned(), quarter);
+    assert_eq!(
+        reserved.map(seen).collect::<Vec<_>>(),
+        [of(0, 101, "one"), of(1, 101, "one"), of(1, 102, "two"), of(3, 104, "two")]
+    );
+    assert!(all.iter().all(|charge| charge.line.meter != Meter::Memory), "it has no price");
+    let bill: Bill = server.admin.get("/bill?tenant=acme").unwrap();
+    for line in bill.lines.iter().filter(|line| line.price_micro > 0) {
+        let same = |charge: &&Charge| (&charge.line.tenant, charge.line.meter) == (&line.tenant, line.meter);
+        assert_eq!(all.iter().filter(same).map(|charge| charge.line.amount).sum::<u64>(), line.amount);
+    }
+    // A part of a day is asked for, of one tenant.
+    let (from, until) = (DAY_MS + 1, DAY_MS + HOUR_MS);
+    let part = charges(&format!("/charges?tenant=acme/research&from_ms={from}&until_ms={until}"));
+    let amounts = part.iter().map(|charge| (charge.from_ms, charge.until_ms, charge.line.amount));
+    assert_eq!(amounts.collect::<Vec<_>>()[0], (from, until, quarter / 3 * 2));
+    let member = server.token("acme/sales", Role::Member);
+    assert!(member.list::<Charge>("/charges").unwrap().iter().all(|charge| charge.lease == 102));
+    assert_eq!(problem(member.list::<Charge>("/charges?tenant=acme")).status, 403);
+    assert_eq!(problem(server.admin.list::<Charge>("/charges?cursor=x")).status, 422);
 }
 
 #[test]

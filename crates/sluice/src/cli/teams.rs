@@ -283,7 +283,7 @@ pub(crate) enum BillFormat {
     Table,
     Json,
     Csv,
-    /// FOCUS 1.2, the FinOps Open Cost and Usage Specification, as CSV
+    /// FOCUS 1.2, the FinOps Open Cost and Usage Specification, as CSV: a row for each lease, meter and day, of this month unless said
     Focus,
 }
 

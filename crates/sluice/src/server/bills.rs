@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use sluice_api::bill::{Bill, Correction, Currency, Invoice, Line, NewCorrection, NewInvoice};
+use sluice_api::client::Client;
 
 use super::lists::{millionths, now_ms, show};
 use super::{client, focus};
@@ -13,8 +14,9 @@ use crate::table::Align::{Left, Right};
 
 pub(crate) fn bill(arguments: &BillArgs) -> Result<ExitCode> {
     let path = bill_path(arguments, now_ms());
-    let bill: Bill = client(&arguments.at)?.get(&path)?;
-    print(&bill, None, arguments.output)?;
+    let client = client(&arguments.at)?;
+    let bill: Bill = client.get(&path)?;
+    print(&client, &bill, None, arguments.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -22,6 +24,8 @@ fn bill_path(arguments: &BillArgs, now_ms: u64) -> String {
     let BillArgs { tenant, last, month, from, until, .. } = arguments;
     let last_ms = last.map(|last| now_ms.saturating_sub(last.duration().as_millis() as u64));
     let from_ms = from.or(month.map(|month| month.from)).map(Moment::ms).or(last_ms);
+    let is_export = arguments.output == BillFormat::Focus && until.is_none();
+    let from_ms = from_ms.or(is_export.then(|| focus::month_of(now_ms).0));
     let until_ms = until.or(month.map(|month| month.until)).map(Moment::ms);
     let options = [
         tenant.as_ref().map(|tenant| format!("tenant={tenant}")),
@@ -32,11 +36,16 @@ fn bill_path(arguments: &BillArgs, now_ms: u64) -> String {
 }
 
 /// With the number of its invoice, if it is one's.
-fn print(bill: &Bill, invoice: Option<u64>, format: BillFormat) -> Result<()> {
+fn print(client: &Client, bill: &Bill, invoice: Option<u64>, format: BillFormat) -> Result<()> {
     match format {
         BillFormat::Json => println!("{}", serde_json::to_string_pretty(bill)?),
         BillFormat::Csv => print_csv(rows(bill))?,
-        BillFormat::Focus => print_csv(focus::rows(bill, invoice))?,
+        BillFormat::Focus => {
+            let Bill { tenant, from_ms, until_ms, .. } = bill;
+            let path = format!("/charges?tenant={tenant}&from_ms={from_ms}&until_ms={until_ms}");
+            let (charges, invoices) = (client.list(&path)?, client.list("/invoices")?);
+            print_csv(focus::Export { bill, number: invoice, charges, invoices: &invoices }.rows()?)?;
+        }
         BillFormat::Table => table(bill)?,
     }
     Ok(())
@@ -166,10 +175,9 @@ pub(crate) fn invoice(command: &InvoiceCommand) -> Result<ExitCode> {
             show(&invoices, list.output, "no invoice has been issued", columns, cells)?;
         }
         InvoiceCommand::Show { at, number, output } => {
-            let invoices: Vec<Invoice> = client(at)?.list("/invoices")?;
-            let found = invoices.into_iter().find(|invoice| invoice.number == *number);
-            let Some(invoice) = found else { anyhow::bail!("there is no invoice {number} for this token") };
-            print(&invoice.bill, Some(invoice.number), *output)?;
+            let client = client(at)?;
+            let invoice: Invoice = client.get(&format!("/invoices/{number}"))?;
+            print(&client, &invoice.bill, Some(invoice.number), *output)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -194,6 +202,8 @@ mod tests {
             ("--tenant acme --last 10s", "/bill?tenant=acme&from_ms=90000"),
             ("--month 2026-11", "/bill?from_ms=1793491200000&until_ms=1796083200000"),
             ("--from 2026-11-01", "/bill?from_ms=1793491200000"),
+            ("-o focus", "/bill?from_ms=0"),
+            ("-o focus --last 10s", "/bill?from_ms=90000"),
             ("--from 2026-11-01 --until 2026-11-02", "/bill?from_ms=1793491200000&until_ms=1793577600000"),
         ] {
             let words = std::iter::once("bill").chain(words.split_whitespace());

@@ -1,25 +1,30 @@
-//! Bills in the FinOps Open Cost and Usage Specification, FOCUS 1.2 (focus.finops.org): one row per line and correction.
+//! Bills in the FinOps Open Cost and Usage Specification, FOCUS 1.2 (focus.finops.org): a row for each lease, node, meter and day, and
+//! for each correction.
 
-use sluice_api::bill::{Bill, Correction, Line, PricePer};
+use std::collections::HashMap;
+
+use anyhow::{Context, Result};
+use sluice_api::bill::{Bill, Charge, Correction, Goods, Invoice, Line, Meter, PricePer, Rate};
+use sluice_api::tenant::TenantPath;
 
 use super::bills::signed;
 use super::lists::millionths;
 use crate::moment::Moment;
 
-/// Mandatory columns of FOCUS 1.2, section 2, and of the others those that say something here.
-const COLUMNS: [&str; 34] = [
+/// Mandatory columns of FOCUS 1.2, chapter 2, of the others those that say something here, and, beginning with `x_`, our own.
+const COLUMNS: [&str; 41] = [
     "BilledCost",
     "BillingAccountId",
     "BillingAccountName",
     "BillingCurrency",
-    "BillingPeriodStart",
     "BillingPeriodEnd",
+    "BillingPeriodStart",
     "ChargeCategory",
     "ChargeClass",
     "ChargeDescription",
     "ChargeFrequency",
-    "ChargePeriodStart",
     "ChargePeriodEnd",
+    "ChargePeriodStart",
     "ConsumedQuantity",
     "ConsumedUnit",
     "ContractedCost",
@@ -34,130 +39,221 @@ const COLUMNS: [&str; 34] = [
     "PricingUnit",
     "ProviderName",
     "PublisherName",
+    "ResourceId",
     "ResourceType",
     "ServiceCategory",
     "ServiceName",
     "ServiceSubcategory",
     "SkuId",
+    "SkuMeter",
     "SkuPriceId",
     "SubAccountId",
     "SubAccountName",
+    "x_GpuModel",
+    "x_Lease",
+    "x_Node",
+    "x_Pool",
+    "x_Tier",
 ];
 
-/// Amounts are in the currency that the prices were declared in, which FOCUS wants named.
-const CURRENCY: &str = "USD";
-const SELLER: &str = "Sluice";
+const DAY_MS: u64 = 24 * 3_600_000;
 
-/// The header and a row for each line and correction of a bill, with the number of its invoice, if it is one's.
-pub(super) fn rows(bill: &Bill, invoice: Option<u64>) -> Vec<Vec<String>> {
-    let header = COLUMNS.map(String::from).to_vec();
-    let lines = bill.lines.iter().map(|line| of_line(bill, invoice, line));
-    let corrections = bill.corrections.iter().map(|correction| of_correction(bill, invoice, correction));
-    std::iter::once(header).chain(lines).chain(corrections).collect()
+/// A bill, and what is known of it besides.
+pub(super) struct Export<'a> {
+    pub(super) bill: &'a Bill,
+    /// The number of its invoice, if it is one's.
+    pub(super) number: Option<u64>,
+    /// Of the bill's period.
+    pub(super) charges: Vec<Charge>,
+    /// All that have been issued.
+    pub(super) invoices: &'a [Invoice],
 }
 
-fn of_line(bill: &Bill, invoice: Option<u64>, line: &Line) -> Vec<String> {
-    let (cost, price) = (millionths(line.cost_micro), millionths(line.price_micro));
-    let (quantity, unit) = (millionths(line.quantity_micro), line.unit_name().to_owned());
-    let sku =
-        format!("{}/{}/{}/{}", line.meter.name(), line.goods.tier.name(), line.goods.pool, line.goods.model);
-    render(bill, invoice, |column| {
-        Some(match column {
-            "BilledCost" | "ContractedCost" | "EffectiveCost" | "ListCost" => cost.clone(),
-            "ChargeCategory" => "Usage".into(),
-            "ChargeDescription" => {
-                format!("{} of {}, tier {}", line.meter.name(), line.goods.model, line.goods.tier.name())
+/// What a line is of; charges of the same add up to it.
+type Key = (TenantPath, Meter, Goods, Rate);
+
+fn key(line: &Line) -> Key {
+    let rate = Rate { micro: line.price_micro, per: line.per };
+    (line.tenant.clone(), line.meter, line.goods.clone(), rate)
+}
+
+impl Export<'_> {
+    /// The header and the rows. Their costs add up to the bill's total: what rounding leaves of a line goes to the next row of it.
+    pub(super) fn rows(self) -> Result<Vec<Vec<String>>> {
+        let currency =
+            self.bill.currency.as_ref().context(
+                "FOCUS wants a currency, and none is declared: `sluice apply` takes `currency: EUR`",
+            )?;
+        let issuer = self.bill.issuer.as_ref().context(
+            "FOCUS wants the name of who bills, and none is declared: `sluice apply` takes `issuer: NAME`",
+        )?;
+        let (currency, issuer) = (currency.to_string(), issuer.as_str());
+        let mut amounts: HashMap<Key, u64> = HashMap::new();
+        for charge in &self.charges {
+            *amounts.entry(key(&charge.line)).or_default() += charge.line.amount;
+        }
+        let lines = self.bill.lines.iter().filter(|line| line.price_micro > 0);
+        let wholes: HashMap<Key, u64> = lines.clone().map(|line| (key(line), line.amount)).collect();
+        // Usage that arrived after an invoice was issued is not on it: its lines are told as they were issued. What arrived since a bill
+        // was made is on the next one.
+        let is_whole =
+            |line: &Line| self.number.is_none() || amounts.get(&key(line)) == wholes.get(&key(line));
+        let mut rows = vec![COLUMNS.map(String::from).to_vec()];
+        let mut so_far: HashMap<Key, u64> = HashMap::new();
+        for charge in self.charges.iter().filter(|charge| is_whole(&charge.line)) {
+            let before = so_far.entry(key(&charge.line)).or_default();
+            let line = part(&charge.line, *before);
+            *before += line.amount;
+            let row = Row { from_ms: charge.from_ms, until_ms: charge.until_ms, currency: &currency, issuer };
+            rows.push(row.of_line(&self, &line, Some(charge)));
+        }
+        for line in lines.filter(|line| !is_whole(line)) {
+            let Bill { from_ms, until_ms, .. } = *self.bill;
+            rows.push(Row { from_ms, until_ms, currency: &currency, issuer }.of_line(&self, line, None));
+        }
+        for correction in &self.bill.corrections {
+            let day_ms = correction.at_ms - correction.at_ms % DAY_MS;
+            let from_ms = day_ms.max(self.bill.from_ms);
+            let until_ms = (day_ms + DAY_MS).min(self.bill.until_ms);
+            rows.push(
+                Row { from_ms, until_ms, currency: &currency, issuer }.of_correction(&self, correction),
+            );
+        }
+        Ok(rows)
+    }
+
+    /// The invoice that a charge is on, where one is issued.
+    fn invoice_of(&self, tenant: &TenantPath, from_ms: u64, until_ms: u64) -> Option<&Invoice> {
+        let covers = |invoice: &&Invoice| {
+            let bill = &invoice.bill;
+            bill.tenant.contains(tenant) && bill.from_ms <= from_ms && until_ms <= bill.until_ms
+        };
+        self.invoices.iter().find(covers)
+    }
+}
+
+/// The part of a line that comes after so much of it, its quantity and cost rounded so that all parts add up to the line.
+fn part(line: &Line, before: u64) -> Line {
+    let rate = Rate { micro: line.price_micro, per: line.per };
+    let until = |amount| Line::new(line.tenant.clone(), line.meter, line.goods.clone(), amount, rate);
+    let (from, to) = (until(before), until(before + line.amount));
+    Line {
+        quantity_micro: to.quantity_micro - from.quantity_micro,
+        cost_micro: to.cost_micro - from.cost_micro,
+        ..line.clone()
+    }
+}
+
+/// What all columns are about.
+struct Row<'a> {
+    from_ms: u64,
+    until_ms: u64,
+    currency: &'a str,
+    issuer: &'a str,
+}
+
+impl Row<'_> {
+    fn of_line(&self, export: &Export<'_>, line: &Line, charge: Option<&Charge>) -> Vec<String> {
+        let (cost, price) = (millionths(line.cost_micro), millionths(line.price_micro));
+        let quantity = millionths(line.quantity_micro);
+        let Goods { tier, pool, model, .. } = &line.goods;
+        let sku = format!("{}/{}/{pool}/{model}", line.meter.name(), tier.name());
+        let lease = charge.map_or_else(String::new, |charge| charge.lease.to_string());
+        let number = match export.number {
+            None => {
+                export.invoice_of(&line.tenant, self.from_ms, self.until_ms).map(|invoice| invoice.number)
             }
-            "ChargeFrequency" => "Usage-Based".into(),
-            "ConsumedQuantity" | "PricingQuantity" => quantity.clone(),
-            "ConsumedUnit" | "PricingUnit" => unit.clone(),
-            "ContractedUnitPrice" | "ListUnitPrice" => price.clone(),
-            "PricingCategory" => "Standard".into(),
-            "ResourceType" => "GPU lease".into(),
-            "SkuId" => sku.clone(),
-            "SkuPriceId" => match line.per {
-                PricePer::Gpu => format!("{sku}/{price}"),
-                PricePer::Unit => format!("{sku}/unit/{price}"),
-            },
-            "SubAccountId" | "SubAccountName" => line.tenant.to_string(),
-            _ => return None,
+            number => number,
+        };
+        self.render(export, |column| {
+            Some(match column {
+                "BilledCost" | "ContractedCost" | "EffectiveCost" | "ListCost" => cost.clone(),
+                "ChargeCategory" => "Usage".into(),
+                "ChargeDescription" => format!("{} of {model}, tier {}", line.meter.name(), tier.name()),
+                "ChargeFrequency" => "Usage-Based".into(),
+                "ConsumedQuantity" | "PricingQuantity" => quantity.clone(),
+                "ConsumedUnit" | "PricingUnit" => unit_name(line).into(),
+                "ContractedUnitPrice" | "ListUnitPrice" => price.clone(),
+                "InvoiceId" => number.map_or_else(String::new, |number| number.to_string()),
+                "PricingCategory" => "Standard".into(),
+                "ResourceId" if charge.is_some() => format!("lease/{lease}"),
+                "ResourceType" if charge.is_some() => "GPU lease".into(),
+                "SkuId" => sku.clone(),
+                "SkuMeter" => line.meter.name().into(),
+                "SkuPriceId" => match line.per {
+                    PricePer::Gpu => format!("{sku}/{price}"),
+                    PricePer::Unit => format!("{sku}/unit/{price}"),
+                },
+                "SubAccountId" | "SubAccountName" => line.tenant.to_string(),
+                "x_GpuModel" => model.clone(),
+                "x_Lease" => lease.clone(),
+                "x_Node" => charge.map_or_else(String::new, |charge| charge.node.clone()),
+                "x_Pool" => pool.clone(),
+                "x_Tier" => tier.name().into(),
+                _ => return None,
+            })
         })
-    })
+    }
+
+    fn of_correction(&self, export: &Export<'_>, correction: &Correction) -> Vec<String> {
+        let Correction { tenant, micro, at_ms, made_at_ms, reason, .. } = correction;
+        let invoice = export.invoice_of(tenant, *at_ms, at_ms + 1);
+        // It stands on the invoice that was issued after it, or corrects the one that was issued before.
+        let is_later = invoice.is_some_and(|invoice| invoice.issued_at_ms < *made_at_ms);
+        let number = invoice.filter(|_| !is_later).map(|invoice| invoice.number);
+        self.render(export, |column| {
+            Some(match column {
+                "BilledCost" | "ContractedCost" | "EffectiveCost" | "ListCost" => signed(*micro),
+                "ChargeCategory" => "Adjustment".into(),
+                "ChargeClass" if is_later => "Correction".into(),
+                "ChargeDescription" => reason.clone(),
+                "ChargeFrequency" => "One-Time".into(),
+                "InvoiceId" => export.number.or(number).map_or_else(String::new, |number| number.to_string()),
+                "SubAccountId" | "SubAccountName" => tenant.to_string(),
+                _ => return None,
+            })
+        })
+    }
+
+    /// What all rows of a bill have in common stands here; what a row does not say is empty, which is FOCUS's null.
+    fn render(&self, export: &Export<'_>, special: impl Fn(&str) -> Option<String>) -> Vec<String> {
+        let bill = export.bill;
+        let (begin_ms, end_ms) = match export.number {
+            Some(_) => (bill.from_ms, bill.until_ms),
+            None => month_of(self.from_ms),
+        };
+        let time = |ms| Moment::from_ms(ms).to_string();
+        let common = |column: &str| match column {
+            "BillingAccountId" | "BillingAccountName" => bill.tenant.to_string(),
+            "BillingCurrency" => self.currency.into(),
+            "BillingPeriodStart" => time(begin_ms),
+            "BillingPeriodEnd" => time(end_ms),
+            "ChargePeriodStart" => time(self.from_ms),
+            "ChargePeriodEnd" => time(self.until_ms),
+            "InvoiceIssuerName" | "ProviderName" | "PublisherName" => self.issuer.into(),
+            "ServiceCategory" => "Compute".into(),
+            "ServiceName" => "Sluice".into(),
+            "ServiceSubcategory" => "Other (Compute)".into(),
+            _ => String::new(),
+        };
+        COLUMNS.iter().map(|column| special(column).unwrap_or_else(|| common(column))).collect()
+    }
 }
 
-fn of_correction(bill: &Bill, invoice: Option<u64>, correction: &Correction) -> Vec<String> {
-    render(bill, invoice, |column| {
-        Some(match column {
-            "BilledCost" | "ContractedCost" | "EffectiveCost" | "ListCost" => signed(correction.micro),
-            "ChargeCategory" => "Adjustment".into(),
-            "ChargeClass" => "Correction".into(),
-            "ChargeDescription" => correction.reason.clone(),
-            "ChargeFrequency" => "One-Time".into(),
-            "SubAccountId" | "SubAccountName" => correction.tenant.to_string(),
-            _ => return None,
-        })
-    })
+/// As FOCUS writes units (its attribute Unit Format).
+fn unit_name(line: &Line) -> &'static str {
+    match (line.meter, line.per) {
+        (Meter::Memory, _) => "GiB-Hours",
+        (_, PricePer::Gpu) => "GPU-Hours",
+        (_, PricePer::Unit) => "Unit-Hours",
+    }
 }
 
-/// What all rows of a bill have in common stands here; what a row does not say is empty, which is FOCUS's null.
-fn render(bill: &Bill, invoice: Option<u64>, special: impl Fn(&str) -> Option<String>) -> Vec<String> {
-    let common = |column: &str| match column {
-        "BillingAccountId" | "BillingAccountName" => bill.tenant.to_string(),
-        "BillingCurrency" => CURRENCY.into(),
-        "BillingPeriodStart" | "ChargePeriodStart" => Moment::from_ms(bill.from_ms).to_string(),
-        "BillingPeriodEnd" | "ChargePeriodEnd" => Moment::from_ms(bill.until_ms).to_string(),
-        "InvoiceId" => invoice.map_or_else(String::new, |number| number.to_string()),
-        "InvoiceIssuerName" | "ProviderName" | "PublisherName" | "ServiceName" => SELLER.into(),
-        "ServiceCategory" => "Compute".into(),
-        "ServiceSubcategory" => "Other (Compute)".into(),
-        _ => String::new(),
-    };
-    COLUMNS.iter().map(|column| special(column).unwrap_or_else(|| common(column))).collect()
+/// The beginning of the month that a moment is in, and of the next one.
+pub(super) fn month_of(at_ms: u64) -> (u64, u64) {
+    let month = sluice_api::bill::BudgetPeriod::Month;
+    (month.began_ms(at_ms), month.ends_ms(at_ms).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_row_has_every_column() {
-        let bill: Bill = serde_json::from_value(serde_json::json!({
-            "tenant": "acme", "from_ms": 0, "until_ms": 3_600_000, "total_micro": 1_500_000, "records": 4,
-            "lines": [{
-                "tenant": "acme/a", "meter": "reserved", "tier": "basic", "pool": "default", "model": "GPU, \"one\"",
-                "amount": 1, "quantity_micro": 1_000_000, "price_micro": 2_000_000, "cost_micro": 2_000_000
-            }, {
-                "tenant": "acme/a", "meter": "reserved", "tier": "basic", "pool": "default", "model": "H200", "gflops": 66_908,
-                "amount": 1, "per": "unit", "quantity_micro": 1_000_000, "price_micro": 100_000, "cost_micro": 100_000
-            }],
-            "corrections": [{
-                "id": 1, "tenant": "acme", "micro": -500_000, "at_ms": 5, "reason": "a fault, ours", "made_at_ms": 9,
-                "made_by": "t"
-            }],
-        }))
-        .unwrap();
-        let rows = rows(&bill, Some(7));
-        assert!(rows.len() == 4 && rows.iter().all(|row| row.len() == COLUMNS.len()), "{rows:?}");
-        let cell =
-            |row: usize, column: &str| rows[row][COLUMNS.iter().position(|c| *c == column).unwrap()].as_str();
-        for (row, column, expect) in [
-            (0, "BilledCost", "BilledCost"),
-            (1, "BilledCost", "2"),
-            (1, "SubAccountId", "acme/a"),
-            (1, "BillingAccountId", "acme"),
-            (1, "BillingPeriodStart", "1970-01-01T00:00:00Z"),
-            (1, "ChargePeriodEnd", "1970-01-01T01:00:00Z"),
-            (1, "InvoiceId", "7"),
-            (1, "SkuId", "reserved/basic/default/GPU, \"one\""),
-            (1, "PricingUnit", "GPU-hour"),
-            (2, "PricingUnit", "unit-hour"),
-            (2, "SkuPriceId", "reserved/basic/default/H200/unit/0.1"),
-            (3, "BilledCost", "-0.5"),
-            (3, "ChargeCategory", "Adjustment"),
-            (3, "ChargeClass", "Correction"),
-            (3, "ChargeDescription", "a fault, ours"),
-        ] {
-            assert_eq!(cell(row, column), expect, "{column}");
-        }
-    }
-}
+mod tests;

@@ -70,8 +70,7 @@ pub(super) fn prices_budgets_and_invoices() -> Result<()> {
         invoice["total_micro"] == bill["total_micro"] && invoice["lines"] == bill["lines"],
         "{invoice} is not {bill}"
     );
-    for (format, rows) in
-        [("csv", [",reserved,", ",correction,"]), ("focus", [",Usage,,", ",Adjustment,Correction,"])]
+    for (format, rows) in [("csv", [",reserved,", ",correction,"]), ("focus", [",Usage,,", ",Adjustment,,"])]
     {
         let text = red.text(&["invoice", "show", "1", "-o", format])?;
         ensure!(
@@ -79,6 +78,10 @@ pub(super) fn prices_budgets_and_invoices() -> Result<()> {
             "{text}"
         );
     }
+    let focus = red.text(&["bill", "-o", "focus"])?;
+    let row = focus.lines().find(|line| line.contains("GPU-Hours")).context("no row of usage")?;
+    let words = [",EUR,", ",Acme Compute,", ",lease/", ",GPU lease,", ",1,"];
+    ensure!(words.iter().all(|word| row.contains(word)) && !focus.contains("GiB-Hours"), "{focus}");
     installation.agree("1 invoices: they agree")?;
 
     // What is said about its period later is found, with the way to settle it.
