@@ -391,6 +391,19 @@ pub struct BudgetStatus {
     pub currency: Option<Currency>,
 }
 
+/// How far the tightest of the budgets is spent that a tenant's leases count towards: its own and those above it. Whose it is and how
+/// much is not said: who spends may not see those above.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TightestBudget {
+    pub spent_percent: u64,
+    /// What happens once it is spent.
+    pub then: BudgetEnd,
+    /// When its next period begins; never without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
+}
+
 impl BudgetPeriod {
     /// When the period began in which a moment is.
     pub fn began_ms(self, at_ms: u64) -> u64 {

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::GPU_PPM;
+use crate::bill::TightestBudget;
 use crate::pool::Tier;
 use crate::tenant::TenantPath;
 
@@ -310,6 +311,9 @@ pub struct Lease {
     /// When it is expected to start, while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<StartEstimate>,
+    /// Of the budgets that it counts towards, until it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tightest_budget: Option<TightestBudget>,
     /// Where its tasks are, in their order; of a lease that has ended, where they were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<Place>,

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bill::{Budget, BudgetStatus, Currency, Price};
+use crate::bill::{Budget, BudgetStatus, Currency, Price, TightestBudget};
 use crate::identity::Identity;
 use crate::pool::Pool;
 use crate::written::WrittenQuota;
@@ -210,6 +210,9 @@ pub struct TenantStatus {
     pub queued: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetStatus>,
+    /// Of its own and those above it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tightest_budget: Option<TightestBudget>,
 }
 
 /// What `sluice apply -f` declares; parts that are left out stay as they are.

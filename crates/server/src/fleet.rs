@@ -784,6 +784,7 @@ impl Fleet {
             position: self.account.position(lease),
             reason: lease.reason.clone(),
             start: None,
+            tightest_budget: None,
             places,
             preempt_at_ms: lease.preempt_at_ms,
             created_at_ms: lease.created_at_ms,

@@ -14,7 +14,7 @@ use sluice_api::audit::{Entry, Head};
 use sluice_api::bill::{Bill, Budget, BudgetStatus, Currency, Seller};
 use sluice_api::grant::Signer;
 use sluice_api::identity::Identity;
-use sluice_api::lease::{Lease, LeaseId, NewLease};
+use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
@@ -573,6 +573,9 @@ impl Books {
         if let Some(plan) = self.plan.as_ref().filter(|_| lease.waits()) {
             view.reason = plan.why(&self.fleet, lease.id).or(view.reason);
             view.start = plan.estimate(lease.id).cloned();
+        }
+        if lease.state != LeaseState::Ended {
+            view.tightest_budget = self.fleet.budgets().tightest(&lease.tenant, self.expected_ms());
         }
         view
     }

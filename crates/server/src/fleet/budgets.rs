@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluice_api::bill::{Budget, BudgetEnd, BudgetStatus};
+use sluice_api::bill::{Budget, BudgetEnd, BudgetStatus, TightestBudget};
 use sluice_api::tenant::{Tenant, TenantPath};
 
 /// Percent at which it is said how far a budget is spent; the last is the end.
@@ -112,6 +112,17 @@ impl Budgets {
         self.entries.get(tenant).map(Entry::status)
     }
 
+    /// Of a tenant and those above it, the one that is spent the most.
+    pub(crate) fn tightest(&self, tenant: &TenantPath, now_ms: u64) -> Option<TightestBudget> {
+        let entries = tenant.lineage().filter_map(|above| self.entries.get(&above));
+        let entry = entries.max_by_key(|entry| entry.percent())?;
+        Some(TightestBudget {
+            spent_percent: entry.percent(),
+            then: entry.budget.then,
+            until_ms: entry.budget.per.ends_ms(now_ms),
+        })
+    }
+
     /// The first budget, from the tenant upwards, that is spent and has consequences, with what these are.
     pub(crate) fn spent(&self, tenant: &TenantPath) -> Option<(TenantPath, BudgetEnd)> {
         tenant.lineage().find_map(|above| {
@@ -152,6 +163,25 @@ mod tests {
         assert_eq!(marks(0, 2001), (vec![], true));
         assert_eq!(marks(1, 0), (vec![0], false), "a new period has begun");
         assert_eq!(marks(1, 950), (vec![95], false));
+    }
+
+    #[test]
+    fn the_tightest_budget_is_of_a_tenant_or_one_above_it() {
+        const DAY_MS: u64 = 24 * 3_600_000;
+        let mut budgets = Budgets::default();
+        let [acme, research] = ["acme", "acme/research"].map(|path| path.parse::<TenantPath>().unwrap());
+        let budget = |per, then| Some(Budget { micro: 1000, per, then });
+        budgets.set(acme.clone(), budget(BudgetPeriod::Day, BudgetEnd::Hold));
+        budgets.set(research.clone(), budget(BudgetPeriod::Ever, BudgetEnd::Warn));
+        let spent = |tenant: &TenantPath, micro| (tenant.clone(), Spent { period_from_ms: 0, micro });
+        budgets.set_spent(vec![spent(&acme, 830), spent(&research, 400)]);
+        let tightest = |path: &str| budgets.tightest(&path.parse().unwrap(), 5);
+        let above = TightestBudget { spent_percent: 83, then: BudgetEnd::Hold, until_ms: Some(DAY_MS) };
+        assert_eq!((tightest("acme"), tightest("acme/sales")), (Some(above.clone()), Some(above)));
+        assert_eq!(tightest("globex"), None);
+        budgets.set_spent(vec![spent(&research, 900)]);
+        let own = TightestBudget { spent_percent: 90, then: BudgetEnd::Warn, until_ms: None };
+        assert_eq!(budgets.tightest(&research, 5), Some(own));
     }
 
     #[test]

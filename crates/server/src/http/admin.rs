@@ -40,13 +40,16 @@ pub(super) async fn tenants(
     let Some(scope) = principal.sees(Action::See, of.tenant.as_ref()) else {
         return Ok(Json(Page { items: Vec::new(), next: None }));
     };
-    let seen = |books: &Books, _| {
+    let seen = |books: &Books, now_ms| {
         let fleet = &books.fleet;
         let units = fleet.held_units_milli();
         let visible = fleet.tenants().iter().filter(|(path, _)| scope.contains(path));
         let visible = visible.map(|(path, quota)| (path.clone(), (path, quota)));
         let Page { items, next } = cut(visible, after.as_ref(), limit, TenantPath::to_string);
-        let status = |(path, quota)| tenant_status(books, path, quota, units.get(path).copied());
+        let status = |(path, quota)| TenantStatus {
+            tightest_budget: fleet.budgets().tightest(path, now_ms),
+            ..tenant_status(books, path, quota, units.get(path).copied())
+        };
         Page { items: items.into_iter().map(status).collect(), next }
     };
     Ok(Json(server.read(seen).await?))
@@ -65,6 +68,7 @@ fn tenant_status(books: &Books, path: &TenantPath, quota: &Quota, units: Option<
         leases: holding.leases,
         queued: holding.queued,
         budget: budget.map(|status| BudgetStatus { currency: currency.clone(), ..status }),
+        tightest_budget: None,
     }
 }
 

@@ -1,4 +1,6 @@
-use serde_json::json;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
 use sluice_api::audit::{Entry, Head, Verification};
 use sluice_api::bill::{Bill, Charge, Correction, Invoice, Line, Meter};
 use sluice_api::lease::LeaseState;
@@ -9,7 +11,7 @@ use sluice_api::tenant::TenantStatus;
 use sluice_api::token::Role;
 use sluice_api::usage::{GPU_HOUR_PPM_MS, UsageRecord};
 
-use crate::{ScriptedNode, Server, ask, problem, request, wait_for, wait_for_state};
+use crate::{PATIENCE, ScriptedNode, Server, ask, problem, request, wait_for, wait_for_state};
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -271,6 +273,33 @@ fn a_personality_that_makes_no_sense_is_refused_by_name() {
 fn server_time(server: &Server) -> u64 {
     let entries: Vec<Entry> = server.admin.list("/audit").unwrap();
     entries.last().unwrap().at_ms + 1
+}
+
+#[test]
+fn who_spends_sees_how_tight_the_budgets_above_are_and_nothing_else_of_them() {
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    // Half of a unit and a sixteenth are spent.
+    server.apply("tenants: [{path: acme, budget: {amount: 0.675, per: ever, then: warn}}]").unwrap();
+    node.report.usage = vec![record(node.joined.node, 101, 1, "acme/sales", (0, HOUR_MS))];
+    node.say();
+    let member = server.token("acme/research", Role::Member);
+    let deadline = Instant::now() + PATIENCE;
+    let tenants = loop {
+        let tenants: Value = member.get("/tenants").unwrap();
+        if tenants["items"][0]["tightest_budget"]["spent_percent"] == 83 {
+            break tenants;
+        }
+        assert!(Instant::now() < deadline, "{tenants}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let research = &tenants["items"][0];
+    assert_eq!((&research["path"], &research["budget"]), (&json!("acme/research"), &Value::Null));
+    let lease: Value = member.post("/leases", &ask(100_000)).unwrap();
+    assert_eq!(lease["tightest_budget"], json!({ "spent_percent": 83, "then": "warn" }));
+    let foreign = server.token("globex", Role::Member);
+    let lease: Value = foreign.post("/leases", &ask(100_000)).unwrap();
+    assert_eq!(lease["tightest_budget"], Value::Null);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
+use sluice_api::bill::BudgetEnd;
 use sluice_api::client::{Client, Failure};
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Place, Refused};
 use sluice_control::{Connection, open_lease};
@@ -77,6 +78,9 @@ impl ServerLease {
         let client = lease.key.take().map_or(client.clone(), |key| client.with_token(&key));
         *asked = Some((client.clone(), lease.id));
         drop(asked);
+        if let Some(line) = budget_line(&lease).filter(|_| !quiet) {
+            eprintln!("sluice: {line}");
+        }
         Ok(ServerLease { client, id: lease.id, seen: lease, quiet, early_end: Some(early_end) })
     }
 
@@ -201,6 +205,24 @@ impl Drop for ServerLease {
 /// How long a node is asked again. The server takes a program that says nothing for 20 s for gone, and has to hear of a node that is not
 /// there while the other tasks' grants hold.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Percent of a budget from which on who spends it is told.
+const BUDGET_MARK: u64 = 80;
+
+/// What there is to say of the tightest budget above a lease.
+fn budget_line(lease: &Lease) -> Option<String> {
+    let budget = lease.tightest_budget.as_ref().filter(|budget| budget.spent_percent >= BUDGET_MARK)?;
+    let then = match budget.then {
+        BudgetEnd::Hold => "; once it is spent, new leases wait",
+        BudgetEnd::Preempt => "; once it is spent, programs have to make room",
+        BudgetEnd::Warn => "",
+    };
+    let until = budget.until_ms.map(|ms| format!(", until {}", Moment::from_ms(ms))).unwrap_or_default();
+    Some(format!(
+        "{} % of the budget that {} spends from is spent{until}{then}",
+        budget.spent_percent, lease.tenant
+    ))
+}
 
 /// Claims a task on its node.
 fn claim_on_node(place: &Place, kernel_timeout_ms: u32, name: &str) -> Result<Claimed> {
@@ -396,6 +418,23 @@ mod tests {
     use crate::server::login;
 
     const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn who_spends_is_told_from_80_percent_on() {
+        let line = |percent, then, until_ms: Option<u64>| {
+            let budget = serde_json::json!({ "spent_percent": percent, "then": then, "until_ms": until_ms });
+            let lease = lease(serde_json::json!({ "tightest_budget": budget }));
+            budget_line(&serde_json::from_value(lease).unwrap())
+        };
+        let expect = "83 % of the budget that acme spends from is spent, until 2026-12-01T00:00:00Z; once it is spent, new leases wait";
+        assert_eq!(line(83, "hold", Some(1_796_083_200_000)).as_deref(), Some(expect));
+        assert_eq!(
+            line(120, "warn", None).as_deref(),
+            Some("120 % of the budget that acme spends from is spent")
+        );
+        assert_eq!(line(79, "hold", None), None);
+        assert_eq!(budget_line(&serde_json::from_value(lease(serde_json::json!({}))).unwrap()), None);
+    }
 
     fn lease(more: serde_json::Value) -> serde_json::Value {
         let mut lease = serde_json::json!({

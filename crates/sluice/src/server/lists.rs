@@ -259,11 +259,21 @@ pub(crate) fn tenants(arguments: &ListArgs) -> Result<ExitCode> {
             Memory::from_bytes(tenant.held_memory_mib << 20).to_string(),
             tenant.leases.to_string(),
             tenant.queued.to_string(),
-            tenant.budget.as_ref().map_or("-".into(), spent),
+            budgets(tenant.budget.as_ref().map(spent), tenant),
         ]
     };
     show(&tenants, arguments.output, "there are no tenants; `sluice apply -f` creates them", columns, cells)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// `12 % (1.2 of 10 EUR), one above 83 %`: its own budget, and the tightest if that is another one.
+fn budgets(own: Option<String>, tenant: &TenantStatus) -> String {
+    let own_percent = tenant.budget.as_ref().map(|status| status.spent_percent);
+    let above = tenant.tightest_budget.as_ref().map(|tightest| tightest.spent_percent);
+    let above = above.filter(|&percent| own_percent.is_none_or(|own| own < percent));
+    let all: Vec<String> =
+        own.into_iter().chain(above.map(|percent| format!("one above {percent} %"))).collect();
+    if all.is_empty() { "-".into() } else { all.join(", ") }
 }
 
 pub(crate) fn pools(arguments: &ListArgs) -> Result<ExitCode> {
