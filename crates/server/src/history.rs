@@ -11,26 +11,47 @@ use crate::fleet::LeaseRecord;
 const RUNS_MAX: usize = 20;
 /// Programs that are remembered.
 const PROGRAMS_MAX: usize = 10_000;
-/// Estimates whose errors are remembered.
+/// Estimates whose errors are remembered, of each tenant and of all.
 const ERRORS_MAX: usize = 100;
+/// A tenant with fewer is told those of all.
+const ERRORS_MIN: usize = 5;
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
     /// Milliseconds that each tenant's programs ran, the latest last.
     runs: HashMap<(TenantPath, String), VecDeque<u64>>,
-    /// When waiting leases were first expected to start.
-    expected_ms: HashMap<LeaseId, u64>,
+    /// When waiting leases were first expected to start; nothing if somebody has changed that by hand since.
+    expected_ms: HashMap<LeaseId, Option<u64>>,
     errors_ms: VecDeque<u64>,
+    errors_ms_of: HashMap<TenantPath, VecDeque<u64>>,
+}
+
+/// How far off an estimate was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EstimateError {
+    pub(crate) lease: LeaseId,
+    pub(crate) attempt: u32,
+    pub(crate) tenant: TenantPath,
+    /// When the lease started.
+    pub(crate) at_ms: u64,
+    pub(crate) error_ms: u64,
 }
 
 impl History {
-    /// Learns from a lease as it is now.
-    pub(crate) fn follow(&mut self, lease: &LeaseRecord) {
+    /// Learns from a lease as it is now. The answer is to be kept.
+    pub(crate) fn follow(&mut self, lease: &LeaseRecord) -> Option<EstimateError> {
         match (lease.state, lease.granted_at_ms, lease.ended_at_ms) {
             (LeaseState::Granted, Some(at_ms), _) => {
-                if let Some(expected_ms) = self.expected_ms.remove(&lease.id) {
-                    remember(&mut self.errors_ms, at_ms.abs_diff(expected_ms), ERRORS_MAX);
-                }
+                let expected_ms = self.expected_ms.remove(&lease.id).flatten()?;
+                let error = EstimateError {
+                    lease: lease.id,
+                    attempt: lease.attempt,
+                    tenant: lease.tenant.clone(),
+                    at_ms,
+                    error_ms: at_ms.abs_diff(expected_ms),
+                };
+                self.recall(&error);
+                return Some(error);
             }
             (LeaseState::Ended, Some(from_ms), Some(until_ms)) => {
                 self.expected_ms.remove(&lease.id);
@@ -46,6 +67,21 @@ impl History {
             }
             _ => {}
         }
+        None
+    }
+
+    /// Remembers what was kept.
+    pub(crate) fn recall(&mut self, error: &EstimateError) {
+        remember(&mut self.errors_ms, error.error_ms, ERRORS_MAX);
+        if self.errors_ms_of.len() < PROGRAMS_MAX || self.errors_ms_of.contains_key(&error.tenant) {
+            let own = self.errors_ms_of.entry(error.tenant.clone()).or_default();
+            remember(own, error.error_ms, ERRORS_MAX);
+        }
+    }
+
+    /// Somebody has changed by hand who starts when: estimates that were made before say nothing of how good estimates are.
+    pub(crate) fn changed_by_hand(&mut self) {
+        self.expected_ms.values_mut().for_each(|expected_ms| *expected_ms = None);
     }
 
     /// How long a lease runs from its grant: as it said, or as its like did.
@@ -56,12 +92,13 @@ impl History {
 
     /// Notes when a lease is expected to start; the first word counts.
     pub(crate) fn expect(&mut self, lease: LeaseId, at_ms: u64) {
-        self.expected_ms.entry(lease).or_insert(at_ms);
+        self.expected_ms.entry(lease).or_insert(Some(at_ms));
     }
 
-    /// Half of the estimates were off by no more.
-    pub(crate) fn error_ms(&self) -> Option<u64> {
-        median(&self.errors_ms)
+    /// Half of the estimates of late were off by no more: a tenant's own, or all while it has had few.
+    pub(crate) fn error_ms(&self, tenant: &TenantPath) -> Option<u64> {
+        let own = self.errors_ms_of.get(tenant).filter(|own| own.len() >= ERRORS_MIN);
+        median(own.unwrap_or(&self.errors_ms))
     }
 }
 
@@ -76,4 +113,25 @@ fn median(values: &VecDeque<u64>) -> Option<u64> {
     let mut sorted: Vec<u64> = values.iter().copied().collect();
     sorted.sort_unstable();
     sorted.get(sorted.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(tenant: &str, lease: LeaseId, error_ms: u64) -> EstimateError {
+        EstimateError { lease, attempt: 1, tenant: tenant.parse().unwrap(), at_ms: lease, error_ms }
+    }
+
+    #[test]
+    fn a_tenant_is_told_its_own_errors_once_there_are_some() {
+        let mut history = History::default();
+        let [acme, globex] = ["acme", "globex"].map(|path| path.parse::<TenantPath>().unwrap());
+        assert_eq!(history.error_ms(&acme), None);
+        (1..5).for_each(|lease| history.recall(&error("acme", lease, 1000)));
+        (5..20).for_each(|lease| history.recall(&error("globex", lease, 10)));
+        assert_eq!((history.error_ms(&acme), history.error_ms(&globex)), (Some(10), Some(10)));
+        history.recall(&error("acme", 20, 3000));
+        assert_eq!((history.error_ms(&acme), history.error_ms(&globex)), (Some(1000), Some(10)));
+    }
 }

@@ -508,7 +508,8 @@ impl Books {
         let mut history = History::default();
         let mut recent = store.leases(i64::MAX as u64, HISTORY).await?;
         recent.reverse();
-        recent.iter().for_each(|lease| history.follow(lease));
+        recent.iter().for_each(|lease| _ = history.follow(lease));
+        store.estimate_errors(HISTORY).await?.iter().for_each(|error| history.recall(error));
         Ok(Books {
             fleet,
             plan: None,
@@ -622,6 +623,11 @@ impl Change<'_> {
         self.writes.push(write);
     }
 
+    /// Who starts when is another matter now, by somebody's hand.
+    pub(crate) fn is_by_hand(&mut self) {
+        self.books.history.changed_by_hand();
+    }
+
     /// Says in the audit log who did what.
     pub(crate) fn audit(
         &mut self,
@@ -730,7 +736,8 @@ impl Change<'_> {
         self.audit_leases(&Principal::server());
         let mut writes = std::mem::take(&mut self.writes);
         let changed = self.books.fleet.take_changed();
-        changed.iter().for_each(|lease| self.books.history.follow(lease));
+        let errors = changed.iter().filter_map(|lease| self.books.history.follow(lease));
+        writes.extend(errors.map(Write::EstimateError));
         writes.extend(changed.into_iter().map(|lease| Write::Lease(Box::new(lease))));
         let cards = self.books.fleet.take_changed_cards();
         writes.extend(cards.into_iter().map(|(id, record)| Write::Card { id, record }));
@@ -780,6 +787,8 @@ pub(crate) fn unwell(error: StoreError) -> Problem {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+
+    use crate::history::EstimateError;
 
     use super::*;
 
@@ -882,6 +891,27 @@ mod tests {
         };
         assert_eq!(tokio::join!(spent(&server), declares).0, 0);
         assert_eq!(spent(&server).await, 0, "nothing is of this day");
+    }
+
+    #[tokio::test]
+    async fn how_far_off_estimates_were_is_known_to_the_next_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&crate::Database::Sqlite(folder.path().join("database"))).await.unwrap();
+        let fence = store.lead("a test", "", true).await.unwrap().unwrap();
+        let acme: TenantPath = "acme".parse().unwrap();
+        let error = |lease, error_ms| {
+            let (tenant, at_ms) = (acme.clone(), lease);
+            Write::EstimateError(EstimateError { lease, attempt: 1, tenant, at_ms, error_ms })
+        };
+        let errors =
+            [10, 20, 30, 40, 50].into_iter().zip(1..).map(|(error_ms, lease)| error(lease, error_ms));
+        store.commit(fence, errors.collect()).await.unwrap();
+        // A lease that was granted once more under the same attempt counts once.
+        store.commit(fence, vec![error(5, 60)]).await.unwrap();
+        let books = Books::read(&store, Commits::new().epoch(), 0).await.unwrap();
+        assert_eq!(books.history.error_ms(&acme), Some(30));
+        let kept = store.estimate_errors(2).await.unwrap();
+        assert_eq!(kept.iter().map(|error| error.error_ms).collect::<Vec<_>>(), [40, 60], "the latest");
     }
 
     #[test]

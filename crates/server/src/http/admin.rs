@@ -158,6 +158,9 @@ pub(super) async fn apply(
     let identity = declaration.identity.filter(|identity| known.as_ref() != Some(identity));
     let other_people = identity.is_some();
     changes.extend(identity.map(|identity| super::identity::set(&mut change, &principal, identity)));
+    if !changes.is_empty() {
+        change.is_by_hand();
+    }
     let warnings = Vec::from_iter(guaranteed_in_vain(change.fleet()));
     change.commit().await?;
     if other_people {

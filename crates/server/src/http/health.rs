@@ -59,6 +59,7 @@ pub(super) async fn fence(
         let detail = serde_json::json!({ "fence": detail, "leases": leases });
         change.audit(&principal, "gpu.fenced", &name.to_string(), detail);
     }
+    change.is_by_hand();
     change.wake();
     change.commit().await?;
     status_of(&server, &new.gpus).await
@@ -89,6 +90,7 @@ pub(super) async fn unfence(
             change.audit(&principal, "gpu.unfenced", &name.to_string(), serde_json::json!({ "why": why }));
         }
     }
+    change.is_by_hand();
     change.wake();
     change.commit().await?;
     status_of(&server, &unfence.gpus).await

@@ -370,6 +370,9 @@ pub(super) async fn end(
         return Err(problem.into());
     }
     if change.fleet().lease(id).is_some() {
+        if change.fleet().lease(id).is_some_and(|lease| lease.token != principal.token.id) {
+            change.is_by_hand();
+        }
         change.fleet().end(id, "ended by its owner", now_ms);
         change.audit_leases(&principal);
     }
@@ -465,6 +468,7 @@ pub(super) async fn preempt(
             change.fleet().go_last(id, now_ms);
         }
     }
+    change.is_by_hand();
     change.audit_leases(&principal);
     change.commit().await?;
     view(&server, &principal, id).await

@@ -59,17 +59,19 @@ impl Plan {
 
     fn forecast(&self, fleet: &Fleet, history: &History, id: LeaseId, clock: Clock) -> Option<StartEstimate> {
         if self.bound.contains(&id) {
+            let error_ms = history.error_ms(&fleet.lease(id)?.tenant);
             let noticed = fleet.leases().flat_map(LeaseRecord::notices).max();
             let at_ms = noticed.unwrap_or(clock.now_ms).max(clock.now_ms);
             let because = "its place is being cleared".into();
-            return Some(StartEstimate { at_ms: Some(at_ms), error_ms: history.error_ms(), because });
+            return Some(StartEstimate { at_ms: Some(at_ms), error_ms, because });
         }
         let work = self.work.get(&id)?;
         let runtime = |job: JobId| history.runtime_ms(fleet.lease(*self.leases.get(&job)?)?);
         let forecast = self.scheduler.clone().forecast(clock.now_ms, work.job, runtime, ENDS_MAX);
         if let Some((at_ms, _)) = forecast.start {
             let because = format!("if the {} leases before it end as expected", forecast.ends);
-            return Some(StartEstimate { at_ms: Some(at_ms), error_ms: history.error_ms(), because });
+            let error_ms = history.error_ms(&work.tenant);
+            return Some(StartEstimate { at_ms: Some(at_ms), error_ms, because });
         }
         // Behind a limit others' leases are in nobody's way.
         let blocked = self.scheduler.why(work.job).and_then(|why| why.blocked.as_ref());

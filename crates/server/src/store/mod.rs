@@ -9,6 +9,7 @@ mod cards;
 mod copy;
 #[cfg(test)]
 pub(crate) mod faults;
+mod history;
 mod identity;
 mod leader;
 mod leases;
@@ -37,6 +38,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Any, AnyPool, Connection, Row, SqlSafeStr, Transaction};
 
 use crate::fleet::{CardId, CardRecord, LeaseRecord, Node};
+use crate::history::EstimateError;
 
 pub(crate) use leader::{Fence, LEADERSHIP, Leader};
 pub(crate) use leases::KeyUse;
@@ -108,6 +110,7 @@ pub(crate) enum Write {
         record: UsageRecord,
         received_at_ms: u64,
     },
+    EstimateError(EstimateError),
     Price(Price),
     Pool {
         pool: Pool,
@@ -246,6 +249,7 @@ impl Store {
                 Write::Usage { record, received_at_ms } => rows.usage.push((record, received_at_ms)),
                 Write::Revoke(id) => tokens::revoke(tx, &id).await?,
                 Write::ForgetKeys { before_ms } => leases::forget_keys(tx, before_ms).await?,
+                Write::EstimateError(error) => history::write(tx, &error).await?,
                 Write::Price(price) => ledger::write_price(tx, &price).await?,
                 Write::Pool { pool, from_ms } => {
                     rows.settings = true;
