@@ -219,6 +219,9 @@ pub struct GpuStatus {
     /// Whether the node reports.
     pub online: bool,
     pub index: u32,
+    /// The pool that it is in; not there where the token may not see that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     #[serde(flatten)]
     pub gpu: Gpu,
     pub share_leased_ppm: u32,
@@ -267,7 +270,6 @@ pub struct NodeStatus {
     pub closed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
-    pub pool: String,
     pub labels: BTreeMap<String, String>,
     pub gpus: u32,
     /// Leases that hold parts of its GPUs.

@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 use crate::GPU_PPM;
 use crate::bill::{Goods, Meter, PricePer, Rate};
 use crate::calendar::{Calendar, CalendarError};
+use crate::health::GpuName;
 use crate::tenant::TenantPath;
 use crate::written::{WrittenPoolPrice, WrittenWindow};
 
 /// The pool of nodes that no declared pool claims; everybody may use it.
 pub const DEFAULT_POOL: &str = "default";
 
-/// Some nodes, and who may use them. A node belongs to the first pool, by name, that claims it.
+/// Some GPUs, and who may use them. A GPU belongs to the pool that names it, else to the first pool, by name, that claims it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -25,6 +26,15 @@ pub struct Pool {
     /// Nodes with all these labels are its as well, if there are any here.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// Of these nodes only the GPUs whose model has one of these in its name, in any case; without nodes and labels, such GPUs of all
+    /// nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(examples(json!(["h100"]))))]
+    pub models: Vec<String>,
+    /// Single GPUs, which are its before any other pool's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "gpu_names")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, examples(json!(["node7/0", "node7/1"]))))]
+    pub gpus: Vec<GpuName>,
     #[serde(default)]
     pub access: Access,
     /// The tiers that it serves; all unless said.
@@ -40,6 +50,22 @@ pub struct Pool {
     /// What it is at other times: the first whose calendar holds is in force, and where none does the pool is as said above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub personalities: Vec<Personality>,
+}
+
+/// GPUs as people name them: `node7/0`.
+mod gpu_names {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::health::GpuName;
+
+    pub(super) fn serialize<S: Serializer>(gpus: &[GpuName], serializer: S) -> Result<S::Ok, S::Error> {
+        gpus.iter().map(GpuName::to_string).collect::<Vec<_>>().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GpuName>, D::Error> {
+        let names = Vec::<String>::deserialize(deserializer)?;
+        names.iter().map(|name| name.parse().map_err(serde::de::Error::custom)).collect()
+    }
 }
 
 /// Of what a GPU has, ten times as much may be leased.
@@ -239,10 +265,21 @@ impl Window {
 }
 
 impl Pool {
-    /// Whether it claims a node of this name and with these labels.
-    pub fn claims(&self, node: &str, labels: &BTreeMap<String, String>) -> bool {
+    /// Whether it claims the GPUs of this model of a node of this name and with these labels.
+    pub fn claims(&self, node: &str, labels: &BTreeMap<String, String>, model: &str) -> bool {
         let labelled = || self.labels.iter().all(|(name, value)| labels.get(name) == Some(value));
-        self.nodes.iter().any(|name| name == node) || (!self.labels.is_empty() && labelled())
+        let here = || self.nodes.iter().any(|name| name == node) || (!self.labels.is_empty() && labelled());
+        if self.models.is_empty() {
+            return here();
+        }
+        let model = model.to_lowercase();
+        let is_of_these = self.models.iter().any(|part| model.contains(&part.to_lowercase()));
+        is_of_these && ((self.nodes.is_empty() && self.labels.is_empty()) || here())
+    }
+
+    /// Whether it names a GPU.
+    pub fn names(&self, node: &str, gpu: u32) -> bool {
+        self.gpus.iter().any(|name| name.gpu == gpu && name.node == node)
     }
 
     /// Millionths of each GPU that may be leased in parts.
@@ -567,10 +604,30 @@ mod tests {
     fn nodes_are_claimed_by_name_or_by_all_labels() {
         let labels =
             BTreeMap::from([("gpu".to_owned(), "a100".to_owned()), ("zone".to_owned(), "a".to_owned())]);
-        let claims = |json| serde_json::from_value::<Pool>(json).unwrap().claims("n1", &labels);
+        let claims =
+            |json| serde_json::from_value::<Pool>(json).unwrap().claims("n1", &labels, "NVIDIA H100");
         assert!(claims(serde_json::json!({ "name": "p", "nodes": ["n1"] })));
         assert!(claims(serde_json::json!({ "name": "p", "labels": { "gpu": "a100" } })));
         assert!(!claims(serde_json::json!({ "name": "p", "labels": { "gpu": "a100", "zone": "b" } })));
         assert!(!claims(serde_json::json!({ "name": "p" })));
+        for (json, expect) in [
+            (serde_json::json!({ "name": "p", "models": ["a100", "h100"] }), true),
+            (serde_json::json!({ "name": "p", "models": ["a100"] }), false),
+            (serde_json::json!({ "name": "p", "models": ["h100"], "nodes": ["n1"] }), true),
+            (serde_json::json!({ "name": "p", "models": ["h100"], "nodes": ["n2"] }), false),
+            (serde_json::json!({ "name": "p", "models": ["a100"], "nodes": ["n1"] }), false),
+            (serde_json::json!({ "name": "p", "gpus": ["n1/0"] }), false),
+        ] {
+            assert_eq!(claims(json.clone()), expect, "{json}");
+        }
+        let json = serde_json::json!({ "name": "p", "gpus": ["n1/0", "n2/11"], "access": "public" });
+        let pool: Pool = serde_json::from_value(json.clone()).unwrap();
+        assert_eq!(
+            [("n1", 0), ("n1", 1), ("n2", 11)].map(|(node, gpu)| pool.names(node, gpu)),
+            [true, false, true]
+        );
+        assert_eq!(serde_json::to_value(&pool).unwrap(), json);
+        let wrong = serde_json::json!({ "name": "p", "gpus": ["n1"] });
+        assert!(serde_json::from_value::<Pool>(wrong).unwrap_err().to_string().contains("n1"));
     }
 }

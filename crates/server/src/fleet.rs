@@ -291,23 +291,31 @@ impl Fleet {
         self.pools.insert(pool.name.clone(), pool)
     }
 
-    /// Its nodes are in other pools from now on, or in that of all others.
+    /// Its GPUs are in other pools from now on, or in that of all others.
     pub(crate) fn remove_pool(&mut self, name: &str) {
         self.news.all |= self.pools.remove(name).is_some();
     }
 
-    /// The name of a node's pool.
-    pub(crate) fn pool_of(&self, node: &Node) -> &str {
-        self.declared_pool_of(node).map_or(DEFAULT_POOL, |pool| &pool.name)
+    /// The name of a GPU's pool.
+    pub(crate) fn pool_of(&self, node: &Node, gpu: u32) -> &str {
+        self.declared_pool_of(node, gpu).map_or(DEFAULT_POOL, |pool| &pool.name)
     }
 
-    fn declared_pool_of(&self, node: &Node) -> Option<&Pool> {
-        self.pools.values().find(|pool| pool.claims(&node.name, &node.labels))
+    fn declared_pool_of(&self, node: &Node, gpu: u32) -> Option<&Pool> {
+        let model = node.gpus.get(gpu as usize).map_or("", |gpu| &gpu.name);
+        let named = self.pools.values().find(|pool| pool.names(&node.name, gpu));
+        named.or_else(|| self.pools.values().find(|pool| pool.claims(&node.name, &node.labels, model)))
     }
 
-    /// Millionths of each of a node's GPUs that may be leased in parts.
-    pub(crate) fn promised_ppm(&self, node: &Node) -> u32 {
-        self.declared_pool_of(node).map_or(GPU_PPM, Pool::promised_ppm)
+    /// The pools of a seat's GPUs: one, unless pools have been declared anew since.
+    pub(crate) fn pools_of(&self, seat: &Seat) -> impl Iterator<Item = &str> {
+        let node = self.nodes.get(&seat.node);
+        seat.gpus.iter().map(move |&gpu| node.map_or(DEFAULT_POOL, |node| self.pool_of(node, gpu)))
+    }
+
+    /// Millionths of a GPU that may be leased in parts.
+    pub(crate) fn promised_ppm(&self, node: &Node, gpu: u32) -> u32 {
+        self.declared_pool_of(node, gpu).map_or(GPU_PPM, Pool::promised_ppm)
     }
 
     /// What a tenant and all below it hold.
@@ -713,7 +721,8 @@ impl Fleet {
 
     /// Millionths that may be leased of the GPUs of a seat: what its pool says, and what is leased though that was said to be less since.
     fn promised_of(&self, seat: &Seat) -> u32 {
-        let of_pool = self.nodes.get(&seat.node).map_or(GPU_PPM, |node| self.promised_ppm(node));
+        let of_gpu = |gpu| self.nodes.get(&seat.node).map_or(GPU_PPM, |node| self.promised_ppm(node, gpu));
+        let of_pool = seat.gpus.iter().map(|&gpu| of_gpu(gpu)).min().unwrap_or(GPU_PPM);
         let leased = seat.gpus.iter().map(|&gpu| self.taken(seat.node, gpu).ppm).max().unwrap_or(0);
         of_pool.max(u32::try_from(leased).unwrap_or(u32::MAX))
     }
@@ -727,7 +736,7 @@ impl Fleet {
             node: seat.node,
             tenant: lease.tenant.clone(),
             tier: lease.ask.tier,
-            pool: self.nodes.get(&seat.node).map_or(DEFAULT_POOL, |node| self.pool_of(node)).into(),
+            pool: self.pools_of(seat).next().unwrap_or(DEFAULT_POOL).into(),
             gpus: seat.gpus.clone(),
             share_ppm: lease.share_ppm(seat),
             promised_ppm: self.promised_of(seat),

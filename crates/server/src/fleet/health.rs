@@ -170,7 +170,7 @@ impl Fleet {
         let tells_more = known.as_ref().is_none_or(is_worse);
         let state = match &known {
             Some(known) => known.state,
-            None if self.breaker_of_gpus_holds(node, now_ms) => FenceState::Suspected,
+            None if self.breaker_of_gpus_holds((node, fault.gpu), now_ms) => FenceState::Suspected,
             None => FenceState::Fenced,
         };
         let record = self.health.cards.entry(id.clone()).or_default();
@@ -246,16 +246,15 @@ impl Fleet {
         }
     }
 
-    /// Whether so many GPUs of the node's pool have become faulty that one more is only suspected.
-    fn breaker_of_gpus_holds(&mut self, node: NodeId, now_ms: u64) -> bool {
-        let Some(pool) = self.nodes.get(&node).map(|node| self.pool_of(node).to_owned()) else {
+    /// Whether so many GPUs of a GPU's pool have become faulty that one more is only suspected.
+    fn breaker_of_gpus_holds(&mut self, (node, gpu): (NodeId, u32), now_ms: u64) -> bool {
+        let Some(pool) = self.nodes.get(&node).map(|node| self.pool_of(node, gpu).to_owned()) else {
             return false;
         };
         let (mut gpus, mut faulty, mut suspected) = (0, 0, 0);
-        let counts = |other: &&Node| (other.online || other.id == node) && self.pool_of(other) == pool;
-        for node in self.nodes.values().filter(counts) {
-            gpus += node.gpus.len();
-            for gpu in 0..node.gpus.len() as u32 {
+        for node in self.nodes.values().filter(|other| other.online || other.id == node) {
+            for gpu in (0..node.gpus.len() as u32).filter(|&gpu| self.pool_of(node, gpu) == pool) {
+                gpus += 1;
                 let Some(fence) = self.fence_of(node.id, gpu).filter(|fence| fence.by == BY_NODE) else {
                     continue;
                 };

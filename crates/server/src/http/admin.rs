@@ -9,6 +9,7 @@ use axum::http::HeaderMap;
 use serde::Deserialize;
 use sluice_api::Page;
 use sluice_api::bill::{BudgetStatus, Meter, Price, PricePer, Seller};
+use sluice_api::health::GpuName;
 use sluice_api::identity::Rule;
 use sluice_api::lease::LeaseId;
 use sluice_api::pool::{Access, DEFAULT_POOL, Pool, PoolPrice, PoolStatus};
@@ -241,6 +242,12 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
         }
         let of_pool =
             |error: String| Problem::new(Kind::Invalid, format!("{}: {error}", pool.name)).at("pools");
+        if pool.gpus.len() > POOL_GPUS_MAX || pool.models.len() > POOL_GPUS_MAX {
+            return Err(of_pool(format!("up to {POOL_GPUS_MAX} gpus and as many models")));
+        }
+        if pool.models.iter().any(|model| model.trim().is_empty()) {
+            return Err(of_pool("models: an empty name is part of every name".into()));
+        }
         check_access(&pool.access, &known).map_err(of_pool)?;
         pool.check_overcommit().map_err(|error| of_pool(error.to_string()))?;
         pool.check_personalities().map_err(|error| of_pool(error.to_string()))?;
@@ -269,6 +276,12 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
                 return Err(of_personality(MEMORY_PER_UNIT.into()));
             }
         }
+    }
+    if let Some((gpu, one, other)) = named_twice(fleet.pools(), &declaration.pools) {
+        return wrong(
+            "pools",
+            format!("gpus: {gpu} is in {one} and in {other}, and can be in one pool only"),
+        );
     }
     for price in &declaration.prices {
         principal.need(Action::SetPrice, &TenantPath::root())?;
@@ -305,6 +318,19 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
     Ok(())
 }
 
+/// A GPU that two pools name, once these have been declared.
+fn named_twice<'a>(
+    known: &'a BTreeMap<String, Pool>,
+    declared: &'a [Pool],
+) -> Option<(&'a GpuName, &'a str, &'a str)> {
+    let mut pools: BTreeMap<&str, &Pool> = known.iter().map(|(name, pool)| (&**name, pool)).collect();
+    pools.extend(declared.iter().map(|pool| (&*pool.name, pool)));
+    let mut of: BTreeMap<&GpuName, &str> = BTreeMap::new();
+    let each = pools.into_iter().flat_map(|(name, pool)| pool.gpus.iter().map(move |gpu| (gpu, name)));
+    each.filter_map(|(gpu, name)| Some((gpu, of.insert(gpu, name)?, name)))
+        .find(|(_, one, other)| one != other)
+}
+
 fn check_access(access: &Access, known: &BTreeMap<TenantPath, Quota>) -> Result<(), String> {
     let (tenants, windows) = match access {
         Access::Public => (&[][..], &[][..]),
@@ -334,6 +360,8 @@ const MICRO_MAX: u64 = 1_000_000_000_000;
 
 const NAME_MAX: usize = 255;
 const ISSUER_MAX: usize = 200;
+/// That one pool names.
+const POOL_GPUS_MAX: usize = 10_000;
 const WINDOWS_MAX: usize = 1000;
 
 fn set_tenant(change: &mut Change<'_>, principal: &Principal, declared: DeclaredTenant) -> Option<String> {

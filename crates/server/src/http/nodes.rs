@@ -15,6 +15,7 @@ use sluice_api::tenant::TenantPath;
 use sluice_api::token::Role;
 use sluice_api::usage::{GFLOPS_MAX, UsageRecord};
 
+use super::admin::is_shown_to;
 use super::answer::Answer;
 use super::extract::{Body, Name, OfTenant, OnNode, Options, PageOptions, cut, two_numbers};
 use crate::auth::{self, Principal};
@@ -220,7 +221,15 @@ pub(super) async fn gpus(
         let gpus = nodes.flat_map(|node| (0..node.gpus.len() as u64).map(move |gpu| ((node.id, gpu), node)));
         let gpus = gpus.map(|(key, node)| (key, (key.1 as u32, node)));
         let Page { items, next } = cut(gpus, after.as_ref(), limit, |(node, gpu)| format!("{node}.{gpu}"));
-        let status = |(gpu, node)| gpu_status(&books.fleet, node, gpu, now_ms);
+        // Pools that are others' are not named, as in their list.
+        let is_shown = |name: &String| {
+            let pool = books.fleet.pools().get(name);
+            pool.is_none_or(|pool| is_shown_to(&principal, pool, now_ms))
+        };
+        let status = |(gpu, node)| {
+            let status = gpu_status(&books.fleet, node, gpu, now_ms)?;
+            Some(GpuStatus { pool: status.pool.filter(is_shown), ..status })
+        };
         Page { items: items.into_iter().filter_map(status).collect(), next }
     };
     Ok(Json(server.read(seen).await?))
@@ -238,6 +247,7 @@ pub(super) fn gpu_status(fleet: &Fleet, node: &Node, index: u32, now_ms: u64) ->
         address: node.address.clone(),
         online: fleet.is_online(node, now_ms),
         index,
+        pool: Some(fleet.pool_of(node, index).to_owned()),
         gpu: node.gpus.get(index as usize)?.clone(),
         share_leased_ppm: ppm as u32,
         memory_leased: memory,

@@ -193,7 +193,6 @@ fn status(fleet: &Fleet, node: &Node, now_ms: u64) -> NodeStatus {
         online: fleet.is_online(node, now_ms),
         closed: node.report.closed,
         drain: node.drain.clone(),
-        pool: fleet.pool_of(node).to_owned(),
         labels: node.labels.clone(),
         gpus: node.gpus.len() as u32,
         leases: fleet.on_node(node.id).len() as u32,

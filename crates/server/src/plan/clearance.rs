@@ -51,7 +51,7 @@ fn in_the_way(
     let taken = fleet.taken(id, gpu);
     let has = node.gpus.get(gpu as usize).map_or(0, |gpu| gpu.memory);
     let one_alone = share_ppm == GPU_PPM || taken.whole > 0;
-    let promised_ppm = if one_alone { GPU_PPM } else { fleet.promised_ppm(node) };
+    let promised_ppm = if one_alone { GPU_PPM } else { fleet.promised_ppm(node, gpu) };
     if taken.ppm + ppm <= u64::from(promised_ppm) && taken.memory + memory <= has {
         return None;
     }

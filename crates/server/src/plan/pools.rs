@@ -7,7 +7,7 @@ use sluice_api::pool::{Access, InForce, Pool, Terms};
 use sluice_api::tenant::TenantPath;
 
 use super::{Clock, Plan, keeps_its_place};
-use crate::fleet::{Fleet, LeaseRecord};
+use crate::fleet::{Fleet, LeaseRecord, Seat};
 
 #[derive(Debug, Default)]
 pub(super) struct Pools {
@@ -44,10 +44,17 @@ impl Pools {
     pub(super) fn clear(&self, fleet: &mut Fleet, clock: Clock) {
         let mut leaving = Vec::new();
         for lease in fleet.leases().filter(|lease| keeps_its_place(lease)) {
-            let nodes = lease.held().filter_map(|(_, seat)| fleet.nodes().get(&seat.node));
-            let mut pools = nodes.map(|node| fleet.pool_of(node));
+            let mut pools = lease.held().flat_map(|(_, seat)| fleet.pools_of(seat));
             let closed = pools.find(|pool| !self.serve(fleet, pool, &lease.tenant, &lease.ask));
-            leaving.extend(closed.map(|pool| (lease.id, self.notice(fleet, pool))));
+            let closed = closed.map(|pool| self.notice(fleet, pool));
+            // The scheduler has no place that is in two pools.
+            let is_torn = |seat: &Seat| {
+                let mut pools = fleet.pools_of(seat);
+                pools.next().is_some_and(|first| pools.any(|other| other != first))
+            };
+            let torn = lease.held().any(|(_, seat)| is_torn(seat));
+            let torn = torn.then(|| "its GPUs are in different pools from now on".to_owned());
+            leaving.extend(closed.or(torn).map(|reason| (lease.id, reason)));
         }
         let leaving: Vec<(LeaseId, String)> = leaving;
         for (id, reason) in leaving {

@@ -26,13 +26,13 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    fn of(fleet: &Fleet, node: &Node, gpu: &Gpu) -> Kind {
+    fn of(fleet: &Fleet, node: &Node, (index, gpu): (u32, &Gpu)) -> Kind {
         Kind {
-            pool: fleet.pool_of(node).into(),
+            pool: fleet.pool_of(node, index).into(),
             name: gpu.name.clone(),
             memory: gpu.memory,
             gflops: gpu.gflops,
-            promised_ppm: fleet.promised_ppm(node),
+            promised_ppm: fleet.promised_ppm(node, index),
         }
     }
 
@@ -79,7 +79,7 @@ impl Atlas {
     pub(super) fn sites(&mut self, fleet: &Fleet, node: &Node) -> Result<Vec<(Site, NodeSpec)>, TooMany> {
         let mut by_kind: BTreeMap<ModelId, Vec<u32>> = BTreeMap::new();
         for (index, gpu) in (0..).zip(&node.gpus) {
-            by_kind.entry(self.kind(Kind::of(fleet, node, gpu))?).or_default().push(index);
+            by_kind.entry(self.kind(Kind::of(fleet, node, (index, gpu)))?).or_default().push(index);
         }
         let mut labels = LabelSet::NONE;
         for (name, value) in &node.labels {
@@ -115,7 +115,7 @@ impl Atlas {
         let known = |(name, value): (&String, &String)| {
             self.labels.iter().any(|label| (&label.0, label.1.as_ref()) == (name, Some(value)))
         };
-        node.gpus.iter().all(|gpu| self.kinds.contains(&Kind::of(fleet, node, gpu)))
+        (0..).zip(&node.gpus).all(|gpu| self.kinds.contains(&Kind::of(fleet, node, gpu)))
             && node.labels.iter().all(known)
     }
 

@@ -138,8 +138,8 @@ impl World {
     /// running is what was granted.
     fn check(&mut self) {
         for node in self.fleet.nodes().values() {
-            let promised_ppm = u64::from(self.fleet.promised_ppm(node));
             for gpu in 0..node.gpus.len() as u32 {
+                let promised_ppm = u64::from(self.fleet.promised_ppm(node, gpu));
                 let taken = self.fleet.taken(node.id, gpu);
                 let before_ppm = self.taken_ppm.insert((node.id, gpu), taken.ppm).unwrap_or(0);
                 assert!(taken.ppm <= promised_ppm.max(before_ppm) && taken.memory <= 16 << 30, "{taken:?}");

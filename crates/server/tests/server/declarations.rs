@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 use sluice_api::bill::{Bill, Currency, Invoice};
+use sluice_api::client::Client;
+use sluice_api::node::GpuStatus;
 use sluice_api::tenant::{Applied, TenantStatus};
+use sluice_api::token::Role;
 
 use crate::ledger::record;
 use crate::{ScriptedNode, Server, problem};
@@ -144,4 +147,30 @@ fn amounts_are_in_the_currency_that_is_declared() {
         (invoice, Some("Others")),
         "what was issued stays"
     );
+}
+
+#[test]
+fn each_gpu_is_in_one_pool_and_the_list_says_which() {
+    let (_folder, server) = Server::with_tenants();
+    ScriptedNode::join(&server, "one", 3);
+    let own = "{name: own, gpus: [one/1], access: {private: {tenants: [globex]}}}";
+    server.apply(&format!("pools: [{own}, {{name: scripted, models: [SCRIPTED], nodes: [one]}}]")).unwrap();
+    let pools = |client: &Client| -> Vec<Option<String>> {
+        client.list::<GpuStatus>("/gpus").unwrap().into_iter().map(|gpu| gpu.pool).collect()
+    };
+    let named = |pools: [&str; 3]| pools.map(|pool| Some(pool.to_owned())).to_vec();
+    assert_eq!(pools(&server.admin), named(["scripted", "own", "scripted"]));
+    assert_eq!(pools(&server.token("globex", Role::Member)), named(["scripted", "own", "scripted"]));
+    assert_eq!(pools(&server.token("acme", Role::Member))[1], None, "it is none of theirs");
+    for (wrong, words) in [
+        ("{name: other, gpus: [one/0, one/1]}", "one/1 is in other and in own"),
+        ("{name: other, gpus: [one]}", "one"),
+        ("{name: other, models: ['']}", "models"),
+    ] {
+        let refused = problem(server.apply(&format!("pools: [{wrong}]")));
+        assert!(refused.status == 422 && refused.detail.contains(words), "{wrong}: {refused:?}");
+    }
+    // What one pool gives away another may have, at once.
+    server.apply("pools: [{name: own, gpus: [one/2]}, {name: other, gpus: [one/1]}]").unwrap();
+    assert_eq!(pools(&server.admin), named(["scripted", "other", "own"]));
 }

@@ -53,6 +53,7 @@ pub(crate) fn gpus(client: &Client, output: Output) -> Result<ExitCode> {
         ("SHARE LEASED", Right),
         ("BUSY", Right),
         ("LEASES", Right),
+        ("POOL", Left),
         ("STATE", Left),
     ];
     let cells = |gpu: &GpuStatus| {
@@ -67,6 +68,7 @@ pub(crate) fn gpus(client: &Client, output: Output) -> Result<ExitCode> {
             share_text(gpu.share_leased_ppm),
             share_text(gpu.busy_ppm / 10_000 * 10_000),
             gpu.leases.to_string(),
+            gpu.pool.clone().unwrap_or_else(|| "-".into()),
             gpu_state(gpu),
         ]
     };

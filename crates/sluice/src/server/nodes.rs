@@ -42,7 +42,6 @@ fn list(arguments: &ListArgs) -> Result<()> {
     let columns = &[
         ("NODE", Left),
         ("ADDRESS", Left),
-        ("POOL", Left),
         ("LABELS", Left),
         ("GPUS", Right),
         ("LEASES", Right),
@@ -53,7 +52,6 @@ fn list(arguments: &ListArgs) -> Result<()> {
         vec![
             node.name.clone(),
             node.address.clone(),
-            node.pool.clone(),
             if labels.is_empty() { "-".into() } else { labels.join(", ") },
             node.gpus.to_string(),
             node.leases.to_string(),
@@ -84,7 +82,7 @@ mod tests {
     fn a_nodes_state_says_who_has_drained_it_and_why() {
         let node = |more: serde_json::Value| -> NodeStatus {
             let mut node = json!({
-                "name": "one", "address": "h:1", "online": true, "closed": false, "pool": "default", "labels": {}, "gpus": 1, "leases": 0,
+                "name": "one", "address": "h:1", "online": true, "closed": false, "labels": {}, "gpus": 1, "leases": 0,
             });
             node.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             serde_json::from_value(node).unwrap()

@@ -11,7 +11,7 @@ tenants:
     budget: {amount: 0.01, per: ever}
   - path: blue
 pools:
-  - {name: dear, nodes: [two], tiers: [basic]}
+  - {name: dear, gpus: [two/0], tiers: [basic]}
 prices:
   - {meter: reserved, price: 1000.00}
   - {meter: reserved, pool: dear, tier: basic, price: 4000}
@@ -23,6 +23,11 @@ pub(super) fn prices_budgets_and_invoices() -> Result<()> {
     let mut first = red.program("red 1", &["-p", "0.5"])?;
     first.expect_line("ready")?;
     first.go_on_to_its_end()?;
+
+    let gpus = admin.json(&["gpus"])?;
+    let pools =
+        gpus.as_array().into_iter().flatten().map(|gpu| (gpu["node"] == "two", gpu["pool"] == "dear"));
+    ensure!(pools.clone().count() == 2 && pools.clone().all(|(is_two, is_dear)| is_two == is_dear), "{gpus}");
 
     // It is in the audit log, and what comes then waits; a credit lets it go on.
     let noticed = |tenants: &Value| {

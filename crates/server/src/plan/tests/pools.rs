@@ -78,6 +78,49 @@ fn pools_turn_into_their_personalities_and_back() {
 }
 
 #[test]
+fn two_pools_share_a_machine() {
+    let mut world = World::new(&[4], &[("acme", json!({})), ("globex", json!({}))]);
+    let declare = |world: &mut World, pool: Value| {
+        world.fleet.set_pool(serde_json::from_value(pool).unwrap());
+    };
+    let both = world.ask("acme", json!({ "gpus": 2 }));
+    let single = world.ask("acme", json!({}));
+    world.settle();
+    let gpus = |world: &World, id| -> Vec<u32> {
+        let lease = world.fleet.lease(id).unwrap();
+        lease.held().flat_map(|(_, seat)| seat.gpus.clone()).collect()
+    };
+    assert_eq!((gpus(&world, both), gpus(&world, single)), (vec![0, 1], vec![2]));
+    // Acme's own begin in the middle of the first lease; the rest is what is of this model.
+    let own = json!({ "name": "own", "gpus": ["node0/1", "node0/2", "elsewhere/3"], "overcommit_percent": 200,
+                      "access": { "private": { "tenants": ["acme"] } } });
+    declare(&mut world, own);
+    declare(&mut world, json!({ "name": "all", "models": ["gpu"] }));
+    world.decide();
+    assert_ne!(world.state(both), RUNS, "no place is in two pools");
+    assert_eq!(world.state(single), RUNS);
+    world.settle();
+    assert_eq!((world.state(both), gpus(&world, both)), (RUNS, vec![0, 3]));
+    let grant_pools = |world: &World, id| -> Vec<String> {
+        let lease = world.fleet.lease(id).unwrap();
+        lease.held().flat_map(|(_, seat)| world.fleet.pools_of(seat).map(str::to_owned)).collect()
+    };
+    assert_eq!(
+        (grant_pools(&world, both), grant_pools(&world, single)),
+        (vec!["all".into(); 2], vec!["own".into()])
+    );
+    // Others have no place on what is acme's; acme has, twice.
+    let foreign = world.ask("globex", json!({ "share_ppm": 100_000 }));
+    let parts = [0; 2].map(|_| world.ask("acme", json!({ "pool": "own", "share_ppm": 900_000 })));
+    world.settle();
+    assert_eq!((world.state(foreign), parts.map(|lease| world.state(lease))), (WAITS, [RUNS; 2]));
+    assert_eq!(parts.map(|lease| gpus(&world, lease)), [vec![1], vec![1]], "it is overcommitted");
+    let node = world.fleet.nodes().values().next().unwrap();
+    assert_eq!([0, 1].map(|gpu| world.fleet.promised_ppm(node, gpu)), [GPU_PPM, 2 * GPU_PPM]);
+    world.check();
+}
+
+#[test]
 fn a_spent_budget_keeps_what_is_new_waiting() {
     let mut world = World::new(&[2], &[("acme", json!({})), ("globex", json!({}))]);
     let acme: TenantPath = "acme".parse().unwrap();
