@@ -42,16 +42,20 @@ pub struct NewLease {
     /// Up to so many tasks, as there is room. Those above `tasks` come when there is, and are the first to make room for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks_max: Option<u32>,
-    /// All tasks within one node, rack or zone, or the lease waits.
+    /// All tasks within one node, switch, rack or zone, or the lease waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same: Option<Level>,
-    /// All tasks within one node, rack or zone if that can be had.
+    /// All tasks within one node, switch, rack or zone if that can be had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub near: Option<Level>,
-    /// Each task in another node, rack or zone than the others, or the lease waits; narrower than `same` and `near`. Nodes that do not
-    /// say in which rack or zone they stand take no such task.
+    /// Each task in another node, switch, rack or zone than the others, or the lease waits; narrower than `same` and `near`. Nodes that
+    /// do not say in which one they stand take no such task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<Level>,
+    /// What the GPUs of each task have in common, each with each, or the lease waits; for tasks of several GPUs. Without it those are
+    /// taken that are linked best, of those that would do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub linked: Option<Link>,
     /// Millionths of each GPU's compute.
     #[serde(default = "whole")]
     pub share_ppm: u32,
@@ -104,26 +108,60 @@ pub struct NewLease {
     pub name: String,
 }
 
-/// How near tasks stand to each other, or how far apart. Racks and zones are the nodes' labels of these names.
+/// How near tasks stand to each other, or how far apart. Zones, racks and switches are the nodes' labels of these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Level {
     Zone,
     Rack,
+    /// The network switch that its nodes are on.
+    Switch,
     Node,
 }
 
 impl Level {
     /// The widest first.
-    pub const ALL: [Level; 3] = [Level::Zone, Level::Rack, Level::Node];
+    pub const ALL: [Level; 4] = [Level::Zone, Level::Rack, Level::Switch, Level::Node];
 
     pub fn name(self) -> &'static str {
         match self {
             Level::Zone => "zone",
             Level::Rack => "rack",
+            Level::Switch => "switch",
             Level::Node => "node",
         }
+    }
+}
+
+/// What GPUs of one node may have in common, as far as the node says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Link {
+    /// NVLinks from one to the other.
+    Nvlink,
+    /// The NUMA node that is nearest.
+    Numa,
+}
+
+impl Link {
+    pub const ALL: [Link; 2] = [Link::Nvlink, Link::Numa];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Link::Nvlink => "nvlink",
+            Link::Numa => "numa",
+        }
+    }
+}
+
+impl std::str::FromStr for Link {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Link, String> {
+        let found = Link::ALL.into_iter().find(|link| link.name() == text);
+        found.ok_or_else(|| format!("{text:?} is none of nvlink and numa"))
     }
 }
 
@@ -132,7 +170,7 @@ impl std::str::FromStr for Level {
 
     fn from_str(text: &str) -> Result<Level, String> {
         let found = Level::ALL.into_iter().find(|level| level.name() == text);
-        found.ok_or_else(|| format!("{text:?} is none of node, rack and zone"))
+        found.ok_or_else(|| format!("{text:?} is none of node, switch, rack and zone"))
     }
 }
 

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{self, AtomicU64};
 
 use crate::recency::Recency;
-use crate::{GPUS_PER_NODE_MAX, LabelSet, MODELS_MAX, ModelId, PROMISED_MILLI_MAX, Request, WHOLE_GPU_MILLI};
+use crate::{
+    GPUS_PER_NODE_MAX, LabelSet, Links, MODELS_MAX, ModelId, PROMISED_MILLI_MAX, Request, WHOLE_GPU_MILLI,
+};
 
 /// A node by its place in the cluster; policies break ties by the smaller id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,6 +48,10 @@ impl GpuSet {
 
     pub const fn is_empty(self) -> bool {
         self.0 == 0
+    }
+
+    pub(crate) const fn and(self, other: GpuSet) -> GpuSet {
+        GpuSet(self.0 & other.0)
     }
 
     pub const fn contains(self, gpu: usize) -> bool {
@@ -150,6 +156,7 @@ pub struct Node {
     promised: [Promised; GPUS_PER_NODE_MAX],
     /// These keep what they have and get nothing new.
     fenced: GpuSet,
+    links: Links,
     state: NodeState,
 }
 
@@ -172,6 +179,7 @@ impl Node {
             gpus,
             promised: [Promised::default(); GPUS_PER_NODE_MAX],
             fenced: GpuSet::EMPTY,
+            links: Links::default(),
             state: NodeState::Schedulable,
             spec,
         }
@@ -206,6 +214,17 @@ impl Node {
     /// Those of its GPUs that get nothing new.
     pub fn fenced(&self) -> GpuSet {
         self.fenced
+    }
+
+    pub(crate) fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// Whether it has so many GPUs that are linked as the request wants them, whatever is free of them.
+    pub fn has_linked(&self, request: &Request) -> bool {
+        let all = (0..usize::from(self.spec.gpus)).fold(GpuSet::EMPTY, GpuSet::with);
+        let count = usize::from(request.gpus);
+        count < 2 || request.linked.is_none_or(|link| self.links.all_linked(link, all, count).is_some())
     }
 
     /// How many of its GPUs take work.
@@ -440,6 +459,18 @@ impl Cluster {
             if schedulable { NodeState::Schedulable } else { NodeState::Unschedulable };
         self.recency.touch(node);
         Ok(())
+    }
+
+    /// Says how near its GPUs are to each other: of GPUs that are the same to the policy, those are taken that are nearest.
+    /// False if that was known already.
+    pub fn set_links(&mut self, node: NodeId, links: Links) -> Result<bool, ClusterError> {
+        self.check_node(node)?;
+        if self.node(node).links == links {
+            return Ok(false);
+        }
+        self.nodes[node.index()].links = links;
+        self.recency.touch(node);
+        Ok(true)
     }
 
     /// A GPU that is fenced keeps what it has and gets nothing new. False if it was so already.

@@ -1,6 +1,6 @@
 //! Whether a request fits a node, and why not.
 
-use crate::{Cluster, Node, Request};
+use crate::{Cluster, GpuSet, Node, Request};
 
 /// The first filter that a node fails, in the order in which they are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,10 +21,12 @@ pub enum Misfit {
     GpuCompute,
     /// Too few GPUs with share and device memory free.
     GpuMemory,
+    /// Of those that have it free too few are linked as asked for.
+    GpuLinks,
 }
 
 impl Misfit {
-    pub const ALL: [Misfit; 8] = [
+    pub const ALL: [Misfit; 9] = [
         Misfit::Removed,
         Misfit::Unschedulable,
         Misfit::Label,
@@ -33,6 +35,7 @@ impl Misfit {
         Misfit::Memory,
         Misfit::GpuCompute,
         Misfit::GpuMemory,
+        Misfit::GpuLinks,
     ];
 
     fn describe(self) -> &'static str {
@@ -45,6 +48,7 @@ impl Misfit {
             Misfit::Memory => "have too little memory free",
             Misfit::GpuCompute => "have too few GPUs free",
             Misfit::GpuMemory => "have too little device memory free",
+            Misfit::GpuLinks => "have too few linked GPUs free",
         }
     }
 }
@@ -123,18 +127,25 @@ pub fn fit(node: &Node, request: &Request) -> Result<(), Misfit> {
     if node.free_memory_mib() < request.memory_mib {
         return Err(Misfit::Memory);
     }
-    let (mut with_compute, mut with_both) = (0, 0);
+    let (mut with_compute, mut with_both) = (0, GpuSet::EMPTY);
     let takes_milli = spec.takes_milli(request.gpu_milli);
-    for gpu in node.gpus() {
+    for (index, gpu) in node.gpus().iter().enumerate() {
         let compute = gpu.milli >= takes_milli;
         with_compute += u8::from(compute);
-        with_both += u8::from(compute && gpu.memory_mib >= request.gpu_memory_mib);
+        if compute && gpu.memory_mib >= request.gpu_memory_mib {
+            with_both = with_both.with(index);
+        }
     }
     if with_compute < request.gpus {
         return Err(Misfit::GpuCompute);
     }
-    if with_both < request.gpus {
+    let count = usize::from(request.gpus);
+    if with_both.len() < count {
         return Err(Misfit::GpuMemory);
+    }
+    let linked = |link| node.links().all_linked(link, with_both, count).is_some();
+    if count > 1 && !request.linked.is_none_or(linked) {
+        return Err(Misfit::GpuLinks);
     }
     Ok(())
 }

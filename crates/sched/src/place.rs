@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::index::ClassIndex;
+use crate::links::nearest;
 use crate::score::{Choice, Fragmentation, Leftover, best_fit, random_gpus, tightest_gpus};
 use crate::{Cluster, Misfit, Node, NodeId, Placement, Random, Request, Unplaced, fit};
 
@@ -73,7 +74,8 @@ impl Placer {
         // The index keeps scores alone: which GPUs earn it is worked out again for the one node that won.
         let chosen = self.policy.score(cluster, cluster.node(node), request);
         let Choice { gpus, .. } = chosen.map_err(|_| Unplaced::explain(cluster, request))?;
-        Ok(Placement { request: request.on(cluster.node(node).spec()), node, gpus })
+        let request = request.on(cluster.node(node).spec());
+        Ok(Placement { gpus: nearest(cluster.node(node), &request, gpus), request, node })
     }
 
     /// The same among these nodes only, each of which is looked at.
@@ -109,7 +111,7 @@ impl Placer {
         if let Policy::Random { .. } = self.policy {
             gpus = random_gpus(cluster.node(node), &request, &mut self.random);
         }
-        Ok(Placement { request, node, gpus })
+        Ok(Placement { gpus: nearest(cluster.node(node), &request, gpus), request, node })
     }
 
     fn forget_one(&mut self) {

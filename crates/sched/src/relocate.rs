@@ -73,7 +73,8 @@ impl<Job: Copy> Candidate<Job> {
     ) -> Option<Candidate<Job>> {
         match fit(node, request) {
             Err(Misfit::Removed | Misfit::Unschedulable | Misfit::Label | Misfit::Model) => return None,
-            Err(Misfit::Cpu | Misfit::Memory | Misfit::GpuCompute | Misfit::GpuMemory) | Ok(()) => {}
+            Err(Misfit::Cpu | Misfit::Memory | Misfit::GpuCompute | Misfit::GpuMemory | Misfit::GpuLinks)
+            | Ok(()) => {}
         }
         let suffices = |leaving: &[(Job, Placement)]| {
             let without =

@@ -1,6 +1,6 @@
 //! What is asked for.
 
-use crate::{GPUS_PER_NODE_MAX, NodeSpec, WHOLE_GPU_MILLI};
+use crate::{GPUS_PER_NODE_MAX, Link, NodeSpec, WHOLE_GPU_MILLI};
 
 /// A GPU model, as the caller numbers them: 0 to 63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -88,6 +88,8 @@ pub struct Request {
     pub models: ModelSet,
     /// All of these.
     pub labels: LabelSet,
+    /// What its GPUs have to have in common, each with each, where there are several.
+    pub linked: Option<Link>,
 }
 
 /// A request that no cluster could ever answer.
@@ -118,6 +120,7 @@ impl Request {
             gpu_memory_mib: 0,
             models: ModelSet::ALL,
             labels: LabelSet::NONE,
+            linked: None,
         }
     }
 
@@ -152,6 +155,10 @@ impl Request {
 
     pub const fn with_labels(self, labels: LabelSet) -> Request {
         Request { labels, ..self }
+    }
+
+    pub const fn with_linked(self, link: Link) -> Request {
+        Request { linked: Some(link), ..self }
     }
 
     /// Compute of all its GPUs, in thousandths of one.

@@ -6,7 +6,7 @@ mod fragmentation;
 mod leftover;
 mod room;
 
-pub(crate) use fit::{best_fit, loosest_gpus, random_gpus, tightest_gpus};
+pub(crate) use fit::{best_fit, fitting_gpus, loosest_gpus, random_gpus, tightest_gpus};
 pub use fragmentation::Fragmentation;
 pub use leftover::Leftover;
 pub(crate) use leftover::{Observations, States};

@@ -7,7 +7,7 @@ mod teams;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use sluice_api::lease::{Level, TASKS_MAX};
+use sluice_api::lease::{Level, Link, TASKS_MAX};
 use sluice_api::pool::Tier;
 use sluice_node::Peering;
 
@@ -184,15 +184,20 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N[..MAX]", group = "parts")]
     pub(crate) tasks: Option<Tasks>,
 
-    /// With --tasks or --nodes: all on one node, in one rack or in one zone, or wait
+    /// With --tasks or --nodes: all on one node, on one switch, in one rack or in one zone, or wait
     #[arg(long, value_name = "LEVEL", requires = "parts")]
     pub(crate) same: Option<Level>,
 
-    /// With --tasks or --nodes: on one node, in one rack or in one zone if that can be had
+    /// With --tasks or --nodes: on one node, on one switch, in one rack or in one zone if that can be had
     #[arg(long, value_name = "LEVEL", requires = "parts")]
     pub(crate) near: Option<Level>,
 
-    /// With --tasks or --nodes: each on another node, in another rack or in another zone than the others, or wait
+    /// With a server and several GPUs: take GPUs that have NVLinks to each other (nvlink), or are near one NUMA node (numa), or wait.
+    /// Without this those are taken that are linked best
+    #[arg(long, value_name = "LINK")]
+    pub(crate) linked: Option<Link>,
+
+    /// With --tasks or --nodes: each on another node, switch, rack or zone than the others, or wait
     #[arg(long, value_name = "LEVEL", requires = "parts")]
     pub(crate) spread: Option<Level>,
 

@@ -136,6 +136,7 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
         tasks: arguments.tasks.map_or(nodes, |tasks| tasks.min),
         tasks_max: arguments.tasks.and_then(|tasks| tasks.max),
         same: arguments.same,
+        linked: arguments.linked,
         near: arguments.near,
         spread: arguments.spread,
         tier: arguments.tier,

@@ -14,7 +14,7 @@ use super::decay::Millis;
 use super::job::JobId;
 use super::scheduler::Scheduler;
 use super::why::{Action, Evicted};
-use crate::{ClusterError, NodeId, NodeSpec};
+use crate::{ClusterError, Links, NodeId, NodeSpec};
 
 impl Scheduler {
     /// The id of a removed node goes to the next one added.
@@ -40,6 +40,15 @@ impl Scheduler {
     /// A GPU that is fenced keeps its work, gets nothing new, and counts for nothing when shares are divided.
     pub fn set_fenced(&mut self, node: NodeId, gpu: usize, fenced: bool) -> Result<(), ClusterError> {
         if self.cluster.set_fenced(node, gpu, fenced)? {
+            self.room_came_to_be(node);
+            self.changed_from_outside();
+        }
+        Ok(())
+    }
+
+    /// How near the GPUs of a node are to each other, see [`Cluster::set_links`].
+    pub fn set_links(&mut self, node: NodeId, links: Links) -> Result<(), ClusterError> {
+        if self.cluster.set_links(node, links)? {
             self.room_came_to_be(node);
             self.changed_from_outside();
         }

@@ -1,7 +1,7 @@
 //! How many tasks of one kind a node has room for.
 
 use crate::cluster::Promised;
-use crate::{GPUS_PER_NODE_MAX, Gpu, GpuSet, Node, NodeSpec, Placement, Request};
+use crate::{GPUS_PER_NODE_MAX, Gpu, GpuSet, Link, Links, Node, NodeSpec, Placement, Request};
 
 /// What is free on a node, to try things out on. Says nothing of labels and models.
 #[derive(Debug, Clone, Copy)]
@@ -13,6 +13,7 @@ pub(super) struct Room<'a> {
     promised: [Promised; GPUS_PER_NODE_MAX],
     /// Offer nothing, whatever leaves them.
     fenced: GpuSet,
+    links: &'a Links,
 }
 
 impl Room<'_> {
@@ -21,7 +22,7 @@ impl Room<'_> {
         gpus[..node.gpus().len()].copy_from_slice(node.gpus());
         let (spec, promised, fenced) = (node.spec(), *node.promised(), node.fenced());
         let (cpu_milli, memory_mib) = (node.free_cpu_milli(), node.free_memory_mib());
-        Room { spec, cpu_milli, memory_mib, gpus, promised, fenced }
+        Room { spec, cpu_milli, memory_mib, gpus, promised, fenced, links: node.links() }
     }
 
     /// As if nothing were on the node.
@@ -32,7 +33,7 @@ impl Room<'_> {
         gpus[..usize::from(spec.gpus)].fill(promised[0].free_of(spec));
         node.fenced().iter().for_each(|gpu| gpus[gpu] = Gpu::default());
         let (cpu_milli, memory_mib, fenced) = (spec.cpu_milli, spec.memory_mib, node.fenced());
-        Room { spec, cpu_milli, memory_mib, gpus, promised, fenced }
+        Room { spec, cpu_milli, memory_mib, gpus, promised, fenced, links: node.links() }
     }
 
     /// As if the placement's task had gone.
@@ -58,6 +59,9 @@ impl Room<'_> {
         }
         let milli = self.spec.takes_milli(request.gpu_milli);
         let holds = |gpu: &&Gpu| gpu.milli >= milli && gpu.memory_mib >= request.gpu_memory_mib;
+        if let Some(link) = request.linked.filter(|_| request.gpus > 1) {
+            return self.linked_slots(request, link, host);
+        }
         let for_one = self.gpus.iter().filter(holds).count() >= request.gpus.into();
         if !for_one || host == 1 {
             return u32::from(for_one);
@@ -69,6 +73,25 @@ impl Room<'_> {
         };
         let total = parts.iter().sum::<u32>() / u32::from(request.gpus);
         (1..=host.min(total)).rev().find(|&tasks| fit(tasks)).unwrap_or(0)
+    }
+}
+
+impl Room<'_> {
+    /// How many tasks whose GPUs are linked fit side by side: so many at least, since they are sought one by one.
+    fn linked_slots(&self, request: &Request, link: Link, most: u32) -> u32 {
+        let milli = self.spec.takes_milli(request.gpu_milli);
+        let mut parts = self.gpus.map(|gpu| {
+            let holds = gpu.milli >= milli && gpu.memory_mib >= request.gpu_memory_mib;
+            if holds { gpu_parts(&gpu, milli, request.gpu_memory_mib) } else { 0 }
+        });
+        let mut tasks = 0;
+        while tasks < most {
+            let open = (0..GPUS_PER_NODE_MAX).filter(|&gpu| parts[gpu] > 0).fold(GpuSet::EMPTY, GpuSet::with);
+            let Some(gpus) = self.links.all_linked(link, open, request.gpus.into()) else { break };
+            gpus.iter().for_each(|gpu| parts[gpu] -= 1);
+            tasks += 1;
+        }
+        tasks
     }
 }
 

@@ -128,6 +128,9 @@ fn check(ask: &mut NewLease, now_ms: u64) -> Result<(), Problem> {
     if ask.same.zip(ask.near).is_some_and(|(same, near)| near < same) {
         return wrong("near", "wider than `same`; prefer something narrower".into());
     }
+    if ask.linked.is_some() && ask.gpus < 2 {
+        return wrong("linked", "one GPU is linked to no other; `gpus` says how many".into());
+    }
     let together = ask.same.max(ask.near);
     if ask.spread.zip(together).is_some_and(|(spread, together)| spread <= together) {
         let detail = "tasks in one place of this kind cannot be in different ones; spread them over something narrower than `same` and `near`";

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sluice_api::GPU_PPM;
-use sluice_api::lease::{LeaseId, Level, NewLease};
+use sluice_api::lease::{LeaseId, Level, Link, NewLease};
 use sluice_api::tenant::{Quota, TenantPath};
 use sluice_sched::queues::{JobId, JobSpec, Topology};
 use sluice_sched::{ModelId, ModelSet, Request, WHOLE_GPU_MILLI};
@@ -184,7 +184,11 @@ impl Plan {
 pub(super) fn bare_request(ask: &NewLease, memory: u64) -> Request {
     let gpus = u8::try_from(ask.gpus).unwrap_or(u8::MAX);
     let memory_mib = u32::try_from(memory.div_ceil(1 << 20)).unwrap_or(u32::MAX);
-    let request = Request::cpu(0, 0).with_gpu_memory(memory_mib);
+    let linked = ask.linked.map(|link| match link {
+        Link::Nvlink => sluice_sched::Link::Nvlink,
+        Link::Numa => sluice_sched::Link::Numa,
+    });
+    let request = Request { linked, ..Request::cpu(0, 0).with_gpu_memory(memory_mib) };
     match ask.units_milli {
         Some(units) => {
             request.with_gpu_units(gpus, u32::try_from(units).unwrap_or(u32::MAX), WHOLE_GPU_MILLI)

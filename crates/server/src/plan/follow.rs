@@ -98,6 +98,7 @@ impl Plan {
         for &site in self.on_node.get(&id).into_iter().flatten() {
             // The scheduler knows all its sites, and their GPUs.
             let _ = self.scheduler.set_schedulable(site, node.takes_work());
+            let _ = self.scheduler.set_links(site, super::sites::links(node, &self.sites[site.index()].gpus));
             for (place, &gpu) in self.sites[site.index()].gpus.iter().enumerate() {
                 let _ = self.scheduler.set_fenced(site, place, fleet.is_fenced(id, gpu));
             }

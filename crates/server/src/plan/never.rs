@@ -28,13 +28,21 @@ impl Plan {
             Ok(request) => request,
             Err(reason) => return Some(reason),
         };
-        let specs =
-            || self.on_node.values().flatten().map(|&site| self.scheduler.cluster().node(site).spec());
+        let nodes = || self.on_node.values().flatten().map(|&site| self.scheduler.cluster().node(site));
+        let specs = || nodes().filter(|node| node.has_linked(&request)).map(|node| node.spec());
         let slots = |spec: &NodeSpec| u64::from(slots(spec, &request));
         let wanted = u64::from(ask.tasks);
         let (all, best) = (specs().map(slots).sum::<u64>(), specs().map(slots).max().unwrap_or(0));
         if all == 0 {
-            return Some(self.largest(ask, &request));
+            let fits = nodes().any(|node| crate::plan::never::slots(node.spec(), &request) > 0);
+            let link = ask.linked.filter(|_| fits).map(|link| {
+                format!(
+                    "{} GPUs with {} between them: no node says that it has so many",
+                    ask.gpus,
+                    link.name()
+                )
+            });
+            return Some(link.unwrap_or_else(|| self.largest(ask, &request)));
         }
         if all < wanted {
             return Some(format!("{wanted} tasks at once: all nodes together, empty, have room for {all}"));

@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 use sluice_api::lease::{Level, NewLease};
 use sluice_api::node::{Gpu, NodeId};
 use sluice_api::{GPU_PPM, UNIT_GFLOPS};
-use sluice_sched::{DomainId, GPUS_PER_NODE_MAX, LabelId, LabelSet, ModelId, ModelSet, NodeSpec};
+use sluice_sched::{
+    DomainId, GPUS_PER_NODE_MAX, LabelId, LabelSet, Link, Links, ModelId, ModelSet, NodeSpec,
+};
 
 use super::enter::milli;
 use crate::fleet::{Fleet, Node};
@@ -216,7 +218,7 @@ impl Atlas {
     /// A node that does not say where it stands is near no other.
     fn domain(&mut self, level: Level, node: &Node) -> DomainId {
         let name = match (level, node.labels.get(level.name())) {
-            (Level::Zone | Level::Rack, Some(name)) => format!("={name}"),
+            (Level::Zone | Level::Rack | Level::Switch, Some(name)) => format!("={name}"),
             _ => node.id.to_string(),
         };
         let next = DomainId(self.domains.len() as u32);
@@ -226,5 +228,26 @@ impl Atlas {
 
 /// Whether a label says where its node stands.
 fn is_place(label: &str) -> bool {
-    [Level::Zone, Level::Rack].iter().any(|level| level.name() == label)
+    Level::ALL.iter().any(|level| level.name() == label && *level != Level::Node)
 }
+
+/// How near some GPUs of a node are to each other, as far as the node says: by NVLinks, the more the better, else by a NUMA node
+/// that they have in common.
+pub(super) fn links(node: &Node, gpus: &[u32]) -> Links {
+    let of = |at: usize| gpus.get(at).and_then(|&gpu| Some((gpu, node.gpus.get(gpu as usize)?)));
+    let nvlinks = |one: usize, other: usize| {
+        let pair = of(one).zip(of(other));
+        let links = pair.and_then(|((_, one), (at, _))| one.nvlinks.iter().find(|links| links.gpu == at));
+        links.map_or(0, |links| links.links.min(NVLINKS_MAX) as u16)
+    };
+    let same_numa = |one: usize, other: usize| {
+        let [one, other] = [one, other].map(|at| of(at).and_then(|(_, gpu)| gpu.numa_node));
+        one.is_some() && one == other
+    };
+    Links::new(gpus.len(), |one, other| nvlinks(one, other) * 2 + u16::from(same_numa(one, other)))
+        .with(Link::Nvlink, |one, other| nvlinks(one, other) > 0)
+        .with(Link::Numa, same_numa)
+}
+
+/// To one other GPU; more are not told apart.
+const NVLINKS_MAX: u32 = 1000;

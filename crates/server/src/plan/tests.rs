@@ -14,6 +14,7 @@ use crate::history::History;
 mod cards;
 mod faults;
 mod gangs;
+mod links;
 mod pools;
 mod rest;
 
