@@ -14,7 +14,7 @@ use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
 
-use super::answer::Answer;
+use super::answer::{Answer, Refusal};
 use super::extract::{Body, Name, OfTenant, Options, PageOptions, cut, page};
 use crate::auth::Principal;
 use crate::billing::{self, Day, Period};
@@ -80,20 +80,22 @@ pub(super) async fn bill(
 
 impl BillOptions {
     /// Whose bill of which period is asked for.
-    async fn read(self, server: &Server, principal: &Principal) -> Result<(TenantPath, Period), Problem> {
+    async fn read(self, server: &Server, principal: &Principal) -> Result<(TenantPath, Period), Refusal> {
         let tenant = self.tenant.unwrap_or_else(|| principal.token.tenant.clone());
         principal.need(Action::See, &tenant)?;
         let is_known = |books: &Books, _| tenant.is_root() || books.fleet.tenants().contains_key(&tenant);
         if !server.read(is_known).await? && !server.store.has_used(&tenant).await? {
             let detail = format!("there is no tenant {tenant}");
-            return Err(Problem::new(Kind::Invalid, detail).at("tenant"));
+            return Err(Problem::new(Kind::Invalid, detail).at("tenant").into());
         }
         let period = Period {
             from_ms: self.from_ms.unwrap_or(0),
             until_ms: self.until_ms.unwrap_or(server.now_ms() + 1),
         };
         if period.from_ms >= period.until_ms {
-            return Err(Problem::new(Kind::Invalid, "the period ends before it begins").at("until_ms"));
+            return Err(Problem::new(Kind::Invalid, "the period ends before it begins")
+                .at("until_ms")
+                .into());
         }
         Ok((tenant, period))
     }

@@ -191,7 +191,8 @@ fn every_endpoint_for_every_role() {
     check(Role::Viewer, "acme", &[&leases[..2], &seen, &["gpus", "drift"]].concat());
     let audits = ["tokens", "get token", "audit", "gpus", "drift", "identity"];
     check(Role::Auditor, "/", &[&leases[..2], &seen, &audits].concat());
-    let sold = ["price", "currency", "pool", "correct", "invoice", "pools", "get tenant", "get pool", "remove pool"];
+    let sold =
+        ["price", "currency", "pool", "correct", "invoice", "pools", "get tenant", "get pool", "remove pool"];
     let nodes = [
         "nodes",
         "node",
