@@ -184,9 +184,9 @@ fn every_endpoint_for_every_role() {
     let tokens = ["token", "revoke", "tokens", "get token", "gpus", "drift"];
     let tenants = ["pools", "get tenant", "remove tenant"];
     let money = ["bill", "charges", "get invoice"];
-    let administrator = [&leases[..], &["preempt", "quota"], &money, &tenants, &fleet, &tokens].concat();
+    let administrator = [&leases[..], &["preempt"], &money, &["quota"], &tenants, &fleet, &tokens].concat();
     check(Role::TenantAdmin, "acme", &administrator);
-    let seen = [&["pools", "get tenant"], &money[..], &fleet].concat();
+    let seen = [&money[..], &["pools", "get tenant"], &fleet].concat();
     check(Role::Member, "acme", &[&leases[..], &seen, &["gpus", "drift"]].concat());
     check(Role::Viewer, "acme", &[&leases[..2], &seen, &["gpus", "drift"]].concat());
     let audits = ["tokens", "get token", "audit", "gpus", "drift", "identity"];

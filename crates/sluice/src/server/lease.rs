@@ -598,10 +598,10 @@ mod tests {
         let ask = serde_json::from_str("{}").unwrap();
         let mut held = ServerLease::ask(Client::new(&url, "token"), &ask, true).unwrap();
         assert_eq!(held.seen.key, None, "it is shown to nobody");
-        held.wait_requeued().unwrap();
         let (events, event) = channel();
         held.watch(events);
         assert!(event.recv_timeout(PATIENCE).is_ok());
+        held.wait_requeued().unwrap();
         drop(held);
         let asked: Vec<String> = requests.try_iter().collect();
         let [first, then @ ..] = &asked[..] else { panic!("nobody asked") };
