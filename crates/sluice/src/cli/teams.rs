@@ -190,7 +190,7 @@ pub(crate) struct MembershipArgs {
     #[arg(long, value_name = "TFLOPS")]
     pub(crate) tflops: Option<Units>,
 
-    /// What requests select nodes by; labels named zone and rack also say which nodes are near each other. May be repeated
+    /// What requests select nodes by; labels named zone, rack and switch also say which nodes are near each other. May be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
 

@@ -40,6 +40,9 @@ pub(crate) fn reconcile(arguments: &ReconcileArgs) -> Result<ExitCode> {
         if findings.is_empty() { "they agree".to_owned() } else { format!("{} differences", findings.len()) }
     );
     findings.iter().for_each(|finding| println!("{finding}"));
+    if let Some(line) = journals.not_compared(&ledger) {
+        println!("{line}");
+    }
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -78,6 +81,21 @@ impl Journals {
             }
         }
         Ok(())
+    }
+
+    /// Nodes of the ledger of which no journal was read: only they could say that something of theirs is missing, or another.
+    fn not_compared(&self, ledger: &BTreeMap<String, UsageRecord>) -> Option<String> {
+        let of = |records: &mut dyn Iterator<Item = &UsageRecord>| -> BTreeMap<u64, usize> {
+            records.fold(BTreeMap::new(), |mut nodes, record| {
+                *nodes.entry(record.node).or_default() += 1;
+                nodes
+            })
+        };
+        let read = of(&mut self.records.values().map(|(record, _)| record));
+        let nodes = of(&mut ledger.values()).into_iter().filter(|(node, _)| !read.contains_key(node));
+        let nodes: Vec<String> = nodes.map(|(node, records)| format!("{node} ({records} records)")).collect();
+        (!nodes.is_empty())
+            .then(|| format!("not compared, since no --journal is of them: nodes {}", nodes.join(", ")))
     }
 
     fn compare(&self, ledger: &BTreeMap<String, UsageRecord>, findings: &mut Vec<String>) {
@@ -158,6 +176,11 @@ mod tests {
         let counted = [UsageRecord { kernels: 7, ..record(1) }, record(2), record(9)];
         let ledger = counted.into_iter().map(|record| (record.id.clone(), record)).collect();
         findings.clear();
+        assert_eq!(journals.not_compared(&ledger), None);
+        assert_eq!(
+            Journals::default().not_compared(&ledger).as_deref(),
+            Some("not compared, since no --journal is of them: nodes 1 (3 records)")
+        );
         journals.compare(&ledger, &mut findings);
         let kinds = ["different amounts", "confirmed, and not", "not in the node's journal"];
         assert_eq!(findings.len(), kinds.len(), "{findings:?}");
