@@ -633,5 +633,16 @@ mod tests {
         let lease: Lease = serde_json::from_value(lease(start)).unwrap();
         let line = progress.line(&lease);
         assert!(line.contains("queue, starts about 2096-10-02T07:06:40Z: acme holds"), "{line}");
+        // Why it is unknown is not said twice.
+        let mut unknown = |because: &str| {
+            let start = serde_json::json!({ "start": { "because": because } });
+            progress.line(&serde_json::from_value(self::lease(start)).unwrap())
+        };
+        let reason = "acme holds 1 of the 1 GPUs that are its limit";
+        assert!(unknown(reason).ends_with(&format!("queue, starts unknown: {reason}")));
+        assert!(
+            unknown("lease 3 did not say")
+                .ends_with(&format!("starts unknown: lease 3 did not say: {reason}"))
+        );
     }
 }

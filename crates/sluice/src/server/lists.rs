@@ -341,10 +341,13 @@ pub(super) fn tokens(arguments: &ListArgs) -> Result<()> {
     show(&tokens, arguments.output, "there are no tokens", columns, cells)
 }
 
-/// `in 3 min (2 s off at the median)`, or `unknown: ` and why.
+/// `in 3 min (2 s off at the median)`, or `unknown: ` and why, unless that is why it waits, which stands beside this.
 pub(super) fn starts(lease: &Lease) -> String {
     let Some(start) = &lease.start else { return "unknown: not looked at yet".into() };
-    let Some(at_ms) = start.at_ms else { return format!("unknown: {}", start.because) };
+    let Some(at_ms) = start.at_ms else {
+        let is_said = lease.reason.as_ref() == Some(&start.because);
+        return if is_said { "unknown".into() } else { format!("unknown: {}", start.because) };
+    };
     let period = |ms| Period::from_duration(Duration::from_millis(ms));
     let error = start.error_ms.map_or_else(String::new, |ms| format!(" ({} off at the median)", period(ms)));
     // People read seconds.
