@@ -132,16 +132,12 @@ impl Export<'_> {
     }
 }
 
-/// The part of a line that comes after so much of it, its quantity and cost rounded so that all parts add up to the line.
+/// The part of a line that comes after so much of it, its cost rounded so that all parts add up to the line.
 fn part(line: &Line, before: u64) -> Line {
     let rate = Rate { micro: line.price_micro, per: line.per };
     let until = |amount| Line::new(line.tenant.clone(), line.meter, line.goods.clone(), amount, rate);
     let (from, to) = (until(before), until(before + line.amount));
-    Line {
-        quantity_micro: to.quantity_micro - from.quantity_micro,
-        cost_micro: to.cost_micro - from.cost_micro,
-        ..line.clone()
-    }
+    Line { cost_micro: to.cost_micro - from.cost_micro, ..line.clone() }
 }
 
 /// What all columns are about.
@@ -155,7 +151,7 @@ struct Row<'a> {
 impl Row<'_> {
     fn of_line(&self, export: &Export<'_>, line: &Line, charge: Option<&Charge>) -> Vec<String> {
         let (cost, price) = (millionths(line.cost_micro), millionths(line.price_micro));
-        let quantity = millionths(line.quantity_micro);
+        let quantity = quantity(line);
         let Goods { tier, pool, model, .. } = &line.goods;
         let sku = format!("{}/{}/{pool}/{model}", line.meter.name(), tier.name());
         let lease = charge.map_or_else(String::new, |charge| charge.lease.to_string());
@@ -238,6 +234,21 @@ impl Row<'_> {
         };
         COLUMNS.iter().map(|column| special(column).unwrap_or_else(|| common(column))).collect()
     }
+}
+
+/// To twelve digits: its product with any price is the cost, to the millionth.
+fn quantity(line: &Line) -> String {
+    const DIGITS: u128 = 1_000_000_000_000;
+    let (times, of) = match line.per {
+        PricePer::Gpu => (1, 1),
+        PricePer::Unit => (line.goods.gflops, sluice_api::UNIT_GFLOPS),
+    };
+    let unit = u128::from(line.meter.unit()) * u128::from(of);
+    let scaled = u128::from(line.amount).checked_mul(u128::from(times)).and_then(|n| n.checked_mul(DIGITS));
+    let Some(scaled) = scaled else { return millionths(line.quantity_micro) };
+    let number = scaled.saturating_add(unit / 2) / unit;
+    let text = format!("{}.{:012}", number / DIGITS, number % DIGITS);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// As FOCUS writes units (its attribute Unit Format).

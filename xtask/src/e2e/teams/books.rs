@@ -150,7 +150,7 @@ impl Installation {
         );
         ensure!(cost > 0, "{line}");
         let focus = self.blue.text(&["bill", "-o", "focus"])?;
-        ensure!(focus.contains(",unit-hour,"), "{focus}");
+        ensure!(focus.contains(",Unit-Hours,"), "{focus}");
         let direct = self.blue.command(&["run", "--gpus", "software", "--units", "1", "--", "true"]);
         expect_failure(&mut { direct }, "units without a server", 125, &["--units needs a control plane"])
     }

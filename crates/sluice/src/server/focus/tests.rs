@@ -164,9 +164,9 @@ fn check(rows: &[Vec<String>]) {
         if is_usage {
             let number = |column| cell(column).parse::<f64>().unwrap();
             let (quantity, price) = (number("PricingQuantity"), number("ListUnitPrice"));
-            // Both are rounded to millionths.
+            // What rounding left of the row before is in its cost.
             let off = (quantity * price - number("ListCost")).abs();
-            assert!(off <= 1e-6 * (price + 1.0), "{quantity} x {price} in {row:?}");
+            assert!(off <= 1.001e-6, "{quantity} x {price} in {row:?}");
         }
     }
 }
