@@ -5,6 +5,7 @@
 
 mod far;
 mod idle;
+mod images;
 mod links;
 mod packed;
 mod plots;
@@ -332,6 +333,7 @@ const TABLES: &[(&str, &str, MakeTable)] = &[
     (far::NAME, "Far and lossy links", far::run),
     (steps::NAME, "Steps over slow links", steps::run),
     (packed::NAME, "Packed copies over slow links", packed::run),
+    (images::NAME, "Images beyond slow links", images::run),
     (idle::NAME, "Idle sessions", idle::run),
 ];
 
@@ -582,6 +584,7 @@ mod tests {
         let text = include_str!("../../docs/benchmarks.md");
         for name in SECTIONS.iter().map(|section| section.name).chain([
             far::NAME,
+            images::NAME,
             links::NAME,
             packed::NAME,
             steps::NAME,

@@ -148,16 +148,22 @@ pub(crate) fn attach() -> Result<Sessions, AttachError> {
     let sessions = opened.into_iter().zip(0..).map(|(opened, index)| {
         let (count, node) = (opened.devices.len(), opened.node);
         let (minted, range) = (opened.minted.clone(), opened.minted);
-        let devices = devices(opened.devices, range, first, (&visible, keeps_facts(&node)));
+        let devices = devices(opened.devices, range, first, (&visible, host_of_facts(&node).as_deref()));
         first += count;
         Session::new((index, node), opened.link, devices, minted.unwrap_or(0..0))
     });
     Ok(Sessions::new(sessions.collect()))
 }
 
-/// Whether processes tell each other what a node has said: where asking takes time, and unless a log is to hold the answers.
-fn keeps_facts(node: &Endpoint) -> bool {
-    !matches!(node, Endpoint::Unix(_)) && !record::is_wanted()
+/// By which name processes tell each other what a node has said: where asking takes time, and unless a log is to hold the answers.
+fn host_of_facts(node: &Endpoint) -> Option<String> {
+    let host = |address: &str| address.rsplit_once(':').map_or(address, |(host, _)| host).to_owned();
+    match node {
+        _ if record::is_wanted() => None,
+        Endpoint::Unix(_) => None,
+        Endpoint::Tcp(address) => Some(host(address)),
+        Endpoint::Tls { address, fingerprint } => Some(format!("tls:{} {fingerprint:?}", host(address))),
+    }
 }
 
 /// A session with its node, before anybody has counted its devices.
@@ -308,7 +314,7 @@ fn devices(
     snapshots: Vec<DeviceSnapshot>,
     minted: Option<Range<u64>>,
     first: usize,
-    (visible, keeps_facts): (&[usize], bool),
+    (visible, host): (&[usize], Option<&str>),
 ) -> Vec<Device> {
     let count = snapshots.len() as u64;
     let part = |place: u64, range: &Range<u64>| {
@@ -332,7 +338,7 @@ fn devices(
                 index: index as u8,
                 minted: minted.unwrap_or(0..0),
                 launch_limits: Limits::of(|attribute| snapshot.attribute(attribute)),
-                facts: Arc::new(Facts::new(&snapshot, keeps_facts)),
+                facts: Arc::new(Facts::new(&snapshot, host)),
                 snapshot,
                 work: Work::default(),
                 barrier: Mutex::default(),

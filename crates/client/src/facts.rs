@@ -90,10 +90,10 @@ impl Subject {
 }
 
 impl Facts {
-    /// Those of a device; `are_kept` for other processes, where the node says what they depend on.
-    pub(crate) fn new(device: &DeviceSnapshot, are_kept: bool) -> Facts {
-        let file = || Some(user_cache()?.join(name_for(device)));
-        Facts { file: if are_kept && device.build != 0 { file() } else { None }, state: OnceLock::new() }
+    /// Those of a device; kept for other processes that believe the same host, where the node says what they depend on.
+    pub(crate) fn new(device: &DeviceSnapshot, host: Option<&str>) -> Facts {
+        let file = |host| Some(user_cache()?.join(name_for(device, host)));
+        Facts { file: host.filter(|_| device.build != 0).and_then(file), state: OnceLock::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -146,7 +146,7 @@ impl Facts {
         doubts
     }
 
-    /// The node has said whether it has an image, or was given it.
+    /// The node has said whether it has an image.
     pub(crate) fn note(&self, image: ImageHash, is_there: bool) {
         self.lock().is_there.insert(image, is_there);
     }
@@ -218,10 +218,10 @@ fn user_cache() -> Option<PathBuf> {
     folder.is_absolute().then(|| folder.join("sluice/facts"))
 }
 
-/// Devices of one kind have the same, whoever leases how much of their memory.
-fn name_for(device: &DeviceSnapshot) -> String {
+/// Devices of one kind have the same, whoever leases how much of their memory. What one host says of them nobody believes of another's.
+fn name_for(device: &DeviceSnapshot, host: &str) -> String {
     let kind = DeviceSnapshot { uuid: [0; 16], memory: 0, ..device.clone() };
-    let mut text = Vec::new();
+    let mut text = host.as_bytes().to_vec();
     kind.encode(&mut text);
     hash_of(&text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -365,8 +365,9 @@ pub(crate) mod tests {
             chunk: 1,
             build,
         };
-        assert_eq!(name_for(&device(1, 1)), name_for(&device(2, 1)));
-        assert_ne!(name_for(&device(1, 1)), name_for(&device(1, 2)));
-        assert!(Facts::new(&device(1, 0), true).file.is_none(), "nobody knows what they depend on");
+        assert_eq!(name_for(&device(1, 1), "a"), name_for(&device(2, 1), "a"));
+        assert_ne!(name_for(&device(1, 1), "a"), name_for(&device(1, 2), "a"));
+        assert_ne!(name_for(&device(1, 1), "a"), name_for(&device(1, 1), "b"));
+        assert!(Facts::new(&device(1, 0), Some("a")).file.is_none(), "nobody knows what they depend on");
     }
 }

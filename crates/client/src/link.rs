@@ -227,9 +227,12 @@ impl Link {
         answer.inspect_err(|_| self.inbox().give_up(place))
     }
 
-    /// Nobody is to take the answer to what was [asked](Link::ask).
-    pub(crate) fn forgo(&self, place: Place) {
-        self.inbox().give_up(place);
+    /// The answer to what was [asked](Link::ask), if it has come; nobody is to take it any more.
+    pub(crate) fn forgo(&self, place: Place) -> Option<Answer> {
+        let mut inbox = self.inbox();
+        let answer = inbox.take_answer(place);
+        inbox.give_up(place);
+        answer
     }
 
     /// Appends a command, which goes out with others.

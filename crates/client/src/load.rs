@@ -114,9 +114,7 @@ impl Session {
         if !self.link.is_recorded() && self.has_image(facts, image)? {
             return Ok(());
         }
-        self.send_image(image, bytes)?;
-        facts.note(image, true);
-        Ok(())
+        self.send_image(image, bytes)
     }
 
     /// Whether the node has an image. The first question is about all those of which earlier processes knew something.
@@ -128,6 +126,12 @@ impl Session {
         let known = self.call(&commands::ImagesQuery { images: images.clone() }, |answer| answer.known)?;
         images.into_iter().zip(known).for_each(|(image, is_there)| facts.note(image, is_there));
         Ok(facts.is_there(image).unwrap_or(false))
+    }
+
+    /// Sends an image that is small: it is there then.
+    fn sends_small(&self, image: ImageHash, bytes: Option<&[u8]>) -> Result<bool, CUresult> {
+        let small = bytes.filter(|bytes| bytes.len() <= SMALL);
+        small.map_or(Ok(false), |bytes| self.send_image(image, bytes).map(|()| true))
     }
 
     fn send_image(&self, image: ImageHash, bytes: &[u8]) -> Result<(), CUresult> {
@@ -151,17 +155,14 @@ impl Session {
         // A log holds the image, for nodes that have not seen it, and all answers.
         if self.link.is_recorded() {
             bytes.map_or(Ok(()), |bytes| self.send_image(image, bytes))?;
-        } else if let Some(log) = load.facts.log(load.of) {
-            if let Some(bytes) = bytes {
-                self.provide(load.facts, image, bytes)?;
-            }
+        } else if let Some(log) = load.facts.log(load.of)
+            && (self.has_image(load.facts, image)? || self.sends_small(image, bytes)?)
+        {
             let place = self.load_ahead(load, jit)?;
             jit.write(&log, true);
             return Ok(Some(place));
-        } else if let Some(bytes) =
-            bytes.filter(|bytes| bytes.len() <= SMALL && load.facts.is_there(image) != Some(true))
-        {
-            self.send_image(image, bytes)?;
+        } else if load.facts.is_there(image) != Some(true) {
+            self.sends_small(image, bytes)?;
         }
         let mut is_known = self.load_now(load, jit)?;
         if let Some(bytes) = bytes.filter(|_| !is_known) {
@@ -187,6 +188,14 @@ impl Session {
         heard(&answer, load.facts, load.of, jit)
     }
 
+    /// Looks at the answer to a load that was not waited for, if it has come, and does not wait for it any more.
+    pub(crate) fn forgo_load(&self, module: &Module, place: Place) {
+        let (facts, of) = module.facts();
+        if let Some(answer) = self.link.forgo(place) {
+            let _ = heard(&answer, facts, of, &mut Jit::none());
+        }
+    }
+
     /// Takes the answer to a load that was not waited for.
     pub(crate) fn settle_load(&self, module: &Module, place: Place) -> Result<(), CUresult> {
         let (facts, of) = module.facts();
@@ -207,7 +216,10 @@ fn heard(answer: &Answer, facts: &Facts, of: &Subject, jit: &mut Jit) -> Result<
     })?;
     jit.write(said, true);
     let reply = reply.map_err(|_| CUresult::UNKNOWN)?;
-    facts.note(of.image, reply.known);
+    // That it was there does not say that it stays: of that the node makes a promise when it is asked.
+    if !reply.known {
+        facts.note(of.image, false);
+    }
     if reply.known {
         facts.learn(ImageFacts {
             log: reply.log.to_vec(),

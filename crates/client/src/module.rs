@@ -409,7 +409,7 @@ impl Session {
         forget(module);
         let session = self.of_object(module);
         if let Some(place) = locked(&object.due).take() {
-            session.link.forgo(place);
+            session.forgo_load(&object, place);
         }
         session.forget_globals(module);
         session.queue(&commands::cuModuleUnload { hmod: ModuleId(module) })

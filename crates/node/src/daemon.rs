@@ -361,7 +361,7 @@ fn bind_unix(path: &Path) -> Result<Listener, NodeError> {
 /// Binds a name that no other node has and no file system: who may come in has the token of a lease. With it comes where that is.
 fn bind_nearby() -> io::Result<(Listener, String)> {
     let name: String = registry::random().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    let name = format!("@sluice-node-{name}");
+    let name = sluice_transport::node_socket(&name);
     let listener = UnixListener::bind_addr(&sluice_transport::unix_address(Path::new(&name))?)?;
     listener.set_nonblocking(true)?;
     Ok((Listener::Nearby(listener), name))
@@ -369,12 +369,5 @@ fn bind_nearby() -> io::Result<(Listener, String)> {
 
 /// `pid 1234`, as the kernel vouches for it.
 fn local_peer(stream: &UnixStream) -> String {
-    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `who`.
-    let result = unsafe {
-        let place = (&raw mut who).cast();
-        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &mut length)
-    };
-    if result == 0 { format!("pid {}", who.pid) } else { "local".into() }
+    sluice_transport::peer_of(stream).map_or_else(|_| "local".into(), |peer| format!("pid {}", peer.pid))
 }

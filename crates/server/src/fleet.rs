@@ -571,6 +571,9 @@ impl Fleet {
     fn clear_of(&mut self, id: LeaseId, leave: impl Fn(&Seat) -> bool, reason: String, at_ms: u64) -> bool {
         let Some(lease) = self.leases.get(&id) else { return false };
         let tasks = lease.held_tasks(leave);
+        if tasks.is_empty() {
+            return false;
+        }
         let whole = !lease.does_without(&tasks);
         if whole {
             self.preempt(id, reason, at_ms);

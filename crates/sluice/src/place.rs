@@ -367,7 +367,7 @@ impl EndSignals {
 pub(crate) fn nearby(name: &str) -> Option<Endpoint> {
     let is_wanted = std::env::var_os(SHARED_MEMORY_VARIABLE).is_none_or(|value| value != "off");
     let path = Path::new(name);
-    let is_there = || name.starts_with("@sluice-node-") && Stream::connect_unix(path).is_ok();
+    let is_there = || sluice_transport::is_node_socket(name) && Stream::connect_unix(path).is_ok();
     (is_wanted && is_there()).then(|| Endpoint::Unix(path.to_owned()))
 }
 

@@ -22,7 +22,7 @@ pub mod tls;
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -49,6 +49,39 @@ pub fn unix_address(path: &Path) -> io::Result<SocketAddr> {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(path),
     }
+}
+
+/// What the name of a node's own socket begins with, behind which the number of the node's user stands, and `-`. Anybody may bind a name
+/// that is free, and it is in `/proc/net/unix` for all to see.
+const NODE_SOCKET: &str = "@sluice-node-";
+
+/// A name for a socket of a node that runs as this process's user; `number` is to be random.
+pub fn node_socket(number: &str) -> String {
+    // SAFETY: always succeeds, and touches no memory.
+    let user = unsafe { libc::geteuid() };
+    format!("{NODE_SOCKET}{user}-{number}")
+}
+
+/// Whether this is the name of a node's own socket.
+pub fn is_node_socket(name: &str) -> bool {
+    owner_in(Path::new(name)).is_some()
+}
+
+/// Whose a node's own socket is.
+fn owner_in(path: &Path) -> Option<libc::uid_t> {
+    path.to_str()?.strip_prefix(NODE_SOCKET)?.split_once('-')?.0.parse().ok()
+}
+
+/// Who is at the other end of a Unix socket, as the kernel vouches for it.
+pub fn peer_of(stream: &UnixStream) -> io::Result<libc::ucred> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `peer`.
+    let result = unsafe {
+        let place = (&raw mut peer).cast();
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &mut length)
+    };
+    if result == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
 }
 
 /// One connected end. Any thread may read, write, wait and shut down at any time.
@@ -128,7 +161,14 @@ impl Stream {
     }
 
     pub fn connect_unix(path: &Path) -> io::Result<Stream> {
-        UnixStream::connect_addr(&unix_address(path)?).map(Stream::from)
+        let stream = UnixStream::connect_addr(&unix_address(path)?)?;
+        let is_anybodys =
+            owner_in(path).is_none_or(|owner| peer_of(&stream).is_ok_and(|peer| peer.uid == owner));
+        if !is_anybodys {
+            let why = "its name is taken by another user's program; the node that had it is gone";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        Ok(stream.into())
     }
 
     /// Reads what is there, or waits for it as `wait` says. `Ok(0)` is the end of the stream.

@@ -228,3 +228,21 @@ fn a_wait_ends_at_its_limit() {
     let (client, _worker) = sharing();
     assert!(!client.wait_readable(Duration::from_millis(1)).unwrap());
 }
+
+/// Whoever runs as another user gets nothing of what is meant for the node.
+#[test]
+fn a_nodes_socket_is_believed_of_its_own_user_only() {
+    // SAFETY: always succeeds.
+    let user = unsafe { libc::geteuid() };
+    let number = format!("{}", std::process::id());
+    for (owner, is_believed) in [(user, true), (user + 1, false)] {
+        let name = format!("{NODE_SOCKET}{owner}-{number}");
+        assert!(is_node_socket(&name));
+        let _listener =
+            std::os::unix::net::UnixListener::bind_addr(&unix_address(Path::new(&name)).unwrap()).unwrap();
+        let connected = Stream::connect_unix(Path::new(&name));
+        assert_eq!(connected.map(drop).map_err(|error| error.kind()).is_ok(), is_believed);
+    }
+    assert!(node_socket(&number).ends_with(&format!("-{user}-{number}")));
+    assert!(!is_node_socket("@sluice-node-") && !is_node_socket("/run/node.sock"));
+}

@@ -24,14 +24,21 @@ unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, seen: *mut 
     let (object, seen) = unsafe { (&*object, &mut *seen.cast::<Seen>()) };
     // SAFETY: the loader counts the program headers.
     let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
+    let mut has_id = false;
     for header in headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
         let start = (object.dlpi_addr + header.p_vaddr) as *const u8;
         // SAFETY: notes are part of what is loaded, at the object's base.
         let notes = unsafe { std::slice::from_raw_parts(start, header.p_memsz as usize) };
         if let Some(id) = build_id(notes) {
             seen.builds.update(id);
+            has_id = true;
             seen.is_ours_known |= seen.objects == 0;
         }
+    }
+    if !has_id && !object.dlpi_name.is_null() {
+        // The names of drivers have their version.
+        // SAFETY: the loader ends names with a NUL.
+        seen.builds.update(unsafe { std::ffi::CStr::from_ptr(object.dlpi_name) }.to_bytes());
     }
     seen.objects += 1;
     0

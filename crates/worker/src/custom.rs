@@ -6,8 +6,8 @@ use std::ffi::{CStr, c_void};
 
 use sluice_cuda::*;
 use sluice_wire::{
-    BULK_SIZE_MAX, CopyNode, CopySide, DevicePtr, Dim, Encode, FunctionId, FunctionInfo, ModuleId, PeerToken,
-    Pitched, UserObjectId, commands,
+    BULK_SIZE_MAX, CopyNode, CopySide, DevicePtr, Dim, Encode, FunctionId, FunctionInfo, ImageHash,
+    JitOption, ModuleId, NamedFunction, PeerToken, Pitched, UserObjectId, commands,
 };
 
 use crate::arrays;
@@ -65,39 +65,24 @@ impl Custom for Session {
         command: commands::cuModuleLoadDataEx,
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
-        self.vacant(command.module)?;
-        let Some(image) = self.images.find(command.image)? else {
-            commands::cuModuleLoadDataExReply {
-                known: false,
-                functions: Vec::new(),
-                names: Vec::new(),
-                log: &[],
-            }
-            .encode(reply);
-            return Ok(());
-        };
-        let held = self.images.take(image.bytes.len() as u64)?;
-        let (loaded, log) = modules::load(&self.table, &image.bytes, &command.options);
-        let Ok(module) = loaded else {
-            let (functions, names) = (Vec::new(), Vec::new());
-            commands::cuModuleLoadDataExReply { known: true, functions, names, log: &log }.encode(reply);
-            return loaded.map(drop);
-        };
-        self.insert(command.module, module)?;
-        self.modules.keep(command.module, held);
-        let (functions, names) = modules::told(&self.table, module);
-        commands::cuModuleLoadDataExReply { known: true, functions, names, log: &log }.encode(reply);
-        Ok(())
+        let commands::cuModuleLoadDataEx { module, image, options } = command;
+        self.load(module, image, &options, reply).map(drop)
     }
 
-    /// As the client reads the answer of either.
+    /// What builds on it is told why it is not there.
     fn ModuleLoadAhead(
         &self,
         command: commands::ModuleLoadAhead,
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
         let commands::ModuleLoadAhead { module, image, options } = command;
-        self.cuModuleLoadDataEx(commands::cuModuleLoadDataEx { module, image, options }, reply)
+        let loaded = self.load(module, image, &options, reply);
+        match loaded {
+            Ok(true) => {}
+            Ok(false) => self.modules.failed(module, CUresult::INVALID_IMAGE),
+            Err(error) => self.modules.failed(module, error),
+        }
+        loaded.map(drop)
     }
 
     fn cuModuleUnload(&self, command: commands::cuModuleUnload) -> Result<(), CUresult> {
@@ -1005,7 +990,7 @@ impl Custom for Session {
         if command.images.len() > 1024 {
             return Err(CUresult::INVALID_VALUE);
         }
-        let known = command.images.iter().map(|&image| self.images.has(image)).collect();
+        let known = command.images.iter().map(|&image| self.images.promise(image)).collect();
         commands::ImagesQueryReply { known }.encode(reply);
         Ok(())
     }
@@ -1044,9 +1029,38 @@ impl Session {
     }
 
     /// Enters a function under the id that the client has given it.
+    /// Loads an image and says what is in it, as the client reads the answer of either command; false if it is not here.
+    fn load(
+        &self,
+        module: ModuleId,
+        image: ImageHash,
+        options: &[JitOption],
+        reply: &mut Vec<u8>,
+    ) -> Result<bool, CUresult> {
+        self.vacant(module)?;
+        let mut say = |known, (functions, names): (Vec<NamedFunction>, Vec<String>), log: &[u8]| {
+            commands::cuModuleLoadDataExReply { known, functions, names, log }.encode(reply);
+        };
+        let Some(found) = self.images.find(image)? else {
+            say(false, Default::default(), &[]);
+            return Ok(false);
+        };
+        let held = self.images.take(found.bytes.len() as u64)?;
+        let (loaded, log) = modules::load(&self.table, &found.bytes, options);
+        let Ok(handle) = loaded else {
+            say(true, Default::default(), &log);
+            return loaded.map(|_| true);
+        };
+        self.insert(module, handle)?;
+        self.modules.keep(module, held);
+        say(true, modules::told(&self.table, handle), &log);
+        Ok(true)
+    }
+
     fn take_function(&self, id: FunctionId, module: ModuleId, name: &CStr) -> Result<FunctionInfo, CUresult> {
         self.vacant(id)?;
-        let (function, info) = modules::function(&self.table, self.find(module)?, name)?;
+        let handle = self.find(module).map_err(|error| self.modules.failure(module).unwrap_or(error))?;
+        let (function, info) = modules::function(&self.table, handle, name)?;
         self.insert(id, function)?;
         self.modules.add(module, (id, function), &info);
         Ok(info)

@@ -24,6 +24,8 @@ const UPLOADS_MAX: usize = 16;
 const MEMORY_MAX: u64 = 256 << 20;
 /// Images on disk that a session may count on.
 const PROMISED_MAX: usize = 1024;
+/// and bytes of them: a file that is open takes room on the disk after it is removed.
+const PROMISED_BYTES_MAX: u64 = 1 << 30;
 /// Whole images kept on disk, in bytes.
 const DISK_MAX: u64 = 4 << 30;
 
@@ -50,6 +52,7 @@ struct State {
     uploads: HashMap<ImageHash, Upload>,
     /// Images that the client was told are in the cache, open so that nobody can take them away.
     promised: HashMap<ImageHash, fs::File>,
+    promised_bytes: u64,
     /// Images for which there is no room, whose pieces are passed over; true until whoever asks for one is told.
     refused: HashMap<ImageHash, bool>,
 }
@@ -93,14 +96,21 @@ impl Images {
         Ok(Some(image))
     }
 
-    /// Whether the image is here or in the cache; if so, it stays to be found.
-    pub(crate) fn has(&self, hash: ImageHash) -> bool {
+    /// Whether the image is in the cache, and stays to be found: a session may count on so much. What is in memory alone may have to make
+    /// room.
+    pub(crate) fn promise(&self, hash: ImageHash) -> bool {
         let mut state = self.lock();
-        if state.whole.contains_key(&hash) || state.promised.contains_key(&hash) {
+        if state.promised.contains_key(&hash) {
             return true;
         }
         let file = self.file(hash).and_then(|file| fs::File::open(file).ok());
-        let Some(file) = file.filter(|_| state.promised.len() < PROMISED_MAX) else { return false };
+        let Some((file, size)) = file.and_then(|file| size_of_cached(&file).map(|size| (file, size))) else {
+            return false;
+        };
+        if state.promised.len() >= PROMISED_MAX || state.promised_bytes + size > PROMISED_BYTES_MAX {
+            return false;
+        }
+        state.promised_bytes += size;
         state.promised.insert(hash, file);
         true
     }
@@ -364,9 +374,9 @@ mod tests {
         assert_eq!(found(&cached(6), hash).unwrap(), b"kernel\0");
         assert_eq!(cached(5).find(hash).err(), Some(CUresult::OUT_OF_MEMORY));
         let promised = cached(6);
-        assert!(promised.has(hash) && !promised.has(hash_of(b"another")));
+        assert!(promised.promise(hash) && !promised.promise(hash_of(b"another")));
         fs::remove_file(images.file(hash).unwrap()).unwrap();
-        assert!(!cached(6).has(hash));
+        assert!(!cached(6).promise(hash));
         assert_eq!(found(&promised, hash).unwrap(), b"kernel\0", "it was promised");
         fs::write(images.file(hash).unwrap(), b"broken").unwrap();
         assert!(found(&images, hash).is_none());

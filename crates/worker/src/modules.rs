@@ -1,6 +1,6 @@
 //! Modules and their functions: loading images, and what clients need to know to launch.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -19,6 +19,9 @@ const PARAMETERS_MAX: usize = 8192;
 /// Function attributes that are asked for: all that CUDA 13 names (CUDA Driver API, `CUfunction_attribute`).
 const ATTRIBUTES: std::ops::Range<u32> = 0..16;
 
+/// Failed loads that are remembered.
+const FAILED_MAX: usize = 64;
+
 /// What belongs to which module.
 #[derive(Default)]
 pub(crate) struct Modules {
@@ -29,6 +32,8 @@ pub(crate) struct Modules {
     parameter_bytes: RwLock<HashMap<FunctionId, usize>>,
     /// and the same by the driver's handle.
     by_handle: RwLock<HashMap<usize, usize>>,
+    /// Loads that nobody waited for, and why they failed; the latest.
+    failed: Mutex<VecDeque<(ModuleId, CUresult)>>,
     /// What each module's texture and surface references are known by.
     references: Mutex<HashMap<ModuleId, References>>,
 }
@@ -61,6 +66,21 @@ impl Modules {
     pub(crate) fn parameter_bytes(&self, handle: CUfunction) -> usize {
         let sizes = self.by_handle.read().unwrap_or_else(PoisonError::into_inner);
         sizes.get(&handle.0).copied().unwrap_or(PARAMETER_BYTES_MAX)
+    }
+
+    /// A load that nobody waited for has failed.
+    pub(crate) fn failed(&self, module: ModuleId, error: CUresult) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if failed.len() >= FAILED_MAX {
+            failed.pop_front();
+        }
+        failed.push_back((module, error));
+    }
+
+    /// Why a module is not there, if it failed so.
+    pub(crate) fn failure(&self, module: ModuleId) -> Option<CUresult> {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.iter().find(|(of, _)| *of == module).map(|(_, error)| *error)
     }
 
     /// A module was loaded, of which the driver keeps so much.

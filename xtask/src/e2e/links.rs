@@ -1,7 +1,7 @@
 //! What carries a session: over a Unix socket, shared memory; over TCP, the socket.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
@@ -132,10 +132,17 @@ fn images() -> Result<()> {
         // The node is asked once which images it has.
         told.does("begin")?;
         {
-            let _stopped = is_known.then(|| Stopped::stop(worker as i32));
+            // What the node does not have is sent; only what is large is asked about first.
+            let _stopped = (is_known && node_has == "some").then(|| Stopped::stop(worker as i32));
             told.does("use")?;
         }
         told.does("check")?;
+        // Nobody waits for the node's disk.
+        let deadline = Instant::now() + LIMIT;
+        while std::fs::read_dir(caches.join(node_has).join("sluice/images"))?.count() < 6 {
+            ensure!(Instant::now() < deadline, "the node has not kept all images");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         told.ends_well()?;
         node.wait_until_free()?;
     }

@@ -20,7 +20,8 @@ impl Fleet {
         for lease in self.account.on_node(id) {
             match self.leases.get(&lease).map(|lease| (lease.state, lease.preempt_at_ms)) {
                 Some((LeaseState::Granted | LeaseState::Running, _)) => {
-                    let is_there = |seat: &Seat| seat.node == id && seat.stays();
+                    // Those that have notice already leave by then at the latest.
+                    let is_there = |seat: &Seat| seat.node == id && !seat.over;
                     self.clear_of(lease, is_there, reason.clone(), end_at_ms);
                 }
                 Some((LeaseState::Preempting, Some(at_ms))) if at_ms > end_at_ms => {
@@ -50,6 +51,12 @@ impl Fleet {
     pub(crate) fn recall_forgotten(&mut self, nodes: Vec<(NodeId, String)>) {
         self.forgotten = nodes.into_iter().collect();
         self.last_node = self.last_node.max(self.forgotten.keys().max().copied().unwrap_or(0));
+    }
+
+    /// Those of all nodes that there have been.
+    pub(crate) fn node_names(&self) -> impl Iterator<Item = (NodeId, &str)> {
+        let nodes = self.nodes.values().map(|node| (node.id, &*node.name));
+        nodes.chain(self.forgotten.iter().map(|(&id, name)| (id, &**name)))
     }
 
     /// Also that of one which has been forgotten.

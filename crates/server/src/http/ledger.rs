@@ -123,7 +123,7 @@ pub(super) async fn charges(
     let (tenant, period) = options.read(&server, &principal).await?;
     let from_ms = cursor.map_or(period.from_ms, |cursor| cursor.clamp(period.from_ms, period.until_ms));
     let names = |books: &Books, _| -> HashMap<NodeId, String> {
-        books.fleet.nodes().values().map(|node| (node.id, node.name.clone())).collect()
+        books.fleet.node_names().map(|(id, name)| (id, name.to_owned())).collect()
     };
     let names = server.read(names).await?;
     let name = |node| names.get(&node).cloned().unwrap_or_else(|| node.to_string());
@@ -151,8 +151,10 @@ pub(super) async fn correct(
     if reason.trim().is_empty() {
         return wrong("reason", "who reads the bill wants to know why");
     }
+    let has_used = server.store.has_used(&new.tenant).await?;
     let mut change = server.change().await?;
-    if !change.fleet().tenants().contains_key(&new.tenant) {
+    // One that was removed may still have bills.
+    if !change.fleet().tenants().contains_key(&new.tenant) && !has_used {
         change.leave();
         return wrong("tenant", "there is no such tenant");
     }

@@ -86,6 +86,7 @@ pub(super) async fn drain(
     change.audit_leases(&principal);
     store_drain(&mut change, known.id);
     change.wake();
+    change.is_by_hand();
     change.commit().await?;
     node(State(server), principal, Name(name)).await
 }
@@ -118,6 +119,7 @@ pub(super) async fn undrain(
         store_drain(&mut change, known.id);
         change.wake();
     }
+    change.is_by_hand();
     change.commit().await?;
     node(State(server), principal, Name(name)).await
 }
@@ -175,6 +177,14 @@ fn may_be_forgotten(
             "node {name} holds leases: {}; they leave a lost node after a while, or end them",
             named(&leases)
         );
+        return Err(Problem::new(Kind::Conflict, detail));
+    }
+    // Its GPUs would be lent again if it came back.
+    let fenced = (0..node.gpus.len() as u32).filter(|&gpu| fleet.fence_of(node.id, gpu).is_some());
+    let fenced: Vec<String> = fenced.map(|gpu| format!("{name}/{gpu}")).collect();
+    if !fenced.is_empty() {
+        let detail =
+            format!("GPUs of node {name} are fenced: {0}; `sluice gpu unfence {0}` first", fenced.join(" "));
         return Err(Problem::new(Kind::Conflict, detail));
     }
     Ok((node.id, seen))
