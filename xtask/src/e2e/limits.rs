@@ -141,8 +141,8 @@ fn confined(worker: u32) -> Result<()> {
     for descriptor in std::fs::read_dir(format!("/proc/{worker}/fd"))? {
         let path = descriptor?.path();
         let target = std::fs::read_link(&path)?.display().to_string();
-        // Images that the session may count on.
-        if target.contains("/sluice/images/") {
+        // Images that the session may count on, and their folder while one is kept.
+        if target.contains("/sluice/images") {
             continue;
         }
         let number: u32 = path.file_name().and_then(|n| n.to_str()).context("a number")?.parse()?;
