@@ -126,7 +126,7 @@ pub(super) async fn undrain(
 
 /// Forget a node that is gone for good
 ///
-/// It has to be silent and hold no leases. Its token holds no more. What it was used for stays on the bills; should it join again, it is the same
+/// It has to be silent, hold no leases and have no fenced GPUs. Its token holds no more. What it was used for stays on the bills; should it join again, it is the same
 /// node.
 #[utoipa::path(delete, path = "/nodes/{name}", tag = "nodes", params(("name" = String, Path)),
     responses((status = 200, body = NodeStatus)))]
