@@ -3,9 +3,11 @@
 //! That is known of an event that was never recorded, of one that somebody has asked about or waited for since it was
 //! recorded last, and of one whose device, or stream, somebody has waited for since. It is never known where others record events, too: other
 //! processes, and graphs. Of a record with flags, or of a whole context, nothing is noted: such events are asked about.
+//! Beyond a slow link the node tells of what is polled ([`watch`](crate::watch)).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use sluice_cuda::*;
 use sluice_wire::{Command, EventId, commands};
@@ -15,7 +17,8 @@ use crate::context::Context;
 use crate::ids::{self, Kind, Table};
 use crate::issue::{Issue, wanted};
 use crate::session::Session;
-use crate::{across, capture, context, out, session, stream};
+use crate::watch::{Known, SLOW, Watch};
+use crate::{across, capture, context, inbox, mirror, out, session, stream};
 
 #[derive(Debug)]
 struct Event {
@@ -24,6 +27,8 @@ struct Event {
     last: Mutex<Last>,
     /// Whether other processes may open it, or one of them has made it.
     is_shared: bool,
+    /// The program polls it, beyond a slow link.
+    is_polled: AtomicBool,
 }
 
 /// What an event was last recorded in.
@@ -36,6 +41,8 @@ struct Last {
     /// What a wait for the device has to cover, and the stream; nothing before the record is on its way.
     covered_by: Option<(u64, CUstream)>,
     is_done: bool,
+    /// The node tells when it is done.
+    watch: Option<Arc<Watch>>,
 }
 
 impl Event {
@@ -68,12 +75,13 @@ pub(crate) fn record<C: Command>(
     if stream::device_of(stream)? != object.device {
         return Err(CUresult::INVALID_HANDLE);
     }
-    let number = object.recorded(None);
+    let (news, number) = (inbox::news(), object.recorded(None));
     session.queue(&command)?;
     let sent = session.device(object.device)?.work.sent();
+    let watch = if object.is_polled() { Watch::begin(session, session.find(event)?, news) } else { None };
     let mut last = object.last();
     if last.number == number {
-        last.covered_by = Some((sent, stream));
+        (last.covered_by, last.watch) = (Some((sent, stream)), watch.map(Arc::new));
     }
     Ok(())
 }
@@ -93,10 +101,29 @@ where
     if object.is_done(session, &last)? {
         return session.link.check();
     }
-    session.call(&command, |()| ())?;
-    let mut now = object.last();
-    // A record that was not on its way is not what the answer is about.
-    now.is_done |= now.number == last.number && last.covered_by.is_some();
+    let watch = last.watch.as_ref().filter(|_| object.is_ours_alone());
+    match watch.map_or(Known::Nothing, |watch| watch.look()) {
+        Known::Nothing => {}
+        Known::NotYet if C::OP != commands::cuEventQuery::OP => {}
+        Known::NotYet => return session.link.check().and(Err(CUresult::NOT_READY)),
+        Known::Done => {
+            session.link.check()?;
+            mirror::fetch(session)?;
+            object.is_known_done(&last);
+            return Ok(());
+        }
+    }
+    let (news, asked) = (inbox::news(), Instant::now());
+    let answer = session.call(&command, |()| ());
+    if answer == Err(CUresult::NOT_READY) {
+        match watch {
+            Some(watch) => watch.not_yet(news),
+            None if asked.elapsed() >= SLOW => object.poll(session, session.find(event)?, &last, news),
+            None => {}
+        }
+    }
+    answer?;
+    object.is_known_done(&last);
     Ok(())
 }
 
@@ -109,13 +136,46 @@ impl Event {
     fn recorded(&self, capture: Option<Arc<Capture>>) -> u64 {
         let mut last = self.last();
         let number = last.number + 1;
-        *last = Last { is_recorded: true, capture, number, covered_by: None, is_done: false };
+        if last.watch.as_ref().is_some_and(|watch| !watch.was_of_use()) {
+            self.is_polled.store(false, Ordering::Relaxed);
+        }
+        *last = Last { is_recorded: true, capture, number, ..Last::default() };
         number
+    }
+
+    /// The record that was the last one is over.
+    fn is_known_done(&self, last: &Last) {
+        let mut now = self.last();
+        // A record that was not on its way is not what an answer is about.
+        now.is_done |= now.number == last.number && last.covered_by.is_some();
+    }
+
+    /// The program polls the event, and an answer takes long: the node is to tell when this record is done, and the next ones.
+    fn poll(&self, session: &'static Session, event: EventId, last: &Last, news: u64) {
+        if last.covered_by.is_none() || !self.is_ours_alone() {
+            return;
+        }
+        self.is_polled.store(true, Ordering::Relaxed);
+        let Some(watch) = Watch::begin(session, event, news) else { return };
+        watch.not_yet(news);
+        let mut now = self.last();
+        if now.number == last.number {
+            now.watch = Some(Arc::new(watch));
+        }
+    }
+
+    fn is_polled(&self) -> bool {
+        self.is_polled.load(Ordering::Relaxed) && self.is_ours_alone()
+    }
+
+    /// Whether nothing records it but this process's calls.
+    fn is_ours_alone(&self) -> bool {
+        !self.is_shared && !SOME_IN_GRAPHS.load(Ordering::Relaxed)
     }
 
     /// Whether it is known, without asking, that what was recorded last is over.
     fn is_done(&self, session: &Session, last: &Last) -> Result<bool, CUresult> {
-        if self.is_shared || SOME_IN_GRAPHS.load(Ordering::Relaxed) {
+        if !self.is_ours_alone() {
             return Ok(false);
         }
         let device = session.device(self.device)?;
@@ -173,7 +233,7 @@ pub(crate) fn mint_shared(context: &Context) -> CUevent {
     SOME_SHARED.store(true, Ordering::Relaxed);
     let handle = ids::mint(Kind::Event);
     let last = Mutex::new(Last { is_recorded: true, ..Last::default() });
-    EVENTS.insert(handle, Event { context: context.owner, device: context.device, last, is_shared: true });
+    EVENTS.insert(handle, Event { context: context.owner, device: context.device, last, is_shared: true, is_polled: AtomicBool::new(false) });
     CUevent(handle as usize)
 }
 
@@ -209,7 +269,7 @@ pub(crate) unsafe fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> Result<
     }
     let handle = ids::mint(Kind::Event);
     let (device, context) = (context.device, context.owner);
-    EVENTS.insert(handle, Event { context, device, last: Mutex::default(), is_shared });
+    EVENTS.insert(handle, Event { context, device, last: Mutex::default(), is_shared, is_polled: AtomicBool::new(false) });
     session
         .queue_quietly(&commands::cuEventCreate { phEvent: EventId(handle), Flags })
         .inspect_err(|_| drop(EVENTS.remove(handle)))?;

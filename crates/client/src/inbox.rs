@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_cuda::CUresult;
 use sluice_transport::Stream;
@@ -103,6 +104,14 @@ impl Arrival {
     pub(crate) fn discard(&mut self) {
         self.to = None;
     }
+}
+
+/// What has come from nodes so far by which a program can know how far its GPUs have come.
+static NEWS: AtomicU64 = AtomicU64::new(0);
+
+/// How much that is. Whoever has been told something, by whichever thread, sees it counted.
+pub(crate) fn news() -> u64 {
+    NEWS.load(Ordering::Acquire)
 }
 
 /// What a reply says: the driver's result, and on success the fields of the answer.
@@ -232,6 +241,7 @@ impl Inbox {
     pub(crate) fn end_arrival(&mut self, receiver: &mut Receiver) {
         let Some(arrival) = receiver.arrival.take_if(|arrival| arrival.left == 0) else { return };
         self.arriving = None;
+        NEWS.fetch_add(1, Ordering::AcqRel);
         self.landed(arrival.ticket, arrival.bytes);
     }
 
@@ -250,6 +260,9 @@ impl Inbox {
 
     /// Puts a frame where it belongs. What nobody waits for is dropped: its caller has given up.
     pub(crate) fn deliver(&mut self, frame: &Frame<'_>) -> Result<Option<News>, WireError> {
+        if !matches!(frame.header.kind, Kind::Received | Kind::Allowance | Kind::Notice) {
+            NEWS.fetch_add(1, Ordering::AcqRel);
+        }
         match frame.header.kind {
             Kind::Reply => {
                 let place = (frame.header.lane, frame.header.sequence);

@@ -93,6 +93,7 @@ mod texture_reference;
 mod tiles;
 mod virtual_memory;
 mod visible;
+mod watch;
 
 mod generated {
     pub(crate) mod exports;

@@ -227,6 +227,11 @@ impl Link {
         answer.inspect_err(|_| self.inbox().give_up(place))
     }
 
+    /// The answer to what was [asked](Link::ask), if it has come.
+    pub(crate) fn come(&self, place: Place) -> Option<Answer> {
+        self.inbox().take_answer(place)
+    }
+
     /// The answer to what was [asked](Link::ask), if it has come; nobody is to take it any more.
     pub(crate) fn forgo(&self, place: Place) -> Option<Answer> {
         let mut inbox = self.inbox();
@@ -563,6 +568,11 @@ impl Link {
     /// Unlike [`Link::check`], lets answers in after an error of the device: the worker still talks.
     fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
+    }
+
+    /// Whether what comes is read as it comes.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.is_cut() && !self.is_lost()
     }
 
     fn is_cut(&self) -> bool {

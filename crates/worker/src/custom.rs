@@ -23,7 +23,7 @@ use crate::mirror;
 use crate::modules;
 use crate::outbox::{Outbox, Push};
 use crate::peers;
-use crate::session::Session;
+use crate::session::{self, Session};
 use crate::sharing;
 use crate::staging::PIECE;
 use crate::texture_references;
@@ -517,6 +517,7 @@ impl Custom for Session {
     fn cuEventDestroy_v2(&self, command: commands::cuEventDestroy_v2) -> Result<(), CUresult> {
         let destroy = self.table.cuEventDestroy_v2.ok_or(CUresult::NOT_SUPPORTED)?;
         sharing::forget_event(self, command.hEvent);
+        self.watches.forget(command.hEvent);
         // SAFETY: the event was live until now, and our table names it no more.
         unsafe { destroy(self.remove(command.hEvent)?) }.ok()
     }
@@ -946,6 +947,12 @@ impl Custom for Session {
     }
 
     /// Being executed is the answer: so is everything before it.
+    fn EventWatch(&self, command: commands::EventWatch) -> Result<(), CUresult> {
+        let (event, (_, device)) = (self.find(command.event)?, self.device()?);
+        self.watches.watch(session::current(), command.event, (event, device.context));
+        Ok(())
+    }
+
     fn Submitted(&self, _command: commands::Submitted) -> Result<(), CUresult> {
         Ok(())
     }

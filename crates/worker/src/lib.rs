@@ -81,6 +81,7 @@ mod tiles;
 mod tiles_tests;
 mod virtual_memory;
 mod watchdog;
+mod watches;
 
 /// The descriptors that a worker finds open: the client's socket, the link to the daemon, the counter page.
 pub const INHERITED_FDS: [RawFd; 3] = [3, 4, 5];

@@ -247,6 +247,8 @@ fn execute(session: &Session, job: &Job) {
         call(session, device, job, &mut fields)
     });
     let sent = match result {
+        // The answer comes with the event's end.
+        Ok(()) if op == commands::EventWatch::OP => Ok(()),
         Ok(()) if waits(op) => session.outbox.reply(header, CUresult::SUCCESS.0, &fields),
         Ok(()) => Ok(()),
         // What the compiler said belongs to a load that failed.
@@ -357,7 +359,7 @@ fn ticket_of(op: Op, payload: &[u8]) -> u64 {
 fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> Result<(), Refusal> {
     let op = Op(job.header.op);
     let backlog = device.gate.backlog();
-    if is_bookkeeping(op) {
+    if is_bookkeeping(op) || op == commands::EventWatch::OP {
         return dispatch(session, op, &job.payload, reply);
     }
     if !waits(op) {
@@ -458,7 +460,7 @@ static WAITS: [bool; 1 << 16] = {
 
 /// Whether a waiting command can take longer than a look at a table, and nothing that comes after it builds on it.
 fn may_block(op: Op) -> bool {
-    waits(op) && !is_quick(op) && op != commands::ModuleLoadAhead::OP
+    waits(op) && !is_quick(op) && ![commands::ModuleLoadAhead::OP, commands::EventWatch::OP].contains(&op)
 }
 
 /// Whether a waiting command is a question that every driver answers at once.

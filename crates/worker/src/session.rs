@@ -10,7 +10,7 @@ use sluice_cuda::{
     CU_STREAM_NON_BLOCKING, CUcontext, CUdeviceptr, CUmemAllocationHandleType, CUresult, CUstream,
     DriverTable,
 };
-use sluice_wire::{DevicePtr, EventId, ExportToken, GREEN_PLACES, GreenCtxId, HandleKind, Header, Id};
+use sluice_wire::{DevicePtr, EventId, ExportToken, GREEN_PLACES, GreenCtxId, HandleKind, Header, Id, Kind};
 
 use crate::arrays::Arrays;
 use crate::budget::Budget;
@@ -36,6 +36,7 @@ use crate::sharing::EventSharing;
 use crate::staging::Staging;
 use crate::streams::{self, Streams};
 use crate::tiles::TiledArrays;
+use crate::watches::Watches;
 
 /// Everything that executing a command needs.
 pub(crate) struct Session {
@@ -59,6 +60,7 @@ pub(crate) struct Session {
     driver_output: Option<DriverOutput>,
     pub(crate) counters: Arc<CounterPage>,
     pub(crate) event_sharing: EventSharing,
+    pub(crate) watches: Arc<Watches>,
     pub(crate) peers: Arc<Peers>,
     /// What of the driver's memory is memory of this process, at the same addresses.
     pub(crate) reach: Reach,
@@ -100,13 +102,19 @@ const LEGACY_STREAM: u64 = 1;
 const PER_THREAD_STREAM: u64 = 2;
 
 thread_local! {
-    /// For whom this thread of the worker executes now: the lane of the client's thread, and its place.
-    static CURRENT: Cell<(u32, u8)> = const { Cell::new((0, 0)) };
+    /// The command that this thread of the worker executes now.
+    static CURRENT: Cell<Header> =
+        const { Cell::new(Header { kind: Kind::Command, device: 0, op: 0, lane: 0, sequence: 0 }) };
     /// The device of that place.
     static DEVICE: Cell<u8> = const { Cell::new(0) };
     /// The place whose context this thread has made current in the driver, and which green context was there: another
     /// one may come to be there.
     static ENTERED: Cell<Option<(u8, Option<GreenCtxId>)>> = const { Cell::new(None) };
+}
+
+/// The command that this thread executes now.
+pub(crate) fn current() -> Header {
+    CURRENT.get()
 }
 
 impl Session {
@@ -118,6 +126,7 @@ impl Session {
             modules: Modules::default(),
             memory: Memory::new(parts.reservation),
             tiles: TiledArrays::new(Arc::clone(&parts.host_memory)),
+            watches: Watches::new(parts.table, Arc::clone(&parts.outbox)),
             graphs: Graphs::new(Arc::clone(&parts.host_memory)),
             green: Green::default(),
             arrays: Arrays::default(),
@@ -145,7 +154,7 @@ impl Session {
 
     /// As [`Session::enter`], for a command that makes no call of the driver.
     pub(crate) fn enter_alone(&self, header: Header) -> Result<(), CUresult> {
-        CURRENT.set((header.lane, header.device));
+        CURRENT.set(header);
         streams::forget_named();
         let green = self.green_at(header.device)?;
         DEVICE.set(green.map_or(header.device, |green| green.device));
@@ -168,7 +177,7 @@ impl Session {
 
     /// The green context that the command which this thread executes is for.
     pub(crate) fn green(&self) -> Result<Option<green::Context>, CUresult> {
-        self.green_at(CURRENT.get().1)
+        self.green_at(current().device)
     }
 
     fn green_at(&self, place: u8) -> Result<Option<green::Context>, CUresult> {
@@ -242,7 +251,8 @@ impl Session {
     fn thread_stream(&self) -> Result<CUstream, CUresult> {
         let create = self.table.cuStreamCreate.ok_or(CUresult::NOT_SUPPORTED)?;
         let mut streams = self.thread_streams.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&stream) = streams.get(&CURRENT.get()) {
+        let Header { lane, device, .. } = current();
+        if let Some(&stream) = streams.get(&(lane, device)) {
             return Ok(stream);
         }
         if streams.len() >= THREAD_STREAMS_MAX {
@@ -251,7 +261,7 @@ impl Session {
         let mut stream = CUstream::NULL;
         // SAFETY: the driver writes one handle to a local. Flags 0: it synchronises with the legacy stream.
         unsafe { create(&mut stream, 0) }.ok()?;
-        streams.insert(CURRENT.get(), stream);
+        streams.insert((lane, device), stream);
         Ok(stream)
     }
 }

@@ -2222,6 +2222,16 @@ impl Command for AllocationExport {
 }
 
 message! {
+pub struct EventWatch { event: EventId }
+}
+
+impl Command for EventWatch {
+    const OP: Op = Op::own(15);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct EventExport { event: EventId }
 }
 
@@ -2230,7 +2240,7 @@ pub struct EventExportReply { token: ExportToken }
 }
 
 impl Command for EventExport {
-    const OP: Op = Op::own(15);
+    const OP: Op = Op::own(16);
     const WAITS: bool = true;
     type Reply<'a> = EventExportReply;
 }
@@ -2240,7 +2250,7 @@ pub struct EventImport { event: EventId, token: ExportToken }
 }
 
 impl Command for EventImport {
-    const OP: Op = Op::own(16);
+    const OP: Op = Op::own(17);
     const WAITS: bool = true;
     type Reply<'a> = ();
 }
@@ -2254,7 +2264,7 @@ pub struct PeerOfferReply { session: u64, token: PeerToken }
 }
 
 impl Command for PeerOffer {
-    const OP: Op = Op::own(17);
+    const OP: Op = Op::own(18);
     const WAITS: bool = true;
     type Reply<'a> = PeerOfferReply;
 }
@@ -2268,7 +2278,7 @@ pub struct PeerConnectReply { refusal: String }
 }
 
 impl Command for PeerConnect<'_> {
-    const OP: Op = Op::own(18);
+    const OP: Op = Op::own(19);
     const WAITS: bool = true;
     type Reply<'a> = PeerConnectReply;
 }
@@ -2282,7 +2292,7 @@ pub struct PeerCopyReply { lost: String }
 }
 
 impl Command for PeerCopy {
-    const OP: Op = Op::own(19);
+    const OP: Op = Op::own(20);
     const WAITS: bool = true;
     type Reply<'a> = PeerCopyReply;
 }
@@ -2292,7 +2302,7 @@ pub struct Submitted {  }
 }
 
 impl Command for Submitted {
-    const OP: Op = Op::own(20);
+    const OP: Op = Op::own(21);
     const WAITS: bool = true;
     type Reply<'a> = ();
 }
@@ -2302,7 +2312,7 @@ pub struct LiveMap { mirror: u32, address: DevicePtr, bytes: u64 }
 }
 
 impl Command for LiveMap {
-    const OP: Op = Op::own(21);
+    const OP: Op = Op::own(22);
     const WAITS: bool = true;
     type Reply<'a> = ();
 }
@@ -2312,7 +2322,7 @@ pub struct LivePush<'a> { more: bool, words: &'a [u8] }
 }
 
 impl Command for LivePush<'_> {
-    const OP: Op = Op::own(22);
+    const OP: Op = Op::own(23);
     const WAITS: bool = false;
     type Reply<'a> = ();
 }
@@ -2326,7 +2336,7 @@ pub struct LiveAwaitReply<'a> { number: u64, runs: bool, more: bool, words: &'a 
 }
 
 impl Command for LiveAwait {
-    const OP: Op = Op::own(23);
+    const OP: Op = Op::own(24);
     const WAITS: bool = true;
     type Reply<'a> = LiveAwaitReply<'a>;
 }
@@ -2348,6 +2358,7 @@ pub(crate) const OWN: &[&str] = &[
     "MirrorPush",
     "MirrorFetch",
     "AllocationExport",
+    "EventWatch",
     "EventExport",
     "EventImport",
     "PeerOffer",
@@ -2362,5 +2373,5 @@ pub(crate) const OWN: &[&str] = &[
 /// Calls a macro with the name of every message.
 #[macro_export]
 macro_rules! for_each_command {
-($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuCtxRecordEvent cuCtxWaitEvent cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuModuleGetSurfRef cuModuleGetTexRef cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemcpyAtoA_v2 cuMemcpyAtoHAsync_v2 cuMemcpyHtoAAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemExportToShareableHandle cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuMemMap cuMemMapArrayAsync cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamGetCaptureInfo_v3 cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamBeginCaptureToGraph cuStreamCopyAttributes cuStreamGetAttribute cuStreamSetAttribute cuStreamUpdateCaptureDependencies cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuParamSetTexRef cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddDependencies cuGraphAddNode_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeFindInClone cuGraphNodeGetContainingGraph cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRetainUserObject cuGraphUpload cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuArray3DCreate_v2 cuArrayDestroy cuArrayGetMemoryRequirements cuArrayGetSparseProperties cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuSurfObjectCreate cuSurfObjectDestroy cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuTensorMapSetAllocationClass cuTexObjectCreate cuTexObjectDestroy cuTexRefCreate cuTexRefDestroy cuTexRefGetAddressMode cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuDevResourceGenerateDesc cuDevSmResourceSplit cuDevSmResourceSplitByCount cuDeviceGetDevResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent MemoryCommit MemoryCommitAllowed PhysicalCreateAllowed ArrayCreateAllowed MemoryDecommit ImagesQuery ModuleLoadAhead FunctionNamed ImageData NodeDataPut NodeDataGet HostCallDone MirrorPush MirrorFetch AllocationExport EventExport EventImport PeerOffer PeerConnect PeerCopy Submitted LiveMap LivePush LiveAwait } };
+($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuCtxRecordEvent cuCtxWaitEvent cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuModuleGetSurfRef cuModuleGetTexRef cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemcpyAtoA_v2 cuMemcpyAtoHAsync_v2 cuMemcpyHtoAAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemExportToShareableHandle cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuMemMap cuMemMapArrayAsync cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamGetCaptureInfo_v3 cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamBeginCaptureToGraph cuStreamCopyAttributes cuStreamGetAttribute cuStreamSetAttribute cuStreamUpdateCaptureDependencies cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuParamSetTexRef cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddDependencies cuGraphAddNode_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeFindInClone cuGraphNodeGetContainingGraph cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRetainUserObject cuGraphUpload cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuArray3DCreate_v2 cuArrayDestroy cuArrayGetMemoryRequirements cuArrayGetSparseProperties cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuSurfObjectCreate cuSurfObjectDestroy cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuTensorMapSetAllocationClass cuTexObjectCreate cuTexObjectDestroy cuTexRefCreate cuTexRefDestroy cuTexRefGetAddressMode cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuDevResourceGenerateDesc cuDevSmResourceSplit cuDevSmResourceSplitByCount cuDeviceGetDevResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent MemoryCommit MemoryCommitAllowed PhysicalCreateAllowed ArrayCreateAllowed MemoryDecommit ImagesQuery ModuleLoadAhead FunctionNamed ImageData NodeDataPut NodeDataGet HostCallDone MirrorPush MirrorFetch AllocationExport EventWatch EventExport EventImport PeerOffer PeerConnect PeerCopy Submitted LiveMap LivePush LiveAwait } };
 }

@@ -658,6 +658,10 @@ pub trait Custom {
         let _ = (command, reply);
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn EventWatch(&self, command: commands::EventWatch) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn EventExport(&self, command: commands::EventExport, reply: &mut Vec<u8>) -> Result<(), CUresult> {
         let _ = (command, reply);
         Err(CUresult::NOT_SUPPORTED)
@@ -2510,54 +2514,60 @@ pub fn dispatch<S: Execute + Custom>(
             Ok(session.AllocationExport(command, reply)?)
         }
         Some(Target::Own(15)) => {
+            let command = commands::EventWatch::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.EventWatch(command)?)
+        }
+        Some(Target::Own(16)) => {
             let command = commands::EventExport::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.EventExport(command, reply)?)
         }
-        Some(Target::Own(16)) => {
+        Some(Target::Own(17)) => {
             let command = commands::EventImport::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.EventImport(command)?)
         }
-        Some(Target::Own(17)) => {
+        Some(Target::Own(18)) => {
             let command = commands::PeerOffer::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.PeerOffer(command, reply)?)
         }
-        Some(Target::Own(18)) => {
+        Some(Target::Own(19)) => {
             let command = commands::PeerConnect::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.PeerConnect(command, reply)?)
         }
-        Some(Target::Own(19)) => {
+        Some(Target::Own(20)) => {
             let command = commands::PeerCopy::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.PeerCopy(command, reply)?)
         }
-        Some(Target::Own(20)) => {
+        Some(Target::Own(21)) => {
             let command = commands::Submitted::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.Submitted(command)?)
         }
-        Some(Target::Own(21)) => {
+        Some(Target::Own(22)) => {
             let command = commands::LiveMap::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.LiveMap(command)?)
         }
-        Some(Target::Own(22)) => {
+        Some(Target::Own(23)) => {
             let command = commands::LivePush::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.LivePush(command)?)
         }
-        Some(Target::Own(23)) => {
+        Some(Target::Own(24)) => {
             let command = commands::LiveAwait::decode(&mut reader)?;
             reader.end()?;
 

@@ -209,6 +209,7 @@ fn copies(say: &mut Honest<'_>, id: u64, start: u64) {
     for more in [true, false] {
         say.command(&commands::LivePush { more, words: &sluice_wire::live::tell(&[word])[0] });
     }
+    say.command(&commands::EventWatch { event: EventId(id + 1) });
     say.refused_here(&commands::LiveAwait { look: true, waits: false });
 }
 
