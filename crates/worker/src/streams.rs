@@ -215,7 +215,7 @@ impl Streams {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::ffi::c_void;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use std::sync::mpsc::{Receiver, channel};
@@ -226,19 +226,19 @@ mod tests {
     use crate::malformed::stage::Stage;
 
     /// Work that is done once somebody lets it go on.
-    struct Work {
-        go_on: Receiver<()>,
-        is_done: AtomicBool,
+    pub(crate) struct Work {
+        pub(crate) go_on: Receiver<()>,
+        pub(crate) is_done: AtomicBool,
     }
 
-    unsafe extern "C" fn work(data: *mut c_void) {
+    pub(crate) unsafe extern "C" fn work(data: *mut c_void) {
         // SAFETY: the test keeps it until its stream is done.
         let work = unsafe { &*data.cast::<Work>() };
         let _ = work.go_on.recv();
         work.is_done.store(true, SeqCst);
     }
 
-    fn stream(table: &DriverTable) -> CUstream {
+    pub(crate) fn stream(table: &DriverTable) -> CUstream {
         let mut stream = CUstream::NULL;
         // SAFETY: the driver writes one handle to a local.
         unsafe { table.cuStreamCreate.unwrap()(&mut stream, CU_STREAM_NON_BLOCKING) }.ok().unwrap();

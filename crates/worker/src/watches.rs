@@ -145,3 +145,76 @@ impl Watches {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc::channel;
+
+    use sluice_transport::Stream;
+    use sluice_wire::{FrameDecoder, Kind, ReplyHead, decode};
+
+    use super::*;
+    use crate::counters::CounterPage;
+    use crate::malformed::stage::Stage;
+    use crate::streams::tests::{Work, stream, work};
+
+    fn event(table: &DriverTable) -> CUevent {
+        let mut event = CUevent::NULL;
+        // SAFETY: the driver writes one handle to a local.
+        unsafe { table.cuEventCreate.unwrap()(&mut event, 0) }.ok().unwrap();
+        event
+    }
+
+    /// The next answer: to which question, and its result.
+    fn answer(client: &mut UnixStream, decoder: &mut FrameDecoder) -> (u64, CUresult) {
+        loop {
+            if let Some(frame) = decoder.next_frame().unwrap() {
+                let head: ReplyHead = decode(frame.payload).unwrap();
+                return (frame.header.sequence, CUresult(head.result));
+            }
+            let mut bytes = [0; 64];
+            let count = client.read(&mut bytes).unwrap();
+            decoder.push(&bytes[..count]);
+        }
+    }
+
+    #[test]
+    fn a_question_is_answered_when_its_event_is_done() {
+        let stage = Stage::new();
+        let (table, _) = stage.driver();
+        let (ours, mut client) = UnixStream::pair().unwrap();
+        let counters = Arc::new(CounterPage::create().unwrap());
+        let outbox = Arc::new(Outbox::new(Arc::new(Stream::from(ours)), false, counters));
+        let watches = Watches::new(*table, outbox);
+        let mut context = CUcontext::NULL;
+        // SAFETY: the driver writes one handle to a local.
+        unsafe { table.cuCtxGetCurrent.unwrap()(&mut context) }.ok().unwrap();
+        let watch = |sequence, id, event| {
+            let question = Header { kind: Kind::Command, device: 0, op: 0, lane: 1, sequence };
+            watches.watch(question, EventId(id), (event, context));
+        };
+
+        // One that was never recorded is done.
+        let (held, late, early) = (stream(table), event(table), event(table));
+        let (release, go_on) = channel();
+        let task = Work { go_on, is_done: AtomicBool::new(false) };
+        // SAFETY: stream and event are live, and the work outlives them.
+        unsafe {
+            table.cuLaunchHostFunc.unwrap()(held, Some(work), (&raw const task).cast_mut().cast())
+                .ok()
+                .unwrap();
+            table.cuEventRecord.unwrap()(late, held).ok().unwrap();
+        }
+        let mut decoder = FrameDecoder::new();
+        watch(1, 7, late);
+        watch(2, 8, early);
+        assert_eq!(answer(&mut client, &mut decoder), (2, CUresult::SUCCESS), "they wait for each other");
+        watch(3, 7, late);
+        assert_eq!(answer(&mut client, &mut decoder), (1, CUresult::NOT_READY), "it is asked about anew");
+        release.send(()).unwrap();
+        assert_eq!(answer(&mut client, &mut decoder), (3, CUresult::SUCCESS));
+    }
+}
