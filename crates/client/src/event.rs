@@ -233,7 +233,16 @@ pub(crate) fn mint_shared(context: &Context) -> CUevent {
     SOME_SHARED.store(true, Ordering::Relaxed);
     let handle = ids::mint(Kind::Event);
     let last = Mutex::new(Last { is_recorded: true, ..Last::default() });
-    EVENTS.insert(handle, Event { context: context.owner, device: context.device, last, is_shared: true, is_polled: AtomicBool::new(false) });
+    EVENTS.insert(
+        handle,
+        Event {
+            context: context.owner,
+            device: context.device,
+            last,
+            is_shared: true,
+            is_polled: AtomicBool::new(false),
+        },
+    );
     CUevent(handle as usize)
 }
 
@@ -269,7 +278,10 @@ pub(crate) unsafe fn cuEventCreate(phEvent: *mut CUevent, Flags: u32) -> Result<
     }
     let handle = ids::mint(Kind::Event);
     let (device, context) = (context.device, context.owner);
-    EVENTS.insert(handle, Event { context, device, last: Mutex::default(), is_shared, is_polled: AtomicBool::new(false) });
+    EVENTS.insert(
+        handle,
+        Event { context, device, last: Mutex::default(), is_shared, is_polled: AtomicBool::new(false) },
+    );
     session
         .queue_quietly(&commands::cuEventCreate { phEvent: EventId(handle), Flags })
         .inspect_err(|_| drop(EVENTS.remove(handle)))?;

@@ -91,7 +91,10 @@ impl Watch {
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("place", &self.place).field("state", &self.state).finish_non_exhaustive()
+        f.debug_struct("Watch")
+            .field("place", &self.place)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
     }
 }
 

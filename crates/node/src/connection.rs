@@ -81,6 +81,7 @@ pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, door: &
         eprintln!("sluice node: {peer} disconnected: {error}");
         return;
     }
+    sluice_transport::keep_rate(stream.as_fd());
     let ended = match hello.purpose {
         Purpose::Control => control(registry, stream, process, Rights { resumes, may_ask }),
         Purpose::Session { token, once } => {

@@ -146,6 +146,33 @@ pub fn limit_unacknowledged(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_number(socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, limit_ms)
 }
 
+/// A TCP connection of such a round trip that slows down with each lost packet does not hold what its link does.
+const FAR: Duration = Duration::from_millis(5);
+
+/// Has a TCP connection over a far link keep its rate when packets are lost, by BBR (`TCP_CONGESTION` in tcp(7)), where the system has that and lets this
+/// process use it; anywhere else the system's own choice stands. The process that accepts a connection does so: a confined worker may not.
+pub fn keep_rate(socket: BorrowedFd<'_>) {
+    const NAME: &[u8] = b"bbr";
+    if round_trip(socket).is_none_or(|took| took < FAR) {
+        return;
+    }
+    let (level, option) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
+    // SAFETY: the option's value is a name, of which the kernel reads exactly so many bytes.
+    unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, NAME.as_ptr().cast(), NAME.len() as u32) };
+}
+
+/// As the system has measured it so far, if this is TCP.
+fn round_trip(socket: BorrowedFd<'_>) -> Option<Duration> {
+    // SAFETY: an all-zero structure of numbers is a valid one.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut size = size_of_val(&info) as u32;
+    let (level, option) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+    // SAFETY: the kernel writes at most `size` bytes to a local.
+    let status =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut info).cast(), &mut size) };
+    (status == 0).then(|| Duration::from_micros(u64::from(info.tcpi_rtt)))
+}
+
 fn set_number(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
     let size = size_of::<i32>() as u32;
     // SAFETY: the option's value is an int, and the kernel reads exactly that many bytes.
