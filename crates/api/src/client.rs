@@ -2,6 +2,7 @@
 
 mod https;
 mod settings;
+mod watch;
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -195,21 +196,33 @@ impl Client {
         repeat: Repeat,
         send: impl Fn(&ureq::Agent, String) -> Answer,
     ) -> Result<T, Failure> {
+        self.ask_for(path, repeat, finish, send)
+    }
+
+    /// The same; `finish` makes of an answer of the server at a URL what is asked for.
+    fn ask_for<T>(
+        &self,
+        path: &str,
+        repeat: Repeat,
+        finish: impl Fn(&str, Answer) -> Result<T, Failure>,
+        send: impl Fn(&ureq::Agent, String) -> Answer,
+    ) -> Result<T, Failure> {
         let token = self.token.text();
-        let answer = self.ask_each(path, repeat, &send);
+        let answer = self.ask_each(path, repeat, &finish, &send);
         match &answer {
             Err(Failure::Refused(problem)) if problem.status == 401 && self.token.renew(&token) => {
-                self.ask_each(path, repeat, &send)
+                self.ask_each(path, repeat, &finish, &send)
             }
             _ => answer,
         }
     }
 
     /// Asks one server after the other until one does not refuse for being unable.
-    fn ask_each<T: DeserializeOwned>(
+    fn ask_each<T>(
         &self,
         path: &str,
         repeat: Repeat,
+        finish: impl Fn(&str, Answer) -> Result<T, Failure>,
         send: impl Fn(&ureq::Agent, String) -> Answer,
     ) -> Result<T, Failure> {
         let mut tries = self.servers.each.len();
@@ -294,22 +307,38 @@ fn elsewhere(answer: &Answer, repeat: Repeat) -> bool {
     }
 }
 
-fn finish<T: DeserializeOwned>(server: &str, answer: Answer) -> Result<T, Failure> {
-    let unreachable = |error: ureq::Error| match https::explained(&error) {
-        Some(cause) => Failure::Untrusted { server: server.to_owned(), cause },
-        None => Failure::Unreachable { server: server.to_owned(), cause: error.to_string() },
-    };
-    let makes_no_sense = |cause: String| Failure::Answer { server: server.to_owned(), cause };
-    let mut answer = answer.map_err(unreachable)?;
-    let status = answer.status();
-    let bytes = answer.body_mut().with_config().limit(ANSWER_SIZE_MAX).read_to_vec().map_err(unreachable)?;
-    if status.is_success() {
-        return serde_json::from_slice(&bytes).map_err(|error| makes_no_sense(error.to_string()));
+/// What the server answered with: a success, whose body is still to be read.
+fn success(server: &str, answer: Answer) -> Result<ureq::Body, Failure> {
+    let mut answer = answer.map_err(|error| unreachable(server, &error))?;
+    if answer.status().is_success() {
+        return Ok(answer.into_body());
     }
+    let bytes = read(server, answer.body_mut())?;
     match serde_json::from_slice::<Problem>(&bytes) {
         Ok(problem) => Err(Failure::Refused(problem)),
-        Err(_) => Err(makes_no_sense(format!("HTTP status {status}"))),
+        Err(_) => Err(makes_no_sense(server, format!("HTTP status {}", answer.status()))),
     }
+}
+
+fn finish<T: DeserializeOwned>(server: &str, answer: Answer) -> Result<T, Failure> {
+    let bytes = read(server, &mut success(server, answer)?)?;
+    serde_json::from_slice(&bytes).map_err(|error| makes_no_sense(server, error.to_string()))
+}
+
+fn read(server: &str, body: &mut ureq::Body) -> Result<Vec<u8>, Failure> {
+    let bytes = body.with_config().limit(ANSWER_SIZE_MAX).read_to_vec();
+    bytes.map_err(|error| unreachable(server, &error))
+}
+
+fn unreachable(server: &str, error: &ureq::Error) -> Failure {
+    match https::explained(error) {
+        Some(cause) => Failure::Untrusted { server: server.to_owned(), cause },
+        None => Failure::Unreachable { server: server.to_owned(), cause: error.to_string() },
+    }
+}
+
+fn makes_no_sense(server: &str, cause: String) -> Failure {
+    Failure::Answer { server: server.to_owned(), cause }
 }
 
 fn json(body: &impl Serialize) -> Vec<u8> {

@@ -18,6 +18,7 @@ pub mod problem;
 pub mod tenant;
 pub mod token;
 pub mod usage;
+pub mod watch;
 pub mod written;
 
 #[cfg(feature = "client")]

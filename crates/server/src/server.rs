@@ -25,7 +25,7 @@ use crate::commits::{Batch, Commits, Epoch, Lost, Ticket};
 use crate::disk::{self, Disk};
 use crate::fleet::{Event, Fleet, Incident, LeaseRecord, Passed, Patience, Spent};
 use crate::history::History;
-use crate::http::{Link, Network};
+use crate::http::{Link, Network, Streams};
 use crate::identity;
 use crate::keys::{self, KeysInUse};
 use crate::leader::{Role, Seen};
@@ -44,6 +44,7 @@ pub(crate) struct Server {
     pub(crate) half_life_ms: Option<u64>,
     pub(crate) recognised: Recognised,
     pub(crate) watches: Watches,
+    pub(crate) streams: Streams,
     /// As the last transaction found it.
     pub(crate) disk: Disk,
     pub(crate) keys: KeysInUse,
@@ -143,6 +144,7 @@ impl Server {
             identity: identity::Current::default(),
             recognised: Recognised::default(),
             watches: Watches::default(),
+            streams: Streams::default(),
             disk: Disk::default(),
             keys: KeysInUse::default(),
             role: watch::Sender::new(Role::Follower { leader: None }),
@@ -323,7 +325,9 @@ impl Server {
             }
         }
         drop(books);
-        self.watches.tell(told);
+        if settings_changed || !told.is_empty() {
+            self.watches.tell(told);
+        }
         if settings_changed {
             // Who signs in with a provider is looked at before the books are.
             self.follow_identity().await?;
@@ -346,6 +350,7 @@ impl Server {
             _ => None,
         };
         let leases: Vec<_> = writes.iter().filter_map(changed).collect();
+        let is_news = writes.iter().any(|write| matches!(write, Write::Lease(_) | Write::Audit(_)));
         let revoked = |write: &Write| match write {
             Write::Revoke(id) => Some(id.clone()),
             _ => None,
@@ -360,7 +365,9 @@ impl Server {
             Ok(()) => {
                 revoked.iter().for_each(|id| self.recognised.forget(id));
                 batch.succeed();
-                self.watches.tell(leases);
+                if is_news {
+                    self.watches.tell(leases);
+                }
             }
             Err(error) => {
                 let lost = match error {

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 
 pub(crate) struct Watches {
     leases: Mutex<HashMap<LeaseId, Arc<Notify>>>,
-    /// Counts changes of any.
+    /// Counts changes of anything that is watched.
     all: watch::Sender<u64>,
 }
 
@@ -31,16 +31,13 @@ impl Watches {
         Watch { watches: self, id, changed }
     }
 
-    /// Counts up whenever a lease has changed.
+    /// Counts up whenever something has changed.
     pub(crate) fn all(&self) -> watch::Receiver<u64> {
         self.all.subscribe()
     }
 
-    /// These have changed, and the database has it.
+    /// These leases have changed, or something else has, and the database has it.
     pub(crate) fn tell(&self, changed: Vec<LeaseId>) {
-        if changed.is_empty() {
-            return;
-        }
         let watched = self.lock();
         for id in changed {
             if let Some(watchers) = watched.get(&id) {

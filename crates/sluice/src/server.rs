@@ -11,6 +11,7 @@ pub(crate) mod reconcile;
 mod focus;
 mod leases;
 mod login;
+mod watch;
 
 use anyhow::{Result, bail};
 use sluice_api::client::{Client, Settings};

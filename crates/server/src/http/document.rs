@@ -6,6 +6,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
 use sluice_api::lease::StateFilter;
 use sluice_api::problem::Problem;
+use sluice_api::watch::Change;
 
 /// What the handlers' declarations are added to.
 #[derive(OpenApi)]
@@ -15,7 +16,7 @@ use sluice_api::problem::Problem;
         description = "Shares of pooled GPUs: tenants, quotas, leases, usage and bills. Every refusal is a problem as of RFC 9457.",
         license(name = "Apache-2.0")
     ),
-    components(schemas(Problem, StateFilter)),
+    components(schemas(Problem, StateFilter, Change)),
     modifiers(&Bearer),
     security(("token" = []))
 )]
@@ -49,11 +50,13 @@ pub(super) fn complete(declared: &utoipa::openapi::OpenApi) -> Value {
             let tag = "Only if it is as it was when a GET at this path gave this tag";
             add_header(operation, "If-Match", json!({ "type": "string" }), tag);
         }
+        // What goes on has no tag.
+        let is_tagged = method == "get" && operation["operationId"] != "watch";
         let responses = &mut operation["responses"];
         for range in ["4XX", "5XX"] {
             responses[range] = json!({ "$ref": "#/components/responses/Refusal" });
         }
-        if method == "get" {
+        if is_tagged {
             let tag =
                 "Names this content; If-None-Match with it is answered with 304 while nothing has changed";
             responses["200"]["headers"]["ETag"] =

@@ -11,7 +11,6 @@ mod page;
 mod tags;
 
 mod admin;
-mod changes;
 mod declared;
 mod health;
 mod identity;
@@ -19,6 +18,7 @@ mod leases;
 mod ledger;
 mod nodes;
 mod upkeep;
+mod watch;
 
 use std::sync::Arc;
 
@@ -38,6 +38,7 @@ use document::Declared;
 pub(crate) use forward::{Link, Network};
 pub(crate) use limits::Limits;
 pub(crate) use listen::{Peer, Protected};
+pub(crate) use watch::Streams;
 
 /// Bytes of a request's body; the largest are reports of nodes.
 const BODY_SIZE_MAX: usize = 4 << 20;
@@ -50,7 +51,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(leases::refused))
         .routes(routes!(leases::preempt))
         .routes(routes!(leases::queue))
-        .routes(routes!(changes::changes))
+        .routes(routes!(watch::watch))
         .routes(routes!(upkeep::nodes, nodes::join))
         .routes(routes!(upkeep::node, upkeep::forget))
         .routes(routes!(upkeep::drain, upkeep::undrain))

@@ -10,12 +10,12 @@ use sluice_api::problem::{Kind, Problem};
 
 use super::answer::Refusal;
 
-/// Gives every answer to a GET the tag of its content, and leaves out the content if the reader names that tag.
+/// Gives every answer to a GET the tag of its content, and leaves out the content if the reader names that tag. What goes on has none.
 pub(super) async fn tag(request: Request, next: Next) -> Response {
     let reads = request.method() == Method::GET;
     let known = request.headers().get(header::IF_NONE_MATCH).cloned();
     let response = next.run(request).await;
-    if !reads || response.status() != StatusCode::OK {
+    if !reads || response.status() != StatusCode::OK || goes_on(&response) {
         return response;
     }
     let (mut parts, body) = response.into_parts();
@@ -34,6 +34,10 @@ pub(super) async fn tag(request: Request, next: Next) -> Response {
         return Response::from_parts(parts, Body::empty());
     }
     Response::from_parts(parts, Body::from(bytes))
+}
+
+fn goes_on(response: &Response) -> bool {
+    response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream")
 }
 
 fn of_content(bytes: &[u8]) -> HeaderValue {

@@ -5,6 +5,15 @@ use sqlx::any::AnyRow;
 use super::rows::{Insert, Statement};
 use super::{Result, Store, Tx, signed, text, unsigned};
 
+/// What watchers are told of an entry.
+pub(crate) struct Told {
+    pub(crate) sequence: u64,
+    pub(crate) hash: String,
+    pub(crate) at_ms: u64,
+    pub(crate) action: String,
+    pub(crate) subject: String,
+}
+
 static ENTRIES: Insert =
     Insert::new("audit (sequence, at_ms, actor, action, subject, detail, previous, hash)", "");
 
@@ -41,13 +50,41 @@ impl Store {
         query.fetch_all(&self.pool).await?.iter().map(entry).collect()
     }
 
+    /// What watchers are told of entries after the first number, up to the second, in their order.
+    pub(crate) async fn audit_told(&self, (after, until): (u64, u64), limit: u32) -> Result<Vec<Told>> {
+        let query = sqlx::query(
+            "SELECT sequence, hash, at_ms, action, subject FROM audit WHERE sequence > $1 AND sequence <= $2 \
+             AND (action LIKE 'tenant.%' OR action = 'budget.passed' OR action LIKE 'node.%' OR action LIKE 'gpu.%') \
+             ORDER BY sequence LIMIT $3",
+        );
+        let query = query.bind(signed(after)).bind(signed(until)).bind(i64::from(limit));
+        let told = |row| {
+            Ok(Told {
+                sequence: unsigned(row, "sequence")?,
+                hash: text(row, "hash")?,
+                at_ms: unsigned(row, "at_ms")?,
+                action: text(row, "action")?,
+                subject: text(row, "subject")?,
+            })
+        };
+        query.fetch_all(&self.pool).await?.iter().map(told).collect()
+    }
+
+    /// Where the log stood after so many entries; at its beginning if it has fewer.
+    pub(crate) async fn audit_head_at(&self, sequence: u64) -> Result<Head> {
+        let query =
+            sqlx::query("SELECT sequence, hash FROM audit WHERE sequence = $1").bind(signed(sequence));
+        query.fetch_optional(&self.pool).await?.as_ref().map_or(Ok(Head::default()), head)
+    }
+
     pub(crate) async fn audit_head(&self) -> Result<Head> {
         let query = sqlx::query("SELECT sequence, hash FROM audit ORDER BY sequence DESC LIMIT 1");
-        match query.fetch_optional(&self.pool).await? {
-            None => Ok(Head::default()),
-            Some(row) => Ok(Head { sequence: unsigned(&row, "sequence")?, hash: text(&row, "hash")? }),
-        }
+        query.fetch_optional(&self.pool).await?.as_ref().map_or(Ok(Head::default()), head)
     }
+}
+
+fn head(row: &AnyRow) -> Result<Head> {
+    Ok(Head { sequence: unsigned(row, "sequence")?, hash: text(row, "hash")? })
 }
 
 fn entry(row: &AnyRow) -> Result<Entry> {

@@ -40,6 +40,7 @@ use sqlx::{Any, AnyPool, Connection, Row, SqlSafeStr, Transaction};
 use crate::fleet::{CardId, CardRecord, LeaseRecord, Node};
 use crate::history::EstimateError;
 
+pub(crate) use audit::Told;
 pub(crate) use leader::{Fence, LEADERSHIP, Leader};
 pub(crate) use leases::KeyUse;
 pub(crate) use ledger::Sum;

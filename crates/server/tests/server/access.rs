@@ -133,7 +133,6 @@ fn the_identity_provider_is_declared_seen_and_removed() {
 const LISTS: &[(&str, &str)] = &[
     ("list", "/leases"),
     ("queue", "/queue"),
-    ("changes", "/changes"),
     ("sessions", "/sessions"),
     ("tenants", "/tenants"),
     ("prices", "/prices"),
@@ -232,8 +231,8 @@ fn no_endpoint_is_left_out_of_the_table() {
         operations.map(|operation| operation["operationId"].as_str().unwrap()).collect();
     let calls = CALLS.iter().map(|(_, operation, _)| *operation);
     let lists = LISTS.iter().map(|(operation, _)| *operation);
-    // Signing in needs no token: the end-to-end test of identity providers asks it.
-    let tested: BTreeSet<&str> = calls.chain(lists).chain(["login"]).collect();
+    // Signing in needs no token: the end-to-end test of identity providers asks it. A watch has tests of its own.
+    let tested: BTreeSet<&str> = calls.chain(lists).chain(["login", "watch"]).collect();
     assert_eq!(documented, tested);
 }
 
@@ -242,7 +241,7 @@ fn lists_show_nothing_of_foreign_tenants() {
     let (_folder, server) = Server::with_tenants();
     request(&server.token("acme/research", Role::Member), &ask(1000));
     let foreign = server.token("globex", Role::TenantAdmin);
-    for path in ["/leases", "/changes", "/queue", "/sessions", "/usage"] {
+    for path in ["/leases", "/queue", "/sessions", "/usage"] {
         assert_eq!(foreign.get::<Page<Value>>(path).unwrap().items, [] as [Value; 0], "{path}");
     }
     let tenants: Vec<Value> = foreign.list("/tenants").unwrap();

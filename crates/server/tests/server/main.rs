@@ -15,6 +15,7 @@ mod private_postgres;
 mod removal;
 mod replicas;
 mod small_disk;
+mod watch;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -59,7 +59,7 @@ impl<'a> Pair<'a> {
 }
 
 /// Asks until there is an answer.
-fn insist<T>(mut ask: impl FnMut() -> Result<T, sluice_api::client::Failure>) -> T {
+pub(crate) fn insist<T>(mut ask: impl FnMut() -> Result<T, sluice_api::client::Failure>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match ask() {

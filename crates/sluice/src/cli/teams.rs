@@ -455,6 +455,10 @@ pub(crate) struct LeaseListArgs {
     /// Only those of this tenant and all below it
     #[arg(long, value_name = "PATH")]
     pub(crate) tenant: Option<TenantPath>,
+
+    /// Then what becomes of them, and of those that are asked for, as it happens; with -o json a line for each
+    #[arg(short, long, conflicts_with_all = ["all", "state"])]
+    pub(crate) watch: bool,
 }
 
 #[derive(Debug, Subcommand)]

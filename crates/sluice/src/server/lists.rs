@@ -14,7 +14,7 @@ use sluice_api::pool::{Access, PoolStatus};
 use sluice_api::tenant::{Quota, TenantStatus};
 use sluice_api::token::Token;
 
-use super::client;
+use super::{client, watch};
 use crate::cli::{LeaseListArgs, ListArgs, Output};
 use crate::moment::Moment;
 use crate::quantity::{Memory, Period};
@@ -199,10 +199,29 @@ pub(crate) fn queue(arguments: &ListArgs) -> Result<ExitCode> {
 }
 
 pub(super) fn leases(arguments: &LeaseListArgs) -> Result<()> {
-    let LeaseListArgs { list: ListArgs { at, output }, all, state, tenant } = arguments;
+    let LeaseListArgs { list: ListArgs { at, output }, all, state, tenant, watch } = arguments;
+    let client = client(at)?;
     let state = if *all { String::new() } else { format!("&state={}", state.name()) };
     let tenant = tenant.as_ref().map_or_else(String::new, |tenant| format!("&tenant={tenant}"));
-    let leases: Vec<Lease> = client(at)?.list(&format!("/leases?limit=1000{state}{tenant}"))?;
+    let path = format!("/leases?limit=1000{state}{tenant}");
+    if !watch {
+        return show_leases(&client.list::<Lease>(&path)?, *output);
+    }
+    watch::leases(&client, arguments.tenant.as_ref(), *output, || {
+        let leases: Vec<Lease> = client.list(&path)?;
+        match output {
+            Output::Json => {
+                for lease in &leases {
+                    println!("{}", serde_json::to_string(lease)?);
+                }
+            }
+            Output::Table => show_leases(&leases, *output)?,
+        }
+        Ok(leases)
+    })
+}
+
+fn show_leases(leases: &[Lease], output: Output) -> Result<()> {
     let columns = &[
         ("LEASE", Right),
         ("TENANT", Left),
@@ -226,7 +245,7 @@ pub(super) fn leases(arguments: &LeaseListArgs) -> Result<()> {
         ]
     };
     let none = "there is no such lease; `sluice lease list --all` lists those that have ended as well";
-    show(&leases, *output, none, columns, cells)
+    show(leases, output, none, columns, cells)
 }
 
 pub(crate) fn tenants(arguments: &ListArgs) -> Result<ExitCode> {

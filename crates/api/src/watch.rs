@@ -1,0 +1,92 @@
+//! What a watch says: events as the HTML standard defines them (`text/event-stream`).
+
+use serde::{Deserialize, Serialize};
+
+/// Names of events: what their data is.
+pub mod kind {
+    /// The watch begins here; whatever is read from now on and changes later is told.
+    pub const BEGIN: &str = "begin";
+    /// A lease, as it is now.
+    pub const LEASE: &str = "lease";
+    /// A [`super::Change`] of a tenant, or what was spent of its budget.
+    pub const TENANT: &str = "tenant";
+    /// A [`super::Change`] of a node.
+    pub const NODE: &str = "node";
+    /// A [`super::Change`] of a GPU.
+    pub const GPU: &str = "gpu";
+    /// There is no going on from where the watcher was: these are other books. The stream ends with it.
+    pub const ANEW: &str = "anew";
+}
+
+/// What became of something that is no lease. How it is now is for a request to say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Change {
+    pub at_ms: u64,
+    /// As the audit log names it, such as `gpu.fenced`.
+    pub action: String,
+    /// Of the tenant, node or GPU.
+    pub name: String,
+}
+
+/// An event as it came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    /// One of [`kind`], or one of a later release.
+    pub kind: String,
+    /// From which a watch goes on after this event.
+    pub id: String,
+    /// JSON.
+    pub data: String,
+}
+
+/// Puts events together from the lines of a stream.
+#[derive(Debug, Default)]
+pub struct Reader {
+    event: Event,
+}
+
+impl Reader {
+    /// Takes a line without its end; an empty one ends an event.
+    pub fn take(&mut self, line: &str) -> Option<Event> {
+        if line.is_empty() {
+            let id = self.event.id.clone();
+            let event = std::mem::replace(&mut self.event, Event { id, ..Event::default() });
+            return Some(event).filter(|event| !event.data.is_empty());
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => value.clone_into(&mut self.event.kind),
+            "id" => value.clone_into(&mut self.event.id),
+            "data" => {
+                if !self.event.data.is_empty() {
+                    self.event.data.push('\n');
+                }
+                self.event.data.push_str(value);
+            }
+            // Comments, and what means something to browsers only.
+            _ => {}
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_put_together_from_lines() {
+        let text = ": kept alive\n\nid: 1.2.x\nevent: lease\ndata: {\ndata:}\n\nretry: 5\n\nevent:gpu\ndata:1\n\ndata: cut";
+        let mut reader = Reader::default();
+        let events: Vec<Event> = text.split('\n').filter_map(|line| reader.take(line)).collect();
+        let event =
+            |kind: &str, data: &str| Event { kind: kind.into(), id: "1.2.x".into(), data: data.into() };
+        assert_eq!(
+            events,
+            [event("lease", "{\n}"), event("gpu", "1")],
+            "the id stays until there is another"
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! Watches: what changes is told, to whom it concerns, and again from where a watcher stopped.
+
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use serde_json::Value;
+use sluice_api::client::Client;
+use sluice_api::lease::{Lease, LeaseState};
+use sluice_api::problem::Kind;
+use sluice_api::token::{MadeToken, Role};
+use sluice_api::watch::{Change, Event, kind};
+
+use crate::private_postgres::Postgres;
+use crate::{PATIENCE, ScriptedNode, Server, ServerProcess, TENANTS, ask, problem, request, settings};
+
+/// What a stream says, until this is dropped.
+struct Watch(Receiver<Event>);
+
+impl Watch {
+    /// At most so many events.
+    fn begin(client: &Client, query: &str, events: usize) -> Watch {
+        let (sender, receiver): (Sender<Event>, _) = channel();
+        let (client, path) = (client.clone(), format!("/watch{query}"));
+        thread::spawn(move || {
+            let mut left = events;
+            let _ = client.watch(&path, |event| {
+                left -= 1;
+                let goes_on = sender.send(event).is_ok() && left > 0;
+                if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+        });
+        Watch(receiver)
+    }
+
+    fn next(&self) -> Event {
+        self.0.recv_timeout(PATIENCE).unwrap()
+    }
+
+    /// Once its beginning has been told.
+    fn begun(client: &Client, query: &str) -> (Watch, String) {
+        let watch = Watch::begin(client, query, usize::MAX);
+        let first = watch.next();
+        assert_eq!(first.kind, kind::BEGIN);
+        (watch, first.id)
+    }
+
+    fn lease(&self) -> (Lease, String) {
+        let event = self.next();
+        assert_eq!(event.kind, kind::LEASE, "{event:?}");
+        (serde_json::from_str(&event.data).unwrap(), event.id)
+    }
+
+    /// Until this lease is in this state.
+    fn until(&self, id: u64, state: LeaseState) -> String {
+        loop {
+            let (lease, place) = self.lease();
+            if (lease.id, lease.state) == (id, state) {
+                return place;
+            }
+        }
+    }
+
+    fn change(&self, kind: &str) -> (String, String) {
+        let event = self.next();
+        assert_eq!(event.kind, kind, "{event:?}");
+        let change: Change = serde_json::from_str(&event.data).unwrap();
+        (change.action, change.name)
+    }
+}
+
+#[test]
+fn a_watch_tells_what_the_token_may_see_and_goes_on_where_it_stopped() {
+    let (_folder, server) = Server::with_tenants();
+    let [research, sales] = ["acme/research", "acme/sales"].map(|path| server.token(path, Role::Member));
+    let (watch, begin) = Watch::begun(&research, "");
+    let (of_sales, _) = Watch::begun(&server.token("acme", Role::Member), "?tenant=acme/sales");
+    ScriptedNode::join(&server, "one", 1);
+    assert_eq!(watch.change(kind::NODE), ("node.joined".into(), "one".into()));
+    let foreign = request(&sales, &ask(100_000)).id;
+    let own = request(&research, &ask(100_000)).id;
+    watch.until(own, LeaseState::Granted);
+    let _: Lease = research.delete(&format!("/leases/{own}")).unwrap();
+    let ended = watch.until(own, LeaseState::Ended);
+    server
+        .apply("tenants: [{path: acme/research, quota: {over_quota_weight: 2}}, {path: globex/new}]")
+        .unwrap();
+    let fence = serde_json::json!({ "gpus": [{ "node": "one", "gpu": 0 }], "why": "dust", "sessions": "finish" });
+    let _: Value = server.admin.post("/gpus/fences", &fence).unwrap();
+    let changes = |watch: &Watch| {
+        assert_eq!(watch.change(kind::TENANT), ("tenant.changed".into(), "acme/research".into()));
+        assert_eq!(watch.change(kind::GPU), ("gpu.fenced".into(), "one/0".into()));
+    };
+    changes(&watch);
+    // One of a tenant has nothing of nodes and of others.
+    of_sales.until(foreign, LeaseState::Granted);
+    let _: Lease = sales.delete(&format!("/leases/{foreign}")).unwrap();
+    of_sales.until(foreign, LeaseState::Ended);
+
+    changes(&Watch::begin(&research, &format!("?since={ended}"), 2));
+    // Of a lease that changed often there is its last state.
+    let all = Watch::begin(&research, &format!("?since={begin}"), 2);
+    let (lease, _) = all.lease();
+    assert_eq!((lease.id, lease.state), (own, LeaseState::Ended));
+    assert_eq!(all.change(kind::NODE).0, "node.joined");
+}
+
+#[test]
+fn a_watch_of_other_books_begins_anew() {
+    let (_folder, server) = Server::with_tenants();
+    let (_watch, begin) = Watch::begun(&server.admin, "");
+    let [revision, sequence, hash] = begin.split('.').collect::<Vec<_>>()[..] else { panic!("{begin}") };
+    let anew = |since: String| {
+        let watch = Watch::begin(&server.admin, &format!("?since={since}"), 1);
+        assert_eq!(watch.next().kind, kind::ANEW, "{since}");
+    };
+    let number = |text: &str| text.parse::<u64>().unwrap();
+    anew(format!("{}.{sequence}.{hash}", number(revision) + 1));
+    anew(format!("{revision}.{}.{hash}", number(sequence) + 1));
+    let other: String = hash.chars().rev().collect();
+    anew(format!("{revision}.{sequence}.{other}"));
+    // Of the beginning of all books.
+    let all = Watch::begin(&server.admin, "?since=0.0.0000000000000000", 1);
+    assert_eq!(all.change(kind::TENANT).0, "tenant.changed");
+    for wrong in ["", "x", "1.2", "1.2.x", "1.2.0000000000000000.4", "-1.2.0000000000000000"] {
+        let refused = problem(server.admin.get::<Value>(&format!("/watch?since={wrong}")));
+        assert_eq!((refused.status, refused.field.as_deref()), (422, Some("since")), "{wrong}");
+    }
+}
+
+#[test]
+fn a_token_has_so_many_streams_and_none_once_it_is_revoked() {
+    let (_folder, server) = Server::with_tenants();
+    let new = serde_json::json!({ "tenant": "acme", "role": "member", "lifetime_s": 600 });
+    let made: MadeToken = server.admin.post("/tokens", &new).unwrap();
+    let member = server.admin.with_token(&made.secret);
+    let mut watches: Vec<Watch> = (0..8).map(|_| Watch::begun(&member, "").0).collect();
+    let refused = problem(member.get::<Value>("/watch"));
+    assert!(refused.is(Kind::TooMany) && refused.detail.contains("8 streams"), "{refused:?}");
+    Watch::begun(&server.token("acme", Role::Member), "");
+    let last = watches.pop().unwrap();
+    drop(watches);
+
+    let _: Value = server.admin.delete(&format!("/tokens/{}", made.token.id)).unwrap();
+    // Its streams end, and it gets no other: the watch says so and is over.
+    let own = request(&server.token("acme", Role::Member), &ask(1000)).id;
+    while let Ok(event) = last.0.recv_timeout(PATIENCE) {
+        assert!(event.kind != kind::LEASE, "{own}: {event:?}");
+    }
+    assert_eq!(last.0.try_recv(), Err(std::sync::mpsc::TryRecvError::Disconnected));
+}
+
+#[test]
+fn a_watch_goes_on_at_another_server_when_its_own_is_gone() {
+    let Some(postgres) = Postgres::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let database = postgres.database("pair");
+    let [first, second] = [(); 2].map(|()| ServerProcess::start(folder.path(), Some(&database)));
+    let token = settings(folder.path()).token;
+    let both = Client::new(&format!("{},{}", first.url, second.url), &token);
+    let _: Value = both.post_text("/apply", "application/yaml", TENANTS).unwrap();
+    let (watch, _) = Watch::begun(&both, "");
+    let one = request(
+        &both.with_token(&token),
+        &serde_json::from_value(serde_json::json!({ "tenant": "acme" })).unwrap(),
+    );
+    watch.until(one.id, LeaseState::Queued);
+    first.kill();
+    let rest = Client::new(&second.url, &token);
+    let other =
+        crate::replicas::insist(|| rest.post::<Lease>("/leases", &serde_json::json!({ "tenant": "globex" })));
+    watch.until(other.id, LeaseState::Queued);
+}
