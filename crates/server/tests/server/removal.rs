@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sluice_api::bill::Bill;
-use sluice_api::lease::{Lease, LeaseState};
+use sluice_api::bill::{Bill, Charge, Correction};
+use sluice_api::lease::{Lease, LeaseState, NewLease, Place};
 use sluice_api::node::{GpuStatus, Join, Joined, NodeStatus};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{DeclaredTenant, TenantStatus};
@@ -59,6 +59,14 @@ fn a_tenant_goes_when_nothing_needs_it_and_its_bill_stays() {
     let bill: Bill = server.admin.get("/bill?tenant=acme/sales").unwrap();
     assert_eq!(bill.records, 1);
     assert!(problem(server.admin.get::<Bill>("/bill?tenant=acme/nobody")).is(Kind::Invalid));
+    let correct = |tenant: &str| {
+        let new = json!({ "tenant": tenant, "micro": -7, "at_ms": 1, "reason": "it was slow" });
+        server.admin.post::<Correction>("/corrections", &new)
+    };
+    let correction = correct("acme/sales").unwrap();
+    let corrected: Bill = server.admin.get("/bill?tenant=acme/sales").unwrap();
+    assert_eq!((corrected.total_micro, corrected.corrections), (bill.total_micro - 7, vec![correction]));
+    assert_eq!(problem(correct("acme/nobody")).field.as_deref(), Some("tenant"));
     assert_eq!(server.apply("tenants: [{path: acme/sales}]").unwrap().changes, ["tenant acme/sales created"]);
     let member = server.admin.with_token(&made.secret);
     assert!(problem(member.get::<Token>("/whoami")).is(Kind::Unauthenticated));
@@ -139,6 +147,44 @@ fn a_drained_node_gets_nothing_new_until_it_is_used_again() {
 }
 
 #[test]
+fn the_tasks_of_an_elastic_lease_leave_a_drained_node_and_the_others_go_on() {
+    let (_folder, server) = Server::with_tenants();
+    let mut nodes = ["one", "two"].map(|name| ScriptedNode::join(&server, name, 1));
+    let member = server.token("globex", Role::Member);
+    let gang = NewLease { tasks: 1, tasks_max: Some(2), ..ask(1_000_000) };
+    let gang = request(&member, &gang).id;
+    let both = wait_for(&member, gang, |lease| lease.places.len() == 2);
+    for (node, name) in nodes.iter_mut().zip(["one", "two"]) {
+        let of_node = |place: &&Place| place.node == name;
+        let places: Vec<Place> = both.places.iter().filter(of_node).cloned().collect();
+        assert_eq!(places.len(), 1, "a task on each");
+        node.claim(&Lease { places, ..both.clone() });
+    }
+    wait_for_state(&member, gang, LeaseState::Running);
+    let drained: NodeStatus = server.admin.post("/nodes/one/drain", &json!({ "grace_ms": 0 })).unwrap();
+    assert_eq!(drained.leases, 1);
+    let told: Lease = member.get(&format!("/leases/{gang}")).unwrap();
+    let leaves = |lease: &Lease| -> Vec<(String, bool)> {
+        lease.places.iter().map(|place| (place.node.clone(), place.leave_at_ms.is_some())).collect()
+    };
+    let mut seen = leaves(&told);
+    seen.sort();
+    assert_eq!((told.state, told.attempt), (LeaseState::Running, 1));
+    assert_eq!(seen, [("one".into(), true), ("two".into(), false)]);
+    let ends = nodes[0].say().end;
+    assert_eq!(ends.iter().map(|attempt| attempt.lease).collect::<Vec<_>>(), [gang]);
+    nodes[0].report.leases.clear();
+    nodes[0].say();
+    let left = wait_for(&member, gang, |lease| lease.places.len() == 1);
+    assert_eq!((left.state, leaves(&left)), (LeaseState::Running, vec![("two".into(), false)]));
+    assert_eq!(nodes[1].say().end, []);
+    // One that cannot do without its tasks there leaves as a whole.
+    let drained: NodeStatus = server.admin.post("/nodes/two/drain", &json!({ "grace_ms": 0 })).unwrap();
+    assert_eq!(drained.leases, 1);
+    assert_eq!(wait_for_state(&member, gang, LeaseState::Preempting).id, gang);
+}
+
+#[test]
 fn a_node_that_is_silent_can_be_forgotten() {
     let (folder, server) = Server::with_tenants();
     let mut stays = ScriptedNode::join(&server, "stays", 1);
@@ -154,6 +200,8 @@ fn a_node_that_is_silent_can_be_forgotten() {
         "sold" => (&mut sold, &mut stays),
         _ => (&mut stays, &mut sold),
     };
+    let id = holder.joined.node;
+    holder.report.usage = vec![record(id, lease, 1, "acme", (0, 3_600_000))];
     holder.claim(&granted);
     let name = granted.places[0].node.clone();
     // The other one goes on reporting.
@@ -171,17 +219,27 @@ fn a_node_that_is_silent_can_be_forgotten() {
     let mut refused = refused;
     refused(&format!("holds leases: {lease}"));
     let _: Lease = member.delete(&format!("/leases/{lease}")).unwrap();
+    let gpu = json!({ "gpus": [{ "node": name, "gpu": 0 }], "why": "its fan rattles" });
+    let _: Value = server.admin.post("/gpus/fences", &gpu).unwrap();
+    conflict(forget(&server, &name), &format!("are fenced: {name}/0; `sluice gpu unfence {name}/0` first"));
+    let _: Value = server.admin.post("/gpus/unfences", &gpu).unwrap();
     forget(&server, &name).unwrap();
     let gpus: Vec<GpuStatus> = member.list("/gpus").unwrap();
     assert!(gpus.len() == 1 && gpus[0].node != name);
     let ended: Lease = member.get(&format!("/leases/{lease}")).unwrap();
     assert_eq!(ended.places[0].node, name, "its name is remembered");
+    let charged = |server: &Server| -> Vec<String> {
+        let charges: Vec<Charge> = server.admin.list("/charges?tenant=acme").unwrap();
+        charges.into_iter().map(|charge| charge.node).collect()
+    };
+    assert_eq!(charged(&server), vec![name.clone(); 2], "reserved and used");
     let path = format!("/nodes/{}/reports", holder.joined.node);
     assert!(problem(holder.client.post::<Value>(&path, &holder.report)).is(Kind::Unauthenticated));
 
     // A new one does not get its number, and it is itself when it comes back.
     drop(server);
     let server = Server::start(folder.path());
+    assert_eq!(charged(&server), vec![name.clone(); 2]);
     let new = ScriptedNode::join(&server, "new", 1).joined.node;
     assert!(![holder.joined.node, other.joined.node].contains(&new));
     assert_eq!(join_again(&server, &name).node, holder.joined.node);
