@@ -64,16 +64,19 @@ pub enum Meter {
     Used,
     /// Memory x time held; priced per GiB-hour.
     Memory,
+    /// Bytes between programs and nodes, both ways; priced per GiB.
+    Transfer,
 }
 
 impl Meter {
-    pub const ALL: [Meter; 3] = [Meter::Reserved, Meter::Used, Meter::Memory];
+    pub const ALL: [Meter; 4] = [Meter::Reserved, Meter::Used, Meter::Memory, Meter::Transfer];
 
     pub fn name(self) -> &'static str {
         match self {
             Meter::Reserved => "reserved",
             Meter::Used => "used",
             Meter::Memory => "memory",
+            Meter::Transfer => "transfer",
         }
     }
 
@@ -81,21 +84,28 @@ impl Meter {
     pub fn unit_name(self, per: PricePer) -> &'static str {
         match (self, per) {
             (Meter::Memory, _) => "GiB-hour",
+            (Meter::Transfer, _) => "GiB",
             (_, PricePer::Gpu) => "GPU-hour",
             (_, PricePer::Unit) => "unit-hour",
         }
     }
 
-    /// How many of the meter's smallest units make one GPU-hour or GiB-hour.
+    /// How many of the meter's smallest units make one GPU-hour, GiB-hour or GiB.
     pub fn unit(self) -> u64 {
         match self {
             Meter::Reserved | Meter::Used => GPU_HOUR_PPM_MS,
             Meter::Memory => GIB_HOUR_MIB_MS,
+            Meter::Transfer => 1 << 30,
         }
+    }
+
+    /// Whether it counts GPUs, so that a price may be per unit-hour.
+    pub fn is_of_gpus(self) -> bool {
+        matches!(self, Meter::Reserved | Meter::Used)
     }
 }
 
-/// What a price of GPUs is per. Memory is priced per GiB-hour.
+/// What a price of GPUs is per. Memory is priced per GiB-hour, transfer per GiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -150,7 +160,7 @@ pub struct Price {
     pub model: Option<String>,
     #[serde(default, skip_serializing_if = "PricePer::is_usual")]
     pub per: PricePer,
-    /// Millionths of the currency's unit per GPU-hour, unit-hour or GiB-hour.
+    /// Millionths of the currency's unit per GPU-hour, unit-hour, GiB-hour or GiB.
     pub micro: u64,
     /// From when on; the moment of its declaration unless said. Prices of the past cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -507,6 +517,22 @@ mod tests {
             let parts = [record(first, 0, held_ms), record(crate::GPU_PPM - first, 0, held_ms)];
             prop_assert_eq!(line(&parts, price_micro), line(&[record(crate::GPU_PPM, 0, held_ms)], price_micro));
         }
+    }
+
+    #[test]
+    fn transfer_is_priced_per_gib() {
+        let line = |amount| {
+            Line::new("a".parse().unwrap(), Meter::Transfer, Goods::default(), amount, per_gpu(1_000_000))
+        };
+        assert_eq!((line(3 << 29).quantity_micro, line(3 << 29).cost_micro), (1_500_000, 1_500_000));
+        assert_eq!(
+            (line(537).cost_micro, line(536).cost_micro),
+            (1, 0),
+            "half of a millionth of it is 536.9 bytes"
+        );
+        assert_eq!(line(1).unit_name(), "GiB");
+        let amount = UsageRecord { bytes_in: 3, bytes_out: 4, ..record(0, 0, 0) }.transfer_bytes();
+        assert_eq!(amount, 7);
     }
 
     #[test]

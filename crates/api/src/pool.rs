@@ -149,7 +149,7 @@ pub struct PoolPrice {
     pub model: Option<String>,
     #[serde(default, skip_serializing_if = "PricePer::is_usual")]
     pub per: PricePer,
-    /// Millionths of the currency's unit per GPU-hour, unit-hour or GiB-hour.
+    /// Millionths of the currency's unit per GPU-hour, unit-hour, GiB-hour or GiB.
     pub micro: u64,
 }
 

@@ -76,6 +76,8 @@ pub enum UsageError {
 
 /// More than any GPU has.
 pub const GFLOPS_MAX: u64 = 1_000_000_000;
+/// More than any link moves while a record is open: 36 PB.
+pub const BYTES_MAX: u64 = 1 << 55;
 /// The longest that a record spans. Nodes write one every few seconds; this bounds what a wrong clock can cost.
 pub const SPAN_MAX_MS: u64 = 24 * HOUR_MS;
 
@@ -104,6 +106,11 @@ impl UsageRecord {
         self.memory_mib * self.held_ms()
     }
 
+    /// What it adds to the transfer meter.
+    pub fn transfer_bytes(&self) -> u64 {
+        self.bytes_in + self.bytes_out
+    }
+
     pub fn held_ms(&self) -> u64 {
         self.until_ms.saturating_sub(self.from_ms)
     }
@@ -124,7 +131,8 @@ impl UsageRecord {
             && self.pool.len() <= 255
             && self.model.len() <= 255
             && self.gflops <= GFLOPS_MAX
-            && [self.kernels, self.bytes_in, self.bytes_out, self.memory_peak].iter().all(|&n| n < 1 << 62);
+            && [self.bytes_in, self.bytes_out].iter().all(|&bytes| bytes <= BYTES_MAX)
+            && [self.kernels, self.memory_peak].iter().all(|&n| n < 1 << 62);
         if possible { Ok(()) } else { Err(UsageError::Amount(id())) }
     }
 }

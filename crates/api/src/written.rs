@@ -154,7 +154,7 @@ pub struct WrittenPrice {
     model: Option<String>,
     #[serde(default)]
     per: PricePer,
-    /// In the currency's unit per GPU-hour, unit-hour or GiB-hour, such as 2.00. This or `micro` is there.
+    /// In the currency's unit per GPU-hour, unit-hour, GiB-hour or GiB, such as 2.00. This or `micro` is there.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,6}(\\.[0-9]{1,6})?$", examples("2.00")))]
     price: Option<String>,
     /// The same in millionths.
@@ -208,7 +208,7 @@ pub struct WrittenPoolPrice {
     model: Option<String>,
     #[serde(default)]
     per: PricePer,
-    /// In the currency's unit per GPU-hour, unit-hour or GiB-hour, such as 2.00. This or `micro` is there.
+    /// In the currency's unit per GPU-hour, unit-hour, GiB-hour or GiB, such as 2.00. This or `micro` is there.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,6}(\\.[0-9]{1,6})?$", examples("2.00")))]
     price: Option<String>,
     /// The same in millionths.

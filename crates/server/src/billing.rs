@@ -10,7 +10,7 @@ use sluice_api::tenant::TenantPath;
 
 use crate::store::{Declared, Store, StoreError, Sum};
 
-pub(crate) use charges::{Day, day_of};
+pub(crate) use charges::{Day, Place, day_of};
 
 /// From a moment until before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,7 +208,7 @@ mod tests {
 
     fn sum(tenant: &str, reserved: u64) -> Sum {
         let goods = Goods::default();
-        Sum { tenant: tenant.parse().unwrap(), goods, records: 1, amounts: [reserved, 0, 0] }
+        Sum { tenant: tenant.parse().unwrap(), goods, records: 1, amounts: [reserved, 0, 0, 0] }
     }
 
     fn rates(prices: &[Price]) -> Rates<'_> {

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use serde::Deserialize;
 use sluice_api::Page;
-use sluice_api::bill::{BudgetStatus, Meter, Price, PricePer, Seller};
+use sluice_api::bill::{BudgetStatus, Price, PricePer, Seller};
 use sluice_api::health::GpuName;
 use sluice_api::identity::Rule;
 use sluice_api::lease::LeaseId;
@@ -273,9 +273,9 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
                 let error = format!("up to {PRICES_MAX} prices, each up to {MICRO_MAX} micro-units");
                 return Err(of_personality(error));
             }
-            let per_unit = |price: &PoolPrice| price.meter == Meter::Memory && price.per == PricePer::Unit;
+            let per_unit = |price: &PoolPrice| !price.meter.is_of_gpus() && price.per == PricePer::Unit;
             if personality.prices.iter().any(per_unit) {
-                return Err(of_personality(MEMORY_PER_UNIT.into()));
+                return Err(of_personality(NOT_PER_UNIT.into()));
             }
         }
     }
@@ -290,8 +290,8 @@ fn check(declaration: &Declaration, principal: &Principal, fleet: &Fleet) -> Res
         if price.until_ms.is_some_and(|until_ms| until_ms <= price.from_ms.unwrap_or(0)) {
             return wrong("prices", format!("{}: it ends before it begins", price.meter.name()));
         }
-        if price.meter == Meter::Memory && price.per == PricePer::Unit {
-            return wrong("prices", MEMORY_PER_UNIT.into());
+        if !price.meter.is_of_gpus() && price.per == PricePer::Unit {
+            return wrong("prices", NOT_PER_UNIT.into());
         }
         if price.micro > MICRO_MAX {
             return wrong("prices", format!("{}: more than {MICRO_MAX} micro-units", price.meter.name()));
@@ -348,8 +348,8 @@ fn check_access(access: &Access, known: &BTreeMap<TenantPath, Quota>) -> Result<
     Ok(())
 }
 
-const MEMORY_PER_UNIT: &str =
-    "memory: units are of compute, and memory is priced per GiB-hour: leave `per` out";
+const NOT_PER_UNIT: &str =
+    "units are of compute; memory is priced per GiB-hour and transfer per GiB: leave `per` out";
 
 /// Thousandths, or MiB: more than anybody has.
 const QUOTA_MAX: u64 = 1_000_000_000_000;

@@ -17,7 +17,7 @@ use sluice_api::usage::UsageRecord;
 use super::answer::{Answer, Refusal};
 use super::extract::{Body, Name, OfTenant, Options, PageOptions, cut, page};
 use crate::auth::Principal;
-use crate::billing::{self, Day, Period};
+use crate::billing::{self, Day, Period, Place};
 use crate::policy::Action;
 use crate::server::{Books, Server};
 use crate::store::Write;
@@ -106,12 +106,22 @@ impl BillOptions {
 pub(super) struct DayOptions {
     /// `next` of the page before.
     #[serde(default)]
-    cursor: Option<u64>,
+    cursor: Option<String>,
+}
+
+/// Of one page, and more of the last lease on it.
+const CHARGES_MAX: usize = 10_000;
+
+/// `DAY`, or `DAY.LEASE`.
+fn place_in_charges(text: &str) -> Option<Place> {
+    let (day, after) = text.split_once('.').map_or((text, None), |(day, lease)| (day, Some(lease)));
+    let after = after.map(str::parse).transpose().ok()?;
+    Some(Place { from_ms: day.parse().ok()?, after })
 }
 
 /// What each lease cost on each node and day
 ///
-/// Each page is a day of UTC on which something was used. What has no price is left out.
+/// Each page is of a day of UTC on which something was used; one of more than ten thousand charges has several. What has no price is left out.
 #[utoipa::path(get, path = "/charges", tag = "ledger", params(BillOptions, DayOptions),
     responses((status = 200, body = Page<Charge>)))]
 pub(super) async fn charges(
@@ -121,15 +131,21 @@ pub(super) async fn charges(
     Options(DayOptions { cursor }): Options<DayOptions>,
 ) -> Answer<Page<Charge>> {
     let (tenant, period) = options.read(&server, &principal).await?;
-    let from_ms = cursor.map_or(period.from_ms, |cursor| cursor.clamp(period.from_ms, period.until_ms));
+    let wrong = || Problem::new(Kind::Invalid, "this is no cursor of this list").at("cursor");
+    let place = cursor.map(|text| place_in_charges(&text).ok_or_else(wrong)).transpose()?;
+    let place = place.unwrap_or(Place { from_ms: period.from_ms, after: None });
     let names = |books: &Books, _| -> HashMap<NodeId, String> {
         books.fleet.node_names().map(|(id, name)| (id, name.to_owned())).collect()
     };
     let names = server.read(names).await?;
     let name = |node| names.get(&node).cloned().unwrap_or_else(|| node.to_string());
-    let period = Period { from_ms, ..period };
-    let Day { charges, next_ms } = billing::day_of(&server.store, &tenant, period, name).await?;
-    Ok(Json(Page { items: charges, next: next_ms.map(|ms| ms.to_string()) }))
+    let Day { charges, next } =
+        billing::day_of(&server.store, &tenant, period, place, CHARGES_MAX, name).await?;
+    let cursor = |Place { from_ms, after }| match after {
+        Some(lease) => format!("{from_ms}.{lease}"),
+        None => from_ms.to_string(),
+    };
+    Ok(Json(Page { items: charges, next: next.map(cursor) }))
 }
 
 /// Correct a bill

@@ -2,11 +2,12 @@ use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::tenant::TenantPath;
 use sqlx::AssertSqlSafe;
 use sqlx::any::AnyRow;
+use sqlx::query::Query;
 
 use super::rows::{Insert, Statement};
 use super::{
     Result, Store, StoreError, Tx, from_json, parsed, signed, small, text, to_json, unsigned,
-    unsigned_or_null, within,
+    unsigned_or_null,
 };
 use crate::fleet::LeaseRecord;
 
@@ -122,16 +123,17 @@ impl Store {
         before: LeaseId,
         limit: u32,
     ) -> Result<Vec<LeaseRecord>> {
+        let of = self.within("lease", tenant).await?;
+        if of.is_nobody() {
+            return Ok(Vec::new());
+        }
         // They are our own words.
         let states: Vec<String> = states.iter().map(|state| format!("'{}'", state.name())).collect();
         let among =
-            if states.is_empty() { String::new() } else { format!("AND state IN ({})", states.join(", ")) };
-        let sql = format!(
-            "SELECT * FROM lease WHERE id < $1 AND (tenant = $2 OR tenant LIKE $3) {among} ORDER BY id DESC LIMIT $4"
-        );
-        let (tenant, below) = within(tenant);
-        let query = sqlx::query(AssertSqlSafe(sql)).bind(signed(before)).bind(tenant).bind(below);
-        let rows = query.bind(i64::from(limit)).fetch_all(&self.pool).await?;
+            if states.is_empty() { String::new() } else { format!(" AND state IN ({})", states.join(", ")) };
+        let sql = of.sql("lease", &format!("id < $1{among}"), "id DESC", 2);
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(signed(before)).bind(i64::from(limit));
+        let rows = of.names().into_iter().fold(query, Query::bind).fetch_all(&self.pool).await?;
         rows.iter().map(lease_record).collect()
     }
 

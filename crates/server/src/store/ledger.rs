@@ -7,6 +7,7 @@ use sluice_api::usage::UsageRecord;
 
 use sqlx::AssertSqlSafe;
 use sqlx::any::AnyRow;
+use sqlx::query::Query;
 
 use super::rows::{Insert, Statement};
 use super::{
@@ -24,7 +25,7 @@ pub(crate) struct Sum {
     pub(crate) goods: Goods,
     pub(crate) records: u64,
     /// In the order of [`Meter::ALL`].
-    pub(crate) amounts: [u64; 3],
+    pub(crate) amounts: [u64; Meter::ALL.len()],
 }
 
 static USAGE: Insert = Insert::new(
@@ -113,24 +114,25 @@ impl Store {
         Ok(sums)
     }
 
-    /// Sums per lease, node, tenant and sort of goods over the records of a tenant and all below it that begin in a period. All of these
+    /// Sums per lease, node, tenant and sort of goods over the records of a tenant and all below it that begin in a period, of leases after one. All of these
     /// records are read: the hours that are summed up do not tell leases apart.
     pub(crate) async fn usage_by_lease(
         &self,
         tenant: &TenantPath,
         period: Period,
+        after: LeaseId,
     ) -> Result<Vec<(LeaseId, NodeId, Sum)>> {
         let query = sqlx::query(
             "SELECT lease, node, tenant, tier, pool, model, gflops, CAST(COUNT(*) AS BIGINT) AS records, \
              CAST(SUM(reserved_ppm_ms) AS BIGINT) AS reserved, CAST(SUM(used_ppm_ms) AS BIGINT) AS used, \
-             CAST(SUM(memory_mib_ms) AS BIGINT) AS memory FROM usage_record \
-             WHERE from_ms >= $1 AND from_ms < $2 AND (tenant = $3 OR tenant LIKE $4) \
+             CAST(SUM(memory_mib_ms) AS BIGINT) AS memory, \
+             CAST(SUM(bytes_in + bytes_out) AS BIGINT) AS transfer FROM usage_record \
+             WHERE from_ms >= $1 AND from_ms < $2 AND (tenant = $3 OR tenant LIKE $4) AND +lease > $5 \
              GROUP BY lease, node, tenant, tier, pool, model, gflops",
         );
-        // Names of tenants have no characters that LIKE reads in another way.
-        let below = if tenant.is_root() { "%".to_owned() } else { format!("{tenant}/%") };
+        let (tenant, below) = within(tenant);
         let query = query.bind(signed(period.from_ms)).bind(signed(period.until_ms));
-        let rows = query.bind(tenant.to_string()).bind(below).fetch_all(&self.pool).await?;
+        let rows = query.bind(tenant).bind(below).bind(signed(after)).fetch_all(&self.pool).await?;
         rows.iter().map(|row| Ok((unsigned(row, "lease")?, unsigned(row, "node")?, sum(row)?))).collect()
     }
 
@@ -184,13 +186,14 @@ impl Store {
         after: (u64, &str),
         limit: u32,
     ) -> Result<Vec<UsageRecord>> {
-        let query = sqlx::query(
-            "SELECT * FROM usage_record WHERE (from_ms > $1 OR (from_ms = $1 AND id > $2)) \
-             AND (tenant = $3 OR tenant LIKE $4) ORDER BY from_ms, id LIMIT $5",
-        );
-        let (tenant, below) = within(tenant);
-        let query = query.bind(signed(after.0)).bind(after.1.to_owned()).bind(tenant).bind(below);
-        let query = query.bind(i64::from(limit));
+        let of = self.within("usage_record", tenant).await?;
+        if of.is_nobody() {
+            return Ok(Vec::new());
+        }
+        let condition = "from_ms >= $1 AND (from_ms > $1 OR id > $2)";
+        let sql = of.sql("usage_record", condition, "from_ms, id", 3);
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(signed(after.0)).bind(after.1.to_owned());
+        let query = of.names().into_iter().fold(query.bind(i64::from(limit)), Query::bind);
         let record = |row| {
             Ok(UsageRecord {
                 id: text(row, "id")?,
@@ -256,11 +259,13 @@ fn sums_sql(parts: &[Period]) -> String {
          ends (at, begins_ms, until_ms, over_ms) AS (VALUES {ends}) \
          SELECT CAST(at AS BIGINT) AS at, {goods}, CAST(SUM(records) AS BIGINT) AS records, \
          CAST(SUM(reserved_ppm_ms) AS BIGINT) AS reserved, CAST(SUM(used_ppm_ms) AS BIGINT) AS used, \
-         CAST(SUM(memory_mib_ms) AS BIGINT) AS memory FROM ( \
-         SELECT at, {goods}, records, reserved_ppm_ms, used_ppm_ms, memory_mib_ms FROM hours CROSS JOIN usage_hour \
+         CAST(SUM(memory_mib_ms) AS BIGINT) AS memory, CAST(SUM(transfer_bytes) AS BIGINT) AS transfer FROM ( \
+         SELECT at, {goods}, records, reserved_ppm_ms, used_ppm_ms, memory_mib_ms, transfer_bytes \
+         FROM hours CROSS JOIN usage_hour \
          WHERE hour >= hours.first AND hour < hours.until AND NOT {after_hours} \
          UNION ALL \
-         SELECT at, {goods}, 1, reserved_ppm_ms, used_ppm_ms, memory_mib_ms FROM ends CROSS JOIN usage_record \
+         SELECT at, {goods}, 1, reserved_ppm_ms, used_ppm_ms, memory_mib_ms, bytes_in + bytes_out \
+         FROM ends CROSS JOIN usage_record \
          WHERE from_ms >= ends.begins_ms AND from_ms < ends.until_ms AND (ends.over_ms = 0 OR {after_ends}) \
          ) AS each_of GROUP BY at, {goods} ORDER BY at, {goods}",
         hours = hours.join(", "),
@@ -271,7 +276,12 @@ fn sums_sql(parts: &[Period]) -> String {
 }
 
 fn sum(row: &AnyRow) -> Result<Sum> {
-    let amounts = [unsigned(row, "reserved")?, unsigned(row, "used")?, unsigned(row, "memory")?];
+    let amounts = [
+        unsigned(row, "reserved")?,
+        unsigned(row, "used")?,
+        unsigned(row, "memory")?,
+        unsigned(row, "transfer")?,
+    ];
     let (tenant, records) = (parsed(row, "tenant")?, unsigned(row, "records")?);
     Ok(Sum { tenant, goods: goods(row)?, records, amounts })
 }
@@ -325,7 +335,7 @@ mod tests {
             "id": UsageRecord::id_of(1, attempt, sequence), "node": 1, "lease": lease, "attempt": 1, "sequence": sequence,
             "tenant": tenant, "model": model, "gflops": gflops,
             "from_ms": from_ms, "until_ms": from_ms + 10_000 + u64::from(sequence), "share_ppm": 250_000, "gpus": 1,
-            "memory_mib": lease, "used_ppm_ms": from_ms % 1000, "kernels": 1, "bytes_in": 1, "bytes_out": 1, "memory_peak": 1,
+            "memory_mib": lease, "used_ppm_ms": from_ms % 1000, "kernels": 1, "bytes_in": sequence, "bytes_out": from_ms % 100, "memory_peak": 1,
             "last": false,
         });
         serde_json::from_value(record).unwrap()
@@ -333,13 +343,18 @@ mod tests {
 
     /// What is said of records one by one.
     fn added_up(records: &BTreeMap<String, UsageRecord>, part: &Period) -> Vec<Sum> {
-        let mut sums: BTreeMap<(String, Goods), (u64, [u64; 3])> = BTreeMap::new();
+        let mut sums: BTreeMap<(String, Goods), (u64, [u64; 4])> = BTreeMap::new();
         for record in records.values().filter(|r| (part.from_ms..part.until_ms).contains(&r.from_ms)) {
             let UsageRecord { tier, pool, model, gflops, .. } = record.clone();
             let goods = Goods { tier, pool, model, gflops };
             let (count, amounts) = sums.entry((record.tenant.to_string(), goods)).or_default();
             *count += 1;
-            let of = [record.reserved_ppm_ms(), record.used_ppm_ms, record.memory_mib_ms()];
+            let of = [
+                record.reserved_ppm_ms(),
+                record.used_ppm_ms,
+                record.memory_mib_ms(),
+                record.transfer_bytes(),
+            ];
             amounts.iter_mut().zip(of).for_each(|(sum, amount)| *sum += amount);
         }
         let sum = |((tenant, goods), (records, amounts)): ((String, Goods), _)| Sum {

@@ -20,6 +20,7 @@ mod rows;
 mod seller;
 mod tenants;
 mod tokens;
+mod within;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -165,6 +166,22 @@ const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
     ),
     (13, "drains", [include_str!("../../migrations/0013_drains.sql"); 2]),
     (14, "answers", [include_str!("../../migrations/0014_answers.sql"); 2]),
+    (
+        15,
+        "transfer",
+        [
+            include_str!("../../migrations/0015_transfer.sqlite.sql"),
+            include_str!("../../migrations/0015_transfer.postgres.sql"),
+        ],
+    ),
+    (
+        16,
+        "tenants",
+        [
+            include_str!("../../migrations/0016_tenants.sqlite.sql"),
+            include_str!("../../migrations/0016_tenants.postgres.sql"),
+        ],
+    ),
 ];
 
 /// Where everything that is counted is kept.

@@ -1,9 +1,11 @@
 use sluice_api::node::NodeId;
 use sluice_api::tenant::TenantPath;
 use sluice_api::token::Token;
+use sqlx::AssertSqlSafe;
 use sqlx::any::AnyRow;
+use sqlx::query::Query;
 
-use super::{Result, Store, Tx, parsed, signed, small, text, unsigned, unsigned_or_null, within};
+use super::{Result, Store, Tx, parsed, signed, small, text, unsigned, unsigned_or_null};
 
 /// A token as it is kept: with the hash of its secret.
 #[derive(Clone, Debug)]
@@ -55,12 +57,13 @@ impl Store {
         after: &str,
         limit: u32,
     ) -> Result<Vec<StoredToken>> {
-        let query = sqlx::query(
-            "SELECT * FROM token WHERE id > $1 AND (tenant = $2 OR tenant LIKE $3) ORDER BY id LIMIT $4",
-        );
-        let (tenant, below) = within(tenant);
-        let query = query.bind(after.to_owned()).bind(tenant).bind(below);
-        let rows = query.bind(i64::from(limit)).fetch_all(&self.pool).await?;
+        let of = self.within("token", tenant).await?;
+        if of.is_nobody() {
+            return Ok(Vec::new());
+        }
+        let sql = of.sql("token", "id > $1", "id", 2);
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(after.to_owned()).bind(i64::from(limit));
+        let rows = of.names().into_iter().fold(query, Query::bind).fetch_all(&self.pool).await?;
         rows.iter().map(stored_token).collect()
     }
 

@@ -75,8 +75,44 @@ fn usage_that_arrives_often_is_counted_once() {
     check(&server);
     let listed: Vec<UsageRecord> = server.admin.list("/usage?limit=3").unwrap();
     assert_eq!(listed.len(), 8);
+    let of_transfer = server.admin.get::<Bill>("/bill?tenant=acme").unwrap().lines;
+    let of_transfer: Vec<&Line> = of_transfer.iter().filter(|line| line.meter == Meter::Transfer).collect();
+    assert_eq!((of_transfer.len(), of_transfer[0].amount), (1, 16), "a byte in and one out of each");
     drop(server);
     check(&Server::start(folder.path()));
+}
+
+#[test]
+fn bytes_that_are_moved_have_a_price_once_they_are_given_one() {
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let id = node.joined.node;
+    let moved = UsageRecord { bytes_in: 3 << 30, bytes_out: 1 << 30, ..record(id, 100, 1, "acme", (0, 10)) };
+    node.report.usage = vec![moved];
+    node.say();
+    let transfer = || {
+        let bill: Bill = server.admin.get("/bill?tenant=acme").unwrap();
+        let line = bill.lines.into_iter().find(|line| line.meter == Meter::Transfer).unwrap();
+        (line.quantity_micro, line.cost_micro)
+    };
+    assert_eq!(transfer(), (4_000_000, 0));
+    let refused = problem(server.apply("prices: [{meter: transfer, per: unit, price: 0.10}]"));
+    assert!(refused.detail.contains("transfer per GiB"), "{refused:?}");
+    // What is on an invoice keeps its price, also that it had none.
+    let invoice = json!({ "tenant": "globex", "from_ms": 0, "until_ms": 10 });
+    let _: Invoice = server.admin.post("/invoices", &invoice).unwrap();
+    let set = server.apply("prices: [{meter: transfer, price: 0.10}]").unwrap();
+    assert_eq!((set.changes, transfer()), (vec!["price of transfer per GiB set".to_owned()], (4_000_000, 0)));
+
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let moved = UsageRecord { bytes_in: 3 << 30, ..record(node.joined.node, 100, 1, "acme", (0, 10)) };
+    node.report.usage = vec![moved];
+    node.say();
+    server.apply("prices: [{meter: transfer, price: 0.10}]").unwrap();
+    let charges: Vec<Charge> = server.admin.list("/charges?tenant=acme").unwrap();
+    let charge = charges.iter().find(|charge| charge.line.meter == Meter::Transfer).unwrap();
+    assert_eq!((charge.lease, charge.line.cost_micro), (100, 300_000));
 }
 
 #[test]

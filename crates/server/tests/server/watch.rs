@@ -85,7 +85,8 @@ fn a_watch_tells_what_the_token_may_see_and_goes_on_where_it_stopped() {
     server
         .apply("tenants: [{path: acme/research, quota: {over_quota_weight: 2}}, {path: globex/new}]")
         .unwrap();
-    let fence = serde_json::json!({ "gpus": [{ "node": "one", "gpu": 0 }], "why": "dust", "sessions": "finish" });
+    let fence =
+        serde_json::json!({ "gpus": [{ "node": "one", "gpu": 0 }], "why": "dust", "sessions": "finish" });
     let _: Value = server.admin.post("/gpus/fences", &fence).unwrap();
     let changes = |watch: &Watch| {
         assert_eq!(watch.change(kind::TENANT), ("tenant.changed".into(), "acme/research".into()));

@@ -255,6 +255,7 @@ fn quantity(line: &Line) -> String {
 fn unit_name(line: &Line) -> &'static str {
     match (line.meter, line.per) {
         (Meter::Memory, _) => "GiB-Hours",
+        (Meter::Transfer, _) => "GiB",
         (_, PricePer::Gpu) => "GPU-Hours",
         (_, PricePer::Unit) => "Unit-Hours",
     }

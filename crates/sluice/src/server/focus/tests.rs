@@ -252,6 +252,19 @@ fn every_row_is_as_the_specification_says_and_all_add_up_to_the_bill() {
 }
 
 #[test]
+fn bytes_that_were_moved_are_told_in_gib() {
+    let (bill, _) = november();
+    let moved = line("acme/a", Meter::Transfer, 0, 3 << 29, Rate { micro: 100_000, per: PricePer::Gpu });
+    let bill = Bill { lines: vec![moved.clone()], corrections: Vec::new(), total_micro: 150_000, ..bill };
+    let export = Export { bill: &bill, number: None, charges: vec![charge(0, 1, moved)], invoices: &[] };
+    let rows = export.rows().unwrap();
+    check(&rows);
+    assert_eq!(sum(&rows), bill.total_micro);
+    let cell = |column: &str| rows[1][COLUMNS.iter().position(|c| *c == column).unwrap()].as_str();
+    assert_eq!(["ConsumedQuantity", "PricingUnit", "SkuMeter"].map(cell), ["1.5", "GiB", "transfer"]);
+}
+
+#[test]
 fn an_invoice_is_told_as_it_was_issued() {
     let (mut bill, mut charges) = november();
     let late = bill.corrections.pop().unwrap();
