@@ -18,6 +18,7 @@ use sluice_api::tenant::{Applied, Declaration, DeclaredTenant, Quota, TenantPath
 use sluice_api::token::{MadeToken, NewToken, RevokedToken, Role, Token};
 
 use super::answer::{Answer, Refusal};
+use super::declared::all_declared;
 use super::extract::{Body, Name, OfTenant, Options, PageOptions, Yaml, cut, page};
 use super::tags;
 use crate::auth::{self, Principal};
@@ -116,17 +117,23 @@ pub(super) fn hide(pool: &Pool, all: bool) -> Pool {
 /// Declare tenants, quotas, budgets, pools, prices and the identity provider
 ///
 /// All of it or nothing. What the declaration does not mention stays; what is as declared already is no change. The body is YAML or JSON.
+/// With a tag of `GET /declaration` in `If-Match` nothing is done if what is declared has changed since.
 #[utoipa::path(post, path = "/apply", tag = "tenants",
+    params(("If-Match" = Option<String>, Header, description = "Only if what is declared is as it was when GET /declaration gave this tag")),
     request_body(content = Declaration, content_type = "application/yaml"),
     responses((status = 200, body = Applied)))]
 pub(super) async fn apply(
     State(server): State<Arc<Server>>,
     principal: Principal,
+    headers: HeaderMap,
     Yaml(declaration): Yaml<Declaration>,
 ) -> Answer<Applied> {
-    let prices = server.store.prices().await?;
     let mut change = server.change().await?;
-    if let Err(problem) = check(&declaration, &principal, change.fleet()) {
+    change.see_all_written().await?;
+    let (prices, is_billed) = (server.store.prices().await?, server.store.has_invoices().await?);
+    let known = all_declared(change.books(), &prices, &principal, change.now_ms);
+    let free = tags::check_read(&headers, &known);
+    if let Err(problem) = free.and_then(|()| check(&declaration, &principal, change.fleet())) {
         change.leave();
         return Err(problem.into());
     }
@@ -137,8 +144,7 @@ pub(super) async fn apply(
     };
     if let Some(before) = known.currency.filter(|before| Some(before) != seller.currency.as_ref()) {
         // What was issued stays what it is.
-        change.see_all_written().await?;
-        if server.store.has_invoices().await? {
+        if is_billed {
             change.leave();
             let detail = format!("invoices have been issued in {before}, so that is what prices are in");
             return Err(Problem::new(Kind::Conflict, detail).at("currency").into());
@@ -152,7 +158,7 @@ pub(super) async fn apply(
         changes.extend(set_pool(&mut change, &principal, pool));
     }
     for price in declaration.prices {
-        changes.extend(set_price(&mut change, &principal, price, &prices));
+        changes.extend(set_price(&mut change, &principal, price, &prices, is_billed));
     }
     changes.extend(set_seller(&mut change, &principal, seller));
     let known = change.books().identity.clone();
@@ -419,14 +425,15 @@ fn set_price(
     principal: &Principal,
     price: Price,
     before: &[Price],
+    is_billed: bool,
 ) -> Option<String> {
     let from_ms = price.from_ms.unwrap_or(0).max(change.now_ms);
     let last = before.iter().rfind(|other| other.is_for_the_same(&price));
     if last.is_some_and(|last| (last.micro, last.until_ms) == (price.micro, price.until_ms)) {
         return None;
     }
-    // The first price of a meter also holds for what was used before it, which no other did.
-    let is_first = before.iter().all(|other| other.meter != price.meter);
+    // The first price of a meter also holds for what was used before it, which no other did, unless some of that is on an invoice.
+    let is_first = !is_billed && before.iter().all(|other| other.meter != price.meter);
     let from_ms = if is_first && price.from_ms.is_none() { 0 } else { from_ms };
     let price = Price { from_ms: Some(from_ms), ..price };
     change.audit(principal, "price.changed", price.meter.name(), serde_json::json!(price));

@@ -1,13 +1,14 @@
-//! A tenant or a pool by itself: as it is declared, and taken away.
+//! What is declared: all of it, and a tenant or a pool by itself, which can be taken away.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
+use sluice_api::bill::Price;
 use sluice_api::pool::{Access, Pool};
 use sluice_api::problem::{Kind, Problem};
-use sluice_api::tenant::{DeclaredTenant, TenantPath};
+use sluice_api::tenant::{Declaration, DeclaredTenant, TenantPath};
 
 use super::admin::{hide, is_shown_to};
 use super::answer::Answer;
@@ -18,6 +19,46 @@ use crate::fleet::Fleet;
 use crate::policy::Action;
 use crate::server::{Books, Server};
 use crate::store::Write;
+
+/// All that is declared, as far as the token may see it
+///
+/// As `POST /apply` takes it, which with the tag of this answer in `If-Match` is refused if anything of it has changed meanwhile. Of prices the
+/// latest for the same things is there.
+#[utoipa::path(get, path = "/declaration", tag = "tenants", responses((status = 200, body = Declaration)))]
+pub(super) async fn declaration(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+) -> Answer<Declaration> {
+    let prices = server.store.prices().await?;
+    let seen = |books: &Books, now_ms| all_declared(books, &prices, &principal, now_ms);
+    Ok(Json(server.read(seen).await?))
+}
+
+pub(super) fn all_declared(
+    books: &Books,
+    prices: &[Price],
+    principal: &Principal,
+    now_ms: u64,
+) -> Declaration {
+    let root = TenantPath::root();
+    let (fleet, all) = (&books.fleet, principal.may(Action::See, &root));
+    let tenants = fleet.tenants().keys().filter_map(|path| declared(fleet, principal, path.as_str()).ok());
+    let pools = fleet
+        .pools()
+        .values()
+        .filter(|pool| principal.may(Action::SeeFleet, &root) && is_shown_to(principal, pool, now_ms));
+    let is_last =
+        |(at, price): &(usize, &Price)| !prices[at + 1..].iter().any(|next| next.is_for_the_same(price));
+    let sees_identity = principal.may(Action::SeeAudit, &root);
+    Declaration {
+        tenants: tenants.collect(),
+        pools: pools.map(|pool| hide(pool, all)).collect(),
+        prices: prices.iter().enumerate().filter(is_last).map(|(_, price)| price.clone()).collect(),
+        currency: books.seller.currency.clone(),
+        issuer: books.seller.issuer.clone(),
+        identity: books.identity.clone().filter(|_| sees_identity),
+    }
+}
 
 /// A tenant as it is declared
 #[utoipa::path(get, path = "/tenants/{path}", tag = "tenants",

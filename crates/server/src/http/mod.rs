@@ -63,6 +63,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(nodes::drift))
         .routes(routes!(admin::tenants))
         .routes(routes!(admin::apply))
+        .routes(routes!(declared::declaration))
         .routes(routes!(declared::tenant, declared::remove_tenant))
         .routes(routes!(admin::pools))
         .routes(routes!(declared::pool, declared::remove_pool))

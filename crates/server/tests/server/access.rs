@@ -136,6 +136,7 @@ const LISTS: &[(&str, &str)] = &[
     ("sessions", "/sessions"),
     ("tenants", "/tenants"),
     ("prices", "/prices"),
+    ("declaration", "/declaration"),
     ("usage", "/usage"),
     ("invoices", "/invoices"),
     ("whoami", "/whoami"),
@@ -426,6 +427,55 @@ fn what_is_taken_away_is_what_was_read() {
     });
     let (status, ..) = raw(&server, &format!("DELETE /api/v1/nodes/one {own}If-Match: \"another\"\r\n\r\n"));
     assert_eq!(status, 412);
+}
+
+#[test]
+fn what_is_declared_is_what_was_read() {
+    let (folder, server) = Server::with_tenants();
+    let _: Applied = server.admin.post("/apply", &identity("https://id.example", "viewer")).unwrap();
+    server.apply("{currency: EUR, pools: [{name: p, access: {private: {tenants: [acme]}}}]}").unwrap();
+    server.apply("prices: [{meter: reserved, micro: 3000000, from: 2090-01-01}]").unwrap();
+    let all: Value = server.admin.get("/declaration").unwrap();
+    let again: Applied = server.admin.post("/apply", &all).unwrap();
+    assert_eq!(again.changes, [] as [String; 0], "it is as it can be declared");
+    let paths = |seen: &Value| -> Vec<String> {
+        seen["tenants"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tenant| tenant["path"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(paths(&all), ["acme", "acme/research", "acme/sales", "globex"]);
+    assert_eq!((&all["currency"], &all["identity"]["issuer"]), (&json!("EUR"), &json!("https://id.example")));
+    let seen: Value = server.token("globex", Role::TenantAdmin).get("/declaration").unwrap();
+    assert_eq!(
+        (paths(&seen), &seen["pools"], &seen["identity"]),
+        (vec!["globex".into()], &json!([]), &Value::Null)
+    );
+
+    let token = settings(folder.path()).token;
+    let own = format!("HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n");
+    let tag = || {
+        let (_, head, _) = raw(&server, &format!("GET /api/v1/declaration {own}\r\n"));
+        head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap().to_owned()
+    };
+    let apply = |tag: &str, body: &str| {
+        let head =
+            format!("POST /api/v1/apply {own}If-Match: {tag}\r\nContent-Length: {}\r\n\r\n", body.len());
+        raw(&server, &format!("{head}{body}")).0
+    };
+    for body in [
+        "tenants: [{path: new}]",
+        "pools: [{name: p}]",
+        "prices: [{meter: transfer, price: 0.01}]",
+        "issuer: Somebody",
+    ] {
+        let before = tag();
+        assert_eq!(apply(&before, body), 200, "{body}");
+        assert_eq!(apply(&before, body), 412, "{body} has changed it");
+    }
+    assert_eq!(apply("*", "tenants: [{path: new}]"), 200);
 }
 
 #[test]

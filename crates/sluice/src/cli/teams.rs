@@ -244,8 +244,12 @@ pub(crate) struct ApplyArgs {
     pub(crate) at: AtServer,
 
     /// The file, in YAML; - for standard input
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) file: PathBuf,
+    #[arg(short, long, value_name = "FILE", required_unless_present = "show")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Print all that is declared, as such a file
+    #[arg(long, conflicts_with = "file")]
+    pub(crate) show: bool,
 }
 
 #[derive(Debug, Args)]

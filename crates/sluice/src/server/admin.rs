@@ -13,7 +13,7 @@ use sluice_api::identity::Identity;
 use sluice_api::lease::Lease;
 use sluice_api::node::GpuStatus;
 use sluice_api::pool::Pool;
-use sluice_api::tenant::{Applied, DeclaredTenant};
+use sluice_api::tenant::{Applied, Declaration, DeclaredTenant};
 use sluice_api::token::{MadeToken, NewToken, RevokedToken, Token};
 
 use super::{client, leases, lists, login};
@@ -58,14 +58,21 @@ fn token_given(arguments: &LoginArgs) -> Result<String> {
 }
 
 pub(crate) fn apply(arguments: &ApplyArgs) -> Result<ExitCode> {
-    let text = if arguments.file == Path::new("-") {
+    let client = client(&arguments.at)?;
+    let Some(file) = &arguments.file else {
+        // JSON is YAML.
+        let declared: Declaration = client.get("/declaration")?;
+        println!("{}", serde_json::to_string_pretty(&declared)?);
+        return Ok(ExitCode::SUCCESS);
+    };
+    let text = if file == Path::new("-") {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text)?;
         text
     } else {
-        std::fs::read_to_string(&arguments.file).with_context(|| arguments.file.display().to_string())?
+        std::fs::read_to_string(file).with_context(|| file.display().to_string())?
     };
-    let applied: Applied = client(&arguments.at)?.post_text("/apply", "application/yaml", &text)?;
+    let applied: Applied = client.post_text("/apply", "application/yaml", &text)?;
     for change in &applied.changes {
         println!("{change}");
     }
