@@ -1,6 +1,6 @@
 //! A database of an earlier release, with data in it, goes on under this one.
 
-use sluice_api::bill::Bill;
+use sluice_api::bill::{Bill, Meter};
 use sluice_api::lease::{Lease, LeaseState};
 use sluice_api::node::GpuStatus;
 use sluice_api::tenant::TenantStatus;
@@ -42,6 +42,8 @@ fn data_of_the_first_schema_are_kept() {
     assert_eq!((tenants[1].quota.memory_limit_mib, tenants[1].held_milli), (Some(65536), 250));
     let bill: Bill = server.admin.get("/bill?tenant=acme").unwrap();
     assert_eq!((bill.total_micro, bill.records), (500_000, 1));
+    let moved = bill.lines.iter().find(|line| line.meter == Meter::Transfer).unwrap();
+    assert_eq!(moved.amount, 2, "what had been moved is summed up");
 }
 
 /// Makes a database as the first release would have.
