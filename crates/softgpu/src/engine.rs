@@ -1,9 +1,12 @@
 //! The queues of all streams, and the threads that empty them.
 //!
-//! Each device has one thread, which takes the next piece of work that is ready and runs it: kernels, copies, fills,
-//! events and host functions, one at a time per device. (A kernel itself runs on all threads of the executor.)
+//! One thread of each device takes the next piece of work that is ready and runs it: kernels, copies, fills and events,
+//! one at a time per device. (A kernel itself runs on all threads of the executor.)
 //! That is slower than hardware only where a copy could run beside a kernel, and it keeps every order that CUDA
 //! promises. Kernels that wait for another stream's kernel do not get that far on it.
+//!
+//! A function of the program runs as long as it likes, and may wait for what other streams do. Meanwhile a second thread does the
+//! device's work, once there is any. Functions of one device run one after the other.
 //!
 //! All work has a number in the order of acceptance. The head of a queue is ready when
 //! - it is in the legacy stream, and no blocking stream of the context has earlier work left;
@@ -42,14 +45,16 @@ struct Engine {
     work: Condvar,
     /// Something was done.
     done: Condvar,
+    /// Some device's work was left to whoever waits for it.
+    left: Condvar,
 }
 
 struct State {
     /// The queues that are not empty, by stream id.
     queues: BTreeMap<u64, Queue>,
     sequence: u64,
-    /// Which devices have their thread, by ordinal.
-    threads: u64,
+    /// The threads of each device that was given work, by its ordinal.
+    crews: BTreeMap<usize, Crew>,
     /// Threads of devices that have nothing to do. Waking nobody costs as much as waking somebody, and most work is
     /// submitted while a device is busy.
     sleeping: u32,
@@ -58,6 +63,17 @@ struct State {
     goals: Vec<u64>,
     /// What later work of a context waits for, by the context's handle.
     barriers: BTreeMap<usize, Vec<Barrier>>,
+}
+
+/// The threads of a device. There are no more than two: one does the device's work, the other one runs a function, or is spare.
+#[derive(Default)]
+struct Crew {
+    has_worker: bool,
+    runs_function: bool,
+    /// A thread waits until the work is left to it,
+    has_spare: bool,
+    /// which has happened.
+    is_left_to_spare: bool,
 }
 
 /// Holds back what was accepted after it until its ticket is done (`cuCtxWaitEvent`).
@@ -78,7 +94,7 @@ static ENGINE: Engine = Engine {
     state: Mutex::new(State {
         queues: BTreeMap::new(),
         sequence: 0,
-        threads: 0,
+        crews: BTreeMap::new(),
         sleeping: 0,
         looking: 0,
         goals: Vec::new(),
@@ -88,6 +104,7 @@ static ENGINE: Engine = Engine {
     queued_bytes: AtomicUsize::new(0),
     work: Condvar::new(),
     done: Condvar::new(),
+    left: Condvar::new(),
 };
 
 /// Appends work to a stream.
@@ -109,7 +126,7 @@ pub(crate) fn submit(target: &Target, op: Op) {
     });
     ENGINE.queued_bytes.fetch_add(op.bytes(), Ordering::Relaxed);
     queue.work.push_back((sequence, op));
-    start_thread(&mut state, stream.device);
+    state.find_worker(stream.device);
     let wake = state.sleeping > 0;
     drop(state);
     if wake {
@@ -246,16 +263,7 @@ impl Engine {
     }
 }
 
-fn start_thread(state: &mut State, device: usize) {
-    if state.threads >> device & 1 == 0 {
-        state.threads |= 1 << device;
-        let named = std::thread::Builder::new().name(format!("sluice-gpu{device}"));
-        // Without a thread nothing submitted would ever be done; the system is then beyond help.
-        named.spawn(move || run_device(device)).expect("start a device's thread");
-    }
-}
-
-/// The life of a device's thread.
+/// The life of a thread of a device, which begins with the device's work left to it.
 fn run_device(device: usize) -> ! {
     let mut state = ENGINE.lock();
     let mut may_look = false;
@@ -266,15 +274,31 @@ fn run_device(device: usize) -> ! {
             continue;
         };
         may_look = true;
+        let is_function = next.op.is_function();
+        if is_function {
+            let crew = state.crew(device);
+            (crew.has_worker, crew.runs_function) = (false, true);
+            state.find_worker(device);
+        }
         drop(state);
         next.run();
         state = ENGINE.lock();
         if state.finish(&next) {
             ENGINE.done.notify_all();
         }
+        let mut is_worker = true;
+        if is_function {
+            let crew = state.crew(device);
+            crew.runs_function = false;
+            is_worker = !std::mem::replace(&mut crew.has_worker, true);
+        }
         // An event may have made work of other devices ready.
+        state.find_workers();
         if state.sleeping > 0 {
             ENGINE.work.notify_all();
+        }
+        if !is_worker {
+            state = state.wait_until_left(device);
         }
     }
 }
@@ -309,6 +333,46 @@ impl Queue {
 }
 
 impl State {
+    fn crew(&mut self, device: usize) -> &mut Crew {
+        self.crews.entry(device).or_default()
+    }
+
+    /// Leaves a device's work to somebody, if there is any that nobody does.
+    fn find_worker(&mut self, device: usize) {
+        let &mut Crew { has_worker, runs_function, has_spare, .. } = self.crew(device);
+        if has_worker || (runs_function && !self.has_work(device)) {
+            return;
+        }
+        self.crew(device).has_worker = true;
+        if has_spare {
+            self.crew(device).is_left_to_spare = true;
+            ENGINE.left.notify_all();
+            return;
+        }
+        let named = std::thread::Builder::new().name(format!("sluice-gpu{device}"));
+        // Without a thread nothing submitted would ever be done; the system is then beyond help.
+        named.spawn(move || run_device(device)).expect("start a device's thread");
+    }
+
+    /// As [`State::find_worker`], for every device.
+    fn find_workers(&mut self) {
+        let devices: Vec<usize> =
+            self.crews.iter().filter(|(_, crew)| !crew.has_worker).map(|(&device, _)| device).collect();
+        devices.into_iter().for_each(|device| self.find_worker(device));
+    }
+
+    /// Whether a device has something to do, or to look at now and then.
+    fn has_work(&self, device: usize) -> bool {
+        let mut queues = self.queues.values().filter(|queue| queue.stream.device == device);
+        queues.any(|queue| self.is_ready(queue) || self.is_polled(queue))
+    }
+
+    /// Whether nobody will say that the head of the queue has become ready.
+    fn is_polled(&self, queue: &Queue) -> bool {
+        queue.work.front().is_some_and(|(_, op)| op.waits_for_memory())
+            || self.barriers_of(&queue.context).any(|barrier| barrier.ticket.is_shared())
+    }
+
     /// Marks the ready work with the highest priority, then the lowest number, as running.
     fn take_ready(&mut self, device: usize) -> Option<Taken> {
         let ready =
@@ -334,7 +398,8 @@ impl State {
 
     fn is_ready(&self, queue: &Queue) -> bool {
         let Some((sequence, op)) = queue.work.front() else { return false };
-        if queue.running {
+        let runs_function = || self.crews.get(&queue.stream.device).is_some_and(|crew| crew.runs_function);
+        if queue.running || (op.is_function() && runs_function()) {
             return false;
         }
         let may_start = match queue.stream.order {
@@ -373,22 +438,28 @@ impl State {
 
 trait Sleep {
     fn sleep(self, device: usize) -> Self;
+    fn wait_until_left(self, device: usize) -> Self;
 }
 
 impl Sleep for MutexGuard<'_, State> {
     /// Sleeps until something may have become ready on the device.
     fn sleep(mut self, device: usize) -> Self {
-        let waits_for_other =
-            |queue: &Queue| self.barriers_of(&queue.context).any(|barrier| barrier.ticket.is_shared());
-        let polls = |queue: &Queue| {
-            queue.stream.device == device
-                && (queue.work.front().is_some_and(|(_, op)| op.waits_for_memory()) || waits_for_other(queue))
-        };
+        let polls = |queue: &Queue| queue.stream.device == device && self.is_polled(queue);
         let limit = if self.queues.values().any(polls) { VALUE_POLL } else { Duration::MAX };
         self.sleeping += 1;
         let woken = ENGINE.work.wait_timeout(self, limit);
         let (mut state, _) = woken.unwrap_or_else(PoisonError::into_inner);
         state.sleeping -= 1;
         state
+    }
+
+    /// Sleeps until the other thread of the device leaves the work to this one.
+    fn wait_until_left(mut self, device: usize) -> Self {
+        self.crew(device).has_spare = true;
+        while !std::mem::take(&mut self.crew(device).is_left_to_spare) {
+            self = ENGINE.left.wait(self).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.crew(device).has_spare = false;
+        self
     }
 }

@@ -125,6 +125,11 @@ impl Op {
         }
     }
 
+    /// Whether it is a function of the program.
+    pub(crate) fn is_function(&self) -> bool {
+        matches!(self, Op::HostCall(_) | Op::Callback(_))
+    }
+
     /// Does it. An error is a failure of the context.
     pub(crate) fn run(&self, context: &Context) -> Result<()> {
         match self {

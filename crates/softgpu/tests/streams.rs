@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Mutex;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use sluice_cuda::*;
@@ -115,6 +115,34 @@ fn the_legacy_stream_waits_for_blocking_streams_only() {
     gate.open();
     ok!(cuCtxSynchronize());
     assert_eq!(log.entries(), [3, 0, 1, 2]);
+}
+
+/// Returns once the test has done something that a stream does, or after a while.
+unsafe extern "C" fn wait_for_word(heard: *mut c_void) {
+    // SAFETY: the test passes a receiver that outlives the stream's work.
+    let (heard, log) = unsafe { &*heard.cast::<(Receiver<()>, &Log)>() };
+    let number = if heard.recv_timeout(Duration::from_secs(60)).is_ok() { 0 } else { 99 };
+    log.0.lock().expect("no panic").push(number);
+}
+
+#[test]
+fn other_streams_go_on_while_a_function_runs_and_functions_take_turns() {
+    let _context = Context::new(0);
+    let (log, (say, heard)) = (Log::default(), channel());
+    let (calls, other) = (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING));
+    let (waits, next) = ((heard, &log), Mark(&log, 1));
+    ok!(cuLaunchHostFunc(calls, Some(wait_for_word), (&raw const waits).cast_mut().cast()));
+    for value in 1..4 {
+        let place = allocate(64);
+        ok!(cuMemsetD8Async(place, value, 64, other));
+        ok!(cuStreamSynchronize(other));
+    }
+    mark(other, &next);
+    ok!(cuMemsetD8Async(allocate(64), 1, 64, calls));
+    assert_eq!(log.entries(), []);
+    say.send(()).expect("the function waits");
+    ok!(cuCtxSynchronize());
+    assert_eq!(log.entries(), [0, 1]);
 }
 
 #[test]
