@@ -8,6 +8,7 @@ import ctypes
 import os
 import sys
 import tempfile
+import threading
 import traceback
 
 from ctypes import byref, c_char, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint32, c_uint64, c_ushort, c_void_p
@@ -777,6 +778,85 @@ def managed_memory():
     refused(INVALID_VALUE, "cuMemAdvise", address(start), size(4 * count + 1), 1, device)
     free(start)
     refused(INVALID_VALUE, "cuMemFree_v2", address(start))
+
+
+@section
+def functions_and_shared_memory():
+    """A host function sees managed and mapped memory as its stream has left it, and its stream what it writes there."""
+    stream, other = c_void_p(), c_void_p()
+    call("cuStreamCreate", byref(stream), 1)
+    call("cuStreamCreate", byref(other), 1)
+    managed, mapped, large, beside = c_uint64(), c_void_p(), c_void_p(), c_uint64()
+    call("cuMemAllocManaged", byref(managed), size(4096), 1)
+    call("cuMemAllocManaged", byref(beside), size(4096), 1)
+    call("cuMemHostAlloc", byref(mapped), size(4096), 2)
+    call("cuMemHostAlloc", byref(large), size(40 << 20), 2)
+    places = [managed.value, mapped.value, large.value]
+    seen, permitted, go_on = [], [], threading.Event()
+
+    def add(place, value, on):
+        device = out(c_uint64, "cuMemHostGetDevicePointer_v2", c_void_p(place), 0) if place in places[1:] else place
+        values = parameters(c_uint64(device), c_uint32(2), c_uint32(value))
+        call("cuLaunchKernel", function(), 1, 1, 1, 32, 1, 1, 0, on, values, None)
+
+    def at(place):
+        return (c_uint32 * 2).from_address(place)
+
+    @ctypes.CFUNCTYPE(None, c_void_p)
+    def look(data):
+        seen.append([at(place)[0] for place in places])
+        for place in places:
+            at(place)[1] = 1000
+        permitted.append(code_of("cuMemFree_v2", c_uint64(0)))
+
+    @ctypes.CFUNCTYPE(None, c_void_p)
+    def wait(data):
+        seen.append(go_on.wait(60))
+        look(data)
+
+    def run(host_function, on):
+        for place in places:
+            add(place, 1, on)
+        call("cuLaunchHostFunc", on, host_function, None)
+        for place in places:
+            add(place, 3, on)
+
+    for place in places:
+        at(place)[0] = 10
+    run(look, stream)
+    call("cuStreamSynchronize", stream)
+    equal(seen, [[11, 11, 11]], "what kernels have written is there")
+    equal([list(at(place)) for place in places], [[14, 1003]] * 3, "and kernels see what the function has written")
+    equal(permitted, [800], "such a function may not call CUDA")
+
+    graph, executable = c_void_p(), c_void_p()
+    call("cuStreamBeginCapture_v2", stream, 0)
+    run(look, stream)
+    call("cuStreamEndCapture", stream, byref(graph))
+    call("cuGraphInstantiateWithFlags", byref(executable), graph, c_uint64(0))
+    call("cuGraphLaunch", executable, stream)
+    call("cuStreamSynchronize", stream)
+    equal(seen[1:], [[15, 15, 15]], "in a graph, too")
+    equal([list(at(place)) for place in places], [[18, 1003]] * 3)
+    call("cuGraphExecDestroy", executable)
+    call("cuGraphDestroy", graph)
+
+    # While a function runs, other streams go on, and so do waits for them.
+    run(wait, stream)
+    for turn in range(3):
+        add(beside.value, 1, other)
+        call("cuStreamSynchronize", other)
+        equal(list(at(beside.value)), [turn + 1] * 2)
+    go_on.set()
+    call("cuStreamSynchronize", stream)
+    equal(seen[2:], [True, [19, 19, 19]])
+    equal([list(at(place)) for place in places], [[22, 1003]] * 3)
+    for place in (managed.value, beside.value):
+        free(place)
+    for place in (mapped, large):
+        call("cuMemFreeHost", place)
+    for name in (stream, other):
+        call("cuStreamDestroy_v2", name)
 
 
 @section

@@ -2,15 +2,16 @@
 //!
 //! A signal may interrupt a call anywhere, also where it holds a lock or reads for all others. What its handler calls then would wait for
 //! itself; so a call inside a call is refused, as a driver refuses calls that come when it is gone: a handler that calls `exit` gets
-//! through what the CUDA runtime does there. A thread may be cancelled (`pthread_cancel`) only outside: its stack is not unwound through
+//! through what the CUDA runtime does there. Nor may a function call CUDA that a stream calls. A thread may be cancelled (`pthread_cancel`) only outside: its stack is not unwound through
 //! Rust.
 
 use std::cell::Cell;
 
-use sluice_cuda::{CUresult, guard};
+use sluice_cuda::{CUresult, Fn, guard};
 
 thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+    static IS_CALLED_BACK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs the body of an exported function.
@@ -29,6 +30,28 @@ pub(crate) fn outside<R>(body: impl FnOnce() -> R) -> R {
     let result = body();
     IS_INSIDE.set(was_inside);
     result
+}
+
+/// Runs a function of the program's that a stream has called, or a graph at its end.
+pub(crate) fn called_back(body: impl FnOnce()) {
+    IS_CALLED_BACK.set(true);
+    body();
+    IS_CALLED_BACK.set(false);
+}
+
+/// Refuses what functions that streams call may not do: all but asking what an error means, and what there is.
+pub(crate) fn check_permitted(function: Fn) -> Result<(), CUresult> {
+    let is_harmless = || {
+        matches!(
+            function,
+            Fn::cuGetErrorName
+                | Fn::cuGetErrorString
+                | Fn::cuGetProcAddress
+                | Fn::cuGetProcAddress_v2
+                | Fn::cuDriverGetVersion
+        )
+    };
+    if IS_CALLED_BACK.get() && !is_harmless() { Err(CUresult::NOT_PERMITTED) } else { Ok(()) }
 }
 
 /// Runs what the C library ends a cancelled thread in: waiting for a socket.
@@ -52,6 +75,15 @@ unsafe extern "C" {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn functions_that_streams_call_may_not_call_cuda() {
+        called_back(|| {
+            assert_eq!(check_permitted(Fn::cuMemAlloc_v2), Err(CUresult::NOT_PERMITTED));
+            assert_eq!(check_permitted(Fn::cuGetErrorName), Ok(()));
+        });
+        assert_eq!(check_permitted(Fn::cuMemAlloc_v2), Ok(()));
+    }
 
     #[test]
     fn a_call_inside_a_call_is_refused_unless_the_program_was_asked() {

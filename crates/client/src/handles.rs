@@ -157,6 +157,7 @@ impl Session {
         for device in &self.devices {
             device.work.sent();
         }
+        self.fetched.sent();
         self.live.work_sent();
         if records_event(C::OP) && event::some_shared() {
             // Another process may be told of the record as soon as this returns.
@@ -179,6 +180,9 @@ impl Session {
         let whole = |device: &&Device| waits_for_device && context::green_place(device.ordinal).is_none();
         let covered = self.here().filter(whole).map(|device| (device, device.work.so_far()));
         let answer = self.link.call(self.place(), C::OP, |out| command.encode(out))?;
+        if !tells_of_an_end(C::OP) {
+            self.fetched.sent();
+        }
         answer.result.ok()?;
         if tells_of_an_end(C::OP) {
             mirror::fetch(self)?;

@@ -6,6 +6,10 @@
 //! functions of a session run in a thread of their own, which is started with the first of them: a program may well wait for its
 //! function without calling CUDA, so no thread of the program can be relied on to run it.
 //!
+//! A function sees mapped and managed memory as its stream has left it, and what it writes there is on the device before the stream goes on
+//! ([`mirror`]). It may not call CUDA. When a session has failed, its streams come to nothing more: callbacks (`cuStreamAddCallback`)
+//! are called with the error then, and functions never.
+//!
 //! What a graph calls is kept, and called at each launch, until the worker says that no graph has it any more. A copy
 //! of a graph is called like a function: it brings the data that the device is about to read, or takes those that it
 //! has written.
@@ -21,9 +25,10 @@ use sluice_cuda::*;
 use sluice_wire::{Handle, Id, NodeWork, TICKET_RELEASED, commands};
 
 use crate::boxes::BoxCopy;
+use crate::entry::called_back;
 use crate::issue::{Issue, wanted};
 use crate::session::{self, Session};
-use crate::{capture, context, out};
+use crate::{capture, context, mirror, out};
 
 /// What waits for its turn.
 #[derive(Clone)]
@@ -86,15 +91,31 @@ impl Pending {
     unsafe fn run(self, session: &Session, ticket: u64) -> Result<(), CUresult> {
         match self.function {
             // SAFETY: the caller's.
-            Function::Host(function) | Function::Destructor(function) => unsafe { function(self.user_data) },
-            // SAFETY: the caller's. A stream that failed never gets here: the session is lost, and so are its calls.
-            Function::Stream(function, stream) => unsafe {
-                function(stream, CUresult::SUCCESS, self.user_data)
-            },
-            // SAFETY: the caller's.
             Function::Copy(copy) => return unsafe { copy.run_in_graph(session, ticket) },
+            // SAFETY: the caller's.
+            Function::Destructor(function) => called_back(|| unsafe { function(self.user_data) }),
+            Function::Host(_) | Function::Stream(..) => {
+                mirror::fetch(session)?;
+                // SAFETY: the caller's.
+                unsafe { self.call(CUresult::SUCCESS) };
+                mirror::push_beside(session)?;
+            }
         }
         Ok(())
+    }
+
+    /// Calls what streams call.
+    ///
+    /// # Safety
+    /// The program passed this function to be called with this pointer.
+    unsafe fn call(self, status: CUresult) {
+        called_back(|| match self.function {
+            // SAFETY: the caller's.
+            Function::Host(function) => unsafe { function(self.user_data) },
+            // SAFETY: the caller's.
+            Function::Stream(function, stream) => unsafe { function(stream, status, self.user_data) },
+            Function::Copy(_) | Function::Destructor(_) => {}
+        });
     }
 }
 
@@ -103,9 +124,16 @@ unsafe impl Send for Pending {}
 
 /// By ticket; those of all sessions are different.
 struct Queue {
-    pending: Option<HashMap<u64, Pending>>,
+    pending: Option<HashMap<u64, Entry>>,
     /// Those whose turn it is.
-    running: Vec<(u64, Pending)>,
+    running: Vec<(u64, Entry)>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    /// Its session's place among all.
+    session: u8,
+    what: Pending,
 }
 
 static QUEUE: Mutex<Queue> = Mutex::new(Queue { pending: None, running: Vec::new() });
@@ -123,7 +151,7 @@ fn enter(session: &'static Session, ticket: u64, pending: Pending) -> Result<(),
         thread.spawn(move || context::at(device, || run(session))).map_err(|_| CUresult::OPERATING_SYSTEM)?;
         session.has_host_thread.store(true, Ordering::Relaxed);
     }
-    queue.pending.get_or_insert_default().insert(ticket, pending);
+    queue.pending.get_or_insert_default().insert(ticket, Entry { session: session.index, what: pending });
     Ok(())
 }
 
@@ -136,31 +164,44 @@ pub(crate) fn keep(session: &'static Session, pending: Pending) -> Result<u64, C
 
 /// What is kept for a graph.
 pub(crate) fn kept(ticket: u64) -> Option<Pending> {
-    queue().pending.as_ref()?.get(&ticket).cloned()
+    queue().pending.as_ref()?.get(&ticket).map(|entry| entry.what.clone())
 }
 
 pub(crate) fn forget(ticket: u64) {
-    if let Some(pending) = queue().pending.as_mut() {
-        pending.remove(&ticket);
-    }
+    take_back(ticket);
+}
+
+/// Whether it was still to be called.
+fn take_back(ticket: u64) -> bool {
+    queue().pending.as_mut().is_some_and(|pending| pending.remove(&ticket).is_some())
 }
 
 /// What a ticket stands for, which runs now; what is called once is forgotten.
 fn take(ticket: u64) -> Option<Pending> {
     let mut queue = queue();
     let pending = queue.pending.as_mut()?;
-    let taken =
-        if pending.get(&ticket)?.repeats { pending.get(&ticket).cloned() } else { pending.remove(&ticket) };
-    queue.running.extend(taken.clone().map(|pending| (ticket, pending)));
-    taken
+    let repeats = pending.get(&ticket)?.what.repeats;
+    let taken = if repeats { pending.get(&ticket).cloned() } else { pending.remove(&ticket) };
+    queue.running.extend(taken.clone().map(|entry| (ticket, entry)));
+    taken.map(|entry| entry.what)
+}
+
+impl Queue {
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        let pending = self.pending.iter().flat_map(HashMap::values);
+        pending.chain(self.running.iter().map(|(_, entry)| entry))
+    }
+}
+
+/// Whether streams or graphs of a session may call something here, or something runs now that they have called.
+pub(crate) fn some_of(session: &Session) -> bool {
+    session.has_host_thread.load(Ordering::Relaxed)
+        && queue().entries().any(|entry| entry.session == session.index)
 }
 
 /// Whether something that streams or graphs will call here, or that runs now, may write to this memory.
 pub(crate) fn may_write(range: &Range<u64>) -> bool {
-    let queue = queue();
-    let pending = queue.pending.iter().flat_map(HashMap::values);
-    let running = queue.running.iter().map(|(_, pending)| pending);
-    pending.chain(running).any(|pending| pending.may_write(range))
+    queue().entries().any(|entry| entry.what.may_write(range))
 }
 
 /// CUDA Driver API, section "Execution Control".
@@ -247,15 +288,38 @@ fn enqueue(stream: CUstream, pending: Pending) -> Result<(), CUresult> {
     let ticket = session.link.ticket();
     enter(session, ticket, pending)?;
     // The program may now wait without another call, so the command must not linger in the outbox.
-    session
+    let queued = session
         .queue(&commands::cuLaunchHostFunc { ticket, hStream })
-        .and_then(|()| session.link.flush_now())
-        .inspect_err(|_| forget(ticket))
+        .and_then(|()| session.link.flush_now());
+    // A callback that a session's failure has called meanwhile has told the program.
+    queued.or_else(|error| if take_back(ticket) { Err(error) } else { Ok(()) })
 }
 
-/// Runs functions as their turn comes, until the session is lost. Copies have a thread of their own: a function may wait for what is behind
-/// a copy in another stream.
+/// Runs functions as their turn comes, until the session has failed; then it calls back who is to be told.
 fn run(session: &'static Session) {
+    run_until_failed(session);
+    let error = session.link.check().err().unwrap_or(CUresult::UNKNOWN);
+    for pending in take_callbacks(session) {
+        // SAFETY: the program passed it to be called once, with an error where there is one.
+        unsafe { pending.call(error) };
+    }
+}
+
+/// The callbacks of a session, in the order in which streams were given them.
+fn take_callbacks(session: &Session) -> Vec<Pending> {
+    let mut queue = queue();
+    let Some(pending) = queue.pending.as_mut() else { return Vec::new() };
+    let is_one = |_: &u64, entry: &mut Entry| {
+        entry.session == session.index && matches!(entry.what.function, Function::Stream(..))
+    };
+    let mut taken: Vec<_> = pending.extract_if(is_one).collect();
+    taken.sort_unstable_by_key(|(ticket, _)| *ticket);
+    taken.into_iter().map(|(_, entry)| entry.what).collect()
+}
+
+/// Copies have a thread of their own: a function may wait for what is behind
+/// a copy in another stream.
+fn run_until_failed(session: &'static Session) {
     let (copies, due) = channel();
     let device = session.devices.first().map_or(0, |device| device.ordinal);
     let thread = std::thread::Builder::new().name("sluice-copies".to_string());

@@ -336,7 +336,10 @@ impl Link {
 
     /// Waits until the turn of a host function has come, or the session has failed.
     pub(crate) fn wait_for_host_calls(&self) -> Result<Vec<u64>, CUresult> {
-        self.wait_until(Inbox::take_host_calls)
+        self.wait_until(|inbox| match inbox.take_host_calls() {
+            Some(calls) => Some(Ok(calls)),
+            None => self.check().err().map(Err),
+        })?
     }
 
     /// Leads, or sleeps while another thread does, until `take` finds what this thread waits for.

@@ -11,6 +11,9 @@
 //!                          └──(changed since agreed; after a wait)◀────────────┘
 //! ```
 //!
+//! Around a function of the program that a stream calls the same is done, beside the queue of commands: work in it may wait for the
+//! function.
+//!
 //! The pages here are always readable and writable, so that system calls can use them like any others; what has changed
 //! is found by comparing. That costs a look at all of this memory before each launch, and only programs that have such
 //! memory pay it.
@@ -20,7 +23,7 @@
 //! is here, and the node is told what it contains.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
@@ -30,9 +33,9 @@ use sluice_wire::{
 };
 
 use crate::context::Context;
-use crate::live;
 use crate::memory::Pages;
-use crate::session::Session;
+use crate::session::{self, Session};
+use crate::{host_function, live};
 
 /// One piece of memory on both sides.
 #[derive(Debug)]
@@ -47,10 +50,26 @@ pub(crate) struct Mirror {
     pub(crate) is_managed: bool,
     /// The program may not write its side, so nobody may.
     is_read_only: bool,
-    /// What both sides had when they last agreed.
+    /// What both sides had when they last agreed,
     agreed: Vec<u8>,
+    /// and a hash of each page of it, where the node keeps no copy.
+    hashes: Vec<u64>,
     /// What the node knows it by where it keeps a copy of its own of what both sides had ([`live`](crate::live)).
     number: Option<u32>,
+}
+
+/// Which of a session's commands are over, with all that they have written fetched.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    sent: AtomicU64,
+    fetched: AtomicU64,
+}
+
+impl Progress {
+    /// After a command has been sent that may write.
+    pub(crate) fn sent(&self) {
+        self.sent.fetch_add(1, Ordering::AcqRel);
+    }
 }
 
 static MIRRORS: Mutex<Vec<Mirror>> = Mutex::new(Vec::new());
@@ -111,6 +130,7 @@ pub(crate) fn map_host(
             is_managed: false,
             is_read_only,
             agreed: Vec::new(),
+            hashes: Vec::new(),
             number: None,
         },
     )
@@ -147,6 +167,7 @@ pub(crate) fn allocate(
             is_managed,
             is_read_only: false,
             agreed: Vec::new(),
+            hashes: Vec::new(),
             number: None,
         };
         add(session, context, mirror)
@@ -179,6 +200,9 @@ fn add(session: &'static Session, context: &Context, mut mirror: Mirror) -> Resu
     if mirror.memory().is_some() {
         mirror.number = live::map(session, DevicePtr(mirror.device), mirror.bytes)?;
     }
+    if mirror.number.is_none() {
+        mirror.hashes = mirror.pages().map(|page| page_hash(&mirror.agreed[page])).collect();
+    }
     let is_live = mirror.number.is_some();
     mirrors().push(mirror);
     COUNT.fetch_add(1, Ordering::AcqRel);
@@ -202,12 +226,21 @@ pub(crate) fn forget(device: u64) {
 
 /// Sends what the program has written since both sides agreed. Called before work is sent.
 pub(crate) fn push(session: &Session) -> Result<(), CUresult> {
+    push_as(session, false)
+}
+
+/// As [`push`], for what waits for no command before it: the stream that has called a function goes on once it is there.
+pub(crate) fn push_beside(session: &Session) -> Result<(), CUresult> {
+    push_as(session, true)
+}
+
+fn push_as(session: &Session, beside: bool) -> Result<(), CUresult> {
     if !exist() {
         return Ok(());
     }
     let mut mirrors = mirrors();
     let here = |mirror: &&mut Mirror| mirror.number.is_none() && session.has(mirror.ordinal);
-    mirrors.iter_mut().filter(here).try_for_each(|mirror| mirror.push(session))?;
+    mirrors.iter_mut().filter(here).try_for_each(|mirror| mirror.push(session, beside))?;
     push_live_from(session, &mut mirrors).map(drop)
 }
 
@@ -287,9 +320,23 @@ pub(crate) fn fetch(session: &Session) -> Result<(), CUresult> {
     if some_are_kept {
         session.live.fetch(session)?;
     }
+    let sent = session.fetched.sent.load(Ordering::Acquire);
+    if session.fetched.fetched.load(Ordering::Acquire) == sent {
+        return Ok(());
+    }
+    // Whoever is about to run a function needs the lock. And a log would hold whether something happened to run.
+    let beside = host_function::some_of(session) || session.link.is_recorded();
     let here =
         |mirror: &&mut Mirror| mirror.number.is_none() && !mirror.is_read_only && session.has(mirror.ordinal);
-    mirrors().iter_mut().filter(here).try_for_each(|mirror| mirror.fetch(session))
+    let mut runs = false;
+    for mirror in mirrors().iter_mut().filter(here) {
+        runs |= mirror.fetch(session, beside)?;
+    }
+    // Other nodes write without a command of this session's.
+    if !runs && !session::are_many() {
+        session.fetched.fetched.fetch_max(sent, Ordering::AcqRel);
+    }
+    Ok(())
 }
 
 impl Mirror {
@@ -325,51 +372,74 @@ impl Mirror {
         (0..bytes).step_by(MIRROR_PAGE).map(move |start| start..bytes.min(start + MIRROR_PAGE))
     }
 
-    fn push(&mut self, session: &Session) -> Result<(), CUresult> {
+    /// Whether the host's side of a page is what both sides had.
+    fn is_as_agreed(&self, page: &Range<usize>) -> bool {
+        let agreed = &self.agreed[page.clone()];
+        // SAFETY: as for reading; a write meanwhile is found at once or by the next look.
+        unsafe {
+            let host = (self.host as usize + page.start) as *const libc::c_void;
+            libc::memcmp(host, agreed.as_ptr().cast(), agreed.len()) == 0
+        }
+    }
+
+    /// Both sides have this page now.
+    fn agree_on(&mut self, page: Range<usize>, bytes: &[u8]) {
+        self.hashes[page.start / MIRROR_PAGE] = page_hash(bytes);
+        self.agreed[page].copy_from_slice(bytes);
+    }
+
+    fn push(&mut self, session: &Session, beside: bool) -> Result<(), CUresult> {
         let mut page = Vec::with_capacity(MIRROR_PAGE);
         let mut run: Range<usize> = 0..0;
         for range in self.pages() {
+            if self.is_as_agreed(&range) {
+                continue;
+            }
             self.read_host(&range, &mut page);
             let changes = changes(&self.agreed[range.clone()], &page);
             // What is sent is read from here: the program may write on.
-            self.agreed[range.clone()].copy_from_slice(&page);
+            self.agree_on(range.clone(), &page);
             for changed in changes {
                 let changed = range.start + changed.start..range.start + changed.end;
                 if run.end != changed.start || changed.end - run.start > BULK_SIZE_MAX {
-                    self.send(session, run)?;
+                    self.send(session, beside, run)?;
                     run = changed.start..changed.start;
                 }
                 run.end = changed.end;
             }
         }
-        self.send(session, run)
+        self.send(session, beside, run)
     }
 
-    fn send(&self, session: &Session, range: Range<usize>) -> Result<(), CUresult> {
+    fn send(&self, session: &Session, beside: bool, range: Range<usize>) -> Result<(), CUresult> {
         if range.is_empty() {
             return Ok(());
         }
         let address = DevicePtr(self.device + range.start as u64);
-        let command = commands::MirrorPush { address, bytes: &self.agreed[range] };
+        let command = commands::MirrorPush { beside, address, bytes: &self.agreed[range] };
         session
             .link
             .queue(session.device(self.ordinal)?.place, commands::MirrorPush::OP, |out| command.encode(out))
     }
 
-    fn fetch(&mut self, session: &Session) -> Result<(), CUresult> {
+    /// Whether something still ran, which may write more.
+    fn fetch(&mut self, session: &Session, beside: bool) -> Result<bool, CUresult> {
         let bytes = self.bytes as usize;
+        let mut runs = false;
         for start in (0..bytes).step_by(BULK_SIZE_MAX) {
-            self.fetch_part(session, start..bytes.min(start + BULK_SIZE_MAX))?;
+            runs |= self.fetch_part(session, beside, start..bytes.min(start + BULK_SIZE_MAX))?;
         }
-        Ok(())
+        Ok(runs)
     }
 
     /// Says what both sides agreed on, page by page, and takes the pages that have become different.
-    fn fetch_part(&mut self, session: &Session, part: Range<usize>) -> Result<(), CUresult> {
+    fn fetch_part(&mut self, session: &Session, beside: bool, part: Range<usize>) -> Result<bool, CUresult> {
+        let pages = part.start / MIRROR_PAGE..part.end.div_ceil(MIRROR_PAGE);
         let command = commands::MirrorFetch {
+            beside,
             address: DevicePtr(self.device + part.start as u64),
             bytes: part.len() as u64,
-            hashes: self.agreed[part.clone()].chunks(MIRROR_PAGE).map(page_hash).collect(),
+            hashes: self.hashes[pages].to_vec(),
         };
         let op = commands::MirrorFetch::OP;
         let answer = session.link.call(session.device(self.ordinal)?.place, op, |out| command.encode(out))?;
@@ -389,7 +459,7 @@ impl Mirror {
             self.take(range, theirs);
             rest = after;
         }
-        Ok(())
+        Ok(reply.runs)
     }
 
     /// Writes what the device has changed of a page, and nothing else.
@@ -397,7 +467,7 @@ impl Mirror {
         for changed in differences(&self.agreed[range.clone()], theirs) {
             self.write_host(range.start + changed.start, &theirs[changed]);
         }
-        self.agreed[range].copy_from_slice(theirs);
+        self.agree_on(range, theirs);
     }
 }
 
@@ -437,6 +507,7 @@ mod tests {
             is_managed: false,
             is_read_only: false,
             agreed: vec![0; host.len()],
+            hashes: vec![0; host.len().div_ceil(MIRROR_PAGE)],
             number: None,
         }
     }

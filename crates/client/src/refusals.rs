@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sluice_cuda::{CUresult, Fn};
 use sluice_wire::Op;
 
+use crate::entry::check_permitted;
 use crate::link::Place;
 
 /// Whether there is a refusal that no call has returned yet; most calls look no further.
@@ -89,6 +90,7 @@ fn take() -> Result<(), CUresult> {
 
 /// Makes a call of the program, which may return an earlier one's refusal.
 pub(crate) fn told(function: Fn, call: impl FnOnce() -> Result<(), CUresult>) -> Result<(), CUresult> {
+    check_permitted(function)?;
     if is_pending() && gives_work(function) {
         take()?;
     }

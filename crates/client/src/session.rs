@@ -28,7 +28,7 @@ use crate::device::{Device, place_of};
 use crate::link::Link;
 use crate::live::Live;
 use crate::virtual_memory::VirtualMemory;
-use crate::{arrays, attach, awaited, event, graph_memory, ids, module, stream, texture, texture_reference};
+use crate::{arrays, attach, awaited, event, graph_memory, ids, mirror, module, stream, texture, texture_reference};
 
 pub(crate) struct Session {
     /// Its place among the sessions of this process.
@@ -51,6 +51,8 @@ pub(crate) struct Session {
     pub(crate) virtual_memory: Mutex<VirtualMemory>,
     /// Keeping host memory equal while device code runs.
     pub(crate) live: Live,
+    /// How far what its commands have written is fetched.
+    pub(crate) fetched: mirror::Progress,
     /// Whether its host functions have a thread.
     pub(crate) has_host_thread: AtomicBool,
 }
@@ -272,6 +274,7 @@ impl Session {
             answers: Answers::default(),
             virtual_memory: Mutex::default(),
             live: Live::default(),
+            fetched: mirror::Progress::default(),
             has_host_thread: AtomicBool::new(false),
         }
     }

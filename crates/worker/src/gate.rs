@@ -195,6 +195,11 @@ impl Gate {
         Some(Submission { gate: self, finished: false })
     }
 
+    /// As [`Gate::enter`] where that does not wait: while the turn is held, or on a driver that takes work at any time.
+    pub(crate) fn enter_without_waiting(&self) -> Option<Submission<'_>> {
+        if self.brake.can_pause() { Some(self.enter()) } else { self.enter_now() }
+    }
+
     fn begin(&self, state: &mut State) {
         state.inside += 1;
         if std::mem::take(&mut state.awaited) {

@@ -209,6 +209,14 @@ fn work_that_its_call_has_waited_for_needs_no_drain() {
 }
 
 #[test]
+fn what_the_turn_may_wait_for_does_not_wait_for_the_turn() {
+    let b = bench(false);
+    assert!(b.gate.enter_without_waiting().is_none());
+    let b = bench(true);
+    assert!(b.gate.enter_without_waiting().is_some(), "a driver that pauses takes work at any time");
+}
+
+#[test]
 fn a_drain_empties_the_backlog() {
     let b = bench(true);
     b.gate.granted();

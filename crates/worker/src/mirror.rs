@@ -2,13 +2,20 @@
 //!
 //! The client says what changed on its side, and asks what changed on the device's by naming the contents that it knows.
 //! Both wait for no stream: the client sends a push before the work that is to see it, and fetches after the work that
-//! it has waited for.
+//! it has waited for. What a host function of the program needs, or what may keep it from being called, comes beside the queue of commands
+//! ([`is_beside`]), where work may stand that waits for the function.
 
 use sluice_cuda::{CUdeviceptr, CUresult};
-use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, MIRROR_PAGE, commands, page_hash};
+use sluice_wire::{BULK_SIZE_MAX, Command, DevicePtr, Encode, MIRROR_PAGE, Op, commands, page_hash};
 
 use crate::execute::Execute;
 use crate::session::Session;
+
+/// Whether a command is one of these, and does not wait for those before it.
+pub(crate) fn is_beside(op: Op, payload: &[u8]) -> bool {
+    // It is the first field of both.
+    [commands::MirrorPush::OP, commands::MirrorFetch::OP].contains(&op) && payload.first() == Some(&1)
+}
 
 /// Writes bytes to the device; they are there when it returns.
 pub(crate) fn push(session: &Session, address: DevicePtr, bytes: &[u8]) -> Result<(), CUresult> {
@@ -31,6 +38,8 @@ pub(crate) fn fetch(
     if command.bytes > BULK_SIZE_MAX as u64 {
         return Err(CUresult::INVALID_VALUE);
     }
+    // Asked before the look, after which nothing is new where nothing runs. Of a command beside the queue others may stand before it.
+    let runs = command.beside || session.has_unfinished();
     let now = read(session, session.range(command.address, command.bytes)?, command.bytes as usize)?;
     if command.hashes.len() != now.chunks(MIRROR_PAGE).len() {
         return Err(CUresult::INVALID_VALUE);
@@ -42,7 +51,7 @@ pub(crate) fn fetch(
             bytes.extend_from_slice(page);
         }
     }
-    commands::MirrorFetchReply { pages, bytes: &bytes }.encode(reply);
+    commands::MirrorFetchReply { runs, pages, bytes: &bytes }.encode(reply);
     Ok(())
 }
 

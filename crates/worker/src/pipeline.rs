@@ -16,7 +16,8 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_cuda::{CUresult, Fn};
@@ -26,9 +27,10 @@ use sluice_wire::{Command, Header, Op, Target, commands, for_each_command};
 
 use crate::bulk::{BULK_MIN, Buffers, COPY_FIELDS};
 use crate::execute::{Execute, Refusal};
+use crate::gate::Submission;
 use crate::generated::dispatch::dispatch;
 use crate::session::{Device, Session};
-use crate::{copies, ending, launch_times, live};
+use crate::{copies, ending, launch_times, live, mirror};
 
 /// A command as received.
 pub(crate) struct Job {
@@ -48,6 +50,8 @@ const SUBMITTED_BYTES_MAX: usize = 128 << 20;
 /// socket full. Small commands have the least window only.
 const WINDOW_COMMANDS: usize = 2 * WINDOW as usize / HEADER_SIZE;
 const WINDOW_BYTES: usize = (WINDOW_MAX + 8 * WINDOW) as usize;
+/// Most commands that wait for the thread beside the pool.
+const BESIDE_MAX: usize = 32;
 /// Most threads of the pool, and so most waiting calls that block at a time.
 const THREADS_MAX: usize = 1024;
 
@@ -59,6 +63,8 @@ pub(crate) struct Pipeline {
     pub(crate) session: Arc<Session>,
     pub(crate) buffers: Buffers,
     has_window: bool,
+    /// To the thread that executes what waits for no other command ([`mirror::is_beside`]), once there was such.
+    beside: OnceLock<SyncSender<Job>>,
     state: Mutex<State>,
     /// For the pool: there may be something to submit.
     work: Condvar,
@@ -95,6 +101,7 @@ impl Pipeline {
             session,
             buffers: Buffers::default(),
             has_window,
+            beside: OnceLock::new(),
             state: Mutex::default(),
             work,
             room,
@@ -106,7 +113,13 @@ impl Pipeline {
         if live::execute(self, job.header, &job.payload) {
             return self.buffers.give(job.payload);
         }
-        if frees_a_stream(Op(job.header.op)) {
+        let op = Op(job.header.op);
+        // What a function has changed is there before its stream goes on.
+        let follows = op == commands::HostCallDone::OP && self.beside.get().is_some();
+        if follows || mirror::is_beside(op, &job.payload) {
+            return self.execute_beside(job);
+        }
+        if frees_a_stream(op) {
             return self.execute(job);
         }
         let mut state = self.lock();
@@ -155,6 +168,18 @@ impl Pipeline {
             }
             state = self.room.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// On a thread of its own: it waits for the driver, and the reader must not.
+    fn execute_beside(self: &Arc<Self>, job: Job) {
+        let beside = self.beside.get_or_init(|| {
+            let (beside, jobs) = sync_channel(BESIDE_MAX);
+            let pipeline = Arc::clone(self);
+            ending::spawn("beside", move || jobs.into_iter().for_each(|job| pipeline.execute(job)));
+            beside
+        });
+        // The thread lives as long as this does.
+        let _ = beside.send(job);
     }
 
     fn execute(&self, job: Job) {
@@ -369,7 +394,7 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
             return dispatch(session, op, &job.payload, reply);
         }
         // The gate drains once the submission ends; the call has ended by then.
-        let _submission = gives_work(op).then(|| device.gate.enter());
+        let _submission = enter_gate(device, job);
         let _call = backlog.call();
         if may_hold(op) {
             backlog.holds();
@@ -386,7 +411,7 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
         }
         return dispatch(session, op, &job.payload, reply);
     }
-    let submission = (gives_work(op) && !enters_itself(op)).then(|| device.gate.enter());
+    let submission = if enters_itself(op) { None } else { enter_gate(device, job) };
     let (mark, given) = (backlog.mark(), device.streams.mark());
     let mut done = dispatch(session, op, &job.payload, reply);
     if op == commands::cuStreamQuery::OP
@@ -408,6 +433,15 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
         submission.finished();
     }
     Ok(())
+}
+
+/// Enters the gate for a command that gives the GPU work. One that something which keeps the turn may wait for does not wait for the turn.
+fn enter_gate<'a>(device: &'a Device, job: &Job) -> Option<Submission<'a>> {
+    match Op(job.header.op) {
+        op if !gives_work(op) => None,
+        op if mirror::is_beside(op, &job.payload) => device.gate.enter_without_waiting(),
+        _ => Some(device.gate.enter()),
+    }
 }
 
 /// Whether a stream of the driver waits for this command: what stands before it may itself wait for that stream.

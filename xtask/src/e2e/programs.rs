@@ -47,6 +47,7 @@ const CASES: &[Case] = &[
     case("graphs", Program::Bare("graphs.py")),
     case("conditional nodes", Program::Bare("conditionals.py")),
     case("green contexts", Program::Bare("green_contexts.py")),
+    case("callbacks of failed streams", Program::Bare("failed_callbacks.py")),
     case("stream order of copies", Program::Bare("stream_order.py")),
     case("sharing between processes", Program::Bare("sharing.py")),
     case("processes, threads and signals", Program::C("processes.c")),

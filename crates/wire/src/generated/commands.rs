@@ -2184,7 +2184,7 @@ impl Command for HostCallDone {
 }
 
 message! {
-pub struct MirrorPush<'a> { address: DevicePtr, bytes: &'a [u8] }
+pub struct MirrorPush<'a> { beside: bool, address: DevicePtr, bytes: &'a [u8] }
 }
 
 impl Command for MirrorPush<'_> {
@@ -2194,11 +2194,11 @@ impl Command for MirrorPush<'_> {
 }
 
 message! {
-pub struct MirrorFetch { address: DevicePtr, bytes: u64, hashes: Vec<u64> }
+pub struct MirrorFetch { beside: bool, address: DevicePtr, bytes: u64, hashes: Vec<u64> }
 }
 
 message! {
-pub struct MirrorFetchReply<'a> { pages: Vec<u32>, bytes: &'a [u8] }
+pub struct MirrorFetchReply<'a> { runs: bool, pages: Vec<u32>, bytes: &'a [u8] }
 }
 
 impl Command for MirrorFetch {

@@ -201,8 +201,10 @@ fn copies(say: &mut Honest<'_>, id: u64, start: u64) {
             hStream: stream,
         });
     }
-    say.command(&commands::MirrorPush { address: start, bytes: &[9; 100] });
-    say.command(&commands::MirrorFetch { address: start, bytes: 100, hashes: vec![0] });
+    for beside in [false, true] {
+        say.command(&commands::MirrorPush { beside, address: start, bytes: &[9; 100] });
+        say.command(&commands::MirrorFetch { beside, address: start, bytes: 100, hashes: vec![0] });
+    }
     say.refused_here(&commands::LiveMap { mirror: id as u32, address: start, bytes: 100 });
     say.command(&commands::LiveMap { mirror: id as u32, address: on_host, bytes: 100 });
     let word = sluice_wire::live::Word { mirror: id as u32, index: 3, mask: 1, value: 7 };
