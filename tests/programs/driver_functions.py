@@ -811,8 +811,8 @@ def functions_and_shared_memory():
 
     @ctypes.CFUNCTYPE(None, c_void_p)
     def wait(data):
-        seen.append(go_on.wait(60))
         look(data)
+        seen.append(go_on.wait(60))
 
     def run(host_function, on):
         for place in places:
@@ -841,7 +841,7 @@ def functions_and_shared_memory():
     call("cuGraphExecDestroy", executable)
     call("cuGraphDestroy", graph)
 
-    # While a function runs, other streams go on, and so do waits for them.
+    # While a function runs, other streams go on, and so do waits for them, which find what the function has written.
     run(wait, stream)
     for turn in range(3):
         add(beside.value, 1, other)
@@ -849,7 +849,7 @@ def functions_and_shared_memory():
         equal(list(at(beside.value)), [turn + 1] * 2)
     go_on.set()
     call("cuStreamSynchronize", stream)
-    equal(seen[2:], [True, [19, 19, 19]])
+    equal(seen[2:], [[19, 19, 19], True])
     equal([list(at(place)) for place in places], [[22, 1003]] * 3)
     for place in (managed.value, beside.value):
         free(place)

@@ -7,8 +7,8 @@
 //! function without calling CUDA, so no thread of the program can be relied on to run it.
 //!
 //! A function sees mapped and managed memory as its stream has left it, and what it writes there is on the device before the stream goes on
-//! ([`mirror`]). It may not call CUDA. When a session has failed, its streams come to nothing more: callbacks (`cuStreamAddCallback`)
-//! are called with the error then, and functions never.
+//! ([`mirror`]). It may not call CUDA. Once a stream has failed, callbacks (`cuStreamAddCallback`) are called with the error, by the word of the
+//! node's driver or when the session has ended, and functions never.
 //!
 //! What a graph calls is kept, and called at each launch, until the worker says that no graph has it any more. A copy
 //! of a graph is called like a function: it brings the data that the device is about to read, or takes those that it
@@ -22,7 +22,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
-use sluice_wire::{Handle, Id, NodeWork, TICKET_RELEASED, commands};
+use sluice_wire::{Handle, HostCall, Id, NodeWork, TICKET_RELEASED, commands};
 
 use crate::boxes::BoxCopy;
 use crate::entry::called_back;
@@ -88,17 +88,19 @@ impl Pending {
 
     /// # Safety
     /// The program passed this function to be called with this pointer, or this copy's memory for each launch.
-    unsafe fn run(self, session: &Session, ticket: u64) -> Result<(), CUresult> {
+    unsafe fn run(self, session: &Session, ticket: u64, status: CUresult) -> Result<(), CUresult> {
         match self.function {
             // SAFETY: the caller's.
             Function::Copy(copy) => return unsafe { copy.run_in_graph(session, ticket) },
             // SAFETY: the caller's.
             Function::Destructor(function) => called_back(|| unsafe { function(self.user_data) }),
+            // SAFETY: the caller's. There is nothing more to be had from the device.
+            _ if !status.is_success() => unsafe { self.call(status) },
             Function::Host(_) | Function::Stream(..) => {
                 mirror::fetch(session)?;
                 // SAFETY: the caller's.
                 unsafe { self.call(CUresult::SUCCESS) };
-                mirror::push_beside(session)?;
+                mirror::push(session)?;
             }
         }
         Ok(())
@@ -145,11 +147,11 @@ fn queue() -> MutexGuard<'static, Queue> {
 /// Enters something under a ticket, and sees to it that a thread will run it.
 fn enter(session: &'static Session, ticket: u64, pending: Pending) -> Result<(), CUresult> {
     let mut queue = queue();
-    if !session.has_host_thread.load(Ordering::Relaxed) {
+    if !session.has_host_thread.load(Ordering::Acquire) {
         let thread = std::thread::Builder::new().name("sluice-host-functions".to_string());
         let device = session.devices.first().map_or(0, |device| device.ordinal);
         thread.spawn(move || context::at(device, || run(session))).map_err(|_| CUresult::OPERATING_SYSTEM)?;
-        session.has_host_thread.store(true, Ordering::Relaxed);
+        mirror::go_beside(session);
     }
     queue.pending.get_or_insert_default().insert(ticket, Entry { session: session.index, what: pending });
     Ok(())
@@ -191,12 +193,6 @@ impl Queue {
         let pending = self.pending.iter().flat_map(HashMap::values);
         pending.chain(self.running.iter().map(|(_, entry)| entry))
     }
-}
-
-/// Whether streams or graphs of a session may call something here, or something runs now that they have called.
-pub(crate) fn some_of(session: &Session) -> bool {
-    session.has_host_thread.load(Ordering::Relaxed)
-        && queue().entries().any(|entry| entry.session == session.index)
 }
 
 /// Whether something that streams or graphs will call here, or that runs now, may write to this memory.
@@ -285,11 +281,11 @@ pub(crate) unsafe fn cuUserObjectCreate(
 fn enqueue(stream: CUstream, pending: Pending) -> Result<(), CUresult> {
     let session = session::enter()?;
     let hStream = session.find(stream)?;
-    let ticket = session.link.ticket();
+    let (ticket, is_callback) = (session.link.ticket(), matches!(pending.function, Function::Stream(..)));
     enter(session, ticket, pending)?;
     // The program may now wait without another call, so the command must not linger in the outbox.
     let queued = session
-        .queue(&commands::cuLaunchHostFunc { ticket, hStream })
+        .queue(&commands::cuLaunchHostFunc { ticket, hStream, is_callback })
         .and_then(|()| session.link.flush_now());
     // A callback that a session's failure has called meanwhile has told the program.
     queued.or_else(|error| if take_back(ticket) { Err(error) } else { Ok(()) })
@@ -324,10 +320,12 @@ fn run_until_failed(session: &'static Session) {
     let device = session.devices.first().map_or(0, |device| device.ordinal);
     let thread = std::thread::Builder::new().name("sluice-copies".to_string());
     let copier = thread.spawn(move || {
-        context::at(device, || while due.recv().is_ok_and(|ticket| run_one(session, ticket).is_ok()) {});
+        context::at(device, || {
+            while due.recv().is_ok_and(|ticket| run_one(session, ticket, CUresult::SUCCESS).is_ok()) {}
+        });
     });
-    while let Ok(tickets) = session.link.wait_for_host_calls() {
-        for ticket in tickets {
+    while let Ok(calls) = session.link.wait_for_host_calls() {
+        for HostCall { ticket, status } in calls {
             if ticket & TICKET_RELEASED != 0 {
                 forget(ticket & !TICKET_RELEASED);
                 continue;
@@ -335,7 +333,7 @@ fn run_until_failed(session: &'static Session) {
             let is_copy = kept(ticket).is_some_and(|pending| pending.copy().is_some());
             let ran = match &copier {
                 Ok(_) if is_copy => copies.send(ticket).map_err(|_| CUresult::UNKNOWN),
-                _ => run_one(session, ticket),
+                _ => run_one(session, ticket, CUresult(status)),
             };
             if ran.is_err() {
                 return;
@@ -344,10 +342,10 @@ fn run_until_failed(session: &'static Session) {
     }
 }
 
-fn run_one(session: &Session, ticket: u64) -> Result<(), CUresult> {
+fn run_one(session: &Session, ticket: u64, status: CUresult) -> Result<(), CUresult> {
     if let Some(pending) = take(ticket) {
         // SAFETY: the program passed this to be run when its turn comes.
-        let ran = unsafe { pending.run(session, ticket) };
+        let ran = unsafe { pending.run(session, ticket, status) };
         let mut queue = queue();
         if let Some(at) = queue.running.iter().position(|(running, _)| *running == ticket) {
             queue.running.swap_remove(at);

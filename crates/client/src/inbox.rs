@@ -130,7 +130,7 @@ pub(crate) struct Inbox {
     sinks: HashMap<u64, Sink>,
     /// The ticket of the push that arrives.
     arriving: Option<u64>,
-    host_calls: Vec<u64>,
+    host_calls: Vec<HostCall>,
 }
 
 /// What the leader has: the stream, and what has come out of it.
@@ -254,7 +254,7 @@ impl Inbox {
         !self.sinks.is_empty()
     }
 
-    pub(crate) fn take_host_calls(&mut self) -> Option<Vec<u64>> {
+    pub(crate) fn take_host_calls(&mut self) -> Option<Vec<HostCall>> {
         (!self.host_calls.is_empty()).then(|| std::mem::take(&mut self.host_calls))
     }
 
@@ -271,7 +271,7 @@ impl Inbox {
                 }
             }
             Kind::HostWrite => self.land(&decode(frame.payload)?)?,
-            Kind::HostCall => self.host_calls.push(decode::<HostCall>(frame.payload)?.ticket),
+            Kind::HostCall => self.host_calls.push(decode(frame.payload)?),
             Kind::Sticky => return decode(frame.payload).map(|sticky| Some(News::Failed(sticky))),
             Kind::CommandRefused => {
                 let (header, refused) = (frame.header, decode::<CommandRefused>(frame.payload)?);

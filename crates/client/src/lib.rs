@@ -91,6 +91,7 @@ mod stream_attribute;
 mod texture;
 mod texture_reference;
 mod tiles;
+mod variables;
 mod virtual_memory;
 mod visible;
 mod watch;

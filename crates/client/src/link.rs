@@ -36,7 +36,7 @@ use sluice_cuda::CUresult;
 use sluice_transport::Stream;
 use sluice_wire::pack::unpack;
 use sluice_wire::spin::{Spin, Wait};
-use sluice_wire::{Command, Frame, FrameDecoder, Header, Kind, Op, commands};
+use sluice_wire::{Command, Frame, FrameDecoder, Header, HostCall, Kind, Op, commands};
 
 use crate::allowance::Allowances;
 use crate::entry::uncancelled;
@@ -335,7 +335,7 @@ impl Link {
     }
 
     /// Waits until the turn of a host function has come, or the session has failed.
-    pub(crate) fn wait_for_host_calls(&self) -> Result<Vec<u64>, CUresult> {
+    pub(crate) fn wait_for_host_calls(&self) -> Result<Vec<HostCall>, CUresult> {
         self.wait_until(|inbox| match inbox.take_host_calls() {
             Some(calls) => Some(Ok(calls)),
             None => self.check().err().map(Err),

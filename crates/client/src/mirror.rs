@@ -35,7 +35,7 @@ use sluice_wire::{
 use crate::context::Context;
 use crate::memory::Pages;
 use crate::session::{self, Session};
-use crate::{host_function, live};
+use crate::{live, variables};
 
 /// One piece of memory on both sides.
 #[derive(Debug)]
@@ -46,8 +46,9 @@ pub(crate) struct Mirror {
     pub(crate) device: u64,
     pub(crate) bytes: u64,
     pub(crate) ordinal: CUdevice,
-    /// The host pages lie at the device's own addresses and are ours.
     pub(crate) is_managed: bool,
+    /// Whose the host's pages are.
+    pub(crate) pages: HostPages,
     /// The program may not write its side, so nobody may.
     is_read_only: bool,
     /// What both sides had when they last agreed,
@@ -56,6 +57,16 @@ pub(crate) struct Mirror {
     hashes: Vec<u64>,
     /// What the node knows it by where it keeps a copy of its own of what both sides had ([`live`](crate::live)).
     number: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostPages {
+    /// The program's: it has registered them.
+    Program,
+    /// Ours, at the addresses that this side has given the device's memory.
+    Minted,
+    /// Ours, at the address of a module's variable ([`variables`]).
+    Variable,
 }
 
 /// Which of a session's commands are over, with all that they have written fetched.
@@ -128,6 +139,7 @@ pub(crate) fn map_host(
             bytes,
             ordinal: context.device,
             is_managed: false,
+            pages: HostPages::Program,
             is_read_only,
             agreed: Vec::new(),
             hashes: Vec::new(),
@@ -165,6 +177,7 @@ pub(crate) fn allocate(
             bytes,
             ordinal,
             is_managed,
+            pages: HostPages::Minted,
             is_read_only: false,
             agreed: Vec::new(),
             hashes: Vec::new(),
@@ -196,17 +209,41 @@ fn add(session: &'static Session, context: &Context, mut mirror: Mirror) -> Resu
         hStream: StreamId(CUstream::LEGACY.0 as u64),
     })?;
     session.device(context.device)?.synchronize(session)?;
-    mirror.agreed = vec![0; mirror.bytes as usize];
     if mirror.memory().is_some() {
         mirror.number = live::map(session, DevicePtr(mirror.device), mirror.bytes)?;
     }
-    if mirror.number.is_none() {
-        mirror.hashes = mirror.pages().map(|page| page_hash(&mirror.agreed[page])).collect();
-    }
+    mirror.agree_on_zeros();
     let is_live = mirror.number.is_some();
     mirrors().push(mirror);
     COUNT.fetch_add(1, Ordering::AcqRel);
     if is_live { session.live.start(session) } else { Ok(()) }
+}
+
+/// A managed variable of a module, where this side has fresh pages: takes what it was made with.
+pub(crate) fn add_variable(
+    session: &Session,
+    ordinal: CUdevice,
+    address: u64,
+    bytes: u64,
+) -> Result<(), CUresult> {
+    let mut mirror = Mirror {
+        host: address,
+        device: address,
+        bytes,
+        ordinal,
+        is_managed: true,
+        pages: HostPages::Variable,
+        is_read_only: false,
+        agreed: Vec::new(),
+        hashes: Vec::new(),
+        number: None,
+    };
+    mirror.agree_on_zeros();
+    let mut mirrors = mirrors();
+    mirror.fetch(session, goes_beside(session))?;
+    mirrors.push(mirror);
+    COUNT.fetch_add(1, Ordering::AcqRel);
+    Ok(())
 }
 
 /// The device's side at this address is about to be freed.
@@ -218,30 +255,37 @@ pub(crate) fn forget(device: u64) {
     let Some(index) = mirrors.iter().position(|it| it.device == device) else { return };
     let gone = mirrors.swap_remove(index);
     COUNT.fetch_sub(1, Ordering::AcqRel);
-    if gone.host == gone.device {
+    match gone.pages {
+        HostPages::Program => {}
         // A failure leaves pages that nobody uses.
-        let _ = set_pages(gone.host, gone.bytes, libc::PROT_NONE);
+        HostPages::Minted => _ = set_pages(gone.host, gone.bytes, libc::PROT_NONE),
+        HostPages::Variable => variables::unmap(gone.host, gone.bytes),
     }
 }
 
 /// Sends what the program has written since both sides agreed. Called before work is sent.
 pub(crate) fn push(session: &Session) -> Result<(), CUresult> {
-    push_as(session, false)
-}
-
-/// As [`push`], for what waits for no command before it: the stream that has called a function goes on once it is there.
-pub(crate) fn push_beside(session: &Session) -> Result<(), CUresult> {
-    push_as(session, true)
-}
-
-fn push_as(session: &Session, beside: bool) -> Result<(), CUresult> {
     if !exist() {
         return Ok(());
     }
     let mut mirrors = mirrors();
+    let beside = goes_beside(session);
     let here = |mirror: &&mut Mirror| mirror.number.is_none() && session.has(mirror.ordinal);
     mirrors.iter_mut().filter(here).try_for_each(|mirror| mirror.push(session, beside))?;
     push_live_from(session, &mut mirrors).map(drop)
+}
+
+/// From now on streams of the session may call functions. What they need waits for no command before it, and commands
+/// behind it wait for it; whoever finds changes sends them so, since they may be a function's, whose stream goes on once all of them
+/// are there.
+pub(crate) fn go_beside(session: &Session) {
+    // What is sent otherwise is sent before any function runs.
+    let _mirrors = mirrors();
+    session.has_host_thread.store(true, Ordering::Release);
+}
+
+fn goes_beside(session: &Session) -> bool {
+    session.has_host_thread.load(Ordering::Acquire)
 }
 
 /// As [`push`], of memory that is kept equal while device code runs; whether there was anything to send.
@@ -324,8 +368,8 @@ pub(crate) fn fetch(session: &Session) -> Result<(), CUresult> {
     if session.fetched.fetched.load(Ordering::Acquire) == sent {
         return Ok(());
     }
-    // Whoever is about to run a function needs the lock. And a log would hold whether something happened to run.
-    let beside = host_function::some_of(session) || session.link.is_recorded();
+    // A log would hold whether something happened to run.
+    let beside = goes_beside(session) || session.link.is_recorded();
     let here =
         |mirror: &&mut Mirror| mirror.number.is_none() && !mirror.is_read_only && session.has(mirror.ordinal);
     let mut runs = false;
@@ -379,6 +423,14 @@ impl Mirror {
         unsafe {
             let host = (self.host as usize + page.start) as *const libc::c_void;
             libc::memcmp(host, agreed.as_ptr().cast(), agreed.len()) == 0
+        }
+    }
+
+    /// Both sides have zeros.
+    fn agree_on_zeros(&mut self) {
+        self.agreed = vec![0; self.bytes as usize];
+        if self.number.is_none() {
+            self.hashes = self.agreed.chunks(MIRROR_PAGE).map(page_hash).collect();
         }
     }
 
@@ -505,6 +557,7 @@ mod tests {
             bytes: host.len() as u64,
             ordinal: 0,
             is_managed: false,
+            pages: HostPages::Program,
             is_read_only: false,
             agreed: vec![0; host.len()],
             hashes: vec![0; host.len().div_ceil(MIRROR_PAGE)],

@@ -25,7 +25,7 @@ use crate::load::Owner;
 use crate::parameters::Layout;
 use crate::session::{self, Session};
 use crate::staged_launch::Staged;
-use crate::{awaited, context, facts, out, texture_reference};
+use crate::{awaited, context, facts, mirror, out, texture_reference, variables};
 
 #[derive(Debug)]
 pub(crate) struct Module {
@@ -392,8 +392,13 @@ impl Session {
             return Ok(known);
         }
         let command = commands::cuModuleGetGlobal_v2 { hmod: ModuleId(module), name };
-        let (address, bytes) = self.call(&command, |answer| (answer.dptr.0, answer.bytes))?;
+        let (address, bytes, is_managed) =
+            self.call(&command, |answer| (answer.dptr.0, answer.bytes, answer.is_managed))?;
         self.know_global(module, address, bytes);
+        if is_managed {
+            let device = ids::device(module).unwrap_or_default();
+            variables::map(self.of_object(module), device, address, bytes)?;
+        }
         locked(&object.globals).insert(name.to_owned(), (address, bytes));
         Ok((address, bytes))
     }
@@ -594,6 +599,27 @@ pub(crate) unsafe fn cuLibraryGetGlobal(
     let module = session::enter()?.library_on(library.0 as u64, context::device())?;
     // SAFETY: the same contract.
     unsafe { cuModuleGetGlobal_v2(dptr, bytes, CUmodule(module as usize), name) }
+}
+
+/// The variable is that of the device on which it is asked for first.
+pub(crate) unsafe fn cuLibraryGetManaged(
+    dptr: *mut CUdeviceptr,
+    bytes: *mut usize,
+    library: CUlibrary,
+    name: *const c_char,
+) -> Result<(), CUresult> {
+    let session = session::get()?;
+    // SAFETY: the program passes a string.
+    let (address, size) = session.get_global(library.0 as u64, unsafe { text(name)? })?;
+    if mirror::with_device_address(address, |it| it.is_managed) != Some(true) {
+        return Err(CUresult::NOT_FOUND);
+    }
+    // SAFETY: the program passes null or places for address and size.
+    unsafe {
+        out::write_if_wanted(dptr, address);
+        out::write_if_wanted(bytes, size as usize);
+    }
+    Ok(())
 }
 
 pub(crate) unsafe fn cuKernelGetFunction(pFunc: *mut CUfunction, kernel: CUkernel) -> Result<(), CUresult> {

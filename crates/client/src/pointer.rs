@@ -35,6 +35,13 @@ fn locate(address: u64) -> Result<Option<Place>, CUresult> {
         let is_ipc = session.device(device)?.mints_addresses;
         return Ok(Some(Place::Device { allocation, device, context, is_ipc, handle_types }));
     }
+    // A variable of a module.
+    let variable = |it: &mirror::Mirror| (it.ordinal, it.device, it.bytes);
+    if let Some((device, start, bytes)) = mirror::with_device_address(address, variable) {
+        let allocation = Allocation { start, bytes, reserved: bytes };
+        let context = session.primary(device)?.context.handle;
+        return Ok(Some(Place::Device { allocation, device, context, is_ipc: false, handle_types: 0 }));
+    }
     let memory = session.virtual_memory();
     if let Some((start, mapping, physical)) = memory.find(address) {
         let (start, bytes) = memory.imported_at(address).unwrap_or((start, mapping.bytes));
@@ -86,7 +93,8 @@ fn value(place: &Place, attribute: CUpointer_attribute, address: u64) -> Result<
         A::CONTEXT => Value::Word(context.0 as u64),
         A::MEMORY_TYPE => Value::Int(kind.0),
         A::DEVICE_POINTER if on_device => Value::Word(address),
-        A::DEVICE_POINTER => Value::Word(mirror::on_device(address).unwrap_or(address)),
+        // What is not mapped has none: kernels do not reach it.
+        A::DEVICE_POINTER => Value::Word(mirror::on_device(address).ok_or(CUresult::INVALID_VALUE)?),
         A::HOST_POINTER if on_device => Value::Word(mirror::on_host(address).ok_or(CUresult::INVALID_VALUE)?),
         A::HOST_POINTER => Value::Word(mirror::on_host(address).unwrap_or(address)),
         A::P2P_TOKENS => Value::P2pTokens,

@@ -28,7 +28,9 @@ use crate::device::{Device, place_of};
 use crate::link::Link;
 use crate::live::Live;
 use crate::virtual_memory::VirtualMemory;
-use crate::{arrays, attach, awaited, event, graph_memory, ids, mirror, module, stream, texture, texture_reference};
+use crate::{
+    arrays, attach, awaited, event, graph_memory, ids, mirror, module, stream, texture, texture_reference,
+};
 
 pub(crate) struct Session {
     /// Its place among the sessions of this process.
@@ -332,7 +334,9 @@ impl Session {
     }
 
     pub(crate) fn forget_globals(&self, module: u64) {
-        locked(&self.globals).retain(|_, global| global.module != module);
+        let gone: Vec<_> =
+            locked(&self.globals).extract_if(.., |_, global| global.module == module).collect();
+        gone.into_iter().for_each(|(address, _)| mirror::forget(address));
     }
 
     pub(crate) fn limit_set(&self, limit: CUlimit) -> Option<u64> {

@@ -35,12 +35,21 @@ pub(crate) enum Kind {
     ArrayName,
     /// A module's variables; the module frees them.
     Global,
+    /// Those that are `__managed__`.
+    ManagedGlobal,
     /// Pinned host memory with the flags of `cuMemHostAlloc`.
     Host(u32),
     /// `cuMemAllocManaged`.
     Managed,
     /// Physical memory (this handle) mapped by `cuMemMap`.
     Mapped(usize),
+}
+
+impl Kind {
+    /// Memory that the program uses by the same address.
+    pub(crate) fn is_managed(self) -> bool {
+        matches!(self, Kind::Managed | Kind::ManagedGlobal)
+    }
 }
 
 /// What stream-ordered frees have taken from programs, each until the stream has come to its free.

@@ -300,6 +300,7 @@ pub(crate) const TABLE: DriverTable = {
         cuLibraryEnumerateKernels,
         cuLibraryGetModule,
         cuLibraryGetGlobal,
+        cuLibraryGetManaged,
         cuKernelGetFunction,
         cuKernelGetLibrary,
         cuKernelGetName,

@@ -314,8 +314,8 @@ struct Taken {
 impl Taken {
     fn run(&self) {
         // After a failure nothing runs any more, but whoever waits for an event must not wait for ever.
-        if self.context.check().is_err() {
-            return self.op.skip();
+        if let Err(status) = self.context.check() {
+            return self.op.skip(status);
         }
         // A panic is a bug of this driver; the program sees it as a failed context, and everybody else goes on.
         let body = AssertUnwindSafe(|| self.op.run(&self.context));

@@ -128,7 +128,9 @@ pub(crate) fn release(freed: &Allocation) {
     let Ok(driver) = driver() else { return };
     let Some(device) = driver.devices.get(freed.device) else { return };
     match freed.kind {
-        Kind::Device | Kind::Global | Kind::Array => device.heap.release(freed.base, freed.size),
+        Kind::Device | Kind::Global | Kind::ManagedGlobal | Kind::Array => {
+            device.heap.release(freed.base, freed.size)
+        }
         Kind::Pool(pool) => match POOLS.get(pool) {
             // Whoever frees without a stream has waited.
             Some(pool) => pool.take_back(freed.base, freed.size, 0, Ticket::completed()),

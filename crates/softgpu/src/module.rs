@@ -38,6 +38,7 @@ pub(crate) struct Module {
 pub(crate) struct Placed {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
+    pub(crate) is_managed: bool,
     allocation: u64,
 }
 
@@ -161,8 +162,9 @@ impl Module {
         }
         let bytes = global.bytes.max(1);
         let address = self.device.heap.allocate(bytes)?;
-        let allocation = allocation::insert(address, bytes, Kind::Global, self.context, self.device.ordinal);
-        let there = Placed { address, bytes: global.bytes, allocation };
+        let kind = if global.is_managed { Kind::ManagedGlobal } else { Kind::Global };
+        let allocation = allocation::insert(address, bytes, kind, self.context, self.device.ordinal);
+        let there = Placed { address, bytes: global.bytes, is_managed: global.is_managed, allocation };
         // Known before its contents are: they may point back here.
         placed.insert(global.name.clone(), there);
         let init = &global.init[..global.init.len().min(bytes as usize)];

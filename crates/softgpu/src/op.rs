@@ -161,11 +161,11 @@ impl Op {
         Ok(())
     }
 
-    /// Passes over it after a failure of the context.
-    pub(crate) fn skip(&self) {
+    /// Passes over it after a failure of the context, which is `status`.
+    pub(crate) fn skip(&self, status: Status) {
         match self {
             Op::Record(ticket) => ticket.complete(),
-            Op::Callback(callback) => callback.run(Status::LAUNCH_FAILED),
+            Op::Callback(callback) => callback.run(status),
             Op::Free(address) => memory::free_from_pool(*address),
             Op::LetGo(kept) => kept.let_go(),
             _ => {}

@@ -79,9 +79,10 @@ message! {
 }
 
 message! {
-    /// The payload of a `HostCall` frame: the stream waits until the client has sent `HostCallDone`.
+    /// The payload of a `HostCall` frame: the stream waits until the client has sent `HostCallDone`, unless it has failed.
     pub struct HostCall {
         ticket: u64,
+        status: i32,
     }
 }
 

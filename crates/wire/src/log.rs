@@ -309,7 +309,7 @@ mod tests {
             Kind::HostWrite,
             &encoded(&|out| HostWrite { ticket: 5, offset: 4096, bytes: &data }.encode(out)),
         );
-        frame(Kind::HostCall, &encoded(&|out| HostCall { ticket: 6 }.encode(out)));
+        frame(Kind::HostCall, &encoded(&|out| HostCall { ticket: 6, status: 0 }.encode(out)));
         frame(Kind::Sticky, &encoded(&|out| Sticky { result: 700, op: 3, text: "x".into() }.encode(out)));
         let refused = CommandRefused { result: 720, ticket: 0, captured: false };
         frame(Kind::CommandRefused, &encoded(&|out| refused.encode(out)));

@@ -124,7 +124,9 @@ impl Custom for Session {
         // SAFETY: the module is live, the name is NUL-terminated, and the driver writes to two locals.
         unsafe { get(&mut address, &mut bytes, module, command.name.as_ptr()) }.ok()?;
         self.memory.add_global(command.hmod.0, address, bytes as u64);
-        commands::cuModuleGetGlobal_v2Reply { dptr: DevicePtr(address), bytes: bytes as u64 }.encode(reply);
+        let is_managed = modules::is_managed(&self.table, address);
+        let (dptr, bytes) = (DevicePtr(address), bytes as u64);
+        commands::cuModuleGetGlobal_v2Reply { dptr, bytes, is_managed }.encode(reply);
         Ok(())
     }
 
@@ -818,8 +820,9 @@ impl Custom for Session {
         if !self.host_calls.expect(command.ticket) {
             return Err(CUresult::INVALID_VALUE);
         }
-        let ticket = command.ticket;
-        self.call_in_order(stream, Call::Client { ticket }).inspect_err(|_| self.host_calls.forget(ticket))
+        let (ticket, is_callback) = (command.ticket, command.is_callback);
+        self.call_in_order(stream, Call::Client { ticket, is_callback })
+            .inspect_err(|_| self.host_calls.forget(ticket))
     }
 
     fn cuDeviceGetDevResource(
@@ -1010,7 +1013,11 @@ impl Custom for Session {
 /// What happens when a stream gets to a place.
 pub(crate) enum Call {
     Push(Push),
-    Client { ticket: u64 },
+    /// Also once the stream has failed, if it is a callback.
+    Client {
+        ticket: u64,
+        is_callback: bool,
+    },
 }
 
 /// What the driver's callback gets.
@@ -1079,9 +1086,19 @@ impl Session {
         self.refuse_capture(stream)?;
         let callback =
             Box::new(Callback { call, outbox: self.outbox.clone(), host_calls: self.host_calls.clone() });
+        let add = self
+            .table
+            .cuStreamAddCallback
+            .filter(|_| matches!(callback.call, Call::Client { is_callback: true, .. }));
         let data: *mut c_void = Box::into_raw(callback).cast();
-        // SAFETY: the stream is live, and `run_callback` takes the box over when it is called.
-        let result = unsafe { launch(stream, Some(run_callback), data) }.ok();
+        // SAFETY: the stream is live, and what is called takes the box over then.
+        let result = unsafe {
+            match add {
+                Some(add) => add(stream, Some(run_stream_callback), data, 0),
+                None => launch(stream, Some(run_callback), data),
+            }
+        }
+        .ok();
         if result.is_err() {
             // SAFETY: the driver refused it, so nobody else will ever use the box.
             drop(unsafe { Box::from_raw(data.cast::<Callback>()) });
@@ -1096,14 +1113,22 @@ impl Session {
 
 /// Runs on a thread of the driver. Nothing in it can panic, and nothing in it calls the driver.
 unsafe extern "C" fn run_callback(data: *mut c_void) {
+    // SAFETY: as this function's.
+    unsafe { run_stream_callback(CUstream::NULL, CUresult::SUCCESS, data) }
+}
+
+/// As [`run_callback`]; the stream may have failed.
+unsafe extern "C" fn run_stream_callback(_: CUstream, status: CUresult, data: *mut c_void) {
     // SAFETY: `call_in_order` made this box, and the driver calls once.
     let callback = unsafe { Box::from_raw(data.cast::<Callback>()) };
     match callback.call {
         Call::Push(push) => callback.outbox.push(push),
-        Call::Client { ticket } => {
+        Call::Client { ticket, .. } => {
             let turn = callback.host_calls.begin(ticket);
-            callback.outbox.push(Push::Call { ticket });
-            callback.host_calls.wait_turn(ticket, turn);
+            callback.outbox.push(Push::Call { ticket, status: status.0 });
+            if status.is_success() {
+                callback.host_calls.wait_turn(ticket, turn);
+            }
             callback.host_calls.forget(ticket);
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! The client says what changed on its side, and asks what changed on the device's by naming the contents that it knows.
 //! Both wait for no stream: the client sends a push before the work that is to see it, and fetches after the work that
-//! it has waited for. What a host function of the program needs, or what may keep it from being called, comes beside the queue of commands
-//! ([`is_beside`]), where work may stand that waits for the function.
+//! it has waited for. Once the program has host functions, both come beside the queue of commands ([`is_beside`]), where work may
+//! stand that waits for a function which cannot begin, or end, without them. What is queued behind a push waits for it.
 
 use sluice_cuda::{CUdeviceptr, CUresult};
 use sluice_wire::{BULK_SIZE_MAX, Command, DevicePtr, Encode, MIRROR_PAGE, Op, commands, page_hash};

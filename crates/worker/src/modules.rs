@@ -4,7 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use sluice_cuda::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult, DriverTable};
+use sluice_cuda::{
+    CUdeviceptr, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUpointer_attribute, CUresult,
+    DriverTable,
+};
 use sluice_image::pointer::Linked;
 use sluice_image::{FatBinary, Image};
 use sluice_wire::{
@@ -272,6 +275,16 @@ fn name(table: &DriverTable, function: CUfunction) -> Result<String, CUresult> {
         }
         Ok(CStr::from_ptr(text).to_string_lossy().into_owned())
     }
+}
+
+/// Whether a variable is `__managed__`.
+pub(crate) fn is_managed(table: &DriverTable, address: CUdeviceptr) -> bool {
+    let Some(get) = table.cuPointerGetAttribute else { return false };
+    // More than any driver writes of it.
+    let mut is_managed = 0_u64;
+    // SAFETY: the driver writes a truth value to a local.
+    let got = unsafe { get((&raw mut is_managed).cast(), CUpointer_attribute::IS_MANAGED, address) };
+    got.is_success() && is_managed != 0
 }
 
 pub(crate) fn parameters(table: &DriverTable, function: CUfunction) -> Result<Vec<Parameter>, CUresult> {

@@ -69,7 +69,7 @@ pub(crate) enum Push {
     /// Bytes of a copy for a place in the client's memory.
     Data { ticket: u64, offset: u64, bytes: Staged },
     /// A stream has come to a host function.
-    Call { ticket: u64 },
+    Call { ticket: u64, status: i32 },
     /// Device code has printed this.
     Output(Vec<u8>),
     /// The program's user should know this.
@@ -440,8 +440,8 @@ impl Writer {
                 }
                 self.frame(PUSHED, Some(Lent::Staged(bytes)), |out| push_fields(out, ticket, offset, length))
             }
-            Push::Call { ticket } => {
-                let message = HostCall { ticket };
+            Push::Call { ticket, status } => {
+                let message = HostCall { ticket, status };
                 self.frame(Header { kind: Kind::HostCall, ..PUSHED }, None, |out| message.encode(out))
             }
             Push::Notice(text) => {

@@ -16,6 +16,8 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -65,6 +67,9 @@ pub(crate) struct Pipeline {
     has_window: bool,
     /// To the thread that executes what waits for no other command ([`mirror::is_beside`]), once there was such.
     beside: OnceLock<SyncSender<Job>>,
+    /// How many pushes it was given, and how many of these it has executed.
+    pushes: AtomicU64,
+    pushed: AtomicU64,
     state: Mutex<State>,
     /// For the pool: there may be something to submit.
     work: Condvar,
@@ -72,10 +77,19 @@ pub(crate) struct Pipeline {
     room: Condvar,
 }
 
+/// A command in the queue.
+struct Queued {
+    job: Job,
+    /// So many pushes have come before it on the other way.
+    pushes: u64,
+}
+
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<Queued>,
     bytes: usize,
+    /// Pushes in the queue, or being executed from there.
+    pushes: usize,
     has_submitter: bool,
     threads: usize,
     idle: usize,
@@ -102,6 +116,8 @@ impl Pipeline {
             buffers: Buffers::default(),
             has_window,
             beside: OnceLock::new(),
+            pushes: AtomicU64::new(0),
+            pushed: AtomicU64::new(0),
             state: Mutex::default(),
             work,
             room,
@@ -119,11 +135,12 @@ impl Pipeline {
         if follows || mirror::is_beside(op, &job.payload) {
             return self.execute_beside(job);
         }
+        let pushes = self.pushes.load(SeqCst);
         if frees_a_stream(op) {
             return self.execute(job);
         }
         let mut state = self.lock();
-        if state.is_empty() && returns_at_once(&self.session, &job) {
+        if state.is_empty() && self.has_pushed(pushes) && returns_at_once(&self.session, &job) {
             // This is the only thread that accepts, so nothing can come in between.
             drop(state);
             return self.execute(job);
@@ -133,7 +150,8 @@ impl Pipeline {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.bytes += job.payload.len();
-        state.jobs.push_back(job);
+        state.pushes += usize::from(op == commands::MirrorPush::OP);
+        state.jobs.push_back(Queued { job, pushes });
         if state.is_full(0, 0) {
             self.session.outbox.withhold(true);
         }
@@ -145,6 +163,7 @@ impl Pipeline {
     pub(crate) fn is_idle(&self, device: u8) -> bool {
         let device = self.session.device_at(device);
         self.lock().is_empty()
+            && self.has_pushed(self.pushes.load(SeqCst))
             && device.is_some_and(|device| device.gate.has_turn())
             && is_idle(&self.session)
     }
@@ -170,16 +189,50 @@ impl Pipeline {
         }
     }
 
-    /// On a thread of its own: it waits for the driver, and the reader must not.
+    /// On a thread of its own: it waits for the driver, and the reader must not. What is queued from now on waits for a push.
     fn execute_beside(self: &Arc<Self>, job: Job) {
         let beside = self.beside.get_or_init(|| {
+            // Those that are queued come first. An honest client has queued them before any function that they could wait for.
+            let mut state = self.lock();
+            while state.pushes > 0 {
+                state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
             let (beside, jobs) = sync_channel(BESIDE_MAX);
             let pipeline = Arc::clone(self);
-            ending::spawn("beside", move || jobs.into_iter().for_each(|job| pipeline.execute(job)));
+            ending::spawn("beside", move || jobs.into_iter().for_each(|job| pipeline.execute_apart(job)));
             beside
         });
+        if Op(job.header.op) == commands::MirrorPush::OP {
+            self.pushes.fetch_add(1, SeqCst);
+        }
         // The thread lives as long as this does.
         let _ = beside.send(job);
+    }
+
+    fn execute_apart(&self, job: Job) {
+        let is_push = Op(job.header.op) == commands::MirrorPush::OP;
+        self.execute(job);
+        if is_push {
+            self.pushed.fetch_add(1, SeqCst);
+            // Under the lock, so that whoever waits sleeps or has seen the count.
+            let _state = self.lock();
+            self.room.notify_all();
+        }
+    }
+
+    fn has_pushed(&self, pushes: u64) -> bool {
+        self.pushed.load(SeqCst) >= pushes
+    }
+
+    /// Returns when so many pushes beside the queue have been executed, which wait for nothing that is in it.
+    fn wait_until_pushed(&self, pushes: u64) {
+        if self.has_pushed(pushes) {
+            return;
+        }
+        let mut state = self.lock();
+        while !self.has_pushed(pushes) {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     fn execute(&self, job: Job) {
@@ -230,15 +283,21 @@ impl Pipeline {
             if self.session.outbox.acknowledge().is_err() {
                 ending::client_gone();
             }
-            while let Some(job) = batch.pop_front() {
-                if !may_block(Op(job.header.op)) {
+            while let Some(Queued { job, pushes }) = batch.pop_front() {
+                self.wait_until_pushed(pushes);
+                let op = Op(job.header.op);
+                if !may_block(op) {
                     // Not inside the gate: without the turn there will be no room.
                     sluice_softgpu::wait_for_room(SUBMITTED_BYTES_MAX);
                     self.execute(job);
+                    if op == commands::MirrorPush::OP {
+                        self.lock().pushes -= 1;
+                        self.room.notify_all();
+                    }
                     continue;
                 }
                 let mut state = self.lock();
-                state.bytes += batch.iter().map(|job| job.payload.len()).sum::<usize>();
+                state.bytes += batch.iter().map(|queued| queued.job.payload.len()).sum::<usize>();
                 batch.append(&mut state.jobs);
                 state.jobs = batch;
                 state.has_submitter = false;
@@ -661,7 +720,8 @@ mod tests {
     fn the_ticket_of_a_command_is_its_first_field() {
         use sluice_wire::{Encode, StreamId};
         let mut payload = Vec::new();
-        commands::cuLaunchHostFunc { ticket: 0x0123_4567_89ab, hStream: StreamId(16) }.encode(&mut payload);
+        commands::cuLaunchHostFunc { ticket: 0x0123_4567_89ab, hStream: StreamId(16), is_callback: false }
+            .encode(&mut payload);
         assert_eq!(ticket_of(commands::cuLaunchHostFunc::OP, &payload), 0x0123_4567_89ab);
         assert_eq!(ticket_of(commands::cuLaunchKernel::OP, &payload), 0);
         assert_eq!(ticket_of(commands::cuLaunchHostFunc::OP, &[]), 0);

@@ -1056,6 +1056,20 @@ pub(crate) unsafe extern "C" fn cuLibraryGetKernelCount(count: *mut u32, lib: CU
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuLibraryGetManaged(
+    dptr: *mut CUdeviceptr,
+    bytes: *mut usize,
+    library: CUlibrary,
+    name: *const c_char,
+) -> CUresult {
+    match table().cuLibraryGetManaged {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(dptr, bytes, library, name) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuFuncSetCacheConfig(hfunc: CUfunction, config: CUfunc_cache) -> CUresult {
     match table().cuFuncSetCacheConfig {
         // SAFETY: the arguments are the caller's.

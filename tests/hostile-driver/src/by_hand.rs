@@ -218,6 +218,17 @@ impl Check for ByHand {
         call.text(name)
     }
 
+    fn cuPointerGetAttribute(
+        call: &Call,
+        data: *mut c_void,
+        attribute: CUpointer_attribute,
+        ptr: CUdeviceptr,
+    ) -> Result<(), Violation> {
+        call.out(data.cast::<u64>())?;
+        call.one_of(attribute, &[CUpointer_attribute::IS_MANAGED])?;
+        call.device(ptr, 1)
+    }
+
     fn cuModuleEnumerateFunctions(
         call: &Call,
         functions: *mut CUfunction,
@@ -917,6 +928,19 @@ impl Check for ByHand {
         userData: *mut c_void,
     ) -> Result<(), Violation> {
         call.callback(func, userData)
+    }
+
+    fn cuStreamAddCallback(
+        call: &Call,
+        hStream: CUstream,
+        callback: CUstreamCallback,
+        userData: *mut c_void,
+        flags: u32,
+    ) -> Result<(), Violation> {
+        if callback.is_none() || userData.is_null() || flags != 0 {
+            return Err("no function to call".into());
+        }
+        Ok(())
     }
 
     fn cuOccupancyMaxActiveClusters(

@@ -550,6 +550,15 @@ pub(crate) trait Check {
     fn cuLibraryGetKernelCount(call: &Call, count: *mut u32, lib: CUlibrary) -> Result<(), Violation> {
         call.undescribed()
     }
+    fn cuLibraryGetManaged(
+        call: &Call,
+        dptr: *mut CUdeviceptr,
+        bytes: *mut usize,
+        library: CUlibrary,
+        name: *const c_char,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
     fn cuFuncGetAttribute(
         call: &Call,
         pi: *mut i32,
@@ -3495,6 +3504,11 @@ pub(crate) fn table() -> DriverTable {
         } else {
             None
         },
+        cuLibraryGetManaged: if inner().cuLibraryGetManaged.is_some() {
+            Some(cuLibraryGetManaged)
+        } else {
+            None
+        },
         cuFuncGetAttribute: if inner().cuFuncGetAttribute.is_some() {
             Some(cuFuncGetAttribute)
         } else {
@@ -5711,6 +5725,24 @@ unsafe extern "C" fn cuLibraryGetKernelCount(count: *mut u32, lib: CUlibrary) ->
         Some(unsafe { entry(count, lib) })
     };
     checked("cuLibraryGetKernelCount", check, forward)
+}
+
+unsafe extern "C" fn cuLibraryGetManaged(
+    dptr: *mut CUdeviceptr,
+    bytes: *mut usize,
+    library: CUlibrary,
+    name: *const c_char,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(library)?;
+        ByHand::cuLibraryGetManaged(call, dptr, bytes, library, name)
+    };
+    let forward = || {
+        let entry = inner().cuLibraryGetManaged?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(dptr, bytes, library, name) })
+    };
+    checked("cuLibraryGetManaged", check, forward)
 }
 
 unsafe extern "C" fn cuFuncGetAttribute(

@@ -293,6 +293,11 @@ const ELSEWHERE: &[Others] = &[
         "The client cuts memory into pieces of its own, and the node keeps the books of a lease: the driver sees neither the program's numbers nor its addresses.",
         &["cuMemGetInfo_v2", "cuMemHostGetDevicePointer_v2", "cuMemAllocManaged"],
     ),
+    others(
+        "managed variables",
+        "What it finds is what cuModuleGetGlobal finds, which says that it is managed.",
+        &["cuLibraryGetManaged"],
+    ),
     others("sequence jax", "Containers of images, of which the driver gets one.", &["cuModuleLoadFatBinary"]),
     others(
         "driver functions",

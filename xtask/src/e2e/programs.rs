@@ -56,6 +56,7 @@ const CASES: &[Case] = &[
     case("tinygrad", Program::Python(&python::TINYGRAD, "tinygrad_train.py", &[])),
     case("nvcc", Program::Cuda("kernels.cu")),
     case("textures", Program::Cuda("textures.cu")),
+    case("managed variables", Program::Cuda("managed_variables.cu")),
     case("nvcc linked", Program::Linked("linked")),
     case("nvcc conditional nodes", Program::Cuda("conditionals.cu")),
     case("cudarc", Program::Rust("cudarc-program")),

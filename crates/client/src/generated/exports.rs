@@ -194,7 +194,7 @@ rows! {
     hand cuKernelGetParamCount cuKernelGetParamCount (kernel: CUkernel, paramCount: *mut usize) (None) (kernel, paramCount);
     hand cuLibraryEnumerateKernels cuLibraryEnumerateKernels (kernels: *mut CUkernel, numKernels: u32, lib: CUlibrary) (None) (kernels, numKernels, lib);
     hand cuLibraryGetKernelCount cuLibraryGetKernelCount (count: *mut u32, lib: CUlibrary) (None) (count, lib);
-    absent cuLibraryGetManaged cuLibraryGetManaged (dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char) (None) "managed variables of modules are not kept on this side";
+    hand cuLibraryGetManaged cuLibraryGetManaged (dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char) (None) (dptr, bytes, library, name);
     absent cuLibraryGetUnifiedFunction cuLibraryGetUnifiedFunction (fptr: *mut *mut c_void, library: CUlibrary, symbol: *const c_char) (None) "device functions have no address on the client's machine";
     hand cuFuncGetAttribute cuFuncGetAttribute (pi: *mut i32, attrib: CUfunction_attribute, hfunc: CUfunction) (None) (pi, attrib, hfunc);
     hand cuFuncSetAttribute cuFuncSetAttribute (hfunc: CUfunction, attrib: CUfunction_attribute, value: i32) (None) (hfunc, attrib, value);

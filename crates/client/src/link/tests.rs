@@ -215,8 +215,9 @@ fn host_functions_are_announced_to_the_thread_that_waits_for_them() {
     let (link, mut peer) = pair();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| link.wait_for_host_calls().unwrap());
-        peer.send(header(Kind::HostCall), |out| sluice_wire::HostCall { ticket: 5 }.encode(out));
-        assert_eq!(waiter.join().unwrap(), [5]);
+        let call = sluice_wire::HostCall { ticket: 5, status: 0 };
+        peer.send(header(Kind::HostCall), |out| call.encode(out));
+        assert_eq!(waiter.join().unwrap(), [call]);
     });
 }
 

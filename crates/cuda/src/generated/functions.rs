@@ -120,7 +120,7 @@ functions! {
     cuKernelGetParamCount "cuKernelGetParamCount" (Some(13020)) () Class::Local;
     cuLibraryEnumerateKernels "cuLibraryEnumerateKernels" (Some(12040)) () Class::Via(Fn::cuModuleEnumerateFunctions);
     cuLibraryGetKernelCount "cuLibraryGetKernelCount" (Some(12040)) () Class::Via(Fn::cuModuleGetFunctionCount);
-    cuLibraryGetManaged "cuLibraryGetManaged" (Some(12000)) () Class::Absent("managed variables of modules are not kept on this side");
+    cuLibraryGetManaged "cuLibraryGetManaged" (Some(12000)) () Class::Via(Fn::cuModuleGetGlobal_v2);
     cuLibraryGetUnifiedFunction "cuLibraryGetUnifiedFunction" (Some(12000)) () Class::Absent("device functions have no address on the client's machine");
     cuFuncGetAttribute "cuFuncGetAttribute" (Some(2020)) () Class::Local;
     cuFuncSetAttribute "cuFuncSetAttribute" (Some(9000)) () Class::Queued;

@@ -82,7 +82,7 @@ pub(crate) unsafe extern "C" fn cuMemAllocManaged(
 
 /// Refuses a range that is not managed memory.
 fn check_managed(address: CUdeviceptr, size: usize) -> Result<()> {
-    let found = allocation::find(address).filter(|a| a.kind == Kind::Managed).ok_or(Status::INVALID_VALUE)?;
+    let found = allocation::find(address).filter(|a| a.kind.is_managed()).ok_or(Status::INVALID_VALUE)?;
     let inside = size as u64 <= found.size - (address - found.base);
     if size > 0 && inside { Ok(()) } else { Err(Status::INVALID_VALUE) }
 }
@@ -332,9 +332,9 @@ fn attribute_of(attribute: P, address: u64, found: Option<&Allocation>) -> Resul
         P::CONTEXT => found.context as u64,
         P::MEMORY_TYPE => u64::from(kind.0),
         P::DEVICE_POINTER => address,
-        P::HOST_POINTER if on_host || found.kind == Kind::Managed => address,
+        P::HOST_POINTER if on_host || found.kind.is_managed() => address,
         P::BUFFER_ID | P::MEMORY_BLOCK_ID => found.id,
-        P::IS_MANAGED => u64::from(found.kind == Kind::Managed),
+        P::IS_MANAGED => u64::from(found.kind.is_managed()),
         P::DEVICE_ORDINAL => found.device as u64,
         P::RANGE_START_ADDR => found.base,
         P::RANGE_SIZE => found.size,

@@ -284,6 +284,27 @@ pub(crate) unsafe extern "C" fn cuLibraryGetGlobal(
     })
 }
 
+pub(crate) unsafe extern "C" fn cuLibraryGetManaged(
+    place: *mut CUdeviceptr,
+    size: *mut usize,
+    library: CUlibrary,
+    name: *const c_char,
+) -> CUresult {
+    call(|| {
+        let context = current()?;
+        // SAFETY: a C string by contract.
+        let placed = Library::get(library)?.module(&context).variable(unsafe { name_at(name) }?)?;
+        if !placed.is_managed {
+            return Err(Status::NOT_FOUND);
+        }
+        // SAFETY: output arguments by contract.
+        unsafe { put_optional(place, placed.address) };
+        // SAFETY: as above.
+        unsafe { put_optional(size, placed.bytes as usize) };
+        Ok(())
+    })
+}
+
 pub(crate) unsafe extern "C" fn cuKernelGetFunction(place: *mut CUfunction, kernel: CUkernel) -> CUresult {
     call(|| {
         let function = Kernel::get(kernel)?.function(&*current()?)?;

@@ -100,7 +100,7 @@ pub struct cuModuleGetGlobal_v2<'a> { hmod: ModuleId, name: &'a CStr }
 }
 
 message! {
-pub struct cuModuleGetGlobal_v2Reply { dptr: DevicePtr, bytes: u64 }
+pub struct cuModuleGetGlobal_v2Reply { dptr: DevicePtr, bytes: u64, is_managed: bool }
 }
 
 impl Command for cuModuleGetGlobal_v2<'_> {
@@ -778,7 +778,7 @@ impl Command for cuLaunchKernelEx<'_> {
 }
 
 message! {
-pub struct cuLaunchHostFunc { ticket: u64, hStream: StreamId }
+pub struct cuLaunchHostFunc { ticket: u64, hStream: StreamId, is_callback: bool }
 }
 
 impl Command for cuLaunchHostFunc {

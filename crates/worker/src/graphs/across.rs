@@ -292,7 +292,7 @@ unsafe extern "C" fn run(call: *mut c_void) {
     let call = node_calls().get(&call.addr()).cloned();
     let Some(call) = call else { return };
     let turn = call.host_calls.begin(call.ticket);
-    call.outbox.push(Push::Call { ticket: call.ticket });
+    call.outbox.push(Push::Call { ticket: call.ticket, status: 0 });
     call.host_calls.wait_turn(call.ticket, turn);
 }
 
@@ -302,7 +302,7 @@ unsafe extern "C" fn released(call: *mut c_void) {
     let Some(call) = call else { return };
     call.host_calls.forget(call.ticket);
     call.data.retire(call.ticket);
-    call.outbox.push(Push::Call { ticket: call.ticket | TICKET_RELEASED });
+    call.outbox.push(Push::Call { ticket: call.ticket | TICKET_RELEASED, status: 0 });
 }
 
 /// A user object of the program: its destructor runs in the client.
@@ -329,5 +329,5 @@ pub(crate) fn user_object(session: &Session, ticket: u64, references: u32) -> Re
 unsafe extern "C" fn object_gone(data: *mut c_void) {
     // SAFETY: `user_object` made the box, and the driver calls once.
     let object = unsafe { Box::from_raw(data.cast::<ClientObject>()) };
-    object.outbox.push(Push::Call { ticket: object.ticket });
+    object.outbox.push(Push::Call { ticket: object.ticket, status: 0 });
 }

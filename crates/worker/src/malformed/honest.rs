@@ -250,7 +250,10 @@ fn kernels(say: &mut Honest<'_>, id: u64) {
         attrs,
         params: &[0; 12],
     });
-    say.command(&commands::cuLaunchHostFunc { ticket: id + 23, hStream: stream });
+    for is_callback in [false, true] {
+        let ticket = id + 23 + (u64::from(is_callback) << 32);
+        say.command(&commands::cuLaunchHostFunc { ticket, hStream: stream, is_callback });
+    }
 }
 
 fn graphs(say: &mut Honest<'_>, id: u64, start: u64) {

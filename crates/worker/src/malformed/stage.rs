@@ -243,7 +243,7 @@ impl Drop for Stage {
         self.link.send(&Packet::Parted).unwrap();
         self.stream.shut_down();
         // Wakes the writer, which finds that the client has gone.
-        self.session.outbox.push(Push::Call { ticket: 0 });
+        self.session.outbox.push(Push::Call { ticket: 0, status: 0 });
         for thread in self.threads.drain(..) {
             thread.join().unwrap();
         }

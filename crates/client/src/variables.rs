@@ -1,0 +1,150 @@
+//! Pages of this process at the addresses of modules' managed variables.
+//!
+//! The node's driver says where such a variable lies, and the program uses it by that address. So pages are put there, if nothing of this
+//! process is in the way; variables may share them. What the two sides have is kept the same as of any [`mirror`].
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sluice_cuda::{CUdevice, CUresult};
+
+use crate::mirror;
+use crate::session::Session;
+
+const PAGE: u64 = 4096;
+
+/// How many variables lie on each page of ours, by its number.
+static PAGES: Mutex<BTreeMap<u64, u32>> = Mutex::new(BTreeMap::new());
+
+fn pages() -> MutexGuard<'static, BTreeMap<u64, u32>> {
+    PAGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes a variable the program's, too.
+pub(crate) fn map(session: &Session, device: CUdevice, address: u64, bytes: u64) -> Result<(), CUresult> {
+    static ONE_BY_ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if mirror::with_device_address(address, |_| ()).is_some() {
+        return Ok(());
+    }
+    let taken = take(&mut pages(), numbers(address, bytes), map_pages);
+    taken.inspect_err(|_| {
+        crate::say_once!(
+            "a managed variable lies at {address:#x} on the node, where this process has something else; \
+             programs with more of their own address space to spare can use it"
+        );
+    })?;
+    mirror::add_variable(session, device, address, bytes).inspect_err(|_| unmap(address, bytes))
+}
+
+/// The variable is gone.
+pub(crate) fn unmap(address: u64, bytes: u64) {
+    give(&mut pages(), numbers(address, bytes), unmap_pages);
+}
+
+/// Of the pages that a variable lies on.
+fn numbers(address: u64, bytes: u64) -> Range<u64> {
+    address / PAGE..address.saturating_add(bytes.max(1)).div_ceil(PAGE)
+}
+
+/// Counts a variable on each of these pages, and has those made that are not there. Nothing is counted if one cannot be.
+fn take(
+    known: &mut BTreeMap<u64, u32>,
+    wanted: Range<u64>,
+    mut make: impl FnMut(Range<u64>) -> Result<(), CUresult>,
+) -> Result<(), CUresult> {
+    for missing in runs(wanted.clone(), |page| !known.contains_key(&page)) {
+        if let Err(error) = make(missing.clone()) {
+            // Those before it were made just now, and nobody counts on them.
+            runs(wanted.start..missing.start, |page| !known.contains_key(&page))
+                .into_iter()
+                .for_each(unmap_pages);
+            return Err(error);
+        }
+    }
+    wanted.for_each(|page| *known.entry(page).or_default() += 1);
+    Ok(())
+}
+
+/// Takes a variable off these pages, and drops those that have no other.
+fn give(known: &mut BTreeMap<u64, u32>, range: Range<u64>, drop: impl FnMut(Range<u64>)) {
+    for page in range.clone() {
+        if let Some(count) = known.get_mut(&page) {
+            *count -= 1;
+        }
+    }
+    runs(range, |page| known.get(&page) == Some(&0)).into_iter().for_each(drop);
+    known.retain(|_, count| *count > 0);
+}
+
+/// The runs of numbers in a range that `is_of` accepts.
+fn runs(range: Range<u64>, is_of: impl std::ops::Fn(u64) -> bool) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for number in range.filter(|&number| is_of(number)) {
+        match runs.last_mut() {
+            Some(last) if last.end == number => last.end += 1,
+            _ => runs.push(number..number + 1),
+        }
+    }
+    runs
+}
+
+fn map_pages(pages: Range<u64>) -> Result<(), CUresult> {
+    let (at, bytes) = place(&pages);
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: takes addresses that nothing is at, or none.
+    let got = unsafe { libc::mmap(at, bytes, rights, flags, -1, 0) };
+    if got == at {
+        return Ok(());
+    }
+    if got != libc::MAP_FAILED {
+        // A kernel before 4.17 takes the address for a hint.
+        // SAFETY: mapped just now, and nobody knows of it.
+        unsafe { libc::munmap(got, bytes) };
+    }
+    Err(CUresult::OUT_OF_MEMORY)
+}
+
+fn unmap_pages(pages: Range<u64>) {
+    let (at, bytes) = place(&pages);
+    // SAFETY: pages of ours, whose variables are gone.
+    unsafe { libc::munmap(at, bytes) };
+}
+
+fn place(pages: &Range<u64>) -> (*mut libc::c_void, usize) {
+    let at = std::ptr::without_provenance_mut((pages.start * PAGE) as usize);
+    (at, ((pages.end - pages.start) * PAGE) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_share_pages_and_the_last_one_takes_them_away() {
+        let (mut known, mut made, mut dropped) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let mut make = |pages| {
+            made.push(pages);
+            Ok(())
+        };
+        take(&mut known, numbers(4096 * 10 + 4, 4), &mut make).unwrap();
+        take(&mut known, numbers(4096 * 9 + 8, 3 * 4096), &mut make).unwrap();
+        assert_eq!(made, [10..11, 9..10, 11..13]);
+        give(&mut known, numbers(4096 * 9 + 8, 3 * 4096), |pages| dropped.push(pages));
+        assert_eq!(dropped, [9..10, 11..13]);
+        give(&mut known, numbers(4096 * 10 + 4, 4), |pages| dropped.push(pages));
+        assert_eq!(dropped.last(), Some(&(10..11)));
+        assert!(known.is_empty());
+    }
+
+    #[test]
+    fn what_is_in_the_way_stays() {
+        let mine = Box::new([7_u8; 2 * PAGE as usize]);
+        let address = mine.as_ptr() as u64;
+        let mut known = BTreeMap::new();
+        assert_eq!(take(&mut known, numbers(address, 8), map_pages), Err(CUresult::OUT_OF_MEMORY));
+        assert!(known.is_empty() && *mine == [7; 2 * PAGE as usize]);
+    }
+}
