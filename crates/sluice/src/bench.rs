@@ -12,14 +12,12 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use sluice_control::{Connection, PATIENCE, open_lease};
 use sluice_node::Listen;
 use sluice_wire::address::{Endpoint, SessionAddress};
-use sluice_wire::control::{Control, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM};
 
 use crate::cli::{Baseline, GpuChoice, Output, RemotingArgs};
+use crate::lease::{Taken, Wanted};
 use crate::place::{Place, PrivateNode};
-use crate::run::say_cut;
 use crate::surroundings::{Libraries, Scratch, Surroundings};
 use crate::table::{self, Align};
 
@@ -27,33 +25,29 @@ use figures::{FIGURES, Figures};
 
 pub(crate) use client::run as client;
 
+const WANTED: Wanted = Wanted { gpus: 1, memory: client::MEMORY_BYTES, name: "sluice bench" };
+
 pub(crate) fn remoting(arguments: &RemotingArgs) -> Result<ExitCode> {
     let libraries = Libraries::find().map_err(anyhow::Error::msg)?;
-    let named = match arguments.gpus {
-        Some(_) => None,
-        None => Place::without_server("sluice bench remoting", arguments.node.as_deref())?,
-    };
-    let report = match named {
-        Some(node) => {
-            let link = measure(&node, arguments.runs, &libraries)?;
-            let links = match node {
-                Endpoint::Tcp(_) => Links { tcp: Some(link), ..Links::default() },
-                Endpoint::Tls { .. } => Links { tls: Some(link), ..Links::default() },
-                Endpoint::Unix(_) => Links { shm: Some(link), ..Links::default() },
-            };
-            Report::new(node.place(), arguments.runs, links)
+    let runs = arguments.runs;
+    let report = match Place::of(&arguments.place)? {
+        Place::Node(node) => Report::of_one(Taken::from_node(&node, &WANTED)?, runs, &libraries)?,
+        Place::Server(client) => {
+            let taken = Taken::from_server(client, arguments.place.tenant.as_deref(), &WANTED)?;
+            Report::of_one(taken, runs, &libraries)?
         }
-        None => {
+        Place::Private => {
             let scratch = Scratch::new()?;
             let socket = scratch.path().join("node.sock");
             let loopback = || "127.0.0.1:0".to_owned();
             let listen = vec![Listen::Unix(socket), Listen::Tcp(loopback()), Listen::Tls(loopback())];
-            let gpus = arguments.gpus.as_ref().unwrap_or(&GpuChoice::Auto);
+            let gpus = arguments.place.gpus.as_ref().unwrap_or(&GpuChoice::Auto);
             let private = PrivateNode::start_protected(gpus, listen, scratch.path())?;
             let [shm, tcp, tls] = private.addresses.as_slice() else { bail!("the node does not listen") };
-            let [tcp, tls, shm] = [tcp, tls, shm].map(|node| measure(node, arguments.runs, &libraries));
+            let measure = |node| measure(Taken::from_node(node, &WANTED)?, runs, &libraries);
+            let [tcp, tls, shm] = [tcp, tls, shm].map(measure);
             let links = Links { tcp: Some(tcp?), tls: Some(tls?), shm: Some(shm?) };
-            Report::new("private".into(), arguments.runs, links)
+            Report::new("private".into(), runs, links)
         }
     };
     match arguments.output {
@@ -77,38 +71,21 @@ struct Link {
     runs: Vec<Figures>,
 }
 
-/// Runs client processes on a node, one after the other.
-fn measure(node: &Endpoint, runs: u32, libraries: &Libraries) -> Result<Link> {
+/// Runs client processes under a lease, one after the other, and gives it back.
+fn measure(taken: Taken, runs: u32, libraries: &Libraries) -> Result<Link> {
+    let node = taken.connection.node().clone();
     let baseline = match node {
         Endpoint::Tcp(_) | Endpoint::Tls { .. } => Baseline::Socket,
         Endpoint::Unix(_) => Baseline::Memory,
     };
-    let (connection, lease) = take_lease(node)?;
-    let device = lease.devices.first().context("the lease has no device")?;
+    let device = taken.granted.devices.first().context("the lease has no device")?;
+    let gpu = device.name.clone();
     let scratch = Scratch::new()?;
-    let session = SessionAddress { node: connection.node().clone(), token: lease.token }.to_string();
+    let session = SessionAddress { node, token: taken.granted.token }.to_string();
     let surroundings = Surroundings::prepare(scratch.path(), libraries, &session, device.is_software)?;
     let found = (0..runs).map(|_| run_client(&surroundings, baseline)).collect::<Result<Vec<_>>>()?;
-    connection.close();
-    Ok(Link { gpu: device.name.clone(), runs: found })
-}
-
-fn take_lease(node: &Endpoint) -> Result<(Connection, LeaseGranted)> {
-    let request = |once| LeaseRequest {
-        once,
-        share_ppm: SHARE_WHOLE_PPM,
-        memory: client::MEMORY_BYTES,
-        gpus: 1,
-        hard_cap: false,
-        kernel_timeout_ms: 0,
-        name: "sluice bench".into(),
-    };
-    let (connection, answer) = open_lease(node, PATIENCE, request, say_cut)?;
-    match answer {
-        Control::LeaseGranted(lease) => Ok((connection, lease)),
-        Control::LeaseRefused(refused) => bail!("{}", refused.reason),
-        _ => Err(connection.unexpected().into()),
-    }
+    taken.close();
+    Ok(Link { gpu, runs: found })
 }
 
 fn run_client(surroundings: &Surroundings, baseline: Baseline) -> Result<Figures> {
@@ -163,6 +140,18 @@ struct ProgramReport {
 }
 
 impl Report {
+    /// Of the one link to a node.
+    fn of_one(taken: Taken, runs: u32, libraries: &Libraries) -> Result<Report> {
+        let (name, node) = (taken.node.clone(), taken.connection.node().clone());
+        let link = measure(taken, runs, libraries)?;
+        let links = match node {
+            Endpoint::Tcp(_) => Links { tcp: Some(link), ..Links::default() },
+            Endpoint::Tls { .. } => Links { tls: Some(link), ..Links::default() },
+            Endpoint::Unix(_) => Links { shm: Some(link), ..Links::default() },
+        };
+        Ok(Report::new(name, runs, links))
+    }
+
     fn new(node: String, runs: u32, Links { tcp, tls, shm }: Links) -> Report {
         let links = [&tcp, &tls, &shm];
         let gpu = links.into_iter().flatten().next().map_or(String::new(), |link| link.gpu.clone());

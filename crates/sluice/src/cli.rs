@@ -376,6 +376,26 @@ pub(crate) struct QueryArgs {
     pub(crate) output: Output,
 }
 
+/// Where a command that uses a GPU by itself gets one.
+#[derive(Debug, Args)]
+pub(crate) struct PlaceArgs {
+    /// The node to use, as `sluice node` prints it [default: $SLUICE_NODE, else a private node on this machine]
+    #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]")]
+    pub(crate) node: Option<String>,
+
+    /// GPUs of the private node, as for `sluice run`
+    #[arg(long, value_name = "GPUS", conflicts_with = "node")]
+    pub(crate) gpus: Option<GpuChoice>,
+
+    /// The server to ask for a lease [default: $SLUICE_SERVER, else that of `sluice login`]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["node", "gpus"])]
+    pub(crate) server: Option<String>,
+
+    /// For whom, with a server [default: the token's tenant]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tenant: Option<String>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct SmiArgs {
     /// One line for each GPU

@@ -7,6 +7,7 @@ mod bench;
 mod child;
 mod cli;
 mod doctor;
+mod lease;
 mod moment;
 mod place;
 mod quantity;

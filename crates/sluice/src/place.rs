@@ -14,7 +14,7 @@ use sluice_transport::Stream;
 use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::Endpoint;
 
-use crate::cli::{GpuChoice, NodeArgs, TlsArgs};
+use crate::cli::{GpuChoice, NodeArgs, PlaceArgs, TlsArgs};
 use crate::quantity::{Memory, Period};
 use crate::server::{self, process};
 
@@ -119,16 +119,11 @@ impl Place {
         Ok(server::named(server)?.map_or(Place::Private, Place::Server))
     }
 
-    /// As [`Place::choose`] for a command that takes no lease from a server; `None` is this machine.
-    pub(crate) fn without_server(command: &str, node: Option<&str>) -> Result<Option<Endpoint>> {
-        match Place::choose(None, node)? {
-            Place::Node(node) => Ok(Some(node)),
-            Place::Private => Ok(None),
-            Place::Server(client) => bail!(
-                "`{command}` takes no lease from a control plane, such as {}: say --node HOST:PORT of a node that lends by itself, or \
-                 --gpus for this machine alone",
-                client.server()
-            ),
+    /// As [`Place::choose`], unless GPUs of this machine are asked for.
+    pub(crate) fn of(arguments: &PlaceArgs) -> Result<Place> {
+        match arguments.gpus {
+            Some(_) => Ok(Place::Private),
+            None => Place::choose(arguments.server.as_deref(), arguments.node.as_deref()),
         }
     }
 }

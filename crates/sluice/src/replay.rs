@@ -4,31 +4,33 @@
 //! knew of when it sent it, and not before: what waited for an answer then waits for it now.
 
 mod compare;
+mod times;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use sluice_control::{Connection, PATIENCE, RawSession, open_lease};
+use serde::Serialize;
+use sluice_control::RawSession;
 use sluice_cuda::Fn;
 use sluice_transport::Stream;
-use sluice_wire::address::Endpoint;
-use sluice_wire::control::{Control, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM, SessionOpened};
+use sluice_wire::control::SessionOpened;
 use sluice_wire::log::{Entry, LogDecoder};
 use sluice_wire::{Header, Kind, Op};
 
-use crate::cli::{GpuChoice, ReplayArgs};
-use crate::place::{self, PrivateNode};
+use crate::cli::{GpuChoice, Output, ReplayArgs};
+use crate::lease::{Taken, Wanted};
+use crate::place::{Place, PrivateNode};
 use crate::quantity::{Memory, Period};
-use crate::run::say_cut;
 use crate::surroundings::Scratch;
 
-use compare::{Answers, Compared, Place};
+use compare::{Answers, At, Compared};
+use times::{FunctionReport, Times};
 
 /// Bytes of commands that are sent at a time.
 const SEND_BYTES: usize = 64 << 10;
@@ -40,28 +42,96 @@ const READ_BYTES: usize = 1 << 20;
 pub(crate) fn run(arguments: &ReplayArgs) -> Result<ExitCode> {
     let mut log = Log::open(&arguments.file)?;
     let Some(Entry::Opened(recorded)) = log.next()? else { bail!("{}: nothing is in it", log.name) };
-    let named = match arguments.gpus {
-        Some(_) => None,
-        None => place::Place::without_server("sluice replay", arguments.node.as_deref())?,
-    };
-    let compared = match named {
-        Some(node) => replay(&node, &recorded, &mut log)?,
-        None => {
+    let replayed = match Place::of(&arguments.place)? {
+        Place::Node(node) => {
+            let taken = Taken::from_node(&node, &wanted(&recorded)).with_context(|| had(&recorded))?;
+            replay(taken, &recorded, &mut log)?
+        }
+        Place::Server(client) => {
+            let tenant = arguments.place.tenant.as_deref();
+            let taken =
+                Taken::from_server(client, tenant, &wanted(&recorded)).with_context(|| had(&recorded))?;
+            replay(taken, &recorded, &mut log)?
+        }
+        Place::Private => {
             let scratch = Scratch::new()?;
-            let gpus = arguments.gpus.as_ref().unwrap_or(&GpuChoice::Auto);
+            let gpus = arguments.place.gpus.as_ref().unwrap_or(&GpuChoice::Auto);
             let private = PrivateNode::start(gpus, scratch.path())?;
-            replay(private.address(), &recorded, &mut log)?
+            let taken =
+                Taken::from_node(private.address(), &wanted(&recorded)).with_context(|| had(&recorded))?;
+            replay(taken, &recorded, &mut log)?
         }
     };
-    print!("{}", compared.text());
-    Ok(if compared.is_same() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    match arguments.output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(&replayed.report())?),
+        Output::Table => {
+            eprintln!(
+                "sluice: {} commands in {}",
+                replayed.compared.commands(),
+                Period::from_duration(replayed.took)
+            );
+            print!("{}", replayed.compared.text());
+        }
+    }
+    Ok(if replayed.compared.is_same() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Sends the rest of the log to a node, in a session of its own.
-fn replay(node: &Endpoint, recorded: &SessionOpened, log: &mut Log) -> Result<Compared> {
-    let (connection, lease) = take_lease(node, recorded)?;
+/// As many GPUs as the program had, with as much memory.
+fn wanted(recorded: &SessionOpened) -> Wanted<'static> {
+    Wanted { gpus: recorded.devices.len() as u32, memory: memory(recorded), name: "sluice replay" }
+}
+
+fn memory(recorded: &SessionOpened) -> u64 {
+    recorded.devices.iter().map(|device| device.memory).max().unwrap_or(0)
+}
+
+fn had(recorded: &SessionOpened) -> String {
+    let memory = Memory::from_bytes(memory(recorded));
+    format!("the recorded program had {} GPUs of {memory}", recorded.devices.len())
+}
+
+/// What came of a replay.
+struct Replayed {
+    recorded_on: String,
+    replayed_on: String,
+    took: Duration,
+    compared: Compared,
+    times: Times,
+}
+
+/// The same for programs to read.
+#[derive(Serialize)]
+struct Report<'a> {
+    recorded_on: &'a str,
+    replayed_on: &'a str,
+    /// Of these `waits` were waited for.
+    commands: u64,
+    waits: u64,
+    seconds: f64,
+    #[serde(flatten)]
+    compared: compare::Report<'a>,
+    functions: BTreeMap<&'static str, FunctionReport>,
+}
+
+impl Replayed {
+    fn report(&self) -> Report<'_> {
+        let functions = self.times.report();
+        Report {
+            recorded_on: &self.recorded_on,
+            replayed_on: &self.replayed_on,
+            commands: self.compared.commands(),
+            waits: functions.values().map(|function| function.waits).sum(),
+            seconds: self.took.as_secs_f64(),
+            compared: self.compared.report(),
+            functions,
+        }
+    }
+}
+
+/// Sends the rest of the log under a lease, in a session of its own, and gives the lease back.
+fn replay(taken: Taken, recorded: &SessionOpened, log: &mut Log) -> Result<Replayed> {
     let range = recorded.range.context("the recording has no addresses of its own")?;
-    let session = RawSession::open(connection.node(), lease.token, range)?;
+    let session = RawSession::open(taken.connection.node(), taken.granted.token, range)?;
     if session.opened.range != Some(range) {
         bail!(
             "the node's driver does not place memory where the recorded program had it (0x{:x}); its addresses are in what the \
@@ -70,60 +140,32 @@ fn replay(node: &Endpoint, recorded: &SessionOpened, log: &mut Log) -> Result<Co
         );
     }
     let device = |opened: &SessionOpened| opened.devices.first().map_or_else(String::new, |d| d.name.clone());
-    eprintln!("sluice: recorded on {}, replayed on {}", device(recorded), device(&session.opened));
+    let (recorded_on, replayed_on) = (device(recorded), device(&session.opened));
+    eprintln!("sluice: recorded on {recorded_on}, replayed on {replayed_on}");
     let begin = Instant::now();
     let RawSession { stream, decoder, .. } = session;
     let stream = Arc::new(stream);
     let answers = Answers::gather(Arc::clone(&stream), decoder)?;
     let devices = u8::try_from(recorded.devices.len()).context("the recording has too many devices")?;
     let (unsent, calls, compared) = (Vec::new(), HashMap::new(), Compared::default());
-    let mut replay = Replay { stream, answers, unsent, calls, compared, devices };
+    let times = Times::default();
+    let mut replay = Replay { stream, answers, unsent, calls, compared, times, devices };
     let ended = replay.play(log);
     replay.stream.shut_down();
     ended?;
-    connection.close();
-    let took = Period::from_duration(begin.elapsed());
-    eprintln!("sluice: {} commands in {took}", replay.compared.commands());
-    Ok(replay.compared)
-}
-
-/// As many GPUs as the program had, with as much memory.
-fn take_lease(node: &Endpoint, recorded: &SessionOpened) -> Result<(Connection, LeaseGranted)> {
-    let request = |once| LeaseRequest {
-        once,
-        share_ppm: SHARE_WHOLE_PPM,
-        memory: recorded.devices.iter().map(|device| device.memory).max().unwrap_or(0),
-        gpus: recorded.devices.len() as u32,
-        hard_cap: false,
-        kernel_timeout_ms: 0,
-        name: "sluice replay".into(),
-    };
-    let (connection, answer) = open_lease(node, PATIENCE, request, say_cut)?;
-    match answer {
-        Control::LeaseGranted(lease) => Ok((connection, lease)),
-        Control::LeaseRefused(refused) => {
-            bail!(
-                "the recorded program had {} GPUs of {}: {}",
-                recorded.devices.len(),
-                memory(recorded),
-                refused.reason
-            )
-        }
-        _ => Err(connection.unexpected().into()),
-    }
-}
-
-fn memory(recorded: &SessionOpened) -> Memory {
-    Memory::from_bytes(recorded.devices.iter().map(|device| device.memory).max().unwrap_or(0))
+    taken.close();
+    let Replay { compared, times, .. } = replay;
+    Ok(Replayed { recorded_on, replayed_on, took: begin.elapsed(), compared, times })
 }
 
 struct Replay {
     stream: Arc<Stream>,
     answers: Arc<Answers>,
     unsent: Vec<u8>,
-    /// Commands that have not been answered, by their number in the log.
-    calls: HashMap<Place, u64>,
+    /// Commands that have not been answered: their number in the log, and when they were said.
+    calls: HashMap<At, (u64, Instant)>,
     compared: Compared,
+    times: Times,
     devices: u8,
 }
 
@@ -134,13 +176,14 @@ impl Replay {
                 Entry::Command { header, payload } => self.command(header, &payload)?,
                 Entry::Reply { header, result, fields } => {
                     let place = (header.lane, header.sequence);
-                    let call = self
+                    let (call, said) = self
                         .calls
                         .remove(&place)
                         .context("an answer is in the recording, and no question")?;
                     self.send()?;
                     let name = format!("call {call}, {}", Op(header.op).name());
-                    let (got, came) = self.answers.reply(place).with_context(|| name.clone())?;
+                    let (got, came, at) = self.answers.reply(place).with_context(|| name.clone())?;
+                    self.times.waited(Op(header.op), at.saturating_duration_since(said));
                     self.compared.reply(&name, Op(header.op), (result, &fields), (got, &came));
                     self.compared.data_so_far(&self.answers, &name);
                 }
@@ -157,7 +200,7 @@ impl Replay {
                 }
                 Entry::Refused { header, result } => {
                     let place = (header.lane, header.sequence);
-                    let call =
+                    let (call, _) =
                         self.calls.remove(&place).context("a refusal is in the recording, and no command")?;
                     let name = format!("call {call}, {}", Op(header.op).name());
                     self.compared.expect_refused(place, name, result);
@@ -186,7 +229,8 @@ impl Replay {
 
     fn command(&mut self, header: Header, payload: &[u8]) -> Result<()> {
         let call = self.compared.command();
-        self.calls.insert((header.lane, header.sequence), call);
+        self.calls.insert((header.lane, header.sequence), (call, Instant::now()));
+        self.times.said(Op(header.op));
         header.frame(&mut self.unsent, |out| out.extend_from_slice(payload))?;
         if self.unsent.len() >= SEND_BYTES { self.send() } else { Ok(()) }
     }

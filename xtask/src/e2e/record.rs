@@ -5,11 +5,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use crate::e2e::{
     NODE_GPUS, Test, expect_failure, expect_pass, finish, logs, program_file, start_node, tail,
 };
 use crate::node;
+use crate::process;
 use crate::python;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -18,6 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("record and replay refused calls", refused),
     ("a changed recording is noticed", changed),
     ("recordings that are none", bad_files),
+    ("a replay tells how long calls took", times),
 ];
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -95,6 +98,25 @@ fn changed() -> Result<()> {
         "1 differences (1 in data, 0 in",
     ];
     expect_failure(&mut replay(&file, &["--gpus", NODE_GPUS]), "a changed recording", 1, says)
+}
+
+/// One object for programs, in which each call is counted and what waited is timed.
+fn times() -> Result<()> {
+    let program = logs().join("recorded.py");
+    std::fs::write(&program, PROGRAM)?;
+    let file = record("times", &["python3".into(), program])?;
+    let text = process::output_of(&mut replay(&file, &["--gpus", NODE_GPUS, "-o", "json"]))?;
+    let report: Value = serde_json::from_str(&text)?;
+    let copy = &report["functions"]["cuMemcpyDtoH_v2"];
+    ensure!(copy["count"] == 1 && copy["waits"] == 1, "{text}");
+    let micros = [&copy["median_us"], &copy["total_us"]].map(|value| value.as_f64().unwrap_or(0.0));
+    ensure!(micros[0] > 0.0 && micros[0] == micros[1], "{text}");
+    let functions = report["functions"].as_object().context("functions")?;
+    let sum = |name: &str| functions.values().filter_map(|of| of[name].as_u64()).sum::<u64>();
+    ensure!(report["commands"] == sum("count") && report["waits"] == sum("waits"), "{text}");
+    ensure!(report["seconds"].as_f64() > Some(0.0), "{text}");
+    ensure!(report["differences"].as_array().is_some_and(Vec::is_empty), "{text}");
+    Ok(())
 }
 
 const PROGRAM: &str = "

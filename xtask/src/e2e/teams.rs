@@ -30,6 +30,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams", teams),
     ("teams: two nodes in two networks, and PostgreSQL", networks::teams),
     ("teams: places and gangs", places_and_gangs),
+    ("teams: bench and replay take leases", bench_and_replay),
     ("teams: a gang grows and makes room", gangs::a_gang_grows_and_makes_room),
     ("teams: a GPU becomes faulty", health::a_gpu_becomes_faulty),
     ("teams: where GPUs stand", health::where_gpus_stand),
@@ -70,6 +71,29 @@ fn teams() -> Result<()> {
     installation.nobody_goes_around_the_server()?;
     installation.the_bill_adds_up()?;
     installation.no_log_holds_a_secret()
+}
+
+/// What uses a GPU by itself takes a lease as programs do, is in the books, and gives it back.
+fn bench_and_replay() -> Result<()> {
+    let installation = Installation::start("own-leases", TENANTS, &[], &[])?;
+    let red = &installation.red;
+    let report = red.json(&["bench", "remoting", "--runs", "1"])?;
+    ensure!(report["node"] == "one" && report["tcp"]["waiting_call_us"].as_f64() > Some(0.0), "{report}");
+    let file = installation.folder.join("recorded.sluice").display().to_string();
+    let program = program_file("counts.py").display().to_string();
+    red.text(&["record", "-q", "-o", &file, "--", "python3", &program])?;
+    let replay = red.json(&["replay", &file, "--tenant", "red"])?;
+    ensure!(replay["differences_count"] == 0 && replay["waits"].as_u64() > Some(0), "{replay}");
+    let leases = installation.admin.json(&["lease", "list", "--all"])?;
+    let leases = leases.as_array().context("a list of leases")?;
+    for name in ["sluice bench", "sluice replay"] {
+        let lease = leases
+            .iter()
+            .find(|lease| lease["name"] == name)
+            .with_context(|| format!("{name}: {leases:?}"))?;
+        ensure!(lease["tenant"] == "red", "{lease}");
+    }
+    installation.wait_for_records(3).map(drop)
 }
 
 /// Three nodes: fractions share GPUs so that whole ones stay free for a gang, which starts as a whole and is reclaimed as a whole.

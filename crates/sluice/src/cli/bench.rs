@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{GpuChoice, Output};
+use super::{Output, PlaceArgs};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
@@ -12,13 +12,8 @@ pub(crate) enum BenchCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct RemotingArgs {
-    /// The node to measure [default: $SLUICE_NODE, else a private node on this machine, over TCP and shared memory]
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) node: Option<String>,
-
-    /// GPUs of the private node, as for `sluice run`
-    #[arg(long, value_name = "GPUS", conflicts_with = "node")]
-    pub(crate) gpus: Option<GpuChoice>,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
 
     /// Client processes, one after the other, whose medians are shown with the lowest and the highest
     #[arg(long, value_name = "RUNS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]

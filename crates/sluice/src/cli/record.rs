@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{GpuChoice, RunArgs};
+use super::{Output, PlaceArgs, RunArgs};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -21,19 +21,18 @@ pub(crate) struct RecordArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The exit code is 0 if all answers and data are as recorded, and 1 if not. What differs by nature (times, free memory, whether a
-node knows an image) is counted, and is no difference. A recording GPU computes nothing: there, data that kernels were to write
+The exit code is 0 if all answers and data are as recorded, and 1 if not. What differs by nature (times, what was done, free
+memory, whether a node knows an image) is counted, and is no difference. A recording GPU computes nothing: there, data that kernels were to write
 differ, and all else should not.")]
 pub(crate) struct ReplayArgs {
     /// What `sluice record` wrote
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
-    /// The node to ask, as `sluice node` prints it [default: $SLUICE_NODE, else a private node on this machine]
-    #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]")]
-    pub(crate) node: Option<String>,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
 
-    /// GPUs of the private node, as for `sluice run`
-    #[arg(long, value_name = "GPUS", conflicts_with = "node")]
-    pub(crate) gpus: Option<GpuChoice>,
+    /// How to print; json is one object with how long calls took, for benchmarks
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: Output,
 }

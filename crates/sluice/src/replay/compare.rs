@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use serde::Serialize;
 use sluice_cuda::{CUresult, Fn};
 use sluice_transport::Stream;
 use sluice_wire::log::{BLOCK, Digest, block_hashes};
@@ -22,7 +23,7 @@ const SHOWN_MAX: usize = 20;
 const READ_BYTES: usize = 256 << 10;
 
 /// Lane and sequence of a command.
-pub(super) type Place = (u32, u64);
+pub(super) type At = (u32, u64);
 
 /// What has come, gathered by a thread of its own so that neither side waits for the other to read.
 pub(super) struct Answers {
@@ -32,13 +33,14 @@ pub(super) struct Answers {
 
 #[derive(Default)]
 struct State {
-    replies: HashMap<Place, (i32, Digest)>,
+    /// With the moment in which they came.
+    replies: HashMap<At, (i32, Digest, Instant)>,
     /// Hashes of blocks, by ticket and offset.
     data: HashMap<(u64, u64), u64>,
     host_calls: HashSet<u64>,
     sticky: Option<i32>,
     /// Operations and results of queued commands that were refused.
-    refused: HashMap<Place, (u16, i32)>,
+    refused: HashMap<At, (u16, i32)>,
     output: Vec<u8>,
     /// Why nothing more will come.
     ended: Option<String>,
@@ -79,7 +81,7 @@ impl Answers {
         }
     }
 
-    pub(super) fn reply(&self, place: Place) -> Result<(i32, Digest)> {
+    pub(super) fn reply(&self, place: At) -> Result<(i32, Digest, Instant)> {
         self.wait(|state| state.replies.remove(&place))
     }
 
@@ -129,7 +131,8 @@ impl State {
                 let Some((result, fields)) = payload.split_first_chunk() else {
                     bail!("an answer has no result")
                 };
-                let answer = (i32::from_le_bytes(*result), Digest::of(fields));
+                let came = Instant::now();
+                let answer = (i32::from_le_bytes(*result), Digest::of(fields), came);
                 self.replies.insert((header.lane, header.sequence), answer);
             }
             Kind::HostWrite => {
@@ -192,6 +195,24 @@ impl Tells {
     }
 }
 
+/// Whether this result says no more than whether work was done at that moment.
+fn tells_whether_done(op: Op, result: i32) -> bool {
+    Tells::of(op) == Tells::Moment && [CUresult::SUCCESS, CUresult::NOT_READY].contains(&CUresult(result))
+}
+
+/// The comparison for programs to read.
+#[derive(Serialize)]
+pub(super) struct Report<'a> {
+    answers: u64,
+    pieces: u64,
+    varied: u64,
+    /// The first of them.
+    differences: &'a [String],
+    differences_count: u64,
+    differences_in_data: u64,
+    differences_in_functions: u64,
+}
+
 /// The comparison so far.
 #[derive(Default)]
 pub(super) struct Compared {
@@ -208,7 +229,7 @@ pub(super) struct Compared {
     /// Data of the recording that have not been compared.
     expected: Vec<Piece>,
     /// Names and results of queued commands that were refused in the recording.
-    refused: HashMap<Place, (String, i32)>,
+    refused: HashMap<At, (String, i32)>,
     output: Vec<u8>,
 }
 
@@ -225,6 +246,10 @@ impl Compared {
 
     pub(super) fn reply(&mut self, name: &str, op: Op, was: (i32, &Digest), is: (i32, &Digest)) {
         self.answers += 1;
+        if was.0 != is.0 && tells_whether_done(op, was.0) && tells_whether_done(op, is.0) {
+            self.varied += 1;
+            return;
+        }
         if was.0 != is.0 {
             return self
                 .differs(Tells::Other, format!("{name}: {}, recorded was {}", result(is.0), result(was.0)));
@@ -242,7 +267,7 @@ impl Compared {
         }
     }
 
-    pub(super) fn expect_refused(&mut self, place: Place, name: String, result: i32) {
+    pub(super) fn expect_refused(&mut self, place: At, name: String, result: i32) {
         self.refused.insert(place, (name, result));
     }
 
@@ -325,6 +350,18 @@ impl Compared {
         }
     }
 
+    pub(super) fn report(&self) -> Report<'_> {
+        Report {
+            answers: self.answers,
+            pieces: self.pieces,
+            varied: self.varied,
+            differences: &self.differences,
+            differences_count: self.count(),
+            differences_in_data: self.in_data,
+            differences_in_functions: self.in_functions,
+        }
+    }
+
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         for difference in &self.differences {
@@ -361,6 +398,21 @@ fn result(code: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Work is done sooner or later.
+    #[test]
+    fn whether_work_was_done_differs_by_nature() {
+        let (query, none) = (Op::of(Fn::cuStreamQuery), Digest::of(&[]));
+        let [done, not_ready, failed] = [CUresult::SUCCESS, CUresult::NOT_READY, CUresult::ILLEGAL_ADDRESS]
+            .map(|result| (result.0, &none));
+        let mut compared = Compared::default();
+        compared.reply("call 1, cuStreamQuery", query, done, not_ready);
+        compared.reply("call 2, cuStreamQuery", query, not_ready, done);
+        assert!(compared.is_same() && compared.varied == 2);
+        compared.reply("call 3, cuStreamQuery", query, not_ready, failed);
+        compared.reply("call 4, cuCtxSynchronize", Op::of(Fn::cuCtxSynchronize), done, not_ready);
+        assert_eq!(compared.report().differences_count, 2);
+    }
 
     #[test]
     fn what_differs_is_named_and_counted() {

@@ -1,0 +1,99 @@
+//! A lease for a command that uses a GPU by itself, as `sluice run` takes one for a program.
+
+use anyhow::{Result, bail};
+use sluice_api::client::Client;
+use sluice_api::lease::{NewLease, PRIORITY_USUAL};
+use sluice_api::pool::Tier;
+use sluice_control::{Connection, PATIENCE, open_lease};
+use sluice_wire::address::Endpoint;
+use sluice_wire::control::{Control, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM};
+
+use crate::run::say_cut;
+use crate::server::lease::{Claimed, ServerLease};
+
+/// Whole GPUs of one node.
+pub(crate) struct Wanted<'a> {
+    pub(crate) gpus: u32,
+    /// Bytes on each.
+    pub(crate) memory: u64,
+    /// As `sluice sessions` shows it.
+    pub(crate) name: &'a str,
+}
+
+/// A lease on the connection that holds it.
+pub(crate) struct Taken {
+    pub(crate) connection: Connection,
+    pub(crate) granted: LeaseGranted,
+    /// The node, for people to read.
+    pub(crate) node: String,
+    /// The server's side of it, which ends after the node's.
+    server: Option<ServerLease>,
+}
+
+impl Taken {
+    pub(crate) fn from_node(node: &Endpoint, wanted: &Wanted) -> Result<Taken> {
+        let request = |once| LeaseRequest {
+            once,
+            share_ppm: SHARE_WHOLE_PPM,
+            memory: wanted.memory,
+            gpus: wanted.gpus,
+            hard_cap: false,
+            kernel_timeout_ms: 0,
+            name: wanted.name.to_owned(),
+        };
+        let (connection, answer) = open_lease(node, PATIENCE, request, say_cut)?;
+        match answer {
+            Control::LeaseGranted(granted) => {
+                Ok(Taken { connection, granted, node: node.place(), server: None })
+            }
+            Control::LeaseRefused(refused) => bail!("{}", refused.reason),
+            _ => Err(connection.unexpected().into()),
+        }
+    }
+
+    /// Waits in the queue for it.
+    pub(crate) fn from_server(client: Client, tenant: Option<&str>, wanted: &Wanted) -> Result<Taken> {
+        let ask = NewLease {
+            tenant: tenant
+                .map(str::parse)
+                .transpose()
+                .map_err(|error| anyhow::anyhow!("--tenant: {error}"))?,
+            gpus: wanted.gpus,
+            tasks: 1,
+            tasks_max: None,
+            same: None,
+            near: None,
+            spread: None,
+            linked: None,
+            share_ppm: SHARE_WHOLE_PPM,
+            units_milli: None,
+            memory: wanted.memory,
+            hard_cap: false,
+            priority: PRIORITY_USUAL,
+            preemptible: true,
+            tier: Tier::default(),
+            pool: None,
+            models: Vec::new(),
+            gflops_min: None,
+            gpu_memory_min: None,
+            labels: Default::default(),
+            deadline_ms: None,
+            duration_ms: None,
+            hold_ms: None,
+            name: wanted.name.to_owned(),
+        };
+        let mut lease = ServerLease::ask(client, &ask, false)?;
+        let claimed = lease.claim(0, wanted.name)?;
+        // One task was asked for.
+        let Some(Claimed { node, connection, granted, .. }) = claimed.into_iter().next() else {
+            bail!("the server granted nothing")
+        };
+        Ok(Taken { connection, granted, node, server: Some(lease) })
+    }
+
+    /// Gives it back: what it held is free when this returns.
+    pub(crate) fn close(self) {
+        self.connection.close();
+        drop(self.server);
+    }
+}
