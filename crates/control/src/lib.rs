@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use sluice_transport::Stream;
 use sluice_transport::tls::{ClientIdentity, TlsError};
 use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
-use sluice_wire::control::{Control, Devices, LeaseEnd, SessionStatus, tell_apart};
+use sluice_wire::control::{Control, Devices, LeaseEnd, SessionStatus, TokenProof, tell_apart};
 use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Welcome};
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
@@ -34,7 +34,7 @@ pub use opening::open_lease;
 pub use peer::connect_peer;
 pub use session::RawSession;
 pub use sluice_transport::opening::PATIENCE;
-pub use trust::{CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE};
+pub use trust::{CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, TOKEN_VARIABLE};
 
 /// All addresses of a host together get this long.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
@@ -134,11 +134,24 @@ impl Connection {
 
     /// Asks, and takes the one answer. A node's `Refused` is a failure like any other.
     pub fn ask(&mut self, question: impl Into<Control>) -> Result<Control, Failure> {
-        match self.exchange(&question.into()) {
+        let question = question.into();
+        let answer = match self.exchange(&question) {
+            Ok(Control::TokenWanted(wanted)) => {
+                self.prove(&wanted.challenge).and_then(|()| self.exchange(&question))
+            }
+            answer => answer,
+        };
+        match answer {
             Ok(Control::Refused(refused)) => Err(self.failure(Cause::Refused(refused.reason))),
             Ok(answer) => Ok(answer),
             Err(cause) => Err(self.failure(cause)),
         }
+    }
+
+    /// Shows that this user has the node's token.
+    fn prove(&mut self, challenge: &[u8; 32]) -> Result<(), Cause> {
+        let token = trust::token().map_err(Cause::Trust)?;
+        self.send(TokenProof { proof: token.proof(challenge) })
     }
 
     /// Ends the connection, and with it its lease, and waits until the node has done so: what the lease held is free

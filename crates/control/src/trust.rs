@@ -4,6 +4,7 @@ use std::env;
 use std::path::PathBuf;
 
 use sluice_transport::tls::{ClientIdentity, Trust};
+use sluice_transport::token::NodeToken;
 use sluice_wire::address::{Endpoint, Fingerprint};
 
 /// A PEM file with the authorities that nodes' certificates come from.
@@ -11,6 +12,20 @@ pub const CA_VARIABLE: &str = "SLUICE_TLS_CA";
 /// PEM files by which this user is known to nodes that ask for that.
 pub const CERTIFICATE_VARIABLE: &str = "SLUICE_TLS_CERT";
 pub const KEY_VARIABLE: &str = "SLUICE_TLS_KEY";
+
+/// The token of a node that wants one.
+pub const TOKEN_VARIABLE: &str = "SLUICE_TOKEN";
+
+/// What to say to a node that wants its token.
+pub(crate) fn token() -> Result<NodeToken, String> {
+    match env::var(TOKEN_VARIABLE) {
+        Ok(token) if !token.trim().is_empty() => Ok(NodeToken::new(&token)),
+        _ => Err(format!(
+            "it lends to holders of its token only: set {TOKEN_VARIABLE} to that; whoever runs the node has it in the file of \
+             `sluice node --token-file`"
+        )),
+    }
+}
 
 /// What a node's certificate is checked by.
 pub(crate) fn trust(address: &str, fingerprint: Option<Fingerprint>) -> Result<Trust, String> {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_transport::tls::ServerIdentity;
+use sluice_transport::token::NodeToken;
 
 pub use crate::join::JoinConfig;
 use crate::peering::Peering;
@@ -22,8 +23,10 @@ pub struct NodeConfig {
     pub worker: WorkerCommand,
     /// Folder of the module cache, by default the user's; `None` keeps none on disk.
     pub cache: Option<PathBuf>,
-    /// The server to lend through; without one the node lends to whoever reaches it.
+    /// The server to lend through; without one the node lends by itself.
     pub join: Option<JoinConfig>,
+    /// The token by which a node without a server knows whom it lends to; without one that is whoever reaches it.
+    pub token: Option<NodeToken>,
     /// The NVML to watch the GPUs' health through; NVIDIA's, where the GPUs are, unless said.
     pub nvml: Option<PathBuf>,
     /// A driver hangs of which NVML says nothing for so long, or a call in a worker does nothing, or in which a worker that was killed
@@ -49,6 +52,7 @@ impl Default for NodeConfig {
             worker: WorkerCommand::default(),
             cache: user_cache(),
             join: None,
+            token: None,
             nvml: None,
             // It may take its time to start.
             driver_patience: Duration::from_secs(30),

@@ -14,6 +14,7 @@ use sluice_transport::tls::{ServerIdentity, TlsError};
 use sluice_wire::control::{
     Control, Devices, DevicesRequest, EchoReady, GpuFree, LeaseClaim, LeaseGranted, LeaseRefused,
     LeaseRequest, LeaseResume, LeaseResumed, Refused, SHARE_WHOLE_PPM, SessionRefused, SessionResumed,
+    TokenProof, TokenWanted,
 };
 use sluice_wire::handshake::{
     HELLO_SIZE_MAX, Hello, LeaseToken, Once, Peer, Purpose, Resume, Stripe, Welcome,
@@ -25,7 +26,7 @@ use crate::echo;
 use crate::lease::Ask;
 use crate::registry::cuts::{Hold, Holding, Process};
 use crate::registry::joined::NoLease;
-use crate::registry::{ClientOf, Granted, Registry, SessionRefusal, one_line};
+use crate::registry::{ClientOf, Granted, Registry, SessionRefusal, one_line, random};
 
 /// A peer has this long for its first words.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
@@ -40,6 +41,9 @@ const TLS_HANDSHAKE: [u8; 2] = [22, 3];
 /// The answer to whoever shows no certificate where one is needed.
 const NO_CERTIFICATE: &str = "this node lends to holders of a certificate only; name yours, from an authority that the node \
      knows, in SLUICE_TLS_CERT and SLUICE_TLS_KEY";
+/// The answer to whoever has another token than this node's.
+const WRONG_TOKEN: &str = "the token in SLUICE_TOKEN is not this node's; whoever runs the node has it in the file of \
+     `sluice node --token-file`";
 /// The answer where an address is for sessions only.
 const NO_LEASES_HERE: &str =
     "this address is for sessions of leases that the node has granted; ask for one where it listens";
@@ -296,7 +300,8 @@ fn control(
     stream.read_ahead();
     let stream = Arc::new(stream);
     let line = Arc::new(Line { stream: Arc::clone(&stream), writing: Mutex::new(()) });
-    let mut held = HeldLease { registry, line, process, rights, hold: None, is_over: false };
+    let token = registry.token.as_ref().map_or(Token::Unasked, |_| Token::Wanted);
+    let mut held = HeldLease { registry, line, process, rights, token, hold: None, is_over: false };
     let mut stream = &*stream;
     let mut decoder = FrameDecoder::new();
     loop {
@@ -331,6 +336,21 @@ fn control(
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// How far the peer has proved that it has the node's token: once, since whoever guesses is to begin anew each time.
+///
+/// ```text
+/// Wanted -- a question --> Challenged -- its proof --> Shown
+///                                     -- another ----> Wrong
+/// ```
+enum Token {
+    /// The node has none.
+    Unasked,
+    Wanted,
+    Challenged([u8; 32]),
+    Shown,
+    Wrong,
 }
 
 /// The way to a peer of a control connection, for all who have something to say.
@@ -379,6 +399,7 @@ struct HeldLease<'a> {
     line: Arc<Line>,
     process: Process,
     rights: Rights,
+    token: Token,
     hold: Option<Hold>,
     /// The holder has said so.
     is_over: bool,
@@ -392,6 +413,15 @@ impl HeldLease<'_> {
                 if !self.rights.may_ask =>
             {
                 refused(if self.line.stream.is_unix() { NO_LEASES_HERE } else { NO_CERTIFICATE })
+            }
+            Control::LeaseRequest(_) | Control::StatusRequest(_)
+                if !matches!(self.token, Token::Unasked | Token::Shown) =>
+            {
+                self.want_token()
+            }
+            Control::TokenProof(TokenProof { proof }) => {
+                self.check_token(&proof);
+                return Ok(None);
             }
             Control::LeaseRequest(_) | Control::LeaseClaim(_) | Control::LeaseResume(_)
                 if self.hold.is_some() =>
@@ -428,6 +458,22 @@ impl HeldLease<'_> {
             _ => refused("a node does not answer that"),
         };
         Ok(Some(answer))
+    }
+
+    fn want_token(&mut self) -> Control {
+        if let Token::Wanted = self.token {
+            let challenge = random();
+            self.token = Token::Challenged(challenge);
+            return TokenWanted { challenge }.into();
+        }
+        refused(WRONG_TOKEN)
+    }
+
+    fn check_token(&mut self, proof: &[u8; 32]) {
+        let Some(token) = &self.registry.token else { return };
+        let is_shown =
+            matches!(&self.token, Token::Challenged(challenge) if token.is_proof(challenge, proof));
+        self.token = if is_shown { Token::Shown } else { Token::Wrong };
     }
 
     fn grant(&mut self, request: LeaseRequest) -> Result<Control, ConnectionError> {

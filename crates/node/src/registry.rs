@@ -22,6 +22,7 @@ use sluice_api::health::Clearing;
 use sluice_cuda::CUdevice_attribute;
 use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::Keys;
+use sluice_transport::token::NodeToken;
 use sluice_wire::control::{DeviceSnapshot, GpuFree, GpuStatus, SessionStatus, Status, Usage};
 use sluice_wire::handshake::{LeaseToken, Once, Peer, PeerToken, SessionSecret};
 use sluice_worker::counters::{CounterPage, Counts};
@@ -108,6 +109,8 @@ pub(crate) struct Registry {
     pub(crate) nearby: Option<String>,
     /// Of the server that this node lends through.
     membership: Option<Arc<Membership>>,
+    /// Of those whom this node lends to.
+    pub(crate) token: Option<NodeToken>,
     clock: Arc<dyn Clock>,
     /// See [`crate::NodeConfig`].
     pub(crate) driver_patience: Duration,
@@ -220,6 +223,7 @@ impl Registry {
             process_space: sluice_transport::process::space(),
             nearby: None,
             membership,
+            token: config.token.clone(),
             clock,
             driver_patience: config.driver_patience,
             host_memory: config.host_memory,

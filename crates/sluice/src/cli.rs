@@ -130,8 +130,8 @@ The program's output, exit code and signals pass through untouched. Sluice's own
 failures have exit code 125; a program that cannot be started gives 126, one that does not exist 127.
 
 A node beyond this machine is known by the fingerprint behind its address, or by an authority named in SLUICE_TLS_CA (a PEM
-file); a node with --tls-client-ca knows its users by SLUICE_TLS_CERT and SLUICE_TLS_KEY. plain-text:HOST:PORT speaks plain
-text.")]
+file); a node with --tls-client-ca knows its users by SLUICE_TLS_CERT and SLUICE_TLS_KEY, one with --token-file by
+SLUICE_TOKEN. plain-text:HOST:PORT speaks plain text.")]
 pub(crate) struct RunArgs {
     /// How many GPUs
     #[arg(short = 'n', long = "gpu-count", value_name = "GPUS", default_value_t = 1)]
@@ -287,7 +287,7 @@ pub(crate) struct NodeArgs {
     pub(crate) command: Option<NodeCommand>,
 
     /// Where to listen: HOST:PORT (port 0 takes a free one) or unix:PATH. Beyond loopback the node speaks TLS; whoever
-    /// reaches it may ask for leases unless --join or --tls-client-ca is given
+    /// reaches it may ask for leases unless --token-file, --tls-client-ca or --join is given
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN)]
     pub(crate) listen: String,
 
@@ -302,8 +302,9 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) join: Option<String>,
 
-    /// A file that holds the token to join with
-    #[arg(long, value_name = "FILE", requires = "join")]
+    /// With --join: a file that holds the token to join with. Without: lend only to those who have the token in this file as
+    /// $SLUICE_TOKEN; where there is no such file a token is made, kept in it and printed
+    #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
     /// How long a lease and its sessions outlive a cut connection, such as 90s or 5min

@@ -9,6 +9,7 @@ mod cli;
 mod doctor;
 mod lease;
 mod moment;
+mod node_token;
 mod place;
 mod quantity;
 mod query;

@@ -15,6 +15,7 @@ use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::Endpoint;
 
 use crate::cli::{GpuChoice, NodeArgs, PlaceArgs, TlsArgs};
+use crate::node_token;
 use crate::quantity::{Memory, Period};
 use crate::server::{self, process};
 
@@ -196,6 +197,10 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
         listen: vec![listen],
         tls,
         linger,
+        token: match (&arguments.join, &arguments.token_file) {
+            (None, Some(path)) => Some(node_token::load(path)?),
+            _ => None,
+        },
         nvml: arguments.nvml.clone(),
         driver_patience: driver_patience(arguments.driver_patience)?,
         host_memory: host_memory(arguments.host_memory)?,
@@ -204,11 +209,12 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
     };
     if arguments.join.is_none()
         && arguments.tls.tls_client_ca.is_none()
+        && config.token.is_none()
         && is_beyond_loopback(&arguments.listen)?
     {
         eprintln!(
-            "sluice: whoever reaches {} may take this node's GPUs: --tls-client-ca lends to holders of certificates only, --join through a \
-             server",
+            "sluice: whoever reaches {} may take this node's GPUs: --token-file lends to holders of a token only, --tls-client-ca to holders \
+             of certificates, --join through a server",
             arguments.listen
         );
     }

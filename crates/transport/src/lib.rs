@@ -19,6 +19,7 @@ mod shared;
 mod socket;
 mod stripes;
 pub mod tls;
+pub mod token;
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};

@@ -340,6 +340,22 @@ message! {
     pub struct Refused { reason: String }
 }
 
+message! {
+    /// The answer to a question that holders of the node's token may ask: to be asked again after a `TokenProof`.
+    pub struct TokenWanted {
+        /// Of this connection alone.
+        challenge: [u8; 32],
+    }
+}
+
+message! {
+    /// That the asker has the token; what it is nobody hears. No answer: that is the one to the question that follows.
+    pub struct TokenProof {
+        /// HMAC-SHA256 of the challenge, by the token.
+        proof: [u8; 32],
+    }
+}
+
 macro_rules! control {
     ($($number:literal $name:ident)*) => {
         /// Any control message; its number travels in the frame header.
@@ -407,6 +423,8 @@ control! {
     24 SharedMemory
     25 SharedMemoryTaken
     26 PeerReady
+    27 TokenWanted
+    28 TokenProof
 }
 
 impl Control {

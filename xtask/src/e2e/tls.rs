@@ -1,5 +1,6 @@
 //! Sessions over TLS: by fingerprint, by authority, through cuts and forged bytes; and one clear line for each mistake.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("TLS by fingerprint", by_fingerprint),
     ("TLS by authority", by_authority),
     ("TLS with certificates of clients", certificates_of_clients),
+    ("a node lends to holders of its token", tokens_of_a_node),
     ("TLS through a server", through_a_server),
     ("TLS and what is wrong with it", mistakes),
     ("TLS sessions through cuts", through_cuts),
@@ -135,6 +137,40 @@ fn by_authority() -> Result<()> {
     let mut command = run_by_name(&foreign, &["true"])?;
     command.env("SLUICE_TLS_CA", authority.file());
     expect_failure(&mut command, "TLS: foreign", 125, &["no authority in SLUICE_TLS_CA"])
+}
+
+fn tokens_of_a_node() -> Result<()> {
+    let file = crate::e2e::logs().join("node.token");
+    let _ = std::fs::remove_file(&file); // of an earlier run
+    let start = || {
+        let mut command = Command::new(node::sluice());
+        command.args(["node", "--listen", "127.0.0.1:0", "--gpus", NODE_GPUS, "--tls", "--token-file"]);
+        Node::start_command(command.arg(&file).env("XDG_DATA_HOME", crate::target_folder().join("tls-node")))
+    };
+    let node = start()?;
+    let token = std::fs::read_to_string(&file)?;
+    ensure!(file.metadata()?.permissions().mode() & 0o777 == 0o600, "others can read {}", file.display());
+    let ask = |node: &Node, token: &str| {
+        let mut command = Command::new(node::sluice());
+        command.args(["gpus", "--node", &node.address]).env("SLUICE_TOKEN", token);
+        command
+    };
+    let run_as = |node: &Node, token: &str| {
+        let mut command = bare_program(node, &["-p", "0.5"], "driver_functions.py");
+        command.env("SLUICE_TOKEN", token);
+        command
+    };
+    for (token, says) in [("", "SLUICE_TOKEN"), ("another token than the node's", "not this node's")] {
+        expect_failure(&mut run_as(&node, token), "a node's token: run", 125, &[says, "--token-file"])?;
+        expect_failure(&mut ask(&node, token), "a node's token: gpus", 1, &[says, "--token-file"])?;
+    }
+    expect_pass(&mut run_as(&node, token.trim()), "a node's token", LIMIT)?;
+    expect_failure(&mut ask(&node, &token), "a node's token: gpus", 0, &["Software"])?;
+    // The same token after a start.
+    drop(node);
+    expect_failure(&mut ask(&start()?, &token), "a node's token: again", 0, &["Software"])?;
+    ensure!(std::fs::read_to_string(&file)? == token, "the token does not stay");
+    Ok(())
 }
 
 fn certificates_of_clients() -> Result<()> {
