@@ -104,6 +104,9 @@ impl std::fmt::Display for AttachError {
                     "{SESSION_VARIABLE} does not name a lease; start the program with `sluice run -- PROGRAM`"
                 )
             }
+            AttachError::Connect { node, error } if is_of_worker(error) => {
+                write!(f, "the node {}: {error}; its messages may say why", node.place())
+            }
             AttachError::Connect { node, error } => {
                 let node = node.place();
                 write!(f, "the node {node} cannot be reached ({error}); is it running? try `sluice doctor`")
@@ -119,6 +122,32 @@ impl std::fmt::Display for AttachError {
                 write!(f, "the node {node} refused the session: {reason}")
             }
         }
+    }
+}
+
+/// The node has answered, and the worker, to which it has passed the connection on, has not.
+#[derive(Debug)]
+struct WorkerSilent;
+
+impl std::fmt::Display for WorkerSilent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("it answers, but the worker of this session does not")
+    }
+}
+
+impl std::error::Error for WorkerSilent {}
+
+fn is_of_worker(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|cause| cause.is::<WorkerSilent>())
+}
+
+/// What it means that nothing came after the node's welcome.
+fn of_worker(error: AttachError) -> AttachError {
+    match error {
+        AttachError::Connect { node, error } if error.kind() == io::ErrorKind::TimedOut => {
+            AttachError::Connect { node, error: io::Error::new(error.kind(), WorkerSilent) }
+        }
+        other => other,
     }
 }
 
@@ -273,7 +302,7 @@ pub(crate) fn resume(
         Ok(greeting)
     };
     let (mut greeting, others) = all_at_once(&node, (0, first), (1..).zip(others), greet)?;
-    match greeting.next_control()? {
+    match greeting.next_control().map_err(of_worker)? {
         Control::SessionResumed(resumed) => {
             if !others.is_empty() {
                 let others: Vec<Stream> = others.into_iter().map(|other| other.stream).collect();
@@ -631,4 +660,21 @@ impl Greeting {
 /// A range as the wire carries it, by address and size.
 pub(crate) fn as_range((start, bytes): (u64, u64)) -> Option<Range<u64>> {
     Some(start..start.checked_add(bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_is_silent_is_not_a_node_that_is_away() {
+        let failed = |kind: io::ErrorKind| {
+            let node = Endpoint::Tcp("gpu1:7583".into());
+            of_worker(AttachError::Connect { node, error: kind.into() }).to_string()
+        };
+        let text = failed(io::ErrorKind::TimedOut);
+        assert!(text.starts_with("the node gpu1:7583: it answers, but the worker"), "{text}");
+        let text = failed(io::ErrorKind::ConnectionReset);
+        assert!(text.starts_with("the node gpu1:7583 cannot be reached"), "{text}");
+    }
 }

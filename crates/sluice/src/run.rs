@@ -53,6 +53,7 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
     match source {
         Source::Server(client) => run_through(client, arguments, &libraries),
         Source::Nodes(parts) => {
+            check_record(parts.len(), arguments)?;
             let held = lease_on_all(&parts, arguments)?;
             run_under(held, arguments, &libraries)
         }
@@ -116,7 +117,6 @@ fn lease_on(address: &Endpoint, gpus: u32, place: String, arguments: &RunArgs) -
 /// Runs the program once, with the GPUs of its leases as one list; the answer is the exit code.
 fn run_under(held: Vec<Held>, arguments: &RunArgs, libraries: &Libraries) -> Result<i32, NotStarted> {
     let tasks = vec![held];
-    check_record(&tasks, arguments)?;
     Ok(exit_code(&Tasks::new(arguments, libraries, None)?.run(tasks)?.statuses))
 }
 
@@ -166,7 +166,7 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
             Some(_) => vec![held.collect()],
             None => held.map(|held| vec![held]).collect(),
         };
-        check_record(&tasks, arguments)?;
+        check_record(tasks.iter().map(Vec::len).max().unwrap_or(0), arguments)?;
         let claims = lease.claims(kernel_timeout_ms(arguments), &ask.name);
         let running = Tasks::new(arguments, libraries, Some(claims))?;
         lease.watch(running.events());
@@ -198,9 +198,12 @@ impl Held {
     }
 }
 
-fn check_record(tasks: &[Vec<Held>], arguments: &RunArgs) -> Result<(), NotStarted> {
-    if arguments.record.is_some() && tasks.iter().any(|held| held.len() > 1) {
-        return Err(failed("--record keeps the session with one node, and the program would have several"));
+/// A program's sessions with so many nodes are to be recorded.
+fn check_record(nodes: usize, arguments: &RunArgs) -> Result<(), NotStarted> {
+    if arguments.record.is_some() && nodes > 1 {
+        return Err(failed(format!(
+            "`sluice record` keeps the session with one node, and the program would have one with each of {nodes}"
+        )));
     }
     Ok(())
 }

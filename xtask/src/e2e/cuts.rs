@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::chaos::{Random, random_fate};
+use crate::chaos::{self, Random, random_fate};
 use crate::e2e::silence::{self, Told};
 use crate::e2e::{NODE_GPUS, Test, expect_pass, finish, program_file, start_node, tail};
 use crate::node::{self, Node};
@@ -16,8 +16,11 @@ use crate::python;
 use crate::relay::{End, Fate, Purpose, Relay};
 
 /// Only with `--all`.
-pub(crate) const LONG_TESTS: &[Test] =
-    &[("a cut of a minute", of_a_minute), ("a stopped node always says why", || stopped_node(20))];
+pub(crate) const LONG_TESTS: &[Test] = &[
+    ("a cut of a minute", of_a_minute),
+    ("a stopped node always says why", || stopped_node(20)),
+    ("chaos for two minutes", || chaos::run(&["--minutes", "2"]).map(drop)),
+];
 
 /// What mostly waits.
 pub(crate) const PATIENT_TESTS: &[Test] =

@@ -116,7 +116,10 @@ fn times() -> Result<()> {
     ensure!(report["commands"] == sum("count") && report["waits"] == sum("waits"), "{text}");
     ensure!(report["seconds"].as_f64() > Some(0.0), "{text}");
     ensure!(report["differences"].as_array().is_some_and(Vec::is_empty), "{text}");
-    Ok(())
+    let mut on_two = Command::new(node::sluice());
+    on_two.args(["record", "--node", "127.0.0.1:1,127.0.0.1:2", "-o"]).arg(logs().join("two.sluice"));
+    let _ = std::fs::remove_file(logs().join("two.sluice")); // of an earlier run
+    expect_failure(on_two.args(["--", "true"]), "recording two nodes", 125, &["with one node", "each of 2"])
 }
 
 const PROGRAM: &str = "

@@ -17,6 +17,7 @@ use crate::test::Skipped;
 pub(crate) const TESTS: &[Test] = &[
     ("an idle session that a NAT forgets", forgotten),
     ("a stopped client", stopped_client),
+    ("a stopped worker is told from a node that is away", stopped_worker),
     ("a dead link under an idle session and under answers", dead_link),
 ];
 
@@ -175,6 +176,29 @@ fn stopped_client() -> Result<()> {
     }
     told.does("enough")?;
     told.does("count")?;
+    told.ends_well()?;
+    node.wait_until_free()
+}
+
+/// The daemon answers and the worker does not, which is what the program's user hears; then it goes on.
+fn stopped_worker() -> Result<()> {
+    let node = start_node()?;
+    let mut told = Told::start(&mut run(&node.address), "a stopped worker")?;
+    told.does("count")?;
+    let [worker] = node.workers()[..] else { bail!("one session has the workers {:?}", node.workers()) };
+    signal(worker, libc::SIGSTOP);
+    told.tell("count")?;
+    let deadline = Instant::now() + LIMIT;
+    let said = loop {
+        let said = std::fs::read_to_string(&told.log)?;
+        if said.contains("is cut: ") || Instant::now() > deadline {
+            break said;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    signal(worker, libc::SIGCONT);
+    ensure!(said.contains("it answers, but the worker of this session does not"), "{}", tail(&said));
+    told.expect_done()?;
     told.ends_well()?;
     node.wait_until_free()
 }
