@@ -5,7 +5,10 @@ use libfuzzer_sys::fuzz_target;
 use sluice_wire::control::Control;
 use sluice_wire::handshake::{Hello, Welcome};
 use sluice_wire::peer::{Answer, Request};
-use sluice_wire::{CommandRefused, Decode, Encode, HostCall, HostWrite, Received, ReplyHead, Sticky, decode};
+use sluice_wire::{
+    Allowance, Command, CommandRefused, Decode, Encode, HostCall, HostWrite, Op, Received, ReplyHead, Sticky, commands,
+    decode, live,
+};
 
 /// A message has one form, so nothing that is read is lost.
 fn same<'a, T: Decode<'a> + Encode>(payload: &'a [u8]) {
@@ -18,6 +21,19 @@ fn written(message: &impl Encode, payload: &[u8]) {
     let mut again = Vec::new();
     message.encode(&mut again);
     assert_eq!(again, payload);
+}
+
+/// Any payload of the answer to an operation.
+fn answer(op: Op, payload: &[u8]) {
+    macro_rules! of_commands {
+        ($($name:ident)*) => {
+            match op {
+                $(<commands::$name as Command>::OP => _ = decode::<<commands::$name as Command>::Reply<'_>>(payload),)*
+                _ => {}
+            }
+        };
+    }
+    sluice_wire::for_each_command!(of_commands);
 }
 
 fuzz_target!(|bytes: &[u8]| match env!("CARGO_BIN_NAME") {
@@ -50,6 +66,22 @@ fuzz_target!(|bytes: &[u8]| match env!("CARGO_BIN_NAME") {
             assert_eq!(Answer::from_bytes(answer.to_bytes()), Ok(answer));
         }
     }
+    "answer" => {
+        let Some((op, payload)) = bytes.split_first_chunk() else { return };
+        answer(Op(u16::from_le_bytes(*op)), payload);
+    }
+    // What `LivePush` and the answer to `LiveAwait` carry.
+    "live-words" => {
+        let mut words = Vec::new();
+        if live::told(bytes, |word| words.push(word)).is_ok() {
+            let mut again = Vec::new();
+            for part in live::tell(&words) {
+                live::told(&part, |word| again.push(word)).expect("it was told here");
+            }
+            assert_eq!(again, words);
+        }
+    }
+    "allowance" => same::<Allowance>(bytes),
     "reply" => same::<ReplyHead>(bytes),
     "host-write" => same::<HostWrite<'_>>(bytes),
     "host-call" => same::<HostCall>(bytes),

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -20,13 +21,19 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The table in `docs/benchmarks.md`.
 pub(crate) const SECTION: &str = "fuzz";
 
+/// A process plays for so long, and the next goes on with what it has found. What a worker keeps to its end of sessions whose context has
+/// failed comes to an end with that.
+const ROUND: Duration = Duration::from_secs(60);
+
 /// What all runs of a program have done.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Done {
     minutes: f64,
     inputs: u64,
     /// Places in the code, in the last run.
     covered: u64,
+    /// The day of the last run.
+    last: String,
 }
 
 pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
@@ -48,7 +55,7 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
     }
     let path = crate::root().join("docs/benchmarks.md");
     for name in if names.is_empty() { known } else { names } {
-        let now = fuzz(&folder, &name, minutes)?;
+        let now = fuzz(&folder, &name, Duration::from_secs_f64(minutes * 60.0))?;
         let text = std::fs::read_to_string(&path)?;
         let mut all = read(bench::section(&text, SECTION)?);
         let sum = all.entry(name).or_default();
@@ -79,15 +86,30 @@ fn programs(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Runs one program. What it finds ends it, and is left as a file beside its corpus.
-fn fuzz(folder: &Path, name: &str, minutes: f64) -> Result<Done> {
+/// Runs one program, in as many processes as that takes. What it finds ends it, and is left as a file beside its corpus.
+fn fuzz(folder: &Path, name: &str, time: Duration) -> Result<Done> {
+    let begin = Instant::now();
+    let (mut inputs, mut covered) = (0, 0);
+    while begin.elapsed() < time {
+        let (more, now) = round(folder, name, ROUND.min(time.saturating_sub(begin.elapsed())))?;
+        inputs += more;
+        covered = now;
+    }
+    eprintln!("{name}: {inputs} inputs, {covered} places covered, nothing found");
+    let last = jiff::Timestamp::now().strftime("%F").to_string();
+    Ok(Done { minutes: begin.elapsed().as_secs_f64() / 60.0, inputs, covered, last })
+}
+
+/// One process; the answer is its inputs, and the places that they and the corpus cover.
+fn round(folder: &Path, name: &str, time: Duration) -> Result<(u64, u64)> {
     let corpus = crate::target_folder().join("fuzz-corpus").join(name);
     let found = crate::target_folder().join("fuzz-found");
     std::fs::create_dir_all(&corpus)?;
     std::fs::create_dir_all(&found)?;
     let mut command = Command::new(folder.join(name));
     command.arg(&corpus).arg("-print_final_stats=1").arg("-rss_limit_mb=4096").arg("-timeout=60");
-    command.arg(format!("-max_total_time={}", (minutes * 60.0).ceil()));
+    // None would be for ever.
+    command.arg(format!("-max_total_time={}", time.as_secs().max(1)));
     command.arg(format!("-artifact_prefix={}/{name}-", found.display()));
     eprintln!("$ {}", process::show(&command));
     let output = command.output().with_context(|| process::show(&command))?;
@@ -104,16 +126,18 @@ fn fuzz(folder: &Path, name: &str, minutes: f64) -> Result<Done> {
         rest.split_whitespace().next()?.parse().ok()
     };
     let inputs = number("stat::number_of_executed_units:").context("libFuzzer said no count")?;
-    let covered = number(" cov: ").unwrap_or(0);
-    eprintln!("{name}: {inputs} inputs, {covered} places covered, nothing found");
-    Ok(Done { minutes, inputs, covered })
+    Ok((inputs, number(" cov: ").unwrap_or(0)))
 }
 
 fn table(all: &BTreeMap<String, Done>) -> String {
-    let mut text = String::from("| program | minutes | inputs | places covered |\n|---|---|---|---|\n");
-    for (name, Done { minutes, inputs, covered }) in all {
-        text += &format!("| `{name}` | {minutes:.1} | {inputs} | {covered} |\n");
+    let mut text =
+        String::from("| program | minutes | inputs | places covered | last run |\n|---|---|---|---|---|\n");
+    for (name, Done { minutes, inputs, covered, last }) in all {
+        text += &format!("| `{name}` | {minutes:.1} | {inputs} | {covered} | {last} |\n");
     }
+    let minutes: f64 = all.values().map(|done| done.minutes).sum();
+    let inputs: u64 = all.values().map(|done| done.inputs).sum();
+    text += &format!("| all, {:.1} hours | {minutes:.1} | {inputs} | | |\n", minutes / 60.0);
     text
 }
 
@@ -121,11 +145,12 @@ fn table(all: &BTreeMap<String, Done>) -> String {
 fn read(table: &str) -> BTreeMap<String, Done> {
     let row = |line: &str| {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let [name, minutes, inputs, covered] = cells[..] else { return None };
+        let [name, minutes, inputs, covered, last] = cells[..] else { return None };
         let done = Done {
             minutes: minutes.parse().ok()?,
             inputs: inputs.parse().ok()?,
             covered: covered.parse().ok()?,
+            last: last.to_owned(),
         };
         Some((name.trim_matches('`').to_owned(), done))
     };
@@ -134,12 +159,43 @@ fn read(table: &str) -> BTreeMap<String, Done> {
 
 #[cfg(test)]
 mod tests {
+    use sluice_wire::Kind;
+
     use super::*;
 
     #[test]
     fn a_table_is_read_as_it_was_written() {
-        let done = Done { minutes: 12.5, inputs: 1 << 40, covered: 77 };
+        let done = Done { minutes: 12.5, inputs: 1 << 40, covered: 77, last: "2026-01-31".into() };
         let all = BTreeMap::from([("host-call".to_owned(), done), ("image".to_owned(), Done::default())]);
         assert_eq!(read(&table(&all)), all);
+    }
+
+    /// The programs that read what a frame of this kind carries.
+    fn programs_of(kind: Kind) -> &'static [&'static str] {
+        match kind {
+            Kind::Command => &["command"],
+            Kind::Commands => &["commands"],
+            Kind::Reply => &["reply", "answer"],
+            Kind::HostWrite => &["host-write"],
+            Kind::HostCall => &["host-call"],
+            Kind::Sticky => &["sticky"],
+            Kind::Control => &["control"],
+            Kind::Received => &["received"],
+            Kind::Packed => &["packed"],
+            Kind::Allowance => &["allowance"],
+            Kind::CommandRefused => &["command-refused"],
+            // Text as it is: all there is to read is the frame.
+            Kind::Output | Kind::Notice => &["frames"],
+        }
+    }
+
+    #[test]
+    fn every_kind_of_message_has_a_program() {
+        let manifest = include_str!("../../fuzz/Cargo.toml");
+        for kind in Kind::ALL {
+            for name in programs_of(kind) {
+                assert!(manifest.contains(&format!("name = \"{name}\"\n")), "{kind:?}: {name}");
+            }
+        }
     }
 }

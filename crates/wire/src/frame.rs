@@ -53,25 +53,26 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All there are.
+    pub const ALL: [Kind; 13] = [
+        Kind::Command,
+        Kind::Reply,
+        Kind::HostWrite,
+        Kind::HostCall,
+        Kind::Sticky,
+        Kind::Control,
+        Kind::Output,
+        Kind::Received,
+        Kind::Commands,
+        Kind::Packed,
+        Kind::Notice,
+        Kind::Allowance,
+        Kind::CommandRefused,
+    ];
+
     pub(crate) fn from_number(number: u8) -> Result<Kind, WireError> {
-        [
-            Kind::Command,
-            Kind::Reply,
-            Kind::HostWrite,
-            Kind::HostCall,
-            Kind::Sticky,
-            Kind::Control,
-            Kind::Output,
-            Kind::Received,
-            Kind::Commands,
-            Kind::Packed,
-            Kind::Notice,
-            Kind::Allowance,
-            Kind::CommandRefused,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u8 == number)
-        .ok_or(WireError::FrameKind(number))
+        let kind = Kind::ALL.into_iter().find(|kind| *kind as u8 == number);
+        kind.ok_or(WireError::FrameKind(number))
     }
 }
 

@@ -245,7 +245,7 @@ fn spoil(random: &mut Random, bytes: &mut Vec<u8>, start: usize) {
             bytes[start..start + 4].copy_from_slice(&count.to_le_bytes());
         }
         // Its kind, its device or its operation.
-        2 => bytes[start + 4] = random.below(16) as u8,
+        2 => bytes[start + 4] = random.below(Kind::ALL.len() as u64 + 3) as u8,
         3 => bytes[start + 5] = random.next() as u8,
         4 => bytes[start + 6..start + 8].copy_from_slice(&(random.next() as u16).to_le_bytes()),
         // A bit of its head.
