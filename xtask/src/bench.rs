@@ -7,6 +7,7 @@ mod far;
 mod idle;
 mod images;
 mod links;
+mod lupine;
 mod packed;
 mod plots;
 mod steps;
@@ -338,6 +339,14 @@ const TABLES: &[(&str, &str, MakeTable)] = &[
 ];
 
 pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
+    if let [lupine::NAME, options @ ..] = names {
+        node::build_also(&["sluice-softgpu-lib"])?;
+        std::fs::create_dir_all(folder())?;
+        let table = lupine::run(options)?;
+        println!("{table}");
+        write_section(lupine::NAME, &table)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let is_known = |name: &str| {
         TABLES.iter().any(|(known, ..)| *known == name) || SECTIONS.iter().any(|section| section.name == name)
     };
@@ -586,6 +595,7 @@ mod tests {
             far::NAME,
             images::NAME,
             links::NAME,
+            lupine::NAME,
             packed::NAME,
             steps::NAME,
             crate::fuzz::SECTION,

@@ -27,6 +27,8 @@ cargo xtask test [--all] [NAME]   all tests; --all adds those that download much
                                   --record: write what the programs called into docs/cuda-support.md
 cargo xtask codegen [--check]     write what is generated from crates/cuda/driver.api, or only check that it is current
 cargo xtask bench [NAME]          measure, and write the figures into docs/benchmarks.md
+cargo xtask bench lupine --lupine-client PATH --lupine-server PATH
+                                  the same beside a build of Lupine: its libcuda.so.1 and its lupine_driver_server
 cargo xtask chaos [--minutes N] [--seed S]
                                   programs over a link that is cut at random: results right, side effects once
 cargo xtask fuzz [--minutes N] [NAME]
