@@ -246,13 +246,22 @@ pub(crate) fn add_variable(
     Ok(())
 }
 
-/// The device's side at this address is about to be freed.
+/// The device's side at this address, which is no other node's, is about to be freed.
 pub(crate) fn forget(device: u64) {
+    forget_that(|it| it.device == device);
+}
+
+/// A module's variable at this address is gone; another node's may have the same.
+pub(crate) fn forget_variable(session: &Session, address: u64) {
+    forget_that(|it| it.device == address && session.has(it.ordinal));
+}
+
+fn forget_that(is_it: impl FnMut(&Mirror) -> bool) {
     if !exist() {
         return;
     }
     let mut mirrors = mirrors();
-    let Some(index) = mirrors.iter().position(|it| it.device == device) else { return };
+    let Some(index) = mirrors.iter().position(is_it) else { return };
     let gone = mirrors.swap_remove(index);
     COUNT.fetch_sub(1, Ordering::AcqRel);
     match gone.pages {
@@ -284,8 +293,9 @@ pub(crate) fn go_beside(session: &Session) {
     session.has_host_thread.store(true, Ordering::Release);
 }
 
+/// In a log all goes one way: it would hold otherwise whether something happened to run.
 fn goes_beside(session: &Session) -> bool {
-    session.has_host_thread.load(Ordering::Acquire)
+    session.has_host_thread.load(Ordering::Acquire) || session.link.is_recorded()
 }
 
 /// As [`push`], of memory that is kept equal while device code runs; whether there was anything to send.
@@ -368,8 +378,7 @@ pub(crate) fn fetch(session: &Session) -> Result<(), CUresult> {
     if session.fetched.fetched.load(Ordering::Acquire) == sent {
         return Ok(());
     }
-    // A log would hold whether something happened to run.
-    let beside = goes_beside(session) || session.link.is_recorded();
+    let beside = goes_beside(session);
     let here =
         |mirror: &&mut Mirror| mirror.number.is_none() && !mirror.is_read_only && session.has(mirror.ordinal);
     let mut runs = false;

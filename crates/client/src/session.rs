@@ -336,7 +336,7 @@ impl Session {
     pub(crate) fn forget_globals(&self, module: u64) {
         let gone: Vec<_> =
             locked(&self.globals).extract_if(.., |_, global| global.module == module).collect();
-        gone.into_iter().for_each(|(address, _)| mirror::forget(address));
+        gone.into_iter().for_each(|(address, _)| mirror::forget_variable(self, address));
     }
 
     pub(crate) fn limit_set(&self, limit: CUlimit) -> Option<u64> {

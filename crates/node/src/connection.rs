@@ -85,7 +85,10 @@ pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, door: &
         eprintln!("sluice node: {peer} disconnected: {error}");
         return;
     }
-    sluice_transport::keep_rate(stream.as_fd());
+    // A session's; what is measured beside it has the system's own choice.
+    if matches!(hello.purpose, Purpose::Session { .. } | Purpose::Resume(_)) {
+        sluice_transport::keep_rate(stream.as_fd());
+    }
     let ended = match hello.purpose {
         Purpose::Control => control(registry, stream, process, Rights { resumes, may_ask }),
         Purpose::Session { token, once } => {

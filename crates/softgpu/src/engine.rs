@@ -65,16 +65,20 @@ struct State {
     barriers: BTreeMap<usize, Vec<Barrier>>,
 }
 
-/// The threads of a device. There are no more than two: one does the device's work, the other one runs a function, or is spare.
+/// The threads of a device: one does the device's work, each other one runs a function, or is spare.
 #[derive(Default)]
 struct Crew {
     has_worker: bool,
-    runs_function: bool,
-    /// A thread waits until the work is left to it,
-    has_spare: bool,
-    /// which has happened.
+    /// Functions that run: those of different streams may wait for each other, and what a copy to the host leaves behind is one, too.
+    functions: u32,
+    /// Threads that wait until the work is left to them,
+    spares: u32,
+    /// which has happened to one of them, whichever wakes first: also to one that begins to wait only now.
     is_left_to_spare: bool,
 }
+
+/// Most functions of a device that run at a time; more of them take turns.
+const FUNCTIONS_MAX: u32 = 64;
 
 /// Holds back what was accepted after it until its ticket is done (`cuCtxWaitEvent`).
 struct Barrier {
@@ -277,7 +281,8 @@ fn run_device(device: usize) -> ! {
         let is_function = next.op.is_function();
         if is_function {
             let crew = state.crew(device);
-            (crew.has_worker, crew.runs_function) = (false, true);
+            crew.has_worker = false;
+            crew.functions += 1;
             state.find_worker(device);
         }
         drop(state);
@@ -289,7 +294,7 @@ fn run_device(device: usize) -> ! {
         let mut is_worker = true;
         if is_function {
             let crew = state.crew(device);
-            crew.runs_function = false;
+            crew.functions -= 1;
             is_worker = !std::mem::replace(&mut crew.has_worker, true);
         }
         // An event may have made work of other devices ready.
@@ -339,12 +344,12 @@ impl State {
 
     /// Leaves a device's work to somebody, if there is any that nobody does.
     fn find_worker(&mut self, device: usize) {
-        let &mut Crew { has_worker, runs_function, has_spare, .. } = self.crew(device);
-        if has_worker || (runs_function && !self.has_work(device)) {
+        let &mut Crew { has_worker, functions, spares, .. } = self.crew(device);
+        if has_worker || (functions > 0 && !self.has_work(device)) {
             return;
         }
         self.crew(device).has_worker = true;
-        if has_spare {
+        if spares > 0 {
             self.crew(device).is_left_to_spare = true;
             ENGINE.left.notify_all();
             return;
@@ -398,8 +403,9 @@ impl State {
 
     fn is_ready(&self, queue: &Queue) -> bool {
         let Some((sequence, op)) = queue.work.front() else { return false };
-        let runs_function = || self.crews.get(&queue.stream.device).is_some_and(|crew| crew.runs_function);
-        if queue.running || (op.is_function() && runs_function()) {
+        let too_many =
+            || self.crews.get(&queue.stream.device).is_some_and(|crew| crew.functions >= FUNCTIONS_MAX);
+        if queue.running || (op.is_function() && too_many()) {
             return false;
         }
         let may_start = match queue.stream.order {
@@ -455,11 +461,11 @@ impl Sleep for MutexGuard<'_, State> {
 
     /// Sleeps until the other thread of the device leaves the work to this one.
     fn wait_until_left(mut self, device: usize) -> Self {
-        self.crew(device).has_spare = true;
+        self.crew(device).spares += 1;
         while !std::mem::take(&mut self.crew(device).is_left_to_spare) {
             self = ENGINE.left.wait(self).unwrap_or_else(PoisonError::into_inner);
         }
-        self.crew(device).has_spare = false;
+        self.crew(device).spares -= 1;
         self
     }
 }

@@ -949,13 +949,14 @@ impl Custom for Session {
         Ok(())
     }
 
-    /// Being executed is the answer: so is everything before it.
+    /// Answered once the event is done.
     fn EventWatch(&self, command: commands::EventWatch) -> Result<(), CUresult> {
         let (event, (_, device)) = (self.find(command.event)?, self.device()?);
         self.watches.watch(session::current(), command.event, (event, device.context));
         Ok(())
     }
 
+    /// Being executed is the answer: so is everything before it.
     fn Submitted(&self, _command: commands::Submitted) -> Result<(), CUresult> {
         Ok(())
     }

@@ -18,14 +18,14 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_cuda::{CUresult, Fn};
 use sluice_wire::frame::HEADER_SIZE;
 use sluice_wire::resume::{WINDOW, WINDOW_MAX};
-use sluice_wire::{Command, Header, Op, Target, commands, for_each_command};
+use sluice_wire::{Command, EventId, Header, Op, Target, commands, for_each_command};
 
 use crate::bulk::{BULK_MIN, Buffers, COPY_FIELDS};
 use crate::execute::{Execute, Refusal};
@@ -52,8 +52,6 @@ const SUBMITTED_BYTES_MAX: usize = 128 << 20;
 /// socket full. Small commands have the least window only.
 const WINDOW_COMMANDS: usize = 2 * WINDOW as usize / HEADER_SIZE;
 const WINDOW_BYTES: usize = (WINDOW_MAX + 8 * WINDOW) as usize;
-/// Most commands that wait for the thread beside the pool.
-const BESIDE_MAX: usize = 32;
 /// Most threads of the pool, and so most waiting calls that block at a time.
 const THREADS_MAX: usize = 1024;
 
@@ -66,7 +64,7 @@ pub(crate) struct Pipeline {
     pub(crate) buffers: Buffers,
     has_window: bool,
     /// To the thread that executes what waits for no other command ([`mirror::is_beside`]), once there was such.
-    beside: OnceLock<SyncSender<Job>>,
+    beside: OnceLock<Sender<Job>>,
     /// How many pushes it was given, and how many of these it has executed.
     pushes: AtomicU64,
     pushed: AtomicU64,
@@ -87,7 +85,11 @@ struct Queued {
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Queued>,
+    /// Of the commands in the queue.
     bytes: usize,
+    /// Commands that the thread beside the queue has not executed, and bytes of them.
+    beside: usize,
+    bytes_beside: usize,
     /// Pushes in the queue, or being executed from there.
     pushes: usize,
     has_submitter: bool,
@@ -103,7 +105,8 @@ impl State {
 
     /// Whether `more` commands above the usual, or `more_bytes` of them, are queued.
     fn is_full(&self, more: usize, more_bytes: usize) -> bool {
-        self.jobs.len() >= QUEUED_MAX + more || self.bytes >= QUEUED_BYTES_MAX + more_bytes
+        self.jobs.len() + self.beside >= QUEUED_MAX + more
+            || self.bytes + self.bytes_beside >= QUEUED_BYTES_MAX + more_bytes
     }
 }
 
@@ -145,17 +148,20 @@ impl Pipeline {
             drop(state);
             return self.execute(job);
         }
+        state = self.wait_for_room(state);
+        state.bytes += job.payload.len();
+        state.pushes += usize::from(op == commands::MirrorPush::OP);
+        state.jobs.push_back(Queued { job, pushes });
+        self.session.outbox.withhold(state.is_full(0, 0));
+        self.find_submitter(&mut state);
+    }
+
+    fn wait_for_room<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let (more, more_bytes) = if self.has_window { (WINDOW_COMMANDS, WINDOW_BYTES) } else { (0, 0) };
         while state.is_full(more, more_bytes) {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.bytes += job.payload.len();
-        state.pushes += usize::from(op == commands::MirrorPush::OP);
-        state.jobs.push_back(Queued { job, pushes });
-        if state.is_full(0, 0) {
-            self.session.outbox.withhold(true);
-        }
-        self.find_submitter(&mut state);
+        state
     }
 
     /// Whether nothing that was accepted is left, and the device of a command's place would begin at once with what
@@ -192,16 +198,16 @@ impl Pipeline {
     /// On a thread of its own: it waits for the driver, and the reader must not. What is queued from now on waits for a push.
     fn execute_beside(self: &Arc<Self>, job: Job) {
         let beside = self.beside.get_or_init(|| {
-            // Those that are queued come first. An honest client has queued them before any function that they could wait for.
-            let mut state = self.lock();
-            while state.pushes > 0 {
-                state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-            let (beside, jobs) = sync_channel(BESIDE_MAX);
+            let (beside, jobs) = channel();
             let pipeline = Arc::clone(self);
-            ending::spawn("beside", move || jobs.into_iter().for_each(|job| pipeline.execute_apart(job)));
+            ending::spawn("beside", move || pipeline.run_beside(jobs));
             beside
         });
+        let mut state = self.wait_for_room(self.lock());
+        state.beside += 1;
+        state.bytes_beside += job.payload.len();
+        self.session.outbox.withhold(state.is_full(0, 0));
+        drop(state);
         if Op(job.header.op) == commands::MirrorPush::OP {
             self.pushes.fetch_add(1, SeqCst);
         }
@@ -209,14 +215,32 @@ impl Pipeline {
         let _ = beside.send(job);
     }
 
-    fn execute_apart(&self, job: Job) {
-        let is_push = Op(job.header.op) == commands::MirrorPush::OP;
-        self.execute(job);
-        if is_push {
-            self.pushed.fetch_add(1, SeqCst);
+    fn run_beside(&self, jobs: Receiver<Job>) {
+        // Pushes that are queued come first. An honest client has queued them before any function that they could wait for.
+        let mut state = self.lock();
+        while state.pushes > 0 {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        for job in jobs {
+            let (is_push, bytes) = (Op(job.header.op) == commands::MirrorPush::OP, job.payload.len());
+            self.execute(job);
             // Under the lock, so that whoever waits sleeps or has seen the count.
-            let _state = self.lock();
+            let mut state = self.lock();
+            self.pushed.fetch_add(u64::from(is_push), SeqCst);
+            state.beside -= 1;
+            state.bytes_beside -= bytes;
             self.room.notify_all();
+            self.accept_more(state);
+        }
+    }
+
+    /// Has the client told of what has arrived, if there is room for more.
+    fn accept_more(&self, state: MutexGuard<'_, State>) {
+        self.session.outbox.withhold(state.is_full(0, 0));
+        drop(state);
+        if self.session.outbox.acknowledge().is_err() {
+            ending::client_gone();
         }
     }
 
@@ -278,11 +302,7 @@ impl Pipeline {
             let mut batch = std::mem::take(&mut state.jobs);
             state.bytes = 0;
             self.room.notify_all();
-            self.session.outbox.withhold(false);
-            drop(state);
-            if self.session.outbox.acknowledge().is_err() {
-                ending::client_gone();
-            }
+            self.accept_more(state);
             while let Some(Queued { job, pushes }) = batch.pop_front() {
                 self.wait_until_pushed(pushes);
                 let op = Op(job.header.op);
@@ -439,6 +459,14 @@ fn ticket_of(op: Op, payload: &[u8]) -> u64 {
     ticket.map_or(0, |ticket| u64::from_le_bytes(*ticket))
 }
 
+/// What a stream's record is of.
+fn recorded_event(op: Op, payload: &[u8]) -> Option<EventId> {
+    let is_one = [commands::cuEventRecord::OP, commands::cuEventRecordWithFlags::OP].contains(&op);
+    // It is the first field of both.
+    let event = payload.first_chunk().filter(|_| is_one)?;
+    Some(EventId(u64::from_le_bytes(*event)))
+}
+
 /// Makes the driver call, and tells gate and backlog of the device what it means for them.
 fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> Result<(), Refusal> {
     let op = Op(job.header.op);
@@ -451,6 +479,9 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
         if is_large_copy(op, &job.payload) {
             // It enters the gate itself, piece by piece.
             return dispatch(session, op, &job.payload, reply);
+        }
+        if let Some(event) = recorded_event(op, &job.payload) {
+            session.watches.forget(event);
         }
         // The gate drains once the submission ends; the call has ended by then.
         let _submission = enter_gate(device, job);

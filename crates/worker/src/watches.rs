@@ -20,13 +20,16 @@ pub(crate) struct Watches {
     state: Mutex<State>,
     /// There is another event.
     more: Condvar,
+    /// An event that was being asked about is not any more.
+    asked: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     watched: Vec<Watched>,
-    /// When the last one came.
-    since: Option<Instant>,
+    /// The driver is being asked about this one, with no lock held: it may take until a host function of the program has returned, and that until
+    /// something else is watched.
+    asking: Option<EventId>,
     has_thread: bool,
 }
 
@@ -36,11 +39,14 @@ struct Watched {
     id: EventId,
     event: CUevent,
     context: CUcontext,
+    since: Instant,
+    /// When the driver is asked again.
+    due: Instant,
 }
 
 /// Most events at a time. The client is told at once that one more is not done, and asks about it itself.
 const WATCHED_MAX: usize = 256;
-/// The driver is asked again after this part of the time that the youngest has been waited for,
+/// The driver is asked again after this part of the time that an event has been waited for,
 const PAUSE_SHARE: u32 = 16;
 /// within these limits.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
@@ -48,7 +54,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(10);
 
 impl Watches {
     pub(crate) fn new(table: DriverTable, outbox: Arc<Outbox>) -> Arc<Watches> {
-        Arc::new(Watches { table, outbox, state: Mutex::default(), more: Condvar::new() })
+        let (more, asked) = (Condvar::new(), Condvar::new());
+        Arc::new(Watches { table, outbox, state: Mutex::default(), more, asked })
     }
 
     /// Has the question answered once the event, which is live, is done: with `CUDA_SUCCESS`, or its error. One that is asked about anew
@@ -59,7 +66,8 @@ impl Watches {
         id: EventId,
         (event, context): (CUevent, CUcontext),
     ) {
-        let watched = Watched { question, id, event, context };
+        let now = Instant::now();
+        let watched = Watched { question, id, event, context, since: now, due: now };
         let mut state = self.lock();
         let before = state.watched.iter().position(|watched| watched.id == id);
         let void = match before {
@@ -70,7 +78,6 @@ impl Watches {
                 None
             }
         };
-        state.since = Some(Instant::now());
         if !std::mem::replace(&mut state.has_thread, true) {
             let watches = Arc::clone(self);
             ending::spawn("events", move || watches.run());
@@ -82,15 +89,41 @@ impl Watches {
         }
     }
 
-    /// An event is about to be destroyed; nobody asks about it any more.
+    /// An event is about to be destroyed, or recorded anew: in a capture, which would be worth nothing if somebody asked about it. Nobody
+    /// does any more when this returns.
     pub(crate) fn forget(&self, id: EventId) {
-        self.lock().watched.retain(|watched| watched.id != id);
+        let mut state = self.lock();
+        state.watched.retain(|watched| watched.id != id);
+        while state.asking == Some(id) {
+            state = self.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     fn run(&self) -> ! {
+        let mut state = self.lock();
         loop {
-            for (question, result) in self.wait_for_some() {
+            let now = Instant::now();
+            let next = state.watched.iter_mut().min_by_key(|watched| watched.due);
+            let pause = next.as_ref().map_or(Duration::MAX, |next| next.due.saturating_duration_since(now));
+            let Some(next) = next.filter(|_| pause.is_zero()) else {
+                state = self.more.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            };
+            next.due = now + (next.since.elapsed() / PAUSE_SHARE).clamp(PAUSE_MIN, PAUSE_MAX);
+            let (question, id, event, context) = (next.question, next.id, next.event, next.context);
+            state.asking = Some(id);
+            drop(state);
+            let result = self.ask(event, context);
+            state = self.lock();
+            state.asking = None;
+            self.asked.notify_all();
+            let is_it = |watched: &Watched| watched.id == id && watched.question == question;
+            let place = state.watched.iter().position(is_it).filter(|_| result != CUresult::NOT_READY);
+            if let Some(place) = place {
+                state.watched.swap_remove(place);
+                drop(state);
                 self.answer(question, result);
+                state = self.lock();
             }
         }
     }
@@ -101,42 +134,12 @@ impl Watches {
         }
     }
 
-    /// Returns when some are done, which are nobody's to watch any more.
-    fn wait_for_some(&self) -> Vec<(Header, CUresult)> {
-        let mut state = self.lock();
-        loop {
-            let done = self.take_done(&mut state);
-            if !done.is_empty() {
-                return done;
-            }
-            let pause = match state.since {
-                Some(since) if !state.watched.is_empty() => {
-                    (since.elapsed() / PAUSE_SHARE).clamp(PAUSE_MIN, PAUSE_MAX)
-                }
-                _ => Duration::MAX,
-            };
-            state = self.more.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    /// The events are live: whoever destroys one forgets it before, under the same lock.
-    fn take_done(&self, state: &mut State) -> Vec<(Header, CUresult)> {
-        let mut done = Vec::new();
-        state.watched.retain(|watched| {
-            let result = self.ask(watched);
-            if result != CUresult::NOT_READY {
-                done.push((watched.question, result));
-            }
-            result == CUresult::NOT_READY
-        });
-        done
-    }
-
-    fn ask(&self, watched: &Watched) -> CUresult {
+    /// The event is live: whoever destroys it waits in [`Watches::forget`].
+    fn ask(&self, event: CUevent, context: CUcontext) -> CUresult {
         let Some(query) = self.table.cuEventQuery else { return CUresult::NOT_SUPPORTED };
-        match make_current(&self.table, watched.context) {
+        match make_current(&self.table, context) {
             // SAFETY: the event is live.
-            Ok(()) => unsafe { query(watched.event) },
+            Ok(()) => unsafe { query(event) },
             Err(error) => error,
         }
     }
@@ -214,7 +217,10 @@ mod tests {
         assert_eq!(answer(&mut client, &mut decoder), (2, CUresult::SUCCESS), "they wait for each other");
         watch(3, 7, late);
         assert_eq!(answer(&mut client, &mut decoder), (1, CUresult::NOT_READY), "it is asked about anew");
+        // Nobody asks about one that is recorded anew.
+        watches.forget(EventId(7));
+        watch(4, 9, late);
         release.send(()).unwrap();
-        assert_eq!(answer(&mut client, &mut decoder), (3, CUresult::SUCCESS));
+        assert_eq!(answer(&mut client, &mut decoder), (4, CUresult::SUCCESS));
     }
 }
