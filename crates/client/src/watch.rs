@@ -1,6 +1,8 @@
 //! Events that the node was asked to tell of, so that a program which polls one beyond a slow link does not wait for a round trip each time.
 //!
-//! "Not yet" stays the right answer for as long as nothing has come from any node: a program hears of its GPU's progress in no other way.
+//! "Not yet" stays the answer for as long as nothing has come from any node: a process hears of its GPU's progress in no other way, but from
+//! another process of the lease, which may have seen it in memory that they share (`cuIpc*`) and say so through a pipe. "Not yet" is then
+//! said until the node has told of the event, or [`PATIENCE`] is over: late, though the program knows better.
 //! After anything else has come the event's node is asked again, since that may have been the end of what is behind the event.
 
 use std::fmt;
