@@ -151,7 +151,11 @@ impl Connection {
     /// Shows that this user has the node's token.
     fn prove(&mut self, challenge: &[u8; 32]) -> Result<(), Cause> {
         let token = trust::token().map_err(Cause::Trust)?;
-        self.send(TokenProof { proof: token.proof(challenge) })
+        let shown = match &self.node {
+            Endpoint::Tls { fingerprint, .. } => *fingerprint,
+            Endpoint::Tcp(_) | Endpoint::Unix(_) => None,
+        };
+        self.send(TokenProof { proof: token.proof(challenge, shown) })
     }
 
     /// Ends the connection, and with it its lease, and waits until the node has done so: what the lease held is free

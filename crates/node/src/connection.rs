@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use sluice_transport::Stream;
 use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::{ServerIdentity, TlsError};
+use sluice_wire::address::Fingerprint;
 use sluice_wire::control::{
     Control, Devices, DevicesRequest, EchoReady, GpuFree, LeaseClaim, LeaseGranted, LeaseRefused,
     LeaseRequest, LeaseResume, LeaseResumed, Refused, SHARE_WHOLE_PPM, SessionRefused, SessionResumed,
@@ -63,8 +64,8 @@ pub(crate) enum Door {
 pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, door: &Door) {
     let deadline = Instant::now() + HELLO_PATIENCE;
     let greeted = protect(&mut stream, door, deadline)
-        .and_then(|may_ask| greet(&stream, deadline).map(|hello| (hello, may_ask)));
-    let (hello, may_ask) = match greeted {
+        .and_then(|protected| greet(&stream, deadline).map(|hello| (hello, protected)));
+    let (hello, Protected { may_ask, shown }) = match greeted {
         Ok(greeted) => greeted,
         // Somebody looked whether anybody is here.
         Err(ConnectionError::Nothing) => return,
@@ -90,7 +91,7 @@ pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, door: &
         sluice_transport::keep_rate(stream.as_fd());
     }
     let ended = match hello.purpose {
-        Purpose::Control => control(registry, stream, process, Rights { resumes, may_ask }),
+        Purpose::Control => control(registry, stream, process, Rights { resumes, may_ask, shown }),
         Purpose::Session { token, once } => {
             let client = ClientOf { process, peer: peer.to_owned(), resumes };
             session(registry, stream, &token, once, client)
@@ -132,19 +133,30 @@ enum ConnectionError {
     Refused(String),
 }
 
-/// Shakes hands, if the address is one for TLS; whether the peer may ask for leases then.
-fn protect(stream: &mut Stream, door: &Door, deadline: Instant) -> Result<bool, ConnectionError> {
+/// How a connection is protected.
+struct Protected {
+    /// The peer may ask for leases.
+    may_ask: bool,
+    /// The node's certificate, as the peer has seen it.
+    shown: Option<Fingerprint>,
+}
+
+/// Shakes hands, if the address is one for TLS.
+fn protect(stream: &mut Stream, door: &Door, deadline: Instant) -> Result<Protected, ConnectionError> {
     let identity = match door {
-        Door::Plain => return Ok(true),
-        Door::Sessions => return Ok(false),
+        Door::Plain => return Ok(Protected { may_ask: true, shown: None }),
+        Door::Sessions => return Ok(Protected { may_ask: false, shown: None }),
         Door::Tls(identity) => identity,
     };
-    stream.accept_tls(identity, deadline).map_err(|error| {
-        if let Some(TlsError::PlainText) = TlsError::of(&error) {
-            refuse_plain_text(stream, deadline);
+    match stream.accept_tls(identity, deadline) {
+        Ok((may_ask, shown)) => Ok(Protected { may_ask, shown: Some(shown) }),
+        Err(error) => {
+            if let Some(TlsError::PlainText) = TlsError::of(&error) {
+                refuse_plain_text(stream, deadline);
+            }
+            Err(error.into())
         }
-        error.into()
-    })
+    }
 }
 
 /// Tells a client of Sluice what is wrong, in words that it understands.
@@ -291,6 +303,8 @@ struct Rights {
     resumes: bool,
     /// Ask for leases, and about the node: with certificates of clients, that takes one.
     may_ask: bool,
+    /// The certificate that it has seen, which a proof of the node's token is for.
+    shown: Option<Fingerprint>,
 }
 
 /// Answers questions and holds at most one lease, which ends when its holder does.
@@ -474,8 +488,9 @@ impl HeldLease<'_> {
 
     fn check_token(&mut self, proof: &[u8; 32]) {
         let Some(token) = &self.registry.token else { return };
+        let shown = self.rights.shown;
         let is_shown =
-            matches!(&self.token, Token::Challenged(challenge) if token.is_proof(challenge, proof));
+            matches!(&self.token, Token::Challenged(challenge) if token.is_proof(challenge, shown, proof));
         self.token = if is_shown { Token::Shown } else { Token::Wrong };
     }
 

@@ -53,7 +53,7 @@ mod tests {
         let path = folder.path().join("token");
         let made = load(&path).expect("made");
         let challenge = [1; 32];
-        assert!(load(&path).expect("read").is_proof(&challenge, &made.proof(&challenge)));
+        assert!(load(&path).expect("read").is_proof(&challenge, None, &made.proof(&challenge, None)));
         assert_eq!(path.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);
         std::fs::write(&path, "secret\n").expect("written");
         assert!(load(&path).expect_err("too short").to_string().contains("16 characters"));

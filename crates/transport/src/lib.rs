@@ -130,12 +130,16 @@ impl Stream {
         Ok((stream, shown))
     }
 
-    /// Shakes hands as a node; true if the client has shown a certificate, or need not. Each read takes no more than a
-    /// record, so that the stream can be handed on, until [`Stream::read_ahead`].
-    pub fn accept_tls(&mut self, identity: &ServerIdentity, deadline: Instant) -> io::Result<bool> {
-        let (keys, may_ask) = tls::accept(&self.connection.socket, identity, deadline)?;
+    /// Shakes hands as a node; says whether the client has shown a certificate, or need not, and which the node has shown. Each
+    /// read takes no more than a record, so that the stream can be handed on, until [`Stream::read_ahead`].
+    pub fn accept_tls(
+        &mut self,
+        identity: &ServerIdentity,
+        deadline: Instant,
+    ) -> io::Result<(bool, Fingerprint)> {
+        let (keys, may_ask, shown) = tls::accept(&self.connection.socket, identity, deadline)?;
         self.connection.tls = Some(Box::new(Records::new(keys, true)?));
-        Ok(may_ask)
+        Ok((may_ask, shown))
     }
 
     /// Reads as much as there is: the stream stays in this process.

@@ -13,7 +13,7 @@ use sluice_wire::address::Fingerprint;
 use super::authorities::Authorities;
 use super::follow::follow;
 use super::handshake::{crypto, keys, shake};
-use super::shown::Shown;
+use super::shown::{Resolved, Shown};
 use super::{Keys, PROTOCOL, TlsError};
 use crate::socket::Socket;
 
@@ -81,16 +81,21 @@ impl ServerIdentity {
     }
 }
 
-/// Shakes hands with a client; true if it may ask for leases: it has shown a good certificate, or none is wanted.
+/// Shakes hands with a client. True if it may ask for leases: it has shown a good certificate, or none is wanted. The fingerprint is
+/// of what it was shown.
 pub(crate) fn accept(
     socket: &Socket,
     identity: &ServerIdentity,
     deadline: Instant,
-) -> io::Result<(Keys, bool)> {
-    let connection = ServerConnection::new(Arc::clone(&identity.config));
+) -> io::Result<(Keys, bool, Fingerprint)> {
+    let resolved = Arc::new(Resolved::new(Arc::clone(&identity.shown)));
+    let mut config = ServerConfig::clone(&identity.config);
+    config.cert_resolver = Arc::clone(&resolved) as Arc<dyn ResolvesServerCert>;
+    let connection = ServerConnection::new(Arc::new(config));
     let mut connection =
         Connection::Server(connection.map_err(|error| super::io(TlsError::Handshake(error)))?);
     shake(&mut connection, socket, deadline)?;
     let is_certified = connection.peer_certificates().is_some_and(|chain| !chain.is_empty());
-    Ok((keys(connection)?, is_certified || identity.clients.is_none()))
+    let shown = resolved.fingerprint().ok_or_else(|| io::Error::other("no certificate was shown"))?;
+    Ok((keys(connection)?, is_certified || identity.clients.is_none(), shown))
 }

@@ -6,7 +6,7 @@
 //! process runs, and many of the later ones.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -110,6 +110,32 @@ impl ResolvesServerCert for Shown {
             |(fingerprint, _): &&(Fingerprint, _)| hello.server_name() == Some(&name_of(*fingerprint));
         let earlier = state.earlier.iter().rev().chain([&state.first]).find(named);
         Some(Arc::clone(earlier.map_or(&state.current, |(_, certified)| certified)))
+    }
+}
+
+/// Which certificate one connection is shown.
+#[derive(Debug)]
+pub(super) struct Resolved {
+    from: Arc<Shown>,
+    fingerprint: Mutex<Option<Fingerprint>>,
+}
+
+impl Resolved {
+    pub(super) fn new(from: Arc<Shown>) -> Resolved {
+        Resolved { from, fingerprint: Mutex::new(None) }
+    }
+
+    pub(super) fn fingerprint(&self) -> Option<Fingerprint> {
+        *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ResolvesServerCert for Resolved {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let certified = self.from.resolve(hello)?;
+        let shown = fingerprint_of(certified.cert.first()?);
+        *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner) = Some(shown);
+        Some(certified)
     }
 }
 

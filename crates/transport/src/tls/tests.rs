@@ -76,11 +76,11 @@ fn meet(
     std::thread::scope(|scope| {
         let accepting = scope.spawn(move || {
             let mut stream = Stream::from(std::os::fd::OwnedFd::from(listener.accept().unwrap().0));
-            let may_ask = stream.accept_tls(server, soon())?;
+            let (may_ask, shown) = stream.accept_tls(server, soon())?;
             let mut bytes = [0; 16];
             let count = stream.read(&mut bytes, Wait::Asleep)?;
             stream.write(&bytes[..count])?;
-            Ok(may_ask)
+            Ok((may_ask, shown))
         });
         let address = format!("{host}:{}", address.port());
         let connected = Stream::connect_tls(&address, trust, client, soon()).map(|(stream, shown)| {
@@ -89,7 +89,11 @@ fn meet(
             assert_eq!(stream.read(&mut bytes, Wait::Asleep).unwrap(), 4);
             shown
         });
-        (connected, accepting.join().unwrap())
+        let accepted = accepting.join().unwrap();
+        if let (Ok(seen), Ok((_, shown))) = (&connected, &accepted) {
+            assert_eq!(seen, shown, "both sides know which certificate was shown");
+        }
+        (connected, accepted.map(|(may_ask, _)| may_ask))
     })
 }
 
