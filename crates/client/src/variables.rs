@@ -14,6 +14,11 @@ use crate::session::Session;
 
 const PAGE: u64 = 4096;
 
+/// Of one variable. Programs' are far smaller, and this side keeps a copy and an entry for each page.
+const BYTES_MAX: u64 = 64 << 30;
+/// Where a process's own addresses end.
+const ADDRESSES_END: u64 = 1 << 47;
+
 /// How many variables lie on each page of ours, by its number.
 static PAGES: Mutex<BTreeMap<u64, u32>> = Mutex::new(BTreeMap::new());
 
@@ -28,7 +33,13 @@ pub(crate) fn map(session: &Session, device: CUdevice, address: u64, bytes: u64)
     if mirror::with_device_address(address, |_| ()).is_some() {
         return Ok(());
     }
-    let taken = take(&mut pages(), numbers(address, bytes), map_pages);
+    if !is_possible(address, bytes, session.device(device)?.snapshot.memory) {
+        crate::say_once!(
+            "the node says that a managed variable of {bytes} bytes lies at {address:#x}; none can be there"
+        );
+        return Err(CUresult::UNKNOWN);
+    }
+    let taken = take(&mut pages(), numbers(address, bytes), map_pages, unmap_pages);
     taken.inspect_err(|_| {
         crate::say_once!(
             "a managed variable lies at {address:#x} on the node, where this process has something else; \
@@ -36,6 +47,12 @@ pub(crate) fn map(session: &Session, device: CUdevice, address: u64, bytes: u64)
         );
     })?;
     mirror::add_variable(session, device, address, bytes).inspect_err(|_| unmap(address, bytes))
+}
+
+/// Whether a variable of a device with so much memory can be so large, and lie there: the node says both.
+fn is_possible(address: u64, bytes: u64, memory: u64) -> bool {
+    let ends = address.checked_add(bytes).is_some_and(|end| end <= ADDRESSES_END);
+    ends && bytes <= memory.min(BYTES_MAX)
 }
 
 /// The variable is gone.
@@ -48,18 +65,18 @@ fn numbers(address: u64, bytes: u64) -> Range<u64> {
     address / PAGE..address.saturating_add(bytes.max(1)).div_ceil(PAGE)
 }
 
-/// Counts a variable on each of these pages, and has those made that are not there. Nothing is counted if one cannot be.
+/// Counts a variable on each of these pages, and has those made that are not there. If one cannot be, nothing is counted, and those
+/// that were made are dropped.
 fn take(
     known: &mut BTreeMap<u64, u32>,
     wanted: Range<u64>,
     mut make: impl FnMut(Range<u64>) -> Result<(), CUresult>,
+    drop: impl FnMut(Range<u64>),
 ) -> Result<(), CUresult> {
     for missing in runs(wanted.clone(), |page| !known.contains_key(&page)) {
         if let Err(error) = make(missing.clone()) {
             // Those before it were made just now, and nobody counts on them.
-            runs(wanted.start..missing.start, |page| !known.contains_key(&page))
-                .into_iter()
-                .for_each(unmap_pages);
+            runs(wanted.start..missing.start, |page| !known.contains_key(&page)).into_iter().for_each(drop);
             return Err(error);
         }
     }
@@ -129,8 +146,8 @@ mod tests {
             made.push(pages);
             Ok(())
         };
-        take(&mut known, numbers(4096 * 10 + 4, 4), &mut make).unwrap();
-        take(&mut known, numbers(4096 * 9 + 8, 3 * 4096), &mut make).unwrap();
+        take(&mut known, numbers(4096 * 10 + 4, 4), &mut make, |_| unreachable!()).unwrap();
+        take(&mut known, numbers(4096 * 9 + 8, 3 * 4096), &mut make, |_| unreachable!()).unwrap();
         assert_eq!(made, [10..11, 9..10, 11..13]);
         give(&mut known, numbers(4096 * 9 + 8, 3 * 4096), |pages| dropped.push(pages));
         assert_eq!(dropped, [9..10, 11..13]);
@@ -140,11 +157,30 @@ mod tests {
     }
 
     #[test]
+    fn a_variable_that_cannot_be_is_refused() {
+        const MEMORY: u64 = 8 << 30;
+        assert!(is_possible(0x7f00_0000_0000, MEMORY, MEMORY) && is_possible((1 << 47) - 8, 8, MEMORY));
+        assert!(!is_possible(0x7f00_0000_0000, MEMORY + 1, MEMORY));
+        assert!(!is_possible(0x1000, BYTES_MAX + 1, u64::MAX) && !is_possible(0x1000, u64::MAX, u64::MAX));
+        assert!(!is_possible((1 << 47) - 8, 16, MEMORY) && !is_possible(u64::MAX, 1, MEMORY));
+    }
+
+    #[test]
+    fn what_was_made_is_dropped_if_the_rest_cannot_be() {
+        let (mut known, mut dropped) = (BTreeMap::from([(11, 1), (13, 1)]), Vec::new());
+        let make = |pages: Range<u64>| if pages.start == 14 { Err(CUresult::OUT_OF_MEMORY) } else { Ok(()) };
+        let taken = take(&mut known, 10..15, make, |pages| dropped.push(pages));
+        assert_eq!((taken, dropped), (Err(CUresult::OUT_OF_MEMORY), vec![10..11, 12..13]));
+        assert_eq!(known, BTreeMap::from([(11, 1), (13, 1)]));
+    }
+
+    #[test]
     fn what_is_in_the_way_stays() {
         let mine = Box::new([7_u8; 2 * PAGE as usize]);
         let address = mine.as_ptr() as u64;
         let mut known = BTreeMap::new();
-        assert_eq!(take(&mut known, numbers(address, 8), map_pages), Err(CUresult::OUT_OF_MEMORY));
+        let taken = take(&mut known, numbers(address, 8), map_pages, unmap_pages);
+        assert_eq!(taken, Err(CUresult::OUT_OF_MEMORY));
         assert!(known.is_empty() && *mine == [7; 2 * PAGE as usize]);
     }
 }
