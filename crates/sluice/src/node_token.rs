@@ -1,43 +1,61 @@
 //! The token of a node that lends by itself: a file of its operator's.
 
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Read, Write};
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use sluice_transport::token::{CHARACTERS_MIN, NodeToken};
 
 /// The token in a file; where there is none a token is made, kept there for this user alone, and said.
 pub(crate) fn load(path: &Path) -> Result<NodeToken> {
-    let text = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => make(path)?,
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let token = make(path).with_context(|| path.display().to_string())?;
+            eprintln!("sluice: {}", news(path, &token, std::io::stderr().is_terminal()));
+            token
+        }
         read => read.with_context(|| path.display().to_string())?,
     };
     ensure!(
-        text.trim().len() >= CHARACTERS_MIN,
+        text.trim().chars().count() >= CHARACTERS_MIN,
         "{}: a token has {CHARACTERS_MIN} characters or more; remove the file, and one is made",
         path.display()
     );
     Ok(NodeToken::new(&text))
 }
 
-fn make(path: &Path) -> Result<String> {
+/// Puts a token there, whole or not at all, and in nothing's place.
+fn make(path: &Path) -> std::io::Result<String> {
     let mut bytes = [0; 32];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .with_context(|| path.display().to_string())?;
+    let beside = beside(path);
+    // What an earlier process of this number has left.
+    let _ = fs::remove_file(&beside);
+    let made = write(&beside, &token).and_then(|()| fs::hard_link(&beside, path));
+    let _ = fs::remove_file(&beside);
+    made.map(|()| token)
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    name.into()
+}
+
+fn write(path: &Path, token: &str) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     writeln!(file, "{token}")?;
-    eprintln!(
-        "sluice: made a token, kept in {}; programs use this node with SLUICE_TOKEN={token}",
-        path.display()
-    );
-    Ok(token)
+    file.sync_all()
+}
+
+/// What a log keeps does not hold the token.
+fn news(path: &Path, token: &str, is_terminal: bool) -> String {
+    let path = path.display();
+    let token = if is_terminal { format!("={token}") } else { ", which is what that file holds".to_owned() };
+    format!("made a token, kept in {path}; programs use this node with SLUICE_TOKEN{token}")
 }
 
 #[cfg(test)]
@@ -55,7 +73,18 @@ mod tests {
         let challenge = [1; 32];
         assert!(load(&path).expect("read").is_proof(&challenge, None, &made.proof(&challenge, None)));
         assert_eq!(path.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);
-        std::fs::write(&path, "secret\n").expect("written");
-        assert!(load(&path).expect_err("too short").to_string().contains("16 characters"));
+        assert!(make(&path).is_err(), "what is there stays");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+        for short in ["secret\n", "üüüüüüüü"] {
+            fs::write(&path, short).expect("written");
+            assert!(load(&path).expect_err("too short").to_string().contains("16 characters"));
+        }
+    }
+
+    #[test]
+    fn a_token_is_said_to_a_terminal_alone() {
+        let said = |is_terminal| news(Path::new("users.token"), "0123", is_terminal);
+        assert!(said(true).ends_with("users.token; programs use this node with SLUICE_TOKEN=0123"));
+        assert!(said(false).contains("users.token") && !said(false).contains("0123"));
     }
 }
