@@ -342,7 +342,13 @@ fn run_until_failed(session: &'static Session) {
     }
 }
 
+/// Runs a function, and has its stream go on. Where that cannot be, the stream would wait for ever, and so the session ends.
 fn run_one(session: &Session, ticket: u64, status: CUresult) -> Result<(), CUresult> {
+    try_one(session, ticket, status)
+        .inspect_err(|&error| session.link.end(error, &"a function of the program's could not be run"))
+}
+
+fn try_one(session: &Session, ticket: u64, status: CUresult) -> Result<(), CUresult> {
     if let Some(pending) = take(ticket) {
         // SAFETY: the program passed this to be run when its turn comes.
         let ran = unsafe { pending.run(session, ticket, status) };

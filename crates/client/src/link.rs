@@ -537,6 +537,17 @@ impl Link {
         let _ = self.failed.compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire);
     }
 
+    /// Ends the session with this error, if it has none yet: something that its streams wait for will never be.
+    pub(crate) fn end(&self, error: CUresult, why: &dyn std::fmt::Display) {
+        let _outbox = self.outbox();
+        if self.check().is_err() {
+            return;
+        }
+        crate::errors::say(format_args!("{why}: {error}; every further CUDA call fails"));
+        self.fail(error);
+        self.lose(why);
+    }
+
     /// This stream has ended.
     fn part(&self, stream: &Stream, why: &dyn std::fmt::Display) {
         // After an error of the session there is nothing to go on with.

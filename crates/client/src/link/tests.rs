@@ -141,6 +141,20 @@ fn a_full_socket_is_read_while_it_is_written() {
 }
 
 #[test]
+fn a_session_that_ends_here_fails_every_call_now_and_later() {
+    let (link, mut peer) = pair();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| link.call(0, OP, |_| ()).unwrap_err());
+        peer.next().unwrap();
+        link.end(CUresult::INVALID_HANDLE, &"a function could not be run");
+        assert_eq!(waits.join().unwrap(), CUresult::INVALID_HANDLE);
+    });
+    assert_eq!(link.queue(0, OP, |_| ()), Err(CUresult::INVALID_HANDLE));
+    assert_eq!(link.wait_for_host_calls().unwrap_err(), CUresult::INVALID_HANDLE);
+    assert!(peer.next().is_none(), "the worker hears of it");
+}
+
+#[test]
 fn a_lost_connection_fails_every_call_now_and_later() {
     let (link, mut peer) = pair();
     std::thread::scope(|scope| {
