@@ -151,11 +151,13 @@ fn replay(taken: Taken, recorded: &SessionOpened, log: &mut Log) -> Result<Repla
     let times = Times::default();
     let mut replay = Replay { stream, answers, unsent, calls, compared, times, devices };
     let ended = replay.play(log);
+    // To give the lease back is no work of the recording's.
+    let took = begin.elapsed();
     replay.stream.shut_down();
     ended?;
     taken.close();
     let Replay { compared, times, .. } = replay;
-    Ok(Replayed { recorded_on, replayed_on, took: begin.elapsed(), compared, times })
+    Ok(Replayed { recorded_on, replayed_on, took, compared, times })
 }
 
 struct Replay {
