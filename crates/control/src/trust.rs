@@ -14,7 +14,7 @@ pub const CERTIFICATE_VARIABLE: &str = "SLUICE_TLS_CERT";
 pub const KEY_VARIABLE: &str = "SLUICE_TLS_KEY";
 
 /// The token of a node that wants one.
-pub const TOKEN_VARIABLE: &str = "SLUICE_TOKEN";
+pub const TOKEN_VARIABLE: &str = "SLUICE_NODE_TOKEN";
 
 /// What to say to a node that wants its token.
 pub(crate) fn token() -> Result<NodeToken, String> {

@@ -43,7 +43,7 @@ const TLS_HANDSHAKE: [u8; 2] = [22, 3];
 const NO_CERTIFICATE: &str = "this node lends to holders of a certificate only; name yours, from an authority that the node \
      knows, in SLUICE_TLS_CERT and SLUICE_TLS_KEY";
 /// The answer to whoever has another token than this node's.
-const WRONG_TOKEN: &str = "the token in SLUICE_TOKEN is not this node's; whoever runs the node has it in the file of \
+const WRONG_TOKEN: &str = "the token in SLUICE_NODE_TOKEN is not this node's; whoever runs the node has it in the file of \
      `sluice node --token-file`";
 /// The answer where an address is for sessions only.
 const NO_LEASES_HERE: &str =

@@ -131,7 +131,7 @@ failures have exit code 125; a program that cannot be started gives 126, one tha
 
 A node beyond this machine is known by the fingerprint behind its address, or by an authority named in SLUICE_TLS_CA (a PEM
 file); a node with --tls-client-ca knows its users by SLUICE_TLS_CERT and SLUICE_TLS_KEY, one with --token-file by
-SLUICE_TOKEN. plain-text:HOST:PORT speaks plain text.")]
+SLUICE_NODE_TOKEN. plain-text:HOST:PORT speaks plain text.")]
 pub(crate) struct RunArgs {
     /// How many GPUs
     #[arg(short = 'n', long = "gpu-count", value_name = "GPUS", default_value_t = 1)]
@@ -303,7 +303,7 @@ pub(crate) struct NodeArgs {
     pub(crate) join: Option<String>,
 
     /// With --join: a file that holds the token to join with. Without: lend only to those who have the token in this file as
-    /// $SLUICE_TOKEN; where there is no such file a token is made, kept in it and printed
+    /// $SLUICE_NODE_TOKEN; where there is no such file a token is made, kept in it and printed
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 

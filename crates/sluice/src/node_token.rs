@@ -55,7 +55,7 @@ fn write(path: &Path, token: &str) -> std::io::Result<()> {
 fn news(path: &Path, token: &str, is_terminal: bool) -> String {
     let path = path.display();
     let token = if is_terminal { format!("={token}") } else { ", which is what that file holds".to_owned() };
-    format!("made a token, kept in {path}; programs use this node with SLUICE_TOKEN{token}")
+    format!("made a token, kept in {path}; programs use this node with SLUICE_NODE_TOKEN{token}")
 }
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_token_is_said_to_a_terminal_alone() {
         let said = |is_terminal| news(Path::new("users.token"), "0123", is_terminal);
-        assert!(said(true).ends_with("users.token; programs use this node with SLUICE_TOKEN=0123"));
+        assert!(said(true).ends_with("users.token; programs use this node with SLUICE_NODE_TOKEN=0123"));
         assert!(said(false).contains("users.token") && !said(false).contains("0123"));
     }
 }

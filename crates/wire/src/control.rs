@@ -351,7 +351,7 @@ message! {
 message! {
     /// That the asker has the token; what it is nobody hears. No answer: that is the one to the question that follows.
     pub struct TokenProof {
-        /// HMAC-SHA256 of the challenge, by the token.
+        /// HMAC-SHA256 of the challenge and of the fingerprint of the node's certificate, if it has shown one, by the token.
         proof: [u8; 32],
     }
 }

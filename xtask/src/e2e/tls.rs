@@ -152,15 +152,15 @@ fn tokens_of_a_node() -> Result<()> {
     ensure!(file.metadata()?.permissions().mode() & 0o777 == 0o600, "others can read {}", file.display());
     let ask = |node: &Node, token: &str| {
         let mut command = Command::new(node::sluice());
-        command.args(["gpus", "--node", &node.address]).env("SLUICE_TOKEN", token);
+        command.args(["gpus", "--node", &node.address]).env("SLUICE_NODE_TOKEN", token);
         command
     };
     let run_as = |node: &Node, token: &str| {
         let mut command = bare_program(node, &["-p", "0.5"], "driver_functions.py");
-        command.env("SLUICE_TOKEN", token);
+        command.env("SLUICE_NODE_TOKEN", token);
         command
     };
-    for (token, says) in [("", "SLUICE_TOKEN"), ("another token than the node's", "not this node's")] {
+    for (token, says) in [("", "SLUICE_NODE_TOKEN"), ("another token than the node's", "not this node's")] {
         expect_failure(&mut run_as(&node, token), "a node's token: run", 125, &[says, "--token-file"])?;
         expect_failure(&mut ask(&node, token), "a node's token: gpus", 1, &[says, "--token-file"])?;
     }
