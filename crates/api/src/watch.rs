@@ -1,5 +1,7 @@
 //! What a watch says: events as the HTML standard defines them (`text/event-stream`).
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// Names of events: what their data is.
@@ -44,6 +46,8 @@ pub struct Event {
 #[derive(Debug, Default)]
 pub struct Reader {
     event: Event,
+    last: Option<String>,
+    retry: Option<Duration>,
 }
 
 impl Reader {
@@ -51,6 +55,7 @@ impl Reader {
     pub fn take(&mut self, line: &str) -> Option<Event> {
         if line.is_empty() {
             let id = self.event.id.clone();
+            self.last = Some(id.clone()).filter(|id| !id.is_empty());
             let event = std::mem::replace(&mut self.event, Event { id, ..Event::default() });
             return Some(event).filter(|event| !event.data.is_empty());
         }
@@ -65,10 +70,21 @@ impl Reader {
                 }
                 self.event.data.push_str(value);
             }
+            "retry" => self.retry = value.parse().ok().map(Duration::from_millis).or(self.retry),
             // Comments, and what means something to browsers only.
             _ => {}
         }
         None
+    }
+
+    /// From where a watch goes on: the id of the last event that came whole, also of one without data.
+    pub fn last(&self) -> Option<&str> {
+        self.last.as_deref()
+    }
+
+    /// After how long, where that was said.
+    pub fn retry(&self) -> Option<Duration> {
+        self.retry
     }
 }
 
@@ -88,5 +104,10 @@ mod tests {
             [event("lease", "{\n}"), event("gpu", "1")],
             "the id stays until there is another"
         );
+        assert_eq!((reader.last(), reader.retry()), (Some("1.2.x"), Some(Duration::from_millis(5))));
+        let mut reader = Reader::default();
+        let further: Vec<_> =
+            ["id: 1.3.x", "", "id: 1.4.x"].into_iter().filter_map(|line| reader.take(line)).collect();
+        assert_eq!((further, reader.last()), (Vec::new(), Some("1.3.x")), "the next is not whole");
     }
 }

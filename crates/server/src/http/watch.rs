@@ -19,7 +19,8 @@ use serde_json::json;
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_api::watch::{Change, kind};
-use tokio::sync::watch::Receiver;
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::answer::Refusal;
 use super::extract::{OfTenant, Options, bearer};
@@ -30,13 +31,21 @@ use crate::store::Told;
 
 /// Of one token, and of all of them, at one server.
 const STREAMS_MAX: [usize; 2] = [8, 512];
-/// Read at a time.
-const NEWS_MAX: u32 = 500;
+/// Leases that are told at a time; one with many tasks is long.
+const LEASES_MAX: u32 = 50;
+/// Entries of the audit log that are looked through at a time.
+const ENTRIES_MAX: u64 = 1000;
+/// Looks at a time, of all streams together.
+const LOOKS_MAX: usize = 2;
 /// A stream on which nothing happens says so; and its token is looked at again.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// A look is followed by a pause of at least this, and of so many times what the look took: streams leave the database to others.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE: u32 = 10;
+/// Where a stream is that passes over what is not for its watcher is said this often at most.
+const PLACES: Duration = Duration::from_secs(1);
+/// A stream whose reader takes nothing for so long ends.
+const READER_TIME_MAX: Duration = Duration::from_secs(60);
 /// A watcher that is cut off comes back after this.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -56,9 +65,10 @@ pub(super) struct WatchOptions {
 /// became of one: `{"at_ms", "action", "name"}`, with the action as the audit log names it. Only what the token may see is told; with `tenant`
 /// only leases and tenants of that one and below it.
 ///
-/// Every event has an id, from which any server goes on, however long ago that was. Where that cannot be, since the books are others (they were
-/// restored from a backup), the event `anew` says so and is the last: read the lists again, and watch without an id. A token may have eight
-/// streams; one whose token holds no more ends.
+/// Every event has an id, from which any server goes on, however long ago that was. An id without data says that what came before it was not for
+/// this token. Where going on cannot be, since the books are others (they were restored from a backup), the event `anew` says so and is the last:
+/// read the lists again, and watch without an id. A token may have eight streams at a server: a further one ends the oldest. One whose token holds
+/// no more ends, and one whose reader takes nothing for a minute.
 #[utoipa::path(get, path = "/watch", tag = "leases",
     params(WatchOptions, OfTenant, ("Last-Event-ID" = Option<String>, Header, description = "As `since`")),
     responses((status = 200, body = String, content_type = "text/event-stream")))]
@@ -90,10 +100,25 @@ pub(super) async fn watch(
             Some((kind::ANEW, json!({ "why": why })))
         }
     };
-    let ready = first.map(|(kind, data)| event(kind, &head, &data)).into_iter().collect();
     let at = since.filter(|_| goes_on).unwrap_or(head);
-    let feed = Feed { server, token, tenant: of.tenant, at, news, ready, over: !goes_on, _seat: seat };
-    let events = futures_util::stream::unfold(feed, Feed::next);
+    let said = (at.clone(), Instant::now());
+    let mut feed = Feed { server, token, tenant: of.tenant, at, news, ready: VecDeque::new(), said };
+    if let Some((kind, data)) = first {
+        feed.say(kind, &data);
+    }
+    let (sender, events) = mpsc::channel(1);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = feed.tell(&sender, goes_on) => {}
+            () = sender.closed() => {}
+            () = seat.is_wanted.notified() => {}
+        }
+        drop(seat);
+    });
+    let next = |mut events: mpsc::Receiver<Event>| async {
+        Some((Ok::<_, Infallible>(events.recv().await?), events))
+    };
+    let events = futures_util::stream::unfold(events, next);
     let keeps_alive = KeepAlive::new().interval(KEEP_ALIVE);
     Ok(Sse::new(events).keep_alive(keeps_alive).into_response())
 }
@@ -144,44 +169,59 @@ async fn is_known(server: &Server, since: &Place) -> Result<bool, Problem> {
     Ok(head.sequence == since.sequence && digits(&head.hash) == since.hash)
 }
 
-fn event(kind: &str, at: &Place, data: &impl Serialize) -> Event {
-    let event = Event::default().id(at.to_string()).event(kind).retry(RETRY);
-    // What has no JSON form is none of our types.
-    event.json_data(data).unwrap_or_default()
-}
-
 /// One stream.
 struct Feed {
     server: Arc<Server>,
     token: String,
     tenant: Option<TenantPath>,
     at: Place,
-    news: Receiver<u64>,
+    news: tokio::sync::watch::Receiver<u64>,
     ready: VecDeque<Event>,
-    over: bool,
-    _seat: Seat,
+    /// The last place that the watcher was told, and when.
+    said: (Place, Instant),
 }
 
 impl Feed {
     /// Ends where the token holds no more, or the database does not answer: who comes back is told which.
-    async fn next(mut self) -> Option<(Result<Event, Infallible>, Feed)> {
+    async fn tell(mut self, events: &mpsc::Sender<Event>, goes_on: bool) -> Option<()> {
+        let server = Arc::clone(&self.server);
+        let mut rests_until = Instant::now();
         loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Some((Ok(event), self));
+            while let Some(event) = self.ready.pop_front() {
+                timeout(READER_TIME_MAX, events.send(event)).await.ok()?.ok()?;
             }
-            if self.over {
+            if !goes_on {
                 return None;
             }
+            sleep_until(rests_until).await;
+            let turn = server.streams.looks.acquire().await.ok()?;
             self.news.borrow_and_update();
-            let begun = tokio::time::Instant::now();
+            let begun = Instant::now();
             let more = self.look().await.ok()?;
-            let pause = PAUSE_MIN.max(begun.elapsed() * PAUSE);
+            drop(turn);
+            rests_until = Instant::now() + (begun.elapsed() * PAUSE).clamp(PAUSE_MIN, KEEP_ALIVE);
+            if self.said.0 != self.at && self.said.1.elapsed() >= PLACES {
+                let event = self.begin_event();
+                self.ready.push_back(event);
+            }
             if self.ready.is_empty() && !more {
                 // Also while this server hears of no news: it may have been overtaken.
-                let _ = tokio::time::timeout(KEEP_ALIVE, self.news.changed()).await;
-                tokio::time::sleep(pause.min(KEEP_ALIVE)).await;
+                let patience = if self.said.0 == self.at { KEEP_ALIVE } else { PLACES };
+                let _ = timeout(patience, self.news.changed()).await;
             }
         }
+    }
+
+    fn say(&mut self, kind: &str, data: &impl Serialize) {
+        // What has no JSON form is none of our types.
+        let event = self.begin_event().event(kind).json_data(data).unwrap_or_default();
+        self.ready.push_back(event);
+    }
+
+    /// What says where the watcher is then.
+    fn begin_event(&mut self) -> Event {
+        self.said = (self.at.clone(), Instant::now());
+        Event::default().id(self.at.to_string()).retry(RETRY)
     }
 
     /// Takes what is new; true if there may be more.
@@ -191,20 +231,16 @@ impl Feed {
         let scope = principal.sees(Action::See, self.tenant.as_ref());
         let is_seen = |tenant: &TenantPath| scope.as_ref().is_some_and(|scope| scope.contains(tenant));
 
-        let leases = server.store.leases_after(self.at.revision, NEWS_MAX).await.map_err(unwell)?;
-        let told: Vec<_> = leases.iter().filter(|lease| is_seen(&lease.tenant)).collect();
-        let views = |books: &Books, _| -> Vec<_> { told.iter().map(|lease| books.view(lease)).collect() };
-        for lease in if told.is_empty() { Vec::new() } else { server.read(views).await? } {
-            self.at.revision = lease.revision;
-            self.ready.push_back(event(kind::LEASE, &self.at, &lease));
-        }
-        self.at.revision = leases.last().map_or(self.at.revision, |lease| lease.revision);
-
+        // Before the log, which then has the entries of these changes: the id of a lease names none that is older than its change, and books that
+        // were restored to an older one are found to be others.
+        let leases = server.store.leases_after(self.at.revision, LEASES_MAX).await.map_err(unwell)?;
         let head = server.store.audit_head().await.map_err(unwell)?;
-        let entries = server.store.audit_told((self.at.sequence, head.sequence), NEWS_MAX).await;
-        let entries = entries.map_err(unwell)?;
+        // So many, whether they are told or not: each look gets further.
+        let until = head.sequence.min(self.at.sequence.saturating_add(ENTRIES_MAX));
+        let reads_all = until == head.sequence;
+        let place = if reads_all { head } else { server.store.audit_head_at(until).await.map_err(unwell)? };
+        let entries = server.store.audit_told((self.at.sequence, until)).await.map_err(unwell)?;
         let sees_fleet = self.tenant.is_none() && principal.may(Action::SeeFleet, &TenantPath::root());
-        let all_entries = entries.len() < NEWS_MAX as usize;
         for Told { sequence, hash, at_ms, action, subject } in entries {
             (self.at.sequence, self.at.hash) = (sequence, digits(&hash));
             let (kind, seen) = match action.split('.').next() {
@@ -213,56 +249,77 @@ impl Feed {
                 _ => (kind::TENANT, subject.parse().is_ok_and(|tenant| is_seen(&tenant))),
             };
             if seen {
-                let change = Change { at_ms, action, name: subject };
-                self.ready.push_back(event(kind, &self.at, &change));
+                self.say(kind, &Change { at_ms, action, name: subject });
             }
         }
-        if all_entries {
-            (self.at.sequence, self.at.hash) = (head.sequence, digits(&head.hash));
+        (self.at.sequence, self.at.hash) = (place.sequence, digits(&place.hash));
+        if !reads_all {
+            return Ok(true);
         }
-        Ok(!all_entries || leases.len() == NEWS_MAX as usize)
+
+        let told: Vec<_> = leases.iter().filter(|lease| is_seen(&lease.tenant)).collect();
+        let views = |books: &Books, _| -> Vec<_> { told.iter().map(|lease| books.view(lease)).collect() };
+        for lease in if told.is_empty() { Vec::new() } else { server.read(views).await? } {
+            self.at.revision = lease.revision;
+            self.say(kind::LEASE, &lease);
+        }
+        self.at.revision = leases.last().map_or(self.at.revision, |lease| lease.revision);
+        Ok(leases.len() == LEASES_MAX as usize)
     }
 }
 
-/// Who has streams at this server, by their tokens.
-#[derive(Default)]
-pub(crate) struct Streams(Mutex<HashMap<String, usize>>);
+/// Who has streams at this server: by their tokens, the oldest first. And whose turn it is to look.
+pub(crate) struct Streams {
+    seats: Mutex<HashMap<String, VecDeque<Arc<Notify>>>>,
+    looks: Semaphore,
+}
+
+impl Default for Streams {
+    fn default() -> Streams {
+        Streams { seats: Mutex::default(), looks: Semaphore::new(LOOKS_MAX) }
+    }
+}
 
 /// Of one stream; leaving it makes room for another.
 struct Seat {
     server: Arc<Server>,
     token: String,
+    /// By a newer stream of the token.
+    is_wanted: Arc<Notify>,
 }
 
 impl Streams {
+    /// A token's oldest stream makes room for its newest: its reader may be gone without a word.
     fn seat(server: &Arc<Server>, token: &str) -> Result<Seat, Problem> {
-        let mut streams = server.streams.lock();
+        let mut seats = server.streams.lock();
         let [own_max, all_max] = STREAMS_MAX;
-        if streams.values().sum::<usize>() >= all_max {
+        let all = seats.values().map(VecDeque::len).sum::<usize>();
+        let is_full = seats.get(token).is_some_and(|own| own.len() >= own_max);
+        if all >= all_max && !is_full {
             let detail = format!("{all_max} streams are watched at this server; ask another one, or later");
             return Err(Problem::new(Kind::Unavailable, detail));
         }
-        let own = streams.entry(token.to_owned()).or_default();
-        if *own >= own_max {
-            let detail = format!("{own_max} streams are watched with this token already; end one of them");
-            return Err(Problem::new(Kind::TooMany, detail));
+        let own = seats.entry(token.to_owned()).or_default();
+        if let Some(oldest) = if is_full { own.pop_front() } else { None } {
+            oldest.notify_one();
         }
-        *own += 1;
-        Ok(Seat { server: Arc::clone(server), token: token.to_owned() })
+        let is_wanted = Arc::new(Notify::new());
+        own.push_back(Arc::clone(&is_wanted));
+        Ok(Seat { server: Arc::clone(server), token: token.to_owned(), is_wanted })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, VecDeque<Arc<Notify>>>> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut streams = self.server.streams.lock();
-        if let Some(own) = streams.get_mut(&self.token) {
-            *own -= 1;
-            if *own == 0 {
-                streams.remove(&self.token);
+        let mut seats = self.server.streams.lock();
+        if let Some(own) = seats.get_mut(&self.token) {
+            own.retain(|seat| !Arc::ptr_eq(seat, &self.is_wanted));
+            if own.is_empty() {
+                seats.remove(&self.token);
             }
         }
     }

@@ -51,13 +51,13 @@ impl Store {
     }
 
     /// What watchers are told of entries after the first number, up to the second, in their order.
-    pub(crate) async fn audit_told(&self, (after, until): (u64, u64), limit: u32) -> Result<Vec<Told>> {
+    pub(crate) async fn audit_told(&self, (after, until): (u64, u64)) -> Result<Vec<Told>> {
         let query = sqlx::query(
             "SELECT sequence, hash, at_ms, action, subject FROM audit WHERE sequence > $1 AND sequence <= $2 \
              AND (action LIKE 'tenant.%' OR action = 'budget.passed' OR action LIKE 'node.%' OR action LIKE 'gpu.%') \
-             ORDER BY sequence LIMIT $3",
+             ORDER BY sequence",
         );
-        let query = query.bind(signed(after)).bind(signed(until)).bind(i64::from(limit));
+        let query = query.bind(signed(after)).bind(signed(until));
         let told = |row| {
             Ok(Told {
                 sequence: unsigned(row, "sequence")?,
