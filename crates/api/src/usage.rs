@@ -76,8 +76,11 @@ pub enum UsageError {
 
 /// More than any GPU has.
 pub const GFLOPS_MAX: u64 = 1_000_000_000;
-/// More than any link moves while a record is open: 36 PB.
-pub const BYTES_MAX: u64 = 1 << 55;
+/// More than any link moves while a record is open, in each direction: 70 TB. What servers of a release before this took is cut to it by their
+/// database's migration (`0015_transfer`).
+pub const BYTES_MAX: u64 = 1 << 46;
+/// More than any GPU begins meanwhile.
+pub const KERNELS_MAX: u64 = 1 << 46;
 /// The longest that a record spans. Nodes write one every few seconds; this bounds what a wrong clock can cost.
 pub const SPAN_MAX_MS: u64 = 24 * HOUR_MS;
 
@@ -115,7 +118,7 @@ impl UsageRecord {
         self.until_ms.saturating_sub(self.from_ms)
     }
 
-    /// Bounds everything that arithmetic is done with, so that no sum of a period can overflow.
+    /// Bounds everything that arithmetic is done with, so that sums of a period are far from an overflow.
     pub fn check(&self) -> Result<(), UsageError> {
         let id = || self.id.chars().take(64).collect::<String>();
         if self.id != UsageRecord::id_of(self.node, self.attempt_of(), self.sequence) {
@@ -132,7 +135,8 @@ impl UsageRecord {
             && self.model.len() <= 255
             && self.gflops <= GFLOPS_MAX
             && [self.bytes_in, self.bytes_out].iter().all(|&bytes| bytes <= BYTES_MAX)
-            && [self.kernels, self.memory_peak].iter().all(|&n| n < 1 << 62);
+            && self.kernels <= KERNELS_MAX
+            && self.memory_peak < 1 << 62;
         if possible { Ok(()) } else { Err(UsageError::Amount(id())) }
     }
 }
@@ -206,5 +210,10 @@ mod tests {
         assert!(matches!(record(1, 0, u64::MAX).check(), Err(UsageError::Span(_))));
         let huge = UsageRecord { memory_mib: u64::MAX, ..record(1, 0, 1000) };
         assert!(matches!(huge.check(), Err(UsageError::Amount(_))));
+        let moved = |bytes_in, kernels| UsageRecord { bytes_in, kernels, ..record(1, 0, 1000) }.check();
+        assert_eq!(moved(BYTES_MAX, KERNELS_MAX), Ok(()));
+        for beyond in [moved(BYTES_MAX + 1, 0), moved(0, KERNELS_MAX + 1)] {
+            assert!(matches!(beyond, Err(UsageError::Amount(_))));
+        }
     }
 }

@@ -16,6 +16,10 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- No link moves, and no GPU begins, so much while a record is open (`BYTES_MAX` and `KERNELS_MAX` in crates/api/src/usage.rs): what a node
+-- said beyond that, sums would not hold.
+UPDATE usage_record SET bytes_in = LEAST(bytes_in, 70368744177664), bytes_out = LEAST(bytes_out, 70368744177664), kernels = LEAST(kernels, 70368744177664)
+WHERE bytes_in > 70368744177664 OR bytes_out > 70368744177664 OR kernels > 70368744177664;
 UPDATE usage_hour SET transfer_bytes = sums.bytes FROM (
     SELECT from_ms / 3600000 AS hour, tenant, tier, pool, model, gflops, SUM(bytes_in + bytes_out) AS bytes
     FROM usage_record GROUP BY from_ms / 3600000, tenant, tier, pool, model, gflops

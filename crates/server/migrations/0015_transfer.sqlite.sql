@@ -10,6 +10,10 @@ CREATE TRIGGER usage_record_counts AFTER INSERT ON usage_record BEGIN
         memory_mib_ms = memory_mib_ms + excluded.memory_mib_ms, transfer_bytes = transfer_bytes + excluded.transfer_bytes;
 END;
 
+-- No link moves, and no GPU begins, so much while a record is open (`BYTES_MAX` and `KERNELS_MAX` in crates/api/src/usage.rs): what a node
+-- said beyond that, sums would not hold.
+UPDATE usage_record SET bytes_in = MIN(bytes_in, 70368744177664), bytes_out = MIN(bytes_out, 70368744177664), kernels = MIN(kernels, 70368744177664)
+WHERE bytes_in > 70368744177664 OR bytes_out > 70368744177664 OR kernels > 70368744177664;
 UPDATE usage_hour SET transfer_bytes = sums.bytes FROM (
     SELECT from_ms / 3600000 AS hour, tenant, tier, pool, model, gflops, SUM(bytes_in + bytes_out) AS bytes
     FROM usage_record GROUP BY from_ms / 3600000, tenant, tier, pool, model, gflops

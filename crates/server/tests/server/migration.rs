@@ -4,6 +4,7 @@ use sluice_api::bill::{Bill, Meter};
 use sluice_api::lease::{Lease, LeaseState};
 use sluice_api::node::GpuStatus;
 use sluice_api::tenant::TenantStatus;
+use sluice_api::usage::BYTES_MAX;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Connection, SqlSafeStr};
 
@@ -44,6 +45,9 @@ fn data_of_the_first_schema_are_kept() {
     assert_eq!((bill.total_micro, bill.records), (500_000, 1));
     let moved = bill.lines.iter().find(|line| line.meter == Meter::Transfer).unwrap();
     assert_eq!(moved.amount, 2, "what had been moved is summed up");
+    let bill: Bill = server.admin.get("/bill?tenant=globex").unwrap();
+    let moved = bill.lines.iter().find(|line| line.meter == Meter::Transfer).unwrap();
+    assert_eq!(moved.amount, 6 * BYTES_MAX, "as far as it may be");
 }
 
 /// Makes a database as the first release would have.
