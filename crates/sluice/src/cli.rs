@@ -393,7 +393,7 @@ pub(crate) struct PlaceArgs {
     pub(crate) server: Option<String>,
 
     /// For whom, with a server [default: the token's tenant]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["node", "gpus"])]
     pub(crate) tenant: Option<String>,
 }
 
@@ -508,6 +508,16 @@ mod tests {
     fn the_definition_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_tenant_is_of_a_server_only() {
+        for (other, value) in [("--node", "localhost:7583"), ("--gpus", "software")] {
+            let refused =
+                Cli::try_parse_from(["sluice", "bench", "remoting", other, value, "--tenant", "acme"]).err();
+            let kind = refused.map(|error| error.kind());
+            assert_eq!(kind, Some(clap::error::ErrorKind::ArgumentConflict), "{other}");
+        }
     }
 
     #[test]
