@@ -1,6 +1,7 @@
 //! Prices and bills: integers all the way, one rounding per line.
 
 use std::fmt;
+use std::hash::Hash;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -185,8 +186,12 @@ pub struct Goods {
 impl Price {
     /// Whether another price is for the same things, per the same: it takes this one's place.
     pub fn is_for_the_same(&self, other: &Price) -> bool {
-        (self.meter, self.tier, &self.pool, &self.model, self.per)
-            == (other.meter, other.tier, &other.pool, &other.model, other.per)
+        self.things() == other.things()
+    }
+
+    /// What it is for, per what.
+    pub fn things(&self) -> impl Eq + Hash + '_ {
+        (self.meter, self.tier, self.pool.as_deref(), self.model.as_deref(), self.per)
     }
 
     /// Whether it is for these goods at this moment.

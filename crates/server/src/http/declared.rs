@@ -1,5 +1,6 @@
 //! What is declared: all of it, and a tenant or a pool by itself, which can be taken away.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::Json;
@@ -10,7 +11,7 @@ use sluice_api::pool::{Access, Pool};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Declaration, DeclaredTenant, TenantPath};
 
-use super::admin::{hide, is_shown_to};
+use super::admin::{hide, is_price_shown_to, is_shown_to};
 use super::answer::Answer;
 use super::extract::Name;
 use super::{named, tags};
@@ -47,13 +48,16 @@ pub(super) fn all_declared(
         .pools()
         .values()
         .filter(|pool| principal.may(Action::SeeFleet, &root) && is_shown_to(principal, pool, now_ms));
-    let is_last =
-        |(at, price): &(usize, &Price)| !prices[at + 1..].iter().any(|next| next.is_for_the_same(price));
+    let mut of_later = HashSet::new();
+    let last = prices.iter().rev().filter(|price| of_later.insert(price.things()));
+    let mut last: Vec<Price> = last.cloned().collect();
+    last.reverse();
+    last.retain(|price| is_price_shown_to(principal, price, fleet, now_ms));
     let sees_identity = principal.may(Action::SeeAudit, &root);
     Declaration {
         tenants: tenants.collect(),
         pools: pools.map(|pool| hide(pool, all)).collect(),
-        prices: prices.iter().enumerate().filter(is_last).map(|(_, price)| price.clone()).collect(),
+        prices: last,
         currency: books.seller.currency.clone(),
         issuer: books.seller.issuer.clone(),
         identity: books.identity.clone().filter(|_| sees_identity),

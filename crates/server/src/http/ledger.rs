@@ -14,6 +14,7 @@ use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
 
+use super::admin::is_price_shown_to;
 use super::answer::{Answer, Refusal};
 use super::extract::{Body, Name, OfTenant, Options, PageOptions, cut, page};
 use crate::auth::Principal;
@@ -22,11 +23,16 @@ use crate::policy::Action;
 use crate::server::{Books, Server};
 use crate::store::Write;
 
-/// All prices, the oldest first
+/// All prices but those of pools that are others', the oldest first
 #[utoipa::path(get, path = "/prices", tag = "ledger",
     responses((status = 200, body = Page<Price>)))]
-pub(super) async fn prices(State(server): State<Arc<Server>>, _: Principal) -> Answer<Page<Price>> {
-    Ok(Json(Page { items: server.store.prices().await?, next: None }))
+pub(super) async fn prices(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Page<Price>> {
+    let prices = server.store.prices().await?;
+    let seen = |books: &Books, now_ms| {
+        let shown = prices.iter().filter(|price| is_price_shown_to(&principal, price, &books.fleet, now_ms));
+        shown.cloned().collect()
+    };
+    Ok(Json(Page { items: server.read(seen).await?, next: None }))
 }
 
 /// Usage records of the tenants that the token may see, in the order of their beginning

@@ -15,7 +15,7 @@ use sluice_api::tenant::TenantPath;
 use sluice_api::token::Role;
 use sluice_api::usage::{GFLOPS_MAX, UsageRecord};
 
-use super::admin::is_shown_to;
+use super::admin::is_named_to;
 use super::answer::Answer;
 use super::extract::{Body, Name, OfTenant, OnNode, Options, PageOptions, cut, two_numbers};
 use crate::auth::{self, Principal};
@@ -221,11 +221,7 @@ pub(super) async fn gpus(
         let gpus = nodes.flat_map(|node| (0..node.gpus.len() as u64).map(move |gpu| ((node.id, gpu), node)));
         let gpus = gpus.map(|(key, node)| (key, (key.1 as u32, node)));
         let Page { items, next } = cut(gpus, after.as_ref(), limit, |(node, gpu)| format!("{node}.{gpu}"));
-        // Pools that are others' are not named, as in their list.
-        let is_shown = |name: &String| {
-            let pool = books.fleet.pools().get(name);
-            pool.is_none_or(|pool| is_shown_to(&principal, pool, now_ms))
-        };
+        let is_shown = |name: &String| is_named_to(&principal, name, &books.fleet, now_ms);
         let status = |(gpu, node)| {
             let status = gpu_status(&books.fleet, node, gpu, now_ms)?;
             Some(GpuStatus { pool: status.pool.filter(is_shown), ..status })

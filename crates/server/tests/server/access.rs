@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use sluice_api::Page;
+use sluice_api::bill::Price;
 use sluice_api::client::{Client, Failure};
 use sluice_api::lease::{Lease, LeaseState};
 use sluice_api::problem::{Kind, Problem};
@@ -453,6 +454,18 @@ fn what_is_declared_is_what_was_read() {
         (paths(&seen), &seen["pools"], &seen["identity"]),
         (vec!["globex".into()], &json!([]), &Value::Null)
     );
+
+    server.apply("prices: [{meter: reserved, pool: p, micro: 1, from: 2090-01-01}]").unwrap();
+    for (tenant, prices) in [("globex", [2, 3]), ("acme", [3, 4])] {
+        let client = server.token(tenant, Role::TenantAdmin);
+        let declared: Value = client.get("/declaration").unwrap();
+        let all: Vec<Price> = client.list("/prices").unwrap();
+        assert_eq!(
+            [declared["prices"].as_array().unwrap().len(), all.len()],
+            prices,
+            "{tenant}: of pools of others"
+        );
+    }
 
     let token = settings(folder.path()).token;
     let own = format!("HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n");
