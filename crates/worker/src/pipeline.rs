@@ -152,8 +152,15 @@ impl Pipeline {
         state.bytes += job.payload.len();
         state.pushes += usize::from(op == commands::MirrorPush::OP);
         state.jobs.push_back(Queued { job, pushes });
-        self.session.outbox.withhold(state.is_full(0, 0));
+        self.withhold_if_full(&state);
         self.find_submitter(&mut state);
+    }
+
+    /// Whoever makes room takes that back.
+    fn withhold_if_full(&self, state: &State) {
+        if state.is_full(0, 0) {
+            self.session.outbox.withhold(true);
+        }
     }
 
     fn wait_for_room<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
@@ -206,7 +213,7 @@ impl Pipeline {
         let mut state = self.wait_for_room(self.lock());
         state.beside += 1;
         state.bytes_beside += job.payload.len();
-        self.session.outbox.withhold(state.is_full(0, 0));
+        self.withhold_if_full(&state);
         drop(state);
         if Op(job.header.op) == commands::MirrorPush::OP {
             self.pushes.fetch_add(1, SeqCst);
