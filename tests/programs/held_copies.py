@@ -1,9 +1,11 @@
-"""Large copies to the device in a stream that waits for something which comes after them: nobody else is held up."""
+"""What is in a stream that waits for something which comes after it holds nobody up, and comes after that."""
 
 import ctypes
+import threading
 from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
 
-from driver import allocate, attach, call, free
+from driver import allocate, attach, call, code_of, free
+from driver_functions import out
 
 BYTES = 3 << 20
 GEQ = 0
@@ -63,6 +65,34 @@ for number in range(40):
     call("cuMemsetD8Async", address(places[0]), 0, size(BYTES), None)
     call("cuMemcpyHtoDAsync_v2", address(places[0]), data(number), size(BYTES), None)
 expect(places[0], 39)
+
+# A function that has not returned keeps its stream from being done, though all other work is; and whoever waits for the stream does not keep
+# the function from returning, which here it does only after another answer of the driver's.
+for turn in range(20):
+    gate = threading.Event()
+    function = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: gate.wait() and None)
+    call("cuMemsetD8_v2", address(places[0]), 0, size(BYTES))
+    call("cuLaunchHostFunc", held, function, None)
+    for _ in range(20):
+        call("cuMemsetD8Async", address(places[1]), 1, size(4096), other)
+        call("cuStreamSynchronize", other)
+    call("cuMemcpyHtoDAsync_v2", address(places[0]), data(turn + 1), size(BYTES), held)
+    first = ctypes.create_string_buffer(1)
+    call("cuMemcpyDtoHAsync_v2", first, address(places[0]), size(1), other)
+    call("cuStreamSynchronize", other)
+    assert first.raw == b"\0", "the copy did not wait for the function"
+
+    def release():
+        call("cuCtxSetCurrent", here)
+        code_of("cuStreamQuery", held)
+        gate.set()
+
+    here = c_void_p(out(c_void_p, "cuCtxGetCurrent"))
+    thread = threading.Thread(target=release)
+    thread.start()
+    call("cuStreamSynchronize", held)
+    thread.join()
+    expect(places[0], turn + 1)
 for place in [flag, *places]:
     free(place)
 print("PASS")

@@ -1,6 +1,7 @@
-//! Whether a device has finished everything that was queued on it.
+//! Whether a device has finished all work that was queued on it.
 //!
-//! Then a synchronisation returns at once, and the thread that reads the client's commands may make it itself. Only
+//! Then, and if nothing that is no work keeps a stream from going on ([`Streams::hold_nothing`](crate::streams::Streams::hold_nothing)), a
+//! synchronisation returns at once, and the thread that reads the client's commands may make it itself. Only
 //! commands that nobody waits for can leave something behind, and one thread at a time executes those.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -13,8 +14,6 @@ pub(crate) struct Backlog {
     returned: AtomicU64,
     /// Those that have been finished by the device, as far as is known.
     finished: AtomicU64,
-    /// The last one behind which its stream may be kept from going on, by its number.
-    holds: AtomicU64,
 }
 
 /// Everything whose driver call had returned at some moment.
@@ -38,16 +37,6 @@ impl Backlog {
     /// The device has been waited for since the mark was taken, in all its streams.
     pub(crate) fn finished(&self, mark: Mark) {
         self.finished.fetch_max(mark.0, SeqCst);
-    }
-
-    /// The call that has begun last may keep its stream from going on: it is no work, but something to wait for.
-    pub(crate) fn holds(&self) {
-        self.holds.fetch_max(self.begun.load(SeqCst), SeqCst);
-    }
-
-    /// Whether what may keep a stream from going on is known to be over.
-    pub(crate) fn holds_nothing(&self) -> bool {
-        self.finished.load(SeqCst) >= self.holds.load(SeqCst)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -84,20 +73,5 @@ mod tests {
         backlog.finished(backlog.mark());
         backlog.finished(early);
         assert!(backlog.is_empty());
-    }
-
-    #[test]
-    fn what_may_hold_a_stream_is_over_once_it_has_been_waited_for() {
-        let backlog = Backlog::default();
-        drop(backlog.call());
-        assert!(backlog.holds_nothing(), "nothing but a record of an event, say");
-        let call = backlog.call();
-        backlog.holds();
-        backlog.finished(backlog.mark());
-        assert!(!backlog.holds_nothing());
-        drop(call);
-        backlog.finished(backlog.mark());
-        drop(backlog.call());
-        assert!(backlog.holds_nothing());
     }
 }

@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -493,12 +493,13 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
         // The gate drains once the submission ends; the call has ended by then.
         let _submission = enter_gate(device, job);
         let _call = backlog.call();
-        if may_hold(op) {
-            backlog.holds();
-        }
         if !gives_work(op) {
             let done = dispatch(session, op, &job.payload, reply);
-            device.streams.changed();
+            if may_hold(op) {
+                device.streams.held()
+            } else {
+                device.streams.changed()
+            }
             return done;
         }
         if let Some(times) = &device.launch_times
@@ -568,9 +569,11 @@ fn returns_at_once(session: &Session, job: &Job) -> bool {
     }
 }
 
-/// Whether the devices have finished everything; an event may be another device's than the command's.
+/// Whether the devices have finished everything, and nothing waits for the program or another process; an event may be another device's than
+/// the command's.
 pub(crate) fn is_idle(session: &Session) -> bool {
-    session.devices.iter().all(|device| device.gate.backlog().is_empty())
+    let is_idle = |device: &Device| device.gate.backlog().is_empty() && device.streams.hold_nothing();
+    !session.imports_events.load(Relaxed) && session.devices.iter().all(is_idle)
 }
 
 /// Whether a command is answered.

@@ -219,7 +219,7 @@ impl Session {
 
     /// Whether a driver call may wait for something that this session has given the GPU, or that others have yet to do.
     pub(crate) fn has_unfinished(&self) -> bool {
-        let waits = |device: &Device| !device.gate.is_drained() || !device.gate.backlog().holds_nothing();
+        let waits = |device: &Device| !device.gate.is_drained() || !device.streams.hold_nothing();
         self.imports_events.load(Relaxed) || self.devices.iter().any(waits)
     }
 

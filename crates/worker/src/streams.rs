@@ -32,6 +32,10 @@ struct State {
     given: u64,
     /// Of these, the ones before which the program has waited for the whole GPU.
     waited: u64,
+    /// The last one that may keep a stream from going on,
+    holds: u64,
+    /// and that of a stream which is gone.
+    parted_holds: u64,
 }
 
 struct Used {
@@ -41,14 +45,25 @@ struct Used {
     has_work: bool,
     /// The number of the last command that gave it something.
     last: u64,
+    /// The last one that may keep it from going on: a function of the program, or a value to wait for.
+    holds: u64,
     /// The program has waited for what the commands up to this one gave it.
     waited: u64,
 }
 
 impl Used {
     fn new(event: Event) -> Used {
-        Used { event: Arc::new(event), has_work: false, last: 0, waited: 0 }
+        Used { event: Arc::new(event), has_work: false, last: 0, holds: 0, waited: 0 }
     }
+}
+
+/// What a command gives the streams that it names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Given {
+    Work,
+    /// It may keep them from going on, for as long as the program likes.
+    Hold,
+    Other,
 }
 
 /// What had been given to streams when a wait began.
@@ -87,26 +102,45 @@ impl Streams {
 
     /// The streams that the calling thread's command has named were given work.
     pub(crate) fn submitted(&self) {
-        self.given(true);
+        self.given(Given::Work);
     }
 
     /// They were given what is no work, but may keep them from being done: an event to wait for, say.
     pub(crate) fn changed(&self) {
-        self.given(false);
+        self.given(Given::Other);
     }
 
-    fn given(&self, is_work: bool) {
+    /// The same, and nobody knows when it is over: a function of the program, or a value to wait for.
+    pub(crate) fn held(&self) {
+        self.given(Given::Hold);
+    }
+
+    fn given(&self, what: Given) {
         let mut state = self.lock();
         let state = &mut *state;
         state.given += 1;
+        if what == Given::Hold {
+            state.holds = state.given;
+        }
         NAMED.with_borrow(|named| {
             for stream in named {
                 if let Some(used) = state.streams.get_mut(&stream.0) {
-                    used.has_work |= is_work;
+                    used.has_work |= what == Given::Work;
                     used.last = state.given;
+                    if what == Given::Hold {
+                        used.holds = state.given;
+                    }
                 }
             }
         });
+    }
+
+    /// Whether everything that may have kept a stream from going on is known to be over. [`Streams::drain`] does not wait for such.
+    pub(crate) fn hold_nothing(&self) -> bool {
+        let state = self.lock();
+        let is_over = |used: &Used| used.holds <= used.waited.max(state.waited);
+        state.holds <= state.waited
+            || (state.parted_holds <= state.waited && state.streams.values().all(is_over))
     }
 
     /// The program is about to wait.
@@ -151,9 +185,11 @@ impl Streams {
     /// A stream that nobody knows any more is about to be destroyed.
     pub(crate) fn leaves(&self, stream: CUstream) {
         let mut state = self.lock();
-        if let Some(mut used) = state.streams.remove(&stream.0)
-            && self.record(stream.0, &mut used)
-        {
+        let Some(mut used) = state.streams.remove(&stream.0) else { return };
+        if used.holds > used.waited {
+            state.parted_holds = state.parted_holds.max(used.holds);
+        }
+        if self.record(stream.0, &mut used) {
             state.parted.push(used.event);
         }
     }
@@ -309,6 +345,40 @@ pub(crate) mod tests {
         named(one);
         streams.changed();
         assert!(!is_done(one) && is_done(other), "it may wait for an event");
+    }
+
+    #[test]
+    fn a_stream_that_may_be_held_is_until_somebody_has_waited_for_it() {
+        let stage = Stage::new();
+        let (table, streams) = stage.driver();
+        let (held, other) = (stream(table), stream(table));
+        let named = |stream| {
+            forget_named();
+            streams.named(stream);
+        };
+        assert!(streams.hold_nothing());
+        named(held);
+        streams.held();
+        given(streams, other);
+        streams.drain();
+        assert!(!streams.hold_nothing(), "it has no work to be waited for");
+        named(other);
+        streams.waited(streams.mark());
+        assert!(!streams.hold_nothing(), "another one was waited for");
+        let early = streams.mark();
+        named(held);
+        streams.held();
+        streams.waited(early);
+        assert!(!streams.hold_nothing(), "it was given more meanwhile");
+        streams.waited(streams.mark());
+        assert!(streams.hold_nothing());
+        streams.held();
+        streams.leaves(held);
+        // SAFETY: nobody uses it any more.
+        unsafe { table.cuStreamDestroy_v2.unwrap()(held) }.ok().unwrap();
+        assert!(!streams.hold_nothing(), "it is gone, and what it waits for is not");
+        streams.waited_for_all(streams.mark());
+        assert!(streams.hold_nothing());
     }
 
     #[test]
