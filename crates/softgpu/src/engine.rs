@@ -203,10 +203,14 @@ pub(crate) fn run_if_idle(context: &Context, op: &Op) -> Option<Result<()>> {
 
 /// Waits while the work in all queues holds more than so many bytes of the host's memory. Not for a thread that does queued work.
 pub fn wait_for_room(bytes_max: usize) {
-    let has_room = || ENGINE.queued_bytes.load(Ordering::Relaxed) <= bytes_max;
-    if !has_room() {
-        drop(ENGINE.wait(ENGINE.lock(), |_| has_room()));
+    if !has_room(bytes_max) {
+        drop(ENGINE.wait(ENGINE.lock(), |_| has_room(bytes_max)));
     }
+}
+
+/// Whether [`wait_for_room`] would return at once.
+pub fn has_room(bytes_max: usize) -> bool {
+    ENGINE.queued_bytes.load(Ordering::Relaxed) <= bytes_max
 }
 
 /// Waits until `condition` holds; it is looked at after each piece of work.

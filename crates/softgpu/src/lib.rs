@@ -68,7 +68,7 @@ use sluice_cuda::DriverTable;
 pub use api::{export_event, import_event};
 pub use context::{Context, on_context_destroyed, primary_context};
 pub use device::{Card, Config, SoftDevice, configure, configure_cards};
-pub use engine::wait_for_room;
+pub use engine::{has_room, wait_for_room};
 pub use execution::{Usage, cancel_running, control, longest_running, set_output, threads, usage};
 pub use machine::{Code, Grid, Kernel, Limits, Machine, Resources, Shape, Signature};
 pub use sluice_jit::{Control, Output, SystemOrder, on_system_order};

@@ -90,6 +90,7 @@ fn whoever_waits_for_room_waits_until_the_queues_hold_less() {
         sluice_softgpu::wait_for_room(BYTES * (COUNT - 1));
         say.send(()).expect("the test goes on");
     });
+    assert!(sluice_softgpu::has_room(1 << 30) && !sluice_softgpu::has_room(BYTES * (COUNT - 1)));
     // Nobody lets the stream go on before this is over, however long it takes.
     assert!(waited.recv_timeout(Duration::from_millis(100)).is_err(), "there was no room");
     gate.open();

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use sluice_cuda::{
@@ -31,14 +32,22 @@ pub(crate) struct Modules {
     functions: Mutex<HashMap<ModuleId, Vec<(FunctionId, CUfunction)>>>,
     /// What the driver keeps of each image.
     kept: Mutex<HashMap<ModuleId, Held>>,
-    /// Bytes of each function's parameters,
-    parameter_bytes: RwLock<HashMap<FunctionId, usize>>,
-    /// and the same by the driver's handle.
+    launches: RwLock<HashMap<FunctionId, Launches>>,
+    /// Bytes of each function's parameters, by the driver's handle.
     by_handle: RwLock<HashMap<usize, usize>>,
     /// Loads that nobody waited for, and why they failed; the latest.
     failed: Mutex<VecDeque<(ModuleId, CUresult)>>,
     /// What each module's texture and surface references are known by.
     references: Mutex<HashMap<ModuleId, References>>,
+}
+
+/// What is known of a function's launches.
+#[derive(Debug)]
+struct Launches {
+    /// Of its parameters.
+    bytes: usize,
+    /// There was one.
+    have_begun: AtomicBool,
 }
 
 /// The texture and surface references of a module.
@@ -60,7 +69,8 @@ impl Modules {
         let bytes = info.parameters.iter().map(end).max().unwrap_or(0);
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         functions.entry(module).or_default().push((function, handle));
-        self.parameter_bytes.write().unwrap_or_else(PoisonError::into_inner).insert(function, bytes);
+        let launches = Launches { bytes, have_begun: AtomicBool::new(false) };
+        self.launches.write().unwrap_or_else(PoisonError::into_inner).insert(function, launches);
         self.by_handle.write().unwrap_or_else(PoisonError::into_inner).insert(handle.0, bytes);
     }
 
@@ -100,10 +110,10 @@ impl Modules {
     pub(crate) fn remove(&self, module: ModuleId) -> Vec<FunctionId> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = functions.remove(&module).unwrap_or_default();
-        let mut sizes = self.parameter_bytes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut launches = self.launches.write().unwrap_or_else(PoisonError::into_inner);
         let mut by_handle = self.by_handle.write().unwrap_or_else(PoisonError::into_inner);
         for (function, handle) in &gone {
-            sizes.remove(function);
+            launches.remove(function);
             by_handle.remove(&handle.0);
         }
         gone.into_iter().map(|(function, _)| function).collect()
@@ -128,14 +138,24 @@ impl Modules {
         self.references.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a launch brings all parameters that the function reads, and no more than any could.
+    /// Whether a launch, which is about to be made, brings all parameters that the function reads, and no more than any could.
     pub(crate) fn check_parameters(&self, function: FunctionId, bytes: usize) -> Result<(), CUresult> {
-        let sizes = self.parameter_bytes.read().unwrap_or_else(PoisonError::into_inner);
-        match sizes.get(&function) {
-            Some(&needed) if (needed..=PARAMETER_BYTES_MAX.max(needed)).contains(&bytes) => Ok(()),
-            Some(_) => Err(CUresult::INVALID_VALUE),
-            None => Err(CUresult::INVALID_HANDLE),
+        let launches = self.launches.read().unwrap_or_else(PoisonError::into_inner);
+        let of_it = launches.get(&function).ok_or(CUresult::INVALID_HANDLE)?;
+        if !(of_it.bytes..=PARAMETER_BYTES_MAX.max(of_it.bytes)).contains(&bytes) {
+            return Err(CUresult::INVALID_VALUE);
         }
+        // Written once: other threads read it for each launch.
+        if !of_it.have_begun.load(Relaxed) {
+            of_it.have_begun.store(true, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether a launch of the function was made before, or is being made.
+    pub(crate) fn has_launched(&self, function: FunctionId) -> bool {
+        let launches = self.launches.read().unwrap_or_else(PoisonError::into_inner);
+        launches.get(&function).is_some_and(|launches| launches.have_begun.load(Relaxed))
     }
 }
 

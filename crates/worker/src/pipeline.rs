@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Large copies to a device that is idle do not come here at all (`bulk`).
-//! While nothing is queued, the reader itself makes the calls that are sure to return at once: questions, and on a
-//! device that has nothing to do also synchronisations and small copies. That saves a thread switch.
+//! While nothing is queued, the reader itself makes the calls that are sure to return at once: questions, on a
+//! device that has nothing to do also synchronisations and small copies, and what a driver of ours does no more than queue. That saves a
+//! thread switch.
 //! Submitter is a part that any thread of a pool plays: it executes commands in the order of their acceptance. When it
 //! comes to a call that can block, everything before that has been submitted; it lets another thread be the submitter
 //! and makes the call itself. So no client thread blocks another's, and a waiting call costs one thread switch.
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 use sluice_cuda::{CUresult, Fn};
 use sluice_wire::frame::HEADER_SIZE;
 use sluice_wire::resume::{WINDOW, WINDOW_MAX};
-use sluice_wire::{Command, EventId, Header, Op, Target, commands, for_each_command};
+use sluice_wire::{Command, EventId, FunctionId, Header, Op, Target, commands, for_each_command};
 
 use crate::bulk::{BULK_MIN, Buffers, COPY_FIELDS};
 use crate::execute::{Execute, Refusal};
@@ -143,7 +144,8 @@ impl Pipeline {
             return self.execute(job);
         }
         let mut state = self.lock();
-        if state.is_empty() && self.has_pushed(pushes) && returns_at_once(&self.session, &job) {
+        let at_once = || returns_at_once(&self.session, &job) || is_only_queued(&self.session, &job);
+        if state.is_empty() && self.has_pushed(pushes) && at_once() {
             // This is the only thread that accepts, so nothing can come in between.
             drop(state);
             return self.execute(job);
@@ -569,6 +571,22 @@ fn returns_at_once(session: &Session, job: &Job) -> bool {
     }
 }
 
+/// Whether the driver does no more for a queued command, given to it now, than to queue it. One that is loaded may wait for room in its
+/// queue, and for its turn. Ours compiles a function when it is launched for the first time.
+fn is_only_queued(session: &Session, job: &Job) -> bool {
+    let launched = || {
+        let function = job.payload.first_chunk().map(|id| FunctionId(u64::from_le_bytes(*id)));
+        function.is_some_and(|function| session.modules.has_launched(function))
+    };
+    let is_queued = match Op(job.header.op).target() {
+        Some(Target::Driver(Fn::cuEventRecord | Fn::cuStreamWaitEvent)) => true,
+        // The function is the first field of both.
+        Some(Target::Driver(Fn::cuLaunchKernel | Fn::cuLaunchKernelEx)) => launched(),
+        _ => false,
+    };
+    is_queued && !session.is_loaded && sluice_softgpu::has_room(SUBMITTED_BYTES_MAX)
+}
+
 /// Whether the devices have finished everything, and nothing waits for the program or another process; an event may be another device's than
 /// the command's.
 pub(crate) fn is_idle(session: &Session) -> bool {
@@ -755,6 +773,33 @@ mod tests {
             session.host_calls.forget(7);
         }
         assert!(at_once(session, query));
+    }
+
+    #[test]
+    fn what_is_only_queued_is_what_a_driver_of_ours_has_done_before() {
+        use sluice_cuda::CUfunction;
+        use sluice_wire::{Encode, FunctionInfo, ModuleId};
+        let mut stage = Stage::new();
+        let session = stage.session();
+        let only_queued = |session: &Session, op: Op, first: FunctionId| {
+            let header =
+                Header { kind: sluice_wire::Kind::Command, device: 0, op: op.0, lane: 1, sequence: 0 };
+            let mut payload = Vec::new();
+            first.encode(&mut payload);
+            is_only_queued(session, &Job { header, payload })
+        };
+        let (launch, record) = (commands::cuLaunchKernel::OP, commands::cuEventRecord::OP);
+        let (known, unknown) = (FunctionId(7), FunctionId(8));
+        let info = FunctionInfo { parameters: Vec::new(), attributes: Vec::new() };
+        session.modules.add(ModuleId(6), (known, CUfunction(1)), &info);
+        assert!(only_queued(session, record, known));
+        assert!(!only_queued(session, launch, known), "it may have to be compiled");
+        session.modules.check_parameters(known, 0).unwrap();
+        assert!(only_queued(session, launch, known));
+        assert!(!only_queued(session, launch, unknown));
+        assert!(!only_queued(session, commands::cuMemcpyHtoDAsync_v2::OP, known));
+        session.is_loaded = true;
+        assert!(!only_queued(session, launch, known) && !only_queued(session, record, known));
     }
 
     #[test]
