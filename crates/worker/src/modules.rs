@@ -1,10 +1,11 @@
 //! Modules and their functions: loading images, and what clients need to know to launch.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
+use foldhash::HashMap;
 use sluice_cuda::{
     CUdeviceptr, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUpointer_attribute, CUresult,
     DriverTable,

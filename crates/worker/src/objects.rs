@@ -3,9 +3,9 @@
 //! The client mints ids. One that is not in its table reaches no driver: it is answered with
 //! `CUDA_ERROR_INVALID_HANDLE`, and so is one of another kind, since each kind has a table of its own.
 
-use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use foldhash::HashMap;
 use sluice_cuda::CUresult;
 use sluice_wire::{HandleKind, Id};
 

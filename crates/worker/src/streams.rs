@@ -6,10 +6,10 @@
 //! it.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::HashMap;
 use sluice_cuda::{CUcontext, CUresult, CUstream, CUstreamCaptureStatus, DriverTable};
 
 use crate::event::Event;
