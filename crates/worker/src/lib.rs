@@ -46,6 +46,7 @@ mod host_memory;
 #[cfg(test)]
 mod host_memory_tests;
 mod images;
+mod kinds;
 mod launch_times;
 pub mod link;
 mod live;

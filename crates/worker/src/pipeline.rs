@@ -26,12 +26,16 @@ use std::time::{Duration, Instant};
 use sluice_cuda::{CUresult, Fn};
 use sluice_wire::frame::HEADER_SIZE;
 use sluice_wire::resume::{WINDOW, WINDOW_MAX};
-use sluice_wire::{Command, EventId, FunctionId, Header, Op, Target, commands, for_each_command};
+use sluice_wire::{Command, FunctionId, Header, Op, Target, commands};
 
-use crate::bulk::{BULK_MIN, Buffers, COPY_FIELDS};
+use crate::bulk::Buffers;
 use crate::execute::{Execute, Refusal};
 use crate::gate::Submission;
 use crate::generated::dispatch::dispatch;
+use crate::kinds::{
+    enters_itself, frees_a_stream, gives_work, is_bookkeeping, is_large_copy, is_quick, leaves_nothing,
+    may_block, may_hold, recorded_event, ticket_of, waits,
+};
 use crate::session::{Device, Session};
 use crate::{copies, ending, launch_times, live, mirror};
 
@@ -67,8 +71,8 @@ pub(crate) struct Pipeline {
     /// To the thread that executes what waits for no other command ([`mirror::is_beside`]), once there was such.
     beside: OnceLock<Sender<Job>>,
     /// How many pushes it was given, and how many of these it has executed.
-    pushes: AtomicU64,
-    pushed: AtomicU64,
+    pushes_beside: AtomicU64,
+    pushed_beside: AtomicU64,
     state: Mutex<State>,
     /// For the pool: there may be something to submit.
     work: Condvar,
@@ -80,7 +84,7 @@ pub(crate) struct Pipeline {
 struct Queued {
     job: Job,
     /// So many pushes have come before it on the other way.
-    pushes: u64,
+    behind: u64,
 }
 
 #[derive(Default)]
@@ -92,7 +96,7 @@ struct State {
     beside: usize,
     bytes_beside: usize,
     /// Pushes in the queue, or being executed from there.
-    pushes: usize,
+    pushes_queued: usize,
     has_submitter: bool,
     threads: usize,
     idle: usize,
@@ -120,8 +124,8 @@ impl Pipeline {
             buffers: Buffers::default(),
             has_window,
             beside: OnceLock::new(),
-            pushes: AtomicU64::new(0),
-            pushed: AtomicU64::new(0),
+            pushes_beside: AtomicU64::new(0),
+            pushed_beside: AtomicU64::new(0),
             state: Mutex::default(),
             work,
             room,
@@ -139,21 +143,21 @@ impl Pipeline {
         if follows || mirror::is_beside(op, &job.payload) {
             return self.execute_beside(job);
         }
-        let pushes = self.pushes.load(SeqCst);
+        let behind = self.pushes_beside.load(SeqCst);
         if frees_a_stream(op) {
             return self.execute(job);
         }
         let mut state = self.lock();
         let at_once = || returns_at_once(&self.session, &job) || is_only_queued(&self.session, &job);
-        if state.is_empty() && self.has_pushed(pushes) && at_once() {
+        if state.is_empty() && self.has_pushed(behind) && at_once() {
             // This is the only thread that accepts, so nothing can come in between.
             drop(state);
             return self.execute(job);
         }
         state = self.wait_for_room(state);
         state.bytes += job.payload.len();
-        state.pushes += usize::from(op == commands::MirrorPush::OP);
-        state.jobs.push_back(Queued { job, pushes });
+        state.pushes_queued += usize::from(op == commands::MirrorPush::OP);
+        state.jobs.push_back(Queued { job, behind });
         self.withhold_if_full(&state);
         self.find_submitter(&mut state);
     }
@@ -178,7 +182,7 @@ impl Pipeline {
     pub(crate) fn is_idle(&self, device: u8) -> bool {
         let device = self.session.device_at(device);
         self.lock().is_empty()
-            && self.has_pushed(self.pushes.load(SeqCst))
+            && self.has_pushed(self.pushes_beside.load(SeqCst))
             && device.is_some_and(|device| device.gate.has_turn())
             && is_idle(&self.session)
     }
@@ -218,7 +222,7 @@ impl Pipeline {
         self.withhold_if_full(&state);
         drop(state);
         if Op(job.header.op) == commands::MirrorPush::OP {
-            self.pushes.fetch_add(1, SeqCst);
+            self.pushes_beside.fetch_add(1, SeqCst);
         }
         // The thread lives as long as this does.
         let _ = beside.send(job);
@@ -227,7 +231,7 @@ impl Pipeline {
     fn run_beside(&self, jobs: Receiver<Job>) {
         // Pushes that are queued come first. An honest client has queued them before any function that they could wait for.
         let mut state = self.lock();
-        while state.pushes > 0 {
+        while state.pushes_queued > 0 {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
@@ -236,7 +240,7 @@ impl Pipeline {
             self.execute(job);
             // Under the lock, so that whoever waits sleeps or has seen the count.
             let mut state = self.lock();
-            self.pushed.fetch_add(u64::from(is_push), SeqCst);
+            self.pushed_beside.fetch_add(u64::from(is_push), SeqCst);
             state.beside -= 1;
             state.bytes_beside -= bytes;
             self.room.notify_all();
@@ -254,7 +258,7 @@ impl Pipeline {
     }
 
     fn has_pushed(&self, pushes: u64) -> bool {
-        self.pushed.load(SeqCst) >= pushes
+        self.pushed_beside.load(SeqCst) >= pushes
     }
 
     /// Returns when so many pushes beside the queue have been executed, which wait for nothing that is in it.
@@ -312,15 +316,15 @@ impl Pipeline {
             state.bytes = 0;
             self.room.notify_all();
             self.accept_more(state);
-            while let Some(Queued { job, pushes }) = batch.pop_front() {
-                self.wait_until_pushed(pushes);
+            while let Some(Queued { job, behind }) = batch.pop_front() {
+                self.wait_until_pushed(behind);
                 let op = Op(job.header.op);
                 if !may_block(op) {
                     // Not inside the gate: without the turn there will be no room.
                     sluice_softgpu::wait_for_room(SUBMITTED_BYTES_MAX);
                     self.execute(job);
                     if op == commands::MirrorPush::OP {
-                        self.lock().pushes -= 1;
+                        self.lock().pushes_queued -= 1;
                         self.room.notify_all();
                     }
                     continue;
@@ -403,79 +407,6 @@ fn is_of_capture(result: CUresult) -> bool {
     (CUresult::STREAM_CAPTURE_UNSUPPORTED.0..=CUresult::STREAM_CAPTURE_WRONG_THREAD.0).contains(&result.0)
 }
 
-/// Whether a queued command that was refused is as good as never sent: no later one of an honest client takes for granted what it would
-/// have made or changed.
-fn leaves_nothing(op: Op) -> bool {
-    LEAVES_NOTHING[op.0 as usize]
-}
-
-static LEAVES_NOTHING: [bool; 1 << 16] = {
-    let mut leaves_nothing = [false; 1 << 16];
-    macro_rules! note {
-        ($($name:ident)*) => {
-            $(leaves_nothing[<commands::$name as Command>::OP.0 as usize] =
-                !<commands::$name as Command>::WAITS && is_passing(stringify!($name));)*
-        };
-    }
-    for_each_command!(note);
-    leaves_nothing
-};
-
-/// Work, its order, settings, and ends of what nobody names any more. Not among them: what is made or mapped under an id or address of
-/// the client's, its end where the client uses the address again, the begin of a capture, and data of the session's own.
-const fn is_passing(name: &str) -> bool {
-    is_of(
-        name,
-        &[
-            "cuMemcpy",
-            "cuMemset",
-            "cuLaunch",
-            "cuGraphLaunch",
-            "cuGraphUpload",
-            "cuEventRecord",
-            "cuCtxRecordEvent",
-            "cuGreenCtxRecordEvent",
-            "cuStreamWait",
-            "cuCtxWaitEvent",
-            "cuGreenCtxWaitEvent",
-            "cuStreamWriteValue",
-            "cuStreamCopyAttributes",
-            "cuCtxSetLimit",
-            "cuFuncSetAttribute",
-            "cuMemFree",
-            "cuModuleUnload",
-            "FunctionNamed",
-            "cuStreamDestroy",
-            "cuEventDestroy",
-            "cuGraphExecDestroy",
-            "cuArrayDestroy",
-            "cuMipmappedArrayDestroy",
-            "cuTexObjectDestroy",
-            "cuSurfObjectDestroy",
-        ],
-    )
-}
-
-/// What the client expects to come for a queued command.
-fn ticket_of(op: Op, payload: &[u8]) -> u64 {
-    let tickets = [
-        commands::cuMemcpyDtoHAsync_v2::OP,
-        commands::cuMemcpyAtoHAsync_v2::OP,
-        commands::cuLaunchHostFunc::OP,
-    ];
-    // It is the first field of each.
-    let ticket = payload.first_chunk().filter(|_| tickets.contains(&op));
-    ticket.map_or(0, |ticket| u64::from_le_bytes(*ticket))
-}
-
-/// What a stream's record is of.
-fn recorded_event(op: Op, payload: &[u8]) -> Option<EventId> {
-    let is_one = [commands::cuEventRecord::OP, commands::cuEventRecordWithFlags::OP].contains(&op);
-    // It is the first field of both.
-    let event = payload.first_chunk().filter(|_| is_one)?;
-    Some(EventId(u64::from_le_bytes(*event)))
-}
-
 /// Makes the driver call, and tells gate and backlog of the device what it means for them.
 fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> Result<(), Refusal> {
     let op = Op(job.header.op);
@@ -544,11 +475,6 @@ fn enter_gate<'a>(device: &'a Device, job: &Job) -> Option<Submission<'a>> {
     }
 }
 
-/// Whether a stream of the driver waits for this command: what stands before it may itself wait for that stream.
-fn frees_a_stream(op: Op) -> bool {
-    [commands::HostCallDone::OP, commands::NodeDataPut::OP, commands::NodeDataGet::OP].contains(&op)
-}
-
 /// Whether a waiting command, made now, holds nobody up.
 fn returns_at_once(session: &Session, job: &Job) -> bool {
     let op = Op(job.header.op);
@@ -594,165 +520,10 @@ pub(crate) fn is_idle(session: &Session) -> bool {
     !session.imports_events.load(Relaxed) && session.devices.iter().all(is_idle)
 }
 
-/// Whether a command is answered.
-fn waits(op: Op) -> bool {
-    WAITS[op.0 as usize]
-}
-
-static WAITS: [bool; 1 << 16] = {
-    let mut waits = [false; 1 << 16];
-    macro_rules! note {
-        ($($name:ident)*) => {
-            $(waits[<commands::$name as Command>::OP.0 as usize] = <commands::$name as Command>::WAITS;)*
-        };
-    }
-    for_each_command!(note);
-    waits
-};
-
-/// Whether a waiting command can take longer than a look at a table, and nothing that comes after it builds on it.
-fn may_block(op: Op) -> bool {
-    waits(op) && !is_quick(op) && ![commands::ModuleLoadAhead::OP, commands::EventWatch::OP].contains(&op)
-}
-
-/// Whether a waiting command is a question that every driver answers at once.
-fn is_quick(op: Op) -> bool {
-    op == commands::Submitted::OP
-        || matches!(
-            op.target(),
-            Some(Target::Driver(
-                Fn::cuEventQuery
-                    | Fn::cuStreamQuery
-                    | Fn::cuEventElapsedTime
-                    | Fn::cuEventElapsedTime_v2
-                    | Fn::cuOccupancyMaxActiveBlocksPerMultiprocessor
-                    | Fn::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
-                    | Fn::cuOccupancyAvailableDynamicSMemPerBlock
-            ))
-        )
-}
-
-/// Whether a command gives the GPU work, which needs the turn.
-fn gives_work(op: Op) -> bool {
-    GIVES_WORK[op.0 as usize]
-}
-
-/// Whether a queued command that is no work may keep its stream from going on. A wait for an event does where that is another
-/// process's, which the session knows.
-fn may_hold(op: Op) -> bool {
-    matches!(
-        op.target(),
-        Some(Target::Driver(
-            Fn::cuLaunchHostFunc
-                | Fn::cuStreamWaitValue32
-                | Fn::cuStreamWaitValue32_v2
-                | Fn::cuStreamWaitValue64
-                | Fn::cuStreamWaitValue64_v2
-        ))
-    )
-}
-
-/// Whether a queued command gives the device nothing to do.
-fn is_bookkeeping(op: Op) -> bool {
-    [commands::MemoryCommitAllowed::OP, commands::PhysicalCreateAllowed::OP, commands::ArrayCreateAllowed::OP]
-        .contains(&op)
-}
-
-/// Whether a queued command is a large copy to the device.
-fn is_large_copy(op: Op, payload: &[u8]) -> bool {
-    op == commands::cuMemcpyHtoDAsync_v2::OP && payload.len() >= COPY_FIELDS + BULK_MIN
-}
-
-/// Whether a waiting command enters the gate where it is executed, for a part of the time that it takes.
-fn enters_itself(op: Op) -> bool {
-    op == commands::cuMemcpyDtoH_v2::OP
-}
-
-/// Copies, fills and launches, known by their names: a function that joins the list joins its family.
-static GIVES_WORK: [bool; 1 << 16] = {
-    let mut gives_work = [false; 1 << 16];
-    macro_rules! note {
-        ($($name:ident)*) => {
-            $(gives_work[<commands::$name as Command>::OP.0 as usize] = is_work(stringify!($name));)*
-        };
-    }
-    for_each_command!(note);
-    gives_work
-};
-
-const fn is_work(name: &str) -> bool {
-    is_of(
-        name,
-        &[
-            "cuMemcpy",
-            "cuMemset",
-            "cuMemMapArray",
-            "cuLaunchKernel",
-            "cuLaunchCooperative",
-            "cuGraphLaunch",
-            "Mirror",
-        ],
-    )
-}
-
-const fn is_of(name: &str, families: &[&str]) -> bool {
-    let mut i = 0;
-    while i < families.len() {
-        if starts_with(name.as_bytes(), families[i].as_bytes()) {
-            return true;
-        }
-        i += 1;
-    }
-    false
-}
-
-const fn starts_with(text: &[u8], start: &[u8]) -> bool {
-    let mut i = 0;
-    while i < start.len() {
-        if i == text.len() || text[i] != start[i] {
-            return false;
-        }
-        i += 1;
-    }
-    true
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::malformed::stage::Stage;
-
-    #[test]
-    fn every_command_is_classified_as_declared() {
-        assert!(waits(Op::of(Fn::cuStreamSynchronize)) && may_block(Op::of(Fn::cuStreamSynchronize)));
-        assert!(waits(Op::of(Fn::cuEventQuery)) && !may_block(Op::of(Fn::cuEventQuery)));
-        assert!(!waits(Op::of(Fn::cuLaunchKernel)) && gives_work(Op::of(Fn::cuLaunchKernel)));
-        assert!(gives_work(Op::of(Fn::cuMemcpyDtoH_v2)) && gives_work(Op::of(Fn::cuMemsetD8Async)));
-        assert!(!gives_work(Op::of(Fn::cuLaunchHostFunc)) && !gives_work(Op::of(Fn::cuEventRecord)));
-        assert!(frees_a_stream(commands::HostCallDone::OP) && !frees_a_stream(Op::of(Fn::cuLaunchHostFunc)));
-        assert!(!waits(Op(u16::MAX)));
-        for (leaves, ops) in [
-            (
-                true,
-                [
-                    Op::of(Fn::cuLaunchKernelEx),
-                    commands::cuMemcpyDtoHAsync_v2::OP,
-                    Op::of(Fn::cuStreamWaitEvent),
-                ],
-            ),
-            (false, [Op::of(Fn::cuStreamCreateWithPriority), commands::MirrorPush::OP, Op::of(Fn::cuMemMap)]),
-            (
-                false,
-                [
-                    commands::MemoryDecommit::OP,
-                    Op::of(Fn::cuStreamBeginCapture_v2),
-                    Op::of(Fn::cuMemcpyDtoH_v2),
-                ],
-            ),
-        ] {
-            ops.into_iter().for_each(|op| assert_eq!(leaves_nothing(op), leaves, "{}", op.name()));
-        }
-    }
 
     #[test]
     fn questions_to_a_loaded_driver_are_for_others_while_host_functions_may_run() {
@@ -800,16 +571,5 @@ mod tests {
         assert!(!only_queued(session, commands::cuMemcpyHtoDAsync_v2::OP, known));
         session.is_loaded = true;
         assert!(!only_queued(session, launch, known) && !only_queued(session, record, known));
-    }
-
-    #[test]
-    fn the_ticket_of_a_command_is_its_first_field() {
-        use sluice_wire::{Encode, StreamId};
-        let mut payload = Vec::new();
-        commands::cuLaunchHostFunc { ticket: 0x0123_4567_89ab, hStream: StreamId(16), is_callback: false }
-            .encode(&mut payload);
-        assert_eq!(ticket_of(commands::cuLaunchHostFunc::OP, &payload), 0x0123_4567_89ab);
-        assert_eq!(ticket_of(commands::cuLaunchKernel::OP, &payload), 0);
-        assert_eq!(ticket_of(commands::cuLaunchHostFunc::OP, &[]), 0);
     }
 }
