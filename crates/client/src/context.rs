@@ -251,6 +251,10 @@ pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) ->
     Ok(())
 }
 
+pub(crate) unsafe fn cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> Result<(), CUresult> {
+    create(pctx, flags, dev)
+}
+
 pub(crate) unsafe fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> Result<(), CUresult> {
     create(pctx, flags, dev)
 }

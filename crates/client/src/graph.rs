@@ -340,6 +340,17 @@ pub(crate) unsafe fn cuGraphInstantiate_v2(
     }
 }
 
+pub(crate) unsafe fn cuGraphInstantiate(
+    phGraphExec: *mut CUgraphExec,
+    hGraph: CUgraph,
+    phErrorNode: *mut CUgraphNode,
+    logBuffer: *mut c_char,
+    bufferSize: usize,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize) }
+}
+
 /// `stream` is what a null upload stream means.
 pub(crate) unsafe fn cuGraphInstantiateWithParams(
     phGraphExec: *mut CUgraphExec,

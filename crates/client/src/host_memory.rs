@@ -86,6 +86,11 @@ fn take(start: u64, registered: bool) -> Option<Block> {
 
 // The entry points. CUDA Driver API, section "Memory Management".
 
+pub(crate) unsafe fn cuMemAllocHost(pp: *mut *mut c_void, bytesize: u32) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuMemHostAlloc(pp, bytesize as usize, 0) }
+}
+
 pub(crate) unsafe fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize) -> Result<(), CUresult> {
     // SAFETY: the same contract.
     unsafe { cuMemHostAlloc(pp, bytesize, 0) }
@@ -121,6 +126,11 @@ pub(crate) unsafe fn cuMemFreeHost(p: *mut c_void) -> Result<(), CUresult> {
         unsafe { libc::munmap(p, (block.range.end - block.range.start) as usize) };
     }
     Ok(())
+}
+
+pub(crate) unsafe fn cuMemHostRegister(p: *mut c_void, bytesize: usize, Flags: u32) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuMemHostRegister_v2(p, bytesize, Flags) }
 }
 
 pub(crate) unsafe fn cuMemHostRegister_v2(

@@ -130,6 +130,44 @@ pub(crate) unsafe fn cuLinkAddFile_v2(
     add(state, Some(path), &bytes)
 }
 
+// The same functions by their names of before CUDA 6.5.
+
+pub(crate) unsafe fn cuLinkCreate(
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
+    stateOut: *mut CUlinkState,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuLinkCreate_v2(numOptions, options, optionValues, stateOut) }
+}
+
+pub(crate) unsafe fn cuLinkAddData(
+    state: CUlinkState,
+    kind: CUjitInputType,
+    data: *mut c_void,
+    size: usize,
+    name: *const c_char,
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuLinkAddData_v2(state, kind, data, size, name, numOptions, options, optionValues) }
+}
+
+pub(crate) unsafe fn cuLinkAddFile(
+    state: CUlinkState,
+    kind: CUjitInputType,
+    path: *const c_char,
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { cuLinkAddFile_v2(state, kind, path, numOptions, options, optionValues) }
+}
+
 pub(crate) unsafe fn cuLinkComplete(
     state: CUlinkState,
     cubinOut: *mut *mut c_void,

@@ -703,6 +703,15 @@ pub(crate) unsafe extern "C" fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) ->
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {
+    match table().cuCtxCreate {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pctx, flags, dev) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuCtxDetach(ctx: CUcontext) -> CUresult {
     match table().cuCtxDetach {
         // SAFETY: the arguments are the caller's.
@@ -1241,6 +1250,54 @@ pub(crate) unsafe extern "C" fn cuLinkDestroy(state: CUlinkState) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuLinkAddData(
+    state: CUlinkState,
+    kind: CUjitInputType,
+    data: *mut c_void,
+    size: usize,
+    name: *const c_char,
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
+) -> CUresult {
+    match table().cuLinkAddData {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(state, kind, data, size, name, numOptions, options, optionValues) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuLinkAddFile(
+    state: CUlinkState,
+    kind: CUjitInputType,
+    path: *const c_char,
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
+) -> CUresult {
+    match table().cuLinkAddFile {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(state, kind, path, numOptions, options, optionValues) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuLinkCreate(
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
+    stateOut: *mut CUlinkState,
+) -> CUresult {
+    match table().cuLinkCreate {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(numOptions, options, optionValues, stateOut) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     match table().cuMemGetInfo_v2 {
         // SAFETY: the arguments are the caller's.
@@ -1398,6 +1455,15 @@ pub(crate) unsafe extern "C" fn cuPointerGetAttributes(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemAllocHost(pp: *mut *mut c_void, bytesize: u32) -> CUresult {
+    match table().cuMemAllocHost {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(pp, bytesize) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cuMemAllocManaged(
     dptr: *mut CUdeviceptr,
     bytesize: usize,
@@ -1406,6 +1472,15 @@ pub(crate) unsafe extern "C" fn cuMemAllocManaged(
     match table().cuMemAllocManaged {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(dptr, bytesize, flags) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuMemHostRegister(p: *mut c_void, bytesize: usize, Flags: u32) -> CUresult {
+    match table().cuMemHostRegister {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(p, bytesize, Flags) },
         None => CUresult::NOT_SUPPORTED,
     }
 }
@@ -3564,6 +3639,21 @@ pub(crate) unsafe extern "C" fn cuGraphHostNodeSetParams(
     match table().cuGraphHostNodeSetParams {
         // SAFETY: the arguments are the caller's.
         Some(entry) => unsafe { entry(hNode, nodeParams) },
+        None => CUresult::NOT_SUPPORTED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cuGraphInstantiate(
+    phGraphExec: *mut CUgraphExec,
+    hGraph: CUgraph,
+    phErrorNode: *mut CUgraphNode,
+    logBuffer: *mut c_char,
+    bufferSize: usize,
+) -> CUresult {
+    match table().cuGraphInstantiate {
+        // SAFETY: the arguments are the caller's.
+        Some(entry) => unsafe { entry(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize) },
         None => CUresult::NOT_SUPPORTED,
     }
 }

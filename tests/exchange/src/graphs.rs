@@ -1,6 +1,7 @@
 //! Graphs: what is said of their nodes, what is asked about them, and how they hang together. The driver makes nothing of it:
 //! it says again what was said, and answers at random.
 
+use std::ffi::c_char;
 use std::ptr::{null, null_mut};
 
 use sluice_cuda::*;
@@ -15,7 +16,8 @@ pub(crate) const FUNCTIONS: crate::Calls = &[
     ("cuGraphDestroy", cuGraphDestroy),
     ("cuGraphDestroyNode", cuGraphDestroyNode),
     ("cuGraphInstantiateWithFlags", cuGraphInstantiateWithFlags),
-    ("cuGraphInstantiate_v2", cuGraphInstantiate_v2),
+    ("cuGraphInstantiate", |p| instantiate_with_log(p, |cuda| cuda.cuGraphInstantiate)),
+    ("cuGraphInstantiate_v2", |p| instantiate_with_log(p, |cuda| cuda.cuGraphInstantiate_v2)),
     ("cuGraphInstantiateWithParams", cuGraphInstantiateWithParams),
     ("cuGraphExecDestroy", cuGraphExecDestroy),
     ("cuGraphExecUpdate", cuGraphExecUpdate),
@@ -141,11 +143,14 @@ fn cuGraphInstantiateWithFlags(p: &mut Program) {
     });
 }
 
-fn cuGraphInstantiate_v2(p: &mut Program) {
+type InstantiateWithLog =
+    unsafe extern "C" fn(*mut CUgraphExec, CUgraph, *mut CUgraphNode, *mut c_char, usize) -> CUresult;
+
+fn instantiate_with_log(p: &mut Program, which: fn(&DriverTable) -> Option<InstantiateWithLog>) {
+    let call = which(&p.cuda).expect("exported");
     let mut log = [1; 8];
     // SAFETY: as above, and a log of as many bytes.
-    let made = instantiate(p, 0, |p, made, graph| unsafe {
-        let call = p.cuda.cuGraphInstantiate_v2.expect("exported");
+    let made = instantiate(p, 0, |_, made, graph| unsafe {
         call(made, graph, null_mut(), log.as_mut_ptr(), log.len())
     });
     assert!(made.is_none() || log[0] == 0, "a log without an error");

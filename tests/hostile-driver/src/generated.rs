@@ -336,6 +336,9 @@ pub(crate) trait Check {
     fn cuCtxAttach(call: &Call, pctx: *mut CUcontext, flags: u32) -> Result<(), Violation> {
         call.undescribed()
     }
+    fn cuCtxCreate(call: &Call, pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> Result<(), Violation> {
+        call.undescribed()
+    }
     fn cuCtxDetach(call: &Call, ctx: CUcontext) -> Result<(), Violation> {
         Ok(())
     }
@@ -663,6 +666,39 @@ pub(crate) trait Check {
     fn cuLinkDestroy(call: &Call, state: CUlinkState) -> Result<(), Violation> {
         Ok(())
     }
+    fn cuLinkAddData(
+        call: &Call,
+        state: CUlinkState,
+        kind: CUjitInputType,
+        data: *mut c_void,
+        size: usize,
+        name: *const c_char,
+        numOptions: u32,
+        options: *mut CUjit_option,
+        optionValues: *mut *mut c_void,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuLinkAddFile(
+        call: &Call,
+        state: CUlinkState,
+        kind: CUjitInputType,
+        path: *const c_char,
+        numOptions: u32,
+        options: *mut CUjit_option,
+        optionValues: *mut *mut c_void,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuLinkCreate(
+        call: &Call,
+        numOptions: u32,
+        options: *mut CUjit_option,
+        optionValues: *mut *mut c_void,
+        stateOut: *mut CUlinkState,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
     fn cuMemGetInfo_v2(call: &Call, free: *mut usize, total: *mut usize) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -743,12 +779,18 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+    fn cuMemAllocHost(call: &Call, pp: *mut *mut c_void, bytesize: u32) -> Result<(), Violation> {
+        call.undescribed()
+    }
     fn cuMemAllocManaged(
         call: &Call,
         dptr: *mut CUdeviceptr,
         bytesize: usize,
         flags: u32,
     ) -> Result<(), Violation> {
+        call.undescribed()
+    }
+    fn cuMemHostRegister(call: &Call, p: *mut c_void, bytesize: usize, Flags: u32) -> Result<(), Violation> {
         call.undescribed()
     }
     fn cuPointerSetAttribute(
@@ -2351,6 +2393,16 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+    fn cuGraphInstantiate(
+        call: &Call,
+        phGraphExec: *mut CUgraphExec,
+        hGraph: CUgraph,
+        phErrorNode: *mut CUgraphNode,
+        logBuffer: *mut c_char,
+        bufferSize: usize,
+    ) -> Result<(), Violation> {
+        call.undescribed()
+    }
     fn cuGraphInstantiateWithParams(
         call: &Call,
         phGraphExec: *mut CUgraphExec,
@@ -3382,6 +3434,7 @@ pub(crate) fn table() -> DriverTable {
             None
         },
         cuCtxAttach: if inner().cuCtxAttach.is_some() { Some(cuCtxAttach) } else { None },
+        cuCtxCreate: if inner().cuCtxCreate.is_some() { Some(cuCtxCreate) } else { None },
         cuCtxDetach: if inner().cuCtxDetach.is_some() { Some(cuCtxDetach) } else { None },
         cuCtxDisablePeerAccess: if inner().cuCtxDisablePeerAccess.is_some() {
             Some(cuCtxDisablePeerAccess)
@@ -3554,6 +3607,9 @@ pub(crate) fn table() -> DriverTable {
         cuLinkAddFile_v2: if inner().cuLinkAddFile_v2.is_some() { Some(cuLinkAddFile_v2) } else { None },
         cuLinkComplete: if inner().cuLinkComplete.is_some() { Some(cuLinkComplete) } else { None },
         cuLinkDestroy: if inner().cuLinkDestroy.is_some() { Some(cuLinkDestroy) } else { None },
+        cuLinkAddData: if inner().cuLinkAddData.is_some() { Some(cuLinkAddData) } else { None },
+        cuLinkAddFile: if inner().cuLinkAddFile.is_some() { Some(cuLinkAddFile) } else { None },
+        cuLinkCreate: if inner().cuLinkCreate.is_some() { Some(cuLinkCreate) } else { None },
         cuMemGetInfo_v2: Some(cuMemGetInfo_v2),
         cuMemAlloc_v2: Some(cuMemAlloc_v2),
         cuMemAllocPitch_v2: if inner().cuMemAllocPitch_v2.is_some() {
@@ -3596,7 +3652,9 @@ pub(crate) fn table() -> DriverTable {
         } else {
             None
         },
+        cuMemAllocHost: if inner().cuMemAllocHost.is_some() { Some(cuMemAllocHost) } else { None },
         cuMemAllocManaged: if inner().cuMemAllocManaged.is_some() { Some(cuMemAllocManaged) } else { None },
+        cuMemHostRegister: if inner().cuMemHostRegister.is_some() { Some(cuMemHostRegister) } else { None },
         cuPointerSetAttribute: if inner().cuPointerSetAttribute.is_some() {
             Some(cuPointerSetAttribute)
         } else {
@@ -4096,6 +4154,11 @@ pub(crate) fn table() -> DriverTable {
         },
         cuGraphHostNodeSetParams: if inner().cuGraphHostNodeSetParams.is_some() {
             Some(cuGraphHostNodeSetParams)
+        } else {
+            None
+        },
+        cuGraphInstantiate: if inner().cuGraphInstantiate.is_some() {
+            Some(cuGraphInstantiate)
         } else {
             None
         },
@@ -5139,6 +5202,16 @@ unsafe extern "C" fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> CUresult {
     checked("cuCtxAttach", check, forward)
 }
 
+unsafe extern "C" fn cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {
+    let check = |call: &Call| ByHand::cuCtxCreate(call, pctx, flags, dev);
+    let forward = || {
+        let entry = inner().cuCtxCreate?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pctx, flags, dev) })
+    };
+    checked("cuCtxCreate", check, forward)
+}
+
 unsafe extern "C" fn cuCtxDetach(ctx: CUcontext) -> CUresult {
     let check = |call: &Call| {
         call.live(ctx)?;
@@ -6001,6 +6074,63 @@ unsafe extern "C" fn cuLinkDestroy(state: CUlinkState) -> CUresult {
     checked("cuLinkDestroy", check, forward)
 }
 
+unsafe extern "C" fn cuLinkAddData(
+    state: CUlinkState,
+    kind: CUjitInputType,
+    data: *mut c_void,
+    size: usize,
+    name: *const c_char,
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(state)?;
+        ByHand::cuLinkAddData(call, state, kind, data, size, name, numOptions, options, optionValues)
+    };
+    let forward = || {
+        let entry = inner().cuLinkAddData?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(state, kind, data, size, name, numOptions, options, optionValues) })
+    };
+    checked("cuLinkAddData", check, forward)
+}
+
+unsafe extern "C" fn cuLinkAddFile(
+    state: CUlinkState,
+    kind: CUjitInputType,
+    path: *const c_char,
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(state)?;
+        ByHand::cuLinkAddFile(call, state, kind, path, numOptions, options, optionValues)
+    };
+    let forward = || {
+        let entry = inner().cuLinkAddFile?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(state, kind, path, numOptions, options, optionValues) })
+    };
+    checked("cuLinkAddFile", check, forward)
+}
+
+unsafe extern "C" fn cuLinkCreate(
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
+    stateOut: *mut CUlinkState,
+) -> CUresult {
+    let check = |call: &Call| ByHand::cuLinkCreate(call, numOptions, options, optionValues, stateOut);
+    let forward = || {
+        let entry = inner().cuLinkCreate?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(numOptions, options, optionValues, stateOut) })
+    };
+    checked("cuLinkCreate", check, forward)
+}
+
 unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     let check = |call: &Call| ByHand::cuMemGetInfo_v2(call, free, total);
     let forward = || {
@@ -6165,6 +6295,16 @@ unsafe extern "C" fn cuPointerGetAttributes(
     checked("cuPointerGetAttributes", check, forward)
 }
 
+unsafe extern "C" fn cuMemAllocHost(pp: *mut *mut c_void, bytesize: u32) -> CUresult {
+    let check = |call: &Call| ByHand::cuMemAllocHost(call, pp, bytesize);
+    let forward = || {
+        let entry = inner().cuMemAllocHost?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(pp, bytesize) })
+    };
+    checked("cuMemAllocHost", check, forward)
+}
+
 unsafe extern "C" fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: u32) -> CUresult {
     let check = |call: &Call| ByHand::cuMemAllocManaged(call, dptr, bytesize, flags);
     let forward = || {
@@ -6173,6 +6313,16 @@ unsafe extern "C" fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, 
         Some(unsafe { entry(dptr, bytesize, flags) })
     };
     checked("cuMemAllocManaged", check, forward)
+}
+
+unsafe extern "C" fn cuMemHostRegister(p: *mut c_void, bytesize: usize, Flags: u32) -> CUresult {
+    let check = |call: &Call| ByHand::cuMemHostRegister(call, p, bytesize, Flags);
+    let forward = || {
+        let entry = inner().cuMemHostRegister?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(p, bytesize, Flags) })
+    };
+    checked("cuMemHostRegister", check, forward)
 }
 
 unsafe extern "C" fn cuPointerSetAttribute(
@@ -9793,6 +9943,25 @@ unsafe extern "C" fn cuGraphHostNodeSetParams(
         Some(unsafe { entry(hNode, nodeParams) })
     };
     checked("cuGraphHostNodeSetParams", check, forward)
+}
+
+unsafe extern "C" fn cuGraphInstantiate(
+    phGraphExec: *mut CUgraphExec,
+    hGraph: CUgraph,
+    phErrorNode: *mut CUgraphNode,
+    logBuffer: *mut c_char,
+    bufferSize: usize,
+) -> CUresult {
+    let check = |call: &Call| {
+        call.live(hGraph)?;
+        ByHand::cuGraphInstantiate(call, phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize)
+    };
+    let forward = || {
+        let entry = inner().cuGraphInstantiate?;
+        // SAFETY: the arguments are the caller's, and have been checked.
+        Some(unsafe { entry(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize) })
+    };
+    checked("cuGraphInstantiate", check, forward)
 }
 
 unsafe extern "C" fn cuGraphInstantiateWithParams(

@@ -63,6 +63,7 @@ const BY_HAND: &[&str] = &[
     "cuGraphGetEdges_v2",
     "cuGraphGetNodes",
     "cuGraphGetRootNodes",
+    "cuGraphInstantiate",
     "cuGraphInstantiateWithFlags",
     "cuGraphInstantiateWithParams",
     "cuGraphInstantiate_v2",

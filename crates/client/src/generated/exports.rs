@@ -154,7 +154,7 @@ rows! {
     travels cuCtxSynchronize cuCtxSynchronize () (None) ();
     hand cuCtxSynchronize_v2 cuCtxSynchronize_v2 (ctx: CUcontext) (None) (ctx);
     hand cuCtxAttach cuCtxAttach (pctx: *mut CUcontext, flags: u32) (None) (pctx, flags);
-    absent cuCtxCreate cuCtxCreate () (None) "prototype of CUDA before its _v2";
+    hand cuCtxCreate cuCtxCreate (pctx: *mut CUcontext, flags: u32, dev: CUdevice) (None) (pctx, flags, dev);
     hand cuCtxDetach cuCtxDetach (ctx: CUcontext) (None) (ctx);
     hand cuCtxDisablePeerAccess cuCtxDisablePeerAccess (peerContext: CUcontext) (None) (peerContext);
     hand cuCtxEnablePeerAccess cuCtxEnablePeerAccess (peerContext: CUcontext, Flags: u32) (None) (peerContext, Flags);
@@ -213,9 +213,9 @@ rows! {
     hand cuLinkAddFile_v2 cuLinkAddFile_v2 (state: CUlinkState, kind: CUjitInputType, path: *const c_char, numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void) (None) (state, kind, path, numOptions, options, optionValues);
     hand cuLinkComplete cuLinkComplete (state: CUlinkState, cubinOut: *mut *mut c_void, sizeOut: *mut usize) (None) (state, cubinOut, sizeOut);
     hand cuLinkDestroy cuLinkDestroy (state: CUlinkState) (None) (state);
-    absent cuLinkAddData cuLinkAddData () (None) "prototype of CUDA before its _v2";
-    absent cuLinkAddFile cuLinkAddFile () (None) "prototype of CUDA before its _v2";
-    absent cuLinkCreate cuLinkCreate () (None) "prototype of CUDA before its _v2";
+    hand cuLinkAddData cuLinkAddData (state: CUlinkState, kind: CUjitInputType, data: *mut c_void, size: usize, name: *const c_char, numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void) (None) (state, kind, data, size, name, numOptions, options, optionValues);
+    hand cuLinkAddFile cuLinkAddFile (state: CUlinkState, kind: CUjitInputType, path: *const c_char, numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void) (None) (state, kind, path, numOptions, options, optionValues);
+    hand cuLinkCreate cuLinkCreate (numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void, stateOut: *mut CUlinkState) (None) (numOptions, options, optionValues, stateOut);
     hand cuMemGetInfo_v2 cuMemGetInfo_v2 (free: *mut usize, total: *mut usize) (None) (free, total);
     hand cuMemAlloc_v2 cuMemAlloc_v2 (dptr: *mut CUdeviceptr, bytesize: usize) (None) (dptr, bytesize);
     hand cuMemAllocPitch_v2 cuMemAllocPitch_v2 (dptr: *mut CUdeviceptr, pPitch: *mut usize, WidthInBytes: usize, Height: usize, ElementSizeBytes: u32) (None) (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
@@ -231,14 +231,14 @@ rows! {
     hand cuPointerGetAttribute cuPointerGetAttribute (data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr) (of_address(ptr)) (data, attribute, ptr);
     hand cuPointerGetAttributes cuPointerGetAttributes (numAttributes: u32, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr) (of_address(ptr)) (numAttributes, attributes, data, ptr);
     absent cuMemAlloc cuMemAlloc () (None) "prototype of CUDA before its _v2";
-    absent cuMemAllocHost cuMemAllocHost () (None) "prototype of CUDA before its _v2";
+    hand cuMemAllocHost cuMemAllocHost (pp: *mut *mut c_void, bytesize: u32) (None) (pp, bytesize);
     hand cuMemAllocManaged cuMemAllocManaged (dptr: *mut CUdeviceptr, bytesize: usize, flags: u32) (None) (dptr, bytesize, flags);
     absent cuMemAllocPitch cuMemAllocPitch () (None) "prototype of CUDA before its _v2";
     absent cuMemFree cuMemFree () (None) "prototype of CUDA before its _v2";
     absent cuMemGetAddressRange cuMemGetAddressRange () (None) "prototype of CUDA before its _v2";
     absent cuMemGetInfo cuMemGetInfo () (None) "prototype of CUDA before its _v2";
     absent cuMemHostGetDevicePointer cuMemHostGetDevicePointer () (None) "prototype of CUDA before its _v2";
-    absent cuMemHostRegister cuMemHostRegister () (None) "prototype of CUDA before its _v2";
+    hand cuMemHostRegister cuMemHostRegister (p: *mut c_void, bytesize: usize, Flags: u32) (None) (p, bytesize, Flags);
     hand cuPointerSetAttribute cuPointerSetAttribute (value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr) (of_address(ptr)) (value, attribute, ptr);
     hand cuMemcpy cuMemcpy (dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize) (of_address(dst)) (dst, src, ByteCount, CUstream::LEGACY);
     hand cuMemcpy_ptds cuMemcpy (dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize) (of_address(dst)) (dst, src, ByteCount, CUstream::PER_THREAD);
@@ -586,7 +586,7 @@ rows! {
     hand cuGraphGetRootNodes cuGraphGetRootNodes (hGraph: CUgraph, rootNodes: *mut CUgraphNode, numRootNodes: *mut usize) (of_handle(hGraph.0)) (hGraph, rootNodes, numRootNodes);
     hand cuGraphHostNodeGetParams cuGraphHostNodeGetParams (hNode: CUgraphNode, nodeParams: *mut CUDA_HOST_NODE_PARAMS) (of_handle(hNode.0)) (hNode, nodeParams);
     hand cuGraphHostNodeSetParams cuGraphHostNodeSetParams (hNode: CUgraphNode, nodeParams: *const CUDA_HOST_NODE_PARAMS) (of_handle(hNode.0)) (hNode, nodeParams);
-    absent cuGraphInstantiate cuGraphInstantiate () (None) "prototype of CUDA before its _v2";
+    hand cuGraphInstantiate cuGraphInstantiate (phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize) (of_handle(hGraph.0)) (phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
     hand cuGraphInstantiateWithParams cuGraphInstantiateWithParams (phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) (of_handle(hGraph.0)) (phGraphExec, hGraph, instantiateParams, CUstream::LEGACY);
     hand cuGraphInstantiateWithParams_ptsz cuGraphInstantiateWithParams (phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) (of_handle(hGraph.0)) (phGraphExec, hGraph, instantiateParams, CUstream::PER_THREAD);
     hand cuGraphInstantiate_v2 cuGraphInstantiate_v2 (phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize) (of_handle(hGraph.0)) (phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);

@@ -80,7 +80,7 @@ functions! {
     cuCtxSynchronize "cuCtxSynchronize" (Some(2000)) () Class::Waiting;
     cuCtxSynchronize_v2 "cuCtxSynchronize" (Some(13000)) () Class::Via(Fn::cuCtxSynchronize);
     cuCtxAttach "cuCtxAttach" (Some(2000)) () Class::Local;
-    cuCtxCreate "cuCtxCreate" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
+    cuCtxCreate "cuCtxCreate" (Some(2000)) () Class::Local;
     cuCtxDetach "cuCtxDetach" (Some(2000)) () Class::Local;
     cuCtxDisablePeerAccess "cuCtxDisablePeerAccess" (Some(4000)) () Class::Local;
     cuCtxEnablePeerAccess "cuCtxEnablePeerAccess" (Some(4000)) () Class::Local;
@@ -139,9 +139,9 @@ functions! {
     cuLinkAddFile_v2 "cuLinkAddFile" (Some(6050)) () Class::Local;
     cuLinkComplete "cuLinkComplete" (Some(5050)) () Class::Local;
     cuLinkDestroy "cuLinkDestroy" (Some(5050)) () Class::Local;
-    cuLinkAddData "cuLinkAddData" (Some(5050)) () Class::Absent("prototype of CUDA before its _v2");
-    cuLinkAddFile "cuLinkAddFile" (Some(5050)) () Class::Absent("prototype of CUDA before its _v2");
-    cuLinkCreate "cuLinkCreate" (Some(5050)) () Class::Absent("prototype of CUDA before its _v2");
+    cuLinkAddData "cuLinkAddData" (Some(5050)) () Class::Local;
+    cuLinkAddFile "cuLinkAddFile" (Some(5050)) () Class::Local;
+    cuLinkCreate "cuLinkCreate" (Some(5050)) () Class::Local;
     cuMemGetInfo_v2 "cuMemGetInfo" (Some(3020)) () Class::Waiting;
     cuMemAlloc_v2 "cuMemAlloc" (Some(3020)) () Class::Waiting;
     cuMemAllocPitch_v2 "cuMemAllocPitch" (Some(3020)) () Class::Via(Fn::cuMemAlloc_v2);
@@ -157,14 +157,14 @@ functions! {
     cuPointerGetAttribute "cuPointerGetAttribute" (Some(4000)) () Class::Local;
     cuPointerGetAttributes "cuPointerGetAttributes" (Some(7000)) () Class::Local;
     cuMemAlloc "cuMemAlloc" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
-    cuMemAllocHost "cuMemAllocHost" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
+    cuMemAllocHost "cuMemAllocHost" (Some(2000)) () Class::Local;
     cuMemAllocManaged "cuMemAllocManaged" (Some(6000)) () Class::Via(Fn::cuMemAlloc_v2);
     cuMemAllocPitch "cuMemAllocPitch" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
     cuMemFree "cuMemFree" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
     cuMemGetAddressRange "cuMemGetAddressRange" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
     cuMemGetInfo "cuMemGetInfo" (Some(2000)) () Class::Absent("prototype of CUDA before its _v2");
     cuMemHostGetDevicePointer "cuMemHostGetDevicePointer" (Some(2020)) () Class::Absent("prototype of CUDA before its _v2");
-    cuMemHostRegister "cuMemHostRegister" (Some(4000)) () Class::Absent("prototype of CUDA before its _v2");
+    cuMemHostRegister "cuMemHostRegister" (Some(4000)) () Class::Local;
     cuPointerSetAttribute "cuPointerSetAttribute" (Some(6000)) () Class::Local;
     cuMemcpy "cuMemcpy" (Some(4000)) ("cuMemcpy_ptds" (Some(7000))) Class::Via(Fn::cuMemcpyDtoDAsync_v2);
     cuMemcpyAsync "cuMemcpyAsync" (Some(4000)) ("cuMemcpyAsync_ptsz" (Some(7000))) Class::Via(Fn::cuMemcpyDtoDAsync_v2);
@@ -414,7 +414,7 @@ functions! {
     cuGraphGetRootNodes "cuGraphGetRootNodes" (Some(10000)) () Class::Waiting;
     cuGraphHostNodeGetParams "cuGraphHostNodeGetParams" (Some(10000)) () Class::Via(Fn::cuGraphNodeGetParams);
     cuGraphHostNodeSetParams "cuGraphHostNodeSetParams" (Some(10000)) () Class::Via(Fn::cuGraphNodeSetParams);
-    cuGraphInstantiate "cuGraphInstantiate" (Some(10000)) () Class::Absent("prototype of CUDA before its _v2");
+    cuGraphInstantiate "cuGraphInstantiate" (Some(10000)) () Class::Via(Fn::cuGraphInstantiateWithFlags);
     cuGraphInstantiateWithParams "cuGraphInstantiateWithParams" (Some(12000)) ("cuGraphInstantiateWithParams_ptsz" (Some(12000))) Class::Via(Fn::cuGraphInstantiateWithFlags);
     cuGraphInstantiate_v2 "cuGraphInstantiate" (Some(11000)) () Class::Via(Fn::cuGraphInstantiateWithFlags);
     cuGraphKernelNodeCopyAttributes "cuGraphKernelNodeCopyAttributes" (Some(11000)) () Class::Waiting;

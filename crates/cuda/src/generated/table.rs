@@ -81,6 +81,7 @@ driver_table! {
     cuCtxSynchronize();
     cuCtxSynchronize_v2(ctx: CUcontext);
     cuCtxAttach(pctx: *mut CUcontext, flags: u32);
+    cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice);
     cuCtxDetach(ctx: CUcontext);
     cuCtxDisablePeerAccess(peerContext: CUcontext);
     cuCtxEnablePeerAccess(peerContext: CUcontext, Flags: u32);
@@ -138,6 +139,9 @@ driver_table! {
     cuLinkAddFile_v2(state: CUlinkState, kind: CUjitInputType, path: *const c_char, numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void);
     cuLinkComplete(state: CUlinkState, cubinOut: *mut *mut c_void, sizeOut: *mut usize);
     cuLinkDestroy(state: CUlinkState);
+    cuLinkAddData(state: CUlinkState, kind: CUjitInputType, data: *mut c_void, size: usize, name: *const c_char, numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void);
+    cuLinkAddFile(state: CUlinkState, kind: CUjitInputType, path: *const c_char, numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void);
+    cuLinkCreate(numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void, stateOut: *mut CUlinkState);
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize);
     cuMemAllocPitch_v2(dptr: *mut CUdeviceptr, pPitch: *mut usize, WidthInBytes: usize, Height: usize, ElementSizeBytes: u32);
@@ -152,7 +156,9 @@ driver_table! {
     cuMemHostUnregister(p: *mut c_void);
     cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr);
     cuPointerGetAttributes(numAttributes: u32, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr);
+    cuMemAllocHost(pp: *mut *mut c_void, bytesize: u32);
     cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: u32);
+    cuMemHostRegister(p: *mut c_void, bytesize: usize, Flags: u32);
     cuPointerSetAttribute(value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr);
     cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize);
     cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize, hStream: CUstream);
@@ -377,6 +383,7 @@ driver_table! {
     cuGraphGetRootNodes(hGraph: CUgraph, rootNodes: *mut CUgraphNode, numRootNodes: *mut usize);
     cuGraphHostNodeGetParams(hNode: CUgraphNode, nodeParams: *mut CUDA_HOST_NODE_PARAMS);
     cuGraphHostNodeSetParams(hNode: CUgraphNode, nodeParams: *const CUDA_HOST_NODE_PARAMS);
+    cuGraphInstantiate(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize);
     cuGraphInstantiateWithParams(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS);
     cuGraphInstantiate_v2(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize);
     cuGraphKernelNodeCopyAttributes(dst: CUgraphNode, src: CUgraphNode);

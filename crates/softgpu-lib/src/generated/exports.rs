@@ -151,7 +151,7 @@ rows! {
     table cuCtxSynchronize cuCtxSynchronize () ();
     table cuCtxSynchronize_v2 cuCtxSynchronize_v2 (ctx: CUcontext) (ctx);
     table cuCtxAttach cuCtxAttach (pctx: *mut CUcontext, flags: u32) (pctx, flags);
-    absent cuCtxCreate cuCtxCreate () "prototype of CUDA before its _v2";
+    table cuCtxCreate cuCtxCreate (pctx: *mut CUcontext, flags: u32, dev: CUdevice) (pctx, flags, dev);
     table cuCtxDetach cuCtxDetach (ctx: CUcontext) (ctx);
     table cuCtxDisablePeerAccess cuCtxDisablePeerAccess (peerContext: CUcontext) (peerContext);
     table cuCtxEnablePeerAccess cuCtxEnablePeerAccess (peerContext: CUcontext, Flags: u32) (peerContext, Flags);
@@ -210,9 +210,9 @@ rows! {
     table cuLinkAddFile_v2 cuLinkAddFile_v2 (state: CUlinkState, kind: CUjitInputType, path: *const c_char, numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void) (state, kind, path, numOptions, options, optionValues);
     table cuLinkComplete cuLinkComplete (state: CUlinkState, cubinOut: *mut *mut c_void, sizeOut: *mut usize) (state, cubinOut, sizeOut);
     table cuLinkDestroy cuLinkDestroy (state: CUlinkState) (state);
-    absent cuLinkAddData cuLinkAddData () "prototype of CUDA before its _v2";
-    absent cuLinkAddFile cuLinkAddFile () "prototype of CUDA before its _v2";
-    absent cuLinkCreate cuLinkCreate () "prototype of CUDA before its _v2";
+    table cuLinkAddData cuLinkAddData (state: CUlinkState, kind: CUjitInputType, data: *mut c_void, size: usize, name: *const c_char, numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void) (state, kind, data, size, name, numOptions, options, optionValues);
+    table cuLinkAddFile cuLinkAddFile (state: CUlinkState, kind: CUjitInputType, path: *const c_char, numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void) (state, kind, path, numOptions, options, optionValues);
+    table cuLinkCreate cuLinkCreate (numOptions: u32, options: *mut CUjit_option, optionValues: *mut *mut c_void, stateOut: *mut CUlinkState) (numOptions, options, optionValues, stateOut);
     table cuMemGetInfo_v2 cuMemGetInfo_v2 (free: *mut usize, total: *mut usize) (free, total);
     table cuMemAlloc_v2 cuMemAlloc_v2 (dptr: *mut CUdeviceptr, bytesize: usize) (dptr, bytesize);
     table cuMemAllocPitch_v2 cuMemAllocPitch_v2 (dptr: *mut CUdeviceptr, pPitch: *mut usize, WidthInBytes: usize, Height: usize, ElementSizeBytes: u32) (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
@@ -228,14 +228,14 @@ rows! {
     table cuPointerGetAttribute cuPointerGetAttribute (data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr) (data, attribute, ptr);
     table cuPointerGetAttributes cuPointerGetAttributes (numAttributes: u32, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr) (numAttributes, attributes, data, ptr);
     absent cuMemAlloc cuMemAlloc () "prototype of CUDA before its _v2";
-    absent cuMemAllocHost cuMemAllocHost () "prototype of CUDA before its _v2";
+    table cuMemAllocHost cuMemAllocHost (pp: *mut *mut c_void, bytesize: u32) (pp, bytesize);
     table cuMemAllocManaged cuMemAllocManaged (dptr: *mut CUdeviceptr, bytesize: usize, flags: u32) (dptr, bytesize, flags);
     absent cuMemAllocPitch cuMemAllocPitch () "prototype of CUDA before its _v2";
     absent cuMemFree cuMemFree () "prototype of CUDA before its _v2";
     absent cuMemGetAddressRange cuMemGetAddressRange () "prototype of CUDA before its _v2";
     absent cuMemGetInfo cuMemGetInfo () "prototype of CUDA before its _v2";
     absent cuMemHostGetDevicePointer cuMemHostGetDevicePointer () "prototype of CUDA before its _v2";
-    absent cuMemHostRegister cuMemHostRegister () "prototype of CUDA before its _v2";
+    table cuMemHostRegister cuMemHostRegister (p: *mut c_void, bytesize: usize, Flags: u32) (p, bytesize, Flags);
     table cuPointerSetAttribute cuPointerSetAttribute (value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr) (value, attribute, ptr);
     table cuMemcpy cuMemcpy (dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize) (dst, src, ByteCount);
     table cuMemcpy_ptds cuMemcpy (dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize) (dst, src, ByteCount);
@@ -583,7 +583,7 @@ rows! {
     table cuGraphGetRootNodes cuGraphGetRootNodes (hGraph: CUgraph, rootNodes: *mut CUgraphNode, numRootNodes: *mut usize) (hGraph, rootNodes, numRootNodes);
     table cuGraphHostNodeGetParams cuGraphHostNodeGetParams (hNode: CUgraphNode, nodeParams: *mut CUDA_HOST_NODE_PARAMS) (hNode, nodeParams);
     table cuGraphHostNodeSetParams cuGraphHostNodeSetParams (hNode: CUgraphNode, nodeParams: *const CUDA_HOST_NODE_PARAMS) (hNode, nodeParams);
-    absent cuGraphInstantiate cuGraphInstantiate () "prototype of CUDA before its _v2";
+    table cuGraphInstantiate cuGraphInstantiate (phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize) (phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
     table cuGraphInstantiateWithParams cuGraphInstantiateWithParams (phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) (phGraphExec, hGraph, instantiateParams);
     table cuGraphInstantiateWithParams_ptsz cuGraphInstantiateWithParams (phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) (phGraphExec, hGraph, instantiateParams);
     table cuGraphInstantiate_v2 cuGraphInstantiate_v2 (phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize) (phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
