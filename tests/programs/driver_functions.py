@@ -771,10 +771,12 @@ def managed_memory():
     is_managed = c_uint32()
     call("cuPointerGetAttribute", byref(is_managed), 8, address(start))
     equal(is_managed.value & 0xFF, 1)
-    if attribute(89, device) == 0:  # no concurrent access: nothing moves ahead of time
-        refused(INVALID_DEVICE, "cuMemPrefetchAsync", address(start), size(4 * count), device, None)
-    call("cuMemPrefetchAsync", address(start), size(4 * count), -1, None)
-    call("cuMemAdvise", address(start), size(4 * count), 1, device)
+    for place in (device, -1):
+        call("cuMemPrefetchAsync", address(start), size(4 * count), place, None)
+        for advice in (1, 3, 5, 6):
+            call("cuMemAdvise", address(start), size(4 * count), advice, place)
+    for nowhere in (99, -2):
+        refused(INVALID_DEVICE, "cuMemPrefetchAsync", address(start), size(4 * count), nowhere, None)
     refused(INVALID_VALUE, "cuMemAdvise", address(start), size(4 * count + 1), 1, device)
     free(start)
     refused(INVALID_VALUE, "cuMemFree_v2", address(start))

@@ -1,8 +1,8 @@
 //! Managed memory: one address for the program and the device, kept the same on both sides as a [`mirror`].
 //!
 //! The device says that it has no concurrent access to managed memory, as cards of before Pascal did: then the program
-//! leaves such memory alone while work is under way. CUDA's answers for that kind of device are given here, too: nothing
-//! can be prefetched to it, and advice for it is refused.
+//! leaves such memory alone while work is under way. CUDA refuses to prefetch to such a device, and advice for it; here
+//! both succeed, since they are hints, and programs for Linux do not expect to have them refused.
 
 use std::ffi::c_void;
 
@@ -25,23 +25,22 @@ const CPU: CUdevice = -1;
 /// `CU_DEVICE_INVALID`.
 const NOWHERE: CUdevice = -2;
 
-/// Refuses every place but the host, which is what CUDA does for devices without concurrent access.
-fn check_is_host(session: &Session, location: CUmemLocation) -> Result<(), CUresult> {
+/// Refuses a place where managed memory cannot be: any but the host and the devices of the session.
+fn check_is_place(session: &Session, location: CUmemLocation) -> Result<(), CUresult> {
     match location.kind {
         CUmemLocationType::HOST | CUmemLocationType::HOST_NUMA | CUmemLocationType::HOST_NUMA_CURRENT => {
             Ok(())
         }
-        CUmemLocationType::DEVICE => {
-            session.device(location.id)?;
-            Err(CUresult::INVALID_DEVICE)
-        }
+        CUmemLocationType::DEVICE => session.device(location.id).map(drop),
         _ => Err(CUresult::INVALID_VALUE),
     }
 }
 
 fn location(device: CUdevice) -> CUmemLocation {
-    let kind = if device == CPU { CUmemLocationType::HOST } else { CUmemLocationType::DEVICE };
-    CUmemLocation { kind, id: device.max(0) }
+    match device {
+        CPU => CUmemLocation { kind: CUmemLocationType::HOST, id: 0 },
+        device => CUmemLocation { kind: CUmemLocationType::DEVICE, id: device },
+    }
 }
 
 // The entry points. CUDA Driver API, sections "Memory Management" and "Unified Addressing".
@@ -77,7 +76,8 @@ pub(crate) unsafe fn cuStreamAttachMemAsync(
     check_managed(dptr, length.max(1))
 }
 
-/// Results are on the host at the next wait anyway, so there is nothing to hurry.
+/// Results are on the host at the next wait anyway, and what the program has written on the device with the next launch:
+/// there is nothing to hurry.
 pub(crate) unsafe fn cuMemPrefetchAsync_v2(
     devPtr: CUdeviceptr,
     count: usize,
@@ -92,7 +92,7 @@ pub(crate) unsafe fn cuMemPrefetchAsync_v2(
         return Err(CUresult::INVALID_VALUE);
     }
     check_managed(devPtr, count)?;
-    check_is_host(session, location)
+    check_is_place(session, location)
 }
 
 pub(crate) unsafe fn cuMemPrefetchAsync(
@@ -120,7 +120,7 @@ pub(crate) unsafe fn cuMemAdvise_v2(
         | CUmem_advise::UNSET_PREFERRED_LOCATION => Ok(()),
         CUmem_advise::SET_PREFERRED_LOCATION
         | CUmem_advise::SET_ACCESSED_BY
-        | CUmem_advise::UNSET_ACCESSED_BY => check_is_host(session, location),
+        | CUmem_advise::UNSET_ACCESSED_BY => check_is_place(session, location),
         _ => Err(CUresult::INVALID_VALUE),
     }
 }
@@ -238,7 +238,7 @@ pub(crate) unsafe fn cuMemPrefetchBatchAsync(
     if !in_order || starts.last().is_some_and(|last| *last >= count) {
         return Err(CUresult::INVALID_VALUE);
     }
-    locations.iter().try_for_each(|location| check_is_host(session, *location))
+    locations.iter().try_for_each(|location| check_is_place(session, *location))
 }
 
 pub(crate) unsafe fn cuMemDiscardAndPrefetchBatchAsync(
