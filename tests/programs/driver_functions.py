@@ -750,6 +750,92 @@ def mapped_host_memory():
 
 
 @section
+def pinned_memory():
+    """All memory that CUDA allocates on the host is a device address: kernels take it as it is, and before that it is nothing but host memory."""
+    stream, graph, executable, node = (c_void_p() for _ in range(4))
+    call("cuStreamCreate", byref(stream), 1)
+    sizes = (3 << 20, 4096, 4096)
+    device = allocate(sizes[0])
+
+    def free_bytes():
+        call("cuCtxSynchronize")
+        free, total = c_size_t(), c_size_t()
+        call("cuMemGetInfo_v2", byref(free), byref(total))
+        return free.value
+
+    def launch(place, count, stream):
+        values = parameters(c_uint64(place), c_uint32(count), c_uint32(10))
+        call("cuLaunchKernel", function(), count // 128 + 1, 1, 1, 128, 1, 1, 0, stream, values, None)
+        return values
+
+    def at(block, count=4, first=0):
+        return (c_uint32 * count).from_address(block.value + 4 * first)
+
+    before = free_bytes()
+    blocks = [c_void_p() for _ in sizes]
+    call("cuMemAllocHost_v2", byref(blocks[0]), size(sizes[0]))
+    call("cuMemHostAlloc", byref(blocks[1]), size(sizes[1]), 1)
+    call("cuMemAllocHost", byref(blocks[2]), c_uint32(sizes[2]))
+    large, captured, explicit = blocks
+    for block, length in zip(blocks, sizes):
+        equal(out(c_int, "cuPointerGetAttribute", 2, address(block.value)), 1, "host memory")
+        for kind in (3, 4):  # device and host pointer
+            equal(out(c_uint64, "cuPointerGetAttribute", kind, address(block.value + 8)), block.value + 8)
+        at(block)[:] = range(4)
+        call("cuMemcpyAsync", address(device), address(block.value), size(length), stream)
+        at(block)[:] = [0] * 4
+        call("cuMemcpyDtoHAsync_v2", block, address(device), size(length), stream)
+        call("cuStreamSynchronize", stream)
+        equal(list(at(block)), [0, 1, 2, 3], "copied there and back")
+    equal(free_bytes(), before, "memory that is only copied is nowhere else")
+
+    last = sizes[0] // 4 - 4
+    at(large, first=last)[:] = range(4)
+    launch(large.value, sizes[0] // 4, None)
+    call("cuCtxSynchronize")
+    equal((list(at(large)), list(at(large, first=last))), ([10, 11, 12, 13],) * 2, "a kernel takes it as it is")
+    assert free_bytes() <= before - sizes[0], "and now the device has memory for it"
+    at(large)[:] = range(4)
+    launch(large.value + 4, 2, stream)
+    call("cuStreamSynchronize", stream)
+    equal(list(at(large)), [0, 11, 12, 3], "from the middle, and what the program wrote since")
+    call("cuMemcpy", address(device), large, size(16))
+    equal(words(device, 4), [0, 11, 12, 3], "a copy reads what the program sees")
+    launch(large.value, 4, stream)
+    call("cuMemcpyHtoDAsync_v2", address(device), large, size(16), stream)
+    launch(device, 4, stream)
+    call("cuMemcpyDtoHAsync_v2", large, address(device), size(8), stream)
+    launch(large.value, 4, stream)
+    call("cuStreamSynchronize", stream)
+    equal((words(device, 4), list(at(large))), ([20, 31, 32, 23], [30, 41, 32, 23]), "copies are in the order of kernels")
+    equal(out(c_uint64, "cuMemHostGetDevicePointer_v2", large, 0), large.value, "one address for both sides")
+    equal(out(c_int, "cuPointerGetAttribute", 2, address(large.value)), 1, "host memory still")
+
+    call("cuStreamBeginCapture_v2", stream, 0)
+    launch(captured.value, 4, stream)
+    call("cuStreamEndCapture", stream, byref(graph))
+    values = parameters(c_uint64(explicit.value), c_uint32(4), c_uint32(10))
+    kernel = (c_uint64 * 9)(function().value, 1 | 1 << 32, 1 | 128 << 32, 1 | 1 << 32, 0, ctypes.addressof(values), 0, 0, 0)
+    call("cuGraphAddKernelNode_v2", byref(node), graph, None, size(0), kernel)
+    call("cuGraphInstantiateWithFlags", byref(executable), graph, c_uint64(0))
+    for turn in (1, 2):
+        call("cuGraphLaunch", executable, stream)
+        call("cuStreamSynchronize", stream)
+        equal([list(at(block)) for block in (captured, explicit)], [[i + 10 * turn for i in range(4)]] * 2, "in graphs, too")
+    call("cuGraphExecDestroy", executable)
+    call("cuGraphDestroy", graph)
+
+    place = large.value
+    for block in blocks:
+        call("cuMemFreeHost", block)
+    equal(free_bytes(), before, "what the device had for it is free")
+    refused(INVALID_VALUE, "cuMemcpyDtoH_v2", (c_uint32 * 1)(), address(place), size(4))
+    refused(INVALID_VALUE, "cuPointerGetAttribute", byref(c_uint64()), 3, address(place))
+    call("cuStreamDestroy_v2", stream)
+    free(device)
+
+
+@section
 def managed_memory():
     """One address on both sides."""
     device = out(c_int, "cuDeviceGet", 0)

@@ -238,6 +238,25 @@ static void structures() {
     CUDA(cudaFree(d));
 }
 
+static void pinned_memory() {
+    const int n = 1000;
+    float *x, *y;
+    CUDA(cudaMallocHost(&x, n * 4));
+    CUDA(cudaHostAlloc(&y, n * 4, cudaHostAllocDefault));
+    for (int i = 0; i < n; i++) x[i] = i, y[i] = 1;
+    cudaPointerAttributes attributes;
+    CUDA(cudaPointerGetAttributes(&attributes, x));
+    check("pinned memory has one address on both sides",
+          attributes.type == cudaMemoryTypeHost && attributes.devicePointer == x && attributes.hostPointer == x);
+    saxpy<<<8, 128>>>(n, 2, x, y);
+    CUDA(cudaDeviceSynchronize());
+    bool good = true;
+    for (int i = 0; i < n; i++) good &= y[i] == 2.0f * i + 1;
+    check("a kernel takes pinned memory", good);
+    CUDA(cudaFreeHost(x));
+    CUDA(cudaFreeHost(y));
+}
+
 static void streams_and_errors() {
     cudaStream_t stream;
     cudaEvent_t start, end;
@@ -299,6 +318,7 @@ int main() {
     synchronisation();
     structures();
     cooperative();
+    pinned_memory();
     streams_and_errors();
     printf("%s: %d failed\n", failures ? "FAIL" : "PASS", failures);
     return failures != 0;

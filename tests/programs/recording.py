@@ -90,6 +90,22 @@ def main():
     assert elapsed.value >= 0
     call("cuMemcpyDtoH_v2", back, c_uint64(words), c_size_t(len(data)))
     assert back.raw == data[:16] + b"\7" * 16 + data[32:], "nothing was computed"
+
+    # The device has what a kernel takes of pinned memory, in a structure of its parameters, too.
+    pinned, free, total = c_void_p(), (c_size_t * 3)(), c_size_t()
+    call("cuMemAllocHost_v2", byref(pinned), c_size_t(4096))
+    ctypes.memmove(pinned, data, 4096)
+    for turn, place in enumerate((words, pinned.value)):
+        arguments[2][8:16] = c_uint64(place).value.to_bytes(8, "little")
+        assert launch(256) == 0
+        call("cuCtxSynchronize")
+        call("cuMemGetInfo_v2", byref(free, turn * 8), byref(total))
+    assert free[1] < free[0], "only what it takes"
+    call("cuMemcpyDtoH_v2", back, pinned, c_size_t(4096))
+    assert back.raw == data
+    call("cuMemFreeHost", pinned)
+    call("cuMemGetInfo_v2", byref(free, 16), byref(total))
+    assert free[2] == free[0]
     print("PASS")
 
 

@@ -26,6 +26,8 @@ pub(crate) struct Space {
     free_pieces: BTreeMap<u64, u64>,
     /// What programs hold: start to bytes asked for.
     allocations: BTreeMap<u64, Allocation>,
+    /// Bytes of the range that host memory may still take.
+    lendable: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +54,12 @@ impl Space {
         if start < end {
             free_chunks.insert(start, end - start);
         }
-        Space { free_chunks, free_pieces: BTreeMap::new(), allocations: BTreeMap::new() }
+        Space {
+            free_chunks,
+            free_pieces: BTreeMap::new(),
+            allocations: BTreeMap::new(),
+            lendable: end.saturating_sub(start) / 2,
+        }
     }
 
     /// Finds a place for `bytes` > 0. `None`: the range is used up, which programs see as "out of memory". If the node
@@ -119,6 +126,39 @@ impl Space {
     /// Gives back what [`Space::reserve`] took.
     pub(crate) fn unreserve(&mut self, start: u64, bytes: u64) {
         give_back(&mut self.free_chunks, start, bytes, |_| true);
+    }
+
+    /// Takes whole chunks out of the range for host memory, which the node may have to back one day: at its end, far from what
+    /// the device has, and never more than half of it.
+    pub(crate) fn lend(&mut self, bytes: u64) -> Option<u64> {
+        let bytes = bytes.checked_next_multiple_of(CHUNK)?;
+        let lendable = self.lendable.checked_sub(bytes)?;
+        let (start, length) = self.free_chunks.iter().rev().find(|(_, length)| **length >= bytes)?;
+        let address = start + length - bytes;
+        take_at(&mut self.free_chunks, address, bytes);
+        self.lendable = lendable;
+        Some(address)
+    }
+
+    /// Gives back what [`Space::lend`] took.
+    pub(crate) fn take_back(&mut self, address: u64, bytes: u64) {
+        let reserved = bytes.next_multiple_of(CHUNK);
+        self.lendable += reserved;
+        give_back(&mut self.free_chunks, address, reserved, |_| true);
+    }
+
+    /// What was lent is backed by the node, and an allocation like others.
+    pub(crate) fn settle(&mut self, address: u64, bytes: u64) {
+        let reserved = bytes.next_multiple_of(CHUNK);
+        self.lendable += reserved;
+        self.allocations.insert(address, Allocation { start: address, bytes, reserved });
+    }
+
+    /// The node backs it no longer: it is only lent again.
+    pub(crate) fn unsettle(&mut self, address: u64) -> Option<Range<u64>> {
+        let allocation = self.allocations.remove(&address)?;
+        self.lendable = self.lendable.saturating_sub(allocation.reserved);
+        Some(address..address + allocation.reserved)
     }
 
     /// The allocation that `address` lies in.
@@ -232,6 +272,26 @@ mod tests {
             space.unreserve(start, bytes * CHUNK);
         }
         assert_eq!(space.free_chunks, BTreeMap::from([(BASE, 8 * CHUNK)]));
+    }
+
+    #[test]
+    fn host_memory_is_lent_addresses_at_the_end_and_at_most_half() {
+        let mut space = space(8);
+        assert_eq!(space.lend(1), Some(BASE + 7 * CHUNK));
+        assert_eq!(space.lend(2 * CHUNK + 1), Some(BASE + 4 * CHUNK));
+        assert_eq!(space.lend(1), None, "the rest is the device's");
+        assert_eq!(space.allocate(CHUNK, false).unwrap().address, BASE);
+        assert!(space.find(BASE + 7 * CHUNK).is_none(), "nothing is there");
+        space.settle(BASE + 7 * CHUNK, 1);
+        assert_eq!(space.find(BASE + 7 * CHUNK).unwrap().bytes, 1);
+        assert_eq!(space.unsettle(BASE + 7 * CHUNK), Some(BASE + 7 * CHUNK..BASE + 8 * CHUNK));
+        assert!(space.find(BASE + 7 * CHUNK).is_none());
+        space.settle(BASE + 7 * CHUNK, 1);
+        assert_eq!(space.free(BASE + 7 * CHUNK).unwrap().1, Some(BASE + 7 * CHUNK..BASE + 8 * CHUNK));
+        space.take_back(BASE + 4 * CHUNK, 2 * CHUNK + 1);
+        space.free(BASE).unwrap();
+        assert_eq!(space.free_chunks, BTreeMap::from([(BASE, 8 * CHUNK)]));
+        assert_eq!(space.lend(4 * CHUNK), Some(BASE + 4 * CHUNK), "all that was lent is back");
     }
 
     #[test]

@@ -281,6 +281,11 @@ fn is_unified(address: CUdeviceptr, bytes: usize) -> bool {
     host_memory::is_pinned(address, bytes as u64) || across::reaches(address)
 }
 
+/// Whether host memory is at the same address on a device, too. There it is copied, in the order of kernels that use it.
+fn is_mapped(address: u64) -> bool {
+    mirror::with_device_address(address, |it| !it.is_managed) == Some(true)
+}
+
 impl Session {
     /// Queues a copy to the device: `commands::cuMemcpyHtoDAsync_v2`, whose data come last.
     fn queue_copy<'a>(
@@ -397,7 +402,7 @@ pub(crate) unsafe fn cuMemcpyHtoD_v2(
     ByteCount: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    if is_unified(dstDevice, ByteCount) {
+    if is_unified(dstDevice, ByteCount) || is_mapped(srcHost as u64) {
         // SAFETY: the same contract.
         return unsafe { unified(dstDevice, srcHost as u64, ByteCount, stream, false) };
     }
@@ -411,7 +416,7 @@ pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(
     ByteCount: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    if is_unified(dstDevice, ByteCount) {
+    if is_unified(dstDevice, ByteCount) || is_mapped(srcHost as u64) {
         // SAFETY: the same contract.
         return unsafe { unified(dstDevice, srcHost as u64, ByteCount, hStream, true) };
     }
@@ -425,7 +430,7 @@ pub(crate) unsafe fn cuMemcpyDtoH_v2(
     ByteCount: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    if is_unified(srcDevice, ByteCount) {
+    if is_unified(srcDevice, ByteCount) || is_mapped(dstHost as u64) {
         // SAFETY: the same contract.
         return unsafe { unified(dstHost as u64, srcDevice, ByteCount, stream, false) };
     }
@@ -439,7 +444,7 @@ pub(crate) unsafe fn cuMemcpyDtoHAsync_v2(
     ByteCount: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    if is_unified(srcDevice, ByteCount) {
+    if is_unified(srcDevice, ByteCount) || is_mapped(dstHost as u64) {
         // SAFETY: the same contract.
         return unsafe { unified(dstHost as u64, srcDevice, ByteCount, hStream, true) };
     }

@@ -200,7 +200,10 @@ pub(crate) fn cuCtxSynchronize() -> Guarded {
     GO_ON
 }
 
-pub(crate) fn cuGraphLaunch(graph: CUgraphExec, _: CUstream) -> Guarded {
+pub(crate) fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> Guarded {
+    if capture::of(stream).is_none() {
+        host_memory::graph_launches(session::get()?)?;
+    }
     graph_memory::launching(graph)?;
     GO_ON
 }

@@ -1,16 +1,26 @@
 //! Host memory that programs get from CUDA or register with it. It is ordinary memory of this process: nothing is pinned,
-//! and a device sees it through copies, or as a [`mirror`] once the program asks for a device's address of it. What is allocated to
-//! be mapped has one from the start, the same on both sides: programs with unified addresses need not ask (CUDA Driver API,
-//! Unified Addressing), and NCCL does not.
+//! and a device sees it through copies, or as a [`mirror`] once the program asks for a device's address of it.
+//!
+//! What CUDA allocates has the same address on both sides, and programs with unified addresses need not ask (CUDA Driver API,
+//! Unified Addressing). It lies at addresses that its device has lent. What is allocated to be mapped is a mirror from the start, as NCCL
+//! needs it; all else when the program asks, or when a kernel gets such an address among its parameters. So memory that is only copied,
+//! as nearly all is, costs nothing but addresses.
+//!
+//! ```text
+//!   cuMemHostAlloc ──▶ Lent ──(cuMemHostGetDevicePointer; a kernel's parameter)──▶ Mirrored ──▶ freed
+//!         └───(DEVICEMAP)────────────────────────────────────────────────────────────▲
+//! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 
-use crate::{context, copy, mirror, out, session};
+use crate::session::{self, Session};
+use crate::{context, copy, mirror, out};
 
 /// One block, by its start.
 #[derive(Clone, Debug)]
@@ -18,13 +28,32 @@ pub(crate) struct Block {
     pub(crate) range: Range<u64>,
     pub(crate) flags: u32,
     pub(crate) context: CUcontext,
-    /// From `cuMemHostRegister`: the program's own memory, not ours to free.
-    registered: bool,
-    /// At the address at which its device has it. The pages go when the device's side does.
-    is_mirrored: bool,
+    pages: Pages,
+}
+
+/// Whose a block's pages are, and where they lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pages {
+    /// The program's, from `cuMemHostRegister`: not ours to free.
+    Registered,
+    /// Where the kernel of this machine put them.
+    Anywhere,
+    /// At addresses that this device has lent, and has nothing at yet.
+    Lent(CUdevice),
+    /// At the address at which a device has them. They go when the device's side does.
+    Mirrored,
 }
 
 static BLOCKS: Mutex<BTreeMap<u64, Block>> = Mutex::new(BTreeMap::new());
+/// All blocks that were ever lent their addresses lie between these two, and few other addresses that programs pass do.
+static LENT_FROM: AtomicU64 = AtomicU64::new(u64::MAX);
+static LENT_TO: AtomicU64 = AtomicU64::new(0);
+/// A block gets a device's side once.
+static BACKING: Mutex<()> = Mutex::new(());
+/// Blocks that kernels of graphs take, by their start: they get their device's side before a graph is launched, since it cannot be
+/// made during a capture.
+static OF_GRAPHS: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+static GRAPHS_HAVE_SOME: AtomicBool = AtomicBool::new(false);
 
 fn blocks() -> MutexGuard<'static, BTreeMap<u64, Block>> {
     BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -43,12 +72,87 @@ pub(crate) fn is_pinned(address: u64, bytes: u64) -> bool {
     find(address).is_some_and(|block| bytes <= block.range.end - address)
 }
 
+/// Addresses between which blocks may lie that are only lent theirs; nothing where there never were any.
+fn lent() -> Range<u64> {
+    LENT_FROM.load(Ordering::Acquire)..LENT_TO.load(Ordering::Acquire)
+}
+
+/// Whether an address that could be a device's is one of host memory, of which no device has a side.
+pub(crate) fn is_only_here(address: u64) -> bool {
+    lent().contains(&address) && find(address).is_some_and(|block| matches!(block.pages, Pages::Lent(_)))
+}
+
+/// A kernel gets these parameters: what they point to of host memory is to be on its device. Pointers elsewhere are not seen.
+pub(crate) fn kernel_takes(
+    session: &'static Session,
+    parameters: &[u8],
+    in_graph: bool,
+) -> Result<(), CUresult> {
+    let lent = lent();
+    if lent.is_empty() {
+        return Ok(());
+    }
+    let (words, _) = parameters.as_chunks();
+    for address in words.iter().map(|word| u64::from_ne_bytes(*word)).filter(|it| lent.contains(it)) {
+        let Some(Block { range, pages: Pages::Lent(_), .. }) = find(address) else { continue };
+        if in_graph {
+            OF_GRAPHS.lock().unwrap_or_else(PoisonError::into_inner).insert(range.start);
+            GRAPHS_HAVE_SOME.store(true, Ordering::Release);
+        } else {
+            back(session, range.start)?;
+        }
+    }
+    Ok(())
+}
+
+/// What kernels of graphs take of host memory is to be on the session's devices.
+pub(crate) fn graph_launches(session: &'static Session) -> Result<(), CUresult> {
+    if !GRAPHS_HAVE_SOME.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let waiting = OF_GRAPHS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for start in waiting {
+        back(session, start)?;
+        if !is_only_here(start) {
+            OF_GRAPHS.lock().unwrap_or_else(PoisonError::into_inner).remove(&start);
+        }
+    }
+    Ok(())
+}
+
+/// Gives the current device its side of a block that has only the address for it; one of another node stays as it is.
+fn back(session: &'static Session, start: u64) -> Result<(), CUresult> {
+    let _once = BACKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(Block { range, context, pages: Pages::Lent(lender), .. }) = find(start) else { return Ok(()) };
+    if !session.has(lender) {
+        return Ok(());
+    }
+    let bytes = range.end - range.start;
+    mirror::back(session, &*context::current()?, (lender, context), (range.start, bytes))?;
+    blocks().entry(range.start).and_modify(|block| block.pages = Pages::Mirrored);
+    Ok(())
+}
+
 fn allocate(bytes: usize, flags: u32) -> Result<*mut c_void, CUresult> {
-    session::get()?;
-    let context = context::current()?.owner;
+    let session = session::get()?;
+    let context = context::current()?;
     if bytes == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
+    let (start, pages) = match mirror::lend(session, context.device, bytes as u64) {
+        Some(start) => {
+            LENT_FROM.fetch_min(start, Ordering::AcqRel);
+            LENT_TO.fetch_max(start + bytes as u64, Ordering::AcqRel);
+            (start, Pages::Lent(context.device))
+        }
+        None => (map_anywhere(bytes)?, Pages::Anywhere),
+    };
+    let range = start..start + bytes as u64;
+    blocks().insert(start, Block { range, flags, context: context.owner, pages });
+    Ok(std::ptr::with_exposed_provenance_mut(start as usize))
+}
+
+fn map_anywhere(bytes: usize) -> Result<u64, CUresult> {
     // SAFETY: an anonymous mapping at an address of the kernel's choice touches nobody's memory.
     let start = unsafe {
         let (protection, flags) =
@@ -56,12 +160,10 @@ fn allocate(bytes: usize, flags: u32) -> Result<*mut c_void, CUresult> {
         libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0)
     };
     if start == libc::MAP_FAILED {
-        return Err(CUresult::OUT_OF_MEMORY);
+        Err(CUresult::OUT_OF_MEMORY)
+    } else {
+        Ok(start.expose_provenance() as u64)
     }
-    let range = start as u64..start as u64 + bytes as u64;
-    let block = Block { range, flags, context, registered: false, is_mirrored: false };
-    blocks().insert(start as u64, block);
-    Ok(start)
 }
 
 /// Memory that the current device sees at the same address; none where this side does not choose addresses.
@@ -73,15 +175,23 @@ fn allocate_mapped(bytes: usize, flags: u32) -> Result<Option<*mut c_void>, CUre
     }
     let start = mirror::allocate(session, &context, bytes as u64, false)?;
     let range = start..start + bytes as u64;
-    let block = Block { range, flags, context: context.owner, registered: false, is_mirrored: true };
+    let block = Block { range, flags, context: context.owner, pages: Pages::Mirrored };
     blocks().insert(start, block);
     Ok(Some(std::ptr::with_exposed_provenance_mut(start as usize)))
 }
 
 /// Takes the block that starts at `start` out of the table, if it is of the expected sort.
 fn take(start: u64, registered: bool) -> Option<Block> {
+    // Not while it gets its device's side.
+    let _once = BACKING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut blocks = blocks();
-    (blocks.get(&start)?.registered == registered).then(|| blocks.remove(&start)).flatten()
+    (blocks.get(&start)?.is_registered() == registered).then(|| blocks.remove(&start)).flatten()
+}
+
+impl Block {
+    fn is_registered(&self) -> bool {
+        self.pages == Pages::Registered
+    }
 }
 
 // The entry points. CUDA Driver API, section "Memory Management".
@@ -114,16 +224,19 @@ pub(crate) unsafe fn cuMemHostAlloc(
 /// Copies on their way into the block land first, as CUDA's own call waits for them.
 pub(crate) unsafe fn cuMemFreeHost(p: *mut c_void) -> Result<(), CUresult> {
     session::get()?;
-    if find(p as u64).is_none_or(|block| block.registered || block.range.start != p as u64) {
+    if find(p as u64).is_none_or(|block| block.is_registered() || block.range.start != p as u64) {
         return Err(CUresult::INVALID_VALUE);
     }
     copy::settle_pushed_copies()?;
     // Its address may be another block's as soon as the device's side is gone.
     let block = take(p as u64, false).ok_or(CUresult::INVALID_VALUE)?;
     unmap(p as u64)?;
-    if !block.is_mirrored {
-        // SAFETY: the mapping was made by `allocate`, and whoever takes the entry out of the table unmaps it alone.
-        unsafe { libc::munmap(p, (block.range.end - block.range.start) as usize) };
+    let bytes = block.range.end - block.range.start;
+    match block.pages {
+        // SAFETY: the mapping was made by `map_anywhere`, and whoever takes the entry out of the table unmaps it alone.
+        Pages::Anywhere => _ = unsafe { libc::munmap(p, bytes as usize) },
+        Pages::Lent(lender) => mirror::take_back(session::of(lender)?, lender, block.range.start, bytes)?,
+        Pages::Registered | Pages::Mirrored => {}
     }
     Ok(())
 }
@@ -149,24 +262,22 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
     if blocks.range(..end).next_back().is_some_and(|(_, before)| before.range.end > start) {
         return Err(CUresult::HOST_MEMORY_ALREADY_REGISTERED);
     }
-    blocks.insert(
-        start,
-        Block { range: start..end, flags: Flags, context, registered: true, is_mirrored: false },
-    );
+    blocks.insert(start, Block { range: start..end, flags: Flags, context, pages: Pages::Registered });
     Ok(())
 }
 
 pub(crate) unsafe fn cuMemHostUnregister(p: *mut c_void) -> Result<(), CUresult> {
     session::get()?;
     copy::settle_pushed_copies()?;
-    if find(p as u64).is_none_or(|block| !block.registered || block.range.start != p as u64) {
+    if find(p as u64).is_none_or(|block| !block.is_registered() || block.range.start != p as u64) {
         return Err(CUresult::HOST_MEMORY_NOT_REGISTERED);
     }
     unmap(p as u64)?;
     take(p as u64, true).map(drop).ok_or(CUresult::HOST_MEMORY_NOT_REGISTERED)
 }
 
-/// The device gets memory of its own for the block, at another address, with the first such question: one for each node.
+/// The device gets its side of the block with the first such question: one for each node. It has another address where the block's is not
+/// one that the node's device could have.
 pub(crate) unsafe fn cuMemHostGetDevicePointer_v2(
     pdptr: *mut CUdeviceptr,
     p: *mut c_void,
@@ -177,10 +288,11 @@ pub(crate) unsafe fn cuMemHostGetDevicePointer_v2(
     if pdptr.is_null() || Flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
+    back(session, block.range.start)?;
     let start = match mirror::of_host(session, block.range.start) {
         Some(start) => start,
         None => {
-            let is_read_only = block.registered && block.flags & CU_MEMHOSTREGISTER_READ_ONLY != 0;
+            let is_read_only = block.is_registered() && block.flags & CU_MEMHOSTREGISTER_READ_ONLY != 0;
             mirror::map_host(session, &*context::current()?, block.range.clone(), is_read_only)?
         }
     };
@@ -194,7 +306,9 @@ fn unmap(start: u64) -> Result<(), CUresult> {
     for session in &session::all()?.list {
         let Some(device) = mirror::of_host(session, start) else { continue };
         if let Some((ordinal, allocation)) = session.find_allocation(device) {
-            let freed = session.free(ordinal, allocation.start);
+            // Kernels of any of its devices may use it.
+            let waited = session.devices.iter().try_for_each(|device| device.wait(session));
+            let freed = waited.and_then(|()| session.free(ordinal, allocation.start));
             if freed.is_err() {
                 // Whatever becomes of the session: nobody looks at the program's memory any more, which it may free after an error, too.
                 mirror::forget(device);
@@ -207,7 +321,7 @@ fn unmap(start: u64) -> Result<(), CUresult> {
 
 pub(crate) unsafe fn cuMemHostGetFlags(pFlags: *mut u32, p: *mut c_void) -> Result<(), CUresult> {
     session::get()?;
-    let block = find(p as u64).filter(|block| !block.registered).ok_or(CUresult::INVALID_VALUE)?;
+    let block = find(p as u64).filter(|block| !block.is_registered()).ok_or(CUresult::INVALID_VALUE)?;
     // SAFETY: the program passes a place for the flags.
     unsafe { out::write(pFlags, block.flags) }
 }

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use sluice_cuda::*;
 use sluice_wire::{Dim, FunctionId, StreamId, commands};
 
-use crate::context;
 use crate::device::Device;
 use crate::issue::Issue;
-use crate::launch_trials;
 use crate::module::{self, Function};
 use crate::session::{self, Session};
+use crate::{capture, context, host_memory, launch_trials};
 
 /// Where and how large, from the arguments of any launch function.
 pub(crate) struct Geometry {
@@ -110,7 +109,9 @@ unsafe fn prepare(
 ) -> Result<Launch, CUresult> {
     // SAFETY: the same contract.
     let Call { session, function, params } = unsafe { call(f, geometry, values, extra)? };
-    Ok(Launch { session, function, stream: session.find(stream)?, params })
+    let number = session.find(stream)?;
+    host_memory::kernel_takes(session, &params, capture::of(stream).is_some())?;
+    Ok(Launch { session, function, stream: number, params })
 }
 
 /// What a kernel node of a graph needs, found and checked as for a launch.
@@ -125,6 +126,7 @@ pub(crate) unsafe fn for_node(
 ) -> Result<(FunctionId, Vec<u8>), CUresult> {
     // SAFETY: the same contract.
     let call = unsafe { call(f, geometry, values, extra)? };
+    host_memory::kernel_takes(call.session, &call.params, true)?;
     Ok((call.function.id, call.params))
 }
 

@@ -15,7 +15,7 @@ use std::sync::{MutexGuard, PoisonError};
 use sluice_cuda::*;
 use sluice_wire::{DevicePtr, commands};
 
-use crate::addresses::{Allocation, Space};
+use crate::addresses::{Allocation, CHUNK, Space};
 use crate::context::Context;
 use crate::issue::Issue;
 use crate::session::Session;
@@ -213,6 +213,63 @@ impl Session {
         self.use_memory((self.place_in_lease(), bytes), &allowed, &asked)
     }
 
+    /// Addresses for host memory that a device of this session may have to see, without memory behind them.
+    pub(crate) fn lend(&self, device: CUdevice, bytes: u64) -> Option<u64> {
+        match &mut self.memory(device).ok()?.names {
+            Names::Minted(space) => space.lend(bytes),
+            Names::Given(_) => None,
+        }
+    }
+
+    pub(crate) fn take_back(&self, device: CUdevice, address: u64, bytes: u64) {
+        if let Ok(mut memory) = self.memory(device)
+            && let Names::Minted(space) = &mut memory.names
+        {
+            space.take_back(address, bytes);
+        }
+    }
+
+    /// Has addresses that were lent backed by memory of the calling thread's device; they are an allocation of `owner` from then on.
+    pub(crate) fn back(
+        &self,
+        (lender, owner): (CUdevice, CUcontext),
+        (address, bytes): (u64, u64),
+        pages: Pages,
+    ) -> Result<(), CUresult> {
+        let command = commands::MemoryCommit {
+            address: DevicePtr(address),
+            bytes: bytes.next_multiple_of(CHUNK),
+            on_host: pages == Pages::OnHost,
+        };
+        let commit = || self.call(&command, |()| ());
+        match commit() {
+            Err(CUresult::OUT_OF_MEMORY) if self.reclaim(context::device())? => commit()?,
+            done => done?,
+        }
+        let mut memory = self.memory(lender)?;
+        if let Names::Minted(space) = &mut memory.names {
+            space.settle(address, bytes);
+        }
+        memory.owners.insert(address, owner);
+        Ok(())
+    }
+
+    /// Undoes [`Session::back`].
+    pub(crate) fn unback(&self, lender: CUdevice, address: u64) -> Result<(), CUresult> {
+        let mut memory = self.memory(lender)?;
+        memory.owners.remove(&address);
+        let chunks = match &mut memory.names {
+            Names::Minted(space) => space.unsettle(address),
+            Names::Given(_) => None,
+        };
+        chunks.map_or(Ok(()), |chunks| self.decommit(&chunks))
+    }
+
+    fn decommit(&self, chunks: &Range<u64>) -> Result<(), CUresult> {
+        let (address, bytes) = (DevicePtr(chunks.start), chunks.end - chunks.start);
+        self.queue_quietly(&commands::MemoryDecommit { address, bytes })
+    }
+
     /// Frees what starts at `address`, which nothing uses any more.
     fn release(&self, memory: &mut Memory, address: u64) -> Result<Allocation, CUresult> {
         memory.owners.remove(&address);
@@ -223,10 +280,7 @@ impl Session {
             Names::Minted(space) => {
                 let (allocation, chunks) = space.free(address).ok_or(CUresult::INVALID_VALUE)?;
                 if let Some(chunks) = chunks {
-                    self.queue_quietly(&commands::MemoryDecommit {
-                        address: DevicePtr(chunks.start),
-                        bytes: chunks.end - chunks.start,
-                    })?;
+                    self.decommit(&chunks)?;
                 }
                 Ok(allocation)
             }

@@ -170,24 +170,44 @@ pub(crate) fn allocate(
     let pages = if is_managed { Pages::Own } else { pages(session, 0, bytes) };
     let address = session.allocate(context, bytes, pages)?;
     let made = set_pages(address, bytes, libc::PROT_READ | libc::PROT_WRITE).and_then(|()| {
-        let ordinal = context.device;
-        let mirror = Mirror {
-            host: address,
-            device: address,
-            bytes,
-            ordinal,
-            is_managed,
-            pages: HostPages::Minted,
-            is_read_only: false,
-            agreed: Vec::new(),
-            hashes: Vec::new(),
-            number: None,
-        };
+        let mirror = Mirror::at_one_address((address, bytes), context.device, HostPages::Minted, is_managed);
         add(session, context, mirror)
             .or_else(|error| set_pages(address, bytes, libc::PROT_NONE).and(Err(error)))
     });
     made.or_else(|error| session.free(context.device, address).and(Err(error)))?;
     Ok(address)
+}
+
+/// Host memory at addresses of a device, which has nothing there; [`back`] gives it its side. `None` where there are no such addresses.
+pub(crate) fn lend(session: &Session, device: CUdevice, bytes: u64) -> Option<u64> {
+    let address = session.lend(device, bytes)?;
+    let made = set_pages(address, bytes, libc::PROT_READ | libc::PROT_WRITE);
+    made.inspect_err(|_| session.take_back(device, address, bytes)).ok().map(|()| address)
+}
+
+/// Undoes [`lend`].
+pub(crate) fn take_back(
+    session: &Session,
+    device: CUdevice,
+    address: u64,
+    bytes: u64,
+) -> Result<(), CUresult> {
+    set_pages(address, bytes, libc::PROT_NONE)?;
+    session.take_back(device, address, bytes);
+    Ok(())
+}
+
+/// The current device gets the other side of host memory that `lender` has lent its addresses to. It ends with `owner`.
+pub(crate) fn back(
+    session: &'static Session,
+    context: &Context,
+    (lender, owner): (CUdevice, CUcontext),
+    (address, bytes): (u64, u64),
+) -> Result<(), CUresult> {
+    // It begins a chunk.
+    session.back((lender, owner), (address, bytes), pages(session, 0, bytes))?;
+    let mirror = Mirror::at_one_address((address, bytes), context.device, HostPages::Minted, false);
+    add(session, context, mirror).or_else(|error| session.unback(lender, address).and(Err(error)))
 }
 
 /// Fresh pages with these rights inside the range that the session holds, where the device's memory has them.
@@ -226,18 +246,7 @@ pub(crate) fn add_variable(
     address: u64,
     bytes: u64,
 ) -> Result<(), CUresult> {
-    let mut mirror = Mirror {
-        host: address,
-        device: address,
-        bytes,
-        ordinal,
-        is_managed: true,
-        pages: HostPages::Variable,
-        is_read_only: false,
-        agreed: Vec::new(),
-        hashes: Vec::new(),
-        number: None,
-    };
+    let mut mirror = Mirror::at_one_address((address, bytes), ordinal, HostPages::Variable, true);
     mirror.agree_on_zeros();
     let mut mirrors = mirrors();
     mirror.fetch(session, goes_beside(session))?;
@@ -393,6 +402,27 @@ pub(crate) fn fetch(session: &Session) -> Result<(), CUresult> {
 }
 
 impl Mirror {
+    /// Of memory that has one address on both sides. Nothing is agreed on yet.
+    fn at_one_address(
+        (address, bytes): (u64, u64),
+        ordinal: CUdevice,
+        pages: HostPages,
+        is_managed: bool,
+    ) -> Mirror {
+        Mirror {
+            host: address,
+            device: address,
+            bytes,
+            ordinal,
+            is_managed,
+            pages,
+            is_read_only: false,
+            agreed: Vec::new(),
+            hashes: Vec::new(),
+            number: None,
+        }
+    }
+
     /// The host's side, where it can be kept equal while device code runs.
     fn memory(&self) -> Option<Memory> {
         if self.is_managed || self.bytes > LIVE_BYTES_MAX {

@@ -93,6 +93,8 @@ fn value(place: &Place, attribute: CUpointer_attribute, address: u64) -> Result<
         A::CONTEXT => Value::Word(context.0 as u64),
         A::MEMORY_TYPE => Value::Int(kind.0),
         A::DEVICE_POINTER if on_device => Value::Word(address),
+        // The same for both, whether the device has memory there yet or not.
+        A::DEVICE_POINTER if host_memory::is_only_here(address) => Value::Word(address),
         // What is not mapped has none: kernels do not reach it.
         A::DEVICE_POINTER => Value::Word(mirror::on_device(address).ok_or(CUresult::INVALID_VALUE)?),
         A::HOST_POINTER if on_device => Value::Word(mirror::on_host(address).ok_or(CUresult::INVALID_VALUE)?),

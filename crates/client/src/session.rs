@@ -29,7 +29,8 @@ use crate::link::Link;
 use crate::live::Live;
 use crate::virtual_memory::VirtualMemory;
 use crate::{
-    arrays, attach, awaited, event, graph_memory, ids, mirror, module, stream, texture, texture_reference,
+    arrays, attach, awaited, event, graph_memory, host_memory, ids, mirror, module, stream, texture,
+    texture_reference,
 };
 
 pub(crate) struct Session {
@@ -118,6 +119,9 @@ pub(crate) fn of_handle(handle: usize) -> Option<CUdevice> {
 /// The device of an address that a call is to be [`routed`] by.
 pub(crate) fn of_address(address: CUdeviceptr) -> Option<CUdevice> {
     let all = all().ok()?;
+    if host_memory::is_only_here(address) {
+        return None;
+    }
     let minted = |device: &&Device| device.minted.contains(&address);
     if let Some(device) = all.devices().find(minted) {
         return Some(device.ordinal);
@@ -311,7 +315,7 @@ impl Session {
 
     /// Whether an address can only be the device's.
     pub(crate) fn is_device_address(&self, address: u64) -> bool {
-        self.minted.contains(&address)
+        (self.minted.contains(&address) && !host_memory::is_only_here(address))
             || self.holds(address, 1)
             || (are_many() && of_address(address).is_some())
     }

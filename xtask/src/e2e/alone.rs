@@ -18,8 +18,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Parts of `driver_functions.py` that need what the client library adds to a driver; the software GPU alone answers
 /// `CUDA_ERROR_NOT_SUPPORTED`.
-const CLIENT_ONLY: &str = "logs_and_profiler mapped_host_memory managed_memory functions_and_shared_memory batches abilities \
-                           attached_contexts managed_batches ranges pools_by_place older_names";
+const CLIENT_ONLY: &str = "logs_and_profiler mapped_host_memory pinned_memory managed_memory functions_and_shared_memory batches \
+                           abilities attached_contexts managed_batches ranges pools_by_place older_names";
 
 fn library() -> PathBuf {
     crate::target_folder().join("release/libsluice_softgpu_cuda.so")
