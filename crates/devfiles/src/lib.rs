@@ -4,6 +4,10 @@
 //! `/dev/nvidia0` nor `/dev/nvidiactl`, before it looks for a driver. `sluice run` names this library in `LD_PRELOAD`; whoever asks
 //! whether one of these files exists is told of `/dev/null`, which is a character device too. Opening them fails as it did before:
 //! what stands behind them is not on this machine, and whoever wants to talk to it directly must learn that.
+//!
+//! NVIDIA's libraries are there, too, where the program's library path does not lead to them ([`libraries`]).
+
+mod libraries;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute_copy;

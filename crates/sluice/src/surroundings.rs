@@ -31,6 +31,9 @@ const NO_JITLINK: ClientLibrary =
 const DEVICE_FILES: ClientLibrary =
     ClientLibrary { built: "libsluice_devfiles.so", names: &["libsluice-devfiles.so"] };
 
+/// Tells the library that shows the device files where the client libraries are, for programs that do not look there.
+const LIBRARIES_VARIABLE: &str = "SLUICE_LIBRARIES";
+
 /// The tool that every program under a lease finds on its PATH; it is this binary.
 pub(crate) const NVIDIA_SMI: &str = "nvidia-smi";
 
@@ -133,6 +136,7 @@ impl Surroundings {
         symlink(std::env::current_exe()?, bin.join(NVIDIA_SMI))?;
 
         this.prepend("LD_LIBRARY_PATH", &lib);
+        this.set(LIBRARIES_VARIABLE, &lib);
         this.prepend("PATH", &bin);
         if let Some(device_files) = &libraries.device_files {
             // Behind those of the user: a sanitizer's has to be the first.
@@ -244,11 +248,13 @@ mod tests {
         let surroundings =
             Surroundings::prepare(&folder, &libraries, "token@host:1", false).expect("prepared");
         let search = value(&surroundings, "LD_LIBRARY_PATH").expect("set");
-        assert!(search.starts_with(&format!("{}/lib", folder.display())), "{search}");
+        let lib = format!("{}/lib", folder.display());
+        assert!(search.starts_with(&lib), "{search}");
+        assert_eq!(value(&surroundings, LIBRARIES_VARIABLE), Some(lib));
         assert_eq!(fs::read_link(folder.join("lib/libcuda.so.1")).expect("a link"), libraries.cuda);
         assert_eq!(value(&surroundings, "SLUICE_SESSION").as_deref(), Some("token@host:1"));
         // With an NVIDIA GPU, nothing else but the two words for NCCL.
-        assert_eq!(surroundings.environment().len(), 5);
+        assert_eq!(surroundings.environment().len(), 6);
         drop(scratch);
         assert!(!folder.exists());
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::e2e::{Test, bare_program, expect_pass, start_node};
+use crate::e2e::{Test, bare_program, expect_pass, program_file, sluice_run, start_node};
 use crate::process;
 
-pub(crate) const TESTS: &[Test] = &[("device files", device_files)];
+pub(crate) const TESTS: &[Test] = &[("device files", device_files), ("library path", library_path)];
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -36,6 +36,15 @@ fn device_files() -> Result<()> {
     let node = start_node()?;
     let mut command = bare_program(&node, &["-p", "0.25"], "device_files.py");
     expect_pass(command.env("LD_PRELOAD", library), "device files", LIMIT)?;
+    node.wait_until_free()
+}
+
+/// A script that sets the library path anew finds the libraries, as it does where NVIDIA's are in the system's path.
+fn library_path() -> Result<()> {
+    let node = start_node()?;
+    let mut command = sluice_run(&node, &["-p", "0.25"]);
+    command.args(["env", "LD_LIBRARY_PATH=/nowhere", "python3"]).arg(program_file("library_path.py"));
+    expect_pass(&mut command, "library path", LIMIT)?;
     node.wait_until_free()
 }
 
