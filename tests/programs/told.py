@@ -5,6 +5,7 @@ count    launches, and reads how often
 read     copies much to the host
 reads    does so again and again, in a thread of its own that does hardly anything else, until
 enough   is said
+queue    launches what computes for a good while, and queues more behind it than a node takes
 
 Every result is checked. At the end of its input it says PASS.
 """
@@ -13,10 +14,13 @@ import ctypes
 import os
 import sys
 import threading
+import time
 
 from driver import SPIN, allocate, attach, call, clear, launch, load, read_u32
 
 SIZE = 64 << 20
+# Longer than a worker may be silent.
+WHILE_S = 15
 
 
 class Session:
@@ -61,6 +65,22 @@ class Session:
         self.is_enough.set()
         self.reader.join()
         assert not self.wrong, self.wrong
+
+    def spin_blocks(self, blocks):
+        launch(self.spin, blocks, 32, ctypes.c_uint64(self.counter), ctypes.c_uint32(1 << 24))
+        self.launched += blocks
+
+    def queue(self):
+        self.count()
+        begin = time.monotonic()
+        self.spin_blocks(8)
+        call("cuCtxSynchronize")
+        self.spin_blocks(8 * max(1, int(WHILE_S / (time.monotonic() - begin))))
+        piece = self.expected[: 1 << 20]
+        for number in range(400):
+            to = self.data + (number % 64 << 20)
+            call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(to), piece, ctypes.c_size_t(len(piece)), None)
+        self.count()
 
 
 def main():

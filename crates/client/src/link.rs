@@ -11,7 +11,8 @@
 //!                                        [else lead: read frames, deliver, wake] -> again
 //! ```
 //!
-//! A connection over TCP may be cut: then whoever leads next makes another, and all go on where they were ([`resume`]).
+//! A connection over TCP may be cut, which silence is taken for: then whoever leads next makes another, and all go on where they were
+//! ([`resume`]). On the same host a worker that says nothing is stopped, or has no core: the link waits as long for it, and no longer.
 //! What cannot be resumed is final: every answer that is still owed becomes the session's error, and so does every
 //! later call. Whoever notices says one line on stderr, unless the session has ended with an error of its own.
 //!
@@ -58,8 +59,10 @@ const READ_BYTES: usize = 64 << 10;
 const READ_BYTES_AFTER_BULK: usize = 4 << 10;
 /// Somebody who waits looks this often whether the worker is still there,
 const SILENCE: Duration = Duration::from_secs(3);
-/// and takes the connection for cut after so many looks without a byte.
+/// and takes the connection for cut, or the worker for stopped, after so many looks without a byte.
 const SILENT_MAX: u32 = 3;
+/// A worker on the same host that is silent for so long is given up: as long as a node waits for a client unless it is told otherwise.
+const STOPPED_MAX: Duration = Duration::from_secs(90);
 
 pub(crate) struct Link {
     /// What is behind it, for people to read.
@@ -78,6 +81,8 @@ pub(crate) struct Link {
     /// There is no connection, and whoever leads next makes one.
     cut: AtomicBool,
     resumption: Option<Resumption>,
+    /// The user has heard that the worker is silent.
+    silence_is_told: AtomicBool,
     recorder: Option<Recorder>,
     pub(crate) allowances: Allowances,
     /// Bytes of the worker's stream that have come, and how many of them it knows of.
@@ -129,9 +134,7 @@ impl Link {
         recorder: Option<Recorder>,
     ) -> Link {
         let stream = Arc::new(stream);
-        if resumption.is_some() {
-            watch_silence(&stream);
-        }
+        watch_silence(&stream);
         let recognises = resumption.as_ref().is_some_and(Resumption::recognises);
         let current = AtomicPtr::new(Arc::as_ptr(&stream).cast_mut());
         let receiver = Receiver::new(Arc::clone(&stream), decoder);
@@ -146,6 +149,7 @@ impl Link {
             lost: AtomicBool::new(false),
             cut: AtomicBool::new(false),
             resumption,
+            silence_is_told: AtomicBool::new(false),
             recorder,
             allowances: Allowances::default(),
             received: AtomicU64::new(received),
@@ -395,6 +399,9 @@ impl Link {
         let read = uncancelled(|| self.read(&mut receiver, wait));
         if let Ok(count) = read {
             receiver.silent = 0;
+            if count > 0 {
+                self.heard_something();
+            }
             self.received.fetch_add(count as u64, Ordering::SeqCst);
             self.acknowledge();
         }
@@ -522,13 +529,42 @@ impl Link {
 
     /// Somebody waits, and nothing has come for a while: the worker is asked for a sign of life, or there is none.
     fn heard_nothing(&self, receiver: &mut Receiver) {
+        let outbox = self.try_outbox();
+        if outbox.is_none() && self.resumption.is_none() {
+            // Whoever sends just now notices if nothing goes. A worker that takes what it is sent need not say anything.
+            return;
+        }
         receiver.silent += 1;
-        if receiver.silent >= SILENT_MAX {
-            let silence = SILENCE * SILENT_MAX;
-            self.part(&receiver.stream, &format_args!("nothing has come for {} s", silence.as_secs()));
-        } else if let Some(mut outbox) = self.try_outbox() {
+        let is_over = receiver.silent >= SILENT_MAX
+            && self.has_waited_enough(&receiver.stream, SILENCE * receiver.silent, "come");
+        if !is_over && let Some(mut outbox) = outbox {
             self.confirm(&mut outbox, true);
             self.flush_what_fits(&mut outbox);
+        }
+    }
+
+    /// Nothing has "come" or "gone" for so long that the worker may not be there: ends the connection, or says once that the program waits.
+    fn has_waited_enough(&self, stream: &Stream, silence: Duration, moved: &str) -> bool {
+        if self.resumption.is_some() || silence >= STOPPED_MAX {
+            self.part(stream, &format_args!("nothing has {moved} for {} s", silence.as_secs()));
+            return true;
+        }
+        if !self.silence_is_told.swap(true, Ordering::AcqRel) {
+            crate::errors::say(format_args!(
+                "{} has not answered for {} s: its worker on this machine is stopped, or gets no core; the program waits \
+                 for up to {} s, Ctrl-C ends it",
+                self.name,
+                silence.as_secs(),
+                STOPPED_MAX.as_secs()
+            ));
+        }
+        false
+    }
+
+    fn heard_something(&self) {
+        if self.silence_is_told.load(Ordering::Relaxed) && self.silence_is_told.swap(false, Ordering::AcqRel)
+        {
+            crate::errors::say(format_args!("{} answers again", self.name));
         }
     }
 

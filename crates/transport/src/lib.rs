@@ -247,9 +247,11 @@ impl Stream {
         }
     }
 
-    /// A read that has slept this long on the socket fails with [`io::ErrorKind::WouldBlock`]. Through shared memory it sleeps
-    /// on: there it notices by itself when the peer is gone.
+    /// A read that has slept this long fails with [`io::ErrorKind::WouldBlock`].
     pub fn set_read_limit(&self, limit: Duration) -> io::Result<()> {
+        if let Some(shared) = self.shared.get() {
+            shared.set_read_limit(limit);
+        }
         if let Some(stripes) = self.stripes.get() {
             stripes.set_read_limit(limit);
         }

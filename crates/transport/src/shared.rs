@@ -1,7 +1,7 @@
 //! A stream through shared memory: a ring each way, a bell for each side, and a socket that tells when the peer is gone.
 
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ pub(crate) struct Shared {
     side: Side,
     /// How a writer waits for room.
     spin: Spin,
+    /// How long a read sleeps, in milliseconds.
+    read_limit_ms: AtomicU64,
     /// Whoever sleeps on the socket: one, since it takes the bytes that wake it.
     on_socket: Mutex<()>,
     /// The peer is gone, or this side has shut down.
@@ -48,9 +50,18 @@ impl Shared {
             memory,
             side,
             spin: Spin::new(cores),
+            read_limit_ms: AtomicU64::new(u64::MAX),
             on_socket: Mutex::new(()),
             ended: AtomicBool::new(false),
         }
+    }
+
+    /// As [`crate::Stream::set_read_limit`].
+    pub(crate) fn set_read_limit(&self, limit: Duration) {
+        // As on sockets, where zero is no limit.
+        let limit_ms =
+            Some(limit).filter(|limit| !limit.is_zero()).map_or(u64::MAX, |limit| limit.as_millis() as u64);
+        self.read_limit_ms.store(limit_ms, Ordering::Relaxed);
     }
 
     /// As [`crate::Stream::read`].
@@ -97,7 +108,12 @@ impl Shared {
             match wait {
                 _ if ended => return Ok(0),
                 Wait::No => return Err(io::ErrorKind::WouldBlock.into()),
-                Wait::Asleep => _ = self.sleep(socket, Event::Bytes(least), Duration::MAX)?,
+                Wait::Asleep => {
+                    let limit = Duration::from_millis(self.read_limit_ms.load(Ordering::Relaxed));
+                    if !self.sleep(socket, Event::Bytes(least), limit)? {
+                        return Err(io::ErrorKind::WouldBlock.into());
+                    }
+                }
             }
         }
     }

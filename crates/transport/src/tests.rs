@@ -229,6 +229,23 @@ fn a_wait_ends_at_its_limit() {
     assert!(!client.wait_readable(Duration::from_millis(1)).unwrap());
 }
 
+#[test]
+fn a_read_through_shared_memory_ends_at_its_limit() {
+    let (client, worker) = sharing();
+    client.set_read_limit(Duration::from_millis(1)).unwrap();
+    let nothing = client.read(&mut [0; 4], Wait::Asleep).unwrap_err();
+    assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    client.set_read_limit(Duration::ZERO).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| client.read(&mut [0; 4], Wait::Asleep));
+        while !client.shared.get().unwrap().sleeps_on_socket() {
+            std::thread::yield_now();
+        }
+        worker.write(b"x").unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), 1);
+    });
+}
+
 /// Whoever runs as another user gets nothing of what is meant for the node.
 #[test]
 fn a_nodes_socket_is_believed_of_its_own_user_only() {

@@ -331,7 +331,12 @@ impl Outbox {
         drop(writer);
         self.heard.notify_all();
         acknowledged.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        if received.answer { self.write(|writer| self.acknowledge_in(writer)) } else { Ok(()) }
+        if received.answer { self.sign_of_life() } else { Ok(()) }
+    }
+
+    /// Shows that this process is there, to a client that may be waiting for it.
+    pub(crate) fn sign_of_life(&self) -> io::Result<()> {
+        self.write(|writer| self.acknowledge_in(writer))
     }
 
     /// Whether what arrives from now on is acknowledged. It has to be said again when that changes.

@@ -60,6 +60,8 @@ const WINDOW_BYTES: usize = (WINDOW_MAX + 8 * WINDOW) as usize;
 /// Most threads of the pool, and so most waiting calls that block at a time.
 const THREADS_MAX: usize = 1024;
 
+/// A reader that waits for room says so often that it is there.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(3);
 /// How long the reader waits before a large copy for what is before it: about the time of another.
 const MOMENT: Duration = Duration::from_micros(300);
 
@@ -169,10 +171,17 @@ impl Pipeline {
         }
     }
 
-    fn wait_for_room<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait_for_room<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let (more, more_bytes) = if self.has_window { (WINDOW_COMMANDS, WINDOW_BYTES) } else { (0, 0) };
         while state.is_full(more, more_bytes) {
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.room.wait_timeout(state, SIGN_OF_LIFE).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            if waited.1.timed_out() {
+                // The client may ask for one meanwhile, and be heard by nobody. The reader finds its end.
+                drop(state);
+                let _ = self.session.outbox.sign_of_life();
+                state = self.lock();
+            }
         }
         state
     }

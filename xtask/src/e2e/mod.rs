@@ -93,7 +93,8 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
             tally.record(name, test());
         }
     }
-    for (name, test) in cuts::LONG_TESTS.iter().chain(openings::LONG_TESTS).chain(api::LONG_TESTS) {
+    let long = cuts::LONG_TESTS.iter().chain(silence::LONG_TESTS).chain(openings::LONG_TESTS);
+    for (name, test) in long.chain(api::LONG_TESTS) {
         match all {
             _ if !wanted(name) => {}
             false => tally.skip(name, "only with --all"),

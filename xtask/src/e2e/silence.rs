@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::e2e::namespaces::Separation;
-use crate::e2e::{Test, logs, program_file, start_node, tail};
+use crate::e2e::{NODE_GPUS, Test, logs, program_file, start_node, tail};
 use crate::node::{self, Node};
 use crate::relay::{End, Fate, Relay};
 use crate::test::Skipped;
@@ -18,8 +18,17 @@ pub(crate) const TESTS: &[Test] = &[
     ("an idle session that a NAT forgets", forgotten),
     ("a stopped client", stopped_client),
     ("a stopped worker is told from a node that is away", stopped_worker),
+    ("a stopped worker on the same host", stopped_beside),
+    ("a long kernel on the same host is not silence", long_kernel),
     ("a dead link under an idle session and under answers", dead_link),
 ];
+
+/// What waits for longer than anybody likes to.
+pub(crate) const LONG_TESTS: &[Test] = &[("a worker on the same host that stays stopped", given_up)];
+
+/// What a program's user hears while a worker on the same host is silent, and of its end.
+const SILENT: &str = "has not answered for 9 s";
+const GIVEN_UP: &str = "is lost (nothing has come for 90 s)";
 
 /// Nothing takes longer, unless it hangs.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -93,6 +102,18 @@ impl Told {
     pub(super) fn does(&mut self, word: &str) -> Result<()> {
         self.tell(word)?;
         self.expect_done()
+    }
+
+    /// What it has said on stderr, once that has this in it so often, or long after it should have.
+    fn hears(&self, part: &str, times: usize) -> Result<String> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let said = std::fs::read_to_string(&self.log)?;
+            if said.matches(part).count() >= times || Instant::now() > deadline {
+                return Ok(said);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn signal(&self, signal: i32) {
@@ -188,18 +209,63 @@ fn stopped_worker() -> Result<()> {
     let [worker] = node.workers()[..] else { bail!("one session has the workers {:?}", node.workers()) };
     signal(worker, libc::SIGSTOP);
     told.tell("count")?;
-    let deadline = Instant::now() + LIMIT;
-    let said = loop {
-        let said = std::fs::read_to_string(&told.log)?;
-        if said.contains("is cut: ") || Instant::now() > deadline {
-            break said;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let said = told.hears("is cut: ", 1)?;
     signal(worker, libc::SIGCONT);
     ensure!(said.contains("it answers, but the worker of this session does not"), "{}", tail(&said));
     told.expect_done()?;
     told.ends_well()?;
+    node.wait_until_free()
+}
+
+/// A node whose sessions go through shared memory.
+fn start_beside(name: &str) -> Result<Node> {
+    let folder = crate::target_folder().join("unix-node");
+    std::fs::create_dir_all(&folder)?;
+    let listen = format!("unix:{}", folder.join(name).display());
+    Node::start(&["--listen", &listen, "--gpus", NODE_GPUS])
+}
+
+/// Nothing connects such a session anew: its user hears that the worker is silent, and it goes on once the worker does.
+fn stopped_beside() -> Result<()> {
+    let node = start_beside("stopped.sock")?;
+    let mut told = Told::start(&mut run(&node.address), "a stopped worker on the same host")?;
+    told.does("count")?;
+    let [worker] = node.workers()[..] else { bail!("one session has the workers {:?}", node.workers()) };
+    for (word, times) in [("count", 1), ("read", 2)] {
+        signal(worker, libc::SIGSTOP);
+        told.tell(word)?;
+        let said = told.hears(SILENT, times)?;
+        signal(worker, libc::SIGCONT);
+        ensure!(said.matches(SILENT).count() == times, "it is to be said once: {}", tail(&said));
+        told.expect_done()?;
+    }
+    told.does("count")?;
+    told.ends_well()?;
+    node.wait_until_free()
+}
+
+/// A worker whose driver is busy shows that it is there, also where it takes no more commands.
+fn long_kernel() -> Result<()> {
+    let node = start_beside("long.sock")?;
+    let mut told = Told::start(&mut run(&node.address), "a long kernel on the same host")?;
+    told.does("queue")?;
+    let said = std::fs::read_to_string(&told.log)?;
+    ensure!(!said.contains("has not answered"), "{}", tail(&said));
+    told.ends_well()?;
+    node.wait_until_free()
+}
+
+/// In the end the call that waits fails, and so does every later one.
+fn given_up() -> Result<()> {
+    let node = start_beside("given-up.sock")?;
+    let mut told = Told::start(&mut run(&node.address), "a worker that stays stopped")?;
+    told.does("count")?;
+    let [worker] = node.workers()[..] else { bail!("one session has the workers {:?}", node.workers()) };
+    signal(worker, libc::SIGSTOP);
+    let ended = told.ends_badly("count", GIVEN_UP);
+    signal(worker, libc::SIGCONT);
+    let said = ended?;
+    ensure!(said.contains(SILENT) && said.contains("CUDA_ERROR_DEVICE_UNAVAILABLE"), "{}", tail(&said));
     node.wait_until_free()
 }
 

@@ -13,6 +13,17 @@ use super::{Link, SILENCE, SILENT_MAX};
 use crate::entry::uncancelled;
 use crate::outbox::Outbox;
 
+/// How long until a thread that cannot write looks again whether it should read.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Nothing can be written.
+struct Stall {
+    /// For how long, and nothing has come either.
+    waited: Duration,
+    /// Bytes of the worker's stream that had come when it began.
+    received: u64,
+}
+
 impl Link {
     /// Sends what is queued. Where there is no connection, or too much is unacknowledged, it waits for that to end.
     pub(super) fn send(&self, mut outbox: MutexGuard<'_, Outbox>) -> Result<(), CUresult> {
@@ -33,13 +44,14 @@ impl Link {
         if self.owes_acknowledgement() {
             self.confirm(outbox, false);
         }
-        let mut progress = (Instant::now(), self.received.load(Ordering::Acquire));
+        let mut stall = Stall { waited: Duration::ZERO, received: self.received.load(Ordering::Acquire) };
         while outbox.buffer.unsent() > 0 && !self.is_cut() && !self.is_lost() {
             match uncancelled(|| outbox.write()) {
-                Ok(()) => progress.0 = Instant::now(),
+                Ok(()) => stall.waited = Duration::ZERO,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let begin = Instant::now();
                     self.read_while_full(outbox);
-                    self.look_for_progress(outbox, &mut progress);
+                    self.look_for_progress(outbox, &mut stall, begin.elapsed());
                 }
                 Err(error) => self.part(&outbox.stream, &error),
             }
@@ -55,8 +67,6 @@ impl Link {
 
     /// The worker takes no more until it gets rid of something: reads it, unless another thread does.
     fn read_while_full(&self, outbox: &Outbox) {
-        /// How long until this thread looks again whether it should read.
-        const LOOK_AGAIN: Duration = Duration::from_millis(20);
         let somebody_leads = self.inbox().receiver.is_none();
         let _ = uncancelled(|| outbox.stream.wait_writable(!somebody_leads, LOOK_AGAIN));
         if !somebody_leads {
@@ -64,15 +74,17 @@ impl Link {
         }
     }
 
-    /// The worker of a session that can be resumed reads on, whatever it waits for: one that has taken nothing since
-    /// `progress`, and has sent nothing, is not there.
-    fn look_for_progress(&self, outbox: &Outbox, progress: &mut (Instant, u64)) {
+    /// A worker reads on, or says that it is there: one that has taken nothing for long, and has sent nothing, is not.
+    fn look_for_progress(&self, outbox: &Outbox, stall: &mut Stall, waited: Duration) {
         let received = self.received.load(Ordering::Acquire);
-        if received != progress.1 {
-            *progress = (Instant::now(), received);
-        } else if self.resumption.is_some() && progress.0.elapsed() >= SILENCE * SILENT_MAX {
-            let silence = SILENCE * SILENT_MAX;
-            self.part(&outbox.stream, &format_args!("nothing has gone for {} s", silence.as_secs()));
+        if received != stall.received {
+            *stall = Stall { waited: Duration::ZERO, received };
+            return;
+        }
+        // A program that was stopped itself has not waited for the worker.
+        stall.waited += waited.min(SILENCE);
+        if stall.waited >= SILENCE * SILENT_MAX {
+            self.has_waited_enough(&outbox.stream, stall.waited, "gone");
         }
     }
 

@@ -168,6 +168,52 @@ fn a_lost_connection_fails_every_call_now_and_later() {
     assert_eq!(link.check(), Err(LOST));
 }
 
+/// Looks for a sign of life as whoever waits does after a while in which nothing has come.
+fn hear_nothing(link: &Link) {
+    let mut receiver = link.inbox().receiver.take().unwrap();
+    link.heard_nothing(&mut receiver);
+    link.stop_leading(&mut link.inbox(), receiver);
+}
+
+/// On the same host, where nothing can be resumed.
+#[test]
+fn a_worker_that_says_nothing_is_asked_and_given_up_in_the_end() {
+    let (link, mut peer) = pair();
+    let looks = (STOPPED_MAX.as_secs() / SILENCE.as_secs()) as u32;
+    for _ in 1..looks {
+        hear_nothing(link);
+        let (asked, payload) = peer.next().unwrap();
+        assert_eq!((asked.kind, payload.last()), (Kind::Received, Some(&1)), "it wants an answer");
+    }
+    assert_eq!(link.check(), Ok(()));
+    assert!(link.silence_is_told.load(Ordering::Relaxed));
+    // It goes on, and everything begins anew. What it says to have is more than a link counts that keeps nothing.
+    std::thread::scope(|scope| {
+        scope.spawn(|| link.call(0, OP, |_| ()).unwrap());
+        let command = peer.next().unwrap();
+        peer.send(header(Kind::Received), |out| Received { position: 1 << 40, answer: false }.encode(out));
+        peer.echo(command);
+    });
+    assert!(!link.silence_is_told.load(Ordering::Relaxed));
+    (1..looks).for_each(|_| hear_nothing(link));
+    assert_eq!(link.check(), Ok(()));
+    hear_nothing(link);
+    assert_eq!(link.call(0, OP, |_| ()).unwrap_err(), LOST);
+}
+
+/// Nobody can ask while another thread sends, and a worker that takes what it is sent need not say anything.
+#[test]
+fn silence_while_another_thread_sends_does_not_count() {
+    let (link, _peer) = pair();
+    let outbox = link.outbox();
+    for _ in 0..100 {
+        hear_nothing(link);
+    }
+    drop(outbox);
+    assert_eq!(link.inbox().receiver.as_ref().unwrap().silent, 0);
+    assert_eq!(link.check(), Ok(()));
+}
+
 #[test]
 fn a_peer_that_breaks_the_protocol_is_lost() {
     let (link, mut peer) = pair();
