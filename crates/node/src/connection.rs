@@ -91,7 +91,7 @@ pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, door: &
         sluice_transport::keep_rate(stream.as_fd());
     }
     let ended = match hello.purpose {
-        Purpose::Control => control(registry, stream, process, Rights { resumes, may_ask, shown }),
+        Purpose::Control => control(registry, stream, process, Rights { resumes, may_ask, shown }, peer),
         Purpose::Session { token, once } => {
             let client = ClientOf { process, peer: peer.to_owned(), resumes };
             session(registry, stream, &token, once, client)
@@ -313,12 +313,13 @@ fn control(
     stream: Stream,
     process: Process,
     rights: Rights,
+    peer: &str,
 ) -> Result<(), ConnectionError> {
     stream.read_ahead();
     let stream = Arc::new(stream);
     let line = Arc::new(Line { stream: Arc::clone(&stream), writing: Mutex::new(()) });
     let token = registry.token.as_ref().map_or(Token::Unasked, |_| Token::Wanted);
-    let mut held = HeldLease { registry, line, process, rights, token, hold: None, is_over: false };
+    let mut held = HeldLease { registry, line, process, peer, rights, token, hold: None, is_over: false };
     let mut stream = &*stream;
     let mut decoder = FrameDecoder::new();
     loop {
@@ -415,6 +416,8 @@ struct HeldLease<'a> {
     registry: &'a Registry,
     line: Arc<Line>,
     process: Process,
+    /// As messages name it.
+    peer: &'a str,
     rights: Rights,
     token: Token,
     hold: Option<Hold>,
@@ -491,6 +494,9 @@ impl HeldLease<'_> {
         let shown = self.rights.shown;
         let is_shown =
             matches!(&self.token, Token::Challenged(challenge) if token.is_proof(challenge, shown, proof));
+        if !is_shown {
+            self.registry.strangers.say(self.peer);
+        }
         self.token = if is_shown { Token::Shown } else { Token::Wrong };
     }
 

@@ -21,6 +21,7 @@ mod exports;
 mod facts;
 mod health;
 mod registry;
+mod strangers;
 
 pub mod lease;
 

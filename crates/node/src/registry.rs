@@ -42,6 +42,7 @@ use crate::registry::joined::NoLease;
 use crate::registry::openings::{Opening, Openings};
 use crate::registry::peers::{Connecting, PeerTokens};
 use crate::spawn::{Inheritance, Spawner};
+use crate::strangers::Strangers;
 use crate::turns::Turns;
 
 /// A lease as its owner learns of it.
@@ -111,6 +112,7 @@ pub(crate) struct Registry {
     membership: Option<Arc<Membership>>,
     /// Of those whom this node lends to.
     pub(crate) token: Option<NodeToken>,
+    pub(crate) strangers: Strangers,
     clock: Arc<dyn Clock>,
     /// See [`crate::NodeConfig`].
     pub(crate) driver_patience: Duration,
@@ -224,6 +226,7 @@ impl Registry {
             nearby: None,
             membership,
             token: config.token.clone(),
+            strangers: Strangers::default(),
             clock,
             driver_patience: config.driver_patience,
             host_memory: config.host_memory,

@@ -2,13 +2,16 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, IsTerminal, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use sluice_transport::token::{CHARACTERS_MIN, NodeToken};
 
-/// The token in a file; where there is none a token is made, kept there for this user alone, and said.
+/// What those may do who are neither the file's user nor of its group.
+const OTHERS: u32 = 0o007;
+
+/// The token in a file that not just anybody can read; where there is none a token is made, kept there for this user alone, and said.
 pub(crate) fn load(path: &Path) -> Result<NodeToken> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -16,7 +19,16 @@ pub(crate) fn load(path: &Path) -> Result<NodeToken> {
             eprintln!("sluice: {}", news(path, &token, std::io::stderr().is_terminal()));
             token
         }
-        read => read.with_context(|| path.display().to_string())?,
+        read => {
+            let text = read.with_context(|| path.display().to_string())?;
+            let mode = path.metadata().with_context(|| path.display().to_string())?.permissions().mode();
+            let path = path.display();
+            ensure!(
+                mode & OTHERS == 0,
+                "{path}: any user of this machine can read the token or change it; chmod 600 {path}"
+            );
+            text
+        }
     };
     ensure!(
         text.trim().chars().count() >= CHARACTERS_MIN,
@@ -60,8 +72,6 @@ fn news(path: &Path, token: &str, is_terminal: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
     use crate::surroundings::Scratch;
 
@@ -75,6 +85,13 @@ mod tests {
         assert_eq!(path.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);
         assert!(make(&path).is_err(), "what is there stays");
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+        for mode in [0o604, 0o602] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("changed");
+            let refused = load(&path).expect_err("others can read or change it").to_string();
+            assert!(refused.ends_with(&format!("chmod 600 {}", path.display())), "{refused}");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("changed");
+        load(&path).expect("a group is for its operator to choose");
         for short in ["secret\n", "üüüüüüüü"] {
             fs::write(&path, short).expect("written");
             assert!(load(&path).expect_err("too short").to_string().contains("16 characters"));
