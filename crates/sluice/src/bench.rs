@@ -73,7 +73,7 @@ struct Link {
 
 /// Runs client processes under a lease, one after the other, and gives it back.
 fn measure(taken: Taken, runs: u32, libraries: &Libraries) -> Result<Link> {
-    let node = taken.connection.node().clone();
+    let node = taken.address.clone();
     let baseline = match node {
         Endpoint::Tcp(_) | Endpoint::Tls { .. } => Baseline::Socket,
         Endpoint::Unix(_) => Baseline::Memory,
@@ -142,7 +142,7 @@ struct ProgramReport {
 impl Report {
     /// Of the one link to a node.
     fn of_one(taken: Taken, runs: u32, libraries: &Libraries) -> Result<Report> {
-        let (name, node) = (taken.node.clone(), taken.connection.node().clone());
+        let (name, node) = (taken.node.clone(), taken.address.clone());
         let link = measure(taken, runs, libraries)?;
         let links = match node {
             Endpoint::Tcp(_) => Links { tcp: Some(link), ..Links::default() },

@@ -1,6 +1,9 @@
 //! A lease for a command that uses a GPU by itself, as `sluice run` takes one for a program.
 
-use anyhow::{Result, bail};
+use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
 use sluice_api::client::Client;
 use sluice_api::lease::{NewLease, PRIORITY_USUAL};
 use sluice_api::pool::Tier;
@@ -8,6 +11,7 @@ use sluice_control::{Connection, PATIENCE, open_lease};
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM};
 
+use crate::child::EarlyEnd;
 use crate::run::say_cut;
 use crate::server::lease::{Claimed, ServerLease};
 
@@ -20,17 +24,56 @@ pub(crate) struct Wanted<'a> {
     pub(crate) name: &'a str,
 }
 
-/// A lease on the connection that holds it.
+/// A lease for as long as this lives. A process that is asked to end meanwhile gives it back first.
 pub(crate) struct Taken {
-    pub(crate) connection: Connection,
+    // Before the lease: whoever is ending this process is waited for.
+    early_end: EarlyEnd,
+    held: Arc<Mutex<Option<Held>>>,
     pub(crate) granted: LeaseGranted,
-    /// The node, for people to read.
+    /// The node, for people to read, and where it is.
     pub(crate) node: String,
+    pub(crate) address: Endpoint,
+}
+
+/// What holds a lease.
+struct Held {
+    connection: Connection,
     /// The server's side of it, which ends after the node's.
     server: Option<ServerLease>,
 }
 
+impl Held {
+    /// What it held is free when this returns.
+    fn close(self) {
+        self.connection.close();
+        drop(self.server);
+    }
+}
+
+fn take(held: &Mutex<Option<Held>>) -> Option<Held> {
+    held.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
 impl Taken {
+    fn new(
+        connection: Connection,
+        granted: LeaseGranted,
+        node: String,
+        server: Option<ServerLease>,
+    ) -> Result<Taken> {
+        let address = connection.node().clone();
+        let held = Arc::new(Mutex::new(Some(Held { connection, server })));
+        let ended = Arc::clone(&held);
+        let early_end = EarlyEnd::heed(move |signal| {
+            take(&ended).into_iter().for_each(Held::close);
+            if std::io::stderr().is_terminal() {
+                eprintln!();
+            }
+            std::process::exit(128 + signal)
+        });
+        Ok(Taken { early_end: early_end.context("signals")?, held, granted, node, address })
+    }
+
     pub(crate) fn from_node(node: &Endpoint, wanted: &Wanted) -> Result<Taken> {
         let request = |once| LeaseRequest {
             once,
@@ -43,9 +86,7 @@ impl Taken {
         };
         let (connection, answer) = open_lease(node, PATIENCE, request, say_cut)?;
         match answer {
-            Control::LeaseGranted(granted) => {
-                Ok(Taken { connection, granted, node: node.place(), server: None })
-            }
+            Control::LeaseGranted(granted) => Taken::new(connection, granted, node.place(), None),
             Control::LeaseRefused(refused) => bail!("{}", refused.reason),
             _ => Err(connection.unexpected().into()),
         }
@@ -88,12 +129,12 @@ impl Taken {
         let Some(Claimed { node, connection, granted, .. }) = claimed.into_iter().next() else {
             bail!("the server granted nothing")
         };
-        Ok(Taken { connection, granted, node, server: Some(lease) })
+        Taken::new(connection, granted, node, Some(lease))
     }
 
     /// Gives it back: what it held is free when this returns.
     pub(crate) fn close(self) {
-        self.connection.close();
-        drop(self.server);
+        drop(self.early_end);
+        take(&self.held).into_iter().for_each(Held::close);
     }
 }

@@ -131,7 +131,7 @@ impl Replayed {
 /// Sends the rest of the log under a lease, in a session of its own, and gives the lease back.
 fn replay(taken: Taken, recorded: &SessionOpened, log: &mut Log) -> Result<Replayed> {
     let range = recorded.range.context("the recording has no addresses of its own")?;
-    let session = RawSession::open(taken.connection.node(), taken.granted.token, range)?;
+    let session = RawSession::open(&taken.address, taken.granted.token, range)?;
     if session.opened.range != Some(range) {
         bail!(
             "the node's driver does not place memory where the recorded program had it (0x{:x}); its addresses are in what the \

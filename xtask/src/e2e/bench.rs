@@ -1,15 +1,23 @@
 //! `sluice bench remoting`: a client process on a private node over each of its links, and on a named node.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::e2e::{Test, start_node};
+use crate::test::Skipped;
 use crate::{node, process};
 
-pub(crate) const TESTS: &[Test] =
-    &[("bench remoting", bench_remoting), ("bench remoting of a node", bench_remoting_of_a_node)];
+pub(crate) const TESTS: &[Test] = &[
+    ("bench remoting", bench_remoting),
+    ("bench remoting of a node", bench_remoting_of_a_node),
+    ("a benchmark that is ended gives its lease back", ended),
+];
+
+/// Nothing takes longer, unless it hangs.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// What has to be there, above zero, for each link.
 const FIGURES: &[&str] = &[
@@ -57,5 +65,34 @@ fn bench_remoting_of_a_node() -> Result<()> {
     let report = measure(&["--node", &node.address])?;
     expect_figures(&report["tcp"], FIGURES)?;
     ensure!(report["shm"].is_null(), "a node on TCP has no shared memory");
+    node.wait_until_free()
+}
+
+/// Nobody there sees the process end, as from another machine; the node would wait for it longer than this test does.
+fn ended() -> Result<()> {
+    // SAFETY: geteuid has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        return Err(Skipped("needs root".into()).into());
+    }
+    let node = start_node()?;
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]).arg(node::sluice()).args([
+        "bench",
+        "remoting",
+        "--node",
+        &node.address,
+    ]);
+    let mut unshare =
+        command.env_remove("SLUICE_NODE").stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let deadline = Instant::now() + LIMIT;
+    while node.workers().is_empty() {
+        ensure!(Instant::now() < deadline, "no session begins");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let benchmark = *process::children(unshare.id()).first().context("unshare has started nothing")?;
+    // SAFETY: kill has no memory effects; its parent has not waited for it.
+    unsafe { libc::kill(benchmark as i32, libc::SIGINT) };
+    let status = unshare.wait()?;
+    ensure!(status.code() == Some(128 + libc::SIGINT), "it ended with {status}");
     node.wait_until_free()
 }
