@@ -5,7 +5,8 @@
 //! no clock step moves. Both meters are integers and add up exactly, however the time was cut:
 //!
 //! - `reserved` = [`UsageRecord::reserved_ppm_ms`]: share x GPUs x time held;
-//! - `used` = `used_ppm_ms`: device time x the part of the device that was occupied, in the same unit.
+//! - `used` = `used_ppm_ms`: device time x the part of the device that was occupied, in the same unit. A node knows the part of its software
+//!   GPUs, whose threads say what CPU time they took; of another GPU it knows the time of turns, and takes the whole device for occupied.
 
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@
 //! Zero lets it go on; anything else sends it into [`LaunchControl::at_safepoint`], which waits out a pause and
 //! reports a cancellation. [`Control`] sets the words of all launches that were made with it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -63,6 +63,16 @@ struct State {
     resumed: Option<(Instant, u32)>,
     /// Time that threads were late, added up over them.
     late: Duration,
+    /// CPU time of the work that has ended,
+    worked: Duration,
+    /// and of the work that has not.
+    stints: Vec<Stint>,
+}
+
+/// CPU time of a thread from a moment on. Any thread of the process can look.
+struct Stint {
+    clock: libc::clockid_t,
+    begin: Duration,
 }
 
 impl Control {
@@ -123,6 +133,20 @@ impl Control {
         self.lock().late
     }
 
+    /// The calling thread does work of the device until it drops this; its CPU time counts.
+    pub fn work(&self) -> Working<'_> {
+        let clock = own_clock();
+        self.lock().begin(clock);
+        Working { control: self, clock }
+    }
+
+    /// CPU time that work has taken so far, added up over all threads. What is paused takes none, and neither does what waits for
+    /// a processor.
+    pub fn worked(&self) -> Duration {
+        let state = self.lock();
+        state.worked + state.stints.iter().map(Stint::elapsed).sum::<Duration>()
+    }
+
     /// Waits while paused.
     pub fn wait_resumed(&self) {
         let mut state = self.lock();
@@ -168,6 +192,20 @@ impl State {
         }
     }
 
+    fn begin(&mut self, clock: libc::clockid_t) {
+        self.stints.push(Stint { clock, begin: read(clock) });
+    }
+
+    /// The answer is the CPU time since the thread with this clock has begun.
+    fn end(&mut self, clock: libc::clockid_t) -> Duration {
+        let Some(place) = self.stints.iter().rposition(|stint| stint.clock == clock) else {
+            return Duration::ZERO;
+        };
+        let time = self.stints.swap_remove(place).elapsed();
+        self.worked += time;
+        time
+    }
+
     fn each_word(&mut self, change: impl Fn(&AtomicU32)) {
         self.words.retain(|word| match word.upgrade() {
             Some(word) => {
@@ -176,6 +214,39 @@ impl State {
             }
             None => false,
         });
+    }
+}
+
+impl Stint {
+    fn elapsed(&self) -> Duration {
+        read(self.clock).saturating_sub(self.begin)
+    }
+}
+
+/// The CPU-time clock of the calling thread, by a name that all threads of the process know it by.
+fn own_clock() -> libc::clockid_t {
+    let mut clock = libc::CLOCK_THREAD_CPUTIME_ID;
+    // SAFETY: the thread is alive, being this one, and `clock` outlives the call. For a thread that is alive it cannot fail.
+    unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut clock) };
+    clock
+}
+
+fn read(clock: libc::clockid_t) -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` outlives the call.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// A thread that does work of the device.
+pub struct Working<'a> {
+    control: &'a Control,
+    clock: libc::clockid_t,
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.control.lock().end(self.clock);
     }
 }
 
@@ -200,10 +271,14 @@ impl LaunchControl {
         &self.word
     }
 
-    /// The calling thread runs device code until it drops this. A safepoint is the first thing that it comes to.
-    pub(crate) fn enter(&self) -> Inside<'_> {
-        self.control.lock().inside += 1;
-        Inside(self)
+    /// The calling thread runs device code until it drops this, which adds the CPU time to `cpu_ns`. A safepoint is the first
+    /// thing that it comes to.
+    pub(crate) fn enter<'a>(&'a self, cpu_ns: &'a AtomicU64) -> Inside<'a> {
+        let clock = own_clock();
+        let mut state = self.control.lock();
+        state.inside += 1;
+        state.begin(clock);
+        Inside { control: &self.control, clock, cpu_ns }
     }
 
     /// Waits while paused or held; says whether to go on (`false`: cancelled).
@@ -237,14 +312,20 @@ impl LaunchControl {
 }
 
 /// A thread in device code.
-pub(crate) struct Inside<'a>(&'a LaunchControl);
+pub(crate) struct Inside<'a> {
+    control: &'a Control,
+    clock: libc::clockid_t,
+    cpu_ns: &'a AtomicU64,
+}
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.control.lock();
+        let mut state = self.control.lock();
+        let time = state.end(self.clock);
+        self.cpu_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
         state.inside -= 1;
         if state.held {
-            self.0.control.0.stopped.notify_all();
+            self.control.0.stopped.notify_all();
         }
     }
 }
@@ -276,18 +357,63 @@ mod tests {
         assert_eq!(control.late(), late);
     }
 
+    /// Another thread sees the CPU time of work while it goes on; what is asleep takes none.
+    #[test]
+    fn work_is_the_cpu_time_of_those_who_do_it() {
+        const LONG: Duration = Duration::from_millis(20);
+        let (control, cpu_ns) = (Control::new(), AtomicU64::new(0));
+        let launch = control.launch(None);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _inside = launch.enter(&cpu_ns);
+                while !done.load(Ordering::SeqCst) && launch.at_safepoint() {
+                    std::hint::spin_loop();
+                }
+            });
+            while control.worked() < LONG {
+                std::thread::yield_now();
+            }
+            control.pause();
+            while control.lock().asleep == 0 {
+                std::thread::yield_now();
+            }
+            let paused = (control.worked(), Instant::now());
+            while paused.1.elapsed() < LONG {
+                std::thread::yield_now();
+            }
+            // To fall asleep takes some.
+            assert!(control.worked() - paused.0 < LONG / 4);
+            done.store(true, Ordering::SeqCst);
+            control.resume();
+        });
+        let worked = control.worked();
+        assert_eq!(worked, Duration::from_nanos(cpu_ns.into_inner()));
+        let working = control.work();
+        while control.worked() < worked + LONG {
+            std::hint::spin_loop();
+        }
+        drop(working);
+        let worked = control.worked();
+        let (begin, clock) = (read(own_clock()), own_clock());
+        while read(clock) < begin + LONG {
+            std::hint::spin_loop();
+        }
+        assert_eq!(control.worked(), worked, "that was no work");
+    }
+
     /// Threads go round between safepoints, and touch a word in between; nobody does while they are held.
     #[test]
     fn nobody_runs_while_all_are_held() {
         const FOREVER: Duration = Duration::from_secs(600);
         let control = Control::new();
-        let (done, rounds) = (AtomicBool::new(false), AtomicU32::new(0));
+        let (done, rounds, cpu_ns) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     while !done.load(Ordering::SeqCst) {
                         let launch = control.launch(None);
-                        let _inside = launch.enter();
+                        let _inside = launch.enter(&cpu_ns);
                         for _ in 0..10 {
                             assert!(launch.at_safepoint());
                             rounds.fetch_add(1, Ordering::SeqCst);
@@ -306,7 +432,7 @@ mod tests {
             done.store(true, Ordering::SeqCst);
         });
         let launch = control.launch(None);
-        let inside = launch.enter();
+        let inside = launch.enter(&cpu_ns);
         assert!(!control.hold(Duration::ZERO), "one is inside and comes to no safepoint");
         drop(inside);
         assert!(control.hold(FOREVER));

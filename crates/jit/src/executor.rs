@@ -296,8 +296,7 @@ unsafe impl Sync for Work<'_> {}
 impl Work<'_> {
     /// Runs blocks until none is left or one has failed.
     fn participate(&self, participant: u32) {
-        let start = thread_cpu_time();
-        let _inside = self.control.enter();
+        let _inside = self.control.enter(&self.cpu_ns);
         let guard = Cell::new(Guard {
             saved_sp: 0,
             memory_base: self.shape.memory_base,
@@ -316,7 +315,6 @@ impl Work<'_> {
         if let Some(fault) = fault {
             self.fail(fault);
         }
-        self.cpu_ns.fetch_add(thread_cpu_time().saturating_sub(start).as_nanos() as u64, Ordering::Relaxed);
     }
 
     fn run_blocks(&self, participant: u32, guard: *mut Guard) -> (u64, Option<Fault>) {
@@ -450,11 +448,4 @@ impl ArenaLayout {
         let shared = arena + self.blocks_offset + place * self.block_bytes;
         BlockMemory { shared, local: shared + self.local_offset, sm_id: participant, sms: self.sms }
     }
-}
-
-fn thread_cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid clock and a valid place for the result.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

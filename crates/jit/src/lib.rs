@@ -33,7 +33,7 @@ mod signal;
 
 pub use compile::{CompileError, CompiledKernel, Compiler};
 pub use config::{LaunchConfig, LaunchMemory, LaunchStats};
-pub use control::{Control, LaunchControl, Output, SystemOrder, on_system_order};
+pub use control::{Control, LaunchControl, Output, SystemOrder, Working, on_system_order};
 pub use executor::Executor;
 pub use fault::{Fault, FaultKind, LaunchError};
 pub use heap::DeviceHeap;

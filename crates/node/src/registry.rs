@@ -840,6 +840,7 @@ fn sum(a: Counts, b: Counts) -> Counts {
         bytes_in: a.bytes_in + b.bytes_in,
         bytes_out: a.bytes_out + b.bytes_out,
         gpu_ns: a.gpu_ns + b.gpu_ns,
+        used_ns: a.used_ns + b.used_ns,
         commands: a.commands + b.commands,
     }
 }

@@ -151,7 +151,7 @@ impl Unplugged {
 
     /// A program has kept its GPUs busy for so long.
     pub fn work(&self, lease: u64, gpu_ns: u64) {
-        self.registry.count(lease, Counts { gpu_ns, kernels: 1, ..Counts::default() });
+        self.registry.count(lease, Counts { gpu_ns, used_ns: gpu_ns, kernels: 1, ..Counts::default() });
     }
 
     /// A program ends, and its lease with it.

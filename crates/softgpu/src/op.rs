@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sluice_cuda::{CUhostFn, CUstream, CUstreamCallback};
+use sluice_jit::Working;
 
 use crate::allocation;
 use crate::conditional::{Branches, Variable};
@@ -136,11 +137,11 @@ impl Op {
             Op::Empty | Op::Await(_) | Op::AwaitValue(..) | Op::AwaitEvent(_) | Op::RecordEvent(_) => {}
             Op::Launch(launch) => return launch.run(context),
             Op::Copy(copy) => {
-                context.device.control.wait_resumed();
+                let _working = begin(context);
                 return copy.run();
             }
             Op::Fill(fill) => {
-                context.device.control.wait_resumed();
+                let _working = begin(context);
                 return fill.run();
             }
             Op::HostCall(HostCall { function, data }) => {
@@ -171,6 +172,13 @@ impl Op {
             _ => {}
         }
     }
+}
+
+/// Waits while the device is paused; what comes then is its work.
+fn begin(context: &Context) -> Working<'static> {
+    let control = &context.device.control;
+    control.wait_resumed();
+    control.work()
 }
 
 impl Callback {

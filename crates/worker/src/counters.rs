@@ -23,8 +23,10 @@ pub struct Counters {
     pub bytes_out: AtomicU64,
     /// Commands accepted.
     pub commands: AtomicU64,
-    /// Time used of each GPU of the lease in nanoseconds.
+    /// Time of turns on each GPU of the lease in which it had work, in nanoseconds.
     pub gpu_ns: [AtomicU64; GPUS_MAX],
+    /// Device time x the part of the device that was occupied, on all GPUs of the lease, in nanoseconds of a whole GPU.
+    pub used_ns: AtomicU64,
 }
 
 /// A snapshot of [`Counters`].
@@ -35,6 +37,8 @@ pub struct Counts {
     pub bytes_out: u64,
     /// On all GPUs.
     pub gpu_ns: u64,
+    /// As [`Counters::used_ns`].
+    pub used_ns: u64,
     pub commands: u64,
 }
 
@@ -45,11 +49,12 @@ impl Counters {
             bytes_in: self.bytes_in.load(Relaxed),
             bytes_out: self.bytes_out.load(Relaxed),
             gpu_ns: self.gpu_ns.iter().map(|ns| ns.load(Relaxed)).sum(),
+            used_ns: self.used_ns.load(Relaxed),
             commands: self.commands.load(Relaxed),
         }
     }
 
-    /// Time used of one GPU of the lease in nanoseconds.
+    /// Time of turns on one GPU of the lease, in nanoseconds.
     pub fn gpu_ns_on(&self, gpu: usize) -> u64 {
         self.gpu_ns.get(gpu).map_or(0, |ns| ns.load(Relaxed))
     }

@@ -36,6 +36,11 @@ pub trait Brake: Send + Sync {
     fn late(&self) -> Duration {
         Duration::ZERO
     }
+    /// Device time of work so far x the part of the device that it occupied. `None` from a driver that does not tell: what has the
+    /// turn then counts as the whole device.
+    fn used(&self) -> Option<Duration> {
+        None
+    }
     /// The calling thread has given the driver work.
     fn submitted(&self) {}
     /// Returns when everything submitted before the call has finished; after an error at once.
@@ -83,6 +88,8 @@ struct State {
     charged_since: Option<(Instant, Duration)>,
     /// GPU time of this turn so far.
     used_ns: u64,
+    /// [`Brake::used`] as far as it has been counted.
+    metered: Duration,
     /// Somebody sleeps in [`Gate::wait_for_work`].
     awaited: bool,
     /// The thread that watches leaves the driver alone, though it has work.
@@ -134,6 +141,7 @@ impl Gate {
             ahead: Ahead::default(),
             charged_since: None,
             used_ns: 0,
+            metered: brake.used().unwrap_or_default(),
             awaited: false,
             rests: false,
             sleeping: 0,
@@ -319,8 +327,9 @@ impl Gate {
     /// Adds what has run up since the last time to the session's counters, so that a long kernel shows.
     pub fn account(&self) {
         let mut state = self.lock();
-        if state.charged_since.is_some() {
-            self.stop_charging(&mut state);
+        let charges = state.charged_since.is_some();
+        self.stop_charging(&mut state);
+        if charges {
             state.charged_since = Some((Instant::now(), self.brake.late()));
         }
     }
@@ -367,14 +376,22 @@ impl Gate {
         state.used_ns = 0;
     }
 
+    /// Turns are charged with their time, which is what shares are parts of. The meter of use asks the driver, where it tells: work
+    /// takes longer on a machine that is busy, and is no more for that.
     fn stop_charging(&self, state: &mut State) {
-        if let Some((since, late)) = state.charged_since.take() {
+        let turn = state.charged_since.take().map_or(Duration::ZERO, |(since, late)| {
             let lost = self.brake.late().saturating_sub(late);
-            let ns = since.elapsed().saturating_sub(lost).as_nanos() as u64;
-            state.used_ns += ns;
-            if let Some(counter) = self.counters.gpu_ns.get(self.gpu as usize) {
-                counter.fetch_add(ns, Relaxed);
-            }
+            since.elapsed().saturating_sub(lost)
+        });
+        let used = match self.brake.used() {
+            Some(used) => used.saturating_sub(std::mem::replace(&mut state.metered, used)),
+            None => turn,
+        };
+        let turn_ns = turn.as_nanos() as u64;
+        state.used_ns += turn_ns;
+        self.counters.used_ns.fetch_add(used.as_nanos() as u64, Relaxed);
+        if let Some(counter) = self.counters.gpu_ns.get(self.gpu as usize) {
+            counter.fetch_add(turn_ns, Relaxed);
         }
     }
 

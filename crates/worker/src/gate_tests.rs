@@ -14,6 +14,8 @@ struct FakeDriver {
 struct FakeState {
     paused: bool,
     pending: u32,
+    /// What its work has used, if it tells.
+    used: Option<Duration>,
 }
 
 impl FakeDriver {
@@ -44,6 +46,10 @@ impl Brake for Arc<FakeDriver> {
         self.state.lock().unwrap().paused = false;
     }
 
+    fn used(&self) -> Option<Duration> {
+        self.state.lock().unwrap().used
+    }
+
     fn drain(&self) {
         let mut state = self.state.lock().unwrap();
         while state.pending > 0 {
@@ -56,16 +62,17 @@ struct Bench {
     driver: Arc<FakeDriver>,
     gate: Arc<Gate>,
     daemon: Link,
+    counters: Arc<CounterPage>,
 }
 
 fn bench(pausable: bool) -> Bench {
     let driver = Arc::new(FakeDriver { pausable, ..FakeDriver::default() });
     let (daemon, worker) = Link::pair().unwrap();
     let counters = Arc::new(CounterPage::create().unwrap());
-    let gate = Arc::new(Gate::new(0, Box::new(Arc::clone(&driver)), Arc::new(worker), counters));
+    let gate = Arc::new(Gate::new(0, Box::new(Arc::clone(&driver)), Arc::new(worker), Arc::clone(&counters)));
     let watched = Arc::clone(&gate);
     std::thread::spawn(move || watched.watch());
-    Bench { driver, gate, daemon }
+    Bench { driver, gate, daemon, counters }
 }
 
 impl Bench {
@@ -95,6 +102,47 @@ fn pausable_work_is_taken_before_the_turn_and_runs_in_it() {
     b.gate.pressed();
     b.driver.finish_all();
     assert!(matches!(b.next(), Packet::Done { more: false, .. }));
+}
+
+/// The driver's word is what use is, to the last bit of work after a turn; what a turn is charged with is its time.
+#[test]
+fn a_driver_that_tells_what_its_work_used_is_believed() {
+    let b = bench(true);
+    b.submit();
+    assert_eq!(b.next(), Packet::Want { gpu: 0 });
+    let used = |ns| b.driver.state.lock().unwrap().used = Some(Duration::from_nanos(ns));
+    used(5);
+    b.gate.granted();
+    b.gate.account();
+    assert_eq!(b.counters.read().used_ns, 5);
+    used(7);
+    b.gate.recalled();
+    let Packet::Done { used_ns: turn_ns, more: true, .. } = b.next() else { panic!("the turn is over") };
+    let counts = b.counters.read();
+    assert_eq!((counts.used_ns, counts.gpu_ns), (7, turn_ns));
+    assert!(turn_ns > 7);
+    used(8);
+    b.gate.account();
+    assert_eq!((b.counters.read().used_ns, b.counters.read().gpu_ns), (8, turn_ns));
+}
+
+#[test]
+fn a_driver_that_does_not_tell_is_used_for_as_long_as_the_turn() {
+    let b = bench(false);
+    let gate = Arc::clone(&b.gate);
+    let driver = Arc::clone(&b.driver);
+    let submits = std::thread::spawn(move || {
+        let _submission = gate.enter();
+        driver.submit();
+    });
+    assert_eq!(b.next(), Packet::Want { gpu: 0 });
+    b.gate.granted();
+    submits.join().unwrap();
+    b.driver.finish_all();
+    b.gate.pressed();
+    assert!(matches!(b.next(), Packet::Done { more: false, .. }));
+    let counts = b.counters.read();
+    assert!(counts.used_ns > 0 && counts.used_ns == counts.gpu_ns, "{counts:?}");
 }
 
 #[test]

@@ -49,6 +49,11 @@ impl Brake for SafepointBrake {
         self.control.late() / self.threads
     }
 
+    /// Of the threads that are the device's multiprocessors, those that are not busy count as free.
+    fn used(&self) -> Option<Duration> {
+        Some(self.control.worked() / self.threads)
+    }
+
     fn submitted(&self) {
         self.streams.submitted();
     }

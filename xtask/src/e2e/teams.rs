@@ -5,6 +5,7 @@ mod books;
 mod disk;
 mod gangs;
 mod health;
+mod meters;
 mod networks;
 mod overcommit;
 mod tokens;
@@ -41,6 +42,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: a lease outlives its token", tokens::a_lease_outlives_its_token),
     ("teams: a node is drained and forgotten", upkeep::a_node_is_drained_and_forgotten),
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
+    ("teams: the same work costs the same", meters::the_same_work_costs_the_same),
 ];
 
 /// Catches a hang; nothing takes this long.

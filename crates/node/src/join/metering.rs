@@ -63,7 +63,7 @@ impl Metered {
                 before + (counted * u128::from(passed_ms) / u128::from(span_ms)) as u64
             };
             let counts = Counts {
-                gpu_ns: part(before.gpu_ns, counts.gpu_ns),
+                used_ns: part(before.used_ns, counts.used_ns),
                 kernels: part(before.kernels, counts.kernels),
                 bytes_in: part(before.bytes_in, counts.bytes_in),
                 bytes_out: part(before.bytes_out, counts.bytes_out),
@@ -78,8 +78,6 @@ impl Metered {
     fn cut_one(&mut self, held_ms: u64, counts: Counts, memory_peak: u64, last: bool) -> UsageRecord {
         self.sequence += 1;
         let since = |now: u64, before: u64| now.saturating_sub(before);
-        // Whole milliseconds only: what is cut off here is in the next record.
-        let gpu_ms = since(counts.gpu_ns / 1_000_000, self.counts.gpu_ns / 1_000_000);
         let (gpus, memory) = (self.grant.gpus.len() as u64, self.grant.memory);
         let record = UsageRecord {
             id: UsageRecord::id_of(self.node, self.attempt(), self.sequence),
@@ -98,8 +96,8 @@ impl Metered {
             share_ppm: self.grant.share_ppm,
             gpus: gpus as u32,
             memory_mib: (memory * gpus).div_ceil(1 << 20),
-            // A kernel occupies its whole device while it has the turn.
-            used_ppm_ms: gpu_ms * u64::from(sluice_api::GPU_PPM),
+            // A millionth of a GPU for a millisecond is the whole one for a nanosecond.
+            used_ppm_ms: since(counts.used_ns, self.counts.used_ns),
             kernels: since(counts.kernels, self.counts.kernels),
             bytes_in: since(counts.bytes_in, self.counts.bytes_in),
             bytes_out: since(counts.bytes_out, self.counts.bytes_out),
@@ -141,7 +139,7 @@ mod tests {
     fn a_long_span_is_several_records_that_add_up() {
         let mut metered = metered();
         let mut records = metered.cut(1, Counts { kernels: 1, ..Counts::default() }, 0, false);
-        let counts = Counts { gpu_ns: 1_000_000_999_999, kernels: 8, bytes_in: 3, ..Counts::default() };
+        let counts = Counts { used_ns: 1_000_000_999_999, kernels: 8, bytes_in: 3, ..Counts::default() };
         let until_ms = 2 * SPAN_MAX_MS + 2;
         records.extend(metered.cut(until_ms, counts, 7, true));
         assert!(records.windows(2).all(|pair| pair[0].until_ms == pair[1].from_ms));
@@ -150,7 +148,7 @@ mod tests {
             records.iter().map(UsageRecord::held_ms).collect::<Vec<_>>(),
             [1, SPAN_MAX_MS, SPAN_MAX_MS, 1]
         );
-        assert_eq!(records.iter().map(|record| record.used_ppm_ms).sum::<u64>(), 1_000_000 * 1_000_000);
+        assert_eq!(records.iter().map(|record| record.used_ppm_ms).sum::<u64>(), 1_000_000_999_999);
         assert_eq!(records.iter().map(|record| record.kernels).sum::<u64>(), 8);
         assert_eq!(records.iter().map(|record| record.bytes_in).sum::<u64>(), 3);
         assert!(records[1].kernels > 0 && records[2].kernels > 0, "{records:?}");
@@ -163,15 +161,15 @@ mod tests {
         let mut metered = metered();
         let mut records = Vec::new();
         let cuts = [(10_000, 1_999_999), (9_000, 1_999_999), (20_001, 4_500_000), (20_001, 4_500_000)];
-        for (at, (held_ms, gpu_ns)) in cuts.into_iter().enumerate() {
-            let counts = Counts { gpu_ns, kernels: gpu_ns / 1000, ..Counts::default() };
+        for (at, (held_ms, used_ns)) in cuts.into_iter().enumerate() {
+            let counts = Counts { used_ns, kernels: used_ns / 1000, ..Counts::default() };
             records.extend(metered.cut(held_ms, counts, 0, at == 3));
         }
         assert!(records.windows(2).all(|pair| pair[0].until_ms == pair[1].from_ms));
         assert!(records.iter().all(|record| record.check().is_ok()));
         assert_eq!(records.iter().map(UsageRecord::held_ms).sum::<u64>(), 20_001);
         assert!(records.iter().all(|record| (&*record.model, record.gflops) == ("H100", 66_908)));
-        assert_eq!(records.iter().map(|record| record.used_ppm_ms).sum::<u64>(), 4 * 1_000_000);
+        assert_eq!(records.iter().map(|record| record.used_ppm_ms).sum::<u64>(), 4_500_000);
         assert_eq!(records.iter().map(|record| record.kernels).sum::<u64>(), 4500);
         assert_eq!((records[0].memory_mib, records[0].gpus, records[0].sequence), (3, 2, 1));
         assert!(records[3].last);

@@ -163,7 +163,7 @@ fn check_held(runs: &[&Held], mut records: Vec<&UsageRecord>) -> Result<(), Stri
     let reserved: u64 = records.iter().map(|record| record.reserved_ppm_ms()).sum();
     let used: u64 = records.iter().map(|record| record.used_ppm_ms).sum();
     let truth: u64 = runs.iter().map(|held| held.reserved_ppm_ms()).sum();
-    let used_in_truth: u64 = runs.iter().map(|held| held.gpu_ns / 1_000_000 * u64::from(GPU_PPM)).sum();
+    let used_in_truth: u64 = runs.iter().map(|held| held.gpu_ns).sum();
     let whole = if crashes == 0 {
         reserved == truth && used == used_in_truth && records.last().is_some_and(|record| record.last)
     } else {
