@@ -219,6 +219,36 @@ pub enum LeaseState {
 }
 
 impl NewLease {
+    /// So many whole GPUs of one node, and all else as it is unless said.
+    pub fn whole(gpus: u32) -> NewLease {
+        NewLease {
+            tenant: None,
+            gpus,
+            tasks: one(),
+            tasks_max: None,
+            same: None,
+            near: None,
+            spread: None,
+            linked: None,
+            share_ppm: whole(),
+            units_milli: None,
+            memory: 0,
+            hard_cap: false,
+            priority: usual_priority(),
+            preemptible: yes(),
+            tier: Tier::default(),
+            pool: None,
+            models: Vec::new(),
+            gflops_min: None,
+            gpu_memory_min: None,
+            labels: BTreeMap::new(),
+            deadline_ms: None,
+            duration_ms: None,
+            hold_ms: None,
+            name: String::new(),
+        }
+    }
+
     /// The share of a GPU of so many GFLOPS, in millionths; above a whole one where the GPU has too few units.
     pub fn share_of(&self, gflops: u64) -> u64 {
         let Some(units_milli) = self.units_milli else { return u64::from(self.share_ppm) };

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use sluice_api::client::Client;
-use sluice_api::lease::{NewLease, PRIORITY_USUAL};
-use sluice_api::pool::Tier;
+use sluice_api::lease::NewLease;
 use sluice_control::{Connection, PATIENCE, open_lease};
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM};
+use sluice_wire::handshake::Once;
 
 use crate::child::EarlyEnd;
 use crate::run::say_cut;
@@ -54,6 +54,19 @@ fn take(held: &Mutex<Option<Held>>) -> Option<Held> {
     held.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
+/// A lease from the node itself, on the connection that holds it.
+pub(crate) fn ask_node(
+    node: &Endpoint,
+    request: impl Fn(Once) -> LeaseRequest,
+) -> Result<(Connection, LeaseGranted)> {
+    let (connection, answer) = open_lease(node, PATIENCE, request, say_cut)?;
+    match answer {
+        Control::LeaseGranted(granted) => Ok((connection, granted)),
+        Control::LeaseRefused(refused) => bail!("{}", refused.reason),
+        _ => Err(connection.unexpected().into()),
+    }
+}
+
 impl Taken {
     fn new(
         connection: Connection,
@@ -84,44 +97,18 @@ impl Taken {
             kernel_timeout_ms: 0,
             name: wanted.name.to_owned(),
         };
-        let (connection, answer) = open_lease(node, PATIENCE, request, say_cut)?;
-        match answer {
-            Control::LeaseGranted(granted) => Taken::new(connection, granted, node.place(), None),
-            Control::LeaseRefused(refused) => bail!("{}", refused.reason),
-            _ => Err(connection.unexpected().into()),
-        }
+        let (connection, granted) = ask_node(node, request)?;
+        Taken::new(connection, granted, node.place(), None)
     }
 
     /// Waits in the queue for it.
     pub(crate) fn from_server(client: Client, tenant: Option<&str>, wanted: &Wanted) -> Result<Taken> {
+        let tenant = tenant.map(str::parse).transpose();
         let ask = NewLease {
-            tenant: tenant
-                .map(str::parse)
-                .transpose()
-                .map_err(|error| anyhow::anyhow!("--tenant: {error}"))?,
-            gpus: wanted.gpus,
-            tasks: 1,
-            tasks_max: None,
-            same: None,
-            near: None,
-            spread: None,
-            linked: None,
-            share_ppm: SHARE_WHOLE_PPM,
-            units_milli: None,
+            tenant: tenant.map_err(|error| anyhow::anyhow!("--tenant: {error}"))?,
             memory: wanted.memory,
-            hard_cap: false,
-            priority: PRIORITY_USUAL,
-            preemptible: true,
-            tier: Tier::default(),
-            pool: None,
-            models: Vec::new(),
-            gflops_min: None,
-            gpu_memory_min: None,
-            labels: Default::default(),
-            deadline_ms: None,
-            duration_ms: None,
-            hold_ms: None,
             name: wanted.name.to_owned(),
+            ..NewLease::whole(wanted.gpus)
         };
         let mut lease = ServerLease::ask(client, &ask, false)?;
         let claimed = lease.claim(0, wanted.name)?;

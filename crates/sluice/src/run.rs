@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use sluice_api::client::Client;
 use sluice_api::lease::NewLease;
-use sluice_control::{Connection, Failure, Keeper, PATIENCE, open_lease};
+use sluice_control::{Connection, Failure, Keeper};
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, DeviceSnapshot, LeaseGranted, LeaseRequest, Usage, UsageRequest};
 
 use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
 use crate::cli::{Cap, GpuChoice, RunArgs};
+use crate::lease::ask_node;
 use crate::place::{self, Part, PrivateNode, Source};
 use crate::quantity::{Memory, Period, Share, Units};
 use crate::server::lease::{Claimed, ServerLease};
@@ -105,12 +106,7 @@ fn lease_on(address: &Endpoint, gpus: u32, place: String, arguments: &RunArgs) -
         kernel_timeout_ms: kernel_timeout_ms(arguments),
         name: program_name(&arguments.program),
     };
-    let (connection, answer) = open_lease(address, PATIENCE, request, say_cut).map_err(failed)?;
-    let lease = match answer {
-        Control::LeaseGranted(lease) => lease,
-        Control::LeaseRefused(refused) => return Err(failed(refused.reason)),
-        _ => return Err(failed(connection.unexpected())),
-    };
+    let (connection, lease) = ask_node(address, request).map_err(failed)?;
     Ok(Held { task: None, address: connection.node().clone(), connection, lease, place })
 }
 
