@@ -29,8 +29,8 @@ use crate::policy::Action;
 use crate::server::{Books, Server, unwell};
 use crate::store::Told;
 
-/// Of one token, and of all of them, at one server.
-const STREAMS_MAX: [usize; 2] = [8, 512];
+/// Of one token, of all tokens below one top-level tenant, and of all there are, at one server.
+const STREAMS_MAX: [usize; 3] = [8, 128, 512];
 /// Leases that are told at a time; one with many tasks is long.
 const LEASES_MAX: u32 = 50;
 /// Entries of the audit log that are looked through at a time.
@@ -67,8 +67,9 @@ pub(super) struct WatchOptions {
 ///
 /// Every event has an id, from which any server goes on, however long ago that was. An id without data says that what came before it was not for
 /// this token. Where going on cannot be, since the books are others (they were restored from a backup), the event `anew` says so and is the last:
-/// read the lists again, and watch without an id. A token may have eight streams at a server: a further one ends the oldest. One whose token holds
-/// no more ends, and one whose reader takes nothing for a minute.
+/// read the lists again, and watch without an id. A token may have eight streams at a server: a further one ends the oldest. The tokens
+/// of a top-level tenant and of all below it have 128 between them. A stream whose token holds no more ends, and one whose reader takes nothing
+/// for a minute.
 #[utoipa::path(get, path = "/watch", tag = "leases",
     params(WatchOptions, OfTenant, ("Last-Event-ID" = Option<String>, Header, description = "As `since`")),
     responses((status = 200, body = String, content_type = "text/event-stream")))]
@@ -84,7 +85,8 @@ pub(super) async fn watch(
     let since = last.or(options.since.as_deref()).map(|text| text.parse::<Place>().map_err(|()| wrong()));
     let since = since.transpose()?;
     let token = bearer(&headers)?.to_owned();
-    let seat = Streams::seat(&server, &principal.token.id)?;
+    let is_wanted = server.streams.take(&principal.token.id, &principal.token.tenant)?;
+    let seat = Seat { server: Arc::clone(&server), token: principal.token.id.clone(), is_wanted };
     // Before the look: what happens from here on wakes it.
     let news = server.watches.all();
     let head = head(&server).await?;
@@ -268,10 +270,17 @@ impl Feed {
     }
 }
 
-/// Who has streams at this server: by their tokens, the oldest first. And whose turn it is to look.
+/// Who has streams at this server, by their tokens. And whose turn it is to look.
 pub(crate) struct Streams {
-    seats: Mutex<HashMap<String, VecDeque<Arc<Notify>>>>,
+    seats: Mutex<HashMap<String, OfToken>>,
     looks: Semaphore,
+}
+
+struct OfToken {
+    /// The top-level tenant at or above the token's; the root for tokens of the root itself.
+    organisation: TenantPath,
+    /// The oldest first.
+    seats: VecDeque<Arc<Notify>>,
 }
 
 impl Default for Streams {
@@ -289,38 +298,95 @@ struct Seat {
 }
 
 impl Streams {
-    /// A token's oldest stream makes room for its newest: its reader may be gone without a word.
-    fn seat(server: &Arc<Server>, token: &str) -> Result<Seat, Problem> {
-        let mut seats = server.streams.lock();
-        let [own_max, all_max] = STREAMS_MAX;
-        let all = seats.values().map(VecDeque::len).sum::<usize>();
-        let is_full = seats.get(token).is_some_and(|own| own.len() >= own_max);
-        if all >= all_max && !is_full {
-            let detail = format!("{all_max} streams are watched at this server; ask another one, or later");
-            return Err(Problem::new(Kind::Unavailable, detail));
+    /// A token's oldest stream makes room for its newest: its reader may be gone without a word. Nobody else's does, and no organisation has
+    /// so many that others find no room.
+    fn take(&self, token: &str, tenant: &TenantPath) -> Result<Arc<Notify>, Problem> {
+        let mut tokens = self.lock();
+        let [own_max, organisation_max, all_max] = STREAMS_MAX;
+        let organisation = tenant.lineage().last().unwrap_or_else(TenantPath::root);
+        let is_full = tokens.get(token).is_some_and(|own| own.seats.len() >= own_max);
+        let count = |is_counted: &dyn Fn(&OfToken) -> bool| {
+            tokens.values().filter(|&of| is_counted(of)).map(|of| of.seats.len()).sum::<usize>()
+        };
+        let too_many = if is_full {
+            None
+        } else if count(&|_| true) >= all_max {
+            Some(format!("{all_max} streams are watched at this server"))
+        } else if count(&|of| of.organisation == organisation) >= organisation_max {
+            Some(format!("{organisation_max} streams of {organisation} are watched at this server"))
+        } else {
+            None
+        };
+        if let Some(what) = too_many {
+            return Err(Problem::new(Kind::Unavailable, format!("{what}; ask another one, or later")));
         }
-        let own = seats.entry(token.to_owned()).or_default();
+        let own = tokens.entry(token.to_owned());
+        let own = &mut own.or_insert_with(|| OfToken { organisation, seats: VecDeque::new() }).seats;
         if let Some(oldest) = if is_full { own.pop_front() } else { None } {
             oldest.notify_one();
         }
         let is_wanted = Arc::new(Notify::new());
         own.push_back(Arc::clone(&is_wanted));
-        Ok(Seat { server: Arc::clone(server), token: token.to_owned(), is_wanted })
+        Ok(is_wanted)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, VecDeque<Arc<Notify>>>> {
+    fn leave(&self, token: &str, is_wanted: &Arc<Notify>) {
+        let mut tokens = self.lock();
+        if let Some(own) = tokens.get_mut(token) {
+            own.seats.retain(|seat| !Arc::ptr_eq(seat, is_wanted));
+            if own.seats.is_empty() {
+                tokens.remove(token);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, OfToken>> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut seats = self.server.streams.lock();
-        if let Some(own) = seats.get_mut(&self.token) {
-            own.retain(|seat| !Arc::ptr_eq(seat, &self.is_wanted));
-            if own.is_empty() {
-                seats.remove(&self.token);
-            }
+        self.server.streams.leave(&self.token, &self.is_wanted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_organisation_takes_the_streams_of_all() {
+        let streams = Streams::default();
+        let [own_max, organisation_max, all_max] = STREAMS_MAX;
+        let take = |token: &str, tenant: &str| streams.take(token, &tenant.parse().unwrap());
+        let fill = |organisation: &str| -> Vec<_> {
+            let tenants =
+                [format!("{organisation}/a"), organisation.to_owned(), format!("{organisation}/b/c")];
+            let token =
+                |n: usize| (format!("{organisation} {}", n / own_max), &tenants[n / own_max % tenants.len()]);
+            let take_one =
+                |(token, tenant): (String, &String)| (token.clone(), take(&token, tenant).unwrap());
+            (0..organisation_max).map(token).map(take_one).collect()
+        };
+        let acme = fill("acme");
+        let refused = take("another", "acme/d").unwrap_err();
+        assert!(
+            refused.status == 503 && refused.detail.starts_with("128 streams of acme are"),
+            "{refused:?}"
+        );
+        // A token that has all it may goes on in the place of its own oldest.
+        let newest = take(&acme[0].0, "acme/a").unwrap();
+        streams.leave(&acme[1].0, &acme[1].1);
+        streams.leave(&acme[2].0, &acme[2].1);
+        take("another", "acme/d").unwrap();
+        take("another", "acme/d").unwrap();
+        take("another", "acme/d").unwrap_err();
+        drop(newest);
+        for organisation in ["b", "c", "d"].iter().take(all_max / organisation_max - 1) {
+            fill(organisation);
         }
+        let refused = take("last", "acmeister").unwrap_err();
+        assert!(refused.detail.starts_with("512 streams are"), "{refused:?}");
     }
 }
