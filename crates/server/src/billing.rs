@@ -167,7 +167,8 @@ fn bill(
                     goods.gflops = 0;
                 }
                 let key = (sum.tenant.clone(), meter, goods, rate);
-                *amounts.entry(key).or_default() += amount;
+                let total = amounts.entry(key).or_default();
+                *total = total.saturating_add(amount);
             }
         }
     }

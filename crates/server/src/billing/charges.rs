@@ -83,8 +83,9 @@ impl Ledger<'_> {
                         }
                         let gflops = if rate.per == PricePer::Unit { sum.goods.gflops } else { 0 };
                         let goods = Goods { gflops, ..sum.goods.clone() };
-                        *amounts.entry((lease, node, sum.tenant.clone(), meter, goods, rate)).or_default() +=
-                            amount;
+                        let key = (lease, node, sum.tenant.clone(), meter, goods, rate);
+                        let total = amounts.entry(key).or_default();
+                        *total = total.saturating_add(amount);
                     }
                 }
                 from_ms = until_ms;

@@ -5,9 +5,9 @@ use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
 
-use sqlx::AssertSqlSafe;
 use sqlx::any::AnyRow;
 use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Row};
 
 use super::rows::{Insert, Statement};
 use super::{
@@ -122,14 +122,13 @@ impl Store {
         period: Period,
         after: LeaseId,
     ) -> Result<Vec<(LeaseId, NodeId, Sum)>> {
-        let query = sqlx::query(
-            "SELECT lease, node, tenant, tier, pool, model, gflops, CAST(COUNT(*) AS BIGINT) AS records, \
-             CAST(SUM(reserved_ppm_ms) AS BIGINT) AS reserved, CAST(SUM(used_ppm_ms) AS BIGINT) AS used, \
-             CAST(SUM(memory_mib_ms) AS BIGINT) AS memory, \
-             CAST(SUM(bytes_in + bytes_out) AS BIGINT) AS transfer FROM usage_record \
-             WHERE from_ms >= $1 AND from_ms < $2 AND (tenant = $3 OR tenant LIKE $4) AND +lease > $5 \
+        let sql = format!(
+            "SELECT lease, node, tenant, tier, pool, model, gflops, CAST(COUNT(*) AS BIGINT) AS records, {amounts} \
+             FROM usage_record WHERE from_ms >= $1 AND from_ms < $2 AND (tenant = $3 OR tenant LIKE $4) AND +lease > $5 \
              GROUP BY lease, node, tenant, tier, pool, model, gflops",
+            amounts = amounts_sql("bytes_in + bytes_out"),
         );
+        let query = sqlx::query(AssertSqlSafe(sql));
         let (tenant, below) = within(tenant);
         let query = query.bind(signed(period.from_ms)).bind(signed(period.until_ms));
         let rows = query.bind(tenant).bind(below).bind(signed(after)).fetch_all(&self.pool).await?;
@@ -159,22 +158,23 @@ impl Store {
 
     /// What the records of a lease add up to.
     pub(crate) async fn use_of(&self, lease: LeaseId) -> Result<LeaseUse> {
-        let query = sqlx::query(
-            "SELECT COUNT(*) AS records, CAST(COALESCE(SUM(reserved_ppm_ms), 0) AS BIGINT) AS reserved, \
-             CAST(COALESCE(SUM(used_ppm_ms), 0) AS BIGINT) AS used, CAST(COALESCE(SUM(memory_mib_ms), 0) AS BIGINT) AS memory, \
-             CAST(COALESCE(SUM(kernels), 0) AS BIGINT) AS kernels, CAST(COALESCE(SUM(bytes_in), 0) AS BIGINT) AS bytes_in, \
-             CAST(COALESCE(SUM(bytes_out), 0) AS BIGINT) AS bytes_out, COALESCE(MAX(memory_peak), 0) AS memory_peak \
-             FROM usage_record WHERE lease = $1",
+        let sql = format!(
+            "SELECT COUNT(*) AS records, {amounts}, {kernels}, {bytes_in}, {bytes_out}, \
+             COALESCE(MAX(memory_peak), 0) AS memory_peak FROM usage_record WHERE lease = $1",
+            amounts = amounts_sql("bytes_in + bytes_out"),
+            kernels = total_sql("kernels", "kernels"),
+            bytes_in = total_sql("bytes_in", "bytes_in"),
+            bytes_out = total_sql("bytes_out", "bytes_out"),
         );
-        let row = query.bind(signed(lease)).fetch_one(&self.pool).await?;
+        let row = sqlx::query(AssertSqlSafe(sql)).bind(signed(lease)).fetch_one(&self.pool).await?;
         Ok(LeaseUse {
             records: unsigned(&row, "records")?,
-            reserved_ppm_ms: unsigned(&row, "reserved")?,
-            used_ppm_ms: unsigned(&row, "used")?,
-            memory_mib_ms: unsigned(&row, "memory")?,
-            kernels: unsigned(&row, "kernels")?,
-            bytes_in: unsigned(&row, "bytes_in")?,
-            bytes_out: unsigned(&row, "bytes_out")?,
+            reserved_ppm_ms: total(&row, "reserved")?,
+            used_ppm_ms: total(&row, "used")?,
+            memory_mib_ms: total(&row, "memory")?,
+            kernels: total(&row, "kernels")?,
+            bytes_in: total(&row, "bytes_in")?,
+            bytes_out: total(&row, "bytes_out")?,
             memory_peak: unsigned(&row, "memory_peak")?,
         })
     }
@@ -246,7 +246,7 @@ fn sums_sql(parts: &[Period]) -> String {
         hours.push(format!("({at}, {last}, {}, {until}, {over})", last + 1));
         ends.push(format!("({at}, {begins}, {until}, {over})"));
     }
-    // SUM of BIGINT is NUMERIC in PostgreSQL, hence the casts. SQLite reads the tables of a CROSS JOIN in their order, so that it looks up
+    // SQLite reads the tables of a CROSS JOIN in their order, so that it looks up
     // what a part has by its time.
     let goods = "tenant, tier, pool, model, gflops";
     let later = |from: &str, until: &str| {
@@ -257,9 +257,7 @@ fn sums_sql(parts: &[Period]) -> String {
     format!(
         "WITH hours (at, first, until, after_ms, over_ms) AS (VALUES {hours}), \
          ends (at, begins_ms, until_ms, over_ms) AS (VALUES {ends}) \
-         SELECT CAST(at AS BIGINT) AS at, {goods}, CAST(SUM(records) AS BIGINT) AS records, \
-         CAST(SUM(reserved_ppm_ms) AS BIGINT) AS reserved, CAST(SUM(used_ppm_ms) AS BIGINT) AS used, \
-         CAST(SUM(memory_mib_ms) AS BIGINT) AS memory, CAST(SUM(transfer_bytes) AS BIGINT) AS transfer FROM ( \
+         SELECT CAST(at AS BIGINT) AS at, {goods}, CAST(SUM(records) AS BIGINT) AS records, {amounts} FROM ( \
          SELECT at, {goods}, records, reserved_ppm_ms, used_ppm_ms, memory_mib_ms, transfer_bytes \
          FROM hours CROSS JOIN usage_hour \
          WHERE hour >= hours.first AND hour < hours.until AND NOT {after_hours} \
@@ -270,18 +268,51 @@ fn sums_sql(parts: &[Period]) -> String {
          ) AS each_of GROUP BY at, {goods} ORDER BY at, {goods}",
         hours = hours.join(", "),
         ends = ends.join(", "),
+        amounts = amounts_sql("transfer_bytes"),
         after_hours = later("hours.after_ms", "hours.over_ms"),
         after_ends = later("ends.until_ms", "ends.over_ms"),
     )
 }
 
-fn sum(row: &AnyRow) -> Result<Sum> {
-    let amounts = [
-        unsigned(row, "reserved")?,
-        unsigned(row, "used")?,
-        unsigned(row, "memory")?,
-        unsigned(row, "transfer")?,
+/// In the order of [`Meter::ALL`], and by their names; bytes are not in one column everywhere.
+fn amounts_sql(bytes: &str) -> String {
+    let columns = [
+        ("reserved_ppm_ms", "reserved"),
+        ("used_ppm_ms", "used"),
+        ("memory_mib_ms", "memory"),
+        (bytes, "transfer"),
     ];
+    columns.map(|(column, name)| total_sql(column, name)).join(", ")
+}
+
+/// A sum for [`total`], in two columns: of the upper and of the lower halves of the numbers. All together may be more than a column
+/// holds, in what nodes say, and in what a large tenant uses within years. SUM of BIGINT is NUMERIC in PostgreSQL, hence the casts.
+fn total_sql(column: &str, name: &str) -> String {
+    format!(
+        "CAST(COALESCE(SUM(({column}) >> 32), 0) AS BIGINT) AS {name}_high, \
+         CAST(COALESCE(SUM(({column}) & 4294967295), 0) AS BIGINT) AS {name}_low"
+    )
+}
+
+/// What no 64-bit number holds counts as the largest.
+fn total(row: &AnyRow, name: &str) -> Result<u64> {
+    let half = |half: &str| {
+        let number: i64 = row.try_get(&*format!("{name}_{half}"))?;
+        u128::try_from(number).map_err(|_| StoreError::Content { what: "a sum", value: number.to_string() })
+    };
+    let total = (half("high")? << 32) + half("low")?;
+    Ok(u64::try_from(total).unwrap_or_else(|_| {
+        eprintln!(
+            "sluice-server: {name} adds up to {total}, which is more than can be counted; taken for {}",
+            u64::MAX
+        );
+        u64::MAX
+    }))
+}
+
+fn sum(row: &AnyRow) -> Result<Sum> {
+    let amounts =
+        [total(row, "reserved")?, total(row, "used")?, total(row, "memory")?, total(row, "transfer")?];
     let (tenant, records) = (parsed(row, "tenant")?, unsigned(row, "records")?);
     Ok(Sum { tenant, goods: goods(row)?, records, amounts })
 }

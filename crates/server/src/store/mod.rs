@@ -182,6 +182,14 @@ const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
             include_str!("../../migrations/0016_tenants.postgres.sql"),
         ],
     ),
+    (
+        17,
+        "sums",
+        [
+            include_str!("../../migrations/0017_sums.sqlite.sql"),
+            include_str!("../../migrations/0017_sums.postgres.sql"),
+        ],
+    ),
 ];
 
 /// Where everything that is counted is kept.

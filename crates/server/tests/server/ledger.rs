@@ -9,7 +9,7 @@ use sluice_api::pool::{PoolStatus, Tier};
 use sluice_api::problem::Kind;
 use sluice_api::tenant::TenantStatus;
 use sluice_api::token::Role;
-use sluice_api::usage::{GPU_HOUR_PPM_MS, UsageRecord};
+use sluice_api::usage::{BYTES_MAX, GPU_HOUR_PPM_MS, SPAN_MAX_MS, UsageRecord};
 
 use crate::{PATIENCE, ScriptedNode, Server, ask, problem, request, wait_for, wait_for_state};
 
@@ -80,6 +80,50 @@ fn usage_that_arrives_often_is_counted_once() {
     assert_eq!((of_transfer.len(), of_transfer[0].amount), (1, 16), "a byte in and one out of each");
     drop(server);
     check(&Server::start(folder.path()));
+}
+
+/// More than an hour, a lease or a bill can hold: they have the most, and what others have used is counted.
+#[test]
+fn what_nobody_can_have_used_stops_nothing() {
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let id = node.joined.node;
+    let lie = |sequence| UsageRecord {
+        share_ppm: 1_000_000,
+        gpus: 1024,
+        memory_mib: 1 << 30,
+        used_ppm_ms: 2 * 1024 * GPU_HOUR_PPM_MS,
+        bytes_in: BYTES_MAX,
+        bytes_out: BYTES_MAX,
+        ..record(id, 100, sequence, "acme", (0, SPAN_MAX_MS))
+    };
+    // The hour overflows in one statement, and in a later one.
+    for sequences in [1..=300, 301..=330] {
+        let count = sequences.end() - sequences.start() + 1;
+        node.report.usage = sequences.map(lie).collect();
+        assert_eq!((node.say().usage_taken, node.report.usage.len()), (count, count as usize));
+    }
+    node.report.usage = vec![record(id, 101, 1, "globex", (10, 20))];
+    node.say();
+    let amount = |bill: &Bill, meter| bill.lines.iter().find(|line| line.meter == meter).unwrap().amount;
+    // All of the hour, as it was summed up, and a part of it, record by record.
+    for (until_ms, most) in [(HOUR_MS, i64::MAX as u64), (10, u64::MAX)] {
+        let bill: Bill =
+            server.admin.get(&format!("/bill?tenant=acme&from_ms=0&until_ms={until_ms}")).unwrap();
+        assert_eq!((bill.records, amount(&bill, Meter::Reserved)), (330, most));
+        assert_eq!(amount(&bill, Meter::Memory), most);
+        assert_eq!(
+            amount(&bill, Meter::Used),
+            330 * lie(1).used_ppm_ms,
+            "which is not more than there can be"
+        );
+        assert_eq!(amount(&bill, Meter::Transfer), 330 * 2 * BYTES_MAX);
+    }
+    let bill: Bill = server.admin.get("/bill?tenant=globex").unwrap();
+    assert_eq!((bill.records, amount(&bill, Meter::Reserved)), (1, 2_500_000));
+    let charges: Vec<Charge> =
+        server.admin.list(&format!("/charges?tenant=acme&from_ms=0&until_ms={HOUR_MS}")).unwrap();
+    assert!(charges.iter().any(|charge| charge.line.amount == u64::MAX), "{charges:?}");
 }
 
 #[test]
