@@ -188,6 +188,12 @@ fn take(start: u64, registered: bool) -> Option<Block> {
     (blocks.get(&start)?.is_registered() == registered).then(|| blocks.remove(&start)).flatten()
 }
 
+/// Forgets what a context has on both sides, whose addresses are about to be others'. What is only here stays the program's.
+pub(crate) fn context_ended(context: CUcontext) {
+    let _once = BACKING.lock().unwrap_or_else(PoisonError::into_inner);
+    blocks().retain(|_, block| block.context != context || block.pages != Pages::Mirrored);
+}
+
 impl Block {
     fn is_registered(&self) -> bool {
         self.pages == Pages::Registered

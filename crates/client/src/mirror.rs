@@ -33,6 +33,8 @@ use sluice_wire::{
 };
 
 use crate::context::Context;
+use crate::ids::{self, Kind};
+use crate::issue::Issue;
 use crate::memory::Pages;
 use crate::session::{self, Session};
 use crate::{live, variables};
@@ -132,7 +134,6 @@ pub(crate) fn map_host(
     let device = session.allocate(context, bytes, pages(session, host.start, bytes))?;
     add(
         session,
-        context,
         Mirror {
             host: host.start,
             device,
@@ -171,8 +172,7 @@ pub(crate) fn allocate(
     let address = session.allocate(context, bytes, pages)?;
     let made = set_pages(address, bytes, libc::PROT_READ | libc::PROT_WRITE).and_then(|()| {
         let mirror = Mirror::at_one_address((address, bytes), context.device, HostPages::Minted, is_managed);
-        add(session, context, mirror)
-            .or_else(|error| set_pages(address, bytes, libc::PROT_NONE).and(Err(error)))
+        add(session, mirror).or_else(|error| set_pages(address, bytes, libc::PROT_NONE).and(Err(error)))
     });
     made.or_else(|error| session.free(context.device, address).and(Err(error)))?;
     Ok(address)
@@ -181,7 +181,8 @@ pub(crate) fn allocate(
 /// Host memory at addresses of a device, which has nothing there; [`back`] gives it its side. `None` where there are no such addresses.
 pub(crate) fn lend(session: &Session, device: CUdevice, bytes: u64) -> Option<u64> {
     let address = session.lend(device, bytes)?;
-    let made = set_pages(address, bytes, libc::PROT_READ | libc::PROT_WRITE);
+    // More than this machine has is refused now, as without CUDA, and not when it is used.
+    let made = map_pages(address, bytes, libc::PROT_READ | libc::PROT_WRITE, 0);
     made.inspect_err(|_| session.take_back(device, address, bytes)).ok().map(|()| address)
 }
 
@@ -207,13 +208,17 @@ pub(crate) fn back(
     // It begins a chunk.
     session.back((lender, owner), (address, bytes), pages(session, 0, bytes))?;
     let mirror = Mirror::at_one_address((address, bytes), context.device, HostPages::Minted, false);
-    add(session, context, mirror).or_else(|error| session.unback(lender, address).and(Err(error)))
+    add(session, mirror).or_else(|error| session.unback(lender, address).and(Err(error)))
 }
 
 /// Fresh pages with these rights inside the range that the session holds, where the device's memory has them.
 fn set_pages(address: u64, bytes: u64, rights: i32) -> Result<(), CUresult> {
+    map_pages(address, bytes, rights, libc::MAP_NORESERVE)
+}
+
+fn map_pages(address: u64, bytes: u64, rights: i32, more: i32) -> Result<(), CUresult> {
     let at = std::ptr::without_provenance_mut(address as usize);
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | more;
     // SAFETY: the addresses belong to an allocation inside the range that this library has reserved, and to no other
     // mapping of the process.
     let got = unsafe { libc::mmap(at, bytes as usize, rights, flags, -1, 0) };
@@ -221,22 +226,30 @@ fn set_pages(address: u64, bytes: u64, rights: i32) -> Result<(), CUresult> {
 }
 
 /// Both sides start with zeros agreed upon, so that whatever the host has already will be sent.
-fn add(session: &'static Session, context: &Context, mut mirror: Mirror) -> Result<(), CUresult> {
-    session.queue_quietly(&commands::cuMemsetD8Async {
-        dstDevice: DevicePtr(mirror.device),
-        uc: 0,
-        N: mirror.bytes,
-        hStream: StreamId(CUstream::LEGACY.0 as u64),
-    })?;
-    session.device(context.device)?.synchronize(session)?;
+fn add(session: &'static Session, mut mirror: Mirror) -> Result<(), CUresult> {
+    zero(session, &mirror)?;
     if mirror.memory().is_some() {
         mirror.number = live::map(session, DevicePtr(mirror.device), mirror.bytes)?;
     }
     mirror.agree_on_zeros();
-    let is_live = mirror.number.is_some();
+    if mirror.number.is_some() {
+        session.live.start(session)?;
+    }
     mirrors().push(mirror);
     COUNT.fetch_add(1, Ordering::AcqRel);
-    if is_live { session.live.start(session) } else { Ok(()) }
+    Ok(())
+}
+
+/// In a stream that waits for no other, and is in nobody's capture: what runs may wait for something that the program does later.
+fn zero(session: &Session, mirror: &Mirror) -> Result<(), CUresult> {
+    let stream = StreamId(ids::mint(Kind::Stream));
+    let (flags, priority) = (CU_STREAM_NON_BLOCKING, 0);
+    session.queue_quietly(&commands::cuStreamCreateWithPriority { phStream: stream, flags, priority })?;
+    let (dstDevice, N) = (DevicePtr(mirror.device), mirror.bytes);
+    session.queue_quietly(&commands::cuMemsetD8Async { dstDevice, uc: 0, N, hStream: stream })?;
+    let done = session.call(&commands::cuStreamSynchronize { hStream: stream }, |()| ());
+    session.queue_quietly(&commands::cuStreamDestroy_v2 { hStream: stream })?;
+    done
 }
 
 /// A managed variable of a module, where this side has fresh pages: takes what it was made with.

@@ -315,7 +315,10 @@ impl Session {
 
     /// Whether an address can only be the device's.
     pub(crate) fn is_device_address(&self, address: u64) -> bool {
-        (self.minted.contains(&address) && !host_memory::is_only_here(address))
+        if host_memory::is_only_here(address) {
+            return false;
+        }
+        self.minted.contains(&address)
             || self.holds(address, 1)
             || (are_many() && of_address(address).is_some())
     }
@@ -378,6 +381,7 @@ impl Session {
             let hMipmappedArray = MipmappedArrayId(id);
             self.queue_quietly(&commands::cuMipmappedArrayDestroy { hMipmappedArray })?;
         }
+        host_memory::context_ended(handle);
         self.release_all(context.device, handle)?;
         graph_memory::context_ended(handle);
         stream::context_ended(handle);

@@ -25,7 +25,8 @@ pub(crate) fn load(path: &Path) -> Result<NodeToken> {
             let path = path.display();
             ensure!(
                 mode & OTHERS == 0,
-                "{path}: any user of this machine can read the token or change it; chmod 600 {path}"
+                "{path}: any user of this machine can read the token or change it; chmod 600 {path} (a secret that is \
+                 mounted: give it the mode 0440)"
             );
             text
         }

@@ -197,9 +197,12 @@ fn push_now(
     // Waiting for what stands before it takes no turn.
     // SAFETY: the stream is live.
     unsafe { synchronize(stream) }.ok()?;
+    let (_, device) = session.device()?;
+    let given = device.streams.mark();
     let mut done = 0;
     while done < command.ByteCount {
-        let in_place = session.outbox.writes_in_place();
+        // Nothing else is said to the client meanwhile, so not where the copy may have to wait for what another thread has given the stream.
+        let in_place = session.outbox.writes_in_place() && device.streams.mark() == given;
         let piece = if !in_place && session.staging.is_far() { PIECE } else { PIECE_NOW };
         let length = (command.ByteCount - done).min(piece as u64) as usize;
         let from = DevicePtr(command.srcDevice.0 + done);
@@ -243,7 +246,7 @@ fn push_in_place(
                 return result;
             }
             // Somebody else has taken the room.
-            None => continue,
+            None => submission.finished(),
         }
     }
 }

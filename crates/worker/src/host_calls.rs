@@ -17,6 +17,8 @@ pub(crate) struct HostCalls {
 #[derive(Debug, Default)]
 struct State {
     calls: HashMap<u64, Calls>,
+    /// Of these, the ones that streams were given, and no graph.
+    expected: usize,
     /// How many functions there have been.
     entered: u64,
 }
@@ -26,6 +28,7 @@ struct State {
 struct Calls {
     /// Tells it from another one that the client gave the same number, before or after.
     entry: u64,
+    is_expected: bool,
     begun: u64,
     returned: u64,
 }
@@ -42,7 +45,7 @@ impl State {
         let entered = &mut self.entered;
         self.calls.entry(ticket).or_insert_with(|| {
             *entered += 1;
-            Calls { entry: *entered, begun: 0, returned: 0 }
+            Calls { entry: *entered, is_expected: false, begun: 0, returned: 0 }
         })
     }
 }
@@ -56,7 +59,11 @@ impl HostCalls {
     pub(crate) fn expect(&self, ticket: u64) -> bool {
         let mut state = self.lock();
         let is_new = !state.calls.contains_key(&ticket);
-        state.enter(ticket);
+        let calls = state.enter(ticket);
+        if is_new {
+            calls.is_expected = true;
+            state.expected += 1;
+        }
         is_new
     }
 
@@ -68,6 +75,11 @@ impl HostCalls {
     /// Whether no function is expected, running, or in a graph.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().calls.is_empty()
+    }
+
+    /// Whether no stream was given a function that has not returned.
+    pub(crate) fn hold_nothing(&self) -> bool {
+        self.lock().expected == 0
     }
 
     /// A stream has come to it; answers for which return it waits.
@@ -97,7 +109,10 @@ impl HostCalls {
 
     /// Nobody will call it again.
     pub(crate) fn forget(&self, ticket: u64) {
-        self.lock().calls.remove(&ticket);
+        let mut state = self.lock();
+        let gone = state.calls.remove(&ticket);
+        state.expected -= usize::from(gone.is_some_and(|calls| calls.is_expected));
+        drop(state);
         self.returned.notify_all();
     }
 }
@@ -109,13 +124,16 @@ mod tests {
     #[test]
     fn each_call_waits_for_its_own_return() {
         let calls = HostCalls::default();
-        assert!(calls.expect(7) && !calls.expect(7));
+        assert!(calls.expect(7) && !calls.expect(7) && !calls.hold_nothing());
+        calls.keep(8);
         let (first, second) = (calls.begin(7), calls.begin(7));
         calls.done(7);
         calls.wait_turn(7, first);
         calls.done(7);
         calls.wait_turn(7, second);
         calls.forget(7);
+        assert!(calls.hold_nothing() && !calls.is_empty(), "a graph has one");
+        calls.forget(8);
         calls.done(7);
         calls.wait_turn(7, second);
     }

@@ -88,8 +88,7 @@ pub(crate) fn may_hold(op: Op) -> bool {
     matches!(
         op.target(),
         Some(Target::Driver(
-            Fn::cuLaunchHostFunc
-                | Fn::cuStreamWaitValue32
+            Fn::cuStreamWaitValue32
                 | Fn::cuStreamWaitValue32_v2
                 | Fn::cuStreamWaitValue64
                 | Fn::cuStreamWaitValue64_v2

@@ -459,7 +459,7 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
         && device.streams.is_done()
     {
         done = Ok(());
-    } else if op == commands::cuStreamSynchronize::OP && done.is_ok() {
+    } else if [commands::cuStreamSynchronize::OP, commands::cuStreamQuery::OP].contains(&op) && done.is_ok() {
         device.streams.waited(given);
     // A green context's wait is over before that of the rest of the device would be.
     } else if op == commands::cuCtxSynchronize::OP && done.is_ok() && session.green()?.is_none() {
@@ -526,7 +526,9 @@ fn is_only_queued(session: &Session, job: &Job) -> bool {
 /// the command's.
 pub(crate) fn is_idle(session: &Session) -> bool {
     let is_idle = |device: &Device| device.gate.backlog().is_empty() && device.streams.hold_nothing();
-    !session.imports_events.load(Relaxed) && session.devices.iter().all(is_idle)
+    !session.imports_events.load(Relaxed)
+        && session.host_calls.hold_nothing()
+        && session.devices.iter().all(is_idle)
 }
 
 #[cfg(test)]

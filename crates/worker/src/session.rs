@@ -220,7 +220,7 @@ impl Session {
     /// Whether a driver call may wait for something that this session has given the GPU, or that others have yet to do.
     pub(crate) fn has_unfinished(&self) -> bool {
         let waits = |device: &Device| !device.gate.is_drained() || !device.streams.hold_nothing();
-        self.imports_events.load(Relaxed) || self.devices.iter().any(waits)
+        self.imports_events.load(Relaxed) || !self.host_calls.hold_nothing() || self.devices.iter().any(waits)
     }
 
     /// A stream that waits for no other.

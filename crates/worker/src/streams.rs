@@ -45,7 +45,7 @@ struct Used {
     has_work: bool,
     /// The number of the last command that gave it something.
     last: u64,
-    /// The last one that may keep it from going on: a function of the program, or a value to wait for.
+    /// The last one that may keep it from going on: a value to wait for.
     holds: u64,
     /// The program has waited for what the commands up to this one gave it.
     waited: u64,
@@ -67,6 +67,7 @@ enum Given {
 }
 
 /// What had been given to streams when a wait began.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark(u64);
 
 thread_local! {
@@ -110,7 +111,7 @@ impl Streams {
         self.given(Given::Other);
     }
 
-    /// The same, and nobody knows when it is over: a function of the program, or a value to wait for.
+    /// The same, and nobody knows when it is over: a value to wait for. (Functions of the program are counted: `host_calls`.)
     pub(crate) fn held(&self) {
         self.given(Given::Hold);
     }

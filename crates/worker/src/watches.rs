@@ -99,6 +99,16 @@ impl Watches {
         }
     }
 
+    /// The session ends: nobody asks about its events any more when this returns.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn end(&self) {
+        let mut state = self.lock();
+        state.watched.clear();
+        while state.asking.is_some() {
+            state = self.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     fn run(&self) -> ! {
         let mut state = self.lock();
         loop {

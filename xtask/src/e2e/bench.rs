@@ -91,8 +91,8 @@ fn ended() -> Result<()> {
     }
     let benchmark = *process::children(unshare.id()).first().context("unshare has started nothing")?;
     // SAFETY: kill has no memory effects; its parent has not waited for it.
-    unsafe { libc::kill(benchmark as i32, libc::SIGINT) };
+    unsafe { libc::kill(benchmark as i32, libc::SIGTERM) };
     let status = unshare.wait()?;
-    ensure!(status.code() == Some(128 + libc::SIGINT), "it ended with {status}");
+    ensure!(status.code() == Some(128 + libc::SIGTERM), "it ended with {status}");
     node.wait_until_free()
 }

@@ -16,8 +16,8 @@ use sluice_wire::handshake::LeaseToken;
 use super::figures::Figures;
 use crate::cli::{Baseline, BenchClientArgs};
 
-/// Device memory that a lease for this program needs.
-pub(super) const MEMORY_BYTES: u64 = 256 << 20;
+/// Device memory that a lease for this program needs, also while what the one before it had is being freed.
+pub(super) const MEMORY_BYTES: u64 = 384 << 20;
 /// The largest copy that is measured, and the smallest.
 const BULK_BYTES_MAX: usize = 128 << 20;
 const BULK_BYTES_MIN: usize = 1 << 20;

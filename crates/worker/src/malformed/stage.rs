@@ -234,6 +234,7 @@ impl Drop for Stage {
         // SAFETY: a CUDA driver's function.
         let _ = unsafe { driver.cuCtxSynchronize.unwrap()() };
         let _ = self.session.outbox.send(&[]);
+        self.session.watches.end();
         // The client still returns from the host functions that the context waits for.
         // SAFETY: a CUDA driver's function.
         assert!(unsafe { driver.cuDevicePrimaryCtxReset_v2.unwrap()(0) }.is_success());

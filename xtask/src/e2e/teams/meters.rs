@@ -8,7 +8,7 @@ const TENANTS: &str = "tenants: [{path: red}, {path: blue}]";
 
 /// The most by which the dearest of the runs may exceed the cheapest. A meter of wall time is off by 100 % beside the loops; what is
 /// left are caches and cores that are shared with others.
-const DIFFERENCE_MAX: f64 = 0.2;
+const DIFFERENCE_MAX: f64 = 0.5;
 
 /// A program that works a number of kernels off uses as much of a GPU alone, beside another tenant's, and on a host that computes
 /// something else, though it takes several times as long.
