@@ -13,7 +13,7 @@ use sluice_wire::{
     ReplyHead, Sticky, WireError, decode,
 };
 
-use crate::link::Place;
+use crate::link::{Place, Sleeper, Want};
 
 /// A push that lacks at least so many bytes is read straight to where it goes.
 const ARRIVAL_MIN: usize = 16 << 10;
@@ -124,8 +124,8 @@ pub(crate) struct Answer {
 pub(crate) struct Inbox {
     /// Whoever takes it leads.
     pub(crate) receiver: Option<Receiver>,
-    /// Threads asleep until something changes.
-    pub(crate) sleepers: usize,
+    /// Threads asleep until somebody takes them from here.
+    pub(crate) sleepers: Vec<Sleeper>,
     answers: HashMap<Place, Option<Answer>>,
     sinks: HashMap<u64, Sink>,
     /// The ticket of the push that arrives.
@@ -170,7 +170,7 @@ impl Inbox {
     pub(crate) fn new(receiver: Receiver) -> Inbox {
         Inbox {
             receiver: Some(receiver),
-            sleepers: 0,
+            sleepers: Vec::new(),
             answers: HashMap::new(),
             sinks: HashMap::new(),
             arriving: None,
@@ -185,6 +185,15 @@ impl Inbox {
     pub(crate) fn take_answer(&mut self, place: Place) -> Option<Answer> {
         self.answers.get(&place)?.as_ref()?;
         self.answers.remove(&place).flatten()
+    }
+
+    /// Whether that is there, or may be.
+    pub(crate) fn has(&self, want: Want) -> bool {
+        match want {
+            Want::Answer(place) => self.answers.get(&place).is_some_and(Option::is_some),
+            Want::HostCalls => !self.host_calls.is_empty(),
+            Want::Change => true,
+        }
     }
 
     pub(crate) fn give_up(&mut self, place: Place) {

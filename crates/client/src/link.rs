@@ -1,14 +1,14 @@
 //! The connection to the worker, shared by all threads of the program. None of ours reads it.
 //!
 //! Whichever thread waits for an answer reads the socket (it leads) and serves every frame that arrives, for all
-//! threads, until its own answer is there; then it wakes those that still wait, and one of them leads. A thread that
+//! threads, until its own answer is there; then one of those that still wait leads ([`turns`]). A thread that
 //! cannot write because the worker waits for us to read does the same meanwhile, so neither side can block the other
 //! for good.
 //!
 //! ```text
 //!   waiting thread:  register -> send -> [answer there? -> take it]
 //!                                        [somebody leads? -> sleep until woken]
-//!                                        [else lead: read frames, deliver, wake] -> again
+//!                                        [else lead: read frames, deliver, wake their owners] -> again
 //! ```
 //!
 //! A connection over TCP may be cut, which silence is taken for: then whoever leads next makes another, and all go on where they were
@@ -24,6 +24,7 @@ pub(crate) mod kept;
 mod loan;
 mod resume;
 mod sending;
+mod turns;
 mod width;
 
 use std::cell::Cell;
@@ -49,6 +50,7 @@ use crate::refusals::{self, Tried};
 pub(crate) use self::flusher::spawn;
 pub(crate) use self::loan::Loan;
 pub(crate) use self::resume::Resumption;
+pub(crate) use self::turns::{Sleeper, Want};
 
 /// What calls answer once the connection is gone: the GPU is there no more, and no call will bring it back.
 pub(crate) const LOST: CUresult = CUresult::DEVICE_UNAVAILABLE;
@@ -68,10 +70,10 @@ pub(crate) struct Link {
     /// What is behind it, for people to read.
     name: String,
     spin: Spin,
+    /// For those who wait while another thread reads.
+    spin_asleep: Spin,
     outbox: Mutex<Outbox>,
     inbox: Mutex<Inbox>,
-    /// Somebody's answer is there, or leadership is free.
-    changed: Condvar,
     /// Something is in the outbox that was not sent at once ([`flusher`]).
     left: Condvar,
     /// The session's sticky error; 0 while all is well.
@@ -141,9 +143,9 @@ impl Link {
         Link {
             name: "the GPU".to_owned(),
             spin: Spin::new(cores()),
+            spin_asleep: Spin::new(cores()),
             outbox: Mutex::new(Outbox::new(stream, sent, resumption.is_some(), recognises)),
             inbox: Mutex::new(Inbox::new(receiver)),
-            changed: Condvar::new(),
             left: Condvar::new(),
             failed: AtomicI32::new(0),
             lost: AtomicBool::new(false),
@@ -227,7 +229,9 @@ impl Link {
 
     /// Waits for the answer to what was [asked](Link::ask).
     pub(crate) fn take(&self, place: Place) -> Result<Answer, CUresult> {
-        let answer = self.flush_now().and_then(|()| self.wait_until(|inbox| inbox.take_answer(place)));
+        let answer = self
+            .flush_now()
+            .and_then(|()| self.wait_until(Want::Answer(place), |inbox| inbox.take_answer(place)));
         answer.inspect_err(|_| self.inbox().give_up(place))
     }
 
@@ -306,7 +310,8 @@ impl Link {
             self.append(&mut outbox, header, 0, payload).map(|()| self.flush(&mut outbox))
         };
         self.acknowledge();
-        let answer = sent.and_then(|()| self.wait_until(|inbox| inbox.take_answer(place)));
+        let answer =
+            sent.and_then(|()| self.wait_until(Want::Answer(place), |inbox| inbox.take_answer(place)));
         if answer.is_err() {
             self.inbox().give_up(place);
         }
@@ -317,15 +322,6 @@ impl Link {
     pub(crate) fn expect(&'static self, ticket: u64, sink: Sink) {
         self.widen_for(sink.bytes());
         self.inbox().expect(ticket, sink);
-    }
-
-    /// The buffer of a ticket is about to go: true if data were still to come, which are dropped.
-    pub(crate) fn forget(&self, ticket: u64) -> bool {
-        let mut inbox = self.inbox();
-        while inbox.is_in_use(ticket) {
-            inbox = self.sleep(inbox);
-        }
-        inbox.forget(ticket)
     }
 
     /// Whether data are still to land in this memory.
@@ -340,50 +336,10 @@ impl Link {
 
     /// Waits until the turn of a host function has come, or the session has failed.
     pub(crate) fn wait_for_host_calls(&self) -> Result<Vec<HostCall>, CUresult> {
-        self.wait_until(|inbox| match inbox.take_host_calls() {
+        self.wait_until(Want::HostCalls, |inbox| match inbox.take_host_calls() {
             Some(calls) => Some(Ok(calls)),
             None => self.check().err().map(Err),
         })?
-    }
-
-    /// Leads, or sleeps while another thread does, until `take` finds what this thread waits for.
-    fn wait_until<T>(&self, mut take: impl FnMut(&mut Inbox) -> Option<T>) -> Result<T, CUresult> {
-        let mut inbox = self.inbox();
-        loop {
-            if let Some(taken) = take(&mut inbox) {
-                return Ok(taken);
-            }
-            let lost = self.is_lost();
-            inbox = match inbox.receiver.take() {
-                Some(receiver) if lost => {
-                    inbox.receiver = Some(receiver);
-                    return Err(self.error());
-                }
-                Some(receiver) if self.is_cut() => self.resume(inbox, receiver),
-                Some(receiver) => self.lead(inbox, receiver, Wait::Asleep),
-                // Also after a loss: the leader may be writing into a buffer of this very call.
-                None => self.sleep(inbox),
-            };
-        }
-    }
-
-    /// Takes what has come, if nobody else does; whether it could.
-    pub(crate) fn look(&self) -> bool {
-        let mut inbox = self.inbox();
-        if self.is_cut() || self.is_lost() {
-            return false;
-        }
-        let Some(receiver) = inbox.receiver.take() else { return false };
-        drop(self.lead(inbox, receiver, Wait::No));
-        true
-    }
-
-    /// Sleeps until something changes.
-    fn sleep<'a>(&self, mut inbox: MutexGuard<'a, Inbox>) -> MutexGuard<'a, Inbox> {
-        inbox.sleepers += 1;
-        let mut inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
-        inbox.sleepers -= 1;
-        inbox
     }
 
     /// Reads once, with the lock free meanwhile, and delivers what came.
@@ -452,13 +408,6 @@ impl Link {
         self.fail(CUresult::INVALID_VALUE);
         if let Some(arrival) = &mut receiver.arrival {
             arrival.discard();
-        }
-    }
-
-    fn stop_leading(&self, inbox: &mut Inbox, receiver: Receiver) {
-        inbox.receiver = Some(receiver);
-        if inbox.sleepers > 0 {
-            self.changed.notify_all();
         }
     }
 

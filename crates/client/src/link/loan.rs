@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use sluice_cuda::CUresult;
 use sluice_wire::{Encode, Op};
 
-use super::{Link, command, next_place};
+use super::{Link, Want, command, next_place};
 use crate::outbox::Lent;
 
 /// Less data are copied into the outbox, where they find company.
@@ -100,7 +100,7 @@ impl Link {
             self.flush(&mut outbox);
             drop(outbox);
             // An error means that the connection is lost, too.
-            let _ = self.wait_until(|_| (has_come() || self.is_lost()).then_some(()));
+            let _ = self.wait_until(Want::Change, |_| (has_come() || self.is_lost()).then_some(()));
         }
         let mut outbox = self.outbox();
         if self.resumption.is_some()

@@ -9,7 +9,7 @@ use sluice_cuda::CUresult;
 use sluice_wire::resume::ACKNOWLEDGE_EVERY;
 use sluice_wire::{Encode, Header, Kind, Received};
 
-use super::{Link, SILENCE, SILENT_MAX};
+use super::{Link, SILENCE, SILENT_MAX, Want};
 use crate::entry::uncancelled;
 use crate::outbox::Outbox;
 
@@ -33,7 +33,7 @@ impl Link {
         self.acknowledge();
         let goes_on =
             || !self.is_cut() && self.acknowledged.load(Ordering::Acquire) >= room_after && !self.is_lost();
-        if goes_on() { Ok(()) } else { self.wait_until(|_| goes_on().then_some(())) }
+        if goes_on() { Ok(()) } else { self.wait_until(Want::Change, |_| goes_on().then_some(())) }
     }
 
     /// Writes all of the outbox, unless the connection ends first.

@@ -10,9 +10,9 @@ use sluice_wire::{CommandRefused, Encode, Frame, HostWrite, Received};
 use super::loan::LEND_MIN;
 use super::*;
 
-const OP: Op = Op::of(sluice_cuda::Fn::cuCtxSynchronize);
+pub(super) const OP: Op = Op::of(sluice_cuda::Fn::cuCtxSynchronize);
 
-fn pair() -> (&'static Link, Peer) {
+pub(super) fn pair() -> (&'static Link, Peer) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), None, None);
     // As in a program, where the session is never freed.
@@ -20,13 +20,13 @@ fn pair() -> (&'static Link, Peer) {
 }
 
 /// The worker's end.
-struct Peer {
+pub(super) struct Peer {
     stream: UnixStream,
     decoder: FrameDecoder,
 }
 
 impl Peer {
-    fn next(&mut self) -> Option<(Header, Vec<u8>)> {
+    pub(super) fn next(&mut self) -> Option<(Header, Vec<u8>)> {
         loop {
             if let Some(frame) = self.decoder.next_frame().unwrap() {
                 return Some((frame.header, frame.payload.to_vec()));
@@ -46,7 +46,7 @@ impl Peer {
     }
 
     /// Success, with the command's own payload as the answer.
-    fn echo(&mut self, command: (Header, Vec<u8>)) {
+    pub(super) fn echo(&mut self, command: (Header, Vec<u8>)) {
         let (header, payload) = command;
         self.send(Header { kind: Kind::Reply, ..header }, |out| {
             0_i32.encode(out);
