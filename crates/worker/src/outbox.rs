@@ -55,6 +55,9 @@ pub(crate) struct Outbox {
     expanded_before: AtomicU64,
     /// Too much is accepted already: what else arrives is acknowledged once there is room, and so the client waits.
     withheld: AtomicBool,
+    /// The memory of what is pushed may be gone.
+    #[cfg(any(test, feature = "fuzz"))]
+    has_lost_memory: AtomicBool,
 }
 
 #[derive(Default)]
@@ -145,6 +148,8 @@ impl Outbox {
             expanded: AtomicU64::new(0),
             expanded_before: AtomicU64::new(0),
             withheld: AtomicBool::new(false),
+            #[cfg(any(test, feature = "fuzz"))]
+            has_lost_memory: AtomicBool::new(false),
         }
     }
 
@@ -264,6 +269,13 @@ impl Outbox {
     pub(crate) fn push(&self, push: Push) {
         self.lock_pushes().queue.push_back(push);
         self.pushed.notify_one();
+    }
+
+    /// The driver's memory goes, with this process living on: data that are still pushed are not looked at.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn loses_memory(&self) {
+        self.has_lost_memory.store(true, SeqCst);
+        drop(self.lock_writer());
     }
 
     #[cfg(test)]
@@ -389,6 +401,10 @@ impl Outbox {
             let next = self.lock_pushes().queue.pop_front();
             let Some(push) = next else { break };
             self.taken.notify_one();
+            #[cfg(any(test, feature = "fuzz"))]
+            if self.has_lost_memory.load(SeqCst) && matches!(push, Push::Data { .. }) {
+                continue;
+            }
             writer.push(push)?;
             if writer.packer.is_some() && writer.buffer.unsent() >= UNSENT_MAX {
                 // Packing takes its time, in which more may come for ever.
