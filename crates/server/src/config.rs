@@ -20,8 +20,10 @@ use sluice_api::problem::Kind;
 use sluice_api::tenant::TenantPath;
 use sluice_api::token;
 use sluice_transport::tls::ServerIdentity;
-use sluice_wire::address::{Fingerprint, is_loopback};
-
+use sluice_wire::address::Fingerprint;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::auth::{self, Principal};
@@ -38,7 +40,8 @@ pub(crate) const GRANT_KEY_FILE: &str = "grant.key";
 pub struct Config {
     /// `HOST:PORT`; port 0 takes a free one.
     pub listen: String,
-    pub tls: Tls,
+    /// It speaks plain text without.
+    pub tls: Option<Certificate>,
     pub folder: PathBuf,
     /// SQLite in the data folder unless said.
     pub database: Option<Database>,
@@ -55,19 +58,13 @@ pub struct Config {
     /// What tenants have used lowers their part of what others leave, and use of so many milliseconds ago counts half; none of it counts
     /// without.
     pub half_life_ms: Option<u64>,
-    /// Stop when standard input ends: whoever started the server is gone.
-    pub until_stdin_ends: bool,
 }
 
-/// How clients are spoken to.
+/// For TLS, in PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tls {
-    /// TLS with this certificate and this key, PEM files.
-    Certificate { certificate: PathBuf, key: PathBuf },
-    /// Plain text on loopback, and nothing beyond it.
-    OnLoopbackNone,
-    /// Plain text wherever it listens.
-    None,
+pub struct Certificate {
+    pub chain: PathBuf,
+    pub key: PathBuf,
 }
 
 /// Why a server does not start, or stops.
@@ -75,11 +72,6 @@ pub enum Tls {
 pub enum ServeError {
     #[error("cannot listen on {address}: {source}")]
     Listen { address: String, source: io::Error },
-    #[error(
-        "--listen {0} is beyond this machine and needs TLS: say --tls-cert and --tls-key, or --plain-text where the \
-         network is trusted (`sluice server` makes itself a certificate)"
-    )]
-    PlainText(String),
     #[error("{0}")]
     Certificate(String),
     #[error("{}: {source}", .path.display())]
@@ -98,60 +90,114 @@ pub enum ServeError {
 
 /// Serves until SIGINT or SIGTERM. Says `listening on URL` on standard output when it is ready.
 pub fn serve(config: &Config) -> Result<(), ServeError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(run(config));
-    // A thread that reads standard input cannot be asked to stop.
-    runtime.shutdown_background();
-    result
+    let running = Running::start(config)?;
+    println!("listening on {}", running.url());
+    running.runtime.block_on(until_told_to());
+    running.stop()
 }
 
-async fn run(config: &Config) -> Result<(), ServeError> {
-    let identity = identity(config)?;
-    let fingerprint = identity.as_ref().map(ServerIdentity::fingerprint);
-    let failed = |source| ServeError::Listen { address: config.listen.clone(), source };
-    let listener = tokio::net::TcpListener::bind(&config.listen).await.map_err(failed)?;
-    let own_url = url(listener.local_addr()?, fingerprint);
-    private_folder(&config.folder)?;
-    let signer = Signer::new(key(&config.folder.join(GRANT_KEY_FILE))?);
-    let database = config.database.clone();
-    let database = database.unwrap_or_else(|| Database::Sqlite(config.folder.join(DATABASE_FILE)));
-    let _alone = alone(&database)?;
-    let store = Store::open(&database).await?;
-    store.agree_on_grant_key(&signer.verifier().to_text()).await?;
-    let patience = Patience { grace_ms: config.grace_ms, quiet_ms: config.quiet_ms };
-    let mut server = Server::open(store, signer, patience, Surroundings::default()).await?;
-    server.half_life_ms = config.half_life_ms;
-    let server = Arc::new(server);
-    let candidate = Candidate {
-        holder: format!("{} of {}", std::process::id(), config.folder.display()),
-        url: config.advertise.clone().unwrap_or_else(|| own_url.clone()),
-        alone: matches!(database, Database::Sqlite(_)),
-    };
-    let tasks = work(&server, candidate, config.folder.clone(), own_url.clone()).await?;
-    println!("listening on {own_url}");
-    let app =
-        http::router(Arc::clone(&server), http::Limits::new(config.requests_per_s, config.failures_per_s));
-    let app = app.into_make_service_with_connect_info::<http::Peer>();
-    let end = until_told_to(config.until_stdin_ends);
-    let serving = async {
-        match identity {
-            None => axum::serve(listener, app).await,
-            Some(identity) => axum::serve(http::Protected::new(listener, identity.for_https())?, app).await,
-        }
-    };
-    tokio::select! {
-        served = serving => served?,
-        () = end => {}
+/// A server on threads of its own.
+#[derive(Debug)]
+pub struct Running {
+    runtime: Runtime,
+    url: String,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Running {
+    /// Returns once it answers.
+    pub fn start(config: &Config) -> Result<Running, ServeError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let ready = runtime.block_on(Ready::open(config))?;
+        let url = ready.url.clone();
+        let (stop, stopped) = oneshot::channel();
+        let served = runtime.spawn(async move { ready.serve(stopped).await });
+        Ok(Running { runtime, url, stop, served })
     }
-    tasks.into_iter().for_each(|task| task.abort());
-    if let Some(fence) = server.fence() {
-        match server.store.resign(fence).await {
-            // Another server waits a moment longer.
-            Err(error @ StoreError::DiskFull(_)) => eprintln!("sluice-server: {error}"),
-            resigned => resigned?,
-        }
+
+    /// As programs on this machine reach it.
+    pub fn url(&self) -> &str {
+        &self.url
     }
-    Ok(())
+
+    /// Ends it in good order: another server of its database may lead at once.
+    pub fn stop(self) -> Result<(), ServeError> {
+        drop(self.stop);
+        let result =
+            self.runtime.block_on(self.served).unwrap_or_else(|lost| Err(io::Error::from(lost).into()));
+        // What others have yet to answer, such as an identity provider, is not waited for.
+        self.runtime.shutdown_background();
+        result
+    }
+}
+
+/// A server that listens, with its books open.
+struct Ready {
+    server: Arc<Server>,
+    listener: TcpListener,
+    identity: Option<ServerIdentity>,
+    url: String,
+    tasks: Vec<JoinHandle<()>>,
+    limits: http::Limits,
+    _alone: Option<fs::File>,
+}
+
+impl Ready {
+    async fn open(config: &Config) -> Result<Ready, ServeError> {
+        let identity = config.tls.as_ref().map(identity).transpose()?;
+        let fingerprint = identity.as_ref().map(ServerIdentity::fingerprint);
+        let failed = |source| ServeError::Listen { address: config.listen.clone(), source };
+        let listener = TcpListener::bind(&config.listen).await.map_err(failed)?;
+        let own_url = url(listener.local_addr()?, fingerprint);
+        private_folder(&config.folder)?;
+        let signer = Signer::new(key(&config.folder.join(GRANT_KEY_FILE))?);
+        let database = config.database.clone();
+        let database = database.unwrap_or_else(|| Database::Sqlite(config.folder.join(DATABASE_FILE)));
+        let alone = alone(&database)?;
+        let store = Store::open(&database).await?;
+        store.agree_on_grant_key(&signer.verifier().to_text()).await?;
+        let patience = Patience { grace_ms: config.grace_ms, quiet_ms: config.quiet_ms };
+        let mut server = Server::open(store, signer, patience, Surroundings::default()).await?;
+        server.half_life_ms = config.half_life_ms;
+        let server = Arc::new(server);
+        let candidate = Candidate {
+            holder: format!("{} of {}", std::process::id(), config.folder.display()),
+            url: config.advertise.clone().unwrap_or_else(|| own_url.clone()),
+            alone: matches!(database, Database::Sqlite(_)),
+        };
+        let tasks = work(&server, candidate, config.folder.clone(), own_url.clone()).await?;
+        let limits = http::Limits::new(config.requests_per_s, config.failures_per_s);
+        Ok(Ready { server, listener, identity, url: own_url, tasks, limits, _alone: alone })
+    }
+
+    /// Until `stopped` says something, or nobody can make it any more.
+    async fn serve(self, stopped: oneshot::Receiver<()>) -> Result<(), ServeError> {
+        let Ready { server, listener, identity, tasks, limits, .. } = self;
+        let app = http::router(Arc::clone(&server), limits);
+        let app = app.into_make_service_with_connect_info::<http::Peer>();
+        let serving = async {
+            match identity {
+                None => axum::serve(listener, app).await,
+                Some(identity) => {
+                    axum::serve(http::Protected::new(listener, identity.for_https())?, app).await
+                }
+            }
+        };
+        tokio::select! {
+            served = serving => served?,
+            _ = stopped => {}
+        }
+        tasks.into_iter().for_each(|task| task.abort());
+        if let Some(fence) = server.fence() {
+            match server.store.resign(fence).await {
+                // Another server waits a moment longer.
+                Err(error @ StoreError::DiskFull(_)) => eprintln!("sluice-server: {error}"),
+                resigned => resigned?,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What a server does besides answering. If the lead is free it leads when this returns.
@@ -215,19 +261,12 @@ pub(crate) fn alone(database: &Database) -> Result<Option<fs::File>, ServeError>
     }
 }
 
-/// What it shows to clients; none where plain text is spoken.
-fn identity(config: &Config) -> Result<Option<ServerIdentity>, ServeError> {
-    match &config.tls {
-        Tls::Certificate { certificate, key } => {
-            let identity = ServerIdentity::load(certificate, key, None).map_err(ServeError::Certificate)?;
-            identity.follow_files("sluice-server")?;
-            Ok(Some(identity))
-        }
-        Tls::OnLoopbackNone if !is_loopback(&config.listen) => {
-            Err(ServeError::PlainText(config.listen.clone()))
-        }
-        Tls::OnLoopbackNone | Tls::None => Ok(None),
-    }
+/// What it shows to clients.
+fn identity(certificate: &Certificate) -> Result<ServerIdentity, ServeError> {
+    let identity = ServerIdentity::load(&certificate.chain, &certificate.key, None);
+    let identity = identity.map_err(ServeError::Certificate)?;
+    identity.follow_files("sluice-server")?;
+    Ok(identity)
 }
 
 /// As programs on this machine reach it.
@@ -313,20 +352,12 @@ async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), Se
     Ok(())
 }
 
-async fn until_told_to(stdin_counts: bool) {
+async fn until_told_to() {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
-    let stdin_ends = async {
-        if !stdin_counts {
-            return std::future::pending().await;
-        }
-        let read = || io::copy(&mut io::stdin(), &mut io::sink());
-        let _ = tokio::task::spawn_blocking(read).await;
-    };
     tokio::select! {
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
-        _ = stdin_ends => {}
     }
 }
 

@@ -34,6 +34,6 @@ mod watches;
 mod simulation;
 
 pub use backup::{back_up, restore};
-pub use config::{Config, ServeError, Tls, serve};
+pub use config::{Certificate, Config, Running, ServeError, serve};
 pub use http::document;
 pub use store::Database;

@@ -194,9 +194,5 @@ fn mistakes() -> Result<()> {
         &["another server", fingerprint, &other],
     )?;
     beyond.refuses(beyond.ask(&base.replace("https:", "http:"))?, "plain text", &["begins with https://"])?;
-    beyond.refuses(beyond.ask(&format!("{base}/12"))?, "no fingerprint", &["no URL of a server"])?;
-
-    let mut alone = Command::new(sluice().with_file_name("sluice-server"));
-    alone.args(["--listen", "0.0.0.0:0", "--data"]).arg(&plain.data);
-    expect_failure(&mut alone, "HTTPS: no certificate", 1, &["--tls-cert", "--plain-text"])
+    beyond.refuses(beyond.ask(&format!("{base}/12"))?, "no fingerprint", &["no URL of a server"])
 }

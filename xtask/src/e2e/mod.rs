@@ -44,8 +44,7 @@ use crate::test::Tally;
 const NODE_GPUS: &str = "software:2,4GiB";
 
 /// What tests need beside what users build.
-const PARTS: [&str; 6] =
-    ["sluice-server", "sluice-softgpu-lib", "cudarc-program", "exchange", "exchange-driver", "fake-nvml"];
+const PARTS: [&str; 5] = ["sluice-softgpu-lib", "cudarc-program", "exchange", "exchange-driver", "fake-nvml"];
 
 /// Runs the tests whose name contains one of `names` (all, if there are none).
 pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {

@@ -68,6 +68,7 @@ tenants:
 fn teams() -> Result<()> {
     let installation = Installation::start("teams", TENANTS, &["two"], &[])?;
     installation.the_doctor_finds_nothing()?;
+    installation.server_and_node_are_one_process()?;
     installation.learn_why_one_waits()?;
     installation.preempt_and_run_again()?;
     installation.nobody_goes_around_the_server()?;
@@ -283,6 +284,19 @@ impl Installation {
             .collect();
         for words in ["role member for red", "GPUs that can be leased: 2 of 2", "node two can be reached"] {
             ensure!(texts.iter().any(|text| text.contains(words)), "no {words:?}: {findings}");
+        }
+        Ok(())
+    }
+
+    /// What `sluice up` starts beside itself is workers.
+    fn server_and_node_are_one_process(&self) -> Result<()> {
+        for child in process::children(self.up.child.id()) {
+            // One that has ended meanwhile has none.
+            let command = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+            ensure!(
+                command.is_empty() || command.contains("\0worker\0"),
+                "sluice up has started {command:?}"
+            );
         }
         Ok(())
     }

@@ -96,7 +96,7 @@ impl Plane {
         let mut command = Command::new(built.join("sluice-server"));
         command
             // One token stands for many users here, so it is not limited.
-            .args(["--listen", "127.0.0.1:0", "--until-stdin-ends", "--requests-per-second", "0", "--data"])
+            .args(["--requests-per-second", "0", "--data"])
             .arg(folder.path().join("data"));
         if let Some(postgres) = &postgres {
             command.env("SLUICE_DATABASE", postgres.database("load"));

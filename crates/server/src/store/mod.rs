@@ -211,6 +211,18 @@ impl Database {
         }
     }
 
+    /// What `SLUICE_DATABASE` names, if it does.
+    pub fn of_environment() -> std::result::Result<Option<Database>, String> {
+        const VARIABLE: &str = "SLUICE_DATABASE";
+        match std::env::var(VARIABLE) {
+            Ok(text) if !text.is_empty() => {
+                let database = Database::parse(&text).map_err(|why| format!("{VARIABLE}: {why}"))?;
+                Ok(Some(database))
+            }
+            _ => Ok(None),
+        }
+    }
+
     fn url(&self) -> String {
         match self {
             Database::Sqlite(path) => format!("sqlite://{}?mode=rwc", path.display()),

@@ -131,20 +131,7 @@ impl ServerProcess {
 
     pub(crate) fn command(folder: &Path, database: Option<&str>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sluice-server"));
-        command
-            .args([
-                "--listen",
-                "127.0.0.1:0",
-                "--grace",
-                "0",
-                "--gpu-quiet",
-                "0",
-                "--until-stdin-ends",
-                "--data",
-            ])
-            .arg(folder.join("data"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+        command.arg("--data").arg(folder.join("data")).stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(database) = database {
             command.env("SLUICE_DATABASE", database);
         }

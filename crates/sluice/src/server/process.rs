@@ -1,133 +1,85 @@
-//! `sluice server` and `sluice up`: the program `sluice-server` beside this one.
+//! `sluice server` and `sluice up`: the control plane in this process.
 
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use sluice_api::client::{NODE_FILE, Settings, data_folder};
 use sluice_node::{JoinConfig, NodeConfig};
+use sluice_server::{Certificate, Config, Database, Running};
 
 use crate::cli::{
     BackupArgs, BooksArgs, MembershipArgs, NodeArgs, RestoreArgs, ServerArgs, ServerCommandArgs, TlsArgs,
     UpArgs,
 };
-use crate::place;
+use crate::place::{self, EndSignals};
 use crate::quantity::Units;
 
-const PROGRAM: &str = "sluice-server";
-
-/// `sluice server`: becomes the server.
+/// `sluice server`.
 pub(crate) fn server(arguments: &ServerCommandArgs) -> Result<ExitCode> {
-    let mut command = command(&arguments.server, &arguments.tls_args())?;
-    if let Some(url) = &arguments.advertise {
-        command.arg("--advertise").arg(url);
-    }
-    let error = command.exec();
-    Err(error).with_context(|| command.get_program().display().to_string())
+    let config = config(&arguments.server, &arguments.tls_args())?;
+    sluice_server::serve(&Config { advertise: arguments.advertise.clone(), ..config })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn backup(arguments: &BackupArgs) -> Result<ExitCode> {
-    copy("--backup", &arguments.to, &arguments.books)
+    let (data, database) = books(&arguments.books)?;
+    copied(sluice_server::back_up(&data, database.as_ref(), &arguments.to)?)
 }
 
 pub(crate) fn restore(arguments: &RestoreArgs) -> Result<ExitCode> {
-    copy("--restore", &arguments.from, &arguments.books)
+    let (data, database) = books(&arguments.books)?;
+    copied(sluice_server::restore(&arguments.from, &data, database.as_ref())?)
 }
 
-fn copy(option: &str, folder: &Path, books: &BooksArgs) -> Result<ExitCode> {
-    let mut command = Command::new(find()?);
-    command.arg(option).arg(folder);
-    keep_in(&mut command, books.data.as_deref(), books.database.as_deref());
-    let error = command.exec();
-    Err(error).with_context(|| command.get_program().display().to_string())
+fn books(arguments: &BooksArgs) -> Result<(PathBuf, Option<Database>)> {
+    Ok((data(arguments.data.as_deref())?, database(arguments.database.as_deref())?))
 }
 
-fn keep_in(command: &mut Command, data: Option<&Path>, database: Option<&str>) {
-    if let Some(data) = data {
-        command.arg("--data").arg(data);
-    }
-    if let Some(database) = database {
-        // Not as an argument, which everybody on this machine could read: it may hold a password.
-        command.env("SLUICE_DATABASE", database);
-    }
+fn copied(rows: u64) -> Result<ExitCode> {
+    eprintln!("sluice: {rows} rows copied");
+    Ok(ExitCode::SUCCESS)
 }
 
-fn command(arguments: &ServerArgs, tls: &TlsArgs) -> Result<Command> {
-    let mut command = Command::new(find()?);
-    command.arg("--listen").arg(&arguments.listen).arg("--grace").arg(arguments.grace.to_string());
-    command.arg("--requests-per-second").arg(arguments.requests_per_second.to_string());
-    command.arg("--failures-per-second").arg(arguments.failures_per_second.to_string());
-    command.arg("--gpu-quiet").arg(arguments.gpu_quiet.to_string());
-    if let Some(half_life) = arguments.use_half_life {
-        let seconds = half_life.duration().as_secs().max(1);
-        command.arg("--use-half-life").arg(seconds.to_string());
-    }
-    keep_in(&mut command, arguments.data.as_deref(), arguments.database.as_deref());
-    match place::certificate(&arguments.listen, tls, arguments.data.as_deref())? {
-        Some((certificate, key)) => {
-            command.arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
-        }
-        // It has been decided above.
-        None => {
-            command.arg("--plain-text");
-        }
-    }
-    Ok(command)
+fn config(arguments: &ServerArgs, tls: &TlsArgs) -> Result<Config> {
+    let certificate = place::certificate(&arguments.listen, tls, arguments.data.as_deref())?;
+    Ok(Config {
+        listen: arguments.listen.clone(),
+        tls: certificate.map(|(chain, key)| Certificate { chain, key }),
+        folder: data(arguments.data.as_deref())?,
+        database: database(arguments.database.as_deref())?,
+        advertise: None,
+        requests_per_s: arguments.requests_per_second,
+        failures_per_s: arguments.failures_per_second,
+        grace_ms: u64::from(arguments.grace) * 1000,
+        quiet_ms: u64::from(arguments.gpu_quiet) * 1000,
+        half_life_ms: arguments.use_half_life.map(|time| (time.duration().as_millis() as u64).max(1000)),
+    })
 }
 
-fn find() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("where this program is")?;
-    let beside = own.parent().unwrap_or(Path::new("/")).join(PROGRAM);
-    if !beside.is_file() {
-        bail!(
-            "the control plane is a program of its own, and {} is not there; build it with \
-             `cargo build --release -p sluice-server`, or install it beside `sluice`",
-            beside.display()
-        );
-    }
-    Ok(beside)
+fn database(named: Option<&str>) -> Result<Option<Database>> {
+    let database = match named {
+        Some(text) => Database::parse(text).map(Some).map_err(|why| format!("--database: {why}")),
+        None => Database::of_environment(),
+    };
+    database.map_err(anyhow::Error::msg)
 }
 
-/// A server that lives as long as this value.
-struct Running {
-    child: Child,
-    url: String,
-}
-
-impl Running {
-    fn start(arguments: &ServerArgs, tls: &TlsArgs) -> Result<Running> {
-        let mut command = command(arguments, tls)?;
-        // Its standard input ends with this process, however that ends.
-        command.arg("--until-stdin-ends").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().with_context(|| command.get_program().display().to_string())?;
-        let stdout = child.stdout.take().context("piped above")?;
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
-        match line.trim().strip_prefix("listening on ") {
-            Some(url) => Ok(Running { url: url.to_owned(), child }),
-            None => {
-                let _ = child.kill();
-                bail!("the control plane did not start ({})", child.wait()?)
-            }
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
-    }
-}
-
-/// `sluice up`: a server and a node until SIGINT or SIGTERM.
+/// `sluice up`: a server and a node until SIGINT or SIGTERM. The node ends first, so that the server takes its last records.
 pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
-    let signals = place::EndSignals::block()?;
+    let signals = EndSignals::block()?;
+    let server = Running::start(&config(&arguments.server, &arguments.tls)?)?;
+    println!("listening on {}", server.url());
+    let lent = lend(arguments, server.url(), signals);
+    let stopped = server.stop();
+    let code = lent?;
+    stopped?;
+    Ok(code)
+}
+
+/// The node of `sluice up`.
+fn lend(arguments: &UpArgs, server: &str, signals: EndSignals) -> Result<ExitCode> {
     let folder = data(arguments.server.data.as_deref())?;
-    let server = Running::start(&arguments.server, &arguments.tls)?;
-    println!("listening on {}", server.url);
     let settings = Settings::read(&folder.join(NODE_FILE))?;
     let token = settings.context("the control plane left no token for the node")?.token;
     let listen = match &arguments.node_listen {
@@ -138,8 +90,8 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
         }
     };
     let (listen, tls) = place::listening(&listen, &arguments.tls, Some(&folder))?;
-    let join = membership(&arguments.membership, &server.url, token, &folder)?;
-    eprintln!("sluice: programs and commands find it by: export SLUICE_SERVER={}", server.url);
+    let join = membership(&arguments.membership, server, token, &folder)?;
+    eprintln!("sluice: programs and commands find it by: export SLUICE_SERVER={server}");
     let config = NodeConfig {
         listen: vec![listen],
         tls,
