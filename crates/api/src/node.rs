@@ -44,9 +44,19 @@ pub struct Gpu {
     /// As `12.0`.
     pub compute_capability: String,
     pub driver_version: u32,
-    /// Peak of 32-bit arithmetic as the driver's figures give it; 0 where they do not.
+    /// What its 32-bit arithmetic counts as, which its units and requests go by: what whoever runs the node has stated, else the driver's
+    /// figure, else 0. What was measured does not count.
     #[serde(default)]
     pub gflops: u64,
+    /// Whether `gflops` was stated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stated: bool,
+    /// Peaks, from the driver's figures; not there where they say nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub figures: Option<Rates>,
+    /// As its node found when it first joined with this driver, to two digits; not there where it could not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Rates>,
     /// `nvidia`, another vendor's name or PCI id, or `sluice` for one that computes on CPUs; not there where nobody says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor: Option<String>,
@@ -62,6 +72,19 @@ pub struct Gpu {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvlinks: Vec<NvLinks>,
 }
+
+/// What a GPU does in a second; 0 where that is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Rates {
+    /// 32-bit operations, thousand millions of them.
+    pub gflops: u64,
+    /// Bytes of its memory that are read and written.
+    pub memory_bytes_per_s: u64,
+}
+
+/// More than any GPU's memory moves in a second.
+pub const MEMORY_RATE_MAX: u64 = 1 << 50;
 
 /// What a GPU and its slot have in common; a link that is idle may be slower for the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

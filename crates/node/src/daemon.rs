@@ -27,6 +27,7 @@ use crate::facts;
 use crate::health;
 use crate::inventory::{Inventory, InventoryError, take_inventory};
 use crate::join::{Agent, JoinError, gpus};
+use crate::measure;
 use crate::registry::{self, Registry};
 use crate::spawn::Spawner;
 
@@ -98,7 +99,10 @@ impl Node {
             .zip(first)
             .map(|(join, (listener, endpoint))| {
                 let facts = facts::of(&inventory, library.as_deref(), &config.worker);
-                let gpus = gpus(&inventory.snapshots, &facts, join.gflops);
+                let measured = measure::rates(&inventory, &config.worker, &join.folder);
+                let gpus = gpus(&inventory.snapshots, &facts, &measured, join.gflops);
+                let oddities = gpus.iter().enumerate().filter_map(|(index, gpu)| measure::oddity(index, gpu));
+                oddities.for_each(|oddity| eprintln!("sluice node: {oddity}"));
                 Agent::join(join, gpus, &endpoint, listener.identity())
             })
             .transpose()?;

@@ -7,7 +7,7 @@ use sluice_worker::health::facts::{ARGUMENT, Facts};
 
 use crate::config::WorkerCommand;
 use crate::health;
-use crate::inventory::{Inventory, ask_worker};
+use crate::inventory::{Inventory, PROBE_PATIENCE, ask_worker};
 
 /// Of each GPU, in their order; nothing where there is no NVML, or it does not say.
 pub(crate) fn of(inventory: &Inventory, library: Option<&Path>, worker: &WorkerCommand) -> Vec<Facts> {
@@ -25,7 +25,7 @@ pub(crate) fn of(inventory: &Inventory, library: Option<&Path>, worker: &WorkerC
 
 fn ask(inventory: &Inventory, library: &Path, worker: &WorkerCommand) -> io::Result<Vec<Facts>> {
     let watch = serde_json::to_string(&health::watched(inventory, library))?;
-    Ok(serde_json::from_slice(&ask_worker(worker, ARGUMENT, &watch)?)?)
+    Ok(serde_json::from_slice(&ask_worker(worker, ARGUMENT, &watch, PROBE_PATIENCE)?)?)
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ const SMALLEST: u64 = 64 << 20;
 
 /// How long a driver may take to say what it has: NVIDIA's initialises each GPU of the machine if nothing keeps them so
 /// (`nvidia-persistenced`).
-const PROBE_PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PROBE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Finds the GPUs that `selection` means.
 pub(crate) fn take_inventory(
@@ -172,7 +172,7 @@ fn library(path: &Path) -> Result<Driver, String> {
 /// Asks a driver what it has, in a process of its own.
 fn ask(driver: Driver, worker: &WorkerCommand) -> Result<Inventory, String> {
     let said = serde_json::to_string(&driver).map_err(io::Error::other);
-    let said = said.and_then(|driver| ask_worker(worker, probe::ARGUMENT, &driver));
+    let said = said.and_then(|driver| ask_worker(worker, probe::ARGUMENT, &driver, PROBE_PATIENCE));
     let snapshots = said.and_then(|said| probe::decode(&said).map_err(io::Error::other));
     let snapshots = snapshots.map_err(|error| error.to_string())?;
     if snapshots.is_empty() {
@@ -207,7 +207,12 @@ fn oddities(snapshots: &[DeviceSnapshot]) -> impl Iterator<Item = String> {
 }
 
 /// What a worker that is started with this argument says of something, before it ends.
-pub(crate) fn ask_worker(worker: &WorkerCommand, argument: &str, of: &str) -> io::Result<Vec<u8>> {
+pub(crate) fn ask_worker(
+    worker: &WorkerCommand,
+    argument: &str,
+    of: &str,
+    patience: Duration,
+) -> io::Result<Vec<u8>> {
     let mut child = Command::new(&worker.program)
         .args(&worker.arguments)
         .args([argument, of])
@@ -217,15 +222,16 @@ pub(crate) fn ask_worker(worker: &WorkerCommand, argument: &str, of: &str) -> io
         .spawn()?;
     let output = read_aside(child.stdout.take());
     let errors = read_aside(child.stderr.take());
-    let deadline = Instant::now() + PROBE_PATIENCE;
+    let deadline = Instant::now() + patience;
     let status = loop {
         match child.try_wait()? {
             Some(status) => break status,
             None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
             None => {
                 child.kill()?;
-                child.wait()?;
-                let patience = PROBE_PATIENCE.as_secs();
+                // One that hangs in its driver ends when that lets it go.
+                std::thread::spawn(move || child.wait());
+                let patience = patience.as_secs();
                 return Err(io::Error::other(format!(
                     "it did not answer within {patience} s; `nvidia-persistenced` keeps NVIDIA's GPUs ready"
                 )));
@@ -295,6 +301,14 @@ pub(crate) mod tests {
         for (count, memory) in [(0, None), (65, None), (1, Some(1 << 20))] {
             assert!(matches!(software_memory(count, memory), Err(InventoryError::Software)));
         }
+    }
+
+    #[test]
+    fn a_driver_that_does_not_answer_in_time_is_left_alone() {
+        let arguments = vec!["-c".into(), "exec sleep 600".into()];
+        let worker = WorkerCommand { program: "/bin/sh".into(), arguments };
+        let error = ask_worker(&worker, "measure", "", Duration::from_millis(10)).unwrap_err();
+        assert!(error.to_string().contains("did not answer"), "{error}");
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod echo;
 mod exports;
 mod facts;
 mod health;
+mod measure;
 mod registry;
 mod strangers;
 

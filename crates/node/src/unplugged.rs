@@ -60,7 +60,7 @@ impl Machine {
         Join {
             name: self.name.clone(),
             address: format!("{}:7583", self.name),
-            gpus: join::gpus(&self.snapshots(), &[], None),
+            gpus: join::gpus(&self.snapshots(), &[], &[], None),
             labels: Default::default(),
             release: env!("CARGO_PKG_VERSION").into(),
         }

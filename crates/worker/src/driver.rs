@@ -135,7 +135,7 @@ fn give_back(table: &DriverTable, start: u64, bytes: u64) {
     }
 }
 
-fn check(function: &'static str, result: CUresult) -> Result<(), DriverError> {
+pub(crate) fn check(function: &'static str, result: CUresult) -> Result<(), DriverError> {
     result.ok().map_err(|result| DriverError::Call { function, result })
 }
 

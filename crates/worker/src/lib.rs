@@ -58,6 +58,7 @@ pub mod malformed;
 mod malformed_frames_tests;
 #[cfg(test)]
 mod malformed_tests;
+pub mod measure;
 mod memory;
 mod mirror;
 mod modules;
@@ -91,13 +92,16 @@ pub const INHERITED_FDS: [RawFd; 3] = [3, 4, 5];
 ///
 /// `arguments` are what follows those of the daemon's worker command: none to serve a session,
 /// [`probe::ARGUMENT`] and a driver to say what that driver has, [`health::ARGUMENT`] and a library to watch GPUs through,
-/// [`health::facts::ARGUMENT`] and the same to say where they stand.
+/// [`health::facts::ARGUMENT`] and the same to say where they stand, [`measure::ARGUMENT`] and a driver to measure its GPUs.
 pub fn main(arguments: &[OsString]) -> ! {
     let [argument, what] = arguments else { serve::serve() };
     let out = &mut std::io::stdout().lock();
     let done = match argument.to_str() {
         Some(probe::ARGUMENT) => {
             read(what).map(|driver| probe::probe(&driver, out).map_err(|e| e.to_string()))
+        }
+        Some(measure::ARGUMENT) => {
+            read(what).map(|driver| measure::measure(&driver, out).map_err(|e| e.to_string()))
         }
         Some(health::ARGUMENT) => {
             read(what).map(|watch| health::watch(&watch, out).map_err(|e| e.to_string()))

@@ -1,23 +1,28 @@
 //! What a node says of its GPUs when it joins: what the driver's snapshot has, and what NVML knows beyond it.
 
-use sluice_api::node::{Gpu, NvLinks, PcieLink};
+use sluice_api::node::{Gpu, MEMORY_RATE_MAX, NvLinks, PcieLink, Rates};
 use sluice_api::usage::GFLOPS_MAX;
 use sluice_cuda::CUdevice_attribute;
 use sluice_wire::control::DeviceSnapshot;
 use sluice_worker::health::facts::Facts;
 
-/// In the order of the snapshots, as are the facts, if there are any. A rate that the node's operator states counts before all figures.
-pub(crate) fn gpus(snapshots: &[DeviceSnapshot], facts: &[Facts], stated_gflops: Option<u64>) -> Vec<Gpu> {
+/// In the order of the snapshots, as are the facts and what was measured, if there are any. A rate that the node's operator states counts
+/// before all figures.
+pub(crate) fn gpus(
+    snapshots: &[DeviceSnapshot],
+    facts: &[Facts],
+    measured: &[Option<Rates>],
+    stated_gflops: Option<u64>,
+) -> Vec<Gpu> {
     let none = Facts::default();
     let facts = facts.iter().chain(std::iter::repeat(&none));
-    let gpu = |(snapshot, facts)| {
-        let gflops = stated_gflops.unwrap_or_else(|| gflops(snapshot));
-        gpu(snapshot, facts, gflops)
-    };
-    snapshots.iter().zip(facts).map(gpu).collect()
+    let measured = measured.iter().copied().chain(std::iter::repeat(None));
+    let gpu = |((snapshot, facts), measured)| gpu(snapshot, facts, measured, stated_gflops);
+    snapshots.iter().zip(facts).zip(measured).map(gpu).collect()
 }
 
-fn gpu(snapshot: &DeviceSnapshot, facts: &Facts, gflops: u64) -> Gpu {
+fn gpu(snapshot: &DeviceSnapshot, facts: &Facts, measured: Option<Rates>, stated_gflops: Option<u64>) -> Gpu {
+    let figures = figures(snapshot);
     let (major, minor) = snapshot.compute_capability();
     Gpu {
         name: snapshot.name.clone(),
@@ -26,7 +31,10 @@ fn gpu(snapshot: &DeviceSnapshot, facts: &Facts, gflops: u64) -> Gpu {
         software: snapshot.is_software,
         compute_capability: format!("{major}.{minor}"),
         driver_version: snapshot.driver_version,
-        gflops,
+        gflops: stated_gflops.or(figures.map(|figures| figures.gflops)).unwrap_or(0),
+        stated: stated_gflops.is_some(),
+        figures,
+        measured,
         vendor: if snapshot.is_software { Some("sluice".into()) } else { facts.vendor_id.map(vendor) },
         pci: facts.pci.clone(),
         numa_node: facts.numa_node,
@@ -45,21 +53,35 @@ fn vendor(id: u16) -> String {
     }
 }
 
-/// Peak of 32-bit arithmetic: lanes of a multiprocessor (CUDA C++ Programming Guide, "Arithmetic Instructions") x multiprocessors x
-/// clock x 2 for a multiply-add; 0 where the figures do not say. Nothing is known of a software GPU.
-fn gflops(snapshot: &DeviceSnapshot) -> u64 {
-    if snapshot.is_software { 0 } else { of_figures(snapshot).unwrap_or(0) }
+/// Nothing is known of a software GPU, whatever its attributes say.
+fn figures(snapshot: &DeviceSnapshot) -> Option<Rates> {
+    let (gflops, memory) = (gflops(snapshot), memory_bytes_per_s(snapshot));
+    let is_known = !snapshot.is_software && (gflops.is_some() || memory.is_some());
+    is_known.then(|| Rates { gflops: gflops.unwrap_or(0), memory_bytes_per_s: memory.unwrap_or(0) })
 }
 
-fn of_figures(snapshot: &DeviceSnapshot) -> Option<u64> {
+fn attribute(snapshot: &DeviceSnapshot, attribute: CUdevice_attribute) -> Option<u64> {
+    snapshot.attribute(attribute).and_then(|value| u64::try_from(value).ok())
+}
+
+/// Two transfers a clock, of as many bits as the bus is wide.
+fn memory_bytes_per_s(snapshot: &DeviceSnapshot) -> Option<u64> {
+    let clock_khz = attribute(snapshot, CUdevice_attribute::MEMORY_CLOCK_RATE)?;
+    let bits = attribute(snapshot, CUdevice_attribute::GLOBAL_MEMORY_BUS_WIDTH)?;
+    let bytes = clock_khz.checked_mul(2 * 1000)?.checked_mul(bits / 8)?;
+    Some(bytes).filter(|bytes| *bytes <= MEMORY_RATE_MAX)
+}
+
+/// Peak of 32-bit arithmetic: lanes of a multiprocessor (CUDA C++ Programming Guide, "Arithmetic Instructions") x multiprocessors x
+/// clock x 2 for a multiply-add.
+fn gflops(snapshot: &DeviceSnapshot) -> Option<u64> {
     let lanes = match snapshot.compute_capability() {
         (8, 0) | (7, _) | (6, 0) => 64,
         (6.., _) => 128,
         _ => return None,
     };
-    let of = |attribute| snapshot.attribute(attribute).and_then(|value| u64::try_from(value).ok());
-    let multiprocessors = of(CUdevice_attribute::MULTIPROCESSOR_COUNT)?;
-    let clock_khz = of(CUdevice_attribute::CLOCK_RATE)?;
+    let multiprocessors = attribute(snapshot, CUdevice_attribute::MULTIPROCESSOR_COUNT)?;
+    let clock_khz = attribute(snapshot, CUdevice_attribute::CLOCK_RATE)?;
     let flops = [multiprocessors, clock_khz, 2].into_iter().try_fold(lanes, u64::checked_mul)?;
     Some(flops / 1_000_000).filter(|gflops| *gflops <= GFLOPS_MAX)
 }
@@ -75,12 +97,18 @@ mod tests {
             (CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR, 9),
             (CUdevice_attribute::MULTIPROCESSOR_COUNT, 132),
             (CUdevice_attribute::CLOCK_RATE, 1_980_000),
+            (CUdevice_attribute::MEMORY_CLOCK_RATE, 2_619_000),
+            (CUdevice_attribute::GLOBAL_MEMORY_BUS_WIDTH, 5120),
         ];
         let known = card("H100", &attributes);
         let cards = [known.clone(), DeviceSnapshot { is_software: true, ..known }];
-        let rates = |stated| gpus(&cards, &[], stated).into_iter().map(|gpu| gpu.gflops).collect::<Vec<_>>();
-        // NVIDIA's data sheet of the H100 SXM says 67 TFLOPS.
-        assert_eq!(rates(None), [66_908, 0]);
-        assert_eq!(rates(Some(2_500)), [2_500, 2_500]);
+        let measured = Some(Rates { gflops: 51_000, memory_bytes_per_s: 3_000_000_000_000 });
+        let gpus = |stated| <[Gpu; 2]>::try_from(gpus(&cards, &[], &[measured; 2], stated)).unwrap();
+        let rates = |stated| gpus(stated).map(|gpu| (gpu.gflops, gpu.stated));
+        assert_eq!(rates(None), [(66_908, false), (0, false)], "what was measured does not count");
+        assert_eq!(rates(Some(2_500)), [(2_500, true), (2_500, true)]);
+        // NVIDIA's data sheet of the H100 SXM says 67 TFLOPS and 3.35 TB/s.
+        let figures = Rates { gflops: 66_908, memory_bytes_per_s: 3_352_320_000_000 };
+        assert_eq!(gpus(Some(1)).map(|gpu| gpu.figures), [Some(figures), None]);
     }
 }

@@ -7,8 +7,8 @@ use axum::Json;
 use axum::extract::State;
 use sluice_api::Page;
 use sluice_api::node::{
-    Drift, Gpu, GpuStatus, Join, Joined, NodeId, RefusedRecord, Report, ReportAnswer, SessionReport,
-    SessionStatus,
+    Drift, Gpu, GpuStatus, Join, Joined, MEMORY_RATE_MAX, NodeId, RefusedRecord, Report, ReportAnswer,
+    SessionReport, SessionStatus,
 };
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
@@ -98,8 +98,13 @@ fn check(join: &Join) -> Result<(), Problem> {
     if join.gpus.iter().any(|gpu| gpu.name.len() > NAME_MAX || !(1..1 << 44).contains(&gpu.memory)) {
         return wrong("gpus", "no GPU has such a name or such a memory");
     }
-    if join.gpus.iter().any(|gpu| gpu.gflops > GFLOPS_MAX) {
-        return wrong("gpus", "no GPU has so many GFLOPS");
+    let is_too_fast = |gpu: &Gpu| {
+        let rates = || [gpu.figures, gpu.measured].into_iter().flatten();
+        gpu.gflops > GFLOPS_MAX
+            || rates().any(|rates| rates.gflops > GFLOPS_MAX || rates.memory_bytes_per_s > MEMORY_RATE_MAX)
+    };
+    if join.gpus.iter().any(is_too_fast) {
+        return wrong("gpus", "no GPU is so fast");
     }
     let mut gpus = join.gpus.iter().enumerate();
     if let Some(detail) = gpus.find_map(|(index, gpu)| wrong_fact(index, gpu, join.gpus.len())) {

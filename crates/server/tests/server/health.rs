@@ -3,7 +3,7 @@ use sluice_api::audit::Entry;
 use sluice_api::client::{Client, Failure};
 use sluice_api::health::{Clearing, FenceState, GpuFault, NewFence, Unfence};
 use sluice_api::lease::{Lease, LeaseState};
-use sluice_api::node::{Gpu, GpuStatus, NvLinks, PcieLink};
+use sluice_api::node::{Gpu, GpuStatus, NvLinks, PcieLink, Rates};
 use sluice_api::problem::Kind;
 use sluice_api::token::Role;
 
@@ -138,7 +138,9 @@ fn where_gpus_stand_is_shown_as_their_node_said_it_and_nonsense_is_refused() {
     let blank = Gpu { pci: Some(String::new()), ..ScriptedNode::gpu() };
     let long = Gpu { vendor: Some("v".repeat(65)), ..ScriptedNode::gpu() };
     let fast = Gpu { gflops: 1_000_000_001, ..ScriptedNode::gpu() };
-    for wrong in [linked(9, 1), linked(0, 1), twice, blank, long, fast] {
+    let absurd = Rates { gflops: 1, memory_bytes_per_s: u64::MAX };
+    let measured = Gpu { measured: Some(absurd), ..ScriptedNode::gpu() };
+    for wrong in [linked(9, 1), linked(0, 1), twice, blank, long, fast, measured] {
         let refused = problem(ScriptedNode::join_with(&server.admin, "two", vec![wrong.clone()]).map(drop));
         assert!(refused.is(Kind::Invalid) && refused.field.as_deref() == Some("gpus"), "{wrong:?}");
     }

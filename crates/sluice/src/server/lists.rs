@@ -9,7 +9,7 @@ use sluice_api::bill::BudgetStatus;
 use sluice_api::client::Client;
 use sluice_api::health::FenceState;
 use sluice_api::lease::Lease;
-use sluice_api::node::{GpuStatus, NvLinks, SessionStatus};
+use sluice_api::node::{Gpu, GpuStatus, NvLinks, Rates, SessionStatus};
 use sluice_api::pool::{Access, PoolStatus};
 use sluice_api::tenant::{Quota, TenantStatus};
 use sluice_api::token::Token;
@@ -85,7 +85,8 @@ pub(crate) fn gpu_facts(arguments: &ListArgs) -> Result<()> {
         ("NAME", Left),
         ("VENDOR", Left),
         ("MEMORY", Right),
-        ("TFLOPS", Right),
+        ("TFLOPS", Left),
+        ("MEASURED", Left),
         ("PCI", Left),
         ("NUMA", Right),
         ("PCIE", Left),
@@ -95,14 +96,14 @@ pub(crate) fn gpu_facts(arguments: &ListArgs) -> Result<()> {
     let cells = |status: &GpuStatus| {
         let gpu = &status.gpu;
         let dash = || "-".to_owned();
-        let tflops = (gpu.gflops > 0).then(|| format!("{:.1}", gpu.gflops as f64 / 1000.0));
         vec![
             status.node.clone(),
             status.index.to_string(),
             gpu.name.clone(),
             gpu.vendor.clone().unwrap_or_else(dash),
             Memory::from_bytes(gpu.memory).to_string(),
-            tflops.unwrap_or_else(dash),
+            counts_as(gpu).unwrap_or_else(dash),
+            gpu.measured.map_or_else(dash, measured),
             gpu.pci.clone().unwrap_or_else(dash),
             gpu.numa_node.map_or_else(dash, |node| node.to_string()),
             gpu.pcie.map_or_else(dash, |link| format!("gen {} x{}", link.generation, link.lanes)),
@@ -112,6 +113,23 @@ pub(crate) fn gpu_facts(arguments: &ListArgs) -> Result<()> {
     };
     let none = "no node has joined; `sluice node --join` lends its GPUs";
     show(&gpus, arguments.output, none, columns, cells)
+}
+
+/// `66.9 (figure)`, or `2.5 (stated)`
+fn counts_as(gpu: &Gpu) -> Option<String> {
+    let from = if gpu.stated { "stated" } else { "figure" };
+    (gpu.gflops > 0).then(|| format!("{} ({from})", tflops(gpu.gflops)))
+}
+
+/// `51.0 TFLOPS, 2900 GB/s`
+fn measured(rates: Rates) -> String {
+    format!("{} TFLOPS, {:.0} GB/s", tflops(rates.gflops), rates.memory_bytes_per_s as f64 / 1e9)
+}
+
+/// Of a software GPU that is some hundredths.
+fn tflops(gflops: u64) -> String {
+    let tflops = gflops as f64 / 1000.0;
+    if gflops < 1000 { format!("{tflops:.3}") } else { format!("{tflops:.1}") }
 }
 
 /// `1 (4), 2 (4)`: the GPUs that links lead to, and how many.

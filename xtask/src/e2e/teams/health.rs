@@ -110,7 +110,18 @@ pub(super) fn where_gpus_stand() -> Result<()> {
         lines.get(line).is_some_and(|line| line.windows(words.len()).any(|part| part == words))
     };
     ensure!(says(1, &["0000:3b:00.0", "0", "gen", "5", "x16", "1", "(2)", "online"]), "{table}");
-    ensure!(says(3, &["sluice", "128", "MiB", "-", "-", "-", "-", "-", "online"]), "{table}");
+    ensure!(says(3, &["GB/s", "-", "-", "-", "-", "online"]), "{table}");
+    // All three were measured, which gives them no units, and the node kept what it found.
+    for gpu in gpus.as_array().into_iter().flatten() {
+        let measured = &gpu["measured"];
+        let is_measured = measured["gflops"].as_u64() > Some(0)
+            && measured["memory_bytes_per_s"].as_u64() > Some(1_000_000);
+        ensure!(is_measured && gpu["gflops"] == 0 && gpu["figures"].is_null(), "{gpu}");
+    }
+    ensure!(says(3, &["sluice", "128", "MiB", "-"]), "{table}");
+    let kept: Value = serde_json::from_slice(&std::fs::read(installation.folder.join("one/measured.json"))?)?;
+    let rates: Vec<&Value> = kept.as_object().into_iter().flat_map(|kept| kept.values()).collect();
+    ensure!(rates.len() == 3 && rates.contains(&&gpus[0]["measured"]), "{kept}");
     Ok(())
 }
 
