@@ -16,6 +16,10 @@ pub mod kind {
     pub const NODE: &str = "node";
     /// A [`super::Change`] of a GPU.
     pub const GPU: &str = "gpu";
+    /// A [`super::Change`] of a pool.
+    pub const POOL: &str = "pool";
+    /// A [`super::Change`] of the prices of a meter, which is the name.
+    pub const PRICE: &str = "price";
     /// There is no going on from where the watcher was: these are other books. The stream ends with it.
     pub const ANEW: &str = "anew";
 }
@@ -27,7 +31,7 @@ pub struct Change {
     pub at_ms: u64,
     /// As the audit log names it, such as `gpu.fenced`.
     pub action: String,
-    /// Of the tenant, node or GPU.
+    /// Of the tenant, node, GPU, pool or meter.
     pub name: String,
 }
 

@@ -3,7 +3,7 @@
 //! Leases are told by their revisions, everything else by the audit log: both are in the database, grow with every change, and lose
 //! nothing. So a stream looks at the database, whenever something may have changed, for what came after where it is.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
@@ -22,6 +22,7 @@ use sluice_api::watch::{Change, kind};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::admin::is_shown_to;
 use super::answer::Refusal;
 use super::extract::{OfTenant, Options, bearer};
 use crate::auth::{self, Principal};
@@ -31,6 +32,8 @@ use crate::store::Told;
 
 /// Of one token, of all tokens below one top-level tenant, and of all there are, at one server.
 const STREAMS_MAX: [usize; 3] = [8, 128, 512];
+/// Of all, those that are kept for tokens of the root: whoever looks after the server sees what goes on, however many tenants watch.
+const STREAMS_KEPT: usize = 32;
 /// Leases that are told at a time; one with many tasks is long.
 const LEASES_MAX: u32 = 50;
 /// Entries of the audit log that are looked through at a time.
@@ -61,8 +64,9 @@ pub(super) struct WatchOptions {
 /// What changes, as it changes
 ///
 /// Events as of the HTML standard. `begin` says that whatever is read from then on is told when it changes; it comes first unless the request
-/// says where to go on. `lease` has a lease as it is now: one that changed often meanwhile is there once. `tenant`, `node` and `gpu` say what
-/// became of one: `{"at_ms", "action", "name"}`, with the action as the audit log names it. Only what the token may see is told; with `tenant`
+/// says where to go on. `lease` has a lease as it is now: one that changed often meanwhile is there once. `tenant`, `node`, `gpu`, `pool` and
+/// `price` say what became of one: `{"at_ms", "action", "name"}`, with the action as the audit log names it; a price has the name of its
+/// meter. Only what the token may see is told; with `tenant`
 /// only leases and tenants of that one and below it.
 ///
 /// Every event has an id, from which any server goes on, however long ago that was. An id without data says that what came before it was not for
@@ -243,11 +247,14 @@ impl Feed {
         let place = if reads_all { head } else { server.store.audit_head_at(until).await.map_err(unwell)? };
         let entries = server.store.audit_told((self.at.sequence, until)).await.map_err(unwell)?;
         let sees_fleet = self.tenant.is_none() && principal.may(Action::SeeFleet, &TenantPath::root());
+        let pools = self.pools_seen(&principal, &entries).await?;
         for Told { sequence, hash, at_ms, action, subject } in entries {
             (self.at.sequence, self.at.hash) = (sequence, digits(&hash));
             let (kind, seen) = match action.split('.').next() {
                 Some("node") => (kind::NODE, sees_fleet),
                 Some("gpu") => (kind::GPU, sees_fleet),
+                Some("pool") => (kind::POOL, pools.contains(&subject)),
+                Some("price") => (kind::PRICE, self.tenant.is_none()),
                 _ => (kind::TENANT, subject.parse().is_ok_and(|tenant| is_seen(&tenant))),
             };
             if seen {
@@ -267,6 +274,27 @@ impl Feed {
         }
         self.at.revision = leases.last().map_or(self.at.revision, |lease| lease.revision);
         Ok(leases.len() == LEASES_MAX as usize)
+    }
+
+    /// Those of the pools that became something which the watcher may be told of: all, or those that it is shown now.
+    async fn pools_seen(&self, principal: &Principal, entries: &[Told]) -> Result<BTreeSet<String>, Problem> {
+        let named: BTreeSet<&String> = entries
+            .iter()
+            .filter(|told| told.action.starts_with("pool."))
+            .map(|told| &told.subject)
+            .collect();
+        if named.is_empty() || self.tenant.is_some() {
+            return Ok(BTreeSet::new());
+        }
+        let sees_all = principal.may(Action::See, &TenantPath::root());
+        let look = |books: &Books, now_ms| {
+            let is_shown = |name: &&&String| {
+                let pool = books.fleet.pools().get(**name);
+                sees_all || pool.is_some_and(|pool| is_shown_to(principal, pool, now_ms))
+            };
+            named.iter().filter(is_shown).map(|name| (*name).clone()).collect()
+        };
+        self.server.read(look).await
     }
 }
 
@@ -298,11 +326,12 @@ struct Seat {
 }
 
 impl Streams {
-    /// A token's oldest stream makes room for its newest: its reader may be gone without a word. Nobody else's does, and no organisation has
-    /// so many that others find no room.
+    /// A token's oldest stream makes room for its newest: its reader may be gone without a word. Nobody else's does, no organisation has
+    /// so many that others find no room, and all together leave some to administrators.
     fn take(&self, token: &str, tenant: &TenantPath) -> Result<Arc<Notify>, Problem> {
         let mut tokens = self.lock();
         let [own_max, organisation_max, all_max] = STREAMS_MAX;
+        let all_max = if tenant.is_root() { all_max } else { all_max - STREAMS_KEPT };
         let organisation = tenant.lineage().last().unwrap_or_else(TenantPath::root);
         let is_full = tokens.get(token).is_some_and(|own| own.seats.len() >= own_max);
         let count = |is_counted: &dyn Fn(&OfToken) -> bool| {
@@ -383,10 +412,19 @@ mod tests {
         take("another", "acme/d").unwrap();
         take("another", "acme/d").unwrap_err();
         drop(newest);
-        for organisation in ["b", "c", "d"].iter().take(all_max / organisation_max - 1) {
-            fill(organisation);
+        fill("b");
+        fill("c");
+        let left = all_max - STREAMS_KEPT - 3 * organisation_max;
+        for n in 0..left {
+            take(&format!("d {}", n / own_max), "d").unwrap();
         }
         let refused = take("last", "acmeister").unwrap_err();
+        assert!(refused.status == 503 && refused.detail.starts_with("480 streams are"), "{refused:?}");
+        // The rest is the administrators'.
+        for n in 0..STREAMS_KEPT {
+            take(&format!("admin {}", n / own_max), "/").unwrap();
+        }
+        let refused = take("one more", "/").unwrap_err();
         assert!(refused.detail.starts_with("512 streams are"), "{refused:?}");
     }
 }

@@ -54,7 +54,8 @@ impl Store {
     pub(crate) async fn audit_told(&self, (after, until): (u64, u64)) -> Result<Vec<Told>> {
         let query = sqlx::query(
             "SELECT sequence, hash, at_ms, action, subject FROM audit WHERE sequence > $1 AND sequence <= $2 \
-             AND (action LIKE 'tenant.%' OR action = 'budget.passed' OR action LIKE 'node.%' OR action LIKE 'gpu.%') \
+             AND (action LIKE 'tenant.%' OR action = 'budget.passed' OR action LIKE 'node.%' OR action LIKE 'gpu.%' \
+             OR action LIKE 'pool.%' OR action LIKE 'price.%') \
              ORDER BY sequence",
         );
         let query = query.bind(signed(after)).bind(signed(until));

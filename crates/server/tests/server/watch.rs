@@ -148,6 +148,52 @@ fn a_watch_tells_what_the_token_may_see_and_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn a_watch_tells_of_prices_and_of_pools_that_the_token_may_see() {
+    let (_folder, server) = Server::with_tenants();
+    let (all, _) = Watch::begun(&server.admin, "");
+    let (acme, _) = Watch::begun(&server.token("acme", Role::Viewer), "");
+    let (of_one, _) = Watch::begun(&server.admin, "?tenant=acme");
+    let pool = |name: &str, tenant: &str| {
+        format!("pools: [{{name: {name}, access: {{private: {{tenants: [{tenant}]}}}}}}]")
+    };
+    let apply = |yaml: &str| server.apply(yaml).unwrap();
+    apply(&pool("theirs", "globex"));
+    apply("prices: [{meter: reserved, micro: 7}]");
+    apply(&pool("ours", "acme"));
+    let _: Value = server.admin.delete("/pools/ours").unwrap();
+    let _: Value = server.admin.delete("/pools/theirs").unwrap();
+    apply("prices: [{meter: memory, micro: 7}]");
+    apply("tenants: [{path: acme, quota: {over_quota_weight: 3}}]");
+    let mut told = Vec::new();
+    let changes = [
+        ("pool.changed", "theirs", false),
+        ("price.changed", "reserved", true),
+        // It may be gone when the watcher looks.
+        ("pool.changed", "ours", false),
+        ("pool.removed", "ours", false),
+        ("pool.removed", "theirs", false),
+        ("price.changed", "memory", true),
+    ];
+    for (action, name, _) in changes {
+        let kind = action.split('.').next().unwrap();
+        assert_eq!(all.change(kind), (action.into(), name.into()));
+    }
+    while told.last().is_none_or(|(action, _): &(String, String)| action != "tenant.changed") {
+        let change: Change = serde_json::from_str(&acme.next().data).unwrap();
+        told.push((change.action, change.name));
+    }
+    told.retain(|(action, name)| (action.as_str(), name.as_str()) != ("pool.changed", "ours"));
+    let expect = changes.into_iter().filter(|(.., is_told)| *is_told).map(|(action, name, _)| (action, name));
+    let expect: Vec<_> = expect.chain([("tenant.changed", "acme")]).collect();
+    let told: Vec<_> = told.iter().map(|(action, name)| (action.as_str(), name.as_str())).collect();
+    assert_eq!(told, expect);
+    assert_eq!(of_one.change(kind::TENANT).1, "acme", "one of a tenant has nothing of pools and prices");
+
+    apply(&pool("ours", "acme"));
+    assert_eq!(acme.change(kind::POOL), ("pool.changed".into(), "ours".into()));
+}
+
+#[test]
 fn a_watch_of_other_books_begins_anew() {
     let (_folder, server) = Server::with_tenants();
     let (_watch, begin) = Watch::begun(&server.admin, "");
