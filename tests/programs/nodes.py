@@ -16,7 +16,7 @@ from ctypes import byref, c_char, c_int, c_size_t, c_ubyte, c_uint32, c_uint64, 
 from driver import HEADER, CudaError, allocate, call, code_of, free, library, load, launch, read_u32, synchronize
 
 COUNT = int(os.environ.get("GPUS", "4"))
-INVALID_VALUE, INVALID_HANDLE, CAPTURE_UNSUPPORTED = 1, 400, 900
+INVALID_VALUE, INVALID_HANDLE, NOT_SUPPORTED, CAPTURE_UNSUPPORTED = 1, 400, 801, 900
 WORDS = 3 << 20
 BYTES = 4 * WORDS
 
@@ -281,6 +281,20 @@ def what_cannot_be(first, last):
         raise AssertionError("a kernel of one node ran in a stream of another")
     except CudaError as error:
         assert error.code == INVALID_HANDLE, error
+    # A kernel of one node with page-locked memory of another.
+    place = c_void_p()
+    last.enter()
+    call("cuMemAllocHost_v2", byref(place), c_size_t(4096))
+    first.enter()
+    try:
+        first.run(first.memory, place.value, 1)
+        raise AssertionError("another node's page-locked memory")
+    except CudaError as error:
+        assert error.code == NOT_SUPPORTED, error
+    call("cuCtxSynchronize")
+    last.enter()
+    call("cuMemFreeHost", place)
+    first.enter()
     # A graph lies on one node.
     graph = c_void_p()
     call("cuStreamBeginCapture_v2", first.stream, 2)

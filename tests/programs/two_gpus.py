@@ -1,14 +1,20 @@
-"""Copies and fills of memory of two GPUs, of which neither can reach the other's: by every call, in any stream and context."""
+"""Copies and fills of memory of two GPUs, of which neither can reach the other's: by every call, in any stream and context. And memory of
+the host, which both reach.
+
+With COMPUTES= the driver runs no kernels.
+"""
 
 import ctypes
+import os
 from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint32, c_uint64, c_void_p
 
-from driver import call, code_of, read_u32
+from driver import SPIN, call, code_of, launch, load, read_u32
 
 NOT_SUPPORTED, PEER_ACCESS_UNSUPPORTED = 801, 217
 BYTES = 1 << 18
 address, size = c_uint64, c_size_t
 WORDS = BYTES // 4
+COMPUTES = bool(os.environ.get("COMPUTES", "1"))
 
 call("cuInit", 0)
 
@@ -227,7 +233,46 @@ def access():
     call("cuMemAddressFree", start, size(chunk))
 
 
-for part in (lines, boxes, host_copies, fills, order, graphs, captures, access):
+def shared_memory():
+    """Page-locked, mapped and managed memory is every GPU's, whichever took it first: for kernels, and for copies and fills in a graph."""
+    ways = [lambda place, length: call("cuMemAllocHost_v2", place, length), lambda place, length: call("cuMemHostAlloc", place, length, 3),
+            lambda place, length: call("cuMemAllocManaged", place, length, 1)]
+    spin = {}
+    for gpu in (ZERO, ONE):
+        gpu.enter()
+        spin[gpu] = load(SPIN, "spin")
+    # More than 32 MiB are not kept equal while kernels run.
+    for way, length, (first, second) in [(way, length, gpus) for way in range(len(ways)) for length in (4096, 40 << 20) for gpus in BOTH]:
+        first.enter()
+        place = c_void_p()
+        ways[way](byref(place), size(length))
+        word = c_uint32.from_address(place.value + length - 4)
+        for gpu in (first, second, first, second):
+            gpu.enter()
+            before = word.value = word.value + 10
+            launch(spin[gpu], 4, 32, address(place.value + length - 4), c_uint32(1))
+            call("cuCtxSynchronize")
+            assert word.value == before + 4 * COMPUTES, (way, length, gpu.ordinal, word.value)
+        put(second, 500)
+        graph, executable = c_void_p(), c_void_p()
+        call("cuStreamBeginCapture_v2", second.stream, 0)
+        call("cuMemsetD32Async", address(place.value), c_uint32(6), size(4), second.stream)
+        call("cuMemcpyDtoDAsync_v2", address(second.memory), address(place.value), size(12), second.stream)
+        call("cuMemcpyDtoDAsync_v2", address(place.value), address(second.memory + 8), size(12), second.stream)
+        call("cuStreamEndCapture", second.stream, byref(graph))
+        call("cuGraphInstantiateWithFlags", byref(executable), graph, c_uint64(0))
+        call("cuGraphLaunch", executable, second.stream)
+        call("cuStreamSynchronize", second.stream)
+        assert list((c_uint32 * 4).from_address(place.value)) == [6, 503, 504, 6], (way, length)
+        call("cuGraphExecDestroy", executable)
+        call("cuGraphDestroy", graph)
+        if ways[way] is ways[-1]:
+            call("cuMemFree_v2", address(place.value))
+        else:
+            call("cuMemFreeHost", place)
+
+
+for part in (lines, boxes, host_copies, fills, order, graphs, captures, access, shared_memory):
     part()
     print(part.__name__)
 print("PASS")

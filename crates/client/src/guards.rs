@@ -208,10 +208,11 @@ pub(crate) fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> Guarded {
     GO_ON
 }
 
-/// Fills memory that is the program's and came from CUDA: any of it is a device address to CUDA, too.
+/// Fills memory that is the program's and came from CUDA: any of it is a device address to CUDA, too. What a device has at that address
+/// is filled there.
 fn fill_here<T: Copy>(address: CUdeviceptr, value: T, count: usize, stream: CUstream) -> Guarded {
     let bytes = count.checked_mul(size_of::<T>()).ok_or(CUresult::INVALID_VALUE)?;
-    if !host_memory::is_pinned(address, bytes as u64) {
+    if !host_memory::is_pinned(address, bytes as u64) || session::get()?.is_device_address(address) {
         return GO_ON;
     }
     if !address.is_multiple_of(align_of::<T>() as u64) {

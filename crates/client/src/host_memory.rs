@@ -94,7 +94,17 @@ pub(crate) fn kernel_takes(
     }
     let (words, _) = parameters.as_chunks();
     for address in words.iter().map(|word| u64::from_ne_bytes(*word)).filter(|it| lent.contains(it)) {
-        let Some(Block { range, pages: Pages::Lent(_), .. }) = find(address) else { continue };
+        let Some(Block { range, pages, .. }) = find(address) else { continue };
+        if session::are_many() && !is_here(session, &range, pages) {
+            crate::say_once!(
+                "a kernel was given page-locked memory that was allocated for a GPU of another node: allocate what it is to use while a \
+                 device of its own node is current"
+            );
+            return Err(CUresult::NOT_SUPPORTED);
+        }
+        if !matches!(pages, Pages::Lent(_)) {
+            continue;
+        }
         if in_graph {
             OF_GRAPHS.lock().unwrap_or_else(PoisonError::into_inner).insert(range.start);
             GRAPHS_HAVE_SOME.store(true, Ordering::Release);
@@ -103,6 +113,15 @@ pub(crate) fn kernel_takes(
         }
     }
     Ok(())
+}
+
+/// Whether devices of this session can have a side of a block that is not only the program's: it has an address of their node's.
+fn is_here(session: &Session, range: &Range<u64>, pages: Pages) -> bool {
+    match pages {
+        Pages::Lent(lender) => session.has(lender),
+        Pages::Mirrored => mirror::of_host(session, range.start).is_some(),
+        Pages::Registered | Pages::Anywhere => true,
+    }
 }
 
 /// What kernels of graphs take of host memory is to be on the session's devices.

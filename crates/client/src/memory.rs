@@ -124,9 +124,9 @@ impl Memory {
 pub(crate) enum Pages {
     /// Beside others, if it is small.
     Shared,
-    /// On pages of its own.
+    /// On pages of its own, which all devices of the session can use.
     Own,
-    /// On pages of its own that the node can look at while device code runs: where its driver needs that, in the node's host memory.
+    /// The same, on pages that the node can look at while device code runs: where its driver needs that, in the node's host memory.
     OnHost,
 }
 
@@ -205,12 +205,17 @@ impl Session {
     /// Has chunks of the calling thread's device backed.
     fn commit(&self, chunks: &Range<u64>, pages: Pages) -> Result<(), CUresult> {
         let (address, bytes) = (DevicePtr(chunks.start), chunks.end - chunks.start);
-        let asked = commands::MemoryCommit { address, bytes, on_host: pages == Pages::OnHost };
-        if asked.on_host {
+        let asked = self.commitment((chunks.start, bytes), pages);
+        if asked.on_host || asked.by_all {
             return self.call(&asked, |()| ());
         }
         let allowed = commands::MemoryCommitAllowed { address, bytes };
         self.use_memory((self.place_in_lease(), bytes), &allowed, &asked)
+    }
+
+    fn commitment(&self, (address, bytes): (u64, u64), pages: Pages) -> commands::MemoryCommit {
+        let by_all = pages != Pages::Shared && self.devices.len() > 1;
+        commands::MemoryCommit { address: DevicePtr(address), bytes, on_host: pages == Pages::OnHost, by_all }
     }
 
     /// Addresses for host memory that a device of this session may have to see, without memory behind them.
@@ -236,11 +241,7 @@ impl Session {
         (address, bytes): (u64, u64),
         pages: Pages,
     ) -> Result<(), CUresult> {
-        let command = commands::MemoryCommit {
-            address: DevicePtr(address),
-            bytes: bytes.next_multiple_of(CHUNK),
-            on_host: pages == Pages::OnHost,
-        };
+        let command = self.commitment((address, bytes.next_multiple_of(CHUNK)), pages);
         let commit = || self.call(&command, |()| ());
         match commit() {
             Err(CUresult::OUT_OF_MEMORY) if self.reclaim(context::device())? => commit()?,

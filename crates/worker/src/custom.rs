@@ -19,6 +19,7 @@ use crate::execute::Execute;
 use crate::generated::dispatch::Custom;
 use crate::graphs;
 use crate::green;
+use crate::memory;
 use crate::mirror;
 use crate::modules;
 use crate::outbox::{Outbox, Push};
@@ -170,7 +171,10 @@ impl Custom for Session {
         if command.on_host && self.live.commit(self, address, bytes)? {
             return Ok(());
         }
-        self.commit((address, bytes), Claim::Asked)
+        match command.by_all && self.devices.len() > 1 {
+            true => memory::commit_for_all(self, (address, bytes)),
+            false => self.commit((address, bytes), Claim::Asked),
+        }
     }
 
     fn MemoryCommitAllowed(&self, command: commands::MemoryCommitAllowed) -> Result<(), CUresult> {
@@ -1031,7 +1035,9 @@ struct Callback {
 impl Session {
     /// Backs addresses of the current device.
     fn commit(&self, range: (u64, u64), claim: Claim) -> Result<(), CUresult> {
-        self.memory.commit(&self.table, &self.budget, self.device()?, range, claim)
+        let (gpu, device) = self.device()?;
+        let device = (gpu, device, std::slice::from_ref(device));
+        self.memory.commit(&self.table, &self.budget, device, range, claim)
     }
 
     /// Bytes of the current device that nobody has.

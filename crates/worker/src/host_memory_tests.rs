@@ -110,8 +110,16 @@ fn a_client_makes_its_worker_keep_what_it_may_and_no_more() {
     let create = |graph| say(&stage, &commands::cuGraphCreate { phGraph: graph, flags: 0 }).unwrap();
     let destroy = |graph| say(&stage, &commands::cuGraphDestroy { hGraph: graph }).unwrap();
     say(&stage, &commands::cuStreamCreateWithPriority { phStream: STREAM, flags: 1, priority: 0 }).unwrap();
-    say(&stage, &commands::MemoryCommit { address: DevicePtr(RESERVATION), bytes: CHUNK, on_host: false })
-        .unwrap();
+    say(
+        &stage,
+        &commands::MemoryCommit {
+            address: DevicePtr(RESERVATION),
+            bytes: CHUNK,
+            on_host: false,
+            by_all: false,
+        },
+    )
+    .unwrap();
 
     // Modules: each counts while it is loaded, and one image beside them while it is being loaded.
     let most = (LIMIT / MIB) as u64;
@@ -157,7 +165,9 @@ fn a_client_makes_its_worker_keep_what_it_may_and_no_more() {
 
     // Memory that device code and the program use at the same time, beside the module and its image.
     let place = |number: u64| DevicePtr(RESERVATION + number * CHUNK);
-    let on_host = |address| say(&stage, &commands::MemoryCommit { address, bytes: CHUNK, on_host: true });
+    let on_host = |address| {
+        say(&stage, &commands::MemoryCommit { address, bytes: CHUNK, on_host: true, by_all: false })
+    };
     let committed = count(|number| on_host(place(number + 1)).map(drop));
     assert!((most / 2 - 2..most / 2).contains(&committed), "{committed} chunks");
     for number in 0..committed {

@@ -1,18 +1,21 @@
 //! What drivers do that are loaded, and ours do not.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use sluice_cuda::{
     CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END,
-    CUDA_KERNEL_NODE_PARAMS, CUgraphNode, CUresult,
+    CUDA_KERNEL_NODE_PARAMS, CUdeviceptr, CUgraphNode, CUmemAccessDesc, CUmemLocationType, CUresult,
 };
 use sluice_wire::{
-    FunctionId, GraphId, GraphNodeId, GraphPlace, ImageHash, KernelNode, ModuleId, NodePlace, NodeWork,
-    commands, decode,
+    DevicePtr, FunctionId, GraphId, GraphNodeId, GraphPlace, ImageHash, KernelNode, ModuleId, NodePlace,
+    NodeWork, commands, decode,
 };
 
+use crate::chunks::CHUNK;
 use crate::host_memory_tests::say;
-use crate::malformed::stage::Stage;
+use crate::malformed::stage::{RESERVATION, Stage};
+use crate::session::{Device, Session};
 
 const KERNEL: &str = ".version 7.0\n.target sm_75\n.address_size 64\n\
     .visible .entry entry(.param .align 4 .b8 a[8]) { ret; }\n\0";
@@ -63,6 +66,61 @@ fn parameters_of_a_node_are_read_in_either_form() {
     assert_eq!(read(&stage), work);
     stage.session().table.cuGraphKernelNodeGetParams_v2 = Some(values_in_extra);
     assert_eq!(read(&stage), work);
+}
+
+/// A device that the next driver has not, on which access to memory is refused.
+const APART: i32 = 1;
+
+unsafe extern "C" fn refuse_apart(
+    address: CUdeviceptr,
+    size: usize,
+    wanted: *const CUmemAccessDesc,
+    count: usize,
+) -> CUresult {
+    // SAFETY: as whoever calls a driver promises.
+    unsafe {
+        if (*wanted).location.kind == CUmemLocationType::DEVICE && (*wanted).location.id == APART {
+            return CUresult::INVALID_DEVICE;
+        }
+        hostile_driver::table().cuMemSetAccess.unwrap()(address, size, wanted, count)
+    }
+}
+
+/// Two devices that do not reach each other's memory, nor one of them the host's at an address of the program's choice.
+#[test]
+fn memory_for_all_gpus_is_one_gpus_where_there_is_no_way_to_it() {
+    let mut stage = Stage::new();
+    let commit = |number: u64, by_all| commands::MemoryCommit {
+        address: DevicePtr(RESERVATION + number * CHUNK),
+        bytes: CHUNK,
+        on_host: false,
+        by_all,
+    };
+    let reached = |session: &Session, number: u64| {
+        [0, 1].map(|gpu| session.memory.is_reached((RESERVATION + number * CHUNK, CHUNK), gpu))
+    };
+    let first = &stage.session().devices[0];
+    // Its own gate and streams are never asked.
+    let second = Device {
+        ordinal: first.ordinal,
+        context: first.context,
+        memory: first.memory,
+        gate: Arc::clone(&first.gate),
+        streams: Arc::clone(&first.streams),
+        launch_times: None,
+        handle_types: first.handle_types,
+    };
+    stage.session().devices.push(second);
+    say(&stage, &commit(0, true)).unwrap();
+    say(&stage, &commit(1, false)).unwrap();
+    assert_eq!([0, 1].map(|number| reached(stage.session(), number)), [[true, true], [true, false]]);
+    stage.session().devices[1].ordinal = APART;
+    stage.session().table.cuMemSetAccess = Some(refuse_apart);
+    say(&stage, &commit(2, true)).unwrap();
+    assert_eq!(reached(stage.session(), 2), [true, false]);
+    assert_eq!(say(&stage, &commit(2, true)).map(drop), Err(CUresult::INVALID_VALUE), "it is taken");
+    say(&stage, &commands::MemoryDecommit { address: DevicePtr(RESERVATION), bytes: 3 * CHUNK }).unwrap();
+    stage.session().devices.pop();
 }
 
 #[test]

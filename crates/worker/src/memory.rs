@@ -8,6 +8,7 @@
 //! and mapped at the client's address, in the same way, for devices and processors alike.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{
@@ -20,7 +21,8 @@ use sluice_wire::ExportToken;
 use crate::budget::{Budget, Claim};
 use crate::chunks::{CHUNK, Chunks, Run};
 use crate::host_memory::Held;
-use crate::session::Device;
+use crate::outbox::Push;
+use crate::session::{Device, Session};
 use crate::virtual_memory::{Mapping, Physical};
 
 /// Most ranges that are not chunks: allocations of the driver's minting, and module globals.
@@ -30,6 +32,8 @@ const RANGES_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Memory {
     state: Mutex<State>,
+    /// The program's user knows that its GPUs do not see all that they should.
+    has_told: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -50,6 +54,8 @@ pub(crate) enum Backing {
     Committed {
         handle: CUmemGenericAllocationHandle,
         gpu: u32,
+        /// Whether the session's other GPUs can use it as well.
+        by_all: bool,
         /// If other processes of the lease may import it: then its bytes are the lease's, not the session's.
         export: Option<ExportToken>,
     },
@@ -76,7 +82,7 @@ impl Backing {
     /// Whether a GPU of the lease can use it.
     fn is_reached_by(&self, gpu: u32) -> bool {
         match self {
-            Backing::Committed { gpu: home, .. } => *home == gpu,
+            Backing::Committed { gpu: home, by_all, .. } => *by_all || *home == gpu,
             Backing::OnHost { .. } => true,
             Backing::Mapped(mapping) => mapping.users.contains(&gpu),
         }
@@ -106,7 +112,7 @@ impl Memory {
             allocations: BTreeMap::new(),
             globals: BTreeMap::new(),
         };
-        Memory { state: Mutex::new(state) }
+        Memory { state: Mutex::new(state), has_told: AtomicBool::new(false) }
     }
 
     /// Whether all of `[address, address + bytes)` is the session's.
@@ -146,12 +152,12 @@ impl Memory {
         state.chunks.covers(address, bytes, fits).then(act)
     }
 
-    /// Backs whole chunks at an address of the client's choice, on the lease's `gpu`th GPU.
+    /// Backs whole chunks at an address of the client's choice, on the lease's `gpu`th GPU, for these devices to use.
     pub(crate) fn commit(
         &self,
         table: &DriverTable,
         budget: &Budget,
-        (gpu, device): (u32, &Device),
+        (gpu, device, users): (u32, &Device, &[Device]),
         (address, bytes): (u64, u64),
         claim: Claim,
     ) -> Result<(), CUresult> {
@@ -160,8 +166,9 @@ impl Memory {
         if !state.chunks.is_vacant(address, bytes) {
             return Err(CUresult::INVALID_VALUE);
         }
-        let handle = budget.charge(claim, (gpu, bytes), || back(table, device, address, bytes))?;
-        state.chunks.insert(address, bytes, Backing::Committed { handle, gpu, export: None });
+        let handle = budget.charge(claim, (gpu, bytes), || back(table, (device, users), address, bytes))?;
+        let by_all = users.len() > 1;
+        state.chunks.insert(address, bytes, Backing::Committed { handle, gpu, by_all, export: None });
         Ok(())
     }
 
@@ -260,6 +267,31 @@ impl Memory {
     }
 }
 
+/// Backs addresses by memory that all GPUs of the session can use: the current one's where the others reach it, else this machine's.
+pub(crate) fn commit_for_all(session: &Session, (address, bytes): (u64, u64)) -> Result<(), CUresult> {
+    let (memory, table) = (&session.memory, &session.table);
+    let (gpu, device) = session.device()?;
+    let commit =
+        |users| memory.commit(table, &session.budget, (gpu, device, users), (address, bytes), Claim::Asked);
+    let done = commit(&session.devices);
+    if matches!(done, Ok(()) | Err(CUresult::OUT_OF_MEMORY)) {
+        return done;
+    }
+    // Not all of these cards have a way to each other's memory.
+    if let Some(held) = session.host_memory.try_take(bytes)
+        && memory.commit_on_host(table, &session.devices, held, address, bytes)?
+    {
+        return Ok(());
+    }
+    commit(std::slice::from_ref(device))?;
+    if !memory.has_told.swap(true, Ordering::Relaxed) {
+        let text = "the GPUs of this lease do not reach each other's memory, so mapped and managed memory can be used on the GPU alone that \
+                    was current when it was made or first used";
+        session.outbox.push(Push::Notice(text.to_owned()));
+    }
+    Ok(())
+}
+
 fn covers<T>(ranges: &BTreeMap<u64, T>, address: u64, bytes: u64, size: impl Fn(&T) -> u64) -> bool {
     ranges.range(..=address).next_back().is_some_and(|(&start, range)| {
         let offset = address - start;
@@ -278,7 +310,7 @@ pub(crate) fn physical(
 
 /// Whether a device's memory can be mapped at this address of a reservation; yes where only the room is missing.
 pub(crate) fn can_be_mapped(table: &DriverTable, device: &Device, address: u64) -> bool {
-    match back(table, device, address, CHUNK) {
+    match back(table, (device, std::slice::from_ref(device)), address, CHUNK) {
         Ok(handle) => unback(table, address, CHUNK, handle).is_ok(),
         Err(result) => result == CUresult::OUT_OF_MEMORY,
     }
@@ -312,15 +344,16 @@ fn physical_at(
     Ok(handle)
 }
 
-/// Physical memory on a device, mapped and accessible at `address`.
+/// Physical memory on a device, mapped at `address` and accessible there to these.
 fn back(
     table: &DriverTable,
-    device: &Device,
+    (device, users): (&Device, &[Device]),
     address: u64,
     bytes: u64,
 ) -> Result<CUmemGenericAllocationHandle, CUresult> {
     let handle = physical(table, (device.ordinal, device.handle_types), bytes)?;
-    map(table, handle, &[on_device(device.ordinal)], (address, bytes))
+    let users: Vec<_> = users.iter().map(|user| on_device(user.ordinal)).collect();
+    map(table, handle, &users, (address, bytes))
 }
 
 /// Memory of this machine there, which the processor and these devices can use.

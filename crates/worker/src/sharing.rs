@@ -59,7 +59,7 @@ pub(crate) fn export_allocation(
 ) -> Result<(ExportToken, DevicePtr), CUresult> {
     let mut memory = session.memory.lock();
     let (start, bytes, backing) = memory.chunks.run_of(address.0).ok_or(CUresult::INVALID_VALUE)?;
-    let Backing::Committed { handle, gpu, export } = backing else { return Err(CUresult::INVALID_VALUE) };
+    let Backing::Committed { handle, gpu, export, .. } = backing else { return Err(CUresult::INVALID_VALUE) };
     let token = match *export {
         Some(token) => token,
         None => *export.insert(export_memory(session, *handle, *gpu, bytes)?),

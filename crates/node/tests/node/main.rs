@@ -222,7 +222,7 @@ fn children() -> Vec<u32> {
 fn commit(session: &mut Session, offset: u64, bytes: u64) -> Result<u64, CUresult> {
     let address = session.base() + offset;
     session
-        .call(&commands::MemoryCommit { address: DevicePtr(address), bytes, on_host: false })
+        .call(&commands::MemoryCommit { address: DevicePtr(address), bytes, on_host: false, by_all: false })
         .map(|_| address)
 }
 
@@ -474,7 +474,7 @@ fn nobody_uses_more_than_is_allowed(node: &TestNode) {
     let mut session = Session::open(&node.address, lease.granted.token);
     for chunk in 0..300 {
         let address = DevicePtr(session.base() + GIB + chunk * 2 * MIB);
-        session.queue(&commands::MemoryCommit { address, bytes: 2 * MIB, on_host: false });
+        session.queue(&commands::MemoryCommit { address, bytes: 2 * MIB, on_host: false, by_all: false });
         commit_unasked(&mut session, chunk * 2 * MIB, 2 * MIB);
     }
     assert_eq!(synchronize(&mut session), Err(CUresult::OUT_OF_MEMORY));
@@ -540,7 +540,8 @@ fn an_endless_kernel_times_out(node: &TestNode) {
 /// What a client does before it dies: more with every step.
 fn live(session: &mut Session, steps: u64) {
     let place = session.base();
-    let commitment = commands::MemoryCommit { address: DevicePtr(place), bytes: 8 * MIB, on_host: false };
+    let commitment =
+        commands::MemoryCommit { address: DevicePtr(place), bytes: 8 * MIB, on_host: false, by_all: false };
     if steps == 1 {
         session.queue(&commitment);
     }

@@ -2052,7 +2052,7 @@ impl Command for cuGreenCtxWaitEvent {
 }
 
 message! {
-pub struct MemoryCommit { address: DevicePtr, bytes: u64, on_host: bool }
+pub struct MemoryCommit { address: DevicePtr, bytes: u64, on_host: bool, by_all: bool }
 }
 
 impl Command for MemoryCommit {

@@ -144,7 +144,8 @@ fn memory_of_a_loaded_driver_is_looked_at_on_the_host() {
     let say = |op: Op, payload: &[u8]| stage.send(op, payload).map(drop);
     let [on_card, on_host] = [RESERVATION, RESERVATION + CHUNK].map(DevicePtr);
     for address in [on_card, on_host] {
-        let command = commands::MemoryCommit { address, bytes: CHUNK, on_host: address == on_host };
+        let command =
+            commands::MemoryCommit { address, bytes: CHUNK, on_host: address == on_host, by_all: false };
         say(commands::MemoryCommit::OP, &encoded(&command)).unwrap();
     }
     let map =
@@ -163,7 +164,7 @@ fn a_loaded_driver_may_have_no_host_memory() {
     let mut stage = Stage::new();
     stage.session().table.cuDeviceGetAttribute = None;
     let address = DevicePtr(RESERVATION);
-    let commit = commands::MemoryCommit { address, bytes: CHUNK, on_host: true };
+    let commit = commands::MemoryCommit { address, bytes: CHUNK, on_host: true, by_all: false };
     stage.send(commands::MemoryCommit::OP, &encoded(&commit)).unwrap();
     let map = commands::LiveMap { mirror: 7, address, bytes: 100 };
     let mapped = stage.send(commands::LiveMap::OP, &encoded(&map));

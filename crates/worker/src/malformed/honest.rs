@@ -132,9 +132,14 @@ fn memory(say: &mut Honest<'_>, id: u64, start: u64) {
         usage: 0,
     };
     let (handle, mapped) = (PhysicalId(id + 2), DevicePtr(start + 2 * CHUNK));
-    say.command(&commands::MemoryCommit { address: DevicePtr(start), bytes: CHUNK, on_host: false });
+    say.command(&commands::MemoryCommit {
+        address: DevicePtr(start),
+        bytes: CHUNK,
+        on_host: false,
+        by_all: false,
+    });
     let address = DevicePtr(start + ON_HOST);
-    say.command(&commands::MemoryCommit { address, bytes: CHUNK, on_host: true });
+    say.command(&commands::MemoryCommit { address, bytes: CHUNK, on_host: true, by_all: false });
     say.command(&commands::cuMemGetAllocationGranularity {
         prop: prop.clone(),
         option: CUmemAllocationGranularity_flags::MINIMUM,
