@@ -403,17 +403,77 @@ pub(crate) struct SmiArgs {
     #[arg(short = 'L', long = "list-gpus")]
     pub(crate) list_gpus: bool,
 
-    /// Comma-separated properties, such as name,memory.total,utilization.gpu
-    #[arg(long, value_name = "PROPERTIES")]
+    /// All that is known of each GPU
+    #[arg(short = 'q', long = "query")]
+    pub(crate) query: bool,
+
+    /// Only these parts of it, such as MEMORY,UTILIZATION
+    #[arg(
+        short = 'd',
+        long,
+        value_name = "PARTS",
+        requires = "query",
+        value_enum,
+        value_delimiter = ',',
+        ignore_case = true
+    )]
+    pub(crate) display: Vec<SmiPart>,
+
+    /// The same as XML
+    #[arg(short = 'x', long = "xml-format", requires = "query")]
+    pub(crate) xml: bool,
+
+    /// Comma-separated properties of GPUs, such as name,memory.total,utilization.gpu
+    #[arg(long, value_name = "PROPERTIES", group = "properties")]
     pub(crate) query_gpu: Option<String>,
 
+    /// Comma-separated properties of processes, such as pid,process_name,used_memory
+    #[arg(long, value_name = "PROPERTIES", group = "properties")]
+    pub(crate) query_compute_apps: Option<String>,
+
     /// csv, optionally with noheader and nounits
-    #[arg(long, value_name = "FORMAT", requires = "query_gpu")]
+    #[arg(long, value_name = "FORMAT", requires = "properties")]
     pub(crate) format: Option<String>,
 
-    /// Only this GPU: its index or UUID
-    #[arg(short = 'i', long = "id", value_name = "ID")]
+    /// List the properties of GPUs
+    #[arg(long)]
+    pub(crate) help_query_gpu: bool,
+
+    /// List the properties of processes
+    #[arg(long)]
+    pub(crate) help_query_compute_apps: bool,
+
+    /// Only these GPUs: indices, UUIDs or PCI bus ids, separated by commas
+    #[arg(short = 'i', long = "id", value_name = "IDS")]
     pub(crate) id: Option<String>,
+
+    /// Ask again so many seconds after each answer, until interrupted
+    #[arg(short = 'l', long = "loop", value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) repeat: Option<u64>,
+
+    #[command(subcommand)]
+    pub(crate) command: Option<SmiCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SmiCommand {
+    /// How the GPUs are connected
+    Topo {
+        /// As a matrix
+        #[arg(short = 'm', long, required = true)]
+        matrix: bool,
+    },
+}
+
+/// A part of what `nvidia-smi -q` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SmiPart {
+    Memory,
+    Utilization,
+    Compute,
+    Pids,
+    Temperature,
 }
 
 /// Whether a session may use more than its share while the GPU would idle.

@@ -1,16 +1,25 @@
 //! `nvidia-smi` for programs under a lease: the leased GPUs with the leased memory.
 //!
-//! Three forms: the overview, `-L`, and `--query-gpu=... --format=csv`. What a lease has no answer for is `[N/A]`.
+//! The forms that programs ask for, in the layouts that they read: the overview, `-L`, `-q` (also as XML), `--query-gpu`,
+//! `--query-compute-apps` and `topo -m`. What a lease has no answer for is `N/A`, as where a card has none.
 
+mod csv;
+mod gpu;
+mod log;
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
-use sluice_control::{Connection, driver_version, joined, own_leases, uuid_text};
-use sluice_wire::control::{Control, DeviceSnapshot, Devices, DevicesRequest};
+use sluice_control::{Connection, joined, own_leases};
+use sluice_wire::control::{Control, Devices, DevicesRequest};
 
-use crate::cli::SmiArgs;
+use crate::cli::{SmiArgs, SmiCommand};
 use crate::table::{self, Align};
+use gpu::{LeasedGpu, Process};
 
 /// The command line under the name `nvidia-smi`.
 #[derive(Parser)]
@@ -21,6 +30,49 @@ pub(crate) struct Cli {
 }
 
 pub(crate) fn run(arguments: &SmiArgs) -> Result<ExitCode> {
+    if arguments.help_query_gpu || arguments.help_query_compute_apps {
+        let help =
+            if arguments.help_query_gpu { csv::help(gpu::OF_GPUS) } else { csv::help(gpu::OF_PROCESSES) };
+        io::stdout().write_all(help.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
+        let text = answer(arguments)?;
+        // A pipe that nobody reads any more ends the loop.
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
+        let Some(seconds) = arguments.repeat else { return Ok(ExitCode::SUCCESS) };
+        std::thread::sleep(Duration::from_secs(seconds));
+    }
+}
+
+fn answer(arguments: &SmiArgs) -> Result<String> {
+    let mut gpus = LeasedGpu::all(&devices()?);
+    if let Some(ids) = &arguments.id {
+        let ids: Vec<&str> = ids.split(',').map(str::trim).collect();
+        if let Some(id) = ids.iter().find(|id| !gpus.iter().any(|gpu| gpu.is(id))) {
+            bail!("no leased GPU is {id}");
+        }
+        gpus.retain(|gpu| ids.iter().any(|id| gpu.is(id)));
+    }
+    let format = arguments.format.as_deref();
+    if let Some(SmiCommand::Topo { .. }) = arguments.command {
+        Ok(topology(&gpus))
+    } else if arguments.list_gpus {
+        Ok(gpus.iter().map(|gpu| format!("GPU {}: {} (UUID: {})\n", gpu.index, gpu.name, gpu.uuid)).collect())
+    } else if let Some(names) = &arguments.query_gpu {
+        csv::table(gpu::OF_GPUS, gpus.iter(), names, format)
+    } else if let Some(names) = &arguments.query_compute_apps {
+        csv::table(gpu::OF_PROCESSES, gpus.iter().flat_map(|gpu| &gpu.processes), names, format)
+    } else if arguments.query {
+        Ok(log::text(&gpus, &arguments.display, arguments.xml))
+    } else {
+        Ok(overview(&gpus))
+    }
+}
+
+/// What this program's leases have, and who uses it.
+fn devices() -> Result<Devices> {
     let leases = own_leases();
     if leases.is_empty() {
         bail!("this program runs under no lease; start it with `sluice run`");
@@ -32,153 +84,19 @@ pub(crate) fn run(arguments: &SmiArgs) -> Result<ExitCode> {
             _ => Err(connection.unexpected()),
         }
     });
-    let devices = joined(devices.collect::<Result<_, _>>()?);
-    let mut gpus = LeasedGpu::all(&devices);
-    if let Some(id) = &arguments.id {
-        gpus.retain(|gpu| *id == gpu.index.to_string() || id.eq_ignore_ascii_case(&gpu.uuid));
-        if gpus.is_empty() {
-            bail!("no leased GPU is {id}");
-        }
-    }
-    if arguments.list_gpus {
-        for gpu in &gpus {
-            println!("GPU {}: {} (UUID: {})", gpu.index, gpu.name, gpu.uuid);
-        }
-    } else if let Some(properties) = &arguments.query_gpu {
-        print!("{}", csv(&gpus, properties, arguments.format.as_deref().unwrap_or("csv"))?);
-    } else {
-        print!("{}", overview(&gpus, &devices));
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(joined(devices.collect::<Result<_, _>>()?))
 }
 
-/// One GPU of the lease, in the units in which `nvidia-smi` prints.
-struct LeasedGpu {
-    index: usize,
-    name: String,
-    uuid: String,
-    memory_mib: u64,
-    used_mib: u64,
-    busy_percent: u64,
-    compute_capability: String,
-    driver_version: String,
-    cuda_version: String,
-}
-
-impl LeasedGpu {
-    fn all(devices: &Devices) -> Vec<LeasedGpu> {
-        devices
-            .devices
-            .iter()
-            .enumerate()
-            .map(|(index, device)| LeasedGpu::new(index, device, devices))
-            .collect()
-    }
-
-    fn new(index: usize, device: &DeviceSnapshot, devices: &Devices) -> LeasedGpu {
-        let sessions = || devices.sessions.iter().filter(|session| session.gpu as usize == index);
-        let used: u64 = sessions().map(|session| session.memory_used).sum();
-        let busy_us: u64 = sessions().map(|session| session.busy_us).sum();
-        let age_us = sessions().map(|session| session.age_ms).max().unwrap_or(0).max(1) * 1000;
-        let (major, minor) = device.compute_capability();
-        LeasedGpu {
-            index,
-            name: device.name.clone(),
-            uuid: uuid_text(device.uuid),
-            memory_mib: device.memory >> 20,
-            used_mib: used >> 20,
-            busy_percent: (busy_us.saturating_mul(100) / age_us).min(100),
-            compute_capability: format!("{major}.{minor}"),
-            driver_version: driver_version(device.driver_version),
-            cuda_version: format!("{}.{}", device.driver_version / 1000, device.driver_version % 1000 / 10),
-        }
-    }
-
-    /// A property by its name in `--help-query-gpu`: the value and its unit.
-    fn property(&self, name: &str) -> Option<(String, &'static str)> {
-        Some(match name {
-            "index" => (self.index.to_string(), ""),
-            "count" => ("1".into(), ""),
-            "name" | "gpu_name" => (self.name.clone(), ""),
-            "uuid" | "gpu_uuid" => (self.uuid.clone(), ""),
-            "driver_version" => (self.driver_version.clone(), ""),
-            "compute_cap" => (self.compute_capability.clone(), ""),
-            "pci.bus_id" | "gpu_bus_id" => (format!("00000000:{:02X}:00.0", self.index + 1), ""),
-            "memory.total" => (self.memory_mib.to_string(), "MiB"),
-            "memory.used" => (self.used_mib.to_string(), "MiB"),
-            "memory.free" => (self.memory_mib.saturating_sub(self.used_mib).to_string(), "MiB"),
-            "memory.reserved" => ("0".into(), "MiB"),
-            "utilization.gpu" => (self.busy_percent.to_string(), "%"),
-            "compute_mode" => ("Default".into(), ""),
-            "persistence_mode" => ("Enabled".into(), ""),
-            "mig.mode.current" | "mig.mode.pending" => ("Disabled".into(), ""),
-            _ if WITHOUT_ANSWER.contains(&name) => ("[N/A]".into(), ""),
-            _ => return None,
-        })
-    }
-}
-
-/// Properties of a card that a lease does not have.
-const WITHOUT_ANSWER: &[&str] = &[
-    "temperature.gpu",
-    "temperature.memory",
-    "fan.speed",
-    "power.draw",
-    "power.limit",
-    "clocks.sm",
-    "clocks.mem",
-    "clocks.gr",
-    "clocks.max.sm",
-    "clocks.max.mem",
-    "pstate",
-    "serial",
-    "vbios_version",
-    "utilization.memory",
-    "ecc.mode.current",
-    "pcie.link.gen.current",
-    "pcie.link.width.current",
-    "display_active",
-    "display_mode",
-];
-
-fn csv(gpus: &[LeasedGpu], properties: &str, format: &str) -> Result<String> {
-    let mut options = format.split(',').map(str::trim);
-    if options.next() != Some("csv") {
-        bail!("--format={format}: only csv, csv,noheader and csv,noheader,nounits are there");
-    }
-    let options: Vec<&str> = options.collect();
-    let (header, units) = (!options.contains(&"noheader"), !options.contains(&"nounits"));
-    let names: Vec<&str> = properties.split(',').map(str::trim).collect();
-    let mut lines = Vec::new();
-    let unknown = |name: &str| format!("{name:?} is no property that this stand-in knows");
-    if header {
-        let Some(gpu) = gpus.first() else { return Ok(String::new()) };
-        let mut titles = Vec::new();
-        for name in &names {
-            let (_, unit) = gpu.property(name).with_context(|| unknown(name))?;
-            titles.push(if unit.is_empty() || !units {
-                name.to_string()
-            } else {
-                format!("{name} [{unit}]")
-            });
-        }
-        lines.push(titles.join(", "));
-    }
-    for gpu in gpus {
-        let mut values = Vec::new();
-        for name in &names {
-            let (value, unit) = gpu.property(name).with_context(|| unknown(name))?;
-            values.push(if unit.is_empty() || !units { value } else { format!("{value} {unit}") });
-        }
-        lines.push(values.join(", "));
-    }
-    Ok(lines.join("\n") + "\n")
-}
-
-fn overview(gpus: &[LeasedGpu], devices: &Devices) -> String {
+fn overview(gpus: &[LeasedGpu]) -> String {
     let mut text = String::new();
     if let Some(gpu) = gpus.first() {
-        text += &format!("Sluice lease: driver {}, CUDA {}\n\n", gpu.driver_version, gpu.cuda_version);
+        let driver = &gpu.driver_version;
+        // Programs look for these words.
+        let _ = writeln!(
+            text,
+            "Sluice lease | NVIDIA-SMI {driver} | Driver Version: {driver} | CUDA Version: {}\n",
+            gpu.cuda_version
+        );
     }
     let rows: Vec<Vec<String>> = gpus
         .iter()
@@ -194,14 +112,12 @@ fn overview(gpus: &[LeasedGpu], devices: &Devices) -> String {
         ("GPU-Util", Align::Right),
     ];
     text += &table::render(&columns, &rows);
-    let rows: Vec<Vec<String>> = devices
-        .sessions
-        .iter()
-        .map(|session| {
-            let memory = format!("{}MiB", session.memory_used >> 20);
-            vec![session.gpu.to_string(), session.process.to_string(), session.name.clone(), memory]
-        })
-        .collect();
+    let row = |gpu: &LeasedGpu, process: &Process| {
+        let memory = format!("{}MiB", process.used_mib);
+        vec![gpu.index.to_string(), process.pid.to_string(), process.name.clone(), memory]
+    };
+    let rows = gpus.iter().flat_map(|gpu| gpu.processes.iter().map(move |process| row(gpu, process)));
+    let rows: Vec<Vec<String>> = rows.collect();
     if !rows.is_empty() {
         let columns = [
             ("GPU", Align::Right),
@@ -209,39 +125,46 @@ fn overview(gpus: &[LeasedGpu], devices: &Devices) -> String {
             ("Process", Align::Left),
             ("Memory", Align::Right),
         ];
-        text += &format!("\n{}", table::render(&columns, &rows));
+        let _ = write!(text, "\n{}", table::render(&columns, &rows));
     }
+    text
+}
+
+/// The GPUs of a lease reach no memory but their own: what goes between them goes through the host.
+fn topology(gpus: &[LeasedGpu]) -> String {
+    let names = || gpus.iter().map(|gpu| format!("GPU{}", gpu.index));
+    let mut text = String::from("\t");
+    names().for_each(|name| text += &format!("{name}\t"));
+    text += "CPU Affinity\tNUMA Affinity\tGPU NUMA ID\n";
+    for (row, name) in names().enumerate() {
+        text += &format!("{name}\t");
+        (0..gpus.len()).for_each(|column| text += if row == column { " X \t" } else { "SYS\t" });
+        text += "N/A\tN/A\tN/A\n";
+    }
+    text += "\nLegend:\n\n  X    = Self\n  SYS  = Through the host: GPUs of a Sluice lease do not reach each other's memory\n";
     text
 }
 
 #[cfg(test)]
 mod tests {
+    use super::gpu::tests::gpu;
     use super::*;
 
-    fn gpu() -> LeasedGpu {
-        LeasedGpu {
-            index: 0,
-            name: "A GPU".into(),
-            uuid: "GPU-1".into(),
-            memory_mib: 1024,
-            used_mib: 24,
-            busy_percent: 50,
-            compute_capability: "12.0".into(),
-            driver_version: "580.65.06".into(),
-            cuda_version: "13.0".into(),
-        }
+    #[test]
+    fn the_overview_says_what_programs_look_for() {
+        let text = overview(&[gpu(0)]);
+        // As `torch.utils.collect_env` looks: up to the blank.
+        let (_, rest) = text.split_once("Driver Version: ").expect("the driver");
+        assert_eq!(rest.split(' ').next(), Some("580.65.06"));
+        assert!(text.contains("CUDA Version: 13.0\n"), "{text}");
+        assert!(text.contains("24MiB / 1024MiB") && text.contains("python3 train.py"), "{text}");
     }
 
     #[test]
-    fn csv_as_programs_read_it() {
-        let check = |properties: &str, format: &str, expect: &str| {
-            assert_eq!(csv(&[gpu()], properties, format).expect("known properties"), expect, "{format}");
-        };
-        check("name, memory.total", "csv", "name, memory.total [MiB]\nA GPU, 1024 MiB\n");
-        check("memory.free,utilization.gpu", "csv,noheader", "1000 MiB, 50 %\n");
-        check("memory.used", "csv,noheader,nounits", "24\n");
-        check("temperature.gpu,compute_cap", "csv,noheader", "[N/A], 12.0\n");
-        assert!(csv(&[gpu()], "nonsense", "csv").is_err());
-        assert!(csv(&[gpu()], "name", "xml").is_err());
+    fn the_topology_is_a_row_for_each_gpu() {
+        let text = topology(&[gpu(0), gpu(1)]);
+        let rows: Vec<Vec<&str>> = text.lines().take(3).map(|line| line.split('\t').collect()).collect();
+        assert_eq!(rows[0], ["", "GPU0", "GPU1", "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]);
+        assert_eq!(rows[2], ["GPU1", "SYS", " X ", "N/A", "N/A", "N/A"]);
     }
 }

@@ -9,7 +9,8 @@ use anyhow::Result;
 use crate::e2e::{Test, bare_program, expect_pass, program_file, sluice_run, start_node};
 use crate::process;
 
-pub(crate) const TESTS: &[Test] = &[("device files", device_files), ("library path", library_path)];
+pub(crate) const TESTS: &[Test] =
+    &[("device files", device_files), ("library path", library_path), ("nvidia-smi", nvidia_smi)];
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -28,6 +29,12 @@ struct stat;
 MAKE_UP(stat)
 MAKE_UP(stat64)
 "#;
+
+fn nvidia_smi() -> Result<()> {
+    let node = start_node()?;
+    expect_pass(&mut bare_program(&node, &["-n", "2", "-p", "0.5"], "nvidia_smi.py"), "nvidia-smi", LIMIT)?;
+    node.wait_until_free()
+}
 
 fn device_files() -> Result<()> {
     let folder = crate::target_folder().join("preloaded");
