@@ -336,10 +336,17 @@ def prepare():
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
 
 
+def evidence(gpus, real, found):
+    """What `cargo xtask gpu-check --record` reads: on what functions succeeded, and which."""
+    driver, card = real or ("", "")
+    head = {"gpus": gpus, "driver": driver, "card": card, "date": time.strftime("%Y-%m-%d", time.gmtime())}
+    return "".join(f"# {name}: {value}\n" for name, value in head.items()) + "".join(f"{name}\n" for name in found)
+
+
 def finish(check):
     report = check.report
     found = sorted({line for file in check.evidence_folder.iterdir() for line in file.read_text(errors="replace").splitlines()})
-    report.file("evidence.txt").write_text("".join(f"{name}\n" for name in found))
+    report.file("evidence.txt").write_text(evidence(check.options.gpus, machine.real_driver(), found))
     table = report.table()
     report.file("table.txt").write_text(f"{table}\n\n{report.summary()}\n")
     print(f"\n{table}\n\n{report.summary()}\n{len(found)} driver functions succeeded under a lease; files in {report.folder}", flush=True)

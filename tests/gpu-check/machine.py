@@ -55,6 +55,13 @@ def versions():
     return "\n".join(lines)
 
 
+def real_driver():
+    """NVIDIA's driver and the card, as NVIDIA's own tool tells them; `None` where there is none."""
+    told = said(["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"]).splitlines()
+    driver = re.fullmatch(r"(\d+(?:\.\d+)+), (.+)", told[0].strip()) if told else None
+    return driver.groups() if driver else None
+
+
 def in_short():
     """A few lines for the top of the output."""
     card = said(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,compute_mode,persistence_mode", "--format=csv,noheader"])

@@ -2,6 +2,7 @@
 
 import unittest
 
+from check import evidence
 from compare import alike, closing_of, compared, figures_of, parts_of, results_of, took_along, unended
 from goals import goal, interval, of_calls
 from plan import Step
@@ -100,6 +101,15 @@ class Goals(unittest.TestCase):
         ratio, low, high = interval([1.0, 1.01, 1.02, 1.01, 1.0])
         self.assertTrue(low < ratio < high)
         self.assertAlmostEqual(ratio, 1.008, 3)
+
+
+class Evidence(unittest.TestCase):
+    def test_evidence_says_on_what_it_was_made(self):
+        lines = evidence("nvidia", ("580.65.06", "NVIDIA H200"), ["cuInit", "cuMemAlloc_v2"]).splitlines()
+        self.assertEqual(lines[:3], ["# gpus: nvidia", "# driver: 580.65.06", "# card: NVIDIA H200"])
+        self.assertRegex(lines[3], r"^# date: \d{4}-\d\d-\d\d$")
+        self.assertEqual(lines[4:], ["cuInit", "cuMemAlloc_v2"])
+        self.assertIn("# driver: \n", evidence("library:/there", None, []))
 
 
 if __name__ == "__main__":

@@ -53,6 +53,12 @@ fn stale_files(root: &Path) -> anyhow::Result<Vec<(&'static str, String)>> {
     Ok(stale)
 }
 
+/// All functions of the driver.
+pub(crate) fn function_names() -> anyhow::Result<Vec<String>> {
+    let functions = declarations(crate::root())?.functions;
+    Ok(functions.into_iter().map(|function| function.name).collect())
+}
+
 fn declarations(root: &Path) -> anyhow::Result<Declarations> {
     let text = fs::read_to_string(root.join(DECLARATIONS)).context(DECLARATIONS)?;
     parse::declarations(&text)

@@ -2,14 +2,15 @@
 //!
 //! Every program that a test starts finds a folder of the test's name in `SLUICE_EVIDENCE`, in which the client library
 //! writes what was called. `cargo xtask test --record` turns the folders of the tests that passed into
-//! `docs/cuda-support.results`, from which `cargo xtask codegen` makes the table.
+//! `docs/cuda-support.results`, from which `cargo xtask codegen` makes the table. `cargo xtask gpu-check --record FOLDER` adds what the
+//! check on a machine with an NVIDIA GPU has left in its report (`evidence.txt`).
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 
 const RESULTS: &str = "docs/cuda-support.results";
 
@@ -58,7 +59,6 @@ pub(crate) fn called(test: &str) -> Result<HashSet<String>> {
 /// Rewrites the results: for each function and back end the first test by name that called it. Rows of tests that have
 /// left no evidence here stay as they are.
 pub(crate) fn record() -> Result<()> {
-    let results = crate::root().join(RESULTS);
     let mut tests: Vec<PathBuf> = entries(&folders())?;
     tests.sort();
     let name_of = |test: &PathBuf| test.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -77,14 +77,60 @@ pub(crate) fn record() -> Result<()> {
             }
         }
     }
-    let before = fs::read_to_string(&results).unwrap_or_default();
+    let before = fs::read_to_string(crate::root().join(RESULTS)).unwrap_or_default();
     keep(&mut rows, &before, &names);
+    write(&rows)
+}
+
+fn write(rows: &Rows) -> Result<()> {
     let mut text = String::from("# function\tback end\ttest\tdate\n");
     for ((function, back_end), (test, date)) in rows {
         text += &format!("{function}\t{back_end}\t{test}\t{date}\n");
     }
-    fs::write(&results, text).context(RESULTS)?;
+    fs::write(crate::root().join(RESULTS), text).context(RESULTS)?;
     crate::codegen::run(&[])
+}
+
+/// The back end of what was seen on NVIDIA's driver, before its version.
+pub(crate) const NVIDIA: &str = "NVIDIA ";
+
+/// Adds what a report of the check on a machine with a GPU has seen.
+pub(crate) fn record_gpu(folder: &Path) -> Result<()> {
+    let file = folder.join("evidence.txt");
+    let read = || seen(&fs::read_to_string(&file)?, &crate::codegen::function_names()?);
+    let mut rows = read().with_context(|| file.display().to_string())?;
+    let before = fs::read_to_string(crate::root().join(RESULTS)).context(RESULTS)?;
+    keep(&mut rows, &before, &[]);
+    write(&rows)
+}
+
+/// What `evidence.txt` says. It is refused unless a node lent GPUs of NVIDIA's driver, and unless all in it are functions of the driver:
+/// the check can be tried without a GPU.
+fn seen(text: &str, known: &[String]) -> Result<Rows> {
+    let head: BTreeMap<&str, &str> =
+        text.lines().filter_map(|line| line.strip_prefix("# ")?.split_once(": ")).collect();
+    let of = |name: &str| {
+        let value = head.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
+        value.with_context(|| format!("it does not say its {name}"))
+    };
+    let (gpus, driver, card, date) = (of("gpus")?, of("driver")?, of("card")?, of("date")?);
+    ensure!(gpus.split(':').next() == Some("nvidia"), "a node with --gpus {gpus} is not NVIDIA's driver");
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    ensure!(
+        driver.contains('.') && driver.split('.').all(is_number),
+        "{driver:?} is no version of NVIDIA's driver"
+    );
+    ensure!(![card, date].iter().any(|text| text.contains('\t')), "a tab in its head");
+    let mut rows = Rows::new();
+    for function in text.lines().filter(|line| !line.starts_with('#')) {
+        if !known.iter().any(|name| name == function) {
+            bail!("{function:?} is no function of the driver");
+        }
+        let key = (function.to_string(), format!("{NVIDIA}{driver}"));
+        rows.insert(key, (format!("gpu-check on {card}"), date.to_string()));
+    }
+    ensure!(!rows.is_empty(), "no function succeeded");
+    Ok(rows)
 }
 
 /// Function and back end to test and date.
@@ -149,6 +195,31 @@ mod tests {
         let mut rows = Rows::from([row("f", "new")]);
         keep(&mut rows, "# head\nf\tb\told\td\ng\tb\told\td\nh\tb\tnew\td\n", &["new".to_string()]);
         assert_eq!(rows, Rows::from([row("f", "new"), row("g", "old")]));
+    }
+
+    #[test]
+    fn what_was_seen_on_nvidia_is_what_its_driver_answered() {
+        let known = ["cuInit", "cuMemAlloc_v2"].map(String::from);
+        let head = "# gpus: nvidia\n# driver: 580.65.06\n# card: NVIDIA H200\n# date: 2026-11-24\n";
+        let rows = seen(&format!("{head}cuInit\n"), &known).unwrap();
+        let key = ("cuInit".to_string(), "NVIDIA 580.65.06".to_string());
+        let row = (key, ("gpu-check on NVIDIA H200".to_string(), "2026-11-24".to_string()));
+        assert_eq!(rows, Rows::from([row]));
+        let refused = |text: String, why: &str| {
+            let error = seen(&text, &known).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        };
+        refused(head.to_string(), "no function succeeded");
+        refused(format!("{head}cuInvented\n"), "cuInvented");
+        refused("cuInit\n".to_string(), "its gpus");
+        refused(format!("{head}cuInit\n").replace("gpus: nvidia", "gpus: library:/there"), "library:/there");
+        refused(format!("{head}cuInit\n").replace("580.65.06", ""), "its driver");
+        refused(format!("{head}cuInit\n").replace("580.65.06", "soft"), "no version");
+        // What tests record leaves it as it is.
+        let mut kept = Rows::new();
+        let before = "cuInit\tNVIDIA 580.65.06\tgpu-check on NVIDIA H200\t2026-11-24\n";
+        keep(&mut kept, before, &["graphs".to_string()]);
+        assert_eq!(kept, rows);
     }
 
     #[test]

@@ -33,7 +33,9 @@ cargo xtask chaos [--minutes N] [--seed S]
                                   programs over a link that is cut at random: results right, side effects once
 cargo xtask fuzz [--minutes N] [NAME]
                                   what parses, and a worker before a driver that trusts nobody, against any bytes
-cargo xtask gpu-check --bundle    build the folder that checks everything on a machine with an NVIDIA GPU";
+cargo xtask gpu-check --bundle    build the folder that checks everything on a machine with an NVIDIA GPU
+cargo xtask gpu-check --record FOLDER
+                                  write what its report in FOLDER has seen on NVIDIA's driver into docs/cuda-support.md";
 
 /// Whether sessions of a node on the same machine that listens on TCP go through shared memory all the same.
 pub(crate) const SHARED_MEMORY_VARIABLE: &str = "SLUICE_SHARED_MEMORY";
@@ -52,6 +54,9 @@ fn main() -> ExitCode {
         ["chaos", options @ ..] => chaos::run(options),
         ["fuzz", options @ ..] => fuzz::run(options),
         ["gpu-check", "--bundle"] => gpu_check::bundle(),
+        ["gpu-check", "--record", folder] => {
+            evidence::record_gpu(Path::new(folder)).map(|()| ExitCode::SUCCESS)
+        }
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

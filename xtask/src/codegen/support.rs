@@ -7,24 +7,26 @@ use std::{
     path::Path,
 };
 
-use anyhow::ensure;
+use anyhow::bail;
 
 use super::{coverage, declaration::*};
+use crate::evidence::NVIDIA;
 
 /// Tab-separated rows that tests write: function, back end, test, date.
 const RESULTS: &str = "docs/cuda-support.results";
 
 pub(crate) fn generate(api: &Declarations, root: &Path) -> anyhow::Result<String> {
-    let results = results(&fs::read_to_string(root.join(RESULTS)).unwrap_or_default())?;
+    let (results, seen) = results(&fs::read_to_string(root.join(RESULTS)).unwrap_or_default())?;
     let mut out = String::from(INTRODUCTION);
     let absent = api.functions.iter().filter(|f| !is_built(f)).count();
     let symbols: usize = api.functions.iter().map(|f| 1 + usize::from(f.variant.is_some())).sum();
     let _ = writeln!(
         out,
-        "{symbols} symbols of {} functions: {} supported, {absent} absent or refused, {} exercised by a test.\n",
+        "{symbols} symbols of {} functions: {} supported, {absent} absent or refused, {} exercised by a test, {} seen on NVIDIA's driver.\n",
         api.functions.len(),
         api.functions.len() - absent,
         api.functions.iter().filter(|f| results.contains_key(f.name.as_str())).count(),
+        api.functions.iter().filter(|f| seen.contains_key(f.name.as_str())).count(),
     );
     let traced: Vec<&Function> = TRACED.lines().filter_map(|name| named(api, name)).collect();
     let _ = writeln!(
@@ -41,10 +43,10 @@ pub(crate) fn generate(api: &Declarations, root: &Path) -> anyhow::Result<String
             section = &function.section;
             let _ = writeln!(
                 out,
-                "\n## {section}\n\n| function | since | answered | evidence |\n|---|---|---|---|"
+                "\n## {section}\n\n| function | since | answered | on NVIDIA | evidence |\n|---|---|---|---|---|"
             );
         }
-        row(&mut out, function, &results);
+        row(&mut out, function, &results, &seen);
     }
     Ok(out.trim_end().to_string() + "\n")
 }
@@ -83,7 +85,7 @@ fn reasons(out: &mut String, api: &Declarations) {
     }
 }
 
-fn row(out: &mut String, function: &Function, results: &HashMap<String, Vec<String>>) {
+fn row(out: &mut String, function: &Function, results: &Evidence, seen: &Evidence) {
     let name = match &function.variant {
         Some(variant) => format!("`{}` (`_{}`)", function.name, variant.suffix),
         None => format!("`{}`", function.name),
@@ -108,21 +110,30 @@ fn row(out: &mut String, function: &Function, results: &HashMap<String, Vec<Stri
             None => "not exercised".into(),
         },
     };
-    let _ = writeln!(out, "| {name} | {version} | {answer} | {evidence} |");
+    let seen = seen.get(&function.name).map(|rows| rows.join("; ")).unwrap_or_default();
+    let _ = writeln!(out, "| {name} | {version} | {answer} | {seen} | {evidence} |");
 }
 
-/// Evidence by function, in the order of the file.
-fn results(text: &str) -> anyhow::Result<HashMap<String, Vec<String>>> {
-    let mut rows: HashMap<String, Vec<String>> = HashMap::new();
+/// By function.
+type Evidence = HashMap<String, Vec<String>>;
+
+/// What tests called, and what was seen on NVIDIA's driver; each in the order of the file.
+fn results(text: &str) -> anyhow::Result<(Evidence, Evidence)> {
+    let (mut rows, mut seen) = (Evidence::new(), Evidence::new());
     for (index, line) in
         text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
     {
         let columns: Vec<&str> = line.split('\t').collect();
-        ensure!(columns.len() == 4, "{RESULTS}:{}: a row is function, back end, test, date", index + 1);
-        let evidence = format!("{}: {} ({})", columns[1], columns[2], columns[3]);
-        rows.entry(columns[0].to_string()).or_default().push(evidence);
+        let [function, back_end, test, date] = columns[..] else {
+            bail!("{RESULTS}:{}: a row is function, back end, test, date", index + 1);
+        };
+        let (of, text) = match back_end.strip_prefix(NVIDIA) {
+            Some(driver) => (&mut seen, format!("{driver}, {date}")),
+            None => (&mut rows, format!("{back_end}: {test} ({date})")),
+        };
+        of.entry(function.to_string()).or_default().push(text);
     }
-    Ok(rows)
+    Ok((rows, seen))
 }
 
 const INTRODUCTION: &str = "\
@@ -136,6 +147,8 @@ those that *wait* need its answer, those answered *in the client* send nothing. 
 since programs look for it on every driver, and answers as a driver does for a device without that ability. *Since* is the CUDA version
 from which `cuGetProcAddress` knows the function. Evidence is the tests that called it, with the back end they ran on;
 *byte by byte* is a driver that records what reaches it and answers at random, and a test that compares every byte both ways.
+*On NVIDIA* is the version of NVIDIA's driver on a node with which a program's call has succeeded, and when: `cargo xtask gpu-check --bundle`
+makes what sees that on a machine with a GPU, and `cargo xtask gpu-check --record FOLDER` writes here what it saw. Where nothing was seen it is empty.
 
 ";
 
@@ -147,12 +160,28 @@ mod tests {
     fn no_function_that_a_traced_program_calls_is_missing() {
         let api = super::super::declarations(crate::root()).unwrap();
         let text = fs::read_to_string(crate::root().join(RESULTS)).unwrap();
-        let evidence = results(&text).unwrap();
+        let (evidence, _) = results(&text).unwrap();
         assert_eq!(TRACED.lines().count(), 138);
         for name in TRACED.lines() {
             let function = named(&api, name).unwrap_or_else(|| panic!("{name} is not declared"));
             assert!(is_built(function), "{name} is not built");
             assert!(evidence.contains_key(&function.name), "no test has called {name}");
         }
+    }
+
+    #[test]
+    fn what_was_seen_on_nvidia_is_a_column_of_its_own() {
+        let api = super::super::declarations(crate::root()).unwrap();
+        let function = named(&api, "cuInit").unwrap();
+        let text = "cuInit\tNVIDIA 580.65.06\tgpu-check on NVIDIA H200\t2026-11-24\n\
+                    cuInit\tsoftware GPU\tgraphs\t2026-11-23\n";
+        let (evidence, seen) = results(text).unwrap();
+        let mut out = String::new();
+        row(&mut out, function, &evidence, &seen);
+        row(&mut out, function, &Evidence::new(), &Evidence::new());
+        let expect = "| `cuInit` | 2.0 | in the client | 580.65.06, 2026-11-24 | software GPU: graphs (2026-11-23) |\n\
+                      | `cuInit` | 2.0 | in the client |  | not exercised |\n";
+        assert_eq!(out, expect);
+        assert!(results("cuInit\tonly this").is_err());
     }
 }
