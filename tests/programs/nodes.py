@@ -283,17 +283,20 @@ def what_cannot_be(first, last):
         assert error.code == INVALID_HANDLE, error
     # A kernel of one node with page-locked memory of another.
     place = c_void_p()
-    last.enter()
-    call("cuMemAllocHost_v2", byref(place), c_size_t(4096))
-    first.enter()
-    try:
-        first.run(first.memory, place.value, 1)
-        raise AssertionError("another node's page-locked memory")
-    except CudaError as error:
-        assert error.code == NOT_SUPPORTED, error
-    call("cuCtxSynchronize")
-    last.enter()
-    call("cuMemFreeHost", place)
+    for mapped in (0, 2):
+        last.enter()
+        call("cuMemHostAlloc", byref(place), c_size_t(4096), mapped)
+        first.enter()
+        try:
+            first.run(first.memory, place.value, 1)
+            raise AssertionError("another node's page-locked memory")
+        except CudaError as error:
+            assert error.code == NOT_SUPPORTED, error
+        call("cuMemsetD32Async", c_uint64(place.value), 7, c_size_t(1024), first.stream)
+        call("cuCtxSynchronize")
+        assert c_uint32.from_address(place.value + 4092).value == 7
+        last.enter()
+        call("cuMemFreeHost", place)
     first.enter()
     # A graph lies on one node.
     graph = c_void_p()

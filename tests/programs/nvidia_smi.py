@@ -29,6 +29,9 @@ held = allocate(64 * MIB)
 count = c_int()
 call("cuDeviceGetCount", byref(count))
 count = count.value
+attach(count - 1)
+held_by_last = allocate(128 * MIB)
+attach()
 buses, totals = [], []
 for ordinal in range(count):
     bus, total = ctypes.create_string_buffer(20), c_size_t()
@@ -47,13 +50,13 @@ found = rows("--query-gpu=index,count,pci.bus_id,memory.total", "--format=csv,no
 assert found == [[str(i), str(count), buses[i], totals[i]] for i in range(count)], found
 found = rows(f"--query-gpu={GPUTIL}", "--format=csv,noheader,nounits")
 assert [len(row) for row in found] == [12] * count and found[0][8:] == ["[N/A]"] * 4, found
-assert int(found[0][4]) >= 64 and int(found[0][3]) - int(found[0][4]) == int(found[0][5]), found
+assert 64 <= int(found[0][4]) < 128 <= int(found[-1][4]) and int(found[0][3]) - int(found[0][4]) == int(found[0][5]), found
 assert rows("-i", buses[-1], "--query-gpu=index", "--format=csv,noheader") == [[str(count - 1)]]
 
 found = rows("--query-compute-apps=pid,used_memory,gpu_bus_id", "--format=csv")
 assert found[0] == ["pid", "used_gpu_memory [MiB]", "gpu_bus_id"], found
 used = {(int(pid), bus): int(memory.removesuffix(" MiB")) for pid, memory, bus in found[1:]}
-assert used[(os.getpid(), buses[0])] >= 64, used
+assert 64 <= used[(os.getpid(), buses[0])] < 128 <= used[(os.getpid(), buses[-1])], used
 
 text = smi("-q", "-d", "MEMORY,UTILIZATION")
 assert re.search(r"^Attached GPUs +: (\d+)$", text, re.MULTILINE)[1] == str(count), text
@@ -70,7 +73,8 @@ assert re.search(r"Driver Version: (.*?) ", smi())[1] == rows("--query-gpu=drive
 # Again and again, until nobody reads any more.
 with subprocess.Popen(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader", "-i", "0", "--loop=1"], stdout=subprocess.PIPE) as again:
     assert [again.stdout.readline() for _ in range(2)] == [b"0\n"] * 2
-    again.kill()
+    again.stdout.close()
+    assert again.wait() == 0
 
 for wrong in (["--nonsense"], ["dmon"], ["-q", "-d", "NONSENSE"], ["--format=csv"], ["-x"], ["topo"]):
     assert "Usage:" in smi(*wrong, code=2) or "--help" in smi(*wrong, code=2), wrong

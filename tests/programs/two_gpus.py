@@ -267,7 +267,12 @@ def shared_memory():
         call("cuGraphExecDestroy", executable)
         call("cuGraphDestroy", graph)
         if ways[way] is ways[-1]:
+            # Not while a kernel of the other one uses it.
+            launch(spin[second], 4, 32, address(place.value), c_uint32(20_000_000))
+            first.enter()
             call("cuMemFree_v2", address(place.value))
+            second.enter()
+            assert code_of("cuStreamQuery", None) == 0
         else:
             call("cuMemFreeHost", place)
 

@@ -212,7 +212,7 @@ pub(crate) fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> Guarded {
 /// is filled there.
 fn fill_here<T: Copy>(address: CUdeviceptr, value: T, count: usize, stream: CUstream) -> Guarded {
     let bytes = count.checked_mul(size_of::<T>()).ok_or(CUresult::INVALID_VALUE)?;
-    if !host_memory::is_pinned(address, bytes as u64) || session::get()?.is_device_address(address) {
+    if !host_memory::is_pinned(address, bytes as u64) || session::get()?.holds(address, bytes as u64) {
         return GO_ON;
     }
     if !address.is_multiple_of(align_of::<T>() as u64) {

@@ -45,7 +45,7 @@ enum Pages {
 }
 
 static BLOCKS: Mutex<BTreeMap<u64, Block>> = Mutex::new(BTreeMap::new());
-/// All blocks that were ever lent their addresses lie between these two, and few other addresses that programs pass do.
+/// All blocks that were ever lent their addresses, or mapped at them, lie between these two, and few other addresses that programs pass do.
 static LENT_FROM: AtomicU64 = AtomicU64::new(u64::MAX);
 static LENT_TO: AtomicU64 = AtomicU64::new(0);
 /// A block gets a device's side once.
@@ -72,9 +72,14 @@ pub(crate) fn is_pinned(address: u64, bytes: u64) -> bool {
     find(address).is_some_and(|block| bytes <= block.range.end - address)
 }
 
-/// Addresses between which blocks may lie that are only lent theirs; nothing where there never were any.
+/// Addresses between which blocks may lie that were lent theirs, or are mapped there; nothing where there never were any.
 fn lent() -> Range<u64> {
     LENT_FROM.load(Ordering::Acquire)..LENT_TO.load(Ordering::Acquire)
+}
+
+fn widen(range: &Range<u64>) {
+    LENT_FROM.fetch_min(range.start, Ordering::AcqRel);
+    LENT_TO.fetch_max(range.end, Ordering::AcqRel);
 }
 
 /// Whether an address that could be a device's is one of host memory, of which no device has a side.
@@ -160,8 +165,7 @@ fn allocate(bytes: usize, flags: u32) -> Result<*mut c_void, CUresult> {
     }
     let (start, pages) = match mirror::lend(session, context.device, bytes as u64) {
         Some(start) => {
-            LENT_FROM.fetch_min(start, Ordering::AcqRel);
-            LENT_TO.fetch_max(start + bytes as u64, Ordering::AcqRel);
+            widen(&(start..start + bytes as u64));
             (start, Pages::Lent(context.device))
         }
         None => (map_anywhere(bytes)?, Pages::Anywhere),
@@ -194,6 +198,7 @@ fn allocate_mapped(bytes: usize, flags: u32) -> Result<Option<*mut c_void>, CUre
     }
     let start = mirror::allocate(session, &context, bytes as u64, false)?;
     let range = start..start + bytes as u64;
+    widen(&range);
     let block = Block { range, flags, context: context.owner, pages: Pages::Mirrored };
     blocks().insert(start, block);
     Ok(Some(std::ptr::with_exposed_provenance_mut(start as usize)))

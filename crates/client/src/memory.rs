@@ -164,8 +164,16 @@ impl Session {
 
     /// Frees what starts at `address`, once the device has done what may use it.
     pub(crate) fn free(&self, device: CUdevice, address: u64) -> Result<(), CUresult> {
-        self.device(device)?.wait(self)?;
+        self.wait_for_users(device)?;
         self.release(&mut *self.memory(device)?, address).map(drop)
+    }
+
+    /// Waits for all work that may use memory of this device. Mapped and managed memory is used by all devices.
+    pub(crate) fn wait_for_users(&self, device: CUdevice) -> Result<(), CUresult> {
+        if mirror::exist() {
+            return self.devices.iter().try_for_each(|device| device.wait(self));
+        }
+        self.device(device)?.wait(self)
     }
 
     /// Frees what a context that has ended still held.
@@ -304,7 +312,7 @@ impl Session {
             memory.freed_later_bytes = 0;
             std::mem::take(&mut memory.freed_later)
         };
-        self.device(device)?.wait(self)?;
+        self.wait_for_users(device)?;
         let mut memory = self.memory(device)?;
         for (_, allocation) in freed {
             self.release(&mut memory, allocation.start)?;

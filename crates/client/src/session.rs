@@ -357,7 +357,7 @@ impl Session {
     /// Everything that a context owned goes with it.
     pub(crate) fn context_ended(&self, context: &Context) -> Result<(), CUresult> {
         let handle = context.handle;
-        self.device(context.device)?.wait(self)?;
+        self.wait_for_users(context.device)?;
         for hStream in stream::of_context(handle) {
             self.queue_quietly(&commands::cuStreamDestroy_v2 { hStream: StreamId(hStream) })?;
         }

@@ -81,16 +81,26 @@ impl Exports {
 
     /// Bytes of shared memory that are shown as this session's: what it holds and no older one does.
     pub(crate) fn bytes_of(&self, session: u64) -> u64 {
-        let first = |record: &&Record| record.holders.keys().next() == Some(&session);
-        self.live.values().filter(first).map(Record::bytes).sum()
+        self.shown(session).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The same on one GPU of the lease.
+    pub(crate) fn bytes_of_on(&self, session: u64, gpu: usize) -> u64 {
+        self.shown(session).filter(|(on, _)| *on as usize == gpu).map(|(_, bytes)| bytes).sum()
+    }
+
+    fn shown(&self, session: u64) -> impl Iterator<Item = (u32, u64)> {
+        let first = move |record: &&Record| record.holders.keys().next() == Some(&session);
+        self.live.values().filter(first).filter_map(Record::memory)
     }
 }
 
 impl Record {
-    fn bytes(&self) -> u64 {
+    /// The GPU of the lease, and the bytes there.
+    fn memory(&self) -> Option<(u32, u64)> {
         match self.export {
-            Export::Memory { bytes, .. } => bytes,
-            Export::Event { .. } => 0,
+            Export::Memory { gpu, bytes } => Some((gpu, bytes)),
+            Export::Event { .. } => None,
         }
     }
 }
@@ -112,6 +122,7 @@ mod tests {
         assert_eq!(exports.release(TOKEN, 1), None);
         assert_eq!(exports.leave(1), []);
         assert_eq!((exports.bytes_of(1), exports.bytes_of(2)), (0, 100), "the importer has it");
+        assert_eq!((exports.bytes_of_on(2, 0), exports.bytes_of_on(2, 1)), (0, 100));
         assert_eq!(exports.release(TOKEN, 3), None);
         assert_eq!(exports.release(TOKEN, 2), Some(MEMORY));
         assert!(exports.import(TOKEN, 2).is_none());

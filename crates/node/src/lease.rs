@@ -306,6 +306,11 @@ impl Lease {
         self.sessions.get(&session).map_or(0, |accounts| accounts.iter().map(|account| account.taken).sum())
     }
 
+    /// The same on one GPU of the lease.
+    pub(crate) fn used_by_on(&self, session: u64, gpu: usize) -> u64 {
+        self.sessions.get(&session).and_then(|accounts| accounts.get(gpu)).map_or(0, |account| account.taken)
+    }
+
     /// Bytes that are nobody's.
     fn left(&self, gpu: usize) -> u64 {
         self.memory.saturating_sub(self.used(gpu) + self.reserves(gpu))

@@ -35,7 +35,7 @@ use crate::exports::Exports;
 use crate::health::Faults;
 use crate::inventory::Inventory;
 use crate::join::{Membership, Metered};
-use crate::lease::{Ask, Books, Card};
+use crate::lease::{Ask, Books, Card, Lease};
 use crate::peering::Peering;
 use crate::registry::cuts::{Ended, Hold, Holder, Holding, Process};
 use crate::registry::joined::NoLease;
@@ -678,7 +678,9 @@ impl Registry {
         let entry = ledger.books.lease(lease)?;
         let device =
             |&gpu: &usize| DeviceSnapshot { memory: entry.memory, ..self.inventory.snapshots[gpu].clone() };
-        Some((entry.gpus.iter().map(device).collect(), ledger.session_status(|of| of == lease)))
+        let sessions = ledger.session_status(|of| of == lease);
+        let each = sessions.iter().flat_map(|session| ledger.session_on_each(entry, session));
+        Some((entry.gpus.iter().map(device).collect(), each.collect()))
     }
 
     fn gpu_status(&self, ledger: &Ledger, gpu: usize) -> GpuStatus {
@@ -806,6 +808,27 @@ impl Ledger {
         let past = self.leases.get(&lease).map_or(Counts::default(), |record| record.past);
         let live = self.sessions.values().filter(|s| s.lease == lease).map(|s| s.counters.read());
         live.fold(past, sum)
+    }
+
+    /// What a session does on each GPU of its lease that it uses, counted within the lease; one that uses none yet is on the first.
+    fn session_on_each(&self, entry: &Lease, session: &SessionStatus) -> Vec<SessionStatus> {
+        let exported = |gpu| {
+            self.leases.get(&session.lease).map_or(0, |lease| lease.exports.bytes_of_on(session.session, gpu))
+        };
+        let busy_ns =
+            |gpu| self.sessions.get(&session.session).map_or(0, |record| record.counters.gpu_ns_on(gpu));
+        let on = |gpu: usize| SessionStatus {
+            gpu: gpu as u32,
+            memory_used: entry.used_by_on(session.session, gpu) + exported(gpu),
+            busy_us: busy_ns(gpu) / 1000,
+            ..session.clone()
+        };
+        let mut each: Vec<_> = (0..entry.gpus.len()).map(on).collect();
+        each.retain(|on| on.memory_used > 0 || on.busy_us > 0);
+        if each.is_empty() {
+            each.push(on(0));
+        }
+        each
     }
 
     /// The node's GPU for each GPU of the lease.

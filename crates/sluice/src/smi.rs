@@ -38,9 +38,12 @@ pub(crate) fn run(arguments: &SmiArgs) -> Result<ExitCode> {
     }
     loop {
         let text = answer(arguments)?;
-        // A pipe that nobody reads any more ends the loop.
         let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            // Nobody reads any more, such as `head`.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            written => written?,
+        }
         let Some(seconds) = arguments.repeat else { return Ok(ExitCode::SUCCESS) };
         std::thread::sleep(Duration::from_secs(seconds));
     }

@@ -182,6 +182,8 @@ mod tests {
             while !asleep[0].1.is_over.load(Ordering::Acquire) {
                 std::thread::yield_now();
             }
+            // Whoever wakes has the lock, and is done with all.
+            drop(link.inbox());
             let is_woken_too = asleep[1].1.is_over.load(Ordering::Acquire);
             peer.echo(leader);
             while !asleep[1].1.is_over.load(Ordering::Acquire) {

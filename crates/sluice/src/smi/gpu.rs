@@ -135,6 +135,23 @@ pub(crate) const OF_GPUS: &[Property<LeasedGpu>] = &[
     Property { names: &["ecc.mode.current"], unit: "", value: |_| None },
     Property { names: &["pcie.link.gen.current"], unit: "", value: |_| None },
     Property { names: &["pcie.link.width.current"], unit: "", value: |_| None },
+    Property { names: &["pci.device_id"], unit: "", value: |_| None },
+    Property { names: &["pci.sub_device_id"], unit: "", value: |_| None },
+    Property { names: &["power.management"], unit: "", value: |_| None },
+    Property { names: &["power.draw.average"], unit: "W", value: |_| None },
+    Property { names: &["power.draw.instant"], unit: "W", value: |_| None },
+    Property { names: &["power.default_limit"], unit: "W", value: |_| None },
+    Property { names: &["power.min_limit"], unit: "W", value: |_| None },
+    Property { names: &["power.max_limit"], unit: "W", value: |_| None },
+    Property { names: &["clocks.current.video", "clocks.video"], unit: "MHz", value: |_| None },
+    Property { names: &["ecc.mode.pending"], unit: "", value: |_| None },
+    Property { names: &["ecc.errors.corrected.volatile.total"], unit: "", value: |_| None },
+    Property { names: &["ecc.errors.uncorrected.volatile.total"], unit: "", value: |_| None },
+    Property { names: &["pcie.link.gen.max"], unit: "", value: |_| None },
+    Property { names: &["pcie.link.width.max"], unit: "", value: |_| None },
+    Property { names: &["gpu_operation_mode.current", "gom.current"], unit: "", value: |_| None },
+    Property { names: &["accounting.mode"], unit: "", value: |_| None },
+    Property { names: &["inforom.img", "inforom.image"], unit: "", value: |_| None },
 ];
 
 /// `--query-compute-apps`, by the names of `nvidia-smi --help-query-compute-apps`.

@@ -148,6 +148,8 @@ impl Entry {
         if self.below.is_empty() {
             // No process is an empty element.
             let value = self.value.as_deref().filter(|_| self.part != Some(SmiPart::Pids)).unwrap_or("");
+            // Numbers of the bus have their prefix in text only.
+            let value = value.strip_prefix("0x").unwrap_or(value);
             *out += &format!("{indent}<{tag}>{}</{tag}>\n", escaped(value));
             return;
         }
