@@ -16,6 +16,7 @@ use sluice_worker::probe;
 
 use crate::config::{GpuSelection, WorkerCommand};
 use crate::lease::Card;
+use crate::spawn::dies_with_this_thread;
 
 /// The GPUs to lend and the driver that runs them.
 #[derive(Clone, Debug)]
@@ -213,13 +214,12 @@ pub(crate) fn ask_worker(
     of: &str,
     patience: Duration,
 ) -> io::Result<Vec<u8>> {
-    let mut child = Command::new(&worker.program)
-        .args(&worker.arguments)
-        .args([argument, of])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
+    let mut command = Command::new(&worker.program);
+    command.args(&worker.arguments).args([argument, of]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // This thread stays until the worker has ended or was killed.
+    dies_with_this_thread(&mut command);
+    let mut child = command.spawn()?;
     let output = read_aside(child.stdout.take());
     let errors = read_aside(child.stderr.take());
     let deadline = Instant::now() + patience;
@@ -305,7 +305,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_driver_that_does_not_answer_in_time_is_left_alone() {
-        let arguments = vec!["-c".into(), "exec sleep 600".into()];
+        // Sooner than any driver's time is up: whoever waits longer than is asked here gets an answer.
+        let arguments = vec!["-c".into(), "exec sleep 10".into()];
         let worker = WorkerCommand { program: "/bin/sh".into(), arguments };
         let error = ask_worker(&worker, "measure", "", Duration::from_millis(10)).unwrap_err();
         assert!(error.to_string().contains("did not answer"), "{error}");

@@ -36,7 +36,7 @@ pub(crate) fn rates(inventory: &Inventory, worker: &WorkerCommand, folder: &Path
             Ok(measured) => {
                 for (gpu, (name, measured)) in names.iter().zip(measured).enumerate() {
                     match measured {
-                        Ok(measured) => drop(kept.insert(name.clone(), rounded(measured))),
+                        Ok(measured) => drop(kept.entry(name.clone()).or_insert(rounded(measured))),
                         Err(error) => eprintln!("sluice node: GPU {gpu} could not be measured: {error}"),
                     }
                 }
@@ -76,6 +76,11 @@ fn rounded(measured: measure::Rates) -> Rates {
     }
 }
 
+/// A server would refuse the node.
+fn is_absurd(rates: &Rates) -> bool {
+    rates.gflops > GFLOPS_MAX || rates.memory_bytes_per_s > MEMORY_RATE_MAX
+}
+
 /// What is measured says no more than two digits; anything that works does one a second.
 fn two_digits(rate: f64) -> u64 {
     let rate = rate.max(1.0) as u64;
@@ -83,14 +88,20 @@ fn two_digits(rate: f64) -> u64 {
     rate.saturating_add(unit / 2) / unit * unit
 }
 
-/// What cannot be read is measured anew.
+/// What cannot be read, and what nobody can have measured, is measured anew.
 fn read(folder: &Path) -> BTreeMap<String, Rates> {
-    fs::read(folder.join(FILE)).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+    let kept = fs::read(folder.join(FILE)).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let mut kept: BTreeMap<String, Rates> = kept.unwrap_or_default();
+    kept.retain(|_, rates| !is_absurd(rates));
+    kept
 }
 
 fn write(folder: &Path, kept: &BTreeMap<String, Rates>) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    fs::write(folder.join(FILE), serde_json::to_vec_pretty(kept)?)
+    // A reader finds the old file or the new one.
+    let new = folder.join(format!("{FILE}.new"));
+    fs::write(&new, serde_json::to_vec_pretty(kept)?)?;
+    fs::rename(new, folder.join(FILE))
 }
 
 /// What to look at: a GPU that does less than a third of what its driver's figures say.
@@ -143,6 +154,32 @@ mod tests {
         fs::write(folder.join(FILE), "torn").unwrap();
         assert_eq!(says("exit 3", 12_040), [None]);
         assert_eq!(says(rate, 12_040), [measured]);
+        let absurd = fs::read_to_string(folder.join(FILE)).unwrap().replace("51000", "1000000001");
+        fs::write(folder.join(FILE), absurd).unwrap();
+        assert_eq!(says("exit 3", 12_040), [None], "a server would refuse it");
+        assert_eq!(says(rate, 12_040), [measured]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_kept_stays_while_another_gpu_is_measured() {
+        let folder = std::env::temp_dir().join(format!("sluice-measured-two-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        let says = |script: &str, gpus: u8| {
+            let snapshot = |gpu| DeviceSnapshot { uuid: [gpu; 16], ..card("a card", &[]) };
+            let driver = Driver::Library { path: "/a".into() };
+            let inventory =
+                Inventory { driver, cards: Vec::new(), snapshots: (0..gpus).map(snapshot).collect() };
+            let arguments = vec!["-c".into(), script.into()];
+            let worker = WorkerCommand { program: "/bin/sh".into(), arguments };
+            let rates = rates(&inventory, &worker, &folder).into_iter();
+            rates.map(|rates| rates.map(|rates| rates.gflops)).collect::<Vec<_>>()
+        };
+        let one = r#"{"Ok": {"flops": 9e12, "bytes_per_s": 1e12}}"#;
+        let slower = r#"{"Ok": {"flops": 2e12, "bytes_per_s": 1e12}}"#;
+        assert_eq!(says(&format!("echo '[{one}]'"), 1), [Some(9000)]);
+        assert_eq!(says(&format!("echo '[{slower}, {slower}]'"), 2), [Some(9000), Some(2000)]);
+        assert!(!folder.join(format!("{FILE}.new")).exists());
         fs::remove_dir_all(folder).unwrap();
     }
 

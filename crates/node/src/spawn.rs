@@ -78,23 +78,38 @@ fn serve(command: &WorkerCommand, queue: &Receiver<Request>) {
 
 fn spawn_worker(command: &WorkerCommand, inheritance: &Inheritance) -> io::Result<Child> {
     let sources = [&inheritance.client, &inheritance.link, &inheritance.counters].map(AsRawFd::as_raw_fd);
-    let daemon = std::process::id();
     let mut child = Command::new(&command.program);
     child.args(&command.arguments).stdin(Stdio::null()).stdout(Stdio::null());
+    dies_with_this_thread(&mut child);
     // SAFETY: between fork and exec the closure makes only async-signal-safe system calls.
-    unsafe { child.pre_exec(move || prepare_child(sources, daemon)) };
+    unsafe { child.pre_exec(move || hand_over(sources)) };
     child.spawn()
 }
 
+/// The child is killed when the thread that spawns it ends, however that ends.
+pub(crate) fn dies_with_this_thread(child: &mut Command) {
+    let daemon = std::process::id();
+    // SAFETY: between fork and exec the closure makes only async-signal-safe system calls.
+    unsafe { child.pre_exec(move || follow_into_death(daemon)) };
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
 /// Runs in the child before `exec`.
-fn prepare_child(sources: [RawFd; 3], daemon: u32) -> io::Result<()> {
-    let check = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
+fn follow_into_death(daemon: u32) -> io::Result<()> {
     // SAFETY: plain system call.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
     // SAFETY: plain system call.
     if unsafe { libc::getppid() } as u32 != daemon {
-        return Err(io::Error::other("the daemon has ended"));
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
+    Ok(())
+}
+
+/// Runs in the child before `exec`.
+fn hand_over(sources: [RawFd; 3]) -> io::Result<()> {
     // First away from the target numbers, since a source may be the target of another.
     let mut moved = sources;
     for fd in &mut moved {
@@ -106,4 +121,22 @@ fn prepare_child(sources: [RawFd; 3], daemon: u32) -> io::Result<()> {
         check(unsafe { libc::dup2(fd, target) })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn a_child_dies_with_the_thread_that_spawned_it() {
+        let spawn = || {
+            let mut command = Command::new("/bin/sleep");
+            dies_with_this_thread(command.arg("20"));
+            command.spawn().unwrap()
+        };
+        let mut child = std::thread::spawn(spawn).join().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
 }
