@@ -3,7 +3,7 @@
 //! Leases are told by their revisions, everything else by the audit log: both are in the database, grow with every change, and lose
 //! nothing. So a stream looks at the database, whenever something may have changed, for what came after where it is.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
@@ -16,6 +16,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use sluice_api::pool::Pool;
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_api::watch::{Change, kind};
@@ -69,6 +70,8 @@ pub(super) struct WatchOptions {
 /// meter. Only what the token may see is told; with `tenant`
 /// only leases and tenants of that one and below it.
 ///
+/// A pool is told of to whom its terms let see it, before the change or after it, and the price of a pool to those who see all.
+///
 /// Every event has an id, from which any server goes on, however long ago that was. An id without data says that what came before it was not for
 /// this token. Where going on cannot be, since the books are others (they were restored from a backup), the event `anew` says so and is the last:
 /// read the lists again, and watch without an id. A token may have eight streams at a server: a further one ends the oldest. The tokens
@@ -84,6 +87,7 @@ pub(super) async fn watch(
     Options(of): Options<OfTenant>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
+    principal.need(Action::SeeFleet, &TenantPath::root())?;
     let wrong = || Problem::new(Kind::Invalid, "this is no id of an event of a watch").at("since");
     let last = headers.get("last-event-id").map(|id| id.to_str().map_err(|_| wrong())).transpose()?;
     let since = last.or(options.since.as_deref()).map(|text| text.parse::<Place>().map_err(|()| wrong()));
@@ -247,14 +251,15 @@ impl Feed {
         let place = if reads_all { head } else { server.store.audit_head_at(until).await.map_err(unwell)? };
         let entries = server.store.audit_told((self.at.sequence, until)).await.map_err(unwell)?;
         let sees_fleet = self.tenant.is_none() && principal.may(Action::SeeFleet, &TenantPath::root());
-        let pools = self.pools_seen(&principal, &entries).await?;
-        for Told { sequence, hash, at_ms, action, subject } in entries {
-            (self.at.sequence, self.at.hash) = (sequence, digits(&hash));
+        for told in entries {
+            (self.at.sequence, self.at.hash) = (told.sequence, digits(&told.hash));
+            let is_told = self.tenant.is_none() && concerns(&principal, &told);
+            let Told { at_ms, action, subject, .. } = told;
             let (kind, seen) = match action.split('.').next() {
                 Some("node") => (kind::NODE, sees_fleet),
                 Some("gpu") => (kind::GPU, sees_fleet),
-                Some("pool") => (kind::POOL, pools.contains(&subject)),
-                Some("price") => (kind::PRICE, self.tenant.is_none()),
+                Some("pool") => (kind::POOL, is_told),
+                Some("price") => (kind::PRICE, is_told),
                 _ => (kind::TENANT, subject.parse().is_ok_and(|tenant| is_seen(&tenant))),
             };
             if seen {
@@ -275,26 +280,26 @@ impl Feed {
         self.at.revision = leases.last().map_or(self.at.revision, |lease| lease.revision);
         Ok(leases.len() == LEASES_MAX as usize)
     }
+}
 
-    /// Those of the pools that became something which the watcher may be told of: all, or those that it is shown now.
-    async fn pools_seen(&self, principal: &Principal, entries: &[Told]) -> Result<BTreeSet<String>, Problem> {
-        let named: BTreeSet<&String> = entries
-            .iter()
-            .filter(|told| told.action.starts_with("pool."))
-            .map(|told| &told.subject)
-            .collect();
-        if named.is_empty() || self.tenant.is_some() {
-            return Ok(BTreeSet::new());
-        }
-        let sees_all = principal.may(Action::See, &TenantPath::root());
-        let look = |books: &Books, now_ms| {
-            let is_shown = |name: &&&String| {
-                let pool = books.fleet.pools().get(**name);
-                sees_all || pool.is_some_and(|pool| is_shown_to(principal, pool, now_ms))
-            };
-            named.iter().filter(is_shown).map(|name| (*name).clone()).collect()
-        };
-        self.server.read(look).await
+/// Whether what became of a pool or of a price is for this watcher, by what the entry itself says: the pool may be another by now.
+fn concerns(principal: &Principal, told: &Told) -> bool {
+    /// What the details of both have of what counts here.
+    #[derive(Deserialize)]
+    struct Detail {
+        before: Option<Pool>,
+        after: Option<Pool>,
+        /// That a price is for.
+        pool: Option<String>,
+    }
+    if principal.may(Action::See, &TenantPath::root()) {
+        return true;
+    }
+    let Ok(Detail { before, after, pool }) = serde_json::from_str(&told.detail) else { return false };
+    match told.action.starts_with("pool.") {
+        true => [before, after].iter().flatten().any(|pool| is_shown_to(principal, pool, told.at_ms)),
+        // Its entry does not say whom the pool serves.
+        false => pool.is_none(),
     }
 }
 

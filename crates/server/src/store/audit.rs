@@ -12,6 +12,8 @@ pub(crate) struct Told {
     pub(crate) at_ms: u64,
     pub(crate) action: String,
     pub(crate) subject: String,
+    /// Of pools and prices, which say whom they concern; of others nothing.
+    pub(crate) detail: String,
 }
 
 static ENTRIES: Insert =
@@ -53,7 +55,9 @@ impl Store {
     /// What watchers are told of entries after the first number, up to the second, in their order.
     pub(crate) async fn audit_told(&self, (after, until): (u64, u64)) -> Result<Vec<Told>> {
         let query = sqlx::query(
-            "SELECT sequence, hash, at_ms, action, subject FROM audit WHERE sequence > $1 AND sequence <= $2 \
+            "SELECT sequence, hash, at_ms, action, subject, \
+             CASE WHEN action LIKE 'pool.%' OR action LIKE 'price.%' THEN detail ELSE '' END AS detail \
+             FROM audit WHERE sequence > $1 AND sequence <= $2 \
              AND (action LIKE 'tenant.%' OR action = 'budget.passed' OR action LIKE 'node.%' OR action LIKE 'gpu.%' \
              OR action LIKE 'pool.%' OR action LIKE 'price.%') \
              ORDER BY sequence",
@@ -66,6 +70,7 @@ impl Store {
                 at_ms: unsigned(row, "at_ms")?,
                 action: text(row, "action")?,
                 subject: text(row, "subject")?,
+                detail: text(row, "detail")?,
             })
         };
         query.fetch_all(&self.pool).await?.iter().map(told).collect()

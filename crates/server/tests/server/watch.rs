@@ -159,19 +159,31 @@ fn a_watch_tells_of_prices_and_of_pools_that_the_token_may_see() {
     let apply = |yaml: &str| server.apply(yaml).unwrap();
     apply(&pool("theirs", "globex"));
     apply("prices: [{meter: reserved, micro: 7}]");
+    apply("prices: [{meter: reserved, pool: theirs, micro: 8}]");
     apply(&pool("ours", "acme"));
     let _: Value = server.admin.delete("/pools/ours").unwrap();
+    // From everybody's to others'.
+    apply("pools: [{name: shared}]");
+    apply(&pool("shared", "globex"));
+    apply("pools: [{name: shared, sharing: whole, access: {private: {tenants: [globex]}}}]");
     let _: Value = server.admin.delete("/pools/theirs").unwrap();
+    // The name of what others had.
+    apply(&pool("theirs", "acme"));
     apply("prices: [{meter: memory, micro: 7}]");
     apply("tenants: [{path: acme, quota: {over_quota_weight: 3}}]");
     let mut told = Vec::new();
+    // With whether acme hears of it.
     let changes = [
         ("pool.changed", "theirs", false),
         ("price.changed", "reserved", true),
-        // It may be gone when the watcher looks.
-        ("pool.changed", "ours", false),
-        ("pool.removed", "ours", false),
+        ("price.changed", "reserved", false),
+        ("pool.changed", "ours", true),
+        ("pool.removed", "ours", true),
+        ("pool.changed", "shared", true),
+        ("pool.changed", "shared", true),
+        ("pool.changed", "shared", false),
         ("pool.removed", "theirs", false),
+        ("pool.changed", "theirs", true),
         ("price.changed", "memory", true),
     ];
     for (action, name, _) in changes {
@@ -182,7 +194,6 @@ fn a_watch_tells_of_prices_and_of_pools_that_the_token_may_see() {
         let change: Change = serde_json::from_str(&acme.next().data).unwrap();
         told.push((change.action, change.name));
     }
-    told.retain(|(action, name)| (action.as_str(), name.as_str()) != ("pool.changed", "ours"));
     let expect = changes.into_iter().filter(|(.., is_told)| *is_told).map(|(action, name, _)| (action, name));
     let expect: Vec<_> = expect.chain([("tenant.changed", "acme")]).collect();
     let told: Vec<_> = told.iter().map(|(action, name)| (action.as_str(), name.as_str())).collect();
