@@ -36,6 +36,11 @@ use crate::store::{Database, Store, StoreError, Write};
 pub(crate) const DATABASE_FILE: &str = "sluice.db";
 pub(crate) const GRANT_KEY_FILE: &str = "grant.key";
 
+/// How long a preempted program may go on unless said, in seconds.
+pub const GRACE_S: u32 = 10;
+/// For how long a GPU whose fault passes by itself has to be without it unless said, in seconds.
+pub const GPU_QUIET_S: u32 = 300;
+
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `HOST:PORT`; port 0 takes a free one.
@@ -92,18 +97,29 @@ pub enum ServeError {
 pub fn serve(config: &Config) -> Result<(), ServeError> {
     let running = Running::start(config)?;
     println!("listening on {}", running.url());
-    running.runtime.block_on(until_told_to());
+    if let Some(serving) = &running.serving {
+        serving.runtime.block_on(until_told_to());
+    }
     running.stop()
 }
 
-/// A server on threads of its own.
+/// A server on threads of its own; one that is dropped ends as [`Running::stop`] ends it, if that does not take long.
 #[derive(Debug)]
 pub struct Running {
-    runtime: Runtime,
     url: String,
+    /// Until it is stopped.
+    serving: Option<Serving>,
+}
+
+#[derive(Debug)]
+struct Serving {
+    runtime: Runtime,
     stop: oneshot::Sender<()>,
     served: JoinHandle<Result<(), ServeError>>,
 }
+
+/// Whoever drops a server waits so long for it at most.
+const DROP_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Running {
     /// Returns once it answers.
@@ -113,7 +129,7 @@ impl Running {
         let url = ready.url.clone();
         let (stop, stopped) = oneshot::channel();
         let served = runtime.spawn(async move { ready.serve(stopped).await });
-        Ok(Running { runtime, url, stop, served })
+        Ok(Running { url, serving: Some(Serving { runtime, stop, served }) })
     }
 
     /// As programs on this machine reach it.
@@ -122,10 +138,27 @@ impl Running {
     }
 
     /// Ends it in good order: another server of its database may lead at once.
-    pub fn stop(self) -> Result<(), ServeError> {
+    pub fn stop(mut self) -> Result<(), ServeError> {
+        self.serving.take().map_or(Ok(()), |serving| serving.end(Duration::MAX))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.serving.take().map(|serving| serving.end(DROP_PATIENCE)) {
+            eprintln!("sluice-server: {error}");
+        }
+    }
+}
+
+impl Serving {
+    fn end(self, patience: Duration) -> Result<(), ServeError> {
         drop(self.stop);
-        let result =
-            self.runtime.block_on(self.served).unwrap_or_else(|lost| Err(io::Error::from(lost).into()));
+        let ended = async { tokio::time::timeout(patience, self.served).await };
+        let result = match self.runtime.block_on(ended) {
+            Ok(served) => served.unwrap_or_else(|lost| Err(io::Error::from(lost).into())),
+            Err(late) => Err(io::Error::from(late).into()),
+        };
         // What others have yet to answer, such as an identity provider, is not waited for.
         self.runtime.shutdown_background();
         result
@@ -369,6 +402,32 @@ mod tests {
     use crate::store::faults::Faults;
 
     const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_server_that_is_dropped_gives_up_the_lead() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let running = Running::start(&Config {
+            listen: "127.0.0.1:0".into(),
+            tls: None,
+            folder: data.clone(),
+            database: None,
+            advertise: None,
+            requests_per_s: 0,
+            failures_per_s: 0,
+            grace_ms: 0,
+            quiet_ms: 0,
+            half_life_ms: None,
+        });
+        let runtime = Runtime::new().unwrap();
+        let until_ms = || {
+            let database = Database::Sqlite(data.join(DATABASE_FILE));
+            runtime.block_on(async { Store::open(&database).await?.leader().await }).unwrap().until_ms
+        };
+        assert_ne!(until_ms(), 0);
+        drop(running.unwrap());
+        assert_eq!(until_ms(), 0);
+    }
 
     #[tokio::test]
     async fn a_server_starts_while_its_disk_is_full_and_leads_when_there_is_room() {

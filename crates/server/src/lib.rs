@@ -34,6 +34,6 @@ mod watches;
 mod simulation;
 
 pub use backup::{back_up, restore};
-pub use config::{Certificate, Config, Running, ServeError, serve};
+pub use config::{Certificate, Config, GPU_QUIET_S, GRACE_S, Running, ServeError, serve};
 pub use http::document;
 pub use store::Database;

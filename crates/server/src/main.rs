@@ -19,6 +19,13 @@ struct Arguments {
     #[arg(long, default_value_t = 500)]
     requests_per_second: u32,
 
+    /// As of `sluice server`, as is the next
+    #[arg(long, default_value_t = sluice_server::GRACE_S)]
+    grace: u32,
+
+    #[arg(long, default_value_t = sluice_server::GPU_QUIET_S)]
+    gpu_quiet: u32,
+
     /// As `sluice backup` does
     #[arg(long)]
     backup: Option<PathBuf>,
@@ -55,8 +62,8 @@ fn main() -> Result<()> {
         advertise: None,
         requests_per_s: arguments.requests_per_second,
         failures_per_s: 5,
-        grace_ms: 0,
-        quiet_ms: 0,
+        grace_ms: u64::from(arguments.grace) * 1000,
+        quiet_ms: u64::from(arguments.gpu_quiet) * 1000,
         half_life_ms: None,
     })?;
     println!("listening on {}", server.url());

@@ -131,6 +131,8 @@ impl ServerProcess {
 
     pub(crate) fn command(folder: &Path, database: Option<&str>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sluice-server"));
+        // Tests wait for no grace and no rest.
+        command.args(["--grace", "0", "--gpu-quiet", "0"]);
         command.arg("--data").arg(folder.join("data")).stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(database) = database {
             command.env("SLUICE_DATABASE", database);

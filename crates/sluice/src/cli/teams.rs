@@ -37,7 +37,7 @@ pub(crate) struct ServerArgs {
     pub(crate) database: Option<String>,
 
     /// Seconds that a preempted program may go on
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(long, value_name = "SECONDS", default_value_t = sluice_server::GRACE_S)]
     pub(crate) grace: u32,
 
     /// Requests that one token may make in a second, five times as many at once; 0 for any number
@@ -49,7 +49,7 @@ pub(crate) struct ServerArgs {
     pub(crate) failures_per_second: u32,
 
     /// Seconds for which a GPU that was too hot has to be well before it is used again
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(long, value_name = "SECONDS", default_value_t = sluice_server::GPU_QUIET_S)]
     pub(crate) gpu_quiet: u32,
 
     /// Whoever has used much of late gets less of what others leave; use of so long ago, such as 168h, counts half [default: none of it

@@ -71,10 +71,14 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
     let server = Running::start(&config(&arguments.server, &arguments.tls)?)?;
     println!("listening on {}", server.url());
     let lent = lend(arguments, server.url(), signals);
-    let stopped = server.stop();
-    let code = lent?;
-    stopped?;
-    Ok(code)
+    match (server.stop(), lent) {
+        // Why the server ended is why the node found none.
+        (Err(server), Err(node)) => bail!("{server}; and then the node: {node:#}"),
+        (stopped, lent) => {
+            stopped?;
+            lent
+        }
+    }
 }
 
 /// The node of `sluice up`.
