@@ -30,6 +30,8 @@ struct State {
     /// The driver is being asked about this one, with no lock held: it may take until a host function of the program has returned, and that until
     /// something else is watched.
     asking: Option<EventId>,
+    /// The client is being told that one is done.
+    is_answering: bool,
     has_thread: bool,
 }
 
@@ -99,12 +101,12 @@ impl Watches {
         }
     }
 
-    /// The session ends: nobody asks about its events any more when this returns.
+    /// The session ends and this process does not: nobody asks about its events any more when this returns, nor writes to its client.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.watched.clear();
-        while state.asking.is_some() {
+        while state.asking.is_some() || state.is_answering {
             state = self.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -131,9 +133,12 @@ impl Watches {
             let place = state.watched.iter().position(is_it).filter(|_| result != CUresult::NOT_READY);
             if let Some(place) = place {
                 state.watched.swap_remove(place);
+                state.is_answering = true;
                 drop(state);
                 self.answer(question, result);
                 state = self.lock();
+                state.is_answering = false;
+                self.asked.notify_all();
             }
         }
     }
