@@ -116,6 +116,8 @@ pub(crate) fn bundle() -> Result<ExitCode> {
     for program in ["sluice", "cudarc-program"] {
         stripped(&release.join(program), &bundle.join("bin").join(program))?;
     }
+    // Most of the bundle; the check unpacks it.
+    process::run(Command::new("gzip").arg(bundle.join("bin/sluice")))?;
     for library in LIBRARIES {
         stripped(&release.join(library), &bundle.join("lib").join(library))?;
     }
