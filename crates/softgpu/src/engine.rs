@@ -15,7 +15,8 @@
 //!
 //! Besides, no work is ready that was accepted after a barrier of its context which still stands.
 //!
-//! Work stays at the head of its queue while it runs, so it holds back what has to wait for it.
+//! Work that runs is still the head of its queue, so it holds back what has to wait for it. Where no other queue has any, several
+//! short pieces are taken together: for one that is over at once the lock would be most of what it costs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,6 +35,14 @@ const VALUE_POLL: Duration = Duration::from_micros(50);
 /// A device's thread looks for more work for so long before it sleeps. To wake a thread whose core has nothing else to do takes
 /// longer than most work that comes in a row.
 const LOOK: Duration = Duration::from_micros(30);
+/// Work that comes so soon after the last is probably one of many in a row,
+const SOON: Duration = Duration::from_micros(2);
+/// for which the thread looks at most so long: whoever submits them needs the lock as well.
+const GATHER: Duration = Duration::from_micros(6);
+/// Most pieces of work that are taken at a time,
+const TAKEN_MAX: usize = 64;
+/// and after so long no more of them is begun: somebody may wait for those that are done, or more urgent work may have come.
+const TAKEN_FOR: Duration = Duration::from_micros(20);
 
 struct Engine {
     state: Mutex<State>,
@@ -89,9 +98,10 @@ struct Barrier {
 struct Queue {
     stream: Arc<Stream>,
     context: Arc<Context>,
-    /// Work with its sequence number, oldest first.
+    /// Work that nobody has taken, with its sequence number, oldest first.
     work: VecDeque<(u64, Op)>,
-    running: bool,
+    /// The number of the oldest piece that was taken and is not known to have finished.
+    running: Option<u64>,
 }
 
 static ENGINE: Engine = Engine {
@@ -126,7 +136,7 @@ pub(crate) fn submit(target: &Target, op: Op) {
         stream: Arc::clone(stream),
         context: Arc::clone(context),
         work: VecDeque::new(),
-        running: false,
+        running: None,
     });
     ENGINE.queued_bytes.fetch_add(op.bytes(), Ordering::Relaxed);
     queue.work.push_back((sequence, op));
@@ -188,7 +198,8 @@ pub(crate) fn wait_context(context: usize) {
 /// Does something while no work runs and none begins, on any device; queued work stays queued.
 pub(crate) fn at_rest<T>(action: impl FnOnce() -> T) -> T {
     let _inline = INLINE.write().unwrap_or_else(PoisonError::into_inner);
-    let _state = ENGINE.wait(ENGINE.lock(), |state| !state.queues.values().any(|queue| queue.running));
+    let _state =
+        ENGINE.wait(ENGINE.lock(), |state| !state.queues.values().any(|queue| queue.running.is_some()));
     action()
 }
 
@@ -236,13 +247,20 @@ impl Engine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when something was submitted, or soon; other threads go first.
+    /// Returns when something was submitted, or soon; other threads go first. Where one piece follows the other, and nobody waits for any, it
+    /// returns when there are several.
     fn look_for_work<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let known = state.sequence;
+        let (known, is_awaited) = (state.sequence, state.looking > 0 || !state.goals.is_empty());
         drop(state);
         let begin = Instant::now();
-        while self.sequence.load(Ordering::Relaxed) == known && begin.elapsed() < LOOK {
-            std::thread::yield_now();
+        let look = |enough: u64, limit: Duration| {
+            while self.sequence.load(Ordering::Relaxed) < enough && begin.elapsed() < limit {
+                std::thread::yield_now();
+            }
+            begin.elapsed()
+        };
+        if look(known + 1, LOOK) < SOON && !is_awaited {
+            look(known + TAKEN_MAX as u64, GATHER);
         }
         self.lock()
     }
@@ -276,13 +294,13 @@ fn run_device(device: usize) -> ! {
     let mut state = ENGINE.lock();
     let mut may_look = false;
     loop {
-        let Some(next) = state.take_ready(device) else {
+        let Some(mut taken) = state.take_ready(device) else {
             state = if may_look { ENGINE.look_for_work(state) } else { state.sleep(device) };
             may_look = false;
             continue;
         };
         may_look = true;
-        let is_function = next.op.is_function();
+        let is_function = taken.is_function();
         if is_function {
             let crew = state.crew(device);
             crew.has_worker = false;
@@ -290,9 +308,9 @@ fn run_device(device: usize) -> ! {
             state.find_worker(device);
         }
         drop(state);
-        next.run();
+        taken.run();
         state = ENGINE.lock();
-        if state.finish(&next) {
+        if state.finish(taken) {
             ENGINE.done.notify_all();
         }
         let mut is_worker = true;
@@ -312,22 +330,43 @@ fn run_device(device: usize) -> ! {
     }
 }
 
-/// A piece of work taken for running.
+/// Work taken for running.
 struct Taken {
     stream: Arc<Stream>,
     context: Arc<Context>,
-    sequence: u64,
-    op: Op,
+    /// What has not run yet, with its numbers, oldest first.
+    work: VecDeque<(u64, Op)>,
+    /// Number of the first piece, of the last one that has run, and bytes of all that have.
+    first: u64,
+    last: u64,
+    bytes: usize,
 }
 
 impl Taken {
-    fn run(&self) {
+    fn is_function(&self) -> bool {
+        self.work.front().is_some_and(|(_, op)| op.is_function())
+    }
+
+    /// Does one piece after the other, until that has taken a while.
+    fn run(&mut self) {
+        let begin = (self.work.len() > 1).then(Instant::now);
+        while let Some((sequence, op)) = self.work.pop_front() {
+            self.run_one(&op);
+            self.last = sequence;
+            self.bytes += op.bytes();
+            if !self.work.is_empty() && begin.is_some_and(|begin| begin.elapsed() >= TAKEN_FOR) {
+                break;
+            }
+        }
+    }
+
+    fn run_one(&self, op: &Op) {
         // After a failure nothing runs any more, but whoever waits for an event must not wait for ever.
         if let Err(status) = self.context.check() {
-            return self.op.skip(status);
+            return op.skip(status);
         }
         // A panic is a bug of this driver; the program sees it as a failed context, and everybody else goes on.
-        let body = AssertUnwindSafe(|| self.op.run(&self.context));
+        let body = AssertUnwindSafe(|| op.run(&self.context));
         if let Err(status) = catch_unwind(body).unwrap_or(Err(Status::UNKNOWN)) {
             self.context.fail(status);
         }
@@ -337,7 +376,7 @@ impl Taken {
 impl Queue {
     /// Number of the oldest work.
     fn head(&self) -> Option<u64> {
-        self.work.front().map(|&(sequence, _)| sequence)
+        self.running.or_else(|| self.work.front().map(|&(sequence, _)| sequence))
     }
 }
 
@@ -378,20 +417,44 @@ impl State {
 
     /// Whether nobody will say that the head of the queue has become ready.
     fn is_polled(&self, queue: &Queue) -> bool {
-        queue.work.front().is_some_and(|(_, op)| op.waits_for_memory())
+        let is_next = queue.running.is_none();
+        is_next && queue.work.front().is_some_and(|(_, op)| op.waits_for_memory())
             || self.barriers_of(&queue.context).any(|barrier| barrier.ticket.is_shared())
     }
 
-    /// Marks the ready work with the highest priority, then the lowest number, as running.
+    /// Takes the ready work with the highest priority, then the lowest number, and what can run right after it.
     fn take_ready(&mut self, device: usize) -> Option<Taken> {
         let ready =
             self.queues.values().filter(|queue| queue.stream.device == device && self.is_ready(queue));
-        let id =
-            ready.min_by_key(|queue| (queue.stream.priority(), queue.head())).map(|queue| queue.stream.id)?;
+        let queue = ready.min_by_key(|queue| (queue.stream.priority(), queue.head()))?;
+        let (id, first, count) = (queue.stream.id, queue.head()?, self.count_of_ready(queue));
         let queue = self.queues.get_mut(&id)?;
-        let (sequence, op) = queue.work.front().map(|(sequence, op)| (*sequence, op.clone()))?;
-        queue.running = true;
-        Some(Taken { stream: Arc::clone(&queue.stream), context: Arc::clone(&queue.context), sequence, op })
+        let (stream, context) = (Arc::clone(&queue.stream), Arc::clone(&queue.context));
+        queue.running = Some(first);
+        Some(Taken {
+            stream,
+            context,
+            work: queue.work.drain(..count).collect(),
+            first,
+            last: first,
+            bytes: 0,
+        })
+    }
+
+    /// How many pieces can run one after the other, of a queue whose first is ready. The order of streams is no question where there is one.
+    fn count_of_ready(&self, queue: &Queue) -> usize {
+        if self.queues.len() > 1 || queue.work.front().is_some_and(|(_, op)| op.is_function()) {
+            return 1;
+        }
+        let can_follow = |(sequence, op): &&(u64, Op)| {
+            // What is right in memory now may not be once the work before has run.
+            let stays_ready = op.is_ready() && !op.waits_for_memory();
+            !op.is_function() && stays_ready && self.may_pass(&queue.context, *sequence)
+        };
+        // Somebody may wait for an event.
+        let records = queue.work.iter().take(TAKEN_MAX).position(|(_, op)| matches!(op, Op::Record(_)));
+        let most = records.map_or(TAKEN_MAX, |record| record + 1);
+        1 + queue.work.iter().take(most).skip(1).take_while(can_follow).count()
     }
 
     /// Whether no barrier of the context, or of that which it is a green one of, holds back work with this number.
@@ -409,7 +472,7 @@ impl State {
         let Some((sequence, op)) = queue.work.front() else { return false };
         let too_many =
             || self.crews.get(&queue.stream.device).is_some_and(|crew| crew.functions >= FUNCTIONS_MAX);
-        if queue.running || (op.is_function() && too_many()) {
+        if queue.running.is_some() || (op.is_function() && too_many()) {
             return false;
         }
         let may_start = match queue.stream.order {
@@ -429,19 +492,19 @@ impl State {
     }
 
     /// The answer is whether that may be what somebody waits for.
-    fn finish(&mut self, taken: &Taken) -> bool {
-        taken.stream.completed.store(taken.sequence, Ordering::Relaxed);
+    fn finish(&mut self, taken: Taken) -> bool {
+        taken.stream.completed.store(taken.last, Ordering::Relaxed);
+        ENGINE.queued_bytes.fetch_sub(taken.bytes, Ordering::Relaxed);
         let mut next = None;
         if let Some(queue) = self.queues.get_mut(&taken.stream.id) {
-            let done = queue.work.pop_front().map_or(0, |(_, op)| op.bytes());
-            ENGINE.queued_bytes.fetch_sub(done, Ordering::Relaxed);
-            queue.running = false;
+            queue.running = None;
+            taken.work.into_iter().rev().for_each(|left| queue.work.push_front(left));
             next = queue.head();
             if next.is_none() {
                 self.queues.remove(&taken.stream.id);
             }
         }
-        let reached = taken.sequence..next.unwrap_or(u64::MAX);
+        let reached = taken.first..next.unwrap_or(u64::MAX);
         self.looking > 0 || self.goals.iter().any(|goal| reached.contains(goal))
     }
 }
