@@ -1,7 +1,8 @@
 //! Malformed bytes, over a socket: the commands of [`malformed_tests`](crate::malformed_tests) in frames with wrong lengths, kinds,
 //! operations and devices, halves of frames, frames of kinds that no client sends, sequences that tell nothing, and streams that
-//! end anywhere. What comes out of the decoder is executed as the reader's frames are, before the hostile driver; what ends a
-//! session ends it here too, and the next begins. Nothing ends the process.
+//! end anywhere. What comes out of the decoder is executed as the reader's frames are, before the hostile driver. What would end a
+//! session ends its connection, and only one time in many the session, which goes on behind the next one: a session takes as long to
+//! make as some two hundred frames. Nothing ends the process.
 //!
 //! `SLUICE_SEED` and `SLUICE_FRAMES` as there: `SLUICE_FRAMES=10000000 cargo test --release -p sluice-worker --lib -- --nocapture
 //! malformed_frames`.
@@ -24,13 +25,15 @@ use crate::malformed::stage::Stage;
 use crate::malformed::{EDGES, Random, operations};
 use crate::malformed_tests::{command, number_from, panics, watch};
 
-const FRAMES: u64 = 1_500;
+const FRAMES: u64 = 6_000;
 /// Frames that are written at once.
 const BATCH: u64 = 16;
 /// How often a session gets one of everything anew.
 const POPULATE_EVERY: u64 = 16;
-/// One frame of so many is not as it should be, and most of those end their session.
+/// One frame of so many is not as it should be, and most of those end their connection.
 const SPOILT: u64 = 32;
+/// One connection of so many takes its session along.
+const LAST: u64 = 64;
 /// Batches of a session that nothing ends.
 const BATCHES_MAX: u64 = 512;
 const REPORT_EVERY: u64 = 1_000_000;
@@ -76,7 +79,9 @@ struct Counts {
     /// For which the driver was asked.
     reached: u64,
     sessions: u64,
-    /// Ended by a frame that is none, half a frame, a kind that no client sends, a payload that is no message, memory that is gone, and their end.
+    connections: u64,
+    /// Ended by a frame that is none, half a frame, a kind that no client sends, a payload that is no message, memory that is gone, and
+    /// the end of the session.
     by_frame: u64,
     by_half: u64,
     by_kind: u64,
@@ -88,13 +93,17 @@ struct Counts {
 /// A command as it was written, and what it was made of.
 type Said = (Op, Vec<u8>, Option<Noise>);
 
-/// Why a session has ended.
-#[derive(Clone, Copy)]
+/// Why a connection has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Frame,
+    Half,
     Kind,
     Payload,
+    /// The context has failed, and with it the session.
     Address,
+    /// The session has said all that it may.
+    Session,
 }
 
 struct Play {
@@ -110,18 +119,42 @@ impl Play {
         let stage = Stage::new();
         self.known.forget_session();
         self.counts.sessions += 1;
+        let mut batches = 0;
+        loop {
+            let end = self.connection(&stage, &mut batches, frames);
+            let count = match end {
+                End::Frame => &mut self.counts.by_frame,
+                End::Half => &mut self.counts.by_half,
+                End::Kind => &mut self.counts.by_kind,
+                End::Payload => &mut self.counts.by_payload,
+                End::Address => &mut self.counts.by_address,
+                End::Session => &mut self.counts.by_end,
+            };
+            *count += 1;
+            if matches!(end, End::Address | End::Session) || self.random.below(LAST) == 0 {
+                return;
+            }
+        }
+    }
+
+    /// A connection until something ends it.
+    fn connection(&mut self, stage: &Stage, batches: &mut u64, frames: u64) -> End {
+        self.counts.connections += 1;
         let (client, mut socket) = Client::new();
         let (mut decoder, mut expander) = (FrameDecoder::new(), Expander::new());
-        for batch in 0..BATCHES_MAX {
-            if batch % POPULATE_EVERY == 0 {
-                populate(&stage, &mut self.known, self.random.next());
+        let end = loop {
+            if self.counts.written >= frames || *batches == BATCHES_MAX {
+                break End::Session;
             }
-            let left = frames.saturating_sub(self.counts.written).min(BATCH);
-            let (bytes, mut said) = self.batch(&stage, left);
+            if batches.is_multiple_of(POPULATE_EVERY) {
+                populate(stage, &mut self.known, self.random.next());
+            }
+            *batches += 1;
+            let (bytes, mut said) = self.batch(stage, BATCH.min(frames - self.counts.written));
             let (mut missing, decoded) = (bytes.len(), self.counts.decoded);
             let _ = client.batches.send(bytes);
             let ended = loop {
-                match self.take_all(&stage, &mut decoder, &mut expander, &mut said) {
+                match self.take_all(stage, &mut decoder, &mut expander, &mut said) {
                     Ok(()) if missing == 0 => break None,
                     Ok(()) => {}
                     Err(end) => break Some(end),
@@ -131,20 +164,17 @@ impl Play {
                 decoder.received(count);
                 missing -= count;
             };
-            match ended {
-                Some(End::Frame) => self.counts.by_frame += 1,
-                Some(End::Kind) => self.counts.by_kind += 1,
-                Some(End::Payload) => self.counts.by_payload += 1,
-                Some(End::Address) => self.counts.by_address += 1,
-                None if self.counts.written >= frames || batch + 1 == BATCHES_MAX => self.counts.by_end += 1,
-                // It waits for the rest of a frame that would swallow many: the client hangs up.
-                None if self.counts.decoded == decoded => self.counts.by_half += 1,
-                None => continue,
+            if let Some(end) = ended {
+                break end;
             }
-            break;
-        }
+            // It waits for the rest of a frame that would swallow many: the client hangs up.
+            if self.counts.decoded == decoded {
+                break End::Half;
+            }
+        };
         drop(socket);
         client.end();
+        end
     }
 
     fn batch(&mut self, stage: &Stage, frames: u64) -> (Vec<u8>, VecDeque<Said>) {

@@ -152,10 +152,13 @@ impl Play {
         let is_new = self.stage.is_none();
         let stage = self.stage.get_or_insert_with(Stage::new);
         if is_new || frame.is_multiple_of(POPULATE_EVERY) {
-            let refused = populate(stage, &mut self.known, self.random.next());
+            let surprised = populate(stage, &mut self.known, self.random.next());
             self.sessions += u64::from(is_new);
-            let names: Vec<_> = refused.iter().map(|op| op.name()).collect();
-            assert!(!is_new || names.is_empty(), "an honest client was refused {names:?}");
+            let names: Vec<_> = surprised.iter().map(|op| op.name()).collect();
+            assert!(
+                !is_new || names.is_empty(),
+                "an honest client was answered as it should not be: {names:?}"
+            );
         }
         stage
     }
