@@ -257,7 +257,7 @@ fn copy_row(to: (u64, Option<&TiledArray>), from: (u64, Option<&TiledArray>), wi
         // array stays until the stream has come to its end. The ends may overlap.
         unsafe {
             match (target, source) {
-                (Some(to), Some(from)) => std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize),
+                (Some(to), Some(from)) => sluice_copy::copy(from as *const u8, to as *mut u8, bytes as usize),
                 (Some(to), None) => std::ptr::write_bytes(to as *mut u8, 0, bytes as usize),
                 (None, _) => {}
             }

@@ -94,7 +94,7 @@ impl Writer {
         let count = bytes.len().min(self.room()?);
         // SAFETY: `count` bytes of the ring from there on are the writer's: they are not filled. The source is a slice of this
         // process, which the ring is not part of.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ring.at(self.written), count) };
+        unsafe { sluice_copy::copy(bytes.as_ptr(), self.ring.at(self.written), count) };
         self.publish(count);
         Ok(count)
     }
@@ -168,7 +168,7 @@ impl Reader {
         // SAFETY: `count` bytes of the ring from there on are filled, and the target is a slice of this process, which the ring
         // is not part of. Only a peer that breaks the rules writes there meanwhile, and then the copy has some of its
         // bytes or others.
-        unsafe { std::ptr::copy_nonoverlapping(self.ring.at(self.read), into.as_mut_ptr(), count) };
+        unsafe { sluice_copy::copy(self.ring.at(self.read), into.as_mut_ptr(), count) };
         self.give_back(count);
         Ok(count)
     }

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use sluice_simulate::plot::Axis;
 
 use crate::e2e::namespaces::Separation;
 use crate::node::Node;
 use crate::packets::Shape;
 use crate::process;
 
-use super::{Figures, figures_of, machine, show, values};
+use super::plots::{Curve, draw};
+use super::{Figures, figures_of, machine, median, show, values};
 
 pub(super) const NAME: &str = "far";
 
@@ -19,10 +21,20 @@ const LINKS: [(u64, f64, u64); 5] =
     [(10, 125.0, 0), (30, 125.0, 0), (30, 125.0, 10_000), (30, 125.0, 1000), (150, 125.0, 0)];
 /// What `SLUICE_STRIPES` says, and what that means.
 const MODES: [(&str, &str); 2] = [("1", "one"), ("8", "8")];
+/// Curves of copies over links that lose nothing: the name, the figure, and over how many connections.
+const CURVES: [(&str, &str, &str); 6] = [
+    ("to the device, 8 connections", "far_htod_bytes_per_s", "8"),
+    ("to it, one", "far_htod_bytes_per_s", "1"),
+    ("plain socket", "far_htod_baseline_bytes_per_s", "1"),
+    ("from the device, 8", "far_dtoh_bytes_per_s", "8"),
+    ("from it, one", "far_dtoh_bytes_per_s", "1"),
+    ("plain socket", "far_dtoh_baseline_bytes_per_s", "1"),
+];
 
 /// Measures, and returns the table.
 pub(super) fn run() -> Result<String> {
     let mut control = String::new();
+    let mut curves: Vec<Curve> = CURVES.map(|(name, ..)| (name, Vec::new())).to_vec();
     let mut text = String::from(
         "| link, packets lost | connections | to the device | plain socket | of it | from the device | plain socket | of it |\n\
          |---|---|---|---|---|---|---|---|\n",
@@ -37,6 +49,12 @@ pub(super) fn run() -> Result<String> {
             let runs =
                 (0..RUNS).map(|_| measure(&separation, &node, stripes)).collect::<Result<Vec<Figures>>>()?;
             let all = |name: &str| values(&runs, name);
+            if loses_one_of == 0 {
+                let of_mode = CURVES.iter().zip(&mut curves).filter(|((.., over), _)| *over == stripes);
+                of_mode.for_each(|((_, figure, _), (_, points))| {
+                    points.push((round_trip_ms as f64, median(all(figure)) * 1e3));
+                });
+            }
             let scaled = |name: &str, scale: f64| show(all(name).iter().map(|value| value * scale).collect());
             let ratio = |name: &str, of: &str| {
                 show(all(name).iter().zip(all(of)).map(|(figure, of)| figure / of).collect())
@@ -60,10 +78,14 @@ pub(super) fn run() -> Result<String> {
             );
         }
     }
+    let (nearest, farthest) = (LINKS[0].0 as f64, LINKS[LINKS.len() - 1].0 as f64);
+    let axis = Axis::powers("round trip", nearest, farthest, " ms");
+    draw("far-delay", "Large copies over links of 125 MB/s that lose nothing", axis, "MB/s", curves)?;
     Ok(format!(
         "Large copies over links of packets between two network namespaces (`xtask/src/packets.rs`), with the kernel's TCP ({control}, buffers \
          as the system sets them) and TLS; the plain socket has TLS too. Measured by `cargo xtask bench {NAME}`, as root, on {}; median of \
-         {RUNS} runs, lowest and highest in brackets.\n\n{text}",
+         {RUNS} runs, lowest and highest in brackets.\n\n{text}\n\
+         ![Large copies over links of 125 MB/s that lose nothing](plots/far-delay.svg)\n",
         machine()
     ))
 }
