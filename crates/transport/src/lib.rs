@@ -17,6 +17,7 @@ mod ring;
 mod rings;
 mod shared;
 mod socket;
+mod stores;
 mod stripes;
 pub mod tls;
 pub mod token;

@@ -12,21 +12,44 @@
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use sluice_copy::Stores;
+
+use crate::stores::Choice;
 
 /// Bytes of a ring: both rings of a session fit a core's second-level cache, where copying is fastest.
 pub(crate) const RING_BYTES: usize = 1 << 20;
+
+/// Data of which so much is written at once are large: they may go past the caches.
+const LARGE: usize = 64 << 10;
 
 /// One side's position, in a cache line of its own (two, since processors fetch them in pairs).
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub(crate) struct Position(AtomicU32);
 
+/// The writer's position, and how it stores large data, so that the reader does likewise: not zero is past the caches.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+struct Written(AtomicU32, AtomicU32);
+
 /// What both sides see of a ring besides its bytes.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct Positions {
-    written: Position,
+    written: Written,
     read: Position,
+}
+
+impl Positions {
+    /// As the writer says; nothing follows from it but how fast the reader's copies are.
+    fn stores(&self) -> Stores {
+        match self.written.1.load(Ordering::Relaxed) {
+            0 => Stores::ThroughCaches,
+            _ => Stores::PastCaches,
+        }
+    }
 }
 
 /// A ring in shared memory.
@@ -76,11 +99,12 @@ fn nonsense() -> io::Error {
 pub(crate) struct Writer {
     ring: Ring,
     written: u32,
+    choice: Choice,
 }
 
 impl Writer {
     pub(crate) fn new(ring: Ring) -> Writer {
-        Writer { ring, written: 0 }
+        Writer { ring, written: 0, choice: Choice::default() }
     }
 
     /// Bytes that fit now.
@@ -92,9 +116,12 @@ impl Writer {
     /// Writes a beginning of `bytes`, as much as fits, and says how much that was.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = bytes.len().min(self.room()?);
-        // SAFETY: `count` bytes of the ring from there on are the writer's: they are not filled. The source is a slice of this
-        // process, which the ring is not part of.
-        unsafe { sluice_copy::copy(bytes.as_ptr(), self.ring.at(self.written), count) };
+        let to = self.ring.at(self.written);
+        self.store(bytes.len() >= LARGE, count, || {
+            // SAFETY: `count` bytes of the ring from there on are the writer's: they are not filled. The source is a slice of
+            // this process, which the ring is not part of.
+            unsafe { sluice_copy::copy(bytes.as_ptr(), to, count) }
+        });
         self.publish(count);
         Ok(count)
     }
@@ -116,11 +143,24 @@ impl Writer {
             std::ptr::copy_nonoverlapping(head.as_ptr(), start, head.len());
             start.add(head.len())
         };
-        let filled = fill(rest);
+        let filled = self.store(count >= LARGE, count, || fill(rest));
         if filled.is_ok() {
             self.publish(head.len() + count);
         }
         Ok(Some(filled))
+    }
+
+    /// Has `work` store so many bytes in the ring, large data in the way that is faster now.
+    fn store<R>(&mut self, is_large: bool, count: usize, work: impl FnOnce() -> R) -> R {
+        if !is_large || count == 0 {
+            return work();
+        }
+        let stores = self.choice.stores();
+        let begin = Instant::now();
+        let done = sluice_copy::with(stores, work);
+        self.choice.wrote(count, begin, Instant::now());
+        self.ring.positions().written.1.store(u32::from(stores == Stores::PastCaches), Ordering::Relaxed);
+        done
     }
 
     fn publish(&mut self, count: usize) {
@@ -148,7 +188,7 @@ impl Reader {
     }
 
     /// Gives what is there, at most `limit` bytes, to `take`: start and length of memory that it may read until it returns.
-    /// The peer can change those bytes meanwhile, and spoils its own stream only.
+    /// The peer can change those bytes meanwhile, and spoils its own stream only. What `take` copies of them goes the writer's way.
     pub(crate) fn read_in_place(
         &mut self,
         limit: usize,
@@ -156,7 +196,7 @@ impl Reader {
     ) -> io::Result<usize> {
         let count = limit.min(self.filled()?);
         if count > 0 {
-            take(self.ring.at(self.read), count);
+            sluice_copy::with(self.ring.positions().stores(), || take(self.ring.at(self.read), count));
             self.give_back(count);
         }
         Ok(count)
@@ -168,7 +208,8 @@ impl Reader {
         // SAFETY: `count` bytes of the ring from there on are filled, and the target is a slice of this process, which the ring
         // is not part of. Only a peer that breaks the rules writes there meanwhile, and then the copy has some of its
         // bytes or others.
-        unsafe { sluice_copy::copy(self.ring.at(self.read), into.as_mut_ptr(), count) };
+        let copy = || unsafe { sluice_copy::copy(self.ring.at(self.read), into.as_mut_ptr(), count) };
+        sluice_copy::with(self.ring.positions().stores(), copy);
         self.give_back(count);
         Ok(count)
     }
@@ -207,7 +248,7 @@ mod tests {
                 let bytes = self.memory.ends(Side::Client).0.bytes;
                 Ring::new(NonNull::from(&*self.positions), bytes)
             };
-            (Writer { ring, written: start }, Reader { ring, read: start })
+            (Writer { written: start, ..Writer::new(ring) }, Reader { ring, read: start })
         }
     }
 
