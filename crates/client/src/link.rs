@@ -252,6 +252,11 @@ impl Link {
     fn leave(&self, header: Header, payload: impl FnOnce(&mut Vec<u8>)) -> Result<(), CUresult> {
         let mut outbox = self.outbox();
         self.append(&mut outbox, header, 0, payload)?;
+        self.send_with_others(outbox)
+    }
+
+    /// Sends what is queued if that is due, or leaves it to whoever sends next.
+    fn send_with_others(&self, mut outbox: MutexGuard<'_, Outbox>) -> Result<(), CUresult> {
         if outbox.is_due() {
             return self.send(outbox);
         }

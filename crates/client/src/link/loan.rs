@@ -61,7 +61,7 @@ impl<'a> Loan<'a> {
                 fields(out);
                 out.extend_from_slice(data);
             })?;
-            return link.send(outbox);
+            return link.send_with_others(outbox);
         }
         let header = command(device, op, place);
         let framed = outbox

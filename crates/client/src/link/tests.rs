@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 use sluice_wire::resume::ACKNOWLEDGE_EVERY;
 use sluice_wire::sequences::Expander;
@@ -341,6 +342,25 @@ fn lent_data_are_the_end_of_their_command() {
         let command = peer.next().unwrap();
         peer.echo(command);
     });
+}
+
+/// They go out by one system call, as launches do.
+#[test]
+fn small_data_wait_for_company() {
+    let (link, mut peer) = pair();
+    let (small, large) = ([1; 64], vec![1; LEND_MIN]);
+    let queue = |data: &[u8]| {
+        // Nothing is due because of the time.
+        link.outbox().flushed_at = Instant::now() + Duration::from_secs(3600);
+        // SAFETY: the loan is dropped at once.
+        unsafe { link.loan().queue(0, OP, |_| (), (data, 0)) }.unwrap();
+        link.outbox().unsent() > 0
+    };
+    assert!(queue(&small) && queue(&small));
+    assert!(!queue(&large), "all go out together");
+    for size in [64, 64, LEND_MIN] {
+        assert_eq!(peer.next().unwrap().1.len(), 4 + size);
+    }
 }
 
 #[test]
