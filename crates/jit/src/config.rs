@@ -1,7 +1,6 @@
 //! What a launch is given, and what it gives back.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use crate::heap::DeviceHeap;
 
@@ -80,6 +79,4 @@ pub struct LaunchMemory<'a> {
 pub struct LaunchStats {
     /// Blocks that ran to completion.
     pub blocks: u64,
-    /// CPU time of all threads that ran them.
-    pub cpu_time: Duration,
 }

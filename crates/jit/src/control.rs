@@ -4,7 +4,7 @@
 //! Zero lets it go on; anything else sends it into [`LaunchControl::at_safepoint`], which waits out a pause and
 //! reports a cancellation. [`Control`] sets the words of all launches that were made with it.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -73,6 +73,8 @@ struct State {
 struct Stint {
     clock: libc::clockid_t,
     begin: Duration,
+    /// How many parts the thread has begun and not ended: the clock is asked for the first and the last, since that is a system call.
+    parts: u32,
 }
 
 impl Control {
@@ -133,7 +135,7 @@ impl Control {
         self.lock().late
     }
 
-    /// The calling thread does work of the device until it drops this; its CPU time counts.
+    /// The calling thread does work of the device until it drops this; its CPU time counts, once where it does so within such work.
     pub fn work(&self) -> Working<'_> {
         let clock = own_clock();
         self.lock().begin(clock);
@@ -192,18 +194,21 @@ impl State {
         }
     }
 
+    /// The thread with this clock begins work, or a part of what it has begun.
     fn begin(&mut self, clock: libc::clockid_t) {
-        self.stints.push(Stint { clock, begin: read(clock) });
+        match self.stints.iter_mut().find(|stint| stint.clock == clock) {
+            Some(stint) => stint.parts += 1,
+            None => self.stints.push(Stint { clock, begin: read(clock), parts: 1 }),
+        }
     }
 
-    /// The answer is the CPU time since the thread with this clock has begun.
-    fn end(&mut self, clock: libc::clockid_t) -> Duration {
-        let Some(place) = self.stints.iter().rposition(|stint| stint.clock == clock) else {
-            return Duration::ZERO;
-        };
-        let time = self.stints.swap_remove(place).elapsed();
-        self.worked += time;
-        time
+    fn end(&mut self, clock: libc::clockid_t) {
+        let Some(place) = self.stints.iter().position(|stint| stint.clock == clock) else { return };
+        let stint = &mut self.stints[place];
+        stint.parts -= 1;
+        if stint.parts == 0 {
+            self.worked += self.stints.swap_remove(place).elapsed();
+        }
     }
 
     fn each_word(&mut self, change: impl Fn(&AtomicU32)) {
@@ -271,14 +276,13 @@ impl LaunchControl {
         &self.word
     }
 
-    /// The calling thread runs device code until it drops this, which adds the CPU time to `cpu_ns`. A safepoint is the first
-    /// thing that it comes to.
-    pub(crate) fn enter<'a>(&'a self, cpu_ns: &'a AtomicU64) -> Inside<'a> {
+    /// The calling thread runs device code until it drops this; its CPU time counts. A safepoint is the first thing that it comes to.
+    pub(crate) fn enter(&self) -> Inside<'_> {
         let clock = own_clock();
         let mut state = self.control.lock();
         state.inside += 1;
         state.begin(clock);
-        Inside { control: &self.control, clock, cpu_ns }
+        Inside { control: &self.control, clock }
     }
 
     /// Waits while paused or held; says whether to go on (`false`: cancelled).
@@ -315,14 +319,12 @@ impl LaunchControl {
 pub(crate) struct Inside<'a> {
     control: &'a Control,
     clock: libc::clockid_t,
-    cpu_ns: &'a AtomicU64,
 }
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         let mut state = self.control.lock();
-        let time = state.end(self.clock);
-        self.cpu_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+        state.end(self.clock);
         state.inside -= 1;
         if state.held {
             self.control.0.stopped.notify_all();
@@ -361,12 +363,12 @@ mod tests {
     #[test]
     fn work_is_the_cpu_time_of_those_who_do_it() {
         const LONG: Duration = Duration::from_millis(20);
-        let (control, cpu_ns) = (Control::new(), AtomicU64::new(0));
+        let control = Control::new();
         let launch = control.launch(None);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let _inside = launch.enter(&cpu_ns);
+                let _inside = launch.enter();
                 while !done.load(Ordering::SeqCst) && launch.at_safepoint() {
                     std::hint::spin_loop();
                 }
@@ -387,14 +389,17 @@ mod tests {
             done.store(true, Ordering::SeqCst);
             control.resume();
         });
-        let worked = control.worked();
-        assert_eq!(worked, Duration::from_nanos(cpu_ns.into_inner()));
-        let working = control.work();
-        while control.worked() < worked + LONG {
+        // A part of it counts once, and does not end it.
+        let (begin, before) = (read(own_clock()), control.worked());
+        let (working, part) = (control.work(), control.work());
+        while control.worked() < before + LONG {
             std::hint::spin_loop();
         }
+        drop(part);
+        assert_eq!(control.lock().stints.len(), 1);
         drop(working);
         let worked = control.worked();
+        assert!(worked - before <= read(own_clock()) - begin);
         let (begin, clock) = (read(own_clock()), own_clock());
         while read(clock) < begin + LONG {
             std::hint::spin_loop();
@@ -407,13 +412,13 @@ mod tests {
     fn nobody_runs_while_all_are_held() {
         const FOREVER: Duration = Duration::from_secs(600);
         let control = Control::new();
-        let (done, rounds, cpu_ns) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU64::new(0));
+        let (done, rounds) = (AtomicBool::new(false), AtomicU32::new(0));
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     while !done.load(Ordering::SeqCst) {
                         let launch = control.launch(None);
-                        let _inside = launch.enter(&cpu_ns);
+                        let _inside = launch.enter();
                         for _ in 0..10 {
                             assert!(launch.at_safepoint());
                             rounds.fetch_add(1, Ordering::SeqCst);
@@ -432,7 +437,7 @@ mod tests {
             done.store(true, Ordering::SeqCst);
         });
         let launch = control.launch(None);
-        let inside = launch.enter(&cpu_ns);
+        let inside = launch.enter();
         assert!(!control.hold(Duration::ZERO), "one is inside and comes to no safepoint");
         drop(inside);
         assert!(control.hold(FOREVER));

@@ -10,7 +10,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use crate::block::{BlockMemory, BlockRun, LaunchShape};
 use crate::compile::CompiledKernel;
@@ -127,17 +126,13 @@ impl Executor {
             blocks: config.blocks(),
             next: AtomicU64::new(0),
             completed: AtomicU64::new(0),
-            cpu_ns: AtomicU64::new(0),
             fault: Mutex::new(None),
         };
         let participants = self.participants(config) as u32;
         self.run(&work, participants);
         match work.fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(fault) => Err(LaunchError::Fault(fault)),
-            None => Ok(LaunchStats {
-                blocks: work.completed.into_inner(),
-                cpu_time: Duration::from_nanos(work.cpu_ns.into_inner()),
-            }),
+            None => Ok(LaunchStats { blocks: work.completed.into_inner() }),
         }
     }
 
@@ -286,7 +281,6 @@ struct Work<'a> {
     blocks: u64,
     next: AtomicU64,
     completed: AtomicU64,
-    cpu_ns: AtomicU64,
     fault: Mutex<Option<Fault>>,
 }
 
@@ -296,7 +290,7 @@ unsafe impl Sync for Work<'_> {}
 impl Work<'_> {
     /// Runs blocks until none is left or one has failed.
     fn participate(&self, participant: u32) {
-        let _inside = self.control.enter(&self.cpu_ns);
+        let _inside = self.control.enter();
         let guard = Cell::new(Guard {
             saved_sp: 0,
             memory_base: self.shape.memory_base,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use sluice_jit::{Compiler, Control, Executor, LaunchControl, LaunchStats, Output};
+use sluice_jit::{Compiler, Control, Executor, LaunchControl, Output};
 
 use crate::device::{Device, driver};
 use crate::status::{Result, Status};
@@ -15,8 +15,6 @@ use crate::status::{Result, Status};
 pub struct Usage {
     /// Grids that have ended.
     pub launches: u64,
-    /// CPU time of all threads that ran blocks of them.
-    pub cpu_time: Duration,
     /// Time during which a grid was running or held back, the one that runs now included.
     pub busy_time: Duration,
 }
@@ -56,7 +54,6 @@ pub fn usage() -> Usage {
     let now: Duration = running_grids().iter().map(|grid| grid.start.elapsed()).sum();
     Usage {
         launches: LAUNCHES.load(Ordering::Relaxed),
-        cpu_time: Duration::from_nanos(CPU_NS.load(Ordering::Relaxed)),
         busy_time: Duration::from_nanos(BUSY_NS.load(Ordering::Relaxed)) + now,
     }
 }
@@ -64,7 +61,6 @@ pub fn usage() -> Usage {
 static OUTPUT: Mutex<Option<Output>> = Mutex::new(None);
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
-static CPU_NS: AtomicU64 = AtomicU64::new(0);
 static BUSY_NS: AtomicU64 = AtomicU64::new(0);
 
 fn running_grids() -> std::sync::MutexGuard<'static, Vec<Running>> {
@@ -107,19 +103,16 @@ impl Running {
         &self.launch
     }
 
-    /// The grid has ended; a failed one has no statistics.
-    pub(crate) fn finish(self, stats: Option<&LaunchStats>) {
+    /// The grid has ended.
+    pub(crate) fn finish(self) {
         let mut running = running_grids();
         // One grid runs on a device at a time.
         if let Some(place) = running.iter().position(|grid| grid.device == self.device) {
             running.swap_remove(place);
         }
-        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        BUSY_NS.fetch_add(nanoseconds(self.start.elapsed()), Ordering::Relaxed);
+        let busy_ns = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        BUSY_NS.fetch_add(busy_ns, Ordering::Relaxed);
         LAUNCHES.fetch_add(1, Ordering::Relaxed);
-        if let Some(stats) = stats {
-            CPU_NS.fetch_add(nanoseconds(stats.cpu_time), Ordering::Relaxed);
-        }
     }
 }
 

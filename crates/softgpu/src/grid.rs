@@ -67,7 +67,7 @@ impl Kernel for Entry {
         };
         let running = execution::Running::start(grid.context.device);
         let outcome = executor.launch(&self.kernel, &config, &memory, running.control());
-        running.finish(outcome.as_ref().ok());
+        running.finish();
         outcome.map(drop).map_err(|error| failure(grid.name, &self.kernel, &error))
     }
 }
