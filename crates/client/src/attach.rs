@@ -518,6 +518,7 @@ impl Greeting {
         let process_space = sluice_transport::process::space();
         // On a Unix socket it is nothing.
         sluice_transport::keep_rate(self.stream.as_fd());
+        sluice_transport::make_room(self.stream.as_fd());
         let said = Instant::now();
         self.send(&Hello { purpose, process: std::process::id(), process_space }.to_bytes())?;
         self.await_welcome()?;

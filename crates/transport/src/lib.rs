@@ -42,7 +42,7 @@ use crate::stripes::Stripes;
 use crate::tls::{ClientIdentity, Keys, Records, ServerIdentity, Trust};
 
 pub use crate::rings::{Rings, Side};
-pub use crate::socket::{keep_rate, limit_unacknowledged, notice_dead_peer};
+pub use crate::socket::{keep_rate, limit_unacknowledged, make_room, notice_dead_peer};
 pub use crate::stripes::STRIPES_MAX;
 
 /// Where a Unix socket is: a file, or behind an `@` a name that no file system has (unix(7), "abstract").

@@ -153,12 +153,37 @@ const FAR: Duration = Duration::from_millis(5);
 /// process use it; anywhere else the system's own choice stands. The process that accepts a connection does so: a confined worker may not.
 pub fn keep_rate(socket: BorrowedFd<'_>) {
     const NAME: &[u8] = b"bbr";
-    if round_trip(socket).is_none_or(|took| took < FAR) {
+    if !is_far(socket) {
         return;
     }
     let (level, option) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
     // SAFETY: the option's value is a name, of which the kernel reads exactly so many bytes.
     unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, NAME.as_ptr().cast(), NAME.len() as u32) };
+}
+
+/// What a peer may have under way on one connection where nobody has raised what its system lets it keep (`tcp_wmem`).
+const ROOM: i32 = 4 << 20;
+
+/// Has a TCP connection over a far link take much at once. The system offers its peer 64 KiB, and more with each round trip in which
+/// that is read. Until that is what the link holds it is what limits the peer, whose BBR may take it for the link's own rate and
+/// stay there for seconds. The process that accepts a connection does so, before anybody reads from it: a confined worker may not.
+pub fn make_room(socket: BorrowedFd<'_>) {
+    if is_far(socket) {
+        raise_room(socket);
+    }
+}
+
+/// Linux makes room for what a reader says it waits for (`SO_RCVLOWAT`, `tcp_set_rcvlowat` since 4.18), within what `tcp_rmem` allows,
+/// and the room stays when the reader wants to hear of each byte again. `SO_RCVBUF` would end its growth, and `rmem_max` is mostly less.
+/// Where a system does not do so, a connection is slow at first.
+fn raise_room(socket: BorrowedFd<'_>) {
+    for bytes in [ROOM, 1] {
+        let _ = set_number(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes);
+    }
+}
+
+fn is_far(socket: BorrowedFd<'_>) -> bool {
+    round_trip(socket).is_some_and(|took| took >= FAR)
 }
 
 /// As the system has measured it so far, if this is TCP.
@@ -208,5 +233,33 @@ pub(crate) fn retried(mut call: impl FnMut() -> isize) -> io::Result<usize> {
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    fn number(socket: BorrowedFd<'_>, option: i32) -> i32 {
+        let (mut value, mut size) = (0, size_of::<i32>() as u32);
+        let (fd, level) = (socket.as_raw_fd(), libc::SOL_SOCKET);
+        // SAFETY: the option's value is an int, for which there is room.
+        let status = unsafe { libc::getsockopt(fd, level, option, (&raw mut value).cast(), &mut size) };
+        assert_eq!(status, 0);
+        value
+    }
+
+    #[test]
+    fn a_socket_gets_the_room_that_the_system_allows_and_wakes_its_reader_for_each_byte() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        raise_room(socket.as_fd());
+        let limits = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").unwrap();
+        let most: i32 = limits.split_whitespace().next_back().unwrap().parse().unwrap();
+        let room = number(socket.as_fd(), libc::SO_RCVBUF);
+        assert!(room >= ROOM.min(most / 2), "{room} of {most}");
+        assert_eq!(number(socket.as_fd(), libc::SO_RCVLOWAT), 1);
     }
 }

@@ -124,6 +124,8 @@ impl Registry {
         if !record.resumes {
             return Err(ResumeRefusal::NotKept);
         }
+        // Nobody who has not shown the secret gets that.
+        sluice_transport::make_room(socket);
         let &Resume { attempt, received, stripe, .. } = resume;
         let packet = Packet::Resume { attempt, received, stripe: (stripe.number, stripe.count), tls };
         if record.link.send_fd(&packet, socket).is_ok() {
