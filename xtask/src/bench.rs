@@ -10,6 +10,7 @@ mod links;
 mod lupine;
 mod packed;
 mod plots;
+mod remoting;
 mod steps;
 
 use std::collections::BTreeMap;
@@ -330,6 +331,7 @@ type MakeTable = fn() -> Result<String>;
 
 /// Measurements whose tables are of another form: name, title, and what makes the table.
 const TABLES: &[(&str, &str, MakeTable)] = &[
+    (remoting::NAME, "Calls and copies over each link", remoting::run),
     (links::NAME, "Links with delay and rate", links::run),
     (far::NAME, "Far and lossy links", far::run),
     (steps::NAME, "Steps over slow links", steps::run),
@@ -534,6 +536,15 @@ fn values(runs: &[Figures], name: &str) -> Vec<f64> {
     runs.iter().filter_map(|run| run.get(name).copied()).collect()
 }
 
+/// One figure through another, run by run.
+fn ratios(runs: &[Figures], name: &str, baseline: &str) -> Vec<f64> {
+    values(runs, name)
+        .iter()
+        .zip(values(runs, baseline))
+        .map(|(figure, baseline)| figure / baseline)
+        .collect()
+}
+
 /// The processor and how many cores of it, for the heading of a table.
 fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -597,6 +608,7 @@ mod tests {
             links::NAME,
             lupine::NAME,
             packed::NAME,
+            remoting::NAME,
             steps::NAME,
             crate::fuzz::SECTION,
         ]) {

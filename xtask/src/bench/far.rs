@@ -11,7 +11,7 @@ use crate::packets::Shape;
 use crate::process;
 
 use super::plots::{Curve, draw};
-use super::{Figures, figures_of, machine, median, show, values};
+use super::{Figures, figures_of, machine, median, ratios, show, values};
 
 pub(super) const NAME: &str = "far";
 
@@ -56,9 +56,7 @@ pub(super) fn run() -> Result<String> {
                 });
             }
             let scaled = |name: &str, scale: f64| show(all(name).iter().map(|value| value * scale).collect());
-            let ratio = |name: &str, of: &str| {
-                show(all(name).iter().zip(all(of)).map(|(figure, of)| figure / of).collect())
-            };
+            let ratio = |name: &str, of: &str| show(ratios(&runs, name, of));
             let lost = match loses_one_of {
                 0 => "none".to_owned(),
                 of => format!("{} %", 100.0 / of as f64),

@@ -11,7 +11,7 @@ use crate::process;
 use crate::relay::{Fate, Relay};
 
 use super::plots::{Curve, draw};
-use super::{figures_of, machine, median, show, values};
+use super::{figures_of, machine, median, ratios, show, values};
 
 pub(super) const NAME: &str = "links";
 
@@ -51,9 +51,9 @@ impl Found {
         median(self.all(name))
     }
 
-    /// One figure through another, run by run.
+    /// As [`ratios`].
     fn ratios(&self, name: &str, baseline: &str) -> Vec<f64> {
-        self.all(name).iter().zip(self.all(baseline)).map(|(figure, baseline)| figure / baseline).collect()
+        ratios(&self.runs, &format!("link_{name}"), &format!("link_{baseline}"))
     }
 }
 
