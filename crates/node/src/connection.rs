@@ -251,6 +251,8 @@ fn session(
                 // The client cannot know that the session is new.
                 send(&stream, SessionResumed { received: 0 }.into())?;
             }
+            // As for connections of a session that goes on (`registry/cuts.rs`).
+            sluice_transport::make_room(stream.as_fd());
             let keys = stream.keys()?;
             registry.start_session(opening, client, stream.as_fd().try_clone_to_owned()?, keys)
         }

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use crate::context::Context;
 use crate::event::Ticket;
-use crate::op::Op;
+use crate::op::{Effort, Op};
 use crate::status::{Result, Status};
 use crate::stream::{Order, Stream, Target};
 
@@ -349,11 +349,15 @@ impl Taken {
 
     /// Does one piece after the other, until that has taken a while.
     fn run(&mut self) {
-        // Around all of it, since asking a thread's clock twice takes longer than a small kernel. Functions are no work of the device.
-        let context = Arc::clone(&self.context);
-        let _working = (!self.is_function()).then(|| context.device.control.work());
+        // Around all that the device does in a row, since asking a thread's clock twice takes longer than a small kernel.
+        let mut working = None;
         let begin = (self.work.len() > 1).then(Instant::now);
         while let Some((sequence, op)) = self.work.pop_front() {
+            match op.effort() {
+                Effort::Device => _ = working.get_or_insert_with(|| self.context.device.control.work()),
+                Effort::Host => working = None,
+                Effort::None => {}
+            }
             self.run_one(&op);
             self.last = sequence;
             self.bytes += op.bytes();

@@ -131,6 +131,16 @@ impl Op {
         matches!(self, Op::HostCall(_) | Op::Callback(_))
     }
 
+    /// Whose time it takes.
+    pub(crate) fn effort(&self) -> Effort {
+        match self {
+            Op::Launch(_) | Op::Copy(_) | Op::Fill(_) | Op::Branch(_) => Effort::Device,
+            Op::HostCall(_) | Op::Callback(_) | Op::Free(_) | Op::MapTiles(_) | Op::LetGo(_) => Effort::Host,
+            Op::Empty | Op::Await(_) | Op::AwaitValue(..) | Op::AwaitEvent(_) => Effort::None,
+            Op::RecordEvent(_) | Op::Record(_) | Op::WriteValue(_) | Op::Assign(_) => Effort::None,
+        }
+    }
+
     /// Does it. An error is a failure of the context.
     pub(crate) fn run(&self, context: &Context) -> Result<()> {
         match self {
@@ -174,7 +184,18 @@ impl Op {
     }
 }
 
-/// Waits while the device is paused; what comes then is its work.
+/// Whose time a piece of work takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// The device's, which counts.
+    Device,
+    /// That of the driver or of the program, which does not.
+    Host,
+    /// Next to none.
+    None,
+}
+
+/// Waits while the device is paused; what comes then is its work, or a part of that.
 fn begin(context: &Context) -> Working<'static> {
     let control = &context.device.control;
     control.wait_resumed();

@@ -32,7 +32,10 @@ pub(crate) struct Position(AtomicU32);
 /// The writer's position, and how it stores large data, so that the reader does likewise: not zero is past the caches.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
-struct Written(AtomicU32, AtomicU32);
+struct Written {
+    position: AtomicU32,
+    past_caches: AtomicU32,
+}
 
 /// What both sides see of a ring besides its bytes.
 #[repr(C)]
@@ -45,7 +48,7 @@ pub(crate) struct Positions {
 impl Positions {
     /// As the writer says; nothing follows from it but how fast the reader's copies are.
     fn stores(&self) -> Stores {
-        match self.written.1.load(Ordering::Relaxed) {
+        match self.written.past_caches.load(Ordering::Relaxed) {
             0 => Stores::ThroughCaches,
             _ => Stores::PastCaches,
         }
@@ -121,7 +124,8 @@ impl Writer {
             // SAFETY: `count` bytes of the ring from there on are the writer's: they are not filled. The source is a slice of
             // this process, which the ring is not part of.
             unsafe { sluice_copy::copy(bytes.as_ptr(), to, count) }
-        });
+            Ok::<_, io::Error>(())
+        })?;
         self.publish(count);
         Ok(count)
     }
@@ -150,22 +154,28 @@ impl Writer {
         Ok(Some(filled))
     }
 
-    /// Has `work` store so many bytes in the ring, large data in the way that is faster now.
-    fn store<R>(&mut self, is_large: bool, count: usize, work: impl FnOnce() -> R) -> R {
-        if !is_large || count == 0 {
+    /// Has `work` store bytes in the ring, large data in the way that is faster now. What a device stores itself, or another thread of a
+    /// driver, goes its own way, and counts for what it is worth.
+    fn store<E>(
+        &mut self,
+        is_large: bool,
+        count: usize,
+        work: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        if !is_large {
             return work();
         }
-        let stores = self.choice.stores();
-        let begin = Instant::now();
-        let done = sluice_copy::with(stores, work);
+        let (stores, begin) = (self.choice.stores(), Instant::now());
+        sluice_copy::with(stores, work)?;
         self.choice.wrote(count, begin, Instant::now());
-        self.ring.positions().written.1.store(u32::from(stores == Stores::PastCaches), Ordering::Relaxed);
-        done
+        let past_caches = u32::from(stores == Stores::PastCaches);
+        self.ring.positions().written.past_caches.store(past_caches, Ordering::Relaxed);
+        Ok(())
     }
 
     fn publish(&mut self, count: usize) {
         self.written = self.written.wrapping_add(count as u32);
-        self.ring.positions().written.0.store(self.written, Ordering::Release);
+        self.ring.positions().written.position.store(self.written, Ordering::Release);
     }
 }
 
@@ -183,7 +193,7 @@ impl Reader {
 
     /// Bytes that are there.
     pub(crate) fn filled(&self) -> io::Result<usize> {
-        let written = self.ring.positions().written.0.load(Ordering::Acquire);
+        let written = self.ring.positions().written.position.load(Ordering::Acquire);
         Ring::filled(written, self.read)
     }
 
@@ -204,14 +214,12 @@ impl Reader {
 
     /// Reads as much as is there and fits, and says how much that was.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let count = into.len().min(self.filled()?);
-        // SAFETY: `count` bytes of the ring from there on are filled, and the target is a slice of this process, which the ring
-        // is not part of. Only a peer that breaks the rules writes there meanwhile, and then the copy has some of its
-        // bytes or others.
-        let copy = || unsafe { sluice_copy::copy(self.ring.at(self.read), into.as_mut_ptr(), count) };
-        sluice_copy::with(self.ring.positions().stores(), copy);
-        self.give_back(count);
-        Ok(count)
+        self.read_in_place(into.len(), |from, count| {
+            // SAFETY: `count` bytes from there on can be read, and fit the target, a slice of this process, which the ring
+            // is not part of. Only a peer that breaks the rules writes there meanwhile, and then the copy has some of its
+            // bytes or others.
+            unsafe { sluice_copy::copy(from, into.as_mut_ptr(), count) }
+        })
     }
 
     fn give_back(&mut self, count: usize) {
@@ -237,7 +245,7 @@ mod tests {
     impl Fixture {
         fn new(start: u32) -> Fixture {
             let positions = Box::new(Positions::default());
-            positions.written.0.store(start, Ordering::Relaxed);
+            positions.written.position.store(start, Ordering::Relaxed);
             positions.read.0.store(start, Ordering::Relaxed);
             Fixture { positions, memory: Rings::create().unwrap().0 }
         }
@@ -318,7 +326,7 @@ mod tests {
             let (mut writer, mut reader) = fixture.sides(ours);
             let mut into = vec![0; 2 * RING_BYTES];
 
-            fixture.positions.written.0.store(theirs, Ordering::Relaxed);
+            fixture.positions.written.position.store(theirs, Ordering::Relaxed);
             let claimed = theirs.wrapping_sub(ours) as usize;
             match reader.read(&mut into) {
                 Ok(count) => prop_assert!(count == claimed && claimed <= RING_BYTES),
@@ -331,6 +339,27 @@ mod tests {
                 Ok(count) => prop_assert_eq!(count, RING_BYTES - claimed),
                 Err(error) => prop_assert!(claimed > RING_BYTES && error.kind() == io::ErrorKind::InvalidData),
             }
+        }
+    }
+
+    #[test]
+    fn both_sides_store_large_data_as_the_writer_chooses() {
+        for chosen in [Stores::ThroughCaches, Stores::PastCaches] {
+            let mut fixture = Fixture::new(0);
+            let (mut writer, mut reader) = fixture.sides(0);
+            writer.choice = Choice::of(chosen);
+            let mut seen = Vec::new();
+            for count in [LARGE, LARGE - 1] {
+                let see = |_| {
+                    seen.push(sluice_copy::stores());
+                    Ok::<_, ()>(())
+                };
+                assert_eq!(writer.write_in_place(&[], count, see).unwrap(), Some(Ok(())));
+                reader.read_in_place(RING_BYTES, |_, _| seen.push(sluice_copy::stores())).unwrap();
+            }
+            // The reader of what is little may still do as before.
+            assert_eq!(seen, [chosen, chosen, Stores::ThroughCaches, chosen]);
+            assert_eq!(sluice_copy::stores(), Stores::ThroughCaches);
         }
     }
 

@@ -61,7 +61,9 @@ impl<'a> Loan<'a> {
                 fields(out);
                 out.extend_from_slice(data);
             })?;
-            return link.send_with_others(outbox);
+            // Behind what is lent the window must be seen to.
+            let is_alone = data.len() < LEND_MIN && self.end == 0;
+            return if is_alone { link.send_with_others(outbox) } else { link.send(outbox) };
         }
         let header = command(device, op, place);
         let framed = outbox
