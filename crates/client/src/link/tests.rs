@@ -344,7 +344,7 @@ fn lent_data_are_the_end_of_their_command() {
     });
 }
 
-/// They go out by one system call, as launches do.
+/// They go out with what comes next, as launches do.
 #[test]
 fn small_data_wait_for_company() {
     let (link, mut peer) = pair();
