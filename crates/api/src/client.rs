@@ -347,11 +347,11 @@ fn json(body: &impl Serialize) -> Vec<u8> {
 }
 
 impl Failure {
-    /// Whether asking again later may help.
+    /// Whether asking again later may help: the server was away, unable, or asked too often.
     pub fn is_temporary(&self) -> bool {
         match self {
             Failure::Unreachable { .. } => true,
-            Failure::Refused(problem) => problem.status >= 500,
+            Failure::Refused(problem) => problem.status >= 500 || problem.status == 429,
             Failure::Untrusted { .. } | Failure::Answer { .. } => false,
         }
     }

@@ -28,7 +28,7 @@ impl Client {
             });
             let stream = match opened {
                 Ok(stream) => stream,
-                Err(failure) if reached && may_pass(&failure) => {
+                Err(failure) if reached && failure.is_temporary() => {
                     thread::sleep(again);
                     continue;
                 }
@@ -55,11 +55,6 @@ impl Client {
             thread::sleep(again);
         }
     }
-}
-
-/// Asking too often passes, too.
-fn may_pass(failure: &Failure) -> bool {
-    failure.is_temporary() || matches!(failure, Failure::Refused(problem) if problem.status == 429)
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ mod postgres;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Instant;
 
 use sluice_api::audit::{Entry, Verification};
 use sluice_api::client::{Client, Failure};
@@ -16,7 +15,7 @@ use sluice_api::token::Role;
 use tempfile::TempDir;
 
 use crate::small_disk::SmallDisk;
-use crate::{PATIENCE, ScriptedNode, Server, ServerProcess, ask, problem, request, settings, wait_for_state};
+use crate::{ScriptedNode, Server, ServerProcess, ask, insist, problem, request, settings, wait_for_state};
 
 /// A server whose data are on a small disk.
 struct OnSmallDisk {
@@ -105,13 +104,7 @@ fn a_full_disk_refuses_changes_loses_nothing_and_heals_by_itself() {
     assert!(tenants.iter().all(|tenant| tenant.path.as_str() != "initech"));
 
     on.disk.make_room();
-    let deadline = Instant::now() + PATIENCE;
-    let next = loop {
-        match member.post::<Lease>("/leases", &ask(1000)) {
-            Ok(lease) => break lease,
-            Err(failure) => assert!(failure.is_temporary() && Instant::now() < deadline, "{failure}"),
-        }
-    };
+    let next: Lease = insist(|| member.post("/leases", &ask(1000)));
     acknowledged.push(next.id);
     assert_eq!(listed(&member), acknowledged);
     node.say();

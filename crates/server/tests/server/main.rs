@@ -238,6 +238,18 @@ pub(crate) fn request(client: &Client, ask: &NewLease) -> Lease {
     client.post("/leases", ask).unwrap()
 }
 
+/// Asks until there is an answer, as seldom as not to be asked to ask less.
+pub(crate) fn insist<T>(mut ask: impl FnMut() -> Result<T, Failure>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(failure) => assert!(failure.is_temporary() && Instant::now() < deadline, "{failure}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Watches a lease until `wanted`.
 pub(crate) fn wait_for(client: &Client, id: LeaseId, wanted: impl Fn(&Lease) -> bool) -> Lease {
     let deadline = Instant::now() + PATIENCE;

@@ -9,7 +9,7 @@ use sluice_api::lease::{Lease, LeaseState};
 use sluice_api::token::Role;
 
 use crate::private_postgres::{Postgres, create, url};
-use crate::{Server, ServerProcess, TENANTS, ask, request, wait_for_state};
+use crate::{Server, ServerProcess, TENANTS, ask, insist, request, wait_for_state};
 
 /// The folder of the socket of a PostgreSQL on which every server gets a database of its own; unset, servers use SQLite.
 const SOCKET_VARIABLE: &str = "SLUICE_TEST_POSTGRES";
@@ -72,13 +72,7 @@ fn while_the_database_is_away_nothing_is_promised_and_then_it_goes_on() {
     postgres.restart();
     let back = Instant::now();
 
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let after: Lease = loop {
-        match member.post("/leases", &ask(500_000)) {
-            Ok(lease) => break lease,
-            Err(failure) => assert!(Instant::now() < deadline, "{failure}"),
-        }
-    };
+    let after: Lease = insist(|| member.post("/leases", &ask(500_000)));
     println!("next lease {:?} after the database was back", back.elapsed());
     wait_for_state(&member, before.id, LeaseState::Queued);
     assert_eq!(member.list::<Lease>("/leases").unwrap().len(), 2, "what was refused is not there");

@@ -15,7 +15,7 @@ use sluice_api::token::{MadeToken, NewToken, Role, Token};
 
 use crate::postgres::run_again;
 use crate::private_postgres::Postgres;
-use crate::{PATIENCE, ScriptedNode, ServerProcess, TENANTS, ask, settings};
+use crate::{PATIENCE, ScriptedNode, ServerProcess, TENANTS, ask, insist, settings};
 
 /// Set, every server of the tests has a leader behind it.
 pub(crate) const FOLLOWER_VARIABLE: &str = "SLUICE_TEST_FOLLOWER";
@@ -55,17 +55,6 @@ impl<'a> Pair<'a> {
     fn client(&self) -> Client {
         let urls: Vec<&str> = self.servers.iter().map(|server| server.url.as_str()).collect();
         Client::new(&urls.join(","), &settings(self.folder).token)
-    }
-}
-
-/// Asks until there is an answer.
-pub(crate) fn insist<T>(mut ask: impl FnMut() -> Result<T, sluice_api::client::Failure>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match ask() {
-            Ok(answer) => return answer,
-            Err(failure) => assert!(failure.is_temporary() && Instant::now() < deadline, "{failure}"),
-        }
     }
 }
 

@@ -15,7 +15,9 @@ use sluice_api::token::{MadeToken, Role};
 use sluice_api::watch::{Change, Event, kind};
 
 use crate::private_postgres::Postgres;
-use crate::{PATIENCE, ScriptedNode, Server, ServerProcess, TENANTS, ask, problem, request, settings};
+use crate::{
+    PATIENCE, ScriptedNode, Server, ServerProcess, TENANTS, ask, insist, problem, request, settings,
+};
 
 /// What a stream says, until this is dropped.
 struct Watch(Receiver<Event>);
@@ -267,7 +269,6 @@ fn a_watch_goes_on_at_another_server_when_its_own_is_gone() {
     watch.until(one.id, LeaseState::Queued);
     first.kill();
     let rest = Client::new(&second.url, &token);
-    let other =
-        crate::replicas::insist(|| rest.post::<Lease>("/leases", &serde_json::json!({ "tenant": "globex" })));
+    let other: Lease = insist(|| rest.post("/leases", &serde_json::json!({ "tenant": "globex" })));
     watch.until(other.id, LeaseState::Queued);
 }

@@ -582,6 +582,17 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
+    #[test]
+    fn a_server_that_is_asked_too_often_is_asked_again() {
+        let tries = std::sync::atomic::AtomicU32::new(0);
+        let url = serve(move |_, _| match tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+            0 => (429, serde_json::to_string(&Problem::new(Kind::TooMany, "wait")).unwrap()),
+            _ => (200, lease(serde_json::json!({})).to_string()),
+        });
+        let ask = serde_json::from_str("{}").unwrap();
+        assert_eq!(ServerLease::ask(Client::new(&url, "token"), &ask, true).unwrap().seen.id, 1);
+    }
+
     /// The token holds no more once there is a lease.
     #[test]
     fn a_lease_is_asked_for_with_its_key() {

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::time::Instant;
 
 use sluice_api::client::Client;
 use sluice_api::lease::{Lease, LeaseId, LeaseState};
@@ -12,7 +11,7 @@ use sluice_api::token::Role;
 use super::{ask_until_refused, holds_all_of, listed};
 use crate::private_postgres::{self, Postgres};
 use crate::small_disk::SmallDisk;
-use crate::{PATIENCE, ScriptedNode, Server, ServerProcess, ask, request, settings, wait_for_state};
+use crate::{ScriptedNode, Server, ServerProcess, ask, insist, request, settings, wait_for_state};
 
 /// A server whose log is in its folder.
 fn start_on(folder: &Path, database: &str) -> Server {
@@ -26,14 +25,11 @@ fn start_on(folder: &Path, database: &str) -> Server {
 
 /// Asks for a lease until one is given; in between somebody looks after PostgreSQL.
 fn insist_on_a_lease(member: &Client, mut look: impl FnMut()) -> LeaseId {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    let lease: Lease = insist(|| {
         look();
-        match member.post::<Lease>("/leases", &ask(1000)) {
-            Ok(lease) => return lease.id,
-            Err(failure) => assert!(failure.is_temporary() && Instant::now() < deadline, "{failure}"),
-        }
-    }
+        member.post("/leases", &ask(1000))
+    });
+    lease.id
 }
 
 /// What PostgreSQL has said.
